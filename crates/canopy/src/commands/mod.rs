@@ -1,0 +1,5 @@
+//! One file a command.
+
+pub mod mount;
+pub mod options;
+pub mod umount;

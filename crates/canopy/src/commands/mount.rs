@@ -1,0 +1,77 @@
+//! `canopy mount`: from the command line to a pool that serves, and on to its end.
+
+use crate::cli::MountArgs;
+use crate::config::resolve::{self, Plan};
+use crate::config::{Config, check, kernel, line};
+use crate::daemon::{self, Reporter};
+use crate::error::Error;
+use crate::stop::{Target, Watch};
+use crate::{log, mounts, process};
+
+pub fn run(args: MountArgs) -> Result<(), Error> {
+    // Words are checked on both sides of the background: here, so that a mistake in them costs no
+    // second process; there, because only that process knows what to do with them.
+    let plan = plan(args.in_order)?;
+    kernel::limits()?;
+    if args.foreground {
+        log::start(log::Place::Stderr)?;
+        return serve(plan, &mut Some(Reporter::foreground()));
+    }
+    if !daemon::is_child() {
+        return daemon::start();
+    }
+    let mut reporter = Some(Reporter::background()?);
+    let served = log::start(log::Place::System).and_then(|()| serve(plan, &mut reporter));
+    if let (Err(error), Some(reporter)) = (&served, &mut reporter) {
+        reporter.fail(error);
+    }
+    served
+}
+
+fn plan(args: Vec<line::Arg>) -> Result<Plan, Error> {
+    let mut config = Config::default();
+    line::apply(&mut config, args)?;
+    resolve::resolve(config)
+}
+
+/// Mounts, says so, and serves until the pool is unmounted. The reporter is taken when the pool is usable.
+fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
+    let findings = check::check(&mut plan)?;
+    for text in findings.details.iter().chain(&ignored(&plan)) {
+        tracing::debug!("{text}");
+    }
+    if let Some(reporter) = reporter.as_mut() {
+        for text in findings.warnings.iter().chain(&plan.notes) {
+            reporter.warn(text);
+        }
+    }
+    process::prepare();
+    // No path is relative from here on, and no mount but our own is kept busy.
+    std::env::set_current_dir("/").map_err(Error::system("cannot change to /"))?;
+    let watch = Watch::new()?;
+    let session = crate::serve::start(&plan)
+        .map_err(|why| Error::Serve { mountpoint: plan.mountpoint.clone(), why: why.to_string() })?;
+    let device = mounts::at(&plan.mountpoint).ok().flatten().map(|mounted| mounted.device);
+    kernel::read_ahead(&plan, device);
+    watch.run(Target { mountpoint: plan.mountpoint.clone(), device })?;
+    tracing::info!(
+        "{} is on {}: {}",
+        plan.config.branches,
+        plan.mountpoint.display(),
+        resolve::summary(&plan)
+    );
+    if reporter.take().is_some_and(|reporter| reporter.ready().is_err()) {
+        // Whoever asked for the pool was ended before it came, and would not know of it.
+        tracing::warn!("the command that mounts was ended: unmounting again");
+        mounts::end(&plan.mountpoint, true)?;
+    }
+    session.join();
+    tracing::info!("{} has ended", plan.mountpoint.display());
+    Ok(())
+}
+
+/// Words that were accepted and do nothing, as one line.
+fn ignored(plan: &Plan) -> Option<String> {
+    let words: Vec<&str> = plan.config.ignored.iter().map(String::as_str).collect();
+    (!words.is_empty()).then(|| format!("options without effect: {}", words.join(", ")))
+}

@@ -1,0 +1,303 @@
+//! Holds a plan against the machine before anything is mounted, so that a mistake leaves nothing
+//! half done.
+
+use super::resolve::Plan;
+use crate::error::Error;
+use crate::mounts::{self, Mounted};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What was found and is no mistake, but worth a line.
+#[derive(Default, Debug)]
+pub struct Findings {
+    pub warnings: Vec<String>,
+    /// Of interest only to who looks for it.
+    pub details: Vec<String>,
+}
+
+/// Checks everything that can be known without mounting, and resolves the mountpoint. A dead mount
+/// that an earlier pool left at the mountpoint is removed.
+pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
+    let mut findings = Findings::default();
+    // Branches first: a dead mount is only touched by a command that is right otherwise.
+    let branches = plan
+        .config
+        .branches
+        .iter()
+        .map(|spec| Place::branch(&spec.path))
+        .collect::<Result<Vec<_>, _>>()?;
+    privileges()?;
+    plan.mountpoint = mountpoint(&plan.mountpoint, &mut findings)?;
+    let place = Place::of(&plan.mountpoint).map_err(|why| unusable(&plan.mountpoint, why))?;
+    let mounts = mounts::list().unwrap_or_default();
+    for branch in &branches {
+        loops(branch, &place, &mounts)?;
+    }
+    overlaps(&branches, &mut findings);
+    if let Some(mounted) = mounts.iter().rev().find(|mounted| mounted.mountpoint == place.path)
+        && mounted.is_pool()
+    {
+        findings.warnings.push(format!(
+            "{} holds a pool already, which this one hides (canopy umount {0} ends the topmost)",
+            place.path.display()
+        ));
+    }
+    if fs::read_dir(&place.path).is_ok_and(|mut entries| entries.next().is_some()) {
+        findings.details.push(format!("{} is not empty: the pool hides what is in it", place.path.display()));
+    }
+    Ok(findings)
+}
+
+/// A directory, by name and by identity.
+struct Place {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Place {
+    fn of(path: &Path) -> io::Result<Place> {
+        let meta = fs::metadata(path)?;
+        Ok(Place { path: path.to_owned(), identity: (meta.dev(), meta.ino()) })
+    }
+
+    /// A branch that exists, is a directory and can be listed.
+    fn branch(path: &Path) -> Result<Place, Error> {
+        let unreadable = |why: io::Error| match Errno::from_io_error(&why) {
+            Some(Errno::NOENT) => Error::BranchMissing(path.to_owned()),
+            Some(Errno::NOTDIR) => Error::BranchNotDirectory(path.to_owned()),
+            Some(Errno::NOTCONN | Errno::CONNABORTED) => Error::BranchDead(path.to_owned()),
+            _ => Error::BranchUnreadable { path: path.to_owned(), why },
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| unreadable(errno.into()))?;
+        Place::of(path).map_err(unreadable)
+    }
+}
+
+/// Refuses a pool that would contain itself, or hide one of its own branches.
+fn loops(branch: &Place, mountpoint: &Place, mounts: &[Mounted]) -> Result<(), Error> {
+    if branch.identity == mountpoint.identity {
+        return Err(Error::BranchIsMountpoint(branch.path.clone()));
+    }
+    if mountpoint.path.starts_with(&branch.path) || appears_below(&mountpoint.path, &branch.path, mounts) {
+        let (mountpoint, branch) = (mountpoint.path.clone(), branch.path.clone());
+        return Err(Error::MountpointInBranch { mountpoint, branch });
+    }
+    if branch.path.starts_with(&mountpoint.path) {
+        let (mountpoint, branch) = (mountpoint.path.clone(), branch.path.clone());
+        return Err(Error::BranchInMountpoint { branch, mountpoint });
+    }
+    Ok(())
+}
+
+/// Would something mounted on `inner` be seen below `outer`, though no path leads from one to the
+/// other? It would where both are bind mounts of one tree and mounts spread between them
+/// (shared subtrees, mount_namespaces(7)).
+fn appears_below(inner: &Path, outer: &Path, mounts: &[Mounted]) -> bool {
+    let holder = |path: &Path| {
+        mounts
+            .iter()
+            .filter(|mounted| path.starts_with(&mounted.mountpoint))
+            // The longest, and of equals the last: that one hides the others.
+            .max_by_key(|mounted| mounted.mountpoint.as_os_str().len())
+    };
+    let (Some(from), Some(to)) = (holder(inner), holder(outer)) else { return false };
+    let spreads = from.peers.is_some() && (from.peers == to.peers || from.peers == to.master);
+    spreads && from.device == to.device && from.inside(inner).starts_with(to.inside(outer))
+}
+
+/// Warns of what shows files twice. Both have their uses, so they are no mistakes.
+fn overlaps(branches: &[Place], findings: &mut Findings) {
+    for (index, branch) in branches.iter().enumerate() {
+        for other in &branches[..index] {
+            let (a, b) = (other.path.display(), branch.path.display());
+            if branch.identity == other.identity {
+                findings.warnings.push(if other.path == branch.path {
+                    format!("branch {b} is given twice")
+                } else {
+                    format!("branches {a} and {b} are the same directory")
+                });
+            } else if branch.path.starts_with(&other.path) {
+                findings.warnings.push(format!("branch {b} lies inside branch {a}: its files appear twice"));
+            } else if other.path.starts_with(&branch.path) {
+                findings.warnings.push(format!("branch {a} lies inside branch {b}: its files appear twice"));
+            }
+        }
+    }
+}
+
+fn unusable(path: &Path, why: io::Error) -> Error {
+    match why.kind() {
+        io::ErrorKind::NotFound => Error::MountpointMissing(path.to_owned()),
+        io::ErrorKind::NotADirectory => Error::MountpointNotDirectory(path.to_owned()),
+        _ => Error::Mountpoint { path: path.to_owned(), why },
+    }
+}
+
+/// The mountpoint's real path, with nothing dead on it.
+fn mountpoint(path: &Path, findings: &mut Findings) -> Result<PathBuf, Error> {
+    // Several daemons may have died on one mountpoint, one after the other.
+    while let Some(dead) = dead_mount(path)? {
+        mounts::end(&dead, true).map_err(|error| Error::DeadMount { path: dead.clone(), why: error.line() })?;
+        findings.warnings.push(format!("a dead mount was left at {}: removed", dead.display()));
+    }
+    let real = path.canonicalize().map_err(|why| unusable(path, why))?;
+    if !fs::metadata(&real).map_err(|why| unusable(path, why))?.is_dir() {
+        return Err(Error::MountpointNotDirectory(real));
+    }
+    Ok(real)
+}
+
+/// The place of a FUSE mount at this path whose server is gone.
+fn dead_mount(path: &Path) -> Result<Option<PathBuf>, Error> {
+    let listed = match mounts::listed_path(path) {
+        Ok(listed) => listed,
+        Err(why) => return Err(unusable(path, why)),
+    };
+    if !mounts::at(&listed).ok().flatten().is_some_and(|mounted| mounted.is_fuse()) {
+        return Ok(None);
+    }
+    // statfs always asks the server; stat may be answered from what the kernel remembers.
+    Ok(match rustix::fs::statfs(&listed) {
+        Err(Errno::NOTCONN | Errno::CONNABORTED) => Some(listed),
+        _ => None,
+    })
+}
+
+/// Is there a way to mount at all?
+fn privileges() -> Result<(), Error> {
+    let device = Path::new("/dev/fuse");
+    if !device.exists() {
+        return Err(Error::NoFuseDevice);
+    }
+    if !rustix::process::geteuid().is_root() {
+        // The helper opens the device with its own privilege.
+        return if mounts::is_installed("fusermount3") { Ok(()) } else { Err(Error::NoFusermount) };
+    }
+    match rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(_) => Ok(()),
+        // The device file is there, but nothing is behind it.
+        Err(Errno::NODEV | Errno::NXIO) => Err(Error::NoFuseDevice),
+        Err(errno) => Err(Error::FuseDevice(errno.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    struct Scratch(tempfile::TempDir);
+
+    impl Scratch {
+        fn new(dirs: &[&str]) -> Scratch {
+            let scratch = Scratch(tempfile::tempdir().unwrap());
+            for dir in dirs {
+                fs::create_dir_all(scratch.path(dir)).unwrap();
+            }
+            scratch
+        }
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.path().canonicalize().unwrap().join(name)
+        }
+        fn place(&self, name: &str) -> Place {
+            Place::of(&self.path(name)).unwrap()
+        }
+    }
+
+    fn verdict(scratch: &Scratch, branch: &str, mountpoint: &str) -> Result<(), String> {
+        let mounts = mounts::list().unwrap();
+        loops(&scratch.place(branch), &scratch.place(mountpoint), &mounts).map_err(|error| error.line())
+    }
+
+    #[test]
+    fn branches_must_be_readable_directories() {
+        let scratch = Scratch::new(&["a"]);
+        fs::write(scratch.path("file"), "").unwrap();
+        assert!(Place::branch(&scratch.path("a")).is_ok());
+        let missing = scratch.path("none");
+        assert!(matches!(Place::branch(&missing), Err(Error::BranchMissing(path)) if path == missing));
+        assert!(matches!(Place::branch(&scratch.path("file")), Err(Error::BranchNotDirectory(_))));
+    }
+
+    #[test]
+    fn a_pool_must_not_contain_itself() {
+        let scratch = Scratch::new(&["a/deep/m", "ab", "m/inner"]);
+        for (branch, mountpoint) in [("a", "ab"), ("ab", "a"), ("a", "m")] {
+            assert_eq!(verdict(&scratch, branch, mountpoint), Ok(()), "{branch} {mountpoint}");
+        }
+        assert!(verdict(&scratch, "a", "a").unwrap_err().contains("is the mountpoint itself"));
+        assert!(verdict(&scratch, "a", "a/deep/m").unwrap_err().contains("lies inside branch"));
+        assert!(verdict(&scratch, "m/inner", "m").unwrap_err().contains("lies inside mountpoint"));
+    }
+
+    #[test]
+    fn symlinks_do_not_hide_a_loop() {
+        let scratch = Scratch::new(&["a/m"]);
+        symlink(scratch.path("a/m"), scratch.path("link")).unwrap();
+        let real = mountpoint(&scratch.path("link"), &mut Findings::default()).unwrap();
+        assert_eq!(real, scratch.path("a/m"));
+        symlink(scratch.path("a"), scratch.path("same")).unwrap();
+        let error = verdict(&scratch, "same", "a").unwrap_err();
+        assert!(error.contains("is the mountpoint itself"), "{error}");
+    }
+
+    #[test]
+    fn bind_mounts_do_not_hide_a_loop() {
+        let line = |device, root: &str, at: &str, peers: Option<u32>, master| Mounted {
+            device: (8, device),
+            root: root.into(),
+            mountpoint: at.into(),
+            peers,
+            master,
+            fstype: "ext4".into(),
+            source: "/dev/sda".into(),
+        };
+        // inner, outer, mount of outer -> seen there?
+        let table = [
+            ("/disk/a/m", "/bind", line(1, "/a", "/bind", Some(1), None), true),
+            ("/disk/a/m", "/bind", line(1, "/a", "/bind", Some(2), Some(1)), true),
+            ("/disk/a/m", "/bind", line(1, "/a", "/bind", Some(2), None), false),
+            ("/disk/a/m", "/bind", line(1, "/a", "/bind", None, None), false),
+            ("/disk/a/m", "/bind", line(2, "/a", "/bind", Some(1), None), false),
+            ("/disk/a/m", "/bind", line(1, "/b", "/bind", Some(1), None), false),
+            ("/disk/a/m", "/bind/x", line(1, "/a", "/bind", Some(1), None), false),
+            ("/disk/a/x/m", "/bind/x", line(1, "/a", "/bind", Some(1), None), true),
+        ];
+        for (inner, outer, mount, seen) in table {
+            let text = format!("{mount:?}");
+            let mounts = [line(9, "/", "/", Some(9), None), line(1, "/", "/disk", Some(1), None), mount];
+            assert_eq!(appears_below(Path::new(inner), Path::new(outer), &mounts), seen, "{inner} {outer} {text}");
+        }
+    }
+
+    #[test]
+    fn the_mountpoint_must_be_a_directory() {
+        let scratch = Scratch::new(&["m"]);
+        fs::write(scratch.path("file"), "").unwrap();
+        let ask = |name: &str| mountpoint(&scratch.path(name), &mut Findings::default());
+        assert_eq!(ask("m").unwrap(), scratch.path("m"));
+        assert!(matches!(ask("none"), Err(Error::MountpointMissing(_))));
+        assert!(matches!(ask("none/deeper"), Err(Error::MountpointMissing(_))));
+        assert!(matches!(ask("file"), Err(Error::MountpointNotDirectory(_))));
+        assert!(matches!(ask("file/below"), Err(Error::MountpointNotDirectory(_))));
+    }
+
+    #[test]
+    fn overlapping_branches_are_told() {
+        let scratch = Scratch::new(&["a/b", "c"]);
+        symlink(scratch.path("c"), scratch.path("d")).unwrap();
+        let places = ["a", "a/b", "c", "c", "d"].map(|name| scratch.place(name));
+        let mut findings = Findings::default();
+        overlaps(&places, &mut findings);
+        let told = findings.warnings.join("\n");
+        assert_eq!(findings.warnings.len(), 4, "{told}");
+        assert!(told.contains("a/b lies inside branch"), "{told}");
+        assert!(told.contains("c is given twice"), "{told}");
+        assert!(told.contains("d are the same directory"), "{told}");
+    }
+}

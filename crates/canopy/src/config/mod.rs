@@ -1,0 +1,192 @@
+//! What one mount is told: the values, and where they come from.
+//!
+//! `options` declares each option once; `line` reads them off the command line; `resolve` turns
+//! what was typed into what is mounted; `check` holds it against the machine; `kernel` words it for
+//! the kernel.
+
+pub mod check;
+pub mod kernel;
+pub mod line;
+pub mod options;
+pub mod resolve;
+pub mod values;
+
+use canopy_fuse::mount::MountFlags;
+use canopy_pool::branch::BranchList;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+use values::Pages;
+
+/// Everything that a mount may be told. The pool's own part is in `pool`.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub pool: canopy_pool::config::Config,
+    pub branches: BranchList,
+    pub mountpoint: Option<PathBuf>,
+    /// The source column of the mount; derived from the branches when not given.
+    pub fsname: Option<OsString>,
+    /// How long the kernel may remember names and attributes.
+    pub timeouts: Timeouts,
+    /// What the pool asks of the kernel at INIT and in its replies.
+    pub kernel: Kernel,
+    /// What the mount itself is told.
+    pub mount: Mount,
+    pub threads: Threads,
+    /// Options that somebody set, by name: a value that was only a default may give way to another.
+    pub given: BTreeSet<String>,
+    /// Options that were accepted for the sake of older setups and do nothing.
+    pub ignored: BTreeSet<String>,
+}
+
+/// How long the kernel may remember what it was told.
+#[derive(Clone, Debug)]
+pub struct Timeouts {
+    pub attr: Duration,
+    pub entry: Duration,
+    /// For names that do not exist; zero: not remembered.
+    pub negative: Duration,
+}
+
+/// Kernel features that can be asked for. Each is used only where the kernel offers it.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    pub async_read: bool,
+    pub direct_io_allow_mmap: bool,
+    pub export_support: bool,
+    pub handle_killpriv: bool,
+    pub handle_killpriv_v2: bool,
+    pub posix_acl: bool,
+    pub allow_idmap: bool,
+    pub cache_symlinks: bool,
+    pub cache_readdir: bool,
+    /// 1: another stacked filesystem may sit on the pool; 2: a branch may itself be stacked.
+    pub max_stack_depth: StackDepth,
+    /// The largest read or write in one message.
+    pub message: Pages,
+    /// KiB that the kernel reads ahead on the pool and its branches; 0 leaves its own figure.
+    pub readahead: u64,
+}
+
+/// See `Kernel::max_stack_depth`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StackDepth(pub u32);
+
+/// What mount(2) or fusermount3 are told.
+#[derive(Clone, Debug)]
+pub struct Mount {
+    pub flags: MountFlags,
+    /// Users other than the one who mounted may come in. Always so when root mounts.
+    pub allow_other: bool,
+    /// `default_permissions`: the kernel checks modes and ACLs.
+    pub permissions_check: bool,
+    pub max_read: Option<u32>,
+    pub context: Option<OsString>,
+    pub fscontext: Option<OsString>,
+    pub defcontext: Option<OsString>,
+    pub rootcontext: Option<OsString>,
+}
+
+/// How many threads serve the kernel's requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Threads {
+    pub read: i32,
+    pub process: i32,
+}
+
+impl Threads {
+    /// Worker threads on a machine with `cpus` processors. Every worker here reads, serves and
+    /// answers a request by itself; where a setup asks for readers and processors apart, it gets
+    /// as many workers as processors, which is what bounds the requests served at once.
+    pub fn workers(self, cpus: usize) -> usize {
+        let cpus = cpus.max(1);
+        let count = |asked: i32| match asked {
+            0 => cpus.min(8),
+            n if n < 0 => (cpus / n.unsigned_abs() as usize).max(1),
+            n => n as usize,
+        };
+        match (self.read, self.process) {
+            (read, -1) => count(read),
+            (0, 0) => cpus.saturating_sub(2).clamp(2, 8),
+            (_, process) => count(process),
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            pool: canopy_pool::config::Config::default(),
+            branches: BranchList::default(),
+            mountpoint: None,
+            fsname: None,
+            timeouts: Timeouts {
+                attr: Duration::from_secs(1),
+                entry: Duration::from_secs(1),
+                negative: Duration::ZERO,
+            },
+            kernel: Kernel {
+                async_read: true,
+                direct_io_allow_mmap: true,
+                export_support: true,
+                handle_killpriv: true,
+                handle_killpriv_v2: true,
+                posix_acl: false,
+                allow_idmap: true,
+                cache_symlinks: false,
+                cache_readdir: false,
+                max_stack_depth: StackDepth(1),
+                message: Pages((1 << 20) / rustix::param::page_size() as u64),
+                readahead: 0,
+            },
+            mount: Mount {
+                flags: MountFlags::NOSUID | MountFlags::NODEV,
+                allow_other: false,
+                permissions_check: true,
+                max_read: None,
+                context: None,
+                fscontext: None,
+                defcontext: None,
+                rootcontext: None,
+            },
+            threads: Threads { read: 0, process: -1 },
+            given: BTreeSet::new(),
+            ignored: BTreeSet::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Was this option set by somebody, rather than left at its default?
+    pub fn is_given(&self, name: &str) -> bool {
+        self.given.contains(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worker_counts() {
+        // (read, process, cpus) -> workers
+        let table = [
+            (0, -1, 2, 2),
+            (0, -1, 64, 8),
+            (0, 0, 2, 2),
+            (0, 0, 8, 6),
+            (0, 0, 64, 8),
+            (0, 5, 64, 5),
+            (0, -4, 64, 16),
+            (12, -1, 2, 12),
+            (-2, -1, 16, 8),
+            (-32, -1, 16, 1),
+            (3, 7, 2, 7),
+            (3, 0, 4, 4),
+        ];
+        for (read, process, cpus, workers) in table {
+            assert_eq!(Threads { read, process }.workers(cpus), workers, "{read} {process} on {cpus}");
+        }
+    }
+}

@@ -1,0 +1,557 @@
+//! The table of options: each is declared here once, and everything that knows of options (the
+//! command line, their list, their help) is derived from it.
+
+use super::values::{Refused, Value};
+use super::{Config, StackDepth};
+use canopy_fuse::mount::MountFlags;
+use canopy_pool::branch::{BranchError, Expand, FileSystem};
+use canopy_pool::config::Func;
+use canopy_pool::policy::{Category, Policy};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+/// When a value can be changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changes {
+    /// Any time; later operations see it.
+    Live,
+    /// At the mount only.
+    AtMount,
+}
+
+/// One option.
+pub struct Spec {
+    pub name: Cow<'static, str>,
+    pub aliases: &'static [&'static str],
+    pub help: Cow<'static, str>,
+    /// The first Linux in which it has an effect, where that is newer than the oldest we serve.
+    pub since: Option<&'static str>,
+    pub changes: Changes,
+    /// Not shown in lists: accepted only because older setups carry it.
+    pub hidden: bool,
+    slot: Box<dyn Slot>,
+}
+
+impl Spec {
+    /// The value as text; None for an option that has none (`ro`, and those that do nothing).
+    pub fn render(&self, config: &Config) -> Option<String> {
+        self.slot.get(config)
+    }
+
+    /// What can be written behind the `=`; None when nothing can.
+    pub fn accepted(&self) -> Option<String> {
+        self.slot.accepted()
+    }
+}
+
+/// Why a slot did not take a value.
+enum Slip {
+    Value(Refused),
+    Branches(BranchError),
+}
+
+impl From<Refused> for Slip {
+    fn from(refused: Refused) -> Self {
+        Slip::Value(refused)
+    }
+}
+
+/// Where an option's value lives in a `Config`.
+trait Slot: Send + Sync {
+    fn set(&self, config: &mut Config, name: &str, value: &OsStr) -> Result<(), Slip>;
+    fn get(&self, config: &Config) -> Option<String>;
+    fn accepted(&self) -> Option<String>;
+}
+
+/// A field of its own.
+struct Field<T> {
+    get: fn(&Config) -> &T,
+    get_mut: fn(&mut Config) -> &mut T,
+}
+
+impl<T: Value> Slot for Field<T> {
+    fn set(&self, config: &mut Config, _name: &str, value: &OsStr) -> Result<(), Slip> {
+        *(self.get_mut)(config) = T::parse(value)?;
+        Ok(())
+    }
+    fn get(&self, config: &Config) -> Option<String> {
+        Some((self.get)(config).render())
+    }
+    fn accepted(&self) -> Option<String> {
+        Some(T::accepted())
+    }
+}
+
+/// The branch list, which each value replaces, extends or shortens.
+struct BranchesSlot;
+
+impl Slot for BranchesSlot {
+    fn set(&self, config: &mut Config, _name: &str, value: &OsStr) -> Result<(), Slip> {
+        config.branches = config.branches.apply(value, &AsWritten).map_err(Slip::Branches)?;
+        Ok(())
+    }
+    fn get(&self, config: &Config) -> Option<String> {
+        Some(config.branches.to_string())
+    }
+    fn accepted(&self) -> Option<String> {
+        Some("PATH[=RW|RO|NC[,MINFREE]][:PATH...], with + +< +> - -< -> or = before it".into())
+    }
+}
+
+/// Expands what a branch entry says, and keeps what is not a directory: at the mount that is a
+/// mistake to be told, not one to be passed over.
+struct AsWritten;
+
+impl Expand for AsWritten {
+    fn expand(&self, pattern: &OsStr) -> Vec<PathBuf> {
+        let found = FileSystem.expand(pattern);
+        if found.is_empty() { vec![std::path::absolute(pattern).unwrap_or_else(|_| pattern.into())] } else { found }
+    }
+}
+
+/// The policy of one function.
+struct FuncPolicy(Func);
+
+impl Slot for FuncPolicy {
+    fn set(&self, config: &mut Config, _name: &str, value: &OsStr) -> Result<(), Slip> {
+        config.pool.policies.set(self.0, Policy::parse(value)?);
+        Ok(())
+    }
+    fn get(&self, config: &Config) -> Option<String> {
+        Some(config.pool.policies.get(self.0).render())
+    }
+    fn accepted(&self) -> Option<String> {
+        Some(Policy::accepted())
+    }
+}
+
+/// The policies of all functions of a category at once.
+struct CategoryPolicy(Category);
+
+impl Slot for CategoryPolicy {
+    fn set(&self, config: &mut Config, _name: &str, value: &OsStr) -> Result<(), Slip> {
+        config.pool.policies.set_category(self.0, Policy::parse(value)?);
+        Ok(())
+    }
+    /// The policies in use, each once: they may differ since.
+    fn get(&self, config: &Config) -> Option<String> {
+        let in_use: BTreeSet<String> = Func::ALL
+            .into_iter()
+            .filter(|func| func.category() == self.0)
+            .map(|func| config.pool.policies.get(func).render())
+            .collect();
+        Some(in_use.into_iter().collect::<Vec<_>>().join(","))
+    }
+    fn accepted(&self) -> Option<String> {
+        Some(Policy::accepted())
+    }
+}
+
+/// A flag of mount(2): the word alone sets it, or clears it.
+struct MountFlag {
+    flag: MountFlags,
+    on: bool,
+}
+
+impl Slot for MountFlag {
+    fn set(&self, config: &mut Config, _name: &str, _value: &OsStr) -> Result<(), Slip> {
+        config.mount.flags.set(self.flag, self.on);
+        Ok(())
+    }
+    fn get(&self, _config: &Config) -> Option<String> {
+        None
+    }
+    fn accepted(&self) -> Option<String> {
+        None
+    }
+}
+
+/// A word that turns a field on, and has no opposite.
+struct Switch(fn(&mut Config) -> &mut bool);
+
+impl Slot for Switch {
+    fn set(&self, config: &mut Config, _name: &str, _value: &OsStr) -> Result<(), Slip> {
+        *(self.0)(config) = true;
+        Ok(())
+    }
+    fn get(&self, _config: &Config) -> Option<String> {
+        None
+    }
+    fn accepted(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Accepted with any value, and without effect.
+struct Ignored;
+
+impl Slot for Ignored {
+    fn set(&self, config: &mut Config, name: &str, _value: &OsStr) -> Result<(), Slip> {
+        config.ignored.insert(name.to_owned());
+        Ok(())
+    }
+    fn get(&self, _config: &Config) -> Option<String> {
+        None
+    }
+    fn accepted(&self) -> Option<String> {
+        Some("anything".into())
+    }
+}
+
+impl Value for StackDepth {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        match text.to_str() {
+            Some("1") => Ok(StackDepth(1)),
+            Some("2") => Ok(StackDepth(2)),
+            _ => Err(Refused::Invalid),
+        }
+    }
+    fn render(&self) -> String {
+        self.0.to_string()
+    }
+    fn accepted() -> String {
+        "1 or 2".into()
+    }
+}
+
+/// A field of `Config` as a slot; its type is that of the field.
+macro_rules! field {
+    ($($path:tt)+) => {
+        Field { get: |config| &config.$($path)+, get_mut: |config| &mut config.$($path)+ }
+    };
+}
+
+fn spec(name: impl Into<Cow<'static, str>>, slot: impl Slot + 'static, help: impl Into<Cow<'static, str>>) -> Spec {
+    Spec {
+        name: name.into(),
+        aliases: &[],
+        help: help.into(),
+        since: None,
+        changes: Changes::AtMount,
+        hidden: false,
+        slot: Box::new(slot),
+    }
+}
+
+impl Spec {
+    fn live(mut self) -> Self {
+        self.changes = Changes::Live;
+        self
+    }
+    fn since(mut self, linux: &'static str) -> Self {
+        self.since = Some(linux);
+        self
+    }
+    fn also(mut self, aliases: &'static [&'static str]) -> Self {
+        self.aliases = aliases;
+        self
+    }
+    fn hidden(mut self) -> Self {
+        self.hidden = true;
+        self
+    }
+}
+
+/// Every option there is, in the order in which people should read them.
+pub fn table() -> &'static [Spec] {
+    &TABLE
+}
+
+static TABLE: LazyLock<Vec<Spec>> = LazyLock::new(|| {
+    let mut table = what_is_pooled();
+    table.extend(who_decides());
+    table.extend(caching());
+    table.extend(data());
+    table.extend(attributes());
+    table.extend(kernel_and_threads());
+    table.extend(mount_words());
+    table.extend(without_effect());
+    table
+});
+
+fn what_is_pooled() -> Vec<Spec> {
+    vec![
+        spec("branches", BranchesSlot, "the directories that make up the pool").live(),
+        spec("mountpoint", field!(mountpoint), "where the pool appears").also(&["mount"]),
+        spec("fsname", field!(fsname), "the name of the mount's source"),
+        spec("minfreespace", field!(pool.min_free), "bytes a branch must have free to be given new files").live(),
+        spec("statfs", field!(pool.statfs), "free space is asked at the branch roots, or at the path itself").live(),
+        spec("statfs-ignore", field!(pool.statfs_ignore), "branches whose free space is not counted").live(),
+    ]
+}
+
+fn who_decides() -> Vec<Spec> {
+    let mut table = vec![
+        spec("category.action", CategoryPolicy(Category::Action), "policy of every function that changes").live(),
+        spec("category.create", CategoryPolicy(Category::Create), "policy of every function that creates").live(),
+        spec("category.search", CategoryPolicy(Category::Search), "policy of every function that looks").live(),
+    ];
+    table.extend(Func::ALL.into_iter().map(|func| {
+        spec(format!("func.{func}"), FuncPolicy(func), format!("which branch {func} acts on")).live()
+    }));
+    table.push(spec("func.readdir", field!(pool.readdir), "how directories are read over several branches").live());
+    table.push(
+        spec(
+            "ignorepponrename",
+            field!(pool.ignore_path_preservation),
+            "rename and link make missing directories even under a path-preserving create policy",
+        )
+        .live(),
+    );
+    table
+}
+
+fn caching() -> Vec<Spec> {
+    vec![
+        spec("cache.files", field!(pool.cache_files), "use of the page cache where data is not passed through").live(),
+        spec(
+            "cache.files.process-names",
+            field!(pool.cache_process_names),
+            "programs that cache.files=per-process caches for",
+        )
+        .live(),
+        spec("cache.writeback", field!(pool.writeback), "the kernel gathers writes; excludes passthrough"),
+        spec("cache.attr", field!(timeouts.attr), "seconds the kernel may remember attributes").live(),
+        spec("cache.entry", field!(timeouts.entry), "seconds the kernel may remember names").live(),
+        spec("cache.negative-entry", field!(timeouts.negative), "seconds it may remember that a name is missing").live(),
+        spec("cache.readdir", field!(kernel.cache_readdir), "the kernel may remember directory listings").live(),
+        spec("cache.statfs", field!(pool.space_ttl), "seconds the free space of a branch is remembered").live(),
+        spec("cache.symlinks", field!(kernel.cache_symlinks), "the kernel may remember symlink targets"),
+        spec("dropcacheonclose", field!(pool.drop_cache_on_close), "forget a file's cached pages when it is closed").live(),
+    ]
+}
+
+fn data() -> Vec<Spec> {
+    vec![
+        spec("passthrough.io", field!(pool.passthrough), "which opens read and write the branch directly")
+            .live()
+            .since("6.9"),
+        spec(
+            "passthrough.max-stack-depth",
+            field!(kernel.max_stack_depth),
+            "1: an overlay may sit on the pool; 2: a branch may be an overlay",
+        )
+        .since("6.9"),
+        spec(
+            "parallel-direct-writes",
+            field!(pool.parallel_direct_writes),
+            "uncached writes to one file may run side by side",
+        )
+        .live()
+        .since("6.2"),
+        spec("direct-io-allow-mmap", field!(kernel.direct_io_allow_mmap), "shared mmap of uncached files").since("6.6"),
+        spec("async-read", field!(kernel.async_read), "several reads of one file at once"),
+        spec("flush-on-close", field!(pool.flush_on_close), "which files are flushed at close").live(),
+        spec("fuse-msg-size", field!(kernel.message), "the largest read or write in one message"),
+        spec("readahead", field!(kernel.readahead), "KiB read ahead on the pool and its branches; 0: as it is"),
+        spec("nullrw", field!(pool.nullrw), "for measuring: reads give zeros, writes go nowhere"),
+    ]
+}
+
+fn attributes() -> Vec<Spec> {
+    vec![
+        spec("inodecalc", field!(pool.inode), "how inode numbers are made").live(),
+        spec("xattr", field!(pool.xattr), "what becomes of extended attributes").live(),
+        spec("security-capability", field!(pool.security_capability), "file capabilities are read and written").live(),
+        spec("posix-acl", field!(kernel.posix_acl), "POSIX access control lists"),
+        spec("kernel-permissions-check", field!(mount.permissions_check), "the kernel checks modes and ACLs"),
+        spec("handle-killpriv", field!(kernel.handle_killpriv), "the pool clears suid and sgid when a file is changed"),
+        spec("handle-killpriv-v2", field!(kernel.handle_killpriv_v2), "the same, only when the kernel says so")
+            .since("5.12"),
+        spec("export-support", field!(kernel.export_support), "the pool can be exported over NFS"),
+        spec("allow-idmap", field!(kernel.allow_idmap), "the pool can be mounted with mapped owners").since("6.12"),
+    ]
+}
+
+fn kernel_and_threads() -> Vec<Spec> {
+    vec![
+        spec(
+            "read-thread-count",
+            field!(threads.read),
+            "worker threads; 0: one a processor, at most 8; -N: processors/N",
+        )
+        .also(&["threads"]),
+        spec("process-thread-count", field!(threads.process), "as read-thread-count; -1: that figure alone counts"),
+    ]
+}
+
+fn mount_words() -> Vec<Spec> {
+    let flag = |name, flag, on, help| spec(name, MountFlag { flag, on }, help);
+    vec![
+        spec("allow_other", Switch(|config| &mut config.mount.allow_other), "other users may use the pool (root: always)"),
+        spec(
+            "default_permissions",
+            Switch(|config| &mut config.mount.permissions_check),
+            "as kernel-permissions-check=true",
+        ),
+        spec("max_read", field!(mount.max_read), "the largest read, in bytes"),
+        spec("context", field!(mount.context), "SELinux context of every file"),
+        spec("fscontext", field!(mount.fscontext), "SELinux context of the filesystem"),
+        spec("defcontext", field!(mount.defcontext), "SELinux context of files without one"),
+        spec("rootcontext", field!(mount.rootcontext), "SELinux context of the root"),
+        flag("ro", MountFlags::RDONLY, true, "read-only"),
+        flag("rw", MountFlags::RDONLY, false, "read and write (default)"),
+        flag("suid", MountFlags::NOSUID, false, "set-user-id programs work"),
+        flag("nosuid", MountFlags::NOSUID, true, "they do not (default)"),
+        flag("dev", MountFlags::NODEV, false, "device files work"),
+        flag("nodev", MountFlags::NODEV, true, "they do not (default)"),
+        flag("exec", MountFlags::NOEXEC, false, "programs can be run (default)"),
+        flag("noexec", MountFlags::NOEXEC, true, "they cannot"),
+        flag("sync", MountFlags::SYNCHRONOUS, true, "every write is synchronous"),
+        flag("async", MountFlags::SYNCHRONOUS, false, "they are not (default)"),
+        flag("dirsync", MountFlags::DIRSYNC, true, "directory changes are synchronous"),
+        flag("atime", MountFlags::NOATIME, false, "access times are kept (default)"),
+        flag("noatime", MountFlags::NOATIME, true, "they are not"),
+        flag("diratime", MountFlags::NODIRATIME, false, "access times of directories are kept (default)"),
+        flag("nodiratime", MountFlags::NODIRATIME, true, "they are not"),
+        flag("relatime", MountFlags::RELATIME, true, "access times are kept when older than changes"),
+        flag("norelatime", MountFlags::RELATIME, false, "they are not held back"),
+        flag("strictatime", MountFlags::STRICTATIME, true, "access times are always kept"),
+        flag("nostrictatime", MountFlags::STRICTATIME, false, "they need not be"),
+        flag("lazytime", MountFlags::LAZYTIME, true, "times are written late"),
+        flag("nolazytime", MountFlags::LAZYTIME, false, "they are not"),
+    ]
+}
+
+/// What older setups carry and this kernel, or this program, has no use for any more.
+fn without_effect() -> Vec<Spec> {
+    [
+        "atomic-o-trunc",
+        "auto-cache",
+        "big-writes",
+        "cache.open",
+        "defaults",
+        "direct-io",
+        "gid-cache.expire-timeout",
+        "gid-cache.remove-timeout",
+        "hard-remove",
+        "kernel-cache",
+        "large-read",
+        "negative-entry",
+        "no-splice-move",
+        "no-splice-read",
+        "no-splice-write",
+        "nonempty",
+        "splice-move",
+        "splice-read",
+        "splice-write",
+        "use-ino",
+        "user",
+    ]
+    .map(|name| spec(name, Ignored, "accepted, without effect").hidden())
+    .into()
+}
+
+/// Why an option was refused; one line each, with its mend.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OptionError {
+    #[error("unknown option '{key}'{}", mend(.nearest, "'canopy options' lists them all"))]
+    Unknown { key: String, nearest: Option<String> },
+    #[error("option {key}: '{value}' is {why}: must be {accepted}{}", mend(.nearest, ""))]
+    Value { key: String, value: String, why: &'static str, accepted: String, nearest: Option<String> },
+    #[error("option {key}: {error}")]
+    Branches { key: String, error: BranchError },
+    #[error("option {key} takes no value: write '{key}', not '{key}={value}'")]
+    Valueless { key: String, value: String },
+}
+
+fn mend(nearest: &Option<String>, otherwise: &str) -> String {
+    match nearest {
+        Some(name) => format!(" (did you mean '{name}'?)"),
+        None if otherwise.is_empty() => String::new(),
+        None => format!(" ({otherwise})"),
+    }
+}
+
+/// The form in which names are compared: `_` and `-` are the same.
+fn canonical(name: &str) -> String {
+    name.replace('_', "-")
+}
+
+/// The option of this name, under whichever of its spellings.
+pub fn find(key: &str) -> Option<&'static Spec> {
+    let key = canonical(key);
+    table().iter().find(|spec| names(spec).any(|name| canonical(name) == key))
+}
+
+fn names(spec: &Spec) -> impl Iterator<Item = &str> {
+    std::iter::once(spec.name.as_ref()).chain(spec.aliases.iter().copied())
+}
+
+/// Sets one option: `key` or `key=value`.
+pub fn set_pair(config: &mut Config, pair: &OsStr) -> Result<(), OptionError> {
+    let (key, value) = split(pair);
+    set(config, &key, &value)
+}
+
+/// Splits at the first `=` and drops blanks around both sides; no `=` means an empty value.
+fn split(pair: &OsStr) -> (String, OsString) {
+    use std::os::unix::ffi::OsStrExt;
+    let bytes = pair.as_bytes();
+    let at = bytes.iter().position(|&byte| byte == b'=');
+    let (key, value) = match at {
+        Some(at) => (&bytes[..at], &bytes[at + 1..]),
+        None => (bytes, &b""[..]),
+    };
+    (
+        String::from_utf8_lossy(key.trim_ascii()).into_owned(),
+        OsStr::from_bytes(value.trim_ascii()).to_owned(),
+    )
+}
+
+/// Sets one option. Nothing changes when it fails.
+pub fn set(config: &mut Config, key: &str, value: &OsStr) -> Result<(), OptionError> {
+    if key.starts_with("x-") {
+        // Words of mount(8) and of systemd, for themselves.
+        config.ignored.insert(key.to_owned());
+        return Ok(());
+    }
+    let spec = find(key).ok_or_else(|| OptionError::Unknown { key: key.to_owned(), nearest: nearest(key) })?;
+    let accepted = spec.accepted();
+    if accepted.is_none() && !value.is_empty() {
+        let value = value.to_string_lossy().into_owned();
+        return Err(OptionError::Valueless { key: spec.name.to_string(), value });
+    }
+    spec.slot.set(config, &spec.name, value).map_err(|slip| {
+        let key = spec.name.to_string();
+        let refused = match slip {
+            Slip::Branches(error) => return OptionError::Branches { key, error },
+            Slip::Value(refused) => refused,
+        };
+        let (value, accepted) = (value.to_string_lossy().into_owned(), accepted.unwrap_or_default());
+        let (why, nearest) = match refused {
+            Refused::Invalid => {
+                let words = accepted.split([' ', ',']).filter(|word| !matches!(*word, "" | "or"));
+                ("not valid", closest(&value, words.map(str::to_owned)))
+            }
+            Refused::But(why) => (why, None),
+        };
+        OptionError::Value { key, value, why, accepted, nearest }
+    })?;
+    config.given.insert(spec.name.to_string());
+    Ok(())
+}
+
+/// The known name most like this one, if any is like enough to be what was meant.
+fn nearest(key: &str) -> Option<String> {
+    let key = canonical(key);
+    closest(&key, table().iter().filter(|spec| !spec.hidden).flat_map(names).map(str::to_owned))
+}
+
+fn closest(text: &str, words: impl Iterator<Item = String>) -> Option<String> {
+    if text.is_empty() {
+        return None;
+    }
+    words
+        .map(|word| (strsim::normalized_damerau_levenshtein(text, &canonical(&word)), word))
+        .filter(|(likeness, _)| *likeness >= 0.6)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, word)| word)
+}
+
+#[cfg(test)]
+#[path = "options_tests.rs"]
+mod tests;

@@ -1,0 +1,199 @@
+//! From what was said to what is mounted: required values, derived ones, and options that give way
+//! to others. Pure; the machine is asked in `check`.
+
+use super::Config;
+use crate::error::Error;
+use canopy_pool::branch::BranchList;
+use canopy_pool::config::{CacheFiles, PassthroughIo};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+/// A mount that is complete as far as words go.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub config: Config,
+    /// Absolute; resolved by `check`.
+    pub mountpoint: PathBuf,
+    /// The source column of the mount.
+    pub fsname: OsString,
+    /// The filesystem type behind `fuse.`.
+    pub subtype: &'static str,
+    /// What became different from what was said, each to be logged once.
+    pub notes: Vec<String>,
+}
+
+/// Completes a configuration. Relative paths are taken from the working directory here, and
+/// nowhere later.
+pub fn resolve(mut config: Config) -> Result<Plan, Error> {
+    if config.branches.is_empty() {
+        return Err(Error::NoBranch);
+    }
+    let typed = config.mountpoint.as_deref().ok_or(Error::NoMountpoint)?;
+    let mountpoint = std::path::absolute(typed).map_err(|why| Error::Mountpoint { path: typed.to_owned(), why })?;
+    let fsname = config.fsname.clone().unwrap_or_else(|| default_fsname(&config.branches));
+    let notes = settle(&mut config);
+    Ok(Plan { config, mountpoint, fsname, subtype: "canopy", notes })
+}
+
+/// The branch paths joined by colons, without what all of them begin with.
+fn default_fsname(branches: &BranchList) -> OsString {
+    let paths: Vec<&[u8]> = branches.iter().map(|spec| spec.path.as_os_str().as_bytes()).collect();
+    let Some((first, others)) = paths.split_first() else { return OsString::new() };
+    let common = others.iter().fold(first.len(), |common, path| {
+        first[..common].iter().zip(*path).take_while(|(a, b)| a == b).count()
+    });
+    // A first path that begins every other (a lone one does) would lose its whole name.
+    let cut = if common == first.len() { 0 } else { common };
+    let names: Vec<&[u8]> = paths.iter().map(|path| &path[cut..]).collect();
+    OsString::from_vec(names.join(&b':'))
+}
+
+/// Lets options give way where two exclude each other.
+///
+/// Passthrough that was asked for by name wins over the page cache options, as it always did.
+/// `auto` is what nobody needs to ask for, so it yields to what somebody did ask for.
+fn settle(config: &mut Config) -> Vec<String> {
+    let mut notes = Vec::new();
+    let off = config.pool.cache_files == CacheFiles::Off;
+    match config.pool.passthrough {
+        PassthroughIo::Off => {}
+        PassthroughIo::Auto => {
+            if config.pool.writeback {
+                config.pool.passthrough = PassthroughIo::Off;
+                notes.push("cache.writeback=true excludes passthrough: passthrough.io is off".into());
+            } else if off && !config.is_given("cache.files") {
+                // Files that cannot be passed through are best served from the page cache.
+                config.pool.cache_files = CacheFiles::AutoFull;
+            }
+        }
+        PassthroughIo::Ro | PassthroughIo::Wo | PassthroughIo::Rw => {
+            let passthrough = config.pool.passthrough;
+            if off {
+                config.pool.cache_files = CacheFiles::AutoFull;
+                if config.is_given("cache.files") {
+                    notes.push(format!("passthrough.io={passthrough} needs the page cache: cache.files is auto-full"));
+                }
+            }
+            if config.pool.writeback {
+                config.pool.writeback = false;
+                notes.push(format!("passthrough.io={passthrough} excludes cache.writeback: it is false"));
+            }
+            if config.pool.nullrw {
+                notes.push(format!("nullrw has no effect on files that passthrough.io={passthrough} passes through"));
+            }
+        }
+    }
+    if config.pool.passthrough == PassthroughIo::Auto && config.pool.nullrw {
+        // Data that goes past the daemon would not be nulled.
+        config.pool.passthrough = PassthroughIo::Off;
+        notes.push("nullrw=true excludes passthrough: passthrough.io is off".into());
+    }
+    notes
+}
+
+/// The options that differ from their default, as one line for the log.
+pub fn summary(plan: &Plan) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let default = Config::default();
+    for spec in super::options::table() {
+        if matches!(spec.name.as_ref(), "branches" | "mountpoint" | "fsname") || spec.name.starts_with("category.") {
+            continue;
+        }
+        let (now, before) = (spec.render(&plan.config), spec.render(&default));
+        if let Some(value) = now.filter(|now| Some(now) != before.as_ref()) {
+            words.push(format!("{}={value}", spec.name));
+        }
+    }
+    if words.is_empty() { "all options at their defaults".into() } else { words.join(" ") }
+}
+
+/// For tests and logs: a path list as text.
+pub fn lossy(text: &OsStr) -> String {
+    crate::error::one_line(&text.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::line::{Arg, apply};
+    use canopy_pool::branch::{BranchSpec, Mode};
+
+    fn list(paths: &[&str]) -> BranchList {
+        paths.iter().map(|path| BranchSpec { path: path.into(), mode: Mode::Rw, min_free: None }).collect()
+    }
+
+    fn plan(options: &str) -> Plan {
+        let mut config = Config::default();
+        let args = [Arg::Options(options.into()), Arg::Path("/no-a".into()), Arg::Path("/no-m".into())];
+        apply(&mut config, args).unwrap();
+        resolve(config).unwrap()
+    }
+
+    #[test]
+    fn fsname_drops_what_all_branches_begin_with() {
+        let table: [(&[&str], &str); 5] = [
+            (&["/mnt/disk1", "/mnt/disk2"], "1:2"),
+            (&["/mnt/a"], "/mnt/a"),
+            (&["/mnt/a", "/mnt/ab"], "/mnt/a:/mnt/ab"),
+            (&["/mnt/ab", "/mnt/a"], "b:"),
+            (&["/a", "/b", "/c"], "a:b:c"),
+        ];
+        for (paths, name) in table {
+            assert_eq!(default_fsname(&list(paths)), name, "{paths:?}");
+        }
+        assert_eq!(plan("fsname=mine").fsname, "mine");
+    }
+
+    #[test]
+    fn branches_and_a_mountpoint_are_required() {
+        assert!(matches!(resolve(Config::default()), Err(Error::NoBranch)));
+        let mut config = Config::default();
+        apply(&mut config, [Arg::Options("branches=/no-a".into())]).unwrap();
+        assert!(matches!(resolve(config), Err(Error::NoMountpoint)));
+    }
+
+    #[test]
+    fn relative_paths_become_absolute_at_once() {
+        let mut config = Config::default();
+        apply(&mut config, [Arg::Path("no-a".into()), Arg::Path("no-m".into())]).unwrap();
+        let plan = resolve(config).unwrap();
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(plan.mountpoint, here.join("no-m"));
+        assert_eq!(plan.config.branches.as_slice()[0].path, here.join("no-a"));
+    }
+
+    #[test]
+    fn options_that_exclude_each_other() {
+        // What is said -> passthrough, cache.files, writeback, number of notes
+        let table = [
+            ("ro", "auto", "auto-full", false, 0),
+            ("cache.files=off", "auto", "off", false, 0),
+            ("cache.files=full", "auto", "full", false, 0),
+            ("cache.writeback=true", "off", "off", true, 1),
+            ("cache.writeback=true,cache.files=full", "off", "full", true, 1),
+            ("nullrw=true", "off", "auto-full", false, 1),
+            ("passthrough.io=off", "off", "off", false, 0),
+            ("passthrough.io=rw", "rw", "auto-full", false, 0),
+            ("passthrough.io=rw,cache.files=off", "rw", "auto-full", false, 1),
+            ("passthrough.io=ro,cache.files=partial", "ro", "partial", false, 0),
+            ("passthrough.io=wo,cache.writeback=true", "wo", "auto-full", false, 1),
+        ];
+        for (options, passthrough, files, writeback, notes) in table {
+            let plan = plan(options);
+            let pool = &plan.config.pool;
+            let got = (pool.passthrough.to_string(), pool.cache_files.to_string(), pool.writeback, plan.notes.len());
+            assert_eq!(got, (passthrough.into(), files.into(), writeback, notes), "{options}");
+        }
+    }
+
+    #[test]
+    fn the_summary_names_what_is_not_default() {
+        assert_eq!(summary(&plan("passthrough.io=off")), "passthrough.io=off");
+        let text = summary(&plan("cache.files=full,cache.attr=9,minfreespace=1M,func.create=ff"));
+        for word in ["cache.files=full", "cache.attr=9", "minfreespace=1048576", "func.create=ff"] {
+            assert!(text.split(' ').any(|part| part == word), "{text}");
+        }
+        assert!(!text.contains("category"), "{text}");
+    }
+}

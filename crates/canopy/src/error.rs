@@ -1,0 +1,108 @@
+//! What can go wrong before a pool is usable. One line each: the culprit, and the mend.
+
+use crate::config::options::OptionError;
+use std::io;
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    #[error("no branch given: canopy mount BRANCH[:BRANCH...] MOUNTPOINT")]
+    NoBranch,
+    #[error("no mountpoint given: canopy mount BRANCH[:BRANCH...] MOUNTPOINT")]
+    NoMountpoint,
+    #[error("branches '{instruction}': {why}")]
+    Branches { instruction: String, why: String },
+
+    #[error("branch {path} does not exist (create it: mkdir -p {path})", path = .0.display())]
+    BranchMissing(PathBuf),
+    #[error("branch {} is not a directory", .0.display())]
+    BranchNotDirectory(PathBuf),
+    #[error("branch {path} cannot be read: {why} (its owner or root must allow it)", path = .path.display())]
+    BranchUnreadable { path: PathBuf, why: io::Error },
+    #[error("branch {path} is a mount whose server is gone (umount -l {path})", path = .0.display())]
+    BranchDead(PathBuf),
+    #[error("branch {} is the mountpoint itself (mount the pool somewhere else)", .0.display())]
+    BranchIsMountpoint(PathBuf),
+    #[error(
+        "mountpoint {} lies inside branch {}, so the pool would contain itself (choose a mountpoint outside every branch)",
+        .mountpoint.display(), .branch.display()
+    )]
+    MountpointInBranch { mountpoint: PathBuf, branch: PathBuf },
+    #[error(
+        "branch {} lies inside mountpoint {}, so the pool would hide it (choose another mountpoint)",
+        .branch.display(), .mountpoint.display()
+    )]
+    BranchInMountpoint { branch: PathBuf, mountpoint: PathBuf },
+
+    #[error("mountpoint {path} does not exist (create it: mkdir -p {path})", path = .0.display())]
+    MountpointMissing(PathBuf),
+    #[error("mountpoint {} is not a directory", .0.display())]
+    MountpointNotDirectory(PathBuf),
+    #[error("mountpoint {} cannot be used: {why}", .path.display())]
+    Mountpoint { path: PathBuf, why: io::Error },
+    #[error("mountpoint {path} holds a dead mount that cannot be removed: {why} (as root: umount -l {path})", path = .path.display())]
+    DeadMount { path: PathBuf, why: String },
+
+    #[error("/dev/fuse does not exist (load the kernel module: modprobe fuse)")]
+    NoFuseDevice,
+    #[error("/dev/fuse cannot be opened: {0} (as root: chmod 666 /dev/fuse)")]
+    FuseDevice(io::Error),
+    #[error("fusermount3 is not installed, and only root can mount without it (install the package fuse3)")]
+    NoFusermount,
+
+    #[error("{path} is not mounted", path = .0.display())]
+    NotMounted(PathBuf),
+    #[error("{path} is a mount of type {fstype}, not a pool (use umount)", path = .path.display())]
+    NotAPool { path: PathBuf, fstype: String },
+    #[error("{path} is in use (fuser -vm {path} shows by whom; canopy umount --lazy {path} does not wait for them)", path = .0.display())]
+    Busy(PathBuf),
+    #[error("{path} cannot be unmounted: {why}", path = .path.display())]
+    Unmount { path: PathBuf, why: String },
+
+    #[error("environment variable {variable}: {why}")]
+    Environment { variable: &'static str, why: String },
+    #[error("{what}: {why}")]
+    System { what: &'static str, why: io::Error },
+    /// Told by the background process, in the words of its own error.
+    #[error("{0}")]
+    Background(String),
+    #[error("the pool ended before it was usable ({0}); canopy mount -f shows more")]
+    BackgroundDied(std::process::ExitStatus),
+    #[error("mounting on {} failed: {why}", .mountpoint.display())]
+    Serve { mountpoint: PathBuf, why: String },
+}
+
+impl Error {
+    /// For system calls that do not fail on a healthy machine.
+    pub fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |why| Error::System { what, why }
+    }
+
+    /// The message as one line, whatever bytes a path or a value holds.
+    pub fn line(&self) -> String {
+        one_line(&self.to_string())
+    }
+}
+
+/// Control characters in their escaped form, so that a text is one line and leaves a terminal alone.
+pub fn one_line(text: &str) -> String {
+    text.chars()
+        .flat_map(|c| {
+            let (plain, escaped) = if c.is_control() { (None, Some(c.escape_default())) } else { (Some(c), None) };
+            plain.into_iter().chain(escaped.into_iter().flatten())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_one_line_whatever_the_path_holds() {
+        let error = Error::BranchNotDirectory(PathBuf::from("/a\nb\x1b[31m"));
+        assert_eq!(error.line(), "branch /a\\nb\\u{1b}[31m is not a directory");
+    }
+}

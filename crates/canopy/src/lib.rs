@@ -1,0 +1,56 @@
+//! The program: command line, configuration, daemon life, and the translation between the kernel's
+//! protocol and the pool.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod daemon;
+pub mod error;
+pub mod log;
+pub mod mounts;
+pub mod process;
+pub mod serve;
+pub mod stop;
+
+use cli::{Command, Said};
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Exit status of a command line that is wrong in itself.
+const USAGE: u8 = 2;
+
+/// The whole program. Every mistake is one line on stderr.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let command = match cli::parse(args) {
+        Ok(command) => command,
+        Err(Said::Text(text)) => {
+            // Whoever reads it may have seen enough, as `head` has.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            return ExitCode::SUCCESS;
+        }
+        Err(Said::Mistake(line)) => {
+            eprintln!("canopy: {}", error::one_line(&line));
+            return ExitCode::from(USAGE);
+        }
+    };
+    let done = match command {
+        Command::Mount(args) => commands::mount::run(args),
+        Command::Umount(args) => commands::umount::run(&args),
+        Command::Options => {
+            let _ = commands::options::run();
+            Ok(())
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The child's mistakes are told by its parent.
+            if !daemon::is_child() {
+                eprintln!("canopy: {}", error.line());
+            }
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Mounts as the kernel lists them, and their end.
+
+use crate::error::Error;
+use canopy_fuse::mount::unmount_path;
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// One line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mounted {
+    /// The device, as `MAJOR:MINOR`.
+    pub device: (u32, u32),
+    /// The directory of that filesystem that is the root of this mount (not `/` for a bind mount).
+    pub root: PathBuf,
+    pub mountpoint: PathBuf,
+    /// The group of mounts that a mount below this one spreads to.
+    pub peers: Option<u32>,
+    /// The group from which mounts spread to here.
+    pub master: Option<u32>,
+    pub fstype: String,
+    pub source: OsString,
+}
+
+impl Mounted {
+    /// A pool, by whichever name it was mounted.
+    pub fn is_pool(&self) -> bool {
+        matches!(self.fstype.as_str(), "fuse.canopy" | "fuse.mergerfs")
+    }
+
+    /// Where a path below this mount lies in the filesystem itself.
+    pub fn inside(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(&self.mountpoint).map(|rest| self.root.join(rest)).unwrap_or_default()
+    }
+
+    pub fn is_fuse(&self) -> bool {
+        self.fstype == "fuse" || self.fstype.starts_with("fuse.")
+    }
+}
+
+/// Every mount of this process' namespace, older ones first.
+pub fn list() -> io::Result<Vec<Mounted>> {
+    Ok(parse(&fs::read("/proc/self/mountinfo")?))
+}
+
+/// The mount that a path of the namespace leads to: the last one made at exactly this place.
+pub fn at(mountpoint: &Path) -> io::Result<Option<Mounted>> {
+    Ok(list()?.into_iter().rev().find(|mounted| mounted.mountpoint == mountpoint))
+}
+
+fn parse(mountinfo: &[u8]) -> Vec<Mounted> {
+    mountinfo.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
+}
+
+fn parse_line(line: &[u8]) -> Option<Mounted> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let root = PathBuf::from(unescape(fields.next()?));
+    let mountpoint = PathBuf::from(unescape(fields.next()?));
+    let _options = fields.next()?;
+    // Any number of optional fields, up to a lone dash.
+    let (mut peers, mut master) = (None, None);
+    for field in fields.by_ref().take_while(|field| *field != b"-") {
+        let field = std::str::from_utf8(field).unwrap_or_default();
+        if let Some(group) = field.strip_prefix("shared:") {
+            peers = group.parse().ok();
+        } else if let Some(group) = field.strip_prefix("master:") {
+            master = group.parse().ok();
+        }
+    }
+    let fstype = String::from_utf8_lossy(fields.next()?).into_owned();
+    let source = unescape(fields.next()?);
+    Some(Mounted {
+        device: (major.parse().ok()?, minor.parse().ok()?),
+        root,
+        mountpoint,
+        peers,
+        master,
+        fstype,
+        source,
+    })
+}
+
+/// The kernel writes blanks and backslashes as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        match rest {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', tail @ ..] => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = tail;
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+/// The path as the kernel lists it, without touching its last component: that may be a mount whose
+/// server is dead or hangs. A symlink there is followed all the same, unless it cannot be.
+pub fn listed_path(path: &Path) -> io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    // What is listed as a mountpoint is one; only what is not may be a symlink, or hold `..`.
+    if at(&path)?.is_some() {
+        return Ok(path);
+    }
+    if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
+        let under = parent.canonicalize()?.join(name);
+        if at(&under)?.is_some() {
+            return Ok(under);
+        }
+    }
+    path.canonicalize()
+}
+
+/// Ends the mount at this place (the topmost, if there are several). Lazy: it disappears at once,
+/// and ends when nobody uses it any more. Without the privilege, fusermount3 is asked.
+pub fn end(mountpoint: &Path, lazy: bool) -> Result<(), Error> {
+    let failed = |why: String| Error::Unmount { path: mountpoint.to_owned(), why };
+    unmount_path(mountpoint, lazy).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::BUSY) => Error::Busy(mountpoint.to_owned()),
+        Some(Errno::INVAL) => Error::NotMounted(mountpoint.to_owned()),
+        Some(Errno::PERM) => failed("only root or whoever mounted it can do that".into()),
+        Some(errno) => failed(errno.to_string()),
+        None => match error.to_string() {
+            text if text.contains("busy") => Error::Busy(mountpoint.to_owned()),
+            text => failed(text),
+        },
+    })
+}
+
+/// Is there a program of this name to be run?
+pub fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
+    std::env::split_paths(&path)
+        .filter(|dir| dir != OsStr::from_bytes(b""))
+        .any(|dir| rustix::fs::access(dir.join(program), rustix::fs::Access::EXEC_OK).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_mountinfo() {
+        let lines = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 propagate_from:2 - ext3 /dev/root rw,errors=continue\n\
+            57 29 0:52 / /mnt/a\\040pool\\134x rw,nosuid,nodev - fuse.canopy 1:2\\040x rw,user_id=0\n\
+            broken line\n";
+        let mounts = parse(lines);
+        assert_eq!(mounts.len(), 2);
+        assert_eq!(mounts[0].mountpoint, Path::new("/mnt2"));
+        assert_eq!((mounts[0].root.as_path(), mounts[0].peers, mounts[0].master), (Path::new("/mnt1"), None, Some(1)));
+        assert_eq!(mounts[0].inside(Path::new("/mnt2/x")), Path::new("/mnt1/x"));
+        assert_eq!(mounts[0].fstype, "ext3");
+        assert!(!mounts[0].is_fuse());
+        assert_eq!(mounts[1].device, (0, 52));
+        assert_eq!(mounts[1].mountpoint, Path::new("/mnt/a pool\\x"));
+        assert_eq!(mounts[1].source, "1:2 x");
+        assert!(mounts[1].is_pool() && mounts[1].is_fuse());
+    }
+
+    #[test]
+    fn finds_its_own_mounts() {
+        assert!(at(Path::new("/proc")).unwrap().is_some_and(|mounted| mounted.fstype == "proc"));
+        assert!(at(Path::new("/proc/self")).unwrap().is_none());
+        assert_eq!(listed_path(Path::new("/proc/../proc")).unwrap(), Path::new("/proc"));
+    }
+
+    #[test]
+    fn programs_are_looked_up_in_path() {
+        assert!(is_installed("sh"));
+        assert!(!is_installed("no-such-program-anywhere"));
+    }
+}

@@ -1,0 +1,117 @@
+//! Values of the pool as the wire has them, and back.
+
+use canopy_fuse::abi;
+use canopy_fuse::flags::OpenFlags;
+use canopy_fuse::request as wire;
+use canopy_pool as pool;
+use canopy_pool::aggregate::Figures;
+use std::time::Duration;
+
+/// How long the kernel may rely on what it is told, and what it is told with every node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) entry: Duration,
+    pub(super) attr: Duration,
+    pub(super) negative: Duration,
+    /// Tells nodes of this mount from those of an earlier one behind the same NFS export.
+    pub(super) generation: u64,
+}
+
+pub(super) fn node(id: wire::NodeId) -> pool::NodeId {
+    pool::NodeId(id.0)
+}
+
+pub(super) fn caller(header: &wire::Header, umask: u32) -> pool::Caller {
+    pool::Caller { uid: header.uid, gid: header.gid, pid: header.pid, umask }
+}
+
+pub(super) fn attr(attr: &pool::Attr) -> abi::Attr {
+    abi::Attr {
+        ino: attr.ino,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: attr.atime.sec.cast_unsigned(),
+        mtime: attr.mtime.sec.cast_unsigned(),
+        ctime: attr.ctime.sec.cast_unsigned(),
+        atimensec: attr.atime.nsec,
+        mtimensec: attr.mtime.nsec,
+        ctimensec: attr.ctime.nsec,
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: abi::encode_dev(attr.rdev.0, attr.rdev.1),
+        blksize: attr.blksize,
+        flags: 0,
+    }
+}
+
+pub(super) fn statx(attr: &pool::Attr) -> abi::Statx {
+    let time = |t: pool::Time| abi::SxTime { sec: t.sec, nsec: t.nsec, reserved: 0 };
+    abi::Statx {
+        mask: attr.mask,
+        blksize: attr.blksize,
+        attributes: attr.attributes,
+        attributes_mask: attr.attributes_mask,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        mode: attr.mode as u16,
+        ino: attr.ino,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: time(attr.atime),
+        btime: time(attr.btime),
+        ctime: time(attr.ctime),
+        mtime: time(attr.mtime),
+        rdev_major: attr.rdev.0,
+        rdev_minor: attr.rdev.1,
+        ..abi::Statx::default()
+    }
+}
+
+pub(super) fn entry(entry: &pool::Entry, terms: &Terms) -> abi::EntryOut {
+    abi::EntryOut::new(entry.node.0, terms.generation, attr(&entry.attr), terms.entry, terms.attr)
+}
+
+/// The flags of an open's answer, and its backing file.
+pub(super) fn travel(travel: &pool::Travel) -> (OpenFlags, Option<u32>) {
+    let mut flags = OpenFlags::empty();
+    flags.set(OpenFlags::DIRECT_IO, travel.direct_io);
+    flags.set(OpenFlags::KEEP_CACHE, travel.keep_cache);
+    flags.set(OpenFlags::PARALLEL_DIRECT_WRITES, travel.parallel_direct_writes);
+    flags.set(OpenFlags::NOFLUSH, travel.no_flush);
+    (flags, travel.passthrough)
+}
+
+pub(super) fn changes(set: &wire::Setattr) -> pool::SetAttr {
+    let time = |t: wire::SetTime| match t {
+        wire::SetTime::Now => pool::SetTime::Now,
+        wire::SetTime::At(at) => pool::SetTime::At(pool::Time { sec: at.sec, nsec: at.nsec }),
+    };
+    pool::SetAttr {
+        mode: set.mode,
+        uid: set.uid,
+        gid: set.gid,
+        size: set.size,
+        atime: set.atime.map(time),
+        mtime: set.mtime.map(time),
+        // ctime cannot be set on a branch; it moves by itself with every change.
+        kill_suidgid: set.kill_suidgid,
+    }
+}
+
+pub(super) fn statfs(figures: &Figures) -> abi::Kstatfs {
+    let narrow = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    abi::Kstatfs {
+        blocks: figures.blocks,
+        bfree: figures.bfree,
+        bavail: figures.bavail,
+        files: figures.files,
+        ffree: figures.ffree,
+        bsize: narrow(figures.bsize),
+        namelen: narrow(figures.namemax),
+        frsize: narrow(figures.frsize),
+        ..abi::Kstatfs::default()
+    }
+}

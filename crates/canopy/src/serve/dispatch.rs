@@ -1,0 +1,309 @@
+//! One operation of the kernel to one of the pool.
+
+use super::convert::{self, Terms};
+use canopy_fuse::abi::{self, EntryOut};
+use canopy_fuse::flags::{IoctlFlags, OpenFlags, OpenInFlags, SetxattrFlags, WriteFlags};
+use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
+use canopy_pool::{Error, HandleId, NodeId, Pool, RenameKind, Whence, WriteKind};
+use rustix::io::Errno;
+
+/// Serves one pool.
+pub(super) struct Dispatch {
+    pub(super) pool: Pool,
+    pub(super) terms: Terms,
+    /// `cache.readdir`
+    pub(super) keep_listings: bool,
+}
+
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+/// `FUSE_IOCTL_MAX_IOV` and the like do not apply: only structures of known size are forwarded.
+const EPERM: Errno = Errno::PERM;
+
+impl Handler for Dispatch {
+    fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
+        let (pool, terms) = (&self.pool, &self.terms);
+        let id = convert::node(request.header.node);
+        let caller = |umask| convert::caller(&request.header, umask);
+        match request.op {
+            Op::Lookup { name } => match pool.lookup(id, name.as_bytes()) {
+                Ok(entry) => reply.entry(&convert::entry(&entry, terms)),
+                // A name known not to exist is an answer too.
+                Err(Error::Absent) => reply.entry(&EntryOut::negative(terms.negative)),
+                Err(error) => fail(reply, error),
+            },
+            Op::Forget { nlookup } => {
+                pool.forget(id, nlookup);
+                reply.none()
+            }
+            Op::BatchForget(items) => {
+                for item in items {
+                    pool.forget(convert::node(item.node), item.nlookup);
+                }
+                reply.none()
+            }
+            Op::Getattr { handle } => match pool.getattr(id, handle.map(HandleId)) {
+                Ok(attr) => reply.attr(&abi::AttrOut::new(convert::attr(&attr), terms.attr)),
+                Err(error) => fail(reply, error),
+            },
+            Op::Statx { handle, .. } => match pool.getattr(id, handle.map(HandleId)) {
+                Ok(attr) => reply.statx(&abi::StatxOut::new(convert::statx(&attr), terms.attr)),
+                Err(error) => fail(reply, error),
+            },
+            Op::Setattr(set) => {
+                match pool.setattr(&caller(0), id, set.handle.map(HandleId), &convert::changes(&set)) {
+                    Ok(attr) => reply.attr(&abi::AttrOut::new(convert::attr(&attr), terms.attr)),
+                    Err(error) => fail(reply, error),
+                }
+            }
+            Op::Readlink => match pool.readlink(id) {
+                Ok(target) => reply.bytes(&target),
+                Err(error) => fail(reply, error),
+            },
+            Op::Symlink { name, target } => {
+                self.made(reply, pool.symlink(&caller(0), id, name.as_bytes(), target.to_bytes()))
+            }
+            Op::Mknod { name, mode, rdev, umask } => {
+                self.made(reply, pool.mknod(&caller(umask), id, name.as_bytes(), mode, abi::decode_dev(rdev)))
+            }
+            Op::Mkdir { name, mode, umask } => {
+                self.made(reply, pool.mkdir(&caller(umask), id, name.as_bytes(), mode))
+            }
+            Op::Unlink { name } => done(reply, pool.unlink(id, name.as_bytes())),
+            Op::Rmdir { name } => done(reply, pool.rmdir(id, name.as_bytes())),
+            Op::Rename { name, newdir, newname, flags } => {
+                let kind = match flags {
+                    0 => RenameKind::Replace,
+                    RENAME_NOREPLACE => RenameKind::NoReplace,
+                    RENAME_EXCHANGE => RenameKind::Exchange,
+                    // RENAME_WHITEOUT: a pool that is overlayfs' upper layer would leave a device node on
+                    // the branch, which other branches could not honour.
+                    _ => return reply.error(Errno::INVAL.raw_os_error()),
+                };
+                done(reply, pool.rename(id, name.as_bytes(), convert::node(newdir), newname.as_bytes(), kind))
+            }
+            Op::Link { old, name } => self.made(reply, pool.link(convert::node(old), id, name.as_bytes())),
+            Op::Open { flags, open_flags } => {
+                let kill = open_flags.contains(OpenInFlags::KILL_SUIDGID);
+                match pool.open(&caller(0), id, flags, kill) {
+                    Ok(opened) => {
+                        let (flags, backing) = convert::travel(&opened.travel);
+                        reply.opened(opened.handle.0, flags, backing)
+                    }
+                    Err(error) => fail(reply, error),
+                }
+            }
+            Op::Read(io) => {
+                let handle = HandleId(io.handle);
+                reply.data(io.size as usize, |buffer| pool.read(handle, io.offset, buffer).map_err(number))
+            }
+            Op::Write(io) => {
+                let kind = WriteKind {
+                    from_cache: io.write_flags.contains(WriteFlags::CACHE),
+                    kill_suidgid: io.write_flags.contains(WriteFlags::KILL_SUIDGID),
+                };
+                match pool.write(HandleId(io.handle), io.offset, io.data, kind) {
+                    Ok(written) => reply.written(written as u32),
+                    Err(error) => fail(reply, error),
+                }
+            }
+            Op::Release { handle, .. } => done(reply, pool.release(HandleId(handle))),
+            Op::Flush { handle, .. } => done(reply, pool.flush(HandleId(handle))),
+            Op::Fsync { handle, datasync } => done(reply, pool.fsync(HandleId(handle), datasync)),
+            Op::Opendir { .. } => match pool.opendir(id) {
+                Ok(handle) => {
+                    let mut flags = OpenFlags::empty();
+                    flags.set(OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE, self.keep_listings);
+                    reply.opened(handle.0, flags, None)
+                }
+                Err(error) => fail(reply, error),
+            },
+            Op::Readdir(io) => {
+                let mut out = reply.dir(io.size as usize);
+                let listed = pool.readdir(HandleId(io.handle), io.offset, |entry| {
+                    !out.push(entry.ino, entry.next, u32::from(entry.kind), entry.name)
+                });
+                match listed {
+                    Ok(()) => out.finish(),
+                    Err(error) => out.error(number(error)),
+                }
+            }
+            Op::Readdirplus(io) => self.readdirplus(reply, HandleId(io.handle), io.offset, io.size as usize),
+            Op::Releasedir { handle, .. } => done(reply, pool.releasedir(HandleId(handle))),
+            Op::Fsyncdir { handle, datasync } => done(reply, pool.fsyncdir(HandleId(handle), datasync)),
+            Op::Create(create) => {
+                let kill = create.open_flags.contains(OpenInFlags::KILL_SUIDGID);
+                let name = create.name.as_bytes();
+                match pool.create(&caller(create.umask), id, name, create.mode, create.flags, kill) {
+                    Ok((entry, opened)) => {
+                        let (flags, backing) = convert::travel(&opened.travel);
+                        reply.created(&convert::entry(&entry, terms), opened.handle.0, flags, backing)
+                    }
+                    Err(error) => fail(reply, error),
+                }
+            }
+            Op::Tmpfile(create) => match pool.tmpfile(&caller(create.umask), id, create.mode, create.flags) {
+                Ok((entry, opened)) => {
+                    let (flags, backing) = convert::travel(&opened.travel);
+                    reply.created(&convert::entry(&entry, terms), opened.handle.0, flags, backing)
+                }
+                Err(error) => fail(reply, error),
+            },
+            Op::Statfs => match pool.statfs(id) {
+                Ok(figures) => reply.statfs(&convert::statfs(&figures)),
+                Err(error) => fail(reply, error),
+            },
+            Op::Setxattr { name, value, flags, setxattr_flags } => {
+                let kill = setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID);
+                done(reply, pool.setxattr(id, name.to_bytes(), value, flags, kill))
+            }
+            Op::Getxattr { name, size: 0 } => match pool.getxattr(id, name.to_bytes(), &mut []) {
+                Ok(size) => reply.xattr_size(size as u32),
+                Err(error) => fail(reply, error),
+            },
+            Op::Getxattr { name, size } => {
+                let get = |buffer: &mut [u8]| pool.getxattr(id, name.to_bytes(), buffer).map_err(number);
+                reply.data(size as usize, get)
+            }
+            Op::Listxattr { size: 0 } => match pool.listxattr(id, &mut []) {
+                Ok(size) => reply.xattr_size(size as u32),
+                Err(error) => fail(reply, error),
+            },
+            Op::Listxattr { size } => {
+                reply.data(size as usize, |buffer| pool.listxattr(id, buffer).map_err(number))
+            }
+            Op::Removexattr { name } => done(reply, pool.removexattr(id, name.to_bytes())),
+            Op::Access { .. } => done(reply, pool.access(id)),
+            Op::Ioctl { flags, cmd, data, .. } => {
+                if flags.contains(IoctlFlags::UNRESTRICTED) {
+                    // Only CUSE may read and write its caller's memory.
+                    return reply.error(EPERM.raw_os_error());
+                }
+                match pool.ioctl(&caller(0), id, cmd, data) {
+                    Ok(answer) => reply.ioctl(0, |buffer| {
+                        let bytes = answer.bytes();
+                        buffer.get_mut(..bytes.len()).ok_or(Errno::INVAL.raw_os_error())?.copy_from_slice(bytes);
+                        Ok(bytes.len())
+                    }),
+                    Err(error) => fail(reply, error),
+                }
+            }
+            Op::Fallocate { handle, offset, length, mode } => {
+                done(reply, pool.fallocate(HandleId(handle), mode, offset, length))
+            }
+            Op::Lseek { handle, offset, whence } => {
+                let whence = match whence {
+                    SEEK_DATA => Whence::Data,
+                    SEEK_HOLE => Whence::Hole,
+                    // The kernel works the others out from the size it knows (fs/fuse/file.c).
+                    _ => return reply.error(Errno::INVAL.raw_os_error()),
+                };
+                match pool.lseek(HandleId(handle), offset, whence) {
+                    Ok(offset) => reply.lseek(offset),
+                    Err(error) => fail(reply, error),
+                }
+            }
+            Op::CopyFileRange(copy) => {
+                let from = (HandleId(copy.handle_in), copy.offset_in);
+                let to = (HandleId(copy.handle_out), copy.offset_out);
+                match pool.copy_file_range(from, to, copy.len) {
+                    Ok(bytes) => reply.copied(bytes, copy.reply64),
+                    Err(error) => fail(reply, error),
+                }
+            }
+            Op::Syncfs => done(reply, pool.syncfs()),
+            // Every operation ends by itself, and none may be left half done.
+            Op::Interrupt { .. } => reply.none(),
+            // Sent once all else has been answered; the threads end with the connection.
+            Op::Destroy => reply.ok(),
+            // Nothing is ever asked for that would be answered by it.
+            Op::NotifyReply { .. } => reply.none(),
+            // Locks are kept by the kernel, per node: FUSE_POSIX_LOCKS and FUSE_FLOCK_LOCKS are not asked
+            // for at INIT. All names of a file are one node, so they hold among all users of the pool, and
+            // cost no round trip. The branches do not see them.
+            Op::Getlk(_) | Op::Setlk(_) | Op::Setlkw(_) => unsupported(reply),
+            // The kernel then takes every file for always ready, as regular files are (fs/fuse/file.c).
+            Op::Poll { .. } => unsupported(reply),
+            // Block numbers of different disks mean nothing to the callers of FIBMAP, and swapping onto a
+            // pool would need them. Only mounts on a block device are asked anyway.
+            Op::Bmap { .. } => unsupported(reply),
+            // DAX windows belong to virtiofs: they need a shared memory region that /dev/fuse has not.
+            Op::SetupMapping(_) | Op::RemoveMapping { .. } => unsupported(reply),
+            // Dealt with before they get here.
+            Op::Init(_) | Op::CuseInit(_) | Op::Unknown(_) => unsupported(reply),
+        }
+    }
+
+    fn undelivered(&self, what: Undelivered) {
+        match what {
+            Undelivered::Entry { node } => self.pool.forget(convert::node(node), 1),
+            Undelivered::Opened { handle, dir: true, .. } => {
+                let _ = self.pool.releasedir(HandleId(handle));
+            }
+            Undelivered::Opened { handle, dir: false, .. } => {
+                let _ = self.pool.release(HandleId(handle));
+            }
+            Undelivered::Created { node, handle } => {
+                let _ = self.pool.release(HandleId(handle));
+                self.pool.forget(convert::node(node), 1);
+            }
+        }
+    }
+}
+
+impl Dispatch {
+    fn made(&self, reply: Reply<'_>, made: canopy_pool::Result<canopy_pool::Entry>) -> Replied {
+        match made {
+            Ok(entry) => reply.entry(&convert::entry(&entry, &self.terms)),
+            Err(error) => fail(reply, error),
+        }
+    }
+
+    fn readdirplus(&self, reply: Reply<'_>, handle: HandleId, offset: u64, size: usize) -> Replied {
+        let out = std::cell::RefCell::new(reply.plus(size));
+        let mut given: Vec<NodeId> = Vec::new();
+        let listed = self.pool.readdirplus(
+            handle,
+            offset,
+            |name| out.borrow().fits(name.len()),
+            |entry, node| {
+                // Without a node the kernel just learns the name.
+                let head = node.as_ref().map_or_else(EntryOut::default, |node| convert::entry(node, &self.terms));
+                given.extend(node.map(|node| node.node));
+                let full = out.borrow_mut().push(&head, entry.ino, entry.next, u32::from(entry.kind), entry.name);
+                debug_assert!(!full, "there was room for it");
+            },
+        );
+        let out = out.into_inner();
+        match listed {
+            Ok(()) => out.finish(),
+            Err(error) => {
+                for node in given {
+                    self.pool.forget(node, 1);
+                }
+                out.error(number(error))
+            }
+        }
+    }
+}
+
+fn number(error: Error) -> i32 {
+    error.errno().raw_os_error()
+}
+
+fn fail(reply: Reply<'_>, error: Error) -> Replied {
+    reply.error(number(error))
+}
+
+fn done(reply: Reply<'_>, result: canopy_pool::Result<()>) -> Replied {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => fail(reply, error),
+    }
+}
+
+fn unsupported(reply: Reply<'_>) -> Replied {
+    fail(reply, Error::Unsupported)
+}

@@ -1,0 +1,40 @@
+//! What the pool asks of the kernel, through the session.
+
+use canopy_fuse::NodeId;
+use canopy_fuse::backing::{Backing, BackingError, BackingId};
+use canopy_fuse::notify::Notifier;
+use canopy_pool::kernel::{BackingFile, Kernel};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+
+pub(super) struct Connected {
+    pub(super) backing: Backing,
+    pub(super) notifier: Notifier,
+}
+
+struct Registered(BackingId);
+
+impl BackingFile for Registered {
+    fn id(&self) -> u32 {
+        self.0.raw()
+    }
+}
+
+impl Kernel for Connected {
+    fn open_backing(&self, file: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno> {
+        match self.backing.open(file) {
+            Ok(id) => Ok(Box::new(Registered(id))),
+            Err(BackingError::Permission) => Err(Errno::PERM),
+            Err(BackingError::TooDeep) => Err(Errno::LOOP),
+            Err(BackingError::Unsupported) => Err(Errno::NOTTY),
+            Err(BackingError::File(why)) => Err(Errno::from_io_error(&why).unwrap_or(Errno::IO)),
+        }
+    }
+
+    fn invalidate_attr(&self, node: canopy_pool::NodeId) {
+        // A negative offset leaves the data alone (fs/fuse/inode.c fuse_reverse_inval_inode).
+        if let Err(why) = self.notifier.inval_inode(NodeId(node.0), -1, 0) {
+            tracing::debug!("cannot invalidate the attributes of {node}: {why}");
+        }
+    }
+}

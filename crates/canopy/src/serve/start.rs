@@ -1,0 +1,115 @@
+//! From a plan to a pool that answers.
+
+use super::convert::Terms;
+use super::dispatch::Dispatch;
+use super::kernel::Connected;
+use crate::config::{Config, kernel};
+use crate::config::resolve::Plan;
+use canopy_fuse::flags::InitFlags;
+use canopy_fuse::mount::{self, MountError, Mounted};
+use canopy_fuse::session::{Running, SessionError};
+use canopy_fuse::{Agreed, Session, Wish};
+use canopy_pool::Pool;
+use canopy_pool::branch::{BranchError, Branches};
+use canopy_pool::config::PassthroughIo;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+/// Why a pool could not be brought up; nothing stays mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Branches(#[from] BranchError),
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
+    Program(#[from] crate::error::Error),
+}
+
+/// A pool that is mounted and answers.
+pub struct Serving {
+    running: Running,
+    mounted: Mounted,
+}
+
+impl Serving {
+    /// Returns when the pool has been unmounted, by whomever.
+    pub fn join(self) {
+        if let Err(why) = self.running.join() {
+            tracing::error!("the session ended badly: {why}");
+            // Dropping the guard takes the mount away, if it is still there.
+            return;
+        }
+        // The kernel has ended the connection: the mount is gone, or another has its place.
+        self.mounted.release();
+    }
+}
+
+/// Opens the branches, mounts, agrees with the kernel, and starts to answer. When it returns the pool is
+/// usable.
+pub fn start(plan: &Plan) -> Result<Serving, StartError> {
+    let mut config = plan.config.clone();
+    let branches = Branches::open(&config.branches)?;
+    let limits = kernel::limits()?;
+    let (device, mounted) = mount::mount(&kernel::mount_spec(plan))?;
+    let session = Session::negotiate(device, &wish(plan), limits)?;
+    let agreed = *session.agreed();
+    tracing::info!("{agreed}");
+    adapt(&mut config, &agreed);
+    let passthrough = agreed.has(InitFlags::PASSTHROUGH);
+    let keep_listings = config.kernel.cache_readdir;
+    let terms = Terms {
+        entry: config.timeouts.entry,
+        attr: config.timeouts.attr,
+        negative: config.timeouts.negative,
+        generation: RandomState::new().hash_one(std::process::id()),
+    };
+    let threads = workers(&config);
+    let pool = Pool::new(config.pool, branches);
+    let connected = Connected { backing: session.backing(), notifier: session.notifier() };
+    pool.connect(Arc::new(connected), passthrough);
+    let running = session.serve(Arc::new(Dispatch { pool, terms, keep_listings }), threads)?;
+    Ok(Serving { running, mounted })
+}
+
+/// What to ask of the kernel.
+fn wish(plan: &Plan) -> Wish {
+    let mut flags = InitFlags::ASYNC_DIO
+        | InitFlags::ATOMIC_O_TRUNC
+        | InitFlags::BIG_WRITES
+        // The branch applies the umask, for only it knows whether a default ACL takes its place.
+        | InitFlags::DONT_MASK
+        | InitFlags::DO_READDIRPLUS
+        | InitFlags::READDIRPLUS_AUTO
+        | InitFlags::MAX_PAGES
+        | InitFlags::PARALLEL_DIROPS
+        | InitFlags::SETXATTR_EXT;
+    flags |= kernel::optional_flags(plan);
+    Wish {
+        flags,
+        max_write: kernel::max_write(plan),
+        max_stack_depth: plan.config.kernel.max_stack_depth.0,
+        ..Wish::default()
+    }
+}
+
+/// Lets go of what the kernel does not have.
+fn adapt(config: &mut Config, agreed: &Agreed) {
+    if config.pool.passthrough != PassthroughIo::Off && !agreed.has(InitFlags::PASSTHROUGH) {
+        tracing::warn!("passthrough is off: the kernel does not offer it (it needs Linux 6.9)");
+        config.pool.passthrough = PassthroughIo::Off;
+    }
+    if config.pool.writeback && !agreed.has(InitFlags::WRITEBACK_CACHE) {
+        tracing::warn!("cache.writeback is off: the kernel does not offer it");
+        config.pool.writeback = false;
+    }
+}
+
+/// At least four, however few processors: one that waits for a sleeping disk must not stop the others.
+fn workers(config: &Config) -> usize {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = config.threads.workers(cpus);
+    if config.is_given("read-thread-count") || config.is_given("process-thread-count") { workers } else { workers.max(4) }
+}

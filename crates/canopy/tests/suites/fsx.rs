@@ -1,0 +1,123 @@
+//! fsx: long random sequences of reads, writes, mappings and size changes on one file, each read verified.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use canopy_testkit::cmd::run_within;
+
+use super::tools::{Rig, disk, program, report, turn};
+
+const SEEDS: [u64; 3] = [1, 20_260_101, 0xc0ff_ee00];
+/// Operations for each seed; `CANOPY_FSX_OPS` asks for more.
+const OPS: u64 = 10_000;
+
+/// Everything that fsx can do, on a file large enough that holes and truncations meet page and block borders.
+const CONFIG: &str = "\
+flen = 1048576
+[opsize]
+max = 65536
+min = 0
+align = 1
+[weights]
+close_open = 2
+read = 10
+write = 10
+mapread = 10
+mapwrite = 10
+invalidate = 2
+truncate = 5
+fsync = 1
+fdatasync = 1
+posix_fallocate = 3
+punch_hole = 5
+sendfile = 5
+posix_fadvise = 3
+copy_file_range = 5
+";
+
+/// One seed in one directory; the error carries fsx's own log of operations.
+fn run(dir: &Path, seed: u64, ops: u64) -> Result<(), String> {
+    let work = tempfile::tempdir().expect("a temporary directory");
+    let config = work.path().join("fsx.toml");
+    fs::write(&config, CONFIG).expect("a write");
+    let file = dir.join(format!("fsx-{seed}"));
+    let mut command = Command::new(program("fsx"));
+    command.arg("-f").arg(&config).arg("-N").arg(ops.to_string()).arg("-S").arg(seed.to_string());
+    command.arg("-P").arg(work.path()).arg(&file).env("RUST_BACKTRACE", "0");
+    let done = run_within(&mut command, Duration::from_secs(60) + Duration::from_millis(ops));
+    if done.success() && done.stdout.contains("All operations completed A-OK!") {
+        fs::remove_file(&file).map_err(|error| format!("cannot remove {}: {error}", file.display()))
+    } else {
+        let text = done.describe();
+        let lines: Vec<&str> = text.lines().collect();
+        let from = lines.len().saturating_sub(40);
+        Err(format!("fsx -S {seed} -N {ops}: {}\n{}", lines[0], lines[from..].join("\n")))
+    }
+}
+
+#[track_caller]
+fn holds(options: &str) {
+    let _turn = turn();
+    let ops = std::env::var("CANOPY_FSX_OPS").ok().and_then(|ops| ops.parse().ok()).unwrap_or(OPS);
+    let plain = disk();
+    let rig = Rig::new(options);
+    let started = Instant::now();
+    for seed in SEEDS {
+        if let Err(message) = run(rig.pool.path(), seed, ops) {
+            let verdict = match run(plain.path(), seed, ops) {
+                Ok(()) => "the same passes on plain ext4".to_owned(),
+                Err(message) => format!("ext4 itself fails too: {message}"),
+            };
+            panic!("[{options}] {message}\n{verdict}");
+        }
+    }
+    let (seeds, took) = (SEEDS.len(), started.elapsed());
+    report(&format!("fsx [{options}] {seeds} seeds of {ops} operations, no difference, {took:.1?}"));
+    rig.end();
+}
+
+#[test]
+fn plain_ext4() {
+    let _turn = turn();
+    let plain = disk();
+    for seed in SEEDS {
+        run(plain.path(), seed, OPS).expect("ext4 itself");
+    }
+}
+
+#[test]
+fn default_options() {
+    holds("");
+}
+
+#[test]
+fn passthrough_beside_cached_files() {
+    holds("passthrough.io=rw,cache.files=auto-full");
+}
+
+#[test]
+fn uncached() {
+    holds("passthrough.io=off,cache.files=off");
+}
+
+#[test]
+fn cached_partially() {
+    holds("passthrough.io=off,cache.files=partial");
+}
+
+#[test]
+fn cached_fully() {
+    holds("passthrough.io=off,cache.files=full");
+}
+
+#[test]
+fn cached_while_unchanged() {
+    holds("passthrough.io=off,cache.files=auto-full");
+}
+
+#[test]
+fn written_back() {
+    holds("passthrough.io=off,cache.files=full,cache.writeback=true");
+}

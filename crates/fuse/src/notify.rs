@@ -1,0 +1,368 @@
+//! Telling the kernel what to forget.
+//!
+//! A notification takes locks in the kernel that a request under way may hold, so it must never be sent from a thread
+//! that serves one: it could wait for itself. [`Notifier`] puts notifications into a queue, and a thread of the
+//! session's own sends them. Queueing never blocks.
+//!
+//! # When the queue is full
+//! More than [`QUEUE_MAX`] waiting notifications are melted together. For inodes only the ids are kept, and each is
+//! then invalidated whole. For names, every name the kernel knows is invalidated at once by a new epoch (7.44), or,
+//! before that, the queue goes on growing up to [`QUEUE_HARD_MAX`] and then drops what comes, which
+//! [`Notifier::lost`] counts.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::abi;
+use crate::flags::InitFlags;
+use crate::request::NodeId;
+
+/// How many notifications wait before they are melted together.
+pub const QUEUE_MAX: usize = 8192;
+/// How many wait at most where they cannot be melted.
+pub const QUEUE_HARD_MAX: usize = 1 << 20;
+
+/// Flag of `fuse_notify_inval_entry_out` (`FUSE_EXPIRE_ONLY`).
+const EXPIRE_ONLY: u32 = 1;
+
+/// `enum fuse_notify_code`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum NotifyCode {
+    Poll = 1,
+    InvalInode = 2,
+    InvalEntry = 3,
+    Store = 4,
+    Retrieve = 5,
+    Delete = 6,
+    /// 7.40.
+    Resend = 7,
+    /// 7.44.
+    IncEpoch = 8,
+    /// 7.45.
+    Prune = 9,
+}
+
+/// Why a notification was not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotifyError {
+    /// Newer than what was agreed upon.
+    #[error("the kernel does not know this notification")]
+    Unsupported,
+    /// The session has ended; so has what the kernel remembered.
+    #[error("the session has ended")]
+    Closed,
+}
+
+/// The ways to invalidate a name that the connection knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) expire: bool,
+    pub(crate) resend: bool,
+    pub(crate) epoch: bool,
+}
+
+impl Known {
+    /// What a connection understands: by version, and for what came without a version check, by what was offered.
+    pub(crate) fn new(minor: u32, offered: InitFlags) -> Known {
+        Known {
+            expire: minor >= 38 && offered.contains(InitFlags::HAS_EXPIRE_ONLY),
+            resend: minor >= 40 && offered.contains(InitFlags::HAS_RESEND),
+            epoch: minor >= 44,
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Message {
+    InvalInode { node: u64, offset: i64, len: i64 },
+    InvalEntry { parent: u64, name: CString, flags: u32 },
+    Delete { parent: u64, child: u64, name: CString },
+    Resend,
+    IncEpoch,
+}
+
+#[derive(Default)]
+struct Queue {
+    messages: VecDeque<Message>,
+    /// Inodes whose own messages did not fit.
+    melted: BTreeSet<u64>,
+    /// Names did not fit: a new epoch is due.
+    names: bool,
+    closed: bool,
+    /// Counts what has been queued, for the barrier.
+    queued: u64,
+    /// As `queued` was when the sender last had nothing left.
+    drained: u64,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Signalled when there is work or the end.
+    work: Condvar,
+    /// Signalled when the queue has been drained.
+    idle: Condvar,
+    known: Known,
+    sent: AtomicU64,
+    failed: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// Queues notifications. Cheap to clone, and usable from every thread, those that serve requests included.
+#[derive(Clone)]
+pub struct Notifier {
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Notifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notifier").field("known", &self.shared.known).finish_non_exhaustive()
+    }
+}
+
+impl Notifier {
+    /// Forgets the attributes of a node and, from `offset` for `len` bytes (0 and 0: all of it), its cached data. A
+    /// negative `offset` leaves the data alone. Dirty pages are written out first.
+    ///
+    /// # Errors
+    /// [`NotifyError::Closed`].
+    pub fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<(), NotifyError> {
+        self.push(Message::InvalInode { node: node.0, offset, len })
+    }
+
+    /// Forgets a name, so that it is looked up again. An open directory below stays usable, a mount below is
+    /// detached.
+    ///
+    /// # Errors
+    /// [`NotifyError::Closed`].
+    pub fn inval_entry(&self, parent: NodeId, name: &CStr) -> Result<(), NotifyError> {
+        self.push(Message::InvalEntry { parent: parent.0, name: name.into(), flags: 0 })
+    }
+
+    /// Lets a name's time run out: it is looked up again and stays what it is if nothing has changed (7.38). Falls
+    /// back to [`Notifier::inval_entry`].
+    ///
+    /// # Errors
+    /// [`NotifyError::Closed`].
+    pub fn expire_entry(&self, parent: NodeId, name: &CStr) -> Result<(), NotifyError> {
+        let flags = if self.shared.known.expire { EXPIRE_ONLY } else { 0 };
+        self.push(Message::InvalEntry { parent: parent.0, name: name.into(), flags })
+    }
+
+    /// Tells that `name` has been removed and was `child`: watchers of it are told too.
+    ///
+    /// # Errors
+    /// [`NotifyError::Closed`].
+    pub fn delete(&self, parent: NodeId, child: NodeId, name: &CStr) -> Result<(), NotifyError> {
+        self.push(Message::Delete { parent: parent.0, child: child.0, name: name.into() })
+    }
+
+    /// Makes every name of the mount be looked up again (7.44).
+    ///
+    /// # Errors
+    /// [`NotifyError::Unsupported`] before 7.44, [`NotifyError::Closed`].
+    pub fn increment_epoch(&self) -> Result<(), NotifyError> {
+        if self.shared.known.epoch { self.push(Message::IncEpoch) } else { Err(NotifyError::Unsupported) }
+    }
+
+    /// Has every request in progress sent again, with [`abi::UNIQUE_RESEND`] set in its `unique` (7.40).
+    ///
+    /// # Errors
+    /// [`NotifyError::Unsupported`] before 7.40, [`NotifyError::Closed`].
+    pub fn resend(&self) -> Result<(), NotifyError> {
+        if self.shared.known.resend { self.push(Message::Resend) } else { Err(NotifyError::Unsupported) }
+    }
+
+    /// Waits until everything queued before has been sent, or the session has ended. Never call it from a thread that
+    /// serves requests.
+    pub fn flush(&self) {
+        let mut queue = self.shared.queue.lock();
+        let target = queue.queued;
+        while queue.drained < target && !queue.closed {
+            self.shared.idle.wait(&mut queue);
+        }
+    }
+
+    /// Notifications the kernel has taken.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.shared.sent.load(Ordering::Relaxed)
+    }
+
+    /// Notifications that failed other than by naming what the kernel does not know.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.shared.failed.load(Ordering::Relaxed)
+    }
+
+    /// Notifications dropped because too many waited.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.shared.lost.load(Ordering::Relaxed)
+    }
+
+    fn push(&self, message: Message) -> Result<(), NotifyError> {
+        let mut queue = self.shared.queue.lock();
+        if queue.closed {
+            return Err(NotifyError::Closed);
+        }
+        queue.queued += 1;
+        if queue.messages.len() < QUEUE_MAX {
+            queue.messages.push_back(message);
+        } else {
+            self.melt(&mut queue, message);
+        }
+        self.shared.work.notify_one();
+        Ok(())
+    }
+
+    fn melt(&self, queue: &mut Queue, message: Message) {
+        match message {
+            Message::InvalInode { node, .. } => {
+                queue.melted.insert(node);
+            }
+            Message::InvalEntry { .. } | Message::Delete { .. } | Message::IncEpoch
+                if self.shared.known.epoch =>
+            {
+                queue.names = true;
+            }
+            other if queue.messages.len() < QUEUE_HARD_MAX => queue.messages.push_back(other),
+            _ => {
+                if self.shared.lost.fetch_add(1, Ordering::Relaxed) == 0 {
+                    tracing::error!(
+                        "too many notifications are waiting; names may stay stale until they expire"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The sending side: the session's own. Dropping it ends the thread.
+pub(crate) struct Sender {
+    notifier: Notifier,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sender {
+    pub(crate) fn start(device: Arc<OwnedFd>, known: Known) -> std::io::Result<Sender> {
+        let notifier = Notifier {
+            shared: Arc::new(Shared {
+                queue: Mutex::default(),
+                work: Condvar::new(),
+                idle: Condvar::new(),
+                known,
+                sent: AtomicU64::new(0),
+                failed: AtomicU64::new(0),
+                lost: AtomicU64::new(0),
+            }),
+        };
+        let shared = Arc::clone(&notifier.shared);
+        let thread =
+            std::thread::Builder::new().name("canopy-notify".into()).spawn(move || run(&shared, &device))?;
+        Ok(Sender { notifier, thread: Some(thread) })
+    }
+
+    pub(crate) fn notifier(&self) -> Notifier {
+        self.notifier.clone()
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let shared = &self.notifier.shared;
+        {
+            let mut queue = shared.queue.lock();
+            queue.closed = true;
+            queue.messages.clear();
+            queue.melted.clear();
+        }
+        shared.work.notify_all();
+        shared.idle.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(shared: &Shared, device: &OwnedFd) {
+    loop {
+        let (messages, melted, names) = {
+            let mut queue = shared.queue.lock();
+            loop {
+                if queue.closed {
+                    return;
+                }
+                if !queue.messages.is_empty() || !queue.melted.is_empty() || queue.names {
+                    break;
+                }
+                queue.drained = queue.queued;
+                shared.idle.notify_all();
+                shared.work.wait(&mut queue);
+            }
+            let names = std::mem::take(&mut queue.names);
+            (std::mem::take(&mut queue.messages), std::mem::take(&mut queue.melted), names)
+        };
+        let melted = melted.into_iter().map(|node| Message::InvalInode { node, offset: 0, len: 0 });
+        let epoch = names.then_some(Message::IncEpoch);
+        for message in messages.into_iter().chain(melted).chain(epoch) {
+            match send(device, &message) {
+                // The kernel does not know the node or the name: nothing to forget.
+                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => shared.sent.fetch_add(1, Ordering::Relaxed),
+                Err(errno) => {
+                    tracing::debug!(%errno, ?message, "notification failed");
+                    shared.failed.fetch_add(1, Ordering::Relaxed)
+                }
+            };
+        }
+    }
+}
+
+fn send(device: &OwnedFd, message: &Message) -> Result<(), Errno> {
+    match message {
+        Message::InvalInode { node, offset, len } => {
+            let body = abi::NotifyInvalInodeOut { ino: *node, off: *offset, len: *len };
+            write(device, NotifyCode::InvalInode, body.as_bytes(), b"")
+        }
+        Message::InvalEntry { parent, name, flags } => {
+            let namelen = name_len(name);
+            let body = abi::NotifyInvalEntryOut { parent: *parent, namelen, flags: *flags };
+            write(device, NotifyCode::InvalEntry, body.as_bytes(), name.as_bytes_with_nul())
+        }
+        Message::Delete { parent, child, name } => {
+            let namelen = name_len(name);
+            let body = abi::NotifyDeleteOut { parent: *parent, child: *child, namelen, padding: 0 };
+            write(device, NotifyCode::Delete, body.as_bytes(), name.as_bytes_with_nul())
+        }
+        Message::Resend => write(device, NotifyCode::Resend, b"", b""),
+        Message::IncEpoch => write(device, NotifyCode::IncEpoch, b"", b""),
+    }
+}
+
+fn name_len(name: &CStr) -> u32 {
+    u32::try_from(name.count_bytes()).unwrap_or(u32::MAX)
+}
+
+/// A notification is a reply with `unique` 0 and its code where a reply has its error.
+fn write(device: &OwnedFd, code: NotifyCode, body: &[u8], name: &[u8]) -> Result<(), Errno> {
+    let mut message = Vec::with_capacity(size_of::<abi::OutHeader>() + body.len() + name.len());
+    let len = u32::try_from(message.capacity()).map_err(|_| Errno::MSGSIZE)?;
+    message.extend_from_slice(abi::OutHeader { len, error: code as i32, unique: 0 }.as_bytes());
+    message.extend_from_slice(body);
+    message.extend_from_slice(name);
+    loop {
+        match rustix::io::write(device, &message) {
+            Err(Errno::INTR) => {}
+            other => return other.map(drop),
+        }
+    }
+}

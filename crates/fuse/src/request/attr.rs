@@ -1,0 +1,66 @@
+//! SETATTR.
+
+use super::Malformed;
+use super::decode::Body;
+use crate::abi;
+use crate::flags::FattrFlags;
+
+/// A point in time: seconds since the epoch, which may be negative, and nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timestamp {
+    pub sec: i64,
+    pub nsec: u32,
+}
+
+/// What a timestamp is to become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The server's clock when it acts.
+    Now,
+    At(Timestamp),
+}
+
+/// The changes a SETATTR asks for; `None` leaves a field alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setattr {
+    pub valid: FattrFlags,
+    pub handle: Option<u64>,
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+    /// Only sent with the writeback cache.
+    pub ctime: Option<Timestamp>,
+    pub lock_owner: Option<u64>,
+    /// Clear suid and sgid as the VFS would (only with `HANDLE_KILLPRIV_V2`).
+    pub kill_suidgid: bool,
+}
+
+impl Setattr {
+    pub(super) fn decode(body: &mut Body<'_>) -> Result<Setattr, Malformed> {
+        let raw: abi::SetattrIn = body.fixed()?;
+        let valid = FattrFlags::from_bits_retain(raw.valid);
+        let has = |flag| valid.contains(flag);
+        let at = |sec: u64, nsec| Timestamp { sec: sec.cast_signed(), nsec };
+        let time = |set, now, value| match (has(now), has(set)) {
+            (true, _) => Some(SetTime::Now),
+            (false, true) => Some(SetTime::At(value)),
+            (false, false) => None,
+        };
+        Ok(Setattr {
+            valid,
+            handle: has(FattrFlags::FH).then_some(raw.fh),
+            mode: has(FattrFlags::MODE).then_some(raw.mode),
+            uid: has(FattrFlags::UID).then_some(raw.uid),
+            gid: has(FattrFlags::GID).then_some(raw.gid),
+            size: has(FattrFlags::SIZE).then_some(raw.size),
+            atime: time(FattrFlags::ATIME, FattrFlags::ATIME_NOW, at(raw.atime, raw.atimensec)),
+            mtime: time(FattrFlags::MTIME, FattrFlags::MTIME_NOW, at(raw.mtime, raw.mtimensec)),
+            ctime: has(FattrFlags::CTIME).then(|| at(raw.ctime, raw.ctimensec)),
+            lock_owner: has(FattrFlags::LOCKOWNER).then_some(raw.lock_owner),
+            kill_suidgid: has(FattrFlags::KILL_SUIDGID),
+        })
+    }
+}

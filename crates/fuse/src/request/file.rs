@@ -1,0 +1,129 @@
+//! Requests about open files.
+
+use super::decode::Body;
+use super::{Malformed, Name, NodeId};
+use crate::abi;
+use crate::flags::{LkFlags, OpenInFlags, ReadFlags, WriteFlags};
+
+/// CREATE and TMPFILE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Create<'a> {
+    pub name: Name<'a>,
+    /// `O_*`.
+    pub flags: u32,
+    pub mode: u32,
+    pub umask: u32,
+    pub open_flags: OpenInFlags,
+}
+
+impl<'a> Create<'a> {
+    pub(super) fn decode(body: &mut Body<'a>) -> Result<Create<'a>, Malformed> {
+        let raw: abi::CreateIn = body.fixed()?;
+        let name = body.name()?;
+        body.end()?;
+        let open_flags = OpenInFlags::from_bits_retain(raw.open_flags);
+        Ok(Create { name, flags: raw.flags, mode: raw.mode, umask: raw.umask, open_flags })
+    }
+}
+
+/// READ, READDIR and READDIRPLUS: up to `size` bytes from `offset`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileIo {
+    pub handle: u64,
+    pub offset: u64,
+    pub size: u32,
+    pub read_flags: ReadFlags,
+    /// The open file's `O_*` flags at this moment.
+    pub flags: u32,
+    pub lock_owner: Option<u64>,
+}
+
+impl FileIo {
+    pub(super) fn decode(body: &mut Body<'_>) -> Result<FileIo, Malformed> {
+        let raw: abi::ReadIn = body.fixed()?;
+        let read_flags = ReadFlags::from_bits_retain(raw.read_flags);
+        let lock_owner = read_flags.contains(ReadFlags::LOCKOWNER).then_some(raw.lock_owner);
+        Ok(FileIo {
+            handle: raw.fh,
+            offset: raw.offset,
+            size: raw.size,
+            read_flags,
+            flags: raw.flags,
+            lock_owner,
+        })
+    }
+}
+
+/// WRITE. The data starts on a page boundary, so that it can be written with `O_DIRECT` from where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteIo<'a> {
+    pub handle: u64,
+    pub offset: u64,
+    pub data: &'a [u8],
+    pub write_flags: WriteFlags,
+    /// The open file's `O_*` flags at this moment.
+    pub flags: u32,
+    pub lock_owner: Option<u64>,
+}
+
+impl<'a> WriteIo<'a> {
+    pub(super) fn decode(body: &mut Body<'a>) -> Result<WriteIo<'a>, Malformed> {
+        let raw: abi::WriteIn = body.fixed()?;
+        let data = body.data(raw.size)?;
+        let write_flags = WriteFlags::from_bits_retain(raw.write_flags);
+        let lock_owner = write_flags.contains(WriteFlags::LOCKOWNER).then_some(raw.lock_owner);
+        Ok(WriteIo { handle: raw.fh, offset: raw.offset, data, write_flags, flags: raw.flags, lock_owner })
+    }
+}
+
+/// GETLK, SETLK and SETLKW.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lock {
+    pub handle: u64,
+    pub owner: u64,
+    pub lock: abi::FileLock,
+    pub flags: LkFlags,
+}
+
+impl Lock {
+    pub(super) fn decode(body: &mut Body<'_>) -> Result<Lock, Malformed> {
+        let raw: abi::LkIn = body.fixed()?;
+        Ok(Lock {
+            handle: raw.fh,
+            owner: raw.owner,
+            lock: raw.lk,
+            flags: LkFlags::from_bits_retain(raw.lk_flags),
+        })
+    }
+}
+
+/// COPY_FILE_RANGE: from the request's node to `node_out`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyRange {
+    pub handle_in: u64,
+    pub offset_in: u64,
+    pub node_out: NodeId,
+    pub handle_out: u64,
+    pub offset_out: u64,
+    /// In bytes; can be larger than 4 GiB.
+    pub len: u64,
+    pub flags: u64,
+    /// The answer has room for 64 bits; to be handed to [`Reply::copied`](crate::reply::Reply::copied).
+    pub reply64: bool,
+}
+
+impl CopyRange {
+    pub(super) fn decode(body: &mut Body<'_>, reply64: bool) -> Result<CopyRange, Malformed> {
+        let raw: abi::CopyFileRangeIn = body.fixed()?;
+        Ok(CopyRange {
+            handle_in: raw.fh_in,
+            offset_in: raw.off_in,
+            node_out: NodeId(raw.nodeid_out),
+            handle_out: raw.fh_out,
+            offset_out: raw.off_out,
+            len: raw.len,
+            flags: raw.flags,
+            reply64,
+        })
+    }
+}

@@ -1,0 +1,121 @@
+//! Requests over `/dev/fuse`: one read(2) and one write(2) each.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use canopy_sys::buf::{PageBuf, page_size};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use super::{Handler, Outcome, give_back, serve_one, write_header};
+use crate::abi;
+use crate::opcode;
+use crate::request::{Dialect, Header};
+
+/// Where the data of a WRITE starts in its request.
+const WRITE_DATA: usize = size_of::<abi::InHeader>() + size_of::<abi::WriteIn>();
+const OUT_HEADER: usize = size_of::<abi::OutHeader>();
+const EIO: i32 = 5;
+
+/// Why a worker stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WorkerEnd {
+    /// Unmounted or aborted.
+    Disconnected,
+    /// Reading failed in a way that does not pass.
+    Failed(Errno),
+}
+
+/// One thread's share of the transport.
+pub(crate) struct Worker<H: Handler> {
+    device: Arc<OwnedFd>,
+    handler: Arc<H>,
+    dialect: Dialect,
+    /// Requests are read to `page - WRITE_DATA`, so that a WRITE's data starts on a page boundary.
+    input: PageBuf,
+    /// The header lies right before a page boundary, the payload on it.
+    output: PageBuf,
+    page: usize,
+}
+
+impl<H: Handler> Worker<H> {
+    /// `payload` is the most that can be asked for in one request, in bytes; `max_write` the most it can carry.
+    pub(crate) fn new(
+        device: Arc<OwnedFd>,
+        handler: Arc<H>,
+        dialect: Dialect,
+        max_write: usize,
+        payload: usize,
+    ) -> std::io::Result<Worker<H>> {
+        let page = page_size();
+        // Room beyond max_write is for requests that it does not bound, such as SETXATTR with 64 KiB of value.
+        let carried = max_write.max(XATTR_SIZE_MAX + abi::MIN_READ_BUFFER);
+        let input = PageBuf::new(page + carried + page)?;
+        let output = PageBuf::new(page + payload.max(XATTR_SIZE_MAX) + page)?;
+        Ok(Worker { device, handler, dialect, input, output, page })
+    }
+
+    /// Serves until the connection ends.
+    pub(crate) fn run(mut self, number: usize) -> WorkerEnd {
+        self.handler.thread_start(number);
+        loop {
+            let start = self.page - WRITE_DATA;
+            match rustix::io::read(&*self.device, &mut self.input[start..]) {
+                Ok(0) | Err(Errno::NODEV | Errno::CONNABORTED) => return WorkerEnd::Disconnected,
+                Ok(len) => self.serve(start, len),
+                // NOENT: the request was interrupted before it could be read.
+                Err(Errno::INTR | Errno::NOENT) => {}
+                // Only when the descriptor came to us as non-blocking.
+                Err(Errno::AGAIN) => wait_readable(&self.device),
+                Err(errno) => {
+                    tracing::error!(%errno, "reading requests failed");
+                    return WorkerEnd::Failed(errno);
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, start: usize, len: usize) {
+        let request = &self.input[start..start + len];
+        let answer = &mut self.output[self.page - OUT_HEADER..];
+        let Outcome::Answer { payload, holds } = serve_one(request, answer, &*self.handler, self.dialect)
+        else {
+            return;
+        };
+        let message = &answer[..OUT_HEADER + payload];
+        let Err(errno) = send(&self.device, message) else { return };
+        // NOENT: the request has been aborted, nobody waits any more. The other two: the mount has gone.
+        if !matches!(errno, Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) {
+            self.refused(start, len, errno);
+        }
+        let payload = &self.output[self.page..self.page + payload];
+        give_back(&*self.handler, holds, payload);
+    }
+
+    /// The kernel did not like an answer. It has ended the request if it got as far as finding it; make sure.
+    fn refused(&mut self, start: usize, len: usize, errno: Errno) {
+        let Ok((header, _)) = Header::decode(&self.input[start..start + len]) else { return };
+        let opcode = opcode::name_of(header.opcode);
+        tracing::error!(%errno, opcode, unique = header.unique, "the kernel refused an answer");
+        let mut bytes = [0; OUT_HEADER];
+        write_header(&mut bytes, 0, -EIO, header.unique);
+        let _ = send(&self.device, &bytes);
+    }
+}
+
+/// `XATTR_SIZE_MAX`, include/uapi/linux/limits.h.
+const XATTR_SIZE_MAX: usize = 65536;
+
+fn send(device: &OwnedFd, message: &[u8]) -> Result<(), Errno> {
+    loop {
+        match rustix::io::write(device, message) {
+            Err(Errno::INTR) => {}
+            other => return other.map(drop),
+        }
+    }
+}
+
+fn wait_readable(device: &OwnedFd) {
+    let mut fds = [PollFd::from_borrowed_fd(device.as_fd(), PollFlags::IN)];
+    let _ = poll(&mut fds, None);
+}

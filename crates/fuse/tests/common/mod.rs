@@ -1,0 +1,113 @@
+//! What the tests that mount share: a small filesystem in memory, and a mount that cleans up after itself.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+
+#[path = "../../examples/floor/memory.rs"]
+pub mod memory;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+use canopy_fuse::mount::{MountSpec, Mounted, mount, mounts_below};
+use canopy_fuse::notify::Notifier;
+use canopy_fuse::session::SessionError;
+use canopy_fuse::{Handler, Limits, Session, Wish};
+
+/// Mounting needs root and a device; without them the tests that mount say so and pass.
+pub fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        eprintln!("skipped: needs root and /dev/fuse");
+    }
+    can
+}
+
+/// A directory of the test's own, empty, and removed in the end.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("canopy-fuse-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let left = mounts_below(&self.0).unwrap();
+        for mount in left.iter().rev() {
+            let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
+        }
+        let _ = std::fs::remove_dir_all(&self.0);
+        if !std::thread::panicking() {
+            assert!(left.is_empty(), "mounts were left: {left:?}");
+        }
+    }
+}
+
+/// A served mount.
+pub struct Served<H: Handler> {
+    pub handler: Arc<H>,
+    pub notifier: Notifier,
+    pub agreed: canopy_fuse::Agreed,
+    mounted: Option<Mounted>,
+    thread: Option<JoinHandle<Result<(), SessionError>>>,
+}
+
+impl<H: Handler> Served<H> {
+    pub fn start(
+        point: &Path,
+        wish: &Wish,
+        limits: Limits,
+        threads: usize,
+        make: impl FnOnce(&Session) -> H,
+    ) -> Self {
+        let mut spec = MountSpec::new(point, "floor", "canopy");
+        spec.default_permissions = true;
+        spec.allow_other = true;
+        Served::with_spec(&spec, wish, limits, threads, make)
+    }
+
+    pub fn with_spec(
+        spec: &MountSpec,
+        wish: &Wish,
+        limits: Limits,
+        threads: usize,
+        make: impl FnOnce(&Session) -> H,
+    ) -> Self {
+        let (device, mounted) = mount(spec).unwrap();
+        let session = Session::negotiate(device, wish, limits).unwrap();
+        let (agreed, notifier) = (*session.agreed(), session.notifier());
+        let handler = Arc::new(make(&session));
+        let running = session.serve(Arc::clone(&handler), threads).unwrap();
+        let thread = std::thread::spawn(move || running.join());
+        Served { handler, notifier, agreed, mounted: Some(mounted), thread: Some(thread) }
+    }
+
+    pub fn mounted(&self) -> &Mounted {
+        self.mounted.as_ref().unwrap()
+    }
+
+    /// Unmounts, and waits for the threads.
+    pub fn stop(mut self) {
+        self.mounted.take().unwrap().unmount(false).unwrap();
+        self.thread.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+impl<H: Handler> Drop for Served<H> {
+    fn drop(&mut self) {
+        drop(self.mounted.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

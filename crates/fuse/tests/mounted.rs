@@ -1,0 +1,463 @@
+//! The whole way: mount, serve, unmount, on this machine's kernel.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use canopy_fuse::backing::BackingError;
+use canopy_fuse::flags::OpenFlags;
+use canopy_fuse::mount::{MountSpec, clear_dead, is_dead, mount};
+use canopy_fuse::notify::NotifyError;
+use canopy_fuse::request::{NodeId, Op};
+use canopy_fuse::{Limits, Session, Wish};
+use common::memory::{Hook, Memory, wish};
+use common::{Scratch, Served, can_mount};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn exercise(point: &Path) {
+    let file = point.join("file");
+    fs::write(&file, b"hello").unwrap();
+    assert_eq!(fs::read(&file).unwrap(), b"hello");
+    let big: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+    fs::write(point.join("big"), &big).unwrap();
+    assert!(fs::read(point.join("big")).unwrap() == big);
+    fs::create_dir(point.join("dir")).unwrap();
+    for i in 0..300 {
+        fs::write(point.join(format!("dir/{i:0>100}")), b"").unwrap();
+    }
+    let names: BTreeSet<_> =
+        fs::read_dir(point.join("dir")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 300);
+    symlink("some/where", point.join("link")).unwrap();
+    assert_eq!(fs::read_link(point.join("link")).unwrap(), Path::new("some/where"));
+    fs::hard_link(&file, point.join("second")).unwrap();
+    assert_eq!(fs::metadata(&file).unwrap().nlink(), 2);
+    fs::rename(&file, point.join("third")).unwrap();
+    assert_eq!(fs::read(point.join("third")).unwrap(), b"hello");
+    fs::set_permissions(point.join("third"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(fs::metadata(point.join("second")).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(fs::copy(point.join("big"), point.join("copy")).unwrap(), 3_000_000);
+    let xattr = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(point.join("third"), "user.a", b"value", xattr).unwrap();
+    let mut value = [0u8; 64];
+    assert_eq!(rustix::fs::getxattr(point.join("third"), "user.a", &mut value[..]).unwrap(), 5);
+    assert_eq!(rustix::fs::getxattr(point.join("third"), "user.a", &mut [0u8; 0][..]).unwrap(), 5);
+    assert!(rustix::fs::getxattr(point.join("third"), "user.a", &mut value[..2]).is_err());
+    assert_eq!(rustix::fs::listxattr(point.join("third"), &mut value[..]).unwrap(), 7);
+    rustix::fs::removexattr(point.join("third"), "user.a").unwrap();
+    fs::File::options().write(true).open(point.join("third")).unwrap().set_len(2).unwrap();
+    assert_eq!(fs::read(point.join("third")).unwrap(), b"he");
+    rustix::fs::statvfs(point).unwrap();
+    fs::remove_dir_all(point.join("dir")).unwrap();
+    assert!(fs::metadata(point.join("nothing")).is_err());
+}
+
+#[test]
+fn a_filesystem_works() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 3, |_| Memory::new(Duration::ZERO));
+    eprintln!("{}", served.agreed);
+    exercise(scratch.path());
+    assert!(served.mounted().is_mounted());
+    served.stop();
+}
+
+#[test]
+fn it_works_for_every_older_kernel() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    for minor in [31, 33, 36, 38, 39, 40, 41, 44] {
+        let served = Served::start(scratch.path(), &wish(), Limits::minor(minor), 2, |_| Memory::new(HOUR));
+        assert_eq!(served.agreed.minor, minor);
+        exercise(scratch.path());
+        served.stop();
+    }
+}
+
+#[test]
+fn fifty_cycles_leave_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let cycles = std::env::var("CANOPY_CYCLES").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
+    let descriptors = || fs::read_dir("/proc/self/task").unwrap().count();
+    for cycle in 0..cycles {
+        let served = Served::start(scratch.path(), &wish(), Limits::NONE, 2, |_| Memory::new(HOUR));
+        if cycle % 2 == 0 {
+            assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+        }
+        served.stop();
+    }
+    // The test harness has a few threads; leaked workers would be three a cycle.
+    assert!(descriptors() < 40, "{} threads are left", descriptors());
+}
+
+#[test]
+fn unmounting_before_init_is_answered() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (device, mounted) = mount(&MountSpec::new(scratch.path(), "x", "canopy")).unwrap();
+    mounted.unmount(true).unwrap();
+    let error = Session::negotiate(device, &Wish::default(), Limits::NONE).err().expect("no session");
+    assert_eq!(error.errno(), 107, "{error}");
+}
+
+#[test]
+fn a_mount_that_is_not_ours_stays() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let first = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| Memory::new(HOUR));
+    let spec = MountSpec::new(scratch.path(), "other", "canopy");
+    // Ours is taken away by somebody else, who then mounts at the same place.
+    canopy_fuse::mount::unmount_path(scratch.path(), false).unwrap();
+    let second = Served::with_spec(&spec, &wish(), Limits::NONE, 1, |_| Memory::new(HOUR));
+    assert!(!first.mounted().is_mounted());
+    first.stop();
+    assert!(second.mounted().is_mounted());
+    second.stop();
+}
+
+#[test]
+fn dropping_unmounts() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| Memory::new(HOUR));
+    drop(served);
+    assert!(canopy_fuse::mount::mounts_below(scratch.path()).unwrap().is_empty());
+}
+
+#[test]
+fn a_dead_mount_is_found_and_cleared() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (device, mounted) = mount(&MountSpec::new(scratch.path(), "x", "canopy")).unwrap();
+    mounted.release();
+    drop(device);
+    assert!(is_dead(scratch.path()));
+    // Mounting over it clears it by itself.
+    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| Memory::new(HOUR));
+    served.stop();
+    let (device, mounted) = mount(&MountSpec::new(scratch.path(), "x", "canopy")).unwrap();
+    drop(device);
+    assert!(clear_dead(scratch.path()).unwrap());
+    assert!(!is_dead(scratch.path()));
+    mounted.unmount(false).unwrap();
+}
+
+#[test]
+fn a_file_can_be_a_mountpoint() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let point = scratch.path().join("file");
+    fs::write(&point, b"below").unwrap();
+    let hook: Hook = Box::new(|request, reply| match request.op {
+        Op::Getattr { .. } => {
+            let attr =
+                canopy_fuse::abi::Attr { ino: 1, mode: 0o100_644, nlink: 1, size: 5, ..Default::default() };
+            Ok(reply.attr(&canopy_fuse::abi::AttrOut::new(attr, HOUR)))
+        }
+        Op::Read(_) => Ok(reply.bytes(b"above")),
+        _ => Err(reply),
+    });
+    let served = Served::start(&point, &wish(), Limits::NONE, 1, |_| with_hook(hook));
+    assert_eq!(fs::read(&point).unwrap(), b"above");
+    served.stop();
+    assert_eq!(fs::read(&point).unwrap(), b"below");
+}
+
+fn with_hook(hook: Hook) -> Memory {
+    let mut memory = Memory::new(HOUR);
+    memory.hook = Some(hook);
+    memory
+}
+
+#[test]
+fn a_panic_is_answered_with_eio() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let hook: Hook = Box::new(|request, reply| match request.op {
+        Op::Lookup { name } if name.as_bytes() == b"bomb" => panic!("as planned"),
+        Op::Lookup { name } if name.as_bytes() == b"silent" => Ok(reply.none()),
+        Op::Lookup { name } if name.as_bytes() == b"odd" => Ok(reply.error(-5)),
+        _ => Err(reply),
+    });
+    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| with_hook(hook));
+    let errno = |name: &str| fs::metadata(scratch.path().join(name)).unwrap_err().raw_os_error();
+    assert_eq!(errno("bomb"), Some(5));
+    assert_eq!(errno("silent"), Some(5));
+    assert_eq!(errno("odd"), Some(34));
+    exercise(scratch.path());
+    served.stop();
+}
+
+#[test]
+fn data_is_page_aligned_both_ways() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let hook: Hook = Box::new(|request, reply| match request.op {
+        Op::Write(io) => {
+            assert_eq!(io.data.as_ptr() as usize % 4096, 0);
+            Ok(reply.written(io.data.len() as u32))
+        }
+        Op::Read(io) => Ok(reply.data(io.size as usize, |buf| {
+            assert_eq!(buf.as_ptr() as usize % 4096, 0);
+            buf[..3].copy_from_slice(b"yes");
+            Ok(3)
+        })),
+        Op::Open { .. } => Ok(reply.opened(7, OpenFlags::DIRECT_IO, None)),
+        _ => Err(reply),
+    });
+    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| with_hook(hook));
+    let path = scratch.path().join("f");
+    fs::write(&path, vec![1; 2_500_000]).unwrap();
+    let mut file = fs::File::open(&path).unwrap();
+    let mut buf = [0; 3];
+    file.read_exact(&mut buf).unwrap();
+    assert_eq!(&buf, b"yes");
+    served.stop();
+}
+
+#[test]
+fn invalidation_reaches_the_kernel() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 2, |_| Memory::new(HOUR));
+    let path = scratch.path().join("f");
+    fs::write(&path, b"one").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"one");
+    let node = served.handler.overwrite(b"f", b"second");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 3, "attributes are remembered");
+    served.notifier.inval_inode(NodeId(node), 0, 0).unwrap();
+    served.notifier.flush();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 6);
+    assert_eq!(fs::read(&path).unwrap(), b"second");
+
+    let forget = |way: &dyn Fn()| {
+        fs::write(&path, b"x").unwrap();
+        served.handler.forget_name(b"f");
+        assert!(fs::metadata(&path).is_ok(), "the name is remembered");
+        way();
+        served.notifier.flush();
+        assert!(fs::metadata(&path).is_err(), "the name is forgotten");
+    };
+    forget(&|| served.notifier.inval_entry(NodeId::ROOT, c"f").unwrap());
+    // A negative entry is remembered too.
+    served.notifier.inval_entry(NodeId::ROOT, c"f").unwrap();
+    served.notifier.flush();
+    forget(&|| served.notifier.expire_entry(NodeId::ROOT, c"f").unwrap());
+    served.notifier.inval_entry(NodeId::ROOT, c"f").unwrap();
+    served.notifier.flush();
+    fs::write(&path, b"x").unwrap();
+    let node = served.handler.forget_name(b"f");
+    served.notifier.delete(NodeId::ROOT, NodeId(node), c"f").unwrap();
+    served.notifier.flush();
+    assert!(fs::metadata(&path).is_err());
+    if served.agreed.minor >= 44 {
+        served.notifier.inval_entry(NodeId::ROOT, c"f").unwrap();
+        served.notifier.flush();
+        forget(&|| served.notifier.increment_epoch().unwrap());
+    }
+    served.notifier.resend().unwrap();
+    served.notifier.flush();
+    assert_eq!(served.notifier.failed(), 0);
+    let notifier = served.notifier.clone();
+    served.stop();
+    assert_eq!(notifier.inval_inode(NodeId::ROOT, 0, 0), Err(NotifyError::Closed));
+    notifier.flush();
+}
+
+#[test]
+fn a_flood_of_notifications_is_melted() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 2, |_| Memory::new(HOUR));
+    let path = scratch.path().join("f");
+    fs::write(&path, b"one").unwrap();
+    let node = served.handler.overwrite(b"f", b"second");
+    for i in 0..200_000u64 {
+        served.notifier.inval_inode(NodeId(1000 + i % 50), 0, 0).unwrap();
+        served.notifier.inval_entry(NodeId(1000 + i % 50), c"nothing").unwrap();
+    }
+    served.notifier.inval_inode(NodeId(node), 0, 0).unwrap();
+    served.notifier.flush();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 6);
+    assert_eq!(served.notifier.lost(), 0);
+    served.stop();
+}
+
+#[test]
+fn old_versions_lack_the_newer_notifications() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let served = Served::start(scratch.path(), &wish(), Limits::minor(37), 1, |_| Memory::new(HOUR));
+    assert_eq!(served.notifier.increment_epoch(), Err(NotifyError::Unsupported));
+    assert_eq!(served.notifier.resend(), Err(NotifyError::Unsupported));
+    let path = scratch.path().join("f");
+    fs::write(&path, b"x").unwrap();
+    served.handler.forget_name(b"f");
+    served.notifier.expire_entry(NodeId::ROOT, c"f").unwrap();
+    served.notifier.flush();
+    assert!(fs::metadata(&path).is_err());
+    served.stop();
+}
+
+#[test]
+fn passthrough_reads_the_backing_file() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let branch = Scratch::new();
+    let real = branch.path().join("real");
+    fs::write(&real, b"from the branch").unwrap();
+    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 2, |session| {
+        if session.agreed().max_stack_depth == 0 {
+            let null = fs::File::open("/dev/null").unwrap();
+            assert!(session.backing().open(null.as_fd()).is_err());
+            return Memory::new(HOUR);
+        }
+        let backing = session.backing();
+        // An O_PATH descriptor names a file without opening it.
+        let named = rustix::fs::open(&real, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+        match backing.open(named.as_fd()) {
+            Ok(id) => eprintln!("O_PATH descriptor accepted by BACKING_OPEN: {id:?}"),
+            Err(error) => eprintln!("O_PATH descriptor refused by BACKING_OPEN: {error}"),
+        }
+        let directory = fs::File::open(branch.path()).unwrap();
+        match backing.open(directory.as_fd()) {
+            Err(BackingError::File(error)) => eprintln!("directory: {error}"),
+            other => panic!("{other:?}"),
+        }
+        let file = fs::File::options().read(true).write(true).open(&real).unwrap();
+        let id = backing.open(file.as_fd()).unwrap();
+        with_hook(Box::new(move |request, reply| match request.op {
+            Op::Open { .. } => Ok(reply.opened(1, OpenFlags::NOFLUSH, Some(id.raw()))),
+            Op::Read(_) | Op::Write(_) => panic!("not passed through"),
+            _ => Err(reply),
+        }))
+    });
+    if served.agreed.max_stack_depth != 0 {
+        let path = scratch.path().join("f");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::RegularFile,
+            rustix::fs::Mode::from_raw_mode(0o644),
+            0,
+        )
+        .unwrap();
+        let mut file = fs::File::options().read(true).write(true).open(&path).unwrap();
+        let mut text = [0; 15];
+        file.read_exact_at(&mut text, 0).unwrap();
+        assert_eq!(&text, b"from the branch");
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file.write_all(b"From").unwrap();
+        assert_eq!(fs::read(&real).unwrap(), b"From the branch");
+    }
+    served.stop();
+}
+
+#[test]
+fn an_aborted_connection_gives_references_back() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (enter, entered) = std::sync::mpsc::channel();
+    let (leave, left) = std::sync::mpsc::channel::<()>();
+    let left = parking_lot::Mutex::new(left);
+    let hook: Hook = Box::new(move |request, reply| {
+        if let Op::Open { .. } = request.op {
+            enter.send(()).unwrap();
+            left.lock().recv().unwrap();
+            return Ok(reply.opened(77, OpenFlags::empty(), None));
+        }
+        Err(reply)
+    });
+    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 2, |_| with_hook(hook));
+    let path = scratch.path().join("f");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &path,
+        rustix::fs::FileType::RegularFile,
+        rustix::fs::Mode::from_raw_mode(0o644),
+        0,
+    )
+    .unwrap();
+    let opener = std::thread::spawn(move || fs::File::open(path).map(drop));
+    entered.recv_timeout(Duration::from_secs(10)).unwrap();
+    // umount -f aborts the connection, while the answer is owed.
+    let _ = rustix::mount::unmount(scratch.path(), rustix::mount::UnmountFlags::FORCE);
+    leave.send(()).unwrap();
+    assert!(opener.join().unwrap().is_err());
+    let handler = std::sync::Arc::clone(&served.handler);
+    drop(served);
+    let undelivered = handler.undelivered.lock().clone();
+    assert!(
+        undelivered
+            .iter()
+            .any(|what| matches!(what, canopy_fuse::Undelivered::Opened { handle: 77, dir: false, .. })),
+        "{undelivered:?}"
+    );
+}
+
+#[test]
+fn lookups_are_forgotten() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 2, |_| Memory::new(Duration::ZERO));
+    for i in 0..200 {
+        fs::write(scratch.path().join(format!("n{i}")), b"").unwrap();
+    }
+    let sizes: Vec<u64> =
+        fs::read_dir(scratch.path()).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).collect();
+    assert_eq!(sizes, [0; 200]);
+    let node = served.handler.node_of(b"n7").unwrap();
+    assert!(served.handler.lookups(node) > 0);
+    fs::remove_file(scratch.path().join("n7")).unwrap();
+    for _ in 0..200 {
+        if served.handler.lookups(node) == 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(served.handler.lookups(node), 0);
+    assert!(served.handler.requests.load(Ordering::Relaxed) > 400);
+    served.stop();
+}

@@ -1,0 +1,345 @@
+//! Many branches' results as one.
+//!
+//! An operation that acted on several branches has as many results and owes the caller one. The rules have
+//! letters in the compatibility reference; each operation names the one it uses. All slices are in branch
+//! order.
+
+use rustix::io::Errno;
+
+use crate::branch::Mode;
+use crate::config::StatfsIgnore;
+
+/// What one branch answered.
+pub type Outcome = Result<(), Errno>;
+
+/// Rule A: success if any branch succeeded, else the first error; ENOENT if nothing was tried.
+pub fn any_success(results: &[Outcome]) -> Outcome {
+    if results.iter().any(Result::is_ok) {
+        Ok(())
+    } else {
+        results.first().copied().unwrap_or(Err(Errno::NOENT))
+    }
+}
+
+/// Rule B: without errors success, without successes the first error; if mixed, the result of the branch that
+/// the search policy shows to the user.
+///
+/// `results` pairs each branch acted on with its result. `shown` runs the search policy, only if needed, and
+/// gives the first branch it picks; its own error is the result, and ENOENT if that branch was not acted on.
+pub fn by_search<K: PartialEq>(
+    results: &[(K, Outcome)],
+    shown: impl FnOnce() -> Result<K, Errno>,
+) -> Outcome {
+    let first_error = results.iter().find_map(|(_, result)| result.err());
+    let Some(first_error) = first_error else { return Ok(()) };
+    if results.iter().all(|(_, result)| result.is_err()) {
+        return Err(first_error);
+    }
+    let shown = shown()?;
+    results.iter().find(|(branch, _)| *branch == shown).map_or(Err(Errno::NOENT), |(_, result)| *result)
+}
+
+/// Rule C, for rmdir: the last "not empty" (EEXIST or ENOTEMPTY) if there is one, else the last result;
+/// ENOENT if nothing was tried.
+///
+/// A directory that is not empty on one branch still has entries in the pool, whatever the other branches
+/// said.
+pub fn rmdir(results: &[Outcome]) -> Outcome {
+    let not_empty = |result: &&Outcome| matches!(**result, Err(Errno::EXIST | Errno::NOTEMPTY));
+    results.iter().rev().find(not_empty).or(results.last()).copied().unwrap_or(Err(Errno::NOENT))
+}
+
+/// Rule D, for link: success if any branch succeeded, else the last error; ENOENT if nothing was tried.
+pub fn link(results: &[Outcome]) -> Outcome {
+    if results.iter().any(Result::is_ok) {
+        Ok(())
+    } else {
+        results.last().copied().unwrap_or(Err(Errno::NOENT))
+    }
+}
+
+/// Whether `statfs-ignore` leaves a branch's available space out: `ro` does where nothing can be created
+/// (mode RO or NC, or a read-only filesystem), `nc` where the mode is NC, `none` nowhere.
+///
+/// mergerfs' code departs from its manual here: `ro` never leaves out a read-only filesystem whose branch
+/// mode is RW, and a read-only filesystem of mode RO or NC is left out even under `none`. Canopy does what
+/// the names say.
+fn ignored(ignore: StatfsIgnore, branch: &BranchStat) -> bool {
+    match ignore {
+        StatfsIgnore::None => false,
+        StatfsIgnore::Ro => branch.readonly || matches!(branch.mode, Mode::Ro | Mode::Nc),
+        StatfsIgnore::Nc => branch.mode == Mode::Nc,
+    }
+}
+
+/// What statfs of one branch said. Counts of blocks are in units of `frsize` bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BranchStat {
+    /// st_dev of what was asked: branches on one filesystem count once.
+    pub dev: u64,
+    pub mode: Mode,
+    /// ST_RDONLY.
+    pub readonly: bool,
+    pub figures: Figures,
+}
+
+/// The figures of statvfs, in its own units and names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Figures {
+    pub bsize: u64,
+    pub frsize: u64,
+    pub blocks: u64,
+    pub bfree: u64,
+    pub bavail: u64,
+    pub files: u64,
+    pub ffree: u64,
+    pub favail: u64,
+    pub namemax: u64,
+}
+
+impl From<&rustix::fs::StatVfs> for Figures {
+    fn from(stat: &rustix::fs::StatVfs) -> Figures {
+        Figures {
+            bsize: stat.f_bsize,
+            frsize: stat.f_frsize,
+            blocks: stat.f_blocks,
+            bfree: stat.f_bfree,
+            bavail: stat.f_bavail,
+            files: stat.f_files,
+            ffree: stat.f_ffree,
+            favail: stat.f_favail,
+            namemax: stat.f_namemax,
+        }
+    }
+}
+
+/// The pool's statfs: the sum over filesystems, in units of the smallest fragment.
+///
+/// Sizes of blocks, fragments and names are the smallest non-zero ones of all branches. Each filesystem (by
+/// `dev`) counts once, by its first branch. Its available blocks and files count unless every branch on it is
+/// ignored, so that the answer does not depend on the order of an RO and an RW branch on one disk. No branch:
+/// all zeros.
+pub fn statfs(branches: &[BranchStat], ignore: StatfsIgnore) -> Figures {
+    let least = |field: fn(&Figures) -> u64| {
+        branches.iter().map(|branch| field(&branch.figures)).filter(|&value| value != 0).min().unwrap_or(0)
+    };
+    let mut sum = Figures {
+        bsize: least(|figures| figures.bsize),
+        frsize: least(|figures| figures.frsize),
+        namemax: least(|figures| figures.namemax),
+        ..Figures::default()
+    };
+    for (index, branch) in branches.iter().enumerate() {
+        if branches[..index].iter().any(|earlier| earlier.dev == branch.dev) {
+            continue;
+        }
+        let figures = &branch.figures;
+        let scale = |blocks: u64| scaled(blocks, figures.frsize, sum.frsize);
+        let (blocks, bfree, bavail) = (scale(figures.blocks), scale(figures.bfree), scale(figures.bavail));
+        let counts = branches[index..].iter().any(|other| other.dev == branch.dev && !ignored(ignore, other));
+        sum.blocks = sum.blocks.saturating_add(blocks);
+        sum.bfree = sum.bfree.saturating_add(bfree);
+        sum.files = sum.files.saturating_add(figures.files);
+        sum.ffree = sum.ffree.saturating_add(figures.ffree);
+        if counts {
+            sum.bavail = sum.bavail.saturating_add(bavail);
+            sum.favail = sum.favail.saturating_add(figures.favail);
+        }
+    }
+    sum
+}
+
+/// `blocks` of `from` bytes in units of `to` bytes, rounded down.
+fn scaled(blocks: u64, from: u64, to: u64) -> u64 {
+    if from == to || to == 0 {
+        return blocks;
+    }
+    u64::try_from(u128::from(blocks) * u128::from(from) / u128::from(to)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OK: Outcome = Ok(());
+    const ACCES: Outcome = Err(Errno::ACCESS);
+    const IO: Outcome = Err(Errno::IO);
+    const NOENT: Outcome = Err(Errno::NOENT);
+    const EXIST: Outcome = Err(Errno::EXIST);
+    const NOTEMPTY: Outcome = Err(Errno::NOTEMPTY);
+    const PERM: Outcome = Err(Errno::PERM);
+    const XDEV: Outcome = Err(Errno::XDEV);
+
+    #[test]
+    fn rule_a_any_success() {
+        for (results, expected) in [
+            (&[ACCES, OK][..], OK),
+            (&[OK, ACCES], OK),
+            (&[ACCES, IO], ACCES),
+            (&[OK], OK),
+            (&[IO], IO),
+            (&[], NOENT),
+        ] {
+            assert_eq!(any_success(results), expected, "{results:?}");
+        }
+    }
+
+    #[test]
+    fn rule_b_by_search() {
+        const A: u32 = 1;
+        const B: u32 = 2;
+        const C: u32 = 3;
+        for (results, shown, expected) in [
+            (&[(A, OK), (B, PERM)][..], Ok(A), OK),
+            (&[(A, OK), (B, PERM)], Ok(B), PERM),
+            (&[(A, OK), (B, PERM)], Ok(C), NOENT),
+            (&[(A, OK), (B, PERM)], Err(Errno::IO), IO),
+            (&[(A, PERM), (B, ACCES), (C, OK)], Ok(B), ACCES),
+        ] {
+            assert_eq!(by_search(results, || shown), expected, "{results:?} {shown:?}");
+        }
+        let never = || unreachable!("the search policy runs only for mixed results");
+        assert_eq!(by_search(&[(A, OK), (B, OK)], never), OK);
+        assert_eq!(by_search(&[(A, PERM), (B, ACCES)], never), PERM);
+        assert_eq!(by_search::<u32>(&[], never), OK);
+    }
+
+    #[test]
+    fn rule_c_rmdir() {
+        for (results, expected) in [
+            (&[OK, ACCES][..], ACCES),
+            (&[ACCES, OK], OK),
+            (&[NOTEMPTY, OK], NOTEMPTY),
+            (&[ACCES, NOTEMPTY], NOTEMPTY),
+            (&[NOTEMPTY, EXIST], EXIST),
+            (&[EXIST, NOTEMPTY, OK, ACCES], NOTEMPTY),
+            (&[OK, OK], OK),
+            (&[ACCES, IO], IO),
+            (&[], NOENT),
+        ] {
+            assert_eq!(rmdir(results), expected, "{results:?}");
+        }
+    }
+
+    #[test]
+    fn rule_d_link() {
+        for (results, expected) in [
+            (&[NOENT, ACCES][..], ACCES),
+            (&[XDEV, OK, IO], OK),
+            (&[OK], OK),
+            (&[ACCES, IO], IO),
+            (&[], NOENT),
+        ] {
+            assert_eq!(link(results), expected, "{results:?}");
+        }
+    }
+
+    fn disk(dev: u64, mode: Mode) -> BranchStat {
+        let figures = Figures {
+            bsize: 4096,
+            frsize: 4096,
+            blocks: 1000,
+            bfree: 500,
+            bavail: 400,
+            files: 100,
+            ffree: 60,
+            favail: 50,
+            namemax: 255,
+        };
+        BranchStat { dev, mode, readonly: false, figures }
+    }
+
+    #[test]
+    fn statfs_of_nothing_is_zero() {
+        assert_eq!(statfs(&[], StatfsIgnore::None), Figures::default());
+    }
+
+    #[test]
+    fn statfs_adds_filesystems_and_counts_each_once() {
+        let twice = [disk(1, Mode::Rw), disk(2, Mode::Rw), disk(1, Mode::Rw)];
+        let expected = Figures {
+            blocks: 2000,
+            bfree: 1000,
+            bavail: 800,
+            files: 200,
+            ffree: 120,
+            favail: 100,
+            ..disk(1, Mode::Rw).figures
+        };
+        assert_eq!(statfs(&twice, StatfsIgnore::None), expected);
+    }
+
+    #[test]
+    fn statfs_scales_to_the_smallest_fragment() {
+        let mut small = disk(2, Mode::Rw);
+        small.figures = Figures { bsize: 512, frsize: 1024, namemax: 143, ..small.figures };
+        let sum = statfs(&[disk(1, Mode::Rw), small], StatfsIgnore::None);
+        assert_eq!((sum.bsize, sum.frsize, sum.namemax), (512, 1024, 143));
+        assert_eq!((sum.blocks, sum.bfree, sum.bavail), (4000 + 1000, 2000 + 500, 1600 + 400));
+        assert_eq!((sum.files, sum.ffree, sum.favail), (200, 120, 100), "files are not scaled");
+    }
+
+    #[test]
+    fn statfs_truncates_odd_ratios_and_skips_zero_sizes() {
+        let mut odd = disk(1, Mode::Rw);
+        odd.figures = Figures { frsize: 1000, blocks: 7, bfree: 7, bavail: 7, ..odd.figures };
+        let mut base = disk(2, Mode::Rw);
+        base.figures = Figures { frsize: 300, blocks: 0, bfree: 0, bavail: 0, ..base.figures };
+        let mut strange = disk(3, Mode::Rw);
+        strange.figures =
+            Figures { bsize: 0, frsize: 0, namemax: 0, blocks: 9, bfree: 9, bavail: 9, ..strange.figures };
+        let sum = statfs(&[odd, base, strange], StatfsIgnore::None);
+        assert_eq!((sum.bsize, sum.frsize, sum.namemax), (4096, 300, 255));
+        assert_eq!(
+            (sum.blocks, sum.bfree, sum.bavail),
+            (23, 23, 23),
+            "7000 / 300, and nothing for size zero"
+        );
+    }
+
+    #[test]
+    fn statfs_never_overflows() {
+        let mut huge = disk(1, Mode::Rw);
+        huge.figures = Figures {
+            frsize: 1 << 20,
+            blocks: u64::MAX,
+            bfree: u64::MAX,
+            bavail: u64::MAX,
+            files: u64::MAX,
+            ffree: u64::MAX,
+            favail: u64::MAX,
+            ..huge.figures
+        };
+        let sum = statfs(&[huge, disk(2, Mode::Rw)], StatfsIgnore::None);
+        assert_eq!((sum.blocks, sum.files, sum.bavail), (u64::MAX, u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn statfs_ignore_means_what_it_says() {
+        use StatfsIgnore::{Nc, None, Ro};
+        for (mode, readonly, ignored_by) in [
+            (Mode::Rw, false, &[][..]),
+            (Mode::Rw, true, &[Ro]),
+            (Mode::Ro, false, &[Ro]),
+            (Mode::Ro, true, &[Ro]),
+            (Mode::Nc, false, &[Ro, Nc]),
+            (Mode::Nc, true, &[Ro, Nc]),
+        ] {
+            for ignore in [None, Ro, Nc] {
+                let mut branch = disk(1, mode);
+                branch.readonly = readonly;
+                let sum = statfs(&[branch], ignore);
+                let expected = if ignored_by.contains(&ignore) { (0, 0) } else { (400, 50) };
+                assert_eq!((sum.bavail, sum.favail), expected, "{mode} {readonly} {ignore}");
+                assert_eq!((sum.blocks, sum.bfree, sum.files, sum.ffree), (1000, 500, 100, 60), "kept");
+            }
+        }
+    }
+
+    #[test]
+    fn statfs_ignore_does_not_depend_on_branch_order() {
+        for pair in [[disk(1, Mode::Ro), disk(1, Mode::Rw)], [disk(1, Mode::Rw), disk(1, Mode::Ro)]] {
+            assert_eq!(statfs(&pair, StatfsIgnore::Ro).bavail, 400);
+        }
+    }
+}

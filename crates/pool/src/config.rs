@@ -1,0 +1,269 @@
+//! What a pool does where its users may choose. Values only: how they are written on a command
+//! line is the program's business, their names are here because both sides need them.
+
+use crate::inode::InodeCalc;
+use crate::policy::{Category, Policy};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The text is not one of the accepted words (EINVAL).
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("must be one of {accepted}")]
+pub struct BadWord {
+    pub accepted: String,
+}
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum $name { $($(#[$vdoc])* $variant),+ }
+
+        impl $name {
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+            pub fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(self.word()) }
+        }
+
+        impl FromStr for $name {
+            type Err = BadWord;
+            fn from_str(text: &str) -> Result<Self, BadWord> {
+                match text {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(BadWord { accepted: Self::WORDS.join(", ") }),
+                }
+            }
+        }
+    };
+}
+
+words! {
+    /// How the kernel's page cache is used for file data that does not go through passthrough.
+    CacheFiles {
+        /// Every read and write comes to the daemon.
+        Off = "off",
+        /// Cached while open; dropped at each open.
+        Partial = "partial",
+        /// Cached, and kept over opens.
+        Full = "full",
+        /// Cached, and kept over opens while the file has not changed.
+        AutoFull = "auto-full",
+        /// `partial` for the listed programs, `off` for all others.
+        PerProcess = "per-process",
+    }
+}
+
+words! {
+    /// Which opens read and write the branch without the daemon (Linux 6.9).
+    PassthroughIo {
+        Off = "off",
+        /// Opens for reading only.
+        Ro = "ro",
+        /// Opens for writing only.
+        Wo = "wo",
+        /// Every open.
+        Rw = "rw",
+        /// Every open for which the kernel, the privilege and the branch allow it.
+        Auto = "auto",
+    }
+}
+
+words! {
+    /// When the kernel sends FLUSH at close(2).
+    FlushOnClose {
+        Never = "never",
+        Always = "always",
+        OpenedForWrite = "opened-for-write",
+    }
+}
+
+words! {
+    /// What statfs looks at on each branch: its root, or the path asked for.
+    StatfsMode { Base = "base", Full = "full" }
+}
+
+words! {
+    /// Whose free space statfs leaves out.
+    StatfsIgnore { None = "none", Ro = "ro", Nc = "nc" }
+}
+
+words! {
+    /// What becomes of extended attributes.
+    XattrMode { Passthrough = "passthrough", NoAttr = "noattr", NoSys = "nosys" }
+}
+
+words! {
+    /// The operations whose branch is chosen by a policy of their own (`func.NAME`).
+    Func {
+        Access = "access", Chmod = "chmod", Chown = "chown", Create = "create", Getattr = "getattr",
+        Getxattr = "getxattr", Link = "link", Listxattr = "listxattr", Mkdir = "mkdir", Mknod = "mknod",
+        Open = "open", Readlink = "readlink", Removexattr = "removexattr", Rename = "rename",
+        Rmdir = "rmdir", Setxattr = "setxattr", Symlink = "symlink", Truncate = "truncate",
+        Unlink = "unlink", Utimens = "utimens",
+    }
+}
+
+impl Func {
+    pub const ALL: [Func; 20] = [
+        Func::Access, Func::Chmod, Func::Chown, Func::Create, Func::Getattr, Func::Getxattr, Func::Link,
+        Func::Listxattr, Func::Mkdir, Func::Mknod, Func::Open, Func::Readlink, Func::Removexattr,
+        Func::Rename, Func::Rmdir, Func::Setxattr, Func::Symlink, Func::Truncate, Func::Unlink,
+        Func::Utimens,
+    ];
+
+    /// The category that `category.NAME` sets, and whose filters apply.
+    pub fn category(self) -> Category {
+        match self {
+            Func::Access | Func::Getattr | Func::Getxattr | Func::Listxattr | Func::Open | Func::Readlink => {
+                Category::Search
+            }
+            Func::Create | Func::Mkdir | Func::Mknod | Func::Symlink => Category::Create,
+            Func::Chmod | Func::Chown | Func::Link | Func::Removexattr | Func::Rename | Func::Rmdir
+            | Func::Setxattr | Func::Truncate | Func::Unlink | Func::Utimens => Category::Action,
+        }
+    }
+}
+
+/// The policy of each function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Policies([Policy; Func::ALL.len()]);
+
+impl Default for Policies {
+    fn default() -> Self {
+        Policies(Func::ALL.map(|func| match func.category() {
+            Category::Action => Policy::EpAll,
+            Category::Create => Policy::Pfrd,
+            Category::Search => Policy::Ff,
+        }))
+    }
+}
+
+impl Policies {
+    pub fn get(&self, func: Func) -> Policy {
+        self.0[func as usize]
+    }
+    pub fn set(&mut self, func: Func, policy: Policy) {
+        self.0[func as usize] = policy;
+    }
+    /// Sets every function of the category (`category.NAME=POLICY`).
+    pub fn set_category(&mut self, category: Category, policy: Policy) {
+        for func in Func::ALL {
+            if func.category() == category {
+                self.set(func, policy);
+            }
+        }
+    }
+}
+
+/// How directories are listed over several branches (`func.readdir`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ReaddirMode {
+    /// One branch after the other.
+    #[default]
+    Seq,
+    /// Branches are opened side by side, and read in order. Threads (0: as many as processors, at
+    /// most 8) and queue depth as given.
+    Cosr { threads: u32, depth: u32 },
+    /// Branches are opened and read side by side.
+    Cor { threads: u32, depth: u32 },
+}
+
+impl fmt::Display for ReaddirMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, threads, depth) = match *self {
+            ReaddirMode::Seq => return f.write_str("seq"),
+            ReaddirMode::Cosr { threads, depth } => ("cosr", threads, depth),
+            ReaddirMode::Cor { threads, depth } => ("cor", threads, depth),
+        };
+        match (threads, depth) {
+            (0, 0) => f.write_str(name),
+            (_, 0) => write!(f, "{name}:{threads}"),
+            _ => write!(f, "{name}:{threads}:{depth}"),
+        }
+    }
+}
+
+impl FromStr for ReaddirMode {
+    type Err = BadWord;
+    fn from_str(text: &str) -> Result<Self, BadWord> {
+        let bad = || BadWord { accepted: "seq, cosr[:THREADS[:DEPTH]], cor[:THREADS[:DEPTH]]".into() };
+        let number = |part: Option<&str>| match part {
+            None => Ok(0),
+            Some(digits) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => {
+                digits.parse().map_err(|_| bad())
+            }
+            Some(_) => Err(bad()),
+        };
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        let (threads, depth) = (number(parts.next())?, number(parts.next())?);
+        match (name, parts.next()) {
+            ("seq", None) => Ok(ReaddirMode::Seq),
+            ("cosr", None) => Ok(ReaddirMode::Cosr { threads, depth }),
+            ("cor", None) => Ok(ReaddirMode::Cor { threads, depth }),
+            _ => Err(bad()),
+        }
+    }
+}
+
+/// Everything that a pool may be told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub policies: Policies,
+    /// Bytes that must stay free on a branch for it to be given new files, unless it has its own figure.
+    pub min_free: u64,
+    /// How long the free space of a branch may be remembered; zero asks each time.
+    pub space_ttl: Duration,
+    pub inode: InodeCalc,
+    pub readdir: ReaddirMode,
+    pub statfs: StatfsMode,
+    pub statfs_ignore: StatfsIgnore,
+    pub xattr: XattrMode,
+    /// False: `security.capability` is neither read nor written (ENODATA).
+    pub security_capability: bool,
+    /// Rename and link clone missing directories even where the create policy preserves paths.
+    pub ignore_path_preservation: bool,
+    pub passthrough: PassthroughIo,
+    pub cache_files: CacheFiles,
+    /// Command names (`comm`, at most 15 bytes) that `per-process` serves from the page cache.
+    pub cache_process_names: Vec<String>,
+    /// The kernel gathers writes: files opened for writing must be readable, and never append.
+    pub writeback: bool,
+    pub parallel_direct_writes: bool,
+    pub flush_on_close: FlushOnClose,
+    /// Tell the kernel at release that the branch's cached pages are not needed any more.
+    pub drop_cache_on_close: bool,
+    /// Reads give zeros and writes go nowhere: shows what the transport alone costs.
+    pub nullrw: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            policies: Policies::default(),
+            min_free: 4_294_967_295,
+            space_ttl: Duration::ZERO,
+            inode: InodeCalc::HybridHash,
+            readdir: ReaddirMode::Seq,
+            statfs: StatfsMode::Base,
+            statfs_ignore: StatfsIgnore::None,
+            xattr: XattrMode::Passthrough,
+            security_capability: true,
+            ignore_path_preservation: false,
+            passthrough: PassthroughIo::Auto,
+            cache_files: CacheFiles::Off,
+            cache_process_names: vec!["qbittorrent-nox".into(), "rtorrent".into()],
+            writeback: false,
+            parallel_direct_writes: true,
+            flush_on_close: FlushOnClose::OpenedForWrite,
+            drop_cache_on_close: false,
+            nullrw: false,
+        }
+    }
+}

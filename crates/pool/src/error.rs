@@ -1,0 +1,95 @@
+//! The one errno table: every failure of an operation, and the number that its caller sees.
+
+use crate::policy::Refusal;
+use rustix::io::Errno;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation failed. Keeps the story (`Display`) apart from the number (`errno`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call on a branch answered with this.
+    #[error("{0}")]
+    Branch(Errno),
+    /// No branch was eligible.
+    #[error("every branch was refused: {0}")]
+    Refused(#[from] Refusal),
+    /// The kernel named a node that has been forgotten, or whose file is gone from its branch.
+    #[error("the node is not known any more")]
+    Stale,
+    /// The kernel named a handle that is not open.
+    #[error("the handle is not open")]
+    BadHandle,
+    /// No branch holds the name.
+    #[error("no branch holds the name")]
+    Absent,
+    /// Some branch already holds the name.
+    #[error("a branch already holds the name")]
+    Exists,
+    /// A directory was needed.
+    #[error("not a directory")]
+    NotDirectory,
+    /// Anything but a directory was needed.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory has entries on some branch.
+    #[error("a branch holds entries in the directory")]
+    NotEmpty,
+    /// A copy lies where the pool may not remove it; without it the name would come back.
+    #[error("a copy lies on a read-only branch")]
+    ReadOnlyCopy,
+    /// Path preservation forbids creating the target directory on the branch of the source.
+    #[error("the target directory does not exist on the branch of the source")]
+    CrossBranch,
+    /// The caller lacks the privilege that the branch filesystem would ask for.
+    #[error("not permitted")]
+    NotPermitted,
+    /// An argument is out of range, or a flag is unknown.
+    #[error("invalid argument")]
+    Invalid,
+    /// The pool has no such operation.
+    #[error("not supported")]
+    Unsupported,
+    /// The ioctl is not among those known to be safe to forward.
+    #[error("this ioctl is not forwarded")]
+    UnknownIoctl,
+    /// Extended attributes are switched off, or the attribute does not exist.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// The value does not fit into the caller's buffer.
+    #[error("the buffer is too small")]
+    BufferTooSmall,
+}
+
+impl Error {
+    /// The errno that the caller of the operation sees.
+    pub fn errno(self) -> Errno {
+        match self {
+            Error::Branch(errno) => errno,
+            Error::Refused(Refusal::NotFound) => Errno::NOENT,
+            Error::Refused(Refusal::NoSpace) => Errno::NOSPC,
+            Error::Refused(Refusal::ReadOnly) => Errno::ROFS,
+            Error::Stale => Errno::STALE,
+            Error::BadHandle => Errno::BADF,
+            Error::Absent => Errno::NOENT,
+            Error::Exists => Errno::EXIST,
+            Error::NotDirectory => Errno::NOTDIR,
+            Error::IsDirectory => Errno::ISDIR,
+            Error::NotEmpty => Errno::NOTEMPTY,
+            Error::ReadOnlyCopy => Errno::ROFS,
+            Error::CrossBranch => Errno::XDEV,
+            Error::NotPermitted => Errno::PERM,
+            Error::Invalid => Errno::INVAL,
+            Error::Unsupported => Errno::NOSYS,
+            Error::UnknownIoctl => Errno::NOTTY,
+            Error::NoAttribute => Errno::NODATA,
+            Error::BufferTooSmall => Errno::RANGE,
+        }
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Error::Branch(errno)
+    }
+}

@@ -1,0 +1,282 @@
+//! Open files and directories, and the one decision about how an open file's data travels.
+
+use crate::branch::Branch;
+use crate::config::{CacheFiles, Config, FlushOnClose, PassthroughIo};
+use crate::kernel::BackingFile;
+use crate::node::Node;
+use crate::stat::Attr;
+use crate::{Error, HandleId, Result, beneath};
+use parking_lot::RwLock;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// What all handles of one node share while any of them is open: the file they all reach, whatever
+/// happens to its names, and how its data travels.
+pub(crate) struct OpenFile {
+    pub(crate) branch: Arc<Branch>,
+    /// The file; opened for whatever, or `O_PATH`.
+    pub(crate) fd: Arc<OwnedFd>,
+    pub(crate) backing: Option<Box<dyn BackingFile>>,
+    /// For pages that the kernel writes back on nobody's behalf: never `O_APPEND`, never `O_DIRECT`.
+    plain: OnceLock<OwnedFd>,
+}
+
+impl OpenFile {
+    pub(crate) fn new(branch: Arc<Branch>, fd: Arc<OwnedFd>, backing: Option<Box<dyn BackingFile>>) -> Self {
+        OpenFile { branch, fd, backing, plain: OnceLock::new() }
+    }
+
+    /// A descriptor for reading and writing at given offsets, whatever flags the handles have.
+    pub(crate) fn plain(&self) -> Result<BorrowedFd<'_>, Errno> {
+        if let Some(fd) = self.plain.get() {
+            return Ok(fd.as_fd());
+        }
+        let fd = beneath::reopen(&*self.fd, OFlags::RDWR)?;
+        Ok(self.plain.get_or_init(|| fd).as_fd())
+    }
+}
+
+/// Changes whenever a file's content may have changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fingerprint {
+    key: crate::stat::FileKey,
+    size: u64,
+    mtime: crate::stat::Time,
+    ctime: crate::stat::Time,
+}
+
+impl From<&Attr> for Fingerprint {
+    fn from(attr: &Attr) -> Self {
+        Fingerprint { key: attr.key(), size: attr.size, mtime: attr.mtime, ctime: attr.ctime }
+    }
+}
+
+/// One open(2) of a file.
+pub(crate) struct FileHandle {
+    pub(crate) node: Arc<Node>,
+    pub(crate) fd: Arc<OwnedFd>,
+    pub(crate) flags: OFlags,
+    pub(crate) open: Arc<OpenFile>,
+}
+
+impl FileHandle {
+    pub(crate) fn writable(&self) -> bool {
+        writes(self.flags)
+    }
+}
+
+pub(crate) fn writes(flags: OFlags) -> bool {
+    flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+}
+
+/// How one open travels (`FOPEN_*` in include/uapi/linux/fuse.h).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Travel {
+    /// Reads and writes come to the daemon, whatever is in the page cache.
+    pub direct_io: bool,
+    /// What is cached of the file stays valid.
+    pub keep_cache: bool,
+    pub parallel_direct_writes: bool,
+    /// close(2) needs no FLUSH.
+    pub no_flush: bool,
+    /// Reads, writes and mmap go to this backing file.
+    pub passthrough: Option<u32>,
+}
+
+/// What is known of the node at an open, besides the options.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sharing {
+    /// Nobody has it open. The id is there if this open asked for passthrough and got it.
+    First { backing: Option<u32> },
+    /// Somebody has it open, by passthrough if there is an id.
+    Shared { backing: Option<u32> },
+}
+
+/// Does this option want passthrough for the first open of a node with this access mode?
+pub(crate) fn wants_passthrough(option: PassthroughIo, flags: OFlags) -> bool {
+    match option {
+        PassthroughIo::Off => false,
+        PassthroughIo::Ro => !writes(flags),
+        PassthroughIo::Wo => flags.contains(OFlags::WRONLY),
+        PassthroughIo::Rw | PassthroughIo::Auto => true,
+    }
+}
+
+/// The one place that decides how the data of an open file travels.
+///
+/// The kernel allows one way for all opens of an inode at a time: either all carry the same backing id,
+/// or none carries any; anything else fails the open with EIO (fs/fuse/iomode.c). So the first open
+/// decides, and later ones follow, each as well as it can:
+/// * the node is in passthrough, this open would not want it: it carries the id together with DIRECT_IO.
+///   Then its reads and writes come to the daemon, coherent with everybody else's.
+/// * the node is not in passthrough, this open would want it: it goes without.
+///
+/// `cached_by_name` tells, for `per-process`, that the caller is one of the listed programs; `unchanged`,
+/// for `auto-full`, that the file looks as it did at its last open.
+pub(crate) fn decide(
+    config: &Config,
+    flags: OFlags,
+    sharing: Sharing,
+    cached_by_name: bool,
+    unchanged: bool,
+) -> Travel {
+    let (direct_io, keep_cache) = match config.cache_files {
+        CacheFiles::Off => (true, false),
+        CacheFiles::Partial => (false, false),
+        CacheFiles::Full => (false, true),
+        CacheFiles::AutoFull => (false, unchanged),
+        CacheFiles::PerProcess => (!cached_by_name, false),
+    };
+    let backing = match sharing {
+        Sharing::First { backing } | Sharing::Shared { backing } => backing,
+    };
+    let no_flush = match config.flush_on_close {
+        FlushOnClose::Never => true,
+        FlushOnClose::Always => false,
+        FlushOnClose::OpenedForWrite => !writes(flags),
+    };
+    let direct_io = match backing {
+        // `cache.files` rules the page cache of the pool, which passthrough does not use.
+        Some(_) => !wants_passthrough(config.passthrough, flags),
+        None => direct_io,
+    };
+    Travel {
+        direct_io,
+        keep_cache: keep_cache && backing.is_none(),
+        parallel_direct_writes: direct_io && config.parallel_direct_writes,
+        no_flush,
+        passthrough: backing,
+    }
+}
+
+const SHARDS: usize = 16;
+
+/// Handles by number. Numbers are never reused, so a stale one finds nothing.
+pub(crate) struct Handles<T> {
+    next: AtomicU64,
+    shards: [RwLock<HashMap<u64, Arc<T>>>; SHARDS],
+}
+
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
+        Handles { next: AtomicU64::new(1), shards: std::array::from_fn(|_| RwLock::default()) }
+    }
+}
+
+impl<T> Handles<T> {
+    fn shard(&self, id: HandleId) -> &RwLock<HashMap<u64, Arc<T>>> {
+        &self.shards[id.0 as usize % SHARDS]
+    }
+
+    pub(crate) fn insert(&self, handle: T) -> HandleId {
+        let id = HandleId(self.next.fetch_add(1, Ordering::Relaxed));
+        self.shard(id).write().insert(id.0, Arc::new(handle));
+        id
+    }
+
+    pub(crate) fn get(&self, id: HandleId) -> Result<Arc<T>> {
+        self.shard(id).read().get(&id.0).cloned().ok_or(Error::BadHandle)
+    }
+
+    pub(crate) fn remove(&self, id: HandleId) -> Result<Arc<T>> {
+        self.shard(id).write().remove(&id.0).ok_or(Error::BadHandle)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.read().len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(passthrough: PassthroughIo, cache: CacheFiles) -> Config {
+        Config { passthrough, cache_files: cache, ..Config::default() }
+    }
+
+    fn letters(travel: Travel) -> String {
+        let mut out = String::new();
+        for (on, letter) in [
+            (travel.direct_io, 'D'),
+            (travel.keep_cache, 'K'),
+            (travel.passthrough.is_some(), 'P'),
+            (travel.parallel_direct_writes, 'L'),
+        ] {
+            if on {
+                out.push(letter);
+            }
+        }
+        out
+    }
+
+    /// COMPATIBILITY, appendix C; with a backing id the cache mode no longer matters.
+    #[test]
+    fn flags_by_cache_mode() {
+        use CacheFiles::*;
+        for (cache, named, unchanged, without) in [
+            (Off, false, false, "DL"),
+            (Partial, false, false, ""),
+            (Full, false, false, "K"),
+            (AutoFull, false, false, ""),
+            (AutoFull, false, true, "K"),
+            (PerProcess, true, false, ""),
+            (PerProcess, false, false, "DL"),
+        ] {
+            let config = config(PassthroughIo::Rw, cache);
+            let first = |backing| decide(&config, OFlags::RDWR, Sharing::First { backing }, named, unchanged);
+            assert_eq!(letters(first(None)), without, "{cache} without passthrough");
+            assert_eq!(letters(first(Some(7))), "P", "{cache} with passthrough");
+        }
+    }
+
+    #[test]
+    fn which_first_opens_want_passthrough() {
+        use PassthroughIo::*;
+        for (option, read, write, both) in [
+            (Off, false, false, false),
+            (Ro, true, false, false),
+            (Wo, false, true, false),
+            (Rw, true, true, true),
+            (Auto, true, true, true),
+        ] {
+            let want = [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR].map(|f| wants_passthrough(option, f));
+            assert_eq!(want, [read, write, both], "{option}");
+        }
+    }
+
+    /// 14.2 #10: with `ro` or `wo`, a second open in the other access mode failed with EIO.
+    #[test]
+    fn defect_10_every_open_of_a_passthrough_node_carries_its_id() {
+        for option in [PassthroughIo::Off, PassthroughIo::Ro, PassthroughIo::Wo, PassthroughIo::Rw, PassthroughIo::Auto] {
+            for cache in [CacheFiles::Off, CacheFiles::Partial, CacheFiles::Full, CacheFiles::AutoFull] {
+                let config = config(option, cache);
+                for flags in [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR] {
+                    let later = |backing| decide(&config, flags, Sharing::Shared { backing }, false, true);
+                    assert_eq!(later(Some(3)).passthrough, Some(3));
+                    assert_eq!(later(Some(3)).direct_io, !wants_passthrough(option, flags));
+                    assert!(!later(Some(3)).keep_cache);
+                    assert_eq!(later(None).passthrough, None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn flush_only_where_something_was_written() {
+        for (option, read, write) in [
+            (FlushOnClose::Never, true, true),
+            (FlushOnClose::Always, false, false),
+            (FlushOnClose::OpenedForWrite, true, false),
+        ] {
+            let config = Config { flush_on_close: option, ..Config::default() };
+            let no_flush =
+                |flags| decide(&config, flags, Sharing::First { backing: None }, false, false).no_flush;
+            assert_eq!((no_flush(OFlags::RDONLY), no_flush(OFlags::RDWR)), (read, write));
+        }
+    }
+}

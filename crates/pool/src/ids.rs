@@ -1,0 +1,34 @@
+//! Newtypes for the integers that the kernel and the pool exchange.
+
+use std::fmt;
+
+/// A node: what the kernel holds a reference to. Never reused within the life of a pool, so that a
+/// stale NFS handle can never name another file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct NodeId(pub u64);
+
+impl NodeId {
+    /// The root of the pool (`FUSE_ROOT_ID` in include/uapi/linux/fuse.h).
+    pub const ROOT: NodeId = NodeId(1);
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.0)
+    }
+}
+
+/// An open file or directory, from its open to its release. Never reused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct HandleId(pub u64);
+
+/// Who asks: the identity that new files belong to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    pub uid: u32,
+    pub gid: u32,
+    /// Process id in the daemon's namespace; 0 when unknown.
+    pub pid: u32,
+    /// Permission bits to leave out where the parent directory has no default ACL.
+    pub umask: u32,
+}

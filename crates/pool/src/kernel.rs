@@ -1,0 +1,33 @@
+//! What the pool asks of whoever serves it to the kernel. Without a mount there is nobody to ask.
+
+use crate::NodeId;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+
+pub trait Kernel: Send + Sync + 'static {
+    /// Registers a branch's file for passthrough, until what it returns is dropped.
+    ///
+    /// Errors: `EPERM` without CAP_SYS_ADMIN, `ELOOP` where the branch is itself stacked too deep,
+    /// `ENOTTY`/`EOPNOTSUPP` where the kernel has no passthrough (fs/fuse/backing.c).
+    fn open_backing(&self, file: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno>;
+
+    /// Forget the cached attributes of a node. Must not block: it is called while the kernel waits for
+    /// an answer about that very node.
+    fn invalidate_attr(&self, node: NodeId);
+}
+
+/// A file registered for passthrough; its end takes the registration back.
+pub trait BackingFile: Send + Sync {
+    /// What an open's answer names it by; never 0.
+    fn id(&self) -> u32;
+}
+
+/// Nobody listens: no passthrough, nothing cached.
+pub struct NoKernel;
+
+impl Kernel for NoKernel {
+    fn open_backing(&self, _: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+    fn invalidate_attr(&self, _: NodeId) {}
+}

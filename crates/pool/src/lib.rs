@@ -1,0 +1,39 @@
+//! The union filesystem: many directories ("branches") as one tree.
+//!
+//! Knows nothing of the FUSE wire; its operations run on plain directories, without a mount.
+//! [`Pool`] is the filesystem; its operations are in `ops/`, one file per group.
+#![forbid(unsafe_code)]
+
+pub mod aggregate;
+mod beneath;
+pub mod branch;
+pub mod config;
+pub mod error;
+mod handle;
+pub mod ids;
+pub mod inode;
+pub mod kernel;
+mod node;
+mod ops;
+pub mod policy;
+mod pool;
+mod relocate;
+mod resolve;
+pub mod size;
+pub mod space;
+mod stat;
+mod tree;
+
+pub use beneath::pretend_no_openat2;
+pub use error::{Error, Result};
+pub use handle::Travel;
+pub use ids::{Caller, HandleId, NodeId};
+pub use ops::attr::{SetAttr, SetTime};
+pub use ops::io::{WriteKind, Whence};
+pub use ops::ioctl::IoctlAnswer;
+pub use ops::lookup::Entry;
+pub use ops::open::Opened;
+pub use ops::readdir::DirEntry;
+pub use ops::rename::RenameKind;
+pub use pool::Pool;
+pub use stat::{Attr, Time};

@@ -1,0 +1,435 @@
+//! The node table: what the kernel holds references to.
+//!
+//! A directory's identity is its place in the tree, merged over the branches. The identity of anything
+//! else is its file ([`FileKey`]), so that all names of a hard-linked file are one node, and agree about
+//! link count, times, size and locks at once.
+//!
+//! A node lives while the kernel has looked it up more often than it has forgotten it, or while a known
+//! name lies below it. It may outlive its last name: then an open file or a pinned descriptor stands in.
+
+use crate::branch::Branch;
+use crate::handle::{Fingerprint, OpenFile};
+use crate::stat::FileKey;
+use crate::{Error, NodeId, Result};
+use parking_lot::{Mutex, RwLock};
+use rustix::fd::OwnedFd;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// A path in the pool: bytes without a leading slash; the root is empty.
+pub(crate) type PoolPath = SmallVec<[u8; 128]>;
+
+/// `parent/name`.
+pub(crate) fn join(parent: &[u8], name: &[u8]) -> PoolPath {
+    let mut path = PoolPath::with_capacity(parent.len() + 1 + name.len());
+    path.extend_from_slice(parent);
+    if !parent.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+    path
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Identity {
+    /// Its place in the tree. Carries the inode number that callers see, which stays the same for as
+    /// long as the node lives, renames included.
+    Directory { ino: u64 },
+    File(FileKey),
+}
+
+/// A file that has lost its last known name: pinned, so that its attributes can still be told.
+pub(crate) struct Orphan {
+    pub(crate) branch: Arc<Branch>,
+    pub(crate) fd: OwnedFd,
+}
+
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) identity: Identity,
+    /// How often the kernel was given this node, less what it has forgotten.
+    lookups: AtomicU64,
+    /// What all handles of this node share; empty once the last of them is closed. Held over an open,
+    /// so that two first opens cannot register two backing files.
+    pub(crate) open: Mutex<Weak<OpenFile>>,
+    pub(crate) orphan: Mutex<Option<Arc<Orphan>>>,
+    /// What the file looked like at its last open, for `cache.files=auto-full`.
+    pub(crate) seen: Mutex<Option<Fingerprint>>,
+}
+
+impl Node {
+    pub(crate) fn is_dir(&self) -> bool {
+        matches!(self.identity, Identity::Directory { .. })
+    }
+
+    pub(crate) fn key(&self) -> Option<FileKey> {
+        match self.identity {
+            Identity::File(key) => Some(key),
+            Identity::Directory { .. } => None,
+        }
+    }
+
+    pub(crate) fn opened(&self) -> Option<Arc<OpenFile>> {
+        self.open.lock().upgrade()
+    }
+}
+
+struct Name {
+    parent: NodeId,
+    name: Box<[u8]>,
+}
+
+struct Record {
+    node: Arc<Node>,
+    /// One for a directory, any number for a file. Newest last.
+    names: SmallVec<[Name; 1]>,
+    /// Known names below; each holds this node in the table.
+    children: HashMap<Box<[u8]>, NodeId>,
+}
+
+#[derive(Default)]
+struct Table {
+    records: HashMap<NodeId, Record>,
+    files: HashMap<FileKey, NodeId>,
+    /// Inode numbers of directories that have been renamed: still in use, though their old path may
+    /// now belong to another directory.
+    pinned: HashMap<u64, NodeId>,
+}
+
+pub(crate) struct Nodes {
+    table: RwLock<Table>,
+    next: AtomicU64,
+}
+
+impl Nodes {
+    pub(crate) fn new(root_ino: u64) -> Self {
+        let mut table = Table::default();
+        let root = new_node(NodeId::ROOT, Identity::Directory { ino: root_ino });
+        // The kernel never forgets the root.
+        root.lookups.store(1, Ordering::Relaxed);
+        table.records.insert(NodeId::ROOT, Record { node: root, names: SmallVec::new(), children: HashMap::new() });
+        Nodes { table: RwLock::new(table), next: AtomicU64::new(NodeId::ROOT.0 + 1) }
+    }
+
+    pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>> {
+        self.table.read().records.get(&id).map(|r| r.node.clone()).ok_or(Error::Stale)
+    }
+
+    /// Node and newest path in one look. `Stale` when the node is unknown; no path when it has no name.
+    pub(crate) fn locate(&self, id: NodeId) -> Result<(Arc<Node>, Option<PoolPath>)> {
+        let table = self.table.read();
+        let record = table.records.get(&id).ok_or(Error::Stale)?;
+        let path = match record.names.last() {
+            _ if id == NodeId::ROOT => Some(PoolPath::new()),
+            Some(name) => table.path_of(name),
+            None => None,
+        };
+        Ok((record.node.clone(), path))
+    }
+
+    /// The path of a directory in which names are about to be used.
+    pub(crate) fn dir_path(&self, id: NodeId) -> Result<PoolPath> {
+        let (node, path) = self.locate(id)?;
+        if !node.is_dir() {
+            return Err(Error::NotDirectory);
+        }
+        // A removed directory that somebody still stands in.
+        path.ok_or(Error::Absent)
+    }
+
+    /// Every known name of a node: directory and name, newest first.
+    pub(crate) fn names(&self, id: NodeId) -> SmallVec<[(PoolPath, Box<[u8]>); 1]> {
+        let table = self.table.read();
+        let Some(record) = table.records.get(&id) else { return SmallVec::new() };
+        let full = |n: &Name| Some((table.path(n.parent)?, n.name.clone()));
+        record.names.iter().rev().filter_map(full).collect()
+    }
+
+    pub(crate) fn child(&self, parent: NodeId, name: &[u8]) -> Option<Arc<Node>> {
+        let table = self.table.read();
+        let id = table.records.get(&parent)?.children.get(name)?;
+        table.records.get(id).map(|r| r.node.clone())
+    }
+
+    pub(crate) fn parent(&self, id: NodeId) -> Result<NodeId> {
+        let table = self.table.read();
+        let record = table.records.get(&id).ok_or(Error::Stale)?;
+        record.names.last().map(|n| n.parent).ok_or(Error::Absent)
+    }
+
+    /// Hands a reference to the kernel: the node of a directory that was found under a name.
+    /// `ino` is called when the node is new, or was known under that name as something else.
+    pub(crate) fn hand_out_dir(&self, parent: NodeId, name: &[u8], ino: u64) -> Result<Arc<Node>> {
+        {
+            let table = self.table.read();
+            if let Some(node) = table.child(parent, name).filter(|n| n.is_dir()) {
+                node.lookups.fetch_add(1, Ordering::Relaxed);
+                return Ok(node.clone());
+            }
+        }
+        let mut table = self.table.write();
+        if let Some(node) = table.child(parent, name).filter(|n| n.is_dir()) {
+            node.lookups.fetch_add(1, Ordering::Relaxed);
+            return Ok(node.clone());
+        }
+        let id = NodeId(self.next.fetch_add(1, Ordering::Relaxed));
+        // A renamed directory still answers to the number of this path: two directories with one
+        // number would look like a loop to find(1) and fts(3).
+        let taken = table.pinned.get(&ino).is_some_and(|holder| table.records.contains_key(holder));
+        let ino = if taken { ino.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(id.0) } else { ino };
+        let node = new_node(id, Identity::Directory { ino });
+        if taken {
+            table.pinned.insert(ino, id);
+        }
+        table.insert(parent, name, node.clone())?;
+        Ok(node)
+    }
+
+    /// Hands a reference to the kernel: the node of a file that was found under a name.
+    pub(crate) fn hand_out_file(&self, parent: NodeId, name: &[u8], key: FileKey) -> Result<Arc<Node>> {
+        {
+            let table = self.table.read();
+            if let Some(node) = table.child(parent, name).filter(|n| n.key() == Some(key)) {
+                node.lookups.fetch_add(1, Ordering::Relaxed);
+                return Ok(node.clone());
+            }
+        }
+        let mut table = self.table.write();
+        if let Some(node) = table.files.get(&key).and_then(|id| table.records.get(id)).map(|r| r.node.clone()) {
+            if table.child(parent, name).is_none_or(|n| n.id != node.id) {
+                table.add_name(node.id, parent, name)?;
+            }
+            node.lookups.fetch_add(1, Ordering::Relaxed);
+            return Ok(node);
+        }
+        let node = new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), Identity::File(key));
+        table.insert(parent, name, node.clone())?;
+        table.files.insert(key, node.id);
+        Ok(node)
+    }
+
+    /// Hands a reference to the kernel: a file that never had a name (`O_TMPFILE`).
+    pub(crate) fn hand_out_nameless(&self, key: FileKey) -> Arc<Node> {
+        let node = new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), Identity::File(key));
+        let mut table = self.table.write();
+        table.records.insert(
+            node.id,
+            Record { node: node.clone(), names: SmallVec::new(), children: HashMap::new() },
+        );
+        table.files.insert(key, node.id);
+        node
+    }
+
+    /// Hands a reference to the kernel: one more for a node that it already knows.
+    pub(crate) fn hand_out_again(&self, id: NodeId) -> Result<Arc<Node>> {
+        let node = self.get(id)?;
+        node.lookups.fetch_add(1, Ordering::Relaxed);
+        Ok(node)
+    }
+
+    /// Takes back `count` references from the kernel.
+    pub(crate) fn forget(&self, id: NodeId, count: u64) {
+        if id == NodeId::ROOT {
+            return;
+        }
+        let gone = {
+            let table = self.table.read();
+            let Some(record) = table.records.get(&id) else { return };
+            let before = record.node.lookups.fetch_sub(count, Ordering::Relaxed);
+            debug_assert!(before >= count, "the kernel forgot more than it was given");
+            before <= count
+        };
+        if gone {
+            // Freed outside the lock: dropping a node closes descriptors.
+            let freed = self.table.write().release(id);
+            drop(freed);
+        }
+    }
+
+    /// The name is gone from every branch. Tells the node that had it, and whether names are left.
+    pub(crate) fn name_removed(&self, parent: NodeId, name: &[u8]) {
+        let freed = {
+            let mut table = self.table.write();
+            match table.detach(parent, name) {
+                Some(id) => table.release_both(id, parent),
+                None => Vec::new(),
+            }
+        };
+        drop(freed);
+    }
+
+    /// No file has this key any more (its last link is gone): a later file that gets its inode number
+    /// must get a node of its own.
+    pub(crate) fn file_gone(&self, key: FileKey) {
+        self.table.write().files.remove(&key);
+    }
+
+    /// The name moved, over whatever was there.
+    pub(crate) fn renamed(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8])) {
+        let freed = {
+            let mut table = self.table.write();
+            let mut freed = Vec::new();
+            if let Some(victim) = table.detach(to.0, to.1) {
+                freed.extend(table.release_both(victim, to.0));
+            }
+            if let Some(id) = table.detach(from.0, from.1) {
+                table.pin(id);
+                let _ = table.add_name(id, to.0, to.1);
+                freed.extend(table.release_both(id, from.0));
+            }
+            freed
+        };
+        drop(freed);
+    }
+
+    /// The two names changed places.
+    pub(crate) fn exchanged(&self, one: (NodeId, &[u8]), other: (NodeId, &[u8])) {
+        let mut table = self.table.write();
+        let (a, b) = (table.detach(one.0, one.1), table.detach(other.0, other.1));
+        for (id, place) in [(a, other), (b, one)] {
+            if let Some(id) = id {
+                table.pin(id);
+                let _ = table.add_name(id, place.0, place.1);
+            }
+        }
+        // Neither directory lost a child, unless one of the names was not known here.
+        let freed: Vec<_> = [one.0, other.0].into_iter().flat_map(|dir| table.release(dir)).collect();
+        drop(table);
+        drop(freed);
+    }
+
+    /// How many nodes are known.
+    pub(crate) fn len(&self) -> usize {
+        self.table.read().records.len()
+    }
+}
+
+fn new_node(id: NodeId, identity: Identity) -> Arc<Node> {
+    Arc::new(Node {
+        id,
+        identity,
+        lookups: AtomicU64::new(1),
+        open: Mutex::new(Weak::new()),
+        orphan: Mutex::new(None),
+        seen: Mutex::new(None),
+    })
+}
+
+impl Table {
+    fn path(&self, id: NodeId) -> Option<PoolPath> {
+        if id == NodeId::ROOT {
+            return Some(PoolPath::new());
+        }
+        self.path_of(self.records.get(&id)?.names.last()?)
+    }
+
+    /// Walks up to the root; `None` when an ancestor has lost its name.
+    fn path_of(&self, name: &Name) -> Option<PoolPath> {
+        let mut parts: SmallVec<[&[u8]; 16]> = SmallVec::new();
+        parts.push(&name.name);
+        let mut at = name.parent;
+        while at != NodeId::ROOT {
+            let name = self.records.get(&at)?.names.last()?;
+            parts.push(&name.name);
+            at = name.parent;
+        }
+        let mut path = PoolPath::with_capacity(parts.iter().map(|p| p.len() + 1).sum());
+        for part in parts.iter().rev() {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(part);
+        }
+        Some(path)
+    }
+
+    fn child(&self, parent: NodeId, name: &[u8]) -> Option<&Arc<Node>> {
+        let id = self.records.get(&parent)?.children.get(name)?;
+        self.records.get(id).map(|r| &r.node)
+    }
+
+    fn insert(&mut self, parent: NodeId, name: &[u8], node: Arc<Node>) -> Result<()> {
+        let id = node.id;
+        self.records.insert(id, Record { node, names: SmallVec::new(), children: HashMap::new() });
+        self.add_name(id, parent, name).inspect_err(|_| {
+            self.records.remove(&id);
+        })
+    }
+
+    /// Gives a node a name, taking it from whichever node had it. `Stale` when the directory is unknown.
+    fn add_name(&mut self, id: NodeId, parent: NodeId, name: &[u8]) -> Result<()> {
+        if !self.records.contains_key(&parent) {
+            return Err(Error::Stale);
+        }
+        if let Some(previous) = self.detach(parent, name) {
+            // The kernel still holds it, or it was kept by children that it has; either way it goes
+            // when they are forgotten.
+            drop(self.release(previous));
+        }
+        let (parent_record, name): (_, Box<[u8]>) = (self.records.get_mut(&parent).ok_or(Error::Stale)?, name.into());
+        parent_record.children.insert(name.clone(), id);
+        let record = self.records.get_mut(&id).ok_or(Error::Stale)?;
+        record.names.push(Name { parent, name });
+        // A name makes the file reachable again (link(2) of an open file without one).
+        *record.node.orphan.lock() = None;
+        Ok(())
+    }
+
+    /// Takes a name from its node, if any has it. The node stays in the table.
+    fn detach(&mut self, parent: NodeId, name: &[u8]) -> Option<NodeId> {
+        let id = self.records.get_mut(&parent)?.children.remove(name)?;
+        if let Some(record) = self.records.get_mut(&id) {
+            record.names.retain(|n| !(n.parent == parent && *n.name == *name));
+        }
+        Some(id)
+    }
+
+    /// A directory keeps its inode number when it moves.
+    fn pin(&mut self, id: NodeId) {
+        if let Some(Identity::Directory { ino }) = self.records.get(&id).map(|r| r.node.identity) {
+            self.pinned.insert(ino, id);
+        }
+    }
+
+    /// `release`, for a node that has lost a name and the directory that has lost the child.
+    fn release_both(&mut self, id: NodeId, parent: NodeId) -> Vec<Record> {
+        let mut freed = self.release(id);
+        freed.extend(self.release(parent));
+        freed
+    }
+
+    /// Drops the node if nothing holds it, and then its ancestors that only it held.
+    fn release(&mut self, id: NodeId) -> Vec<Record> {
+        let mut freed = Vec::new();
+        let mut doubtful: SmallVec<[NodeId; 4]> = SmallVec::new();
+        doubtful.push(id);
+        while let Some(id) = doubtful.pop() {
+            let Some(record) = self.records.get(&id) else { continue };
+            if record.node.lookups.load(Ordering::Relaxed) > 0 || !record.children.is_empty() {
+                continue;
+            }
+            let Some(record) = self.records.remove(&id) else { continue };
+            match record.node.identity {
+                Identity::File(key) if self.files.get(&key) == Some(&id) => {
+                    self.files.remove(&key);
+                }
+                Identity::Directory { ino } if self.pinned.get(&ino) == Some(&id) => {
+                    self.pinned.remove(&ino);
+                }
+                _ => {}
+            }
+            for name in &record.names {
+                if let Some(parent) = self.records.get_mut(&name.parent) {
+                    if parent.children.get(&name.name) == Some(&id) {
+                        parent.children.remove(&name.name);
+                    }
+                    doubtful.push(name.parent);
+                }
+            }
+            freed.push(record);
+        }
+        freed
+    }
+}

@@ -1,0 +1,265 @@
+//! Changing attributes: chmod, chown, truncate, utimens, and the clearing of set-id bits.
+//!
+//! A change goes to every copy that the action policy chooses, an open file's own among them, so that
+//! copies never drift apart by which call was used.
+
+use crate::beneath::{self, ProcPath};
+use crate::branch::Branches;
+use crate::config::Func;
+use crate::handle::FileHandle;
+use crate::node::Node;
+use crate::resolve::{Dirs, Target, TargetFd};
+use crate::stat::{self, Attr, S_ISGID, S_ISUID, S_IXGRP, Time};
+use crate::{Caller, Error, HandleId, NodeId, Pool, Result, aggregate};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetTime {
+    Now,
+    At(Time),
+}
+
+/// What to change; `None` leaves a field alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits; the type is ignored.
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+    /// A truncation by somebody who may not keep set-id bits (`FATTR_KILL_SUIDGID`).
+    pub kill_suidgid: bool,
+}
+
+impl SetAttr {
+    fn changes_nothing(&self) -> bool {
+        *self == SetAttr { kill_suidgid: self.kill_suidgid, ..SetAttr::default() }
+    }
+}
+
+impl Pool {
+    /// Changes attributes and gives those that result. Either every part is done or, as far as it can be
+    /// undone (a truncation cannot, so it comes after what can be refused), none.
+    ///
+    /// A request that changes nothing asks to clear set-id bits and file capabilities: so the kernel
+    /// announces, before a write, fallocate or copy, that its caller may not keep them, after it was told
+    /// at INIT that the filesystem clears them (`FUSE_HANDLE_KILLPRIV_V2`; fs/fuse/dir.c fuse_setattr
+    /// strips `ATTR_KILL_*` and sends what is left).
+    pub fn setattr(&self, caller: &Caller, id: NodeId, handle: Option<HandleId>, set: &SetAttr) -> Result<Attr> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let handle = handle.and_then(|h| self.files.get(h).ok());
+        let node = self.nodes.get(id)?;
+        if set.changes_nothing() {
+            self.kill_privileges(&branches, &node, caller)?;
+        } else {
+            self.change(&branches, &node, handle.as_deref(), set)?;
+        }
+        let (node, path) = self.nodes.locate(id)?;
+        self.attr_of(&branches, &node, path.as_deref())
+    }
+
+    fn change(&self, branches: &Branches, node: &Arc<Node>, handle: Option<&FileHandle>, set: &SetAttr) -> Result<()> {
+        let mut undo: SmallVec<[(Target, Attr); 2]> = SmallVec::new();
+        let mut run = || -> Result<()> {
+            if set.uid.is_some() || set.gid.is_some() {
+                let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+                self.on_copies(branches, node, Func::Chown, handle, Some(&mut undo), |fd| {
+                    rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)
+                })?;
+            }
+            if let Some(mode) = set.mode {
+                let mode = Mode::from_raw_mode(mode & 0o7777);
+                self.on_copies(branches, node, Func::Chmod, handle, Some(&mut undo), |fd| {
+                    rustix::fs::chmod(ProcPath::of(fd).as_bytes(), mode)
+                })?;
+            }
+            if let Some(size) = set.size {
+                let opened = handle.filter(|h| h.writable());
+                self.on_copies(branches, node, Func::Truncate, handle, None, |fd| {
+                    truncate(fd, opened, size, set.kill_suidgid)
+                })?;
+            }
+            if set.atime.is_some() || set.mtime.is_some() {
+                let times = Timestamps { last_access: spec(set.atime), last_modification: spec(set.mtime) };
+                self.on_copies(branches, node, Func::Utimens, handle, None, |fd| {
+                    rustix::fs::utimensat(rustix::fs::CWD, ProcPath::of(fd).as_bytes(), &times, AtFlags::empty())
+                })?;
+            }
+            Ok(())
+        };
+        let result = run();
+        if result.is_err() {
+            for (target, before) in undo.iter().rev() {
+                let owner = (Uid::from_raw(before.uid), Gid::from_raw(before.gid));
+                let _ = rustix::fs::chownat(&target.fd, c"", Some(owner.0), Some(owner.1), AtFlags::EMPTY_PATH);
+                let mode = Mode::from_raw_mode(before.mode & 0o7777);
+                let _ = rustix::fs::chmod(ProcPath::of(&target.fd).as_bytes(), mode);
+            }
+        }
+        result
+    }
+
+    /// Runs a change on every copy that `func`'s policy chooses; mixed results count as what happened to
+    /// the copy that is shown. Copies that were changed are remembered in `undo` as they were.
+    pub(crate) fn on_copies(
+        &self,
+        branches: &Branches,
+        node: &Arc<Node>,
+        func: Func,
+        handle: Option<&FileHandle>,
+        mut undo: Option<&mut SmallVec<[(Target, Attr); 2]>>,
+        change: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<()> {
+        let (targets, shown) = self.targets(branches, node, func, handle.is_some())?;
+        let mut results: SmallVec<[(Option<usize>, aggregate::Outcome); 2]> = SmallVec::new();
+        for target in targets {
+            let before = if undo.is_some() { Some(stat::of(target.fd.as_fd())?) } else { None };
+            let result = change(target.fd.as_fd());
+            results.push((target.index, result));
+            if let (Ok(()), Some(undo), Some(before)) = (result, undo.as_mut(), before) {
+                undo.push((target, before));
+            }
+        }
+        Ok(aggregate::by_search(&results, || Ok(shown))?)
+    }
+
+    /// The copies of a node that an action function changes, and the index of the branch that is shown.
+    ///
+    /// `by_handle`: an open file is acted on whatever its branch's mode is, as on any filesystem that was
+    /// remounted read-only by policy alone.
+    pub(crate) fn targets(
+        &self,
+        branches: &Branches,
+        node: &Arc<Node>,
+        func: Func,
+        by_handle: bool,
+    ) -> Result<(SmallVec<[Target; 2]>, Option<usize>)> {
+        let mut targets = SmallVec::new();
+        if node.is_dir() {
+            let (_, Some(path)) = self.nodes.locate(node.id)? else {
+                let orphan = node.orphan.lock().clone().ok_or(Error::Stale)?;
+                let fd = rustix::io::fcntl_dupfd_cloexec(&orphan.fd, 0)?;
+                targets.push(Target { index: None, fd: TargetFd::Pinned(fd) });
+                return Ok((targets, None));
+            };
+            let dirs = Dirs::open(branches, &path);
+            let copies = dirs.own();
+            for index in self.acted(func, branches, &copies)? {
+                let fd = beneath::open(branches.as_slice()[index].root(), &path, OFlags::PATH | OFlags::DIRECTORY)?;
+                targets.push(Target { index: Some(index), fd: TargetFd::Pinned(fd) });
+            }
+            let shown = self.shown(Func::Getattr, branches, &copies)?;
+            return Ok((targets, Some(shown)));
+        }
+        let primary = self.primary(branches, node)?;
+        let key = primary.attr.key();
+        for (dir, name) in self.nodes.names(node.id) {
+            let dirs = Dirs::open(branches, &dir);
+            let copies = dirs.copies(&name);
+            let is_primary = |index: usize| copies.list[index].is_some_and(|attr| attr.key() == key);
+            let Some(own) = (0..copies.list.len()).find(|&i| is_primary(i)) else { continue };
+            let chosen = match self.acted(func, branches, &copies) {
+                Ok(chosen) => chosen,
+                Err(_) if by_handle => SmallVec::new(),
+                Err(error) => return Err(error),
+            };
+            for index in chosen {
+                if index != own && copies.list[index].is_some_and(|attr| !attr.is_dir()) && !is_primary(index) {
+                    let dir = dirs.get(index).ok_or(Error::Absent)?;
+                    targets.push(Target { index: Some(index), fd: TargetFd::Pinned(beneath::pin(dir, &name)?) });
+                } else if index == own {
+                    targets.push(Target { index: Some(own), fd: primary.fd.share()? });
+                }
+            }
+            if by_handle && !targets.iter().any(|t| t.index == Some(own)) {
+                targets.push(Target { index: Some(own), fd: primary.fd });
+            }
+            let shown = self.shown(Func::Getattr, branches, &copies)?;
+            return Ok((targets, Some(shown)));
+        }
+        targets.push(Target { index: None, fd: primary.fd });
+        Ok((targets, None))
+    }
+
+    fn kill_privileges(&self, branches: &Branches, node: &Arc<Node>, caller: &Caller) -> Result<()> {
+        if node.is_dir() {
+            return Ok(());
+        }
+        let primary = self.primary(branches, node)?;
+        clear_set_id(primary.fd.as_fd(), &primary.attr, || in_group(caller, primary.attr.gid))?;
+        if primary.attr.is_regular() {
+            match rustix::fs::removexattr(ProcPath::of(&primary.fd).as_bytes(), c"security.capability") {
+                Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Clears the set-id bits that a write by an unprivileged caller must not leave: setuid, and setgid where
+/// the group may execute or the caller is not in it (fs/attr.c setattr_should_drop_suidgid).
+fn clear_set_id(fd: BorrowedFd<'_>, attr: &Attr, in_group: impl FnOnce() -> bool) -> Result<(), Errno> {
+    if !attr.is_regular() || attr.mode & (S_ISUID | S_ISGID) == 0 {
+        return Ok(());
+    }
+    let mut mode = attr.mode & 0o7777 & !S_ISUID;
+    if mode & S_ISGID != 0 && (mode & S_IXGRP != 0 || !in_group()) {
+        mode &= !S_ISGID;
+    }
+    if mode == attr.mode & 0o7777 {
+        return Ok(());
+    }
+    rustix::fs::chmod(ProcPath::of(fd).as_bytes(), Mode::from_raw_mode(mode))
+}
+
+/// The kernel has decided that set-id bits must go, for a caller whose groups it knows; true if some went.
+pub(crate) fn kill_suidgid(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let attr = stat::of(fd)?;
+    if attr.mode & (S_ISUID | S_ISGID) == 0 {
+        return Ok(false);
+    }
+    // The flag promises setgid to be cleared only with group execution (FUSE_HANDLE_KILLPRIV_V2); the
+    // other case comes with a request of its own (`kill_privileges`).
+    clear_set_id(fd, &attr, || true)?;
+    Ok(true)
+}
+
+/// Is the caller a member of the group? Reads its supplementary groups, which no request carries.
+fn in_group(caller: &Caller, gid: u32) -> bool {
+    if caller.gid == gid {
+        return true;
+    }
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", caller.pid)) else { return false };
+    let Some(groups) = status.lines().find_map(|line| line.strip_prefix("Groups:")) else { return false };
+    groups.split_ascii_whitespace().any(|g| g.parse() == Ok(gid))
+}
+
+fn truncate(fd: BorrowedFd<'_>, opened: Option<&FileHandle>, size: u64, kill: bool) -> Result<(), Errno> {
+    if let Some(handle) = opened
+        && stat::of(fd)?.key() == stat::of(handle.fd.as_fd())?.key()
+    {
+        rustix::fs::ftruncate(&handle.fd, size)?;
+    } else {
+        rustix::fs::ftruncate(beneath::reopen(fd, OFlags::WRONLY | OFlags::NONBLOCK)?, size)?;
+    }
+    if kill {
+        kill_suidgid(fd)?;
+    }
+    Ok(())
+}
+
+fn spec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::At(t)) => Timespec { tv_sec: t.sec, tv_nsec: i64::from(t.nsec) as _ },
+    }
+}

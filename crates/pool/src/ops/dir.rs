@@ -1,0 +1,228 @@
+//! Making and removing names: mkdir, mknod, symlink, unlink, rmdir.
+
+use crate::branch::Branches;
+use crate::config::Func;
+use crate::node::{Node, Orphan};
+use crate::ops::lookup::Entry;
+use crate::relocate::{self, UNDER_CONSTRUCTION};
+use crate::resolve::{Copies, Dirs};
+use crate::stat;
+use crate::{Caller, Error, NodeId, Pool, Result, aggregate, beneath};
+use canopy_sys::creds;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+impl Pool {
+    pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32) -> Result<Entry> {
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        self.make(caller, Func::Mkdir, parent, name, |dir| rustix::fs::mkdirat(dir, name, mode))
+    }
+
+    /// `mode` holds the type; `device` is major and minor.
+    pub fn mknod(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        (major, minor): (u32, u32),
+    ) -> Result<Entry> {
+        let kind = FileType::from_raw_mode(mode);
+        // A regular file is a regular file, however it is made.
+        let func = if kind == FileType::RegularFile { Func::Create } else { Func::Mknod };
+        let (mode, device) = (Mode::from_raw_mode(mode & 0o7777), rustix::fs::makedev(major, minor));
+        self.make(caller, func, parent, name, |dir| rustix::fs::mknodat(dir, name, kind, mode, device))
+    }
+
+    pub fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry> {
+        self.make(caller, Func::Symlink, parent, name, |dir| rustix::fs::symlinkat(target, dir, name))
+    }
+
+    fn make(
+        &self,
+        caller: &Caller,
+        func: Func,
+        parent: NodeId,
+        name: &[u8],
+        act: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<Entry> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let (path, mut dirs) = self.dirs(&branches, parent)?;
+        let chosen = self.room_for(func, &path, &dirs, name)?;
+        let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
+        for &index in &chosen {
+            results.push(self.bring_dir(&branches, &mut dirs, index, &path).and_then(|()| {
+                let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
+                act(dirs.get(index).ok_or(Errno::NOENT)?)
+            }));
+        }
+        aggregate::any_success(&results)?;
+        // What was made is all there is: no other branch held the name.
+        self.enter(&branches, parent, &path, &dirs, name)
+    }
+
+    /// Where a new name goes. Errors when a branch holds it already, or the directory is on none.
+    pub(crate) fn room_for(
+        &self,
+        func: Func,
+        path: &[u8],
+        dirs: &Dirs<'_>,
+        name: &[u8],
+    ) -> Result<crate::policy::Choice> {
+        if name.starts_with(UNDER_CONSTRUCTION) {
+            return Err(Error::Invalid);
+        }
+        dirs.first()?;
+        dirs.copies(name).must_be_absent()?;
+        self.placed(func, dirs, path)
+    }
+
+    /// Clones a directory onto a branch that lacks it.
+    pub(crate) fn bring_dir<'b>(
+        &self,
+        branches: &'b Branches,
+        dirs: &mut Dirs<'b>,
+        index: usize,
+        path: &[u8],
+    ) -> Result<(), Errno> {
+        if dirs.list[index].is_none() {
+            let from = self.shown(Func::Getattr, branches, &dirs.own()).map_err(Error::errno)?;
+            let list = branches.as_slice();
+            dirs.list[index] = Some(relocate::clone_dirs(&list[from], &list[index], path)?);
+        }
+        Ok(())
+    }
+
+    /// Removes a name from every branch that the policy chooses; errors when it would come back.
+    pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let (_, dirs) = self.dirs(&branches, parent)?;
+        let copies = dirs.copies(name);
+        let shown = self.shown(Func::Getattr, &branches, &copies)?;
+        if copies.list[shown].is_some_and(|attr| attr.is_dir()) {
+            return Err(Error::IsDirectory);
+        }
+        let chosen = self.acted(Func::Unlink, &branches, &copies)?;
+        self.all_removable(&branches, &copies)?;
+        let victim = self.pin_victim(&branches, parent, name, &dirs, &copies);
+        // From the back: should one fail, the copies that were shown before are shown still.
+        for &index in chosen.iter().rev() {
+            if copies.list[index].is_some_and(|attr| attr.is_dir()) {
+                // Hidden behind the file until now; not a copy of it.
+                continue;
+            }
+            rustix::fs::unlinkat(dirs.get(index).ok_or(Error::Absent)?, name, AtFlags::empty())?;
+        }
+        self.removed(parent, name, victim);
+        Ok(())
+    }
+
+    /// Removes a directory that is empty on all branches.
+    pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let (path, dirs) = self.dirs(&branches, parent)?;
+        let copies = dirs.copies(name);
+        let shown = self.shown(Func::Getattr, &branches, &copies)?;
+        if !copies.list[shown].is_some_and(|attr| attr.is_dir()) {
+            return Err(Error::NotDirectory);
+        }
+        let chosen = self.acted(Func::Rmdir, &branches, &copies)?;
+        self.all_empty(&dirs, &copies, name)?;
+        self.all_removable(&branches, &copies)?;
+        let victim = self.pin_victim(&branches, parent, name, &dirs, &copies);
+        let mut gone: SmallVec<[usize; 4]> = SmallVec::new();
+        for &index in chosen.iter().rev() {
+            if !copies.list[index].is_some_and(|attr| attr.is_dir()) {
+                continue;
+            }
+            let dir = dirs.get(index).ok_or(Error::Absent)?;
+            if let Err(errno) = rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+                // Filled behind our back, or busy: put back what is gone already.
+                let full = crate::node::join(&path, name);
+                for &back in &gone {
+                    let list = branches.as_slice();
+                    let _ = relocate::clone_dirs(&list[index], &list[back], &full);
+                }
+                return Err(errno.into());
+            }
+            gone.push(index);
+        }
+        self.removed(parent, name, victim);
+        Ok(())
+    }
+
+    /// Errors when a branch holds entries in the directory.
+    pub(crate) fn all_empty(&self, dirs: &Dirs<'_>, copies: &Copies, name: &[u8]) -> Result<()> {
+        for (index, copy) in copies.list.iter().enumerate() {
+            if copy.is_some_and(|attr| attr.is_dir()) && !is_empty(dirs.get(index).ok_or(Error::Absent)?, name)? {
+                return Err(Error::NotEmpty);
+            }
+        }
+        Ok(())
+    }
+
+    /// The node that is about to lose a name, pinned: whoever still holds it can go on asking about it.
+    pub(crate) fn pin_victim(
+        &self,
+        branches: &Branches,
+        parent: NodeId,
+        name: &[u8],
+        dirs: &Dirs<'_>,
+        copies: &Copies,
+    ) -> Option<(Arc<Node>, Orphan)> {
+        let node = self.nodes.child(parent, name)?;
+        let is_it = |attr: &stat::Attr| match node.key() {
+            Some(key) => attr.key() == key,
+            None => attr.is_dir(),
+        };
+        let index = copies.list.iter().position(|copy| copy.as_ref().is_some_and(is_it))?;
+        let fd = beneath::pin(dirs.get(index)?, name).ok()?;
+        Some((node, Orphan { branch: branches.as_slice()[index].clone(), fd }))
+    }
+
+    /// The name is gone from the branches.
+    pub(crate) fn removed(&self, parent: NodeId, name: &[u8], victim: Option<(Arc<Node>, Orphan)>) {
+        let gone = victim.map(|victim| self.orphan(victim));
+        self.nodes.name_removed(parent, name);
+        if let Some(node) = gone {
+            self.settle(&node);
+        }
+    }
+
+    /// Leaves the pinned file with its node, before the name goes: somebody may ask in between.
+    pub(crate) fn orphan(&self, (node, orphan): (Arc<Node>, Orphan)) -> Arc<Node> {
+        let last = stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink == 0);
+        if let (true, Some(key)) = (last, node.key()) {
+            self.nodes.file_gone(key);
+        }
+        *node.orphan.lock() = Some(Arc::new(orphan));
+        node
+    }
+
+    /// After the name went: a node that has other names needs no pin.
+    pub(crate) fn settle(&self, node: &Node) {
+        if !self.nodes.names(node.id).is_empty() {
+            *node.orphan.lock() = None;
+        }
+    }
+}
+
+fn is_empty(dir: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(fd, &mut buffer);
+    while let Some(entry) = entries.next() {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,147 @@
+//! Data of open files: read, write, sync, allocate, seek, copy.
+
+use crate::handle::FileHandle;
+use crate::ops::attr::kill_suidgid;
+use crate::{Error, HandleId, Pool, Result};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+/// Where a write comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteKind {
+    /// The kernel writes back cached pages, on nobody's behalf, through whichever handle can write.
+    pub from_cache: bool,
+    /// The writer may not keep set-id bits (`FUSE_WRITE_KILL_SUIDGID`).
+    pub kill_suidgid: bool,
+}
+
+/// lseek(2) into a file's allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whence {
+    Data,
+    Hole,
+}
+
+impl Pool {
+    /// Reads into `buffer` and gives the number of bytes; fewer than asked for only at the end of the file.
+    pub fn read(&self, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let handle = self.files.get(handle)?;
+        if self.config.nullrw {
+            buffer.fill(0);
+            return Ok(buffer.len());
+        }
+        let mut fd = handle.fd.as_fd();
+        let mut done = 0;
+        while done < buffer.len() {
+            match rustix::io::pread(fd, &mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => continue,
+                // The kernel fills a page around a write, through a handle that cannot read.
+                Err(Errno::BADF) if done == 0 && handle.flags.contains(OFlags::WRONLY) => {
+                    fd = handle.open.plain()?;
+                    continue;
+                }
+                Err(errno) if done == 0 => return Err(errno.into()),
+                Err(_) => break,
+            }
+            if handle.flags.contains(OFlags::DIRECT) {
+                // What is left need not be aligned as O_DIRECT asks.
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes `data` and gives the number of bytes; fewer than asked for only after an error.
+    pub fn write(&self, handle: HandleId, offset: u64, data: &[u8], kind: WriteKind) -> Result<usize> {
+        let handle = self.files.get(handle)?;
+        if self.config.nullrw {
+            return Ok(data.len());
+        }
+        let fd = if kind.from_cache { handle.open.plain()? } else { handle.fd.as_fd() };
+        if kind.kill_suidgid {
+            self.kill_before_write(&handle, fd)?;
+        }
+        let mut done = 0;
+        while done < data.len() {
+            match rustix::io::pwrite(fd, &data[done..], offset + done as u64) {
+                Ok(n) => done += n,
+                Err(Errno::INTR) => continue,
+                Err(errno) if done == 0 => return Err(errno.into()),
+                Err(_) => break,
+            }
+            if handle.flags.contains(OFlags::DIRECT) && !kind.from_cache {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn kill_before_write(&self, handle: &FileHandle, fd: BorrowedFd<'_>) -> Result<()> {
+        if kill_suidgid(fd)? {
+            // The answer to a write carries no attributes; a stale set-id bit must not be trusted.
+            self.kernel.read().invalidate_attr(handle.node.id);
+        }
+        Ok(())
+    }
+
+    pub fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
+        let handle = self.files.get(handle)?;
+        match data_only {
+            true => rustix::fs::fdatasync(&*handle.fd)?,
+            false => rustix::fs::fsync(&*handle.fd)?,
+        }
+        Ok(())
+    }
+
+    /// `mode` as in fallocate(2): punching, zeroing, collapsing and inserting are the branch's to grant.
+    pub fn fallocate(&self, handle: HandleId, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let handle = self.files.get(handle)?;
+        let mode = FallocateFlags::from_bits_retain(mode);
+        loop {
+            match rustix::fs::fallocate(&*handle.fd, mode, offset, len) {
+                Err(Errno::INTR) => continue,
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// The next data or hole at or after `offset`. Errors: `ENXIO` beyond the end.
+    pub fn lseek(&self, handle: HandleId, offset: u64, whence: Whence) -> Result<u64> {
+        let handle = self.files.get(handle)?;
+        let from = match whence {
+            Whence::Data => SeekFrom::Data(offset),
+            Whence::Hole => SeekFrom::Hole(offset),
+        };
+        Ok(rustix::fs::seek(&*handle.fd, from)?)
+    }
+
+    /// copy_file_range(2). Errors: `EXDEV` and `EOPNOTSUPP` make the kernel copy by itself.
+    pub fn copy_file_range(
+        &self,
+        (from, mut from_offset): (HandleId, u64),
+        (to, mut to_offset): (HandleId, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let (from, to) = (self.files.get(from)?, self.files.get(to)?);
+        // One call copies at most 0x7ffff000 bytes (MAX_RW_COUNT in include/linux/fs.h).
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let copied =
+            rustix::fs::copy_file_range(&*from.fd, Some(&mut from_offset), &*to.fd, Some(&mut to_offset), len)?;
+        Ok(copied as u64)
+    }
+
+    /// sync(2) of everything below: every branch's filesystem. The first failure is told, after all have
+    /// been asked.
+    pub fn syncfs(&self) -> Result<()> {
+        let mut result = Ok(());
+        for branch in self.branches.load().iter() {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let synced = crate::beneath::open(branch.root(), b"", flags).and_then(rustix::fs::syncfs);
+            result = result.and(synced.map_err(Error::Branch));
+        }
+        result
+    }
+}

@@ -1,0 +1,159 @@
+//! Names to nodes, and back to nothing: lookup, forget, getattr.
+
+use crate::branch::Branches;
+use crate::config::Func;
+use crate::node::{Identity, Node, join};
+use crate::relocate::UNDER_CONSTRUCTION;
+use crate::resolve::{Copies, Dirs, is_absent};
+use crate::stat::{self, Attr, S_IFDIR};
+use crate::{Error, HandleId, NodeId, Pool, Result};
+use rustix::fd::AsFd;
+use std::sync::Arc;
+
+/// A node that the kernel now holds a reference to, until it is forgotten.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub node: NodeId,
+    pub attr: Attr,
+}
+
+impl Pool {
+    /// The node under a name. The kernel holds one more reference to it afterwards.
+    ///
+    /// `.` and `..` are asked for by NFS export. Errors: `ENOENT` when no branch holds the name, `ESTALE`
+    /// when the directory's node is unknown, or what a branch that could not look answered.
+    pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry> {
+        match name {
+            b"." => return self.lookup_again(parent),
+            b".." => return self.lookup_again(self.nodes.parent(parent)?),
+            _ if name.starts_with(UNDER_CONSTRUCTION) => return Err(Error::Absent),
+            _ => {}
+        }
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let (path, dirs) = self.dirs(&branches, parent)?;
+        self.enter(&branches, parent, &path, &dirs, name)
+    }
+
+    fn lookup_again(&self, id: NodeId) -> Result<Entry> {
+        let attr = self.getattr(id, None)?;
+        self.nodes.hand_out_again(id)?;
+        Ok(Entry { node: id, attr })
+    }
+
+    /// The kernel gives back `count` references.
+    pub fn forget(&self, node: NodeId, count: u64) {
+        self.nodes.forget(node, count);
+    }
+
+    pub(crate) fn enter(
+        &self,
+        branches: &Branches,
+        parent: NodeId,
+        path: &[u8],
+        dirs: &Dirs<'_>,
+        name: &[u8],
+    ) -> Result<Entry> {
+        let copies = self.look(Func::Getattr, dirs, name);
+        match self.shown(Func::Getattr, branches, &copies) {
+            Ok(index) => self.entry(branches, parent, path, name, &copies, index),
+            Err(error) if is_absent(error) => {
+                self.nodes.name_removed(parent, name);
+                Err(Error::Absent)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The entry for what a policy shows under a name.
+    pub(crate) fn entry(
+        &self,
+        branches: &Branches,
+        parent: NodeId,
+        path: &[u8],
+        name: &[u8],
+        copies: &Copies,
+        index: usize,
+    ) -> Result<Entry> {
+        let attr = copies.list[index].ok_or(Error::Absent)?;
+        let branch = &branches.as_slice()[index];
+        let (node, attr) = if attr.is_dir() {
+            let full = join(path, name);
+            let ino = self.config.inode.inode_seeded(branch.seed, &full, attr.ino, true);
+            (self.nodes.hand_out_dir(parent, name, ino)?, copies.merge_dir(attr))
+        } else {
+            (self.nodes.hand_out_file(parent, name, attr.key())?, attr)
+        };
+        let attr = match self.config.inode.uses_path(false) && !attr.is_dir() {
+            true => self.show(&node, branch, &join(path, name), attr),
+            false => self.show(&node, branch, b"", attr),
+        };
+        Ok(Entry { node: node.id, attr })
+    }
+
+    /// Attributes of a node; of an open file if a handle is given.
+    pub fn getattr(&self, id: NodeId, handle: Option<HandleId>) -> Result<Attr> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        if let Some(handle) = handle.and_then(|h| self.files.get(h).ok()) {
+            let attr = stat::of(handle.fd.as_fd())?;
+            return Ok(self.show_file(&handle.node, &handle.open.branch, attr));
+        }
+        let (node, path) = self.nodes.locate(id)?;
+        self.attr_of(&branches, &node, path.as_deref())
+    }
+
+    pub(crate) fn attr_of(&self, branches: &Branches, node: &Arc<Node>, path: Option<&[u8]>) -> Result<Attr> {
+        if !node.is_dir() {
+            let primary = self.primary(branches, node)?;
+            return Ok(self.show_file(node, &primary.branch, primary.attr));
+        }
+        if let Some(path) = path {
+            let dirs = Dirs::open(branches, path);
+            let copies = dirs.own();
+            match self.shown(Func::Getattr, branches, &copies) {
+                Ok(index) => {
+                    let attr = copies.merge_dir(copies.list[index].ok_or(Error::Absent)?);
+                    return Ok(self.show(node, &branches.as_slice()[index], path, attr));
+                }
+                Err(_) if node.id == NodeId::ROOT => return Ok(rootless(node)),
+                Err(error) if !is_absent(error) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        let orphan = node.orphan.lock().clone().ok_or(Error::Stale)?;
+        Ok(self.show(node, &orphan.branch, b"", stat::of(orphan.fd.as_fd())?))
+    }
+
+    /// Attributes of a file as the pool shows them; looks its path up only where the number needs it.
+    pub(crate) fn show_file(&self, node: &Node, branch: &crate::branch::Branch, attr: Attr) -> Attr {
+        if self.config.inode.uses_path(false) {
+            let path = self.nodes.locate(node.id).ok().and_then(|(_, path)| path).unwrap_or_default();
+            return self.show(node, branch, &path, attr);
+        }
+        self.show(node, branch, b"", attr)
+    }
+
+    /// access(2), for pools on which the kernel does not check permissions itself: the daemon may do
+    /// everything, so all that can be wrong is that the node is gone.
+    pub fn access(&self, id: NodeId) -> Result<()> {
+        self.getattr(id, None).map(drop)
+    }
+
+    /// Target of a symlink.
+    pub fn readlink(&self, id: NodeId) -> Result<Vec<u8>> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let primary = self.primary(&branches, &self.nodes.get(id)?)?;
+        Ok(rustix::fs::readlinkat(primary.fd.as_fd(), c"", Vec::new())?.into_bytes())
+    }
+}
+
+/// The root when no branch can show one, so that the mountpoint can still be looked at and unmounted.
+fn rootless(node: &Node) -> Attr {
+    let ino = match node.identity {
+        Identity::Directory { ino } => ino,
+        Identity::File(_) => 0,
+    };
+    Attr { ino, mode: S_IFDIR | 0o755, nlink: 2, blksize: 512, ..Attr::default() }
+}

@@ -1,0 +1,13 @@
+//! The operations, one file per group. Each is a method of [`Pool`](crate::Pool).
+
+pub(crate) mod attr;
+mod dir;
+pub(crate) mod io;
+pub(crate) mod ioctl;
+mod link;
+pub(crate) mod lookup;
+pub(crate) mod open;
+pub(crate) mod readdir;
+pub(crate) mod rename;
+mod statfs;
+mod xattr;

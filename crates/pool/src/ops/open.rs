@@ -1,0 +1,308 @@
+//! Opening and closing files.
+
+use crate::beneath;
+use crate::branch::{Branch, Branches};
+use crate::config::{CacheFiles, Func};
+use crate::handle::{self, FileHandle, Fingerprint, OpenFile, Sharing, Travel};
+use crate::kernel::BackingFile;
+use crate::node::{Node, join};
+use crate::ops::attr;
+use crate::ops::lookup::Entry;
+use crate::policy::{self, Category};
+use crate::resolve::{Copies, Dirs, Primary, TargetFd};
+use crate::stat::{self, Attr};
+use crate::{Caller, Error, HandleId, NodeId, Pool, Result};
+use canopy_sys::creds;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Advice, Mode, OFlags};
+use rustix::io::Errno;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A handle that lives until it is released, and how its data travels.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    pub handle: HandleId,
+    pub travel: Travel,
+}
+
+impl Pool {
+    /// Opens a file. `flags` are those of open(2); `kill_suidgid` accompanies `O_TRUNC` by a caller who may
+    /// not keep set-id bits.
+    ///
+    /// While any handle of the node is open, every further one reaches the same file.
+    pub fn open(&self, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let node = self.nodes.get(id)?;
+        if node.is_dir() {
+            return Err(Error::IsDirectory);
+        }
+        self.open_node(caller, &branches, &node, flags, kill_suidgid)
+    }
+
+    fn open_node(
+        &self,
+        caller: &Caller,
+        branches: &Branches,
+        node: &Arc<Node>,
+        flags: u32,
+        kill_suidgid: bool,
+    ) -> Result<Opened> {
+        let branch_flags = self.branch_flags(flags);
+        let first = match node.opened() {
+            Some(_) => None,
+            None => Some(self.chosen_to_open(branches, node)?),
+        };
+        // Held until the backing file is known to all: the kernel allows one a node.
+        let mut slot = node.open.lock();
+        let (fd, open, sharing) = match (slot.upgrade(), first) {
+            (Some(open), _) => {
+                let fd = Arc::new(beneath::reopen(&*open.fd, branch_flags)?);
+                let backing = open.backing.as_ref().map(|file| file.id());
+                (fd, open, Sharing::Shared { backing })
+            }
+            (None, Some(primary)) => {
+                let fd = Arc::new(beneath::reopen(&primary.fd, branch_flags)?);
+                let backing = self.register(&primary.branch, &fd, branch_flags);
+                let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
+                let open = Arc::new(OpenFile::new(primary.branch, primary.fd.into_shared(), backing));
+                *slot = Arc::downgrade(&open);
+                (fd, open, sharing)
+            }
+            (None, None) => {
+                // The last handle was closed since we looked.
+                drop(slot);
+                return self.open_node(caller, branches, node, flags, kill_suidgid);
+            }
+        };
+        drop(slot);
+        if kill_suidgid && branch_flags.contains(OFlags::TRUNC) {
+            attr::kill_suidgid(fd.as_fd())?;
+        }
+        self.opened(caller, node, fd, branch_flags, open, sharing, true)
+    }
+
+    /// The copy that `func.open` chooses; the node's own file unless another policy asks for another copy.
+    fn chosen_to_open(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
+        let primary = self.primary(branches, node)?;
+        let (open, shown) = (self.config.policies.get(Func::Open), self.config.policies.get(Func::Getattr));
+        let same = open == shown && policy::first_only(open, Category::Search);
+        let names = self.nodes.names(node.id);
+        let (false, Some((dir, name))) = (same || branches.len() == 1, names.first()) else { return Ok(primary) };
+        let dirs = Dirs::open(branches, dir);
+        let copies: Copies = dirs.copies(name);
+        let Ok(index) = self.shown(Func::Open, branches, &copies) else { return Ok(primary) };
+        let Some(attr) = copies.list[index].filter(|a| a.is_regular() && a.key() != primary.attr.key()) else {
+            return Ok(primary);
+        };
+        let fd = beneath::pin(dirs.get(index).ok_or(Error::Absent)?, name)?;
+        Ok(Primary { branch: branches.as_slice()[index].clone(), fd: TargetFd::Pinned(fd), attr })
+    }
+
+    /// What the branch's file is opened with for a caller's flags.
+    fn branch_flags(&self, flags: u32) -> OFlags {
+        let mut flags = OFlags::from_bits_retain(flags as _)
+            & (OFlags::ACCMODE
+                | OFlags::APPEND
+                | OFlags::DIRECT
+                | OFlags::DSYNC
+                | OFlags::SYNC
+                | OFlags::NOATIME
+                | OFlags::NONBLOCK
+                | OFlags::TRUNC);
+        if self.config.writeback {
+            // The kernel reads around what it writes, and has placed appended data itself.
+            if flags & OFlags::ACCMODE == OFlags::WRONLY {
+                flags = (flags - OFlags::ACCMODE) | OFlags::RDWR;
+            }
+            flags -= OFlags::APPEND;
+        }
+        flags
+    }
+
+    fn register(&self, branch: &Branch, fd: &Arc<OwnedFd>, flags: OFlags) -> Option<Box<dyn BackingFile>> {
+        if self.no_passthrough.load(Ordering::Relaxed)
+            || !handle::wants_passthrough(self.config.passthrough, flags)
+            || self.config.nullrw
+            || self.stacked.read().contains(&branch.id)
+        {
+            return None;
+        }
+        match self.kernel.read().open_backing(fd.as_fd()) {
+            Ok(id) => Some(id),
+            Err(errno @ (Errno::PERM | Errno::NOTTY | Errno::OPNOTSUPP)) => {
+                if !self.no_passthrough.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("passthrough is off: the kernel refuses backing files ({errno})");
+                }
+                None
+            }
+            Err(Errno::LOOP) => {
+                let mut stacked = self.stacked.write();
+                if !stacked.contains(&branch.id) {
+                    stacked.push(branch.id);
+                    tracing::warn!(
+                        "passthrough is off for {}: it is itself a stacked filesystem \
+                         (passthrough.max-stack-depth=2 allows one level)",
+                        branch.path.display()
+                    );
+                }
+                None
+            }
+            Err(errno) => {
+                tracing::debug!("no passthrough for a file on {}: {errno}", branch.path.display());
+                None
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn opened(
+        &self,
+        caller: &Caller,
+        node: &Arc<Node>,
+        fd: Arc<OwnedFd>,
+        flags: OFlags,
+        open: Arc<OpenFile>,
+        sharing: Sharing,
+        known_before: bool,
+    ) -> Result<Opened> {
+        let unchanged = self.config.cache_files == CacheFiles::AutoFull
+            && open.backing.is_none()
+            && known_before
+            && stat::of(fd.as_fd()).is_ok_and(|attr| {
+                let now = Fingerprint::from(&attr);
+                node.seen.lock().replace(now) == Some(now)
+            });
+        let by_name = self.config.cache_files == CacheFiles::PerProcess && self.is_listed(caller);
+        let travel = handle::decide(&self.config, flags, sharing, by_name, unchanged);
+        let handle = self.files.insert(FileHandle { node: node.clone(), fd, flags, open });
+        Ok(Opened { handle, travel })
+    }
+
+    fn is_listed(&self, caller: &Caller) -> bool {
+        let comm = std::fs::read(format!("/proc/{}/comm", caller.pid)).unwrap_or_default();
+        let comm = comm.strip_suffix(b"\n").unwrap_or(&comm);
+        self.config.cache_process_names.iter().any(|name| name.as_bytes() == comm)
+    }
+
+    /// Creates a file and opens it. Without `O_EXCL` an existing one is opened.
+    pub fn create(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+        kill_suidgid: bool,
+    ) -> Result<(Entry, Opened)> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let (path, mut dirs) = self.dirs(&branches, parent)?;
+        let chosen = match self.room_for(Func::Create, &path, &dirs, name) {
+            Err(Error::Exists) if flags & OFlags::EXCL.bits() == 0 => {
+                let entry = self.enter(&branches, parent, &path, &dirs, name)?;
+                let node = self.nodes.get(entry.node)?;
+                let opened = match entry.attr.is_regular() {
+                    true => self.open_node(caller, &branches, &node, flags, kill_suidgid),
+                    false if node.is_dir() => Err(Error::IsDirectory),
+                    // Makes the kernel look the name up again, and do what the type asks for.
+                    false => Err(Error::Stale),
+                };
+                return match opened {
+                    Ok(opened) => Ok((Entry { attr: self.attr_of(&branches, &node, None)?, ..entry }, opened)),
+                    Err(error) => {
+                        self.forget(entry.node, 1);
+                        Err(error)
+                    }
+                };
+            }
+            other => other?,
+        };
+        let index = *chosen.first().ok_or(Error::Absent)?;
+        self.bring_dir(&branches, &mut dirs, index, &path)?;
+        let flags = self.branch_flags(flags) - OFlags::TRUNC;
+        let fd = {
+            let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
+            let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let dir = dirs.get(index).ok_or(Error::Absent)?;
+            rustix::fs::openat(dir, name, create, Mode::from_raw_mode(mode & 0o7777))?
+        };
+        let attr = stat::of(fd.as_fd())?;
+        let node = self.nodes.hand_out_file(parent, name, attr.key())?;
+        let full = || join(&path, name);
+        self.finish_create(caller, &branches.as_slice()[index], node, fd, flags, attr, full)
+    }
+
+    /// Creates a file without a name in a directory (`O_TMPFILE`); link(2) may give it one.
+    pub fn tmpfile(&self, caller: &Caller, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let (path, mut dirs) = self.dirs(&branches, parent)?;
+        dirs.first()?;
+        let chosen = self.placed(Func::Create, &dirs, &path)?;
+        let index = *chosen.first().ok_or(Error::Absent)?;
+        self.bring_dir(&branches, &mut dirs, index, &path)?;
+        let exclusive = OFlags::from_bits_retain(flags as _) & OFlags::EXCL;
+        let flags = self.branch_flags(flags) - OFlags::TRUNC;
+        let fd = {
+            let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
+            let create = flags | exclusive | OFlags::TMPFILE | OFlags::CLOEXEC;
+            let dir = dirs.get(index).ok_or(Error::Absent)?;
+            rustix::fs::openat(dir, c".", create, Mode::from_raw_mode(mode & 0o7777))?
+        };
+        let attr = stat::of(fd.as_fd())?;
+        let node = self.nodes.hand_out_nameless(attr.key());
+        self.finish_create(caller, &branches.as_slice()[index], node, fd, flags, attr, Default::default)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn finish_create(
+        &self,
+        caller: &Caller,
+        branch: &Arc<Branch>,
+        node: Arc<Node>,
+        fd: OwnedFd,
+        flags: OFlags,
+        attr: Attr,
+        path: impl FnOnce() -> crate::node::PoolPath,
+    ) -> Result<(Entry, Opened)> {
+        let fd = Arc::new(fd);
+        let (open, sharing) = {
+            let mut slot = node.open.lock();
+            let backing = self.register(branch, &fd, flags);
+            let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
+            let open = Arc::new(OpenFile::new(branch.clone(), fd.clone(), backing));
+            *slot = Arc::downgrade(&open);
+            (open, sharing)
+        };
+        let shown = match self.config.inode.uses_path(false) {
+            true => self.show(&node, branch, &path(), attr),
+            false => self.show(&node, branch, b"", attr),
+        };
+        let entry = Entry { node: node.id, attr: shown };
+        let opened = self.opened(caller, &node, fd, flags, open, sharing, false)?;
+        Ok((entry, opened))
+    }
+
+    /// close(2) by one of the descriptors of a handle: tells what writing has failed with, if the branch
+    /// says so only now (network filesystems).
+    pub fn flush(&self, handle: HandleId) -> Result<()> {
+        let handle = self.files.get(handle)?;
+        let copy = rustix::io::fcntl_dupfd_cloexec(&*handle.fd, 0)?;
+        Ok(canopy_sys::close::close(copy)?)
+    }
+
+    /// The last descriptor of a handle is gone.
+    pub fn release(&self, handle: HandleId) -> Result<()> {
+        let handle = self.files.remove(handle)?;
+        if self.config.drop_cache_on_close {
+            // Twice: pages that were dirty at the first go are clean at the second.
+            for _ in 0..2 {
+                let _ = rustix::fs::fadvise(&*handle.fd, 0, NonZeroU64::new(0), Advice::DontNeed);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,238 @@
+//! Rename, in all its kinds, over branches.
+//!
+//! The copies of the source are renamed each on its own branch. Then what the target was elsewhere is
+//! removed: never before, so that the target's name always leads to the one or the other. What fails
+//! half way is taken back.
+
+use crate::branch::Branches;
+use crate::config::Func;
+use crate::resolve::{Copies, Dirs};
+use crate::tree::Held;
+use crate::{Error, NodeId, Pool, Result};
+use rustix::fs::{AtFlags, RenameFlags};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+/// The flags of renameat2(2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RenameKind {
+    Replace,
+    /// `RENAME_NOREPLACE`
+    NoReplace,
+    /// `RENAME_EXCHANGE`
+    Exchange,
+}
+
+/// One name: the directory on every branch, and what each branch holds under the name.
+struct Side<'b, 'n> {
+    parent: NodeId,
+    name: &'n [u8],
+    path: crate::node::PoolPath,
+    dirs: Dirs<'b>,
+    copies: Copies,
+}
+
+impl Side<'_, '_> {
+    fn held_by(&self, index: usize) -> bool {
+        self.copies.list[index].is_some()
+    }
+
+    fn is_dir(&self, index: usize) -> bool {
+        self.copies.list[index].is_some_and(|attr| attr.is_dir())
+    }
+}
+
+/// What has been done on one branch, so that it can be taken back.
+enum Step {
+    Moved,
+    /// Old and new have changed places; for a plain rename the old target is still to be removed.
+    Swapped,
+    /// What lay under the new name came back under the old one (half an exchange).
+    MovedBack,
+}
+
+impl Pool {
+    pub fn rename(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        kind: RenameKind,
+    ) -> Result<()> {
+        let branches = self.branches.load();
+        // Whoever works below a directory must not lose it under his feet.
+        let moves_dir = {
+            let _held = self.tree.shared();
+            let is_dir = |parent, name: &[u8]| -> Result<bool> {
+                let (_, dirs) = self.dirs(&branches, parent)?;
+                Ok(dirs.copies(name).list.iter().flatten().any(|attr| attr.is_dir()))
+            };
+            is_dir(parent, name)? || (kind == RenameKind::Exchange && is_dir(new_parent, new_name)?)
+        };
+        let _held: Held<'_> = if moves_dir { self.tree.exclusive() } else { self.tree.shared() };
+        let side = |parent, name| -> Result<Side<'_, '_>> {
+            let (path, dirs) = self.dirs(&branches, parent)?;
+            dirs.first()?;
+            let copies = dirs.copies(name);
+            Ok(Side { parent, name, path, dirs, copies })
+        };
+        let (mut old, mut new) = (side(parent, name)?, side(new_parent, new_name)?);
+        match kind {
+            RenameKind::Exchange => self.exchange(&branches, &mut old, &mut new),
+            RenameKind::Replace | RenameKind::NoReplace => self.replace(&branches, &mut old, &mut new, kind),
+        }
+    }
+
+    fn replace<'b>(&self, branches: &'b Branches, old: &mut Side<'b, '_>, new: &mut Side<'b, '_>, kind: RenameKind) -> Result<()> {
+        let source = self.shown(Func::Getattr, branches, &old.copies)?;
+        let target = if new.copies.any() { Some(self.shown(Func::Getattr, branches, &new.copies)?) } else { None };
+        if kind == RenameKind::NoReplace {
+            new.copies.must_be_absent()?;
+        }
+        let chosen = self.acted(Func::Rename, branches, &old.copies)?;
+        self.all_removable(branches, &old.copies)?;
+        if let Some(target) = target {
+            let same = |a: &Copies, b: &Copies| {
+                matches!((a.list[source], b.list[target]), (Some(a), Some(b)) if !a.is_dir() && a.key() == b.key())
+            };
+            // Two names of one file: rename(2) does nothing.
+            if same(&old.copies, &new.copies) {
+                return Ok(());
+            }
+            match (old.is_dir(source), new.is_dir(target)) {
+                (true, false) => return Err(Error::NotDirectory),
+                (false, true) => return Err(Error::IsDirectory),
+                _ => {}
+            }
+            self.all_removable(branches, &new.copies)?;
+            self.all_empty(&new.dirs, &new.copies, new.name)?;
+        }
+        if self.preserves_paths() && chosen.iter().any(|&index| new.dirs.list[index].is_none()) {
+            return Err(Error::CrossBranch);
+        }
+        let victim = self.pin_victim(branches, new.parent, new.name, &new.dirs, &new.copies);
+        // One copy is renamed atomically by its branch; several must be revocable, so a target that is in
+        // the way changes places with the source until all are done.
+        let revocable = chosen.len() > 1 || new.copies.list.iter().flatten().count() > 1;
+        let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
+        for &index in &chosen {
+            let step = self
+                .bring_dir(branches, &mut new.dirs, index, &new.path)
+                .and_then(|()| step_forward(old, new, index, revocable, kind));
+            match step {
+                Ok(step) => done.push((index, step)),
+                Err(errno) => {
+                    take_back(old, new, &done);
+                    return Err(errno.into());
+                }
+            }
+        }
+        let mut removed_any = false;
+        for index in 0..new.copies.list.len() {
+            if !new.held_by(index) || chosen.contains(&index) {
+                continue;
+            }
+            let flags = if new.is_dir(index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            let dir = new.dirs.get(index).ok_or(Error::Absent)?;
+            match rustix::fs::unlinkat(dir, new.name, flags) {
+                Ok(()) | Err(Errno::NOENT) => removed_any = true,
+                Err(errno) if !removed_any => {
+                    take_back(old, new, &done);
+                    return Err(errno.into());
+                }
+                Err(errno) => tracing::error!("rename left an old copy of the target on a branch: {errno}"),
+            }
+        }
+        for (index, step) in &done {
+            if let (Step::Swapped, Some(dir)) = (step, old.dirs.get(*index)) {
+                let flags = if new.is_dir(*index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+                if let Err(errno) = rustix::fs::unlinkat(dir, old.name, flags) {
+                    tracing::error!("rename left the replaced target under the old name: {errno}");
+                }
+            }
+        }
+        let gone = victim.map(|victim| self.orphan(victim));
+        self.nodes.renamed((old.parent, old.name), (new.parent, new.name));
+        if let Some(node) = gone {
+            self.settle(&node);
+        }
+        Ok(())
+    }
+
+    fn exchange<'b>(&self, branches: &'b Branches, old: &mut Side<'b, '_>, new: &mut Side<'b, '_>) -> Result<()> {
+        for side in [&*old, &*new] {
+            if !side.copies.any() {
+                return Err(side.copies.missing());
+            }
+            self.all_removable(branches, &side.copies)?;
+        }
+        let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
+        for index in 0..branches.len() {
+            let step = match (old.held_by(index), new.held_by(index)) {
+                (false, false) => continue,
+                (true, true) => swap(old, new, index),
+                (true, false) => self
+                    .bring_dir(branches, &mut new.dirs, index, &new.path)
+                    .and_then(|()| shift(old, new, index, RenameFlags::NOREPLACE).map(|()| Step::Moved)),
+                (false, true) => self
+                    .bring_dir(branches, &mut old.dirs, index, &old.path)
+                    .and_then(|()| shift(new, old, index, RenameFlags::NOREPLACE).map(|()| Step::MovedBack)),
+            };
+            match step {
+                Ok(step) => done.push((index, step)),
+                Err(errno) => {
+                    take_back(old, new, &done);
+                    return Err(errno.into());
+                }
+            }
+        }
+        self.nodes.exchanged((old.parent, old.name), (new.parent, new.name));
+        Ok(())
+    }
+}
+
+fn step_forward(old: &Side, new: &Side, index: usize, revocable: bool, kind: RenameKind) -> Result<Step, Errno> {
+    if kind == RenameKind::NoReplace {
+        return shift(old, new, index, RenameFlags::NOREPLACE).map(|()| Step::Moved);
+    }
+    if revocable && new.held_by(index) {
+        match swap(old, new, index) {
+            // Not every filesystem can; then the branch replaces the target at once.
+            Err(Errno::INVAL) => {}
+            other => return other,
+        }
+    }
+    shift(old, new, index, RenameFlags::empty()).map(|()| Step::Moved)
+}
+
+fn swap(old: &Side, new: &Side, index: usize) -> Result<Step, Errno> {
+    shift(old, new, index, RenameFlags::EXCHANGE).map(|()| Step::Swapped)
+}
+
+fn shift(from: &Side, to: &Side, index: usize, flags: RenameFlags) -> Result<(), Errno> {
+    let (source, target) = (from.dirs.get(index).ok_or(Errno::NOENT)?, to.dirs.get(index).ok_or(Errno::NOENT)?);
+    if flags.is_empty() {
+        return rustix::fs::renameat(source, from.name, target, to.name);
+    }
+    match rustix::fs::renameat_with(source, from.name, target, to.name, flags) {
+        // A filesystem without the flag: the pool has looked that nothing is there.
+        Err(Errno::INVAL) if flags == RenameFlags::NOREPLACE => {
+            rustix::fs::renameat(source, from.name, target, to.name)
+        }
+        other => other,
+    }
+}
+
+fn take_back(old: &Side, new: &Side, done: &[(usize, Step)]) {
+    for (index, step) in done.iter().rev() {
+        let back = match step {
+            Step::Moved => shift(new, old, *index, RenameFlags::NOREPLACE),
+            Step::Swapped => swap(old, new, *index).map(drop),
+            Step::MovedBack => shift(old, new, *index, RenameFlags::NOREPLACE),
+        };
+        if let Err(errno) = back {
+            tracing::error!("a rename that failed on one branch could not be taken back on another: {errno}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Free space of the whole pool.
+
+use crate::aggregate::{self, BranchStat, Figures};
+use crate::beneath;
+use crate::config::StatfsMode;
+use crate::stat;
+use crate::{NodeId, Pool, Result};
+use rustix::fd::AsFd;
+use rustix::fs::{OFlags, StatVfsMountFlags};
+
+impl Pool {
+    /// The figures of statvfs(3), summed over the filesystems of the branches; a branch that cannot
+    /// answer is left out.
+    pub fn statfs(&self, id: NodeId) -> Result<Figures> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let path = match self.config.statfs {
+            StatfsMode::Base => None,
+            StatfsMode::Full => self.nodes.locate(id)?.1,
+        };
+        let mut stats: Vec<BranchStat> = Vec::with_capacity(branches.len());
+        for branch in branches.iter() {
+            let opened;
+            let fd = match &path {
+                None => branch.root(),
+                Some(path) => match beneath::open(branch.root(), path, OFlags::PATH | OFlags::NOFOLLOW) {
+                    Ok(fd) => {
+                        opened = fd;
+                        opened.as_fd()
+                    }
+                    Err(_) => continue,
+                },
+            };
+            let (Ok(attr), Ok(vfs)) = (stat::of(fd), rustix::fs::fstatvfs(fd)) else { continue };
+            stats.push(BranchStat {
+                dev: attr.dev,
+                mode: branch.mode,
+                readonly: vfs.f_flag.contains(StatVfsMountFlags::RDONLY),
+                figures: Figures {
+                    bsize: vfs.f_bsize,
+                    frsize: vfs.f_frsize,
+                    blocks: vfs.f_blocks,
+                    bfree: vfs.f_bfree,
+                    bavail: vfs.f_bavail,
+                    files: vfs.f_files,
+                    ffree: vfs.f_ffree,
+                    favail: vfs.f_favail,
+                    namemax: vfs.f_namemax,
+                },
+            });
+        }
+        Ok(aggregate::statfs(&stats, self.config.statfs_ignore))
+    }
+}

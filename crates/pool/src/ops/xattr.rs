@@ -1,0 +1,91 @@
+//! Extended attributes.
+
+use crate::beneath::ProcPath;
+use crate::branch::Branches;
+use crate::config::{Func, XattrMode};
+use crate::node::Node;
+use crate::resolve::{Dirs, TargetFd};
+use crate::stat::{S_ISGID, of};
+use crate::{Error, NodeId, Pool, Result, beneath};
+use rustix::fd::AsFd;
+use rustix::fs::{Mode, OFlags, XattrFlags};
+use std::sync::Arc;
+
+impl Pool {
+    /// Reads an attribute into `buffer`, or tells its size where the buffer is empty.
+    ///
+    /// Errors: `ENODATA`, `ERANGE`, `EOPNOTSUPP` from the branch.
+    pub fn getxattr(&self, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
+        self.xattr_allowed(name)?;
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let (fd, _) = self.readable(&branches, &self.nodes.get(id)?, Func::Getxattr)?;
+        Ok(rustix::fs::getxattr(ProcPath::of(&fd).as_bytes(), name, buffer)?)
+    }
+
+    /// The names, each with its terminating NUL, or their size where the buffer is empty.
+    pub fn listxattr(&self, id: NodeId, buffer: &mut [u8]) -> Result<usize> {
+        match self.config.xattr {
+            XattrMode::Passthrough => {}
+            XattrMode::NoAttr => return Ok(0),
+            XattrMode::NoSys => return Err(Error::Unsupported),
+        }
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let (fd, _) = self.readable(&branches, &self.nodes.get(id)?, Func::Listxattr)?;
+        Ok(rustix::fs::listxattr(ProcPath::of(&fd).as_bytes(), buffer)?)
+    }
+
+    /// Sets an attribute on every copy. `flags` are those of setxattr(2); `kill_sgid` comes with an access
+    /// ACL by somebody who may not keep setgid (`FUSE_SETXATTR_ACL_KILL_SGID`).
+    pub fn setxattr(&self, id: NodeId, name: &[u8], value: &[u8], flags: u32, kill_sgid: bool) -> Result<()> {
+        self.xattr_allowed(name)?;
+        let flags = XattrFlags::from_bits(flags).ok_or(Error::Invalid)?;
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        self.on_copies(&branches, &self.nodes.get(id)?, Func::Setxattr, None, None, |fd| {
+            let path = ProcPath::of(fd);
+            rustix::fs::setxattr(path.as_bytes(), name, value, flags)?;
+            if kill_sgid {
+                let mode = of(fd)?.mode & 0o7777;
+                rustix::fs::chmod(path.as_bytes(), Mode::from_raw_mode(mode & !S_ISGID))?;
+            }
+            Ok(())
+        })
+    }
+
+    pub fn removexattr(&self, id: NodeId, name: &[u8]) -> Result<()> {
+        self.xattr_allowed(name)?;
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        self.on_copies(&branches, &self.nodes.get(id)?, Func::Removexattr, None, None, |fd| {
+            rustix::fs::removexattr(ProcPath::of(fd).as_bytes(), name)
+        })
+    }
+
+    fn xattr_allowed(&self, name: &[u8]) -> Result<()> {
+        match self.config.xattr {
+            XattrMode::Passthrough if name == b"security.capability" && !self.config.security_capability => {
+                Err(Error::NoAttribute)
+            }
+            XattrMode::Passthrough => Ok(()),
+            XattrMode::NoAttr => Err(Error::NoAttribute),
+            XattrMode::NoSys => Err(Error::Unsupported),
+        }
+    }
+
+    /// The copy of a node that a search function reads.
+    pub(crate) fn readable(&self, branches: &Branches, node: &Arc<Node>, func: Func) -> Result<(TargetFd, usize)> {
+        if !node.is_dir() {
+            return self.primary(branches, node).map(|primary| (primary.fd, 0));
+        }
+        let (_, Some(path)) = self.nodes.locate(node.id)? else {
+            let orphan = node.orphan.lock().clone().ok_or(Error::Stale)?;
+            return Ok((TargetFd::Pinned(rustix::io::fcntl_dupfd_cloexec(orphan.fd.as_fd(), 0)?), 0));
+        };
+        let copies = Dirs::open(branches, &path).own();
+        let index = self.shown(func, branches, &copies)?;
+        let fd = beneath::open(branches.as_slice()[index].root(), &path, OFlags::PATH | OFlags::DIRECTORY)?;
+        Ok((TargetFd::Pinned(fd), index))
+    }
+}

@@ -1,0 +1,27 @@
+//! Which copies of something to change.
+
+use super::{BranchView, Choice, Dice, Mode, Policy, Refusal, choose};
+
+/// Branches on which to change an entry, given views of the entry itself.
+///
+/// A branch is admitted if, in this order: its mode is not RO (else EROFS); it holds the path (else ENOENT);
+/// its space is known (else ENOENT); and its filesystem is writable (else EROFS). As the mode comes first,
+/// one RO branch in the pool makes the refusal for a path that exists nowhere EROFS.
+pub fn action(policy: Policy, views: &[BranchView], dice: &mut impl Dice) -> Result<Choice, Refusal> {
+    choose(policy.pick(), views, admit, dice)
+}
+
+fn admit(view: &BranchView) -> Result<(), Refusal> {
+    match view.mode {
+        Mode::Rw | Mode::Nc => {}
+        Mode::Ro => return Err(Refusal::ReadOnly),
+    }
+    if !view.present {
+        return Err(Refusal::NotFound);
+    }
+    let space = view.space.ok_or(Refusal::NotFound)?;
+    if space.readonly {
+        return Err(Refusal::ReadOnly);
+    }
+    Ok(())
+}

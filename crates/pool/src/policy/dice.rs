@@ -1,0 +1,96 @@
+//! The randomness of the random policies, behind a trait so that tests can load it.
+
+use std::cell::Cell;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// A source of uniform numbers.
+pub trait Dice {
+    /// A number in `0..n`, each equally likely. `n` is not zero.
+    fn below(&mut self, n: u64) -> u64;
+}
+
+/// Dice from a generator of the calling thread: no lock and no sharing.
+///
+/// Good for spreading files; not for secrets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ThreadDice;
+
+thread_local! {
+    // RandomState draws its keys from the system's randomness.
+    static STATE: Cell<u64> = Cell::new(RandomState::new().build_hasher().finish());
+}
+
+impl Dice for ThreadDice {
+    fn below(&mut self, n: u64) -> u64 {
+        STATE.with(|state| {
+            bounded(n, || {
+                state.set(state.get().wrapping_add(GOLDEN));
+                mix(state.get())
+            })
+        })
+    }
+}
+
+/// SplitMix64: a counter in steps of the golden ratio, through a mixing function.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// Lemire's method: the high half of a 128-bit product, drawing again in the small region that would be
+/// favoured.
+fn bounded(n: u64, mut next: impl FnMut() -> u64) -> u64 {
+    debug_assert_ne!(n, 0, "a die needs a side");
+    if n == 0 {
+        return 0;
+    }
+    let mut product = u128::from(next()) * u128::from(n);
+    if (product as u64) < n {
+        let favoured = n.wrapping_neg() % n;
+        while (product as u64) < favoured {
+            product = u128::from(next()) * u128::from(n);
+        }
+    }
+    (product >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splitmix_is_the_published_generator() {
+        // First outputs for the seed 1234567, as in the reference program's test vectors.
+        let mut state = 1234567u64;
+        let mut next = || {
+            state = state.wrapping_add(GOLDEN);
+            mix(state)
+        };
+        assert_eq!(next(), 6457827717110365317);
+        assert_eq!(next(), 3203168211198807973);
+    }
+
+    #[test]
+    fn bounded_draws_again_in_the_favoured_region() {
+        // For n = 3 one value of the 2^64 is too many: the product's low half below 1.
+        let mut draws = [0, u64::MAX].into_iter();
+        assert_eq!(bounded(3, || draws.next().expect("two draws")), 2);
+        assert_eq!(draws.next(), None);
+        assert_eq!(bounded(1, || 12345), 0);
+        assert_eq!(bounded(u64::MAX, || u64::MAX), u64::MAX - 1);
+    }
+
+    #[test]
+    fn thread_dice_stay_in_range_and_are_even() {
+        let mut dice = ThreadDice;
+        let mut counts = [0u32; 10];
+        for _ in 0..100_000 {
+            counts[dice.below(10) as usize] += 1;
+        }
+        // 10 standard deviations of a binomial around 10,000 are 949.
+        assert!(counts.iter().all(|count| count.abs_diff(10_000) < 1000), "{counts:?}");
+    }
+}

@@ -1,0 +1,73 @@
+//! The pool itself: what all operations share.
+
+use crate::branch::{BranchId, Branches, LiveBranches};
+use crate::config::Config;
+use crate::handle::{FileHandle, Handles};
+use crate::kernel::{Kernel, NoKernel};
+use crate::node::Nodes;
+use crate::ops::readdir::DirHandle;
+use crate::space::SpaceCache;
+use crate::tree::TreeLock;
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Many directories as one tree. All operations take `&self` and may run side by side.
+///
+/// Lock order, outermost first: `tree`; a node's `open`; the node table; a node's `orphan` and `seen`;
+/// the handle shards; the space cache. A directory handle's listing is taken under `tree`, before the
+/// node table.
+pub struct Pool {
+    pub(crate) config: Config,
+    pub(crate) branches: LiveBranches,
+    pub(crate) space: SpaceCache,
+    pub(crate) nodes: Nodes,
+    pub(crate) files: Handles<FileHandle>,
+    pub(crate) listings: Handles<DirHandle>,
+    pub(crate) tree: TreeLock,
+    pub(crate) kernel: RwLock<Arc<dyn Kernel>>,
+    /// The kernel has refused passthrough for good.
+    pub(crate) no_passthrough: AtomicBool,
+    /// Branches whose files cannot be passed through, being themselves stacked filesystems.
+    pub(crate) stacked: RwLock<SmallVec<[BranchId; 2]>>,
+}
+
+impl Pool {
+    pub fn new(config: Config, branches: Branches) -> Self {
+        let root_ino = config.inode.inode(b"", b"", crate::NodeId::ROOT.0, true);
+        Pool {
+            space: SpaceCache::new(config.space_ttl.as_secs()),
+            config,
+            branches: LiveBranches::new(branches),
+            nodes: Nodes::new(root_ino),
+            files: Handles::default(),
+            listings: Handles::default(),
+            tree: TreeLock::default(),
+            kernel: RwLock::new(Arc::new(NoKernel)),
+            // Until a kernel is connected there is nothing to pass through.
+            no_passthrough: AtomicBool::new(true),
+            stacked: RwLock::default(),
+        }
+    }
+
+    /// Connects the pool to the kernel that it will serve. `passthrough` tells what INIT agreed on.
+    pub fn connect(&self, kernel: Arc<dyn Kernel>, passthrough: bool) {
+        *self.kernel.write() = kernel;
+        self.no_passthrough.store(!passthrough, Ordering::Relaxed);
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The branches as they are now.
+    pub fn branches(&self) -> Arc<Branches> {
+        self.branches.load()
+    }
+
+    /// How many nodes the kernel holds, and how many files and directories are open: for leak tests.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        (self.nodes.len(), self.files.len(), self.listings.len())
+    }
+}

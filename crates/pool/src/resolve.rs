@@ -1,0 +1,356 @@
+//! From names to branches: who holds a path, and which of them a policy chooses.
+
+use crate::beneath::{self, Dir};
+use crate::branch::{Branch, Branches, Mode};
+use crate::config::Func;
+use crate::node::{Node, PoolPath};
+use crate::policy::{self, BranchView, Category, Choice, Refusal, ThreadDice};
+use crate::stat::{self, Attr, FileKey};
+use crate::{Error, NodeId, Pool, Result};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Per branch, in branch order.
+pub(crate) type PerBranch<T> = SmallVec<[T; 4]>;
+
+/// One directory of the pool, opened on every branch that holds it.
+pub(crate) struct Dirs<'b> {
+    pub(crate) branches: &'b Branches,
+    pub(crate) list: PerBranch<Option<Dir<'b>>>,
+    /// The first answer that was neither "here" nor "not here": a sick branch.
+    error: Option<Errno>,
+}
+
+impl<'b> Dirs<'b> {
+    pub(crate) fn open(branches: &'b Branches, path: &[u8]) -> Self {
+        let mut error = None;
+        let list = branches
+            .iter()
+            .map(|branch| match beneath::dir(branch.root.as_fd(), path) {
+                Ok(dir) => Some(dir),
+                Err(errno) => {
+                    if !beneath::is_absent(errno) {
+                        error.get_or_insert(errno);
+                    }
+                    None
+                }
+            })
+            .collect();
+        Dirs { branches, list, error }
+    }
+
+    /// No branch holds the directory: why.
+    pub(crate) fn missing(&self) -> Error {
+        self.error.map_or(Error::Absent, Error::Branch)
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<BorrowedFd<'_>> {
+        self.list[index].as_ref().map(|d| d.as_fd())
+    }
+
+    pub(crate) fn first(&self) -> Result<usize> {
+        self.list.iter().position(Option::is_some).ok_or_else(|| self.missing())
+    }
+
+    /// The directory itself on each branch.
+    pub(crate) fn own(&self) -> Copies {
+        let mut copies = Copies { list: PerBranch::with_capacity(self.list.len()), error: self.error };
+        for dir in &self.list {
+            copies.push(dir.as_ref().map(|dir| stat::of(dir.as_fd())));
+        }
+        copies
+    }
+
+    /// What each branch holds under a name in this directory.
+    pub(crate) fn copies(&self, name: &[u8]) -> Copies {
+        let mut copies = Copies { list: PerBranch::with_capacity(self.list.len()), error: self.error };
+        for dir in &self.list {
+            copies.push(dir.as_ref().map(|dir| stat::at(dir, name)));
+        }
+        copies
+    }
+
+    /// As `copies`, but branches after the first that holds the name are not asked, unless what it holds
+    /// is a directory, for which all of them count.
+    pub(crate) fn first_copy(&self, name: &[u8]) -> Copies {
+        let mut copies = Copies { list: PerBranch::with_capacity(self.list.len()), error: self.error };
+        let mut found = false;
+        for dir in &self.list {
+            let answer = dir.as_ref().filter(|_| !found).map(|dir| stat::at(dir, name));
+            found = found || matches!(&answer, Some(Ok(attr)) if !attr.is_dir());
+            copies.push(answer);
+        }
+        copies
+    }
+}
+
+/// What each branch holds under one path.
+pub(crate) struct Copies {
+    pub(crate) list: PerBranch<Option<Attr>>,
+    error: Option<Errno>,
+}
+
+impl Copies {
+    /// One branch holds the name; nobody has asked the others.
+    pub(crate) fn only(branches: usize, index: usize, attr: Attr) -> Self {
+        let list = (0..branches).map(|i| (i == index).then_some(attr)).collect();
+        Copies { list, error: None }
+    }
+
+    fn push(&mut self, answer: Option<Result<Attr, Errno>>) {
+        self.list.push(match answer {
+            Some(Ok(attr)) => Some(attr),
+            Some(Err(errno)) => {
+                if !beneath::is_absent(errno) {
+                    self.error.get_or_insert(errno);
+                }
+                None
+            }
+            None => None,
+        });
+    }
+
+    pub(crate) fn any(&self) -> bool {
+        self.list.iter().any(Option::is_some)
+    }
+
+    /// Nobody holds it. A branch that could not answer is not taken for one that does not hold the name.
+    pub(crate) fn missing(&self) -> Error {
+        self.error.map_or(Error::Absent, Error::Branch)
+    }
+
+    /// Errors unless no branch holds the path, and all could say so.
+    pub(crate) fn must_be_absent(&self) -> Result<()> {
+        match self.error {
+            _ if self.any() => Err(Error::Exists),
+            Some(errno) => Err(Error::Branch(errno)),
+            None => Ok(()),
+        }
+    }
+
+    /// The attributes that stand for all copies of a directory. Entries come and go on one branch at a
+    /// time, so its times are the latest of all, and its link count is that of the merged directory:
+    /// 2 and the subdirectories. Where several branches hold subdirectories, some may be the same; then
+    /// it is 1, which every program takes for "not counted" (as on btrfs and overlayfs).
+    pub(crate) fn merge_dir(&self, base: Attr) -> Attr {
+        let mut merged = base;
+        let (mut holders, mut below, mut uncounted) = (0, 0, false);
+        for attr in self.list.iter().flatten().filter(|a| a.is_dir()) {
+            merged.atime = merged.atime.max(attr.atime);
+            merged.mtime = merged.mtime.max(attr.mtime);
+            merged.ctime = merged.ctime.max(attr.ctime);
+            uncounted |= attr.nlink < 2;
+            if attr.nlink > 2 {
+                holders += 1;
+                below += attr.nlink - 2;
+            }
+        }
+        merged.nlink = if uncounted || holders > 1 { 1 } else { 2 + below };
+        merged
+    }
+}
+
+/// Something to act on: one copy, on one branch.
+pub(crate) struct Target {
+    /// The branch; none for a file that no name leads to.
+    pub(crate) index: Option<usize>,
+    pub(crate) fd: TargetFd,
+}
+
+pub(crate) enum TargetFd {
+    Pinned(OwnedFd),
+    Shared(Arc<OwnedFd>),
+}
+
+impl TargetFd {
+    pub(crate) fn into_shared(self) -> Arc<OwnedFd> {
+        match self {
+            TargetFd::Pinned(fd) => Arc::new(fd),
+            TargetFd::Shared(fd) => fd,
+        }
+    }
+
+    pub(crate) fn share(&self) -> Result<TargetFd, Errno> {
+        Ok(match self {
+            TargetFd::Pinned(fd) => TargetFd::Pinned(rustix::io::fcntl_dupfd_cloexec(fd, 0)?),
+            TargetFd::Shared(fd) => TargetFd::Shared(fd.clone()),
+        })
+    }
+}
+
+impl AsFd for TargetFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            TargetFd::Pinned(fd) => fd.as_fd(),
+            TargetFd::Shared(fd) => fd.as_fd(),
+        }
+    }
+}
+
+/// The one copy that is the node's file.
+pub(crate) struct Primary {
+    pub(crate) branch: Arc<Branch>,
+    pub(crate) fd: TargetFd,
+    pub(crate) attr: Attr,
+}
+
+impl Pool {
+    fn view(&self, branch: &Branch, present: Option<&Attr>, space: bool) -> BranchView {
+        BranchView {
+            mode: branch.mode,
+            min_free: branch.min_free.unwrap_or(self.config.min_free),
+            present: present.is_some(),
+            mtime: present.map_or(0, |attr| attr.mtime.sec),
+            space: if space { self.space.get(branch.id, branch.root.as_fd()).ok() } else { None },
+        }
+    }
+
+    fn views(&self, branches: &Branches, copies: &Copies, space: bool) -> SmallVec<[BranchView; 4]> {
+        branches.iter().zip(&copies.list).map(|(b, copy)| self.view(b, copy.as_ref(), space)).collect()
+    }
+
+    /// The copy that a search policy shows.
+    pub(crate) fn shown(&self, func: Func, branches: &Branches, copies: &Copies) -> Result<usize> {
+        let policy = self.config.policies.get(func);
+        if !copies.any() {
+            return Err(copies.missing());
+        }
+        if policy::first_only(policy, Category::Search) {
+            return copies.list.iter().position(Option::is_some).ok_or(Error::Absent);
+        }
+        let needs = policy::needs(policy, Category::Search);
+        let choice = policy::search(policy, &self.views(branches, copies, needs.space), &mut ThreadDice)?;
+        choice.first().copied().ok_or(Error::Absent)
+    }
+
+    /// All copies of a name that could matter to a search function, as cheaply as its policy allows.
+    pub(crate) fn look(&self, func: Func, dirs: &Dirs<'_>, name: &[u8]) -> Copies {
+        match policy::first_only(self.config.policies.get(func), Category::Search) {
+            true => dirs.first_copy(name),
+            false => dirs.copies(name),
+        }
+    }
+
+    /// The copies that an action policy changes.
+    pub(crate) fn acted(&self, func: Func, branches: &Branches, copies: &Copies) -> Result<Choice> {
+        if !copies.any() && copies.error.is_some() {
+            return Err(copies.missing());
+        }
+        let policy = self.config.policies.get(func);
+        let needs = policy::needs(policy, Category::Action);
+        match policy::action(policy, &self.views(branches, copies, needs.space), &mut ThreadDice) {
+            // A branch that refuses every change ranks above one that does not hold the path
+            // (COMPATIBILITY 3.2), but where nobody holds it, that is the answer.
+            Err(_) if !copies.any() => Err(Error::Absent),
+            other => Ok(other?),
+        }
+    }
+
+    /// The branches on which a create policy puts something new into a directory.
+    pub(crate) fn placed(&self, func: Func, dirs: &Dirs<'_>, path: &[u8]) -> Result<Choice> {
+        let policy = self.config.policies.get(func);
+        let needs = policy::needs(policy, Category::Create);
+        let level = |at: &[u8]| -> Result<Vec<BranchView>> {
+            let opened;
+            let dirs = match at == path {
+                true => dirs,
+                false => {
+                    opened = Dirs::open(dirs.branches, at);
+                    &opened
+                }
+            };
+            let view = |(branch, dir): (&Arc<Branch>, &Option<Dir<'_>>)| {
+                let attr = dir.as_ref().filter(|_| needs.presence).and_then(|d| stat::of(d.as_fd()).ok());
+                self.view(branch, attr.as_ref(), needs.space)
+            };
+            Ok(dirs.branches.iter().zip(&dirs.list).map(view).collect())
+        };
+        Ok(policy::create_climbing(policy, path, level, &mut ThreadDice)??)
+    }
+
+    /// Errors when a copy lies where the pool may not remove it: what is taken away would come back.
+    pub(crate) fn all_removable(&self, branches: &Branches, copies: &Copies) -> Result<()> {
+        for (branch, copy) in branches.iter().zip(&copies.list) {
+            if copy.is_some() && (branch.mode == Mode::Ro || self.read_only(branch)) {
+                return Err(Error::ReadOnlyCopy);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_only(&self, branch: &Branch) -> bool {
+        self.space.get(branch.id, branch.root.as_fd()).is_ok_and(|space| space.readonly)
+    }
+
+    /// The file of a node that is not a directory, found by what is open, by a name that still leads to
+    /// it, or by what was pinned when the last name went. `Stale` makes the kernel look the name up again.
+    pub(crate) fn primary(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
+        if let Some(open) = node.opened() {
+            let attr = stat::of(open.fd.as_fd())?;
+            return Ok(Primary { branch: open.branch.clone(), fd: TargetFd::Shared(open.fd.clone()), attr });
+        }
+        let key = node.key().ok_or(Error::IsDirectory)?;
+        // A rename moves the file first and tells the table afterwards: who comes in between asks again.
+        let mut failed = None;
+        for attempt in 0..4 {
+            for (dir, name) in self.nodes.names(node.id) {
+                match find_file(branches, &dir, &name, key) {
+                    Ok(Some(found)) => return Ok(found),
+                    Ok(None) => {}
+                    Err(errno) => failed = Some(errno),
+                }
+            }
+            let orphan = node.orphan.lock().clone();
+            if let Some(orphan) = orphan {
+                let fd = rustix::io::fcntl_dupfd_cloexec(&orphan.fd, 0)?;
+                let attr = stat::of(fd.as_fd())?;
+                return Ok(Primary { branch: orphan.branch.clone(), fd: TargetFd::Pinned(fd), attr });
+            }
+            if attempt > 0 {
+                std::thread::yield_now();
+            }
+        }
+        Err(failed.map_or(Error::Stale, Error::Branch))
+    }
+
+    /// Attributes as the pool shows them.
+    pub(crate) fn show(&self, node: &Node, branch: &Branch, path: &[u8], mut attr: Attr) -> Attr {
+        attr.ino = match node.identity {
+            crate::node::Identity::Directory { ino } => ino,
+            crate::node::Identity::File(_) => self.config.inode.inode_seeded(branch.seed, path, attr.ino, false),
+        };
+        attr
+    }
+
+    /// The node of a directory, its path, and the directory on every branch.
+    pub(crate) fn dirs<'b>(&self, branches: &'b Branches, id: NodeId) -> Result<(PoolPath, Dirs<'b>)> {
+        let path = self.nodes.dir_path(id)?;
+        let dirs = Dirs::open(branches, &path);
+        Ok((path, dirs))
+    }
+}
+
+/// Looks on every branch for the one file under a name. A branch that cannot answer matters only if no
+/// other holds the file.
+fn find_file(branches: &Branches, dir: &[u8], name: &[u8], key: FileKey) -> Result<Option<Primary>, Errno> {
+    let mut failed = None;
+    for branch in branches.iter() {
+        let pinned = beneath::dir(branch.root.as_fd(), dir).and_then(|dir| beneath::pin(dir, name));
+        match pinned.and_then(|fd| Ok((stat::of(fd.as_fd())?, fd))) {
+            Ok((attr, fd)) if attr.key() == key => {
+                return Ok(Some(Primary { branch: branch.clone(), fd: TargetFd::Pinned(fd), attr }));
+            }
+            Ok(_) => {}
+            Err(errno) if beneath::is_absent(errno) => {}
+            Err(errno) => failed = Some(errno),
+        }
+    }
+    failed.map_or(Ok(None), Err)
+}
+
+/// True when nobody holds the name, for want of a better reason.
+pub(crate) fn is_absent(error: Error) -> bool {
+    matches!(error, Error::Absent | Error::Refused(Refusal::NotFound))
+}

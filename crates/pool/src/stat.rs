@@ -1,0 +1,114 @@
+//! What statx(2) tells of a file, and what the pool tells its callers.
+
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{AtFlags, Statx, StatxFlags};
+use rustix::io::Errno;
+
+/// Seconds and nanoseconds since the epoch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Time {
+    pub sec: i64,
+    pub nsec: u32,
+}
+
+/// A file on its branch filesystem, told apart from every other file that had its inode number
+/// before: a birth time takes the place of the inode generation and costs no system call of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FileKey {
+    pub dev: u64,
+    pub ino: u64,
+    pub birth: (i64, u32),
+}
+
+/// Attributes as statx(2) gives them; `ino` is the branch's until the pool replaces it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Attr {
+    pub ino: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Units of 512 bytes.
+    pub blocks: u64,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+    /// Birth time, where `mask` has `STATX_BTIME`.
+    pub btime: Time,
+    /// Type and permission bits.
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: (u32, u32),
+    /// The device that holds the file; not shown to callers.
+    pub dev: u64,
+    pub blksize: u32,
+    /// `STATX_ATTR_*` (immutable, append-only, ...), and which of them the branch knows.
+    pub attributes: u64,
+    pub attributes_mask: u64,
+    /// `STATX_*`: which fields are true.
+    pub mask: u32,
+}
+
+const S_IFMT: u32 = 0o170_000;
+pub(crate) const S_IFDIR: u32 = 0o040_000;
+pub(crate) const S_IFREG: u32 = 0o100_000;
+pub(crate) const S_IFLNK: u32 = 0o120_000;
+pub(crate) const S_ISUID: u32 = 0o4000;
+pub(crate) const S_ISGID: u32 = 0o2000;
+pub(crate) const S_IXGRP: u32 = 0o010;
+
+impl Attr {
+    pub fn is_dir(&self) -> bool {
+        self.mode & S_IFMT == S_IFDIR
+    }
+    pub fn is_regular(&self) -> bool {
+        self.mode & S_IFMT == S_IFREG
+    }
+    pub fn is_symlink(&self) -> bool {
+        self.mode & S_IFMT == S_IFLNK
+    }
+    /// The file type as getdents64(2) writes it.
+    pub fn dirent_type(&self) -> u8 {
+        ((self.mode & S_IFMT) >> 12) as u8
+    }
+    pub fn key(&self) -> FileKey {
+        FileKey { dev: self.dev, ino: self.ino, birth: (self.btime.sec, self.btime.nsec) }
+    }
+}
+
+impl From<Statx> for Attr {
+    fn from(x: Statx) -> Self {
+        let time = |t: rustix::fs::StatxTimestamp| Time { sec: t.tv_sec, nsec: t.tv_nsec };
+        Attr {
+            ino: x.stx_ino,
+            size: x.stx_size,
+            blocks: x.stx_blocks,
+            atime: time(x.stx_atime),
+            mtime: time(x.stx_mtime),
+            ctime: time(x.stx_ctime),
+            btime: if x.stx_mask & StatxFlags::BTIME.bits() != 0 { time(x.stx_btime) } else { Time::default() },
+            mode: u32::from(x.stx_mode),
+            nlink: x.stx_nlink,
+            uid: x.stx_uid,
+            gid: x.stx_gid,
+            rdev: (x.stx_rdev_major, x.stx_rdev_minor),
+            dev: rustix::fs::makedev(x.stx_dev_major, x.stx_dev_minor),
+            blksize: x.stx_blksize,
+            attributes: x.stx_attributes.bits(),
+            attributes_mask: x.stx_attributes_mask.bits(),
+            mask: x.stx_mask,
+        }
+    }
+}
+
+const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+/// The attributes of the file behind a descriptor (`O_PATH` will do).
+pub(crate) fn of(fd: BorrowedFd<'_>) -> Result<Attr, Errno> {
+    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, WANTED).map(Attr::from)
+}
+
+/// The attributes of one name in a directory; a symlink is not followed.
+pub(crate) fn at(dir: impl AsFd, name: &[u8]) -> Result<Attr, Errno> {
+    rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, WANTED).map(Attr::from)
+}

@@ -1,0 +1,52 @@
+//! The lock that holds directories in place while paths through them are in use.
+//!
+//! Every operation that turns nodes into branch paths holds it shared, from building the path to the
+//! last system call on it. Renaming a directory holds it exclusively: otherwise a file could be created
+//! in the directory that took the old name, or a missing parent be cloned under it. Files need no such
+//! care: whoever finds another file than its node's under a name asks again.
+//!
+//! Readers on different threads take different shards, so that they share no cache line. It is the
+//! outermost lock (docs/ARCHITECTURE.md, "Lock order").
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const SHARDS: usize = 16;
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard(RwLock<()>);
+
+#[derive(Default)]
+pub(crate) struct TreeLock {
+    shards: [Shard; SHARDS],
+}
+
+pub(crate) struct Exclusive<'a> {
+    _guards: [RwLockWriteGuard<'a, ()>; SHARDS],
+}
+
+/// Either way of holding the lock.
+pub(crate) enum Held<'a> {
+    Shared { _guard: RwLockReadGuard<'a, ()> },
+    Exclusive { _guard: Exclusive<'a> },
+}
+
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
+}
+
+impl TreeLock {
+    /// Directories stay where they are while the guard lives. Must not be taken twice by one thread.
+    pub(crate) fn shared(&self) -> Held<'_> {
+        Held::Shared { _guard: self.shards[MINE.get()].0.read() }
+    }
+
+    /// Nobody else uses a path while the guard lives.
+    pub(crate) fn exclusive(&self) -> Held<'_> {
+        // Always in the same order, so two renames cannot hold half each.
+        Held::Exclusive { _guard: Exclusive { _guards: std::array::from_fn(|i| self.shards[i].0.write()) } }
+    }
+}

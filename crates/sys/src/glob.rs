@@ -1,0 +1,148 @@
+//! Shell patterns by the C library: `glob(3)` with braces, and `fnmatch(3)`.
+//!
+//! The C library's matcher rather than a crate's, because branch lists in users' fstab files were written
+//! against it (braces, backslash quoting, sorted results).
+
+use std::ffi::{CStr, CString, OsStr};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+// GLOB_BRACE and GLOB_ONLYDIR are extensions of glibc; elsewhere patterns lose braces, and callers check for
+// directories anyway, as ONLYDIR is a hint.
+#[cfg(target_env = "gnu")]
+const FLAGS: libc::c_int = libc::GLOB_BRACE | libc::GLOB_ONLYDIR;
+#[cfg(not(target_env = "gnu"))]
+const FLAGS: libc::c_int = 0;
+
+/// Paths that match `pattern`: sorted within each brace alternative, empty if there is none. Mostly
+/// directories: the restriction is only a hint to the C library.
+///
+/// `~` is not expanded; a backslash quotes. Unreadable directories are passed over. Errors: EINVAL for a NUL
+/// byte in the pattern, ENOMEM, EIO if a directory cannot be read.
+pub fn directories(pattern: &OsStr) -> io::Result<Vec<PathBuf>> {
+    let pattern = CString::new(pattern.as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let mut found = Found(MaybeUninit::zeroed());
+    // SAFETY: the pattern is a NUL-terminated string and the result structure is writable; zeroed is a valid
+    // glob_t, and without GLOB_APPEND or GLOB_DOOFFS nothing in it is read. No callback is passed.
+    let code = unsafe { libc::glob(pattern.as_ptr(), FLAGS, None, found.0.as_mut_ptr()) };
+    match code {
+        0 => Ok(found.paths()),
+        libc::GLOB_NOMATCH => Ok(Vec::new()),
+        libc::GLOB_NOSPACE => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
+        _ => Err(io::Error::from_raw_os_error(libc::EIO)),
+    }
+}
+
+/// A result of glob(3), freed when dropped.
+struct Found(MaybeUninit<libc::glob_t>);
+
+impl Found {
+    /// The paths of a successful glob.
+    fn paths(&self) -> Vec<PathBuf> {
+        // SAFETY: the structure was zeroed at its making, which is a valid value of this plain C struct.
+        let found = unsafe { self.0.assume_init_ref() };
+        let count = found.gl_pathc;
+        let mut paths = Vec::with_capacity(count);
+        for index in 0..count {
+            // SAFETY: after success gl_pathv holds gl_pathc pointers to NUL-terminated strings, which live
+            // until globfree in drop; each is copied here.
+            let path = unsafe { CStr::from_ptr(*found.gl_pathv.add(index)) };
+            paths.push(PathBuf::from(OsStr::from_bytes(path.to_bytes())));
+        }
+        paths
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        // SAFETY: the structure is either zeroed (nothing to free) or was filled by glob, and is freed once.
+        unsafe { libc::globfree(self.0.as_mut_ptr()) }
+    }
+}
+
+/// Whether the whole of `text` matches `pattern` by fnmatch(3) without flags: `*` matches slashes and leading
+/// dots too. A pattern or text with a NUL byte matches nothing.
+pub fn matches(pattern: &OsStr, text: &OsStr) -> bool {
+    let (Ok(pattern), Ok(text)) = (CString::new(pattern.as_bytes()), CString::new(text.as_bytes())) else {
+        return false;
+    };
+    // SAFETY: both are NUL-terminated strings that outlive the call, and fnmatch keeps neither.
+    unsafe { libc::fnmatch(pattern.as_ptr(), text.as_ptr(), 0) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// A directory of this test's own, removed at the end.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir().join(format!("canopy-sys-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(&path).expect("make the scratch directory");
+            Scratch(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn names(root: &Path, pattern: &str) -> Vec<String> {
+        let found = directories(root.join(pattern).as_os_str()).expect("glob");
+        found.iter().map(|path| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn finds_sorted_directories_with_braces_and_quotes() {
+        let scratch = Scratch::new("glob");
+        for name in ["disk2", "disk1", "disk10", "ssd", "od*d", "oddd", ".hidden"] {
+            fs::create_dir(scratch.0.join(name)).expect("mkdir");
+        }
+        for (pattern, expected) in [
+            ("disk*", &["disk1", "disk10", "disk2"][..]),
+            ("disk?", &["disk1", "disk2"]),
+            ("{ssd,disk1}", &["ssd", "disk1"]),
+            ("{ssd,disk[2-9]}", &["ssd", "disk2"]),
+            ("od\\*d", &["od*d"]),
+            ("ssd", &["ssd"]),
+            ("none*", &[]),
+            ("absent", &[]),
+            ("*hidden", &[]),
+        ] {
+            assert_eq!(names(&scratch.0, pattern), expected, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_nul_byte_is_an_error() {
+        assert_eq!(directories(OsStr::new("a\0b")).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        assert!(!matches(OsStr::new("a\0*"), OsStr::new("a")));
+    }
+
+    #[test]
+    fn fnmatch_star_crosses_slashes() {
+        for (pattern, text, expected) in [
+            ("/tmp/*", "/tmp/a/b", true),
+            ("*", "/x", true),
+            ("/tmp/?", "/tmp/a", true),
+            ("/tmp/?", "/tmp/ab", false),
+            ("/tmp/[ab]", "/tmp/b", true),
+            ("/tmp/\\*", "/tmp/*", true),
+            ("/tmp/\\*", "/tmp/a", false),
+            ("", "/tmp", false),
+            ("", "", true),
+        ] {
+            assert_eq!(matches(OsStr::new(pattern), OsStr::new(text)), expected, "{pattern} {text}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The inode flags and attributes of chattr(1): `FS_IOC_GETFLAGS` and its kin (include/uapi/linux/fs.h).
+
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+pub const FS_IMMUTABLE_FL: u32 = 0x10;
+pub const FS_APPEND_FL: u32 = 0x20;
+
+/// An ioctl whose argument is a plain structure of a known size, so that forwarding it is safe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlagIoctl {
+    GetFlags,
+    SetFlags,
+    GetVersion,
+    SetVersion,
+    GetXattr,
+    SetXattr,
+}
+
+impl FlagIoctl {
+    /// Recognises a command; `None` for every other.
+    pub fn from_command(command: u32) -> Option<Self> {
+        // The 32-bit forms carry an int, the 64-bit ones are declared with a long but carry an int too.
+        Some(match command {
+            0x8008_6601 | 0x8004_6601 => FlagIoctl::GetFlags,
+            0x4008_6602 | 0x4004_6602 => FlagIoctl::SetFlags,
+            0x8008_7601 | 0x8004_7601 => FlagIoctl::GetVersion,
+            0x4008_7602 | 0x4004_7602 => FlagIoctl::SetVersion,
+            0x801c_581f => FlagIoctl::GetXattr,
+            0x401c_5820 => FlagIoctl::SetXattr,
+            _ => return None,
+        })
+    }
+
+    /// Bytes that the kernel reads or writes through the argument.
+    pub fn size(self) -> usize {
+        match self {
+            FlagIoctl::GetXattr | FlagIoctl::SetXattr => 28,
+            _ => 4,
+        }
+    }
+
+    pub fn writes(self) -> bool {
+        matches!(self, FlagIoctl::SetFlags | FlagIoctl::SetVersion | FlagIoctl::SetXattr)
+    }
+
+    fn command(self) -> u64 {
+        match self {
+            FlagIoctl::GetFlags => 0x8008_6601,
+            FlagIoctl::SetFlags => 0x4008_6602,
+            FlagIoctl::GetVersion => 0x8008_7601,
+            FlagIoctl::SetVersion => 0x4008_7602,
+            FlagIoctl::GetXattr => 0x801c_581f,
+            FlagIoctl::SetXattr => 0x401c_5820,
+        }
+    }
+}
+
+/// Runs the ioctl on a file or directory that is really open (`EBADF` on an `O_PATH` descriptor).
+/// `buffer` is read by the setting forms and filled by the getting ones.
+pub fn flag_ioctl(fd: BorrowedFd<'_>, ioctl: FlagIoctl, buffer: &mut [u8; 28]) -> Result<(), Errno> {
+    // A long's worth is copied by none of these (fs/ioctl.c uses put_user of an unsigned int), and the
+    // buffer holds the largest structure, `struct fsxattr`.
+    let mut aligned = [0u32; 8];
+    for (word, bytes) in aligned.iter_mut().zip(buffer.chunks_exact(4)) {
+        *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    }
+    // SAFETY: the argument points to 32 initialised, aligned bytes; the largest structure is 28 bytes.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), ioctl.command() as _, aligned.as_mut_ptr()) };
+    if result < 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    for (word, bytes) in aligned.iter().zip(buffer.chunks_exact_mut(4)) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! Running programs with a deadline and a useful message when they fail.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How a program ended, and all that it printed.
+#[derive(Debug)]
+pub struct Finished {
+    pub status: Option<ExitStatus>,
+    pub stdout: String,
+    pub stderr: String,
+    pub took: Duration,
+}
+
+impl Finished {
+    pub fn success(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+
+    /// The exit code; none when a signal or the deadline ended the program.
+    pub fn code(&self) -> Option<i32> {
+        self.status.and_then(|status| status.code())
+    }
+
+    pub fn timed_out(&self) -> bool {
+        self.status.is_none()
+    }
+
+    /// Everything printed, for a failure message.
+    pub fn describe(&self) -> String {
+        let mut text = match self.status {
+            Some(status) => format!("{status} after {:.1?}", self.took),
+            None => format!("killed at its deadline after {:.1?}", self.took),
+        };
+        for (name, output) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            if !output.trim().is_empty() {
+                let _ = write!(text, "\n--- {name}\n{}", output.trim_end());
+            }
+        }
+        text
+    }
+}
+
+/// Runs a command to its end, or kills it (it alone, by its own id) when the deadline passes.
+///
+/// Output goes through unnamed files, so that a grandchild which keeps the descriptors cannot block the caller.
+///
+/// # Panics
+/// When the program cannot be started.
+#[track_caller]
+pub fn run_within(command: &mut Command, deadline: Duration) -> Finished {
+    let mut stdout = tempfile::tempfile().expect("a temporary file for stdout");
+    let mut stderr = tempfile::tempfile().expect("a temporary file for stderr");
+    let started = Instant::now();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(stdout.try_clone().expect("dup"))
+        .stderr(stderr.try_clone().expect("dup"))
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+    let status = wait_within(&mut child, deadline);
+    if status.is_none() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    let took = started.elapsed();
+    Finished { status, stdout: read_back(&mut stdout), stderr: read_back(&mut stderr), took }
+}
+
+/// Waits for a child until the deadline; `None` when it still runs then.
+pub fn wait_within(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
+    let started = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if started.elapsed() < deadline => {}
+            Ok(None) | Err(_) => return None,
+        }
+        sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+/// Runs a program that must succeed within a minute, and returns what it wrote to stdout.
+///
+/// # Panics
+/// When it fails; the message carries all of its output.
+#[track_caller]
+pub fn run<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> String {
+    let mut command = Command::new(program);
+    command.args(args);
+    let finished = run_within(&mut command, Duration::from_secs(60));
+    assert!(finished.success(), "{command:?}: {}", finished.describe());
+    finished.stdout
+}
+
+/// Asks again until the answer is yes; false when the deadline passes first.
+pub fn wait_until(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if condition() {
+            return true;
+        }
+        if started.elapsed() >= deadline {
+            return false;
+        }
+        sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+fn read_back(file: &mut File) -> String {
+    let mut bytes = Vec::new();
+    let _ = file.rewind();
+    let _ = file.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn captures_output_and_code() {
+        let done = run_within(
+            Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]),
+            Duration::from_secs(10),
+        );
+        assert_eq!((done.code(), done.stdout.trim(), done.stderr.trim()), (Some(3), "out", "err"));
+        assert!(done.describe().contains("err"));
+    }
+
+    #[test]
+    fn a_deadline_ends_the_program() {
+        let done = run_within(Command::new("sleep").arg("30"), Duration::from_millis(50));
+        assert!(done.timed_out() && done.took < Duration::from_secs(10), "{}", done.describe());
+    }
+
+    #[test]
+    #[should_panic(expected = "exit status: 1")]
+    fn run_panics_on_failure() {
+        run("false", [""; 0]);
+    }
+}

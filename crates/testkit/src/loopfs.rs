@@ -1,0 +1,336 @@
+//! A filesystem of a test's own: a sparse image behind a loop device, or a tmpfs.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::panicking;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
+use tempfile::TempDir;
+
+use crate::cmd::{run_within, wait_until};
+use crate::procs;
+
+const MIB: u64 = 1 << 20;
+/// How long a busy filesystem may take to be let go before that counts as a leak.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The filesystems a branch can be made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Ext4,
+    Xfs,
+    Btrfs,
+    Tmpfs,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+            Self::Tmpfs => "tmpfs",
+        }
+    }
+
+    /// The smallest size that mkfs accepts.
+    fn least(self) -> u64 {
+        match self {
+            Self::Ext4 => MIB,
+            Self::Xfs => 300 * MIB,
+            Self::Btrfs => 128 * MIB,
+            Self::Tmpfs => 4096,
+        }
+    }
+
+    fn mkfs(self) -> &'static [&'static str] {
+        match self {
+            Self::Ext4 => {
+                &["mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1"]
+            }
+            Self::Xfs => &["mkfs.xfs", "-q", "-f"],
+            Self::Btrfs => &["mkfs.btrfs", "-q", "-f"],
+            Self::Tmpfs => &[],
+        }
+    }
+
+    fn mount_data(self, size: u64) -> String {
+        match self {
+            // Without it ext4 writes inode tables in the background, which disturbs timings.
+            Self::Ext4 => "noinit_itable".to_owned(),
+            Self::Tmpfs => format!("size={size},mode=0755"),
+            Self::Xfs | Self::Btrfs => String::new(),
+        }
+    }
+}
+
+/// A mounted filesystem that is unmounted, detached and deleted on drop.
+#[derive(Debug)]
+pub struct LoopFs {
+    kind: Kind,
+    /// None once everything is undone.
+    home: Option<TempDir>,
+    point: PathBuf,
+    device: Option<PathBuf>,
+    mounted: bool,
+}
+
+impl LoopFs {
+    pub fn ext4(size: u64) -> Self {
+        Self::new(Kind::Ext4, size)
+    }
+
+    /// At least 300 MB; the image is sparse.
+    pub fn xfs(size: u64) -> Self {
+        Self::new(Kind::Xfs, size)
+    }
+
+    /// At least 128 MiB; the image is sparse.
+    pub fn btrfs(size: u64) -> Self {
+        Self::new(Kind::Btrfs, size)
+    }
+
+    pub fn tmpfs(size: u64) -> Self {
+        Self::new(Kind::Tmpfs, size)
+    }
+
+    /// Makes and mounts a filesystem of `size` bytes.
+    ///
+    /// # Panics
+    /// When not root, and when any step fails.
+    #[track_caller]
+    pub fn new(kind: Kind, size: u64) -> Self {
+        Self::with(kind, size, &[], "")
+    }
+
+    /// Like [`LoopFs::new`], with more arguments for mkfs and more mount data (comma-separated).
+    #[track_caller]
+    pub fn with(kind: Kind, size: u64, mkfs_args: &[&str], mount_data: &str) -> Self {
+        crate::require_root();
+        assert!(size >= kind.least(), "{} needs at least {} bytes", kind.name(), kind.least());
+        let home = tempfile::Builder::new()
+            .prefix(&format!("canopy-{}-", kind.name()))
+            .permissions(Permissions::from_mode(0o755))
+            .tempdir()
+            .expect("a temporary directory");
+        let point = home.path().canonicalize().expect("a path").join("fs");
+        fs::create_dir(&point).expect("a mount point");
+        let mut own = Self { kind, home: Some(home), point, device: None, mounted: false };
+        if kind != Kind::Tmpfs {
+            let image = own.image().expect("an image path");
+            File::create(&image).and_then(|file| file.set_len(size)).expect("a sparse image");
+            let (program, args) = kind.mkfs().split_first().expect("a mkfs program");
+            let mut command = Command::new(program);
+            command.args(args).args(mkfs_args).arg(&image);
+            let done = run_within(&mut command, Duration::from_secs(60));
+            assert!(done.success(), "{command:?}: {}", done.describe());
+            own.device = Some(attach(&image));
+        }
+        let mut data = kind.mount_data(size);
+        if !mount_data.is_empty() {
+            data = if data.is_empty() { mount_data.to_owned() } else { format!("{data},{mount_data}") };
+        }
+        own.mount(&data);
+        own
+    }
+
+    fn mount(&mut self, data: &str) {
+        let source = self.device.clone().unwrap_or_else(|| PathBuf::from("tmpfs"));
+        let data = std::ffi::CString::new(data).expect("no zero byte");
+        mount(&source, &self.point, self.kind.name(), MountFlags::empty(), Some(data.as_c_str()))
+            .unwrap_or_else(|error| {
+                panic!("mounting {} at {}: {error}", source.display(), self.point.display())
+            });
+        self.mounted = true;
+        fs::set_permissions(&self.point, Permissions::from_mode(0o755)).expect("chmod of the root");
+    }
+
+    /// The mounted filesystem's root. On ext4 it holds `lost+found`.
+    pub fn path(&self) -> &Path {
+        &self.point
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub fn device(&self) -> Option<&Path> {
+        self.device.as_deref()
+    }
+
+    /// The image file; none on tmpfs.
+    pub fn image(&self) -> Option<PathBuf> {
+        (self.kind != Kind::Tmpfs).then(|| self.point.with_file_name("image"))
+    }
+
+    /// Remounts read-only or writable again, as a disk with errors does by itself.
+    ///
+    /// # Panics
+    /// When the kernel refuses, for instance because a file is open for writing.
+    #[track_caller]
+    pub fn set_read_only(&self, read_only: bool) {
+        let flags = if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
+        mount_remount(&self.point, flags, c"").expect("remount");
+    }
+
+    /// Unmounts now; for tests which take a branch away. The image stays until drop.
+    ///
+    /// # Panics
+    /// When the filesystem stays busy.
+    #[track_caller]
+    pub fn unmount(&mut self) {
+        if let Err(message) = self.try_unmount() {
+            panic!("{message}");
+        }
+    }
+
+    fn try_unmount(&mut self) -> Result<(), String> {
+        if !self.mounted {
+            return Ok(());
+        }
+        let mut outcome = Err(Errno::BUSY);
+        wait_until(PATIENCE, || {
+            outcome = unmount(&self.point, UnmountFlags::empty());
+            outcome != Err(Errno::BUSY)
+        });
+        self.mounted = false;
+        let Err(error) = outcome else { return Ok(()) };
+        let holders = procs::holders(&self.point).join("\n  ");
+        let _ = unmount(&self.point, UnmountFlags::DETACH);
+        Err(format!("cannot unmount {}: {error}\n  {holders}", self.point.display()))
+    }
+
+    fn undo(&mut self) -> Result<(), String> {
+        let unmounted = self.try_unmount();
+        let detached = match self.device.take() {
+            Some(device) => detach(&device),
+            None => Ok(()),
+        };
+        let Some(home) = self.home.take() else { return Ok(()) };
+        // Removing recursively through a mount that is still there would destroy what it shows.
+        let mut removed = Ok(());
+        if unmounted.is_ok() && procs::mount_at(&self.point).is_none() {
+            removed = home.close().map_err(|error| format!("cannot delete the image: {error}"));
+        } else {
+            let _ = home.keep();
+        }
+        unmounted.and(detached).and(removed)
+    }
+}
+
+impl Drop for LoopFs {
+    fn drop(&mut self) {
+        if let Err(message) = self.undo() {
+            if panicking() { eprintln!("{message}") } else { panic!("{message}") }
+        }
+    }
+}
+
+/// Attaches an image to a free loop device; others may take the same one in between, so it tries again.
+#[track_caller]
+fn attach(image: &Path) -> PathBuf {
+    let mut last = String::new();
+    for _ in 0..10 {
+        let mut command = Command::new("losetup");
+        command.args(["--find", "--show"]).arg(image);
+        let done = run_within(&mut command, Duration::from_secs(30));
+        if done.success() {
+            return PathBuf::from(done.stdout.trim());
+        }
+        last = done.describe();
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("no loop device for {}: {last}", image.display())
+}
+
+fn detach(device: &Path) -> Result<(), String> {
+    let done = run_within(Command::new("losetup").arg("--detach").arg(device), Duration::from_secs(30));
+    if !done.success() {
+        return Err(format!("cannot detach {}: {}", device.display(), done.describe()));
+    }
+    // Detaching is lazy while somebody (udev, blkid) still looks at the device.
+    let gone = wait_until(PATIENCE, || {
+        let deleted = |file: &Path| file.as_os_str().to_string_lossy().ends_with("(deleted)");
+        !procs::loop_devices().iter().any(|(known, file)| known == device && !deleted(file) && file.exists())
+    });
+    if gone { Ok(()) } else { Err(format!("{} stays attached", device.display())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn comes_and_goes(kind: Kind, size: u64) {
+        let own = LoopFs::new(kind, size);
+        let (point, device, image) = (own.path().to_owned(), own.device().map(Path::to_owned), own.image());
+        assert_eq!(procs::mount_at(&point).expect("a mount").kind, kind.name());
+        fs::write(point.join("file"), b"contents").expect("a write");
+        if let Some(image) = &image {
+            use std::os::unix::fs::MetadataExt;
+            let allocated = fs::metadata(image).expect("an image").blocks() * 512;
+            assert!(allocated < size, "the image is not sparse: {allocated} bytes");
+        }
+        drop(own);
+        assert!(!point.exists() && procs::mount_at(&point).is_none());
+        assert!(image.is_none_or(|image| !image.exists()));
+        if let Some(device) = device {
+            let name = |(known, file): &(PathBuf, PathBuf)| *known == device && file.starts_with(&point);
+            assert!(!procs::loop_devices().iter().any(name));
+        }
+    }
+
+    #[test]
+    fn ext4() {
+        comes_and_goes(Kind::Ext4, 64 * MIB);
+    }
+
+    #[test]
+    fn xfs() {
+        comes_and_goes(Kind::Xfs, 320 * MIB);
+    }
+
+    #[test]
+    fn btrfs() {
+        comes_and_goes(Kind::Btrfs, 256 * MIB);
+    }
+
+    #[test]
+    fn tmpfs() {
+        comes_and_goes(Kind::Tmpfs, 8 * MIB);
+    }
+
+    #[test]
+    fn size_is_a_limit() {
+        let own = LoopFs::tmpfs(MIB);
+        let error = fs::write(own.path().join("big"), vec![0; 2 << 20]).expect_err("too big");
+        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    }
+
+    #[test]
+    fn read_only_and_back() {
+        let own = LoopFs::ext4(32 * MIB);
+        own.set_read_only(true);
+        let error = fs::write(own.path().join("file"), b"").expect_err("read-only");
+        assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        own.set_read_only(false);
+        fs::write(own.path().join("file"), b"").expect("writable again");
+    }
+
+    #[test]
+    fn a_held_file_is_reported_and_still_cleaned_up() {
+        let own = LoopFs::tmpfs(MIB);
+        let point = own.path().to_owned();
+        let held = File::create(point.join("held")).expect("a file");
+        let outcome = std::panic::catch_unwind(move || drop(own));
+        let message = outcome.expect_err("the drop must complain");
+        let message = message.downcast_ref::<String>().expect("a message");
+        assert!(message.contains("holds") && message.contains("held"), "{message}");
+        assert!(procs::mount_at(&point).is_none());
+        drop(held);
+        fs::remove_dir(&point).and_then(|()| fs::remove_dir(point.parent().expect("home"))).expect("clean");
+    }
+}

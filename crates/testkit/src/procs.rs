@@ -1,0 +1,168 @@
+//! Reading `/proc`: mounts, processes and their descriptors.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// One line of `/proc/self/mountinfo`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mount {
+    pub id: u64,
+    /// Device number of the filesystem; its minor names a FUSE connection under `/sys/fs/fuse/connections`.
+    pub major: u32,
+    pub minor: u32,
+    pub point: PathBuf,
+    pub kind: String,
+    pub source: String,
+    pub options: String,
+}
+
+/// Every mount this process sees, oldest first.
+pub fn mounts() -> Vec<Mount> {
+    let table = fs::read("/proc/self/mountinfo").expect("/proc/self/mountinfo");
+    table.split(|&byte| byte == b'\n').filter_map(parse_mount).collect()
+}
+
+/// The topmost mount exactly at `point`.
+pub fn mount_at(point: &Path) -> Option<Mount> {
+    mounts().into_iter().rev().find(|mount| mount.point == point)
+}
+
+fn parse_mount(line: &[u8]) -> Option<Mount> {
+    let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+    let text = |index: usize| fields.get(index).map(|field| String::from_utf8_lossy(field).into_owned());
+    let dash = fields.iter().position(|field| *field == b"-")?;
+    let (major, minor) = text(2)?.split_once(':').map(|(a, b)| (a.parse().ok(), b.parse().ok()))?;
+    Some(Mount {
+        id: text(0)?.parse().ok()?,
+        major: major?,
+        minor: minor?,
+        point: PathBuf::from(unescape(fields.get(4)?)),
+        options: text(5)?,
+        kind: text(dash + 1)?,
+        source: text(dash + 2)?,
+    })
+}
+
+/// Undoes the kernel's `\ooo` for space, tab, newline and backslash.
+fn unescape(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let code = (first == b'\\')
+            .then(|| tail.get(..3))
+            .flatten()
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        if let Some(code) = code {
+            bytes.push(code);
+            rest = &tail[3..];
+        } else {
+            bytes.push(first);
+            rest = tail;
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+/// A living process, as far as tests care.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Process {
+    pub pid: i32,
+    pub name: String,
+    pub args: Vec<OsString>,
+}
+
+/// All processes, zombies left out.
+pub fn processes() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(process)
+        .collect()
+}
+
+/// One process; none when it is gone or a zombie.
+pub fn process(pid: i32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (head, tail) = stat.rsplit_once(')')?;
+    let name = head.split_once('(')?.1.to_owned();
+    if matches!(tail.trim_start().bytes().next(), Some(b'Z' | b'X')) {
+        return None;
+    }
+    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let args = line.split(|&byte| byte == 0).map(|arg| OsStr::from_bytes(arg).to_owned()).collect();
+    Some(Process { pid, name, args })
+}
+
+/// What each descriptor of a process refers to.
+pub fn descriptors(pid: i32) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
+}
+
+/// Processes which keep something under `dir` busy, each with what it holds.
+pub fn holders(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for process in processes() {
+        let pid = process.pid;
+        let mut held = descriptors(pid);
+        held.extend(
+            ["cwd", "root"].iter().filter_map(|name| fs::read_link(format!("/proc/{pid}/{name}")).ok()),
+        );
+        held.retain(|path| path.starts_with(dir));
+        if let Some(first) = held.first() {
+            found.push(format!(
+                "{} ({pid}) holds {} and {} more",
+                process.name,
+                first.display(),
+                held.len() - 1
+            ));
+        }
+    }
+    found
+}
+
+/// Attached loop devices and the files behind them.
+pub fn loop_devices() -> Vec<(PathBuf, PathBuf)> {
+    let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
+    let mut found: Vec<_> = entries
+        .flatten()
+        .filter(|entry| entry.file_name().as_bytes().starts_with(b"loop"))
+        .filter_map(|entry| {
+            let mut backing = fs::read(entry.path().join("loop/backing_file")).ok()?;
+            backing.truncate(backing.trim_ascii_end().len());
+            Some((Path::new("/dev").join(entry.file_name()), PathBuf::from(OsString::from_vec(backing))))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_an_escaped_mount_point() {
+        let line =
+            br"36 35 98:17 /mnt1 /mnt\040two\134x rw,noatime master:1 - ext3 /dev/root rw,errors=continue";
+        let mount = parse_mount(line).expect("a mount");
+        assert_eq!((mount.id, mount.major, mount.minor), (36, 98, 17));
+        assert_eq!(mount.point, Path::new("/mnt two\\x"));
+        assert_eq!((mount.kind.as_str(), mount.source.as_str()), ("ext3", "/dev/root"));
+        assert_eq!(parse_mount(b""), None);
+    }
+
+    #[test]
+    fn sees_this_machine() {
+        assert!(mount_at(Path::new("/proc")).is_some_and(|mount| mount.kind == "proc"));
+        let own = i32::try_from(std::process::id()).expect("a pid");
+        assert!(processes().iter().any(|process| process.pid == own));
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        assert!(descriptors(own).contains(&file.path().canonicalize().expect("a path")));
+        assert!(holders(file.path()).iter().any(|line| line.contains(&own.to_string())));
+    }
+}

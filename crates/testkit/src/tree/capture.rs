@@ -1,0 +1,226 @@
+//! Taking a snapshot. Every step is relative to a directory descriptor, so depth and path length do not matter.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CStr, CString, OsStr};
+use std::fs::File;
+use std::hash::Hasher;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat, fstat, lgetxattr, llistxattr, open, openat,
+    readlinkat, seek, statat,
+};
+use rustix::io::Errno;
+
+use super::{Entry, Fields, Kind, Tree};
+
+const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+impl Tree {
+    /// All that can be seen below `root`.
+    ///
+    /// # Panics
+    /// When anything in the tree cannot be read.
+    #[track_caller]
+    pub fn capture(root: impl AsRef<Path>) -> Self {
+        Self::capture_with(root, Fields::default())
+    }
+
+    /// # Panics
+    /// When anything in the tree cannot be read.
+    #[track_caller]
+    pub fn capture_with(root: impl AsRef<Path>, fields: Fields) -> Self {
+        let root = root.as_ref();
+        Self::try_capture(root, fields).unwrap_or_else(|error| panic!("reading {}: {error}", root.display()))
+    }
+
+    pub fn try_capture(root: &Path, fields: Fields) -> io::Result<Self> {
+        let mut walk = Walk { fields, tree: Self::default(), links: HashMap::new() };
+        let dir = open(root, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        if fields.root {
+            let stat = fstat(&dir)?;
+            let entry = walk.entry(dir.as_fd(), c".", &stat)?;
+            walk.tree.entries.insert(Vec::new(), entry);
+        }
+        walk.dir(&dir, &mut Vec::new())?;
+        Ok(walk.finish())
+    }
+}
+
+struct Walk {
+    fields: Fields,
+    tree: Tree,
+    /// Names of each file with more than one link.
+    links: HashMap<(u64, u64), Vec<Vec<u8>>>,
+}
+
+impl Walk {
+    fn dir(&mut self, dir: &OwnedFd, path: &mut Vec<u8>) -> io::Result<()> {
+        let mut names: Vec<CString> = Vec::new();
+        for item in Dir::read_from(dir)? {
+            let name = item?.file_name().to_owned();
+            if !matches!(name.as_bytes(), b"." | b"..") {
+                names.push(name);
+            }
+        }
+        let length = path.len();
+        for name in names {
+            if length > 0 {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name.as_bytes());
+            self.name(dir, &name, path)
+                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.escape_ascii())))?;
+            path.truncate(length);
+        }
+        Ok(())
+    }
+
+    fn name(&mut self, dir: &OwnedFd, name: &CStr, path: &mut Vec<u8>) -> io::Result<()> {
+        let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let entry = self.entry(dir.as_fd(), name, &stat)?;
+        let kind = entry.kind;
+        if self.fields.links && kind != Kind::Dir && stat.st_nlink > 1 {
+            self.links.entry((stat.st_dev, stat.st_ino)).or_default().push(path.clone());
+        }
+        if self.tree.entries.insert(path.clone(), entry).is_some() {
+            return Err(io::Error::other("listed twice"));
+        }
+        if kind == Kind::Dir {
+            self.dir(&openat(dir, name, DIR, Mode::empty())?, path)?;
+        }
+        Ok(())
+    }
+
+    fn entry(&self, dir: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> io::Result<Entry> {
+        let fields = self.fields;
+        let kind = kind(stat)?;
+        let wants_time = if kind == Kind::Dir { fields.dir_mtime } else { fields.mtime };
+        let mut entry = Entry {
+            kind,
+            mode: stat.st_mode & 0o7777,
+            uid: if fields.owner { stat.st_uid } else { 0 },
+            gid: if fields.owner { stat.st_gid } else { 0 },
+            size: if matches!(kind, Kind::File | Kind::Symlink) { stat.st_size.unsigned_abs() } else { 0 },
+            hash: None,
+            target: None,
+            rdev: if matches!(kind, Kind::CharDevice | Kind::BlockDevice) { stat.st_rdev } else { 0 },
+            xattrs: BTreeMap::new(),
+            mtime: wants_time.then(|| (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(u32::MAX))),
+            nlink: if fields.links && kind != Kind::Dir { stat.st_nlink } else { 0 },
+            group: None,
+            data: None,
+        };
+        if fields.xattrs {
+            entry.xattrs = xattrs(dir, name)?;
+        }
+        if kind == Kind::Symlink {
+            entry.target = Some(readlinkat(dir, name, Vec::new())?.into_bytes());
+        }
+        if kind == Kind::File && (fields.content || fields.sparse) {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mut file = File::from(openat(dir, name, flags, Mode::empty())?);
+            if fields.content {
+                entry.hash = Some(hash(&mut file)?);
+            }
+            if fields.sparse {
+                entry.data = Some(data_map(&file)?);
+            }
+        }
+        Ok(entry)
+    }
+
+    fn finish(mut self) -> Tree {
+        for names in self.links.values_mut() {
+            names.sort();
+            if names.len() > 1 {
+                for name in names.iter() {
+                    if let Some(entry) = self.tree.entries.get_mut(name) {
+                        entry.group = Some(names[0].clone());
+                    }
+                }
+            }
+        }
+        self.tree
+    }
+}
+
+fn kind(stat: &Stat) -> io::Result<Kind> {
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Dir,
+        FileType::Symlink => Kind::Symlink,
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        FileType::CharacterDevice => Kind::CharDevice,
+        FileType::BlockDevice => Kind::BlockDevice,
+        FileType::Unknown => return Err(io::Error::other(format!("file type {:o}", stat.st_mode))),
+    })
+}
+
+fn hash(file: &mut File) -> io::Result<u64> {
+    // Keyless SipHash: the same in every process, and no enemy chooses the content.
+    #[allow(deprecated)]
+    let mut hasher = std::hash::SipHasher::new();
+    let mut buffer = vec![0; 128 << 10];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hasher.finish()),
+            count => hasher.write(&buffer[..count]),
+        }
+    }
+}
+
+/// The runs of data in a file, by `SEEK_DATA` and `SEEK_HOLE`.
+pub(super) fn data_map(file: &File) -> io::Result<Vec<(u64, u64)>> {
+    let mut runs = Vec::new();
+    let mut at = 0;
+    loop {
+        let start = match seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => return Ok(runs),
+            Err(error) => return Err(error.into()),
+        };
+        let end = seek(file, SeekFrom::Hole(start))?;
+        runs.push((start, end));
+        at = end;
+    }
+}
+
+/// All extended attributes; ACLs are among them. A filesystem without attributes has none.
+fn xattrs(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    // There is no lgetxattrat before Linux 6.13; the last component of this path is not followed.
+    let mut path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+    path.push(OsStr::from_bytes(name.to_bytes()));
+    let list = match grown(|buffer| llistxattr(&path, buffer)) {
+        Ok(list) => list,
+        Err(Errno::OPNOTSUPP) => return Ok(BTreeMap::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut found = BTreeMap::new();
+    // XFS shows ACLs a second time, in its own form.
+    let shown = |name: &&[u8]| !name.is_empty() && !name.starts_with(b"trusted.SGI_ACL_");
+    for attribute in list.split(|&byte| byte == 0).filter(shown) {
+        let value = grown(|buffer| lgetxattr(&path, OsStr::from_bytes(attribute), buffer))?;
+        found.insert(attribute.to_vec(), value);
+    }
+    Ok(found)
+}
+
+/// Calls with a buffer that fits the kernel's largest list or value.
+fn grown(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    let mut buffer = vec![0; 1024];
+    loop {
+        match call(&mut buffer) {
+            Ok(length) => {
+                buffer.truncate(length);
+                return Ok(buffer);
+            }
+            Err(Errno::RANGE) if buffer.len() < 64 << 10 => buffer = vec![0; 64 << 10],
+            Err(error) => return Err(error),
+        }
+    }
+}
