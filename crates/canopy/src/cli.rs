@@ -159,10 +159,17 @@ mod tests {
 
     #[test]
     fn mistakes_are_one_line() {
-        for words in ["canopy frob", "canopy mount --frob /a /m", "canopy umount", "canopy umount /a /b", "canopy mount -o"]
-        {
+        for words in [
+            "canopy frob",
+            "canopy mount --frob /a /m",
+            "canopy umount",
+            "canopy umount /a /b",
+            "canopy mount -o",
+        ] {
             match parse_words(words) {
-                Err(Said::Mistake(line)) => assert!(!line.contains('\n') && line.len() > 20, "{words}: {line}"),
+                Err(Said::Mistake(line)) => {
+                    assert!(!line.contains('\n') && line.len() > 20, "{words}: {line}")
+                }
                 other => panic!("{words}: {other:?}"),
             }
         }

@@ -90,7 +90,8 @@ impl Error {
 pub fn one_line(text: &str) -> String {
     text.chars()
         .flat_map(|c| {
-            let (plain, escaped) = if c.is_control() { (None, Some(c.escape_default())) } else { (Some(c), None) };
+            let (plain, escaped) =
+                if c.is_control() { (None, Some(c.escape_default())) } else { (Some(c), None) };
             plain.into_iter().chain(escaped.into_iter().flatten())
         })
         .collect()

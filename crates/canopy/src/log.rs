@@ -37,7 +37,8 @@ fn to_system(registry: tracing_subscriber::layer::Layered<EnvFilter, Registry>) 
         && let Some(syslog) = Syslog::new(c"canopy", Options::LOG_PID, Facility::Daemon)
     {
         // Time and level are syslog's own business.
-        let layer = fmt::layer().compact().without_time().with_level(false).with_target(false).with_ansi(false);
+        let layer =
+            fmt::layer().compact().without_time().with_level(false).with_target(false).with_ansi(false);
         registry.with(layer.with_writer(syslog)).init();
     }
 }
@@ -47,8 +48,10 @@ fn filter() -> Result<EnvFilter, Error> {
         if let Ok(text) = std::env::var(variable)
             && !text.is_empty()
         {
-            return EnvFilter::try_new(&text)
-                .map_err(|error| Error::Environment { variable, why: format!("'{text}' is not a log filter ({error})") });
+            return EnvFilter::try_new(&text).map_err(|error| Error::Environment {
+                variable,
+                why: format!("'{text}' is not a log filter ({error})"),
+            });
         }
     }
     Ok(EnvFilter::new("info"))

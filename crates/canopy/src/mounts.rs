@@ -157,7 +157,10 @@ mod tests {
         let mounts = parse(lines);
         assert_eq!(mounts.len(), 2);
         assert_eq!(mounts[0].mountpoint, Path::new("/mnt2"));
-        assert_eq!((mounts[0].root.as_path(), mounts[0].peers, mounts[0].master), (Path::new("/mnt1"), None, Some(1)));
+        assert_eq!(
+            (mounts[0].root.as_path(), mounts[0].peers, mounts[0].master),
+            (Path::new("/mnt1"), None, Some(1))
+        );
         assert_eq!(mounts[0].inside(Path::new("/mnt2/x")), Path::new("/mnt1/x"));
         assert_eq!(mounts[0].fstype, "ext3");
         assert!(!mounts[0].is_fuse());

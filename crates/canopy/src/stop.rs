@@ -73,7 +73,9 @@ fn end(target: &Target) {
     let there = mounts::at(path).ok().flatten();
     if target.device.is_some() && there.as_ref().map(|mounted| mounted.device) != target.device {
         match there {
-            Some(_) => tracing::warn!("another mount lies over {}: this pool ends beneath it", path.display()),
+            Some(_) => {
+                tracing::warn!("another mount lies over {}: this pool ends beneath it", path.display())
+            }
             None => tracing::info!("{} was unmounted already", path.display()),
         }
         thread::sleep(GRACE);

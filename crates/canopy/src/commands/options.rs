@@ -31,7 +31,9 @@ fn write_one(out: &mut impl Write, spec: &Spec, default: &Config) -> io::Result<
     }
     writeln!(out)?;
     // The policies have the same words each; the first to name them serves all.
-    if let Some(accepted) = spec.accepted().filter(|_| !spec.name.starts_with("func.") || spec.name == "func.readdir") {
+    if let Some(accepted) =
+        spec.accepted().filter(|_| !spec.name.starts_with("func.") || spec.name == "func.readdir")
+    {
         writeln!(out, "  {:<36}   {accepted}", "")?;
     }
     Ok(())

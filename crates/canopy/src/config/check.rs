@@ -24,12 +24,8 @@ pub struct Findings {
 pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
     let mut findings = Findings::default();
     // Branches first: a dead mount is only touched by a command that is right otherwise.
-    let branches = plan
-        .config
-        .branches
-        .iter()
-        .map(|spec| Place::branch(&spec.path))
-        .collect::<Result<Vec<_>, _>>()?;
+    let branches =
+        plan.config.branches.iter().map(|spec| Place::branch(&spec.path)).collect::<Result<Vec<_>, _>>()?;
     privileges()?;
     plan.mountpoint = mountpoint(&plan.mountpoint, &mut findings)?;
     let place = Place::of(&plan.mountpoint).map_err(|why| unusable(&plan.mountpoint, why))?;
@@ -142,7 +138,8 @@ fn unusable(path: &Path, why: io::Error) -> Error {
 fn mountpoint(path: &Path, findings: &mut Findings) -> Result<PathBuf, Error> {
     // Several daemons may have died on one mountpoint, one after the other.
     while let Some(dead) = dead_mount(path)? {
-        mounts::end(&dead, true).map_err(|error| Error::DeadMount { path: dead.clone(), why: error.line() })?;
+        mounts::end(&dead, true)
+            .map_err(|error| Error::DeadMount { path: dead.clone(), why: error.line() })?;
         findings.warnings.push(format!("a dead mount was left at {}: removed", dead.display()));
     }
     let real = path.canonicalize().map_err(|why| unusable(path, why))?;
@@ -271,7 +268,11 @@ mod tests {
         for (inner, outer, mount, seen) in table {
             let text = format!("{mount:?}");
             let mounts = [line(9, "/", "/", Some(9), None), line(1, "/", "/disk", Some(1), None), mount];
-            assert_eq!(appears_below(Path::new(inner), Path::new(outer), &mounts), seen, "{inner} {outer} {text}");
+            assert_eq!(
+                appears_below(Path::new(inner), Path::new(outer), &mounts),
+                seen,
+                "{inner} {outer} {text}"
+            );
         }
     }
 

@@ -84,7 +84,8 @@ fn parse_limits(text: &str) -> Result<Limits, String> {
             }
             Some(("mask", names)) => {
                 for name in names.split('|') {
-                    hidden |= InitFlags::from_name(name).ok_or_else(|| format!("'{name}' is not an INIT flag"))?;
+                    hidden |=
+                        InitFlags::from_name(name).ok_or_else(|| format!("'{name}' is not an INIT flag"))?;
                 }
             }
             _ => return Err(format!("'{part}' is neither minor:NUMBER nor mask:FLAG|FLAG")),
@@ -140,7 +141,7 @@ mod tests {
             ("async-read", InitFlags::ASYNC_READ),
             ("direct-io-allow-mmap", InitFlags::DIRECT_IO_ALLOW_MMAP),
             ("export-support", InitFlags::EXPORT_SUPPORT),
-            ("handle-killpriv", InitFlags::HANDLE_KILLPRIV),
+            ("handle-killpriv", InitFlags::HANDLE_KILLPRIV_V2),
             ("handle-killpriv-v2", InitFlags::HANDLE_KILLPRIV_V2),
             ("posix-acl", InitFlags::POSIX_ACL),
             ("allow-idmap", InitFlags::ALLOW_IDMAP),
@@ -151,6 +152,7 @@ mod tests {
             assert!(optional_flags(&plan(&format!("{name}=true"))).contains(flag), "{name}");
             assert!(!optional_flags(&plan(&format!("{name}=false"))).contains(flag), "{name}");
         }
+        assert!(!optional_flags(&plan("handle-killpriv=true")).contains(InitFlags::HANDLE_KILLPRIV));
         assert!(optional_flags(&plan("passthrough.io=auto")).contains(InitFlags::PASSTHROUGH));
         assert!(!optional_flags(&plan("passthrough.io=off")).contains(InitFlags::PASSTHROUGH));
         assert!(!optional_flags(&plan("kernel-permissions-check=false")).contains(InitFlags::ALLOW_IDMAP));
@@ -158,9 +160,13 @@ mod tests {
 
     #[test]
     fn mount_words_reach_the_mount() {
-        let spec = mount_spec(&plan("ro,max_read=4096,context=a:b,fsname=x\\,y,kernel-permissions-check=false"));
+        let spec =
+            mount_spec(&plan("ro,max_read=4096,context=a:b,fsname=x\\,y,kernel-permissions-check=false"));
         assert!(spec.flags.contains(canopy_fuse::mount::MountFlags::RDONLY));
-        assert_eq!((spec.max_read, spec.fsname.as_str(), spec.default_permissions), (Some(4096), "x,y", false));
+        assert_eq!(
+            (spec.max_read, spec.fsname.as_str(), spec.default_permissions),
+            (Some(4096), "x,y", false)
+        );
         assert_eq!(spec.extra, ["context=a:b"]);
         assert_eq!(spec.subtype, "canopy");
         assert!(mount_spec(&plan("allow_other")).allow_other);
@@ -176,7 +182,9 @@ mod tests {
     fn limits_hide_what_they_name() {
         let limits = parse_limits("minor:38,mask:ASYNC_READ|POSIX_ACL").unwrap();
         assert_eq!(limits.minor, 38);
-        assert!(!limits.mask.intersects(InitFlags::ASYNC_READ | InitFlags::POSIX_ACL | InitFlags::PASSTHROUGH));
+        assert!(
+            !limits.mask.intersects(InitFlags::ASYNC_READ | InitFlags::POSIX_ACL | InitFlags::PASSTHROUGH)
+        );
         assert!(limits.mask.contains(InitFlags::MAX_PAGES));
         let limits = parse_limits("mask:PASSTHROUGH").unwrap();
         assert_eq!(limits.minor, Limits::NONE.minor);

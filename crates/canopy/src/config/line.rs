@@ -126,7 +126,10 @@ mod tests {
     #[test]
     fn the_last_path_is_the_mountpoint() {
         assert_eq!(parse(&["/no-a:/no-b", "/m"]), (vec!["/no-a".into(), "/no-b".into()], Some("/m".into())));
-        assert_eq!(parse(&["/no-a", "/no-b", "/m"]), (vec!["/no-a".into(), "/no-b".into()], Some("/m".into())));
+        assert_eq!(
+            parse(&["/no-a", "/no-b", "/m"]),
+            (vec!["/no-a".into(), "/no-b".into()], Some("/m".into()))
+        );
     }
 
     #[test]
@@ -150,7 +153,8 @@ mod tests {
     #[test]
     fn later_options_win() {
         let mut config = Config::default();
-        apply(&mut config, [Arg::Options("cache.attr=5,cache.attr=7".into()), Arg::Options("ro,rw".into())]).unwrap();
+        apply(&mut config, [Arg::Options("cache.attr=5,cache.attr=7".into()), Arg::Options("ro,rw".into())])
+            .unwrap();
         assert_eq!(config.timeouts.attr.as_secs(), 7);
         assert!(!config.mount.flags.contains(canopy_fuse::mount::MountFlags::RDONLY));
     }

@@ -108,7 +108,11 @@ struct AsWritten;
 impl Expand for AsWritten {
     fn expand(&self, pattern: &OsStr) -> Vec<PathBuf> {
         let found = FileSystem.expand(pattern);
-        if found.is_empty() { vec![std::path::absolute(pattern).unwrap_or_else(|_| pattern.into())] } else { found }
+        if found.is_empty() {
+            vec![std::path::absolute(pattern).unwrap_or_else(|_| pattern.into())]
+        } else {
+            found
+        }
     }
 }
 
@@ -224,7 +228,11 @@ macro_rules! field {
     };
 }
 
-fn spec(name: impl Into<Cow<'static, str>>, slot: impl Slot + 'static, help: impl Into<Cow<'static, str>>) -> Spec {
+fn spec(
+    name: impl Into<Cow<'static, str>>,
+    slot: impl Slot + 'static,
+    help: impl Into<Cow<'static, str>>,
+) -> Spec {
     Spec {
         name: name.into(),
         aliases: &[],
@@ -277,22 +285,29 @@ fn what_is_pooled() -> Vec<Spec> {
         spec("branches", BranchesSlot, "the directories that make up the pool").live(),
         spec("mountpoint", field!(mountpoint), "where the pool appears").also(&["mount"]),
         spec("fsname", field!(fsname), "the name of the mount's source"),
-        spec("minfreespace", field!(pool.min_free), "bytes a branch must have free to be given new files").live(),
-        spec("statfs", field!(pool.statfs), "free space is asked at the branch roots, or at the path itself").live(),
+        spec("minfreespace", field!(pool.min_free), "bytes a branch must have free to be given new files")
+            .live(),
+        spec("statfs", field!(pool.statfs), "free space is asked at the branch roots, or at the path itself")
+            .live(),
         spec("statfs-ignore", field!(pool.statfs_ignore), "branches whose free space is not counted").live(),
     ]
 }
 
 fn who_decides() -> Vec<Spec> {
     let mut table = vec![
-        spec("category.action", CategoryPolicy(Category::Action), "policy of every function that changes").live(),
-        spec("category.create", CategoryPolicy(Category::Create), "policy of every function that creates").live(),
-        spec("category.search", CategoryPolicy(Category::Search), "policy of every function that looks").live(),
+        spec("category.action", CategoryPolicy(Category::Action), "policy of every function that changes")
+            .live(),
+        spec("category.create", CategoryPolicy(Category::Create), "policy of every function that creates")
+            .live(),
+        spec("category.search", CategoryPolicy(Category::Search), "policy of every function that looks")
+            .live(),
     ];
     table.extend(Func::ALL.into_iter().map(|func| {
         spec(format!("func.{func}"), FuncPolicy(func), format!("which branch {func} acts on")).live()
     }));
-    table.push(spec("func.readdir", field!(pool.readdir), "how directories are read over several branches").live());
+    table.push(
+        spec("func.readdir", field!(pool.readdir), "how directories are read over several branches").live(),
+    );
     table.push(
         spec(
             "ignorepponrename",
@@ -306,7 +321,12 @@ fn who_decides() -> Vec<Spec> {
 
 fn caching() -> Vec<Spec> {
     vec![
-        spec("cache.files", field!(pool.cache_files), "use of the page cache where data is not passed through").live(),
+        spec(
+            "cache.files",
+            field!(pool.cache_files),
+            "use of the page cache where data is not passed through",
+        )
+        .live(),
         spec(
             "cache.files.process-names",
             field!(pool.cache_process_names),
@@ -316,11 +336,23 @@ fn caching() -> Vec<Spec> {
         spec("cache.writeback", field!(pool.writeback), "the kernel gathers writes; excludes passthrough"),
         spec("cache.attr", field!(timeouts.attr), "seconds the kernel may remember attributes").live(),
         spec("cache.entry", field!(timeouts.entry), "seconds the kernel may remember names").live(),
-        spec("cache.negative-entry", field!(timeouts.negative), "seconds it may remember that a name is missing").live(),
-        spec("cache.readdir", field!(kernel.cache_readdir), "the kernel may remember directory listings").live(),
-        spec("cache.statfs", field!(pool.space_ttl), "seconds the free space of a branch is remembered").live(),
+        spec(
+            "cache.negative-entry",
+            field!(timeouts.negative),
+            "seconds it may remember that a name is missing",
+        )
+        .live(),
+        spec("cache.readdir", field!(kernel.cache_readdir), "the kernel may remember directory listings")
+            .live(),
+        spec("cache.statfs", field!(pool.space_ttl), "seconds the free space of a branch is remembered")
+            .live(),
         spec("cache.symlinks", field!(kernel.cache_symlinks), "the kernel may remember symlink targets"),
-        spec("dropcacheonclose", field!(pool.drop_cache_on_close), "forget a file's cached pages when it is closed").live(),
+        spec(
+            "dropcacheonclose",
+            field!(pool.drop_cache_on_close),
+            "forget a file's cached pages when it is closed",
+        )
+        .live(),
     ]
 }
 
@@ -342,11 +374,16 @@ fn data() -> Vec<Spec> {
         )
         .live()
         .since("6.2"),
-        spec("direct-io-allow-mmap", field!(kernel.direct_io_allow_mmap), "shared mmap of uncached files").since("6.6"),
+        spec("direct-io-allow-mmap", field!(kernel.direct_io_allow_mmap), "shared mmap of uncached files")
+            .since("6.6"),
         spec("async-read", field!(kernel.async_read), "several reads of one file at once"),
         spec("flush-on-close", field!(pool.flush_on_close), "which files are flushed at close").live(),
         spec("fuse-msg-size", field!(kernel.message), "the largest read or write in one message"),
-        spec("readahead", field!(kernel.readahead), "KiB read ahead on the pool and its branches; 0: as it is"),
+        spec(
+            "readahead",
+            field!(kernel.readahead),
+            "KiB read ahead on the pool and its branches; 0: as it is",
+        ),
         spec("nullrw", field!(pool.nullrw), "for measuring: reads give zeros, writes go nowhere"),
     ]
 }
@@ -355,14 +392,28 @@ fn attributes() -> Vec<Spec> {
     vec![
         spec("inodecalc", field!(pool.inode), "how inode numbers are made").live(),
         spec("xattr", field!(pool.xattr), "what becomes of extended attributes").live(),
-        spec("security-capability", field!(pool.security_capability), "file capabilities are read and written").live(),
+        spec(
+            "security-capability",
+            field!(pool.security_capability),
+            "file capabilities are read and written",
+        )
+        .live(),
         spec("posix-acl", field!(kernel.posix_acl), "POSIX access control lists"),
         spec("kernel-permissions-check", field!(mount.permissions_check), "the kernel checks modes and ACLs"),
-        spec("handle-killpriv", field!(kernel.handle_killpriv), "the pool clears suid and sgid when a file is changed"),
-        spec("handle-killpriv-v2", field!(kernel.handle_killpriv_v2), "the same, only when the kernel says so")
-            .since("5.12"),
+        spec(
+            "handle-killpriv",
+            field!(kernel.handle_killpriv),
+            "the pool clears suid and sgid on the kernel's word (else it asks)",
+        ),
+        spec(
+            "handle-killpriv-v2",
+            field!(kernel.handle_killpriv_v2),
+            "both must be true for it",
+        )
+        .since("5.12"),
         spec("export-support", field!(kernel.export_support), "the pool can be exported over NFS"),
-        spec("allow-idmap", field!(kernel.allow_idmap), "the pool can be mounted with mapped owners").since("6.12"),
+        spec("allow-idmap", field!(kernel.allow_idmap), "the pool can be mounted with mapped owners")
+            .since("6.12"),
     ]
 }
 
@@ -374,14 +425,22 @@ fn kernel_and_threads() -> Vec<Spec> {
             "worker threads; 0: one a processor, at most 8; -N: processors/N",
         )
         .also(&["threads"]),
-        spec("process-thread-count", field!(threads.process), "as read-thread-count; -1: that figure alone counts"),
+        spec(
+            "process-thread-count",
+            field!(threads.process),
+            "as read-thread-count; -1: that figure alone counts",
+        ),
     ]
 }
 
 fn mount_words() -> Vec<Spec> {
     let flag = |name, flag, on, help| spec(name, MountFlag { flag, on }, help);
     vec![
-        spec("allow_other", Switch(|config| &mut config.mount.allow_other), "other users may use the pool (root: always)"),
+        spec(
+            "allow_other",
+            Switch(|config| &mut config.mount.allow_other),
+            "other users may use the pool (root: always)",
+        ),
         spec(
             "default_permissions",
             Switch(|config| &mut config.mount.permissions_check),
@@ -496,10 +555,7 @@ fn split(pair: &OsStr) -> (String, OsString) {
         Some(at) => (&bytes[..at], &bytes[at + 1..]),
         None => (bytes, &b""[..]),
     };
-    (
-        String::from_utf8_lossy(key.trim_ascii()).into_owned(),
-        OsStr::from_bytes(value.trim_ascii()).to_owned(),
-    )
+    (String::from_utf8_lossy(key.trim_ascii()).into_owned(), OsStr::from_bytes(value.trim_ascii()).to_owned())
 }
 
 /// Sets one option. Nothing changes when it fails.
@@ -509,7 +565,8 @@ pub fn set(config: &mut Config, key: &str, value: &OsStr) -> Result<(), OptionEr
         config.ignored.insert(key.to_owned());
         return Ok(());
     }
-    let spec = find(key).ok_or_else(|| OptionError::Unknown { key: key.to_owned(), nearest: nearest(key) })?;
+    let spec =
+        find(key).ok_or_else(|| OptionError::Unknown { key: key.to_owned(), nearest: nearest(key) })?;
     let accepted = spec.accepted();
     if accepted.is_none() && !value.is_empty() {
         let value = value.to_string_lossy().into_owned();

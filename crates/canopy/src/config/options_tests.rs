@@ -8,13 +8,21 @@ type Row = (&'static str, &'static [(&'static str, Option<&'static str>)], &'sta
 const ROWS: &[Row] = &[
     ("mountpoint", &[("/m", None), ("m", None)], &[""]),
     ("fsname", &[("pool", None), ("", None)], &[]),
-    ("minfreespace", &[("0", None), ("4G", Some("4294967296")), ("10", None)], &["", "-1", "4X", "16777216T"]),
+    (
+        "minfreespace",
+        &[("0", None), ("4G", Some("4294967296")), ("10", None)],
+        &["", "-1", "4X", "16777216T"],
+    ),
     ("statfs", &[("base", None), ("full", None)], &["", "none", "BASE"]),
     ("statfs-ignore", &[("none", None), ("ro", None), ("nc", None)], &["", "rw"]),
     ("category.action", &[("epall", None), ("rand", None)], &["", "best", "FF"]),
     ("category.create", &[("mfs", None), ("mspmfs", None)], &["", "best"]),
     ("category.search", &[("newest", None)], &["", "best"]),
-    ("func.readdir", &[("seq", None), ("cosr", None), ("cor:4", None), ("cor:4:2", None)], &["", "cor:-1", "par"]),
+    (
+        "func.readdir",
+        &[("seq", None), ("cosr", None), ("cor:4", None), ("cor:4:2", None)],
+        &["", "cor:-1", "par"],
+    ),
     ("ignorepponrename", &[("true", None), ("off", Some("false"))], &["", "maybe"]),
     (
         "cache.files",
@@ -30,7 +38,11 @@ const ROWS: &[Row] = &[
     ("cache.statfs", &[("0", None), ("60", None)], &["", "x"]),
     ("cache.symlinks", &[("true", None), ("false", None)], &["", "x"]),
     ("dropcacheonclose", &[("true", None), ("false", None)], &["", "x"]),
-    ("passthrough.io", &[("off", None), ("ro", None), ("wo", None), ("rw", None), ("auto", None)], &["", "on"]),
+    (
+        "passthrough.io",
+        &[("off", None), ("ro", None), ("wo", None), ("rw", None), ("auto", None)],
+        &["", "on"],
+    ),
     ("passthrough.max-stack-depth", &[("1", None), ("2", None)], &["", "0", "3"]),
     ("parallel-direct-writes", &[("true", None), ("false", None)], &["", "x"]),
     ("direct-io-allow-mmap", &[("true", None), ("false", None)], &["", "x"]),
@@ -211,7 +223,8 @@ fn pairs_split_at_the_first_equals_sign_and_are_trimmed() {
 fn mount_words_set_and_clear_flags() {
     let mut config = Config::default();
     assert_eq!(config.mount.flags, MountFlags::NOSUID | MountFlags::NODEV);
-    for word in ["suid", "dev", "noexec", "noatime", "sync", "dirsync", "nodiratime", "relatime", "lazytime"] {
+    for word in ["suid", "dev", "noexec", "noatime", "sync", "dirsync", "nodiratime", "relatime", "lazytime"]
+    {
         set_ok(&mut config, word, "");
     }
     let flags = MountFlags::NOEXEC
@@ -237,7 +250,10 @@ fn words_for_others_and_of_old_are_accepted_and_remembered() {
         set_pair(&mut config, OsStr::new(pair)).unwrap();
     }
     let ignored: Vec<&str> = config.ignored.iter().map(String::as_str).collect();
-    assert_eq!(ignored, ["defaults", "nonempty", "splice-move", "use-ino", "x-gvfs-hide", "x-systemd.requires"]);
+    assert_eq!(
+        ignored,
+        ["defaults", "nonempty", "splice-move", "use-ino", "x-gvfs-hide", "x-systemd.requires"]
+    );
 }
 
 #[test]
@@ -268,7 +284,9 @@ fn mistakes_name_the_culprit_and_the_mend() {
 /// Options whose effect does not exist yet must not be accepted as though it did.
 #[test]
 fn what_is_not_built_is_not_accepted() {
-    for name in ["symlinkify", "link-cow", "moveonenospc", "follow-symlinks", "nfsopenhack", "config", "auto_unmount"] {
+    for name in
+        ["symlinkify", "link-cow", "moveonenospc", "follow-symlinks", "nfsopenhack", "config", "auto_unmount"]
+    {
         assert!(matches!(set_err(name, "x"), OptionError::Unknown { .. }), "{name}");
     }
 }

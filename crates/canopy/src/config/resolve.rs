@@ -30,7 +30,8 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
         return Err(Error::NoBranch);
     }
     let typed = config.mountpoint.as_deref().ok_or(Error::NoMountpoint)?;
-    let mountpoint = std::path::absolute(typed).map_err(|why| Error::Mountpoint { path: typed.to_owned(), why })?;
+    let mountpoint =
+        std::path::absolute(typed).map_err(|why| Error::Mountpoint { path: typed.to_owned(), why })?;
     let fsname = config.fsname.clone().unwrap_or_else(|| default_fsname(&config.branches));
     let notes = settle(&mut config);
     Ok(Plan { config, mountpoint, fsname, subtype: "canopy", notes })
@@ -72,7 +73,9 @@ fn settle(config: &mut Config) -> Vec<String> {
             if off {
                 config.pool.cache_files = CacheFiles::AutoFull;
                 if config.is_given("cache.files") {
-                    notes.push(format!("passthrough.io={passthrough} needs the page cache: cache.files is auto-full"));
+                    notes.push(format!(
+                        "passthrough.io={passthrough} needs the page cache: cache.files is auto-full"
+                    ));
                 }
             }
             if config.pool.writeback {
@@ -80,7 +83,9 @@ fn settle(config: &mut Config) -> Vec<String> {
                 notes.push(format!("passthrough.io={passthrough} excludes cache.writeback: it is false"));
             }
             if config.pool.nullrw {
-                notes.push(format!("nullrw has no effect on files that passthrough.io={passthrough} passes through"));
+                notes.push(format!(
+                    "nullrw has no effect on files that passthrough.io={passthrough} passes through"
+                ));
             }
         }
     }
@@ -97,7 +102,9 @@ pub fn summary(plan: &Plan) -> String {
     let mut words: Vec<String> = Vec::new();
     let default = Config::default();
     for spec in super::options::table() {
-        if matches!(spec.name.as_ref(), "branches" | "mountpoint" | "fsname") || spec.name.starts_with("category.") {
+        if matches!(spec.name.as_ref(), "branches" | "mountpoint" | "fsname")
+            || spec.name.starts_with("category.")
+        {
             continue;
         }
         let (now, before) = (spec.render(&plan.config), spec.render(&default));
@@ -182,7 +189,12 @@ mod tests {
         for (options, passthrough, files, writeback, notes) in table {
             let plan = plan(options);
             let pool = &plan.config.pool;
-            let got = (pool.passthrough.to_string(), pool.cache_files.to_string(), pool.writeback, plan.notes.len());
+            let got = (
+                pool.passthrough.to_string(),
+                pool.cache_files.to_string(),
+                pool.writeback,
+                plan.notes.len(),
+            );
             assert_eq!(got, (passthrough.into(), files.into(), writeback, notes), "{options}");
         }
     }

@@ -1,7 +1,9 @@
 //! How each type of option value is written: one parser and one renderer per type, used by the
 //! command line, the config file and the control interface alike.
 
-use canopy_pool::config::{CacheFiles, FlushOnClose, PassthroughIo, ReaddirMode, StatfsIgnore, StatfsMode, XattrMode};
+use canopy_pool::config::{
+    CacheFiles, FlushOnClose, PassthroughIo, ReaddirMode, StatfsIgnore, StatfsMode, XattrMode,
+};
 use canopy_pool::inode::InodeCalc;
 use canopy_pool::policy::Policy;
 use canopy_pool::size::{SizeError, parse_size};

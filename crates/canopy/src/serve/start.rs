@@ -76,8 +76,10 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
 
 /// What to ask of the kernel.
 fn wish(plan: &Plan) -> Wish {
+    // Not ATOMIC_O_TRUNC: with it the kernel sends O_TRUNC along before it has checked that nobody executes
+    // the file, and O_RDONLY|O_TRUNC empties a running program instead of failing with ETXTBSY (fs/namei.c
+    // do_open calls vfs_open before handle_truncate).
     let mut flags = InitFlags::ASYNC_DIO
-        | InitFlags::ATOMIC_O_TRUNC
         | InitFlags::BIG_WRITES
         // The branch applies the umask, for only it knows whether a default ACL takes its place.
         | InitFlags::DONT_MASK
