@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use bitflags::bitflags;
 use canopy_sys::device;
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags as Ms, UnmountFlags};
 
@@ -124,13 +124,13 @@ impl MountError {
     }
 }
 
-/// Which mount is meant: device number and mount id. The id is one that is never used again where the kernel has such
-/// (6.8), otherwise the device number has to be told apart by.
+/// Which mount is meant.
+///
+/// The unique id (Linux 6.8) is never used again. The plain id may be, so it only counts where the other is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
-    dev: (u32, u32),
-    mount: u64,
-    unique: bool,
+    unique: Option<u64>,
+    plain: Option<u64>,
 }
 
 /// `STATX_MNT_ID_UNIQUE`, include/uapi/linux/stat.h.
@@ -140,10 +140,28 @@ impl Identity {
     /// What is mounted at `path` now, topmost. No request is sent to a FUSE server for it.
     fn of(path: &Path) -> Result<Identity, Errno> {
         let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
-        let stat = rustix::fs::statx(CWD, path, flags, StatxFlags::MNT_ID | MNT_ID_UNIQUE)?;
-        let unique = stat.stx_mask & MNT_ID_UNIQUE.bits() != 0;
-        Ok(Identity { dev: (stat.stx_dev_major, stat.stx_dev_minor), mount: stat.stx_mnt_id, unique })
+        let unique = rustix::fs::statx(CWD, path, flags, MNT_ID_UNIQUE).ok();
+        let unique =
+            unique.filter(|stat| stat.stx_mask & MNT_ID_UNIQUE.bits() != 0).map(|stat| stat.stx_mnt_id);
+        let identity = Identity { unique, plain: plain_id(path) };
+        if identity.plain.is_none() && identity.unique.is_none() { Err(Errno::NOENT) } else { Ok(identity) }
     }
+
+    fn is(self, other: Identity) -> bool {
+        match (self.unique, other.unique) {
+            (Some(ours), Some(theirs)) => ours == theirs,
+            _ => self.plain.is_some() && self.plain == other.plain,
+        }
+    }
+}
+
+/// The mount id as mountinfo has it. Found without asking for attributes: the kernel refuses those once a server has
+/// given nonsense about the root, and the mount must be known even then.
+fn plain_id(path: &Path) -> Option<u64> {
+    let named =
+        rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", named.as_raw_fd())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }
 
 /// A mount that is ours. Dropping it unmounts lazily, unless it has gone already.
@@ -235,7 +253,10 @@ impl Mounted {
     /// Whether this mount is still there, and on top.
     #[must_use]
     pub fn is_mounted(&self) -> bool {
-        self.identity.is_some() && Identity::of(&self.path).ok() == self.identity
+        match (self.identity, Identity::of(&self.path)) {
+            (Some(ours), Ok(there)) => ours.is(there),
+            _ => false,
+        }
     }
 
     /// Unmounts it; `lazy` detaches it from the tree at once and lets open files live on. A mount that has gone
@@ -411,7 +432,8 @@ mod tests {
     #[test]
     fn what_is_no_mount_is_left_alone() {
         let identity = Identity::of(Path::new("/proc")).unwrap();
-        assert_ne!(identity, Identity::of(Path::new("/")).unwrap());
+        assert!(!identity.is(Identity::of(Path::new("/")).unwrap()));
+        assert!(identity.is(Identity { unique: None, ..Identity::of(Path::new("/proc")).unwrap() }));
         let gone = Mounted { path: "/".into(), identity: Some(identity), armed: true };
         assert!(!gone.is_mounted());
         gone.unmount(false).unwrap();

@@ -49,7 +49,7 @@ fn exercise(point: &Path) {
     rustix::fs::setxattr(point.join("third"), "user.a", b"value", xattr).unwrap();
     let mut value = [0u8; 64];
     assert_eq!(rustix::fs::getxattr(point.join("third"), "user.a", &mut value[..]).unwrap(), 5);
-    assert_eq!(rustix::fs::getxattr(point.join("third"), "user.a", &mut [0u8; 0][..]).unwrap(), 5);
+    assert_eq!(rustix::fs::getxattr_query(point.join("third"), "user.a").unwrap(), 5);
     assert!(rustix::fs::getxattr(point.join("third"), "user.a", &mut value[..2]).is_err());
     assert_eq!(rustix::fs::listxattr(point.join("third"), &mut value[..]).unwrap(), 7);
     rustix::fs::removexattr(point.join("third"), "user.a").unwrap();
@@ -180,6 +180,8 @@ fn a_file_can_be_a_mountpoint() {
                 canopy_fuse::abi::Attr { ino: 1, mode: 0o100_644, nlink: 1, size: 5, ..Default::default() };
             Ok(reply.attr(&canopy_fuse::abi::AttrOut::new(attr, HOUR)))
         }
+        // Asked for because std wants the time of birth; without it the kernel takes GETATTR.
+        Op::Statx { .. } => Ok(reply.error(38)),
         Op::Read(_) => Ok(reply.bytes(b"above")),
         _ => Err(reply),
     });
@@ -255,6 +257,7 @@ fn invalidation_reaches_the_kernel() {
     let path = scratch.path().join("f");
     fs::write(&path, b"one").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"one");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 3);
     let node = served.handler.overwrite(b"f", b"second");
     assert_eq!(fs::metadata(&path).unwrap().len(), 3, "attributes are remembered");
     served.notifier.inval_inode(NodeId(node), 0, 0).unwrap();

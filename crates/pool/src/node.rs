@@ -93,9 +93,9 @@ struct Record {
 struct Table {
     records: HashMap<NodeId, Record>,
     files: HashMap<FileKey, NodeId>,
-    /// Inode numbers of directories that have been renamed: still in use, though their old path may
-    /// now belong to another directory.
-    pinned: HashMap<u64, NodeId>,
+    /// Inode numbers of known directories. One that was renamed keeps its own, and so does all below it,
+    /// though the old paths may belong to other directories by now.
+    numbers: HashMap<u64, NodeId>,
 }
 
 pub(crate) struct Nodes {
@@ -110,6 +110,7 @@ impl Nodes {
         // The kernel never forgets the root.
         root.lookups.store(1, Ordering::Relaxed);
         table.records.insert(NodeId::ROOT, Record { node: root, names: SmallVec::new(), children: HashMap::new() });
+        table.numbers.insert(root_ino, NodeId::ROOT);
         Nodes { table: RwLock::new(table), next: AtomicU64::new(NodeId::ROOT.0 + 1) }
     }
 
@@ -160,7 +161,7 @@ impl Nodes {
     }
 
     /// Hands a reference to the kernel: the node of a directory that was found under a name.
-    /// `ino` is called when the node is new, or was known under that name as something else.
+    /// `ino` is its inode number by that name.
     pub(crate) fn hand_out_dir(&self, parent: NodeId, name: &[u8], ino: u64) -> Result<Arc<Node>> {
         {
             let table = self.table.read();
@@ -174,17 +175,22 @@ impl Nodes {
             node.lookups.fetch_add(1, Ordering::Relaxed);
             return Ok(node.clone());
         }
-        let id = NodeId(self.next.fetch_add(1, Ordering::Relaxed));
-        // A renamed directory still answers to the number of this path: two directories with one
-        // number would look like a loop to find(1) and fts(3).
-        let taken = table.pinned.get(&ino).is_some_and(|holder| table.records.contains_key(holder));
-        let ino = if taken { ino.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(id.0) } else { ino };
-        let node = new_node(id, Identity::Directory { ino });
-        if taken {
-            table.pinned.insert(ino, id);
-        }
-        table.insert(parent, name, node.clone())?;
+        let ino = table.free_number(ino);
+        let node = new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), Identity::Directory { ino });
+        let replaced = table.insert(parent, name, node.clone())?;
+        table.numbers.insert(ino, node.id);
+        drop(table);
+        drop(replaced);
         Ok(node)
+    }
+
+    /// The inode number that a lookup of a directory would show, `ino` being the one by its name.
+    pub(crate) fn dir_number(&self, parent: NodeId, name: &[u8], ino: u64) -> u64 {
+        let table = self.table.read();
+        match table.child(parent, name).map(|node| node.identity) {
+            Some(Identity::Directory { ino }) => ino,
+            _ => table.free_number(ino),
+        }
     }
 
     /// Hands a reference to the kernel: the node of a file that was found under a name.
@@ -198,15 +204,20 @@ impl Nodes {
         }
         let mut table = self.table.write();
         if let Some(node) = table.files.get(&key).and_then(|id| table.records.get(id)).map(|r| r.node.clone()) {
-            if table.child(parent, name).is_none_or(|n| n.id != node.id) {
-                table.add_name(node.id, parent, name)?;
-            }
+            let replaced = match table.child(parent, name).is_some_and(|n| n.id == node.id) {
+                true => Vec::new(),
+                false => table.add_name(node.id, parent, name)?,
+            };
             node.lookups.fetch_add(1, Ordering::Relaxed);
+            drop(table);
+            drop(replaced);
             return Ok(node);
         }
         let node = new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), Identity::File(key));
-        table.insert(parent, name, node.clone())?;
+        let replaced = table.insert(parent, name, node.clone())?;
         table.files.insert(key, node.id);
+        drop(table);
+        drop(replaced);
         Ok(node)
     }
 
@@ -229,7 +240,7 @@ impl Nodes {
         Ok(node)
     }
 
-    /// Takes back `count` references from the kernel.
+    /// Takes back `count` references from the kernel; of more than it has, those that it has.
     pub(crate) fn forget(&self, id: NodeId, count: u64) {
         if id == NodeId::ROOT {
             return;
@@ -237,9 +248,9 @@ impl Nodes {
         let gone = {
             let table = self.table.read();
             let Some(record) = table.records.get(&id) else { return };
-            let before = record.node.lookups.fetch_sub(count, Ordering::Relaxed);
-            debug_assert!(before >= count, "the kernel forgot more than it was given");
-            before <= count
+            let less = |held: u64| Some(held.saturating_sub(count));
+            let before = record.node.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            before.is_ok_and(|before| before <= count)
         };
         if gone {
             // Freed outside the lock: dropping a node closes descriptors.
@@ -248,12 +259,12 @@ impl Nodes {
         }
     }
 
-    /// The name is gone from every branch. Tells the node that had it, and whether names are left.
+    /// The name is gone from every branch.
     pub(crate) fn name_removed(&self, parent: NodeId, name: &[u8]) {
         let freed = {
             let mut table = self.table.write();
             match table.detach(parent, name) {
-                Some(id) => table.release_both(id, parent),
+                Some(id) => table.removed(id, parent),
                 None => Vec::new(),
             }
         };
@@ -272,12 +283,12 @@ impl Nodes {
             let mut table = self.table.write();
             let mut freed = Vec::new();
             if let Some(victim) = table.detach(to.0, to.1) {
-                freed.extend(table.release_both(victim, to.0));
+                freed.extend(table.removed(victim, to.0));
             }
             if let Some(id) = table.detach(from.0, from.1) {
-                table.pin(id);
-                let _ = table.add_name(id, to.0, to.1);
-                freed.extend(table.release_both(id, from.0));
+                freed.extend(table.add_name(id, to.0, to.1).unwrap_or_default());
+                freed.extend(table.release(id));
+                freed.extend(table.release(from.0));
             }
             freed
         };
@@ -288,14 +299,14 @@ impl Nodes {
     pub(crate) fn exchanged(&self, one: (NodeId, &[u8]), other: (NodeId, &[u8])) {
         let mut table = self.table.write();
         let (a, b) = (table.detach(one.0, one.1), table.detach(other.0, other.1));
+        let mut freed = Vec::new();
         for (id, place) in [(a, other), (b, one)] {
             if let Some(id) = id {
-                table.pin(id);
-                let _ = table.add_name(id, place.0, place.1);
+                freed.extend(table.add_name(id, place.0, place.1).unwrap_or_default());
             }
         }
         // Neither directory lost a child, unless one of the names was not known here.
-        let freed: Vec<_> = [one.0, other.0].into_iter().flat_map(|dir| table.release(dir)).collect();
+        freed.extend([one.0, other.0].into_iter().flat_map(|dir| table.release(dir)));
         drop(table);
         drop(freed);
     }
@@ -350,7 +361,17 @@ impl Table {
         self.records.get(id).map(|r| &r.node)
     }
 
-    fn insert(&mut self, parent: NodeId, name: &[u8], node: Arc<Node>) -> Result<()> {
+    /// `ino`, or what stands in for it while another directory has it: always the same, so that a
+    /// directory that is forgotten and found again does not change.
+    fn free_number(&self, mut ino: u64) -> u64 {
+        while self.numbers.contains_key(&ino) {
+            ino = ino.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
+        }
+        ino
+    }
+
+    /// As `add_name`, for a node that is new.
+    fn insert(&mut self, parent: NodeId, name: &[u8], node: Arc<Node>) -> Result<Vec<Record>> {
         let id = node.id;
         self.records.insert(id, Record { node, names: SmallVec::new(), children: HashMap::new() });
         self.add_name(id, parent, name).inspect_err(|_| {
@@ -358,23 +379,22 @@ impl Table {
         })
     }
 
-    /// Gives a node a name, taking it from whichever node had it. `Stale` when the directory is unknown.
-    fn add_name(&mut self, id: NodeId, parent: NodeId, name: &[u8]) -> Result<()> {
+    /// Gives a node a name, taking it from whichever node had it, and gives back what is freed by that.
+    /// `Stale` when the directory is unknown.
+    fn add_name(&mut self, id: NodeId, parent: NodeId, name: &[u8]) -> Result<Vec<Record>> {
         if !self.records.contains_key(&parent) {
             return Err(Error::Stale);
         }
-        if let Some(previous) = self.detach(parent, name) {
-            // The kernel still holds it, or it was kept by children that it has; either way it goes
-            // when they are forgotten.
-            drop(self.release(previous));
-        }
+        let previous = self.detach(parent, name);
         let (parent_record, name): (_, Box<[u8]>) = (self.records.get_mut(&parent).ok_or(Error::Stale)?, name.into());
         parent_record.children.insert(name.clone(), id);
         let record = self.records.get_mut(&id).ok_or(Error::Stale)?;
         record.names.push(Name { parent, name });
         // A name makes the file reachable again (link(2) of an open file without one).
-        *record.node.orphan.lock() = None;
-        Ok(())
+        let orphan = record.node.orphan.lock().take();
+        drop(orphan);
+        // The kernel may still hold it, or names below it; then it goes when they are forgotten.
+        Ok(previous.map(|previous| self.release(previous)).unwrap_or_default())
     }
 
     /// Takes a name from its node, if any has it. The node stays in the table.
@@ -386,18 +406,22 @@ impl Table {
         Some(id)
     }
 
-    /// A directory keeps its inode number when it moves.
-    fn pin(&mut self, id: NodeId) {
-        if let Some(Identity::Directory { ino }) = self.records.get(&id).map(|r| r.node.identity) {
-            self.pinned.insert(ino, id);
-        }
-    }
-
-    /// `release`, for a node that has lost a name and the directory that has lost the child.
-    fn release_both(&mut self, id: NodeId, parent: NodeId) -> Vec<Record> {
+    /// `release`, for a node that has lost a name for good and the directory that has lost the child.
+    fn removed(&mut self, id: NodeId, parent: NodeId) -> Vec<Record> {
+        // Whoever is still in the directory may share its number with the next one of that name; the next
+        // one's must not depend on when this one is forgotten.
+        self.give_up_number(id);
         let mut freed = self.release(id);
         freed.extend(self.release(parent));
         freed
+    }
+
+    fn give_up_number(&mut self, id: NodeId) {
+        if let Some(Identity::Directory { ino }) = self.records.get(&id).map(|record| record.node.identity)
+            && self.numbers.get(&ino) == Some(&id)
+        {
+            self.numbers.remove(&ino);
+        }
     }
 
     /// Drops the node if nothing holds it, and then its ancestors that only it held.
@@ -415,8 +439,8 @@ impl Table {
                 Identity::File(key) if self.files.get(&key) == Some(&id) => {
                     self.files.remove(&key);
                 }
-                Identity::Directory { ino } if self.pinned.get(&ino) == Some(&id) => {
-                    self.pinned.remove(&ino);
+                Identity::Directory { ino } if self.numbers.get(&ino) == Some(&id) => {
+                    self.numbers.remove(&ino);
                 }
                 _ => {}
             }

@@ -11,6 +11,7 @@ pub mod cmd;
 pub mod grow;
 pub mod leaks;
 mod loopfs;
+pub mod model;
 mod pool;
 pub mod procs;
 mod rng;

@@ -405,12 +405,8 @@ fn attributes() -> Vec<Spec> {
             field!(kernel.handle_killpriv),
             "the pool clears suid and sgid on the kernel's word (else it asks)",
         ),
-        spec(
-            "handle-killpriv-v2",
-            field!(kernel.handle_killpriv_v2),
-            "both must be true for it",
-        )
-        .since("5.12"),
+        spec("handle-killpriv-v2", field!(kernel.handle_killpriv_v2), "both must be true for it")
+            .since("5.12"),
         spec("export-support", field!(kernel.export_support), "the pool can be exported over NFS"),
         spec("allow-idmap", field!(kernel.allow_idmap), "the pool can be mounted with mapped owners")
             .since("6.12"),

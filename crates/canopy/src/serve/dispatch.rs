@@ -19,8 +19,6 @@ const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
-/// `FUSE_IOCTL_MAX_IOV` and the like do not apply: only structures of known size are forwarded.
-const EPERM: Errno = Errno::PERM;
 
 impl Handler for Dispatch {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
@@ -102,7 +100,7 @@ impl Handler for Dispatch {
             Op::Write(io) => {
                 let kind = WriteKind {
                     from_cache: io.write_flags.contains(WriteFlags::CACHE),
-                    kill_suidgid: io.write_flags.contains(WriteFlags::KILL_SUIDGID),
+                    kill_suidgid: io.write_flags.contains(WriteFlags::KILL_SUIDGID).then(|| caller(0)),
                 };
                 match pool.write(HandleId(io.handle), io.offset, io.data, kind) {
                     Ok(written) => reply.written(written as u32),
@@ -179,7 +177,7 @@ impl Handler for Dispatch {
             Op::Ioctl { flags, cmd, data, .. } => {
                 if flags.contains(IoctlFlags::UNRESTRICTED) {
                     // Only CUSE may read and write its caller's memory.
-                    return reply.error(EPERM.raw_os_error());
+                    return reply.error(Errno::PERM.raw_os_error());
                 }
                 match pool.ioctl(&caller(0), id, cmd, data) {
                     Ok(answer) => reply.ioctl(0, |buffer| {

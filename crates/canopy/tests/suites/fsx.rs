@@ -11,7 +11,7 @@ use super::tools::{Rig, disk, program, report, turn};
 
 const SEEDS: [u64; 3] = [1, 20_260_101, 0xc0ff_ee00];
 /// Operations for each seed; `CANOPY_FSX_OPS` asks for more.
-const OPS: u64 = 10_000;
+const OPS: u64 = 20_000;
 
 /// Everything that fsx can do, on a file large enough that holes and truncations meet page and block borders.
 const CONFIG: &str = "\

@@ -142,7 +142,7 @@ fn compare(options: &str) {
             }
             (Verdict::Skipped(_), Verdict::Failed(why)) => faults.push(format!("{stressor}: {why}")),
             (_, found) => {
-                report(&format!("stress-ng [{options}] {stressor}: neither on ext4: {found:?}"));
+                report(&format!("stress-ng [{options}] {stressor}: not on ext4 either: {found:?}"));
                 skipped.push(stressor);
             }
         }

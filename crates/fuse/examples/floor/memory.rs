@@ -46,9 +46,41 @@ pub fn wish() -> Wish {
 struct Node {
     attr: Attr,
     data: Vec<u8>,
-    children: BTreeMap<Vec<u8>, u64>,
+    children: Children,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     lookups: u64,
+}
+
+/// The names of a directory, by name and in the order they were made: an offset that names a place in that order
+/// stays good while others are removed.
+#[derive(Default)]
+struct Children {
+    by_name: HashMap<Vec<u8>, u64>,
+    by_offset: BTreeMap<u64, (Vec<u8>, u64)>,
+    last: u64,
+}
+
+impl Children {
+    fn get(&self, name: &[u8]) -> Option<u64> {
+        self.by_name.get(name).map(|offset| self.by_offset[offset].1)
+    }
+
+    fn insert(&mut self, name: &[u8], id: u64) {
+        self.remove(name);
+        self.last += 1;
+        self.by_name.insert(name.to_vec(), self.last);
+        self.by_offset.insert(self.last, (name.to_vec(), id));
+    }
+
+    fn remove(&mut self, name: &[u8]) -> Option<u64> {
+        let offset = self.by_name.remove(name)?;
+        self.by_offset.remove(&offset).map(|(_, id)| id)
+    }
+
+    /// Offset, name and node of what comes after an offset.
+    fn after(&self, offset: u64) -> impl Iterator<Item = (u64, &[u8], u64)> {
+        self.by_offset.range(offset + 1..).map(|(&offset, (name, id))| (offset, name.as_slice(), *id))
+    }
 }
 
 struct Tree {
@@ -84,7 +116,7 @@ impl Memory {
     /// Changes a file behind the kernel's back.
     pub fn overwrite(&self, name: &[u8], data: &[u8]) -> u64 {
         let mut tree = self.tree.lock();
-        let id = tree.nodes[&1].children[name];
+        let id = tree.nodes[&1].children.get(name).unwrap();
         let node = tree.nodes.get_mut(&id).unwrap();
         node.data = data.to_vec();
         node.attr.size = data.len() as u64;
@@ -102,7 +134,7 @@ impl Memory {
     }
 
     pub fn node_of(&self, name: &[u8]) -> Option<u64> {
-        self.tree.lock().nodes[&1].children.get(name).copied()
+        self.tree.lock().nodes[&1].children.get(name)
     }
 
     fn entry(&self, node: &mut Node) -> EntryOut {
@@ -121,10 +153,10 @@ impl Memory {
         let mut tree = self.tree.lock();
         let id = tree.next;
         let parent = tree.nodes.get_mut(&request.header.node.0).ok_or(ENOENT)?;
-        if parent.children.contains_key(name) {
+        if parent.children.get(name).is_some() {
             return Err(EEXIST);
         }
-        parent.children.insert(name.to_vec(), id);
+        parent.children.insert(name, id);
         tree.next += 1;
         let (uid, gid) = (request.header.uid, request.header.gid);
         let nlink = if mode & S_IFMT == S_IFDIR { 2 } else { 1 };
@@ -139,11 +171,11 @@ impl Memory {
 
     fn remove(&self, parent: NodeId, name: &[u8], dir: bool) -> Result<(), i32> {
         let mut tree = self.tree.lock();
-        let id = *tree.nodes.get(&parent.0).ok_or(ENOENT)?.children.get(name).ok_or(ENOENT)?;
+        let id = tree.nodes.get(&parent.0).ok_or(ENOENT)?.children.get(name).ok_or(ENOENT)?;
         if dir && tree.nodes[&id].attr.mode & S_IFMT != S_IFDIR {
             return Err(ENOTDIR);
         }
-        if !tree.nodes[&id].children.is_empty() {
+        if !tree.nodes[&id].children.by_name.is_empty() {
             return Err(ENOTEMPTY);
         }
         tree.nodes.get_mut(&parent.0).ok_or(ENOENT)?.children.remove(name);
@@ -205,7 +237,7 @@ impl Memory {
             Op::Interrupt { .. } | Op::NotifyReply { .. } => reply.none(),
             Op::Lookup { name } => {
                 let children = &attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT)).children;
-                let Some(&id) = children.get(name.as_bytes()) else {
+                let Some(id) = children.get(name.as_bytes()) else {
                     return Ok(reply.entry(&EntryOut::negative(self.ttl)));
                 };
                 let entry = self.entry(attempt!(reply, tree.nodes.get_mut(&id).ok_or(ENOENT)));
@@ -271,13 +303,13 @@ impl Memory {
                 let from = attempt!(reply, tree.nodes.get_mut(&this.0).ok_or(ENOENT));
                 let id = attempt!(reply, from.children.remove(name.as_bytes()).ok_or(ENOENT));
                 let into = attempt!(reply, tree.nodes.get_mut(&newdir.0).ok_or(ENOENT));
-                into.children.insert(newname.as_bytes().to_vec(), id);
+                into.children.insert(newname.as_bytes(), id);
                 reply.ok()
             }
             Op::Rename { .. } => reply.error(EINVAL),
             Op::Link { old, name } => {
                 let parent = attempt!(reply, tree.nodes.get_mut(&this.0).ok_or(ENOENT));
-                parent.children.insert(name.as_bytes().to_vec(), old.0);
+                parent.children.insert(name.as_bytes(), old.0);
                 let node = attempt!(reply, tree.nodes.get_mut(&old.0).ok_or(ENOENT));
                 node.attr.nlink += 1;
                 reply.entry(&self.entry(node))
@@ -328,21 +360,26 @@ impl Memory {
             Op::Readdir(io) => {
                 let children = &attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT)).children;
                 let mut dir = reply.dir(io.size as usize);
-                for (index, (name, &id)) in children.iter().enumerate().skip(io.offset as usize) {
+                for (offset, name, id) in children.after(io.offset) {
                     let kind = tree.nodes.get(&id).map_or(0, |node| node.attr.mode >> 12);
-                    if dir.push(id, index as u64 + 1, kind, name) {
+                    if dir.push(id, offset, kind, name) {
                         break;
                     }
                 }
                 dir.finish()
             }
             Op::Readdirplus(io) => {
-                let children = attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT)).children.clone();
+                let node = attempt!(reply, tree.nodes.get_mut(&this.0).ok_or(ENOENT));
+                // Taken out while its children are changed.
+                let children = std::mem::take(&mut node.children);
                 let mut dir = reply.plus(io.size as usize);
-                for (index, (name, id)) in children.iter().enumerate().skip(io.offset as usize) {
-                    let Some(node) = tree.nodes.get_mut(id).filter(|_| dir.fits(name.len())) else { break };
-                    let entry = self.entry(node);
-                    assert!(!dir.push(&entry, *id, index as u64 + 1, entry.attr.mode >> 12, name));
+                for (offset, name, id) in children.after(io.offset) {
+                    let Some(child) = tree.nodes.get_mut(&id).filter(|_| dir.fits(name.len())) else { break };
+                    let entry = self.entry(child);
+                    assert!(!dir.push(&entry, id, offset, entry.attr.mode >> 12, name));
+                }
+                if let Some(node) = tree.nodes.get_mut(&this.0) {
+                    node.children = children;
                 }
                 dir.finish()
             }
@@ -401,7 +438,7 @@ impl Memory {
 }
 
 fn node(attr: Attr) -> Node {
-    Node { attr, data: Vec::new(), children: BTreeMap::new(), xattrs: BTreeMap::new(), lookups: 0 }
+    Node { attr, data: Vec::new(), children: Children::default(), xattrs: BTreeMap::new(), lookups: 0 }
 }
 
 impl Handler for Memory {

@@ -59,13 +59,20 @@ impl Pool {
         if set.changes_nothing() {
             self.kill_privileges(&branches, &node, caller)?;
         } else {
-            self.change(&branches, &node, handle.as_deref(), set)?;
+            self.change(&branches, &node, handle.as_deref(), caller, set)?;
         }
         let (node, path) = self.nodes.locate(id)?;
         self.attr_of(&branches, &node, path.as_deref())
     }
 
-    fn change(&self, branches: &Branches, node: &Arc<Node>, handle: Option<&FileHandle>, set: &SetAttr) -> Result<()> {
+    fn change(
+        &self,
+        branches: &Branches,
+        node: &Arc<Node>,
+        handle: Option<&FileHandle>,
+        caller: &Caller,
+        set: &SetAttr,
+    ) -> Result<()> {
         let mut undo: SmallVec<[(Target, Attr); 2]> = SmallVec::new();
         let mut run = || -> Result<()> {
             if set.uid.is_some() || set.gid.is_some() {
@@ -83,7 +90,7 @@ impl Pool {
             if let Some(size) = set.size {
                 let opened = handle.filter(|h| h.writable());
                 self.on_copies(branches, node, Func::Truncate, handle, None, |fd| {
-                    truncate(fd, opened, size, set.kill_suidgid)
+                    truncate(fd, opened, size, set.kill_suidgid.then_some(caller))
                 })?;
             }
             if set.atime.is_some() || set.mtime.is_some() {
@@ -220,15 +227,13 @@ fn clear_set_id(fd: BorrowedFd<'_>, attr: &Attr, in_group: impl FnOnce() -> bool
     rustix::fs::chmod(ProcPath::of(fd).as_bytes(), Mode::from_raw_mode(mode))
 }
 
-/// The kernel has decided that set-id bits must go, for a caller whose groups it knows; true if some went.
-pub(crate) fn kill_suidgid(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+/// The caller may not keep set-id bits: clears them as the branch would; true if some were there.
+pub(crate) fn kill_suidgid(fd: BorrowedFd<'_>, caller: &Caller) -> Result<bool, Errno> {
     let attr = stat::of(fd)?;
     if attr.mode & (S_ISUID | S_ISGID) == 0 {
         return Ok(false);
     }
-    // The flag promises setgid to be cleared only with group execution (FUSE_HANDLE_KILLPRIV_V2); the
-    // other case comes with a request of its own (`kill_privileges`).
-    clear_set_id(fd, &attr, || true)?;
+    clear_set_id(fd, &attr, || in_group(caller, attr.gid))?;
     Ok(true)
 }
 
@@ -242,7 +247,7 @@ fn in_group(caller: &Caller, gid: u32) -> bool {
     groups.split_ascii_whitespace().any(|g| g.parse() == Ok(gid))
 }
 
-fn truncate(fd: BorrowedFd<'_>, opened: Option<&FileHandle>, size: u64, kill: bool) -> Result<(), Errno> {
+fn truncate(fd: BorrowedFd<'_>, opened: Option<&FileHandle>, size: u64, kill: Option<&Caller>) -> Result<(), Errno> {
     if let Some(handle) = opened
         && stat::of(fd)?.key() == stat::of(handle.fd.as_fd())?.key()
     {
@@ -250,8 +255,8 @@ fn truncate(fd: BorrowedFd<'_>, opened: Option<&FileHandle>, size: u64, kill: bo
     } else {
         rustix::fs::ftruncate(beneath::reopen(fd, OFlags::WRONLY | OFlags::NONBLOCK)?, size)?;
     }
-    if kill {
-        kill_suidgid(fd)?;
+    if let Some(caller) = kill {
+        kill_suidgid(fd, caller)?;
     }
     Ok(())
 }

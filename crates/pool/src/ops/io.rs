@@ -2,7 +2,7 @@
 
 use crate::handle::FileHandle;
 use crate::ops::attr::kill_suidgid;
-use crate::{Error, HandleId, Pool, Result};
+use crate::{Caller, Error, HandleId, Pool, Result};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -12,8 +12,8 @@ use rustix::io::Errno;
 pub struct WriteKind {
     /// The kernel writes back cached pages, on nobody's behalf, through whichever handle can write.
     pub from_cache: bool,
-    /// The writer may not keep set-id bits (`FUSE_WRITE_KILL_SUIDGID`).
-    pub kill_suidgid: bool,
+    /// A writer who may not keep set-id bits (`FUSE_WRITE_KILL_SUIDGID`).
+    pub kill_suidgid: Option<Caller>,
 }
 
 /// lseek(2) into a file's allocation.
@@ -61,8 +61,8 @@ impl Pool {
             return Ok(data.len());
         }
         let fd = if kind.from_cache { handle.open.plain()? } else { handle.fd.as_fd() };
-        if kind.kill_suidgid {
-            self.kill_before_write(&handle, fd)?;
+        if let Some(caller) = &kind.kill_suidgid {
+            self.kill_before_write(&handle, fd, caller)?;
         }
         let mut done = 0;
         while done < data.len() {
@@ -79,8 +79,8 @@ impl Pool {
         Ok(done)
     }
 
-    fn kill_before_write(&self, handle: &FileHandle, fd: BorrowedFd<'_>) -> Result<()> {
-        if kill_suidgid(fd)? {
+    fn kill_before_write(&self, handle: &FileHandle, fd: BorrowedFd<'_>, caller: &Caller) -> Result<()> {
+        if kill_suidgid(fd, caller)? {
             // The answer to a write carries no attributes; a stale set-id bit must not be trusted.
             self.kernel.read().invalidate_attr(handle.node.id);
         }

@@ -57,10 +57,9 @@ impl Pool {
         let copies = self.look(Func::Getattr, dirs, name);
         match self.shown(Func::Getattr, branches, &copies) {
             Ok(index) => self.entry(branches, parent, path, name, &copies, index),
-            Err(error) if is_absent(error) => {
-                self.nodes.name_removed(parent, name);
-                Err(Error::Absent)
-            }
+            // The table keeps what it knows: a name that is being made or moved at this moment must not
+            // lose its node to an older answer. A name that went behind the pool's back does no harm.
+            Err(error) if is_absent(error) => Err(Error::Absent),
             Err(error) => Err(error),
         }
     }

@@ -79,7 +79,7 @@ impl Pool {
         };
         drop(slot);
         if kill_suidgid && branch_flags.contains(OFlags::TRUNC) {
-            attr::kill_suidgid(fd.as_fd())?;
+            attr::kill_suidgid(fd.as_fd(), caller)?;
         }
         self.opened(caller, node, fd, branch_flags, open, sharing, true)
     }

@@ -263,9 +263,8 @@ impl Pool {
                     kind = attr.dirent_type();
                 }
                 let ino = inodes.inode(branch.seed, name, ino, kind == DT_DIR);
-                let ino = match self.nodes.child(node.id, name).map(|n| n.identity) {
-                    // A renamed directory keeps the number that it had.
-                    Some(Identity::Directory { ino }) if kind == DT_DIR => ino,
+                let ino = match kind {
+                    DT_DIR => self.nodes.dir_number(node.id, name, ino),
                     _ => ino,
                 };
                 listing.push(name, kind, index, ino);

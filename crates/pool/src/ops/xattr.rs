@@ -20,7 +20,11 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let (fd, _) = self.readable(&branches, &self.nodes.get(id)?, Func::Getxattr)?;
-        Ok(rustix::fs::getxattr(ProcPath::of(&fd).as_bytes(), name, buffer)?)
+        let path = ProcPath::of(&fd);
+        Ok(match buffer.is_empty() {
+            true => rustix::fs::getxattr_query(path.as_bytes(), name)?,
+            false => rustix::fs::getxattr(path.as_bytes(), name, buffer)?,
+        })
     }
 
     /// The names, each with its terminating NUL, or their size where the buffer is empty.
@@ -33,7 +37,11 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let (fd, _) = self.readable(&branches, &self.nodes.get(id)?, Func::Listxattr)?;
-        Ok(rustix::fs::listxattr(ProcPath::of(&fd).as_bytes(), buffer)?)
+        let path = ProcPath::of(&fd);
+        Ok(match buffer.is_empty() {
+            true => rustix::fs::listxattr_query(path.as_bytes())?,
+            false => rustix::fs::listxattr(path.as_bytes(), buffer)?,
+        })
     }
 
     /// Sets an attribute on every copy. `flags` are those of setxattr(2); `kill_sgid` comes with an access

@@ -20,6 +20,13 @@ thread_local! {
     static STATE: Cell<u64> = Cell::new(RandomState::new().build_hasher().finish());
 }
 
+impl ThreadDice {
+    /// Makes the calling thread's dice fall the same way from here on. For tests.
+    pub fn seed(seed: u64) {
+        STATE.set(seed);
+    }
+}
+
 impl Dice for ThreadDice {
     fn below(&mut self, n: u64) -> u64 {
         STATE.with(|state| {

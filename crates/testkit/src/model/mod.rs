@@ -24,8 +24,8 @@ use crate::Tree;
 pub trait Subject {
     fn apply(&mut self, op: &Op) -> Outcome;
 
-    /// All that can be seen.
-    fn capture(&mut self) -> Tree;
+    /// All that can be seen. The error tells what contradicts itself.
+    fn capture(&mut self) -> Result<Tree, String>;
 
     /// Closes everything. The error tells what is left behind.
     fn finish(&mut self) -> Result<(), String>;

@@ -6,7 +6,7 @@ pub const FILE_SLOTS: usize = 3;
 pub const DIR_SLOTS: usize = 2;
 
 /// A path below the root; the root itself is empty.
-pub type Path = &'static str;
+pub(super) type Path = &'static str;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {

@@ -184,7 +184,10 @@ impl Plain {
             Op::Statfs { path } => {
                 let vfs = fstatvfs(self.open(path, OFlags::PATH | OFlags::NOFOLLOW)?)?;
                 let sane = vfs.f_bavail <= vfs.f_bfree && vfs.f_bfree <= vfs.f_blocks && vfs.f_blocks > 0;
-                return Ok(if sane { Outcome::Number(vfs.f_namemax) } else { Outcome::Broken(format!("{vfs:?}")) });
+                return Ok(match sane {
+                    true => Outcome::Number(vfs.f_namemax),
+                    false => Outcome::Broken("the figures of statfs contradict each other".into()),
+                });
             }
             Op::Forget => {}
             _ => return self.data(op),
@@ -361,8 +364,9 @@ impl Subject for Plain {
         self.try_apply(op).into()
     }
 
-    fn capture(&mut self) -> Tree {
-        Tree::capture_with(&self.path, Fields { root: true, ..Fields::default() })
+    fn capture(&mut self) -> Result<Tree, String> {
+        let fields = Fields { root: true, ..Fields::default() };
+        Tree::try_capture(&self.path, fields).map_err(|error| error.to_string())
     }
 
     fn finish(&mut self) -> Result<(), String> {

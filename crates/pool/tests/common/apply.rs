@@ -1,0 +1,452 @@
+//! The operations of the reference model, asked of a pool as the kernel would.
+
+use super::client::{Answer, CALLER, Client, OpenedDir, OpenedFile};
+use canopy_pool::{Attr, Entry, Error, HandleId, NodeId, RenameKind, SetAttr, SetTime, Time, WriteKind};
+use canopy_testkit::Tree;
+use canopy_testkit::model::{
+    Access, Change, Create, On, Op, Outcome, RenameHow, Reserve, Shown, Subject, Whence, XattrHow, is_explicit,
+    pattern,
+};
+use rustix::fs::{OFlags, XattrFlags};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+
+fn number<T>(result: canopy_pool::Result<T>) -> Answer<T> {
+    result.map_err(Error::errno)
+}
+
+impl Subject for Client {
+    fn apply(&mut self, op: &Op) -> Outcome {
+        self.try_apply(op).into()
+    }
+
+    fn capture(&mut self) -> Result<Tree, String> {
+        self.tree()
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        self.end()
+    }
+}
+
+impl Client {
+    fn try_apply(&mut self, op: &Op) -> Answer<Outcome> {
+        match *op {
+            Op::Mkdir { path, mode } => {
+                self.make(path, |pool, parent, name| pool.mkdir(&CALLER, parent, name, mode))?;
+            }
+            Op::Mknod { path, fifo, mode } => {
+                let mode = mode | if fifo { 0o010_000 } else { 0o100_000 };
+                self.make(path, |pool, parent, name| pool.mknod(&CALLER, parent, name, mode, (0, 0)))?;
+            }
+            Op::Symlink { path, target } => {
+                self.make(path, |pool, parent, name| pool.symlink(&CALLER, parent, name, target.as_bytes()))?;
+            }
+            Op::Link { from, to } => {
+                let from = self.walk(from)?;
+                self.make(to, |pool, parent, name| pool.link(from.node, parent, name))?;
+            }
+            Op::LinkOpen { slot, to } => {
+                let Some(file) = self.files[slot] else { return Ok(Outcome::Skipped) };
+                self.make(to, |pool, parent, name| pool.link(file.node, parent, name))?;
+            }
+            Op::Unlink { path } => {
+                let (parent, dir, name) = self.parent(path)?;
+                self.lookup(parent, dir, name)?;
+                number(self.pool.unlink(parent, name.as_bytes()))?;
+                self.drop_name(path);
+            }
+            Op::Rmdir { path } => {
+                let (parent, dir, name) = self.parent(path)?;
+                self.lookup(parent, dir, name)?;
+                number(self.pool.rmdir(parent, name.as_bytes()))?;
+                self.drop_name(path);
+            }
+            Op::Rename { from, to, how } => self.rename(from, to, how)?,
+            Op::Readlink { path } => {
+                let entry = self.walk(path)?;
+                if !entry.attr.is_symlink() {
+                    return Err(Errno::INVAL);
+                }
+                return number(self.pool.readlink(entry.node)).map(Outcome::Bytes);
+            }
+            Op::Change { on, change } => return self.change(on, change),
+            Op::Xattr { on, how } => return self.xattr(on, how),
+            Op::Stat { on } => {
+                let Some((node, handle)) = self.find(on)? else { return Ok(Outcome::Skipped) };
+                let attr = self.attr(node, handle)?;
+                let again = self.attr(node, None)?;
+                if attr != again {
+                    return Ok(Outcome::Broken(format!("fstat {attr:?} is not stat {again:?}")));
+                }
+                return Ok(Outcome::Stat(shown(&attr)));
+            }
+            Op::Same { on, path } => return self.same(on, path),
+            Op::OpenDir { slot, path } => {
+                self.close_dir(slot)?;
+                let node = self.dir(path)?;
+                self.dirs[slot] = Some(OpenedDir { node, handle: number(self.pool.opendir(node))? });
+            }
+            Op::CloseDir { slot } => self.close_dir(slot)?,
+            Op::SyncDir { slot } => match self.dirs[slot] {
+                Some(dir) => number(self.pool.fsyncdir(dir.handle, false))?,
+                None => return Ok(Outcome::Skipped),
+            },
+            Op::List { on: On::Path(path) } => {
+                let node = self.dir(path)?;
+                let handle = number(self.pool.opendir(node))?;
+                let outcome = self.list(node, handle, Some(path));
+                number(self.pool.releasedir(handle))?;
+                return outcome;
+            }
+            Op::List { on: On::Dir(slot) } => {
+                let Some(dir) = self.dirs[slot] else { return Ok(Outcome::Skipped) };
+                return self.list(dir.node, dir.handle, None);
+            }
+            Op::Statfs { path } => {
+                let node = self.walk(path)?.node;
+                let figures = number(self.pool.statfs(node))?;
+                let sane = figures.bavail <= figures.bfree && figures.bfree <= figures.blocks && figures.blocks > 0;
+                return Ok(match sane {
+                    true => Outcome::Number(figures.namemax),
+                    false => Outcome::Broken(format!("{figures:?}")),
+                });
+            }
+            Op::Forget => self.forget(),
+            _ => return self.data(op),
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Makes a name, if there is none.
+    fn make(
+        &mut self,
+        path: &str,
+        act: impl FnOnce(&canopy_pool::Pool, NodeId, &[u8]) -> canopy_pool::Result<Entry>,
+    ) -> Answer<()> {
+        let (parent, dir, name) = self.parent(path)?;
+        if self.probe(parent, dir, name)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        let entry = number(act(&self.pool, parent, name.as_bytes()))?;
+        self.took(entry);
+        self.remember(path, entry.node);
+        Ok(())
+    }
+
+    fn dir(&mut self, path: &str) -> Answer<NodeId> {
+        let entry = self.walk(path)?;
+        if entry.attr.is_dir() { Ok(entry.node) } else { Err(Errno::NOTDIR) }
+    }
+
+    /// The checks of do_renameat2 and vfs_rename, in their order.
+    fn rename(&mut self, from: &str, to: &str, how: RenameHow) -> Answer<()> {
+        let (old_parent, old_dir, old_name) = self.parent(from)?;
+        let (new_parent, new_dir, new_name) = self.parent(to)?;
+        let source = self.lookup(old_parent, old_dir, old_name)?;
+        let target = match how {
+            RenameHow::Replace => match self.lookup(new_parent, new_dir, new_name) {
+                Err(Errno::NOENT) => None,
+                other => Some(other?),
+            },
+            _ => self.probe(new_parent, new_dir, new_name)?,
+        };
+        let below = |path: &str, top: &str| path.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'));
+        match (how, target) {
+            (RenameHow::NoReplace, Some(_)) => return Err(Errno::EXIST),
+            (RenameHow::Exchange, None) => {
+                // Only the filesystem knows, where the kernel has not looked.
+                return match self.lookup(new_parent, new_dir, new_name) {
+                    Err(errno) => Err(errno),
+                    Ok(_) => self.rename(from, to, how),
+                };
+            }
+            _ => {}
+        }
+        if below(to, from) {
+            return Err(Errno::INVAL);
+        }
+        if below(from, to) {
+            return Err(if how == RenameHow::Exchange { Errno::INVAL } else { Errno::NOTEMPTY });
+        }
+        if target.is_some_and(|target| target.node == source.node) {
+            return Ok(());
+        }
+        let kind = match how {
+            RenameHow::Replace => RenameKind::Replace,
+            RenameHow::NoReplace => RenameKind::NoReplace,
+            RenameHow::Exchange => RenameKind::Exchange,
+        };
+        let (old, new) = ((old_parent, old_name.as_bytes()), (new_parent, new_name.as_bytes()));
+        number(self.pool.rename(old.0, old.1, new.0, new.1, kind))?;
+        self.moved(from, to, how == RenameHow::Exchange);
+        Ok(())
+    }
+
+    /// The node that an operation is about, and the handle if it is an open file.
+    fn find(&mut self, on: On) -> Answer<Option<(NodeId, Option<HandleId>)>> {
+        Ok(match on {
+            On::Path(path) => Some((self.walk(path)?.node, None)),
+            On::File(slot) => self.files[slot].map(|file| (file.node, Some(file.handle))),
+            On::Dir(slot) => self.dirs[slot].map(|dir| (dir.node, None)),
+        })
+    }
+
+    fn same(&mut self, on: On, path: &'static str) -> Answer<Outcome> {
+        let Some((node, handle)) = self.find(on)? else { return Ok(Outcome::Skipped) };
+        let open = self.attr(node, handle)?;
+        let named = self.walk(path)?;
+        let same = node == named.node;
+        if same != (open.ino == named.attr.ino) {
+            return Ok(Outcome::Broken(format!("nodes {node} and {} and their numbers disagree", named.node)));
+        }
+        Ok(Outcome::Yes(same))
+    }
+
+    fn change(&mut self, on: On, change: Change) -> Answer<Outcome> {
+        let Some((node, handle)) = self.find(on)? else { return Ok(Outcome::Skipped) };
+        let attr = self.attr(node, handle)?;
+        let mut set = SetAttr::default();
+        // The kernel hands its handle over for ftruncate alone; another client might always.
+        let mut with = handle.filter(|_| self.once_in(2));
+        match change {
+            Change::Mode(mode) => set.mode = Some(mode),
+            Change::Owner { uid, gid } => (set.uid, set.gid) = (uid, gid),
+            Change::Mtime(sec) => set.mtime = Some(SetTime::At(Time { sec, nsec: 0 })),
+            Change::Size(size) => set.size = Some(size),
+        }
+        match (on, change) {
+            // Nothing to do, says the kernel; but for a file it clears set-id bits all the same.
+            (_, Change::Owner { uid: None, gid: None }) if attr.mode & 0o6000 == 0 || !attr.is_regular() => {
+                return Ok(Outcome::Done);
+            }
+            (_, Change::Owner { uid: None, gid: None }) => {
+                let sgid = if attr.mode & 0o010 != 0 { 0o2000 } else { 0 };
+                set.mode = Some(attr.mode & 0o7777 & !(0o4000 | sgid));
+            }
+            (On::Path(_), Change::Mode(_) | Change::Size(_)) if attr.is_symlink() => return Err(Errno::NOENT),
+            (On::Path(_), Change::Size(_)) if attr.is_dir() => return Err(Errno::ISDIR),
+            (On::Path(_), Change::Size(_)) if !attr.is_regular() => return Err(Errno::NXIO),
+            (On::Dir(_), Change::Size(_)) => return Err(Errno::INVAL),
+            (On::File(slot), Change::Size(_)) => {
+                if !self.files[slot].is_some_and(|file| file.writes) {
+                    return Err(Errno::INVAL);
+                }
+                with = handle;
+            }
+            _ => {}
+        }
+        let after = number(self.pool.setattr(&CALLER, node, with, &set))?;
+        let again = self.attr(node, handle)?;
+        match after == again {
+            true => Ok(Outcome::Done),
+            false => Ok(Outcome::Broken(format!("setattr answers {after:?}, getattr {again:?}"))),
+        }
+    }
+
+    fn xattr(&mut self, on: On, how: XattrHow) -> Answer<Outcome> {
+        let Some((node, _)) = self.find(on)? else { return Ok(Outcome::Skipped) };
+        let pool = &self.pool;
+        let set = |name: &str, value: &str, flags: XattrFlags| {
+            number(pool.setxattr(node, name.as_bytes(), value.as_bytes(), flags.bits(), false))
+        };
+        let mut buffer = [0; 4096];
+        match how {
+            XattrHow::Get(name) => {
+                let count = number(pool.getxattr(node, name.as_bytes(), &mut buffer))?;
+                return Ok(Outcome::Bytes(buffer[..count].to_vec()));
+            }
+            XattrHow::List => {
+                let count = number(pool.listxattr(node, &mut buffer))?;
+                let names = buffer[..count].split(|&b| b == 0).filter(|name| name.starts_with(b"user."));
+                let names: BTreeSet<_> = names.map(|name| (name.to_vec(), 0)).collect();
+                return Ok(Outcome::Names(names.into_iter().collect()));
+            }
+            XattrHow::Set { name, value } => set(name, value, XattrFlags::empty())?,
+            XattrHow::Create { name, value } => set(name, value, XattrFlags::CREATE)?,
+            XattrHow::Replace { name, value } => set(name, value, XattrFlags::REPLACE)?,
+            XattrHow::Remove(name) => number(pool.removexattr(node, name.as_bytes()))?,
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn open(&mut self, op: &Op) -> Answer<OpenedFile> {
+        let Op::Open { path, access, create, truncate, append, mode, .. } = *op else { return Err(Errno::INVAL) };
+        let (parent, dir, name) = self.parent(path)?;
+        let mut flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
+        flags |= match access {
+            Access::Read => OFlags::RDONLY,
+            Access::Write => OFlags::WRONLY,
+            Access::Both => OFlags::RDWR,
+        };
+        flags.set(OFlags::TRUNC, truncate && access != Access::Read);
+        flags.set(OFlags::APPEND, append);
+        let found = match create {
+            Create::No => Some(self.lookup(parent, dir, name)?),
+            Create::Missing => match self.lookup(parent, dir, name) {
+                Err(Errno::NOENT) => None,
+                other => Some(other?),
+            },
+            Create::Exclusive => self.probe(parent, dir, name)?,
+        };
+        let (node, opened) = match found {
+            Some(_) if create == Create::Exclusive => return Err(Errno::EXIST),
+            Some(entry) if entry.attr.is_symlink() => return Err(Errno::LOOP),
+            Some(entry) if entry.attr.is_dir() => return Err(Errno::ISDIR),
+            Some(entry) if !entry.attr.is_regular() => return Err(Errno::NXIO),
+            // Made by somebody else since the kernel looked: what was to be created is opened.
+            Some(_) if create == Create::Missing && self.once_in(3) => {
+                let flags = (flags | OFlags::CREATE).bits();
+                let (entry, opened) = number(self.pool.create(&CALLER, parent, name.as_bytes(), mode, flags, false))?;
+                (self.took(entry).node, opened)
+            }
+            Some(entry) => (entry.node, number(self.pool.open(&CALLER, entry.node, flags.bits(), false))?),
+            None => {
+                flags |= OFlags::CREATE;
+                flags.set(OFlags::EXCL, create == Create::Exclusive);
+                let made = self.pool.create(&CALLER, parent, name.as_bytes(), mode, flags.bits(), false);
+                let (entry, opened) = number(made)?;
+                self.took(entry);
+                self.remember(path, entry.node);
+                (entry.node, opened)
+            }
+        };
+        let (reads, writes) = (access != Access::Write, access != Access::Read);
+        Ok(OpenedFile { node, handle: opened.handle, reads, writes, appends: append })
+    }
+
+    /// What is about an open file.
+    fn data(&mut self, op: &Op) -> Answer<Outcome> {
+        match *op {
+            Op::Open { slot, .. } => {
+                self.close(slot)?;
+                self.files[slot] = Some(self.open(op)?);
+            }
+            Op::Tmpfile { slot, dir, exclusive, mode } => {
+                self.close(slot)?;
+                let dir = self.dir(dir)?;
+                let mut flags = OFlags::TMPFILE | OFlags::RDWR;
+                flags.set(OFlags::EXCL, exclusive);
+                let (entry, opened) = number(self.pool.tmpfile(&CALLER, dir, mode, flags.bits()))?;
+                let node = self.took(entry).node;
+                let handle = opened.handle;
+                self.files[slot] = Some(OpenedFile { node, handle, reads: true, writes: true, appends: false });
+            }
+            Op::Close { slot } => self.close(slot)?,
+            Op::Read { slot, offset, len } => {
+                let Some(file) = self.files[slot] else { return Ok(Outcome::Skipped) };
+                if !file.reads {
+                    return Err(Errno::BADF);
+                }
+                // Not zeros: what is not read must not show.
+                let mut buffer = vec![0xEE; len];
+                let count = number(self.pool.read(file.handle, offset, &mut buffer))?;
+                buffer.truncate(count);
+                return Ok(Outcome::Bytes(buffer));
+            }
+            Op::Write { slot, offset, len, seed } => {
+                let Some(file) = self.files[slot] else { return Ok(Outcome::Skipped) };
+                return self.write(file, offset, &pattern(seed, len));
+            }
+            Op::Allocate { slot, how, offset, len } => {
+                let Some(file) = self.files[slot] else { return Ok(Outcome::Skipped) };
+                if len == 0 {
+                    return Err(Errno::INVAL);
+                }
+                if !file.writes {
+                    return Err(Errno::BADF);
+                }
+                let mode = match how {
+                    Reserve::Extend => 0,
+                    Reserve::KeepSize => 1,
+                    Reserve::PunchHole => 3,
+                };
+                number(self.pool.fallocate(file.handle, mode, offset, len))?;
+            }
+            Op::Seek { slot, whence, offset } => {
+                let Some(file) = self.files[slot] else { return Ok(Outcome::Skipped) };
+                let whence = match whence {
+                    Whence::Data => canopy_pool::Whence::Data,
+                    Whence::Hole => canopy_pool::Whence::Hole,
+                };
+                return number(self.pool.lseek(file.handle, offset, whence)).map(Outcome::Number);
+            }
+            Op::Sync { slot } => {
+                let Some(file) = self.files[slot] else { return Ok(Outcome::Skipped) };
+                let data_only = self.once_in(2);
+                number(self.pool.fsync(file.handle, data_only))?;
+            }
+            Op::CopyRange { from, from_offset, to, to_offset, len } => {
+                let (Some(from), Some(to)) = (self.files[from], self.files[to]) else {
+                    return Ok(Outcome::Skipped);
+                };
+                if !from.reads || !to.writes || to.appends {
+                    return Err(Errno::BADF);
+                }
+                let (from, to) = ((from.handle, from_offset), (to.handle, to_offset));
+                return number(self.pool.copy_file_range(from, to, len as u64)).map(Outcome::Number);
+            }
+            _ => return Ok(Outcome::Broken(format!("nobody carries out {op:?}"))),
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn write(&mut self, file: OpenedFile, offset: u64, data: &[u8]) -> Answer<Outcome> {
+        if !file.writes {
+            return Err(Errno::BADF);
+        }
+        if data.is_empty() {
+            return Ok(Outcome::Number(0));
+        }
+        let offset = if file.appends { self.attr(file.node, Some(file.handle))?.size } else { offset };
+        let from_cache = self.once_in(3);
+        let kind = WriteKind { from_cache, kill_suidgid: None };
+        let count = number(self.pool.write(file.handle, offset, data, kind))?;
+        Ok(Outcome::Number(count as u64))
+    }
+
+    fn list(&mut self, node: NodeId, handle: HandleId, path: Option<&str>) -> Answer<Outcome> {
+        let entries = self.entries(handle, path)?;
+        let (mut names, mut dots) = (BTreeSet::new(), 0);
+        for (index, entry) in entries.iter().enumerate() {
+            let shown = entry.name.escape_ascii();
+            let rest = self.entries_from(handle, entry.next, usize::MAX)?;
+            if rest != entries[index + 1..] {
+                return Ok(Outcome::Broken(format!("seeking behind {shown} gives others")));
+            }
+            let found = match self.pool.lookup(node, &entry.name) {
+                Ok(found) => self.took(found).attr,
+                Err(_) if entry.name == b".." && node == NodeId::ROOT => continue,
+                Err(error) => return Ok(Outcome::Broken(format!("{shown} is listed: {error}"))),
+            };
+            if (entry.kind, entry.ino) != (found.dirent_type(), found.ino) {
+                let listed = (entry.kind, entry.ino);
+                return Ok(Outcome::Broken(format!("{shown} is listed as {listed:?} and found as {found:?}")));
+            }
+            match entry.name.as_slice() {
+                b"." | b".." => dots += 1,
+                name if !names.insert((name.to_vec(), entry.kind)) => {
+                    return Ok(Outcome::Broken(format!("{shown} is listed twice")));
+                }
+                _ => {}
+            }
+        }
+        if dots > 2 {
+            return Ok(Outcome::Broken("too many dots".into()));
+        }
+        Ok(Outcome::Names(names.into_iter().collect()))
+    }
+}
+
+pub(super) fn shown(attr: &Attr) -> Shown {
+    let when = |dir: u64, other: u64| if attr.is_dir() { dir } else { other };
+    Shown {
+        mode: attr.mode,
+        nlink: when(0, attr.nlink.into()),
+        dir_nlink: when(attr.nlink.into(), 0),
+        uid: attr.uid,
+        gid: attr.gid,
+        size: when(0, attr.size),
+        mtime: Some(attr.mtime.sec).filter(|&seconds| is_explicit(seconds)),
+    }
+}

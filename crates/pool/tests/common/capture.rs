@@ -1,0 +1,125 @@
+//! The whole tree as a client of the pool sees it, in the form of testkit's snapshots.
+
+use super::client::{CALLER, Client};
+use canopy_pool::{Attr, NodeId};
+use canopy_testkit::Tree;
+use canopy_testkit::tree::{Entry, Kind};
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+
+type Answer<T> = Result<T, String>;
+
+fn told<T>(what: &str, result: canopy_pool::Result<T>) -> Answer<T> {
+    result.map_err(|error| format!("{what}: {error}"))
+}
+
+impl Client {
+    /// The error tells where the pool contradicts itself.
+    pub fn tree(&mut self) -> Answer<Tree> {
+        let mut tree = Tree::default();
+        let mut links: BTreeMap<NodeId, Vec<Vec<u8>>> = BTreeMap::new();
+        let mut numbers: BTreeMap<u64, NodeId> = BTreeMap::new();
+        let mut to_do = vec![String::new()];
+        while let Some(path) = to_do.pop() {
+            let found = self.walk(&path).map_err(|errno| format!("{path} is listed: {errno}"))?;
+            let (node, attr) = (found.node, found.attr);
+            let holder = *numbers.entry(attr.ino).or_insert(node);
+            if holder != node {
+                return Err(format!("{path}, {node}, has the inode number {} of {holder}", attr.ino));
+            }
+            let entry = self.entry(node, &attr)?;
+            if attr.is_dir() {
+                let handle = told("opendir", self.pool.opendir(node))?;
+                let listed = self.entries(handle, Some(&path)).map_err(|errno| format!("{path}: {errno}"))?;
+                for listed in listed {
+                    let name = String::from_utf8_lossy(&listed.name).into_owned();
+                    match name.as_str() {
+                        "." | ".." => {}
+                        _ if path.is_empty() => to_do.push(name),
+                        _ => to_do.push(format!("{path}/{name}")),
+                    }
+                }
+                told("releasedir", self.pool.releasedir(handle))?;
+            } else if attr.nlink > 1 {
+                links.entry(node).or_default().push(path.clone().into_bytes());
+            }
+            if tree.entries.insert(path.clone().into_bytes(), entry).is_some() {
+                return Err(format!("{path} is listed twice"));
+            }
+        }
+        for mut names in links.into_values().filter(|names| names.len() > 1) {
+            names.sort();
+            for name in &names {
+                if let Some(entry) = tree.entries.get_mut(name) {
+                    entry.group = Some(names[0].clone());
+                }
+            }
+        }
+        Ok(tree)
+    }
+
+    fn entry(&self, node: NodeId, attr: &Attr) -> Answer<Entry> {
+        let kind = match attr.dirent_type() {
+            4 => Kind::Dir,
+            8 => Kind::File,
+            10 => Kind::Symlink,
+            1 => Kind::Fifo,
+            other => return Err(format!("file type {other}")),
+        };
+        let hash = if kind == Kind::File { Some(hash(&self.content(node)?)) } else { None };
+        let target = match kind {
+            Kind::Symlink => Some(told("readlink", self.pool.readlink(node))?),
+            _ => None,
+        };
+        Ok(Entry {
+            kind,
+            mode: attr.mode & 0o7777,
+            uid: attr.uid,
+            gid: attr.gid,
+            size: if matches!(kind, Kind::File | Kind::Symlink) { attr.size } else { 0 },
+            hash,
+            target,
+            rdev: 0,
+            xattrs: self.xattrs(node)?,
+            mtime: Some((attr.mtime.sec, attr.mtime.nsec)),
+            nlink: if kind == Kind::Dir { 0 } else { attr.nlink.into() },
+            group: None,
+            data: None,
+        })
+    }
+
+    pub fn content(&self, node: NodeId) -> Answer<Vec<u8>> {
+        let opened = told("open", self.pool.open(&CALLER, node, 0, false))?;
+        let mut content = Vec::new();
+        let mut buffer = [0xEE; 5000];
+        loop {
+            match told("read", self.pool.read(opened.handle, content.len() as u64, &mut buffer))? {
+                0 => break,
+                count => content.extend_from_slice(&buffer[..count]),
+            }
+        }
+        told("release", self.pool.release(opened.handle))?;
+        Ok(content)
+    }
+
+    fn xattrs(&self, node: NodeId) -> Answer<BTreeMap<Vec<u8>, Vec<u8>>> {
+        let mut list = [0; 4096];
+        let count = told("listxattr", self.pool.listxattr(node, &mut list))?;
+        let names = list[..count].split(|&b| b == 0).filter(|name| !name.is_empty());
+        let value = |name: &[u8]| -> Answer<Vec<u8>> {
+            let mut value = vec![0; 4096];
+            let count = told("getxattr", self.pool.getxattr(node, name, &mut value))?;
+            value.truncate(count);
+            Ok(value)
+        };
+        names.map(|name| Ok((name.to_vec(), value(name)?))).collect()
+    }
+}
+
+/// As testkit's snapshots hash.
+fn hash(content: &[u8]) -> u64 {
+    #[allow(deprecated)]
+    let mut hasher = std::hash::SipHasher::new();
+    hasher.write(content);
+    hasher.finish()
+}

@@ -1,0 +1,296 @@
+//! A client of a pool that does what the Linux VFS and its FUSE client do with paths: one lookup a component,
+//! names remembered and moved along with renames, references counted and given back, and the checks that
+//! the kernel makes before it asks a filesystem (fs/namei.c, fs/open.c, fs/read_write.c).
+
+use super::ROOT;
+use canopy_pool::{Attr, DirEntry, Entry, HandleId, NodeId, Pool};
+use canopy_testkit::model::{DIR_SLOTS, FILE_SLOTS};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub type Answer<T> = Result<T, Errno>;
+
+#[derive(Clone, Copy, Debug)]
+pub struct OpenedFile {
+    pub node: NodeId,
+    pub handle: HandleId,
+    pub reads: bool,
+    pub writes: bool,
+    pub appends: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct OpenedDir {
+    pub node: NodeId,
+    pub handle: HandleId,
+}
+
+pub struct Client {
+    pub pool: Arc<Pool>,
+    /// References that the pool has handed out and not got back.
+    refs: BTreeMap<NodeId, u64>,
+    /// Names that the kernel would remember, by path.
+    known: BTreeMap<String, NodeId>,
+    pub files: [Option<OpenedFile>; FILE_SLOTS],
+    pub dirs: [Option<OpenedDir>; DIR_SLOTS],
+    tick: u64,
+}
+
+impl Client {
+    pub fn new(pool: Arc<Pool>) -> Client {
+        Client {
+            pool,
+            refs: BTreeMap::new(),
+            known: BTreeMap::new(),
+            files: [None; FILE_SLOTS],
+            dirs: [None; DIR_SLOTS],
+            tick: 0,
+        }
+    }
+
+    /// True once in `n` times, in a fixed order: the choices that the kernel makes by its own lights.
+    pub fn once_in(&mut self, n: u64) -> bool {
+        self.tick += 1;
+        self.tick.is_multiple_of(n)
+    }
+
+    pub fn took(&mut self, entry: Entry) -> Entry {
+        *self.refs.entry(entry.node).or_default() += 1;
+        entry
+    }
+
+    /// Remembers a name, with everything forgotten that was known below another node there.
+    pub fn remember(&mut self, path: &str, node: NodeId) {
+        if self.known.get(path) != Some(&node) {
+            self.drop_name(path);
+            self.known.insert(path.to_owned(), node);
+        }
+    }
+
+    pub fn drop_name(&mut self, path: &str) {
+        self.known.retain(|known, _| !is_at_or_below(known, path));
+    }
+
+    fn take_names(&mut self, path: &str) -> Vec<(String, NodeId)> {
+        let taken: Vec<_> = self.known.iter().filter(|(known, _)| is_at_or_below(known, path)).collect();
+        let taken = taken.into_iter().map(|(known, node)| (known[path.len()..].to_owned(), *node)).collect();
+        self.drop_name(path);
+        taken
+    }
+
+    fn put_names(&mut self, path: &str, names: Vec<(String, NodeId)>) {
+        self.known.extend(names.into_iter().map(|(rest, node)| (format!("{path}{rest}"), node)));
+    }
+
+    /// As the kernel moves its names after a rename.
+    pub fn moved(&mut self, from: &str, to: &str, exchanged: bool) {
+        let (old, new) = (self.take_names(from), self.take_names(to));
+        self.put_names(to, old);
+        if exchanged {
+            self.put_names(from, new);
+        }
+    }
+
+    /// One name in a directory, from memory or by asking.
+    pub fn lookup(&mut self, parent: NodeId, dir: &str, name: &str) -> Answer<Entry> {
+        let path = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
+        if let Some(&node) = self.known.get(&path)
+            && !self.once_in(3)
+        {
+            let attr = self.pool.getattr(node, None).map_err(|e| e.errno())?;
+            return Ok(Entry { node, attr });
+        }
+        match self.pool.lookup(parent, name.as_bytes()) {
+            Ok(entry) => {
+                self.remember(&path, entry.node);
+                Ok(self.took(entry))
+            }
+            Err(error) => {
+                self.drop_name(&path);
+                Err(error.errno())
+            }
+        }
+    }
+
+    /// The directory of a path, the path of that directory, and the last name.
+    pub fn parent<'p>(&mut self, path: &'p str) -> Answer<(NodeId, &'p str, &'p str)> {
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let mut at = NodeId::ROOT;
+        let mut seen = 0;
+        for part in dir.split('/').filter(|part| !part.is_empty()) {
+            let entry = self.lookup(at, &dir[..seen], part)?;
+            match entry.attr {
+                attr if attr.is_symlink() => return Err(Errno::LOOP),
+                attr if !attr.is_dir() => return Err(Errno::NOTDIR),
+                _ => at = entry.node,
+            }
+            seen += part.len() + usize::from(seen > 0);
+        }
+        Ok((at, dir, name))
+    }
+
+    pub fn walk(&mut self, path: &str) -> Answer<Entry> {
+        if path.is_empty() {
+            let attr = self.pool.getattr(NodeId::ROOT, None).map_err(|e| e.errno())?;
+            return Ok(Entry { node: NodeId::ROOT, attr });
+        }
+        let (parent, dir, name) = self.parent(path)?;
+        self.lookup(parent, dir, name)
+    }
+
+    /// What lies under a name, for an operation that makes or replaces it. Now and then the kernel believes
+    /// to know that there is nothing.
+    pub fn probe(&mut self, parent: NodeId, dir: &str, name: &str) -> Answer<Option<Entry>> {
+        let path = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
+        if !self.known.contains_key(&path) && self.once_in(4) {
+            return Ok(None);
+        }
+        match self.lookup(parent, dir, name) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    pub fn attr(&self, node: NodeId, handle: Option<HandleId>) -> Answer<Attr> {
+        self.pool.getattr(node, handle).map_err(|e| e.errno())
+    }
+
+    /// All entries of a directory, read a few at a time, with the position behind each.
+    pub fn entries(&mut self, handle: HandleId, path: Option<&str>) -> Answer<Vec<Listed>> {
+        let plus = path.is_some() && self.once_in(2);
+        let mut entries: Vec<Listed> = Vec::new();
+        loop {
+            let position = entries.last().map_or(0, |entry| entry.next);
+            let before = entries.len();
+            match path {
+                Some(path) if plus => self.entries_plus(handle, position, path, &mut entries)?,
+                _ => entries.extend(self.entries_from(handle, position, 3)?),
+            }
+            if entries.len() == before {
+                return Ok(entries);
+            }
+        }
+    }
+
+    pub fn entries_from(&self, handle: HandleId, position: u64, count: usize) -> Answer<Vec<Listed>> {
+        let mut entries = Vec::new();
+        let take = |entry: DirEntry<'_>| {
+            let room = entries.len() < count;
+            if room {
+                entries.push(Listed::from(entry));
+            }
+            room
+        };
+        self.pool.readdir(handle, position, take).map_err(|e| e.errno())?;
+        Ok(entries)
+    }
+
+    fn entries_plus(
+        &mut self,
+        handle: HandleId,
+        position: u64,
+        path: &str,
+        entries: &mut Vec<Listed>,
+    ) -> Answer<()> {
+        let room = std::cell::Cell::new(3);
+        let mut nodes = Vec::new();
+        let has_room = |_: &[u8]| {
+            let left: usize = room.get();
+            room.set(left.saturating_sub(1));
+            left > 0
+        };
+        let take = |entry: DirEntry<'_>, node: Option<Entry>| {
+            entries.push(Listed::from(entry));
+            nodes.extend(node.map(|node| (String::from_utf8_lossy(entry.name).into_owned(), node)));
+        };
+        self.pool.readdirplus(handle, position, has_room, take).map_err(|e| e.errno())?;
+        for (name, node) in nodes {
+            self.took(node);
+            let path = if path.is_empty() { name } else { format!("{path}/{name}") };
+            self.remember(&path, node.node);
+        }
+        Ok(())
+    }
+
+    pub fn close(&mut self, slot: usize) -> Answer<()> {
+        let Some(file) = self.files[slot].take() else { return Ok(()) };
+        let flushed = self.pool.flush(file.handle);
+        self.pool.release(file.handle).map_err(|e| e.errno())?;
+        flushed.map_err(|e| e.errno())
+    }
+
+    pub fn close_dir(&mut self, slot: usize) -> Answer<()> {
+        match self.dirs[slot].take() {
+            Some(dir) => self.pool.releasedir(dir.handle).map_err(|e| e.errno()),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives references back: all that no open file needs, or half of them.
+    pub fn forget(&mut self) {
+        let all = !self.once_in(2);
+        let open: Vec<NodeId> =
+            self.files.iter().flatten().map(|f| f.node).chain(self.dirs.iter().flatten().map(|d| d.node)).collect();
+        let gone: Vec<NodeId> =
+            self.refs.keys().copied().filter(|id| !open.contains(id) && (all || id.0.is_multiple_of(2))).collect();
+        self.give_back(&gone);
+    }
+
+    fn give_back(&mut self, gone: &[NodeId]) {
+        // The kernel remembers no name below one that it does not remember.
+        let lost: Vec<String> =
+            self.known.iter().filter(|(_, id)| gone.contains(id)).map(|(path, _)| path.clone()).collect();
+        for path in lost {
+            self.drop_name(&path);
+        }
+        for id in gone {
+            if let Some(count) = self.refs.remove(id) {
+                // In two parts, as a single and a batched forget.
+                self.pool.forget(*id, 1);
+                if count > 1 {
+                    self.pool.forget(*id, count - 1);
+                }
+            }
+        }
+    }
+
+    /// Closes and gives back everything; the error tells what the pool has kept.
+    pub fn end(&mut self) -> Result<(), String> {
+        for slot in 0..FILE_SLOTS {
+            self.close(slot).map_err(|errno| format!("closing a file: {errno}"))?;
+        }
+        for slot in 0..DIR_SLOTS {
+            self.close_dir(slot).map_err(|errno| format!("closing a directory: {errno}"))?;
+        }
+        let all: Vec<NodeId> = self.refs.keys().copied().collect();
+        self.give_back(&all);
+        match self.pool.counts() {
+            (1, 0, 0) => Ok(()),
+            counts => Err(format!("nodes, files and directories left in the pool: {counts:?}")),
+        }
+    }
+}
+
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    pub name: Vec<u8>,
+    pub kind: u8,
+    pub ino: u64,
+    pub next: u64,
+}
+
+impl From<DirEntry<'_>> for Listed {
+    fn from(entry: DirEntry<'_>) -> Self {
+        Listed { name: entry.name.to_vec(), kind: entry.kind, ino: entry.ino, next: entry.next }
+    }
+}
+
+fn is_at_or_below(path: &str, top: &str) -> bool {
+    path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Root's privileges throughout: permissions are the kernel's business.
+pub const CALLER: canopy_pool::Caller = ROOT;

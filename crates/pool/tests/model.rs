@@ -1,0 +1,147 @@
+//! The reference model in process: random sequences of operations on a pool without a mount, and on one plain
+//! directory, look the same.
+//!
+//! `CANOPY_MODEL_SEQUENCES` sets the number of sequences of each test, `CANOPY_MODEL_SEED` the first seed.
+
+mod common;
+
+use canopy_pool::branch::Mode;
+use canopy_pool::config::{Config, Func, ReaddirMode};
+use canopy_pool::inode::InodeCalc;
+use canopy_pool::policy::{Category, Policy, ThreadDice};
+use canopy_testkit::model::{Plain, Rules, World, check};
+use common::pool;
+
+const OPERATIONS: usize = 60;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| text.parse().expect(name))
+}
+
+fn run(sequences: u64, branches: usize, config: &Config) {
+    let sequences = number("CANOPY_MODEL_SEQUENCES", sequences);
+    let first = number("CANOPY_MODEL_SEED", 1);
+    let create = config.policies.get(Func::Create);
+    let rules = Rules { path_preserving: create.is_path_preserving(), every: 15 };
+    let started = std::time::Instant::now();
+    for seed in first..first + sequences {
+        check(seed, OPERATIONS, rules, || world(seed, branches, config));
+    }
+    let rate = sequences as f64 / started.elapsed().as_secs_f64();
+    println!("{create} over {branches}: {sequences} sequences of {OPERATIONS}, {rate:.0} a second");
+}
+
+fn world(seed: u64, branches: usize, config: &Config) -> World {
+    ThreadDice::seed(seed);
+    let made = pool(&vec![Mode::Rw; branches], config.clone());
+    let plain = made.home.path().join("plain");
+    std::fs::create_dir(&plain).expect("the plain directory");
+    common::chmod(&plain, 0o755);
+    World {
+        plain: Plain::new(plain),
+        subject: Box::new(made.client()),
+        branches: made.branches.clone(),
+        keep: Box::new(made),
+    }
+}
+
+fn with(create: Policy) -> Config {
+    let mut config = Config::default();
+    config.policies.set_category(Category::Create, create);
+    config
+}
+
+#[test]
+fn one_branch() {
+    run(500, 1, &with(Policy::Ff));
+}
+
+#[test]
+fn two_branches_ff() {
+    run(200, 2, &with(Policy::Ff));
+}
+
+#[test]
+fn two_branches_mfs() {
+    run(200, 2, &with(Policy::Mfs));
+}
+
+#[test]
+fn two_branches_pfrd() {
+    run(600, 2, &with(Policy::Pfrd));
+}
+
+#[test]
+fn four_branches_rand() {
+    run(600, 4, &with(Policy::Rand));
+}
+
+/// Directories on every branch, files on the first that the policy gives.
+#[test]
+fn four_branches_all() {
+    run(200, 4, &with(Policy::All));
+}
+
+/// Attributes of directories come from whichever copy is the newest.
+#[test]
+fn four_branches_rand_search_newest() {
+    let mut config = with(Policy::Rand);
+    config.policies.set_category(Category::Search, Policy::Newest);
+    run(400, 4, &config);
+}
+
+#[test]
+fn four_branches_rand_getattr_newest() {
+    let mut config = with(Policy::Rand);
+    config.policies.set(Func::Getattr, Policy::Newest);
+    run(200, 4, &config);
+}
+
+/// Directories everywhere, so that path-preserving policies have a choice.
+fn preserving(create: Policy) -> Config {
+    let mut config = with(create);
+    config.policies.set(Func::Mkdir, Policy::Rand);
+    config
+}
+
+#[test]
+fn two_branches_epmfs() {
+    run(200, 2, &preserving(Policy::EpMfs));
+}
+
+#[test]
+fn four_branches_epff() {
+    run(200, 4, &preserving(Policy::EpFf));
+}
+
+#[test]
+fn four_branches_eprand() {
+    run(200, 4, &preserving(Policy::EpRand));
+}
+
+#[test]
+fn four_branches_msppfrd() {
+    run(200, 4, &preserving(Policy::MspPfrd));
+}
+
+/// Path preservation switched off for rename and link: nothing is refused.
+#[test]
+fn four_branches_eprand_ignoring_preservation() {
+    let config = Config { ignore_path_preservation: true, ..preserving(Policy::EpRand) };
+    run(200, 4, &config);
+}
+
+#[test]
+fn readdir_side_by_side() {
+    for readdir in [ReaddirMode::Cosr { threads: 2, depth: 0 }, ReaddirMode::Cor { threads: 2, depth: 0 }] {
+        run(40, 4, &Config { readdir, ..with(Policy::Rand) });
+    }
+}
+
+/// The numbers that do not depend on names, so that a hard link has one.
+#[test]
+fn inode_numbers_of_every_kind() {
+    for inode in [InodeCalc::DevinoHash32, InodeCalc::HybridHash32] {
+        run(60, 2, &Config { inode, ..with(Policy::Rand) });
+    }
+}

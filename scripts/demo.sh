@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Shows a pool at work: three directories as one tree, files put in, and where each of them landed.
+# Works as root and as an ordinary user. CANOPY_DEMO=DIR chooses where; without it, a directory under /tmp.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+[[ -t 1 ]] || say() { printf '\n%s\n' "$*"; }
+
+fail() {
+    printf 'demo: %s\n' "$*" >&2
+    exit 1
+}
+
+command -v cargo >/dev/null || fail "cargo is not installed (https://rustup.rs)"
+say "Building"
+cargo build --release --quiet --package canopy --bin canopy
+canopy=$(realpath "${CARGO_TARGET_DIR:-target}/release/canopy")
+"$canopy" --version
+
+if [[ -n ${CANOPY_DEMO:-} ]]; then
+    mkdir -p "$CANOPY_DEMO"
+    home=$(realpath "$CANOPY_DEMO")
+    [[ -z $(ls -A "$home") ]] || fail "$home is not empty (choose another directory with CANOPY_DEMO=DIR)"
+else
+    home=$(mktemp -d /tmp/canopy-demo.XXXXXX)
+fi
+pool=$home/pool
+mkdir "$home"/disk1 "$home"/disk2 "$home"/disk3 "$pool"
+
+# What failed half-way is not left lying about.
+undo() {
+    "$canopy" umount --lazy "$pool" 2>/dev/null || true
+    rm -rf "$home"/disk[123]
+    rmdir "$pool" "$home" 2>/dev/null || true
+}
+trap undo EXIT
+
+say "Mounting three directories as one"
+# Files go to the branches at random here, so that a few of them show something; by default the more
+# free space a branch has, the more of them it gets. The small minimum is for small disks.
+options=category.create=rand,minfreespace=1M
+echo "\$ canopy mount -o $options $home/disk1:$home/disk2:$home/disk3 $pool"
+"$canopy" mount -o "$options" "$home/disk1:$home/disk2:$home/disk3" "$pool"
+
+mkdir -p "$pool"/music/album "$pool"/photos/2024 "$pool"/films
+for name in music/album/{one,two,three}.flac photos/2024/{beach,forest,city}.jpg films/{long,short}.mkv notes.txt; do
+    head -c "$((RANDOM % 200 + 50))K" /dev/urandom >"$pool/$name"
+done
+
+say "The pool: one tree"
+(cd "$pool" && find . -mindepth 1 | sort | sed 's|[^/]*/|   |g')
+
+say "Where each file landed"
+printf '%-28s %-8s %s\n' FILE BRANCH SIZE
+while read -r name; do
+    for disk in disk1 disk2 disk3; do
+        [[ -e $home/$disk/$name ]] || continue
+        cmp -s "$home/$disk/$name" "$pool/$name" || fail "$name differs between $disk and the pool"
+        printf '%-28s %-8s %s\n' "$name" "$disk" "$(du -h --apparent-size "$home/$disk/$name" | cut -f1)"
+    done
+done < <(cd "$pool" && find . -type f -printf '%P\n' | sort)
+echo
+echo "Each file is whole, on one branch, and is read there as it is read in the pool."
+
+trap - EXIT
+say "The pool is still mounted: look around in $pool"
+cat <<END
+
+To stop:
+    $canopy umount $pool
+    rm -r $home
+
+With your own disks (the mountpoint must exist, and lie outside every branch):
+    $canopy mount /mnt/disk1:/mnt/disk2 /mnt/pool
+
+    $canopy options     lists what -o takes
+END
