@@ -32,6 +32,9 @@ pub fn start() -> Result<(), Error> {
     command.arg0(args.next().unwrap_or_else(|| "canopy".into())).args(args);
     command.env(PARENT, std::process::id().to_string());
     command.stdin(Stdio::null()).stdout(writer);
+    // What our caller left open (a lock, a pipe that somebody waits on) must not live as long as the pool.
+    // Kernels before 5.11 cannot; there it lives.
+    let _ = canopy_sys::descriptors::close_on_exec_from(3);
     let mut child =
         command.spawn().map_err(Error::system("cannot start the background process from /proc/self/exe"))?;
     // Else the pipe would never come to its end.

@@ -106,6 +106,14 @@ pub(crate) fn wants_passthrough(option: PassthroughIo, flags: OFlags) -> bool {
     }
 }
 
+/// A streaming writer past the page cache, such as `dd oflag=direct`, takes `O_DIRECT` back for a last piece
+/// that is not aligned. The kernel opened the backing file with it, and has no way to take it back: the piece
+/// would fail with EINVAL. So such data comes to the daemon. Whoever opens for reading too (disks of virtual
+/// machines, databases) writes whole blocks, and keeps passthrough.
+fn may_lose_direct(flags: OFlags) -> bool {
+    flags.contains(OFlags::DIRECT) && flags & OFlags::ACCMODE == OFlags::WRONLY
+}
+
 /// The one place that decides how the data of an open file travels.
 ///
 /// The kernel allows one way for all opens of an inode at a time: either all carry the same backing id,
@@ -141,7 +149,7 @@ pub(crate) fn decide(
     };
     let direct_io = match backing {
         // `cache.files` rules the page cache of the pool, which passthrough does not use.
-        Some(_) => !wants_passthrough(config.passthrough, flags),
+        Some(_) => !wants_passthrough(config.passthrough, flags) || may_lose_direct(flags),
         None => direct_io,
     };
     Travel {
@@ -263,6 +271,16 @@ mod tests {
                     assert_eq!(later(None).passthrough, None);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn uncached_streams_come_to_the_daemon() {
+        let config = config(PassthroughIo::Rw, CacheFiles::AutoFull);
+        for (flags, expected) in [(OFlags::RDONLY, "P"), (OFlags::WRONLY, "DPL"), (OFlags::RDWR, "P")] {
+            let travel =
+                decide(&config, flags | OFlags::DIRECT, Sharing::First { backing: Some(1) }, false, false);
+            assert_eq!(letters(travel), expected, "{flags:?}");
         }
     }
 

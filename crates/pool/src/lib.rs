@@ -29,7 +29,7 @@ pub use error::{Error, Result};
 pub use handle::Travel;
 pub use ids::{Caller, HandleId, NodeId};
 pub use ops::attr::{SetAttr, SetTime};
-pub use ops::io::{WriteKind, Whence};
+pub use ops::io::{Via, Whence, WriteKind};
 pub use ops::ioctl::IoctlAnswer;
 pub use ops::lookup::Entry;
 pub use ops::open::Opened;

@@ -1,6 +1,11 @@
+//! System calls that rustix does not wrap: the only room with `unsafe` code.
+//!
+//! Every function here is safe to call; every `unsafe` block says why.
+
 pub mod buf;
 pub mod close;
 pub mod creds;
+pub mod descriptors;
 pub mod device;
 pub mod glob;
 pub mod inode_flags;

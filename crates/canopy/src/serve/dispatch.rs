@@ -4,7 +4,7 @@ use super::convert::{self, Terms};
 use canopy_fuse::abi::{self, EntryOut};
 use canopy_fuse::flags::{IoctlFlags, OpenFlags, OpenInFlags, SetxattrFlags, WriteFlags};
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
-use canopy_pool::{Error, HandleId, NodeId, Pool, RenameKind, Whence, WriteKind};
+use canopy_pool::{Error, HandleId, NodeId, Pool, RenameKind, Via, Whence, WriteKind};
 use rustix::io::Errno;
 
 /// Serves one pool.
@@ -94,15 +94,16 @@ impl Handler for Dispatch {
                 }
             }
             Op::Read(io) => {
-                let handle = HandleId(io.handle);
-                reply.data(io.size as usize, |buffer| pool.read(handle, io.offset, buffer).map_err(number))
+                let via = Via::with_flags(HandleId(io.handle), io.flags);
+                reply.data(io.size as usize, |buffer| pool.read(via, io.offset, buffer).map_err(number))
             }
             Op::Write(io) => {
                 let kind = WriteKind {
                     from_cache: io.write_flags.contains(WriteFlags::CACHE),
                     kill_suidgid: io.write_flags.contains(WriteFlags::KILL_SUIDGID).then(|| caller(0)),
                 };
-                match pool.write(HandleId(io.handle), io.offset, io.data, kind) {
+                let via = Via::with_flags(HandleId(io.handle), io.flags);
+                match pool.write(via, io.offset, io.data, kind) {
                     Ok(written) => reply.written(written as u32),
                     Err(error) => fail(reply, error),
                 }

@@ -53,7 +53,11 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let (path, mut dirs) = self.dirs(&branches, parent)?;
-        let chosen = self.room_for(func, &path, &dirs, name)?;
+        let mut chosen = self.room_for(func, &path, &dirs, name)?;
+        if func == Func::Create {
+            // A regular file lies whole on one branch, whatever the policy gives.
+            chosen.truncate(1);
+        }
         let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
         for &index in &chosen {
             results.push(self.bring_dir(&branches, &mut dirs, index, &path).and_then(|()| {

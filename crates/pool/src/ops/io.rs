@@ -5,7 +5,29 @@ use crate::ops::attr::kill_suidgid;
 use crate::{Caller, Error, HandleId, Pool, Result};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
-use rustix::io::Errno;
+use rustix::io::{Errno, IoSlice, ReadWriteFlags};
+
+/// An open file, as one read or write names it.
+#[derive(Clone, Copy, Debug)]
+pub struct Via {
+    handle: HandleId,
+    /// Its flags at this moment; None where they are those it was opened with.
+    flags: Option<OFlags>,
+}
+
+impl Via {
+    /// `flags` are those of open(2) as they are by now: fcntl(F_SETFL) changes `O_APPEND` and `O_DIRECT`
+    /// without a word to us, and pwritev2(2) has flags for one write.
+    pub fn with_flags(handle: HandleId, flags: u32) -> Via {
+        Via { handle, flags: Some(OFlags::from_bits_retain(flags as _)) }
+    }
+}
+
+impl From<HandleId> for Via {
+    fn from(handle: HandleId) -> Via {
+        Via { handle, flags: None }
+    }
+}
 
 /// Where a write comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,15 +45,25 @@ pub enum Whence {
     Hole,
 }
 
+/// What the branch's descriptor acts by, and an open file may have lost since it was opened.
+fn lost(handle: &FileHandle, now: OFlags) -> OFlags {
+    (handle.flags - now) & (OFlags::APPEND | OFlags::DIRECT)
+}
+
 impl Pool {
     /// Reads into `buffer` and gives the number of bytes; fewer than asked for only at the end of the file.
-    pub fn read(&self, handle: HandleId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let handle = self.files.get(handle)?;
+    pub fn read(&self, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let via = via.into();
+        let handle = self.files.get(via.handle)?;
         if self.config.nullrw {
             buffer.fill(0);
             return Ok(buffer.len());
         }
         let mut fd = handle.fd.as_fd();
+        let mut direct = handle.flags.contains(OFlags::DIRECT);
+        if direct && lost(&handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
+            (fd, direct) = (handle.open.plain()?, false);
+        }
         let mut done = 0;
         while done < buffer.len() {
             match rustix::io::pread(fd, &mut buffer[done..], offset + done as u64) {
@@ -46,7 +78,7 @@ impl Pool {
                 Err(errno) if done == 0 => return Err(errno.into()),
                 Err(_) => break,
             }
-            if handle.flags.contains(OFlags::DIRECT) {
+            if direct {
                 // What is left need not be aligned as O_DIRECT asks.
                 break;
             }
@@ -55,24 +87,42 @@ impl Pool {
     }
 
     /// Writes `data` and gives the number of bytes; fewer than asked for only after an error.
-    pub fn write(&self, handle: HandleId, offset: u64, data: &[u8], kind: WriteKind) -> Result<usize> {
-        let handle = self.files.get(handle)?;
+    pub fn write(&self, via: impl Into<Via>, offset: u64, data: &[u8], kind: WriteKind) -> Result<usize> {
+        let via = via.into();
+        let handle = self.files.get(via.handle)?;
         if self.config.nullrw {
             return Ok(data.len());
         }
-        let fd = if kind.from_cache { handle.open.plain()? } else { handle.fd.as_fd() };
+        let now = via.flags.unwrap_or(handle.flags);
+        let (fd, held) = match kind.from_cache || !lost(&handle, now).is_empty() {
+            true => (handle.open.plain()?, OFlags::empty()),
+            false => (handle.fd.as_fd(), handle.flags),
+        };
         if let Some(caller) = &kind.kill_suidgid {
             self.kill_before_write(&handle, fd, caller)?;
         }
+        let mut extra = ReadWriteFlags::empty();
+        if !kind.from_cache {
+            let gained = |flag| now.contains(flag) && !held.contains(flag);
+            // With the writeback cache the kernel has placed appended data itself.
+            extra.set(ReadWriteFlags::APPEND, gained(OFlags::APPEND) && !self.config.writeback);
+            extra.set(ReadWriteFlags::DSYNC, gained(OFlags::DSYNC));
+            extra.set(ReadWriteFlags::SYNC, gained(OFlags::SYNC));
+        }
         let mut done = 0;
         while done < data.len() {
-            match rustix::io::pwrite(fd, &data[done..], offset + done as u64) {
+            let (rest, at) = (&data[done..], offset + done as u64);
+            let written = match extra.is_empty() {
+                true => rustix::io::pwrite(fd, rest, at),
+                false => rustix::io::pwritev2(fd, &[IoSlice::new(rest)], at, extra),
+            };
+            match written {
                 Ok(n) => done += n,
                 Err(Errno::INTR) => continue,
                 Err(errno) if done == 0 => return Err(errno.into()),
                 Err(_) => break,
             }
-            if handle.flags.contains(OFlags::DIRECT) && !kind.from_cache {
+            if held.contains(OFlags::DIRECT) {
                 break;
             }
         }

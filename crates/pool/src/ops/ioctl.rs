@@ -5,6 +5,7 @@
 
 use crate::beneath;
 use crate::config::Func;
+use crate::stat;
 use crate::{Caller, Error, NodeId, Pool, Result};
 use canopy_sys::inode_flags::{FS_APPEND_FL, FS_IMMUTABLE_FL, FlagIoctl, flag_ioctl};
 use rustix::fd::AsFd;
@@ -26,8 +27,8 @@ impl IoctlAnswer {
 impl Pool {
     /// Runs an ioctl on the file or directory of a node. `input` is what the caller handed in.
     ///
-    /// Errors: `ENOTTY` for an ioctl that is not forwarded, `EPERM` for immutable and append-only by anyone
-    /// but root (ioctl_fs_setflags(2) asks for CAP_LINUX_IMMUTABLE; the kernel leaves that to us).
+    /// Errors: `ENOTTY` for an ioctl that is not forwarded, `EPERM` for a change by anyone but owner and root,
+    /// and of immutable and append-only by anyone but root (ioctl_fs_setflags(2) asks for CAP_LINUX_IMMUTABLE; the kernel leaves that to us).
     pub fn ioctl(&self, caller: &Caller, id: NodeId, command: u32, input: &[u8]) -> Result<IoctlAnswer> {
         let ioctl = FlagIoctl::from_command(command).ok_or(Error::UnknownIoctl)?;
         let mut buffer = [0; 28];
@@ -46,6 +47,10 @@ impl Pool {
         }
         self.on_copies(&branches, &node, func, None, None, |fd| {
             let file = beneath::reopen(fd, OFlags::RDONLY | kind)?;
+            // The kernel checks ownership itself for all but the version, which it hands on unseen.
+            if caller.uid != 0 && caller.uid != stat::of(fd)?.uid {
+                return Err(rustix::io::Errno::PERM);
+            }
             if caller.uid != 0 && guarded_bits(ioctl, &buffer) != current_guarded_bits(file.as_fd(), ioctl)? {
                 return Err(rustix::io::Errno::PERM);
             }

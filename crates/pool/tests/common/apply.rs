@@ -216,14 +216,6 @@ impl Client {
             Change::Size(size) => set.size = Some(size),
         }
         match (on, change) {
-            // Nothing to do, says the kernel; but for a file it clears set-id bits all the same.
-            (_, Change::Owner { uid: None, gid: None }) if attr.mode & 0o6000 == 0 || !attr.is_regular() => {
-                return Ok(Outcome::Done);
-            }
-            (_, Change::Owner { uid: None, gid: None }) => {
-                let sgid = if attr.mode & 0o010 != 0 { 0o2000 } else { 0 };
-                set.mode = Some(attr.mode & 0o7777 & !(0o4000 | sgid));
-            }
             (On::Path(_), Change::Mode(_) | Change::Size(_)) if attr.is_symlink() => return Err(Errno::NOENT),
             (On::Path(_), Change::Size(_)) if attr.is_dir() => return Err(Errno::ISDIR),
             (On::Path(_), Change::Size(_)) if !attr.is_regular() => return Err(Errno::NXIO),
