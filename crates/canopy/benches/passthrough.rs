@@ -35,7 +35,8 @@ fn main() {
         return;
     }
     let branch = LoopFs::tmpfs(2 << 30);
-    let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy")).branch(branch.path()).option("minfreespace=0").mount();
+    let pool =
+        Pool::builder(env!("CARGO_BIN_EXE_canopy")).branch(branch.path()).option("minfreespace=0").mount();
     // Data rows use one and the same file from both sides: no two files lie alike in memory.
     let below = Side { data: branch.path().join("data"), own: branch.path().join("direct") };
     let through = Side { data: pool.path().join("data"), own: pool.path().join("pooled") };
@@ -200,8 +201,9 @@ fn create(side: &Side) -> Duration {
     let buffer = [3u8; 4096];
     let start = Instant::now();
     for name in &names {
-        let file = rustix::fs::open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR)
-            .expect("create");
+        let file =
+            rustix::fs::open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR)
+                .expect("create");
         rustix::io::write(&file, &buffer).expect("write");
     }
     start.elapsed()

@@ -111,6 +111,12 @@ pub enum MountError {
 }
 
 impl MountError {
+    /// Whether a set-uid helper may succeed where we did not. `/dev/fuse` is for root alone on some systems.
+    fn is_refusal(&self) -> bool {
+        let (MountError::Device(error) | MountError::Mount { error, .. }) = self else { return false };
+        error.kind() == io::ErrorKind::PermissionDenied
+    }
+
     /// The errno to report.
     #[must_use]
     pub fn errno(&self) -> i32 {
@@ -188,9 +194,7 @@ pub fn mount(spec: &MountSpec) -> Result<(OwnedFd, Mounted), MountError> {
     let mode = path.metadata().map_err(at_mountpoint)?.mode();
 
     let device = match direct(spec, &path, mode) {
-        Err(MountError::Mount { error, .. }) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
-            helper::mount(spec, &path)?
-        }
+        Err(error) if error.is_refusal() => helper::mount(spec, &path)?,
         other => other?,
     };
     let identity =

@@ -244,6 +244,7 @@ fn data_is_page_aligned_both_ways() {
     let mut buf = [0; 3];
     file.read_exact(&mut buf).unwrap();
     assert_eq!(&buf, b"yes");
+    drop(file);
     served.stop();
 }
 
@@ -389,6 +390,7 @@ fn passthrough_reads_the_backing_file() {
         assert_eq!(&text, b"from the branch");
         file.seek(SeekFrom::Start(0)).unwrap();
         file.write_all(b"From").unwrap();
+        drop(file);
         assert_eq!(fs::read(&real).unwrap(), b"From the branch");
     }
     served.stop();
@@ -462,5 +464,77 @@ fn lookups_are_forgotten() {
     }
     assert_eq!(served.handler.lookups(node), 0);
     assert!(served.handler.requests.load(Ordering::Relaxed) > 400);
+    served.stop();
+}
+
+/// Runs one of the tests below again, in an environment made by `wrapper`; false when that is not to be had here.
+fn rerun(wrapper: &[&str], test: &str) -> bool {
+    let works = std::process::Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: {wrapper:?} does not work here");
+        return false;
+    }
+    // A copy, since an unprivileged user may not be let into the target directory.
+    let scratch = Scratch::new();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = scratch.path().join("test");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let output = std::process::Command::new(wrapper[0])
+        .args(&wrapper[1..])
+        .arg(&program)
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    true
+}
+
+#[test]
+fn works_in_a_user_namespace() {
+    if can_mount() {
+        rerun(&["unshare", "-Urm"], "elsewhere");
+    }
+}
+
+#[test]
+fn works_for_an_unprivileged_user() {
+    let helper = ["/usr/bin/fusermount3", "/bin/fusermount3"].iter().any(|path| Path::new(path).exists());
+    if !can_mount() || !helper {
+        eprintln!("skipped: needs fusermount3");
+        return;
+    }
+    // A device node that everybody may open, as udev makes it; seen in a mount namespace of the test's own only.
+    let scratch = Scratch::new();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let node = scratch.path().join("fuse");
+    let kind = rustix::fs::FileType::CharacterDevice;
+    let rdev = rustix::fs::makedev(10, 229);
+    rustix::fs::mknodat(rustix::fs::CWD, &node, kind, rustix::fs::Mode::empty(), rdev).unwrap();
+    fs::set_permissions(&node, fs::Permissions::from_mode(0o666)).unwrap();
+    let script =
+        "mount --bind \"$0\" /dev/fuse && exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
+    rerun(&["unshare", "-m", "sh", "-c", script, node.to_str().unwrap()], "elsewhere");
+}
+
+#[test]
+#[ignore = "run by the two tests above, as somebody else"]
+fn elsewhere() {
+    let scratch = Scratch::new();
+    let mut spec = MountSpec::new(scratch.path(), "a,b\\c", "canopy");
+    spec.default_permissions = true;
+    let served = Served::with_spec(&spec, &wish(), Limits::NONE, 2, |_| {
+        let mut memory = Memory::new(HOUR);
+        memory.open_to_all();
+        memory
+    });
+    eprintln!("{}", served.agreed);
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(scratch.path().to_str().unwrap())).unwrap();
+    assert!(line.contains(" - fuse.canopy a,b\\134c "), "{line}");
+    fs::write(scratch.path().join("f"), b"x").unwrap();
+    assert_eq!(fs::read(scratch.path().join("f")).unwrap(), b"x");
+    assert!(served.mounted().is_mounted());
     served.stop();
 }

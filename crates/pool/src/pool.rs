@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Many directories as one tree. All operations take `&self` and may run side by side.
 ///
-/// Lock order, outermost first: `tree`; a node's `open`; the node table; a node's `orphan` and `seen`;
+/// Lock order, outermost first: `tree`; `cloning`; a node's `open`; the node table; a node's `orphan` and `seen`;
 /// the handle shards; the space cache. A directory handle's listing is taken under `tree`, before the
 /// node table.
 pub struct Pool {
@@ -26,6 +26,10 @@ pub struct Pool {
     pub(crate) files: Handles<FileHandle>,
     pub(crate) listings: Handles<DirHandle>,
     pub(crate) tree: TreeLock,
+    /// Exclusively by who clones directories onto another branch, shared by who changes a directory's
+    /// attributes on the branches that have it: a clone must not miss the change. The kernel orders a change
+    /// only against work in the directory itself, and clones are made of all those above as well.
+    pub(crate) cloning: RwLock<()>,
     pub(crate) kernel: RwLock<Arc<dyn Kernel>>,
     /// The kernel has refused passthrough for good.
     pub(crate) no_passthrough: AtomicBool,
@@ -44,6 +48,7 @@ impl Pool {
             files: Handles::default(),
             listings: Handles::default(),
             tree: TreeLock::default(),
+            cloning: RwLock::default(),
             kernel: RwLock::new(Arc::new(NoKernel)),
             // Until a kernel is connected there is nothing to pass through.
             no_passthrough: AtomicBool::new(true),

@@ -7,15 +7,27 @@
 //! The caller holds the tree lock, so no directory on the way can be renamed meanwhile.
 
 use crate::beneath::{self, Dir, ProcPath};
+use crate::Error;
 use crate::branch::Branch;
 use crate::stat::{self, Attr};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, RenameFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Names that begin so are directories under construction, or what a crash left of one. Never shown.
-pub(crate) const UNDER_CONSTRUCTION: &[u8] = b".canopy-clone.";
+const UNDER_CONSTRUCTION: &[u8] = b".canopy-clone.";
+
+/// The pool keeps such names to itself: to its users they do not exist.
+pub(crate) fn is_reserved(name: &[u8]) -> bool {
+    name.starts_with(UNDER_CONSTRUCTION)
+}
+
+/// Errors for a name that users must not give.
+pub(crate) fn may_be_made(name: &[u8]) -> Result<(), Error> {
+    if is_reserved(name) { Err(Error::Invalid) } else { Ok(()) }
+}
 
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 
@@ -30,7 +42,7 @@ pub(crate) fn clone_dirs<'b>(from: &Branch, to: &'b Branch, path: &[u8]) -> Resu
         }
         match build(from, to, path) {
             // Somebody else was faster with one of them.
-            Err(Errno::EXIST) => {}
+            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
             Err(errno) => return Err(errno),
             Ok(()) => {}
         }
@@ -92,6 +104,43 @@ fn build(from: &Branch, to: &Branch, path: &[u8]) -> Result<(), Errno> {
 fn open_dir(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(at, name, flags, Mode::empty())
+}
+
+/// Removes what a crash left of directories under construction in `dir`, as far as it can: nothing but
+/// directories, one in the other.
+pub(crate) fn sweep(dir: BorrowedFd<'_>) {
+    let sweep_name = |name: &[u8]| {
+        let mut chain = vec![open_dir(dir, name)?];
+        let mut names = vec![name.to_vec()];
+        while let Some(below) = first_name(chain[chain.len() - 1].as_fd())? {
+            chain.push(open_dir(chain[chain.len() - 1].as_fd(), &below)?);
+            names.push(below);
+        }
+        for depth in (0..names.len()).rev() {
+            let parent = depth.checked_sub(1).map_or(dir, |above| chain[above].as_fd());
+            rustix::fs::unlinkat(parent, names[depth].as_slice(), AtFlags::REMOVEDIR)?;
+        }
+        Ok::<(), Errno>(())
+    };
+    while let Ok(Some(name)) = first_name(dir) {
+        if !is_reserved(&name) || sweep_name(&name).is_err() {
+            return;
+        }
+    }
+}
+
+/// Some entry of a directory.
+fn first_name(dir: BorrowedFd<'_>) -> Result<Option<Vec<u8>>, Errno> {
+    let dir = beneath::open(dir, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(dir, &mut buffer);
+    while let Some(entry) = entries.next() {
+        match entry?.file_name().to_bytes() {
+            b"." | b".." => {}
+            name => return Ok(Some(name.to_vec())),
+        }
+    }
+    Ok(None)
 }
 
 fn unique() -> String {

@@ -8,7 +8,7 @@
 //! Readers on different threads take different shards, so that they share no cache line. It is the
 //! outermost lock (docs/ARCHITECTURE.md, "Lock order").
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,10 +21,14 @@ struct Shard(RwLock<()>);
 #[derive(Default)]
 pub(crate) struct TreeLock {
     shards: [Shard; SHARDS],
+    /// One at a time asks for all shards. Else those who wait for one of them stand in the way of those
+    /// who wait for another, and some wait for seconds. Taken before the shards.
+    turn: Mutex<()>,
 }
 
 pub(crate) struct Exclusive<'a> {
     _guards: [RwLockWriteGuard<'a, ()>; SHARDS],
+    _turn: MutexGuard<'a, ()>,
 }
 
 /// Either way of holding the lock.
@@ -46,7 +50,8 @@ impl TreeLock {
 
     /// Nobody else uses a path while the guard lives.
     pub(crate) fn exclusive(&self) -> Held<'_> {
-        // Always in the same order, so two renames cannot hold half each.
-        Held::Exclusive { _guard: Exclusive { _guards: std::array::from_fn(|i| self.shards[i].0.write()) } }
+        let turn = self.turn.lock();
+        let guards = std::array::from_fn(|index| self.shards[index].0.write());
+        Held::Exclusive { _guard: Exclusive { _guards: guards, _turn: turn } }
     }
 }

@@ -183,7 +183,10 @@ impl Handler for Dispatch {
                 match pool.ioctl(&caller(0), id, cmd, data) {
                     Ok(answer) => reply.ioctl(0, |buffer| {
                         let bytes = answer.bytes();
-                        buffer.get_mut(..bytes.len()).ok_or(Errno::INVAL.raw_os_error())?.copy_from_slice(bytes);
+                        buffer
+                            .get_mut(..bytes.len())
+                            .ok_or(Errno::INVAL.raw_os_error())?
+                            .copy_from_slice(bytes);
                         Ok(bytes.len())
                     }),
                     Err(error) => fail(reply, error),
@@ -269,9 +272,11 @@ impl Dispatch {
             |name| out.borrow().fits(name.len()),
             |entry, node| {
                 // Without a node the kernel just learns the name.
-                let head = node.as_ref().map_or_else(EntryOut::default, |node| convert::entry(node, &self.terms));
+                let head =
+                    node.as_ref().map_or_else(EntryOut::default, |node| convert::entry(node, &self.terms));
                 given.extend(node.map(|node| node.node));
-                let full = out.borrow_mut().push(&head, entry.ino, entry.next, u32::from(entry.kind), entry.name);
+                let full =
+                    out.borrow_mut().push(&head, entry.ino, entry.next, u32::from(entry.kind), entry.name);
                 debug_assert!(!full, "there was room for it");
             },
         );

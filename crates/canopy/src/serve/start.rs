@@ -3,8 +3,8 @@
 use super::convert::Terms;
 use super::dispatch::Dispatch;
 use super::kernel::Connected;
-use crate::config::{Config, kernel};
 use crate::config::resolve::Plan;
+use crate::config::{Config, kernel};
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{self, MountError, Mounted};
 use canopy_fuse::session::{Running, SessionError};
@@ -113,5 +113,9 @@ fn adapt(config: &mut Config, agreed: &Agreed) {
 fn workers(config: &Config) -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = config.threads.workers(cpus);
-    if config.is_given("read-thread-count") || config.is_given("process-thread-count") { workers } else { workers.max(4) }
+    if config.is_given("read-thread-count") || config.is_given("process-thread-count") {
+        workers
+    } else {
+        workers.max(4)
+    }
 }

@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 use super::{CopyRange, Setattr, WriteIo, datasync};
 use super::{
     Create, Dialect, Extensions, FileIo, Forgets, Groups, Header, Lock, Malformed, Name, NodeId, Op, Request,
+    Tmpfile,
 };
 use crate::abi;
 use crate::flags::{GetattrFlags, IoctlFlags, OpenInFlags, PollFlags, ReleaseFlags};
@@ -225,7 +226,7 @@ fn operation<'a>(opcode: Opcode, body: &mut Body<'a>, dialect: Dialect) -> Resul
             Op::Fsyncdir { handle: raw.fh, datasync: datasync(raw.fsync_flags) }
         }
         Opcode::Create => Op::Create(Create::decode(body)?),
-        Opcode::Tmpfile => Op::Tmpfile(Create::decode(body)?),
+        Opcode::Tmpfile => Op::Tmpfile(Tmpfile::decode(body)?),
         Opcode::Statfs => Op::Statfs,
         Opcode::Setxattr => super::xattr::decode_set(body, dialect)?,
         Opcode::Getxattr => super::xattr::decode_get(body)?,

@@ -5,7 +5,7 @@ use super::{Malformed, Name, NodeId};
 use crate::abi;
 use crate::flags::{LkFlags, OpenInFlags, ReadFlags, WriteFlags};
 
-/// CREATE and TMPFILE.
+/// CREATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create<'a> {
     pub name: Name<'a>,
@@ -23,6 +23,27 @@ impl<'a> Create<'a> {
         body.end()?;
         let open_flags = OpenInFlags::from_bits_retain(raw.open_flags);
         Ok(Create { name, flags: raw.flags, mode: raw.mode, umask: raw.umask, open_flags })
+    }
+}
+
+/// TMPFILE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tmpfile {
+    /// `O_*`.
+    pub flags: u32,
+    pub mode: u32,
+    pub umask: u32,
+    pub open_flags: OpenInFlags,
+}
+
+impl Tmpfile {
+    pub(super) fn decode(body: &mut Body<'_>) -> Result<Tmpfile, Malformed> {
+        let raw: abi::CreateIn = body.fixed()?;
+        // A name comes along and says nothing: that of a dentry without one, "/" (fs/namei.c vfs_tmpfile).
+        body.string()?;
+        body.end()?;
+        let open_flags = OpenInFlags::from_bits_retain(raw.open_flags);
+        Ok(Tmpfile { flags: raw.flags, mode: raw.mode, umask: raw.umask, open_flags })
     }
 }
 

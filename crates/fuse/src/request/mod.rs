@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 
 pub use attr::{SetTime, Setattr, Timestamp};
 pub use dir::{ForgetItem, Forgets};
-pub use file::{CopyRange, Create, FileIo, Lock, WriteIo};
+pub use file::{CopyRange, Create, FileIo, Lock, Tmpfile, WriteIo};
 
 use crate::abi;
 use crate::flags::{FsyncFlags, InitFlags, IoctlFlags, OpenInFlags, PollFlags, ReleaseFlags, SetxattrFlags};
@@ -267,7 +267,7 @@ pub enum Op<'a> {
     /// The answer is made with [`Reply::created`](crate::reply::Reply::created).
     Create(Create<'a>),
     /// As CREATE; the name is what the kernel made up and means nothing.
-    Tmpfile(Create<'a>),
+    Tmpfile(Tmpfile),
     Statfs,
     /// `flags` are `XATTR_CREATE` and `XATTR_REPLACE`.
     Setxattr {

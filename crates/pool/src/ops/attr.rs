@@ -124,6 +124,7 @@ impl Pool {
         mut undo: Option<&mut SmallVec<[(Target, Attr); 2]>>,
         change: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<()> {
+        let _not_cloning = node.is_dir().then(|| self.cloning.read());
         let (targets, shown) = self.targets(branches, node, func, handle.is_some())?;
         let mut results: SmallVec<[(Option<usize>, aggregate::Outcome); 2]> = SmallVec::new();
         for target in targets {
@@ -178,7 +179,9 @@ impl Pool {
                 Err(error) => return Err(error),
             };
             for index in chosen {
-                if index != own && copies.list[index].is_some_and(|attr| !attr.is_dir()) && !is_primary(index) {
+                // A hard link of the file is not a copy, and what is of another type is another thing.
+                let is_copy = |attr: Attr| attr.dirent_type() == primary.attr.dirent_type() && !is_primary(index);
+                if index != own && copies.list[index].is_some_and(is_copy) {
                     let dir = dirs.get(index).ok_or(Error::Absent)?;
                     targets.push(Target { index: Some(index), fd: TargetFd::Pinned(beneath::pin(dir, &name)?) });
                 } else if index == own {
@@ -187,6 +190,10 @@ impl Pool {
             }
             if by_handle && !targets.iter().any(|t| t.index == Some(own)) {
                 targets.push(Target { index: Some(own), fd: primary.fd });
+            }
+            if targets.is_empty() {
+                // Only what is hidden behind the file could be changed.
+                return Err(Error::ReadOnlyCopy);
             }
             let shown = self.shown(Func::Getattr, branches, &copies)?;
             return Ok((targets, Some(shown)));

@@ -4,12 +4,12 @@ use crate::branch::Branches;
 use crate::config::Func;
 use crate::node::{Node, Orphan};
 use crate::ops::lookup::Entry;
-use crate::relocate::{self, UNDER_CONSTRUCTION};
+use crate::relocate::{self, is_reserved, may_be_made};
 use crate::resolve::{Copies, Dirs};
 use crate::stat;
 use crate::{Caller, Error, NodeId, Pool, Result, aggregate, beneath};
 use canopy_sys::creds;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -78,9 +78,7 @@ impl Pool {
         dirs: &Dirs<'_>,
         name: &[u8],
     ) -> Result<crate::policy::Choice> {
-        if name.starts_with(UNDER_CONSTRUCTION) {
-            return Err(Error::Invalid);
-        }
+        may_be_made(name)?;
         dirs.first()?;
         dirs.copies(name).must_be_absent()?;
         self.placed(func, dirs, path)
@@ -95,6 +93,7 @@ impl Pool {
         path: &[u8],
     ) -> Result<(), Errno> {
         if dirs.list[index].is_none() {
+            let _cloning = self.cloning.write();
             let from = self.shown(Func::Getattr, branches, &dirs.own()).map_err(Error::errno)?;
             let list = branches.as_slice();
             dirs.list[index] = Some(relocate::clone_dirs(&list[from], &list[index], path)?);
@@ -107,6 +106,9 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let (_, dirs) = self.dirs(&branches, parent)?;
+        if is_reserved(name) {
+            return Err(Error::Absent);
+        }
         let copies = dirs.copies(name);
         let shown = self.shown(Func::Getattr, &branches, &copies)?;
         if copies.list[shown].is_some_and(|attr| attr.is_dir()) {
@@ -132,6 +134,9 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let (path, dirs) = self.dirs(&branches, parent)?;
+        if is_reserved(name) {
+            return Err(Error::Absent);
+        }
         let copies = dirs.copies(name);
         let shown = self.shown(Func::Getattr, &branches, &copies)?;
         if !copies.list[shown].is_some_and(|attr| attr.is_dir()) {
@@ -162,13 +167,22 @@ impl Pool {
         Ok(())
     }
 
-    /// Errors when a branch holds entries in the directory.
+    /// Errors when a branch holds entries in the directory. What a crash left in it is swept away: nobody
+    /// could see it, nor remove it.
     pub(crate) fn all_empty(&self, dirs: &Dirs<'_>, copies: &Copies, name: &[u8]) -> Result<()> {
+        let mut leftovers: SmallVec<[OwnedFd; 1]> = SmallVec::new();
         for (index, copy) in copies.list.iter().enumerate() {
-            if copy.is_some_and(|attr| attr.is_dir()) && !is_empty(dirs.get(index).ok_or(Error::Absent)?, name)? {
-                return Err(Error::NotEmpty);
+            if !copy.is_some_and(|attr| attr.is_dir()) {
+                continue;
+            }
+            match contents(dirs.get(index).ok_or(Error::Absent)?, name)? {
+                Contents::Nothing => {}
+                Contents::Leftovers(dir) => leftovers.push(dir),
+                Contents::Entries => return Err(Error::NotEmpty),
             }
         }
+        // Only now: where there is a directory to be cloned from, a clone may be under construction.
+        leftovers.iter().for_each(|dir| relocate::sweep(dir.as_fd()));
         Ok(())
     }
 
@@ -210,23 +224,39 @@ impl Pool {
         node
     }
 
-    /// After the name went: a node that has other names needs no pin.
+    /// After the name went: a node that has other names needs no pin. A file without any link has none,
+    /// whatever a lookup that was under way has put into the table.
     pub(crate) fn settle(&self, node: &Node) {
-        if !self.nodes.names(node.id).is_empty() {
-            *node.orphan.lock() = None;
+        if self.nodes.names(node.id).is_empty() {
+            return;
         }
+        let mut orphan = node.orphan.lock();
+        let has_links = |orphan: &Arc<Orphan>| stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink > 0);
+        let unneeded = if orphan.as_ref().is_some_and(has_links) { orphan.take() } else { None };
+        drop(orphan);
+        drop(unneeded);
     }
 }
 
-fn is_empty(dir: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Errno> {
+enum Contents {
+    Nothing,
+    /// Nothing but what a crash left of cloned directories.
+    Leftovers(OwnedFd),
+    Entries,
+}
+
+fn contents(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Contents, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
     let mut buffer = [MaybeUninit::uninit(); 1024];
-    let mut entries = RawDir::new(fd, &mut buffer);
+    let mut entries = RawDir::new(fd.as_fd(), &mut buffer);
+    let mut leftovers = false;
     while let Some(entry) = entries.next() {
-        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
-            return Ok(false);
+        match entry?.file_name().to_bytes() {
+            b"." | b".." => {}
+            name if is_reserved(name) => leftovers = true,
+            _ => return Ok(Contents::Entries),
         }
     }
-    Ok(true)
+    Ok(if leftovers { Contents::Leftovers(fd) } else { Contents::Nothing })
 }

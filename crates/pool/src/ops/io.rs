@@ -159,7 +159,14 @@ impl Pool {
     }
 
     /// The next data or hole at or after `offset`. Errors: `ENXIO` beyond the end.
+    ///
+    /// Not with the writeback cache: the kernel asks without writing back first (fs/fuse/file.c fuse_lseek),
+    /// and data that the branch has not got yet would be taken for a hole, and lost in copies. Once it is told
+    /// `ENOSYS` it takes the whole file for data.
     pub fn lseek(&self, handle: HandleId, offset: u64, whence: Whence) -> Result<u64> {
+        if self.config.writeback {
+            return Err(Error::Unsupported);
+        }
         let handle = self.files.get(handle)?;
         let from = match whence {
             Whence::Data => SeekFrom::Data(offset),

@@ -4,6 +4,7 @@ use crate::beneath::ProcPath;
 use crate::branch::BranchId;
 use crate::config::Func;
 use crate::ops::lookup::Entry;
+use crate::relocate::may_be_made;
 use crate::resolve::Dirs;
 use crate::{Error, NodeId, Pool, Result, aggregate};
 use rustix::fd::AsFd;
@@ -20,12 +21,13 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let node = self.nodes.get(id)?;
+        let (path, mut dirs) = self.dirs(&branches, new_parent)?;
+        may_be_made(new_name)?;
+        dirs.first()?;
+        dirs.copies(new_name).must_be_absent()?;
         if node.is_dir() {
             return Err(Error::NotPermitted);
         }
-        let (path, mut dirs) = self.dirs(&branches, new_parent)?;
-        dirs.first()?;
-        dirs.copies(new_name).must_be_absent()?;
         let primary = self.primary(&branches, &node)?;
         let preserve = self.preserves_paths();
         // Copies on other branches under the name that is known get the new name too.

@@ -3,7 +3,7 @@
 use crate::branch::Branches;
 use crate::config::Func;
 use crate::node::{Identity, Node, join};
-use crate::relocate::UNDER_CONSTRUCTION;
+use crate::relocate::is_reserved;
 use crate::resolve::{Copies, Dirs, is_absent};
 use crate::stat::{self, Attr, S_IFDIR};
 use crate::{Error, HandleId, NodeId, Pool, Result};
@@ -26,7 +26,7 @@ impl Pool {
         match name {
             b"." => return self.lookup_again(parent),
             b".." => return self.lookup_again(self.nodes.parent(parent)?),
-            _ if name.starts_with(UNDER_CONSTRUCTION) => return Err(Error::Absent),
+            _ if is_reserved(name) => return Err(Error::Absent),
             _ => {}
         }
         let _held = self.tree.shared();
@@ -56,12 +56,27 @@ impl Pool {
     ) -> Result<Entry> {
         let copies = self.look(Func::Getattr, dirs, name);
         match self.shown(Func::Getattr, branches, &copies) {
-            Ok(index) => self.entry(branches, parent, path, name, &copies, index),
+            Ok(index) => {
+                let index = self.open_copy(parent, name, &copies).unwrap_or(index);
+                self.entry(branches, parent, path, name, &copies, index)
+            }
             // The table keeps what it knows: a name that is being made or moved at this moment must not
             // lose its node to an older answer. A name that went behind the pool's back does no harm.
             Err(error) if is_absent(error) => Err(Error::Absent),
             Err(error) => Err(error),
         }
+    }
+
+    /// Which of several copies of a file is the one that is open under this name, if any is: while it is,
+    /// the name must not lead to another, whatever the policy thinks of them by now.
+    fn open_copy(&self, parent: NodeId, name: &[u8], copies: &Copies) -> Option<usize> {
+        if copies.list.iter().flatten().count() < 2 {
+            return None;
+        }
+        let node = self.nodes.child(parent, name)?;
+        let key = node.key()?;
+        node.opened()?;
+        copies.list.iter().position(|copy| copy.is_some_and(|attr| attr.key() == key))
     }
 
     /// The entry for what a policy shows under a name.

@@ -11,7 +11,7 @@ use crate::inode::DirentInodes;
 use crate::node::{Identity, Node};
 use crate::ops::lookup::Entry;
 use crate::policy::{self, Category};
-use crate::relocate::UNDER_CONSTRUCTION;
+use crate::relocate::is_reserved;
 use crate::resolve::{Copies, Dirs, PerBranch};
 use crate::stat;
 use crate::{Error, HandleId, NodeId, Pool, Result};
@@ -245,7 +245,7 @@ impl Pool {
             }
             let branch = &branches.as_slice()[index];
             for (name, mut kind, ino) in raw.entries() {
-                if matches!(name, b"." | b"..") || name.starts_with(UNDER_CONSTRUCTION) {
+                if matches!(name, b"." | b"..") || is_reserved(name) {
                     continue;
                 }
                 if several {

@@ -6,6 +6,7 @@
 
 use crate::branch::Branches;
 use crate::config::Func;
+use crate::relocate::{is_reserved, may_be_made};
 use crate::resolve::{Copies, Dirs};
 use crate::tree::Held;
 use crate::{Error, NodeId, Pool, Result};
@@ -71,6 +72,10 @@ impl Pool {
             is_dir(parent, name)? || (kind == RenameKind::Exchange && is_dir(new_parent, new_name)?)
         };
         let _held: Held<'_> = if moves_dir { self.tree.exclusive() } else { self.tree.shared() };
+        if is_reserved(name) {
+            return Err(Error::Absent);
+        }
+        may_be_made(new_name)?;
         let side = |parent, name| -> Result<Side<'_, '_>> {
             let (path, dirs) = self.dirs(&branches, parent)?;
             dirs.first()?;

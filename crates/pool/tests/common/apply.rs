@@ -17,6 +17,7 @@ fn number<T>(result: canopy_pool::Result<T>) -> Answer<T> {
 
 impl Subject for Client {
     fn apply(&mut self, op: &Op) -> Outcome {
+        self.choose_by(&format!("{op:?}"));
         self.try_apply(op).into()
     }
 

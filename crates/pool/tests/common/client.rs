@@ -34,7 +34,8 @@ pub struct Client {
     known: BTreeMap<String, NodeId>,
     pub files: [Option<OpenedFile>; FILE_SLOTS],
     pub dirs: [Option<OpenedDir>; DIR_SLOTS],
-    tick: u64,
+    /// Where the kernel has a choice, it falls by the operation, so that leaving out others changes nothing.
+    choice: u64,
 }
 
 impl Client {
@@ -45,14 +46,20 @@ impl Client {
             known: BTreeMap::new(),
             files: [None; FILE_SLOTS],
             dirs: [None; DIR_SLOTS],
-            tick: 0,
+            choice: 0,
         }
     }
 
-    /// True once in `n` times, in a fixed order: the choices that the kernel makes by its own lights.
+    /// The choices from here on follow from `what`.
+    pub fn choose_by(&mut self, what: &str) {
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
+        self.choice = what.bytes().fold(0xCBF2_9CE4_8422_2325, mix) >> 20;
+    }
+
+    /// True once in `n` times: what the kernel does by its own lights.
     pub fn once_in(&mut self, n: u64) -> bool {
-        self.tick += 1;
-        self.tick.is_multiple_of(n)
+        self.choice = self.choice.wrapping_add(1);
+        self.choice.is_multiple_of(n)
     }
 
     pub fn took(&mut self, entry: Entry) -> Entry {

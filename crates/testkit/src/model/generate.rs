@@ -1,5 +1,6 @@
 //! Sequences of operations that meet each other: few names, few open files, and a memory of what may exist.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use super::op::Path;
@@ -9,18 +10,23 @@ use crate::Rng;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// All paths of one, two and three names.
-static PATHS: LazyLock<[Vec<String>; 3]> = LazyLock::new(|| {
+static PATHS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let below = |parents: &[String]| -> Vec<String> {
         parents.iter().flat_map(|parent| NAMES.map(|name| format!("{parent}/{name}"))).collect()
     };
     let top: Vec<String> = NAMES.map(str::to_owned).to_vec();
-    let (second, third) = (below(&top), below(&below(&top)));
-    [top, second, third]
+    let second = below(&top);
+    let third = below(&second);
+    [top, second, third].concat()
 });
+
+fn path(text: &str) -> Option<Path> {
+    PATHS.iter().find(|path| *path == text).map(String::as_str)
+}
 
 /// `count` operations, the same for the same seed.
 pub fn generate(seed: u64, count: usize) -> Vec<Op> {
-    let mut maker = Maker { rng: Rng::new(seed), likely: Vec::new() };
+    let mut maker = Maker { rng: Rng::new(seed), likely: BTreeMap::new(), open: [false; FILE_SLOTS] };
     (0..count)
         .map(|_| {
             let op = maker.op();
@@ -32,42 +38,64 @@ pub fn generate(seed: u64, count: usize) -> Vec<Op> {
 
 struct Maker {
     rng: Rng,
-    /// What was made and not removed since, if all went well.
-    likely: Vec<Path>,
+    /// What exists if all went as guessed; true for directories. Only to make most operations succeed.
+    likely: BTreeMap<Path, bool>,
+    open: [bool; FILE_SLOTS],
 }
 
 impl Maker {
     fn any_path(&mut self) -> Path {
-        let depth = [0, 0, 0, 1, 1, 1, 1, 2][self.rng.index(8)];
-        let paths = &PATHS[depth];
-        &paths[self.rng.index(paths.len())]
+        &PATHS[self.rng.index(PATHS.len())]
+    }
+
+    fn among(&mut self, wanted: impl Fn(Path, bool) -> bool) -> Path {
+        let paths: Vec<Path> =
+            self.likely.iter().filter(|(path, dir)| wanted(path, **dir)).map(|(path, _)| *path).collect();
+        if paths.is_empty() || self.rng.chance(80) {
+            return self.any_path();
+        }
+        paths[self.rng.index(paths.len())]
     }
 
     /// Mostly something that exists.
     fn path(&mut self) -> Path {
-        if self.likely.is_empty() || self.rng.chance(250) {
-            return self.any_path();
-        }
-        self.likely[self.rng.index(self.likely.len())]
+        self.among(|_, _| true)
     }
 
-    /// Mostly something that does not exist.
+    fn file(&mut self) -> Path {
+        self.among(|_, dir| !dir)
+    }
+
+    fn dir(&mut self) -> Path {
+        if self.rng.chance(200) { "" } else { self.among(|_, dir| dir) }
+    }
+
+    /// Mostly something that does not exist, in a directory that does.
     fn new_path(&mut self) -> Path {
-        let mut path = self.any_path();
-        for _ in 0..3 {
-            if !self.likely.contains(&path) || self.rng.chance(100) {
-                break;
+        for _ in 0..6 {
+            let (dir, name) = (self.dir(), *self.rng.pick(&NAMES));
+            let text = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
+            if let Some(path) = path(&text)
+                && (!self.likely.contains_key(path) || self.rng.chance(60))
+            {
+                return path;
             }
-            path = self.any_path();
         }
-        path
+        self.any_path()
     }
 
     fn path_or_root(&mut self) -> Path {
         if self.rng.chance(80) { "" } else { self.path() }
     }
 
+    /// Mostly one in use.
     fn file_slot(&mut self) -> usize {
+        let slot = self.rng.index(FILE_SLOTS);
+        let used = (slot..FILE_SLOTS).chain(0..slot).find(|slot| self.open[*slot]);
+        used.filter(|_| !self.rng.chance(50)).unwrap_or(slot)
+    }
+
+    fn any_slot(&mut self) -> usize {
         self.rng.index(FILE_SLOTS)
     }
 
@@ -104,27 +132,27 @@ impl Maker {
         match self.rng.index(100) {
             0..10 => Op::Mkdir { path: self.new_path(), mode: self.dir_mode() },
             10..13 => Op::Mknod { path: self.new_path(), fifo: self.rng.chance(400), mode: self.file_mode() },
-            13..16 => Op::Symlink { path: self.new_path(), target: *self.rng.pick(&["nowhere", "no/where"]) },
-            16..29 => self.open(),
-            29..31 => Op::Tmpfile {
-                slot: self.file_slot(),
-                dir: self.path_or_root(),
+            13..15 => Op::Symlink { path: self.new_path(), target: *self.rng.pick(&["nowhere", "no/where"]) },
+            15..27 => self.open(),
+            27..29 => Op::Tmpfile {
+                slot: self.any_slot(),
+                dir: self.dir(),
                 exclusive: self.rng.chance(200),
                 mode: self.file_mode(),
             },
-            31..40 => self.data(),
-            40..43 => Op::Close { slot: self.file_slot() },
-            43..48 => Op::Unlink { path: self.path() },
-            48..52 => Op::Rmdir { path: self.path() },
-            52..65 => self.rename(),
-            65..70 => Op::Link { from: self.path(), to: self.new_path() },
-            70..72 => Op::LinkOpen { slot: self.file_slot(), to: self.new_path() },
-            72..80 => Op::Change { on: self.on(), change: self.change() },
-            80..85 => Op::Xattr { on: self.on(), how: self.xattr() },
-            85..89 => Op::Stat { on: self.on() },
+            29..43 => self.data(),
+            43..45 => Op::Close { slot: self.file_slot() },
+            45..49 => Op::Unlink { path: self.file() },
+            49..52 => Op::Rmdir { path: self.among(|_, dir| dir) },
+            52..67 => self.rename(),
+            67..71 => Op::Link { from: self.file(), to: self.new_path() },
+            71..73 => Op::LinkOpen { slot: self.file_slot(), to: self.new_path() },
+            73..81 => Op::Change { on: self.on(), change: self.change() },
+            81..86 => Op::Xattr { on: self.on(), how: self.xattr() },
+            86..89 => Op::Stat { on: self.on() },
             89..91 => Op::Same { on: self.on(), path: self.path() },
             91..96 => self.directory(),
-            96 => Op::Readlink { path: self.path() },
+            96 => Op::Readlink { path: self.file() },
             97 => Op::Statfs { path: self.path_or_root() },
             _ => Op::Forget,
         }
@@ -133,8 +161,8 @@ impl Maker {
     fn open(&mut self) -> Op {
         let create = *self.rng.pick(&[Create::No, Create::Missing, Create::Missing, Create::Exclusive]);
         Op::Open {
-            slot: self.file_slot(),
-            path: if create == Create::No { self.path() } else { self.new_path() },
+            slot: self.any_slot(),
+            path: if create == Create::No || self.rng.chance(200) { self.file() } else { self.new_path() },
             access: *self.rng.pick(&[Access::Read, Access::Write, Access::Both, Access::Both]),
             create,
             truncate: self.rng.chance(150),
@@ -181,8 +209,17 @@ impl Maker {
             RenameHow::Exchange,
         ]);
         let from = self.path();
-        let onto = how == RenameHow::Exchange || self.rng.chance(400);
-        Op::Rename { from, to: if onto { self.path() } else { self.new_path() }, how }
+        let is_dir = self.likely.get(from) == Some(&true);
+        let to = match how {
+            RenameHow::Exchange => self.path(),
+            // Over something of its own type, mostly.
+            RenameHow::Replace if self.rng.chance(500) => {
+                let kind = is_dir ^ self.rng.chance(100);
+                self.among(|path, dir| path != from && dir == kind)
+            }
+            _ => self.new_path(),
+        };
+        Op::Rename { from, to, how }
     }
 
     fn change(&mut self) -> Change {
@@ -211,33 +248,78 @@ impl Maker {
     fn directory(&mut self) -> Op {
         let slot = self.dir_slot();
         match self.rng.index(8) {
-            0 | 1 => Op::OpenDir { slot, path: self.path_or_root() },
-            2 => Op::CloseDir { slot },
+            0..3 => Op::OpenDir { slot, path: self.dir() },
             3 => Op::SyncDir { slot },
-            4 => Op::List { on: On::Dir(slot) },
-            _ => Op::List { on: On::Path(self.path_or_root()) },
+            4 | 5 => Op::List { on: On::Dir(slot) },
+            6 => Op::CloseDir { slot },
+            _ => Op::List { on: On::Path(self.dir()) },
+        }
+    }
+
+    fn has_dir(&self, path: &str) -> bool {
+        path.is_empty() || self.likely.get(path) == Some(&true)
+    }
+
+    fn is_empty(&self, dir: &str) -> bool {
+        !self.likely.keys().any(|path| is_below(path, dir))
+    }
+
+    fn make(&mut self, path: Path, is_dir: bool) {
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        if self.has_dir(parent) && !self.likely.contains_key(path) {
+            self.likely.insert(path, is_dir);
         }
     }
 
     fn remember(&mut self, op: &Op) {
-        let mut add = None;
         match *op {
-            Op::Mkdir { path, .. } | Op::Mknod { path, .. } | Op::Symlink { path, .. } => add = Some(path),
-            Op::Open { path, create: Create::Missing | Create::Exclusive, .. } => add = Some(path),
-            Op::Link { to, .. } | Op::LinkOpen { to, .. } => add = Some(to),
-            Op::Rename { from, to, how } => {
-                if how != RenameHow::Exchange {
-                    self.likely.retain(|path| *path != from);
+            Op::Mkdir { path, .. } => self.make(path, true),
+            Op::Mknod { path, .. } | Op::Symlink { path, .. } => self.make(path, false),
+            Op::Open { path, slot, create, .. } => {
+                if create != Create::No {
+                    self.make(path, false);
                 }
-                add = Some(to);
+                self.open[slot] = self.likely.get(path) == Some(&false);
             }
-            Op::Unlink { path } | Op::Rmdir { path } => self.likely.retain(|known| *known != path),
+            Op::Tmpfile { slot, dir, .. } => self.open[slot] = self.has_dir(dir),
+            Op::Close { slot } => self.open[slot] = false,
+            Op::Link { from, to } if self.likely.get(from) == Some(&false) => self.make(to, false),
+            Op::Unlink { path } if self.likely.get(path) == Some(&false) => drop(self.likely.remove(path)),
+            Op::Rmdir { path } if self.has_dir(path) && self.is_empty(path) => drop(self.likely.remove(path)),
+            Op::Rename { from, to, how } => self.moved(from, to, how),
             _ => {}
         }
-        if let Some(path) = add
-            && !self.likely.contains(&path)
-        {
-            self.likely.push(path);
+    }
+
+    fn moved(&mut self, from: Path, to: Path, how: RenameHow) {
+        let (Some(&source), target) = (self.likely.get(from), self.likely.get(to).copied()) else { return };
+        let parent = to.rsplit_once('/').map_or("", |(parent, _)| parent);
+        let fits = match how {
+            RenameHow::Replace => target.is_none_or(|target| target == source && self.is_empty(to)),
+            RenameHow::NoReplace => target.is_none(),
+            RenameHow::Exchange => target.is_some(),
+        };
+        if !fits || !self.has_dir(parent) || from == to || is_below(to, from) || is_below(from, to) {
+            return;
+        }
+        let old = std::mem::take(&mut self.likely);
+        for (known, is_dir) in old {
+            let place = match (known.strip_prefix(from), known.strip_prefix(to)) {
+                (Some(rest), _) if rest.is_empty() || rest.starts_with('/') => path(&format!("{to}{rest}")),
+                (_, Some(rest)) if rest.is_empty() || rest.starts_with('/') => match how {
+                    RenameHow::Exchange => path(&format!("{from}{rest}")),
+                    _ => None,
+                },
+                _ => Some(known),
+            };
+            // What lies deeper than the table reaches is left alone from here on.
+            if let Some(place) = place {
+                self.likely.insert(place, is_dir);
+            }
         }
     }
+}
+
+fn is_below(path: &str, top: &str) -> bool {
+    path.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'))
 }

@@ -19,7 +19,7 @@ pub struct Rules {
 pub struct World {
     pub plain: Plain,
     pub subject: Box<dyn Subject>,
-    /// The roots of the pool's branches.
+    /// What each of the pool's branches has of the subject's root, which is not on all of them by need.
     pub branches: Vec<PathBuf>,
     /// Whatever must live as long.
     pub keep: Box<dyn std::any::Any>,
@@ -94,7 +94,9 @@ fn compare(world: &mut World) -> Result<(), String> {
         return Err(format!("the trees differ (- plain, + pool):\n{diff}"));
     }
     let fields = Fields { root: true, ..Fields::default() };
-    let branches: Vec<Tree> = world.branches.iter().map(|path| Tree::capture_with(path, fields)).collect();
+    // On a branch that was never chosen there may not even be the root.
+    let held = world.branches.iter().filter(|path| path.exists());
+    let branches: Vec<Tree> = held.map(|path| Tree::capture_with(path, fields)).collect();
     let union = Tree::union(&branches).map_err(|faults| format!("the branches contradict each other: {faults}"))?;
     let diff = plain.diff(&comparable(union));
     if !diff.is_empty() {

@@ -6,7 +6,11 @@ use super::*;
 use crate::cmd;
 
 fn sample(root: &Path) {
-    fs::create_dir_all(root.join("a/b")).expect("dirs");
+    for dir in ["a", "a/b"] {
+        fs::create_dir(root.join(dir)).expect("a directory");
+        // The model's tests turn the umask of this process off.
+        fs::set_permissions(root.join(dir), PermissionsExt::from_mode(0o755)).expect("chmod");
+    }
     fs::write(root.join("a/file"), b"one").expect("a file");
     fs::hard_link(root.join("a/file"), root.join("a/b/again")).expect("a link");
     symlink("no/where", root.join("link")).expect("a symlink");

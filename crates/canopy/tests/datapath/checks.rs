@@ -1,0 +1,278 @@
+//! What must hold in every mode: the data of ordinary reads and writes.
+
+use super::files::{BLOCK, Place, open, read_at, size, write_at};
+use super::rig::{LISTED, Mode, moved};
+use canopy_testkit::{Pool, Rng};
+use rustix::fd::OwnedFd;
+use rustix::fs::OFlags;
+use std::fs;
+use std::path::Path;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+const MIB: usize = 1 << 20;
+/// What requests themselves may cost while no data comes along.
+const OVERHEAD: u64 = 256 << 10;
+
+/// Passthrough is used exactly where the mode says so: otherwise the daemon moves the data.
+#[track_caller]
+pub(super) fn served_by(pool: &Pool, mode: Mode, dir: &Place) {
+    let content = vec![b'c'; MIB];
+    for (access, flags) in [("r", OFlags::RDONLY), ("w", OFlags::WRONLY), ("rw", OFlags::RDWR)] {
+        let file = dir.file(access, &content);
+        let (bytes, ()) = moved(pool, || {
+            let fd = open(&file.pool, flags);
+            if flags != OFlags::WRONLY {
+                assert_eq!(read_at(&fd, 0, MIB), content);
+            }
+            if flags != OFlags::RDONLY {
+                write_at(&fd, 0, &content);
+                // What is gathered comes now.
+                rustix::fs::fsync(&fd).expect("fsync");
+            }
+        });
+        let passed = bytes < OVERHEAD;
+        assert_eq!(passed, mode.passes(access), "{mode}: open for {access}: the daemon moved {bytes} bytes");
+        assert!(passed || bytes >= MIB as u64, "{mode}: {access}: {bytes} bytes");
+        // And what is created.
+        let (bytes, _) = moved(pool, || {
+            let fd = open(&dir.pool.join(format!("new-{access}")), flags | OFlags::CREATE | OFlags::EXCL);
+            if flags != OFlags::RDONLY {
+                write_at(&fd, 0, &content);
+                rustix::fs::fsync(&fd).expect("fsync");
+            }
+            fd
+        });
+        if flags != OFlags::RDONLY {
+            assert_eq!(bytes < OVERHEAD, mode.passes(access), "{mode}: created for {access}: {bytes} bytes");
+        }
+    }
+}
+
+/// Opens in any order, of either name, with any flags, up to three at a time: none fails, all see the same, in
+/// whatever order they are closed. (14.2 #10: a read-write open beside an open reader failed with EIO.)
+#[track_caller]
+pub(super) fn open_orders(dir: &Place) {
+    let plain = [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR];
+    let odd = [
+        OFlags::WRONLY | OFlags::APPEND,
+        OFlags::RDWR | OFlags::APPEND,
+        OFlags::WRONLY | OFlags::TRUNC,
+        OFlags::RDWR | OFlags::CREATE,
+        OFlags::RDONLY,
+        OFlags::WRONLY | OFlags::SYNC,
+    ];
+    let file = dir.file("f", b"");
+    fs::hard_link(&file.branch, dir.branch.join("g")).expect("a second name");
+    let names = [file.pool.clone(), dir.pool.join("g")];
+    let mut rng = Rng::new(10);
+    let mut orders: Vec<[OFlags; 3]> = Vec::new();
+    for a in plain {
+        for b in plain {
+            orders.extend(plain.map(|c| [a, b, c]));
+        }
+    }
+    let any = |rng: &mut Rng| *rng.pick(&odd);
+    orders.extend((0..20).map(|_| [any(&mut rng), any(&mut rng), any(&mut rng)]));
+    for (round, order) in orders.into_iter().enumerate() {
+        // Through the pool: what it caches of the round before must go.
+        let mut expected = vec![b'.'; 3 * 64];
+        fs::write(&names[0], &expected).expect("a write");
+        let mut handles: Vec<(OFlags, OwnedFd)> = Vec::new();
+        for (step, flags) in order.into_iter().enumerate() {
+            handles.push((flags, open(&names[(round + step) % 2], flags)));
+            if flags.contains(OFlags::TRUNC) {
+                expected.clear();
+            }
+            for (writer, (flags, fd)) in handles.iter().enumerate() {
+                if flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
+                    let mark = format!("<{round}:{step}:{writer}>").into_bytes();
+                    let at = if flags.contains(OFlags::APPEND) { expected.len() } else { 64 * writer };
+                    write_at(fd, 64 * writer as u64, &mark);
+                    expected.resize(expected.len().max(at + mark.len()), 0);
+                    expected[at..at + mark.len()].copy_from_slice(&mark);
+                }
+                same_for_all(&handles, &expected, &format!("{order:?}, step {step}, writer {writer}"));
+            }
+        }
+        while !handles.is_empty() {
+            handles.remove((rng.below(3) as usize).min(handles.len() - 1));
+            same_for_all(&handles, &expected, &format!("{order:?}, {} left open", handles.len()));
+        }
+    }
+}
+
+#[track_caller]
+fn same_for_all(handles: &[(OFlags, OwnedFd)], expected: &[u8], what: &str) {
+    for (index, (flags, fd)) in handles.iter().enumerate() {
+        assert_eq!(size(fd), expected.len() as u64, "size by handle {index}: {what}");
+        if !flags.contains(OFlags::WRONLY) {
+            let seen = read_at(fd, 0, expected.len() + 64);
+            assert!(seen == expected, "handle {index}: {what}\n {:?}\nnot {:?}", text(&seen), text(expected));
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Threads that open, write, read back through another handle, and close, all on one file.
+#[track_caller]
+pub(super) fn threads(dir: &Place) {
+    const EACH: usize = 40;
+    let file = dir.file("f", &vec![0; 4 * BLOCK]);
+    fs::hard_link(&file.branch, dir.branch.join("g")).expect("a second name");
+    let names = [file.pool.clone(), dir.pool.join("g")];
+    thread::scope(|scope| {
+        for own in 0..4_usize {
+            let (names, builder) = (&names, thread::Builder::new());
+            // Some of them are cached for, with per-process.
+            let builder = if own % 2 == 0 { builder.name(LISTED.into()) } else { builder };
+            let work = move || {
+                let mut rng = Rng::new(own as u64 + 1);
+                for round in 0..EACH {
+                    let mark = [(own * EACH + round) as u8 | 1; BLOCK];
+                    let at = (own * BLOCK) as u64;
+                    let writer = if rng.chance(500) { OFlags::WRONLY } else { OFlags::RDWR };
+                    let reader = if rng.chance(500) { OFlags::RDONLY } else { OFlags::RDWR };
+                    let early = rng.chance(500).then(|| open(&names[round % 2], reader));
+                    let writing = open(&names[own % 2], writer);
+                    write_at(&writing, at, &mark);
+                    let reading = early.unwrap_or_else(|| open(&names[round % 2], reader));
+                    if rng.chance(500) {
+                        drop(writing);
+                    }
+                    assert!(read_at(&reading, at, BLOCK) == mark, "thread {own}, round {round}: stale");
+                }
+            };
+            builder.spawn_scoped(scope, work).expect("a thread");
+        }
+    });
+    let content = fs::read(&file.branch).expect("the branch");
+    let last = |own: usize| [(own * EACH + EACH - 1) as u8 | 1; BLOCK];
+    assert!((0..4).all(|own| content[own * BLOCK..][..BLOCK] == last(own)), "the branch has other data");
+}
+
+/// Fifty descriptors of one file, opened at once, each writing its own part.
+#[track_caller]
+pub(super) fn fifty_handles(dir: &Place) {
+    const PART: usize = 1000;
+    let path = dir.pool.join("f");
+    let start = Barrier::new(50);
+    let parts: Vec<usize> = (0..50).collect();
+    thread::scope(|scope| {
+        for &part in &parts {
+            let (path, start) = (&path, &start);
+            scope.spawn(move || {
+                start.wait();
+                let fd = open(path, OFlags::RDWR | OFlags::CREATE);
+                write_at(&fd, (part * PART) as u64, &[part as u8 + 1; PART]);
+                assert_eq!(read_at(&fd, (part * PART) as u64, PART), [part as u8 + 1; PART]);
+            });
+        }
+    });
+    let expected: Vec<u8> = parts.iter().flat_map(|&part| [part as u8 + 1; PART]).collect();
+    assert!(fs::read(&path).expect("the pool") == expected, "through the pool");
+    assert!(fs::read(dir.branch.join("f")).expect("the branch") == expected, "on the branch");
+}
+
+/// Two appenders, by two names: every record arrives whole, once, in its writer's order.
+#[track_caller]
+pub(super) fn appending(dir: &Place) {
+    const RECORDS: usize = 100;
+    let file = dir.file("f", b"");
+    fs::hard_link(&file.branch, dir.branch.join("g")).expect("a second name");
+    thread::scope(|scope| {
+        for name in ["f", "g"] {
+            let path = dir.pool.join(name);
+            scope.spawn(move || {
+                let fd = open(&path, OFlags::WRONLY | OFlags::APPEND);
+                for number in 0..RECORDS {
+                    let record = format!("{name}{number:014}\n");
+                    assert_eq!(rustix::io::write(&fd, record.as_bytes()).expect("write"), 16);
+                }
+            });
+        }
+    });
+    let all = fs::read_to_string(&file.branch).expect("the branch");
+    assert_eq!(all.len(), 2 * RECORDS * 16);
+    for name in ["f", "g"] {
+        let numbers: Vec<usize> =
+            all.lines().filter_map(|line| line.strip_prefix(name)?.parse().ok()).collect();
+        assert_eq!(numbers, (0..RECORDS).collect::<Vec<_>>());
+    }
+}
+
+/// fcntl(F_SETFL) is told to nobody, but each read and write obeys it.
+#[track_caller]
+pub(super) fn changed_flags(mode: Mode, dir: &Place) {
+    let set = |fd: &OwnedFd, flags| rustix::fs::fcntl_setfl(fd, flags).expect("F_SETFL");
+    // dd oflag=direct: the last piece is not aligned, so it takes O_DIRECT back.
+    let file = dir.file("tail", b"");
+    let block = super::files::Aligned::filled(BLOCK, b'a');
+    let fd = open(&file.pool, OFlags::WRONLY | OFlags::DIRECT);
+    write_at(&fd, 0, block.get());
+    set(&fd, OFlags::empty());
+    write_at(&fd, BLOCK as u64, b"tail");
+    drop(fd);
+    assert_eq!(fs::read(&file.branch).expect("the branch"), [block.get(), b"tail"].concat());
+
+    let file = dir.file("gained", b"0123");
+    let fd = open(&file.pool, OFlags::RDWR);
+    set(&fd, OFlags::APPEND);
+    assert_eq!(rustix::io::write(&fd, b"45").expect("write"), 2);
+    set(&fd, OFlags::empty());
+    write_at(&fd, 0, b"x");
+    drop(fd);
+    assert_eq!(fs::read(&file.branch).expect("the branch"), b"x12345");
+
+    // The kernel opens the backing file for appending, and cannot take that back.
+    if !mode.passes("rw") {
+        let file = dir.file("lost", b"0123");
+        let fd = open(&file.pool, OFlags::RDWR | OFlags::APPEND);
+        set(&fd, OFlags::empty());
+        write_at(&fd, 0, b"x");
+        drop(fd);
+        assert_eq!(fs::read(&file.branch).expect("the branch"), b"x123");
+    }
+}
+
+/// Truncation beside readers: no error, and no byte of before.
+#[track_caller]
+pub(super) fn truncation(dir: &Place) {
+    let file = dir.file("f", &vec![b'a'; 4 * BLOCK]);
+    let (reader, writer) = (open(&file.pool, OFlags::RDONLY), open(&file.pool, OFlags::RDWR));
+    assert_eq!(read_at(&reader, 0, 5 * BLOCK), vec![b'a'; 4 * BLOCK]);
+    rustix::fs::ftruncate(&writer, 100).expect("shrink");
+    assert_eq!(read_at(&reader, 0, 5 * BLOCK), [b'a'; 100]);
+    rustix::fs::ftruncate(&writer, 2 * BLOCK as u64).expect("grow");
+    let mut expected = vec![0; 2 * BLOCK];
+    expected[..100].fill(b'a');
+    assert!(read_at(&reader, 0, 5 * BLOCK) == expected, "what was cut off came back");
+    by_path(&file.pool, 7);
+    assert_eq!((read_at(&reader, 0, BLOCK), size(&writer)), (b"aaaaaaa".to_vec(), 7));
+
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let seen = read_at(&reader, 0, 4 * BLOCK);
+                assert!(seen.iter().all(|&byte| byte == b'b' || byte == 0 || byte == b'a'));
+            }
+        });
+        for round in 0..60_u64 {
+            rustix::fs::ftruncate(&writer, round % 3 * 5000).expect("ftruncate");
+            write_at(&writer, round % 5 * 2500, &[b'b'; 3000]);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    rustix::fs::fsync(&writer).expect("fsync");
+    assert!(read_at(&reader, 0, 8 * BLOCK) == fs::read(&file.branch).expect("the branch"));
+}
+
+#[track_caller]
+fn by_path(path: &Path, size: u64) {
+    fs::OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(size)).expect("truncate");
+}

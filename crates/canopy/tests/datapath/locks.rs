@@ -1,0 +1,74 @@
+//! Locks: flock(2) and fcntl(2), between processes and between names of one file.
+
+use super::files::{open, try_open};
+use super::rig::{Disks, Mode};
+use canopy_testkit::cmd::run_within;
+use rustix::fs::{FlockOperation, OFlags, fcntl_lock, flock};
+use rustix::io::Errno;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Another process tries for a flock(2).
+#[track_caller]
+fn others_flock(path: &Path) -> bool {
+    let mut command = Command::new("flock");
+    let done = run_within(command.args(["--nonblock"]).arg(path).arg("true"), Duration::from_secs(20));
+    assert!(matches!(done.code(), Some(0 | 1)), "{command:?}: {}", done.describe());
+    done.success()
+}
+
+/// Another process (sqlite, which locks by fcntl) tries to write to a database.
+#[track_caller]
+fn others_fcntl(path: &Path) -> bool {
+    let mut command = Command::new("sqlite3");
+    command.args(["-batch", "-bail"]).arg(path).args([".timeout 0", "INSERT INTO t VALUES(1);"]);
+    let done = run_within(&mut command, Duration::from_secs(20));
+    assert!(done.success() || done.stderr.contains("locked"), "{command:?}: {}", done.describe());
+    done.success()
+}
+
+#[test]
+fn hold_among_processes_and_names_until_close() {
+    let disks = Disks::new();
+    for mode in [Mode::new("auto", "off"), Mode::new("off", "off"), Mode::new("off", "full")] {
+        let pool = disks.mode(mode);
+        let dir = disks.ext4(&pool);
+        let (one, two) = (dir.pool.join("one"), dir.pool.join("two"));
+        let mut make = Command::new("sqlite3");
+        let made = run_within(make.arg(&one).arg("CREATE TABLE t(a);"), Duration::from_secs(20));
+        assert!(made.success(), "{}", made.describe());
+        fs::hard_link(&one, &two).expect("link");
+
+        for (held, asked) in [(&one, &one), (&one, &two), (&two, &one)] {
+            let file = open(held, OFlags::RDWR);
+            flock(&file, FlockOperation::LockExclusive).expect("flock");
+            assert!(!others_flock(asked), "{mode}: a second exclusive flock");
+            let again = open(asked, OFlags::RDONLY);
+            assert_eq!(
+                flock(&again, FlockOperation::NonBlockingLockShared),
+                Err(Errno::WOULDBLOCK),
+                "{mode}"
+            );
+            drop((again, file));
+            assert!(others_flock(asked), "{mode}: close did not release");
+
+            let file = open(held, OFlags::RDWR);
+            fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).expect("fcntl");
+            assert!(!others_fcntl(asked), "{mode}: a second fcntl lock");
+            // Closing any descriptor of the file releases them (fcntl(2)).
+            drop(try_open(asked, OFlags::RDONLY));
+            assert!(others_fcntl(asked), "{mode}: close did not release");
+            drop(file);
+        }
+
+        // And between two others.
+        let mut outer = Command::new("sqlite3");
+        let inner = format!(".shell sqlite3 {} 'SELECT count(*) FROM t;' 2>&1 || true", two.display());
+        outer.args(["-batch"]).arg(&one).args([".timeout 0", "BEGIN EXCLUSIVE;", &inner, "COMMIT;"]);
+        let done = run_within(&mut outer, Duration::from_secs(20));
+        assert!(done.success() && done.stdout.contains("locked"), "{mode}: {}", done.describe());
+        pool.umount();
+    }
+}

@@ -1,0 +1,80 @@
+//! Every mode, and in each all the checks, on ext4 and on tmpfs.
+
+use super::rig::{CACHES, Disks, Mode, said};
+use super::{checks, direct, mapped};
+
+#[track_caller]
+fn hold(modes: impl IntoIterator<Item = Mode>) {
+    let disks = Disks::new();
+    for mode in modes {
+        let pool = disks.mode(mode);
+        for place in [disks.ext4(&pool), disks.tmpfs(&pool)] {
+            let note = |check: &str| eprintln!("{mode}: {check} in {}", place.pool.display());
+            note("who serves it");
+            checks::served_by(&pool, mode, &place.dir("served"));
+            note("open orders");
+            checks::open_orders(&place.dir("orders"));
+            note("threads");
+            checks::threads(&place.dir("threads"));
+            note("fifty handles");
+            checks::fifty_handles(&place.dir("fifty"));
+            note("appending");
+            checks::appending(&place.dir("append"));
+            note("changed flags");
+            checks::changed_flags(mode, &place.dir("flags"));
+            note("truncation");
+            checks::truncation(&place.dir("truncate"));
+            note("O_DIRECT");
+            direct::aligned(&place.dir("direct"));
+            direct::unaligned(&place.dir("unaligned"));
+            note("mapped");
+            mapped::coherent(&place.dir("mapped"));
+            mapped::append_only_descriptor(&place.dir("mapped-append"));
+            mapped::fio(&place.dir("fio"));
+            mapped::sqlite(&place.dir("sqlite"));
+        }
+        assert!(pool.is_alive(), "{mode}: the daemon died\n{}", pool.log());
+        assert_eq!(said(&pool, "ERROR"), 0, "{mode}:\n{}", pool.log());
+        assert!(said(&pool, "WARN") <= 1, "{mode}:\n{}", pool.log());
+        pool.umount();
+    }
+}
+
+fn all_caches(passthrough: &'static str) {
+    hold(CACHES.map(|cache| Mode::new(passthrough, cache)));
+}
+
+#[test]
+fn passthrough_off() {
+    all_caches("off");
+}
+
+#[test]
+fn passthrough_ro() {
+    all_caches("ro");
+}
+
+#[test]
+fn passthrough_wo() {
+    all_caches("wo");
+}
+
+#[test]
+fn passthrough_rw() {
+    all_caches("rw");
+}
+
+#[test]
+fn passthrough_auto() {
+    all_caches("auto");
+}
+
+/// Asked for by name, passthrough turns writeback off; `auto` yields to it.
+#[test]
+fn written_back() {
+    hold(CACHES.map(|cache| Mode { writeback: true, ..Mode::new("off", cache) }));
+    hold(
+        [("rw", "auto-full"), ("ro", "full"), ("auto", "partial")]
+            .map(|(passthrough, cache)| Mode { writeback: true, ..Mode::new(passthrough, cache) }),
+    );
+}

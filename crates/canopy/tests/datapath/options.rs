@@ -1,0 +1,253 @@
+//! What the other options of the data path do.
+
+use super::files::{BLOCK, open, read_at, size, write_at, xfs_io};
+use super::rig::{Disks, LISTED, Mode, builder, moved, said};
+use super::{checks, direct};
+use canopy_testkit::cmd::{run, wait_until};
+use canopy_testkit::{LoopFs, Pool, procs};
+use rustix::fs::OFlags;
+use std::fs;
+use std::time::Duration;
+
+/// 14.2 #13: a read with nullrw gave what happened to be in the buffer.
+#[test]
+fn defect_13_nullrw_gives_zeros_and_writes_nothing() {
+    let disks = Disks::new();
+    for mode in [Mode::new("auto", "off"), Mode::new("off", "off"), Mode::new("off", "full")] {
+        let pool = disks.pool(&format!("{mode},nullrw=true"));
+        let dir = disks.ext4(&pool);
+        let secret = dir.file("secret", &vec![b's'; 3 * BLOCK]);
+        let new = dir.pool.join("new");
+        let fd = open(&new, OFlags::RDWR | OFlags::CREATE);
+        write_at(&fd, 0, &vec![b'w'; 2 << 20]);
+        drop(fd);
+        assert_eq!(fs::metadata(dir.branch.join("new")).expect("the branch").len(), 0, "{mode}");
+        let fd = open(&secret.pool, OFlags::RDWR);
+        // Large enough that the transport's buffers have held other data before.
+        assert_eq!(read_at(&fd, 0, 3 * BLOCK), [0; 3 * BLOCK], "{mode}");
+        write_at(&fd, 0, b"other");
+        drop(fd);
+        assert_eq!(fs::read(&secret.branch).expect("the branch"), [b's'; 3 * BLOCK], "{mode}");
+        let excluded = usize::from(mode.passthrough == "auto");
+        assert_eq!(said(&pool, "nullrw=true excludes passthrough"), excluded, "{}", pool.log());
+        pool.umount();
+    }
+}
+
+/// Options that give way to others say so, once; the kernel is asked accordingly.
+#[test]
+fn options_that_exclude_each_other() {
+    let disks = Disks::new();
+    let writeback = "excludes cache.writeback: it is false";
+    let auto_full = "needs the page cache: cache.files is auto-full";
+    let yields = "cache.writeback=true excludes passthrough: passthrough.io is off";
+    for (options, words, has_writeback, has_passthrough) in [
+        ("passthrough.io=rw,cache.writeback=true", vec![writeback], false, true),
+        ("passthrough.io=ro,cache.files=off", vec![auto_full], false, true),
+        ("passthrough.io=wo,cache.files=off,cache.writeback=true", vec![auto_full, writeback], false, true),
+        ("cache.writeback=true", vec![yields], true, false),
+        ("passthrough.io=off,cache.writeback=true,cache.files=full", vec![], true, false),
+        ("", vec![], false, true),
+    ] {
+        let pool = disks.pool(options);
+        let dir = disks.ext4(&pool);
+        for round in 0..3 {
+            fs::write(dir.pool.join("f"), round.to_string()).expect("a write");
+        }
+        let log = pool.log();
+        for word in [writeback, auto_full, yields] {
+            assert_eq!(said(&pool, word), usize::from(words.contains(&word)), "{options}: {word}\n{log}");
+        }
+        assert_eq!(said(&pool, "WARN"), words.len(), "{options}\n{log}");
+        let agreed = agreed(&log);
+        assert_eq!(agreed.contains("writeback_cache"), has_writeback, "{options}: {agreed}");
+        assert_eq!(agreed.contains("passthrough"), has_passthrough, "{options}: {agreed}");
+        pool.umount();
+    }
+}
+
+/// The flags in force, from the one line about INIT.
+#[track_caller]
+fn agreed(log: &str) -> &str {
+    let mut lines = log.lines().filter(|line| line.contains("FUSE 7."));
+    let line = lines.next().expect("a line about INIT");
+    assert_eq!(lines.next(), None);
+    line.split("; not offered").next().expect("a first part")
+}
+
+/// Smaller and larger messages carry the same data. More than the system's limit raises it.
+#[test]
+fn message_sizes() {
+    const LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
+    struct Restore(Option<String>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            if let Some(limit) = &self.0 {
+                let _ = fs::write(LIMIT, limit);
+            }
+        }
+    }
+    let disks = Disks::new();
+    let before = Restore(fs::read_to_string(LIMIT).ok());
+    let now = || fs::read_to_string(LIMIT).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let larger = now().map(|pages| pages + 256);
+    let most = larger.unwrap_or(256);
+    for (size, pages) in [("4K".to_owned(), 1), ("128K".to_owned(), 32), (most.to_string(), most)] {
+        for mode in [Mode::new("off", "off"), Mode::new("off", "full")] {
+            let pool = disks.pool(&format!("{mode},fuse-msg-size={size}"));
+            let log = pool.log();
+            let told = format!("max_write {} KiB, max_pages {pages}", pages * 4);
+            assert!(agreed(&log).contains(&told), "{size}: {log}");
+            let file = disks.ext4(&pool).file("f", b"");
+            let content: Vec<u8> = (0..5_000_001_u32).map(|index| (index / 999) as u8).collect();
+            fs::write(&file.pool, &content).expect("a write");
+            assert!(fs::read(&file.branch).expect("the branch") == content, "{size}");
+            assert!(fs::read(&file.pool).expect("the pool") == content, "{size}");
+            direct::aligned(&disks.ext4(&pool));
+            pool.umount();
+        }
+    }
+    assert_eq!(now(), larger);
+    drop(before);
+}
+
+/// Switched off, they make it slower and nothing else.
+#[test]
+fn without_parallelism() {
+    let disks = Disks::new();
+    for cache in ["off", "full"] {
+        let mode = Mode::new("off", cache);
+        let pool = disks.pool(&format!("{mode},parallel-direct-writes=false,async-read=false,threads=1"));
+        let log = pool.log();
+        assert!(!agreed(&log).contains("async_read"), "{log}");
+        let dir = disks.ext4(&pool);
+        checks::open_orders(&dir.dir("orders"));
+        checks::threads(&dir.dir("threads"));
+        checks::fifty_handles(&dir.dir("fifty"));
+        checks::appending(&dir.dir("append"));
+        direct::aligned(&dir.dir("direct"));
+        pool.umount();
+    }
+}
+
+/// Uncached files can be mapped for sharing where the kernel may do that, and are refused otherwise.
+#[test]
+fn shared_mappings_of_uncached_files() {
+    let disks = Disks::new();
+    for allowed in [true, false] {
+        let mode = Mode::new("off", "off");
+        let pool = disks.pool(&format!("{mode},direct-io-allow-mmap={allowed}"));
+        let file = disks.ext4(&pool).file("f", &[b'x'; BLOCK]);
+        let path = file.pool.display();
+        let lines = [format!("open {path}"), "mmap -rw 0 4096".into(), "mread -v 0 16".into()];
+        if allowed {
+            assert!(xfs_io(&lines).contains("78 78 78"));
+        } else {
+            let refused = std::panic::catch_unwind(|| xfs_io(&lines)).expect_err("no mapping");
+            let text = refused.downcast_ref::<String>().expect("a message");
+            assert!(text.contains("No such device"), "{text}");
+        }
+        pool.umount();
+    }
+}
+
+/// Requests that the daemon has received.
+fn requests(pool: &Pool) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{}/io", pool.pid())).expect("counters");
+    text.lines().find_map(|line| line.strip_prefix("syscr: ")?.parse().ok()).expect("syscr")
+}
+
+#[test]
+fn flush_on_close() {
+    const TIMES: u64 = 100;
+    let disks = Disks::new();
+    for (option, reading, writing) in [("never", 2, 2), ("opened-for-write", 2, 3), ("always", 3, 3)] {
+        let pool = disks.pool(&format!("cache.attr=60,cache.entry=60,flush-on-close={option}"));
+        let file = disks.ext4(&pool).file("f", b"");
+        for (flags, each) in [(OFlags::RDONLY, reading), (OFlags::WRONLY, writing)] {
+            drop(open(&file.pool, flags));
+            let before = requests(&pool);
+            for _ in 0..TIMES {
+                drop(open(&file.pool, flags));
+            }
+            let enough = || requests(&pool) - before >= each * TIMES;
+            let seen = wait_until(Duration::from_secs(5), enough);
+            let count = requests(&pool) - before;
+            assert!(seen && count < each * TIMES + TIMES / 2, "{option}, {flags:?}: {count} requests");
+        }
+        pool.umount();
+    }
+}
+
+#[test]
+fn drop_cache_on_close() {
+    let disks = Disks::new();
+    for dropped in [true, false] {
+        let pool = disks.pool(&format!("passthrough.io=off,dropcacheonclose={dropped}"));
+        let file = disks.ext4(&pool).file("f", b"");
+        let fd = open(&file.pool, OFlags::RDWR);
+        write_at(&fd, 0, &[1; 64 * BLOCK]);
+        rustix::fs::fsync(&fd).expect("fsync");
+        let pages = || {
+            let path = file.branch.as_os_str();
+            let told = run("fincore", ["-n".as_ref(), "-o".as_ref(), "PAGES".as_ref(), path]);
+            told.trim().parse::<u32>().expect("a number")
+        };
+        assert_eq!(pages(), 64);
+        drop(fd);
+        let patience = Duration::from_secs(if dropped { 5 } else { 0 });
+        assert_eq!(wait_until(patience, || pages() == 0), dropped);
+        pool.umount();
+    }
+}
+
+#[test]
+fn readahead() {
+    let disk = LoopFs::ext4(32 << 20);
+    let pool = builder(&[disk.path()], "readahead=384").mount();
+    let of = |path: &str| fs::read_to_string(path).expect("a figure").trim().to_owned();
+    let mount = procs::mount_at(pool.path()).expect("the mount");
+    let device = disk.device().and_then(|device| device.file_name()).expect("a device").display().to_string();
+    for path in [
+        format!("/sys/class/bdi/{}:{}/read_ahead_kb", mount.major, mount.minor),
+        format!("/sys/block/{device}/queue/read_ahead_kb"),
+    ] {
+        // It is set after the pool has begun to answer.
+        wait_until(Duration::from_secs(5), || of(&path) == "384");
+        assert_eq!(of(&path), "384", "{path}");
+    }
+    pool.umount();
+}
+
+/// What stays cached between opens, and that changes on the branch end it.
+#[test]
+fn what_stays_cached() {
+    const SIZE: usize = 1 << 20;
+    let disks = Disks::new();
+    for (cache, again) in
+        [("off", true), ("partial", true), ("full", false), ("auto-full", false), ("per-process", true)]
+    {
+        let mode = Mode::new("off", cache);
+        // Attributes are asked for at every open, so that what the branch's file has become is seen.
+        let pool = disks.pool(&format!("{mode},cache.attr=0,cache.files.process-names={LISTED}"));
+        let file = disks.ext4(&pool).file("f", &[1; SIZE]);
+        let read = || {
+            let fd = open(&file.pool, OFlags::RDONLY);
+            read_at(&fd, 0, SIZE)
+        };
+        // auto-full has to have seen the file before.
+        assert!(read() == [1; SIZE] && read() == [1; SIZE]);
+        let (bytes, content) = moved(&pool, read);
+        assert!(content == [1; SIZE]);
+        assert_eq!(bytes >= SIZE as u64, again, "{mode}: {bytes} bytes");
+        if cache != "full" {
+            fs::write(&file.branch, [2; SIZE]).expect("a write");
+            assert!(read() == [2; SIZE], "{mode}: stale");
+        }
+        fs::write(&file.branch, [3; 10]).expect("a write");
+        let fd = open(&file.pool, OFlags::RDONLY);
+        assert_eq!((size(&fd), read_at(&fd, 0, 20)), (10, vec![3; 10]), "{mode}");
+        drop(fd);
+        pool.umount();
+    }
+}

@@ -1,0 +1,125 @@
+//! Disks, pools over them, and the ways their data can travel.
+
+use super::files::Place;
+use canopy_testkit::{LoopFs, Pool, PoolBuilder};
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub(super) const CACHES: [&str; 5] = ["off", "partial", "full", "auto-full", "per-process"];
+/// A name for threads that `cache.files=per-process` caches for.
+pub(super) const LISTED: &str = "listed";
+
+/// One way for data to travel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mode {
+    pub(super) passthrough: &'static str,
+    pub(super) cache: &'static str,
+    pub(super) writeback: bool,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mode { passthrough, cache, writeback } = self;
+        write!(f, "passthrough.io={passthrough},cache.files={cache},cache.writeback={writeback}")
+    }
+}
+
+impl Mode {
+    pub(super) fn new(passthrough: &'static str, cache: &'static str) -> Self {
+        Mode { passthrough, cache, writeback: false }
+    }
+
+    /// Does a first open with this access (`r`, `w` or `rw`) read and write the branch without the daemon?
+    pub(super) fn passes(self, access: &str) -> bool {
+        match self.passthrough {
+            "ro" => access == "r",
+            "wo" => access == "w",
+            "rw" => true,
+            "auto" => !self.writeback,
+            _ => false,
+        }
+    }
+}
+
+/// An ext4 and a tmpfs.
+pub(super) struct Disks {
+    ext4: LoopFs,
+    tmpfs: LoopFs,
+    next: AtomicU32,
+}
+
+impl Disks {
+    #[track_caller]
+    pub(super) fn new() -> Self {
+        let disks =
+            Disks { ext4: LoopFs::ext4(256 << 20), tmpfs: LoopFs::tmpfs(64 << 20), next: AtomicU32::new(0) };
+        for (fs, dir) in [(&disks.ext4, "e"), (&disks.tmpfs, "t")] {
+            let dir = fs.path().join(dir);
+            fs::create_dir(&dir).expect("mkdir");
+            fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("chmod");
+        }
+        disks
+    }
+
+    /// A pool over both: `e/` is on ext4 and `t/` on tmpfs, and what is made there stays there.
+    pub(super) fn builder(&self, options: &str) -> PoolBuilder {
+        builder(&[self.ext4.path(), self.tmpfs.path()], options).option("category.create=epff")
+    }
+
+    #[track_caller]
+    pub(super) fn pool(&self, options: &str) -> Pool {
+        self.builder(options).mount()
+    }
+
+    #[track_caller]
+    pub(super) fn mode(&self, mode: Mode) -> Pool {
+        self.pool(&format!("{mode},cache.files.process-names={LISTED}|xfs_io"))
+    }
+
+    /// A new directory on ext4.
+    #[track_caller]
+    pub(super) fn ext4(&self, pool: &Pool) -> Place {
+        self.place(pool, &self.ext4, "e")
+    }
+
+    /// A new directory on tmpfs.
+    #[track_caller]
+    pub(super) fn tmpfs(&self, pool: &Pool) -> Place {
+        self.place(pool, &self.tmpfs, "t")
+    }
+
+    fn place(&self, pool: &Pool, fs: &LoopFs, dir: &str) -> Place {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let above = Place { pool: pool.path().join(dir), branch: fs.path().join(dir) };
+        above.dir(&format!("d{number}"))
+    }
+}
+
+pub(super) fn builder(branches: &[&Path], options: &str) -> PoolBuilder {
+    let builder = Pool::builder(env!("CARGO_BIN_EXE_canopy")).option("minfreespace=0").option(options);
+    branches.iter().fold(builder, |builder, branch| builder.branch(branch))
+}
+
+/// Bytes that the daemon has moved between its descriptors while `work` ran: the data of requests, and of files
+/// it reads and writes for them.
+#[track_caller]
+pub(super) fn moved<T>(pool: &Pool, work: impl FnOnce() -> T) -> (u64, T) {
+    let before = counters(pool.pid());
+    let result = work();
+    (counters(pool.pid()) - before, result)
+}
+
+#[track_caller]
+fn counters(pid: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/io")).expect("the daemon's counters");
+    let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+    of("rchar:").zip(of("wchar:")).map(|(read, written)| read + written).expect("rchar and wchar")
+}
+
+/// How often a text is in the log.
+pub(super) fn said(pool: &Pool, text: &str) -> usize {
+    pool.log().matches(text).count()
+}

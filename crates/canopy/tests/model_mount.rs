@@ -1,0 +1,115 @@
+//! The reference model through a real mount: random sequences of system calls on a mounted pool, and on one plain
+//! directory, look the same. Needs root.
+//!
+//! `CANOPY_MODEL_SEQUENCES` sets the number of sequences of each test, `CANOPY_MODEL_SEED` the first seed.
+
+#![forbid(unsafe_code)]
+
+use canopy_testkit::model::{Plain, Rules, World, check};
+use canopy_testkit::{Pool, require_root};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const OPERATIONS: usize = 60;
+
+/// A mounted pool in memory, with a directory beside it that is none.
+struct Bed {
+    pool: Pool,
+    branches: Vec<PathBuf>,
+    plain: PathBuf,
+    /// Each run has a directory of its own in the same mount.
+    runs: AtomicU64,
+    _home: tempfile::TempDir,
+}
+
+fn directory(path: &Path) {
+    fs::create_dir(path).expect("a directory");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("chmod");
+}
+
+impl Bed {
+    fn new(branches: usize, options: &str) -> Bed {
+        require_root();
+        let home =
+            tempfile::Builder::new().prefix("canopy-model-").tempdir_in("/dev/shm").expect("a directory");
+        let paths: Vec<PathBuf> = (0..branches).map(|index| home.path().join(format!("b{index}"))).collect();
+        let plain = home.path().join("plain");
+        paths.iter().chain([&plain]).for_each(|path| directory(path));
+        let mut builder =
+            Pool::builder(env!("CARGO_BIN_EXE_canopy")).option("minfreespace=0").option(options);
+        for path in &paths {
+            builder = builder.branch(path);
+        }
+        Bed { pool: builder.mount(), branches: paths, plain, runs: AtomicU64::new(0), _home: home }
+    }
+
+    fn world(&self) -> World {
+        let run = self.runs.fetch_add(1, Ordering::Relaxed).to_string();
+        let (plain, pool) = (self.plain.join(&run), self.pool.path().join(&run));
+        directory(&plain);
+        directory(&pool);
+        World {
+            plain: Plain::new(plain),
+            subject: Box::new(Plain::new(pool)),
+            branches: self.branches.iter().map(|branch| branch.join(&run)).collect(),
+            keep: Box::new(()),
+        }
+    }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| text.parse().expect(name))
+}
+
+fn run(branches: usize, options: &str, path_preserving: bool) {
+    let bed = Bed::new(branches, options);
+    let first = number("CANOPY_MODEL_SEED", 1);
+    let rules = Rules { path_preserving, every: 20 };
+    for seed in first..first + number("CANOPY_MODEL_SEQUENCES", 60) {
+        check(seed, OPERATIONS, rules, || bed.world());
+    }
+    bed.pool.umount();
+}
+
+#[test]
+fn one_branch() {
+    run(1, "", false);
+}
+
+#[test]
+fn four_branches_rand() {
+    run(4, "category.create=rand", false);
+}
+
+#[test]
+fn two_branches_without_passthrough() {
+    run(2, "category.create=rand,passthrough.io=off,cache.files=full", false);
+}
+
+#[test]
+fn two_branches_without_any_cache() {
+    let options = "category.create=rand,passthrough.io=off,cache.files=off,cache.attr=0,cache.entry=0";
+    run(2, options, false);
+}
+
+#[test]
+fn two_branches_with_writeback() {
+    run(2, "category.create=rand,passthrough.io=off,cache.files=auto-full,cache.writeback=true", false);
+}
+
+/// Everything that the kernel may remember, for long.
+#[test]
+fn two_branches_remembered() {
+    run(
+        2,
+        "category.create=rand,cache.attr=60,cache.entry=60,cache.negative-entry=60,cache.readdir=true",
+        false,
+    );
+}
+
+#[test]
+fn four_branches_path_preserving() {
+    run(4, "category.create=eprand,func.mkdir=rand", true);
+}

@@ -1,0 +1,189 @@
+//! Whole trees into a pool and out again, by the programs people use for it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use canopy_testkit::tree::Fields;
+use canopy_testkit::{Kind, Pool, Spec, Tree, grow};
+
+use super::rig::{Disks, plain, shell, shell_ok};
+
+/// Twenty thousand names and more.
+const FILES: usize = 18_500;
+
+/// A tree at `root/tree`, for which the seed stands.
+fn source(root: &Path, spec: &Spec) -> Tree {
+    let tree = root.join("tree");
+    fs::create_dir(&tree).unwrap();
+    grow(&tree, spec);
+    Tree::capture_with(&tree, Fields { root: true, ..Fields::default() })
+}
+
+fn spec(seed: u64, files: usize) -> Spec {
+    // A sparse file costs its length each time a tree is compared, so there are few.
+    Spec { sparse: 1 + (10_000 / files.max(1)) as u32, max_file: 128 << 10, ..Spec::new(seed, files) }
+}
+
+fn seen(root: &Path) -> Tree {
+    Tree::capture_with(root.join("tree"), Fields { root: true, ..Fields::default() })
+}
+
+/// Holes are still holes: no file takes much more room than its original.
+fn assert_sparse(original: &Path, copy: &Path, tree: &Tree) {
+    let mut holes = 0;
+    for path in tree.entries.keys() {
+        let at = |root: &Path| root.join("tree").join(OsStr::from_bytes(path));
+        let wanted = fs::symlink_metadata(at(original)).unwrap();
+        if !wanted.is_file() || wanted.size() < 1 << 20 {
+            continue;
+        }
+        let found = fs::symlink_metadata(at(copy)).unwrap();
+        holes += 1;
+        assert!(
+            found.blocks() * 512 <= wanted.blocks() * 512 + (1 << 20),
+            "{}: {} blocks of 512 bytes, {} in the original",
+            path.escape_ascii(),
+            found.blocks(),
+            wanted.blocks()
+        );
+    }
+    assert!(holes > 5, "only {holes} sparse files");
+}
+
+/// Copies, compares from every side, unmounts, compares the branches, mounts again, compares, removes.
+#[track_caller]
+fn round(kinds: &[Kind], options: &str, spec: &Spec, copy: &str) {
+    let original = plain();
+    let wanted = source(original.path(), spec);
+    let from = original.path().as_os_str();
+    let disks = Disks::new(kinds);
+    let pool = disks.pool(options);
+    shell_ok(pool.path(), copy, &[from]);
+    wanted.assert_same(&seen(pool.path()));
+    assert_sparse(original.path(), pool.path(), &wanted);
+    assert_no_difference(&pool, original.path());
+    pool.umount();
+
+    let spread = disks.spread();
+    let least = wanted.len() / (kinds.len() * 4);
+    assert!(spread.iter().all(|&count| count > least), "the branches hold {spread:?} names");
+    let held = disks.union();
+    let mut below = held.entries.into_iter();
+    let (top, _) = below.next().unwrap();
+    assert_eq!(top, b"tree");
+    let held = Tree {
+        entries: below.map(|(path, entry)| (path[b"tree/".len()..].to_vec(), unprefixed(entry))).collect(),
+    };
+    wanted.clone().without(b"").assert_same(&held);
+
+    let pool = disks.pool(options);
+    wanted.assert_same(&seen(pool.path()));
+    assert_no_difference(&pool, original.path());
+    shell_ok(pool.path(), "rm -rf tree", &[]);
+    assert_eq!(fs::read_dir(pool.path()).unwrap().count(), 0);
+    pool.umount();
+    assert_eq!(disks.spread(), vec![0; kinds.len()], "rm -rf left something on the branches");
+}
+
+/// Names of hard links are relative to what was captured.
+fn unprefixed(mut entry: canopy_testkit::tree::Entry) -> canopy_testkit::tree::Entry {
+    entry.group = entry.group.map(|name| name[b"tree/".len()..].to_vec());
+    entry
+}
+
+#[track_caller]
+fn assert_no_difference(pool: &Pool, original: &Path) {
+    // XFS lists ACLs a second time, in a form of its own.
+    let script = "rsync -aHAXn --delete -i --filter='-x trusted.SGI_ACL_*' \"$1/tree/\" tree/";
+    let done = shell(pool.path(), script, &[original.as_os_str()]);
+    assert!(done.success() && done.stdout.is_empty(), "rsync finds work to do: {}", done.describe());
+}
+
+#[test]
+fn cp_copies_a_large_tree_onto_two_branches() {
+    round(&[Kind::Ext4, Kind::Ext4], "", &spec(7, FILES), "cp -a \"$1/tree\" .");
+}
+
+#[test]
+fn rsync_copies_a_large_tree_onto_two_branches() {
+    let rsync = "rsync -aHAX --sparse \"$1/tree\" .";
+    round(&[Kind::Ext4, Kind::Ext4], "", &spec(8, FILES), rsync);
+}
+
+#[test]
+fn rsync_copies_onto_four_kinds_of_branches() {
+    let kinds = [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs];
+    let rsync = "rsync -aHAX --sparse --inplace \"$1/tree\" .";
+    round(&kinds, "category.create=rand,posix-acl=true", &spec(9, 2500), rsync);
+}
+
+#[test]
+fn cp_copies_onto_xfs_and_btrfs_through_the_daemon() {
+    let options = "category.create=rand,passthrough.io=off,cache.files=off";
+    round(&[Kind::Xfs, Kind::Btrfs], options, &spec(10, 2500), "cp -a \"$1/tree\" .");
+}
+
+#[test]
+fn tar_packs_and_unpacks() {
+    let original = plain();
+    // tar has no form for sockets.
+    let wanted = source(original.path(), &Spec { specials: 0, ..spec(11, 3000) });
+    let disks = Disks::new(&[Kind::Ext4, Kind::Xfs]);
+    let pool = disks.pool("category.create=rand");
+    let tar = "tar --acls --xattrs --xattrs-include='*' --numeric-owner";
+    let through = format!(
+        "{tar} -cf archive.tar --sparse --format=posix -C \"$1\" tree
+         {tar} -xpf archive.tar
+         {tar} -cf again.tar --sparse --format=posix tree
+         mkdir \"$1/back\"
+         {tar} -xpf again.tar -C \"$1/back\"
+         rm archive.tar again.tar"
+    );
+    shell_ok(pool.path(), &through, &[original.path().as_os_str()]);
+    wanted.assert_same(&seen(pool.path()));
+    wanted.assert_same(&seen(&original.path().join("back")));
+    pool.umount();
+}
+
+#[test]
+fn directories_move_across_directories_with_all_below() {
+    let original = plain();
+    let disks = Disks::new(&[Kind::Ext4, Kind::Ext4]);
+    let pool = disks.pool("category.create=rand");
+    source(original.path(), &spec(12, 1500));
+    let from = original.path().as_os_str();
+    let wanted = seen(original.path());
+    shell_ok(pool.path(), "cp -a \"$1/tree\" . && mkdir -p far/away", &[from]);
+    let counted = shell_ok(pool.path(), "find tree -ls | wc -l; find tree -type f | wc -l", &[]);
+    let expected = shell_ok(original.path(), "find tree -ls | wc -l; find tree -type f | wc -l", &[]);
+    assert_eq!(counted, expected);
+    // What du counts must be what the files themselves say, hard links once.
+    let usage = |root: &Path| -> u64 {
+        let text =
+            shell_ok(root, "du -s --apparent-size --block-size=1 --exclude='*.nothing' tree | cut -f1", &[]);
+        text.trim().parse().unwrap()
+    };
+    let (whole, dirs) = (usage(pool.path()), wanted.entries.values());
+    let mut counted = std::collections::HashSet::new();
+    let files: u64 = dirs
+        .filter(|entry| entry.group.as_ref().is_none_or(|name| counted.insert(name.clone())))
+        .map(|entry| entry.size)
+        .sum();
+    assert!(whole >= files && whole - files < 64 << 20, "du says {whole}, the files say {files}");
+    for step in [
+        "mv tree far/away/",
+        "mv far near",
+        "mkdir other && mv near/away other/away",
+        "mv other/away/tree tree && rmdir other/away other near",
+    ] {
+        shell_ok(pool.path(), step, &[]);
+    }
+    wanted.assert_same(&seen(pool.path()));
+    pool.umount();
+    let held: Vec<Vec<u8>> = disks.union().entries.into_keys().collect();
+    assert!(held.iter().all(|path| path.starts_with(b"tree")), "{held:?}");
+    assert_eq!(held.len(), wanted.len());
+}

@@ -1,0 +1,67 @@
+//! Hundreds of mounts and unmounts: none fails, none leaves a daemon.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use canopy_testkit::cmd::{run_within, wait_until};
+use canopy_testkit::{leaks, procs};
+
+const CYCLES: usize = 200;
+
+fn daemons(dir: &Path) -> Vec<i32> {
+    let text = dir.to_str().unwrap();
+    let ours = |process: &procs::Process| {
+        process.name == "canopy" && process.args.iter().any(|arg| arg.to_string_lossy().contains(text))
+    };
+    procs::processes().into_iter().filter(ours).map(|process| process.pid).collect()
+}
+
+#[test]
+fn two_hundred_mounts_leave_nothing() {
+    canopy_testkit::require_root();
+    let home = tempfile::Builder::new().prefix("canopy-cycles-").tempdir().unwrap();
+    let dir = home.path().canonicalize().unwrap();
+    let _guard = leaks::Guard::under(&dir);
+    for name in ["a", "b", "pool"] {
+        fs::create_dir(dir.join(name)).unwrap();
+    }
+    let (point, canopy) = (dir.join("pool"), env!("CARGO_BIN_EXE_canopy"));
+    let branches = format!("{}:{}", dir.join("a").display(), dir.join("b").display());
+    let started = Instant::now();
+    let (mut slowest_mount, mut slowest_end) = (Duration::ZERO, Duration::ZERO);
+    for cycle in 0..CYCLES {
+        let mut mount = Command::new(canopy);
+        mount.args(["mount", "-o", "minfreespace=0,category.create=rand", &branches]).arg(&point);
+        let done = run_within(&mut mount, Duration::from_secs(20));
+        assert!(done.success(), "cycle {cycle}: {}", done.describe());
+        slowest_mount = slowest_mount.max(done.took);
+        let file = point.join(format!("file{}", cycle % 10));
+        fs::write(&file, format!("{cycle}")).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), format!("{cycle}"));
+        if cycle % 3 == 0 {
+            fs::rename(&file, point.join("renamed")).unwrap();
+            fs::remove_file(point.join("renamed")).unwrap();
+        }
+        let end: &[&str] = match cycle % 4 {
+            0 => &["umount"],
+            1 => &["fusermount3", "-u"],
+            2 => &["umount", "-l"],
+            _ => &[canopy, "umount"],
+        };
+        let at = Instant::now();
+        let done = run_within(Command::new(end[0]).args(&end[1..]).arg(&point), Duration::from_secs(20));
+        assert!(done.success(), "cycle {cycle}: {end:?}: {}", done.describe());
+        let gone = || procs::mount_at(&point).is_none() && daemons(&dir).is_empty();
+        let ended = wait_until(Duration::from_secs(10), gone);
+        assert!(ended, "cycle {cycle}: after {end:?} {:?} still run", daemons(&dir));
+        slowest_end = slowest_end.max(at.elapsed());
+    }
+    // Far beyond what any cycle takes even on a busy machine; one that waits for a timeout shows.
+    assert!(slowest_mount.max(slowest_end) < Duration::from_secs(8), "{slowest_mount:?} {slowest_end:?}");
+    assert!(started.elapsed() < Duration::from_secs(120), "{:?}", started.elapsed());
+    let mut left: Vec<_> = ["a", "b"].iter().flat_map(|name| fs::read_dir(dir.join(name)).unwrap()).collect();
+    left.sort_by_key(|entry| entry.as_ref().unwrap().file_name());
+    assert!(left.len() <= 10, "{left:?}");
+}

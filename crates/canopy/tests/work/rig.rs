@@ -1,0 +1,92 @@
+//! What the tests of this program share: disks with a branch on each, pools over them, and a few commands.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::{Kind, LoopFs, Pool, Tree};
+
+/// Images are sparse; no test fills a disk.
+const DISK: u64 = 4 << 30;
+
+/// Options under which file data travels in each of the ways there are.
+pub(super) const TRAVELS: [&str; 3] =
+    ["", "passthrough.io=off,cache.files=off", "passthrough.io=off,cache.files=full"];
+
+/// Filesystems of their own, a branch directory on each.
+#[derive(Debug)]
+pub(super) struct Disks(Vec<LoopFs>);
+
+impl Disks {
+    #[track_caller]
+    pub(super) fn new(kinds: &[Kind]) -> Self {
+        let size = |kind: Kind| if kind == Kind::Tmpfs { 1 << 30 } else { DISK };
+        let disks: Vec<LoopFs> = kinds.iter().map(|&kind| LoopFs::new(kind, size(kind))).collect();
+        for disk in &disks {
+            fs::create_dir(disk.path().join("branch")).unwrap();
+        }
+        Self(disks)
+    }
+
+    pub(super) fn branches(&self) -> Vec<PathBuf> {
+        self.0.iter().map(|disk| disk.path().join("branch")).collect()
+    }
+
+    /// A pool over all of them.
+    #[track_caller]
+    pub(super) fn pool(&self, options: &str) -> Pool {
+        let builder = Pool::builder(env!("CARGO_BIN_EXE_canopy")).option("minfreespace=0").option(options);
+        self.branches().iter().fold(builder, |builder, branch| builder.branch(branch)).mount()
+    }
+
+    /// What the branches hold together; each file must be on one of them only, directories alike on all.
+    #[track_caller]
+    pub(super) fn union(&self) -> Tree {
+        let trees: Vec<Tree> = self.branches().iter().map(Tree::capture).collect();
+        Tree::union(&trees).unwrap_or_else(|faults| panic!("the branches disagree:\n{faults}"))
+    }
+
+    /// How many files and directories each branch holds.
+    pub(super) fn spread(&self) -> Vec<usize> {
+        self.branches().iter().map(|branch| names(branch).len()).collect()
+    }
+}
+
+/// One filesystem to compare with, or to take sources from.
+#[track_caller]
+pub(super) fn plain() -> LoopFs {
+    LoopFs::new(Kind::Ext4, DISK)
+}
+
+/// Every path below a directory.
+pub(super) fn names(root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut dirs = vec![root.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_dir() {
+                dirs.push(entry.path());
+            }
+            found.push(entry.path());
+        }
+    }
+    found
+}
+
+/// Runs a shell script in a directory; `args` become `$1`, `$2` and so on.
+pub(super) fn shell(dir: &Path, script: &str, args: &[&OsStr]) -> Finished {
+    let mut command = Command::new("sh");
+    command.current_dir(dir).args(["-eu", "-c", script, "sh"]).args(args);
+    run_within(&mut command, Duration::from_secs(180))
+}
+
+/// Like [`shell`]; it must succeed. Returns what it wrote to stdout.
+#[track_caller]
+pub(super) fn shell_ok(dir: &Path, script: &str, args: &[&OsStr]) -> String {
+    let done = shell(dir, script, args);
+    assert!(done.success(), "{script}\n{}", done.describe());
+    done.stdout
+}

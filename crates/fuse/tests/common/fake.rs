@@ -1,0 +1,170 @@
+//! A handler that answers every request with something, and the checks on what comes of it. Shared by the tests on
+//! stable Rust and by the fuzz targets.
+#![allow(dead_code, unreachable_pub, reason = "each user takes its own part")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use canopy_fuse::abi::{AttrOut, EntryOut, FileLock, InHeader, Kstatfs, StatxOut};
+use canopy_fuse::flags::OpenFlags;
+use canopy_fuse::request::{Dialect, Header, Op};
+use canopy_fuse::transport::{Outcome, give_back, serve_one};
+use canopy_fuse::{Handler, Replied, Reply, Request, Undelivered};
+
+/// Answers everything; counts the references that were given back.
+#[derive(Default)]
+pub struct Fake {
+    pub given_back: AtomicU64,
+    /// Panics over one name. Not under libFuzzer, which takes every panic for a finding, caught or not.
+    pub panics: bool,
+}
+
+impl Handler for Fake {
+    fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
+        let entry = EntryOut { nodeid: 2, ..EntryOut::default() };
+        // Reads what was borrowed, so that a wrong length would be noticed.
+        let weigh = |bytes: &[u8]| bytes.iter().map(|&b| u64::from(b)).sum::<u64>();
+        if let Some(groups) = request.ext.groups {
+            std::hint::black_box(groups.map(u64::from).sum::<u64>());
+        }
+        match request.op {
+            Op::Init(_) | Op::CuseInit(_) | Op::Unknown(_) => panic!("must not come here: {request:?}"),
+            Op::Forget { .. } | Op::Interrupt { .. } => reply.none(),
+            Op::BatchForget(items) => {
+                std::hint::black_box(items.fold(0, |sum, item| sum ^ item.node.0 ^ item.nlookup));
+                reply.none()
+            }
+            Op::NotifyReply { data, .. } => {
+                std::hint::black_box(weigh(data));
+                reply.none()
+            }
+            Op::Lookup { name } | Op::Mknod { name, .. } | Op::Mkdir { name, .. } | Op::Link { name, .. } => {
+                std::hint::black_box(weigh(name.as_bytes()));
+                reply.entry(&entry)
+            }
+            Op::Symlink { name, target } => {
+                std::hint::black_box(weigh(name.as_bytes()) + weigh(target.to_bytes()));
+                reply.entry(&entry)
+            }
+            Op::Getattr { .. } | Op::Setattr(_) => reply.attr(&AttrOut::default()),
+            Op::Statx { .. } => reply.statx(&StatxOut::default()),
+            Op::Readlink => reply.bytes(b"target"),
+            Op::Unlink { name } | Op::Rmdir { name } => match name.as_bytes() {
+                b"panic" if self.panics => panic!("as planned"),
+                b"none" => reply.none(),
+                other => reply.error(other.len() as i32 - 8),
+            },
+            Op::Rename { name, newname, .. } => {
+                std::hint::black_box(weigh(name.as_bytes()) + weigh(newname.as_bytes()));
+                reply.ok()
+            }
+            Op::Open { flags, .. } => reply.opened(5, OpenFlags::KEEP_CACHE, (flags & 1 != 0).then_some(9)),
+            Op::Opendir { .. } => reply.opened(6, OpenFlags::empty(), None),
+            Op::Create(_) | Op::Tmpfile(_) => reply.created(&entry, 7, OpenFlags::empty(), None),
+            Op::Read(io) => reply.data(io.size as usize, |buf| Ok(buf.len())),
+            Op::Write(io) => {
+                std::hint::black_box(weigh(io.data));
+                reply.written(io.data.len() as u32)
+            }
+            Op::Readdir(io) => {
+                let mut dir = reply.dir(io.size as usize);
+                while !dir.push(1, 1, 8, b"some name") {}
+                dir.finish()
+            }
+            Op::Readdirplus(io) => {
+                let mut dir = reply.plus(io.size as usize);
+                while !dir.push(&entry, 1, 1, 8, b"some name") {}
+                dir.finish()
+            }
+            Op::Statfs => reply.statfs(&Kstatfs::default()),
+            Op::Setxattr { name, value, .. } => {
+                std::hint::black_box(weigh(name.to_bytes()) + weigh(value));
+                reply.ok()
+            }
+            Op::Getxattr { name, .. } => reply.xattr(name.to_bytes()),
+            Op::Listxattr { .. } => reply.xattr(b"user.a\0"),
+            Op::Ioctl { data, cmd, .. } => reply.ioctl(0, |buf| {
+                let len = data.len().min(buf.len());
+                buf[..len].copy_from_slice(&data[..len]);
+                if cmd == 13 { Err(25) } else { Ok(len) }
+            }),
+            Op::Getlk(lock) => reply.lock(&FileLock { typ: 2, ..lock.lock }),
+            Op::Lseek { offset, .. } => reply.lseek(offset),
+            Op::CopyFileRange(range) => reply.copied(range.len, range.reply64),
+            Op::Poll { events, .. } => reply.poll(events),
+            Op::Bmap { block, .. } => reply.bmap(block),
+            Op::RemoveMapping { mappings, .. } => {
+                std::hint::black_box(weigh(mappings));
+                reply.error(38)
+            }
+            Op::SetupMapping(_) => reply.error(38),
+            Op::Release { .. }
+            | Op::Releasedir { .. }
+            | Op::Flush { .. }
+            | Op::Fsync { .. }
+            | Op::Fsyncdir { .. }
+            | Op::Removexattr { .. }
+            | Op::Access { .. }
+            | Op::Setlk(_)
+            | Op::Setlkw(_)
+            | Op::Fallocate { .. }
+            | Op::Syncfs
+            | Op::Destroy => reply.ok(),
+        }
+    }
+
+    fn undelivered(&self, _what: Undelivered) {
+        self.given_back.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Every way in which the negotiation can change how requests look.
+pub fn dialects() -> impl Iterator<Item = Dialect> {
+    (31..=45).flat_map(|minor| [false, true].map(|setxattr_ext| Dialect { minor, setxattr_ext }))
+}
+
+/// Decodes in every dialect, in one piece and in three.
+pub fn check_decode(bytes: &[u8]) {
+    for dialect in dialects() {
+        let _ = Request::decode(bytes, dialect);
+        if let Some((header, rest)) = bytes.split_at_checked(size_of::<InHeader>()) {
+            let (operation, payload) = rest.split_at(rest.len().min(128));
+            let _ = Request::decode_split(header, operation, payload, dialect);
+            let _ = Request::decode_split(header, payload, operation, dialect);
+        }
+    }
+}
+
+/// Makes the length in the header the length of the request, so that what follows is looked at.
+pub fn with_true_length(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let len = (bytes.len() as u32).to_ne_bytes();
+    if let Some(field) = bytes.first_chunk_mut() {
+        *field = len;
+    }
+    bytes
+}
+
+/// Serves one request and checks the form of the answer, which is left in `out`.
+pub fn check_serve(bytes: &[u8], out: &mut [u8], fake: &Fake, dialect: Dialect) -> Outcome {
+    let outcome = serve_one(bytes, out, fake, dialect);
+    let header = Header::decode(bytes).ok().map(|(header, _)| header);
+    match (outcome, header) {
+        (Outcome::Silent, header) => {
+            assert!(header.is_none_or(|header| !header.wants_answer()), "left without an answer: {header:?}");
+        }
+        (Outcome::Answer { payload, holds }, Some(header)) => {
+            let len = u32::from_ne_bytes(out[..4].try_into().unwrap());
+            let error = i32::from_ne_bytes(out[4..8].try_into().unwrap());
+            let unique = u64::from_ne_bytes(out[8..16].try_into().unwrap());
+            assert_eq!(len as usize, 16 + payload);
+            assert!(len as usize <= out.len());
+            assert_eq!(unique, header.unique);
+            assert!((-511..=0).contains(&error), "{error}");
+            assert!(error == 0 || payload == 0);
+            assert!(header.wants_answer());
+            give_back(fake, holds, &out[16..16 + payload]);
+        }
+        (Outcome::Answer { .. }, None) => panic!("an answer to nothing"),
+    }
+    outcome
+}

@@ -1,0 +1,223 @@
+//! Files and directories of which several branches hold a copy.
+
+use super::*;
+use crate::common::{ROOT, chmod, pool};
+use canopy_pool::branch::Mode::{Nc, Ro, Rw};
+use canopy_pool::config::Func;
+use canopy_pool::{SetAttr, SetTime, Time};
+use std::os::unix::fs::MetadataExt;
+
+/// Success was told while the copy on the RO branch made the name reappear.
+#[test]
+fn defect_12_unlink_and_rmdir_with_a_read_only_copy_remove_nothing() {
+    for modes in [[Rw, Ro], [Ro, Rw]] {
+        let made = pool(&modes, first());
+        for branch in [0, 1] {
+            put(made.on(branch, "f"), "copy");
+            fs::create_dir(made.on(branch, "d")).unwrap();
+        }
+        assert_eq!(errno(made.pool.unlink(NodeId::ROOT, b"f")), Errno::ROFS);
+        assert_eq!(errno(made.pool.rmdir(NodeId::ROOT, b"d")), Errno::ROFS);
+        for branch in [0, 1] {
+            assert_eq!(names_on(made.on(branch, "")), ["d", "f"]);
+        }
+    }
+}
+
+#[test]
+fn defect_12_rmdir_of_a_directory_with_entries_elsewhere_removes_nothing() {
+    let made = pool(&[Rw, Rw, Rw], first());
+    fs::create_dir(made.on(0, "d")).unwrap();
+    put(made.on(1, "d/f"), "");
+    fs::create_dir(made.on(2, "d")).unwrap();
+    assert_eq!(errno(made.pool.rmdir(NodeId::ROOT, b"d")), Errno::NOTEMPTY);
+    assert!((0..3).all(|branch| made.on(branch, "d").is_dir()));
+}
+
+#[test]
+fn unlink_removes_every_copy() {
+    let made = pool(&[Rw, Nc], first());
+    put(made.on(0, "f"), "one");
+    put(made.on(1, "f"), "two");
+    made.pool.unlink(NodeId::ROOT, b"f").unwrap();
+    assert_eq!(errno(made.pool.lookup(NodeId::ROOT, b"f")), Errno::NOENT);
+    assert!(names_on(made.on(1, "")).is_empty());
+}
+
+/// What went through a descriptor changed one copy only.
+#[test]
+fn defect_21_changes_by_handle_and_by_path_reach_all_copies() {
+    for by_handle in [true, false] {
+        let made = pool(&[Rw, Rw], first());
+        put(made.on(0, "f"), "some content");
+        put(made.on(1, "f"), "some content");
+        let mut client = made.client();
+        let node = client.walk("f").unwrap().node;
+        let handle = open(&made.pool, node, OFlags::RDWR);
+        let handle_given = by_handle.then_some(handle);
+        let set = |set| made.pool.setattr(&ROOT, node, handle_given, &set).map(drop).unwrap();
+        set(SetAttr { mode: Some(0o640), ..SetAttr::default() });
+        set(SetAttr { uid: Some(12), gid: Some(34), ..SetAttr::default() });
+        set(SetAttr { size: Some(4), ..SetAttr::default() });
+        set(SetAttr { mtime: Some(SetTime::At(Time { sec: 77, nsec: 5 })), ..SetAttr::default() });
+        made.pool.setxattr(node, b"user.k", b"v", 0, false).unwrap();
+        for branch in [0, 1] {
+            let path = made.on(branch, "f");
+            let meta = fs::metadata(&path).unwrap();
+            assert_eq!(meta.mode() & 0o7777, 0o640, "by_handle {by_handle}, branch {branch}");
+            assert_eq!((meta.uid(), meta.gid()), (12, 34));
+            assert_eq!(text(&path), "some");
+            assert_eq!((meta.mtime(), meta.mtime_nsec()), (77, 5));
+            let mut value = [0; 9];
+            assert_eq!(rustix::fs::getxattr(&path, "user.k", &mut value[..]), Ok(1));
+        }
+        made.pool.release(handle).unwrap();
+        client.end().unwrap();
+    }
+}
+
+#[test]
+fn defect_21_changes_to_a_directory_reach_all_copies() {
+    let made = pool(&[Rw, Rw], first());
+    for branch in [0, 1] {
+        fs::create_dir(made.on(branch, "d")).unwrap();
+    }
+    let mut client = made.client();
+    let node = client.walk("d").unwrap().node;
+    let set = SetAttr { mode: Some(0o2770), uid: Some(3), ..SetAttr::default() };
+    let attr = made.pool.setattr(&ROOT, node, None, &set).unwrap();
+    assert_eq!((attr.mode & 0o7777, attr.uid), (0o2770, 3));
+    for branch in [0, 1] {
+        let meta = fs::metadata(made.on(branch, "d")).unwrap();
+        assert_eq!((meta.mode() & 0o7777, meta.uid()), (0o2770, 3));
+    }
+    client.end().unwrap();
+}
+
+/// chmod(2) of a copy that only an RO branch holds was told as success if the other branch holds anything.
+#[test]
+fn changes_to_a_file_on_an_ro_branch_are_refused() {
+    let made = pool(&[Ro, Rw], first());
+    put(made.on(0, "f"), "shown");
+    fs::create_dir(made.on(1, "f")).unwrap();
+    let mut client = made.client();
+    let node = client.walk("f").unwrap().node;
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    assert_eq!(errno(made.pool.setattr(&ROOT, node, None, &set)), Errno::ROFS);
+    client.end().unwrap();
+}
+
+/// The first part of a request stayed done when a later part failed.
+#[test]
+fn defect_22_a_request_that_fails_half_way_is_undone() {
+    let made = pool(&[Rw, Rw], first());
+    for branch in [0, 1] {
+        put(made.on(branch, "f"), "content");
+        chmod(&made.on(branch, "f"), 0o4755);
+    }
+    let mut client = made.client();
+    let node = client.walk("f").unwrap().node;
+    let set = SetAttr { mode: Some(0o600), uid: Some(5), gid: Some(6), size: Some(1 << 63), ..SetAttr::default() };
+    assert_eq!(errno(made.pool.setattr(&ROOT, node, None, &set)), Errno::INVAL);
+    for branch in [0, 1] {
+        let meta = fs::metadata(made.on(branch, "f")).unwrap();
+        assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.gid()), (0o4755, 0, 0));
+    }
+    client.end().unwrap();
+}
+
+/// Reading by name could tell of another copy than the one that is open.
+#[test]
+fn defect_23_the_open_copy_is_the_one_that_is_told_about() {
+    let mut config = first();
+    config.policies.set_category(Category::Search, Policy::Newest);
+    let made = pool(&[Rw, Rw], config);
+    for (branch, seconds) in [(0, 2000), (1, 1000)] {
+        let path = made.on(branch, "f");
+        put(&path, &format!("copy {branch}"));
+        rustix::fs::setxattr(&path, "user.k", format!("{branch}").as_bytes(), rustix::fs::XattrFlags::empty()).unwrap();
+        age(&path, seconds);
+    }
+    let mut client = made.client();
+    let node = client.walk("f").unwrap().node;
+    let handle = open(&made.pool, node, OFlags::RDONLY);
+    age(&made.on(1, "f"), 3000);
+    let mut value = [0; 9];
+    assert_eq!(made.pool.getxattr(node, b"user.k", &mut value), Ok(1));
+    assert_eq!(value[0], b'0');
+    // The kernel asks for the name again: it must stay the file that is open, or one name had two contents.
+    let again = made.pool.lookup(NodeId::ROOT, b"f").unwrap();
+    client.took(again);
+    assert_eq!(again.node, node);
+    let second = open(&made.pool, again.node, OFlags::RDONLY);
+    assert_eq!(read(&made.pool, second), "copy 0");
+    for handle in [handle, second] {
+        made.pool.release(handle).unwrap();
+    }
+    // Closed, the policy counts again.
+    let newest = made.pool.lookup(NodeId::ROOT, b"f").unwrap();
+    client.took(newest);
+    let third = open(&made.pool, newest.node, OFlags::RDONLY);
+    assert_eq!(read(&made.pool, third), "copy 1");
+    made.pool.release(third).unwrap();
+    client.end().unwrap();
+}
+
+fn age(path: &Path, seconds: u64) {
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+    fs::File::open(path).unwrap().set_modified(time).unwrap();
+}
+
+/// mknod(2) of a regular file is a create: one copy, whatever the policy.
+#[test]
+fn a_regular_file_is_made_once() {
+    let made = pool(&[Rw, Rw, Rw], create(Policy::All));
+    let mut client = made.client();
+    let entry = made.pool.mknod(&ROOT, NodeId::ROOT, b"f", 0o100_644, (0, 0)).unwrap();
+    client.took(entry);
+    let (entry, opened) = made.pool.create(&ROOT, NodeId::ROOT, b"g", 0o644, OFlags::EXCL.bits(), false).unwrap();
+    client.took(entry);
+    made.pool.release(opened.handle).unwrap();
+    let held: usize = (0..3).map(|branch| names_on(made.on(branch, "")).len()).sum();
+    assert_eq!(held, 2);
+    client.end().unwrap();
+}
+
+#[test]
+fn modes_of_branches_are_kept_to() {
+    let made = pool(&[Ro, Nc, Rw], first());
+    put(made.on(0, "ro"), "ro");
+    put(made.on(1, "nc"), "nc");
+    let mut client = made.client();
+    let entry = made.pool.mkdir(&ROOT, NodeId::ROOT, b"new", 0o755).unwrap();
+    client.took(entry);
+    assert_eq!(names_on(made.on(2, "")), ["new"]);
+    let (ro, nc) = (client.walk("ro").unwrap().node, client.walk("nc").unwrap().node);
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    assert_eq!(errno(made.pool.setattr(&ROOT, ro, None, &set)), Errno::ROFS);
+    assert_eq!(made.pool.setattr(&ROOT, nc, None, &set).unwrap().mode & 0o777, 0o600);
+    assert_eq!(errno(made.pool.link(ro, NodeId::ROOT, b"link")), Errno::ROFS);
+    client.took(made.pool.link(nc, NodeId::ROOT, b"link").unwrap());
+    assert_eq!(names_on(made.on(1, "")), ["link", "nc"]);
+    assert_eq!(errno(made.pool.setxattr(ro, b"user.k", b"", 0, false)), Errno::ROFS);
+    client.end().unwrap();
+
+    let made = pool(&[Ro, Nc], first());
+    assert_eq!(errno(made.pool.mkdir(&ROOT, NodeId::ROOT, b"new", 0o755)), Errno::ROFS);
+    assert_eq!(errno(made.pool.unlink(NodeId::ROOT, b"none")), Errno::NOENT);
+}
+
+/// 14.2 #1: the climb to the root never ended.
+#[test]
+fn defect_01_climbing_policies_end_at_the_root() {
+    for policy in [Policy::MspMfs, Policy::MspLfs, Policy::MspLus, Policy::MspPfrd] {
+        let mut config = create(policy);
+        config.policies.set(Func::Mkdir, policy);
+        let made = pool(&[Ro, Nc], config);
+        fs::create_dir_all(made.on(0, "a/b")).unwrap();
+        let mut client = made.client();
+        let dir = client.walk("a/b").unwrap().node;
+        assert_eq!(errno(made.pool.create(&ROOT, dir, b"f", 0o644, 0, false)), Errno::ROFS);
+        client.end().unwrap();
+    }
+}

@@ -1,0 +1,187 @@
+//! Files: what is open, what has no name, what has several.
+
+use super::*;
+use crate::common::{ROOT, chmod, pool};
+use canopy_pool::branch::Mode::Rw;
+use canopy_pool::{Error, SetAttr, SetTime, Time};
+use std::os::unix::fs::MetadataExt;
+
+/// The buffer was given back as it was.
+#[test]
+fn defect_13_nullrw_gives_zeros() {
+    let made = pool(&[Rw], Config { nullrw: true, ..first() });
+    put(made.on(0, "f"), "content");
+    let mut client = made.client();
+    let node = client.walk("f").unwrap().node;
+    let handle = open(&made.pool, node, OFlags::RDWR);
+    let mut buffer = [0xEE; 5000];
+    assert_eq!(made.pool.read(handle, 3, &mut buffer), Ok(5000));
+    assert!(buffer.iter().all(|byte| *byte == 0));
+    write(&made.pool, handle, "nothing");
+    assert_eq!(text(made.on(0, "f")), "content");
+    made.pool.release(handle).unwrap();
+    client.end().unwrap();
+}
+
+/// Creating where an open file had been removed behind the pool's back gave EIO.
+#[test]
+fn defect_18_create_over_a_stale_open_file() {
+    let made = pool(&[Rw, Rw], first());
+    put(made.on(0, "f"), "old");
+    let mut client = made.client();
+    let old = client.walk("f").unwrap().node;
+    let old_handle = open(&made.pool, old, OFlags::RDWR);
+    fs::remove_file(made.on(0, "f")).unwrap();
+    let flags = (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL).bits();
+    let (entry, opened) = made.pool.create(&ROOT, NodeId::ROOT, b"f", 0o644, flags, false).unwrap();
+    client.took(entry);
+    assert_ne!(entry.node, old);
+    write(&made.pool, opened.handle, "new");
+    assert_eq!(read(&made.pool, old_handle), "old");
+    assert_eq!(text(made.on(0, "f")), "new");
+    for handle in [old_handle, opened.handle] {
+        made.pool.release(handle).unwrap();
+    }
+    client.end().unwrap();
+}
+
+/// An unprivileged write kept the set-id bits.
+#[test]
+fn defect_07_set_id_bits_go_with_a_write_by_somebody_else() {
+    for (mode, left) in [(0o6755, 0o755), (0o4755, 0o755), (0o2745, 0o745), (0o755, 0o755)] {
+        let made = pool(&[Rw], first());
+        put(made.on(0, "f"), "content");
+        chmod(&made.on(0, "f"), mode);
+        let mut client = made.client();
+        let node = client.walk("f").unwrap().node;
+        let handle = open(&made.pool, node, OFlags::RDWR);
+        let kind = WriteKind { kill_suidgid: Some(USER), ..WriteKind::default() };
+        made.pool.write(handle, 0, b"x", kind).unwrap();
+        assert_eq!(fs::metadata(made.on(0, "f")).unwrap().mode() & 0o7777, left, "{mode:o}");
+        chmod(&made.on(0, "f"), mode);
+        let set = SetAttr { size: Some(1), kill_suidgid: true, ..SetAttr::default() };
+        let attr = made.pool.setattr(&USER, node, None, &set).unwrap();
+        assert_eq!(attr.mode & 0o7777, left, "{mode:o}");
+        made.pool.release(handle).unwrap();
+        client.end().unwrap();
+    }
+}
+
+#[test]
+fn hard_links_are_one_node_wherever_their_directories_are() {
+    let made = pool(&[Rw, Rw], first());
+    put(made.on(0, "a/f"), "content");
+    fs::create_dir(made.on(1, "b")).unwrap();
+    chmod(&made.on(1, "b"), 0o2775);
+    let mut client = made.client();
+    let file = client.walk("a/f").unwrap().node;
+    let b = client.walk("b").unwrap().node;
+    let linked = client.took(made.pool.link(file, b, b"g").unwrap());
+    assert_eq!((linked.node, linked.attr.nlink), (file, 2));
+    assert_eq!(made.pool.getattr(file, None).unwrap(), linked.attr);
+    // On the branch of the file, in a directory that was cloned for it.
+    assert_eq!(text(made.on(0, "b/g")), "content");
+    assert_eq!(fs::metadata(made.on(0, "b")).unwrap().mode() & 0o7777, 0o2775);
+    // Found by another name first: still one.
+    client.end().unwrap();
+    let (one, two) = (client.walk("b/g").unwrap(), client.walk("a/f").unwrap());
+    assert_eq!((one.node, one.attr.ino), (two.node, two.attr.ino));
+    // A name goes, the file stays.
+    made.pool.unlink(b, b"g").unwrap_err();
+    let b = client.walk("b").unwrap().node;
+    made.pool.unlink(b, b"g").unwrap();
+    client.drop_name("b/g");
+    let left = client.walk("a/f").unwrap();
+    assert_eq!((left.node, left.attr.nlink), (one.node, 1));
+    client.end().unwrap();
+}
+
+#[test]
+fn an_unlinked_file_can_still_be_used_by_its_holders() {
+    let made = pool(&[Rw, Rw], first());
+    put(made.on(1, "f"), "content");
+    let mut client = made.client();
+    let node = client.walk("f").unwrap().node;
+    let handle = open(&made.pool, node, OFlags::RDWR);
+    made.pool.unlink(NodeId::ROOT, b"f").unwrap();
+    client.drop_name("f");
+    let pool = &made.pool;
+    for given in [Some(handle), None] {
+        let set = |set| pool.setattr(&ROOT, node, given, &set).unwrap();
+        assert_eq!(pool.getattr(node, given).unwrap().nlink, 0);
+        assert_eq!(set(SetAttr { size: Some(3), ..SetAttr::default() }).size, 3);
+        assert_eq!(set(SetAttr { mode: Some(0o600), ..SetAttr::default() }).mode & 0o7777, 0o600);
+        assert_eq!(set(SetAttr { uid: Some(9), ..SetAttr::default() }).uid, 9);
+        let time = Time { sec: 1234, nsec: 5 };
+        assert_eq!(set(SetAttr { mtime: Some(SetTime::At(time)), ..SetAttr::default() }).mtime, time);
+    }
+    assert_eq!(read(pool, handle), "con");
+    pool.fallocate(handle, 0, 0, 10).unwrap();
+    pool.setxattr(node, b"user.k", b"v", 0, false).unwrap();
+    assert_eq!(pool.getxattr(node, b"user.k", &mut []), Ok(1));
+    // A second descriptor, through /proc.
+    let second = open(pool, node, OFlags::RDONLY);
+    assert_eq!(pool.getattr(node, Some(second)).unwrap().size, 10);
+    // As on any filesystem: what has lost its last name gets no new one.
+    assert_eq!(errno(pool.link(node, NodeId::ROOT, b"again")), Errno::NOENT);
+    for handle in [handle, second] {
+        pool.release(handle).unwrap();
+    }
+    assert_eq!(pool.getattr(node, None).unwrap().size, 10);
+    client.end().unwrap();
+}
+
+#[test]
+fn a_file_without_a_name_can_get_one() {
+    let made = pool(&[Rw, Rw], last());
+    fs::create_dir(made.on(0, "d")).unwrap();
+    let mut client = made.client();
+    let dir = client.walk("d").unwrap().node;
+    let flags = (OFlags::TMPFILE | OFlags::RDWR).bits();
+    let (entry, opened) = made.pool.tmpfile(&USER, dir, 0o666, flags).unwrap();
+    client.took(entry);
+    assert_eq!((entry.attr.mode & 0o777, entry.attr.uid, entry.attr.nlink), (0o644, 1000, 0));
+    write(&made.pool, opened.handle, "content");
+    assert!(names(&made.pool, dir).is_empty());
+    let named = client.took(made.pool.link(entry.node, dir, b"f").unwrap());
+    assert_eq!((named.node, named.attr.nlink), (entry.node, 1));
+    assert_eq!(text(made.on(1, "d/f")), "content");
+    made.pool.release(opened.handle).unwrap();
+    assert_eq!(client.walk("d/f").unwrap().node, entry.node);
+    client.end().unwrap();
+}
+
+#[test]
+fn names_of_255_bytes_and_no_more() {
+    let made = pool(&[Rw, Rw], last());
+    let (longest, longer) = ("n".repeat(255), "n".repeat(256));
+    let mut client = made.client();
+    let make = |name: &str| made.pool.mkdir(&ROOT, NodeId::ROOT, name.as_bytes(), 0o755);
+    client.took(make(&longest).unwrap());
+    assert_eq!(errno(make(&longer)), Errno::NAMETOOLONG);
+    assert_eq!(errno(made.pool.lookup(NodeId::ROOT, longer.as_bytes())), Errno::NAMETOOLONG);
+    assert_eq!(names(&made.pool, NodeId::ROOT), [longest.clone()]);
+    let dir = client.walk(&longest).unwrap().node;
+    let create = |name: &str| made.pool.create(&ROOT, dir, name.as_bytes(), 0o644, 0, false);
+    assert_eq!(errno(create(&longer)), Errno::NAMETOOLONG);
+    let (entry, opened) = create(&longest).unwrap();
+    client.took(entry);
+    made.pool.release(opened.handle).unwrap();
+    made.pool.unlink(dir, longest.as_bytes()).unwrap();
+    made.pool.rmdir(NodeId::ROOT, longest.as_bytes()).unwrap();
+    client.end().unwrap();
+}
+
+/// FORGET of more than was handed out comes from broken or hostile kernels and fuzzers.
+#[test]
+fn forgetting_too_much_does_no_harm() {
+    let made = pool(&[Rw], first());
+    put(made.on(0, "f"), "");
+    let entry = made.pool.lookup(NodeId::ROOT, b"f").unwrap();
+    made.pool.forget(entry.node, 1000);
+    made.pool.forget(entry.node, 1);
+    made.pool.forget(NodeId::ROOT, u64::MAX);
+    made.pool.forget(NodeId(12345), 1);
+    assert_eq!(made.pool.getattr(entry.node, None), Err(Error::Stale));
+    assert_eq!(made.pool.counts(), (1, 0, 0));
+}

@@ -1,0 +1,93 @@
+//! Nothing leaves a branch, and nothing under construction is reachable.
+
+use super::*;
+use crate::common::{ROOT, pool};
+use canopy_pool::RenameKind;
+use canopy_pool::branch::Mode::Rw;
+use std::os::unix::fs::symlink;
+
+/// 14.3: intermediate components of branch paths were followed.
+#[test]
+fn a_symlink_where_another_branch_has_a_directory_is_never_followed() {
+    for create in [first(), last()] {
+        let made = pool(&[Rw, Rw], create.clone());
+        let outside = made.home.path().join("outside");
+        put(outside.join("secret"), "secret");
+        put(made.on(0, "a/f"), "mine");
+        symlink(&outside, made.on(1, "a")).unwrap();
+        let mut client = made.client();
+        let dir = client.walk("a").unwrap().node;
+        assert_eq!(names(&made.pool, dir), ["f"]);
+        assert_eq!(errno(made.pool.lookup(dir, b"secret")), Errno::NOENT);
+        assert_eq!(errno(made.pool.unlink(dir, b"secret")), Errno::NOENT);
+        for result in [
+            made.pool.mkdir(&ROOT, dir, b"new", 0o755),
+            made.pool.symlink(&ROOT, dir, b"link", b"target"),
+            made.pool.mknod(&ROOT, dir, b"fifo", 0o010_644, (0, 0)),
+        ] {
+            match result {
+                Ok(entry) => drop(client.took(entry)),
+                Err(error) => assert_eq!(error.errno(), Errno::NOTDIR),
+            }
+        }
+        let _ = made.pool.rename(dir, b"f", dir, b"secret", RenameKind::Replace);
+        assert_eq!(names_on(&outside), ["secret"]);
+        assert_eq!(text(outside.join("secret")), "secret");
+        client.end().unwrap();
+    }
+}
+
+/// The other order: the symlink is what is shown, and what lies below the directory is hidden.
+#[test]
+fn a_symlink_shown_first_is_a_symlink() {
+    let made = pool(&[Rw, Rw], first());
+    symlink("elsewhere", made.on(0, "a")).unwrap();
+    put(made.on(1, "a/f"), "hidden");
+    let mut client = made.client();
+    let entry = client.walk("a").unwrap();
+    assert!(entry.attr.is_symlink());
+    assert_eq!(made.pool.readlink(entry.node).unwrap(), b"elsewhere");
+    assert_eq!(errno(made.pool.opendir(entry.node)), Errno::NOTDIR);
+    client.end().unwrap();
+}
+
+#[test]
+fn what_is_under_construction_cannot_be_named() {
+    let made = pool(&[Rw], first());
+    let name = ".canopy-clone.1.2";
+    fs::create_dir_all(made.on(0, &format!("d/{name}/a/b"))).unwrap();
+    let mut client = made.client();
+    let dir = client.walk("d").unwrap().node;
+    assert!(names(&made.pool, dir).is_empty());
+    assert_eq!(errno(made.pool.lookup(dir, name.as_bytes())), Errno::NOENT);
+    assert!(made.pool.mkdir(&ROOT, dir, name.as_bytes(), 0o755).is_err());
+    assert_eq!(errno(made.pool.rename(dir, name.as_bytes(), dir, b"x", RenameKind::Replace)), Errno::NOENT);
+    assert!(made.pool.rename(NodeId::ROOT, b"d", NodeId::ROOT, name.as_bytes(), RenameKind::Replace).is_err());
+    assert_eq!(errno(made.pool.rmdir(dir, name.as_bytes())), Errno::NOENT);
+    // To users the directory is empty: what a crash left in it must not keep it from going.
+    made.pool.rmdir(NodeId::ROOT, b"d").unwrap();
+    assert!(names_on(made.on(0, "")).is_empty());
+    client.end().unwrap();
+}
+
+/// 14.2 #17 and 14.3: files and directories belong to the caller from their first moment.
+#[test]
+fn new_files_belong_to_the_caller() {
+    use std::os::unix::fs::MetadataExt;
+    let made = pool(&[Rw, Rw], last());
+    fs::create_dir(made.on(0, "d")).unwrap();
+    let mut client = made.client();
+    let dir = client.walk("d").unwrap().node;
+    client.took(made.pool.mkdir(&USER, dir, b"dir", 0o777).unwrap());
+    client.took(made.pool.symlink(&USER, dir, b"link", b"target").unwrap());
+    client.took(made.pool.mknod(&USER, dir, b"fifo", 0o010_666, (0, 0)).unwrap());
+    let (entry, opened) = made.pool.create(&USER, dir, b"file", 0o666, 0, false).unwrap();
+    client.took(entry);
+    made.pool.release(opened.handle).unwrap();
+    for (name, mode) in [("dir", 0o755), ("link", 0o777), ("fifo", 0o644), ("file", 0o644)] {
+        let meta = fs::symlink_metadata(made.on(1, "d").join(name)).unwrap();
+        assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (1000, 1000, mode), "{name}");
+    }
+    assert_eq!(fs::metadata(made.on(1, "d")).unwrap().uid(), 0, "a cloned directory is its owner's");
+    client.end().unwrap();
+}

@@ -1,0 +1,320 @@
+//! Many threads in the same few directories: nothing panics, hangs, leaks or is lost.
+//!
+//! `CANOPY_STRESS_SECONDS` sets how long each test goes on.
+
+mod common;
+
+use canopy_pool::branch::Mode::Rw;
+use canopy_pool::config::Config;
+use canopy_pool::policy::{Category, Policy, ThreadDice};
+use canopy_pool::{Entry, Error, HandleId, NodeId, Pool, RenameKind, SetAttr, WriteKind};
+use canopy_testkit::{Fields, Rng, Tree};
+use common::{Made, ROOT, pool};
+use parking_lot::{Mutex, RwLock};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const THREADS: u64 = 8;
+const DIRS: [&str; 6] = ["", "a", "b", "a/c", "b/c", "a/c/d"];
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "f", "g"];
+
+/// The kernel's locks on inodes: it changes a directory under its exclusive lock (Documentation/filesystems/
+/// directory-locking.rst), but asks whether names are still good under none.
+struct Inodes {
+    locks: Mutex<HashMap<NodeId, Arc<RwLock<()>>>>,
+    /// `s_vfs_rename_mutex`
+    renames: Mutex<()>,
+    /// False: a kernel, or several (NFS, two mounts), that lock nothing.
+    locking: bool,
+}
+
+impl Inodes {
+    fn exclusive<T>(&self, nodes: &[NodeId], work: impl FnOnce() -> T) -> T {
+        if !self.locking {
+            return work();
+        }
+        let mut nodes = nodes.to_vec();
+        nodes.sort();
+        nodes.dedup();
+        let locks: Vec<_> =
+            nodes.iter().map(|node| self.locks.lock().entry(*node).or_default().clone()).collect();
+        let _held: Vec<_> = locks.iter().map(|lock| lock.write()).collect();
+        work()
+    }
+}
+
+struct Worker<'a> {
+    pool: &'a Pool,
+    inodes: &'a Inodes,
+    rng: Rng,
+    refs: HashMap<NodeId, u64>,
+    files: Vec<(NodeId, HandleId)>,
+    dirs: Vec<(NodeId, HandleId)>,
+    done: u64,
+    stale: u64,
+}
+
+type Step = Result<(), Error>;
+
+impl Worker<'_> {
+    fn took(&mut self, entry: Entry) -> NodeId {
+        *self.refs.entry(entry.node).or_default() += 1;
+        entry.node
+    }
+
+    fn name(&mut self) -> &'static [u8] {
+        self.rng.pick(&NAMES).as_bytes()
+    }
+
+    /// Some directory, by looking up each name on the way.
+    fn dir(&mut self) -> Result<NodeId, Error> {
+        let mut at = NodeId::ROOT;
+        for name in self.rng.pick(&DIRS).split('/').filter(|name| !name.is_empty()) {
+            let entry = self.pool.lookup(at, name.as_bytes())?;
+            at = self.took(entry);
+            if !entry.attr.is_dir() {
+                return Err(Error::NotDirectory);
+            }
+        }
+        Ok(at)
+    }
+
+    fn child(&mut self) -> Result<(NodeId, &'static [u8], Entry), Error> {
+        let (dir, name) = (self.dir()?, self.name());
+        let entry = self.pool.lookup(dir, name)?;
+        self.took(entry);
+        Ok((dir, name, entry))
+    }
+
+    fn step(&mut self) -> Step {
+        match self.rng.index(20) {
+            0..3 => self.make(),
+            3..6 => self.create(),
+            6 | 7 => self.remove(),
+            8..11 => self.rename(),
+            11 => self.link(),
+            12 | 13 => self.open(),
+            14 | 15 => self.use_file(),
+            16 => self.list(),
+            17 => self.change(),
+            18 => self.close(),
+            _ => {
+                self.forget(false);
+                Ok(())
+            }
+        }
+    }
+
+    fn make(&mut self) -> Step {
+        let (dir, name, kind) = (self.dir()?, self.name(), self.rng.index(4));
+        let pool = self.pool;
+        let made = self.inodes.exclusive(&[dir], || match kind {
+            0 => pool.symlink(&ROOT, dir, name, b"target"),
+            1 => pool.mknod(&ROOT, dir, name, 0o100_644, (0, 0)),
+            _ => pool.mkdir(&ROOT, dir, name, 0o755),
+        })?;
+        self.took(made);
+        Ok(())
+    }
+
+    fn create(&mut self) -> Step {
+        let (dir, name, pool) = (self.dir()?, self.name(), self.pool);
+        let mut flags = OFlags::RDWR;
+        flags.set(OFlags::EXCL, self.rng.chance(500));
+        let made = self.inodes.exclusive(&[dir], || pool.create(&ROOT, dir, name, 0o644, flags.bits(), false))?;
+        let node = self.took(made.0);
+        self.files.push((node, made.1.handle));
+        Ok(())
+    }
+
+    fn remove(&mut self) -> Step {
+        let (dir, name, entry) = self.child()?;
+        let pool = self.pool;
+        self.inodes.exclusive(&[dir, entry.node], || match entry.attr.is_dir() {
+            true => pool.rmdir(dir, name),
+            false => pool.unlink(dir, name),
+        })
+    }
+
+    fn rename(&mut self) -> Step {
+        let (dir, name, entry) = self.child()?;
+        let (to, new, pool) = (self.dir()?, self.name(), self.pool);
+        let kind = *self.rng.pick(&[RenameKind::Replace, RenameKind::Replace, RenameKind::NoReplace, RenameKind::Exchange]);
+        let _renames = self.inodes.locking.then(|| self.inodes.renames.lock());
+        if (dir, name) == (to, new) {
+            return Ok(());
+        }
+        self.inodes.exclusive(&[dir, to, entry.node], || pool.rename(dir, name, to, new, kind))
+    }
+
+    fn link(&mut self) -> Step {
+        let (_, _, entry) = self.child()?;
+        let (to, new, pool) = (self.dir()?, self.name(), self.pool);
+        if entry.attr.is_dir() || entry.node == to {
+            return Ok(());
+        }
+        let linked = self.inodes.exclusive(&[to, entry.node], || pool.link(entry.node, to, new))?;
+        self.took(linked);
+        Ok(())
+    }
+
+    fn open(&mut self) -> Step {
+        let (_, _, entry) = self.child()?;
+        if entry.attr.is_dir() {
+            let handle = self.pool.opendir(entry.node)?;
+            self.dirs.push((entry.node, handle));
+        } else if entry.attr.is_regular() {
+            let opened = self.pool.open(&ROOT, entry.node, OFlags::RDWR.bits(), false)?;
+            self.files.push((entry.node, opened.handle));
+        }
+        Ok(())
+    }
+
+    fn use_file(&mut self) -> Step {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let (node, handle) = *self.rng.pick(&self.files);
+        let mut buffer = [0; 100];
+        let offset = self.rng.below(5000);
+        match self.rng.index(4) {
+            0 => self.pool.write(handle, offset, &buffer, WriteKind::default()).map(drop),
+            1 => self.pool.read(handle, offset, &mut buffer).map(drop),
+            // The file is open: whatever happens to its names, this must be answered.
+            2 => self.pool.getattr(node, Some(handle)).map(drop),
+            _ => match self.pool.getattr(node, None) {
+                Err(error) => panic!("an open file cannot be asked about: {error}"),
+                Ok(_) => Ok(()),
+            },
+        }
+    }
+
+    fn list(&mut self) -> Step {
+        if self.dirs.is_empty() {
+            return Ok(());
+        }
+        let (_, handle) = *self.rng.pick(&self.dirs);
+        if self.rng.chance(500) {
+            return self.pool.readdir(handle, 0, |_| true);
+        }
+        let mut found = Vec::new();
+        self.pool.readdirplus(handle, 0, |_| true, |_, entry| found.extend(entry))?;
+        for entry in found {
+            self.took(entry);
+        }
+        Ok(())
+    }
+
+    fn change(&mut self) -> Step {
+        let (_, _, entry) = self.child()?;
+        if entry.attr.is_symlink() {
+            return self.pool.readlink(entry.node).map(drop);
+        }
+        let (pool, mode) = (self.pool, 0o700 + self.rng.below(64) as u32);
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        self.inodes.exclusive(&[entry.node], || pool.setattr(&ROOT, entry.node, None, &set)).map(drop)
+    }
+
+    fn close(&mut self) -> Step {
+        while self.files.len() > 5 {
+            let (_, handle) = self.files.swap_remove(self.rng.index(self.files.len()));
+            self.pool.release(handle)?;
+        }
+        while self.dirs.len() > 5 {
+            let (_, handle) = self.dirs.swap_remove(self.rng.index(self.dirs.len()));
+            self.pool.releasedir(handle)?;
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, all: bool) {
+        let open: Vec<NodeId> = self.files.iter().chain(&self.dirs).map(|(node, _)| *node).collect();
+        let gone: Vec<NodeId> = self.refs.keys().copied().filter(|id| all || !open.contains(id)).collect();
+        for node in gone {
+            if let Some(count) = self.refs.remove(&node) {
+                self.pool.forget(node, count);
+            }
+        }
+    }
+
+    fn run(&mut self, end: Instant) {
+        while Instant::now() < end {
+            self.done += 1;
+            match self.step().map_err(Error::errno) {
+                Ok(()) => {}
+                Err(Errno::STALE) => self.stale += 1,
+                // What a race between the look and the deed explains.
+                Err(
+                    Errno::NOENT | Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR | Errno::INVAL
+                    | Errno::PERM | Errno::MLINK,
+                ) => {}
+                Err(errno) => panic!("an operation failed with {errno}"),
+            }
+        }
+        for (_, handle) in std::mem::take(&mut self.files) {
+            self.pool.release(handle).expect("release");
+        }
+        for (_, handle) in std::mem::take(&mut self.dirs) {
+            self.pool.releasedir(handle).expect("releasedir");
+        }
+        self.forget(true);
+    }
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("/proc").count()
+}
+
+fn stress(locking: bool, create: Policy) -> Made {
+    let seconds = std::env::var("CANOPY_STRESS_SECONDS").ok().map_or(3, |text| text.parse().expect("seconds"));
+    let mut config = Config::default();
+    config.policies.set_category(Category::Create, create);
+    let made = pool(&[Rw, Rw, Rw], config);
+    let inodes = Inodes { locks: Mutex::default(), renames: Mutex::default(), locking };
+    let before = descriptors();
+    let end = Instant::now() + Duration::from_secs(seconds);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (pool, inodes) = (&*made.pool, &inodes);
+            scope.spawn(move || {
+                ThreadDice::seed(thread);
+                let mut worker = Worker {
+                    pool,
+                    inodes,
+                    rng: Rng::new(thread),
+                    refs: HashMap::new(),
+                    files: Vec::new(),
+                    dirs: Vec::new(),
+                    done: 0,
+                    stale: 0,
+                };
+                worker.run(end);
+                println!("thread {thread}: {} operations, {} stale", worker.done, worker.stale);
+            });
+        }
+    });
+    assert_eq!(made.pool.counts(), (1, 0, 0), "nodes, files and directories are left");
+    assert_eq!(descriptors(), before, "descriptors are left open");
+    made
+}
+
+/// One after the other: the descriptors of the process are counted.
+#[test]
+fn many_threads() {
+    let made = stress(true, Policy::Rand);
+    let mut client = made.client();
+    let pool = client.tree().expect("a tree");
+    client.end().expect("nothing left");
+    let fields = Fields { root: true, ..Fields::default() };
+    let branches: Vec<Tree> = made.branches.iter().map(|branch| Tree::capture_with(branch, fields)).collect();
+    Tree::union(&branches).expect("every file on one branch").assert_same(&pool);
+
+    // Without the kernel's locks two names may be made twice; nothing else may go wrong.
+    let made = stress(false, Policy::Rand);
+    let mut client = made.client();
+    client.tree().expect("a tree");
+    client.end().expect("nothing left");
+}
