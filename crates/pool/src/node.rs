@@ -86,7 +86,15 @@ struct Record {
     /// One for a directory, any number for a file. Newest last.
     names: SmallVec<[Name; 1]>,
     /// Known names below; each holds this node in the table.
-    children: HashMap<Box<[u8]>, NodeId>,
+    children: HashMap<Box<[u8]>, Child>,
+}
+
+/// A known name, as its directory has it.
+#[derive(Clone, Copy)]
+struct Child {
+    id: NodeId,
+    /// Where the name is among the node's `names`: a file may have tens of thousands.
+    slot: usize,
 }
 
 #[derive(Default)]
@@ -140,18 +148,28 @@ impl Nodes {
         path.ok_or(Error::Absent)
     }
 
-    /// Every known name of a node: directory and name, newest first.
-    pub(crate) fn names(&self, id: NodeId) -> SmallVec<[(PoolPath, Box<[u8]>); 1]> {
-        let table = self.table.read();
-        let Some(record) = table.records.get(&id) else { return SmallVec::new() };
-        let full = |n: &Name| Some((table.path(n.parent)?, n.name.clone()));
-        record.names.iter().rev().filter_map(full).collect()
+    /// The known names of a node, as directory and name, newest first. One at a time: a file may have tens
+    /// of thousands, and the first is nearly always right.
+    pub(crate) fn names(&self, id: NodeId) -> impl Iterator<Item = (PoolPath, Box<[u8]>)> + '_ {
+        let mut seen = 0;
+        std::iter::from_fn(move || {
+            let table = self.table.read();
+            let record = table.records.get(&id)?;
+            loop {
+                let name = record.names.iter().rev().nth(seen)?;
+                seen += 1;
+                // A directory on the way may have lost its own name.
+                if let Some(dir) = table.path(name.parent) {
+                    return Some((dir, name.name.clone()));
+                }
+            }
+        })
     }
 
     pub(crate) fn child(&self, parent: NodeId, name: &[u8]) -> Option<Arc<Node>> {
         let table = self.table.read();
-        let id = table.records.get(&parent)?.children.get(name)?;
-        table.records.get(id).map(|r| r.node.clone())
+        let id = table.records.get(&parent)?.children.get(name)?.id;
+        table.records.get(&id).map(|r| r.node.clone())
     }
 
     pub(crate) fn parent(&self, id: NodeId) -> Result<NodeId> {
@@ -357,8 +375,8 @@ impl Table {
     }
 
     fn child(&self, parent: NodeId, name: &[u8]) -> Option<&Arc<Node>> {
-        let id = self.records.get(&parent)?.children.get(name)?;
-        self.records.get(id).map(|r| &r.node)
+        let id = self.records.get(&parent)?.children.get(name)?.id;
+        self.records.get(&id).map(|r| &r.node)
     }
 
     /// `ino`, or what stands in for it while another directory has it: always the same, so that a
@@ -386,12 +404,13 @@ impl Table {
             return Err(Error::Stale);
         }
         let previous = self.detach(parent, name);
-        let (parent_record, name): (_, Box<[u8]>) = (self.records.get_mut(&parent).ok_or(Error::Stale)?, name.into());
-        parent_record.children.insert(name.clone(), id);
         let record = self.records.get_mut(&id).ok_or(Error::Stale)?;
-        record.names.push(Name { parent, name });
+        let (slot, node) = (record.names.len(), record.node.clone());
+        record.names.push(Name { parent, name: name.into() });
+        let dir = self.records.get_mut(&parent).ok_or(Error::Stale)?;
+        dir.children.insert(name.into(), Child { id, slot });
         // A name makes the file reachable again (link(2) of an open file without one).
-        let orphan = record.node.orphan.lock().take();
+        let orphan = node.orphan.lock().take();
         drop(orphan);
         // The kernel may still hold it, or names below it; then it goes when they are forgotten.
         Ok(previous.map(|previous| self.release(previous)).unwrap_or_default())
@@ -399,11 +418,20 @@ impl Table {
 
     /// Takes a name from its node, if any has it. The node stays in the table.
     fn detach(&mut self, parent: NodeId, name: &[u8]) -> Option<NodeId> {
-        let id = self.records.get_mut(&parent)?.children.remove(name)?;
-        if let Some(record) = self.records.get_mut(&id) {
-            record.names.retain(|n| !(n.parent == parent && *n.name == *name));
-        }
+        let Child { id, slot } = self.records.get_mut(&parent)?.children.remove(name)?;
+        self.drop_name(id, slot);
         Some(id)
+    }
+
+    /// Takes a name out of its node's list; the newest takes its place.
+    fn drop_name(&mut self, id: NodeId, slot: usize) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        record.names.swap_remove(slot);
+        let Some(moved) = record.names.get(slot) else { return };
+        let (parent, name) = (moved.parent, moved.name.clone());
+        if let Some(child) = self.records.get_mut(&parent).and_then(|dir| dir.children.get_mut(&name)) {
+            child.slot = slot;
+        }
     }
 
     /// `release`, for a node that has lost a name for good and the directory that has lost the child.
@@ -446,7 +474,7 @@ impl Table {
             }
             for name in &record.names {
                 if let Some(parent) = self.records.get_mut(&name.parent) {
-                    if parent.children.get(&name.name) == Some(&id) {
+                    if parent.children.get(&name.name).is_some_and(|child| child.id == id) {
                         parent.children.remove(&name.name);
                     }
                     doubtful.push(name.parent);

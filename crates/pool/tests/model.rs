@@ -22,7 +22,7 @@ fn run(sequences: u64, branches: usize, config: &Config) {
     let sequences = number("CANOPY_MODEL_SEQUENCES", sequences);
     let first = number("CANOPY_MODEL_SEED", 1);
     let create = config.policies.get(Func::Create);
-    let rules = Rules { path_preserving: create.is_path_preserving(), every: 15 };
+    let rules = Rules { path_preserving: create.is_path_preserving(), holes_unknown: false, every: 15 };
     let started = std::time::Instant::now();
     for seed in first..first + sequences {
         check(seed, OPERATIONS, rules, || world(seed, branches, config));

@@ -227,7 +227,7 @@ impl Pool {
     /// After the name went: a node that has other names needs no pin. A file without any link has none,
     /// whatever a lookup that was under way has put into the table.
     pub(crate) fn settle(&self, node: &Node) {
-        if self.nodes.names(node.id).is_empty() {
+        if self.nodes.names(node.id).next().is_none() {
             return;
         }
         let mut orphan = node.orphan.lock();

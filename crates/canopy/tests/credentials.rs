@@ -1,0 +1,15 @@
+//! Who may do what, and whose the result is: the same table is run on plain ext4 and on pools, and every cell must be
+//! alike. Real mounts, so root is needed.
+
+#![forbid(unsafe_code)]
+
+mod credentials {
+    mod acl;
+    mod clearing;
+    mod creating;
+    mod defects;
+    mod denied;
+    mod flags;
+    mod namespaces;
+    mod rig;
+}

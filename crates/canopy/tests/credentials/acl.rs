@@ -1,0 +1,207 @@
+//! POSIX ACLs: their form, and that the pool enforces them as ext4 does.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::thread;
+
+use rustix::fs::{CWD, Mode, OFlags, XattrFlags, getxattr, mkdirat, openat, removexattr, setxattr};
+
+use super::rig::{Actors, BY_SUPPLEMENT, EVERYBODY, GROUP, MEMBER, OWNER, Places, STRANGER, THE_OWNER, told};
+
+const ACCESS: &str = "system.posix_acl_access";
+const DEFAULT: &str = "system.posix_acl_default";
+
+/// Whom an entry of an ACL is for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Tag {
+    Owner,
+    User(u32),
+    Group,
+    NamedGroup(u32),
+    Mask,
+    Other,
+}
+
+/// The kernel's form: version 2, then tag, permissions and id of each entry, little-endian.
+pub(super) fn encode(entries: &[(Tag, u16)]) -> Vec<u8> {
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions) in entries {
+        let (number, id) = match *tag {
+            Tag::Owner => (0x01_u16, u32::MAX),
+            Tag::User(uid) => (0x02, uid),
+            Tag::Group => (0x04, u32::MAX),
+            Tag::NamedGroup(gid) => (0x08, gid),
+            Tag::Mask => (0x10, u32::MAX),
+            Tag::Other => (0x20, u32::MAX),
+        };
+        bytes.extend_from_slice(&number.to_le_bytes());
+        bytes.extend_from_slice(&permissions.to_le_bytes());
+        bytes.extend_from_slice(&id.to_le_bytes());
+    }
+    bytes
+}
+
+/// The same in a form to read.
+pub(super) fn show(bytes: &[u8]) -> String {
+    let entry = |entry: &[u8]| {
+        let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
+        let id = if id == u32::MAX { String::new() } else { id.to_string() };
+        format!("{:x}:{id}:{}", entry[0], entry[2])
+    };
+    bytes.get(4..).unwrap_or_default().chunks_exact(8).map(entry).collect::<Vec<_>>().join(",")
+}
+
+fn stored(path: &Path, name: &str) -> String {
+    let mut buffer = [0; 256];
+    match getxattr(path, name, &mut buffer[..]) {
+        Ok(length) => show(&buffer[..length]),
+        Err(errno) => format!("{errno:?}"),
+    }
+}
+
+fn grants() -> Vec<(&'static str, Vec<u8>)> {
+    let user = |uid, permissions| (Tag::User(uid), permissions);
+    let group = |gid, permissions| (Tag::NamedGroup(gid), permissions);
+    let rest = [(Tag::Owner, 6), (Tag::Group, 0), (Tag::Other, 0)];
+    let list = |named: &[(Tag, u16)], mask: u16| {
+        let (users, groups): (Vec<(Tag, u16)>, Vec<_>) = named.iter().partition(|(tag, _)| matches!(tag, Tag::User(_)));
+        let mut entries = vec![rest[0]];
+        entries.extend(users);
+        entries.push(rest[1]);
+        entries.extend(groups);
+        entries.extend([(Tag::Mask, mask), rest[2]]);
+        encode(&entries)
+    };
+    vec![
+        ("stranger reads", list(&[user(STRANGER.uid, 4)], 7)),
+        ("stranger writes", list(&[user(STRANGER.uid, 2)], 7)),
+        ("stranger by mask nothing", list(&[user(STRANGER.uid, 7)], 0)),
+        ("stranger by mask reads", list(&[user(STRANGER.uid, 7)], 4)),
+        ("supplement's group all", list(&[group(7005, 7)], 7)),
+        ("supplement's own group reads", list(&[group(7003, 4)], 7)),
+        ("member is denied by name", list(&[user(MEMBER.uid, 0), group(GROUP, 7)], 7)),
+        ("owner's name counts for nothing", list(&[user(OWNER, 0)], 7)),
+    ]
+}
+
+/// What each may do with a file and a directory under each ACL, and after it has been taken away.
+fn table(root: &Path) -> Vec<String> {
+    let mut cells = Vec::new();
+    thread::scope(|scope| {
+        let actors = Actors::start(scope);
+        let attempt = |what: String, path: &Path, cells: &mut Vec<String>| {
+            for actor in EVERYBODY {
+                let path = path.to_owned();
+                let results = actors.act(actor, move || {
+                    let open = |flags| told(openat(CWD, &path, flags, Mode::empty()));
+                    let below = path.join("below");
+                    let create = OFlags::CREATE | OFlags::WRONLY;
+                    [
+                        open(OFlags::RDONLY),
+                        open(OFlags::WRONLY),
+                        told(openat(CWD, &below, OFlags::RDONLY, Mode::empty())),
+                        told(openat(CWD, path.join(format!("new{}", actor.gid)), create, Mode::from_raw_mode(0o666))),
+                        told(rustix::fs::access(&path, rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK)),
+                        told(setxattr(&path, "user.note", b"x", XattrFlags::empty())),
+                    ]
+                    .join(" ")
+                });
+                cells.push(format!("{what} by {}: {results}", actor.name));
+            }
+        };
+        for (index, (name, list)) in grants().into_iter().enumerate() {
+            let (file, dir) = (root.join(format!("file{index}")), root.join(format!("dir{index}")));
+            fs::write(&file, "content").unwrap();
+            fs::create_dir(&dir).unwrap();
+            fs::write(dir.join("below"), "content").unwrap();
+            fs::set_permissions(dir.join("below"), PermissionsExt::from_mode(0o666)).unwrap();
+            for path in [&file, &dir] {
+                chown(path, Some(OWNER), Some(GROUP)).unwrap();
+                fs::set_permissions(path, PermissionsExt::from_mode(0o700)).unwrap();
+                let shown = format!("{name}, {}", if path == &file { "file" } else { "directory" });
+                attempt(format!("{shown} before"), path, &mut cells);
+                let (own, value) = (path.clone(), list.clone());
+                let set = move || told(setxattr(&own, ACCESS, &value, XattrFlags::empty()));
+                cells.push(format!("{shown} set by owner: {}", actors.act(THE_OWNER, set)));
+                let (own, value) = (path.clone(), list.clone());
+                let set = move || told(setxattr(&own, ACCESS, &value, XattrFlags::empty()));
+                cells.push(format!("{shown} set by stranger: {}", actors.act(STRANGER, set)));
+                let mode = fs::metadata(path).unwrap().mode();
+                cells.push(format!("{shown}: {mode:o} {}", stored(path, ACCESS)));
+                attempt(format!("{shown} with"), path, &mut cells);
+                // chmod changes the mask, not the group.
+                fs::set_permissions(path, PermissionsExt::from_mode(0o750)).unwrap();
+                cells.push(format!("{shown} after chmod: {}", stored(path, ACCESS)));
+                attempt(format!("{shown} after chmod"), path, &mut cells);
+                let own = path.clone();
+                let removed = actors.act(THE_OWNER, move || told(removexattr(&own, ACCESS)));
+                let mode = fs::metadata(path).unwrap().mode();
+                cells.push(format!("{shown} removed: {removed} {mode:o} {}", stored(path, ACCESS)));
+                attempt(format!("{shown} after"), path, &mut cells);
+            }
+        }
+    });
+    cells
+}
+
+#[test]
+fn access_lists_are_enforced_as_on_ext4() {
+    Places::new().compare(&["posix-acl=true", "posix-acl=true,passthrough.io=off,cache.files=full"], table);
+}
+
+/// A default ACL goes down with new directories, onto every branch.
+#[test]
+fn default_lists_are_inherited_as_on_ext4() {
+    let default = encode(&[
+        (Tag::Owner, 7),
+        (Tag::User(STRANGER.uid), 6),
+        (Tag::Group, 5),
+        (Tag::NamedGroup(BY_SUPPLEMENT.gid), 7),
+        (Tag::Mask, 7),
+        (Tag::Other, 0),
+    ]);
+    Places::new().compare(&["posix-acl=true", ""], |root| {
+        let top = root.join("top");
+        fs::create_dir(&top).unwrap();
+        fs::set_permissions(&top, PermissionsExt::from_mode(0o777)).unwrap();
+        setxattr(&top, DEFAULT, &default, XattrFlags::empty()).unwrap();
+        let mut cells = Vec::new();
+        thread::scope(|scope| {
+            let actors = Actors::start(scope);
+            for round in 0..6 {
+                let actor = EVERYBODY[round % EVERYBODY.len()];
+                let dir = top.join(format!("dir{round}"));
+                let own = dir.clone();
+                let made = actors.act(actor, move || {
+                    let made = told(mkdirat(CWD, &own, Mode::from_raw_mode(0o750)));
+                    let mut path = own;
+                    for level in 0..3 {
+                        path = path.join(format!("level{level}"));
+                        let _ = mkdirat(CWD, &path, Mode::from_raw_mode(0o777));
+                        let flags = OFlags::CREATE | OFlags::WRONLY;
+                        let _ = openat(CWD, path.join("file"), flags, Mode::from_raw_mode(0o666));
+                    }
+                    made
+                });
+                cells.push(format!("{round}: {made}"));
+                let mut path = dir;
+                for level in 0..3 {
+                    path = path.join(format!("level{level}"));
+                    for path in [path.clone(), path.join("file")] {
+                        let meta = fs::metadata(&path).unwrap();
+                        cells.push(format!(
+                            "{round} {level}: {:o} {}:{} {} {}",
+                            meta.mode(),
+                            meta.uid(),
+                            meta.gid(),
+                            stored(&path, ACCESS),
+                            stored(&path, DEFAULT)
+                        ));
+                    }
+                }
+            }
+        });
+        cells
+    });
+}

@@ -1,0 +1,269 @@
+//! What must be refused, and with which error: tables run on ext4 and on pools.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+use std::thread;
+
+use rustix::fs::{
+    Access, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags, access,
+    getxattr, linkat, mkdirat, mknodat, openat, renameat, renameat_with, setxattr, statat, symlinkat, unlinkat,
+    utimensat,
+};
+
+use super::rig::{Actors, EVERYBODY, GROUP, OWNER, Places, ROOT, STRANGER, THE_OWNER, told};
+
+const WAYS: [&str; 3] = ["", "passthrough.io=off,cache.files=full", "posix-acl=true"];
+
+/// Directories of every sort, each with the same things in it.
+fn grow(root: &Path) -> Vec<String> {
+    let dirs = [
+        ("open", 0o777, 0),
+        ("private", 0o700, OWNER),
+        ("private-of-root", 0o700, 0),
+        ("search-only", 0o711, OWNER),
+        ("list-only", 0o744, OWNER),
+        ("write-only", 0o733, OWNER),
+        ("group", 0o770, OWNER),
+        ("group-denied", 0o707, OWNER),
+        ("sticky", 0o1777, 0),
+        ("sticky-own", 0o1777, OWNER),
+        ("read-only", 0o555, OWNER),
+    ];
+    for (name, mode, uid) in dirs {
+        let dir = root.join(name);
+        fs::create_dir(&dir).unwrap();
+        for (file, mode) in [("f644", 0o644), ("f600", 0o600), ("f060", 0o060), ("f006", 0o006), ("f666", 0o666), ("suid", 0o4755)] {
+            let path = dir.join(file);
+            fs::write(&path, "content").unwrap();
+            chown(&path, Some(OWNER), Some(GROUP)).unwrap();
+            fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        }
+        for sub in ["sub", "empty"] {
+            fs::create_dir(dir.join(sub)).unwrap();
+            chown(dir.join(sub), Some(OWNER), Some(GROUP)).unwrap();
+        }
+        fs::write(dir.join("sub/inner"), "content").unwrap();
+        symlink("f644", dir.join("link")).unwrap();
+        chown(&dir, Some(uid), Some(GROUP)).unwrap();
+        fs::set_permissions(&dir, PermissionsExt::from_mode(mode)).unwrap();
+    }
+    dirs.map(|(name, ..)| name.to_owned()).into()
+}
+
+/// What changes nothing: may be tried by everybody one after the other.
+fn looks(dir: &Path) -> String {
+    let mode = Mode::empty();
+    let open = |name: &str, flags| told(openat(CWD, dir.join(name), flags, mode));
+    let may = |name: &str, what| told(access(dir.join(name), what));
+    let mut results = vec![
+        told(fs::read_dir(dir)),
+        told(statat(CWD, dir.join("f644"), AtFlags::empty())),
+        told(statat(CWD, dir.join("sub/inner"), AtFlags::empty())),
+        told(statat(CWD, dir.join("missing"), AtFlags::empty())),
+        told(statat(CWD, dir.join("f644/below"), AtFlags::empty())),
+        told(fs::read_link(dir.join("link"))),
+        open("link", OFlags::RDONLY),
+        open(".", OFlags::WRONLY),
+        open("f644", OFlags::RDONLY | OFlags::NOATIME),
+        open("sub", OFlags::RDWR),
+        open("missing", OFlags::RDONLY),
+        told(getxattr(dir.join("f600"), "user.none", &mut [0_u8; 8][..])),
+        told(getxattr(dir.join("f600"), "trusted.none", &mut [0_u8; 8][..])),
+        may("", Access::READ_OK),
+        may("", Access::WRITE_OK),
+        may("", Access::EXEC_OK),
+    ];
+    for name in ["f644", "f600", "f060", "f006", "f666", "suid"] {
+        results.extend([OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR].map(|flags| open(name, flags)));
+        results.extend([Access::READ_OK, Access::WRITE_OK, Access::EXEC_OK].map(|what| may(name, what)));
+    }
+    results.join(" ")
+}
+
+/// What makes or changes; each actor does it under names of their own.
+fn makes(dir: &Path, who: u32) -> String {
+    let new = |name: &str| dir.join(format!("{name}-{who}"));
+    let mode = Mode::from_raw_mode(0o644);
+    let create = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
+    let times = |nanoseconds| {
+        let time = Timespec { tv_sec: 5, tv_nsec: nanoseconds };
+        Timestamps { last_access: time, last_modification: time }
+    };
+    let chmod = |name: &str, mode| told(rustix::fs::chmod(dir.join(name), Mode::from_raw_mode(mode)));
+    let owner = |name: &str, uid: Option<u32>, gid: Option<u32>| told(std::os::unix::fs::chown(dir.join(name), uid, gid));
+    [
+        told(openat(CWD, new("file"), create, mode)),
+        told(openat(CWD, dir, OFlags::TMPFILE | OFlags::WRONLY, mode)),
+        told(mkdirat(CWD, new("dir"), mode)),
+        told(mknodat(CWD, new("fifo"), FileType::Fifo, mode, 0)),
+        told(mknodat(CWD, new("device"), FileType::CharacterDevice, mode, rustix::fs::makedev(1, 3))),
+        told(symlinkat("target", CWD, new("symlink"))),
+        told(linkat(CWD, dir.join("f666"), CWD, new("hard"), AtFlags::empty())),
+        // Other people's set-id files may not be linked to (fs.protected_hardlinks).
+        told(linkat(CWD, dir.join("suid"), CWD, new("hardsuid"), AtFlags::empty())),
+        told(utimensat(CWD, dir.join("f666"), &times(UTIME_NOW), AtFlags::empty())),
+        told(utimensat(CWD, dir.join("f644"), &times(UTIME_NOW), AtFlags::empty())),
+        told(utimensat(CWD, dir.join("f666"), &times(7), AtFlags::empty())),
+        told(setxattr(dir.join("f666"), "user.a", b"1", XattrFlags::empty())),
+        told(setxattr(dir.join("f644"), "user.a", b"1", XattrFlags::empty())),
+        told(setxattr(dir.join("f666"), "trusted.a", b"1", XattrFlags::empty())),
+        told(setxattr(dir.join("f666"), "security.a", b"1", XattrFlags::empty())),
+        told(setxattr(dir.join("f666"), "user.", b"1", XattrFlags::empty())),
+        told(setxattr(dir.join("f666"), "nonsense.a", b"1", XattrFlags::empty())),
+        chmod("f666", 0o666),
+        chmod("f666", 0o2666),
+        chmod("f666", 0o666),
+        owner("f644", Some(OWNER), None),
+        owner("f644", Some(6004), None),
+        owner("f644", None, Some(GROUP)),
+        owner("f644", None, Some(7008)),
+        owner("f644", Some(OWNER), Some(GROUP)),
+        told(std::os::unix::fs::lchown(dir.join("link"), Some(6004), Some(7004))),
+        told(fs::File::options().append(true).open(dir.join("f644")).and_then(|file| file.set_len(7))),
+    ]
+    .join(" ")
+}
+
+/// What takes away; whatever went is put back by root, so that the next meets the same.
+fn removes(dir: &Path) -> String {
+    [
+        told(unlinkat(CWD, dir.join("sub"), AtFlags::REMOVEDIR)),
+        told(unlinkat(CWD, dir.join("f644"), AtFlags::REMOVEDIR)),
+        told(unlinkat(CWD, dir.join("sub"), AtFlags::empty())),
+        told(renameat(CWD, dir.join("f600"), CWD, dir.join("f600.moved"))),
+        told(renameat(CWD, dir.join("f600.moved"), CWD, dir.join("f600"))),
+        told(renameat(CWD, dir.join("f600"), CWD, dir.join("sub"))),
+        told(renameat(CWD, dir.join("sub"), CWD, dir.join("f600"))),
+        told(renameat(CWD, dir.join("sub"), CWD, dir.join("sub/inner/x"))),
+        told(renameat(CWD, dir.join("sub"), CWD, dir.join("sub/x"))),
+        told(renameat_with(CWD, dir.join("f600"), CWD, dir.join("f666"), RenameFlags::NOREPLACE)),
+        told(renameat_with(CWD, dir.join("f600"), CWD, dir.join("f666"), RenameFlags::EXCHANGE)),
+        told(renameat_with(CWD, dir.join("f600"), CWD, dir.join("f666"), RenameFlags::EXCHANGE)),
+        told(renameat(CWD, dir.join("sub"), CWD, dir.join("../sub-moved"))),
+        told(renameat(CWD, dir.join("../sub-moved"), CWD, dir.join("sub"))),
+        told(renameat(CWD, dir.join("f006"), CWD, dir.join("f060"))),
+        told(unlinkat(CWD, dir.join("f666"), AtFlags::empty())),
+        told(unlinkat(CWD, dir.join("empty"), AtFlags::REMOVEDIR)),
+    ]
+    .join(" ")
+}
+
+fn restore(dir: &Path) {
+    for (name, mode) in [("f006", 0o006), ("f060", 0o060), ("f666", 0o666)] {
+        let path = dir.join(name);
+        fs::write(&path, "content").unwrap();
+        chown(&path, Some(OWNER), Some(GROUP)).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+    if !dir.join("empty").exists() {
+        fs::create_dir(dir.join("empty")).unwrap();
+        chown(dir.join("empty"), Some(OWNER), Some(GROUP)).unwrap();
+    }
+}
+
+#[test]
+fn every_refusal_is_that_of_ext4() {
+    Places::new().compare(&WAYS, |root| {
+        let mut cells = Vec::new();
+        let dirs = grow(root);
+        thread::scope(|scope| {
+            let actors = Actors::start(scope);
+            for name in dirs {
+                for actor in EVERYBODY {
+                    let dir = root.join(&name);
+                    let who = actor.uid * 10 + u32::from(actor.gid == GROUP);
+                    let (one, two, three) = (dir.clone(), dir.clone(), dir.clone());
+                    let looked = actors.act(actor, move || looks(&one));
+                    cells.push(format!("{name} looked at by {}: {looked}", actor.name));
+                    let made = actors.act(actor, move || makes(&two, who));
+                    cells.push(format!("{name} made in by {}: {made}", actor.name));
+                    // Root may do all of it; then the link's owner differs for those who come after.
+                    let removed = actors.act(actor, move || removes(&three));
+                    cells.push(format!("{name} removed from by {}: {removed}", actor.name));
+                    restore(&dir);
+                    for (file, owner) in [("f644", OWNER), ("link", 0)] {
+                        std::os::unix::fs::lchown(dir.join(file), Some(owner), Some(GROUP)).unwrap();
+                    }
+                }
+            }
+        });
+        cells
+    });
+}
+
+/// Attributes are those of the file, whatever name they were changed by: nothing remembered under another name may
+/// let anybody in.
+#[test]
+fn a_change_through_one_name_counts_for_the_others_at_once() {
+    let places = Places::new();
+    for options in ["cache.attr=60,cache.entry=60", "passthrough.io=off,cache.files=full,cache.attr=60,cache.entry=60"] {
+        let pool = places.pool(options);
+        let root = pool.path();
+        fs::create_dir_all(root.join("there/deep")).unwrap();
+        let (one, two) = (root.join("one"), root.join("there/deep/two"));
+        fs::write(&one, "secret").unwrap();
+        chown(&one, Some(OWNER), Some(GROUP)).unwrap();
+        fs::hard_link(&one, &two).unwrap();
+        thread::scope(|scope| {
+            let actors = Actors::start(scope);
+            let read = |path: &Path| {
+                let path = path.to_owned();
+                move || told(File::open(path).and_then(|mut file| file.read_to_string(&mut String::new())))
+            };
+            let chmod = |path: &Path, mode| {
+                let path = path.to_owned();
+                move || rustix::fs::chmod(path, Mode::from_raw_mode(mode)).unwrap()
+            };
+            for round in 0..20 {
+                let (asked, changed) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+                actors.act(THE_OWNER, chmod(changed, 0o644));
+                assert_eq!(actors.act(STRANGER, read(asked)), "ok", "round {round} [{options}]");
+                actors.act(THE_OWNER, chmod(changed, 0o600));
+                assert_eq!(actors.act(STRANGER, read(asked)), "EACCES", "round {round} [{options}]");
+                assert_eq!(actors.act(THE_OWNER, read(asked)), "ok", "round {round} [{options}]");
+                let own = changed.clone();
+                actors.act(ROOT, move || chown(own, Some(STRANGER.uid), None).unwrap());
+                assert_eq!(actors.act(STRANGER, read(asked)), "ok", "round {round} [{options}]");
+                assert_eq!(actors.act(THE_OWNER, read(asked)), "EACCES", "round {round} [{options}]");
+                let own = changed.clone();
+                actors.act(ROOT, move || chown(own, Some(OWNER), None).unwrap());
+            }
+        });
+        fs::remove_dir_all(root.join("there")).unwrap();
+        fs::remove_file(&one).unwrap();
+        pool.umount();
+    }
+}
+
+/// What one may do in a directory depends on all those above it, at once.
+#[test]
+fn closing_a_directory_closes_what_is_below() {
+    Places::new().compare(&WAYS, |root| {
+        let mut cells = Vec::new();
+        fs::create_dir_all(root.join("a/b/c")).unwrap();
+        fs::write(root.join("a/b/c/file"), "content").unwrap();
+        thread::scope(|scope| {
+            let actors = Actors::start(scope);
+            for mode in [0o755, 0o700, 0o711, 0o744, 0o750, 0o751, 0o705, 0o000] {
+                for level in ["a", "a/b", "a/b/c"] {
+                    let dir = root.join(level);
+                    chown(&dir, Some(OWNER), Some(GROUP)).unwrap();
+                    fs::set_permissions(&dir, PermissionsExt::from_mode(mode)).unwrap();
+                    for actor in EVERYBODY {
+                        let root = root.to_owned();
+                        let results = actors.act(actor, move || {
+                            let stat = |name: &str| told(fs::metadata(root.join(name)));
+                            let list = |name: &str| told(fs::read_dir(root.join(name)));
+                            [stat("a/b"), stat("a/b/c/file"), stat("a/b/c/none"), list("a"), list("a/b/c")].join(" ")
+                        });
+                        cells.push(format!("{mode:o} {level} by {}: {results}", actor.name));
+                    }
+                    fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).unwrap();
+                }
+            }
+        });
+        cells
+    });
+}

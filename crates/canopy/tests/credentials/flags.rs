@@ -1,0 +1,132 @@
+//! chattr(1) and lsattr(1) through the pool.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use canopy_testkit::User;
+use canopy_testkit::cmd::run_within;
+
+use super::rig::{OWNER, Places, STRANGER, THE_OWNER, told};
+
+#[track_caller]
+fn chattr(flag: &str, path: &Path) -> String {
+    let done = run_within(Command::new("chattr").arg(flag).arg(path), Duration::from_secs(20));
+    format!("{:?}", done.code())
+}
+
+/// Takes the flags off again, so that the branches can be cleaned even if the test fails.
+struct Off<'a>(&'a Path);
+
+impl Drop for Off<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("chattr").args(["-R", "-i", "-a"]).arg(self.0).status();
+    }
+}
+
+fn flags(path: &Path) -> String {
+    let done = run_within(Command::new("lsattr").arg("-d").arg(path), Duration::from_secs(20));
+    // Extents is the file's own layout, inline data depends on how it was written.
+    let set = done.stdout.split(' ').next().unwrap_or_default().replace(['-', 'e', 'N'], "");
+    format!("{:?} {set}", done.code())
+}
+
+/// Whatever one may try on a file or a directory that is immutable or append-only.
+fn attempts(dir: &Path, name: &str) -> String {
+    let path = dir.join(name);
+    let other = dir.join("other");
+    let append = || {
+        use std::io::Write;
+        fs::File::options().append(true).open(&path).and_then(|mut file| file.write_all(b"more"))
+    };
+    let mut results = vec![
+        told(append()),
+        told(fs::File::options().write(true).open(&path)),
+        told(fs::File::options().write(true).truncate(true).open(&path)),
+        told(fs::set_permissions(&path, PermissionsExt::from_mode(0o644))),
+        told(chown(&path, Some(OWNER), None)),
+        told(fs::hard_link(&path, &other)),
+        told(fs::rename(&path, &other)),
+        told(rustix::fs::setxattr(&path, "user.x", b"1", rustix::fs::XattrFlags::empty())),
+        told(fs::File::open(&path)),
+    ];
+    if path.is_dir() {
+        results.push(told(fs::write(path.join("new"), "")));
+        results.push(told(fs::remove_file(path.join("inner"))));
+        results.push(told(fs::rename(path.join("inner"), path.join("inner2"))));
+        results.push(told(fs::remove_dir(&path)));
+    } else {
+        results.push(told(fs::remove_file(&path)));
+    }
+    results.join(" ")
+}
+
+fn table(root: &Path) -> Vec<String> {
+    let _off = Off(root);
+    let mut cells = Vec::new();
+    for (kind, name) in [("file", "f"), ("directory", "d")] {
+        for flag in ["i", "a", "ia", "d", "A", "S"] {
+            let dir = root.join(format!("{name}-{flag}"));
+            fs::create_dir(&dir).unwrap();
+            let path = dir.join(name);
+            if kind == "file" {
+                fs::write(&path, "content").unwrap();
+            } else {
+                fs::create_dir(&path).unwrap();
+                fs::write(path.join("inner"), "content").unwrap();
+            }
+            for (who, user) in [("owner", THE_OWNER), ("stranger", STRANGER)] {
+                chown(&path, Some(OWNER), None).unwrap();
+                let user = User { uid: user.uid, gid: user.gid, groups: &[] };
+                let mut command = user.command("chattr");
+                let done = run_within(command.arg(format!("+{flag}")).arg(&path), Duration::from_secs(20));
+                // With the reason, which chattr gives after the path.
+                let reason = done.stderr.lines().next().unwrap_or_default().split(" while ").next().unwrap_or_default().to_owned();
+                let code = done.code();
+                cells.push(format!("{kind} +{flag} by {who}: {code:?} {reason} {}", flags(&path)));
+                chattr(&format!("-{flag}"), &path);
+            }
+            let done = chattr(&format!("+{flag}"), &path);
+            cells.push(format!("{kind} +{flag} by root: {done} {}", flags(&path)));
+            if flag.contains(['i', 'a']) {
+                cells.push(format!("{kind} +{flag} tried: {}", attempts(&dir, name)));
+                let mut off = THE_OWNER_COMMAND.command("chattr");
+                let done = run_within(off.arg(format!("-{flag}")).arg(&path), Duration::from_secs(20));
+                cells.push(format!("{kind} -{flag} by owner: {:?} {}", done.code(), flags(&path)));
+            }
+            let done = chattr(&format!("-{flag}"), &path);
+            cells.push(format!("{kind} -{flag} by root: {done} {}", flags(&path)));
+        }
+    }
+    cells
+}
+
+const THE_OWNER_COMMAND: User<'static> = User { uid: THE_OWNER.uid, gid: THE_OWNER.gid, groups: &[] };
+
+#[test]
+fn immutable_and_append_only_are_as_on_ext4() {
+    Places::new().compare(&["", "passthrough.io=off,cache.files=off"], table);
+}
+
+/// On a pool over several branches a directory's flags are those of all its copies.
+#[test]
+fn flags_of_a_directory_reach_every_branch() {
+    let places = Places::new();
+    let branches = places.branches();
+    for branch in &branches {
+        fs::create_dir(branch.join("dir")).unwrap();
+    }
+    let _off = branches.each_ref().map(|branch| Off(branch));
+    let pool = places.pool("");
+    let dir = pool.path().join("dir");
+    assert_eq!(chattr("+i", &dir), "Some(0)");
+    for branch in &branches {
+        assert!(flags(&branch.join("dir")).contains('i'));
+    }
+    assert_eq!(told(fs::write(dir.join("new"), "")), "EPERM");
+    assert_eq!(chattr("-i", &dir), "Some(0)");
+    fs::write(dir.join("new"), "").unwrap();
+    pool.umount();
+}

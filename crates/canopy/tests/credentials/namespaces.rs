@@ -1,0 +1,132 @@
+//! Pools that an ordinary user mounts: through fusermount3, and in a user namespace of their own.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::{User, leaks, require_root};
+
+/// nobody: fusermount3 serves only users who have a name.
+const USER: User<'static> = User { uid: 65534, gid: 65534, groups: &[] };
+
+/// A directory with two branches and a mountpoint that belong to an ordinary user, and the program for all to run.
+struct Home {
+    // Dropped first: the check comes before what it looks at is removed.
+    _guard: leaks::Guard,
+    dir: tempfile::TempDir,
+}
+
+impl Home {
+    fn new() -> Self {
+        require_root();
+        let dir = tempfile::Builder::new().prefix("canopy-user-").tempdir().unwrap();
+        fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        for name in ["a", "b", "pool", "source"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            chown(dir.path().join(name), Some(USER.uid), Some(USER.gid)).unwrap();
+        }
+        let own = Self { _guard: leaks::Guard::under(dir.path()), dir };
+        fs::copy(env!("CARGO_BIN_EXE_canopy"), own.path("canopy")).unwrap();
+        fs::set_permissions(own.path("canopy"), PermissionsExt::from_mode(0o755)).unwrap();
+        own
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().canonicalize().unwrap().join(name)
+    }
+
+    /// Runs a script as the user, after the words of `prefix`, in a mount namespace in which everybody may open
+    /// the device (containers often have it for root only).
+    fn run(&self, prefix: &str, script: &str) -> Finished {
+        let dir = self.dir.path().canonicalize().unwrap();
+        let outer = format!(
+            "mkdir \"$1/dev\"; cp -a /dev/fuse \"$1/dev/fuse\"; chmod 666 \"$1/dev/fuse\"
+             mount --bind \"$1/dev/fuse\" /dev/fuse
+             cd \"$1\"
+             exec setpriv --reuid {} --regid {} --clear-groups {prefix} sh -eu -c \"$2\" sh \"$1\"",
+            USER.uid, USER.gid
+        );
+        let mut command = std::process::Command::new("unshare");
+        command.args(["-m", "sh", "-eu", "-c", &outer, "sh"]).args([dir.as_os_str(), OsStr::new(script)]);
+        run_within(&mut command, Duration::from_secs(90))
+    }
+}
+
+/// Ordinary work by the one user there is; all of it ends up on the branches as that user's.
+const WORK: &str = r#"
+    ./canopy mount -o minfreespace=0,category.create=rand a:b pool
+    trap './canopy umount "$1/pool" 2>/dev/null || :' EXIT
+    cd source
+    mkdir -p d1/d2 d3
+    for i in 1 2 3 4 5 6 7 8 9; do echo $i > d1/f$i; echo $i$i > d1/d2/g$i; done
+    ln d1/f1 d3/hard; ln -s ../d1/f2 d3/soft; mkfifo d3/fifo
+    chmod 600 d1/f3; chmod 1755 d3; truncate -s 1M d3/sparse
+    cd ..
+    cp -a source/. pool/
+    diff -r --no-dereference -x fifo source pool
+    test "$(stat -c %h pool/d1/f1)" = 2
+    test "$(cd source; find . ! -type d -printf '%P %m %s %T@\n' | sort)" = \
+         "$(cd pool; find . ! -type d -printf '%P %m %s %T@\n' | sort)"
+    mv pool/d1/f4 pool/d3/moved
+    mv pool/d1/d2 pool/d3/d2
+    ! chown 0 pool/d1/f5 2>/dev/null
+    chmod 0 pool/d1/f6
+    umask 027; mkdir pool/masked; echo > pool/masked/f
+    test "$(stat -c %a pool/masked pool/masked/f | tr '\n' ' ')" = "750 640 "
+    sqlite3 -init /dev/null pool/db 'pragma journal_mode=wal; create table t(a); insert into t values(1);' > /dev/null
+    test "$(sqlite3 -init /dev/null pool/db 'select a from t; pragma integrity_check;' | tr '\n' ' ')" = "1 ok "
+    rm -rf pool/d1
+    df pool > /dev/null
+    ./canopy umount pool
+    trap - EXIT
+    ! grep " $1/pool " /proc/self/mountinfo
+    find a b -mindepth 1 ! -type d -printf '%f %U:%G\n' | sort
+"#;
+
+const LEFT: [&str; 16] = [
+    "db", "f", "fifo", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8", "g9", "hard", "moved", "soft", "sparse",
+];
+
+#[test]
+fn an_ordinary_user_works_on_a_pool_through_fusermount3() {
+    let home = Home::new();
+    // The rights of the user count, not those of root: nothing of what they cannot read becomes visible.
+    let done = home.run("", &format!("! chown 0 source 2>/dev/null\n{WORK}"));
+    assert!(done.success(), "{}", done.describe());
+    let expected: Vec<String> = LEFT.iter().map(|name| format!("{name} {}:{}", USER.uid, USER.gid)).collect();
+    assert_eq!(done.stdout.lines().collect::<Vec<_>>(), expected, "{}", done.describe());
+}
+
+#[test]
+fn a_user_works_on_a_pool_in_a_namespace_of_their_own() {
+    let home = Home::new();
+    let done = home.run("unshare -Urm", WORK);
+    assert!(done.success(), "{}", done.describe());
+    // Seen from inside they are root's.
+    let expected: Vec<String> = LEFT.iter().map(|name| format!("{name} 0:0")).collect();
+    assert_eq!(done.stdout.lines().collect::<Vec<_>>(), expected, "{}", done.describe());
+    for branch in ["a", "b"] {
+        for entry in fs::read_dir(home.path(branch)).unwrap() {
+            use std::os::unix::fs::MetadataExt;
+            let meta = entry.unwrap().metadata().unwrap();
+            assert_eq!((meta.uid(), meta.gid()), (USER.uid, USER.gid));
+        }
+    }
+}
+
+/// Everybody on the machine sees root's pool, and only the mounter sees a user's: not even root.
+#[test]
+fn nobody_else_sees_the_pool_of_a_user() {
+    let home = Home::new();
+    let script = r#"
+        ./canopy mount -o minfreespace=0 a:b pool
+        echo secret > pool/file
+        exec 3>&1
+        cat pool/file
+        ./canopy umount pool"#;
+    let done = home.run("", script);
+    assert_eq!(done.stdout, "secret\n", "{}", done.describe());
+}
