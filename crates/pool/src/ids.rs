@@ -22,7 +22,7 @@ impl fmt::Display for NodeId {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HandleId(pub u64);
 
-/// Who asks: the identity that new files belong to.
+/// Who asks: the identity that new files belong to. An id of -1 was not told; see `caller`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
     pub uid: u32,

@@ -7,6 +7,7 @@
 pub mod aggregate;
 mod beneath;
 pub mod branch;
+mod caller;
 pub mod config;
 pub mod error;
 mod handle;
