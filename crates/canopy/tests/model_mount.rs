@@ -105,7 +105,8 @@ fn two_branches_with_writeback() {
 /// Everything that the kernel may remember, for long.
 #[test]
 fn two_branches_remembered() {
-    let options = "category.create=rand,cache.attr=60,cache.entry=60,cache.negative-entry=60,cache.readdir=true";
+    let options =
+        "category.create=rand,cache.attr=60,cache.entry=60,cache.negative-entry=60,cache.readdir=true";
     run(2, options, RULES);
 }
 

@@ -112,6 +112,7 @@ struct Shared {
     /// Signalled when the queue has been drained.
     idle: Condvar,
     known: Known,
+    device: Arc<OwnedFd>,
     sent: AtomicU64,
     failed: AtomicU64,
     lost: AtomicU64,
@@ -137,6 +138,19 @@ impl Notifier {
     /// [`NotifyError::Closed`].
     pub fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<(), NotifyError> {
         self.push(Message::InvalInode { node: node.0, offset, len })
+    }
+
+    /// Forgets the attributes of a node, and its cached ACLs, before it returns. Unlike the others it may be called by
+    /// the thread that serves a request about that very node: without data to drop the kernel waits for nothing, and
+    /// whoever waits for the answer keeps the inode (fs/fuse/inode.c fuse_reverse_inval_inode).
+    ///
+    /// # Errors
+    /// Whatever the device gives; a node that the kernel does not know is none.
+    pub fn forget_attributes(&self, node: NodeId) -> Result<(), Errno> {
+        match send(&self.shared.device, &Message::InvalInode { node: node.0, offset: -1, len: 0 }) {
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
     }
 
     /// Forgets a name, so that it is looked up again. An open directory below stays usable, a mount below is
@@ -261,6 +275,7 @@ impl Sender {
                 work: Condvar::new(),
                 idle: Condvar::new(),
                 known,
+                device,
                 sent: AtomicU64::new(0),
                 failed: AtomicU64::new(0),
                 lost: AtomicU64::new(0),
@@ -268,7 +283,7 @@ impl Sender {
         };
         let shared = Arc::clone(&notifier.shared);
         let thread =
-            std::thread::Builder::new().name("canopy-notify".into()).spawn(move || run(&shared, &device))?;
+            std::thread::Builder::new().name("canopy-notify".into()).spawn(move || run(&shared))?;
         Ok(Sender { notifier, thread: Some(thread) })
     }
 
@@ -294,7 +309,7 @@ impl Drop for Sender {
     }
 }
 
-fn run(shared: &Shared, device: &OwnedFd) {
+fn run(shared: &Shared) {
     loop {
         let (messages, melted, names) = {
             let mut queue = shared.queue.lock();
@@ -315,7 +330,7 @@ fn run(shared: &Shared, device: &OwnedFd) {
         let melted = melted.into_iter().map(|node| Message::InvalInode { node, offset: 0, len: 0 });
         let epoch = names.then_some(Message::IncEpoch);
         for message in messages.into_iter().chain(melted).chain(epoch) {
-            match send(device, &message) {
+            match send(&shared.device, &message) {
                 // The kernel does not know the node or the name: nothing to forget.
                 Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => shared.sent.fetch_add(1, Ordering::Relaxed),
                 Err(errno) => {

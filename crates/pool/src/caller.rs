@@ -8,7 +8,8 @@ use crate::Caller;
 
 /// Stands for an id that was not told.
 const UNKNOWN: u32 = u32::MAX;
-/// Position of `CAP_LINUX_IMMUTABLE` (include/uapi/linux/capability.h).
+/// Positions of capabilities (include/uapi/linux/capability.h).
+const CAP_FSETID: u32 = 4;
 const CAP_LINUX_IMMUTABLE: u32 = 9;
 
 impl Caller {
@@ -34,12 +35,21 @@ impl Caller {
 
     /// May the caller make files immutable or append-only, and undo it?
     pub(crate) fn may_guard_files(&self) -> bool {
-        // Root of a user namespace has another id out here, and rights over nothing but its own.
-        self.fsuid() == Some(0)
-            && self.status().is_none_or(|status| {
-                let mask = field(&status, "CapEff:").and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-                mask.is_some_and(|mask| mask & (1 << CAP_LINUX_IMMUTABLE) != 0)
-            })
+        self.is_root_with(CAP_LINUX_IMMUTABLE)
+    }
+
+    /// Do set-id bits survive what the caller does to a file?
+    pub(crate) fn keeps_set_id(&self) -> bool {
+        self.is_root_with(CAP_FSETID)
+    }
+
+    /// Root of a user namespace has another id out here, and rights over nothing but its own.
+    fn is_root_with(&self, capability: u32) -> bool {
+        let has_it = |status: String| {
+            let mask = field(&status, "CapEff:").and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+            mask.is_some_and(|mask| mask & (1 << capability) != 0)
+        };
+        self.fsuid() == Some(0) && self.status().is_none_or(has_it)
     }
 
     fn status(&self) -> Option<String> {

@@ -11,7 +11,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What all handles of one node share while any of them is open: the file they all reach, whatever
@@ -23,11 +23,13 @@ pub(crate) struct OpenFile {
     pub(crate) backing: Option<Box<dyn BackingFile>>,
     /// For pages that the kernel writes back on nobody's behalf: never `O_APPEND`, never `O_DIRECT`.
     plain: OnceLock<OwnedFd>,
+    /// Handles that can write.
+    writers: AtomicUsize,
 }
 
 impl OpenFile {
     pub(crate) fn new(branch: Arc<Branch>, fd: Arc<OwnedFd>, backing: Option<Box<dyn BackingFile>>) -> Self {
-        OpenFile { branch, fd, backing, plain: OnceLock::new() }
+        OpenFile { branch, fd, backing, plain: OnceLock::new(), writers: AtomicUsize::new(0) }
     }
 
     /// A descriptor for reading and writing at given offsets, whatever flags the handles have.
@@ -64,8 +66,20 @@ pub(crate) struct FileHandle {
 }
 
 impl FileHandle {
+    /// Also tells whether another handle can write the file.
+    pub(crate) fn new(node: Arc<Node>, fd: Arc<OwnedFd>, flags: OFlags, open: Arc<OpenFile>) -> (Self, bool) {
+        let others = open.writers.fetch_add(usize::from(writes(flags)), Ordering::Relaxed);
+        (FileHandle { node, fd, flags, open }, others > 0)
+    }
+
     pub(crate) fn writable(&self) -> bool {
         writes(self.flags)
+    }
+}
+
+impl Drop for FileHandle {
+    fn drop(&mut self) {
+        self.open.writers.fetch_sub(usize::from(self.writable()), Ordering::Relaxed);
     }
 }
 
@@ -123,20 +137,20 @@ fn may_lose_direct(flags: OFlags) -> bool {
 ///   Then its reads and writes come to the daemon, coherent with everybody else's.
 /// * the node is not in passthrough, this open would want it: it goes without.
 ///
-/// `cached_by_name` tells, for `per-process`, that the caller is one of the listed programs; `unchanged`,
-/// for `auto-full`, that the file looks as it did at its last open.
+/// `cached_by_name` tells, for `per-process`, that the caller is one of the listed programs; `valid`, for
+/// `partial` and `auto-full`, that what the kernel has cached of the file is known to be good.
 pub(crate) fn decide(
     config: &Config,
     flags: OFlags,
     sharing: Sharing,
     cached_by_name: bool,
-    unchanged: bool,
+    valid: bool,
 ) -> Travel {
     let (direct_io, keep_cache) = match config.cache_files {
         CacheFiles::Off => (true, false),
-        CacheFiles::Partial => (false, false),
+        CacheFiles::Partial => (false, valid),
         CacheFiles::Full => (false, true),
-        CacheFiles::AutoFull => (false, unchanged),
+        CacheFiles::AutoFull => (false, valid),
         CacheFiles::PerProcess => (!cached_by_name, false),
     };
     let backing = match sharing {
@@ -226,9 +240,10 @@ mod tests {
     #[test]
     fn flags_by_cache_mode() {
         use CacheFiles::*;
-        for (cache, named, unchanged, without) in [
+        for (cache, named, valid, without) in [
             (Off, false, false, "DL"),
             (Partial, false, false, ""),
+            (Partial, false, true, "K"),
             (Full, false, false, "K"),
             (AutoFull, false, false, ""),
             (AutoFull, false, true, "K"),
@@ -236,7 +251,7 @@ mod tests {
             (PerProcess, false, false, "DL"),
         ] {
             let config = config(PassthroughIo::Rw, cache);
-            let first = |backing| decide(&config, OFlags::RDWR, Sharing::First { backing }, named, unchanged);
+            let first = |backing| decide(&config, OFlags::RDWR, Sharing::First { backing }, named, valid);
             assert_eq!(letters(first(None)), without, "{cache} without passthrough");
             assert_eq!(letters(first(Some(7))), "P", "{cache} with passthrough");
         }

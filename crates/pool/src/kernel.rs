@@ -11,8 +11,8 @@ pub trait Kernel: Send + Sync + 'static {
     /// `ENOTTY`/`EOPNOTSUPP` where the kernel has no passthrough (fs/fuse/backing.c).
     fn open_backing(&self, file: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno>;
 
-    /// Forget the cached attributes of a node. Must not block: it is called while the kernel waits for
-    /// an answer about that very node.
+    /// Forget the cached attributes of a node, before this returns: the answers to some requests that change
+    /// them carry none. Must not wait for anything: the kernel waits for an answer about that very node.
     fn invalidate_attr(&self, node: NodeId);
 }
 

@@ -124,7 +124,8 @@ impl Worker<'_> {
         let (dir, name, pool) = (self.dir()?, self.name(), self.pool);
         let mut flags = OFlags::RDWR;
         flags.set(OFlags::EXCL, self.rng.chance(500));
-        let made = self.inodes.exclusive(&[dir], || pool.create(&ROOT, dir, name, 0o644, flags.bits(), false))?;
+        let made =
+            self.inodes.exclusive(&[dir], || pool.create(&ROOT, dir, name, 0o644, flags.bits(), false))?;
         let node = self.took(made.0);
         self.files.push((node, made.1.handle));
         Ok(())
@@ -142,7 +143,12 @@ impl Worker<'_> {
     fn rename(&mut self) -> Step {
         let (dir, name, entry) = self.child()?;
         let (to, new, pool) = (self.dir()?, self.name(), self.pool);
-        let kind = *self.rng.pick(&[RenameKind::Replace, RenameKind::Replace, RenameKind::NoReplace, RenameKind::Exchange]);
+        let kind = *self.rng.pick(&[
+            RenameKind::Replace,
+            RenameKind::Replace,
+            RenameKind::NoReplace,
+            RenameKind::Exchange,
+        ]);
         let _renames = self.inodes.locking.then(|| self.inodes.renames.lock());
         if (dir, name) == (to, new) {
             return Ok(());
@@ -248,8 +254,14 @@ impl Worker<'_> {
                 Err(Errno::STALE) => self.stale += 1,
                 // What a race between the look and the deed explains.
                 Err(
-                    Errno::NOENT | Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR | Errno::INVAL
-                    | Errno::PERM | Errno::MLINK,
+                    Errno::NOENT
+                    | Errno::EXIST
+                    | Errno::NOTEMPTY
+                    | Errno::NOTDIR
+                    | Errno::ISDIR
+                    | Errno::INVAL
+                    | Errno::PERM
+                    | Errno::MLINK,
                 ) => {}
                 Err(errno) => panic!("an operation failed with {errno}"),
             }
@@ -269,7 +281,8 @@ fn descriptors() -> usize {
 }
 
 fn stress(locking: bool, create: Policy) -> Made {
-    let seconds = std::env::var("CANOPY_STRESS_SECONDS").ok().map_or(3, |text| text.parse().expect("seconds"));
+    let seconds =
+        std::env::var("CANOPY_STRESS_SECONDS").ok().map_or(3, |text| text.parse().expect("seconds"));
     let mut config = Config::default();
     config.policies.set_category(Category::Create, create);
     let made = pool(&[Rw, Rw, Rw], config);

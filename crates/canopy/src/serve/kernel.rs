@@ -32,8 +32,7 @@ impl Kernel for Connected {
     }
 
     fn invalidate_attr(&self, node: canopy_pool::NodeId) {
-        // A negative offset leaves the data alone (fs/fuse/inode.c fuse_reverse_inval_inode).
-        if let Err(why) = self.notifier.inval_inode(NodeId(node.0), -1, 0) {
+        if let Err(why) = self.notifier.forget_attributes(NodeId(node.0)) {
             tracing::debug!("cannot invalidate the attributes of {node}: {why}");
         }
     }

@@ -3,6 +3,8 @@
 use super::rig::{CACHES, Disks, Mode, said};
 use super::{checks, direct, mapped};
 
+const SOAK: u32 = 100;
+
 #[track_caller]
 fn hold(modes: impl IntoIterator<Item = Mode>) {
     let disks = Disks::new();
@@ -77,4 +79,18 @@ fn written_back() {
         [("rw", "auto-full"), ("ro", "full"), ("auto", "partial")]
             .map(|(passthrough, cache)| Mode { writeback: true, ..Mode::new(passthrough, cache) }),
     );
+}
+
+/// The kernel drops a file's cached pages at an open; done while a write is under way, it let old data back in.
+#[test]
+fn opens_beside_writers_do_not_bring_back_old_data() {
+    let disks = Disks::new();
+    for cache in ["per-process", "full", "off"] {
+        let pool = disks.mode(Mode::new("off", cache));
+        let place = disks.tmpfs(&pool);
+        for round in 0..SOAK {
+            checks::threads(&place.dir(&round.to_string()));
+        }
+        pool.umount();
+    }
 }

@@ -207,7 +207,7 @@ impl Pool {
             return Ok(());
         }
         let primary = self.primary(branches, node)?;
-        clear_set_id(primary.fd.as_fd(), &primary.attr, || in_group(caller, primary.attr.gid))?;
+        clear_set_id(primary.fd.as_fd(), &primary.attr, || caller.is_in_group(primary.attr.gid))?;
         if primary.attr.is_regular() {
             match rustix::fs::removexattr(ProcPath::of(&primary.fd).as_bytes(), c"security.capability") {
                 Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
@@ -240,18 +240,8 @@ pub(crate) fn kill_suidgid(fd: BorrowedFd<'_>, caller: &Caller) -> Result<bool, 
     if attr.mode & (S_ISUID | S_ISGID) == 0 {
         return Ok(false);
     }
-    clear_set_id(fd, &attr, || in_group(caller, attr.gid))?;
+    clear_set_id(fd, &attr, || caller.is_in_group(attr.gid))?;
     Ok(true)
-}
-
-/// Is the caller a member of the group, or root? Reads its supplementary groups, which no request carries.
-fn in_group(caller: &Caller, gid: u32) -> bool {
-    if caller.gid == gid || caller.uid == 0 {
-        return true;
-    }
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", caller.pid)) else { return false };
-    let Some(groups) = status.lines().find_map(|line| line.strip_prefix("Groups:")) else { return false };
-    groups.split_ascii_whitespace().any(|g| g.parse() == Ok(gid))
 }
 
 fn truncate(fd: BorrowedFd<'_>, opened: Option<&FileHandle>, size: u64, kill: Option<&Caller>) -> Result<(), Errno> {

@@ -48,16 +48,22 @@ impl Pool {
         self.on_copies(&branches, &node, func, None, None, |fd| {
             let file = beneath::reopen(fd, OFlags::RDONLY | kind)?;
             // The kernel checks ownership itself for all but the version, which it hands on unseen.
-            if caller.uid != 0 && caller.uid != stat::of(fd)?.uid {
+            if ioctl == FlagIoctl::SetVersion && !owns(caller, stat::of(fd)?.uid) {
                 return Err(rustix::io::Errno::PERM);
             }
-            if caller.uid != 0 && guarded_bits(ioctl, &buffer) != current_guarded_bits(file.as_fd(), ioctl)? {
+            if !caller.may_guard_files() && guarded_bits(ioctl, &buffer) != current_guarded_bits(file.as_fd(), ioctl)? {
                 return Err(rustix::io::Errno::PERM);
             }
             flag_ioctl(file.as_fd(), ioctl, &mut buffer.clone())
         })?;
+        // chattr(1) moves ctime; the kernel does not expect that of an ioctl.
+        self.kernel.read().invalidate_attr(id);
         Ok(IoctlAnswer { buffer, len: 0 })
     }
+}
+
+fn owns(caller: &Caller, owner: u32) -> bool {
+    caller.fsuid().is_some_and(|uid| uid == 0 || uid == owner)
 }
 
 /// Immutable and append-only, in whichever encoding the ioctl has.

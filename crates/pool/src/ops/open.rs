@@ -176,9 +176,11 @@ impl Pool {
                 node.seen.lock().replace(now) == Some(now)
             });
         let by_name = self.config.cache_files == CacheFiles::PerProcess && self.is_listed(caller);
-        let travel = handle::decide(&self.config, flags, sharing, by_name, unchanged);
-        let handle = self.files.insert(FileHandle { node: node.clone(), fd, flags, open });
-        Ok(Opened { handle, travel })
+        // While somebody writes through the cache it must not be dropped: the kernel drops pages whose write
+        // is on its way to us, and who reads them in between caches for good what was there before the write.
+        let (handle, written) = FileHandle::new(node.clone(), fd, flags, open);
+        let travel = handle::decide(&self.config, flags, sharing, by_name, unchanged || written);
+        Ok(Opened { handle: self.files.insert(handle), travel })
     }
 
     fn is_listed(&self, caller: &Caller) -> bool {

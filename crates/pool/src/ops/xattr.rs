@@ -59,7 +59,17 @@ impl Pool {
                 rustix::fs::chmod(path.as_bytes(), Mode::from_raw_mode(mode & !S_ISGID))?;
             }
             Ok(())
-        })
+        })?;
+        self.acl_changed(id, name);
+        Ok(())
+    }
+
+    /// An ACL changes the mode as well. Where the kernel does not know about ACLs (`posix-acl=false`) it
+    /// does not expect that.
+    fn acl_changed(&self, id: NodeId, name: &[u8]) {
+        if name.starts_with(b"system.posix_acl_") {
+            self.kernel.read().invalidate_attr(id);
+        }
     }
 
     pub fn removexattr(&self, id: NodeId, name: &[u8]) -> Result<()> {
@@ -68,7 +78,9 @@ impl Pool {
         let branches = self.branches.load();
         self.on_copies(&branches, &self.nodes.get(id)?, Func::Removexattr, None, None, |fd| {
             rustix::fs::removexattr(ProcPath::of(fd).as_bytes(), name)
-        })
+        })?;
+        self.acl_changed(id, name);
+        Ok(())
     }
 
     fn xattr_allowed(&self, name: &[u8]) -> Result<()> {

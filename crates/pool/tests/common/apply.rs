@@ -4,8 +4,8 @@ use super::client::{Answer, CALLER, Client, OpenedDir, OpenedFile};
 use canopy_pool::{Attr, Entry, Error, HandleId, NodeId, RenameKind, SetAttr, SetTime, Time, WriteKind};
 use canopy_testkit::Tree;
 use canopy_testkit::model::{
-    Access, Change, Create, On, Op, Outcome, RenameHow, Reserve, Shown, Subject, Whence, XattrHow, is_explicit,
-    pattern,
+    Access, Change, Create, On, Op, Outcome, RenameHow, Reserve, Shown, Subject, Whence, XattrHow,
+    is_explicit, pattern,
 };
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -107,7 +107,8 @@ impl Client {
             Op::Statfs { path } => {
                 let node = self.walk(path)?.node;
                 let figures = number(self.pool.statfs(node))?;
-                let sane = figures.bavail <= figures.bfree && figures.bfree <= figures.blocks && figures.blocks > 0;
+                let sane =
+                    figures.bavail <= figures.bfree && figures.bfree <= figures.blocks && figures.blocks > 0;
                 return Ok(match sane {
                     true => Outcome::Number(figures.namemax),
                     false => Outcome::Broken(format!("{figures:?}")),
@@ -199,7 +200,10 @@ impl Client {
         let named = self.walk(path)?;
         let same = node == named.node;
         if same != (open.ino == named.attr.ino) {
-            return Ok(Outcome::Broken(format!("nodes {node} and {} and their numbers disagree", named.node)));
+            return Ok(Outcome::Broken(format!(
+                "nodes {node} and {} and their numbers disagree",
+                named.node
+            )));
         }
         Ok(Outcome::Yes(same))
     }
@@ -217,7 +221,9 @@ impl Client {
             Change::Size(size) => set.size = Some(size),
         }
         match (on, change) {
-            (On::Path(_), Change::Mode(_) | Change::Size(_)) if attr.is_symlink() => return Err(Errno::NOENT),
+            (On::Path(_), Change::Mode(_) | Change::Size(_)) if attr.is_symlink() => {
+                return Err(Errno::NOENT);
+            }
             (On::Path(_), Change::Size(_)) if attr.is_dir() => return Err(Errno::ISDIR),
             (On::Path(_), Change::Size(_)) if !attr.is_regular() => return Err(Errno::NXIO),
             (On::Dir(_), Change::Size(_)) => return Err(Errno::INVAL),
@@ -264,7 +270,9 @@ impl Client {
     }
 
     fn open(&mut self, op: &Op) -> Answer<OpenedFile> {
-        let Op::Open { path, access, create, truncate, append, mode, .. } = *op else { return Err(Errno::INVAL) };
+        let Op::Open { path, access, create, truncate, append, mode, .. } = *op else {
+            return Err(Errno::INVAL);
+        };
         let (parent, dir, name) = self.parent(path)?;
         let mut flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
         flags |= match access {
@@ -290,7 +298,8 @@ impl Client {
             // Made by somebody else since the kernel looked: what was to be created is opened.
             Some(_) if create == Create::Missing && self.once_in(3) => {
                 let flags = (flags | OFlags::CREATE).bits();
-                let (entry, opened) = number(self.pool.create(&CALLER, parent, name.as_bytes(), mode, flags, false))?;
+                let (entry, opened) =
+                    number(self.pool.create(&CALLER, parent, name.as_bytes(), mode, flags, false))?;
                 (self.took(entry).node, opened)
             }
             Some(entry) => (entry.node, number(self.pool.open(&CALLER, entry.node, flags.bits(), false))?),
@@ -323,7 +332,8 @@ impl Client {
                 let (entry, opened) = number(self.pool.tmpfile(&CALLER, dir, mode, flags.bits()))?;
                 let node = self.took(entry).node;
                 let handle = opened.handle;
-                self.files[slot] = Some(OpenedFile { node, handle, reads: true, writes: true, appends: false });
+                self.files[slot] =
+                    Some(OpenedFile { node, handle, reads: true, writes: true, appends: false });
             }
             Op::Close { slot } => self.close(slot)?,
             Op::Read { slot, offset, len } => {
@@ -414,7 +424,9 @@ impl Client {
             };
             if (entry.kind, entry.ino) != (found.dirent_type(), found.ino) {
                 let listed = (entry.kind, entry.ino);
-                return Ok(Outcome::Broken(format!("{shown} is listed as {listed:?} and found as {found:?}")));
+                return Ok(Outcome::Broken(format!(
+                    "{shown} is listed as {listed:?} and found as {found:?}"
+                )));
             }
             match entry.name.as_slice() {
                 b"." | b".." => dots += 1,

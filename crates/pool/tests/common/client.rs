@@ -238,10 +238,19 @@ impl Client {
     /// Gives references back: all that no open file needs, or half of them.
     pub fn forget(&mut self) {
         let all = !self.once_in(2);
-        let open: Vec<NodeId> =
-            self.files.iter().flatten().map(|f| f.node).chain(self.dirs.iter().flatten().map(|d| d.node)).collect();
-        let gone: Vec<NodeId> =
-            self.refs.keys().copied().filter(|id| !open.contains(id) && (all || id.0.is_multiple_of(2))).collect();
+        let open: Vec<NodeId> = self
+            .files
+            .iter()
+            .flatten()
+            .map(|f| f.node)
+            .chain(self.dirs.iter().flatten().map(|d| d.node))
+            .collect();
+        let gone: Vec<NodeId> = self
+            .refs
+            .keys()
+            .copied()
+            .filter(|id| !open.contains(id) && (all || id.0.is_multiple_of(2)))
+            .collect();
         self.give_back(&gone);
     }
 

@@ -47,7 +47,8 @@ impl Made {
 /// A pool over fresh branches of the given modes. There is no minimum of free space.
 pub fn pool(modes: &[Mode], config: Config) -> Made {
     let home = home();
-    let branches: Vec<PathBuf> = (0..modes.len()).map(|index| home.path().join(format!("b{index}"))).collect();
+    let branches: Vec<PathBuf> =
+        (0..modes.len()).map(|index| home.path().join(format!("b{index}"))).collect();
     for branch in &branches {
         std::fs::create_dir(branch).expect("a branch");
         chmod(branch, 0o755);
@@ -57,7 +58,8 @@ pub fn pool(modes: &[Mode], config: Config) -> Made {
 
 /// A pool over directories that exist.
 pub fn over(branches: &[PathBuf], modes: &[Mode], config: Config) -> Arc<Pool> {
-    let spec = |(path, mode): (&PathBuf, &Mode)| BranchSpec { path: path.clone(), mode: *mode, min_free: None };
+    let spec =
+        |(path, mode): (&PathBuf, &Mode)| BranchSpec { path: path.clone(), mode: *mode, min_free: None };
     let list: BranchList = branches.iter().zip(modes).map(spec).collect();
     let branches = Branches::open(&list).expect("branches");
     Arc::new(Pool::new(Config { min_free: 0, ..config }, branches))

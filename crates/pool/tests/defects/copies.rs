@@ -117,7 +117,8 @@ fn defect_22_a_request_that_fails_half_way_is_undone() {
     }
     let mut client = made.client();
     let node = client.walk("f").unwrap().node;
-    let set = SetAttr { mode: Some(0o600), uid: Some(5), gid: Some(6), size: Some(1 << 63), ..SetAttr::default() };
+    let set =
+        SetAttr { mode: Some(0o600), uid: Some(5), gid: Some(6), size: Some(1 << 63), ..SetAttr::default() };
     assert_eq!(errno(made.pool.setattr(&ROOT, node, None, &set)), Errno::INVAL);
     for branch in [0, 1] {
         let meta = fs::metadata(made.on(branch, "f")).unwrap();
@@ -135,7 +136,13 @@ fn defect_23_the_open_copy_is_the_one_that_is_told_about() {
     for (branch, seconds) in [(0, 2000), (1, 1000)] {
         let path = made.on(branch, "f");
         put(&path, &format!("copy {branch}"));
-        rustix::fs::setxattr(&path, "user.k", format!("{branch}").as_bytes(), rustix::fs::XattrFlags::empty()).unwrap();
+        rustix::fs::setxattr(
+            &path,
+            "user.k",
+            format!("{branch}").as_bytes(),
+            rustix::fs::XattrFlags::empty(),
+        )
+        .unwrap();
         age(&path, seconds);
     }
     let mut client = made.client();
@@ -175,7 +182,8 @@ fn a_regular_file_is_made_once() {
     let mut client = made.client();
     let entry = made.pool.mknod(&ROOT, NodeId::ROOT, b"f", 0o100_644, (0, 0)).unwrap();
     client.took(entry);
-    let (entry, opened) = made.pool.create(&ROOT, NodeId::ROOT, b"g", 0o644, OFlags::EXCL.bits(), false).unwrap();
+    let (entry, opened) =
+        made.pool.create(&ROOT, NodeId::ROOT, b"g", 0o644, OFlags::EXCL.bits(), false).unwrap();
     client.took(entry);
     made.pool.release(opened.handle).unwrap();
     let held: usize = (0..3).map(|branch| names_on(made.on(branch, "")).len()).sum();

@@ -52,7 +52,8 @@ fn defect_15_names_are_told_apart_exactly() {
 fn directory_to_clone(path: &Path) {
     fs::create_dir_all(path).unwrap();
     rustix::fs::setxattr(path, "user.k", b"value", XattrFlags::empty()).unwrap();
-    rustix::fs::chown(path, Some(rustix::fs::Uid::from_raw(1000)), Some(rustix::fs::Gid::from_raw(7))).unwrap();
+    rustix::fs::chown(path, Some(rustix::fs::Uid::from_raw(1000)), Some(rustix::fs::Gid::from_raw(7)))
+        .unwrap();
     chmod(path, 0o2775);
     let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000);
     fs::File::open(path).unwrap().set_modified(time).unwrap();

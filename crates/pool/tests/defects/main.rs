@@ -82,7 +82,8 @@ fn names(pool: &Pool, node: NodeId) -> Vec<String> {
 
 fn names_on(path: impl AsRef<Path>) -> Vec<String> {
     let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("entry").file_name().into_string();
-    let mut names: Vec<String> = fs::read_dir(path).expect("a directory").map(|e| name(e).expect("text")).collect();
+    let mut names: Vec<String> =
+        fs::read_dir(path).expect("a directory").map(|e| name(e).expect("text")).collect();
     names.sort();
     names
 }

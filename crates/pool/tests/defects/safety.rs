@@ -62,7 +62,9 @@ fn what_is_under_construction_cannot_be_named() {
     assert_eq!(errno(made.pool.lookup(dir, name.as_bytes())), Errno::NOENT);
     assert!(made.pool.mkdir(&ROOT, dir, name.as_bytes(), 0o755).is_err());
     assert_eq!(errno(made.pool.rename(dir, name.as_bytes(), dir, b"x", RenameKind::Replace)), Errno::NOENT);
-    assert!(made.pool.rename(NodeId::ROOT, b"d", NodeId::ROOT, name.as_bytes(), RenameKind::Replace).is_err());
+    assert!(
+        made.pool.rename(NodeId::ROOT, b"d", NodeId::ROOT, name.as_bytes(), RenameKind::Replace).is_err()
+    );
     assert_eq!(errno(made.pool.rmdir(dir, name.as_bytes())), Errno::NOENT);
     // To users the directory is empty: what a crash left in it must not keep it from going.
     made.pool.rmdir(NodeId::ROOT, b"d").unwrap();

@@ -9,6 +9,9 @@ use crate::Rng;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
+/// Where symlinks lead: nowhere, for programs follow them at the last component.
+const TARGETS: [&str; 2] = ["nowhere", "no/where"];
+
 /// All paths of one, two and three names.
 static PATHS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let below = |parents: &[String]| -> Vec<String> {
@@ -132,7 +135,7 @@ impl Maker {
         match self.rng.index(100) {
             0..10 => Op::Mkdir { path: self.new_path(), mode: self.dir_mode() },
             10..13 => Op::Mknod { path: self.new_path(), fifo: self.rng.chance(400), mode: self.file_mode() },
-            13..15 => Op::Symlink { path: self.new_path(), target: *self.rng.pick(&["nowhere", "no/where"]) },
+            13..15 => Op::Symlink { path: self.new_path(), target: TARGETS[self.rng.index(TARGETS.len())] },
             15..27 => self.open(),
             27..29 => Op::Tmpfile {
                 slot: self.any_slot(),
@@ -180,7 +183,12 @@ impl Maker {
             3..5 => Op::Read { slot, offset: self.offset(), len: self.len() },
             5 | 6 => Op::Allocate {
                 slot,
-                how: *self.rng.pick(&[Reserve::Extend, Reserve::KeepSize, Reserve::PunchHole, Reserve::PunchHole]),
+                how: *self.rng.pick(&[
+                    Reserve::Extend,
+                    Reserve::KeepSize,
+                    Reserve::PunchHole,
+                    Reserve::PunchHole,
+                ]),
                 offset: self.offset(),
                 len: self.len() as u64,
             },

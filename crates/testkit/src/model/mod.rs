@@ -12,8 +12,8 @@ mod run;
 
 pub use generate::generate;
 pub use op::{
-    Access, Change, Create, DIR_SLOTS, FILE_SLOTS, On, Op, Outcome, RenameHow, Reserve, Shown, Whence, XattrHow,
-    is_explicit, pattern,
+    Access, Change, Create, DIR_SLOTS, FILE_SLOTS, On, Op, Outcome, RenameHow, Reserve, Shown, Whence,
+    XattrHow, is_explicit, pattern,
 };
 pub use plain::Plain;
 pub use run::{Difference, Rules, World, check, replay};

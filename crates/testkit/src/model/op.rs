@@ -55,7 +55,10 @@ pub enum On {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     Mode(u32),
-    Owner { uid: Option<u32>, gid: Option<u32> },
+    Owner {
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
     /// Seconds; see [`is_explicit`].
     Mtime(i64),
     Size(u64),
@@ -65,46 +68,144 @@ pub enum Change {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XattrHow {
     Get(&'static str),
-    Set { name: &'static str, value: &'static str },
+    Set {
+        name: &'static str,
+        value: &'static str,
+    },
     /// `XATTR_CREATE`
-    Create { name: &'static str, value: &'static str },
+    Create {
+        name: &'static str,
+        value: &'static str,
+    },
     /// `XATTR_REPLACE`
-    Replace { name: &'static str, value: &'static str },
+    Replace {
+        name: &'static str,
+        value: &'static str,
+    },
     Remove(&'static str),
     List,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    Mkdir { path: Path, mode: u32 },
-    Mknod { path: Path, fifo: bool, mode: u32 },
-    Symlink { path: Path, target: &'static str },
-    Open { slot: usize, path: Path, access: Access, create: Create, truncate: bool, append: bool, mode: u32 },
-    Tmpfile { slot: usize, dir: Path, exclusive: bool, mode: u32 },
-    Read { slot: usize, offset: u64, len: usize },
-    Write { slot: usize, offset: u64, len: usize, seed: u8 },
-    Allocate { slot: usize, how: Reserve, offset: u64, len: u64 },
-    Seek { slot: usize, whence: Whence, offset: u64 },
-    Sync { slot: usize },
-    CopyRange { from: usize, from_offset: u64, to: usize, to_offset: u64, len: usize },
-    Close { slot: usize },
-    Unlink { path: Path },
-    Rmdir { path: Path },
-    Rename { from: Path, to: Path, how: RenameHow },
-    Link { from: Path, to: Path },
+    Mkdir {
+        path: Path,
+        mode: u32,
+    },
+    Mknod {
+        path: Path,
+        fifo: bool,
+        mode: u32,
+    },
+    Symlink {
+        path: Path,
+        target: &'static str,
+    },
+    Open {
+        slot: usize,
+        path: Path,
+        access: Access,
+        create: Create,
+        truncate: bool,
+        append: bool,
+        mode: u32,
+    },
+    Tmpfile {
+        slot: usize,
+        dir: Path,
+        exclusive: bool,
+        mode: u32,
+    },
+    Read {
+        slot: usize,
+        offset: u64,
+        len: usize,
+    },
+    Write {
+        slot: usize,
+        offset: u64,
+        len: usize,
+        seed: u8,
+    },
+    Allocate {
+        slot: usize,
+        how: Reserve,
+        offset: u64,
+        len: u64,
+    },
+    Seek {
+        slot: usize,
+        whence: Whence,
+        offset: u64,
+    },
+    Sync {
+        slot: usize,
+    },
+    CopyRange {
+        from: usize,
+        from_offset: u64,
+        to: usize,
+        to_offset: u64,
+        len: usize,
+    },
+    Close {
+        slot: usize,
+    },
+    Unlink {
+        path: Path,
+    },
+    Rmdir {
+        path: Path,
+    },
+    Rename {
+        from: Path,
+        to: Path,
+        how: RenameHow,
+    },
+    Link {
+        from: Path,
+        to: Path,
+    },
     /// The file of a slot, which may have no name any more.
-    LinkOpen { slot: usize, to: Path },
-    Readlink { path: Path },
-    Change { on: On, change: Change },
-    Xattr { on: On, how: XattrHow },
-    Stat { on: On },
+    LinkOpen {
+        slot: usize,
+        to: Path,
+    },
+    Readlink {
+        path: Path,
+    },
+    Change {
+        on: On,
+        change: Change,
+    },
+    Xattr {
+        on: On,
+        how: XattrHow,
+    },
+    Stat {
+        on: On,
+    },
     /// Does the open file still lie under the name?
-    Same { on: On, path: Path },
-    OpenDir { slot: usize, path: Path },
-    CloseDir { slot: usize },
-    SyncDir { slot: usize },
-    List { on: On },
-    Statfs { path: Path },
+    Same {
+        on: On,
+        path: Path,
+    },
+    OpenDir {
+        slot: usize,
+        path: Path,
+    },
+    CloseDir {
+        slot: usize,
+    },
+    SyncDir {
+        slot: usize,
+    },
+    List {
+        on: On,
+    },
+    Statfs {
+        path: Path,
+    },
     /// Memory is short: the kernel gives back what it need not hold.
     Forget,
 }

@@ -14,8 +14,8 @@ use rustix::fs::{
 use rustix::io::{Errno, pread, pwrite};
 
 use super::{
-    Access, Change, Create, DIR_SLOTS, FILE_SLOTS, On, Op, Outcome, RenameHow, Reserve, Shown, Subject, Whence,
-    XattrHow, is_explicit, listing, pattern,
+    Access, Change, Create, DIR_SLOTS, FILE_SLOTS, On, Op, Outcome, RenameHow, Reserve, Shown, Subject,
+    Whence, XattrHow, is_explicit, listing, pattern,
 };
 use crate::{Fields, Tree};
 
@@ -72,7 +72,9 @@ impl Plain {
     }
 
     fn open_file(&self, op: &Op) -> Result<OwnedFd, Errno> {
-        let Op::Open { path, access, create, truncate, append, mode, .. } = *op else { return Err(Errno::INVAL) };
+        let Op::Open { path, access, create, truncate, append, mode, .. } = *op else {
+            return Err(Errno::INVAL);
+        };
         let (dir, name) = self.parent(path)?;
         if create != Create::Exclusive
             && let Ok(stat) = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)
@@ -160,7 +162,8 @@ impl Plain {
             }
             Op::OpenDir { slot, path } => {
                 self.dirs[slot] = None;
-                self.dirs[slot] = Some(self.open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?);
+                self.dirs[slot] =
+                    Some(self.open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?);
             }
             Op::CloseDir { slot } => self.dirs[slot] = None,
             Op::SyncDir { slot } => match &self.dirs[slot] {
@@ -320,8 +323,12 @@ impl Plain {
                 };
                 return Ok(Outcome::Names(sorted_names(&buffer[..count])));
             }
-            XattrHow::Set { name, value } => return set(name, value, XattrFlags::empty()).map(|()| Outcome::Done),
-            XattrHow::Create { name, value } => return set(name, value, XattrFlags::CREATE).map(|()| Outcome::Done),
+            XattrHow::Set { name, value } => {
+                return set(name, value, XattrFlags::empty()).map(|()| Outcome::Done);
+            }
+            XattrHow::Create { name, value } => {
+                return set(name, value, XattrFlags::CREATE).map(|()| Outcome::Done);
+            }
             XattrHow::Replace { name, value } => {
                 return set(name, value, XattrFlags::REPLACE).map(|()| Outcome::Done);
             }

@@ -102,7 +102,8 @@ fn compare(world: &mut World) -> Result<(), String> {
     // On a branch that was never chosen there may not even be the root.
     let held = world.branches.iter().filter(|path| path.exists());
     let branches: Vec<Tree> = held.map(|path| Tree::capture_with(path, fields)).collect();
-    let union = Tree::union(&branches).map_err(|faults| format!("the branches contradict each other: {faults}"))?;
+    let union =
+        Tree::union(&branches).map_err(|faults| format!("the branches contradict each other: {faults}"))?;
     let diff = plain.diff(&comparable(union));
     if !diff.is_empty() {
         return Err(format!("the branches hold something else (- plain, + branches):\n{diff}"));
@@ -195,7 +196,8 @@ mod tests {
     fn shrinking_leaves_what_matters() {
         let bad = |ops: &[Op]| {
             let made = ops.iter().position(|op| matches!(op, Op::Mkdir { path: "a", .. }))?;
-            let at = ops.iter().position(|op| matches!(op, Op::Rmdir { path: "a" })).filter(|at| *at > made)?;
+            let at =
+                ops.iter().position(|op| matches!(op, Op::Rmdir { path: "a" })).filter(|at| *at > made)?;
             Some(Difference { at, what: "bad".into() })
         };
         let mut ops = generate(7, 40);
