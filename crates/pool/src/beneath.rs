@@ -141,7 +141,8 @@ impl ProcPath {
 /// Opens the very file behind a descriptor once more, with flags of its own.
 pub(crate) fn reopen(fd: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = (flags - (OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW)) | OFlags::CLOEXEC;
-    rustix::fs::open(ProcPath::of(fd).as_bytes(), flags, Mode::empty())
+    // Borrowed: an owned descriptor that moved into the path would be closed before the path is used.
+    rustix::fs::open(ProcPath::of(&fd).as_bytes(), flags, Mode::empty())
 }
 
 #[cfg(test)]

@@ -22,6 +22,11 @@ impl Caller {
         }
     }
 
+    /// May the caller do what only a file's owner and root may?
+    pub(crate) fn owns(&self, owner: u32) -> bool {
+        self.fsuid().is_some_and(|uid| uid == 0 || uid == owner)
+    }
+
     /// Is the caller in the group, or root, who is in all of them?
     pub(crate) fn is_in_group(&self, gid: u32) -> bool {
         if self.gid == gid || self.uid == 0 {

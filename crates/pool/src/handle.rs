@@ -32,6 +32,11 @@ impl OpenFile {
         OpenFile { branch, fd, backing, plain: OnceLock::new(), writers: AtomicUsize::new(0) }
     }
 
+    /// Can any handle write the file?
+    pub(crate) fn is_written(&self) -> bool {
+        self.writers.load(Ordering::Relaxed) > 0
+    }
+
     /// A descriptor for reading and writing at given offsets, whatever flags the handles have.
     pub(crate) fn plain(&self) -> Result<BorrowedFd<'_>, Errno> {
         if let Some(fd) = self.plain.get() {

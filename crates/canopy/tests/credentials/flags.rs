@@ -56,7 +56,7 @@ fn attempts(dir: &Path, name: &str) -> String {
         results.push(told(fs::write(path.join("new"), "")));
         results.push(told(fs::remove_file(path.join("inner"))));
         results.push(told(fs::rename(path.join("inner"), path.join("inner2"))));
-        results.push(told(fs::remove_dir(&path)));
+        results.push(told(fs::remove_dir(path.join("below"))));
     } else {
         results.push(told(fs::remove_file(&path)));
     }
@@ -74,7 +74,7 @@ fn table(root: &Path) -> Vec<String> {
             if kind == "file" {
                 fs::write(&path, "content").unwrap();
             } else {
-                fs::create_dir(&path).unwrap();
+                fs::create_dir_all(path.join("below")).unwrap();
                 fs::write(path.join("inner"), "content").unwrap();
             }
             for (who, user) in [("owner", THE_OWNER), ("stranger", STRANGER)] {
@@ -107,7 +107,34 @@ const THE_OWNER_COMMAND: User<'static> = User { uid: THE_OWNER.uid, gid: THE_OWN
 
 #[test]
 fn immutable_and_append_only_are_as_on_ext4() {
-    Places::new().compare(&["", "passthrough.io=off,cache.files=off"], table);
+    // On the branch where the directory is: a clone elsewhere cannot be append-only.
+    let options = ["category.create=epff", "category.create=epff,passthrough.io=off,cache.files=off"];
+    Places::new().compare(&options, table);
+}
+
+/// Nothing can be made in an immutable directory: not on a branch either which does not have it yet.
+#[test]
+fn an_immutable_directory_is_not_cloned_to_make_things_in_it() {
+    let places = Places::new();
+    let branches = places.branches();
+    fs::create_dir(branches[0].join("dir")).unwrap();
+    fs::write(branches[1].join("file"), "").unwrap();
+    let _off = Off(&branches[0]);
+    let pool = places.pool("");
+    let dir = pool.path().join("dir");
+    assert_eq!(chattr("+i", &dir), "Some(0)");
+    for index in 0..20 {
+        let name = dir.join(format!("new{index}"));
+        assert_eq!(told(fs::write(&name, "")), "EPERM");
+        assert_eq!(told(fs::create_dir(&name)), "EPERM");
+        assert_eq!(told(fs::hard_link(pool.path().join("file"), &name)), "EPERM");
+        assert_eq!(told(fs::rename(pool.path().join("file"), &name)), "EPERM");
+    }
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+    assert!(!branches[1].join("dir").exists());
+    assert_eq!(chattr("-i", &dir), "Some(0)");
+    fs::rename(pool.path().join("file"), dir.join("file")).unwrap();
+    pool.umount();
 }
 
 /// On a pool over several branches a directory's flags are those of all its copies.

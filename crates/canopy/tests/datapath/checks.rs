@@ -81,7 +81,9 @@ pub(super) fn open_orders(dir: &Place) {
         fs::write(&names[0], &expected).expect("a write");
         let mut handles: Vec<(OFlags, OwnedFd)> = Vec::new();
         for (step, flags) in order.into_iter().enumerate() {
-            handles.push((flags, open(&names[(round + step) % 2], flags)));
+            let name = &names[(round + step) % 2];
+            let fd = if (round / 2 + step) % 2 == 0 { open(name, flags) } else { open_listed(name, flags) };
+            handles.push((flags, fd));
             if flags.contains(OFlags::TRUNC) {
                 expected.clear();
             }
@@ -101,6 +103,16 @@ pub(super) fn open_orders(dir: &Place) {
             same_for_all(&handles, &expected, &format!("{order:?}, {} left open", handles.len()));
         }
     }
+}
+
+/// Opens as a program that `cache.files=per-process` caches for.
+#[track_caller]
+fn open_listed(path: &Path, flags: OFlags) -> OwnedFd {
+    let opens = || open(path, flags);
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name(LISTED.into()).spawn_scoped(scope, opens);
+        thread.expect("a thread").join().expect("open")
+    })
 }
 
 #[track_caller]
@@ -127,10 +139,8 @@ pub(super) fn threads(dir: &Place) {
     let names = [file.pool.clone(), dir.pool.join("g")];
     thread::scope(|scope| {
         for own in 0..4_usize {
-            let (names, builder) = (&names, thread::Builder::new());
-            // Some of them are cached for, with per-process.
-            let builder = if own % 2 == 0 { builder.name(LISTED.into()) } else { builder };
-            let work = move || {
+            let names = &names;
+            scope.spawn(move || {
                 let mut rng = Rng::new(own as u64 + 1);
                 for round in 0..EACH {
                     let mark = [(own * EACH + round) as u8 | 1; BLOCK];
@@ -146,8 +156,7 @@ pub(super) fn threads(dir: &Place) {
                     }
                     assert!(read_at(&reading, at, BLOCK) == mark, "thread {own}, round {round}: stale");
                 }
-            };
-            builder.spawn_scoped(scope, work).expect("a thread");
+            });
         }
     });
     let content = fs::read(&file.branch).expect("the branch");

@@ -3,7 +3,7 @@
 use super::checks;
 use super::direct;
 use super::files::Place;
-use super::rig::{Disks, Mode, builder, said};
+use super::rig::{Disks, Mode, builder, pages_limit, said};
 use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{LoopFs, leaks};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -106,6 +106,7 @@ fn an_ordinary_user_has_no_passthrough() {
     }
     let binary = std::env::var_os("CANOPY_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_canopy").into());
     fs::copy(binary, home_path.join("canopy")).expect("a copy that everybody may run");
+    let _limit = pages_limit();
     let limit = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit")
         .map_or(256, |text| text.trim().parse::<u64>().expect("a number of pages"));
     let mut command = Command::new("unshare");

@@ -1,7 +1,7 @@
 //! What the other options of the data path do.
 
 use super::files::{BLOCK, open, read_at, size, write_at, xfs_io};
-use super::rig::{Disks, LISTED, Mode, builder, moved, said};
+use super::rig::{Disks, LISTED, Mode, builder, moved, pages_limit, said};
 use super::{checks, direct};
 use canopy_testkit::cmd::{run, wait_until};
 use canopy_testkit::{LoopFs, Pool, procs};
@@ -88,6 +88,7 @@ fn message_sizes() {
         }
     }
     let disks = Disks::new();
+    let _limit = pages_limit();
     let before = Restore(fs::read_to_string(LIMIT).ok());
     let now = || fs::read_to_string(LIMIT).ok().and_then(|text| text.trim().parse::<u64>().ok());
     let larger = now().map(|pages| pages + 256);

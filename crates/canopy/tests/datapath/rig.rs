@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) const CACHES: [&str; 5] = ["off", "partial", "full", "auto-full", "per-process"];
 /// A name for threads that `cache.files=per-process` caches for.
@@ -42,6 +43,12 @@ impl Mode {
             _ => false,
         }
     }
+}
+
+/// Held while the system's limit of pages a message matters, for one test raises it.
+pub(super) fn pages_limit() -> MutexGuard<'static, ()> {
+    static LIMIT: Mutex<()> = Mutex::new(());
+    LIMIT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An ext4 and a tmpfs.

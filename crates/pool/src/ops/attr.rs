@@ -78,7 +78,13 @@ impl Pool {
             if set.uid.is_some() || set.gid.is_some() {
                 let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
                 self.on_copies(branches, node, Func::Chown, handle, Some(&mut undo), |fd| {
-                    rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)
+                    let before = stat::of(fd)?;
+                    rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+                    // The branch takes what nobody may keep, and the daemon may keep more than its caller.
+                    match without_set_id(&before, || caller.is_in_group(before.gid)) {
+                        Some(mode) => rustix::fs::chmod(ProcPath::of(fd).as_bytes(), mode),
+                        None => Ok(()),
+                    }
                 })?;
             }
             if let Some(mode) = set.mode {
@@ -202,12 +208,22 @@ impl Pool {
         Ok((targets, None))
     }
 
+    /// What a request to change nothing asks for. It stands for one of two: somebody writes the file, or calls
+    /// chown(-1, -1), which takes set-id bits even from root but is the owner's to do (fs/attr.c notify_change
+    /// turns it into a chmod). Without a descriptor to write with, it can only be the latter.
     fn kill_privileges(&self, branches: &Branches, node: &Arc<Node>, caller: &Caller) -> Result<()> {
         if node.is_dir() {
             return Ok(());
         }
         let primary = self.primary(branches, node)?;
-        clear_set_id(primary.fd.as_fd(), &primary.attr, || caller.is_in_group(primary.attr.gid))?;
+        let written = node.opened().is_some_and(|open| open.is_written());
+        let left = without_set_id(&primary.attr, || caller.is_in_group(primary.attr.gid));
+        if let Some(mode) = left.filter(|_| !(written && caller.keeps_set_id())) {
+            if !written && !caller.owns(primary.attr.uid) {
+                return Err(Errno::PERM.into());
+            }
+            rustix::fs::chmod(ProcPath::of(&primary.fd).as_bytes(), mode)?;
+        }
         if primary.attr.is_regular() {
             match rustix::fs::removexattr(ProcPath::of(&primary.fd).as_bytes(), c"security.capability") {
                 Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
@@ -218,20 +234,18 @@ impl Pool {
     }
 }
 
-/// Clears the set-id bits that a write or chown must not leave on anything but a directory: setuid, and
-/// setgid where the group may execute or the caller is not in it (fs/attr.c setattr_should_drop_suidgid).
-fn clear_set_id(fd: BorrowedFd<'_>, attr: &Attr, in_group: impl FnOnce() -> bool) -> Result<(), Errno> {
+/// The mode without the set-id bits that a write or chown must not leave on anything but a directory: setuid,
+/// and setgid where the group may execute or the caller is not in it (fs/attr.c setattr_should_drop_suidgid).
+/// None when all can stay.
+fn without_set_id(attr: &Attr, in_group: impl FnOnce() -> bool) -> Option<Mode> {
     if attr.is_dir() || attr.mode & (S_ISUID | S_ISGID) == 0 {
-        return Ok(());
+        return None;
     }
     let mut mode = attr.mode & 0o7777 & !S_ISUID;
     if mode & S_ISGID != 0 && (mode & S_IXGRP != 0 || !in_group()) {
         mode &= !S_ISGID;
     }
-    if mode == attr.mode & 0o7777 {
-        return Ok(());
-    }
-    rustix::fs::chmod(ProcPath::of(fd).as_bytes(), Mode::from_raw_mode(mode))
+    (mode != attr.mode & 0o7777).then(|| Mode::from_raw_mode(mode))
 }
 
 /// The caller may not keep set-id bits: clears them as the branch would; true if some were there.
@@ -240,7 +254,9 @@ pub(crate) fn kill_suidgid(fd: BorrowedFd<'_>, caller: &Caller) -> Result<bool, 
     if attr.mode & (S_ISUID | S_ISGID) == 0 {
         return Ok(false);
     }
-    clear_set_id(fd, &attr, || caller.is_in_group(attr.gid))?;
+    if let Some(mode) = without_set_id(&attr, || caller.is_in_group(attr.gid)) {
+        rustix::fs::chmod(ProcPath::of(fd).as_bytes(), mode)?;
+    }
     Ok(true)
 }
 

@@ -84,7 +84,10 @@ impl Pool {
         self.placed(func, dirs, path)
     }
 
-    /// Clones a directory onto a branch that lacks it.
+    /// Clones a directory onto a branch that lacks it, to make something in it.
+    ///
+    /// Errors: `EPERM` for an immutable directory, since nothing may be made in it. The clone itself would not
+    /// refuse: it is made without that flag.
     pub(crate) fn bring_dir<'b>(
         &self,
         branches: &'b Branches,
@@ -94,7 +97,11 @@ impl Pool {
     ) -> Result<(), Errno> {
         if dirs.list[index].is_none() {
             let _cloning = self.cloning.write();
-            let from = self.shown(Func::Getattr, branches, &dirs.own()).map_err(Error::errno)?;
+            let copies = dirs.own();
+            if copies.list.iter().flatten().any(stat::Attr::is_immutable) {
+                return Err(Errno::PERM);
+            }
+            let from = self.shown(Func::Getattr, branches, &copies).map_err(Error::errno)?;
             let list = branches.as_slice();
             dirs.list[index] = Some(relocate::clone_dirs(&list[from], &list[index], path)?);
         }

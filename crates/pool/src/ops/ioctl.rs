@@ -28,7 +28,8 @@ impl Pool {
     /// Runs an ioctl on the file or directory of a node. `input` is what the caller handed in.
     ///
     /// Errors: `ENOTTY` for an ioctl that is not forwarded, `EPERM` for a change by anyone but owner and root,
-    /// and of immutable and append-only by anyone but root (ioctl_fs_setflags(2) asks for CAP_LINUX_IMMUTABLE; the kernel leaves that to us).
+    /// and of immutable and append-only by anyone but root (ioctl_fs_setflags(2) asks for CAP_LINUX_IMMUTABLE;
+    /// the kernel leaves that to us).
     pub fn ioctl(&self, caller: &Caller, id: NodeId, command: u32, input: &[u8]) -> Result<IoctlAnswer> {
         let ioctl = FlagIoctl::from_command(command).ok_or(Error::UnknownIoctl)?;
         let mut buffer = [0; 28];
@@ -48,10 +49,11 @@ impl Pool {
         self.on_copies(&branches, &node, func, None, None, |fd| {
             let file = beneath::reopen(fd, OFlags::RDONLY | kind)?;
             // The kernel checks ownership itself for all but the version, which it hands on unseen.
-            if ioctl == FlagIoctl::SetVersion && !owns(caller, stat::of(fd)?.uid) {
+            if ioctl == FlagIoctl::SetVersion && !caller.owns(stat::of(fd)?.uid) {
                 return Err(rustix::io::Errno::PERM);
             }
-            if !caller.may_guard_files() && guarded_bits(ioctl, &buffer) != current_guarded_bits(file.as_fd(), ioctl)? {
+            let changed = guarded_bits(ioctl, &buffer) != current_guarded_bits(file.as_fd(), ioctl)?;
+            if changed && !caller.may_guard_files() {
                 return Err(rustix::io::Errno::PERM);
             }
             flag_ioctl(file.as_fd(), ioctl, &mut buffer.clone())
@@ -60,10 +62,6 @@ impl Pool {
         self.kernel.read().invalidate_attr(id);
         Ok(IoctlAnswer { buffer, len: 0 })
     }
-}
-
-fn owns(caller: &Caller, owner: u32) -> bool {
-    caller.fsuid().is_some_and(|uid| uid == 0 || uid == owner)
 }
 
 /// Immutable and append-only, in whichever encoding the ioctl has.

@@ -10,7 +10,7 @@ use crate::relocate::{is_reserved, may_be_made};
 use crate::resolve::{Copies, Dirs};
 use crate::tree::Held;
 use crate::{Error, NodeId, Pool, Result};
-use rustix::fs::{AtFlags, RenameFlags};
+use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
@@ -22,6 +22,20 @@ pub enum RenameKind {
     NoReplace,
     /// `RENAME_EXCHANGE`
     Exchange,
+    /// `RENAME_WHITEOUT`: leaves a whiteout under the old name, as the upper layer of overlayfs must.
+    Whiteout,
+    /// `RENAME_WHITEOUT | RENAME_NOREPLACE`
+    WhiteoutNoReplace,
+}
+
+impl RenameKind {
+    fn replaces(self) -> bool {
+        matches!(self, RenameKind::Replace | RenameKind::Whiteout)
+    }
+
+    fn leaves_whiteout(self) -> bool {
+        matches!(self, RenameKind::Whiteout | RenameKind::WhiteoutNoReplace)
+    }
 }
 
 /// One name: the directory on every branch, and what each branch holds under the name.
@@ -46,6 +60,8 @@ impl Side<'_, '_> {
 /// What has been done on one branch, so that it can be taken back.
 enum Step {
     Moved,
+    /// As `Moved`, and a whiteout lies under the old name.
+    MovedUnderWhiteout,
     /// Old and new have changed places; for a plain rename the old target is still to be removed.
     Swapped,
     /// What lay under the new name came back under the old one (half an exchange).
@@ -85,14 +101,14 @@ impl Pool {
         let (mut old, mut new) = (side(parent, name)?, side(new_parent, new_name)?);
         match kind {
             RenameKind::Exchange => self.exchange(&branches, &mut old, &mut new),
-            RenameKind::Replace | RenameKind::NoReplace => self.replace(&branches, &mut old, &mut new, kind),
+            _ => self.replace(&branches, &mut old, &mut new, kind),
         }
     }
 
     fn replace<'b>(&self, branches: &'b Branches, old: &mut Side<'b, '_>, new: &mut Side<'b, '_>, kind: RenameKind) -> Result<()> {
         let source = self.shown(Func::Getattr, branches, &old.copies)?;
         let target = if new.copies.any() { Some(self.shown(Func::Getattr, branches, &new.copies)?) } else { None };
-        if kind == RenameKind::NoReplace {
+        if !kind.replaces() {
             new.copies.must_be_absent()?;
         }
         let chosen = self.acted(Func::Rename, branches, &old.copies)?;
@@ -157,6 +173,16 @@ impl Pool {
                 }
             }
         }
+        if let (true, true, Some(&first)) = (kind.leaves_whiteout(), revocable, chosen.first()) {
+            // One is enough, however many branches had the name.
+            let put = old.dirs.get(first).ok_or(Errno::NOENT).and_then(|dir| {
+                let device = rustix::fs::makedev(0, 0);
+                rustix::fs::mknodat(dir, old.name, FileType::CharacterDevice, Mode::empty(), device)
+            });
+            if let Err(errno) = put {
+                tracing::error!("a rename was done, but could not leave a whiteout: {errno}");
+            }
+        }
         let gone = victim.map(|victim| self.orphan(victim));
         self.nodes.renamed((old.parent, old.name), (new.parent, new.name));
         if let Some(node) = gone {
@@ -198,7 +224,12 @@ impl Pool {
 }
 
 fn step_forward(old: &Side, new: &Side, index: usize, revocable: bool, kind: RenameKind) -> Result<Step, Errno> {
-    if kind == RenameKind::NoReplace {
+    if kind.leaves_whiteout() && !revocable {
+        // The branch does both at once.
+        let flags = if kind.replaces() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        return shift(old, new, index, flags | RenameFlags::WHITEOUT).map(|()| Step::MovedUnderWhiteout);
+    }
+    if !kind.replaces() {
         return shift(old, new, index, RenameFlags::NOREPLACE).map(|()| Step::Moved);
     }
     if revocable && new.held_by(index) {
@@ -233,6 +264,7 @@ fn take_back(old: &Side, new: &Side, done: &[(usize, Step)]) {
     for (index, step) in done.iter().rev() {
         let back = match step {
             Step::Moved => shift(new, old, *index, RenameFlags::NOREPLACE),
+            Step::MovedUnderWhiteout => shift(new, old, *index, RenameFlags::empty()),
             Step::Swapped => swap(old, new, *index).map(drop),
             Step::MovedBack => shift(old, new, *index, RenameFlags::NOREPLACE),
         };

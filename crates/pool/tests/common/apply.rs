@@ -146,14 +146,17 @@ impl Client {
         let (old_parent, old_dir, old_name) = self.parent(from)?;
         let (new_parent, new_dir, new_name) = self.parent(to)?;
         let source = self.lookup(old_parent, old_dir, old_name)?;
+        let below = |path: &str, top: &str| path.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'));
         let target = match how {
-            RenameHow::Replace => match self.lookup(new_parent, new_dir, new_name) {
-                Err(Errno::NOENT) => None,
-                other => Some(other?),
-            },
+            // Where the kernel answers by itself it has looked.
+            _ if how == RenameHow::Replace || below(to, from) => {
+                match self.lookup(new_parent, new_dir, new_name) {
+                    Err(Errno::NOENT) => None,
+                    other => Some(other?),
+                }
+            }
             _ => self.probe(new_parent, new_dir, new_name)?,
         };
-        let below = |path: &str, top: &str| path.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'));
         match (how, target) {
             (RenameHow::NoReplace, Some(_)) => return Err(Errno::EXIST),
             (RenameHow::Exchange, None) => {

@@ -160,7 +160,7 @@ fn names_of_255_bytes_and_no_more() {
     client.took(make(&longest).unwrap());
     assert_eq!(errno(make(&longer)), Errno::NAMETOOLONG);
     assert_eq!(errno(made.pool.lookup(NodeId::ROOT, longer.as_bytes())), Errno::NAMETOOLONG);
-    assert_eq!(names(&made.pool, NodeId::ROOT), [longest.clone()]);
+    assert_eq!(names(&made.pool, NodeId::ROOT), [longest.as_str()]);
     let dir = client.walk(&longest).unwrap().node;
     let create = |name: &str| made.pool.create(&ROOT, dir, name.as_bytes(), 0o644, 0, false);
     assert_eq!(errno(create(&longer)), Errno::NAMETOOLONG);

@@ -234,7 +234,12 @@ impl Maker {
         let id = |rng: &mut Rng| *rng.pick(&[None, Some(0), Some(7), Some(1000)]);
         match self.rng.index(5) {
             0 => Change::Mode(if self.rng.chance(500) { self.dir_mode() } else { self.file_mode() }),
-            1 => Change::Owner { uid: id(&mut self.rng), gid: id(&mut self.rng) },
+            // Not neither: a chown of nothing clears set-id bits, but a FUSE server cannot tell it from the
+            // announcement of a write, after which root's files keep them.
+            1 => match (id(&mut self.rng), id(&mut self.rng)) {
+                (None, None) => Change::Owner { uid: Some(7), gid: None },
+                (uid, gid) => Change::Owner { uid, gid },
+            },
             2 | 3 => Change::Mtime(1_000_000 + self.rng.below(1000) as i64),
             _ => Change::Size(self.offset()),
         }
