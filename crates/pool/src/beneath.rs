@@ -164,7 +164,8 @@ mod tests {
         let root = root(&tmp.path().join("branch"));
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
         for through in [open_piece, walk] {
-            let try_open = |path: &[u8], flags| through(root.as_fd(), path, flags | OFlags::CLOEXEC).map(drop);
+            let try_open =
+                |path: &[u8], flags| through(root.as_fd(), path, flags | OFlags::CLOEXEC).map(drop);
             assert_eq!(try_open(b"a/b", flags), Ok(()));
             assert!(try_open(b"../secret", flags).is_err());
             assert_eq!(try_open(b"link/b", flags), Err(Errno::LOOP));
@@ -189,6 +190,9 @@ mod tests {
             path.extend_from_slice(&name);
         }
         let deep = dir(root.as_fd(), &path).unwrap();
-        assert_eq!(super::super::stat::of(deep.as_fd()).unwrap().ino, super::super::stat::of(at.as_fd()).unwrap().ino);
+        assert_eq!(
+            super::super::stat::of(deep.as_fd()).unwrap().ino,
+            super::super::stat::of(at.as_fd()).unwrap().ino
+        );
     }
 }

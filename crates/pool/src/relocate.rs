@@ -6,8 +6,8 @@
 //!
 //! The caller holds the tree lock, so no directory on the way can be renamed meanwhile.
 
-use crate::beneath::{self, Dir, ProcPath};
 use crate::Error;
+use crate::beneath::{self, Dir, ProcPath};
 use crate::branch::Branch;
 use crate::stat::{self, Attr};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -188,10 +188,16 @@ fn copy_xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) {
     }
 }
 
+/// XFS shows ACLs a second time under names of its own. Whoever compares attributes with those of another disk
+/// removes these as surplus (rsync -X does), and the ACL goes with them, on that one branch.
+pub(crate) fn is_shadow(name: &[u8]) -> bool {
+    name.starts_with(b"trusted.SGI_ACL_")
+}
+
 fn list_xattrs(path: &[u8]) -> Vec<Vec<u8>> {
     let mut names = vec![0u8; 65536];
     let len = rustix::fs::listxattr(path, names.as_mut_slice()).unwrap_or(0);
-    names[..len].split(|&b| b == 0).filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect()
+    names[..len].split(|&b| b == 0).filter(|n| !n.is_empty() && !is_shadow(n)).map(<[u8]>::to_vec).collect()
 }
 
 /// chattr flags, without the two that would keep anything from being created in the copy.

@@ -65,7 +65,8 @@ fn grants() -> Vec<(&'static str, Vec<u8>)> {
     let group = |gid, permissions| (Tag::NamedGroup(gid), permissions);
     let rest = [(Tag::Owner, 6), (Tag::Group, 0), (Tag::Other, 0)];
     let list = |named: &[(Tag, u16)], mask: u16| {
-        let (users, groups): (Vec<(Tag, u16)>, Vec<_>) = named.iter().partition(|(tag, _)| matches!(tag, Tag::User(_)));
+        let (users, groups): (Vec<(Tag, u16)>, Vec<_>) =
+            named.iter().partition(|(tag, _)| matches!(tag, Tag::User(_)));
         let mut entries = vec![rest[0]];
         entries.extend(users);
         entries.push(rest[1]);
@@ -101,8 +102,16 @@ fn table(root: &Path) -> Vec<String> {
                         open(OFlags::RDONLY),
                         open(OFlags::WRONLY),
                         told(openat(CWD, &below, OFlags::RDONLY, Mode::empty())),
-                        told(openat(CWD, path.join(format!("new{}", actor.gid)), create, Mode::from_raw_mode(0o666))),
-                        told(rustix::fs::access(&path, rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK)),
+                        told(openat(
+                            CWD,
+                            path.join(format!("new{}", actor.gid)),
+                            create,
+                            Mode::from_raw_mode(0o666),
+                        )),
+                        told(rustix::fs::access(
+                            &path,
+                            rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK,
+                        )),
                         told(setxattr(&path, "user.note", b"x", XattrFlags::empty())),
                     ]
                     .join(" ")

@@ -15,8 +15,11 @@ use super::rig::{EVERYBODY, GROUP, MEMBER, OWNER, Places};
 
 const UMASKS: [&str; 5] = ["000", "022", "002", "027", "077"];
 
-/// Directories in which things are created: name, mode, owner, group, default ACL.
-fn dirs() -> Vec<(&'static str, u32, u32, u32, Option<Vec<u8>>)> {
+/// Name, mode, owner, group, default ACL.
+type Dir = (&'static str, u32, u32, u32, Option<Vec<u8>>);
+
+/// Directories in which things are created.
+fn dirs() -> Vec<Dir> {
     let open_default = acl::encode(&[
         (Tag::Owner, 7),
         (Tag::User(MEMBER.uid), 7),
@@ -26,8 +29,13 @@ fn dirs() -> Vec<(&'static str, u32, u32, u32, Option<Vec<u8>>)> {
         (Tag::Other, 5),
     ]);
     let tight_default = acl::encode(&[(Tag::Owner, 7), (Tag::Group, 4), (Tag::Other, 0)]);
-    let no_mask_bits =
-        acl::encode(&[(Tag::Owner, 6), (Tag::User(OWNER), 7), (Tag::Group, 7), (Tag::Mask, 2), (Tag::Other, 7)]);
+    let no_mask_bits = acl::encode(&[
+        (Tag::Owner, 6),
+        (Tag::User(OWNER), 7),
+        (Tag::Group, 7),
+        (Tag::Mask, 2),
+        (Tag::Other, 7),
+    ]);
     vec![
         ("open", 0o777, 0, 0, None),
         ("setgid", 0o2777, 0, GROUP, None),
@@ -77,7 +85,8 @@ fn table(root: &Path) -> Vec<String> {
                 mknod default/device-$tag c 1 3 2>/dev/null || echo "no device"
                 install -m 6755 /dev/null setgid/installed-$tag 2>&1 | sed 's/^[^/]*: //'
                 exit 0"#;
-            let tag = format!("{}-{umask}", actor.uid).replace("6001", if actor.gid == GROUP { "6001" } else { "6001o" });
+            let tag = format!("{}-{umask}", actor.uid)
+                .replace("6001", if actor.gid == GROUP { "6001" } else { "6001o" });
             let names: Vec<_> = dirs().into_iter().map(|(name, ..)| name.to_owned()).collect();
             let args = [root.to_str().unwrap().to_owned(), umask.to_owned()].into_iter().chain(names);
             let done = run_within(user.shell(script, args).env("tag", &tag), Duration::from_secs(60));

@@ -99,7 +99,8 @@ fn defect_4_a_rename_tells_its_own_error() {
 #[test]
 fn defect_6_free_space_is_remembered_as_long_as_told() {
     for (seconds, second_file_on) in [(600, "large"), (0, "small")] {
-        let disks = [("small", 64 << 20), ("large", 128 << 20)].map(|(name, size)| (name, LoopFs::tmpfs(size)));
+        let disks =
+            [("small", 64 << 20), ("large", 128 << 20)].map(|(name, size)| (name, LoopFs::tmpfs(size)));
         let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
             .branch(disks[0].1.path())
             .branch(disks[1].1.path())
@@ -150,7 +151,9 @@ fn defect_16_a_cloned_directory_is_like_its_original() {
     let bed = Bed::new();
     let deep = bed.a("one/two/three");
     fs::create_dir_all(&deep).unwrap();
-    for (name, mode, uid) in [("one", 0o2775, 6001), ("one/two", 0o3770, 6002), ("one/two/three", 0o6711, 6003)] {
+    for (name, mode, uid) in
+        [("one", 0o2775, 6001), ("one/two", 0o3770, 6002), ("one/two/three", 0o6711, 6003)]
+    {
         setxattr(bed.a(name), "user.note", name.as_bytes(), XattrFlags::empty()).unwrap();
         chown(bed.a(name), Some(uid), Some(uid + 1000)).unwrap();
         fs::set_permissions(bed.a(name), PermissionsExt::from_mode(mode)).unwrap();
@@ -172,7 +175,10 @@ fn defect_16_a_cloned_directory_is_like_its_original() {
         let length = getxattr(bed.b(name), "user.note", &mut note[..]).unwrap();
         assert_eq!(&note[..length], name.as_bytes());
     }
-    assert_eq!((fs::metadata(bed.b("one")).unwrap().mtime(), fs::metadata(bed.b("one")).unwrap().mtime_nsec()), (1_000_000_000, 123_456_789));
+    assert_eq!(
+        (fs::metadata(bed.b("one")).unwrap().mtime(), fs::metadata(bed.b("one")).unwrap().mtime_nsec()),
+        (1_000_000_000, 123_456_789)
+    );
     // Not immutable, or nothing could be made in it.
     fs::write(bed.b("one/behind"), "").unwrap();
     pool.umount();

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::thread;
 
 use rustix::fs::{
-    Access, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags, access,
-    getxattr, linkat, mkdirat, mknodat, openat, renameat, renameat_with, setxattr, statat, symlinkat, unlinkat,
-    utimensat,
+    Access, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags,
+    access, getxattr, linkat, mkdirat, mknodat, openat, renameat, renameat_with, setxattr, statat, symlinkat,
+    unlinkat, utimensat,
 };
 
 use super::rig::{Actors, EVERYBODY, GROUP, OWNER, Places, ROOT, STRANGER, THE_OWNER, told};
@@ -34,7 +34,14 @@ fn grow(root: &Path) -> Vec<String> {
     for (name, mode, uid) in dirs {
         let dir = root.join(name);
         fs::create_dir(&dir).unwrap();
-        for (file, mode) in [("f644", 0o644), ("f600", 0o600), ("f060", 0o060), ("f006", 0o006), ("f666", 0o666), ("suid", 0o4755)] {
+        for (file, mode) in [
+            ("f644", 0o644),
+            ("f600", 0o600),
+            ("f060", 0o060),
+            ("f006", 0o006),
+            ("f666", 0o666),
+            ("suid", 0o4755),
+        ] {
             let path = dir.join(file);
             fs::write(&path, "content").unwrap();
             chown(&path, Some(OWNER), Some(GROUP)).unwrap();
@@ -92,7 +99,9 @@ fn makes(dir: &Path, who: u32) -> String {
         Timestamps { last_access: time, last_modification: time }
     };
     let chmod = |name: &str, mode| told(rustix::fs::chmod(dir.join(name), Mode::from_raw_mode(mode)));
-    let owner = |name: &str, uid: Option<u32>, gid: Option<u32>| told(std::os::unix::fs::chown(dir.join(name), uid, gid));
+    let owner = |name: &str, uid: Option<u32>, gid: Option<u32>| {
+        told(std::os::unix::fs::chown(dir.join(name), uid, gid))
+    };
     [
         told(openat(CWD, new("file"), create, mode)),
         told(openat(CWD, dir, OFlags::TMPFILE | OFlags::WRONLY, mode)),
@@ -198,7 +207,9 @@ fn every_refusal_is_that_of_ext4() {
 #[test]
 fn a_change_through_one_name_counts_for_the_others_at_once() {
     let places = Places::new();
-    for options in ["cache.attr=60,cache.entry=60", "passthrough.io=off,cache.files=full,cache.attr=60,cache.entry=60"] {
+    for options in
+        ["cache.attr=60,cache.entry=60", "passthrough.io=off,cache.files=full,cache.attr=60,cache.entry=60"]
+    {
         let pool = places.pool(options);
         let root = pool.path();
         fs::create_dir_all(root.join("there/deep")).unwrap();
@@ -256,7 +267,8 @@ fn closing_a_directory_closes_what_is_below() {
                         let results = actors.act(actor, move || {
                             let stat = |name: &str| told(fs::metadata(root.join(name)));
                             let list = |name: &str| told(fs::read_dir(root.join(name)));
-                            [stat("a/b"), stat("a/b/c/file"), stat("a/b/c/none"), list("a"), list("a/b/c")].join(" ")
+                            [stat("a/b"), stat("a/b/c/file"), stat("a/b/c/none"), list("a"), list("a/b/c")]
+                                .join(" ")
                         });
                         cells.push(format!("{mode:o} {level} by {}: {results}", actor.name));
                     }

@@ -83,7 +83,15 @@ fn table(root: &Path) -> Vec<String> {
                 let mut command = user.command("chattr");
                 let done = run_within(command.arg(format!("+{flag}")).arg(&path), Duration::from_secs(20));
                 // With the reason, which chattr gives after the path.
-                let reason = done.stderr.lines().next().unwrap_or_default().split(" while ").next().unwrap_or_default().to_owned();
+                let reason = done
+                    .stderr
+                    .lines()
+                    .next()
+                    .unwrap_or_default()
+                    .split(" while ")
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned();
                 let code = done.code();
                 cells.push(format!("{kind} +{flag} by {who}: {code:?} {reason} {}", flags(&path)));
                 chattr(&format!("-{flag}"), &path);

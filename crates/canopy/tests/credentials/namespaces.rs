@@ -87,7 +87,8 @@ const WORK: &str = r#"
 "#;
 
 const LEFT: [&str; 16] = [
-    "db", "f", "fifo", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8", "g9", "hard", "moved", "soft", "sparse",
+    "db", "f", "fifo", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8", "g9", "hard", "moved", "soft",
+    "sparse",
 ];
 
 #[test]

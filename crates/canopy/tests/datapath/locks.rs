@@ -2,7 +2,7 @@
 
 use super::files::{open, try_open};
 use super::rig::{Disks, Mode};
-use canopy_testkit::cmd::run_within;
+use canopy_testkit::cmd::{run_within, wait_until};
 use rustix::fs::{FlockOperation, OFlags, fcntl_lock, flock};
 use rustix::io::Errno;
 use std::fs;
@@ -52,7 +52,9 @@ fn hold_among_processes_and_names_until_close() {
                 "{mode}"
             );
             drop((again, file));
-            assert!(others_flock(asked), "{mode}: close did not release");
+            // Another test's thread may be between fork and exec, with a copy of the descriptor.
+            let released = wait_until(Duration::from_secs(5), || others_flock(asked));
+            assert!(released, "{mode}: close did not release");
 
             let file = open(held, OFlags::RDWR);
             fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).expect("fcntl");

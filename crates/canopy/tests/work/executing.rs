@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -112,7 +112,7 @@ fn a_running_program_cannot_be_changed_but_replaced() {
 
         // The other way round: who writes a program keeps it from being run.
         install(&root.join("third"));
-        let writer = OpenOptions::new().write(true).custom_flags(0).open(root.join("third")).unwrap();
+        let writer = OpenOptions::new().write(true).open(root.join("third")).unwrap();
         let refused = Command::new(root.join("third")).arg("0").spawn().map(|mut child| child.wait());
         assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ExecutableFileBusy, "{travel:?}");
         drop(writer);

@@ -60,7 +60,7 @@ fn a_walk_from_within_does_not_see_the_top_being_renamed() {
     let root = pool.path();
     let expected = tree(root);
     let flip = |round: usize| {
-        let (from, to) = if round % 2 == 0 { ("top", "other") } else { ("other", "top") };
+        let (from, to) = if round.is_multiple_of(2) { ("top", "other") } else { ("other", "top") };
         fs::rename(root.join(from), root.join(to)).unwrap();
         std::thread::sleep(Duration::from_micros(200));
     };
@@ -92,7 +92,7 @@ fn removal_from_within_does_not_see_the_top_being_renamed() {
     let root = pool.path();
     tree(root);
     let flip = |round: usize| {
-        let (from, to) = if round % 2 == 0 { ("top", "other") } else { ("other", "top") };
+        let (from, to) = if round.is_multiple_of(2) { ("top", "other") } else { ("other", "top") };
         fs::rename(root.join(from), root.join(to)).unwrap();
     };
     let child = Command::new("sh")
@@ -105,7 +105,7 @@ fn removal_from_within_does_not_see_the_top_being_renamed() {
     let (output, rounds) = beside(flip, || child.wait_with_output().unwrap());
     assert!(output.status.success(), "{rounds} renames: {}", String::from_utf8_lossy(&output.stderr));
     assert!(rounds > 5, "only {rounds} renames beside the removal");
-    let top = if rounds % 2 == 0 { "top" } else { "other" };
+    let top = if rounds.is_multiple_of(2) { "top" } else { "other" };
     assert_eq!(fs::read_dir(root.join(top)).unwrap().count(), 0);
     pool.umount();
 }

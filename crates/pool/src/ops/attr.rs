@@ -51,7 +51,13 @@ impl Pool {
     /// announces, before a write, fallocate or copy, that its caller may not keep them, after it was told
     /// at INIT that the filesystem clears them (`FUSE_HANDLE_KILLPRIV_V2`; fs/fuse/dir.c fuse_setattr
     /// strips `ATTR_KILL_*` and sends what is left).
-    pub fn setattr(&self, caller: &Caller, id: NodeId, handle: Option<HandleId>, set: &SetAttr) -> Result<Attr> {
+    pub fn setattr(
+        &self,
+        caller: &Caller,
+        id: NodeId,
+        handle: Option<HandleId>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let handle = handle.and_then(|h| self.files.get(h).ok());
@@ -102,7 +108,12 @@ impl Pool {
             if set.atime.is_some() || set.mtime.is_some() {
                 let times = Timestamps { last_access: spec(set.atime), last_modification: spec(set.mtime) };
                 self.on_copies(branches, node, Func::Utimens, handle, None, |fd| {
-                    rustix::fs::utimensat(rustix::fs::CWD, ProcPath::of(fd).as_bytes(), &times, AtFlags::empty())
+                    rustix::fs::utimensat(
+                        rustix::fs::CWD,
+                        ProcPath::of(fd).as_bytes(),
+                        &times,
+                        AtFlags::empty(),
+                    )
                 })?;
             }
             Ok(())
@@ -111,7 +122,8 @@ impl Pool {
         if result.is_err() {
             for (target, before) in undo.iter().rev() {
                 let owner = (Uid::from_raw(before.uid), Gid::from_raw(before.gid));
-                let _ = rustix::fs::chownat(&target.fd, c"", Some(owner.0), Some(owner.1), AtFlags::EMPTY_PATH);
+                let _ =
+                    rustix::fs::chownat(&target.fd, c"", Some(owner.0), Some(owner.1), AtFlags::EMPTY_PATH);
                 let mode = Mode::from_raw_mode(before.mode & 0o7777);
                 let _ = rustix::fs::chmod(ProcPath::of(&target.fd).as_bytes(), mode);
             }
@@ -166,7 +178,11 @@ impl Pool {
             let dirs = Dirs::open(branches, &path);
             let copies = dirs.own();
             for index in self.acted(func, branches, &copies)? {
-                let fd = beneath::open(branches.as_slice()[index].root(), &path, OFlags::PATH | OFlags::DIRECTORY)?;
+                let fd = beneath::open(
+                    branches.as_slice()[index].root(),
+                    &path,
+                    OFlags::PATH | OFlags::DIRECTORY,
+                )?;
                 targets.push(Target { index: Some(index), fd: TargetFd::Pinned(fd) });
             }
             let shown = self.shown(Func::Getattr, branches, &copies)?;
@@ -186,10 +202,12 @@ impl Pool {
             };
             for index in chosen {
                 // A hard link of the file is not a copy, and what is of another type is another thing.
-                let is_copy = |attr: Attr| attr.dirent_type() == primary.attr.dirent_type() && !is_primary(index);
+                let is_copy =
+                    |attr: Attr| attr.dirent_type() == primary.attr.dirent_type() && !is_primary(index);
                 if index != own && copies.list[index].is_some_and(is_copy) {
                     let dir = dirs.get(index).ok_or(Error::Absent)?;
-                    targets.push(Target { index: Some(index), fd: TargetFd::Pinned(beneath::pin(dir, &name)?) });
+                    targets
+                        .push(Target { index: Some(index), fd: TargetFd::Pinned(beneath::pin(dir, &name)?) });
                 } else if index == own {
                     targets.push(Target { index: Some(own), fd: primary.fd.share()? });
                 }
@@ -260,7 +278,12 @@ pub(crate) fn kill_suidgid(fd: BorrowedFd<'_>, caller: &Caller) -> Result<bool, 
     Ok(true)
 }
 
-fn truncate(fd: BorrowedFd<'_>, opened: Option<&FileHandle>, size: u64, kill: Option<&Caller>) -> Result<(), Errno> {
+fn truncate(
+    fd: BorrowedFd<'_>,
+    opened: Option<&FileHandle>,
+    size: u64,
+    kill: Option<&Caller>,
+) -> Result<(), Errno> {
     if let Some(handle) = opened
         && stat::of(fd)?.key() == stat::of(handle.fd.as_fd())?.key()
     {

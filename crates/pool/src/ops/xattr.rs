@@ -4,6 +4,7 @@ use crate::beneath::ProcPath;
 use crate::branch::Branches;
 use crate::config::{Func, XattrMode};
 use crate::node::Node;
+use crate::relocate::is_shadow;
 use crate::resolve::{Dirs, TargetFd};
 use crate::stat::{S_ISGID, of};
 use crate::{Error, NodeId, Pool, Result, beneath};
@@ -17,6 +18,9 @@ impl Pool {
     /// Errors: `ENODATA`, `ERANGE`, `EOPNOTSUPP` from the branch.
     pub fn getxattr(&self, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
         self.xattr_allowed(name)?;
+        if is_shadow(name) {
+            return Err(Error::NoAttribute);
+        }
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let (fd, _) = self.readable(&branches, &self.nodes.get(id)?, Func::Getxattr)?;
@@ -27,7 +31,7 @@ impl Pool {
         })
     }
 
-    /// The names, each with its terminating NUL, or their size where the buffer is empty.
+    /// The names, each with its terminating NUL, or room enough for them where the buffer is empty.
     pub fn listxattr(&self, id: NodeId, buffer: &mut [u8]) -> Result<usize> {
         match self.config.xattr {
             XattrMode::Passthrough => {}
@@ -38,16 +42,21 @@ impl Pool {
         let branches = self.branches.load();
         let (fd, _) = self.readable(&branches, &self.nodes.get(id)?, Func::Listxattr)?;
         let path = ProcPath::of(&fd);
-        Ok(match buffer.is_empty() {
-            true => rustix::fs::listxattr_query(path.as_bytes())?,
-            false => rustix::fs::listxattr(path.as_bytes(), buffer)?,
-        })
+        if buffer.is_empty() {
+            return Ok(rustix::fs::listxattr_query(path.as_bytes())?);
+        }
+        let length = rustix::fs::listxattr(path.as_bytes(), &mut *buffer)?;
+        Ok(without_shadows(&mut buffer[..length]))
     }
 
     /// Sets an attribute on every copy. `flags` are those of setxattr(2); `kill_sgid` comes with an access
     /// ACL by somebody who may not keep setgid (`FUSE_SETXATTR_ACL_KILL_SGID`).
     pub fn setxattr(&self, id: NodeId, name: &[u8], value: &[u8], flags: u32, kill_sgid: bool) -> Result<()> {
         self.xattr_allowed(name)?;
+        if is_shadow(name) {
+            // Copied from an XFS disk; the list itself comes under its own name.
+            return Ok(());
+        }
         let flags = XattrFlags::from_bits(flags).ok_or(Error::Invalid)?;
         let _held = self.tree.shared();
         let branches = self.branches.load();
@@ -74,6 +83,9 @@ impl Pool {
 
     pub fn removexattr(&self, id: NodeId, name: &[u8]) -> Result<()> {
         self.xattr_allowed(name)?;
+        if is_shadow(name) {
+            return Err(Error::NoAttribute);
+        }
         let _held = self.tree.shared();
         let branches = self.branches.load();
         self.on_copies(&branches, &self.nodes.get(id)?, Func::Removexattr, None, None, |fd| {
@@ -95,7 +107,12 @@ impl Pool {
     }
 
     /// The copy of a node that a search function reads.
-    pub(crate) fn readable(&self, branches: &Branches, node: &Arc<Node>, func: Func) -> Result<(TargetFd, usize)> {
+    pub(crate) fn readable(
+        &self,
+        branches: &Branches,
+        node: &Arc<Node>,
+        func: Func,
+    ) -> Result<(TargetFd, usize)> {
         if !node.is_dir() {
             return self.primary(branches, node).map(|primary| (primary.fd, 0));
         }
@@ -107,5 +124,38 @@ impl Pool {
         let index = self.shown(func, branches, &copies)?;
         let fd = beneath::open(branches.as_slice()[index].root(), &path, OFlags::PATH | OFlags::DIRECTORY)?;
         Ok((TargetFd::Pinned(fd), index))
+    }
+}
+
+/// Takes second forms of ACLs out of a list in place; gives its length.
+fn without_shadows(list: &mut [u8]) -> usize {
+    let (mut from, mut to) = (0, 0);
+    while from < list.len() {
+        let length = list[from..].iter().position(|&byte| byte == 0).map_or(list.len() - from, |end| end + 1);
+        if !is_shadow(&list[from..from + length]) {
+            list.copy_within(from..from + length, to);
+            to += length;
+        }
+        from += length;
+    }
+    to
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_loses_its_shadows() {
+        for (given, left) in [
+            (&b""[..], &b""[..]),
+            (b"user.a\0", b"user.a\0"),
+            (b"trusted.SGI_ACL_FILE\0", b""),
+            (b"user.a\0trusted.SGI_ACL_FILE\0user.b\0trusted.SGI_ACL_DEFAULT\0", b"user.a\0user.b\0"),
+        ] {
+            let mut list = given.to_vec();
+            let length = without_shadows(&mut list);
+            assert_eq!(&list[..length], left);
+        }
     }
 }
