@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-
 use canopy_testkit::cmd::run;
 use canopy_testkit::{LoopFs, Pool, leaks, require_root};
 use std::fs;
@@ -15,7 +14,8 @@ struct Overlay(PathBuf);
 impl Overlay {
     fn mount(pool: &Path, at: PathBuf) -> Overlay {
         let layer = |name: &str| pool.join(name).display().to_string();
-        let options = format!("lowerdir={},upperdir={},workdir={}", layer("lower"), layer("upper"), layer("work"));
+        let options =
+            format!("lowerdir={},upperdir={},workdir={}", layer("lower"), layer("upper"), layer("work"));
         run("mount", ["-t", "overlay", "overlay", "-o", &options, &at.display().to_string()]);
         Overlay(at)
     }

@@ -282,8 +282,7 @@ impl Sender {
             }),
         };
         let shared = Arc::clone(&notifier.shared);
-        let thread =
-            std::thread::Builder::new().name("canopy-notify".into()).spawn(move || run(&shared))?;
+        let thread = std::thread::Builder::new().name("canopy-notify".into()).spawn(move || run(&shared))?;
         Ok(Sender { notifier, thread: Some(thread) })
     }
 

@@ -111,9 +111,25 @@ words! {
 
 impl Func {
     pub const ALL: [Func; 20] = [
-        Func::Access, Func::Chmod, Func::Chown, Func::Create, Func::Getattr, Func::Getxattr, Func::Link,
-        Func::Listxattr, Func::Mkdir, Func::Mknod, Func::Open, Func::Readlink, Func::Removexattr,
-        Func::Rename, Func::Rmdir, Func::Setxattr, Func::Symlink, Func::Truncate, Func::Unlink,
+        Func::Access,
+        Func::Chmod,
+        Func::Chown,
+        Func::Create,
+        Func::Getattr,
+        Func::Getxattr,
+        Func::Link,
+        Func::Listxattr,
+        Func::Mkdir,
+        Func::Mknod,
+        Func::Open,
+        Func::Readlink,
+        Func::Removexattr,
+        Func::Rename,
+        Func::Rmdir,
+        Func::Setxattr,
+        Func::Symlink,
+        Func::Truncate,
+        Func::Unlink,
         Func::Utimens,
     ];
 
@@ -124,8 +140,16 @@ impl Func {
                 Category::Search
             }
             Func::Create | Func::Mkdir | Func::Mknod | Func::Symlink => Category::Create,
-            Func::Chmod | Func::Chown | Func::Link | Func::Removexattr | Func::Rename | Func::Rmdir
-            | Func::Setxattr | Func::Truncate | Func::Unlink | Func::Utimens => Category::Action,
+            Func::Chmod
+            | Func::Chown
+            | Func::Link
+            | Func::Removexattr
+            | Func::Rename
+            | Func::Rmdir
+            | Func::Setxattr
+            | Func::Truncate
+            | Func::Unlink
+            | Func::Utimens => Category::Action,
         }
     }
 }

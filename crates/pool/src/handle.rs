@@ -280,7 +280,9 @@ mod tests {
     /// 14.2 #10: with `ro` or `wo`, a second open in the other access mode failed with EIO.
     #[test]
     fn defect_10_every_open_of_a_passthrough_node_carries_its_id() {
-        for option in [PassthroughIo::Off, PassthroughIo::Ro, PassthroughIo::Wo, PassthroughIo::Rw, PassthroughIo::Auto] {
+        for option in
+            [PassthroughIo::Off, PassthroughIo::Ro, PassthroughIo::Wo, PassthroughIo::Rw, PassthroughIo::Auto]
+        {
             for cache in [CacheFiles::Off, CacheFiles::Partial, CacheFiles::Full, CacheFiles::AutoFull] {
                 let config = config(option, cache);
                 for flags in [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR] {

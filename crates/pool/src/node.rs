@@ -36,7 +36,9 @@ pub(crate) fn join(parent: &[u8], name: &[u8]) -> PoolPath {
 pub(crate) enum Identity {
     /// Its place in the tree. Carries the inode number that callers see, which stays the same for as
     /// long as the node lives, renames included.
-    Directory { ino: u64 },
+    Directory {
+        ino: u64,
+    },
     File(FileKey),
 }
 
@@ -117,7 +119,9 @@ impl Nodes {
         let root = new_node(NodeId::ROOT, Identity::Directory { ino: root_ino });
         // The kernel never forgets the root.
         root.lookups.store(1, Ordering::Relaxed);
-        table.records.insert(NodeId::ROOT, Record { node: root, names: SmallVec::new(), children: HashMap::new() });
+        table
+            .records
+            .insert(NodeId::ROOT, Record { node: root, names: SmallVec::new(), children: HashMap::new() });
         table.numbers.insert(root_ino, NodeId::ROOT);
         Nodes { table: RwLock::new(table), next: AtomicU64::new(NodeId::ROOT.0 + 1) }
     }
@@ -221,7 +225,8 @@ impl Nodes {
             }
         }
         let mut table = self.table.write();
-        if let Some(node) = table.files.get(&key).and_then(|id| table.records.get(id)).map(|r| r.node.clone()) {
+        if let Some(node) = table.files.get(&key).and_then(|id| table.records.get(id)).map(|r| r.node.clone())
+        {
             let replaced = match table.child(parent, name).is_some_and(|n| n.id == node.id) {
                 true => Vec::new(),
                 false => table.add_name(node.id, parent, name)?,
@@ -243,10 +248,9 @@ impl Nodes {
     pub(crate) fn hand_out_nameless(&self, key: FileKey) -> Arc<Node> {
         let node = new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), Identity::File(key));
         let mut table = self.table.write();
-        table.records.insert(
-            node.id,
-            Record { node: node.clone(), names: SmallVec::new(), children: HashMap::new() },
-        );
+        table
+            .records
+            .insert(node.id, Record { node: node.clone(), names: SmallVec::new(), children: HashMap::new() });
         table.files.insert(key, node.id);
         node
     }

@@ -319,7 +319,9 @@ impl Pool {
     pub(crate) fn show(&self, node: &Node, branch: &Branch, path: &[u8], mut attr: Attr) -> Attr {
         attr.ino = match node.identity {
             crate::node::Identity::Directory { ino } => ino,
-            crate::node::Identity::File(_) => self.config.inode.inode_seeded(branch.seed, path, attr.ino, false),
+            crate::node::Identity::File(_) => {
+                self.config.inode.inode_seeded(branch.seed, path, attr.ino, false)
+            }
         };
         attr
     }

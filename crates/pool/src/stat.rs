@@ -90,7 +90,11 @@ impl From<Statx> for Attr {
             atime: time(x.stx_atime),
             mtime: time(x.stx_mtime),
             ctime: time(x.stx_ctime),
-            btime: if x.stx_mask & StatxFlags::BTIME.bits() != 0 { time(x.stx_btime) } else { Time::default() },
+            btime: if x.stx_mask & StatxFlags::BTIME.bits() != 0 {
+                time(x.stx_btime)
+            } else {
+                Time::default()
+            },
             mode: u32::from(x.stx_mode),
             nlink: x.stx_nlink,
             uid: x.stx_uid,

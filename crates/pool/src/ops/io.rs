@@ -185,8 +185,13 @@ impl Pool {
         let (from, to) = (self.files.get(from)?, self.files.get(to)?);
         // One call copies at most 0x7ffff000 bytes (MAX_RW_COUNT in include/linux/fs.h).
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        let copied =
-            rustix::fs::copy_file_range(&*from.fd, Some(&mut from_offset), &*to.fd, Some(&mut to_offset), len)?;
+        let copied = rustix::fs::copy_file_range(
+            &*from.fd,
+            Some(&mut from_offset),
+            &*to.fd,
+            Some(&mut to_offset),
+            len,
+        )?;
         Ok(copied as u64)
     }
 

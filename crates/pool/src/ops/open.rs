@@ -94,7 +94,8 @@ impl Pool {
         let dirs = Dirs::open(branches, &dir);
         let copies: Copies = dirs.copies(&name);
         let Ok(index) = self.shown(Func::Open, branches, &copies) else { return Ok(primary) };
-        let Some(attr) = copies.list[index].filter(|a| a.is_regular() && a.key() != primary.attr.key()) else {
+        let Some(attr) = copies.list[index].filter(|a| a.is_regular() && a.key() != primary.attr.key())
+        else {
             return Ok(primary);
         };
         let fd = beneath::pin(dirs.get(index).ok_or(Error::Absent)?, &name)?;
@@ -213,7 +214,9 @@ impl Pool {
                     false => Err(Error::Stale),
                 };
                 return match opened {
-                    Ok(opened) => Ok((Entry { attr: self.attr_of(&branches, &node, None)?, ..entry }, opened)),
+                    Ok(opened) => {
+                        Ok((Entry { attr: self.attr_of(&branches, &node, None)?, ..entry }, opened))
+                    }
                     Err(error) => {
                         self.forget(entry.node, 1);
                         Err(error)

@@ -193,7 +193,9 @@ impl Pool {
     fn list(&self, node: &Node, path: &[u8]) -> Result<Listing> {
         let branches = self.branches.load();
         let raw = match self.config.readdir {
-            ReaddirMode::Seq => branches.iter().map(|b| open_dir(b.root(), path).and_then(read_names)).collect(),
+            ReaddirMode::Seq => {
+                branches.iter().map(|b| open_dir(b.root(), path).and_then(read_names)).collect()
+            }
             ReaddirMode::Cosr { threads, .. } => {
                 // Opened side by side, so that sleeping disks wake together; read in order.
                 let opened = side_by_side(&branches, threads, |root| open_dir(root, path));
@@ -270,7 +272,10 @@ impl Pool {
                 listing.push(name, kind, index, ino);
             }
             if let Some(errno) = raw.broken {
-                tracing::warn!("the listing of a directory on {} is incomplete: {errno}", branch.path.display());
+                tracing::warn!(
+                    "the listing of a directory on {} is incomplete: {errno}",
+                    branch.path.display()
+                );
             }
             listing.sources.push(Some((branch.id, raw.dir)));
         }
@@ -323,9 +328,9 @@ struct RawListing {
 
 impl RawListing {
     fn entries(&self) -> impl Iterator<Item = (&[u8], u8, u64)> {
-        self.items.iter().map(|&(start, len, kind, ino)| {
-            (&self.names[start as usize..][..usize::from(len)], kind, ino)
-        })
+        self.items
+            .iter()
+            .map(|&(start, len, kind, ino)| (&self.names[start as usize..][..usize::from(len)], kind, ino))
     }
 }
 

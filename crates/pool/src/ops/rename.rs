@@ -105,18 +105,23 @@ impl Pool {
         }
     }
 
-    fn replace<'b>(&self, branches: &'b Branches, old: &mut Side<'b, '_>, new: &mut Side<'b, '_>, kind: RenameKind) -> Result<()> {
+    fn replace<'b>(
+        &self,
+        branches: &'b Branches,
+        old: &mut Side<'b, '_>,
+        new: &mut Side<'b, '_>,
+        kind: RenameKind,
+    ) -> Result<()> {
         let source = self.shown(Func::Getattr, branches, &old.copies)?;
-        let target = if new.copies.any() { Some(self.shown(Func::Getattr, branches, &new.copies)?) } else { None };
+        let target =
+            if new.copies.any() { Some(self.shown(Func::Getattr, branches, &new.copies)?) } else { None };
         if !kind.replaces() {
             new.copies.must_be_absent()?;
         }
         let chosen = self.acted(Func::Rename, branches, &old.copies)?;
         self.all_removable(branches, &old.copies)?;
         if let Some(target) = target {
-            let same = |a: &Copies, b: &Copies| {
-                matches!((a.list[source], b.list[target]), (Some(a), Some(b)) if !a.is_dir() && a.key() == b.key())
-            };
+            let same = |a: &Copies, b: &Copies| matches!((a.list[source], b.list[target]), (Some(a), Some(b)) if !a.is_dir() && a.key() == b.key());
             // Two names of one file: rename(2) does nothing.
             if same(&old.copies, &new.copies) {
                 return Ok(());
@@ -191,7 +196,12 @@ impl Pool {
         Ok(())
     }
 
-    fn exchange<'b>(&self, branches: &'b Branches, old: &mut Side<'b, '_>, new: &mut Side<'b, '_>) -> Result<()> {
+    fn exchange<'b>(
+        &self,
+        branches: &'b Branches,
+        old: &mut Side<'b, '_>,
+        new: &mut Side<'b, '_>,
+    ) -> Result<()> {
         for side in [&*old, &*new] {
             if !side.copies.any() {
                 return Err(side.copies.missing());
@@ -223,7 +233,13 @@ impl Pool {
     }
 }
 
-fn step_forward(old: &Side, new: &Side, index: usize, revocable: bool, kind: RenameKind) -> Result<Step, Errno> {
+fn step_forward(
+    old: &Side,
+    new: &Side,
+    index: usize,
+    revocable: bool,
+    kind: RenameKind,
+) -> Result<Step, Errno> {
     if kind.leaves_whiteout() && !revocable {
         // The branch does both at once.
         let flags = if kind.replaces() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
@@ -247,7 +263,8 @@ fn swap(old: &Side, new: &Side, index: usize) -> Result<Step, Errno> {
 }
 
 fn shift(from: &Side, to: &Side, index: usize, flags: RenameFlags) -> Result<(), Errno> {
-    let (source, target) = (from.dirs.get(index).ok_or(Errno::NOENT)?, to.dirs.get(index).ok_or(Errno::NOENT)?);
+    let (source, target) =
+        (from.dirs.get(index).ok_or(Errno::NOENT)?, to.dirs.get(index).ok_or(Errno::NOENT)?);
     if flags.is_empty() {
         return rustix::fs::renameat(source, from.name, target, to.name);
     }
