@@ -136,13 +136,13 @@ fn stream_write(side: &Side) -> Duration {
     start.elapsed()
 }
 
-/// Offsets that visit a 64 MiB file in no order, the same for branch and pool.
+/// Offsets that visit a 512 MiB file in no order, the same for branch and pool.
 fn scattered() -> impl Iterator<Item = u64> {
-    (0..(COUNT * REPEAT) as u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 50) * 4096)
+    (0..(COUNT * REPEAT) as u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 47) * 4096)
 }
 
 fn random_read(side: &Side) -> Duration {
-    let file = file(&side.data, "random", 64 * MIB);
+    let file = file(&side.data, "random", 512 * MIB);
     let mut buffer = [0u8; 4096];
     let start = Instant::now();
     for at in scattered() {
@@ -153,7 +153,7 @@ fn random_read(side: &Side) -> Duration {
 }
 
 fn random_write(side: &Side) -> Duration {
-    let file = file(&side.data, "random", 64 * MIB);
+    let file = file(&side.data, "random", 512 * MIB);
     let buffer = [5u8; 4096];
     let start = Instant::now();
     for at in scattered() {
