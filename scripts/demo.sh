@@ -13,6 +13,8 @@ fail() {
 }
 
 command -v cargo >/dev/null || fail "cargo is not installed (https://rustup.rs)"
+say "Setting up"
+scripts/setup.sh run
 say "Building"
 cargo build --release --quiet --package canopy --bin canopy
 canopy=$(realpath "${CARGO_TARGET_DIR:-target}/release/canopy")
