@@ -332,12 +332,22 @@ impl Pool {
             }
         }
         if self.mounted() {
-            let asked = if self.is_alive() {
-                let mut command = Command::new(&self.binary);
-                run_within(command.arg("umount").arg(&self.point), END_DEADLINE)
-            } else {
-                run_within(Command::new("umount").arg(&self.point), END_DEADLINE)
+            let ask = || {
+                if self.is_alive() {
+                    run_within(Command::new(&self.binary).arg("umount").arg(&self.point), END_DEADLINE)
+                } else {
+                    run_within(Command::new("umount").arg(&self.point), END_DEADLINE)
+                }
             };
+            // A test on another thread that starts a program holds a copy of every descriptor of this process
+            // from fork to exec, those on this mount among them: busy is asked again.
+            let mut asked = ask();
+            wait_until(END_DEADLINE / 3, || {
+                if !asked.success() && self.mounted() {
+                    asked = ask();
+                }
+                asked.success() || !self.mounted()
+            });
             if !wait_until(END_DEADLINE / 3, || !self.mounted()) {
                 let holders = procs::holders(&self.point).join("\n  ");
                 faults.push(format!("the mount is left: {}\n  {holders}", asked.describe()));
