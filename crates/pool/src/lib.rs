@@ -32,6 +32,7 @@ pub use ids::{Caller, HandleId, NodeId};
 pub use ops::attr::{SetAttr, SetTime};
 pub use ops::io::{Via, Whence, WriteKind};
 pub use ops::ioctl::IoctlAnswer;
+pub use ops::locate::Located;
 pub use ops::lookup::Entry;
 pub use ops::open::Opened;
 pub use ops::readdir::DirEntry;

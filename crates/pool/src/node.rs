@@ -176,6 +176,16 @@ impl Nodes {
         table.records.get(&id).map(|r| r.node.clone())
     }
 
+    /// The known names in a directory.
+    pub(crate) fn children(&self, id: NodeId) -> Vec<Vec<u8>> {
+        let table = self.table.read();
+        table
+            .records
+            .get(&id)
+            .map(|r| r.children.keys().map(|name| name.to_vec()).collect())
+            .unwrap_or_default()
+    }
+
     pub(crate) fn parent(&self, id: NodeId) -> Result<NodeId> {
         let table = self.table.read();
         let record = table.records.get(&id).ok_or(Error::Stale)?;

@@ -8,6 +8,7 @@ use crate::node::Nodes;
 use crate::ops::readdir::DirHandle;
 use crate::space::SpaceCache;
 use crate::tree::TreeLock;
+use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// the handle shards; the space cache. A directory handle's listing is taken under `tree`, before the
 /// node table.
 pub struct Pool {
-    pub(crate) config: Config,
+    config: ArcSwap<Config>,
     pub(crate) branches: LiveBranches,
     pub(crate) space: SpaceCache,
     pub(crate) nodes: Nodes,
@@ -42,7 +43,7 @@ impl Pool {
         let root_ino = config.inode.inode(b"", b"", crate::NodeId::ROOT.0, true);
         Pool {
             space: SpaceCache::new(config.space_ttl.as_secs()),
-            config,
+            config: ArcSwap::from_pointee(config),
             branches: LiveBranches::new(branches),
             nodes: Nodes::new(root_ino),
             files: Handles::default(),
@@ -62,8 +63,23 @@ impl Pool {
         self.no_passthrough.store(!passthrough, Ordering::Relaxed);
     }
 
-    pub fn config(&self) -> &Config {
-        &self.config
+    /// The configuration as it is now.
+    pub fn config(&self) -> Guard<Arc<Config>> {
+        self.config.load()
+    }
+
+    /// Changes the configuration, for operations that begin from now on. What was agreed at the mount
+    /// (`writeback`, `nullrw`) must not change.
+    pub fn reconfigure(&self, config: Config) {
+        self.space.set_ttl(config.space_ttl.as_secs());
+        self.config.store(Arc::new(config));
+    }
+
+    /// Changes the branches. Operations under way finish on those they began with, and files open on a
+    /// branch that is taken away stay usable until they are closed.
+    pub fn set_branches(&self, branches: Branches) {
+        self.branches.store(branches);
+        self.space.clear();
     }
 
     /// The branches as they are now.

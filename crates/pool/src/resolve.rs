@@ -200,7 +200,7 @@ impl Pool {
     fn view(&self, branch: &Branch, present: Option<&Attr>, space: bool) -> BranchView {
         BranchView {
             mode: branch.mode,
-            min_free: branch.min_free.unwrap_or(self.config.min_free),
+            min_free: branch.min_free.unwrap_or(self.config().min_free),
             present: present.is_some(),
             mtime: present.map_or(0, |attr| attr.mtime.sec),
             space: if space { self.space.get(branch.id, branch.root.as_fd()).ok() } else { None },
@@ -213,7 +213,7 @@ impl Pool {
 
     /// The copy that a search policy shows.
     pub(crate) fn shown(&self, func: Func, branches: &Branches, copies: &Copies) -> Result<usize> {
-        let policy = self.config.policies.get(func);
+        let policy = self.config().policies.get(func);
         if !copies.any() {
             return Err(copies.missing());
         }
@@ -227,7 +227,7 @@ impl Pool {
 
     /// All copies of a name that could matter to a search function, as cheaply as its policy allows.
     pub(crate) fn look(&self, func: Func, dirs: &Dirs<'_>, name: &[u8]) -> Copies {
-        match policy::first_only(self.config.policies.get(func), Category::Search) {
+        match policy::first_only(self.config().policies.get(func), Category::Search) {
             true => dirs.first_copy(name),
             false => dirs.copies(name),
         }
@@ -238,7 +238,7 @@ impl Pool {
         if !copies.any() && copies.error.is_some() {
             return Err(copies.missing());
         }
-        let policy = self.config.policies.get(func);
+        let policy = self.config().policies.get(func);
         let needs = policy::needs(policy, Category::Action);
         match policy::action(policy, &self.views(branches, copies, needs.space), &mut ThreadDice) {
             // A branch that refuses every change ranks above one that does not hold the path
@@ -250,7 +250,7 @@ impl Pool {
 
     /// The branches on which a create policy puts something new into a directory.
     pub(crate) fn placed(&self, func: Func, dirs: &Dirs<'_>, path: &[u8]) -> Result<Choice> {
-        let policy = self.config.policies.get(func);
+        let policy = self.config().policies.get(func);
         let needs = policy::needs(policy, Category::Create);
         let level = |at: &[u8]| -> Result<Vec<BranchView>> {
             let opened;
@@ -320,7 +320,7 @@ impl Pool {
         attr.ino = match node.identity {
             crate::node::Identity::Directory { ino } => ino,
             crate::node::Identity::File(_) => {
-                self.config.inode.inode_seeded(branch.seed, path, attr.ino, false)
+                self.config().inode.inode_seeded(branch.seed, path, attr.ino, false)
             }
         };
         attr

@@ -79,13 +79,25 @@ fn loops(branch: &Place, mountpoint: &Place, mounts: &[Mounted]) -> Result<(), E
     if branch.identity == mountpoint.identity {
         return Err(Error::BranchIsMountpoint(branch.path.clone()));
     }
-    if mountpoint.path.starts_with(&branch.path) || appears_below(&mountpoint.path, &branch.path, mounts) {
+    if appears_below(&mountpoint.path, &branch.path, mounts) {
         let (mountpoint, branch) = (mountpoint.path.clone(), branch.path.clone());
         return Err(Error::MountpointInBranch { mountpoint, branch });
     }
-    if branch.path.starts_with(&mountpoint.path) {
-        let (mountpoint, branch) = (mountpoint.path.clone(), branch.path.clone());
-        return Err(Error::BranchInMountpoint { branch, mountpoint });
+    not_around(&branch.path, &mountpoint.path)
+}
+
+/// The same as far as paths tell it, which touches neither: the mountpoint may be a pool that is waiting for
+/// the answer. Both paths are resolved.
+pub fn not_around(branch: &Path, mountpoint: &Path) -> Result<(), Error> {
+    let (own, around) = (branch.to_owned(), mountpoint.to_owned());
+    if branch == mountpoint {
+        return Err(Error::BranchIsMountpoint(own));
+    }
+    if mountpoint.starts_with(branch) {
+        return Err(Error::MountpointInBranch { mountpoint: around, branch: own });
+    }
+    if branch.starts_with(mountpoint) {
+        return Err(Error::BranchInMountpoint { branch: own, mountpoint: around });
     }
     Ok(())
 }

@@ -35,7 +35,6 @@ pub fn mount_spec(plan: &Plan) -> MountSpec {
 /// The flags of INIT that options decide about.
 pub fn optional_flags(plan: &Plan) -> InitFlags {
     let (kernel, pool) = (&plan.config.kernel, &plan.config.pool);
-    let passthrough = pool.passthrough != canopy_pool::config::PassthroughIo::Off;
     let table = [
         (InitFlags::ASYNC_READ, kernel.async_read),
         (InitFlags::DIRECT_IO_ALLOW_MMAP, kernel.direct_io_allow_mmap),
@@ -48,7 +47,8 @@ pub fn optional_flags(plan: &Plan) -> InitFlags {
         (InitFlags::ALLOW_IDMAP, kernel.allow_idmap && plan.config.mount.permissions_check),
         (InitFlags::CACHE_SYMLINKS, kernel.cache_symlinks),
         (InitFlags::WRITEBACK_CACHE, pool.writeback),
-        (InitFlags::PASSTHROUGH, passthrough),
+        // Asked for even when it is off: it can be turned on later. It excludes gathered writes.
+        (InitFlags::PASSTHROUGH, !pool.writeback),
     ];
     table.into_iter().filter(|(_, wanted)| *wanted).fold(InitFlags::empty(), |all, (flag, _)| all | flag)
 }
@@ -154,7 +154,8 @@ mod tests {
         }
         assert!(!optional_flags(&plan("handle-killpriv=true")).contains(InitFlags::HANDLE_KILLPRIV));
         assert!(optional_flags(&plan("passthrough.io=auto")).contains(InitFlags::PASSTHROUGH));
-        assert!(!optional_flags(&plan("passthrough.io=off")).contains(InitFlags::PASSTHROUGH));
+        assert!(optional_flags(&plan("passthrough.io=off")).contains(InitFlags::PASSTHROUGH));
+        assert!(!optional_flags(&plan("cache.writeback=true")).contains(InitFlags::PASSTHROUGH));
         assert!(!optional_flags(&plan("kernel-permissions-check=false")).contains(InitFlags::ALLOW_IDMAP));
     }
 

@@ -32,6 +32,8 @@ pub struct Spec {
     pub changes: Changes,
     /// Not shown in lists: accepted only because older setups carry it.
     pub hidden: bool,
+    /// Is it a key of the runtime interface? What mount(2) alone is told is not.
+    pub key: bool,
     slot: Box<dyn Slot>,
 }
 
@@ -240,6 +242,7 @@ fn spec(
         since: None,
         changes: Changes::AtMount,
         hidden: false,
+        key: true,
         slot: Box::new(slot),
     }
 }
@@ -431,7 +434,7 @@ fn kernel_and_threads() -> Vec<Spec> {
 
 fn mount_words() -> Vec<Spec> {
     let flag = |name, flag, on, help| spec(name, MountFlag { flag, on }, help);
-    vec![
+    let mut words = vec![
         spec(
             "allow_other",
             Switch(|config| &mut config.mount.allow_other),
@@ -468,7 +471,9 @@ fn mount_words() -> Vec<Spec> {
         flag("nostrictatime", MountFlags::STRICTATIME, false, "they need not be"),
         flag("lazytime", MountFlags::LAZYTIME, true, "times are written late"),
         flag("nolazytime", MountFlags::LAZYTIME, false, "they are not"),
-    ]
+    ];
+    words.iter_mut().for_each(|word| word.key = false);
+    words
 }
 
 /// What older setups carry and this kernel, or this program, has no use for any more.

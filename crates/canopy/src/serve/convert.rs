@@ -1,5 +1,6 @@
 //! Values of the pool as the wire has them, and back.
 
+use crate::config::{Config, Timeouts};
 use canopy_fuse::abi;
 use canopy_fuse::flags::OpenFlags;
 use canopy_fuse::request as wire;
@@ -15,6 +16,15 @@ pub(super) struct Terms {
     pub(super) negative: Duration,
     /// Tells nodes of this mount from those of an earlier one behind the same NFS export.
     pub(super) generation: u64,
+    /// `cache.readdir`
+    pub(super) keep_listings: bool,
+}
+
+impl Terms {
+    pub(super) fn new(config: &Config, generation: u64) -> Self {
+        let Timeouts { attr, entry, negative } = config.timeouts;
+        Terms { entry, attr, negative, generation, keep_listings: config.kernel.cache_readdir }
+    }
 }
 
 pub(super) fn node(id: wire::NodeId) -> pool::NodeId {

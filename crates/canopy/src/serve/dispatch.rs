@@ -1,8 +1,11 @@
 //! One operation of the kernel to one of the pool.
 
+use super::control::{self, Control};
 use super::convert::{self, Terms};
+use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, EntryOut};
 use canopy_fuse::flags::{IoctlFlags, OpenFlags, OpenInFlags, SetxattrFlags, WriteFlags};
+use canopy_fuse::notify::Notifier;
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::{Error, HandleId, NodeId, Pool, RenameKind, Via, Whence, WriteKind};
 use rustix::io::Errno;
@@ -10,9 +13,9 @@ use rustix::io::Errno;
 /// Serves one pool.
 pub(super) struct Dispatch {
     pub(super) pool: Pool,
-    pub(super) terms: Terms,
-    /// `cache.readdir`
-    pub(super) keep_listings: bool,
+    pub(super) terms: ArcSwap<Terms>,
+    pub(super) control: Control,
+    pub(super) notifier: Notifier,
 }
 
 const RENAME_NOREPLACE: u32 = 1;
@@ -23,10 +26,16 @@ const SEEK_HOLE: u32 = 4;
 
 impl Handler for Dispatch {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
-        let (pool, terms) = (&self.pool, &self.terms);
+        if request.header.node == control::NODE {
+            return self.control.answer(self, &request, reply);
+        }
+        let (pool, terms) = (&self.pool, &*self.terms.load());
         let id = convert::node(request.header.node);
         let caller = |umask| convert::caller(&request.header, umask);
         match request.op {
+            Op::Lookup { name } if id == NodeId::ROOT && name.as_bytes() == control::NAME => {
+                reply.entry(&self.control.entry(terms))
+            }
             Op::Lookup { name } => match pool.lookup(id, name.as_bytes()) {
                 Ok(entry) => reply.entry(&convert::entry(&entry, terms)),
                 // A name known not to exist is an answer too.
@@ -115,7 +124,7 @@ impl Handler for Dispatch {
             Op::Opendir { .. } => match pool.opendir(id) {
                 Ok(handle) => {
                     let mut flags = OpenFlags::empty();
-                    flags.set(OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE, self.keep_listings);
+                    flags.set(OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE, terms.keep_listings);
                     reply.opened(handle.0, flags, None)
                 }
                 Err(error) => fail(reply, error),
@@ -159,14 +168,18 @@ impl Handler for Dispatch {
                 let kill = setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID);
                 done(reply, pool.setxattr(id, name.to_bytes(), value, flags, kill))
             }
-            Op::Getxattr { name, size: 0 } => match pool.getxattr(id, name.to_bytes(), &mut []) {
-                Ok(size) => reply.xattr_size(size as u32),
-                Err(error) => fail(reply, error),
+            Op::Getxattr { name, size } => match control::file_key(pool, id, name.to_bytes()) {
+                Some(Ok(value)) => reply.xattr(&value),
+                Some(Err(error)) => fail(reply, error),
+                None if size == 0 => match pool.getxattr(id, name.to_bytes(), &mut []) {
+                    Ok(size) => reply.xattr_size(size as u32),
+                    Err(error) => fail(reply, error),
+                },
+                None => {
+                    let get = |buffer: &mut [u8]| pool.getxattr(id, name.to_bytes(), buffer).map_err(number);
+                    reply.data(size as usize, get)
+                }
             },
-            Op::Getxattr { name, size } => {
-                let get = |buffer: &mut [u8]| pool.getxattr(id, name.to_bytes(), buffer).map_err(number);
-                reply.data(size as usize, get)
-            }
             Op::Listxattr { size: 0 } => match pool.listxattr(id, &mut []) {
                 Ok(size) => reply.xattr_size(size as u32),
                 Err(error) => fail(reply, error),
@@ -259,12 +272,13 @@ impl Handler for Dispatch {
 impl Dispatch {
     fn made(&self, reply: Reply<'_>, made: canopy_pool::Result<canopy_pool::Entry>) -> Replied {
         match made {
-            Ok(entry) => reply.entry(&convert::entry(&entry, &self.terms)),
+            Ok(entry) => reply.entry(&convert::entry(&entry, &self.terms.load())),
             Err(error) => fail(reply, error),
         }
     }
 
     fn readdirplus(&self, reply: Reply<'_>, handle: HandleId, offset: u64, size: usize) -> Replied {
+        let terms = &*self.terms.load();
         let out = std::cell::RefCell::new(reply.plus(size));
         let mut given: Vec<NodeId> = Vec::new();
         let listed = self.pool.readdirplus(
@@ -273,8 +287,7 @@ impl Dispatch {
             |name| out.borrow().fits(name.len()),
             |entry, node| {
                 // Without a node the kernel just learns the name.
-                let head =
-                    node.as_ref().map_or_else(EntryOut::default, |node| convert::entry(node, &self.terms));
+                let head = node.as_ref().map_or_else(EntryOut::default, |node| convert::entry(node, terms));
                 given.extend(node.map(|node| node.node));
                 let full =
                     out.borrow_mut().push(&head, entry.ino, entry.next, u32::from(entry.kind), entry.name);

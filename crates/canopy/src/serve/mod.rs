@@ -3,6 +3,7 @@
 //! `dispatch` is the one match over the operations; `convert` turns values of one side into the other's;
 //! `kernel` is what the pool may ask of the kernel. Here is the start of it all.
 
+mod control;
 mod convert;
 mod dispatch;
 mod kernel;

@@ -1,10 +1,12 @@
 //! From a plan to a pool that answers.
 
+use super::control::Control;
 use super::convert::Terms;
 use super::dispatch::Dispatch;
 use super::kernel::Connected;
 use crate::config::resolve::Plan;
 use crate::config::{Config, kernel};
+use arc_swap::ArcSwap;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{self, MountError, Mounted};
 use canopy_fuse::session::{Running, SessionError};
@@ -59,18 +61,17 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     tracing::info!("{agreed}");
     adapt(&mut config, &agreed);
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
-    let keep_listings = config.kernel.cache_readdir;
-    let terms = Terms {
-        entry: config.timeouts.entry,
-        attr: config.timeouts.attr,
-        negative: config.timeouts.negative,
-        generation: RandomState::new().hash_one(std::process::id()),
-    };
+    let terms = Terms::new(&config, RandomState::new().hash_one(std::process::id()));
     let threads = workers(&config);
-    let pool = Pool::new(config.pool, branches);
+    let pool = Pool::new(config.pool.clone(), branches);
     let connected = Connected { backing: session.backing(), notifier: session.notifier() };
     pool.connect(Arc::new(connected), passthrough);
-    let running = session.serve(Arc::new(Dispatch { pool, terms, keep_listings }), threads)?;
+    // As it was derived, and as it was resolved.
+    config.fsname = Some(plan.fsname.clone());
+    let control = Control::new(config, plan.mountpoint.clone());
+    let notifier = session.notifier();
+    let dispatch = Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier };
+    let running = session.serve(Arc::new(dispatch), threads)?;
     Ok(Serving { running, mounted })
 }
 

@@ -55,7 +55,7 @@ impl Pool {
     pub fn read(&self, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let via = via.into();
         let handle = self.files.get(via.handle)?;
-        if self.config.nullrw {
+        if self.config().nullrw {
             buffer.fill(0);
             return Ok(buffer.len());
         }
@@ -90,7 +90,7 @@ impl Pool {
     pub fn write(&self, via: impl Into<Via>, offset: u64, data: &[u8], kind: WriteKind) -> Result<usize> {
         let via = via.into();
         let handle = self.files.get(via.handle)?;
-        if self.config.nullrw {
+        if self.config().nullrw {
             return Ok(data.len());
         }
         let now = via.flags.unwrap_or(handle.flags);
@@ -105,7 +105,7 @@ impl Pool {
         if !kind.from_cache {
             let gained = |flag| now.contains(flag) && !held.contains(flag);
             // With the writeback cache the kernel has placed appended data itself.
-            extra.set(ReadWriteFlags::APPEND, gained(OFlags::APPEND) && !self.config.writeback);
+            extra.set(ReadWriteFlags::APPEND, gained(OFlags::APPEND) && !self.config().writeback);
             extra.set(ReadWriteFlags::DSYNC, gained(OFlags::DSYNC));
             extra.set(ReadWriteFlags::SYNC, gained(OFlags::SYNC));
         }
@@ -164,7 +164,7 @@ impl Pool {
     /// and data that the branch has not got yet would be taken for a hole, and lost in copies. Once it is told
     /// `ENOSYS` it takes the whole file for data.
     pub fn lseek(&self, handle: HandleId, offset: u64, whence: Whence) -> Result<u64> {
-        if self.config.writeback {
+        if self.config().writeback {
             return Err(Error::Unsupported);
         }
         let handle = self.files.get(handle)?;

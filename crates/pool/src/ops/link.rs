@@ -49,6 +49,7 @@ impl Pool {
 
     /// Rename and link must not make directories where the create policy would not.
     pub(crate) fn preserves_paths(&self) -> bool {
-        self.config.policies.get(Func::Create).is_path_preserving() && !self.config.ignore_path_preservation
+        self.config().policies.get(Func::Create).is_path_preserving()
+            && !self.config().ignore_path_preservation
     }
 }

@@ -93,12 +93,12 @@ impl Pool {
         let branch = &branches.as_slice()[index];
         let (node, attr) = if attr.is_dir() {
             let full = join(path, name);
-            let ino = self.config.inode.inode_seeded(branch.seed, &full, attr.ino, true);
+            let ino = self.config().inode.inode_seeded(branch.seed, &full, attr.ino, true);
             (self.nodes.hand_out_dir(parent, name, ino)?, copies.merge_dir(attr))
         } else {
             (self.nodes.hand_out_file(parent, name, attr.key())?, attr)
         };
-        let attr = match self.config.inode.uses_path(false) && !attr.is_dir() {
+        let attr = match self.config().inode.uses_path(false) && !attr.is_dir() {
             true => self.show(&node, branch, &join(path, name), attr),
             false => self.show(&node, branch, b"", attr),
         };
@@ -141,7 +141,7 @@ impl Pool {
 
     /// Attributes of a file as the pool shows them; looks its path up only where the number needs it.
     pub(crate) fn show_file(&self, node: &Node, branch: &crate::branch::Branch, attr: Attr) -> Attr {
-        if self.config.inode.uses_path(false) {
+        if self.config().inode.uses_path(false) {
             let path = self.nodes.locate(node.id).ok().and_then(|(_, path)| path).unwrap_or_default();
             return self.show(node, branch, &path, attr);
         }

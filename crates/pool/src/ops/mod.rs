@@ -5,6 +5,7 @@ mod dir;
 pub(crate) mod io;
 pub(crate) mod ioctl;
 mod link;
+pub(crate) mod locate;
 pub(crate) mod lookup;
 pub(crate) mod open;
 pub(crate) mod readdir;

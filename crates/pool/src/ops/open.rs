@@ -87,7 +87,8 @@ impl Pool {
     /// The copy that `func.open` chooses; the node's own file unless another policy asks for another copy.
     fn chosen_to_open(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
         let primary = self.primary(branches, node)?;
-        let (open, shown) = (self.config.policies.get(Func::Open), self.config.policies.get(Func::Getattr));
+        let (open, shown) =
+            (self.config().policies.get(Func::Open), self.config().policies.get(Func::Getattr));
         let same = open == shown && policy::first_only(open, Category::Search);
         let name = self.nodes.names(node.id).next();
         let (false, Some((dir, name))) = (same || branches.len() == 1, name) else { return Ok(primary) };
@@ -113,7 +114,7 @@ impl Pool {
                 | OFlags::NOATIME
                 | OFlags::NONBLOCK
                 | OFlags::TRUNC);
-        if self.config.writeback {
+        if self.config().writeback {
             // The kernel reads around what it writes, and has placed appended data itself.
             if flags & OFlags::ACCMODE == OFlags::WRONLY {
                 flags = (flags - OFlags::ACCMODE) | OFlags::RDWR;
@@ -125,8 +126,8 @@ impl Pool {
 
     fn register(&self, branch: &Branch, fd: &Arc<OwnedFd>, flags: OFlags) -> Option<Box<dyn BackingFile>> {
         if self.no_passthrough.load(Ordering::Relaxed)
-            || !handle::wants_passthrough(self.config.passthrough, flags)
-            || self.config.nullrw
+            || !handle::wants_passthrough(self.config().passthrough, flags)
+            || self.config().nullrw
             || self.stacked.read().contains(&branch.id)
         {
             return None;
@@ -169,25 +170,25 @@ impl Pool {
         sharing: Sharing,
         known_before: bool,
     ) -> Result<Opened> {
-        let unchanged = self.config.cache_files == CacheFiles::AutoFull
+        let unchanged = self.config().cache_files == CacheFiles::AutoFull
             && open.backing.is_none()
             && known_before
             && stat::of(fd.as_fd()).is_ok_and(|attr| {
                 let now = Fingerprint::from(&attr);
                 node.seen.lock().replace(now) == Some(now)
             });
-        let by_name = self.config.cache_files == CacheFiles::PerProcess && self.is_listed(caller);
+        let by_name = self.config().cache_files == CacheFiles::PerProcess && self.is_listed(caller);
         // While somebody writes through the cache it must not be dropped: the kernel drops pages whose write
         // is on its way to us, and who reads them in between caches for good what was there before the write.
         let (handle, written) = FileHandle::new(node.clone(), fd, flags, open);
-        let travel = handle::decide(&self.config, flags, sharing, by_name, unchanged || written);
+        let travel = handle::decide(&self.config(), flags, sharing, by_name, unchanged || written);
         Ok(Opened { handle: self.files.insert(handle), travel })
     }
 
     fn is_listed(&self, caller: &Caller) -> bool {
         let comm = std::fs::read(format!("/proc/{}/comm", caller.pid)).unwrap_or_default();
         let comm = comm.strip_suffix(b"\n").unwrap_or(&comm);
-        self.config.cache_process_names.iter().any(|name| name.as_bytes() == comm)
+        self.config().cache_process_names.iter().any(|name| name.as_bytes() == comm)
     }
 
     /// Creates a file and opens it. Without `O_EXCL` an existing one is opened.
@@ -282,7 +283,7 @@ impl Pool {
             *slot = Arc::downgrade(&open);
             (open, sharing)
         };
-        let shown = match self.config.inode.uses_path(false) {
+        let shown = match self.config().inode.uses_path(false) {
             true => self.show(&node, branch, &path(), attr),
             false => self.show(&node, branch, b"", attr),
         };
@@ -302,7 +303,7 @@ impl Pool {
     /// The last descriptor of a handle is gone.
     pub fn release(&self, handle: HandleId) -> Result<()> {
         let handle = self.files.remove(handle)?;
-        if self.config.drop_cache_on_close {
+        if self.config().drop_cache_on_close {
             // Twice: pages that were dirty at the first go are clean at the second.
             for _ in 0..2 {
                 let _ = rustix::fs::fadvise(&*handle.fd, 0, NonZeroU64::new(0), Advice::DontNeed);

@@ -160,7 +160,7 @@ impl Pool {
         everywhere: &mut Option<Dirs<'b>>,
     ) -> Result<Entry> {
         let name = listing.name(item);
-        let in_order = policy::first_only(self.config.policies.get(Func::Getattr), Category::Search);
+        let in_order = policy::first_only(self.config().policies.get(Func::Getattr), Category::Search);
         if let (true, Some((branch, fd))) = (in_order, &listing.sources[usize::from(item.branch)])
             && let Some(index) = branches.index_of(*branch)
             && let Ok(attr) = stat::at(fd, name)
@@ -192,7 +192,7 @@ impl Pool {
 
     fn list(&self, node: &Node, path: &[u8]) -> Result<Listing> {
         let branches = self.branches.load();
-        let raw = match self.config.readdir {
+        let raw = match self.config().readdir {
             ReaddirMode::Seq => {
                 branches.iter().map(|b| open_dir(b.root(), path).and_then(read_names)).collect()
             }
@@ -220,7 +220,7 @@ impl Pool {
         let several = raw.iter().flatten().count() > 1;
         let mut seen: HashTable<u32> = HashTable::new();
         let hasher = std::hash::RandomState::new();
-        let mut inodes = DirentInodes::new(self.config.inode, path);
+        let mut inodes = DirentInodes::new(self.config().inode, path);
         let own = match node.identity {
             Identity::Directory { ino } => ino,
             Identity::File(_) => 0,

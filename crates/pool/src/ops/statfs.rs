@@ -14,7 +14,7 @@ impl Pool {
     pub fn statfs(&self, id: NodeId) -> Result<Figures> {
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let path = match self.config.statfs {
+        let path = match self.config().statfs {
             StatfsMode::Base => None,
             StatfsMode::Full => self.nodes.locate(id)?.1,
         };
@@ -49,6 +49,6 @@ impl Pool {
                 },
             });
         }
-        Ok(aggregate::statfs(&stats, self.config.statfs_ignore))
+        Ok(aggregate::statfs(&stats, self.config().statfs_ignore))
     }
 }

@@ -33,7 +33,7 @@ impl Pool {
 
     /// The names, each with its terminating NUL, or room enough for them where the buffer is empty.
     pub fn listxattr(&self, id: NodeId, buffer: &mut [u8]) -> Result<usize> {
-        match self.config.xattr {
+        match self.config().xattr {
             XattrMode::Passthrough => {}
             XattrMode::NoAttr => return Ok(0),
             XattrMode::NoSys => return Err(Error::Unsupported),
@@ -96,8 +96,10 @@ impl Pool {
     }
 
     fn xattr_allowed(&self, name: &[u8]) -> Result<()> {
-        match self.config.xattr {
-            XattrMode::Passthrough if name == b"security.capability" && !self.config.security_capability => {
+        match self.config().xattr {
+            XattrMode::Passthrough
+                if name == b"security.capability" && !self.config().security_capability =>
+            {
                 Err(Error::NoAttribute)
             }
             XattrMode::Passthrough => Ok(()),
