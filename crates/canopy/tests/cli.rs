@@ -454,6 +454,7 @@ fn what_is_odd_is_told_and_still_mounted() {
     let table = [
         ("@a:@a", "given twice"),
         ("@a:@a/inner", "lies inside branch"),
+        ("-o minfreespace=1000T @a:@b=RO", "so nothing can be created"),
         ("-o passthrough.io=rw,cache.writeback=true @a", "excludes cache.writeback"),
     ];
     for (args, needle) in table {

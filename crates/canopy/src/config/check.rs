@@ -1,10 +1,13 @@
 //! Holds a plan against the machine before anything is mounted, so that a mistake leaves nothing
 //! half done.
 
+use super::Config;
 use super::resolve::Plan;
 use crate::error::Error;
 use crate::mounts::{self, Mounted};
-use rustix::fs::{Mode, OFlags};
+use canopy_pool::branch::{BranchSpec, Mode};
+use canopy_pool::size;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs;
 use std::io;
@@ -34,6 +37,7 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
         loops(branch, &place, &mounts)?;
     }
     overlaps(&branches, &mut findings);
+    findings.warnings.extend(no_room(&plan.config));
     if let Some(mounted) = mounts.iter().rev().find(|mounted| mounted.mountpoint == place.path)
         && mounted.is_pool()
     {
@@ -46,6 +50,25 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
         findings.details.push(format!("{} is not empty: the pool hides what is in it", place.path.display()));
     }
     Ok(findings)
+}
+
+/// Nothing can be created when every branch has less free than it must keep; on small disks the default
+/// alone sees to that, and "no space left" would not tell why.
+fn no_room(config: &Config) -> Option<String> {
+    let mut open = config.branches.iter().filter(|branch| branch.mode == Mode::Rw).peekable();
+    open.peek()?;
+    let full = |branch: &BranchSpec| {
+        let space = rustix::fs::statvfs(&branch.path).ok()?;
+        let avail = space.f_bavail.saturating_mul(space.f_frsize);
+        Some(avail < branch.min_free.unwrap_or(config.pool.min_free))
+    };
+    let keep = size::humanise(config.pool.min_free);
+    open.all(|branch| full(branch) == Some(true)).then(|| {
+        format!(
+            "every branch has less free than minfreespace={keep} asks for, so nothing can be created \
+             (-o minfreespace=SIZE asks for less)"
+        )
+    })
 }
 
 /// A directory, by name and by identity.
@@ -69,7 +92,7 @@ impl Place {
             _ => Error::BranchUnreadable { path: path.to_owned(), why },
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| unreadable(errno.into()))?;
+        rustix::fs::open(path, flags, rustix::fs::Mode::empty()).map_err(|errno| unreadable(errno.into()))?;
         Place::of(path).map_err(unreadable)
     }
 }
@@ -187,7 +210,7 @@ fn privileges() -> Result<(), Error> {
         // The helper opens the device with its own privilege.
         return if mounts::is_installed("fusermount3") { Ok(()) } else { Err(Error::NoFusermount) };
     }
-    match rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+    match rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC, rustix::fs::Mode::empty()) {
         Ok(_) => Ok(()),
         // The device file is there, but nothing is behind it.
         Err(Errno::NODEV | Errno::NXIO) => Err(Error::NoFuseDevice),
