@@ -196,8 +196,8 @@ impl Notifier {
         if self.shared.known.resend { self.push(Message::Resend) } else { Err(NotifyError::Unsupported) }
     }
 
-    /// Waits until everything queued before has been sent, or the session has ended. Never call it from a thread that
-    /// serves requests.
+    /// Waits until everything queued before has been sent, or the session has ended. A thread that serves requests may
+    /// call it only while another goes on serving: the kernel may hold up a notification until a request is answered.
     pub fn flush(&self) {
         let mut queue = self.shared.queue.lock();
         let target = queue.queued;

@@ -41,7 +41,7 @@ pub struct Config {
 }
 
 /// How long the kernel may remember what it was told.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timeouts {
     pub attr: Duration,
     pub entry: Duration,

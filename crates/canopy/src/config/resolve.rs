@@ -54,7 +54,7 @@ fn default_fsname(branches: &BranchList) -> OsString {
 ///
 /// Passthrough that was asked for by name wins over the page cache options, as it always did.
 /// `auto` is what nobody needs to ask for, so it yields to what somebody did ask for.
-fn settle(config: &mut Config) -> Vec<String> {
+pub fn settle(config: &mut Config) -> Vec<String> {
     let mut notes = Vec::new();
     let off = config.pool.cache_files == CacheFiles::Off;
     match config.pool.passthrough {

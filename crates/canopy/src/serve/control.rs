@@ -6,19 +6,22 @@
 use super::convert::Terms;
 use super::dispatch::Dispatch;
 use crate::config::options::{self, Changes, OptionError};
-use crate::config::{Config, check};
+use crate::config::{Config, check, resolve};
+use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
+use canopy_pool::config::PassthroughIo;
 use canopy_pool::{Error, Located, Pool};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::ffi::{CString, OsStr};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Its name in the root.
-pub(super) const NAME: &[u8] = b".mergerfs";
+const NAME: &[u8] = b".mergerfs";
 /// Its node: one that the pool, which counts upwards, never comes to.
 pub(super) const NODE: NodeId = NodeId(u64::MAX - 1);
 
@@ -28,18 +31,28 @@ const XATTR_CREATE: u32 = 1;
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const ENTRY_MODE: u32 = 0o100_664;
 
+/// Is this the control file's name? What a branch has under it is neither found nor listed.
+pub(super) fn hides(dir: canopy_pool::NodeId, name: &[u8]) -> bool {
+    dir == canopy_pool::NodeId::ROOT && name == NAME
+}
+
 /// The configuration that a running pool works by, as its users see and change it.
 pub(super) struct Control {
+    /// Read without waiting: a change may wait for a disk.
+    now: ArcSwap<Config>,
     /// Held over a change: changes come one after the other.
-    now: Mutex<Config>,
+    changing: Mutex<()>,
+    /// The kernel has agreed to passthrough.
+    passthrough: bool,
     mountpoint: PathBuf,
     since: u64,
 }
 
 impl Control {
-    pub(super) fn new(config: Config, mountpoint: PathBuf) -> Self {
+    pub(super) fn new(config: Config, mountpoint: PathBuf, passthrough: bool) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
-        Control { now: Mutex::new(config), mountpoint, since }
+        let now = ArcSwap::from_pointee(config);
+        Control { now, changing: Mutex::default(), passthrough, mountpoint, since }
     }
 
     pub(super) fn entry(&self, terms: &Terms) -> EntryOut {
@@ -92,6 +105,10 @@ impl Control {
                 Err(errno) => reply.error(errno.raw_os_error()),
             },
             Op::Listxattr { .. } => reply.xattr(&self.list()),
+            // Where the kernel checks permissions this holds already, and those of the group may as well.
+            Op::Setxattr { .. } if !self.may_change(request.header.uid) => {
+                reply.error(Errno::ACCESS.raw_os_error())
+            }
             Op::Setxattr { name, value, flags, .. } => {
                 done(reply, self.set(serving, name.to_bytes(), value, flags))
             }
@@ -102,6 +119,10 @@ impl Control {
         }
     }
 
+    fn may_change(&self, uid: u32) -> bool {
+        self.now.load().mount.permissions_check || uid == 0 || uid == rustix::process::getuid().as_raw()
+    }
+
     /// The value of a key, shown or hidden; `_` and `-` are the same.
     fn get(&self, pool: &Pool, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let key =
@@ -109,14 +130,16 @@ impl Control {
         match key.replace('_', "-").as_str() {
             "version" => return Ok(env!("CARGO_PKG_VERSION").into()),
             "pid" => return Ok(std::process::id().to_string().into()),
-            "srcmounts" => return Ok(pool.branches().srcmounts().as_bytes().to_vec()),
+            "srcmounts" => return Ok(pool.branches().srcmounts().into_vec()),
+            // Paths are bytes, which need not be text.
+            "branches" => return Ok(self.now.load().branches.to_os_string().into_vec()),
             _ => {}
         }
         let spec = options::find(key).filter(|spec| spec.key).ok_or(Errno::NODATA)?;
         if spec.hidden {
             return Ok(Vec::new());
         }
-        spec.render(&self.now.lock()).map(String::into_bytes).ok_or(Errno::NODATA)
+        spec.render(&self.now.load()).map(String::into_bytes).ok_or(Errno::NODATA)
     }
 
     /// Every shown key, each with its terminating NUL, in the order of its bytes.
@@ -133,26 +156,69 @@ impl Control {
             return command_named(serving, command);
         }
         let key = std::str::from_utf8(key).map_err(|_| Errno::NODATA)?;
-        if matches!(key, "version" | "pid") {
-            return Err(Errno::ROFS);
-        }
         // Here a key must be written as it is listed.
-        let spec = options::table().iter().find(|spec| spec.key && spec.name == key).ok_or(Errno::NODATA)?;
+        let spec = options::table().iter().find(|spec| spec.key && spec.name == key);
+        if spec.is_none() && !matches!(key, "version" | "pid") {
+            return Err(Errno::NODATA);
+        }
         if flags & XATTR_CREATE != 0 {
             return Err(Errno::EXIST);
         }
-        if spec.changes != Changes::Live {
-            return Err(Errno::ROFS);
+        let spec = spec.filter(|spec| spec.changes == Changes::Live).ok_or(Errno::ROFS)?;
+        let _changing = self.changing.lock();
+        let now = self.now.load_full();
+        let mut next = Config::clone(&now);
+        if key == "branches" {
+            self.not_within(value)?;
         }
-        let mut now = self.now.lock();
-        let mut next = now.clone();
         options::set(&mut next, key, OsStr::from_bytes(value)).map_err(|error| {
             tracing::warn!("{error}");
             number(&error)
         })?;
+        self.settle(&now, &mut next)?;
         self.apply(serving, &now, &next)?;
         tracing::info!("{key} is now {}", spec.render(&next).unwrap_or_default());
-        *now = next;
+        self.now.store(Arc::new(next));
+        Ok(())
+    }
+
+    /// Refuses paths below the mountpoint as they are written: to expand them this pool would have to answer
+    /// itself.
+    fn not_within(&self, value: &[u8]) -> Result<(), Errno> {
+        let list = value.trim_ascii_start();
+        if list.starts_with(b"-") {
+            return Ok(());
+        }
+        let list = &list[list.iter().take_while(|byte| b"+<>=".contains(byte)).count()..];
+        let within = |entry: &[u8]| {
+            let end = entry.iter().rposition(|&byte| byte == b'=').unwrap_or(entry.len());
+            Path::new(OsStr::from_bytes(&entry[..end])).starts_with(&self.mountpoint)
+        };
+        if list.split(|&byte| byte == b':').any(within) {
+            tracing::warn!("branches: a branch must not lie within the pool");
+            return Err(Errno::INVAL);
+        }
+        Ok(())
+    }
+
+    /// What holds among options at the mount holds afterwards, as far as the kernel has agreed to it then.
+    fn settle(&self, now: &Config, next: &mut Config) -> Result<(), Errno> {
+        if next.pool.passthrough == now.pool.passthrough && next.pool.cache_files == now.pool.cache_files {
+            return Ok(());
+        }
+        if next.pool.passthrough != PassthroughIo::Off {
+            if now.pool.writeback || now.pool.nullrw {
+                tracing::warn!("passthrough.io stays off: cache.writeback and nullrw exclude it");
+                return Err(Errno::INVAL);
+            }
+            if !self.passthrough {
+                tracing::warn!("passthrough.io stays off: the kernel does not offer it (it needs Linux 6.9)");
+                return Err(Errno::OPNOTSUPP);
+            }
+        }
+        for note in resolve::settle(next) {
+            tracing::warn!("{note}");
+        }
         Ok(())
     }
 
@@ -169,25 +235,29 @@ impl Control {
                 error.errno()
             })?;
             serving.pool.set_branches(branches);
-            forget_names(serving);
         }
         serving.pool.reconfigure(next.pool.clone());
-        serving.terms.store(std::sync::Arc::new(Terms::new(next, serving.terms.load().generation)));
+        serving.terms.store(Arc::new(Terms::new(next, serving.terms.load().generation)));
+        // Names may lead elsewhere now, or have been promised to hold for longer than they shall.
+        if now.branches != next.branches || now.timeouts != next.timeouts {
+            forget_names(serving);
+        }
         Ok(())
     }
 }
 
-/// Makes the kernel look every name up again.
+/// Makes the kernel look every name up again, from the moment this returns.
 fn forget_names(serving: &Dispatch) {
-    if serving.notifier.increment_epoch().is_ok() {
-        return;
-    }
-    // Before Linux 6.16: what lies below a name that is forgotten is looked up again as well.
-    for name in serving.pool.top_level_names() {
-        if let Ok(name) = CString::new(name) {
-            let _ = serving.notifier.inval_entry(NodeId(canopy_pool::NodeId::ROOT.0), &name);
+    if serving.notifier.increment_epoch().is_err() {
+        // Before Linux 6.16: what lies below a name that is forgotten is looked up again as well.
+        for name in serving.pool.top_level_names() {
+            if let Ok(name) = CString::new(name) {
+                let _ = serving.notifier.inval_entry(NodeId(canopy_pool::NodeId::ROOT.0), &name);
+            }
         }
     }
+    // The kernel lets one thread at a time set attributes of a file, so others are left to serve.
+    serving.notifier.flush();
 }
 
 fn command_named(serving: &Dispatch, command: &[u8]) -> Result<(), Errno> {

@@ -6,6 +6,7 @@ use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, EntryOut};
 use canopy_fuse::flags::{IoctlFlags, OpenFlags, OpenInFlags, SetxattrFlags, WriteFlags};
 use canopy_fuse::notify::Notifier;
+use canopy_fuse::request::FileIo;
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::{Error, HandleId, NodeId, Pool, RenameKind, Via, Whence, WriteKind};
 use rustix::io::Errno;
@@ -33,7 +34,7 @@ impl Handler for Dispatch {
         let id = convert::node(request.header.node);
         let caller = |umask| convert::caller(&request.header, umask);
         match request.op {
-            Op::Lookup { name } if id == NodeId::ROOT && name.as_bytes() == control::NAME => {
+            Op::Lookup { name } if control::hides(id, name.as_bytes()) => {
                 reply.entry(&self.control.entry(terms))
             }
             Op::Lookup { name } => match pool.lookup(id, name.as_bytes()) {
@@ -132,14 +133,15 @@ impl Handler for Dispatch {
             Op::Readdir(io) => {
                 let mut out = reply.dir(io.size as usize);
                 let listed = pool.readdir(HandleId(io.handle), io.offset, |entry| {
-                    !out.push(entry.ino, entry.next, u32::from(entry.kind), entry.name)
+                    control::hides(id, entry.name)
+                        || !out.push(entry.ino, entry.next, u32::from(entry.kind), entry.name)
                 });
                 match listed {
                     Ok(()) => out.finish(),
                     Err(error) => out.error(number(error)),
                 }
             }
-            Op::Readdirplus(io) => self.readdirplus(reply, HandleId(io.handle), io.offset, io.size as usize),
+            Op::Readdirplus(io) => self.readdirplus(reply, id, &io),
             Op::Releasedir { handle, .. } => done(reply, pool.releasedir(HandleId(handle))),
             Op::Fsyncdir { handle, datasync } => done(reply, pool.fsyncdir(HandleId(handle), datasync)),
             Op::Create(create) => {
@@ -277,15 +279,20 @@ impl Dispatch {
         }
     }
 
-    fn readdirplus(&self, reply: Reply<'_>, handle: HandleId, offset: u64, size: usize) -> Replied {
+    fn readdirplus(&self, reply: Reply<'_>, dir: NodeId, io: &FileIo) -> Replied {
         let terms = &*self.terms.load();
-        let out = std::cell::RefCell::new(reply.plus(size));
+        let out = std::cell::RefCell::new(reply.plus(io.size as usize));
         let mut given: Vec<NodeId> = Vec::new();
+        let mut hidden = None;
         let listed = self.pool.readdirplus(
-            handle,
-            offset,
+            HandleId(io.handle),
+            io.offset,
             |name| out.borrow().fits(name.len()),
             |entry, node| {
+                if control::hides(dir, entry.name) {
+                    hidden = node.map(|node| node.node);
+                    return;
+                }
                 // Without a node the kernel just learns the name.
                 let head = node.as_ref().map_or_else(EntryOut::default, |node| convert::entry(node, terms));
                 given.extend(node.map(|node| node.node));
@@ -295,6 +302,9 @@ impl Dispatch {
             },
         );
         let out = out.into_inner();
+        if let Some(node) = hidden {
+            self.pool.forget(node, 1);
+        }
         match listed {
             Ok(()) => out.finish(),
             Err(error) => {

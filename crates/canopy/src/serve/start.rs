@@ -68,7 +68,8 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     pool.connect(Arc::new(connected), passthrough);
     // As it was derived, and as it was resolved.
     config.fsname = Some(plan.fsname.clone());
-    let control = Control::new(config, plan.mountpoint.clone());
+    config.mountpoint = Some(plan.mountpoint.clone());
+    let control = Control::new(config, plan.mountpoint.clone(), passthrough);
     let notifier = session.notifier();
     let dispatch = Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier };
     let running = session.serve(Arc::new(dispatch), threads)?;
@@ -110,12 +111,14 @@ fn adapt(config: &mut Config, agreed: &Agreed) {
     }
 }
 
-/// At least four, however few processors: one that waits for a sleeping disk must not stop the others.
+/// At least four, however few processors: one that waits for a sleeping disk must not stop the others. And two
+/// whatever is asked for: while one takes on new branches, their pattern may lead through the pool itself, and
+/// names it wants forgotten may be held by who waits for an answer.
 fn workers(config: &Config) -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = config.threads.workers(cpus);
     if config.is_given("read-thread-count") || config.is_given("process-thread-count") {
-        workers
+        workers.max(2)
     } else {
         workers.max(4)
     }

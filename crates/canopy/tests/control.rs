@@ -1,0 +1,12 @@
+//! The runtime interface on real mounts: the control file, the keys of every file, and changes under load.
+
+#![forbid(unsafe_code)]
+
+#[path = "control/branches.rs"]
+mod branches;
+#[path = "control/files.rs"]
+mod files;
+#[path = "control/keys.rs"]
+mod keys;
+#[path = "control/rig.rs"]
+mod rig;

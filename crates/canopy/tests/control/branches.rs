@@ -1,0 +1,168 @@
+//! The branch instructions of COMPATIBILITY, Appendix B, on a pool that runs.
+
+use super::rig::{Dirs, get, set, try_set};
+use rustix::io::Errno;
+use std::fs;
+
+/// `start` and what is set are written with `@` for the directory that holds the branches.
+const CHANGES: &[(&str, &str, Result<&str, Errno>)] = &[
+    ("+@c", "a b c", Ok("")),
+    ("+>@c", "a b c", Ok("")),
+    ("+>@c:@d=NC", "a b c d=NC", Ok("")),
+    ("+<@c:@d", "c d a b", Ok("")),
+    ("-@*", "", Ok("")),
+    ("-*", "", Ok("")),
+    ("-", "a b", Ok("")),
+    ("-/x/*:@b", "a", Ok("")),
+    ("-@[ab]", "", Ok("")),
+    ("-@c", "a b", Ok("")),
+    ("->", "a", Ok("")),
+    ("-<", "b", Ok("")),
+    ("->whatever follows", "a", Ok("")),
+    ("=", "", Ok("")),
+    ("", "", Ok("")),
+    ("@a=RO,1234:@b=NC,4321", "a=RO,1234 b=NC,4321", Ok("")),
+    ("@a=RW,1k", "a=RW,1K", Ok("")),
+    ("=@a=RW,1536", "a=RW,1536", Ok("")),
+    ("@a=RW,1048576:@b=RW,0", "a=RW,1M b=RW,0", Ok("")),
+    ("@{c,d}", "c d", Ok("")),
+    ("@a=rw", "", Err(Errno::INVAL)),
+    ("@a=XX", "", Err(Errno::INVAL)),
+    ("@a=", "", Err(Errno::INVAL)),
+    ("@a=RW,-1", "", Err(Errno::INVAL)),
+    ("@a=RW,x", "", Err(Errno::INVAL)),
+    ("@a=RW,1,2", "", Err(Errno::INVAL)),
+    ("@a::@b", "", Err(Errno::INVAL)),
+    ("@a:", "", Err(Errno::INVAL)),
+    ("++@a", "", Err(Errno::INVAL)),
+    ("+-@a", "", Err(Errno::INVAL)),
+    ("<", "", Err(Errno::INVAL)),
+    (">", "", Err(Errno::INVAL)),
+    ("+@c:@d=ro", "", Err(Errno::INVAL)),
+    ("@a=RW,16777216T", "", Err(Errno::OVERFLOW)),
+    ("@with=equals=RW", "with=equals=RW", Ok("")),
+    ("@with=equals", "", Err(Errno::INVAL)),
+];
+
+#[test]
+fn every_instruction() {
+    instructions("", "cache.negative-entry=3600");
+}
+
+/// Before Linux 6.16 names are forgotten one by one, and those known to be missing are none of them.
+#[test]
+fn every_instruction_on_an_older_kernel() {
+    instructions("minor:43", "");
+}
+
+/// A single thread may not wait for itself: a pattern leads through the pool, names are held while it works.
+#[test]
+fn one_thread_is_enough() {
+    for kernel in ["", "minor:43"] {
+        let dirs = Dirs::new();
+        let pool =
+            dirs.builder("threads=1,cache.attr=0,cache.entry=0").env("CANOPY_TEST_KERNEL", kernel).mount();
+        fs::create_dir(pool.path().join("inner")).expect("mkdir");
+        std::os::unix::fs::symlink(pool.path().join("inner"), dirs.path("link")).expect("a symlink");
+        for pattern in ["link", "li*", "link/../*n*er"] {
+            let value = format!("+{}", dirs.text(pattern));
+            assert_eq!(try_set(&pool, "branches", &value), Err(Errno::INVAL), "{value}");
+        }
+        let around = format!("+{}/*", pool.path().parent().expect("a parent").display());
+        assert_eq!(try_set(&pool, "branches", &around), Err(Errno::INVAL));
+        std::thread::scope(|scope| {
+            for worker in 0..4 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for round in 0..100 {
+                        let dir = pool.path().join(format!("w{worker}-{round}"));
+                        fs::create_dir(&dir).expect("mkdir");
+                        fs::remove_dir(&dir).expect("rmdir");
+                    }
+                });
+            }
+            for _ in 0..100 {
+                set(&pool, "cmd.invalidate-all-nodes", "");
+            }
+        });
+        pool.umount();
+    }
+}
+
+fn instructions(kernel: &str, options: &str) {
+    let dirs = Dirs::new();
+    fs::create_dir(dirs.path("with=equals")).expect("mkdir");
+    for name in ["a", "b", "c", "d", "with=equals"] {
+        fs::write(dirs.path(name).join(format!("in-{name}")), name).expect("a file");
+    }
+    let pool = dirs
+        .builder("cache.entry=3600,cache.attr=3600")
+        .option(options)
+        .env("CANOPY_TEST_KERNEL", kernel)
+        .mount();
+    let home = dirs.text("");
+    let start = "@a=RW:@b=RW".replace('@', &home);
+    for (value, result, expected) in CHANGES {
+        set(&pool, "branches", &start);
+        // Names of all sorts are known to the kernel before the change.
+        let shown = |name: &str| match fs::symlink_metadata(pool.path().join(format!("in-{name}"))) {
+            Ok(_) => true,
+            Err(why) if why.kind() == std::io::ErrorKind::NotFound => false,
+            Err(why) => panic!("{value}: in-{name}: {why}"),
+        };
+        assert!(shown("a") && shown("b") && !shown("c") && !shown("d"), "{value}");
+        let got = try_set(&pool, "branches", &value.replace('@', &home));
+        assert_eq!(got, expected.map(|_| ()), "{value}");
+        let listed = match expected {
+            Ok(_) => result
+                .split_whitespace()
+                .map(|word| format!("{home}{word}{}", if word.contains('=') { "" } else { "=RW" }))
+                .collect::<Vec<_>>()
+                .join(":"),
+            Err(_) => start.clone(),
+        };
+        assert_eq!(get(&pool, "branches"), listed, "{value}");
+        let paths: Vec<&str> = listed
+            .split(':')
+            .filter(|entry| !entry.is_empty())
+            .map(|entry| entry.rsplit_once('=').expect("a mode").0)
+            .collect();
+        assert_eq!(get(&pool, "srcmounts"), paths.join(":"), "{value}");
+        for name in ["a", "b", "c", "d", "with=equals"] {
+            let there = paths.contains(&format!("{home}{name}").as_str());
+            assert_eq!(shown(name), there, "{value}: in-{name}");
+        }
+        if paths.is_empty() {
+            for instruction in ["->", "-<"] {
+                assert_eq!(try_set(&pool, "branches", instruction), Err(Errno::NOENT));
+            }
+        }
+    }
+    set(&pool, "branches", &start);
+    pool.umount();
+}
+
+/// A mode changes in place: open files go on, and new ones go elsewhere.
+#[test]
+fn modes_change_in_place() {
+    let dirs = Dirs::new();
+    let pool = dirs.pool("category.create=ff");
+    let (a, b) = (dirs.text("a"), dirs.text("b"));
+    let made = |name: &str| fs::write(pool.path().join(name), name).map_err(|why| Errno::from_io_error(&why));
+    assert_eq!(made("one"), Ok(()));
+    set(&pool, "branches", &format!("{a}=NC:{b}=RW"));
+    assert_eq!(made("two"), Ok(()));
+    assert_eq!(made("one"), Ok(()));
+    set(&pool, "branches", &format!("{a}=RO:{b}=RO"));
+    assert_eq!(made("three"), Err(Some(Errno::ROFS)));
+    assert_eq!(
+        fs::remove_file(pool.path().join("one")).map_err(|w| Errno::from_io_error(&w)),
+        Err(Some(Errno::ROFS))
+    );
+    set(&pool, "branches", &format!("{b}=RW:{a}=RW"));
+    assert_eq!(made("three"), Ok(()));
+    for (branch, name) in [("a", "one"), ("b", "two"), ("b", "three")] {
+        assert_eq!(fs::read_to_string(dirs.path(branch).join(name)).expect("a file"), name);
+    }
+    pool.umount();
+}

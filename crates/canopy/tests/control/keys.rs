@@ -1,0 +1,295 @@
+//! What the control file is, which keys it has, and which errors it gives.
+
+use super::rig::{Dirs, attribute, control, get, set, try_set};
+use canopy::config::options;
+use canopy_testkit::cmd::{run, run_within};
+use canopy_testkit::{Pool, as_user};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+/// COMPATIBILITY 8.2: no other key may be shown.
+const SHOWN: &str = "allow-idmap async-read branches branches-mount-timeout branches-mount-timeout-fail \
+    cache.attr cache.entry cache.files cache.files.process-names cache.negative-entry cache.readdir \
+    cache.statfs cache.symlinks cache.writeback category.action category.create category.search config debug \
+    direct-io-allow-mmap dropcacheonclose export-support flush-on-close follow-symlinks fsname func.access \
+    func.chmod func.chown func.create func.getattr func.getxattr func.link func.listxattr func.mkdir \
+    func.mknod func.open func.readdir func.readlink func.removexattr func.rename func.rmdir func.setxattr \
+    func.symlink func.truncate func.unlink func.utimens fuse-msg-size handle-killpriv handle-killpriv-v2 \
+    ignorepponrename inodecalc kernel-permissions-check lazy-umount-mountpoint link-cow link-exdev log.file \
+    minfreespace mountpoint moveonenospc never-forget-nodes nfsopenhack nullrw parallel-direct-writes \
+    passthrough.io passthrough.max-stack-depth pid pin-threads posix-acl process-thread-count \
+    process-thread-queue-depth proxy-ioprio read-thread-count readahead rename-exdev scheduling-priority \
+    security-capability statfs statfs-ignore symlinkify symlinkify-timeout version xattr";
+
+fn names(pool: &Pool) -> Vec<String> {
+    let mut buffer = vec![0; 65_536];
+    let length = rustix::fs::listxattr(control(pool), buffer.as_mut_slice()).expect("a list");
+    let text = std::str::from_utf8(&buffer[..length]).expect("UTF-8");
+    assert!(text.ends_with('\0'));
+    text.trim_end_matches('\0').split('\0').map(str::to_owned).collect()
+}
+
+#[test]
+fn it_is_an_empty_file_that_is_never_listed() {
+    let dirs = Dirs::new();
+    // A file of that name on a branch is hidden by it.
+    fs::write(dirs.path("a/.mergerfs"), "real").expect("a file");
+    fs::write(dirs.path("b/.mergerfs"), "real").expect("a file");
+    fs::create_dir(dirs.path("a/dir")).expect("mkdir");
+    fs::write(dirs.path("a/dir/.mergerfs"), "below").expect("a file");
+    let pool = dirs.pool("cache.readdir=true");
+    for _ in 0..3 {
+        let listed: Vec<_> =
+            fs::read_dir(pool.path()).expect("a listing").map(|e| e.expect("an entry").file_name()).collect();
+        assert_eq!(listed, ["dir"]);
+        // As ls -la does it: readdirplus, and each name looked up.
+        assert!(!run("ls", ["-laR".as_ref(), pool.path().as_os_str()]).contains("5 Nov .mergerfs"));
+        let meta = fs::symlink_metadata(control(&pool)).expect("stat");
+        assert_eq!((meta.mode(), meta.len(), meta.nlink()), (0o100_664, 0, 1));
+        assert_eq!((meta.uid(), meta.gid(), meta.blocks(), meta.blksize()), (0, 0, 0, 512));
+        assert!(meta.mtime() > 0 && meta.mtime() == meta.atime() && meta.mtime() == meta.ctime());
+        assert_eq!(get(&pool, "version"), env!("CARGO_PKG_VERSION"));
+    }
+    // Only in the root.
+    assert_eq!(fs::read_to_string(pool.path().join("dir/.mergerfs")).expect("a file"), "below");
+    assert!(fs::read_dir(pool.path().join("dir")).expect("a listing").count() == 1);
+    for refused in [
+        fs::File::open(control(&pool)).map(drop),
+        fs::write(control(&pool), "x"),
+        fs::set_permissions(control(&pool), std::os::unix::fs::PermissionsExt::from_mode(0o777)),
+    ] {
+        assert_eq!(refused.expect_err("nothing to open").kind(), std::io::ErrorKind::NotFound);
+    }
+    pool.umount();
+}
+
+#[test]
+fn every_shown_key_is_listed_in_order() {
+    let dirs = Dirs::new();
+    let pool = dirs.pool("");
+    let listed = names(&pool);
+    let mut expected: Vec<String> = options::table()
+        .iter()
+        .filter(|spec| spec.key && !spec.hidden)
+        .map(|spec| spec.name.as_ref())
+        .chain(["version", "pid"])
+        .map(|key| format!("user.mergerfs.{key}"))
+        .collect();
+    expected.sort();
+    assert_eq!(listed, expected);
+    for name in &listed {
+        let key = name.strip_prefix("user.mergerfs.").expect("the prefix");
+        assert!(
+            SHOWN.split_whitespace().any(|known| known == key),
+            "{key} is not among those of section 8.2"
+        );
+        let value = attribute(&control(&pool), name).unwrap_or_else(|errno| panic!("{key}: {errno}"));
+        assert!(!value.ends_with(b"\0") && !value.ends_with(b"\n"), "{key}");
+    }
+    // Buffers just too small and just right.
+    let total: usize = listed.iter().map(|name| name.len() + 1).sum();
+    assert_eq!(rustix::fs::listxattr(control(&pool), &mut vec![0; total - 1][..]), Err(Errno::RANGE));
+    assert_eq!(rustix::fs::listxattr(control(&pool), &mut vec![0; total][..]), Ok(total));
+    // As the tools see it, which ask for sizes first; rustix does not tell them.
+    let told = run("getfattr", ["-d".as_ref(), "-m-".as_ref(), control(&pool).as_os_str()]);
+    assert_eq!(told.matches("user.mergerfs.").count(), listed.len(), "{told}");
+    pool.umount();
+}
+
+#[test]
+fn values_are_read_under_each_name() {
+    let dirs = Dirs::new();
+    let pool = dirs.builder("cache.files=partial,func.create=mfs,fsname=mine").mount();
+    let (a, b) = (dirs.text("a"), dirs.text("b"));
+    for (name, value) in [
+        ("branches", format!("{a}=RW:{b}=RW")),
+        ("srcmounts", format!("{a}:{b}")),
+        ("mountpoint", pool.path().display().to_string()),
+        ("mount", pool.path().display().to_string()),
+        ("pid", pool.pid().to_string()),
+        ("version", env!("CARGO_PKG_VERSION").into()),
+        ("fsname", "mine".into()),
+        ("cache.files", "partial".into()),
+        ("cache.negative-entry", "0".into()),
+        ("cache.negative_entry", "0".into()),
+        ("cache_files", String::new()),
+        ("category.create", "mfs,pfrd".into()),
+        ("func.create", "mfs".into()),
+        ("minfreespace", "0".into()),
+        ("async_read", "true".into()),
+        ("threads", "0".into()),
+        ("use_ino", String::new()),
+        ("direct-io", String::new()),
+    ] {
+        let got = attribute(&control(&pool), &format!("user.mergerfs.{name}"));
+        if name == "cache_files" {
+            // A dot is a dot.
+            assert_eq!(got, Err(Errno::NODATA));
+            continue;
+        }
+        assert_eq!(got, Ok(value.into_bytes()), "{name}");
+    }
+    for name in [
+        "user.mergerfs.nonsense",
+        "user.mergerfs.",
+        "user.mergerfs",
+        "user.cache.files",
+        "user.mergerfs.cmd.gc",
+        "user.mergerfs.ro",
+        "user.mergerfs.basepath",
+        "user.mergerfs.VERSION",
+        "security.capability",
+        "trusted.mergerfs.version",
+    ] {
+        assert_eq!(attribute(&control(&pool), name), Err(Errno::NODATA), "{name}");
+    }
+    let version = env!("CARGO_PKG_VERSION").len();
+    let sized =
+        |size: usize| rustix::fs::getxattr(control(&pool), "user.mergerfs.version", &mut vec![0; size][..]);
+    assert_eq!((sized(version - 1), sized(version)), (Err(Errno::RANGE), Ok(version)));
+    let tool = ["--only-values", "-n", "user.mergerfs.srcmounts"].map(std::ffi::OsStr::new);
+    assert_eq!(run("getfattr", tool.into_iter().chain([control(&pool).as_os_str()])), format!("{a}:{b}"));
+    pool.umount();
+}
+
+/// A branch whose name is not UTF-8 is told byte by byte.
+#[test]
+fn paths_are_bytes() {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let dirs = Dirs::new();
+    let odd = dirs.path("odd").into_os_string().into_vec();
+    let odd = std::ffi::OsString::from_vec([odd.as_slice(), b"\xff"].concat());
+    fs::create_dir(&odd).expect("mkdir");
+    let pool = dirs.pool("");
+    let value = [b"=", odd.as_bytes(), b"=NC"].concat();
+    rustix::fs::setxattr(control(&pool), "user.mergerfs.branches", &value, XattrFlags::empty()).expect("set");
+    let got = attribute(&control(&pool), "user.mergerfs.branches").expect("get");
+    assert_eq!(got, &value[1..]);
+    pool.umount();
+}
+
+#[test]
+fn errors_of_setting() {
+    let dirs = Dirs::new();
+    let pool = dirs.pool("func.readdir=cor");
+    let before: Vec<_> = names(&pool).iter().map(|name| attribute(&control(&pool), name)).collect();
+    let none = XattrFlags::empty();
+    for (name, value, flags, errno) in [
+        ("user.other", "x", none, Errno::NODATA),
+        ("user.mergerfs", "x", none, Errno::NODATA),
+        ("trusted.mergerfs.cache.files", "off", none, Errno::NODATA),
+        ("user.mergerfs.nonsense", "x", none, Errno::NODATA),
+        ("user.mergerfs.nonsense", "x", XattrFlags::CREATE, Errno::NODATA),
+        ("user.mergerfs.cmd.nonsense", "", none, Errno::NODATA),
+        ("user.mergerfs.cmd.", "", none, Errno::NODATA),
+        // Names must be written as they are listed.
+        ("user.mergerfs.cache.negative_entry", "1", none, Errno::NODATA),
+        ("user.mergerfs.CACHE.FILES", "off", none, Errno::NODATA),
+        ("user.mergerfs.ro", "", none, Errno::NODATA),
+        ("user.mergerfs.cache.files", "off", XattrFlags::CREATE, Errno::EXIST),
+        ("user.mergerfs.version", "1", XattrFlags::CREATE, Errno::EXIST),
+        ("user.mergerfs.version", "1", none, Errno::ROFS),
+        ("user.mergerfs.pid", "1", none, Errno::ROFS),
+        ("user.mergerfs.fsname", "x", none, Errno::ROFS),
+        ("user.mergerfs.mountpoint", "/x", none, Errno::ROFS),
+        ("user.mergerfs.async-read", "false", none, Errno::ROFS),
+        ("user.mergerfs.cache.writeback", "true", none, Errno::ROFS),
+        ("user.mergerfs.cache.files", "sometimes", none, Errno::INVAL),
+        ("user.mergerfs.cache.files", "", none, Errno::INVAL),
+        ("user.mergerfs.cache.files", "off\n", none, Errno::INVAL),
+        ("user.mergerfs.cache.files", " off", none, Errno::INVAL),
+        ("user.mergerfs.cache.files", "off\0", none, Errno::INVAL),
+        ("user.mergerfs.category.create", "nonsense", none, Errno::INVAL),
+        ("user.mergerfs.func.readdir", "seq:x", none, Errno::INVAL),
+        ("user.mergerfs.cache.attr", "-1", none, Errno::INVAL),
+        ("user.mergerfs.dropcacheonclose", "maybe", none, Errno::INVAL),
+        ("user.mergerfs.minfreespace", "lots", none, Errno::INVAL),
+        ("user.mergerfs.minfreespace", "1P", none, Errno::INVAL),
+        ("user.mergerfs.minfreespace", "16777216T", none, Errno::OVERFLOW),
+        ("user.mergerfs.branches", "<", none, Errno::INVAL),
+        ("user.mergerfs.branches", "+/no-such-directory-anywhere", none, Errno::NOENT),
+        ("user.mergerfs.branches", "+/etc/passwd/x", none, Errno::NOTDIR),
+    ] {
+        let got = rustix::fs::setxattr(control(&pool), name, value.as_bytes(), flags);
+        assert_eq!(got, Err(errno), "{name}={value:?} {flags:?}");
+    }
+    // The pool within itself, by its own name, by one below, and by one above.
+    fs::create_dir(pool.path().join("inner")).expect("mkdir");
+    let point = pool.path().display().to_string();
+    let above = pool.path().parent().expect("a parent").display().to_string();
+    for place in
+        [point.clone(), format!("{point}/inner"), format!("{point}/in*"), format!("{point}/no"), above]
+    {
+        for instruction in ["+", "+<", "="] {
+            let value = format!("{instruction}{place}=NC");
+            assert_eq!(try_set(&pool, "branches", &value), Err(Errno::INVAL), "{value}");
+        }
+    }
+    for name in ["user.mergerfs.cache.files", "user.mergerfs.nonsense", "user.other"] {
+        assert_eq!(rustix::fs::removexattr(control(&pool), name), Err(Errno::NODATA), "{name}");
+    }
+    let after: Vec<_> = names(&pool).iter().map(|name| attribute(&control(&pool), name)).collect();
+    assert_eq!(before, after);
+    // What exists may be replaced.
+    let replace = XattrFlags::REPLACE;
+    rustix::fs::setxattr(control(&pool), "user.mergerfs.cache.files", b"off", replace)
+        .expect("a replacement");
+    assert_eq!(get(&pool, "cache.files"), "off");
+    pool.umount();
+}
+
+/// Everybody may read. Only the owner may change, also where the kernel checks nothing.
+#[test]
+fn only_the_owner_changes() {
+    let dirs = Dirs::new();
+    for options in ["", "kernel-permissions-check=false"] {
+        let pool = dirs.pool(options);
+        let read = run_within(
+            as_user(4242, 4242, &[], "getfattr")
+                .args(["--only-values", "-n", "user.mergerfs.cache.files"])
+                .arg(control(&pool)),
+            Duration::from_secs(10),
+        );
+        assert_eq!(read.stdout, "auto-full", "{}", read.describe());
+        for (name, value) in [("cache.files", "off"), ("branches", "->"), ("cmd.gc", "")] {
+            let name = format!("user.mergerfs.{name}");
+            let set = run_within(
+                as_user(4242, 4242, &[], "setfattr").args(["-n", &name, "-v", value]).arg(control(&pool)),
+                Duration::from_secs(10),
+            );
+            assert!(
+                !set.success() && set.stderr.contains("Permission denied"),
+                "{options}: {}",
+                set.describe()
+            );
+        }
+        assert_eq!(get(&pool, "cache.files"), "auto-full");
+        set(&pool, "cache.files", "off");
+        pool.umount();
+    }
+}
+
+#[test]
+fn commands() {
+    let dirs = Dirs::new();
+    let pool = dirs.pool("cache.entry=3600,cache.attr=3600,cache.negative-entry=3600");
+    for name in ["gc", "gc1", "invalidate-all-nodes"] {
+        set(&pool, &format!("cmd.{name}"), "whatever");
+        assert!(pool.log().contains(&format!("command {name}")), "{}", pool.log());
+    }
+    // Behind the pool's back. The kernel may forget on its own, as it does when caches are dropped, so what it
+    // still remembers is not asserted.
+    let file = pool.path().join("f");
+    for _ in 0..20 {
+        assert!(!file.exists());
+        fs::write(dirs.path("a/f"), "x").expect("a file");
+        set(&pool, "cmd.invalidate-all-nodes", "");
+        assert!(file.exists());
+        fs::remove_file(dirs.path("a/f")).expect("removal");
+        set(&pool, "cmd.invalidate-all-nodes", "");
+    }
+    pool.umount();
+}
