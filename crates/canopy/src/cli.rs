@@ -1,6 +1,10 @@
-//! The command line.
+//! The command line, in the grammar of whichever name the program was called by.
+
+mod helper;
+mod mergerfs;
 
 use crate::config::line::Arg;
+use crate::names::{Called, Name};
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -24,7 +28,7 @@ pub enum Command {
 }
 
 /// Mount directories as one pool
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 #[command(override_usage = "canopy mount [-f] [-o OPTION[,OPTION...]]... BRANCH[:BRANCH...]... MOUNTPOINT")]
 #[command(after_help = MOUNT_NOTES)]
 pub struct MountArgs {
@@ -40,6 +44,21 @@ pub struct MountArgs {
     /// Options and paths in the order in which they were given.
     #[arg(skip)]
     pub in_order: Vec<Arg>,
+    /// What the pool is to be known as.
+    #[arg(skip)]
+    pub name: Name,
+    /// Options that are not known are told and left out.
+    #[arg(skip)]
+    pub sloppy: bool,
+    /// The user to serve as, when another is meant than the one who mounts.
+    #[arg(skip)]
+    pub user: Option<OsString>,
+    /// Everything but the mount.
+    #[arg(skip)]
+    pub fake: bool,
+    /// What was said and has no effect, each to be told.
+    #[arg(skip)]
+    pub warnings: Vec<String>,
 }
 
 const MOUNT_NOTES: &str = "\
@@ -71,7 +90,16 @@ pub enum Said {
     Mistake(String),
 }
 
-pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Said> {
+/// Reads the command line as whoever calls the program by this name writes it.
+pub fn parse(called: Called, args: impl IntoIterator<Item = OsString>) -> Result<Command, Said> {
+    match called {
+        Called::Canopy => parse_own(args),
+        Called::Mergerfs => mergerfs::parse(args),
+        Called::Helper(name) => helper::parse(args, name),
+    }
+}
+
+fn parse_own(args: impl IntoIterator<Item = OsString>) -> Result<Command, Said> {
     let matches = Cli::command().try_get_matches_from(args).map_err(said)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(said)?;
     if let (Command::Mount(args), Some(matches)) = (&mut cli.command, matches.subcommand_matches("mount")) {
@@ -113,7 +141,7 @@ mod tests {
     use super::*;
 
     fn parse_words(words: &str) -> Result<Command, Said> {
-        parse(words.split_whitespace().map(OsString::from))
+        parse(Called::Canopy, words.split_whitespace().map(OsString::from))
     }
 
     fn mount(words: &str) -> MountArgs {

@@ -6,6 +6,7 @@
 //! ends; the child lives on with nothing of the caller's terminal.
 
 use crate::error::{Error, one_line};
+use crate::names;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -49,7 +50,7 @@ pub fn start() -> Result<(), Error> {
                 let _ = child.wait();
                 return Err(Error::Background(text.to_owned()));
             }
-            ("warning", text) => eprintln!("canopy: {text}"),
+            ("warning", text) => eprintln!("{}: {text}", names::own().as_str()),
             _ => {}
         }
     }
@@ -78,7 +79,7 @@ impl Reporter {
             rustix::stdio::dup2_stdout(null()?)?;
             rustix::process::setsid()?;
             // Else it would be known as "exe", after the link it was started through.
-            rustix::thread::set_name(c"canopy")?;
+            rustix::thread::set_name(names::own().as_c_str())?;
             Ok(File::from(pipe))
         };
         enter().map(Reporter::Background).map_err(system)

@@ -1,6 +1,7 @@
 //! What can go wrong before a pool is usable. One line each: the culprit, and the mend.
 
 use crate::config::options::OptionError;
+use crate::names::Name;
 use std::io;
 use std::path::PathBuf;
 
@@ -8,10 +9,10 @@ use std::path::PathBuf;
 pub enum Error {
     #[error(transparent)]
     Option(#[from] OptionError),
-    #[error("no branch given: canopy mount BRANCH[:BRANCH...] MOUNTPOINT")]
-    NoBranch,
-    #[error("no mountpoint given: canopy mount BRANCH[:BRANCH...] MOUNTPOINT")]
-    NoMountpoint,
+    #[error("no branch given: {}", .0.usage())]
+    NoBranch(Name),
+    #[error("no mountpoint given: {}", .0.usage())]
+    NoMountpoint(Name),
     #[error("branches '{instruction}': {why}")]
     Branches { instruction: String, why: String },
 
@@ -60,6 +61,9 @@ pub enum Error {
     Busy(PathBuf),
     #[error("{path} cannot be unmounted: {why}", path = .path.display())]
     Unmount { path: PathBuf, why: String },
+
+    #[error("setuid={user}: {why}")]
+    User { user: String, why: String },
 
     #[error("environment variable {variable}: {why}")]
     Environment { variable: &'static str, why: String },

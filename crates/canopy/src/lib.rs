@@ -9,11 +9,13 @@ pub mod daemon;
 pub mod error;
 pub mod log;
 pub mod mounts;
+pub mod names;
 pub mod process;
 pub mod serve;
 pub mod stop;
 
 use cli::{Command, Said};
+use names::Called;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -21,9 +23,13 @@ use std::process::ExitCode;
 /// Exit status of a command line that is wrong in itself.
 const USAGE: u8 = 2;
 
-/// The whole program. Every mistake is one line on stderr.
+/// The whole program, by whichever name it was called. Every mistake is one line on stderr.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let command = match cli::parse(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let called = Called::by(args.first().map_or_else(Default::default, OsString::as_os_str));
+    names::answer_to(called.name());
+    let program = called.name().as_str();
+    let command = match cli::parse(called, args) {
         Ok(command) => command,
         Err(Said::Text(text)) => {
             // Whoever reads it may have seen enough, as `head` has.
@@ -31,8 +37,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(Said::Mistake(line)) => {
-            eprintln!("canopy: {}", error::one_line(&line));
-            return ExitCode::from(USAGE);
+            eprintln!("{program}: {}", error::one_line(&line));
+            // mount(8) has a meaning of its own for 2, and mergerfs knows 1 only.
+            return if called == Called::Canopy { ExitCode::from(USAGE) } else { ExitCode::FAILURE };
         }
     };
     let done = match command {
@@ -48,7 +55,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => {
             // The child's mistakes are told by its parent.
             if !daemon::is_child() {
-                eprintln!("canopy: {}", error.line());
+                eprintln!("{program}: {}", error.line());
             }
             ExitCode::FAILURE
         }

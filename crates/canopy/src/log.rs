@@ -1,6 +1,7 @@
 //! Where the log goes.
 
 use crate::error::Error;
+use crate::names;
 use std::io::IsTerminal;
 use std::path::Path;
 use syslog_tracing::{Facility, Options, Syslog};
@@ -32,9 +33,9 @@ pub fn start(place: Place) -> Result<(), Error> {
 
 fn to_system(registry: tracing_subscriber::layer::Layered<EnvFilter, Registry>) {
     if let Ok(journal) = tracing_journald::layer() {
-        registry.with(journal.with_syslog_identifier("canopy".into())).init();
+        registry.with(journal.with_syslog_identifier(names::own().as_str().into())).init();
     } else if Path::new("/dev/log").exists()
-        && let Some(syslog) = Syslog::new(c"canopy", Options::LOG_PID, Facility::Daemon)
+        && let Some(syslog) = Syslog::new(names::own().as_c_str(), Options::LOG_PID, Facility::Daemon)
     {
         // Time and level are syslog's own business.
         let layer =

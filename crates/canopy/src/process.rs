@@ -1,7 +1,11 @@
 //! What a process that serves a filesystem needs to be, as opposed to what it does.
 
+use crate::error::Error;
 use rustix::fs::Mode;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
+use rustix::process::{Gid, Resource, Rlimit, Uid, geteuid, getrlimit, setrlimit, umask};
+use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
+use std::ffi::OsStr;
+use std::process::{Command, Stdio};
 
 /// Prepares this process to serve a pool. Nothing here can fail the mount: each is the best that can be had.
 pub fn prepare() {
@@ -35,6 +39,35 @@ fn raise(resource: Resource, to: Option<u64>) -> bool {
     };
     setrlimit(resource, Rlimit { current: to, maximum: to }).is_ok()
         || setrlimit(resource, Rlimit { current: now.maximum, maximum: now.maximum }).is_ok()
+}
+
+/// Becomes another user with all their groups, for good. Only while there is but one thread.
+pub fn become_user(user: &OsStr) -> Result<(), Error> {
+    let failed = |why: String| Error::User { user: user.to_string_lossy().into_owned(), why };
+    // id(1) asks wherever the system keeps its users: files, LDAP and others.
+    let ask = |what: &str| -> Result<Vec<u32>, Error> {
+        let told = Command::new("id").args([what, "--"]).arg(user).stderr(Stdio::null()).output();
+        let told = told.map_err(|why| failed(format!("cannot run id: {why}")))?;
+        let ids: Result<Vec<u32>, _> =
+            String::from_utf8_lossy(&told.stdout).split_whitespace().map(str::parse).collect();
+        ids.ok()
+            .filter(|ids| told.status.success() && !ids.is_empty())
+            .ok_or_else(|| failed("no such user".into()))
+    };
+    let uid = Uid::from_raw(ask("-u")?[0]);
+    if geteuid() == uid {
+        // The background half was started by one who is that user already.
+        return Ok(());
+    }
+    if !geteuid().is_root() {
+        return Err(failed("only root can mount as another user".into()));
+    }
+    let gid = Gid::from_raw(ask("-g")?[0]);
+    let groups: Vec<Gid> = ask("-G")?.into_iter().map(Gid::from_raw).collect();
+    set_thread_groups(&groups)
+        .and_then(|()| set_thread_gid(gid))
+        .and_then(|()| set_thread_uid(uid))
+        .map_err(|errno| failed(errno.to_string()))
 }
 
 #[cfg(test)]

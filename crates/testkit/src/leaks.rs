@@ -62,7 +62,9 @@ fn residue(scope: Option<&Path>) -> BTreeSet<String> {
         .map(|(device, file)| format!("loop device {} over {}", device.display(), file.display()));
     let daemons = procs::processes()
         .into_iter()
-        .filter(|process| process.name == "canopy" || process.name.starts_with("canopy "))
+        .filter(|process| {
+            matches!(process.name.as_str(), "canopy" | "mergerfs") || process.name.starts_with("canopy ")
+        })
         .filter(|process| scope.is_none() || process.args.iter().any(|arg| mentions(arg.as_ref(), scope)))
         .map(|process| format!("process {} {:?}", process.pid, process.args));
     mounts.chain(loops).chain(daemons).collect()

@@ -9,11 +9,20 @@ use crate::stop::{Target, Watch};
 use crate::{log, mounts, process};
 
 pub fn run(args: MountArgs) -> Result<(), Error> {
+    if let Some(user) = &args.user {
+        // Before anything is looked at: branches and mountpoint are that user's to reach.
+        process::become_user(user)?;
+    }
     // Words are checked on both sides of the background: here, so that a mistake in them costs no
     // second process; there, because only that process knows what to do with them.
-    let plan = plan(args.in_order)?;
+    let foreground = args.foreground;
+    let fake = args.fake;
+    let plan = plan(args)?;
     kernel::limits()?;
-    if args.foreground {
+    if fake {
+        return Ok(());
+    }
+    if foreground {
         log::start(log::Place::Stderr)?;
         return serve(plan, &mut Some(Reporter::foreground()));
     }
@@ -28,9 +37,10 @@ pub fn run(args: MountArgs) -> Result<(), Error> {
     served
 }
 
-fn plan(args: Vec<line::Arg>) -> Result<Plan, Error> {
-    let mut config = Config::default();
-    line::apply(&mut config, args)?;
+fn plan(args: MountArgs) -> Result<Plan, Error> {
+    let mut config =
+        Config { name: args.name, sloppy: args.sloppy, notes: args.warnings, ..Config::default() };
+    line::apply(&mut config, args.in_order)?;
     resolve::resolve(config)
 }
 

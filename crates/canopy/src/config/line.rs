@@ -24,7 +24,12 @@ pub fn apply(config: &mut Config, args: impl IntoIterator<Item = Arg>) -> Result
         match arg {
             Arg::Options(group) => {
                 for pair in split_group(&group) {
-                    options::set_pair(config, &pair)?;
+                    match options::set_pair(config, &pair) {
+                        Err(error @ OptionError::Unknown { .. }) if config.sloppy => {
+                            config.notes.push(format!("{error}: ignored"));
+                        }
+                        result => result?,
+                    }
                 }
             }
             Arg::Path(path) => {
@@ -81,6 +86,19 @@ pub fn split_group(group: &OsStr) -> Vec<OsString> {
     }
 }
 
+/// The options of a group as they are written, with their escapes; commas that are quoted split nothing.
+pub fn pieces(group: &[u8]) -> Vec<&[u8]> {
+    let mut quoted = false;
+    group
+        .split(|&byte| {
+            let splits = byte == b',' && !quoted;
+            quoted = byte == b'\\' && !quoted;
+            splits
+        })
+        .filter(|piece| !piece.is_empty())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +113,12 @@ mod tests {
         assert_eq!(items("ro,cache.attr=5"), ["ro", "cache.attr=5"]);
         assert_eq!(items(",ro,,noatime,"), ["ro", "noatime"]);
         assert!(items("").is_empty());
+    }
+
+    #[test]
+    fn pieces_keep_their_escapes() {
+        let pieces = pieces(br"a\,b\,c,,d\\,e\054f");
+        assert_eq!(pieces, [&br"a\,b\,c"[..], br"d\\", br"e\054f"]);
     }
 
     #[test]

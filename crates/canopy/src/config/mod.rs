@@ -11,6 +11,7 @@ pub mod options;
 pub mod resolve;
 pub mod values;
 
+use crate::names::Name;
 use canopy_fuse::mount::MountFlags;
 use canopy_pool::branch::BranchList;
 use std::collections::BTreeSet;
@@ -38,6 +39,12 @@ pub struct Config {
     pub given: BTreeSet<String>,
     /// Options that were accepted for the sake of older setups and do nothing.
     pub ignored: BTreeSet<String>,
+    /// What the pool is to be known as.
+    pub name: Name,
+    /// Options on the command line that nobody knows are noted and left out, rather than refused.
+    pub sloppy: bool,
+    /// What was said and came to nothing, each to be told.
+    pub notes: Vec<String>,
 }
 
 /// How long the kernel may remember what it was told.
@@ -153,6 +160,9 @@ impl Default for Config {
             threads: Threads { read: 0, process: -1 },
             given: BTreeSet::new(),
             ignored: BTreeSet::new(),
+            name: Name::default(),
+            sloppy: false,
+            notes: Vec::new(),
         }
     }
 }

@@ -27,14 +27,16 @@ pub struct Plan {
 /// nowhere later.
 pub fn resolve(mut config: Config) -> Result<Plan, Error> {
     if config.branches.is_empty() {
-        return Err(Error::NoBranch);
+        return Err(Error::NoBranch(config.name));
     }
-    let typed = config.mountpoint.as_deref().ok_or(Error::NoMountpoint)?;
+    let typed = config.mountpoint.as_deref().ok_or(Error::NoMountpoint(config.name))?;
     let mountpoint =
         std::path::absolute(typed).map_err(|why| Error::Mountpoint { path: typed.to_owned(), why })?;
     let fsname = config.fsname.clone().unwrap_or_else(|| default_fsname(&config.branches));
-    let notes = settle(&mut config);
-    Ok(Plan { config, mountpoint, fsname, subtype: "canopy", notes })
+    let mut notes = std::mem::take(&mut config.notes);
+    notes.extend(settle(&mut config));
+    let subtype = config.name.as_str();
+    Ok(Plan { config, mountpoint, fsname, subtype, notes })
 }
 
 /// The branch paths joined by colons, without what all of them begin with.
@@ -154,10 +156,10 @@ mod tests {
 
     #[test]
     fn branches_and_a_mountpoint_are_required() {
-        assert!(matches!(resolve(Config::default()), Err(Error::NoBranch)));
+        assert!(matches!(resolve(Config::default()), Err(Error::NoBranch(_))));
         let mut config = Config::default();
         apply(&mut config, [Arg::Options("branches=/no-a".into())]).unwrap();
-        assert!(matches!(resolve(config), Err(Error::NoMountpoint)));
+        assert!(matches!(resolve(config), Err(Error::NoMountpoint(_))));
     }
 
     #[test]

@@ -1,0 +1,182 @@
+//! The command line that mount(8) gives the helpers `mount.TYPE` and `mount.fuse.TYPE`:
+//! `SRC MNT [-sfnv] [-t TYPE] [-o OPTIONS]`.
+
+use super::{Command, MountArgs, Said};
+use crate::config::line::{Arg, pieces, split_group};
+use crate::names::Name;
+use rustix::process::geteuid;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// Words of fstab for mount(8) and for those who read it; no filesystem needs them.
+const FOR_OTHERS: [&str; 13] = [
+    "nofail", "user", "nouser", "users", "auto", "noauto", "_netdev", "owner", "noowner", "group", "nogroup",
+    "silent", "loud",
+];
+
+pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Result<Command, Said> {
+    let mut mount = MountArgs { name, sloppy: name == Name::Mergerfs, ..MountArgs::default() };
+    let mut options: Vec<Vec<u8>> = Vec::new();
+    let mut places: Vec<OsString> = Vec::new();
+    let mut args = args.into_iter();
+    let program = args.next().unwrap_or_default();
+    let program = program.to_string_lossy();
+    let usage = format!("usage: {program} BRANCH[:BRANCH...] MOUNTPOINT [-sfnv] [-t TYPE] [-o OPTIONS]");
+    let mistake = |what: &str| Said::Mistake(format!("{what} ({usage})"));
+    while let Some(arg) = args.next() {
+        let mut value = |attached: &[u8], of: &str| match attached {
+            [] => args.next().ok_or_else(|| mistake(&format!("{of} needs a value"))),
+            _ => Ok(OsStr::from_bytes(attached).to_owned()),
+        };
+        match arg.as_bytes() {
+            b"--" => places.extend(args.by_ref()),
+            b"-h" | b"--help" => return Err(Said::Text(format!("{usage}\nmount(8) calls it.\n"))),
+            [b'-', b'o', group @ ..] => {
+                options.extend(pieces(value(group, "-o")?.as_bytes()).into_iter().map(<[u8]>::to_vec));
+            }
+            [b'-', b't', fstype @ ..] => {
+                let fstype = value(fstype, "-t")?;
+                let fstype = fstype.to_string_lossy();
+                mount.name = Name::of_type(&fstype)
+                    .ok_or_else(|| mistake(&format!("type {fstype} is neither canopy nor mergerfs")))?;
+            }
+            // The mount would come to be in this namespace, not in that one.
+            [b'-', b'N', ..] => return Err(mistake("-N is not supported: enter the namespace with nsenter")),
+            [b'-', switches @ ..] if !switches.is_empty() && switches[0] != b'-' => {
+                for switch in switches {
+                    match switch {
+                        b'f' => mount.fake = true,
+                        b's' => mount.sloppy = true,
+                        b'r' => options.push(b"ro".to_vec()),
+                        b'w' => options.push(b"rw".to_vec()),
+                        // -v, -n and whatever else a mount(8) may know.
+                        _ => {}
+                    }
+                }
+            }
+            [b'-', _, ..] => {
+                mount.warnings.push(format!("unknown switch '{}': ignored", arg.to_string_lossy()))
+            }
+            _ => places.push(arg),
+        }
+    }
+    let [branches, mountpoint] = <[OsString; 2]>::try_from(places).map_err(|places| {
+        mistake(if places.len() < 2 { "branches or mountpoint missing" } else { "too many words" })
+    })?;
+    let options = for_the_pool(options, &mut mount).map_err(|what| mistake(&what))?;
+    mount.in_order = vec![Arg::Path(branches), Arg::Path(mountpoint), Arg::Options(options)];
+    Ok(Command::Mount(mount))
+}
+
+/// The options without what is meant for others, and with what fstab means when it says nothing.
+fn for_the_pool(options: Vec<Vec<u8>>, mount: &mut MountArgs) -> Result<OsString, String> {
+    let mut kept: Vec<Vec<u8>> = Vec::new();
+    for piece in options {
+        let text = String::from_utf8_lossy(&piece);
+        let key = text.split('=').next().unwrap_or_default().trim();
+        match key {
+            // The pool would be mounted a second time, over itself.
+            "remount" => {
+                return Err("a pool cannot be remounted: unmount it, or change the running one through \
+                            MOUNTPOINT/.mergerfs"
+                    .into());
+            }
+            "setuid" => {
+                let value = split_group(OsStr::from_bytes(&piece)).into_iter().next().unwrap_or_default();
+                let user = value.as_bytes().splitn(2, |&byte| byte == b'=').nth(1).unwrap_or_default();
+                if user.is_empty() {
+                    return Err("setuid= needs a user".into());
+                }
+                mount.user = Some(OsStr::from_bytes(user).to_owned());
+            }
+            "comment" => {}
+            _ if FOR_OTHERS.contains(&key) || key.starts_with("x-") || key.starts_with("X-") => {}
+            _ => kept.push(piece),
+        }
+    }
+    // A line in fstab means all that a filesystem can do, unless it says otherwise. Only root can give it.
+    if mount.user.is_none() && geteuid().is_root() {
+        for (word, opposite) in [("dev", "nodev"), ("suid", "nosuid")] {
+            if !kept.iter().any(|piece| piece == opposite.as_bytes()) {
+                kept.push(word.into());
+            }
+        }
+    }
+    Ok(OsString::from_vec(kept.join(&b',')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_words(words: &str) -> Result<Command, Said> {
+        parse(words.split_whitespace().map(OsString::from), Name::Canopy)
+    }
+
+    fn mount(words: &str) -> MountArgs {
+        match parse_words(words) {
+            Ok(Command::Mount(args)) => args,
+            other => panic!("{words}: {other:?}"),
+        }
+    }
+
+    fn options(words: &str) -> String {
+        match mount(words).in_order.pop() {
+            Some(Arg::Options(group)) => group.into_string().unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What an option group becomes; the tests run as root, and as somebody else.
+    fn becomes(group: &str, expected: &str) {
+        let root = if geteuid().is_root() { expected.to_owned() } else { expected.replace(",dev,suid", "") };
+        assert_eq!(options(&format!("m /a /m -o {group}")), root);
+    }
+
+    #[test]
+    fn words_for_others_are_dropped() {
+        becomes(
+            "rw,nofail,x-systemd.requires=/a,X-mount.mkdir,_netdev,noauto,user,users,comment=x,cache.attr=5",
+            "rw,cache.attr=5,dev,suid",
+        );
+        becomes(
+            r"branches=/a\,b,nodev",
+            if geteuid().is_root() { r"branches=/a\,b,nodev,suid" } else { r"branches=/a\,b,nodev" },
+        );
+        assert_eq!(options("m /a /m -o nosuid,nodev,,"), "nosuid,nodev");
+    }
+
+    #[test]
+    fn switches_come_anywhere() {
+        let args = mount("m -v /a:/b -n /m -sf -t fuse.mergerfs -o ro");
+        assert!(args.fake && args.sloppy && args.name == Name::Mergerfs);
+        assert_eq!(args.in_order[..2], [Arg::Path("/a:/b".into()), Arg::Path("/m".into())]);
+        assert!(!mount("m /a /m").sloppy);
+    }
+
+    #[test]
+    fn the_user_is_taken_out() {
+        let args = mount("m /a /m -o setuid=me,ro");
+        assert_eq!(args.user.as_deref(), Some(OsStr::new("me")));
+        assert_eq!(options("m /a /m -o setuid=me,ro"), "ro");
+    }
+
+    #[test]
+    fn mistakes_are_one_line() {
+        for words in [
+            "m",
+            "m /a",
+            "m /a /m /c",
+            "m /a /m -o",
+            "m /a /m -t ext4",
+            "m /a /m -o remount,ro",
+            "m /a /m -o setuid=",
+            "m /a /m -N 1",
+        ] {
+            match parse_words(words) {
+                Err(Said::Mistake(line)) => assert!(!line.contains('\n') && line.contains("usage"), "{line}"),
+                other => panic!("{words}: {other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The program under its other names: `mergerfs`, and the helpers that mount(8) calls. Real mounts, so root
+//! is needed; what concerns /sbin and /dev happens in a mount namespace of its own.
+
+use canopy_testkit::cmd::{Finished, run_within, wait_until};
+use canopy_testkit::{leaks, procs, require_root};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(30);
+const NOBODY: u32 = 65534;
+const NAMES: [&str; 6] =
+    ["canopy", "mergerfs", "mount.mergerfs", "mount.fuse.mergerfs", "mount.canopy", "mount.fuse.canopy"];
+
+/// Two branches, a mountpoint, and links to the program under all its names.
+struct Bed {
+    _guard: leaks::Guard,
+    dir: tempfile::TempDir,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        require_root();
+        let dir = tempfile::Builder::new().prefix("canopy-names-").tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        for name in ["a", "b", "p", "sbin"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let binary =
+            std::env::var_os("CANOPY_BIN").map_or_else(|| env!("CARGO_BIN_EXE_canopy").into(), PathBuf::from);
+        for name in NAMES {
+            symlink(&binary, dir.path().join("sbin").join(name)).unwrap();
+        }
+        Bed { _guard: leaks::Guard::under(dir.path()), dir }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.dir.path().canonicalize().unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir().join(name)
+    }
+
+    /// Runs a command line whose first word is one of the names; `@x` stands for a path of this bed.
+    fn run(&self, line: &str) -> Finished {
+        let here = format!("{}/", self.dir().display());
+        let mut words = line.split_whitespace().map(|word| word.replace('@', &here));
+        let mut command = Command::new(self.path("sbin").join(words.next().unwrap()));
+        run_within(command.args(words).env_remove("CANOPY_LOG").env_remove("RUST_LOG"), SOON)
+    }
+
+    /// Mounts, and returns what the kernel lists of the mount, and what was said on stderr.
+    #[track_caller]
+    fn mount(&self, line: &str) -> (procs::Mount, String) {
+        let done = self.run(line);
+        assert!(done.success() && done.stdout.is_empty(), "{line}: {}", done.describe());
+        fs::read_dir(self.path("p")).unwrap();
+        let mounted = procs::mount_at(&self.path("p")).unwrap_or_else(|| panic!("{line}: not mounted"));
+        (mounted, done.stderr)
+    }
+
+    #[track_caller]
+    fn umount(&self) {
+        let done = self.run("canopy umount @p");
+        assert!(done.success(), "{}", done.describe());
+        assert!(wait_until(SOON, || self.daemons().is_empty()), "{:?}", self.daemons());
+    }
+
+    /// What the processes that serve this bed are known as.
+    fn daemons(&self) -> Vec<String> {
+        let dir = self.path("p").to_str().unwrap().to_owned();
+        let serves = |process: &procs::Process| {
+            matches!(process.name.as_str(), "canopy" | "mergerfs")
+                && process.args.iter().any(|arg| arg.to_string_lossy().contains(&dir))
+        };
+        procs::processes().into_iter().filter(serves).map(|process| process.name).collect()
+    }
+
+    /// Runs a script in a mount namespace of its own; `$1` is this bed.
+    fn private(&self, script: &str) -> Finished {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-ec", &format!("{ALWAYS}{script}"), "sh"]).arg(self.dir());
+        run_within(&mut command, Duration::from_secs(120))
+    }
+}
+
+/// Whatever fails in a script, no pool outlives it.
+const ALWAYS: &str = r#"trap 'umount -l "$1/p" "$1/q" "$1/r" 2> /dev/null || :' EXIT; "#;
+
+fn has(mount: &procs::Mount, word: &str) -> bool {
+    mount.options.split(',').any(|option| option == word)
+}
+
+#[test]
+fn mergerfs_mounts_as_it_always_did() {
+    let bed = Bed::new();
+    let (mount, said) = bed.mount("mergerfs -o minfreespace=0,use_ino,allow_other @a:@b @p");
+    assert_eq!((mount.kind.as_str(), mount.source.as_str(), said.as_str()), ("fuse.mergerfs", "a:b", ""));
+    assert!(has(&mount, "nosuid") && has(&mount, "nodev"), "{}", mount.options);
+    assert_eq!(bed.daemons(), ["mergerfs"], "pidof and pkill find it");
+    fs::write(bed.path("p/file"), "x").unwrap();
+    assert!(bed.path("a/file").exists() || bed.path("b/file").exists());
+    bed.umount();
+
+    let (mount, _) = bed.mount("mergerfs -r -n -ofsname=mine,suid @a @b -- @p");
+    assert_eq!((mount.kind.as_str(), mount.source.as_str()), ("fuse.mergerfs", "mine"));
+    assert!(has(&mount, "ro") && !has(&mount, "nosuid"), "{}", mount.options);
+    bed.umount();
+
+    let (mount, _) = bed.mount("mergerfs -o mountpoint=@p,branches=@a @b");
+    assert_eq!(mount.source, "a:b");
+    bed.umount();
+}
+
+#[test]
+fn under_mergerfs_what_is_unknown_is_a_warning() {
+    let bed = Bed::new();
+    let (_, said) = bed.mount("mergerfs -o cache.file=off,attr_timeout=5 -d -z @a:@b @p");
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 4, "{said}");
+    assert!(lines.iter().all(|line| line.starts_with("mergerfs: ")), "{said}");
+    for needle in ["'cache.file' (did you mean 'cache.files'?): ignored", "attr_timeout", "-d has no", "'-z'"]
+    {
+        assert!(said.contains(needle), "no {needle} in {said}");
+    }
+    bed.umount();
+}
+
+#[test]
+fn mergerfs_fails_in_one_line_and_with_one() {
+    let bed = Bed::new();
+    for (line, needle) in [
+        ("mergerfs", "no branch given: mergerfs [options] <branches> <mountpoint>"),
+        ("mergerfs -o branches=@a", "no mountpoint given: mergerfs"),
+        ("mergerfs -o cache.files=x @a @p", "cache.files: 'x' is not valid"),
+        ("mergerfs @none @p", "/none does not exist"),
+        ("mergerfs @a @p -o", "-o needs options"),
+        ("mount.mergerfs @a", "usage:"),
+        ("mount.canopy @a @p -o cache.file=off", "unknown option 'cache.file'"),
+        ("mount.canopy @a @p -o remount,ro", "cannot be remounted"),
+        ("mount.canopy @a @p -o setuid=no-such-user", "setuid=no-such-user: no such user"),
+        ("mount.canopy @a @p -t ext4", "type ext4"),
+    ] {
+        let done = bed.run(line);
+        assert_eq!((done.code(), done.stdout.as_str()), (Some(1), ""), "{line}: {}", done.describe());
+        assert!(done.stderr.contains(needle) && done.stderr.lines().count() == 1, "{}", done.describe());
+        let name = if line.contains("canopy") { "canopy: " } else { "mergerfs: " };
+        assert!(done.stderr.starts_with(name), "{}", done.stderr);
+        assert!(procs::mount_at(&bed.path("p")).is_none());
+    }
+}
+
+#[test]
+fn help_and_version_of_mergerfs() {
+    let bed = Bed::new();
+    for (switch, first) in [
+        ("-h", "Usage: mergerfs [options] <branches> <mountpoint>"),
+        ("--help", "Usage: mergerfs [options] <branches> <mountpoint>"),
+        ("-v", concat!("mergerfs v", env!("CARGO_PKG_VERSION"))),
+        ("-V", concat!("mergerfs v", env!("CARGO_PKG_VERSION"))),
+        ("--version", concat!("mergerfs v", env!("CARGO_PKG_VERSION"))),
+    ] {
+        let done = bed.run(&format!("mergerfs {switch}"));
+        assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
+        assert_eq!(done.stdout.lines().next(), Some(first));
+    }
+}
+
+#[test]
+fn the_helpers_mount_what_fstab_says() {
+    let bed = Bed::new();
+    let words = "rw,nofail,noauto,_netdev,user,x-systemd.requires=/a,comment=x,cache.attr=5";
+    for (line, kind) in [
+        (format!("mount.canopy @a:@b @p -o {words}"), "fuse.canopy"),
+        (format!("mount.fuse.canopy @a:@b @p -v -n -o {words}"), "fuse.canopy"),
+        (format!("mount.mergerfs @a:@b @p -o {words}"), "fuse.mergerfs"),
+        (format!("mount.fuse.mergerfs -o {words} @a:@b @p"), "fuse.mergerfs"),
+        (format!("mount.canopy @a:@b @p -t fuse.mergerfs -o {words}"), "fuse.mergerfs"),
+    ] {
+        let (mount, said) = bed.mount(&line);
+        assert_eq!((mount.kind.as_str(), mount.source.as_str(), said.as_str()), (kind, "a:b", ""), "{line}");
+        assert!(!has(&mount, "nosuid") && !has(&mount, "nodev"), "{}", mount.options);
+        bed.umount();
+    }
+    let (mount, _) = bed.mount("mount.canopy @a @p -o nodev");
+    assert!(!has(&mount, "nosuid") && has(&mount, "nodev"), "{}", mount.options);
+    bed.umount();
+    let (_, said) = bed.mount("mount.canopy @a @p -s -o frob");
+    assert!(said.contains("'frob'") && said.lines().count() == 1, "{said}");
+    bed.umount();
+    let done = bed.run("mount.canopy @a @p -f -o rw");
+    assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
+    assert!(procs::mount_at(&bed.path("p")).is_none(), "a fake mount is none");
+}
+
+/// Puts the links in the place of /sbin, where mount(8) looks for its helpers.
+const SBIN: &str = r#"mount --bind "$1/sbin" "$(realpath /sbin)"; "#;
+
+#[test]
+fn mount_finds_its_helpers() {
+    let bed = Bed::new();
+    let script = format!(
+        r#"{SBIN}
+        for type in canopy fuse.canopy mergerfs fuse.mergerfs; do
+            mount -t $type -o minfreespace=0,nofail "$1/a:$1/b" "$1/p"
+            echo $type > "$1/p/file"
+            echo "$(cat "$1/p/file") $(findmnt -no FSTYPE,SOURCE "$1/p" | tr -s ' ')"
+            umount "$1/p"
+        done"#
+    );
+    let done = bed.private(&script);
+    assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
+    let expected = "canopy fuse.canopy a:b\nfuse.canopy fuse.canopy a:b\n\
+                    mergerfs fuse.mergerfs a:b\nfuse.mergerfs fuse.mergerfs a:b\n";
+    assert_eq!(done.stdout, expected);
+    assert!(wait_until(SOON, || bed.daemons().is_empty()));
+}
+
+#[test]
+fn mount_all_takes_the_lines_of_fstab() {
+    let bed = Bed::new();
+    for name in ["q", "r", "with space"] {
+        fs::create_dir(bed.path(name)).unwrap();
+    }
+    let dir = bed.dir();
+    let dir = dir.display();
+    let fstab = format!(
+        "{dir}/a:{dir}/b {dir}/p fuse.canopy rw,nofail,x-systemd.requires=/a,x-systemd.automount,_netdev,cache.attr=5 0 0\n\
+         {dir}/[ab] {dir}/q mergerfs defaults,allow_other,use_ino,category.create=mfs,fsname=old 0 0\n\
+         {dir}/with\\040space {dir}/r canopy nofail,noatime 0 0\n"
+    );
+    fs::write(bed.path("fstab"), fstab).unwrap();
+    let script = format!(
+        r#"{SBIN}
+        mount -T "$1/fstab" -a
+        for at in p q r; do findmnt -no FSTYPE,SOURCE "$1/$at" | tr -s ' '; stat "$1/$at" > /dev/null; done
+        getfattr --only-values -n user.mergerfs.cache.attr "$1/p/.mergerfs"; echo
+        getfattr --only-values -n user.mergerfs.func.create "$1/q/.mergerfs"; echo
+        umount "$1/p" "$1/q" "$1/r""#
+    );
+    let done = bed.private(&script);
+    assert!(done.success(), "{}", done.describe());
+    let expected = format!("fuse.canopy a:b\nfuse.mergerfs old\nfuse.canopy {dir}/with space\n5\nmfs\n");
+    assert_eq!(done.stdout, expected, "{}", done.describe());
+    assert_eq!(done.stderr.lines().filter(|line| line.starts_with("canopy:")).count(), 0, "{}", done.stderr);
+}
+
+#[test]
+fn setuid_serves_as_that_user() {
+    let bed = Bed::new();
+    for name in ["a", "b", "p"] {
+        chown(bed.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    // Where that user can run it.
+    let copy = bed.path("program");
+    fs::copy(fs::canonicalize(bed.path("sbin/canopy")).unwrap(), &copy).unwrap();
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::remove_file(bed.path("sbin/mount.canopy")).unwrap();
+    symlink(&copy, bed.path("sbin/mount.canopy")).unwrap();
+    let script = r#"
+        mkdir "$1/dev"; mount -t tmpfs none "$1/dev"
+        mknod "$1/dev/fuse" c 10 229; chmod 666 "$1/dev/fuse"; mount --bind "$1/dev/fuse" /dev/fuse
+        "$1/sbin/mount.canopy" "$1/a:$1/b" "$1/p" -o minfreespace=0,setuid=nobody,rw
+        grep " $1/p " /proc/self/mountinfo | grep -o 'fuse.canopy\|user_id=[0-9]*'
+        setpriv --reuid nobody --regid 65534 --clear-groups sh -c 'echo x > "$1/p/file"' sh "$1"
+        cat "$1"/[ab]/file; stat -c %u "$1"/[ab]/file
+        umount "$1/p""#;
+    let done = bed.private(script);
+    let _ = fs::remove_dir(bed.path("dev"));
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(done.stdout, "fuse.canopy\nuser_id=65534\nx\n65534\n", "{}", done.describe());
+    assert_eq!(done.stderr, "");
+    assert!(wait_until(SOON, || bed.daemons().is_empty()));
+}
