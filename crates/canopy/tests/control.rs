@@ -4,8 +4,12 @@
 
 #[path = "control/branches.rs"]
 mod branches;
+#[path = "control/effects.rs"]
+mod effects;
 #[path = "control/files.rs"]
 mod files;
+#[path = "control/funcs.rs"]
+mod funcs;
 #[path = "control/keys.rs"]
 mod keys;
 #[path = "control/rig.rs"]
