@@ -4,6 +4,8 @@
 
 #[path = "control/branches.rs"]
 mod branches;
+#[path = "control/commands.rs"]
+mod commands;
 #[path = "control/effects.rs"]
 mod effects;
 #[path = "control/files.rs"]
