@@ -23,6 +23,9 @@ struct Cli {
 pub enum Command {
     Mount(MountArgs),
     Umount(UmountArgs),
+    Get(GetArgs),
+    Set(SetArgs),
+    List(ListArgs),
     /// List the options of -o, their defaults and values
     Options,
 }
@@ -79,6 +82,45 @@ pub struct UmountArgs {
     /// Take it away at once, and end it when nobody uses it any more
     #[arg(short, long)]
     pub lazy: bool,
+}
+
+/// Show one value of a running pool, or all as KEY=VALUE
+#[derive(Args, Debug)]
+pub struct GetArgs {
+    /// The pool's mountpoint
+    pub mount: PathBuf,
+    /// An option, or version, pid, srcmounts; all when left out
+    pub key: Option<String>,
+}
+
+/// Change an option of a running pool
+#[derive(Args, Debug)]
+#[command(after_help = SET_NOTES)]
+pub struct SetArgs {
+    /// The pool's mountpoint
+    pub mount: PathBuf,
+    /// An option and its new value, or a command
+    #[arg(value_name = "KEY=VALUE")]
+    pub pair: OsString,
+}
+
+const SET_NOTES: &str = "\
+canopy list MOUNT marks what can be changed. Operations under way end as they began; open files
+stay usable, also on a branch that is taken away. A change holds until the pool is unmounted.
+
+Branches are replaced by a list, or changed: +PATH appends, +<PATH prepends, -PATTERN removes,
+-< and -> remove the first and the last. Commands: cmd.gc, cmd.gc1, cmd.invalidate-all-nodes.
+
+Examples:
+  canopy set /pool category.create=mfs
+  canopy set /pool branches=+/mnt/disk3
+  canopy set /pool 'branches=-/mnt/disk1'";
+
+/// Show the options of a running pool as a table
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    /// The pool's mountpoint
+    pub mount: PathBuf,
 }
 
 /// What else there is to say than a command.
@@ -209,7 +251,16 @@ mod tests {
 
     #[test]
     fn help_fits_a_screen() {
-        for words in ["canopy", "canopy --help", "canopy -h", "canopy mount --help", "canopy umount --help"] {
+        for words in [
+            "canopy",
+            "canopy --help",
+            "canopy -h",
+            "canopy mount --help",
+            "canopy umount --help",
+            "canopy get --help",
+            "canopy set --help",
+            "canopy list --help",
+        ] {
             match parse_words(words) {
                 Err(Said::Text(text)) => {
                     assert!(text.lines().count() <= 30, "{words}: {} lines", text.lines().count());

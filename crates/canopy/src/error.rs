@@ -65,6 +65,27 @@ pub enum Error {
     #[error("setuid={user}: {why}")]
     User { user: String, why: String },
 
+    #[error("{path} is not the mountpoint of a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", path = .0.display())]
+    NoPool(PathBuf),
+    #[error("the server of pool {path} has ended (canopy umount {path}, and mount it again)", path = .0.display())]
+    PoolDead(PathBuf),
+    #[error("pool {path} answers no attributes, as xattr=nosys makes it (unmount it, and mount it with another value)", path = .0.display())]
+    PoolMute(PathBuf),
+    #[error("unknown key '{key}'{}", .nearest.as_ref().map_or_else(|| " (canopy list MOUNT shows them all)".to_owned(), |name| format!(" (did you mean '{name}'?)")))]
+    UnknownKey { key: String, nearest: Option<String> },
+    #[error("'{key}' is only a key: write {key}=VALUE (canopy get {path} {key} shows the value it has)", path = .path.display())]
+    NoValue { key: String, path: PathBuf },
+    #[error("{key} cannot be changed while the pool runs (canopy umount {path}, and mount it with -o {key}={value})", path = .path.display())]
+    FixedKey { key: String, value: String, path: PathBuf },
+    #[error("{key} tells about the pool and cannot be set")]
+    ToldKey { key: String },
+    #[error("pool {path} is mounted read-only, and so are its options (mount -o remount,rw {path})", path = .0.display())]
+    PoolReadOnly(PathBuf),
+    #[error("{key} of pool {path} cannot be changed by you: only its owner and root may (sudo canopy set ...)", path = .path.display())]
+    NotOwner { key: String, path: PathBuf },
+    #[error("{key} of pool {path}: {why} (the pool's log may tell more)", path = .path.display())]
+    Control { key: String, path: PathBuf, why: String },
+
     #[error("environment variable {variable}: {why}")]
     Environment { variable: &'static str, why: String },
     #[error("{what}: {why}")]

@@ -7,6 +7,7 @@ pub mod commands;
 pub mod config;
 pub mod daemon;
 pub mod error;
+pub mod live;
 pub mod log;
 pub mod mounts;
 pub mod names;
@@ -45,6 +46,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let done = match command {
         Command::Mount(args) => commands::mount::run(args),
         Command::Umount(args) => commands::umount::run(&args),
+        Command::Get(args) => commands::get::run(&args),
+        Command::Set(args) => commands::set::run(&args),
+        Command::List(args) => commands::list::run(&args),
         Command::Options => {
             let _ = commands::options::run();
             Ok(())

@@ -4,8 +4,14 @@
 
 #[path = "control/branches.rs"]
 mod branches;
+#[path = "control/commands.rs"]
+mod commands;
+#[path = "control/effects.rs"]
+mod effects;
 #[path = "control/files.rs"]
 mod files;
+#[path = "control/funcs.rs"]
+mod funcs;
 #[path = "control/keys.rs"]
 mod keys;
 #[path = "control/rig.rs"]

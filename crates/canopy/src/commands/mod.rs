@@ -1,5 +1,8 @@
 //! One file a command.
 
+pub mod get;
+pub mod list;
 pub mod mount;
 pub mod options;
+pub mod set;
 pub mod umount;

@@ -599,7 +599,8 @@ fn nearest(key: &str) -> Option<String> {
     closest(&key, table().iter().filter(|spec| !spec.hidden).flat_map(names).map(str::to_owned))
 }
 
-fn closest(text: &str, words: impl Iterator<Item = String>) -> Option<String> {
+/// The word most like a text, if any is like enough to be what was meant.
+pub fn closest(text: &str, words: impl Iterator<Item = String>) -> Option<String> {
     if text.is_empty() {
         return None;
     }

@@ -1,0 +1,35 @@
+//! `canopy list`: the options of a running pool, for people.
+
+use crate::cli::ListArgs;
+use crate::config::options::{Changes, table};
+use crate::error::{Error, one_line};
+use crate::live::Live;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+pub fn run(args: &ListArgs) -> Result<(), Error> {
+    let pool = Live::at(&args.mount)?;
+    let shown = pool.keys()?;
+    let mut text = "Those marked * can be changed with canopy set.\n\n".to_owned();
+    // In the order in which people should read them; what the pool knows beyond that comes last.
+    let known = table().iter().filter(|spec| shown.iter().any(|key| spec.name == *key));
+    let known = known.map(|spec| (spec.name.as_ref(), spec.changes == Changes::Live));
+    let others = shown.iter().filter(|key| !table().iter().any(|spec| spec.name == **key));
+    for (key, live) in known.chain(others.map(|key| (key.as_str(), false))) {
+        let value = pool.get(key)?;
+        let value = one_line(&value.to_string_lossy());
+        let mark = if live { '*' } else { ' ' };
+        // One branch a line.
+        let lines = if key == "branches" { value.split(':').collect() } else { vec![value.as_str()] };
+        for (index, line) in lines.into_iter().enumerate() {
+            let row = match index {
+                0 => format!("{mark} {key:<28} {line}"),
+                _ => format!("{:31}{line}", ""),
+            };
+            let _ = writeln!(text, "{}", row.trim_end());
+        }
+    }
+    // Whoever reads it may have seen enough, as `head` has.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! A running pool as its control file shows it to other programs.
+
+use crate::config::Config;
+use crate::config::options::{self, Changes, closest};
+use crate::error::Error;
+use crate::mounts;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+const PREFIX: &str = "user.mergerfs.";
+/// No attribute is larger (XATTR_SIZE_MAX), nor is a list of them (XATTR_LIST_MAX).
+const LARGEST: usize = 65_536;
+/// Keys that are told and never set.
+const TOLD: [&str; 3] = ["version", "pid", "srcmounts"];
+
+/// One pool, by its mountpoint.
+pub struct Live {
+    mountpoint: PathBuf,
+    control: PathBuf,
+}
+
+impl Live {
+    pub fn at(path: &Path) -> Result<Live, Error> {
+        let mountpoint = mounts::listed_path(path).map_err(|why| match why.kind() {
+            io::ErrorKind::NotConnected => Error::PoolDead(path.to_owned()),
+            _ => Error::NoPool(path.to_owned()),
+        })?;
+        let mounted = mounts::at(&mountpoint).map_err(Error::system("cannot read /proc/self/mountinfo"))?;
+        if !mounted.is_some_and(|mounted| mounted.is_pool()) {
+            return Err(Error::NoPool(mountpoint));
+        }
+        Ok(Live { control: mountpoint.join(".mergerfs"), mountpoint })
+    }
+
+    /// The keys that are shown, in the order of the alphabet.
+    pub fn keys(&self) -> Result<Vec<String>, Error> {
+        let mut buffer = vec![0; LARGEST];
+        let length = rustix::fs::listxattr(&self.control, buffer.as_mut_slice())
+            .map_err(|errno| self.failed("the list of keys", errno))?;
+        let names = buffer[..length].split(|&byte| byte == 0);
+        let names = names.filter_map(|name| std::str::from_utf8(name).ok()?.strip_prefix(PREFIX));
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    pub fn get(&self, key: &str) -> Result<OsString, Error> {
+        let mut buffer = vec![0; LARGEST];
+        match rustix::fs::getxattr(&self.control, format!("{PREFIX}{key}"), buffer.as_mut_slice()) {
+            Ok(length) => {
+                buffer.truncate(length);
+                Ok(OsString::from_vec(buffer))
+            }
+            Err(Errno::NODATA) => Err(self.unknown(key)),
+            Err(errno) => Err(self.failed(key, errno)),
+        }
+    }
+
+    pub fn set(&self, key: &str, value: &OsStr) -> Result<(), Error> {
+        // The pool takes a key only as it is listed.
+        let spec = options::find(key).filter(|spec| spec.key);
+        let name = spec.map_or(key, |spec| spec.name.as_ref());
+        let attribute = format!("{PREFIX}{name}");
+        let set = rustix::fs::setxattr(&self.control, attribute, value.as_bytes(), XattrFlags::empty());
+        set.map_err(|errno| match errno {
+            Errno::NODATA if TOLD.contains(&name) => Error::ToldKey { key: name.to_owned() },
+            Errno::NODATA => self.unknown(key),
+            Errno::ROFS if TOLD.contains(&name) => Error::ToldKey { key: name.to_owned() },
+            Errno::ROFS if spec.is_some_and(|spec| spec.changes == Changes::Live) => {
+                Error::PoolReadOnly(self.mountpoint.clone())
+            }
+            Errno::ROFS => Error::FixedKey {
+                key: name.to_owned(),
+                value: value.to_string_lossy().into_owned(),
+                path: self.mountpoint.clone(),
+            },
+            Errno::ACCESS | Errno::PERM => {
+                Error::NotOwner { key: name.to_owned(), path: self.mountpoint.clone() }
+            }
+            errno => self.refused(name, value, errno),
+        })
+    }
+
+    /// The pool says no more than a number: the words are found by reading the value as the pool did.
+    fn refused(&self, key: &str, value: &OsStr, errno: Errno) -> Error {
+        let mut config = Config::default();
+        if key == "branches"
+            && let Ok(now) = self.get(key)
+        {
+            let _ = options::set(&mut config, key, &now);
+        }
+        if let Err(error) = options::set(&mut config, key, value) {
+            return error.into();
+        }
+        let around = config
+            .branches
+            .iter()
+            .find_map(|branch| crate::config::check::not_around(&branch.path, &self.mountpoint).err());
+        if let Some(error) = around {
+            return error;
+        }
+        let missing = config.branches.iter().find(|branch| !branch.path.exists());
+        match missing {
+            Some(branch) => Error::BranchMissing(branch.path.clone()),
+            None => self.failed(key, errno),
+        }
+    }
+
+    fn unknown(&self, key: &str) -> Error {
+        let known = self.keys().unwrap_or_default().into_iter();
+        let nearest = closest(&key.replace('_', "-"), known.chain(TOLD.map(str::to_owned)));
+        Error::UnknownKey { key: key.to_owned(), nearest }
+    }
+
+    fn failed(&self, key: &str, errno: Errno) -> Error {
+        let path = self.mountpoint.clone();
+        match errno {
+            Errno::NOTCONN | Errno::CONNABORTED => Error::PoolDead(path),
+            Errno::OPNOTSUPP | Errno::NOSYS if key != "passthrough.io" => Error::PoolMute(path),
+            errno => Error::Control { key: key.to_owned(), path, why: errno.to_string() },
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `canopy get`, `canopy set` and `canopy list`.
+
+use super::rig::{BINARY, Dirs, get};
+use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::{Pool, as_user};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+/// `@` stands for the pool.
+fn canopy(pool: &Pool, args: &[&str]) -> Finished {
+    let args = args.iter().map(|arg| arg.replace('@', &pool.path().display().to_string()));
+    pool.command(args)
+}
+
+#[track_caller]
+fn ok(pool: &Pool, args: &[&str]) -> String {
+    let done = canopy(pool, args);
+    assert!(done.success() && done.stderr.is_empty(), "{args:?}: {}", done.describe());
+    done.stdout
+}
+
+#[track_caller]
+fn mistake(done: &Finished) -> &str {
+    assert!(done.code() == Some(1) && done.stdout.is_empty(), "{}", done.describe());
+    let line = done.stderr.strip_prefix("canopy: ").expect("the program's name").trim_end();
+    assert!(!line.contains('\n'), "{line}");
+    line
+}
+
+#[test]
+fn values_are_shown_and_changed() {
+    let dirs = Dirs::new();
+    let pool = dirs.pool("fsname=mine");
+    let (a, b, c) = (dirs.text("a"), dirs.text("b"), dirs.text("c"));
+    assert_eq!(ok(&pool, &["get", "@", "fsname"]), "mine\n");
+    assert_eq!(ok(&pool, &["get", "@/", "cache.negative_entry"]), "0\n");
+    assert_eq!(ok(&pool, &["get", "@", "srcmounts"]), format!("{a}:{b}\n"));
+    assert_eq!(ok(&pool, &["get", "@", "version"]), format!("{}\n", env!("CARGO_PKG_VERSION")));
+    let all = ok(&pool, &["get", "@"]);
+    assert!(all.lines().all(|line| line.contains('=')), "{all}");
+    assert!(all.contains(&format!("\nbranches={a}=RW:{b}=RW\n")), "{all}");
+
+    for (pair, key, value) in [
+        ("category.create=mfs", "func.mkdir", "mfs"),
+        ("minfreespace = 2G", "minfreespace", "2147483648"),
+        ("security_capability=false", "security-capability", "false"),
+        (&format!("branches=+{c}=NC"), "srcmounts", &format!("{a}:{b}:{c}")),
+        ("branches=-<", "srcmounts", &format!("{b}:{c}")),
+    ] {
+        assert_eq!(ok(&pool, &["set", "@", pair]), "", "{pair}");
+        assert_eq!(get(&pool, key), value, "{pair}");
+    }
+    ok(&pool, &["set", "@", "cmd.gc"]);
+
+    let table = ok(&pool, &["list", "@"]);
+    let row = |start: &str| {
+        table.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start}\n{table}"))
+    };
+    assert!(row("* branches ").ends_with(&format!(" {b}=RW")));
+    assert!(table.contains(&format!("\n{:31}{c}=NC\n", "")), "{table}");
+    assert!(row("* category.create ").ends_with(" mfs"));
+    assert!(row("  fsname ").ends_with(" mine"));
+    assert!(row("  pid ").ends_with(&format!(" {}", pool.pid())));
+    assert_eq!(table.lines().count(), all.lines().count() + 3, "every key, two lines above, a second branch");
+    pool.umount();
+}
+
+#[test]
+fn every_mistake_is_one_line_with_culprit_and_mend() {
+    let dirs = Dirs::new();
+    let pool = dirs.pool("");
+    let a = dirs.text("a");
+    for (args, words) in [
+        (&["get", "@", "cache.fils"][..], &["unknown key 'cache.fils'", "did you mean 'cache.files'?"][..]),
+        (&["get", "@", "zzzzz"], &["unknown key 'zzzzz'", "canopy list"]),
+        (&["get", "/proc"], &["/proc is not the mountpoint of a pool", "findmnt"]),
+        (&["list", "/nowhere"], &["/nowhere is not the mountpoint", "findmnt"]),
+        (&["list", &a], &["is not the mountpoint of a pool"]),
+        (
+            &["set", "@", "category.creat=mfs"],
+            &["unknown key 'category.creat'", "did you mean 'category.create'?"],
+        ),
+        (&["set", "@", "category.create=mfss"], &["category.create", "'mfss'", "did you mean 'mfs'?"]),
+        (&["set", "@", "category.create"], &["'category.create' is only a key", "canopy get"]),
+        (&["set", "@", "cmd.gcc"], &["unknown key 'cmd.gcc'"]),
+        (&["set", "@", "minfreespace=16777216T"], &["minfreespace", "too large"]),
+        (&["set", "@", "async_read=false"], &["async-read cannot be changed", "-o async-read=false"]),
+        (&["set", "@", "version=2"], &["version tells about the pool"]),
+        (&["set", "@", "srcmounts=/a"], &["srcmounts tells about the pool"]),
+        (&["set", "@", "branches=+/nowhere/at/all"], &["branch /nowhere/at/all does not exist", "mkdir"]),
+        (&["set", "@", "branches=+/tmp=RX"], &["branches", "RX"]),
+        (&["set", "@", "branches=+@"], &["is the mountpoint itself"]),
+        (&["set", "@", "branches=+@/inner"], &["lies inside mountpoint"]),
+    ] {
+        let done = canopy(&pool, args);
+        let line = mistake(&done);
+        assert!(words.iter().all(|word| line.contains(word)), "{args:?}: {line}");
+    }
+    // Somebody else may look, and is told why no more.
+    let binary = dirs.path("canopy");
+    fs::copy(BINARY, &binary).expect("a copy");
+    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).expect("chmod");
+    let other = |args: &[&str]| {
+        let mut command = as_user(4242, 4242, &[], &binary);
+        run_within(command.arg(args[0]).arg(pool.path()).args(&args[1..]), Duration::from_secs(20))
+    };
+    assert_eq!(other(&["get", "cache.files"]).stdout, "auto-full\n");
+    let done = other(&["set", "cache.files=off"]);
+    assert!(mistake(&done).contains("only its owner and root may"), "{}", done.describe());
+    pool.umount();
+}
+
+#[test]
+fn pools_that_cannot_answer() {
+    let dirs = Dirs::new();
+    let pool = dirs.pool("xattr=nosys");
+    let _ = rustix::fs::getxattr(pool.path(), "user.x", &mut [0; 8][..]);
+    let done = canopy(&pool, &["list", "@"]);
+    assert!(mistake(&done).contains("xattr=nosys"), "{}", done.describe());
+    pool.umount();
+    let pool = dirs.pool("ro");
+    assert_eq!(ok(&pool, &["get", "@", "cache.files"]), "auto-full\n");
+    let done = canopy(&pool, &["set", "@", "cache.files=off"]);
+    assert!(mistake(&done).contains("is mounted read-only"), "{}", done.describe());
+    pool.umount();
+    let mut pool = dirs.pool("");
+    pool.kill();
+    let done = canopy(&pool, &["list", "@"]);
+    assert!(mistake(&done).contains("has ended"), "{}", done.describe());
+}

@@ -1,0 +1,388 @@
+//! Every option that can be changed while a pool runs, and that the change does what it says.
+
+use super::funcs;
+use super::rig::{BINARY, get, set};
+use canopy::config::options::{self, Changes};
+use canopy_testkit::cmd::{run, wait_until};
+use canopy_testkit::{LoopFs, Pool, require_root};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A pool over an ext4 with little room, and a tmpfs with more.
+pub(super) struct Live {
+    pub(super) pool: Pool,
+    small: LoopFs,
+    large: LoopFs,
+}
+
+impl Live {
+    fn new() -> Self {
+        let (small, large) = (LoopFs::ext4(64 << 20), LoopFs::tmpfs(128 << 20));
+        let _ = fs::remove_dir(small.path().join("lost+found"));
+        let pool = Pool::builder(BINARY)
+            .branch(small.path())
+            .branch(large.path())
+            .option("minfreespace=0,category.create=ff,cache.attr=0,cache.entry=0")
+            .mount();
+        Live { pool, small, large }
+    }
+
+    pub(super) fn at(&self, path: &str) -> PathBuf {
+        self.pool.path().join(path)
+    }
+    pub(super) fn a(&self, path: &str) -> PathBuf {
+        self.small.path().join(path)
+    }
+    pub(super) fn b(&self, path: &str) -> PathBuf {
+        self.large.path().join(path)
+    }
+    pub(super) fn set(&self, key: &str, value: &str) {
+        set(&self.pool, key, value);
+    }
+
+    fn counter(&self, names: &[&str]) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/io", self.pool.pid())).expect("counters");
+        let of =
+            |name: &&str| text.lines().find_map(|line| line.strip_prefix(*name)?.trim().parse::<u64>().ok());
+        names.iter().map(|name| of(name).expect("a counter")).sum()
+    }
+
+    /// Bytes that the daemon has moved while `work` ran.
+    fn moved(&self, work: impl FnOnce()) -> u64 {
+        let count = || self.counter(&["rchar:", "wchar:"]);
+        let before = count();
+        work();
+        count() - before
+    }
+}
+
+const MIB: usize = 1 << 20;
+
+/// Somebody on this machine may drop caches at any moment: what is remembered shows in one of several attempts.
+#[track_caller]
+fn now_and_then(what: &str, attempt: impl FnMut() -> bool) {
+    assert!(wait_until(Duration::from_secs(5), attempt), "never: {what}");
+}
+
+type Row = (&'static [&'static str], fn(&Live));
+
+const ROWS: &[Row] = &[
+    (&["branches"], |live| {
+        fs::write(live.b("f"), "b").expect("a file");
+        live.set("branches", "->");
+        assert!(!live.at("f").exists());
+        live.set("branches", &format!("+{}", live.b("").display()));
+        assert!(live.at("f").exists());
+    }),
+    (&["minfreespace"], |live| {
+        live.set("minfreespace", "100M");
+        fs::write(live.at("roomy"), "").expect("a file");
+        live.set("minfreespace", "0");
+        fs::write(live.at("tight"), "").expect("a file");
+        assert!(live.b("roomy").exists() && live.a("tight").exists());
+    }),
+    (&["cache.statfs"], |live| {
+        live.set("minfreespace", "30M");
+        live.set("cache.statfs", "3600");
+        fs::write(live.at("before"), "").expect("a file");
+        let filler = File::create(live.a("filler")).expect("a file");
+        rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), 0, 40 << 20).expect("room");
+        fs::write(live.at("remembered"), "").expect("a file");
+        live.set("cache.statfs", "0");
+        fs::write(live.at("asked"), "").expect("a file");
+        assert!(live.a("before").exists() && live.a("remembered").exists() && live.b("asked").exists());
+    }),
+    (&["statfs", "statfs-ignore"], |live| {
+        fs::create_dir(live.a("only")).expect("mkdir");
+        let figures = |path: &str| rustix::fs::statvfs(live.at(path)).expect("statvfs");
+        let whole = figures("only");
+        live.set("statfs", "full");
+        assert!(figures("only").f_blocks * figures("only").f_frsize < 64 << 20);
+        live.set("statfs", "base");
+        assert_eq!(figures("only").f_blocks, whole.f_blocks);
+        live.set("branches", &format!("{}=RW:{}=NC", live.a("").display(), live.b("").display()));
+        for (ignored, more) in [("none", true), ("nc", false), ("ro", false)] {
+            live.set("statfs-ignore", ignored);
+            let free = figures("").f_bavail * figures("").f_frsize;
+            assert_eq!(free > 100 << 20, more, "{ignored}: {free}");
+        }
+    }),
+    (&["ignorepponrename"], |live| {
+        live.set("func.create", "epff");
+        fs::create_dir(live.b("dir")).expect("mkdir");
+        for (ignored, cloned) in [("false", false), ("true", true)] {
+            live.set("ignorepponrename", ignored);
+            fs::write(live.a("f"), "").expect("a file");
+            let renamed = fs::rename(live.at("f"), live.at("dir/f"));
+            assert_eq!(renamed.is_ok(), cloned, "{ignored}: {renamed:?}");
+            assert_eq!(live.a("dir/f").exists(), cloned, "{ignored}");
+        }
+    }),
+    (&["func.readdir"], |live| {
+        for index in 0..50 {
+            fs::write(live.a(&format!("a{index}")), "").expect("a file");
+            fs::write(live.b(&format!("b{index}")), "").expect("a file");
+        }
+        for value in ["cor", "cosr:2", "cor:4:8", "seq"] {
+            live.set("func.readdir", value);
+            assert_eq!(get(&live.pool, "func.readdir"), value);
+            assert_eq!(fs::read_dir(live.at("")).expect("a listing").count(), 100, "{value}");
+        }
+    }),
+    (&["passthrough.io"], |live| {
+        fs::write(live.at("f"), vec![1; MIB]).expect("a file");
+        live.set("cache.files", "partial");
+        for (value, read, write) in [
+            ("rw", false, false),
+            ("off", true, true),
+            ("ro", false, true),
+            ("wo", true, false),
+            ("auto", false, false),
+        ] {
+            live.set("passthrough.io", value);
+            let reading = live.moved(|| drop(fs::read(live.at("f")).expect("a read")));
+            let writing = live.moved(|| fs::write(live.at("f"), vec![2; MIB]).expect("a write"));
+            assert_eq!(
+                (reading >= MIB as u64, writing >= MIB as u64),
+                (read, write),
+                "{value}: {reading}, {writing}"
+            );
+        }
+    }),
+    (&["cache.files", "cache.files.process-names"], |live| {
+        live.set("passthrough.io", "off");
+        fs::write(live.at("f"), vec![1; MIB]).expect("a file");
+        let again = |cached: bool, what: &str| {
+            now_and_then(what, || {
+                let mut file = File::open(live.at("f")).expect("open");
+                let mut read = || {
+                    file.rewind().expect("rewind");
+                    file.read_exact(&mut vec![0; MIB]).expect("a read");
+                };
+                read();
+                (live.moved(read) < MIB as u64) == cached
+            });
+        };
+        for (value, cached) in
+            [("off", false), ("partial", true), ("full", true), ("per-process", false), ("auto-full", true)]
+        {
+            live.set("cache.files", value);
+            again(cached, value);
+        }
+        let comm = fs::read_to_string("/proc/thread-self/comm").expect("a name");
+        live.set("cache.files", "per-process");
+        live.set("cache.files.process-names", &format!("other|{}", comm.trim_end()));
+        again(true, "a listed name");
+        live.set("cache.files.process-names", "other");
+        again(false, "a name that is not listed");
+    }),
+    (&["cache.attr"], |live| {
+        fs::write(live.a("f"), "").expect("a file");
+        let mode = || fs::metadata(live.at("f")).expect("stat").mode() & 0o777;
+        let change =
+            |mode| fs::set_permissions(live.a("f"), fs::Permissions::from_mode(mode)).expect("chmod");
+        live.set("cache.entry", "3600");
+        live.set("cache.attr", "3600");
+        now_and_then("an attribute is remembered", || {
+            change(0o600);
+            live.set("cmd.invalidate-all-nodes", "");
+            let before = mode();
+            change(0o644);
+            before == 0o600 && mode() == 0o600
+        });
+        live.set("cache.attr", "0");
+        for expected in [0o640, 0o600, 0o644] {
+            change(expected);
+            assert_eq!(mode(), expected);
+        }
+    }),
+    (&["cache.entry", "cache.negative-entry"], |live| {
+        let there = || live.at("f").exists();
+        live.set("cache.attr", "3600");
+        live.set("cache.entry", "3600");
+        live.set("cache.negative-entry", "3600");
+        now_and_then("names are remembered", || {
+            let _ = fs::remove_file(live.a("f"));
+            live.set("cmd.invalidate-all-nodes", "");
+            let missing = !there();
+            fs::write(live.a("f"), "").expect("a file");
+            let negative = missing && !there();
+            live.set("cmd.invalidate-all-nodes", "");
+            let found = there();
+            fs::remove_file(live.a("f")).expect("removal");
+            negative && found && there()
+        });
+        live.set("cache.entry", "0");
+        assert!(!there());
+        live.set("cache.negative-entry", "0");
+        fs::write(live.a("f"), "").expect("a file");
+        assert!(there());
+        fs::remove_file(live.a("f")).expect("removal");
+        assert!(!there());
+    }),
+    (&["cache.readdir"], |live| {
+        fs::create_dir(live.a("dir")).expect("mkdir");
+        let count = || fs::read_dir(live.at("dir")).expect("a listing").count();
+        live.set("cache.attr", "3600");
+        live.set("cache.entry", "3600");
+        live.set("cache.readdir", "true");
+        let mut made = 0;
+        now_and_then("a listing is remembered", || {
+            live.set("cmd.invalidate-all-nodes", "");
+            let before = (count(), count()).1;
+            made += 1;
+            fs::write(live.a(&format!("dir/{made}")), "").expect("a file");
+            count() == before
+        });
+        live.set("cache.readdir", "false");
+        for _ in 0..3 {
+            made += 1;
+            fs::write(live.a(&format!("dir/{made}")), "").expect("a file");
+            assert_eq!(count(), made);
+        }
+    }),
+    (&["dropcacheonclose"], |live| {
+        for (value, dropped) in [("true", true), ("false", false)] {
+            live.set("dropcacheonclose", value);
+            let mut file = File::create(live.at("f")).expect("a file");
+            file.write_all(&vec![1; MIB]).expect("a write");
+            file.sync_all().expect("fsync");
+            drop(file);
+            let pages = || {
+                let path = live.a("f").into_os_string();
+                run("fincore", ["-n".into(), "-o".into(), "PAGES".into(), path])
+                    .trim()
+                    .parse::<u32>()
+                    .expect("a number")
+            };
+            if dropped {
+                now_and_then("the pages are dropped", || pages() == 0);
+            } else {
+                now_and_then("the pages stay", || {
+                    drop(fs::read(live.at("f")).expect("a read"));
+                    pages() > 0
+                });
+            }
+        }
+    }),
+    (&["parallel-direct-writes"], |live| {
+        live.set("passthrough.io", "off");
+        live.set("cache.files", "off");
+        for value in ["false", "true"] {
+            live.set("parallel-direct-writes", value);
+            assert_eq!(get(&live.pool, "parallel-direct-writes"), value);
+            let file = File::create(live.at("f")).expect("a file");
+            file.set_len(4 * MIB as u64).expect("a size");
+            std::thread::scope(|scope| {
+                for part in 0..4_u8 {
+                    let file = &file;
+                    scope.spawn(move || {
+                        let at = u64::from(part) * MIB as u64;
+                        std::os::unix::fs::FileExt::write_all_at(file, &[part; MIB], at).expect("a write");
+                    });
+                }
+            });
+            let content = fs::read(live.a("f")).expect("the branch");
+            assert!(content.chunks(MIB).zip(0_u8..).all(|(chunk, part)| chunk == [part; MIB]), "{value}");
+        }
+    }),
+    (&["flush-on-close"], |live| {
+        live.set("cache.entry", "3600");
+        live.set("cache.attr", "3600");
+        fs::write(live.at("f"), "").expect("a file");
+        let cost = || {
+            now_and_then("quiet", || live.moved(|| std::thread::sleep(Duration::from_millis(20))) == 0);
+            let before = live.counter(&["syscr:"]);
+            (0..50).for_each(|_| drop(File::open(live.at("f")).expect("open")));
+            std::thread::sleep(Duration::from_millis(50));
+            live.counter(&["syscr:"]) - before
+        };
+        live.set("flush-on-close", "never");
+        let never = cost();
+        live.set("flush-on-close", "always");
+        let always = cost();
+        assert!(always >= never + 45, "{never} and {always} requests");
+    }),
+    (&["inodecalc"], |live| {
+        fs::write(live.a("f"), "").expect("a file");
+        let own = fs::metadata(live.a("f")).expect("stat").ino();
+        let shown = || fs::metadata(live.at("f")).expect("stat").ino();
+        for value in [
+            "passthrough",
+            "path-hash",
+            "path-hash32",
+            "devino-hash",
+            "devino-hash32",
+            "hybrid-hash",
+            "hybrid-hash32",
+        ] {
+            live.set("inodecalc", value);
+            let calc: canopy_pool::inode::InodeCalc = value.parse().expect("a name");
+            assert_eq!(
+                shown(),
+                calc.inode(live.small.path().as_os_str().as_encoded_bytes(), b"f", own, false),
+                "{value}"
+            );
+        }
+    }),
+    (&["xattr"], |live| {
+        fs::write(live.a("f"), "").expect("a file");
+        let put = || rustix::fs::setxattr(live.at("f"), "user.x", b"1", XattrFlags::empty());
+        let mut value = [0; 16];
+        let mut take = || rustix::fs::getxattr(live.at("f"), "user.x", &mut value[..]);
+        assert_eq!((put(), take()), (Ok(()), Ok(1)));
+        live.set("xattr", "noattr");
+        assert_eq!((put(), take()), (Err(Errno::NODATA), Err(Errno::NODATA)));
+        live.set("xattr", "passthrough");
+        assert_eq!((put(), take()), (Ok(()), Ok(1)));
+        // The kernel does not ask again after this, for as long as the pool is mounted.
+        live.set("xattr", "nosys");
+        assert_eq!((put(), take()), (Err(Errno::OPNOTSUPP), Err(Errno::OPNOTSUPP)));
+    }),
+    (&["security-capability"], |live| {
+        fs::write(live.a("f"), "").expect("a file");
+        let name = "security.capability";
+        let capability = [&[0, 0, 0, 2][..], &[1; 4], &[0; 12]].concat();
+        rustix::fs::setxattr(live.a("f"), name, &capability, XattrFlags::empty()).expect("a capability");
+        let mut value = [0; 64];
+        let mut take = || rustix::fs::getxattr(live.at("f"), name, &mut value[..]);
+        assert_eq!(take(), Ok(20));
+        live.set("security-capability", "false");
+        assert_eq!(take(), Err(Errno::NODATA));
+        live.set("security-capability", "true");
+        assert_eq!(take(), Ok(20));
+    }),
+];
+
+#[test]
+fn every_live_option_takes_effect_on_a_running_pool() {
+    require_root();
+    let tested: BTreeSet<&str> = ROWS
+        .iter()
+        .flat_map(|(names, _)| names.iter().copied())
+        .chain(funcs::NAMES.iter().copied())
+        .collect();
+    let live = options::table().iter().filter(|spec| spec.changes == Changes::Live);
+    let live: BTreeSet<&str> = live.map(|spec| spec.name.as_ref()).collect();
+    assert_eq!(live, tested, "an option without a test, or a test without an option");
+    for (names, test) in ROWS {
+        let live = Live::new();
+        println!("{}", names.join(", "));
+        test(&live);
+        live.pool.umount();
+    }
+}
+
+#[test]
+fn every_policy_takes_effect_on_a_running_pool() {
+    require_root();
+    let live = Live::new();
+    funcs::all(&live);
+    live.pool.umount();
+}
