@@ -84,6 +84,14 @@ impl Error {
         move |why| Error::System { what, why }
     }
 
+    /// Every mistake as a line of its own: a config file may hold several.
+    pub fn lines(&self) -> Vec<String> {
+        match self {
+            Error::Option(error) => error.lines().iter().map(|line| one_line(line)).collect(),
+            other => vec![other.line()],
+        }
+    }
+
     /// The message as one line, whatever bytes a path or a value holds.
     pub fn line(&self) -> String {
         one_line(&self.to_string())

@@ -55,7 +55,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => {
             // The child's mistakes are told by its parent.
             if !daemon::is_child() {
-                eprintln!("{program}: {}", error.line());
+                error.lines().iter().for_each(|line| eprintln!("{program}: {line}"));
             }
             ExitCode::FAILURE
         }

@@ -1,14 +1,17 @@
 //! What one mount is told: the values, and where they come from.
 //!
-//! `options` declares each option once; `line` reads them off the command line; `resolve` turns
+//! `options` declares each option once; `slots` are the places of their values; `line` reads them off the
+//! command line, `file` from files; `resolve` turns
 //! what was typed into what is mounted; `check` holds it against the machine; `kernel` words it for
 //! the kernel.
 
 pub mod check;
+pub mod file;
 pub mod kernel;
 pub mod line;
 pub mod options;
 pub mod resolve;
+mod slots;
 pub mod values;
 
 use crate::names::Name;
@@ -39,6 +42,8 @@ pub struct Config {
     pub given: BTreeSet<String>,
     /// Options that were accepted for the sake of older setups and do nothing.
     pub ignored: BTreeSet<String>,
+    /// The config file, and how far it is read.
+    pub file: file::FileState,
     /// What the pool is to be known as.
     pub name: Name,
     /// Options on the command line that nobody knows are noted and left out, rather than refused.
@@ -160,6 +165,7 @@ impl Default for Config {
             threads: Threads { read: 0, process: -1 },
             given: BTreeSet::new(),
             ignored: BTreeSet::new(),
+            file: file::FileState::default(),
             name: Name::default(),
             sloppy: false,
             notes: Vec::new(),

@@ -5,8 +5,10 @@
 
 use super::convert::Terms;
 use super::dispatch::Dispatch;
+use crate::config::file::FileError;
 use crate::config::options::{self, Changes, OptionError};
 use crate::config::{Config, check};
+use crate::error::one_line;
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
 use canopy_pool::{Error, Located, Pool};
@@ -37,7 +39,8 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn new(config: Config, mountpoint: PathBuf) -> Self {
+    pub(super) fn new(mut config: Config, mountpoint: PathBuf) -> Self {
+        config.file.pool = Some(mountpoint.clone());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         Control { now: Mutex::new(config), mountpoint, since }
     }
@@ -146,14 +149,18 @@ impl Control {
         }
         let mut now = self.now.lock();
         let mut next = now.clone();
-        options::set(&mut next, key, OsStr::from_bytes(value)).map_err(|error| {
-            tracing::warn!("{error}");
-            number(&error)
-        })?;
+        let told = options::set(&mut next, key, OsStr::from_bytes(value));
+        if let Err(error) = &told {
+            error.lines().iter().for_each(|line| tracing::warn!("{}", one_line(line)));
+            // The good lines of a file count.
+            if !matches!(error, OptionError::File(FileError::Lines(_))) {
+                return Err(number(error));
+            }
+        }
         self.apply(serving, &now, &next)?;
         tracing::info!("{key} is now {}", spec.render(&next).unwrap_or_default());
         *now = next;
-        Ok(())
+        told.map_err(|error| number(&error))
     }
 
     fn apply(&self, serving: &Dispatch, now: &Config, next: &Config) -> Result<(), Errno> {
@@ -205,6 +212,8 @@ fn number(error: &OptionError) -> Errno {
     match error {
         OptionError::Unknown { .. } => Errno::NODATA,
         OptionError::Branches { error, .. } => error.errno(),
+        OptionError::File(error) => error.errno(),
+        OptionError::AtMount { .. } => Errno::ROFS,
         OptionError::Value { why: "too large", .. } => Errno::OVERFLOW,
         OptionError::Value { .. } | OptionError::Valueless { .. } => Errno::INVAL,
     }
