@@ -13,6 +13,7 @@ pub mod names;
 pub mod process;
 pub mod serve;
 pub mod stop;
+pub mod waiting;
 
 use cli::{Command, Said};
 use names::Called;

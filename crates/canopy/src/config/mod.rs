@@ -38,6 +38,11 @@ pub struct Config {
     /// What the mount itself is told.
     pub mount: Mount,
     pub threads: Threads,
+    /// The nice value to serve with.
+    pub priority: i32,
+    /// What lies on the mountpoint is detached before the pool comes there.
+    pub detach_mountpoint: bool,
+    pub branches_wait: BranchesWait,
     /// Options that somebody set, by name: a value that was only a default may give way to another.
     pub given: BTreeSet<String>,
     /// Options that were accepted for the sake of older setups and do nothing.
@@ -98,6 +103,15 @@ pub struct Mount {
     pub fscontext: Option<OsString>,
     pub defcontext: Option<OsString>,
     pub rootcontext: Option<OsString>,
+}
+
+/// Whether branches are waited for that are not mounted yet.
+#[derive(Clone, Copy, Debug)]
+pub struct BranchesWait {
+    /// How long at most; zero: not at all.
+    pub timeout: Duration,
+    /// No pool rather than one without all its branches.
+    pub fail: bool,
 }
 
 /// How many threads serve the kernel's requests.
@@ -163,6 +177,9 @@ impl Default for Config {
                 rootcontext: None,
             },
             threads: Threads { read: 0, process: -1 },
+            priority: -10,
+            detach_mountpoint: false,
+            branches_wait: BranchesWait { timeout: Duration::ZERO, fail: false },
             given: BTreeSet::new(),
             ignored: BTreeSet::new(),
             file: file::FileState::default(),

@@ -110,6 +110,21 @@ fn what_is_pooled() -> Vec<Spec> {
         spec("branches", BranchesSlot, "the directories that make up the pool").live(),
         spec("mountpoint", field!(mountpoint), "where the pool appears").also(&["mount"]),
         spec("fsname", field!(fsname), "the name of the mount's source"),
+        spec(
+            "branches-mount-timeout",
+            field!(branches_wait.timeout),
+            "seconds to wait for branches that are not mounted yet; 0: none",
+        ),
+        spec(
+            "branches-mount-timeout-fail",
+            field!(branches_wait.fail),
+            "then no pool is mounted, rather than one with branches missing",
+        ),
+        spec(
+            "lazy-umount-mountpoint",
+            field!(detach_mountpoint),
+            "what is mounted at the mountpoint is detached first",
+        ),
         spec("minfreespace", field!(pool.min_free), "bytes a branch must have free to be given new files")
             .live(),
         spec("statfs", field!(pool.statfs), "free space is asked at the branch roots, or at the path itself")
@@ -251,6 +266,11 @@ fn kernel_and_threads() -> Vec<Spec> {
             field!(threads.process),
             "as read-thread-count; -1: that figure alone counts",
         ),
+        spec(
+            "scheduling-priority",
+            field!(priority),
+            "the nice value to serve with; only root can go below the caller's",
+        ),
     ]
 }
 
@@ -317,6 +337,8 @@ fn without_effect() -> Vec<Spec> {
         "no-splice-read",
         "no-splice-write",
         "nonempty",
+        // Every worker reads for itself: there is no queue between reading and serving that could have a depth.
+        "process-thread-queue-depth",
         "splice-move",
         "splice-read",
         "splice-write",

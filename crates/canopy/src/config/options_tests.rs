@@ -8,6 +8,10 @@ type Row = (&'static str, &'static [(&'static str, Option<&'static str>)], &'sta
 
 const ROWS: &[Row] = &[
     ("mountpoint", &[("/m", None), ("m", None)], &[""]),
+    ("branches-mount-timeout", &[("0", None), ("60", None)], &["", "-1", "x"]),
+    ("branches-mount-timeout-fail", &[("true", None), ("false", None)], &["", "x"]),
+    ("lazy-umount-mountpoint", &[("true", None), ("false", None)], &["", "x"]),
+    ("scheduling-priority", &[("-10", None), ("0", None), ("19", None)], &["", "x"]),
     ("fsname", &[("pool", None), ("", None)], &[]),
     (
         "minfreespace",
@@ -157,7 +161,11 @@ fn defaults_are_those_of_the_reference() {
         ("inodecalc", "hybrid-hash"),
         ("kernel-permissions-check", "true"),
         ("minfreespace", "4294967295"),
+        ("branches-mount-timeout", "0"),
+        ("branches-mount-timeout-fail", "false"),
         ("config", ""),
+        ("lazy-umount-mountpoint", "false"),
+        ("scheduling-priority", "-10"),
         ("nullrw", "false"),
         ("parallel-direct-writes", "true"),
         ("passthrough.max-stack-depth", "1"),
