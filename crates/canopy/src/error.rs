@@ -18,6 +18,11 @@ pub enum Error {
 
     #[error("branch {path} does not exist (create it: mkdir -p {path})", path = .0.display())]
     BranchMissing(PathBuf),
+    #[error(
+        "{} not mounted within {seconds} s (a branch that needs no mount is marked by: touch BRANCH/.mergerfs.branch)",
+        named(.branches)
+    )]
+    BranchesNotMounted { branches: Vec<PathBuf>, seconds: u64 },
     #[error("branch {} is not a directory", .0.display())]
     BranchNotDirectory(PathBuf),
     #[error("branch {path} cannot be read: {why} (its owner or root must allow it)", path = .path.display())]
@@ -105,9 +110,25 @@ impl Error {
         move |why| Error::System { what, why }
     }
 
+    /// Every mistake as a line of its own: a config file may hold several.
+    pub fn lines(&self) -> Vec<String> {
+        match self {
+            Error::Option(error) => error.lines().iter().map(|line| one_line(line)).collect(),
+            other => vec![other.line()],
+        }
+    }
+
     /// The message as one line, whatever bytes a path or a value holds.
     pub fn line(&self) -> String {
         one_line(&self.to_string())
+    }
+}
+
+fn named(branches: &[PathBuf]) -> String {
+    let paths: Vec<String> = branches.iter().map(|path| path.display().to_string()).collect();
+    match paths.as_slice() {
+        [one] => format!("branch {one} is"),
+        _ => format!("branches {} are", paths.join(", ")),
     }
 }
 

@@ -14,6 +14,7 @@ pub mod names;
 pub mod process;
 pub mod serve;
 pub mod stop;
+pub mod waiting;
 
 use cli::{Command, Said};
 use names::Called;
@@ -59,7 +60,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => {
             // The child's mistakes are told by its parent.
             if !daemon::is_child() {
-                eprintln!("{program}: {}", error.line());
+                error.lines().iter().for_each(|line| eprintln!("{program}: {line}"));
             }
             ExitCode::FAILURE
         }

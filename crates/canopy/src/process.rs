@@ -2,13 +2,19 @@
 
 use crate::error::Error;
 use rustix::fs::Mode;
-use rustix::process::{Gid, Resource, Rlimit, Uid, geteuid, getrlimit, setrlimit, umask};
+use rustix::process::{
+    Gid, Resource, Rlimit, Uid, geteuid, getrlimit, setpriority_process, setrlimit, umask,
+};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
 /// Prepares this process to serve a pool. Nothing here can fail the mount: each is the best that can be had.
-pub fn prepare() {
+/// Called before there is a second thread: those that come inherit the nice value.
+pub fn prepare(priority: i32) {
+    if let Err(errno) = setpriority_process(None, priority) {
+        tracing::debug!("scheduling-priority={priority}: {errno}");
+    }
     // Modes come from the callers, and their umask with them.
     umask(Mode::empty());
     raise_open_files();

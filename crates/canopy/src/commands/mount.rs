@@ -6,7 +6,8 @@ use crate::config::{Config, check, kernel, line};
 use crate::daemon::{self, Reporter};
 use crate::error::Error;
 use crate::stop::{Target, Watch};
-use crate::{log, mounts, process};
+use crate::{log, mounts, process, waiting};
+use std::path::PathBuf;
 
 pub fn run(args: MountArgs) -> Result<(), Error> {
     if let Some(user) = &args.user {
@@ -46,6 +47,9 @@ fn plan(args: MountArgs) -> Result<Plan, Error> {
 
 /// Mounts, says so, and serves until the pool is unmounted. The reporter is taken when the pool is usable.
 fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
+    let branches: Vec<PathBuf> = plan.config.branches.iter().map(|spec| spec.path.clone()).collect();
+    let missing = waiting::for_branches(&plan.config.branches_wait, &branches, &plan.mountpoint)?;
+    plan.notes.extend(missing);
     let findings = check::check(&mut plan)?;
     for text in findings.details.iter().chain(&ignored(&plan)) {
         tracing::debug!("{text}");
@@ -55,7 +59,7 @@ fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
             reporter.warn(text);
         }
     }
-    process::prepare();
+    process::prepare(plan.config.priority);
     // No path is relative from here on, and no mount but our own is kept busy.
     std::env::set_current_dir("/").map_err(Error::system("cannot change to /"))?;
     let watch = Watch::new()?;

@@ -31,6 +31,10 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
         plan.config.branches.iter().map(|spec| Place::branch(&spec.path)).collect::<Result<Vec<_>, _>>()?;
     privileges()?;
     plan.mountpoint = mountpoint(&plan.mountpoint, &mut findings)?;
+    if plan.config.detach_mountpoint {
+        branches.iter().try_for_each(|branch| not_around(&branch.path, &plan.mountpoint))?;
+        detach(&plan.mountpoint)?;
+    }
     let place = Place::of(&plan.mountpoint).map_err(|why| unusable(&plan.mountpoint, why))?;
     let mounts = mounts::list().unwrap_or_default();
     for branch in &branches {
@@ -182,6 +186,16 @@ fn mountpoint(path: &Path, findings: &mut Findings) -> Result<PathBuf, Error> {
         return Err(Error::MountpointNotDirectory(real));
     }
     Ok(real)
+}
+
+/// Takes away what is mounted here, for everybody who does not use it already. Once: what lies under it was
+/// there before, and may be what keeps the place.
+fn detach(mountpoint: &Path) -> Result<(), Error> {
+    if let Ok(Some(mounted)) = mounts::at(mountpoint) {
+        mounts::end(mountpoint, true)?;
+        tracing::info!("{}: {} was mounted there, and is detached", mountpoint.display(), mounted.fstype);
+    }
+    Ok(())
 }
 
 /// The place of a FUSE mount at this path whose server is gone.

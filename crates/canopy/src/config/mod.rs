@@ -1,14 +1,17 @@
 //! What one mount is told: the values, and where they come from.
 //!
-//! `options` declares each option once; `line` reads them off the command line; `resolve` turns
+//! `options` declares each option once; `slots` are the places of their values; `line` reads them off the
+//! command line, `file` from files; `resolve` turns
 //! what was typed into what is mounted; `check` holds it against the machine; `kernel` words it for
 //! the kernel.
 
 pub mod check;
+pub mod file;
 pub mod kernel;
 pub mod line;
 pub mod options;
 pub mod resolve;
+mod slots;
 pub mod values;
 
 use crate::names::Name;
@@ -35,10 +38,17 @@ pub struct Config {
     /// What the mount itself is told.
     pub mount: Mount,
     pub threads: Threads,
+    /// The nice value to serve with.
+    pub priority: i32,
+    /// What lies on the mountpoint is detached before the pool comes there.
+    pub detach_mountpoint: bool,
+    pub branches_wait: BranchesWait,
     /// Options that somebody set, by name: a value that was only a default may give way to another.
     pub given: BTreeSet<String>,
     /// Options that were accepted for the sake of older setups and do nothing.
     pub ignored: BTreeSet<String>,
+    /// The config file, and how far it is read.
+    pub file: file::FileState,
     /// What the pool is to be known as.
     pub name: Name,
     /// Options on the command line that nobody knows are noted and left out, rather than refused.
@@ -93,6 +103,15 @@ pub struct Mount {
     pub fscontext: Option<OsString>,
     pub defcontext: Option<OsString>,
     pub rootcontext: Option<OsString>,
+}
+
+/// Whether branches are waited for that are not mounted yet.
+#[derive(Clone, Copy, Debug)]
+pub struct BranchesWait {
+    /// How long at most; zero: not at all.
+    pub timeout: Duration,
+    /// No pool rather than one without all its branches.
+    pub fail: bool,
 }
 
 /// How many threads serve the kernel's requests.
@@ -158,8 +177,12 @@ impl Default for Config {
                 rootcontext: None,
             },
             threads: Threads { read: 0, process: -1 },
+            priority: -10,
+            detach_mountpoint: false,
+            branches_wait: BranchesWait { timeout: Duration::ZERO, fail: false },
             given: BTreeSet::new(),
             ignored: BTreeSet::new(),
+            file: file::FileState::default(),
             name: Name::default(),
             sloppy: false,
             notes: Vec::new(),

@@ -1,16 +1,18 @@
 //! The table of options: each is declared here once, and everything that knows of options (the
 //! command line, their list, their help) is derived from it.
 
-use super::values::{Refused, Value};
-use super::{Config, StackDepth};
+use super::Config;
+use super::file::FileError;
+use super::slots::{
+    BranchesSlot, CategoryPolicy, ConfigFile, FuncPolicy, Ignored, MountFlag, Slip, Slot, Switch, field,
+};
+use super::values::Refused;
 use canopy_fuse::mount::MountFlags;
-use canopy_pool::branch::{BranchError, Expand, FileSystem};
+use canopy_pool::branch::BranchError;
 use canopy_pool::config::Func;
-use canopy_pool::policy::{Category, Policy};
+use canopy_pool::policy::Category;
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
 use std::sync::LazyLock;
 
 /// When a value can be changed.
@@ -47,187 +49,6 @@ impl Spec {
     pub fn accepted(&self) -> Option<String> {
         self.slot.accepted()
     }
-}
-
-/// Why a slot did not take a value.
-enum Slip {
-    Value(Refused),
-    Branches(BranchError),
-}
-
-impl From<Refused> for Slip {
-    fn from(refused: Refused) -> Self {
-        Slip::Value(refused)
-    }
-}
-
-/// Where an option's value lives in a `Config`.
-trait Slot: Send + Sync {
-    fn set(&self, config: &mut Config, name: &str, value: &OsStr) -> Result<(), Slip>;
-    fn get(&self, config: &Config) -> Option<String>;
-    fn accepted(&self) -> Option<String>;
-}
-
-/// A field of its own.
-struct Field<T> {
-    get: fn(&Config) -> &T,
-    get_mut: fn(&mut Config) -> &mut T,
-}
-
-impl<T: Value> Slot for Field<T> {
-    fn set(&self, config: &mut Config, _name: &str, value: &OsStr) -> Result<(), Slip> {
-        *(self.get_mut)(config) = T::parse(value)?;
-        Ok(())
-    }
-    fn get(&self, config: &Config) -> Option<String> {
-        Some((self.get)(config).render())
-    }
-    fn accepted(&self) -> Option<String> {
-        Some(T::accepted())
-    }
-}
-
-/// The branch list, which each value replaces, extends or shortens.
-struct BranchesSlot;
-
-impl Slot for BranchesSlot {
-    fn set(&self, config: &mut Config, _name: &str, value: &OsStr) -> Result<(), Slip> {
-        config.branches = config.branches.apply(value, &AsWritten).map_err(Slip::Branches)?;
-        Ok(())
-    }
-    fn get(&self, config: &Config) -> Option<String> {
-        Some(config.branches.to_string())
-    }
-    fn accepted(&self) -> Option<String> {
-        Some("PATH[=RW|RO|NC[,MINFREE]][:PATH...], with + +< +> - -< -> or = before it".into())
-    }
-}
-
-/// Expands what a branch entry says, and keeps what is not a directory: at the mount that is a
-/// mistake to be told, not one to be passed over.
-struct AsWritten;
-
-impl Expand for AsWritten {
-    fn expand(&self, pattern: &OsStr) -> Vec<PathBuf> {
-        let found = FileSystem.expand(pattern);
-        if found.is_empty() {
-            vec![std::path::absolute(pattern).unwrap_or_else(|_| pattern.into())]
-        } else {
-            found
-        }
-    }
-}
-
-/// The policy of one function.
-struct FuncPolicy(Func);
-
-impl Slot for FuncPolicy {
-    fn set(&self, config: &mut Config, _name: &str, value: &OsStr) -> Result<(), Slip> {
-        config.pool.policies.set(self.0, Policy::parse(value)?);
-        Ok(())
-    }
-    fn get(&self, config: &Config) -> Option<String> {
-        Some(config.pool.policies.get(self.0).render())
-    }
-    fn accepted(&self) -> Option<String> {
-        Some(Policy::accepted())
-    }
-}
-
-/// The policies of all functions of a category at once.
-struct CategoryPolicy(Category);
-
-impl Slot for CategoryPolicy {
-    fn set(&self, config: &mut Config, _name: &str, value: &OsStr) -> Result<(), Slip> {
-        config.pool.policies.set_category(self.0, Policy::parse(value)?);
-        Ok(())
-    }
-    /// The policies in use, each once: they may differ since.
-    fn get(&self, config: &Config) -> Option<String> {
-        let in_use: BTreeSet<String> = Func::ALL
-            .into_iter()
-            .filter(|func| func.category() == self.0)
-            .map(|func| config.pool.policies.get(func).render())
-            .collect();
-        Some(in_use.into_iter().collect::<Vec<_>>().join(","))
-    }
-    fn accepted(&self) -> Option<String> {
-        Some(Policy::accepted())
-    }
-}
-
-/// A flag of mount(2): the word alone sets it, or clears it.
-struct MountFlag {
-    flag: MountFlags,
-    on: bool,
-}
-
-impl Slot for MountFlag {
-    fn set(&self, config: &mut Config, _name: &str, _value: &OsStr) -> Result<(), Slip> {
-        config.mount.flags.set(self.flag, self.on);
-        Ok(())
-    }
-    fn get(&self, _config: &Config) -> Option<String> {
-        None
-    }
-    fn accepted(&self) -> Option<String> {
-        None
-    }
-}
-
-/// A word that turns a field on, and has no opposite.
-struct Switch(fn(&mut Config) -> &mut bool);
-
-impl Slot for Switch {
-    fn set(&self, config: &mut Config, _name: &str, _value: &OsStr) -> Result<(), Slip> {
-        *(self.0)(config) = true;
-        Ok(())
-    }
-    fn get(&self, _config: &Config) -> Option<String> {
-        None
-    }
-    fn accepted(&self) -> Option<String> {
-        None
-    }
-}
-
-/// Accepted with any value, and without effect.
-struct Ignored;
-
-impl Slot for Ignored {
-    fn set(&self, config: &mut Config, name: &str, _value: &OsStr) -> Result<(), Slip> {
-        config.ignored.insert(name.to_owned());
-        Ok(())
-    }
-    fn get(&self, _config: &Config) -> Option<String> {
-        None
-    }
-    fn accepted(&self) -> Option<String> {
-        Some("anything".into())
-    }
-}
-
-impl Value for StackDepth {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
-        match text.to_str() {
-            Some("1") => Ok(StackDepth(1)),
-            Some("2") => Ok(StackDepth(2)),
-            _ => Err(Refused::Invalid),
-        }
-    }
-    fn render(&self) -> String {
-        self.0.to_string()
-    }
-    fn accepted() -> String {
-        "1 or 2".into()
-    }
-}
-
-/// A field of `Config` as a slot; its type is that of the field.
-macro_rules! field {
-    ($($path:tt)+) => {
-        Field { get: |config| &config.$($path)+, get_mut: |config| &mut config.$($path)+ }
-    };
 }
 
 fn spec(
@@ -285,9 +106,25 @@ static TABLE: LazyLock<Vec<Spec>> = LazyLock::new(|| {
 
 fn what_is_pooled() -> Vec<Spec> {
     vec![
+        spec("config", ConfigFile, "a file of options, one a line; # begins a comment").live(),
         spec("branches", BranchesSlot, "the directories that make up the pool").live(),
         spec("mountpoint", field!(mountpoint), "where the pool appears").also(&["mount"]),
         spec("fsname", field!(fsname), "the name of the mount's source"),
+        spec(
+            "branches-mount-timeout",
+            field!(branches_wait.timeout),
+            "seconds to wait for branches that are not mounted yet; 0: none",
+        ),
+        spec(
+            "branches-mount-timeout-fail",
+            field!(branches_wait.fail),
+            "then no pool is mounted, rather than one with branches missing",
+        ),
+        spec(
+            "lazy-umount-mountpoint",
+            field!(detach_mountpoint),
+            "what is mounted at the mountpoint is detached first",
+        ),
         spec("minfreespace", field!(pool.min_free), "bytes a branch must have free to be given new files")
             .live(),
         spec("statfs", field!(pool.statfs), "free space is asked at the branch roots, or at the path itself")
@@ -429,6 +266,11 @@ fn kernel_and_threads() -> Vec<Spec> {
             field!(threads.process),
             "as read-thread-count; -1: that figure alone counts",
         ),
+        spec(
+            "scheduling-priority",
+            field!(priority),
+            "the nice value to serve with; only root can go below the caller's",
+        ),
     ]
 }
 
@@ -495,6 +337,8 @@ fn without_effect() -> Vec<Spec> {
         "no-splice-read",
         "no-splice-write",
         "nonempty",
+        // Every worker reads for itself: there is no queue between reading and serving that could have a depth.
+        "process-thread-queue-depth",
         "splice-move",
         "splice-read",
         "splice-write",
@@ -516,6 +360,22 @@ pub enum OptionError {
     Branches { key: String, error: BranchError },
     #[error("option {key} takes no value: write '{key}', not '{key}={value}'")]
     Valueless { key: String, value: String },
+    #[error("option {key} can only be set at the mount")]
+    AtMount { key: String },
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl OptionError {
+    /// Each mistake as a text of its own.
+    pub fn lines(&self) -> Vec<String> {
+        match self {
+            OptionError::File(FileError::Lines(mistakes)) => {
+                mistakes.iter().map(ToString::to_string).collect()
+            }
+            other => vec![other.to_string()],
+        }
+    }
 }
 
 fn mend(nearest: &Option<String>, otherwise: &str) -> String {
@@ -559,7 +419,7 @@ fn split(pair: &OsStr) -> (String, OsString) {
     (String::from_utf8_lossy(key.trim_ascii()).into_owned(), OsStr::from_bytes(value.trim_ascii()).to_owned())
 }
 
-/// Sets one option. Nothing changes when it fails.
+/// Sets one option. Nothing changes when it fails, but for the good lines of a config file.
 pub fn set(config: &mut Config, key: &str, value: &OsStr) -> Result<(), OptionError> {
     if key.starts_with("x-") {
         // Words of mount(8) and of systemd, for themselves.
@@ -568,6 +428,9 @@ pub fn set(config: &mut Config, key: &str, value: &OsStr) -> Result<(), OptionEr
     }
     let spec =
         find(key).ok_or_else(|| OptionError::Unknown { key: key.to_owned(), nearest: nearest(key) })?;
+    if config.file.pool.is_some() && spec.changes != Changes::Live && !spec.hidden {
+        return Err(OptionError::AtMount { key: spec.name.to_string() });
+    }
     let accepted = spec.accepted();
     if accepted.is_none() && !value.is_empty() {
         let value = value.to_string_lossy().into_owned();
@@ -577,6 +440,7 @@ pub fn set(config: &mut Config, key: &str, value: &OsStr) -> Result<(), OptionEr
         let key = spec.name.to_string();
         let refused = match slip {
             Slip::Branches(error) => return OptionError::Branches { key, error },
+            Slip::Told(error) => return error,
             Slip::Value(refused) => refused,
         };
         let (value, accepted) = (value.to_string_lossy().into_owned(), accepted.unwrap_or_default());

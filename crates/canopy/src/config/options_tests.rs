@@ -1,5 +1,6 @@
 use super::*;
-use crate::config::values::Pages;
+use crate::config::values::{Pages, Value};
+use std::collections::BTreeSet;
 
 /// For every option: values it takes (with the form they are shown in), and values it refuses.
 /// `None` for the shown form: shown as written.
@@ -7,6 +8,10 @@ type Row = (&'static str, &'static [(&'static str, Option<&'static str>)], &'sta
 
 const ROWS: &[Row] = &[
     ("mountpoint", &[("/m", None), ("m", None)], &[""]),
+    ("branches-mount-timeout", &[("0", None), ("60", None)], &["", "-1", "x"]),
+    ("branches-mount-timeout-fail", &[("true", None), ("false", None)], &["", "x"]),
+    ("lazy-umount-mountpoint", &[("true", None), ("false", None)], &["", "x"]),
+    ("scheduling-priority", &[("-10", None), ("0", None), ("19", None)], &["", "x"]),
     ("fsname", &[("pool", None), ("", None)], &[]),
     (
         "minfreespace",
@@ -100,7 +105,7 @@ fn row(name: &str) -> Option<Row> {
 #[test]
 fn every_option_takes_shows_and_refuses_what_it_should() {
     for spec in table() {
-        if spec.hidden || spec.accepted().is_none() || spec.name == "branches" {
+        if spec.hidden || spec.accepted().is_none() || matches!(&*spec.name, "branches" | "config") {
             continue;
         }
         let (_, good, bad) = row(&spec.name).unwrap_or_else(|| panic!("no row for {}", spec.name));
@@ -156,6 +161,11 @@ fn defaults_are_those_of_the_reference() {
         ("inodecalc", "hybrid-hash"),
         ("kernel-permissions-check", "true"),
         ("minfreespace", "4294967295"),
+        ("branches-mount-timeout", "0"),
+        ("branches-mount-timeout-fail", "false"),
+        ("config", ""),
+        ("lazy-umount-mountpoint", "false"),
+        ("scheduling-priority", "-10"),
         ("nullrw", "false"),
         ("parallel-direct-writes", "true"),
         ("passthrough.max-stack-depth", "1"),
@@ -284,9 +294,7 @@ fn mistakes_name_the_culprit_and_the_mend() {
 /// Options whose effect does not exist yet must not be accepted as though it did.
 #[test]
 fn what_is_not_built_is_not_accepted() {
-    for name in
-        ["symlinkify", "link-cow", "moveonenospc", "follow-symlinks", "nfsopenhack", "config", "auto_unmount"]
-    {
+    for name in ["symlinkify", "link-cow", "moveonenospc", "follow-symlinks", "nfsopenhack", "auto_unmount"] {
         assert!(matches!(set_err(name, "x"), OptionError::Unknown { .. }), "{name}");
     }
 }

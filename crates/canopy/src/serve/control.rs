@@ -5,8 +5,10 @@
 
 use super::convert::Terms;
 use super::dispatch::Dispatch;
+use crate::config::file::FileError;
 use crate::config::options::{self, Changes, OptionError};
 use crate::config::{Config, check, resolve};
+use crate::error::one_line;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
@@ -49,7 +51,8 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn new(config: Config, mountpoint: PathBuf, passthrough: bool) -> Self {
+    pub(super) fn new(mut config: Config, mountpoint: PathBuf, passthrough: bool) -> Self {
+        config.file.pool = Some(mountpoint.clone());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let now = ArcSwap::from_pointee(config);
         Control { now, changing: Mutex::default(), passthrough, mountpoint, since }
@@ -171,15 +174,19 @@ impl Control {
         if key == "branches" {
             self.not_within(value)?;
         }
-        options::set(&mut next, key, OsStr::from_bytes(value)).map_err(|error| {
-            tracing::warn!("{error}");
-            number(&error)
-        })?;
+        let told = options::set(&mut next, key, OsStr::from_bytes(value));
+        if let Err(error) = &told {
+            error.lines().iter().for_each(|line| tracing::warn!("{}", one_line(line)));
+            // The good lines of a file count.
+            if !matches!(error, OptionError::File(FileError::Lines(_))) {
+                return Err(number(error));
+            }
+        }
         self.settle(&now, &mut next)?;
         self.apply(serving, &now, &next)?;
         tracing::info!("{key} is now {}", spec.render(&next).unwrap_or_default());
         self.now.store(Arc::new(next));
-        Ok(())
+        told.map_err(|error| number(&error))
     }
 
     /// Refuses paths below the mountpoint as they are written: to expand them this pool would have to answer
@@ -275,6 +282,8 @@ fn number(error: &OptionError) -> Errno {
     match error {
         OptionError::Unknown { .. } => Errno::NODATA,
         OptionError::Branches { error, .. } => error.errno(),
+        OptionError::File(error) => error.errno(),
+        OptionError::AtMount { .. } => Errno::ROFS,
         OptionError::Value { why: "too large", .. } => Errno::OVERFLOW,
         OptionError::Value { .. } | OptionError::Valueless { .. } => Errno::INVAL,
     }

@@ -1,0 +1,259 @@
+//! The config file: an option a line, in the words of `-o` but without its commas and escapes.
+//!
+//! A mistake in one line hides no other: good lines are applied, bad ones are told, each with its place.
+//! Who loads the file decides what becomes of it then: a mount fails, a running pool keeps what was good.
+
+use super::Config;
+use super::options::{self, OptionError};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// How deep files may name each other, the first included.
+const LEVELS: u32 = 6;
+/// No file that people write is larger; what is, is none.
+const LARGEST: u64 = 1 << 20;
+
+/// What a `Config` knows of the files it was read from.
+#[derive(Clone, Default, Debug)]
+pub struct FileState {
+    /// The last file that was loaded without a mistake.
+    pub path: Option<PathBuf>,
+    /// How many files are being read now, each named by the one before.
+    depth: u32,
+    /// The mountpoint of the pool that runs by these options, when one does: not everything can be changed then.
+    pub pool: Option<PathBuf>,
+}
+
+/// Why a file was not, or not wholly, applied.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FileError {
+    #[error("config file {path} cannot be read: {why}", path = .path.display())]
+    Unreadable { path: PathBuf, errno: i32, why: String },
+    #[error("config file {}: too many levels of config (files may name each other down to {LEVELS})", .0.display())]
+    TooDeep(PathBuf),
+    #[error("config file {} lies in the pool that reads it", .0.display())]
+    InPool(PathBuf),
+    #[error("option config: no file was loaded that could be loaded again (name one)")]
+    None,
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Lines(Vec<Mistake>),
+}
+
+/// One line that was not applied.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{}:{line}: {error}", .file.display())]
+pub struct Mistake {
+    file: PathBuf,
+    line: usize,
+    error: Box<OptionError>,
+}
+
+impl FileError {
+    /// As the runtime interface tells it.
+    pub fn errno(&self) -> Errno {
+        match self {
+            FileError::Unreadable { errno, .. } => Errno::from_raw_os_error(*errno),
+            FileError::TooDeep(_) => Errno::LOOP,
+            FileError::InPool(_) | FileError::None | FileError::Lines(_) => Errno::INVAL,
+        }
+    }
+}
+
+/// Applies a file, or with an empty name the last one again. Good lines are applied whatever is returned.
+pub fn load(config: &mut Config, name: &OsStr) -> Result<(), OptionError> {
+    let path = match (&config.file.path, name.is_empty()) {
+        (Some(last), true) => last.clone(),
+        (None, true) => return Err(FileError::None.into()),
+        // Relative to where the mount is started, and nowhere else later.
+        (_, false) => std::path::absolute(name).unwrap_or_else(|_| name.into()),
+    };
+    if config.file.pool.as_ref().is_some_and(|pool| path.starts_with(pool)) {
+        // The thread that reads it may be the one that has to answer the read.
+        return Err(FileError::InPool(path).into());
+    }
+    if config.file.depth == LEVELS {
+        return Err(FileError::TooDeep(path).into());
+    }
+    let text = read(&path).map_err(|why| FileError::Unreadable {
+        path: path.clone(),
+        errno: why.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
+        why: why.to_string(),
+    })?;
+    config.file.depth += 1;
+    let mistakes = apply(config, &path, &text);
+    config.file.depth -= 1;
+    if !mistakes.is_empty() {
+        return Err(FileError::Lines(mistakes).into());
+    }
+    if config.file.depth == 0 {
+        config.file.path = Some(path);
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let meta = fs::metadata(path)?;
+    if meta.is_dir() {
+        return Err(Errno::ISDIR.into());
+    }
+    // A pipe would be waited for, and a device has no end.
+    if !meta.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    if meta.len() > LARGEST {
+        return Err(Errno::FBIG.into());
+    }
+    fs::read(path)
+}
+
+fn apply(config: &mut Config, path: &Path, text: &[u8]) -> Vec<Mistake> {
+    let mut mistakes: Vec<Mistake> = Vec::new();
+    for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
+        let line = line.trim_ascii();
+        if line.is_empty() || line.starts_with(b"#") {
+            continue;
+        }
+        let found = match options::set_pair(config, OsStr::from_bytes(line)) {
+            Ok(()) => continue,
+            // These know their own places.
+            Err(OptionError::File(FileError::Lines(inner))) => inner,
+            Err(error) => {
+                vec![Mistake { file: path.to_owned(), line: index + 1, error: Box::new(error) }]
+            }
+        };
+        // A file that is read twice has its mistakes once.
+        for mistake in found {
+            if !mistakes.contains(&mistake) {
+                mistakes.push(mistake);
+            }
+        }
+    }
+    mistakes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Files(tempfile::TempDir);
+
+    impl Files {
+        fn new(files: &[(&str, &str)]) -> Files {
+            let dir = tempfile::tempdir().unwrap();
+            for (name, text) in files {
+                let text = text.replace('@', &format!("{}/", dir.path().display()));
+                fs::write(dir.path().join(name), text).unwrap();
+            }
+            Files(dir)
+        }
+
+        fn load(&self, config: &mut Config, name: &str) -> Result<(), OptionError> {
+            options::set(config, "config", self.0.path().join(name).as_os_str())
+        }
+
+        /// The mistakes, with this directory as `@`.
+        fn mistakes(&self, config: &mut Config, name: &str) -> Vec<String> {
+            let here = format!("{}/", self.0.path().display());
+            let error = self.load(config, name).unwrap_err();
+            error.lines().into_iter().map(|line| line.replace(&here, "@")).collect()
+        }
+    }
+
+    #[test]
+    fn lines_are_options() {
+        let text = "# comment\n\n  cache.attr = 7\r\n\t#indented\nbranches=/no-a=RW,1G:/no-b\nfsname=a=b,c\\d\nro\n\
+                    use_ino\nx-any=thing\ncache.attr=8";
+        let files = Files::new(&[("c", text)]);
+        let mut config = Config::default();
+        files.load(&mut config, "c").unwrap();
+        assert_eq!(config.timeouts.attr.as_secs(), 8, "later lines win");
+        assert_eq!(config.branches.to_string(), "/no-a=RW,1G:/no-b=RW");
+        assert_eq!(config.fsname.as_deref(), Some(OsStr::new("a=b,c\\d")), "no commas and no escapes");
+        assert!(config.mount.flags.contains(canopy_fuse::mount::MountFlags::RDONLY));
+        assert_eq!(config.file.path, Some(files.0.path().join("c")));
+    }
+
+    #[test]
+    fn every_bad_line_is_told_and_every_good_one_applied() {
+        let text = "cache.file=off\ncache.attr=7\nnullrw=maybe\nro=1\nmoreover\ncache.entry=9";
+        let files = Files::new(&[("c", text)]);
+        let mut config = Config { sloppy: true, ..Config::default() };
+        let lines = files.mistakes(&mut config, "c");
+        assert_eq!(
+            lines,
+            [
+                "@c:1: unknown option 'cache.file' (did you mean 'cache.files'?)",
+                "@c:3: option nullrw: 'maybe' is not valid: must be true or false",
+                "@c:4: option ro takes no value: write 'ro', not 'ro=1'",
+                "@c:5: unknown option 'moreover' ('canopy options' lists them all)",
+            ]
+        );
+        assert_eq!((config.timeouts.attr.as_secs(), config.timeouts.entry.as_secs()), (7, 9));
+        assert_eq!(config.file.path, None, "only what was loaded wholly is remembered");
+    }
+
+    #[test]
+    fn files_name_each_other_down_to_six() {
+        let chain = [
+            ("1", "config=@2"),
+            ("2", "config=@3"),
+            ("3", "config=@4"),
+            ("4", "config=@5"),
+            ("5", "config=@6"),
+            ("6", "cache.attr=6"),
+            ("0", "cache.entry=5\nconfig=@1\ncache.negative-entry=4"),
+        ];
+        let files = Files::new(&chain);
+        let mut config = Config::default();
+        files.load(&mut config, "1").unwrap();
+        assert_eq!(config.timeouts.attr.as_secs(), 6);
+        assert_eq!(config.file.path, Some(files.0.path().join("1")), "the outermost is the one");
+        let lines = files.mistakes(&mut config, "0");
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].starts_with("@5:1: config file @6: too many levels of config"), "{lines:?}");
+        assert_eq!((config.timeouts.entry.as_secs(), config.timeouts.negative.as_secs()), (5, 4));
+    }
+
+    #[test]
+    fn a_file_that_names_itself_ends() {
+        let files = Files::new(&[("c", "frob\nconfig=@c\ncache.attr=3")]);
+        let mut config = Config::default();
+        let lines = files.mistakes(&mut config, "c");
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(
+            lines[0].starts_with("@c:1: unknown") && lines[1].starts_with("@c:2: config file @c: too many")
+        );
+        let error = options::set(&mut config, "config", OsStr::new("")).unwrap_err();
+        assert_eq!(error, OptionError::File(FileError::None));
+    }
+
+    #[test]
+    fn what_is_no_file_is_told() {
+        let files = Files::new(&[]);
+        let mut config = Config::default();
+        for (name, errno) in [("none", Errno::NOENT), (".", Errno::ISDIR), ("../../dev/null", Errno::IO)] {
+            match files.load(&mut config, name) {
+                Err(OptionError::File(error @ FileError::Unreadable { .. })) => {
+                    assert_eq!(error.errno(), errno, "{name}");
+                }
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_running_pool_changes_only_what_can_be_changed() {
+        let files = Files::new(&[("c", "cache.attr=7\nposix-acl=true\nuse_ino\ncache.entry=8")]);
+        let mut config = Config::default();
+        config.file.pool = Some("/no-pool".into());
+        let lines = files.mistakes(&mut config, "c");
+        assert_eq!(lines, ["@c:2: option posix-acl can only be set at the mount"]);
+        assert_eq!((config.timeouts.attr.as_secs(), config.timeouts.entry.as_secs()), (7, 8));
+        let error = options::set(&mut config, "config", OsStr::new("/no-pool/c")).unwrap_err();
+        assert_eq!(error, OptionError::File(FileError::InPool("/no-pool/c".into())));
+    }
+}
