@@ -336,7 +336,12 @@ impl Pool {
 
 /// Looks on every branch for the one file under a name. A branch that cannot answer matters only if no
 /// other holds the file.
-fn find_file(branches: &Branches, dir: &[u8], name: &[u8], key: FileKey) -> Result<Option<Primary>, Errno> {
+pub(crate) fn find_file(
+    branches: &Branches,
+    dir: &[u8],
+    name: &[u8],
+    key: FileKey,
+) -> Result<Option<Primary>, Errno> {
     let mut failed = None;
     for branch in branches.iter() {
         let pinned = beneath::dir(branch.root.as_fd(), dir).and_then(|dir| beneath::pin(dir, name));

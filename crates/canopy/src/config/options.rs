@@ -319,6 +319,14 @@ fn who_decides() -> Vec<Spec> {
         )
         .live(),
     );
+    table.push(
+        spec("link-exdev", field!(pool.link_exdev), "what link makes where no branch can hold both names")
+            .live(),
+    );
+    table.push(
+        spec("rename-exdev", field!(pool.rename_exdev), "what rename leaves where the branch would change")
+            .live(),
+    );
     table
 }
 

@@ -23,6 +23,21 @@ const ROWS: &[Row] = &[
         &[("seq", None), ("cosr", None), ("cor:4", None), ("cor:4:2", None)],
         &["", "cor:-1", "par"],
     ),
+    (
+        "link-exdev",
+        &[
+            ("passthrough", None),
+            ("rel-symlink", None),
+            ("abs-base-symlink", None),
+            ("abs-pool-symlink", None),
+        ],
+        &["", "abs-symlink", "symlink"],
+    ),
+    (
+        "rename-exdev",
+        &[("passthrough", None), ("rel-symlink", None), ("abs-symlink", None)],
+        &["", "abs-pool-symlink", "true"],
+    ),
     ("ignorepponrename", &[("true", None), ("off", Some("false"))], &["", "maybe"]),
     (
         "cache.files",
@@ -155,6 +170,8 @@ fn defaults_are_those_of_the_reference() {
         ("ignorepponrename", "false"),
         ("inodecalc", "hybrid-hash"),
         ("kernel-permissions-check", "true"),
+        ("link-exdev", "passthrough"),
+        ("rename-exdev", "passthrough"),
         ("minfreespace", "4294967295"),
         ("nullrw", "false"),
         ("parallel-direct-writes", "true"),

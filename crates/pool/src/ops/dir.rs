@@ -53,21 +53,36 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let (path, mut dirs) = self.dirs(&branches, parent)?;
-        let mut chosen = self.room_for(func, &path, &dirs, name)?;
+        self.make_in(caller, func, &branches, &path, &mut dirs, name, act)?;
+        // What was made is all there is: no other branch held the name.
+        self.enter(&branches, parent, &path, &dirs, name)
+    }
+
+    /// Makes a name in a directory, on the branches that `func` chooses.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn make_in<'b>(
+        &self,
+        caller: &Caller,
+        func: Func,
+        branches: &'b Branches,
+        path: &[u8],
+        dirs: &mut Dirs<'b>,
+        name: &[u8],
+        act: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<()> {
+        let mut chosen = self.room_for(func, path, dirs, name)?;
         if func == Func::Create {
             // A regular file lies whole on one branch, whatever the policy gives.
             chosen.truncate(1);
         }
         let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
         for &index in &chosen {
-            results.push(self.bring_dir(&branches, &mut dirs, index, &path).and_then(|()| {
+            results.push(self.bring_dir(branches, dirs, index, path).and_then(|()| {
                 let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
                 act(dirs.get(index).ok_or(Errno::NOENT)?)
             }));
         }
-        aggregate::any_success(&results)?;
-        // What was made is all there is: no other branch held the name.
-        self.enter(&branches, parent, &path, &dirs, name)
+        Ok(aggregate::any_success(&results)?)
     }
 
     /// Where a new name goes. Errors when a branch holds it already, or the directory is on none.
@@ -103,7 +118,7 @@ impl Pool {
             }
             let from = self.shown(Func::Getattr, branches, &copies).map_err(Error::errno)?;
             let list = branches.as_slice();
-            dirs.list[index] = Some(relocate::clone_dirs(&list[from], &list[index], path)?);
+            dirs.list[index] = Some(relocate::clone_dirs(list[from].root(), list[index].root(), path)?);
         }
         Ok(())
     }
@@ -164,7 +179,7 @@ impl Pool {
                 let full = crate::node::join(&path, name);
                 for &back in &gone {
                     let list = branches.as_slice();
-                    let _ = relocate::clone_dirs(&list[index], &list[back], &full);
+                    let _ = relocate::clone_dirs(list[index].root(), list[back].root(), &full);
                 }
                 return Err(errno.into());
             }

@@ -287,7 +287,7 @@ impl Pool {
             true => self.show(&node, branch, &path(), attr),
             false => self.show(&node, branch, b"", attr),
         };
-        let entry = Entry { node: node.id, attr: shown };
+        let entry = Entry { node: node.id, attr: shown, brief: false };
         let opened = self.opened(caller, &node, fd, flags, open, sharing, false)?;
         Ok((entry, opened))
     }

@@ -6,6 +6,7 @@ mod common;
 
 mod copies;
 mod directories;
+mod exdev;
 mod files;
 mod rename;
 mod safety;
