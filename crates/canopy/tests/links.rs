@@ -6,5 +6,6 @@
 
 mod links {
     mod exdev;
+    mod follow;
     mod rig;
 }

@@ -95,6 +95,18 @@ words! {
 }
 
 words! {
+    /// Which symlinks of the branches are shown as what they lead to.
+    FollowSymlinks {
+        Never = "never",
+        /// Those that lead to a directory.
+        Directory = "directory",
+        /// Those that lead to a regular file.
+        Regular = "regular",
+        All = "all",
+    }
+}
+
+words! {
     /// What link(2) does where the branch of the file cannot hold the new name (EXDEV).
     LinkExdev {
         /// Says so.
@@ -280,6 +292,7 @@ pub struct Config {
     pub security_capability: bool,
     /// Rename and link clone missing directories even where the create policy preserves paths.
     pub ignore_path_preservation: bool,
+    pub follow_symlinks: FollowSymlinks,
     pub link_exdev: LinkExdev,
     pub rename_exdev: RenameExdev,
     /// Where the pool appears: what absolute symlinks into it begin with. Empty where nobody has told.
@@ -311,6 +324,7 @@ impl Default for Config {
             xattr: XattrMode::Passthrough,
             security_capability: true,
             ignore_path_preservation: false,
+            follow_symlinks: FollowSymlinks::Never,
             link_exdev: LinkExdev::Passthrough,
             rename_exdev: RenameExdev::Passthrough,
             mountpoint: PathBuf::new(),

@@ -401,6 +401,12 @@ fn data() -> Vec<Spec> {
 
 fn attributes() -> Vec<Spec> {
     vec![
+        spec(
+            "follow-symlinks",
+            field!(pool.follow_symlinks),
+            "which symlinks are shown as what they lead to",
+        )
+        .live(),
         spec("inodecalc", field!(pool.inode), "how inode numbers are made").live(),
         spec("xattr", field!(pool.xattr), "what becomes of extended attributes").live(),
         spec(

@@ -24,6 +24,11 @@ const ROWS: &[Row] = &[
         &["", "cor:-1", "par"],
     ),
     (
+        "follow-symlinks",
+        &[("never", None), ("directory", None), ("regular", None), ("all", None)],
+        &["", "file", "true"],
+    ),
+    (
         "link-exdev",
         &[
             ("passthrough", None),
@@ -170,6 +175,7 @@ fn defaults_are_those_of_the_reference() {
         ("ignorepponrename", "false"),
         ("inodecalc", "hybrid-hash"),
         ("kernel-permissions-check", "true"),
+        ("follow-symlinks", "never"),
         ("link-exdev", "passthrough"),
         ("rename-exdev", "passthrough"),
         ("minfreespace", "4294967295"),
@@ -301,9 +307,7 @@ fn mistakes_name_the_culprit_and_the_mend() {
 /// Options whose effect does not exist yet must not be accepted as though it did.
 #[test]
 fn what_is_not_built_is_not_accepted() {
-    for name in
-        ["symlinkify", "link-cow", "moveonenospc", "follow-symlinks", "nfsopenhack", "config", "auto_unmount"]
-    {
+    for name in ["symlinkify", "link-cow", "moveonenospc", "nfsopenhack", "config", "auto_unmount"] {
         assert!(matches!(set_err(name, "x"), OptionError::Unknown { .. }), "{name}");
     }
 }

@@ -2,8 +2,8 @@
 //! command line, the config file and the control interface alike.
 
 use canopy_pool::config::{
-    CacheFiles, FlushOnClose, LinkExdev, PassthroughIo, ReaddirMode, RenameExdev, StatfsIgnore, StatfsMode,
-    XattrMode,
+    CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, PassthroughIo, ReaddirMode, RenameExdev,
+    StatfsIgnore, StatfsMode, XattrMode,
 };
 use canopy_pool::inode::InodeCalc;
 use canopy_pool::policy::Policy;
@@ -209,6 +209,7 @@ named! {
     StatfsMode => one_of(StatfsMode::WORDS);
     StatfsIgnore => one_of(StatfsIgnore::WORDS);
     XattrMode => one_of(XattrMode::WORDS);
+    FollowSymlinks => one_of(FollowSymlinks::WORDS);
     LinkExdev => one_of(LinkExdev::WORDS);
     RenameExdev => one_of(RenameExdev::WORDS);
     ReaddirMode => "seq, cosr[:THREADS[:DEPTH]] or cor[:THREADS[:DEPTH]]".into();

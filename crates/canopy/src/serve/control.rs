@@ -169,10 +169,13 @@ impl Control {
                 error.errno()
             })?;
             serving.pool.set_branches(branches);
-            forget_names(serving);
         }
         serving.pool.reconfigure(next.pool.clone());
         serving.terms.store(std::sync::Arc::new(Terms::new(next, serving.terms.load().generation)));
+        if now.branches != next.branches || now.pool.follow_symlinks != next.pool.follow_symlinks {
+            // Names may lead elsewhere now. After the change: until it is made they are found as before.
+            forget_names(serving);
+        }
         Ok(())
     }
 }

@@ -1,13 +1,14 @@
 //! Making and removing names: mkdir, mknod, symlink, unlink, rmdir.
 
 use crate::branch::Branches;
-use crate::config::Func;
+use crate::config::{FollowSymlinks, Func};
+use crate::follow::Follow;
 use crate::node::{Node, Orphan};
 use crate::ops::lookup::Entry;
 use crate::relocate::{self, is_reserved, may_be_made};
 use crate::resolve::{Copies, Dirs};
 use crate::stat;
-use crate::{Caller, Error, NodeId, Pool, Result, aggregate, beneath};
+use crate::{Caller, Error, NodeId, Pool, Result, aggregate};
 use canopy_sys::creds;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
@@ -39,7 +40,10 @@ impl Pool {
     }
 
     pub fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry> {
-        self.make(caller, Func::Symlink, parent, name, |dir| rustix::fs::symlinkat(target, dir, name))
+        let act = |dir: BorrowedFd<'_>| rustix::fs::symlinkat(target, dir, name);
+        let following = self.config().follow_symlinks != FollowSymlinks::Never;
+        let entry = self.make(caller, Func::Symlink, parent, name, act)?;
+        Ok(Entry { brief: following, ..entry })
     }
 
     fn make(
@@ -54,7 +58,9 @@ impl Pool {
         let branches = self.branches.load();
         let (path, mut dirs) = self.dirs(&branches, parent)?;
         self.make_in(caller, func, &branches, &path, &mut dirs, name, act)?;
-        // What was made is all there is: no other branch held the name.
+        // What was made is all there is: no other branch held the name. A symlink is told as one, whatever it
+        // leads to: the kernel insists.
+        dirs.follow = Follow::NEVER;
         self.enter(&branches, parent, &path, &dirs, name)
     }
 
@@ -111,6 +117,10 @@ impl Pool {
         path: &[u8],
     ) -> Result<(), Errno> {
         if dirs.list[index].is_none() {
+            if dirs.by_link {
+                // A clone of what a symlink leads to is not what it leads to.
+                return Err(Errno::XDEV);
+            }
             let _cloning = self.cloning.write();
             let copies = dirs.own();
             if copies.list.iter().flatten().any(stat::Attr::is_immutable) {
@@ -166,6 +176,9 @@ impl Pool {
         }
         let chosen = self.acted(Func::Rmdir, &branches, &copies)?;
         self.all_empty(&dirs, &copies, name)?;
+        let is_link = |index: usize| {
+            dirs.get(index).is_some_and(|dir| stat::at(dir, name).is_ok_and(|attr| attr.is_symlink()))
+        };
         self.all_removable(&branches, &copies)?;
         let victim = self.pin_victim(&branches, parent, name, &dirs, &copies);
         let mut gone: SmallVec<[usize; 4]> = SmallVec::new();
@@ -174,7 +187,9 @@ impl Pool {
                 continue;
             }
             let dir = dirs.get(index).ok_or(Error::Absent)?;
-            if let Err(errno) = rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+            // Of a symlink that is followed, the link goes.
+            let flags = if is_link(index) { AtFlags::empty() } else { AtFlags::REMOVEDIR };
+            if let Err(errno) = rustix::fs::unlinkat(dir, name, flags) {
                 // Filled behind our back, or busy: put back what is gone already.
                 let full = crate::node::join(&path, name);
                 for &back in &gone {
@@ -197,7 +212,11 @@ impl Pool {
             if !copy.is_some_and(|attr| attr.is_dir()) {
                 continue;
             }
-            match contents(dirs.get(index).ok_or(Error::Absent)?, name)? {
+            let dir = dirs.get(index).ok_or(Error::Absent)?;
+            if stat::at(dir, name)?.is_symlink() {
+                continue;
+            }
+            match contents(dir, name)? {
                 Contents::Nothing => {}
                 Contents::Leftovers(dir) => leftovers.push(dir),
                 Contents::Entries => return Err(Error::NotEmpty),
@@ -223,7 +242,7 @@ impl Pool {
             None => attr.is_dir(),
         };
         let index = copies.list.iter().position(|copy| copy.as_ref().is_some_and(is_it))?;
-        let fd = beneath::pin(dirs.get(index)?, name).ok()?;
+        let fd = dirs.follow.pin(dirs.get(index)?, name).ok()?;
         Some((node, Orphan { branch: branches.as_slice()[index].clone(), fd }))
     }
 

@@ -5,6 +5,7 @@
 
 use crate::branch::{Branch, Branches};
 use crate::config::{Func, LinkExdev, RenameExdev};
+use crate::follow::Follow;
 use crate::node::{Node, PoolPath, join};
 use crate::ops::lookup::Entry;
 use crate::ops::rename::{RenameKind, Side, Step, shift, take_back};
@@ -43,7 +44,7 @@ impl Pool {
         }
         let key = node.key().ok_or(Error::NotPermitted)?;
         let leads_to_it = |(dir, name): &(PoolPath, Box<[u8]>)| {
-            find_file(branches, dir, name, key).is_ok_and(|found| found.is_some())
+            find_file(self.follow(), branches, dir, name, key).is_ok_and(|found| found.is_some())
         };
         // A file without a name has nothing that a symlink could say.
         let (dir, name) = self.nodes.names(node.id).find(leads_to_it).ok_or(Error::CrossBranch)?;
@@ -53,7 +54,7 @@ impl Pool {
             LinkExdev::RelSymlink => relative(path, &old),
             LinkExdev::AbsPoolSymlink => self.absolute(&old)?,
             LinkExdev::AbsBaseSymlink => {
-                let copies = Dirs::open(branches, &dir).copies(&name);
+                let copies = Dirs::open(self.follow(), branches, &dir).copies(&name);
                 let branch = &branches.as_slice()[self.shown(Func::Open, branches, &copies)?];
                 [branch.path.as_os_str().as_bytes(), b"/", &old].concat()
             }
@@ -120,7 +121,7 @@ impl Pool {
             false => join(HOLDING, &old.path),
         };
         let parent = self.known_dir(branches, &path, known).map_err(|_| Error::CrossBranch)?;
-        let dirs = Dirs::open(branches, &path);
+        let dirs = Dirs::open(Follow::NEVER, branches, &path);
         // An earlier file of that name must not be lost: symlinks lead to it.
         let name = (0..ATTEMPTS)
             .map(|attempt| name_held(old.name, attempt))
@@ -178,7 +179,8 @@ impl Pool {
             }));
         }
         aggregate::any_success(&results)?;
-        let dirs = Dirs::open(branches, &new.path);
+        let mut dirs = Dirs::open(self.follow(), branches, &new.path);
+        dirs.follow = Follow::NEVER;
         let copies = dirs.copies(&aside);
         let mut from = Side { parent: new.parent, name: &aside, path: new.path.clone(), dirs, copies };
         let result = self.replace(branches, &mut from, new, kind);
@@ -222,7 +224,7 @@ impl Pool {
     ) -> Result<NodeId> {
         let (mut at, mut parent) = (PoolPath::new(), NodeId::ROOT);
         for part in path.split(|&byte| byte == b'/') {
-            let entry = self.enter(branches, parent, &at, &Dirs::open(branches, &at), part)?;
+            let entry = self.enter(branches, parent, &at, &Dirs::open(Follow::NEVER, branches, &at), part)?;
             given.push(entry.node);
             if !entry.attr.is_dir() {
                 return Err(Error::NotDirectory);

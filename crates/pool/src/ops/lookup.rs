@@ -125,7 +125,7 @@ impl Pool {
             return Ok(self.show_file(node, &primary.branch, primary.attr));
         }
         if let Some(path) = path {
-            let dirs = Dirs::open(branches, path);
+            let dirs = Dirs::open(self.follow(), branches, path);
             let copies = dirs.own();
             match self.shown(Func::Getattr, branches, &copies) {
                 Ok(index) => {

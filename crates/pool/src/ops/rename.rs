@@ -6,6 +6,7 @@
 
 use crate::branch::Branches;
 use crate::config::Func;
+use crate::follow::Follow;
 use crate::relocate::{is_reserved, may_be_made};
 use crate::resolve::{Copies, Dirs};
 use crate::tree::Held;
@@ -97,8 +98,10 @@ impl Pool {
         }
         may_be_made(new_name)?;
         let side = |parent, name| -> Result<Side<'_, '_>> {
-            let (path, dirs) = self.dirs(&branches, parent)?;
+            let (path, mut dirs) = self.dirs(&branches, parent)?;
             dirs.first()?;
+            // Names are moved, and what is under them: of a followed symlink, the link.
+            dirs.follow = Follow::NEVER;
             let copies = dirs.copies(name);
             Ok(Side { parent, name, path, dirs, copies })
         };

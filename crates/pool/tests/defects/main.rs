@@ -8,6 +8,7 @@ mod copies;
 mod directories;
 mod exdev;
 mod files;
+mod follow;
 mod rename;
 mod safety;
 
