@@ -22,6 +22,15 @@ impl Caller {
         }
     }
 
+    /// The caller with its ids told, as whoever creates something must know them; none when nobody can tell.
+    pub(crate) fn identified(&self) -> Option<Caller> {
+        let gid = match self.gid {
+            UNKNOWN => numbers(&self.status()?, "Gid:").nth(3)?,
+            gid => gid,
+        };
+        Some(Caller { uid: self.fsuid()?, gid, ..*self })
+    }
+
     /// May the caller do what only a file's owner and root may?
     pub(crate) fn owns(&self, owner: u32) -> bool {
         self.fsuid().is_some_and(|uid| uid == 0 || uid == owner)
@@ -85,6 +94,7 @@ mod tests {
         let own = std::process::id();
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         assert_eq!(told(UNKNOWN, UNKNOWN, own).fsuid(), Some(uid));
+        assert_eq!(told(UNKNOWN, UNKNOWN, own).identified(), Some(told(uid, gid, own)));
         assert!(told(UNKNOWN, UNKNOWN, own).is_in_group(gid));
         assert_eq!(told(UNKNOWN, UNKNOWN, own).is_in_group(NOBODY_KNOWS), uid == 0);
     }
@@ -99,7 +109,7 @@ mod tests {
     #[test]
     fn nobody_can_do_nothing() {
         let gone = told(UNKNOWN, UNKNOWN, 0);
-        assert_eq!(gone.fsuid(), None);
+        assert_eq!((gone.fsuid(), gone.identified()), (None, None));
         assert!(!gone.is_in_group(0) && !gone.may_guard_files());
     }
 }

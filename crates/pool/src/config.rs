@@ -4,6 +4,7 @@
 use crate::inode::InodeCalc;
 use crate::policy::{Category, Policy};
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -91,6 +92,44 @@ words! {
 words! {
     /// Whose free space statfs leaves out.
     StatfsIgnore { None = "none", Ro = "ro", Nc = "nc" }
+}
+
+words! {
+    /// Which symlinks of the branches are shown as what they lead to.
+    FollowSymlinks {
+        Never = "never",
+        /// Those that lead to a directory.
+        Directory = "directory",
+        /// Those that lead to a regular file.
+        Regular = "regular",
+        All = "all",
+    }
+}
+
+words! {
+    /// What link(2) does where the branch of the file cannot hold the new name (EXDEV).
+    LinkExdev {
+        /// Says so.
+        Passthrough = "passthrough",
+        /// Makes a symlink to the file's name in the pool, as seen from the new name.
+        RelSymlink = "rel-symlink",
+        /// Makes a symlink to the file on its branch.
+        AbsBaseSymlink = "abs-base-symlink",
+        /// Makes a symlink to the file's name in the pool, beginning with the mountpoint.
+        AbsPoolSymlink = "abs-pool-symlink",
+    }
+}
+
+words! {
+    /// What rename(2) does where the branch of the source cannot hold the new name (EXDEV).
+    RenameExdev {
+        /// Says so.
+        Passthrough = "passthrough",
+        /// Sets the source aside on its branch, and makes a symlink to it, as seen from the new name.
+        RelSymlink = "rel-symlink",
+        /// The same with a symlink that begins with the mountpoint.
+        AbsSymlink = "abs-symlink",
+    }
 }
 
 words! {
@@ -253,6 +292,11 @@ pub struct Config {
     pub security_capability: bool,
     /// Rename and link clone missing directories even where the create policy preserves paths.
     pub ignore_path_preservation: bool,
+    pub follow_symlinks: FollowSymlinks,
+    pub link_exdev: LinkExdev,
+    pub rename_exdev: RenameExdev,
+    /// Where the pool appears: what absolute symlinks into it begin with. Empty where nobody has told.
+    pub mountpoint: PathBuf,
     pub passthrough: PassthroughIo,
     pub cache_files: CacheFiles,
     /// Command names (`comm`, at most 15 bytes) that `per-process` serves from the page cache.
@@ -280,6 +324,10 @@ impl Default for Config {
             xattr: XattrMode::Passthrough,
             security_capability: true,
             ignore_path_preservation: false,
+            follow_symlinks: FollowSymlinks::Never,
+            link_exdev: LinkExdev::Passthrough,
+            rename_exdev: RenameExdev::Passthrough,
+            mountpoint: PathBuf::new(),
             passthrough: PassthroughIo::Auto,
             cache_files: CacheFiles::Off,
             cache_process_names: vec!["qbittorrent-nox".into(), "rtorrent".into()],

@@ -14,6 +14,10 @@ pub trait Kernel: Send + Sync + 'static {
     /// Forget the cached attributes of a node, before this returns: the answers to some requests that change
     /// them carry none. Must not wait for anything: the kernel waits for an answer about that very node.
     fn invalidate_attr(&self, node: NodeId);
+
+    /// Have a name looked up again, soon: it is not what the kernel takes it for. Must not wait for anything: the
+    /// kernel keeps the directory locked until it has its answer.
+    fn forget_name(&self, parent: NodeId, name: &[u8]);
 }
 
 /// A file registered for passthrough; its end takes the registration back.
@@ -30,4 +34,5 @@ impl Kernel for NoKernel {
         Err(Errno::OPNOTSUPP)
     }
     fn invalidate_attr(&self, _: NodeId) {}
+    fn forget_name(&self, _: NodeId, _: &[u8]) {}
 }

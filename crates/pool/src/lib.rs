@@ -10,6 +10,7 @@ pub mod branch;
 mod caller;
 pub mod config;
 pub mod error;
+mod follow;
 mod handle;
 pub mod ids;
 pub mod inode;

@@ -8,7 +8,6 @@
 
 use crate::Error;
 use crate::beneath::{self, Dir, ProcPath};
-use crate::branch::Branch;
 use crate::stat::{self, Attr};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, RenameFlags, Timespec, Timestamps, XattrFlags};
@@ -16,7 +15,7 @@ use rustix::io::Errno;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Names that begin so are directories under construction, or what a crash left of one. Never shown.
+/// Names that begin so are directories and symlinks under construction, or what a crash left of one. Never shown.
 const UNDER_CONSTRUCTION: &[u8] = b".canopy-clone.";
 
 /// The pool keeps such names to itself: to its users they do not exist.
@@ -29,14 +28,24 @@ pub(crate) fn may_be_made(name: &[u8]) -> Result<(), Error> {
     if is_reserved(name) { Err(Error::Invalid) } else { Ok(()) }
 }
 
+/// A name for something under construction that nothing else has.
+pub(crate) fn name_aside() -> Vec<u8> {
+    [UNDER_CONSTRUCTION, unique().as_bytes()].concat()
+}
+
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 
-/// The directory `path` on branch `to`, which gets what it lacks of it from branch `from`.
+/// The directory `path` below `to` (the root of a branch, as a rule), which gets what it lacks of it from the
+/// same path below `from`.
 ///
 /// Errors: `ENOTDIR` when `to` holds something else under one of the names; whatever mkdir(2) gives.
-pub(crate) fn clone_dirs<'b>(from: &Branch, to: &'b Branch, path: &[u8]) -> Result<Dir<'b>, Errno> {
+pub(crate) fn clone_dirs<'b>(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'b>,
+    path: &[u8],
+) -> Result<Dir<'b>, Errno> {
     loop {
-        match beneath::dir(to.root.as_fd(), path) {
+        match beneath::dir(to, path) {
             Err(Errno::NOENT) => {}
             other => return other.map_err(|e| if e == Errno::LOOP { Errno::NOTDIR } else { e }),
         }
@@ -49,10 +58,10 @@ pub(crate) fn clone_dirs<'b>(from: &Branch, to: &'b Branch, path: &[u8]) -> Resu
     }
 }
 
-fn build(from: &Branch, to: &Branch, path: &[u8]) -> Result<(), Errno> {
+fn build(from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &[u8]) -> Result<(), Errno> {
     canopy_sys::creds::as_daemon()?;
-    let mut source = open_dir(from.root.as_fd(), b".")?;
-    let mut target = open_dir(to.root.as_fd(), b".")?;
+    let mut source = open_dir(from, b".")?;
+    let mut target = open_dir(to, b".")?;
     let mut parts = path.split(|&b| b == b'/');
     let missing = loop {
         let part = parts.next().ok_or(Errno::EXIST)?;
@@ -64,7 +73,7 @@ fn build(from: &Branch, to: &Branch, path: &[u8]) -> Result<(), Errno> {
         }
     };
     let before = stat::of(target.as_fd())?;
-    let aside = [UNDER_CONSTRUCTION, unique().as_bytes()].concat();
+    let aside = name_aside();
     let mut made: Vec<(OwnedFd, Vec<u8>, Attr)> = Vec::new();
     let result = (|| {
         let mut name: &[u8] = &aside;
@@ -106,10 +115,13 @@ fn open_dir(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(at, name, flags, Mode::empty())
 }
 
-/// Removes what a crash left of directories under construction in `dir`, as far as it can: nothing but
+/// Removes what a crash left under construction in `dir`, as far as it can: nothing but symlinks, and
 /// directories, one in the other.
 pub(crate) fn sweep(dir: BorrowedFd<'_>) {
     let sweep_name = |name: &[u8]| {
+        if stat::at(dir, name)?.is_symlink() {
+            return rustix::fs::unlinkat(dir, name, AtFlags::empty());
+        }
         let mut chain = vec![open_dir(dir, name)?];
         let mut names = vec![name.to_vec()];
         while let Some(below) = first_name(chain[chain.len() - 1].as_fd())? {

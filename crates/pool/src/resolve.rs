@@ -3,6 +3,7 @@
 use crate::beneath::{self, Dir};
 use crate::branch::{Branch, Branches, Mode};
 use crate::config::Func;
+use crate::follow::Follow;
 use crate::node::{Node, PoolPath};
 use crate::policy::{self, BranchView, Category, Choice, Refusal, ThreadDice};
 use crate::stat::{self, Attr, FileKey};
@@ -19,17 +20,23 @@ pub(crate) type PerBranch<T> = SmallVec<[T; 4]>;
 pub(crate) struct Dirs<'b> {
     pub(crate) branches: &'b Branches,
     pub(crate) list: PerBranch<Option<Dir<'b>>>,
+    pub(crate) follow: Follow,
+    /// On some branch a symlink leads to it.
+    pub(crate) by_link: bool,
     /// The first answer that was neither "here" nor "not here": a sick branch.
     error: Option<Errno>,
 }
 
 impl<'b> Dirs<'b> {
-    pub(crate) fn open(branches: &'b Branches, path: &[u8]) -> Self {
-        let mut error = None;
+    pub(crate) fn open(follow: Follow, branches: &'b Branches, path: &[u8]) -> Self {
+        let (mut error, mut by_link) = (None, false);
         let list = branches
             .iter()
-            .map(|branch| match beneath::dir(branch.root.as_fd(), path) {
-                Ok(dir) => Some(dir),
+            .map(|branch| match follow.dir(branch.root.as_fd(), path) {
+                Ok((dir, through)) => {
+                    by_link |= through;
+                    Some(dir)
+                }
                 Err(errno) => {
                     if !beneath::is_absent(errno) {
                         error.get_or_insert(errno);
@@ -38,7 +45,7 @@ impl<'b> Dirs<'b> {
                 }
             })
             .collect();
-        Dirs { branches, list, error }
+        Dirs { branches, list, follow, by_link, error }
     }
 
     /// No branch holds the directory: why.
@@ -67,7 +74,7 @@ impl<'b> Dirs<'b> {
     pub(crate) fn copies(&self, name: &[u8]) -> Copies {
         let mut copies = Copies { list: PerBranch::with_capacity(self.list.len()), error: self.error };
         for dir in &self.list {
-            copies.push(dir.as_ref().map(|dir| stat::at(dir, name)));
+            copies.push(dir.as_ref().map(|dir| self.follow.at(dir, name)));
         }
         copies
     }
@@ -78,7 +85,7 @@ impl<'b> Dirs<'b> {
         let mut copies = Copies { list: PerBranch::with_capacity(self.list.len()), error: self.error };
         let mut found = false;
         for dir in &self.list {
-            let answer = dir.as_ref().filter(|_| !found).map(|dir| stat::at(dir, name));
+            let answer = dir.as_ref().filter(|_| !found).map(|dir| self.follow.at(dir, name));
             found = found || matches!(&answer, Some(Ok(attr)) if !attr.is_dir());
             copies.push(answer);
         }
@@ -252,20 +259,27 @@ impl Pool {
     pub(crate) fn placed(&self, func: Func, dirs: &Dirs<'_>, path: &[u8]) -> Result<Choice> {
         let policy = self.config().policies.get(func);
         let needs = policy::needs(policy, Category::Create);
+        let whole = dirs;
         let level = |at: &[u8]| -> Result<Vec<BranchView>> {
             let opened;
             let dirs = match at == path {
                 true => dirs,
                 false => {
-                    opened = Dirs::open(dirs.branches, at);
+                    opened = Dirs::open(dirs.follow, dirs.branches, at);
                     &opened
                 }
             };
-            let view = |(branch, dir): (&Arc<Branch>, &Option<Dir<'_>>)| {
+            let view = |(index, (branch, dir)): (usize, (&Arc<Branch>, &Option<Dir<'_>>))| {
                 let attr = dir.as_ref().filter(|_| needs.presence).and_then(|d| stat::of(d.as_fd()).ok());
-                self.view(branch, attr.as_ref(), needs.space)
+                let view = self.view(branch, attr.as_ref(), needs.space);
+                // What is made below a followed symlink is made where that leads, or not at all: a directory
+                // in its place on another branch would not be what it leads to.
+                match whole.by_link && whole.list[index].is_none() {
+                    true => BranchView { mode: Mode::Ro, ..view },
+                    false => view,
+                }
             };
-            Ok(dirs.branches.iter().zip(&dirs.list).map(view).collect())
+            Ok(dirs.branches.iter().zip(&dirs.list).enumerate().map(view).collect())
         };
         Ok(policy::create_climbing(policy, path, level, &mut ThreadDice)??)
     }
@@ -296,7 +310,7 @@ impl Pool {
         let mut failed = None;
         for attempt in 0..4 {
             for (dir, name) in self.nodes.names(node.id) {
-                match find_file(branches, &dir, &name, key) {
+                match find_file(self.follow(), branches, &dir, &name, key) {
                     Ok(Some(found)) => return Ok(found),
                     Ok(None) => {}
                     Err(errno) => failed = Some(errno),
@@ -329,17 +343,23 @@ impl Pool {
     /// The node of a directory, its path, and the directory on every branch.
     pub(crate) fn dirs<'b>(&self, branches: &'b Branches, id: NodeId) -> Result<(PoolPath, Dirs<'b>)> {
         let path = self.nodes.dir_path(id)?;
-        let dirs = Dirs::open(branches, &path);
+        let dirs = Dirs::open(self.follow(), branches, &path);
         Ok((path, dirs))
     }
 }
 
 /// Looks on every branch for the one file under a name. A branch that cannot answer matters only if no
 /// other holds the file.
-fn find_file(branches: &Branches, dir: &[u8], name: &[u8], key: FileKey) -> Result<Option<Primary>, Errno> {
+pub(crate) fn find_file(
+    follow: Follow,
+    branches: &Branches,
+    dir: &[u8],
+    name: &[u8],
+    key: FileKey,
+) -> Result<Option<Primary>, Errno> {
     let mut failed = None;
     for branch in branches.iter() {
-        let pinned = beneath::dir(branch.root.as_fd(), dir).and_then(|dir| beneath::pin(dir, name));
+        let pinned = follow.dir(branch.root.as_fd(), dir).and_then(|(dir, _)| follow.pin(dir, name));
         match pinned.and_then(|fd| Ok((stat::of(fd.as_fd())?, fd))) {
             Ok((attr, fd)) if attr.key() == key => {
                 return Ok(Some(Primary { branch: branch.clone(), fd: TargetFd::Pinned(fd), attr }));

@@ -52,7 +52,7 @@ fn the_pool_works_and_stays_inside() {
     let (new, opened) = pool.create(&CALLER, deep.node, b"new", 0o644, flags, false).expect("create");
     pool.release(opened.handle).expect("release");
     let one = walk(&pool, &["one"]).expect("a directory");
-    pool.rename(deep.node, b"new", one.node, b"moved", RenameKind::Replace).expect("rename");
+    pool.rename(&CALLER, deep.node, b"new", one.node, b"moved", RenameKind::Replace).expect("rename");
     assert_eq!(walk(&pool, &["one", "moved"]).expect("moved").node, new.node);
     assert_eq!(pool.lookup(deep.node, b"new").err(), Some(Error::Absent));
 

@@ -153,7 +153,7 @@ impl Worker<'_> {
         if (dir, name) == (to, new) {
             return Ok(());
         }
-        self.inodes.exclusive(&[dir, to, entry.node], || pool.rename(dir, name, to, new, kind))
+        self.inodes.exclusive(&[dir, to, entry.node], || pool.rename(&ROOT, dir, name, to, new, kind))
     }
 
     fn link(&mut self) -> Step {
@@ -162,7 +162,7 @@ impl Worker<'_> {
         if entry.attr.is_dir() || entry.node == to {
             return Ok(());
         }
-        let linked = self.inodes.exclusive(&[to, entry.node], || pool.link(entry.node, to, new))?;
+        let linked = self.inodes.exclusive(&[to, entry.node], || pool.link(&ROOT, entry.node, to, new))?;
         self.took(linked);
         Ok(())
     }

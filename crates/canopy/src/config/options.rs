@@ -156,6 +156,14 @@ fn who_decides() -> Vec<Spec> {
         )
         .live(),
     );
+    table.push(
+        spec("link-exdev", field!(pool.link_exdev), "what link makes where no branch can hold both names")
+            .live(),
+    );
+    table.push(
+        spec("rename-exdev", field!(pool.rename_exdev), "what rename leaves where the branch would change")
+            .live(),
+    );
     table
 }
 
@@ -230,6 +238,12 @@ fn data() -> Vec<Spec> {
 
 fn attributes() -> Vec<Spec> {
     vec![
+        spec(
+            "follow-symlinks",
+            field!(pool.follow_symlinks),
+            "which symlinks are shown as what they lead to",
+        )
+        .live(),
         spec("inodecalc", field!(pool.inode), "how inode numbers are made").live(),
         spec("xattr", field!(pool.xattr), "what becomes of extended attributes").live(),
         spec(

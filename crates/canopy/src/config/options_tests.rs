@@ -28,6 +28,26 @@ const ROWS: &[Row] = &[
         &[("seq", None), ("cosr", None), ("cor:4", None), ("cor:4:2", None)],
         &["", "cor:-1", "par"],
     ),
+    (
+        "follow-symlinks",
+        &[("never", None), ("directory", None), ("regular", None), ("all", None)],
+        &["", "file", "true"],
+    ),
+    (
+        "link-exdev",
+        &[
+            ("passthrough", None),
+            ("rel-symlink", None),
+            ("abs-base-symlink", None),
+            ("abs-pool-symlink", None),
+        ],
+        &["", "abs-symlink", "symlink"],
+    ),
+    (
+        "rename-exdev",
+        &[("passthrough", None), ("rel-symlink", None), ("abs-symlink", None)],
+        &["", "abs-pool-symlink", "true"],
+    ),
     ("ignorepponrename", &[("true", None), ("off", Some("false"))], &["", "maybe"]),
     (
         "cache.files",
@@ -160,6 +180,9 @@ fn defaults_are_those_of_the_reference() {
         ("ignorepponrename", "false"),
         ("inodecalc", "hybrid-hash"),
         ("kernel-permissions-check", "true"),
+        ("follow-symlinks", "never"),
+        ("link-exdev", "passthrough"),
+        ("rename-exdev", "passthrough"),
         ("minfreespace", "4294967295"),
         ("branches-mount-timeout", "0"),
         ("branches-mount-timeout-fail", "false"),
@@ -294,7 +317,7 @@ fn mistakes_name_the_culprit_and_the_mend() {
 /// Options whose effect does not exist yet must not be accepted as though it did.
 #[test]
 fn what_is_not_built_is_not_accepted() {
-    for name in ["symlinkify", "link-cow", "moveonenospc", "follow-symlinks", "nfsopenhack", "auto_unmount"] {
+    for name in ["symlinkify", "link-cow", "moveonenospc", "nfsopenhack", "auto_unmount"] {
         assert!(matches!(set_err(name, "x"), OptionError::Unknown { .. }), "{name}");
     }
 }

@@ -2,7 +2,8 @@
 //! command line, the config file and the control interface alike.
 
 use canopy_pool::config::{
-    CacheFiles, FlushOnClose, PassthroughIo, ReaddirMode, StatfsIgnore, StatfsMode, XattrMode,
+    CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, PassthroughIo, ReaddirMode, RenameExdev,
+    StatfsIgnore, StatfsMode, XattrMode,
 };
 use canopy_pool::inode::InodeCalc;
 use canopy_pool::policy::Policy;
@@ -208,6 +209,9 @@ named! {
     StatfsMode => one_of(StatfsMode::WORDS);
     StatfsIgnore => one_of(StatfsIgnore::WORDS);
     XattrMode => one_of(XattrMode::WORDS);
+    FollowSymlinks => one_of(FollowSymlinks::WORDS);
+    LinkExdev => one_of(LinkExdev::WORDS);
+    RenameExdev => one_of(RenameExdev::WORDS);
     ReaddirMode => "seq, cosr[:THREADS[:DEPTH]] or cor[:THREADS[:DEPTH]]".into();
     InodeCalc => one_of(&InodeCalc::ALL.map(|calc| calc.to_string()));
     Policy => one_of(&Policy::ALL.map(|policy| policy.to_string()));

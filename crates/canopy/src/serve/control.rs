@@ -245,8 +245,10 @@ impl Control {
         }
         serving.pool.reconfigure(next.pool.clone());
         serving.terms.store(Arc::new(Terms::new(next, serving.terms.load().generation)));
-        // Names may lead elsewhere now, or have been promised to hold for longer than they shall.
-        if now.branches != next.branches || now.timeouts != next.timeouts {
+        // Names may lead elsewhere now, or have been promised to hold for longer than they shall. After the
+        // change: until it is made they are found as before.
+        let follows = now.pool.follow_symlinks != next.pool.follow_symlinks;
+        if now.branches != next.branches || now.timeouts != next.timeouts || follows {
             forget_names(serving);
         }
         Ok(())

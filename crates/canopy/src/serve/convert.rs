@@ -81,7 +81,8 @@ pub(super) fn statx(attr: &pool::Attr) -> abi::Statx {
 }
 
 pub(super) fn entry(entry: &pool::Entry, terms: &Terms) -> abi::EntryOut {
-    abi::EntryOut::new(entry.node.0, terms.generation, attr(&entry.attr), terms.entry, terms.attr)
+    let (name, attrs) = if entry.brief { Default::default() } else { (terms.entry, terms.attr) };
+    abi::EntryOut::new(entry.node.0, terms.generation, attr(&entry.attr), name, attrs)
 }
 
 /// The flags of an open's answer, and its backing file.

@@ -91,9 +91,12 @@ impl Handler for Dispatch {
                     flags if flags == RENAME_WHITEOUT | RENAME_NOREPLACE => RenameKind::WhiteoutNoReplace,
                     _ => return reply.error(Errno::INVAL.raw_os_error()),
                 };
-                done(reply, pool.rename(id, name.as_bytes(), convert::node(newdir), newname.as_bytes(), kind))
+                let to = (convert::node(newdir), newname.as_bytes());
+                done(reply, pool.rename(&caller(0), id, name.as_bytes(), to.0, to.1, kind))
             }
-            Op::Link { old, name } => self.made(reply, pool.link(convert::node(old), id, name.as_bytes())),
+            Op::Link { old, name } => {
+                self.made(reply, pool.link(&caller(0), convert::node(old), id, name.as_bytes()))
+            }
             Op::Open { flags, open_flags } => {
                 let kill = open_flags.contains(OpenInFlags::KILL_SUIDGID);
                 match pool.open(&caller(0), id, flags, kill) {

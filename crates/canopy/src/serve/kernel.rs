@@ -6,6 +6,7 @@ use canopy_fuse::notify::Notifier;
 use canopy_pool::kernel::{BackingFile, Kernel};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
+use std::ffi::CString;
 
 pub(super) struct Connected {
     pub(super) backing: Backing,
@@ -34,6 +35,15 @@ impl Kernel for Connected {
     fn invalidate_attr(&self, node: canopy_pool::NodeId) {
         if let Err(why) = self.notifier.forget_attributes(NodeId(node.0)) {
             tracing::debug!("cannot invalidate the attributes of {node}: {why}");
+        }
+    }
+
+    fn forget_name(&self, parent: canopy_pool::NodeId, name: &[u8]) {
+        // Queued; a thread of its own sends it.
+        if let Ok(name) = CString::new(name)
+            && let Err(why) = self.notifier.expire_entry(NodeId(parent.0), &name)
+        {
+            tracing::debug!("cannot have a name in {parent} looked up again: {why}");
         }
     }
 }

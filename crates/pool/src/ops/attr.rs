@@ -175,14 +175,10 @@ impl Pool {
                 targets.push(Target { index: None, fd: TargetFd::Pinned(fd) });
                 return Ok((targets, None));
             };
-            let dirs = Dirs::open(branches, &path);
+            let dirs = Dirs::open(self.follow(), branches, &path);
             let copies = dirs.own();
             for index in self.acted(func, branches, &copies)? {
-                let fd = beneath::open(
-                    branches.as_slice()[index].root(),
-                    &path,
-                    OFlags::PATH | OFlags::DIRECTORY,
-                )?;
+                let fd = rustix::io::fcntl_dupfd_cloexec(dirs.get(index).ok_or(Error::Absent)?, 0)?;
                 targets.push(Target { index: Some(index), fd: TargetFd::Pinned(fd) });
             }
             let shown = self.shown(Func::Getattr, branches, &copies)?;
@@ -191,7 +187,7 @@ impl Pool {
         let primary = self.primary(branches, node)?;
         let key = primary.attr.key();
         for (dir, name) in self.nodes.names(node.id) {
-            let dirs = Dirs::open(branches, &dir);
+            let dirs = Dirs::open(self.follow(), branches, &dir);
             let copies = dirs.copies(&name);
             let is_primary = |index: usize| copies.list[index].is_some_and(|attr| attr.key() == key);
             let Some(own) = (0..copies.list.len()).find(|&i| is_primary(i)) else { continue };
@@ -206,8 +202,10 @@ impl Pool {
                     |attr: Attr| attr.dirent_type() == primary.attr.dirent_type() && !is_primary(index);
                 if index != own && copies.list[index].is_some_and(is_copy) {
                     let dir = dirs.get(index).ok_or(Error::Absent)?;
-                    targets
-                        .push(Target { index: Some(index), fd: TargetFd::Pinned(beneath::pin(dir, &name)?) });
+                    targets.push(Target {
+                        index: Some(index),
+                        fd: TargetFd::Pinned(dirs.follow.pin(dir, &name)?),
+                    });
                 } else if index == own {
                     targets.push(Target { index: Some(own), fd: primary.fd.share()? });
                 }

@@ -1,13 +1,14 @@
 //! Making and removing names: mkdir, mknod, symlink, unlink, rmdir.
 
 use crate::branch::Branches;
-use crate::config::Func;
+use crate::config::{FollowSymlinks, Func};
+use crate::follow::Follow;
 use crate::node::{Node, Orphan};
 use crate::ops::lookup::Entry;
 use crate::relocate::{self, is_reserved, may_be_made};
 use crate::resolve::{Copies, Dirs};
 use crate::stat;
-use crate::{Caller, Error, NodeId, Pool, Result, aggregate, beneath};
+use crate::{Caller, Error, NodeId, Pool, Result, aggregate};
 use canopy_sys::creds;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
@@ -39,7 +40,10 @@ impl Pool {
     }
 
     pub fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry> {
-        self.make(caller, Func::Symlink, parent, name, |dir| rustix::fs::symlinkat(target, dir, name))
+        let act = |dir: BorrowedFd<'_>| rustix::fs::symlinkat(target, dir, name);
+        let following = self.config().follow_symlinks != FollowSymlinks::Never;
+        let entry = self.make(caller, Func::Symlink, parent, name, act)?;
+        Ok(Entry { brief: following, ..entry })
     }
 
     fn make(
@@ -53,21 +57,38 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let (path, mut dirs) = self.dirs(&branches, parent)?;
-        let mut chosen = self.room_for(func, &path, &dirs, name)?;
+        self.make_in(caller, func, &branches, &path, &mut dirs, name, act)?;
+        // What was made is all there is: no other branch held the name. A symlink is told as one, whatever it
+        // leads to: the kernel insists.
+        dirs.follow = Follow::NEVER;
+        self.enter(&branches, parent, &path, &dirs, name)
+    }
+
+    /// Makes a name in a directory, on the branches that `func` chooses.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn make_in<'b>(
+        &self,
+        caller: &Caller,
+        func: Func,
+        branches: &'b Branches,
+        path: &[u8],
+        dirs: &mut Dirs<'b>,
+        name: &[u8],
+        act: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<()> {
+        let mut chosen = self.room_for(func, path, dirs, name)?;
         if func == Func::Create {
             // A regular file lies whole on one branch, whatever the policy gives.
             chosen.truncate(1);
         }
         let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
         for &index in &chosen {
-            results.push(self.bring_dir(&branches, &mut dirs, index, &path).and_then(|()| {
+            results.push(self.bring_dir(branches, dirs, index, path).and_then(|()| {
                 let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
                 act(dirs.get(index).ok_or(Errno::NOENT)?)
             }));
         }
-        aggregate::any_success(&results)?;
-        // What was made is all there is: no other branch held the name.
-        self.enter(&branches, parent, &path, &dirs, name)
+        Ok(aggregate::any_success(&results)?)
     }
 
     /// Where a new name goes. Errors when a branch holds it already, or the directory is on none.
@@ -96,6 +117,10 @@ impl Pool {
         path: &[u8],
     ) -> Result<(), Errno> {
         if dirs.list[index].is_none() {
+            if dirs.by_link {
+                // A clone of what a symlink leads to is not what it leads to.
+                return Err(Errno::XDEV);
+            }
             let _cloning = self.cloning.write();
             let copies = dirs.own();
             if copies.list.iter().flatten().any(stat::Attr::is_immutable) {
@@ -103,7 +128,7 @@ impl Pool {
             }
             let from = self.shown(Func::Getattr, branches, &copies).map_err(Error::errno)?;
             let list = branches.as_slice();
-            dirs.list[index] = Some(relocate::clone_dirs(&list[from], &list[index], path)?);
+            dirs.list[index] = Some(relocate::clone_dirs(list[from].root(), list[index].root(), path)?);
         }
         Ok(())
     }
@@ -151,6 +176,9 @@ impl Pool {
         }
         let chosen = self.acted(Func::Rmdir, &branches, &copies)?;
         self.all_empty(&dirs, &copies, name)?;
+        let is_link = |index: usize| {
+            dirs.get(index).is_some_and(|dir| stat::at(dir, name).is_ok_and(|attr| attr.is_symlink()))
+        };
         self.all_removable(&branches, &copies)?;
         let victim = self.pin_victim(&branches, parent, name, &dirs, &copies);
         let mut gone: SmallVec<[usize; 4]> = SmallVec::new();
@@ -159,12 +187,14 @@ impl Pool {
                 continue;
             }
             let dir = dirs.get(index).ok_or(Error::Absent)?;
-            if let Err(errno) = rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+            // Of a symlink that is followed, the link goes.
+            let flags = if is_link(index) { AtFlags::empty() } else { AtFlags::REMOVEDIR };
+            if let Err(errno) = rustix::fs::unlinkat(dir, name, flags) {
                 // Filled behind our back, or busy: put back what is gone already.
                 let full = crate::node::join(&path, name);
                 for &back in &gone {
                     let list = branches.as_slice();
-                    let _ = relocate::clone_dirs(&list[index], &list[back], &full);
+                    let _ = relocate::clone_dirs(list[index].root(), list[back].root(), &full);
                 }
                 return Err(errno.into());
             }
@@ -182,7 +212,11 @@ impl Pool {
             if !copy.is_some_and(|attr| attr.is_dir()) {
                 continue;
             }
-            match contents(dirs.get(index).ok_or(Error::Absent)?, name)? {
+            let dir = dirs.get(index).ok_or(Error::Absent)?;
+            if stat::at(dir, name)?.is_symlink() {
+                continue;
+            }
+            match contents(dir, name)? {
                 Contents::Nothing => {}
                 Contents::Leftovers(dir) => leftovers.push(dir),
                 Contents::Entries => return Err(Error::NotEmpty),
@@ -208,7 +242,7 @@ impl Pool {
             None => attr.is_dir(),
         };
         let index = copies.list.iter().position(|copy| copy.as_ref().is_some_and(is_it))?;
-        let fd = beneath::pin(dirs.get(index)?, name).ok()?;
+        let fd = dirs.follow.pin(dirs.get(index)?, name).ok()?;
         Some((node, Orphan { branch: branches.as_slice()[index].clone(), fd }))
     }
 

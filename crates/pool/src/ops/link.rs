@@ -4,7 +4,7 @@ use crate::beneath::ProcPath;
 use crate::config::Func;
 use crate::ops::lookup::Entry;
 use crate::relocate::may_be_made;
-use crate::{Error, NodeId, Pool, Result, aggregate};
+use crate::{Caller, Error, NodeId, Pool, Result, aggregate};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -13,8 +13,9 @@ impl Pool {
     /// Gives a file one more name, on each branch whose copy the policy chooses. A file without any name
     /// (`O_TMPFILE`) gets its first one.
     ///
-    /// Errors: `EXDEV` when the create policy preserves paths and the branch lacks the directory.
-    pub fn link(&self, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
+    /// Errors: `EXDEV` when the create policy preserves paths and the branch lacks the directory, unless
+    /// `link-exdev` has another answer.
+    pub fn link(&self, caller: &Caller, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
         may_be_made(new_name)?;
         let _held = self.tree.shared();
         let branches = self.branches.load();
@@ -43,7 +44,12 @@ impl Pool {
                 rustix::fs::linkat(rustix::fs::CWD, source.as_bytes(), dir, new_name, follow)
             }));
         }
-        aggregate::link(&results)?;
+        match aggregate::link(&results) {
+            Err(Errno::XDEV) => {
+                return self.link_by_symlink(caller, &branches, &node, &path, &mut dirs, new_name);
+            }
+            other => other?,
+        }
         self.enter(&branches, new_parent, &path, &dirs, new_name)
     }
 

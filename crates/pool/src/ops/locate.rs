@@ -3,7 +3,7 @@
 use crate::branch::Branch;
 use crate::config::Func;
 use crate::resolve::Dirs;
-use crate::{Error, NodeId, Pool, Result, beneath};
+use crate::{Error, NodeId, Pool, Result};
 use std::os::unix::ffi::OsStrExt;
 
 /// Paths of one node. The pool's own path has no leading slash and is empty for the root.
@@ -30,18 +30,19 @@ impl Pool {
         let branches = self.branches.load();
         let (node, path) = self.nodes.locate(id)?;
         let path = path.ok_or(Error::Absent)?;
+        let follow = self.follow();
         let holds = |branch: &Branch| match path.is_empty() {
             true => true,
             false => {
                 let (dir, name) = split(&path);
-                let found = beneath::dir(branch.root(), dir).and_then(|dir| crate::stat::at(&dir, name));
+                let found = follow.dir(branch.root(), dir).and_then(|(dir, _)| crate::stat::at(&dir, name));
                 found.is_ok()
             }
         };
         let name = |branch: &Branch| branch.path.as_os_str().as_bytes().to_vec();
         let holders = branches.iter().filter(|branch| holds(branch)).map(|branch| name(branch)).collect();
         let branch = if node.is_dir() {
-            let copies = Dirs::open(&branches, &path).own();
+            let copies = Dirs::open(follow, &branches, &path).own();
             name(&branches.as_slice()[self.shown(Func::Getxattr, &branches, &copies)?])
         } else {
             name(&self.primary(&branches, &node)?.branch)

@@ -15,6 +15,8 @@ use std::sync::Arc;
 pub struct Entry {
     pub node: NodeId,
     pub attr: Attr,
+    /// The name leads elsewhere when it is looked up again, which must be at once.
+    pub brief: bool,
 }
 
 impl Pool {
@@ -38,7 +40,7 @@ impl Pool {
     fn lookup_again(&self, id: NodeId) -> Result<Entry> {
         let attr = self.getattr(id, None)?;
         self.nodes.hand_out_again(id)?;
-        Ok(Entry { node: id, attr })
+        Ok(Entry { node: id, attr, brief: false })
     }
 
     /// The kernel gives back `count` references.
@@ -102,7 +104,7 @@ impl Pool {
             true => self.show(&node, branch, &join(path, name), attr),
             false => self.show(&node, branch, b"", attr),
         };
-        Ok(Entry { node: node.id, attr })
+        Ok(Entry { node: node.id, attr, brief: false })
     }
 
     /// Attributes of a node; of an open file if a handle is given.
@@ -123,7 +125,7 @@ impl Pool {
             return Ok(self.show_file(node, &primary.branch, primary.attr));
         }
         if let Some(path) = path {
-            let dirs = Dirs::open(branches, path);
+            let dirs = Dirs::open(self.follow(), branches, path);
             let copies = dirs.own();
             match self.shown(Func::Getattr, branches, &copies) {
                 Ok(index) => {

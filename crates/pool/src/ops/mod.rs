@@ -2,6 +2,7 @@
 
 pub(crate) mod attr;
 mod dir;
+mod exdev;
 pub(crate) mod io;
 pub(crate) mod ioctl;
 mod link;

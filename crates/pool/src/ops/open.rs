@@ -92,14 +92,14 @@ impl Pool {
         let same = open == shown && policy::first_only(open, Category::Search);
         let name = self.nodes.names(node.id).next();
         let (false, Some((dir, name))) = (same || branches.len() == 1, name) else { return Ok(primary) };
-        let dirs = Dirs::open(branches, &dir);
+        let dirs = Dirs::open(self.follow(), branches, &dir);
         let copies: Copies = dirs.copies(&name);
         let Ok(index) = self.shown(Func::Open, branches, &copies) else { return Ok(primary) };
         let Some(attr) = copies.list[index].filter(|a| a.is_regular() && a.key() != primary.attr.key())
         else {
             return Ok(primary);
         };
-        let fd = beneath::pin(dirs.get(index).ok_or(Error::Absent)?, &name)?;
+        let fd = dirs.follow.pin(dirs.get(index).ok_or(Error::Absent)?, &name)?;
         Ok(Primary { branch: branches.as_slice()[index].clone(), fd: TargetFd::Pinned(fd), attr })
     }
 
@@ -287,7 +287,7 @@ impl Pool {
             true => self.show(&node, branch, &path(), attr),
             false => self.show(&node, branch, b"", attr),
         };
-        let entry = Entry { node: node.id, attr: shown };
+        let entry = Entry { node: node.id, attr: shown, brief: false };
         let opened = self.opened(caller, &node, fd, flags, open, sharing, false)?;
         Ok((entry, opened))
     }

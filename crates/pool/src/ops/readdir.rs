@@ -6,14 +6,14 @@
 
 use crate::beneath;
 use crate::branch::{BranchId, Branches};
-use crate::config::{Func, ReaddirMode};
+use crate::config::{FollowSymlinks, Func, ReaddirMode};
+use crate::follow::Follow;
 use crate::inode::DirentInodes;
 use crate::node::{Identity, Node};
 use crate::ops::lookup::Entry;
 use crate::policy::{self, Category};
 use crate::relocate::is_reserved;
 use crate::resolve::{Copies, Dirs, PerBranch};
-use crate::stat;
 use crate::{Error, HandleId, NodeId, Pool, Result};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
@@ -79,6 +79,7 @@ impl Listing {
 
 const DT_UNKNOWN: u8 = 0;
 const DT_DIR: u8 = 4;
+const DT_LNK: u8 = 10;
 
 impl Pool {
     pub fn opendir(&self, id: NodeId) -> Result<HandleId> {
@@ -163,13 +164,13 @@ impl Pool {
         let in_order = policy::first_only(self.config().policies.get(Func::Getattr), Category::Search);
         if let (true, Some((branch, fd))) = (in_order, &listing.sources[usize::from(item.branch)])
             && let Some(index) = branches.index_of(*branch)
-            && let Ok(attr) = stat::at(fd, name)
+            && let Ok(attr) = self.follow().at(fd, name)
             && !attr.is_dir()
         {
             let copies = Copies::only(branches.len(), index, attr);
             return self.entry(branches, dir.id, path, name, &copies, index);
         }
-        let dirs = everywhere.get_or_insert_with(|| Dirs::open(branches, path));
+        let dirs = everywhere.get_or_insert_with(|| Dirs::open(self.follow(), branches, path));
         self.enter(branches, dir.id, path, dirs, name)
     }
 
@@ -192,17 +193,17 @@ impl Pool {
 
     fn list(&self, node: &Node, path: &[u8]) -> Result<Listing> {
         let branches = self.branches.load();
+        let follow = self.follow();
+        let open_dir = |root: BorrowedFd<'_>| open_dir(follow, root, path);
         let raw = match self.config().readdir {
-            ReaddirMode::Seq => {
-                branches.iter().map(|b| open_dir(b.root(), path).and_then(read_names)).collect()
-            }
+            ReaddirMode::Seq => branches.iter().map(|b| open_dir(b.root()).and_then(read_names)).collect(),
             ReaddirMode::Cosr { threads, .. } => {
                 // Opened side by side, so that sleeping disks wake together; read in order.
-                let opened = side_by_side(&branches, threads, |root| open_dir(root, path));
+                let opened = side_by_side(&branches, threads, open_dir);
                 opened.into_iter().map(|dir| dir.and_then(read_names)).collect()
             }
             ReaddirMode::Cor { threads, .. } => {
-                side_by_side(&branches, threads, |root| open_dir(root, path).and_then(read_names))
+                side_by_side(&branches, threads, |root| open_dir(root).and_then(read_names))
             }
         };
         self.merge(node, path, &branches, raw)
@@ -216,6 +217,8 @@ impl Pool {
         raw: Vec<Result<RawListing, Errno>>,
     ) -> Result<Listing> {
         let mut listing = Listing::default();
+        let follow = self.follow();
+        let following = self.config().follow_symlinks != FollowSymlinks::Never;
         let mut failed = None;
         let several = raw.iter().flatten().count() > 1;
         let mut seen: HashTable<u32> = HashTable::new();
@@ -246,7 +249,7 @@ impl Pool {
                 listing.push(b"..", DT_DIR, index, above);
             }
             let branch = &branches.as_slice()[index];
-            for (name, mut kind, ino) in raw.entries() {
+            for (name, mut kind, mut ino) in raw.entries() {
                 if matches!(name, b"." | b"..") || is_reserved(name) {
                     continue;
                 }
@@ -259,10 +262,10 @@ impl Pool {
                     let rehash = |&at: &u32| hasher.hash_one(listing.name(&listing.items[at as usize]));
                     seen.insert_unique(hash, listing.items.len() as u32, rehash);
                 }
-                if kind == DT_UNKNOWN
-                    && let Ok(attr) = stat::at(&raw.dir, name)
+                if (kind == DT_UNKNOWN || kind == DT_LNK && following)
+                    && let Ok(attr) = follow.at(&raw.dir, name)
                 {
-                    kind = attr.dirent_type();
+                    (kind, ino) = (attr.dirent_type(), attr.ino);
                 }
                 let ino = inodes.inode(branch.seed, name, ino, kind == DT_DIR);
                 let ino = match kind {
@@ -300,7 +303,7 @@ impl Pool {
         let Ok(path) = self.nodes.dir_path(handle.node.id) else { return Ok(()) };
         let mut result = Ok(());
         for branch in branches.iter() {
-            let synced = match open_dir(branch.root(), &path) {
+            let synced = match open_dir(self.follow(), branch.root(), &path) {
                 Ok(dir) if data_only => rustix::fs::fdatasync(dir),
                 Ok(dir) => rustix::fs::fsync(dir),
                 Err(errno) if beneath::is_absent(errno) => Ok(()),
@@ -312,8 +315,15 @@ impl Pool {
     }
 }
 
-fn open_dir(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
-    beneath::open(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK)
+fn open_dir(follow: Follow, root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+    match beneath::open(root, path, flags) {
+        Err(Errno::LOOP | Errno::NOTDIR) => {
+            let (dir, _) = follow.dir(root, path)?;
+            beneath::open(dir.as_fd(), b"", flags)
+        }
+        other => other,
+    }
 }
 
 /// What one branch lists.

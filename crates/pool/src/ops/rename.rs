@@ -6,10 +6,11 @@
 
 use crate::branch::Branches;
 use crate::config::Func;
+use crate::follow::Follow;
 use crate::relocate::{is_reserved, may_be_made};
 use crate::resolve::{Copies, Dirs};
 use crate::tree::Held;
-use crate::{Error, NodeId, Pool, Result};
+use crate::{Caller, Error, NodeId, Pool, Result};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -39,12 +40,13 @@ impl RenameKind {
 }
 
 /// One name: the directory on every branch, and what each branch holds under the name.
-struct Side<'b, 'n> {
-    parent: NodeId,
-    name: &'n [u8],
-    path: crate::node::PoolPath,
-    dirs: Dirs<'b>,
-    copies: Copies,
+pub(super) struct Side<'b, 'n> {
+    pub(super) parent: NodeId,
+    pub(super) name: &'n [u8],
+    /// Of the directory.
+    pub(super) path: crate::node::PoolPath,
+    pub(super) dirs: Dirs<'b>,
+    pub(super) copies: Copies,
 }
 
 impl Side<'_, '_> {
@@ -58,7 +60,7 @@ impl Side<'_, '_> {
 }
 
 /// What has been done on one branch, so that it can be taken back.
-enum Step {
+pub(super) enum Step {
     Moved,
     /// As `Moved`, and a whiteout lies under the old name.
     MovedUnderWhiteout,
@@ -69,8 +71,11 @@ enum Step {
 }
 
 impl Pool {
+    /// Errors: `EXDEV` when the create policy preserves paths and the branch lacks the directory, unless
+    /// `rename-exdev` has another answer.
     pub fn rename(
         &self,
+        caller: &Caller,
         parent: NodeId,
         name: &[u8],
         new_parent: NodeId,
@@ -93,19 +98,26 @@ impl Pool {
         }
         may_be_made(new_name)?;
         let side = |parent, name| -> Result<Side<'_, '_>> {
-            let (path, dirs) = self.dirs(&branches, parent)?;
+            let (path, mut dirs) = self.dirs(&branches, parent)?;
             dirs.first()?;
+            // Names are moved, and what is under them: of a followed symlink, the link.
+            dirs.follow = Follow::NEVER;
             let copies = dirs.copies(name);
             Ok(Side { parent, name, path, dirs, copies })
         };
         let (mut old, mut new) = (side(parent, name)?, side(new_parent, new_name)?);
         match kind {
             RenameKind::Exchange => self.exchange(&branches, &mut old, &mut new),
-            _ => self.replace(&branches, &mut old, &mut new, kind),
+            _ => match self.replace(&branches, &mut old, &mut new, kind) {
+                Err(error) if error.errno() == Errno::XDEV && !kind.leaves_whiteout() => {
+                    self.rename_by_symlink(caller, &branches, &old, &mut new, kind)
+                }
+                result => result,
+            },
         }
     }
 
-    fn replace<'b>(
+    pub(super) fn replace<'b>(
         &self,
         branches: &'b Branches,
         old: &mut Side<'b, '_>,
@@ -262,7 +274,7 @@ fn swap(old: &Side, new: &Side, index: usize) -> Result<Step, Errno> {
     shift(old, new, index, RenameFlags::EXCHANGE).map(|()| Step::Swapped)
 }
 
-fn shift(from: &Side, to: &Side, index: usize, flags: RenameFlags) -> Result<(), Errno> {
+pub(super) fn shift(from: &Side, to: &Side, index: usize, flags: RenameFlags) -> Result<(), Errno> {
     let (source, target) =
         (from.dirs.get(index).ok_or(Errno::NOENT)?, to.dirs.get(index).ok_or(Errno::NOENT)?);
     if flags.is_empty() {
@@ -277,7 +289,7 @@ fn shift(from: &Side, to: &Side, index: usize, flags: RenameFlags) -> Result<(),
     }
 }
 
-fn take_back(old: &Side, new: &Side, done: &[(usize, Step)]) {
+pub(super) fn take_back(old: &Side, new: &Side, done: &[(usize, Step)]) {
     for (index, step) in done.iter().rev() {
         let back = match step {
             Step::Moved => shift(new, old, *index, RenameFlags::NOREPLACE),

@@ -7,9 +7,9 @@ use crate::node::Node;
 use crate::relocate::is_shadow;
 use crate::resolve::{Dirs, TargetFd};
 use crate::stat::{S_ISGID, of};
-use crate::{Error, NodeId, Pool, Result, beneath};
+use crate::{Error, NodeId, Pool, Result};
 use rustix::fd::AsFd;
-use rustix::fs::{Mode, OFlags, XattrFlags};
+use rustix::fs::{Mode, XattrFlags};
 use std::sync::Arc;
 
 impl Pool {
@@ -122,9 +122,10 @@ impl Pool {
             let orphan = node.orphan.lock().clone().ok_or(Error::Stale)?;
             return Ok((TargetFd::Pinned(rustix::io::fcntl_dupfd_cloexec(orphan.fd.as_fd(), 0)?), 0));
         };
-        let copies = Dirs::open(branches, &path).own();
+        let dirs = Dirs::open(self.follow(), branches, &path);
+        let copies = dirs.own();
         let index = self.shown(func, branches, &copies)?;
-        let fd = beneath::open(branches.as_slice()[index].root(), &path, OFlags::PATH | OFlags::DIRECTORY)?;
+        let fd = rustix::io::fcntl_dupfd_cloexec(dirs.get(index).ok_or(Error::Absent)?, 0)?;
         Ok((TargetFd::Pinned(fd), index))
     }
 }

@@ -45,11 +45,11 @@ impl Client {
             }
             Op::Link { from, to } => {
                 let from = self.walk(from)?;
-                self.make(to, |pool, parent, name| pool.link(from.node, parent, name))?;
+                self.make(to, |pool, parent, name| pool.link(&CALLER, from.node, parent, name))?;
             }
             Op::LinkOpen { slot, to } => {
                 let Some(file) = self.files[slot] else { return Ok(Outcome::Skipped) };
-                self.make(to, |pool, parent, name| pool.link(file.node, parent, name))?;
+                self.make(to, |pool, parent, name| pool.link(&CALLER, file.node, parent, name))?;
             }
             Op::Unlink { path } => {
                 let (parent, dir, name) = self.parent(path)?;
@@ -183,7 +183,7 @@ impl Client {
             RenameHow::Exchange => RenameKind::Exchange,
         };
         let (old, new) = ((old_parent, old_name.as_bytes()), (new_parent, new_name.as_bytes()));
-        number(self.pool.rename(old.0, old.1, new.0, new.1, kind))?;
+        number(self.pool.rename(&CALLER, old.0, old.1, new.0, new.1, kind))?;
         self.moved(from, to, how == RenameHow::Exchange);
         Ok(())
     }

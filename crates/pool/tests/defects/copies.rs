@@ -204,8 +204,8 @@ fn modes_of_branches_are_kept_to() {
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     assert_eq!(errno(made.pool.setattr(&ROOT, ro, None, &set)), Errno::ROFS);
     assert_eq!(made.pool.setattr(&ROOT, nc, None, &set).unwrap().mode & 0o777, 0o600);
-    assert_eq!(errno(made.pool.link(ro, NodeId::ROOT, b"link")), Errno::ROFS);
-    client.took(made.pool.link(nc, NodeId::ROOT, b"link").unwrap());
+    assert_eq!(errno(made.pool.link(&common::ROOT, ro, NodeId::ROOT, b"link")), Errno::ROFS);
+    client.took(made.pool.link(&common::ROOT, nc, NodeId::ROOT, b"link").unwrap());
     assert_eq!(names_on(made.on(1, "")), ["link", "nc"]);
     assert_eq!(errno(made.pool.setxattr(ro, b"user.k", b"", 0, false)), Errno::ROFS);
     client.end().unwrap();

@@ -265,7 +265,9 @@ fn trees_deeper_than_path_max() {
     let handle = open(&made.pool, entry.node, OFlags::RDONLY);
     assert_eq!(read(&made.pool, handle), "deep");
     made.pool.release(handle).unwrap();
-    made.pool.rename(bottom, b"f", NodeId::ROOT, b"up", canopy_pool::RenameKind::Replace).unwrap();
+    made.pool
+        .rename(&common::ROOT, bottom, b"f", NodeId::ROOT, b"up", canopy_pool::RenameKind::Replace)
+        .unwrap();
     made.pool.rmdir(bottom, b"g").unwrap();
     for parent in at.iter().rev().skip(1) {
         made.pool.rmdir(*parent, &name).unwrap();

@@ -76,7 +76,7 @@ fn hard_links_are_one_node_wherever_their_directories_are() {
     let mut client = made.client();
     let file = client.walk("a/f").unwrap().node;
     let b = client.walk("b").unwrap().node;
-    let linked = client.took(made.pool.link(file, b, b"g").unwrap());
+    let linked = client.took(made.pool.link(&common::ROOT, file, b, b"g").unwrap());
     assert_eq!((linked.node, linked.attr.nlink), (file, 2));
     assert_eq!(made.pool.getattr(file, None).unwrap(), linked.attr);
     // On the branch of the file, in a directory that was cloned for it.
@@ -123,7 +123,7 @@ fn an_unlinked_file_can_still_be_used_by_its_holders() {
     let second = open(pool, node, OFlags::RDONLY);
     assert_eq!(pool.getattr(node, Some(second)).unwrap().size, 10);
     // As on any filesystem: what has lost its last name gets no new one.
-    assert_eq!(errno(pool.link(node, NodeId::ROOT, b"again")), Errno::NOENT);
+    assert_eq!(errno(pool.link(&common::ROOT, node, NodeId::ROOT, b"again")), Errno::NOENT);
     for handle in [handle, second] {
         pool.release(handle).unwrap();
     }
@@ -143,7 +143,7 @@ fn a_file_without_a_name_can_get_one() {
     assert_eq!((entry.attr.mode & 0o777, entry.attr.uid, entry.attr.nlink), (0o644, 1000, 0));
     write(&made.pool, opened.handle, "content");
     assert!(names(&made.pool, dir).is_empty());
-    let named = client.took(made.pool.link(entry.node, dir, b"f").unwrap());
+    let named = client.took(made.pool.link(&common::ROOT, entry.node, dir, b"f").unwrap());
     assert_eq!((named.node, named.attr.nlink), (entry.node, 1));
     assert_eq!(text(made.on(1, "d/f")), "content");
     made.pool.release(opened.handle).unwrap();

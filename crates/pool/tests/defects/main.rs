@@ -6,7 +6,9 @@ mod common;
 
 mod copies;
 mod directories;
+mod exdev;
 mod files;
+mod follow;
 mod rename;
 mod safety;
 

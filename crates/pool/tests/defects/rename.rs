@@ -6,7 +6,14 @@ use canopy_pool::RenameKind;
 use canopy_pool::branch::Mode::{Nc, Ro, Rw};
 
 fn rename(pool: &Pool, from: &str, to: &str) -> canopy_pool::Result<()> {
-    pool.rename(NodeId::ROOT, from.as_bytes(), NodeId::ROOT, to.as_bytes(), RenameKind::Replace)
+    pool.rename(
+        &common::ROOT,
+        NodeId::ROOT,
+        from.as_bytes(),
+        NodeId::ROOT,
+        to.as_bytes(),
+        RenameKind::Replace,
+    )
 }
 
 /// The clean-up after a rename removed the overwritten target even from RO branches.
@@ -46,7 +53,7 @@ fn defect_03_rename_that_fails_on_one_branch_leaves_all_as_they_were() {
     put(made.on(1, "d"), "a file where the other branch has a directory");
     let mut client = made.client();
     let dir = client.walk("d").unwrap().node;
-    let result = made.pool.rename(NodeId::ROOT, b"f", dir, b"g", RenameKind::Replace);
+    let result = made.pool.rename(&common::ROOT, NodeId::ROOT, b"f", dir, b"g", RenameKind::Replace);
     assert_eq!(errno(result), Errno::NOTDIR);
     assert_eq!(text(made.on(0, "f")), "one");
     assert_eq!(text(made.on(1, "f")), "two");
@@ -79,7 +86,7 @@ fn defect_04_only_a_missing_directory_is_exdev() {
     let mut client = made.client();
     let (x, y) = (client.walk("x").unwrap().node, client.walk("y").unwrap().node);
     let rename = |from: &str, dir, to: &str| {
-        errno(made.pool.rename(x, from.as_bytes(), dir, to.as_bytes(), RenameKind::Replace))
+        errno(made.pool.rename(&common::ROOT, x, from.as_bytes(), dir, to.as_bytes(), RenameKind::Replace))
     };
     assert_eq!(rename("f", y, "f"), Errno::XDEV);
     assert_eq!(rename("d", x, "e"), Errno::NOTEMPTY);
@@ -89,7 +96,7 @@ fn defect_04_only_a_missing_directory_is_exdev() {
     let long = "n".repeat(256);
     assert_eq!(rename("f", x, &long), Errno::NAMETOOLONG);
     let file = client.walk("x/f").unwrap().node;
-    assert_eq!(errno(made.pool.link(file, y, b"f")), Errno::XDEV);
+    assert_eq!(errno(made.pool.link(&common::ROOT, file, y, b"f")), Errno::XDEV);
     assert_eq!(names_on(made.on(0, "x")), ["d", "e", "f"]);
     client.end().unwrap();
 }
@@ -157,7 +164,7 @@ fn exchange_over_branches_moves_each_on_its_own() {
     let mut client = made.client();
     let (x, y) = (client.walk("x").unwrap().node, client.walk("y").unwrap().node);
     let (f, g) = (client.walk("x/f").unwrap().node, client.walk("y/g").unwrap().node);
-    made.pool.rename(x, b"f", y, b"g", RenameKind::Exchange).unwrap();
+    made.pool.rename(&common::ROOT, x, b"f", y, b"g", RenameKind::Exchange).unwrap();
     client.moved("x/f", "y/g", true);
     assert_eq!(text(made.on(0, "y/g")), "first");
     assert_eq!(text(made.on(1, "x/f")), "second");

@@ -30,7 +30,7 @@ fn a_symlink_where_another_branch_has_a_directory_is_never_followed() {
                 Err(error) => assert_eq!(error.errno(), Errno::NOTDIR),
             }
         }
-        let _ = made.pool.rename(dir, b"f", dir, b"secret", RenameKind::Replace);
+        let _ = made.pool.rename(&common::ROOT, dir, b"f", dir, b"secret", RenameKind::Replace);
         assert_eq!(names_on(&outside), ["secret"]);
         assert_eq!(text(outside.join("secret")), "secret");
         client.end().unwrap();
@@ -61,9 +61,14 @@ fn what_is_under_construction_cannot_be_named() {
     assert!(names(&made.pool, dir).is_empty());
     assert_eq!(errno(made.pool.lookup(dir, name.as_bytes())), Errno::NOENT);
     assert!(made.pool.mkdir(&ROOT, dir, name.as_bytes(), 0o755).is_err());
-    assert_eq!(errno(made.pool.rename(dir, name.as_bytes(), dir, b"x", RenameKind::Replace)), Errno::NOENT);
+    assert_eq!(
+        errno(made.pool.rename(&common::ROOT, dir, name.as_bytes(), dir, b"x", RenameKind::Replace)),
+        Errno::NOENT
+    );
     assert!(
-        made.pool.rename(NodeId::ROOT, b"d", NodeId::ROOT, name.as_bytes(), RenameKind::Replace).is_err()
+        made.pool
+            .rename(&common::ROOT, NodeId::ROOT, b"d", NodeId::ROOT, name.as_bytes(), RenameKind::Replace)
+            .is_err()
     );
     assert_eq!(errno(made.pool.rmdir(dir, name.as_bytes())), Errno::NOENT);
     // To users the directory is empty: what a crash left in it must not keep it from going.

@@ -1,0 +1,62 @@
+//! `follow-symlinks`.
+
+use super::rig::{Bed, text};
+use canopy_testkit::cmd::wait_until;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+#[test]
+fn every_value_live() {
+    let outside = tempfile::tempdir().unwrap();
+    let out = outside.path();
+    fs::create_dir(out.join("dir")).unwrap();
+    fs::write(out.join("dir/f"), "outside").unwrap();
+    let bed = Bed::new("category.create=mfs,cache.entry=60,cache.attr=60", |a, _| {
+        symlink(out.join("dir"), a.join("dir")).unwrap();
+        symlink(out.join("dir/f"), a.join("file")).unwrap();
+    });
+    let is_link = |name: &str| fs::symlink_metadata(bed.at(name)).unwrap().is_symlink();
+    assert!(is_link("dir") && is_link("file"));
+    for (value, dir, file) in [
+        ("directory", false, true),
+        ("regular", true, false),
+        ("all", false, false),
+        ("never", true, true),
+        ("all", false, false),
+    ] {
+        bed.set("follow-symlinks", value);
+        let changed = || (is_link("dir"), is_link("file")) == (dir, file);
+        assert!(wait_until(Duration::from_secs(5), changed), "{value}");
+        assert_eq!(text(bed.at("dir/f")), "outside");
+        assert_eq!(text(bed.at("file")), "outside");
+    }
+    // Now as a directory and a file of the pool.
+    fs::write(bed.at("dir/new"), "new").unwrap();
+    assert_eq!(text(out.join("dir/new")), "new");
+    symlink("new", bed.at("dir/link")).unwrap();
+    assert!(!is_link("dir/link"));
+    fs::write(bed.at("file"), "written").unwrap();
+    assert_eq!(text(out.join("dir/f")), "written");
+    fs::remove_dir(bed.at("dir")).unwrap();
+    fs::remove_file(bed.at("file")).unwrap();
+    assert_eq!(text(out.join("dir/f")), "written");
+    assert_eq!(fs::read_dir(bed.a("")).unwrap().count(), 0);
+    bed.pool.umount();
+}
+
+/// A request that waited for another one of the same pool could wait for ever.
+#[test]
+fn links_into_the_pool_itself_stay_links() {
+    let bed = Bed::new("follow-symlinks=all", |a, _| fs::write(a.join("f"), "content").unwrap());
+    symlink(bed.pool.path().join("f"), bed.a("absolute")).unwrap();
+    symlink(bed.pool.path(), bed.a("root")).unwrap();
+    symlink("f", bed.a("relative")).unwrap();
+    for (name, link) in [("absolute", true), ("root", true), ("relative", false)] {
+        assert_eq!(fs::symlink_metadata(bed.at(name)).unwrap().is_symlink(), link, "{name}");
+    }
+    for path in ["absolute", "root/f", "relative", "root/root/absolute"] {
+        assert_eq!(text(bed.at(path)), "content");
+    }
+    bed.pool.umount();
+}

@@ -1,0 +1,182 @@
+//! `follow-symlinks`: symlinks that are shown as what they lead to.
+
+use super::*;
+use crate::common::{Made, pool};
+use canopy_pool::RenameKind;
+use canopy_pool::branch::Mode::{Ro, Rw};
+use canopy_pool::config::FollowSymlinks::{self, All, Directory, Never, Regular};
+use canopy_pool::{SetAttr, config::ReaddirMode};
+use std::os::unix::fs::{lchown, symlink};
+
+fn follow(mode: FollowSymlinks) -> Config {
+    Config { follow_symlinks: mode, ..last() }
+}
+
+/// Links of each kind on the first branch, to what lies outside of all branches.
+fn linked(config: Config) -> Made {
+    let made = pool(&[Rw, Rw], config);
+    put(made.home.path().join("out/dir/f"), "outside");
+    put(made.on(0, "real/f"), "inside");
+    symlink("../out/dir", made.on(0, "dir")).unwrap();
+    symlink(made.home.path().join("out/dir/f"), made.on(0, "file")).unwrap();
+    symlink("real/f", made.on(0, "near")).unwrap();
+    symlink("nowhere", made.on(0, "dangling")).unwrap();
+    symlink("loop", made.on(0, "loop")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        made.home.path().join("out/pipe"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .unwrap();
+    symlink("../out/pipe", made.on(0, "pipe")).unwrap();
+    made
+}
+
+#[test]
+fn each_value_follows_what_it_names() {
+    for (mode, followed) in [
+        (Never, &[][..]),
+        (Directory, &["dir"]),
+        (Regular, &["file", "near"]),
+        (All, &["dir", "file", "near", "pipe"]),
+    ] {
+        for readdir in [ReaddirMode::Seq, ReaddirMode::Cor { threads: 2, depth: 0 }] {
+            let made = linked(Config { readdir, ..follow(mode) });
+            let mut client = made.client();
+            let handle = made.pool.opendir(NodeId::ROOT).unwrap();
+            let listed = client.entries_from(handle, 0, 100).unwrap();
+            made.pool.releasedir(handle).unwrap();
+            for name in ["dir", "file", "near", "pipe", "dangling", "loop"] {
+                let entry = client.walk(name).unwrap();
+                assert_eq!(!entry.attr.is_symlink(), followed.contains(&name), "{name} {mode}");
+                let kind = listed.iter().find(|item| item.name == name.as_bytes()).unwrap().kind;
+                assert_eq!(kind, entry.attr.dirent_type(), "{name} {mode}");
+            }
+            assert_eq!(client.walk("dir/f").is_ok(), followed.contains(&"dir"));
+            client.end().unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_is_followed_is_the_target() {
+    let made = linked(follow(All));
+    let mut client = made.client();
+    let outside = made.home.path().join("out/dir/f");
+    let (link, by_dir) = (client.walk("file").unwrap(), client.walk("dir/f").unwrap());
+    assert_eq!(link.node, by_dir.node, "one file");
+    assert_eq!(client.walk("near").unwrap().node, client.walk("real/f").unwrap().node);
+    let handle = open(&made.pool, link.node, OFlags::RDWR);
+    assert_eq!(read(&made.pool, handle), "outside");
+    write(&made.pool, handle, "OUT");
+    made.pool.release(handle).unwrap();
+    assert_eq!(text(&outside), "OUTside");
+    let set = SetAttr { mode: Some(0o600), size: Some(3), ..SetAttr::default() };
+    assert_eq!(made.pool.setattr(&common::ROOT, link.node, None, &set).unwrap().size, 3);
+    assert_eq!(text(&outside), "OUT");
+    let dir = client.walk("dir").unwrap().node;
+    assert_eq!(names(&made.pool, dir), ["f"]);
+    client.end().unwrap();
+}
+
+/// 14.2 #9: everything failed with ENOTDIR, since the new file's directory was to be cloned.
+#[test]
+fn defect_09_creating_below_a_followed_directory_goes_where_it_leads() {
+    for mode in [Directory, All] {
+        // The policy would choose the second branch, which does not have the link.
+        let made = linked(follow(mode));
+        let mut client = made.client();
+        let dir = client.walk("dir").unwrap().node;
+        let flags = (OFlags::WRONLY | OFlags::CREATE).bits();
+        let (entry, opened) = made.pool.create(&USER, dir, b"new", 0o644, flags, false).unwrap();
+        client.took(entry);
+        write(&made.pool, opened.handle, "made");
+        made.pool.release(opened.handle).unwrap();
+        client.took(made.pool.mkdir(&USER, dir, b"sub", 0o755).unwrap());
+        let below = client.walk("dir/sub").unwrap().node;
+        let link = client.took(made.pool.symlink(&USER, below, b"l", b"../new").unwrap());
+        assert!(link.attr.is_symlink() && link.brief, "the kernel wants a symlink");
+        let target = client.walk("dir/sub/l").unwrap();
+        assert_eq!(target.attr.is_regular(), mode == All);
+        assert_eq!(text(made.home.path().join("out/dir/new")), "made");
+        assert_eq!(names_on(made.home.path().join("out/dir")), ["f", "new", "sub"]);
+        assert_eq!(names_on(made.on(1, "")), [""; 0]);
+        // From a branch that has no such directory: as between filesystems.
+        put(made.on(1, "other"), "");
+        let moved = made.pool.rename(&USER, NodeId::ROOT, b"other", dir, b"other", RenameKind::Replace);
+        assert_eq!(errno(moved), Errno::XDEV);
+        // Within, and out of it.
+        made.pool.rename(&USER, dir, b"new", below, b"moved", RenameKind::Replace).unwrap();
+        assert_eq!(text(made.home.path().join("out/dir/sub/moved")), "made");
+        client.end().unwrap();
+    }
+}
+
+#[test]
+fn defect_09_below_a_link_on_a_read_only_branch_nothing_is_made() {
+    let made = pool(&[Ro, Rw], follow(Directory));
+    fs::create_dir(made.home.path().join("out")).unwrap();
+    symlink("../out", made.on(0, "dir")).unwrap();
+    let mut client = made.client();
+    let dir = client.walk("dir").unwrap().node;
+    assert_eq!(errno(made.pool.mkdir(&USER, dir, b"new", 0o755)), Errno::ROFS);
+    assert_eq!(names_on(made.on(1, "")), [""; 0]);
+    client.end().unwrap();
+}
+
+#[test]
+fn taking_a_name_away_takes_the_link() {
+    let made = linked(follow(All));
+    let mut client = made.client();
+    let (file, dir) = (client.walk("file").unwrap().node, client.walk("dir").unwrap().node);
+    made.pool.rename(&USER, NodeId::ROOT, b"file", NodeId::ROOT, b"renamed", RenameKind::Replace).unwrap();
+    client.moved("file", "renamed", false);
+    assert_eq!(client.walk("renamed").unwrap().node, file);
+    made.pool.unlink(NodeId::ROOT, b"renamed").unwrap();
+    client.drop_name("renamed");
+    assert_eq!(made.pool.getattr(file, None).unwrap().nlink, 1);
+    // A directory to its users, and not empty; what goes is the link.
+    made.pool.rmdir(NodeId::ROOT, b"dir").unwrap();
+    client.drop_name("dir");
+    assert!(made.pool.getattr(dir, None).is_ok());
+    assert_eq!(text(made.home.path().join("out/dir/f")), "outside");
+    assert_eq!(names_on(made.on(0, "")), ["dangling", "loop", "near", "pipe", "real"]);
+    client.end().unwrap();
+}
+
+/// The daemon may go where its users may not.
+#[test]
+fn nobody_gets_at_the_files_of_others_by_his_own_links() {
+    let made = linked(follow(All));
+    let mine = made.home.path().join("out/mine");
+    put(&mine, "mine");
+    lchown(&mine, Some(1000), None).unwrap();
+    symlink(&mine, made.on(0, "to-mine")).unwrap();
+    symlink("file", made.on(0, "chain")).unwrap();
+    for name in ["file", "dir", "to-mine", "chain"] {
+        lchown(made.on(0, name), Some(1000), Some(1000)).unwrap();
+    }
+    let mut client = made.client();
+    for (name, shown_as_link) in [("file", true), ("dir", true), ("chain", true), ("to-mine", false)] {
+        assert_eq!(client.walk(name).unwrap().attr.is_symlink(), shown_as_link, "{name}");
+    }
+    assert_eq!(errno(made.pool.lookup(client.walk("dir").unwrap().node, b"f")), Errno::NOTDIR);
+    client.end().unwrap();
+}
+
+#[test]
+fn the_option_may_change_at_any_time() {
+    let made = linked(follow(All));
+    let mut client = made.client();
+    let before = client.walk("dir").unwrap();
+    client.walk("dir/f").unwrap();
+    made.pool.reconfigure(Config { min_free: 0, ..follow(Never) });
+    client.drop_name("dir");
+    let after = client.walk("dir").unwrap();
+    assert!(before.attr.is_dir() && after.attr.is_symlink());
+    assert_eq!(made.pool.readlink(after.node).unwrap(), b"../out/dir");
+    assert!(made.pool.lookup(before.node, b"f").is_err());
+    client.end().unwrap();
+}
