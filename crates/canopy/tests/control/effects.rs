@@ -358,6 +358,41 @@ const ROWS: &[Row] = &[
         live.set("security-capability", "true");
         assert_eq!(take(), Ok(20));
     }),
+    (&["config"], |live| {
+        let file = live.b("setting");
+        fs::write(&file, "category.create=mfs\n").expect("a config file");
+        live.set("config", &file.display().to_string());
+        assert_eq!(get(&live.pool, "category.create"), "mfs");
+        fs::write(live.at("f"), "").expect("a file");
+        assert!(live.b("f").exists() && !live.a("f").exists());
+    }),
+    (&["link-exdev", "rename-exdev"], |live| {
+        // A directory on one branch only, and a policy that makes none on the other.
+        fs::create_dir(live.b("d")).expect("a directory");
+        live.set("category.create", "epff");
+        fs::write(live.at("f"), "f").expect("a file");
+        let refused = |result: std::io::Result<()>| {
+            result.is_err_and(|why| why.raw_os_error() == Some(Errno::XDEV.raw_os_error()))
+        };
+        assert!(refused(fs::hard_link(live.at("f"), live.at("d/l"))));
+        live.set("link-exdev", "rel-symlink");
+        fs::hard_link(live.at("f"), live.at("d/l")).expect("a symlink in place of a link");
+        assert_eq!(fs::read_link(live.at("d/l")).expect("a symlink"), PathBuf::from("../f"));
+        assert!(refused(fs::rename(live.at("f"), live.at("d/r"))));
+        live.set("rename-exdev", "rel-symlink");
+        fs::rename(live.at("f"), live.at("d/r")).expect("a symlink in place of a rename");
+        assert_eq!(fs::read_to_string(live.at("d/r")).expect("read"), "f");
+    }),
+    (&["follow-symlinks"], |live| {
+        fs::write(live.a("f"), "f").expect("a file");
+        std::os::unix::fs::symlink("f", live.a("l")).expect("a symlink");
+        let kind = || fs::symlink_metadata(live.at("l")).expect("stat").file_type();
+        assert!(kind().is_symlink());
+        live.set("follow-symlinks", "regular");
+        assert!(kind().is_file());
+        live.set("follow-symlinks", "never");
+        assert!(kind().is_symlink());
+    }),
 ];
 
 #[test]
