@@ -14,5 +14,7 @@ mod files;
 mod funcs;
 #[path = "control/keys.rs"]
 mod keys;
+#[path = "control/load.rs"]
+mod load;
 #[path = "control/rig.rs"]
 mod rig;

@@ -2,6 +2,7 @@
 
 use super::control::{self, Control};
 use super::convert::{self, Terms};
+use super::drain::Drain;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, EntryOut};
 use canopy_fuse::flags::{IoctlFlags, OpenFlags, OpenInFlags, SetxattrFlags, WriteFlags};
@@ -17,6 +18,8 @@ pub(super) struct Dispatch {
     pub(super) terms: ArcSwap<Terms>,
     pub(super) control: Control,
     pub(super) notifier: Notifier,
+    /// Answers under way that give names to the kernel.
+    pub(super) naming: Drain,
 }
 
 const RENAME_NOREPLACE: u32 = 1;
@@ -30,6 +33,8 @@ impl Handler for Dispatch {
         if request.header.node == control::NODE {
             return self.control.answer(self, &request, reply);
         }
+        // Before the branches are read, and until the answer is given.
+        let _naming = gives_names(&request.op).then(|| self.naming.enter());
         let (pool, terms) = (&self.pool, &*self.terms.load());
         let id = convert::node(request.header.node);
         let caller = |umask| convert::caller(&request.header, umask);
@@ -318,6 +323,21 @@ impl Dispatch {
             }
         }
     }
+}
+
+/// Does the kernel remember a name by the answer?
+fn gives_names(op: &Op<'_>) -> bool {
+    matches!(
+        op,
+        Op::Lookup { .. }
+            | Op::Readdirplus(_)
+            | Op::Create(_)
+            | Op::Mknod { .. }
+            | Op::Mkdir { .. }
+            | Op::Symlink { .. }
+            | Op::Link { .. }
+            | Op::Rename { .. }
+    )
 }
 
 fn number(error: Error) -> i32 {

@@ -6,6 +6,7 @@
 mod control;
 mod convert;
 mod dispatch;
+mod drain;
 mod kernel;
 mod start;
 

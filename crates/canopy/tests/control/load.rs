@@ -1,0 +1,273 @@
+//! Changes while the pool is worked with: nothing fails but what a change forbids, and no byte is wrong.
+
+use super::rig::{Dirs, set, try_set};
+use canopy_testkit::{Pool, Rng};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A file on the branch that comes and goes.
+const BELOW: &str = "below";
+const CHUNK: usize = 16 << 10;
+
+/// What goes on while the pool is changed. Every worker has a directory of its own.
+struct Load<'a> {
+    root: &'a Path,
+    stop: AtomicBool,
+    done: AtomicU64,
+    /// Every file that was made and closed, with the seed of its content.
+    made: Mutex<Vec<(PathBuf, u64)>>,
+}
+
+impl Load<'_> {
+    fn until_stopped(&self, name: &str, mut step: impl FnMut(u64) -> io::Result<()>) {
+        for round in 0.. {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            if let Err(why) = step(round) {
+                self.stop.store(true, Ordering::Relaxed);
+                panic!("{name}, round {round}: {why}");
+            }
+            self.done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes files, and reads back what it made before.
+    fn writer(&self, worker: u64) {
+        let dir = self.root.join(format!("w{worker}"));
+        self.until_stopped("writer", |round| {
+            let seed = worker << 32 | round;
+            let path = dir.join(format!("f{round}"));
+            let mut file = File::create_new(&path)?;
+            let content = content(seed);
+            for part in content.chunks(CHUNK / 3) {
+                file.write_all(part)?;
+            }
+            drop(file);
+            let read = fs::read(&path)?;
+            assert!(read == content, "{}: {} of {} bytes", path.display(), read.len(), content.len());
+            self.made.lock().expect("a list").push((path, seed));
+            if round % 8 == 7 {
+                thread::sleep(Duration::from_millis(2));
+            }
+            Ok(())
+        });
+    }
+
+    /// Renames one file to and fro, and replaces it now and then.
+    fn renamer(&self, worker: u64) {
+        let dir = self.root.join(format!("r{worker}"));
+        let names = [dir.join("one"), dir.join("two")];
+        fs::write(&names[0], b"moved").expect("a file");
+        self.until_stopped("renamer", |round| {
+            let (from, to) = (&names[round as usize % 2], &names[(round as usize + 1) % 2]);
+            fs::rename(from, to)?;
+            assert_eq!(fs::read(to)?, b"moved");
+            assert!(!from.exists(), "both names");
+            Ok(())
+        });
+    }
+
+    /// Keeps one file open and changes it in place, through passthrough or whatever else it was opened with; opens
+    /// it anew from time to time.
+    fn keeper(&self, worker: u64) {
+        let path = self.root.join(format!("k{worker}/kept"));
+        let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let (mut file, mut rng) = (open().expect("a file"), Rng::new(worker));
+        let mut expected = rng.bytes(4 * CHUNK);
+        file.write_all(&expected).expect("a write");
+        self.until_stopped("keeper", |round| {
+            let at = rng.index(expected.len() - 100);
+            let bytes = rng.bytes(100);
+            file.write_all_at(&bytes, at as u64)?;
+            expected[at..at + 100].copy_from_slice(&bytes);
+            file.rewind()?;
+            let mut read = Vec::new();
+            file.read_to_end(&mut read)?;
+            assert!(read == expected, "kept file, round {round}");
+            match round % 5 {
+                0 => file = open()?,
+                1 => assert!(fs::read(&path)? == expected, "kept file by name, round {round}"),
+                _ => {}
+            }
+            Ok(())
+        });
+    }
+
+    /// Lists and stats.
+    fn reader(&self) {
+        self.until_stopped("reader", |_| {
+            let mut seen = 0;
+            for dir in fs::read_dir(self.root)? {
+                let dir = dir?;
+                assert_ne!(dir.file_name(), ".mergerfs");
+                if dir.file_type()?.is_dir() && dir.file_name().as_encoded_bytes()[0] != b'r' {
+                    for entry in fs::read_dir(dir.path())?.take(64) {
+                        let entry = entry?;
+                        match entry.metadata() {
+                            // It lies on a branch that may have gone since it was listed.
+                            Err(why)
+                                if why.kind() == io::ErrorKind::NotFound && entry.file_name() == BELOW => {}
+                            other => {
+                                other?;
+                            }
+                        }
+                    }
+                    seen += 1;
+                }
+            }
+            assert!(seen >= 5, "{seen} directories");
+            Ok(())
+        });
+    }
+
+    /// Runs everything while `change` changes the pool, then verifies all that was made.
+    fn run(pool: &Pool, change: impl FnOnce(&dyn Fn() -> bool)) {
+        let load = Load {
+            root: pool.path(),
+            stop: AtomicBool::new(false),
+            done: AtomicU64::new(0),
+            made: Mutex::default(),
+        };
+        for name in ["w0", "w1", "w2", "r0", "r1", "k0", "k1"] {
+            fs::create_dir(load.root.join(name)).expect("mkdir");
+        }
+        thread::scope(|scope| {
+            for worker in 0..3 {
+                let load = &load;
+                scope.spawn(move || load.writer(worker));
+            }
+            for worker in 0..2 {
+                let load = &load;
+                scope.spawn(move || load.renamer(worker));
+                scope.spawn(move || load.keeper(worker));
+            }
+            scope.spawn(|| load.reader());
+            // Ends the others also where it panics itself.
+            struct Stop<'a>(&'a AtomicBool);
+            impl Drop for Stop<'_> {
+                fn drop(&mut self) {
+                    self.0.store(true, Ordering::Relaxed);
+                }
+            }
+            let _stop = Stop(&load.stop);
+            change(&|| !load.stop.load(Ordering::Relaxed));
+        });
+        let made = load.made.into_inner().expect("a list");
+        for (path, seed) in &made {
+            assert!(fs::read(path).expect("a file that was made") == content(*seed), "{}", path.display());
+        }
+        println!("{} operations, {} files", load.done.into_inner(), made.len());
+        assert!(made.len() > 20, "{} files", made.len());
+    }
+}
+
+fn content(seed: u64) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    let length = 1 + rng.index(2 * CHUNK);
+    rng.bytes(length)
+}
+
+/// Options and values of which none forbids anything that the load does.
+const CHANGES: &[(&str, &[&str])] = &[
+    ("category.create", &["ff", "mfs", "lfs", "rand", "pfrd", "lus"]),
+    ("func.create", &["ff", "mfs", "epmfs", "eprand", "mspmfs"]),
+    ("category.action", &["epall", "all"]),
+    ("category.search", &["ff", "newest"]),
+    ("func.getattr", &["ff", "newest"]),
+    ("func.readdir", &["seq", "cor", "cosr:2"]),
+    ("cache.files", &["off", "partial", "full", "auto-full", "per-process"]),
+    ("passthrough.io", &["off", "ro", "wo", "rw", "auto"]),
+    ("cache.attr", &["0", "1", "60"]),
+    ("cache.entry", &["0", "1", "60"]),
+    ("cache.negative-entry", &["0", "1"]),
+    ("cache.readdir", &["true", "false"]),
+    ("cache.statfs", &["0", "1"]),
+    ("dropcacheonclose", &["true", "false"]),
+    ("flush-on-close", &["never", "always", "opened-for-write"]),
+    ("parallel-direct-writes", &["true", "false"]),
+    ("statfs", &["base", "full"]),
+    ("xattr", &["passthrough", "noattr"]),
+    ("security-capability", &["true", "false"]),
+    ("ignorepponrename", &["true", "false"]),
+    ("cmd.invalidate-all-nodes", &[""]),
+    ("cmd.gc", &[""]),
+];
+
+#[test]
+fn three_hundred_random_changes_under_load() {
+    let dirs = Dirs::new();
+    let pool = dirs.pool("category.create=rand");
+    let (a, b, c, d) = (dirs.text("a"), dirs.text("b"), dirs.text("c"), dirs.text("d"));
+    // Branches come and change their modes; what lies on them stays in the pool.
+    let lists = [
+        format!("{a}:{b}:{c}:{d}"),
+        format!("{d}:{c}:{b}:{a}"),
+        format!("{a}=NC:{b}:{c}=NC:{d}"),
+        format!("{a}:{b}=NC:{c}:{d}=NC,1K"),
+    ];
+    let seed = 0x00ca_0094;
+    let mut rng = Rng::new(seed);
+    Load::run(&pool, |going| {
+        set(&pool, "branches", &lists[0]);
+        for change in 0..300 {
+            if !going() {
+                return;
+            }
+            if rng.chance(200) {
+                set(&pool, "branches", rng.pick(&lists).as_str());
+            } else {
+                let (key, values) = rng.pick(CHANGES);
+                set(&pool, key, values[rng.index(values.len())]);
+            }
+            if change % 4 == 0 {
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+    });
+    pool.umount();
+}
+
+/// A branch comes and goes under load. What lies on it comes and goes with it, and nothing else does; who has a
+/// file of it open goes on.
+#[test]
+fn a_branch_comes_and_goes_under_load() {
+    let dirs = Dirs::new();
+    let c = dirs.path("c");
+    fs::write(c.join("there"), "content").expect("a file");
+    fs::create_dir(c.join("w0")).expect("mkdir");
+    fs::write(c.join("w0").join(BELOW), "content").expect("a file");
+    let pool = dirs.pool("category.create=ff,cache.entry=60,cache.attr=60");
+    let there = || (pool.path().join("there").exists(), pool.path().join("w0").join(BELOW).exists());
+    Load::run(&pool, |going| {
+        let begun = Instant::now();
+        for round in 0..60 {
+            if !going() || begun.elapsed() > Duration::from_secs(30) {
+                return;
+            }
+            set(&pool, "branches", &format!("+{}=NC", c.display()));
+            assert_eq!(there(), (true, true), "round {round}");
+            let file =
+                OpenOptions::new().read(true).write(true).open(pool.path().join("there")).expect("open");
+            set(&pool, "branches", &format!("-{}", c.display()));
+            assert_eq!(there(), (false, false), "round {round}");
+            let text = format!("content of round {round}");
+            file.write_all_at(text.as_bytes(), 0).expect("a write to an open file");
+            let mut read = vec![0; text.len()];
+            file.read_exact_at(&mut read, 0).expect("a read of an open file");
+            assert_eq!(read, text.as_bytes());
+            assert_eq!(fs::read_to_string(c.join("there")).expect("the branch"), text);
+            file.metadata().expect("fstat");
+            file.sync_all().expect("fsync");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(try_set(&pool, "branches", &format!("-{}", c.display())).is_ok());
+    });
+    pool.umount();
+}
