@@ -1,4 +1,4 @@
-//! Options that make symlinks, or see through them, on real mounts.
+//! Options that make symlinks, see through them, or open what the branch refuses, on real mounts.
 //!
 //! Root is needed.
 
@@ -7,5 +7,6 @@
 mod links {
     mod exdev;
     mod follow;
+    mod nfsopenhack;
     mod rig;
 }

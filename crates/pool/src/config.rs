@@ -107,6 +107,17 @@ words! {
 }
 
 words! {
+    /// Which read-only files may be opened for writing where the branch itself refuses (EACCES): NFS servers
+    /// check each write against the mode, so that a file created read-only could not be filled.
+    NfsOpenHack {
+        Off = "off",
+        /// Those below a `.git` directory.
+        Git = "git",
+        All = "all",
+    }
+}
+
+words! {
     /// What link(2) does where the branch of the file cannot hold the new name (EXDEV).
     LinkExdev {
         /// Says so.
@@ -293,6 +304,7 @@ pub struct Config {
     /// Rename and link clone missing directories even where the create policy preserves paths.
     pub ignore_path_preservation: bool,
     pub follow_symlinks: FollowSymlinks,
+    pub nfs_open_hack: NfsOpenHack,
     pub link_exdev: LinkExdev,
     pub rename_exdev: RenameExdev,
     /// Where the pool appears: what absolute symlinks into it begin with. Empty where nobody has told.
@@ -325,6 +337,7 @@ impl Default for Config {
             security_capability: true,
             ignore_path_preservation: false,
             follow_symlinks: FollowSymlinks::Never,
+            nfs_open_hack: NfsOpenHack::Off,
             link_exdev: LinkExdev::Passthrough,
             rename_exdev: RenameExdev::Passthrough,
             mountpoint: PathBuf::new(),

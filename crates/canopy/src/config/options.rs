@@ -245,6 +245,8 @@ fn attributes() -> Vec<Spec> {
         )
         .live(),
         spec("inodecalc", field!(pool.inode), "how inode numbers are made").live(),
+        spec("nfsopenhack", field!(pool.nfs_open_hack), "read-only files that open for writing over NFS")
+            .live(),
         spec("xattr", field!(pool.xattr), "what becomes of extended attributes").live(),
         spec(
             "security-capability",

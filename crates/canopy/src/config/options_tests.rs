@@ -33,6 +33,7 @@ const ROWS: &[Row] = &[
         &[("never", None), ("directory", None), ("regular", None), ("all", None)],
         &["", "file", "true"],
     ),
+    ("nfsopenhack", &[("off", None), ("git", None), ("all", None)], &["", "true", "on"]),
     (
         "link-exdev",
         &[
@@ -181,6 +182,7 @@ fn defaults_are_those_of_the_reference() {
         ("inodecalc", "hybrid-hash"),
         ("kernel-permissions-check", "true"),
         ("follow-symlinks", "never"),
+        ("nfsopenhack", "off"),
         ("link-exdev", "passthrough"),
         ("rename-exdev", "passthrough"),
         ("minfreespace", "4294967295"),
@@ -317,7 +319,7 @@ fn mistakes_name_the_culprit_and_the_mend() {
 /// Options whose effect does not exist yet must not be accepted as though it did.
 #[test]
 fn what_is_not_built_is_not_accepted() {
-    for name in ["symlinkify", "link-cow", "moveonenospc", "nfsopenhack", "auto_unmount"] {
+    for name in ["symlinkify", "link-cow", "moveonenospc", "auto_unmount"] {
         assert!(matches!(set_err(name, "x"), OptionError::Unknown { .. }), "{name}");
     }
 }

@@ -2,8 +2,8 @@
 //! command line, the config file and the control interface alike.
 
 use canopy_pool::config::{
-    CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, PassthroughIo, ReaddirMode, RenameExdev,
-    StatfsIgnore, StatfsMode, XattrMode,
+    CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, NfsOpenHack, PassthroughIo, ReaddirMode,
+    RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
 };
 use canopy_pool::inode::InodeCalc;
 use canopy_pool::policy::Policy;
@@ -210,6 +210,7 @@ named! {
     StatfsIgnore => one_of(StatfsIgnore::WORDS);
     XattrMode => one_of(XattrMode::WORDS);
     FollowSymlinks => one_of(FollowSymlinks::WORDS);
+    NfsOpenHack => one_of(NfsOpenHack::WORDS);
     LinkExdev => one_of(LinkExdev::WORDS);
     RenameExdev => one_of(RenameExdev::WORDS);
     ReaddirMode => "seq, cosr[:THREADS[:DEPTH]] or cor[:THREADS[:DEPTH]]".into();

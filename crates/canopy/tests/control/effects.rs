@@ -383,6 +383,13 @@ const ROWS: &[Row] = &[
         fs::rename(live.at("f"), live.at("d/r")).expect("a symlink in place of a rename");
         assert_eq!(fs::read_to_string(live.at("d/r")).expect("read"), "f");
     }),
+    (&["nfsopenhack"], |live| {
+        // What root may open anyway is opened; links/nfsopenhack.rs shows the effect to an unprivileged daemon.
+        for value in ["git", "all", "off"] {
+            live.set("nfsopenhack", value);
+            assert_eq!(get(&live.pool, "nfsopenhack"), value);
+        }
+    }),
     (&["follow-symlinks"], |live| {
         fs::write(live.a("f"), "f").expect("a file");
         std::os::unix::fs::symlink("f", live.a("l")).expect("a symlink");

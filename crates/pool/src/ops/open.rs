@@ -1,8 +1,8 @@
 //! Opening and closing files.
 
-use crate::beneath;
+use crate::beneath::{self, ProcPath};
 use crate::branch::{Branch, Branches};
-use crate::config::{CacheFiles, Func};
+use crate::config::{CacheFiles, Func, NfsOpenHack};
 use crate::handle::{self, FileHandle, Fingerprint, OpenFile, Sharing, Travel};
 use crate::kernel::BackingFile;
 use crate::node::{Node, join};
@@ -17,6 +17,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
 use std::num::NonZeroU64;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -64,7 +65,7 @@ impl Pool {
                 (fd, open, Sharing::Shared { backing })
             }
             (None, Some(primary)) => {
-                let fd = Arc::new(beneath::reopen(&primary.fd, branch_flags)?);
+                let fd = Arc::new(self.open_on_branch(node, &primary, branch_flags)?);
                 let backing = self.register(&primary.branch, &fd, branch_flags);
                 let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
                 let open = Arc::new(OpenFile::new(primary.branch, primary.fd.into_shared(), backing));
@@ -101,6 +102,26 @@ impl Pool {
         };
         let fd = dirs.follow.pin(dirs.get(index).ok_or(Error::Absent)?, &name)?;
         Ok(Primary { branch: branches.as_slice()[index].clone(), fd: TargetFd::Pinned(fd), attr })
+    }
+
+    /// Opens a file on its branch; with `nfsopenhack`, also one that its mode keeps the daemon from writing.
+    fn open_on_branch(&self, node: &Node, primary: &Primary, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let refused = match beneath::reopen(&primary.fd, flags) {
+            Err(Errno::ACCESS) if handle::writes(flags) => Err(Errno::ACCESS),
+            other => return other,
+        };
+        let chosen = match self.config().nfs_open_hack {
+            NfsOpenHack::Off => false,
+            NfsOpenHack::All => true,
+            NfsOpenHack::Git => self.nodes.names(node.id).any(|(dir, name)| {
+                let path = [primary.branch.path.as_os_str().as_bytes(), b"/", &join(&dir, &name)].concat();
+                path.windows(b"/.git/".len()).any(|part| part == b"/.git/")
+            }),
+        };
+        match chosen {
+            true => open_made_writable(&primary.fd, flags).map_err(|_| Errno::ACCESS),
+            false => refused,
+        }
     }
 
     /// What the branch's file is opened with for a caller's flags.
@@ -311,4 +332,20 @@ impl Pool {
         }
         Ok(())
     }
+}
+
+/// Opens a file that nobody may write for writing, by letting its owner and group do so meanwhile.
+fn open_made_writable(fd: &TargetFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    const ANYBODY_WRITES: u32 = 0o222;
+    const OWNER_AND_GROUP_WRITE: u32 = 0o220;
+    let mode = stat::of(fd.as_fd())?.mode & 0o7777;
+    if mode & ANYBODY_WRITES != 0 {
+        // It was not the mode.
+        return Err(Errno::ACCESS);
+    }
+    let path = ProcPath::of(fd);
+    rustix::fs::chmod(path.as_bytes(), Mode::from_raw_mode(mode | OWNER_AND_GROUP_WRITE))?;
+    let opened = beneath::reopen(fd, flags);
+    rustix::fs::chmod(path.as_bytes(), Mode::from_raw_mode(mode))?;
+    opened
 }

@@ -185,3 +185,40 @@ fn forgetting_too_much_does_no_harm() {
     assert_eq!(made.pool.getattr(entry.node, None), Err(Error::Stale));
     assert_eq!(made.pool.counts(), (1, 0, 0));
 }
+
+/// The branch refuses as an NFS server would: to a thread without CAP_DAC_OVERRIDE.
+#[test]
+fn nfsopenhack_opens_what_nobody_may_write() {
+    use canopy_pool::config::NfsOpenHack::{All, Git, Off};
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    for (hack, git, other) in [(Off, false, false), (Git, true, false), (All, true, true)] {
+        let made = pool(&[Rw], Config { nfs_open_hack: hack, ..first() });
+        for (name, mode) in [("d/.git/f", 0o444), ("f", 0o440), ("g", 0o422)] {
+            put(made.on(0, name), "old");
+            chmod(&made.on(0, name), mode);
+        }
+        let mut client = made.client();
+        let nodes = ["d/.git/f", "f", "g"].map(|name| client.walk(name).unwrap().node);
+        let opened = std::thread::scope(|scope| {
+            let weak = scope.spawn(|| {
+                let mut sets = capabilities(None).unwrap();
+                sets.effective -= CapabilitySet::DAC_OVERRIDE;
+                set_capabilities(None, sets).unwrap();
+                let open = |node, flags: OFlags| {
+                    let opened = made.pool.open(&common::ROOT, node, flags.bits(), false);
+                    opened.map(|opened| made.pool.release(opened.handle).unwrap()).map_err(|e| e.errno())
+                };
+                assert!(nodes.iter().all(|&node| open(node, OFlags::RDONLY).is_ok()));
+                nodes.map(|node| open(node, OFlags::RDWR))
+            });
+            weak.join().unwrap()
+        });
+        let expected = |allowed| if allowed { Ok(()) } else { Err(Errno::ACCESS) };
+        // The last one may be written by somebody, so that its mode is not what is in the way.
+        assert_eq!(opened, [expected(git), expected(other), expected(false)], "{hack}");
+        for (name, mode) in [("d/.git/f", 0o444), ("f", 0o440), ("g", 0o422)] {
+            assert_eq!(fs::metadata(made.on(0, name)).unwrap().mode() & 0o7777, mode, "{hack} {name}");
+        }
+        client.end().unwrap();
+    }
+}
