@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use canopy_testkit::Kind;
@@ -46,6 +46,17 @@ impl Drop for Running {
 fn install(program: &Path) {
     fs::copy("/bin/sleep", program).unwrap();
     fs::set_permissions(program, PermissionsExt::from_mode(0o755)).unwrap();
+    settle(program);
+}
+
+/// Waits until a program that was just written can be run. A test on another thread that starts something holds
+/// a copy of every descriptor of this process from fork to exec, one that writes the program among them.
+fn settle(program: &Path) {
+    let can_run = || match Command::new(program).arg("0").stdout(Stdio::null()).spawn() {
+        Ok(mut child) => child.wait().is_ok(),
+        Err(error) => error.kind() != std::io::ErrorKind::ExecutableFileBusy,
+    };
+    assert!(wait_until(Duration::from_secs(10), can_run), "{} stays busy", program.display());
 }
 
 /// What each attempt to change a running program gives, by name.
@@ -99,6 +110,7 @@ fn a_running_program_cannot_be_changed_but_replaced() {
         fs::write(&next, "#!/bin/sh\necho new\n").unwrap();
         fs::set_permissions(&next, PermissionsExt::from_mode(0o755)).unwrap();
         fs::rename(&next, &program).unwrap();
+        settle(&program);
         let done = run_within(&mut Command::new(&program), Duration::from_secs(10));
         assert_eq!(done.stdout, "new\n", "{travel:?}: {}", done.describe());
         assert!(running.runs());
@@ -106,6 +118,7 @@ fn a_running_program_cannot_be_changed_but_replaced() {
         assert!(mapped == content, "{travel:?}: the running program has changed");
         // Nobody runs the script's file itself, so it can be changed.
         OpenOptions::new().append(true).open(&program).unwrap().write_all(b"echo more\n").unwrap();
+        settle(&program);
         let done = run_within(&mut Command::new(&program), Duration::from_secs(10));
         assert_eq!(done.stdout, "new\nmore\n", "{travel:?}: {}", done.describe());
         running.end();
@@ -116,6 +129,7 @@ fn a_running_program_cannot_be_changed_but_replaced() {
         let refused = Command::new(root.join("third")).arg("0").spawn().map(|mut child| child.wait());
         assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ExecutableFileBusy, "{travel:?}");
         drop(writer);
+        settle(&root.join("third"));
         let mut child = Command::new(root.join("third")).arg("0").spawn().unwrap();
         assert!(wait_within(&mut child, Duration::from_secs(10)).is_some_and(|status| status.success()));
         for name in ["sleep", "third"] {
@@ -138,6 +152,7 @@ fn programs_survive_many_upgrades() {
         fs::write(&next, format!("#!/bin/sh\necho version {version}\n")).unwrap();
         fs::set_permissions(&next, PermissionsExt::from_mode(0o755)).unwrap();
         fs::rename(&next, &program).unwrap();
+        settle(&program);
         let done = run_within(&mut Command::new(&program), Duration::from_secs(10));
         assert_eq!(done.stdout, format!("version {version}\n"), "{}", done.describe());
     }
