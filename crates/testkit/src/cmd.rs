@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::{self, Read, Seek};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -57,12 +57,11 @@ pub fn run_within(command: &mut Command, deadline: Duration) -> Finished {
     let mut stdout = tempfile::tempfile().expect("a temporary file for stdout");
     let mut stderr = tempfile::tempfile().expect("a temporary file for stderr");
     let started = Instant::now();
-    let mut child = command
+    command
         .stdin(Stdio::null())
         .stdout(stdout.try_clone().expect("dup"))
-        .stderr(stderr.try_clone().expect("dup"))
-        .spawn()
-        .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        .stderr(stderr.try_clone().expect("dup"));
+    let mut child = spawn(command).unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
     let status = wait_within(&mut child, deadline);
     if status.is_none() {
         let _ = child.kill();
@@ -70,6 +69,27 @@ pub fn run_within(command: &mut Command, deadline: Duration) -> Finished {
     }
     let took = started.elapsed();
     Finished { status, stdout: read_back(&mut stdout), stderr: read_back(&mut stderr), took }
+}
+
+/// Starts a program that may have been written a moment ago. A test on another thread that starts something holds
+/// a copy of every descriptor of this process from fork to exec, one that writes the program among them: then it is
+/// busy (ETXTBSY) until that exec.
+///
+/// # Errors
+/// Whatever starting it gives, that one only when it lasts.
+pub fn spawn(command: &mut Command) -> io::Result<Child> {
+    let started = Instant::now();
+    loop {
+        match command.spawn() {
+            Err(error)
+                if error.kind() == io::ErrorKind::ExecutableFileBusy
+                    && started.elapsed() < Duration::from_secs(5) =>
+            {
+                sleep(Duration::from_millis(1));
+            }
+            other => return other,
+        }
+    }
 }
 
 /// Waits for a child until the deadline; `None` when it still runs then.

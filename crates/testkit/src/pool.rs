@@ -12,7 +12,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::cmd::{run_within, wait_until, wait_within};
+use crate::cmd::{run_within, spawn, wait_until, wait_within};
 use crate::procs;
 
 const MOUNT_DEADLINE: Duration = Duration::from_secs(30);
@@ -172,12 +172,8 @@ impl PoolBuilder {
             command.arg("-o").arg(self.options.join(","));
         }
         command.arg(self.branches.join(OsStr::new(":"))).arg(point);
-        command
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().expect("dup"))
-            .stderr(output)
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
+        command.stdin(Stdio::null()).stdout(output.try_clone().expect("dup")).stderr(output);
+        spawn(&mut command).unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
     }
 }
 

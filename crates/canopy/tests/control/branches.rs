@@ -142,6 +142,33 @@ fn instructions(kernel: &str, options: &str) {
     pool.umount();
 }
 
+/// Listings that the kernel has kept go with the branch, at any depth.
+#[test]
+fn kept_listings_follow_the_branches() {
+    for kernel in ["", "minor:43"] {
+        let dirs = Dirs::new();
+        for name in ["a", "b"] {
+            fs::create_dir_all(dirs.path(name).join("x/y")).expect("mkdir");
+            fs::write(dirs.path(name).join(format!("x/y/in-{name}")), "").expect("a file");
+            // Nothing about the directory tells that its listing has changed.
+            let dir = fs::File::open(dirs.path(name).join("x/y")).expect("open");
+            dir.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000))
+                .expect("a time");
+        }
+        let options = "cache.readdir=true,cache.entry=3600,cache.attr=3600";
+        let pool = dirs.builder(options).env("CANOPY_TEST_KERNEL", kernel).mount();
+        let dir = pool.path().join("x/y");
+        let count = || fs::read_dir(&dir).expect("a listing").count();
+        for _ in 0..3 {
+            assert_eq!((count(), count()), (2, 2));
+            set(&pool, "branches", "->");
+            assert_eq!((count(), count()), (1, 1));
+            set(&pool, "branches", &format!("+{}", dirs.text("b")));
+        }
+        pool.umount();
+    }
+}
+
 /// A mode changes in place: open files go on, and new ones go elsewhere.
 #[test]
 fn modes_change_in_place() {

@@ -4,11 +4,11 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use canopy_testkit::Kind;
-use canopy_testkit::cmd::{run_within, wait_until, wait_within};
+use canopy_testkit::cmd::{run_within, spawn, wait_until, wait_within};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
@@ -20,7 +20,7 @@ struct Running(Child);
 impl Running {
     #[track_caller]
     fn start(program: &Path) -> Self {
-        let child = Command::new(program).arg("60").spawn().unwrap();
+        let child = spawn(Command::new(program).arg("60")).unwrap();
         let exe = format!("/proc/{}/exe", child.id());
         // spawn returns once exec has succeeded, so this is for the name alone.
         assert!(wait_until(Duration::from_secs(5), || fs::read_link(&exe).is_ok_and(|at| at == program)));
@@ -46,17 +46,6 @@ impl Drop for Running {
 fn install(program: &Path) {
     fs::copy("/bin/sleep", program).unwrap();
     fs::set_permissions(program, PermissionsExt::from_mode(0o755)).unwrap();
-    settle(program);
-}
-
-/// Waits until a program that was just written can be run. A test on another thread that starts something holds
-/// a copy of every descriptor of this process from fork to exec, one that writes the program among them.
-fn settle(program: &Path) {
-    let can_run = || match Command::new(program).arg("0").stdout(Stdio::null()).spawn() {
-        Ok(mut child) => child.wait().is_ok(),
-        Err(error) => error.kind() != std::io::ErrorKind::ExecutableFileBusy,
-    };
-    assert!(wait_until(Duration::from_secs(10), can_run), "{} stays busy", program.display());
 }
 
 /// What each attempt to change a running program gives, by name.
@@ -110,7 +99,6 @@ fn a_running_program_cannot_be_changed_but_replaced() {
         fs::write(&next, "#!/bin/sh\necho new\n").unwrap();
         fs::set_permissions(&next, PermissionsExt::from_mode(0o755)).unwrap();
         fs::rename(&next, &program).unwrap();
-        settle(&program);
         let done = run_within(&mut Command::new(&program), Duration::from_secs(10));
         assert_eq!(done.stdout, "new\n", "{travel:?}: {}", done.describe());
         assert!(running.runs());
@@ -118,7 +106,6 @@ fn a_running_program_cannot_be_changed_but_replaced() {
         assert!(mapped == content, "{travel:?}: the running program has changed");
         // Nobody runs the script's file itself, so it can be changed.
         OpenOptions::new().append(true).open(&program).unwrap().write_all(b"echo more\n").unwrap();
-        settle(&program);
         let done = run_within(&mut Command::new(&program), Duration::from_secs(10));
         assert_eq!(done.stdout, "new\nmore\n", "{travel:?}: {}", done.describe());
         running.end();
@@ -129,8 +116,7 @@ fn a_running_program_cannot_be_changed_but_replaced() {
         let refused = Command::new(root.join("third")).arg("0").spawn().map(|mut child| child.wait());
         assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ExecutableFileBusy, "{travel:?}");
         drop(writer);
-        settle(&root.join("third"));
-        let mut child = Command::new(root.join("third")).arg("0").spawn().unwrap();
+        let mut child = spawn(Command::new(root.join("third")).arg("0")).unwrap();
         assert!(wait_within(&mut child, Duration::from_secs(10)).is_some_and(|status| status.success()));
         for name in ["sleep", "third"] {
             fs::remove_file(root.join(name)).unwrap();
@@ -152,7 +138,6 @@ fn programs_survive_many_upgrades() {
         fs::write(&next, format!("#!/bin/sh\necho version {version}\n")).unwrap();
         fs::set_permissions(&next, PermissionsExt::from_mode(0o755)).unwrap();
         fs::rename(&next, &program).unwrap();
-        settle(&program);
         let done = run_within(&mut Command::new(&program), Duration::from_secs(10));
         assert_eq!(done.stdout, format!("version {version}\n"), "{}", done.describe());
     }
