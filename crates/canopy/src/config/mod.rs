@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::Pages;
+use values::{Pages, Remember};
 
 /// Everything that a mount may be told. The pool's own part is in `pool`.
 #[derive(Clone, Debug)]
@@ -34,6 +34,8 @@ pub struct Config {
     /// What the mount itself is told.
     pub mount: Mount,
     pub threads: Threads,
+    /// See the pool's `never_forget`.
+    pub remember: Remember,
     /// Options that somebody set, by name: a value that was only a default may give way to another.
     pub given: BTreeSet<String>,
     /// Options that were accepted for the sake of older setups and do nothing.
@@ -151,6 +153,7 @@ impl Default for Config {
                 rootcontext: None,
             },
             threads: Threads { read: 0, process: -1 },
+            remember: Remember(false),
             given: BTreeSet::new(),
             ignored: BTreeSet::new(),
         }
