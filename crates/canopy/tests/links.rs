@@ -1,4 +1,5 @@
-//! Options that make symlinks, see through them, or open what the branch refuses, on real mounts.
+//! Options that make symlinks, see through them, open what the branch refuses, or keep what the kernel has
+//! forgotten, on real mounts.
 //!
 //! Root is needed.
 
@@ -7,6 +8,7 @@
 mod links {
     mod exdev;
     mod follow;
+    mod forgetting;
     mod nfsopenhack;
     mod rig;
 }

@@ -305,6 +305,9 @@ pub struct Config {
     pub ignore_path_preservation: bool,
     pub follow_symlinks: FollowSymlinks,
     pub nfs_open_hack: NfsOpenHack,
+    /// Nodes are kept until their last name goes, though the kernel has forgotten them: NFS clients name files
+    /// by node for as long as they like. Agreed at the mount, as it were: it must not change.
+    pub never_forget: bool,
     pub link_exdev: LinkExdev,
     pub rename_exdev: RenameExdev,
     /// Where the pool appears: what absolute symlinks into it begin with. Empty where nobody has told.
@@ -338,6 +341,7 @@ impl Default for Config {
             ignore_path_preservation: false,
             follow_symlinks: FollowSymlinks::Never,
             nfs_open_hack: NfsOpenHack::Off,
+            never_forget: false,
             link_exdev: LinkExdev::Passthrough,
             rename_exdev: RenameExdev::Passthrough,
             mountpoint: PathBuf::new(),

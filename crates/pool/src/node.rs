@@ -5,7 +5,7 @@
 //! link count, times, size and locks at once.
 //!
 //! A node lives while the kernel has looked it up more often than it has forgotten it, or while a known
-//! name lies below it. It may outlive its last name: then an open file or a pinned descriptor stands in.
+//! name lies below it; with `never-forget-nodes`, also while it has a name. It may outlive its last name: then an open file or a pinned descriptor stands in.
 
 use crate::branch::Branch;
 use crate::handle::{Fingerprint, OpenFile};
@@ -106,6 +106,8 @@ struct Table {
     /// Inode numbers of known directories. One that was renamed keeps its own, and so does all below it,
     /// though the old paths may belong to other directories by now.
     numbers: HashMap<u64, NodeId>,
+    /// Nodes stay while they have a name.
+    never_forget: bool,
 }
 
 pub(crate) struct Nodes {
@@ -114,8 +116,8 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    pub(crate) fn new(root_ino: u64) -> Self {
-        let mut table = Table::default();
+    pub(crate) fn new(root_ino: u64, never_forget: bool) -> Self {
+        let mut table = Table { never_forget, ..Table::default() };
         let root = new_node(NodeId::ROOT, Identity::Directory { ino: root_ino });
         // The kernel never forgets the root.
         root.lookups.store(1, Ordering::Relaxed);
@@ -282,7 +284,7 @@ impl Nodes {
             let Some(record) = table.records.get(&id) else { return };
             let less = |held: u64| Some(held.saturating_sub(count));
             let before = record.node.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-            before.is_ok_and(|before| before <= count)
+            !table.keeps(record) && before.is_ok_and(|before| before <= count)
         };
         if gone {
             // Freed outside the lock: dropping a node closes descriptors.
@@ -466,6 +468,10 @@ impl Table {
         }
     }
 
+    fn keeps(&self, record: &Record) -> bool {
+        self.never_forget && !record.names.is_empty()
+    }
+
     /// Drops the node if nothing holds it, and then its ancestors that only it held.
     fn release(&mut self, id: NodeId) -> Vec<Record> {
         let mut freed = Vec::new();
@@ -473,7 +479,8 @@ impl Table {
         doubtful.push(id);
         while let Some(id) = doubtful.pop() {
             let Some(record) = self.records.get(&id) else { continue };
-            if record.node.lookups.load(Ordering::Relaxed) > 0 || !record.children.is_empty() {
+            let held = record.node.lookups.load(Ordering::Relaxed) > 0 || !record.children.is_empty();
+            if held || self.keeps(record) {
                 continue;
             }
             let Some(record) = self.records.remove(&id) else { continue };

@@ -41,11 +41,12 @@ pub struct Pool {
 impl Pool {
     pub fn new(config: Config, branches: Branches) -> Self {
         let root_ino = config.inode.inode(b"", b"", crate::NodeId::ROOT.0, true);
+        let nodes = Nodes::new(root_ino, config.never_forget);
         Pool {
             space: SpaceCache::new(config.space_ttl.as_secs()),
             config: ArcSwap::from_pointee(config),
             branches: LiveBranches::new(branches),
-            nodes: Nodes::new(root_ino),
+            nodes,
             files: Handles::default(),
             listings: Handles::default(),
             tree: TreeLock::default(),
@@ -69,7 +70,7 @@ impl Pool {
     }
 
     /// Changes the configuration, for operations that begin from now on. What was agreed at the mount
-    /// (`writeback`, `nullrw`) must not change.
+    /// (`writeback`, `nullrw`, `never_forget`) must not change.
     pub fn reconfigure(&self, config: Config) {
         self.space.set_ttl(config.space_ttl.as_secs());
         self.config.store(Arc::new(config));

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::Pages;
+use values::{Pages, Remember};
 
 /// Everything that a mount may be told. The pool's own part is in `pool`.
 #[derive(Clone, Debug)]
@@ -43,6 +43,8 @@ pub struct Config {
     /// What lies on the mountpoint is detached before the pool comes there.
     pub detach_mountpoint: bool,
     pub branches_wait: BranchesWait,
+    /// See the pool's `never_forget`.
+    pub remember: Remember,
     /// Options that somebody set, by name: a value that was only a default may give way to another.
     pub given: BTreeSet<String>,
     /// Options that were accepted for the sake of older setups and do nothing.
@@ -180,6 +182,7 @@ impl Default for Config {
             priority: -10,
             detach_mountpoint: false,
             branches_wait: BranchesWait { timeout: Duration::ZERO, fail: false },
+            remember: Remember(false),
             given: BTreeSet::new(),
             ignored: BTreeSet::new(),
             file: file::FileState::default(),

@@ -33,6 +33,18 @@ const ROWS: &[Row] = &[
         &[("never", None), ("directory", None), ("regular", None), ("all", None)],
         &["", "file", "true"],
     ),
+    (
+        "never-forget-nodes",
+        &[
+            ("true", None),
+            ("", Some("true")),
+            ("-1", Some("true")),
+            ("3600", Some("true")),
+            ("0", Some("false")),
+            ("off", Some("false")),
+        ],
+        &["x", "maybe"],
+    ),
     ("nfsopenhack", &[("off", None), ("git", None), ("all", None)], &["", "true", "on"]),
     (
         "link-exdev",
@@ -182,6 +194,7 @@ fn defaults_are_those_of_the_reference() {
         ("inodecalc", "hybrid-hash"),
         ("kernel-permissions-check", "true"),
         ("follow-symlinks", "never"),
+        ("never-forget-nodes", "false"),
         ("nfsopenhack", "off"),
         ("link-exdev", "passthrough"),
         ("rename-exdev", "passthrough"),

@@ -71,6 +71,29 @@ impl Value for i32 {
     }
 }
 
+/// Whether nodes are kept though the kernel has forgotten them. The number of seconds that the option once was
+/// means yes, unless it is zero; so does the word alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Remember(pub bool);
+
+impl Value for Remember {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        if text.is_empty() {
+            return Ok(Remember(true));
+        }
+        match i32::parse(text) {
+            Ok(number) => Ok(Remember(number != 0)),
+            Err(_) => bool::parse(text).map(Remember),
+        }
+    }
+    fn render(&self) -> String {
+        self.0.to_string()
+    }
+    fn accepted() -> String {
+        "true or false".into()
+    }
+}
+
 const TOO_LARGE: Refused = Refused::But("too large");
 
 /// A size in bytes, as branches write them too.

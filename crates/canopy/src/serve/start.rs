@@ -64,6 +64,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
     let terms = Terms::new(&config, RandomState::new().hash_one(std::process::id()));
     let threads = workers(&config);
+    config.pool.never_forget = config.remember.0;
     config.pool.mountpoint.clone_from(&plan.mountpoint);
     let pool = Pool::new(config.pool.clone(), branches);
     let connected = Connected { backing: session.backing(), notifier: session.notifier() };

@@ -222,3 +222,34 @@ fn nfsopenhack_opens_what_nobody_may_write() {
         client.end().unwrap();
     }
 }
+
+#[test]
+fn nodes_that_are_never_forgotten_live_while_they_have_a_name() {
+    let made = pool(&[Rw], Config { never_forget: true, ..first() });
+    put(made.on(0, "d/f"), "content");
+    put(made.on(0, "d/g"), "");
+    let look = |parent, name: &[u8]| made.pool.lookup(parent, name).unwrap().node;
+    let dir = look(NodeId::ROOT, b"d");
+    let (f, g) = (look(dir, b"f"), look(dir, b"g"));
+    let forget_all = || [f, g, dir].iter().for_each(|&node| made.pool.forget(node, 1));
+    forget_all();
+    assert_eq!(made.pool.counts(), (4, 0, 0));
+    // As an NFS server finds what its client names, moved or not.
+    made.pool.rename(&ROOT, dir, b"f", NodeId::ROOT, b"moved", canopy_pool::RenameKind::Replace).unwrap();
+    for (node, parent, name) in [(f, NodeId::ROOT, &b"moved"[..]), (g, dir, b"g"), (dir, NodeId::ROOT, b"d")]
+    {
+        assert_eq!(made.pool.lookup(node, b".").unwrap().node, node);
+        assert_eq!(look(parent, name), node);
+        made.pool.forget(node, 2);
+    }
+    // Removed or replaced: gone, as NFS wants to hear it.
+    made.pool.rename(&ROOT, NodeId::ROOT, b"moved", dir, b"g", canopy_pool::RenameKind::Replace).unwrap();
+    assert_eq!(errno(made.pool.lookup(g, b".")), Errno::STALE);
+    assert_eq!(look(dir, b"g"), f);
+    made.pool.unlink(dir, b"g").unwrap();
+    // The kernel holds it still.
+    assert_eq!(made.pool.getattr(f, None).unwrap().nlink, 0);
+    made.pool.forget(f, 1);
+    made.pool.rmdir(NodeId::ROOT, b"d").unwrap();
+    assert_eq!(made.pool.counts(), (1, 0, 0));
+}
