@@ -2,7 +2,7 @@
 //! how the daemon runs. Real mounts, so root is needed.
 
 use canopy_testkit::cmd::{Finished, run_within, wait_until, wait_within};
-use canopy_testkit::{leaks, procs, require_root};
+use canopy_testkit::{Ground, procs};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::path::PathBuf;
@@ -11,31 +11,25 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(20);
 
-struct Bed {
-    _guard: leaks::Guard,
-    dir: tempfile::TempDir,
+struct Bed(Ground);
+
+impl std::ops::Deref for Bed {
+    type Target = Ground;
+    fn deref(&self) -> &Ground {
+        &self.0
+    }
 }
 
 impl Bed {
     fn new() -> Bed {
-        require_root();
-        let dir = tempfile::Builder::new().prefix("canopy-at-mount-").tempdir().unwrap();
-        for name in ["a", "b", "p"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        Bed { _guard: leaks::Guard::under(dir.path()), dir }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().canonicalize().unwrap().join(name)
+        Bed(Ground::new("canopy-at-mount-", &["a", "b", "p"]))
     }
 
     fn command(&self, args: &str) -> Command {
         let binary =
             std::env::var_os("CANOPY_BIN").map_or_else(|| env!("CARGO_BIN_EXE_canopy").into(), PathBuf::from);
         let mut command = Command::new(binary);
-        let here = self.path("").display().to_string();
-        command.args(args.split_whitespace().map(|arg| arg.replace('@', &here)));
+        command.args(self.words(args));
         command.env_remove("CANOPY_LOG").env_remove("RUST_LOG");
         command
     }
@@ -141,7 +135,7 @@ fn fstab_is_asked_for_a_missing_branch() {
         "$2" mount -o branches-mount-timeout=10,branches-mount-timeout-fail=true "$1/a:$1/b" "$1/p"
         findmnt -no FSTYPE "$1/b"; findmnt -no FSTYPE "$1/p"; umount "$1/p""#;
     let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-ec", script, "sh"]).arg(bed.dir.path().canonicalize().unwrap());
+    command.args(["-m", "sh", "-ec", script, "sh"]).arg(bed.dir());
     command.arg(bed.command("").get_program());
     let done = run_within(&mut command, SOON);
     assert!(done.success(), "{}", done.describe());

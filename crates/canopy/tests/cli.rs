@@ -1,7 +1,7 @@
 //! The program as people meet it: its mistakes, its start, its ends. Real mounts, so root is needed.
 
 use canopy_testkit::cmd::{Finished, run_within, wait_until, wait_within};
-use canopy_testkit::{as_user, leaks, procs, require_root};
+use canopy_testkit::{Ground, as_user, procs};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,29 +13,18 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(20);
 
 /// A directory with two branches and a mountpoint, and the promise that nothing of it is left in use.
-struct Bed {
-    // Dropped in this order: the check comes before what it looks at is removed.
-    _guard: leaks::Guard,
-    dir: tempfile::TempDir,
+struct Bed(Ground);
+
+impl std::ops::Deref for Bed {
+    type Target = Ground;
+    fn deref(&self) -> &Ground {
+        &self.0
+    }
 }
 
 impl Bed {
     fn new() -> Bed {
-        require_root();
-        let dir = tempfile::Builder::new().prefix("canopy-cli-").tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        for name in ["a", "b", "p"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        Bed { _guard: leaks::Guard::under(dir.path()), dir }
-    }
-
-    fn dir(&self) -> PathBuf {
-        self.dir.path().canonicalize().unwrap()
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir().join(name)
+        Bed(Ground::new("canopy-cli-", &["a", "b", "p"]))
     }
 
     fn text(&self, name: &str) -> String {
@@ -45,9 +34,8 @@ impl Bed {
     /// `canopy ARGS`, where `@name` stands for a path of this bed.
     fn command(&self, args: &str) -> Command {
         let mut command = Command::new(binary());
-        let here = format!("{}/", self.dir().display());
-        command.args(args.split_whitespace().map(|arg| arg.replace('@', &here)));
-        command.current_dir(self.dir.path()).env_remove("CANOPY_LOG").env_remove("RUST_LOG");
+        command.args(self.words(args));
+        command.current_dir(self.dir()).env_remove("CANOPY_LOG").env_remove("RUST_LOG");
         command
     }
 

@@ -1,7 +1,7 @@
 //! The config file of real mounts: at the mount, and read again by a running pool.
 
 use canopy_testkit::cmd::run_within;
-use canopy_testkit::{Pool, leaks, require_root};
+use canopy_testkit::{Ground, Pool};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 use std::fs;
@@ -14,25 +14,20 @@ fn binary() -> PathBuf {
 }
 
 /// Two branches, a mountpoint and files; `@` in a file stands for this directory.
-struct Bed {
-    _guard: leaks::Guard,
-    dir: tempfile::TempDir,
+struct Bed(Ground);
+
+impl std::ops::Deref for Bed {
+    type Target = Ground;
+    fn deref(&self) -> &Ground {
+        &self.0
+    }
 }
 
 impl Bed {
     fn new(files: &[(&str, &str)]) -> Bed {
-        require_root();
-        let dir = tempfile::Builder::new().prefix("canopy-config-").tempdir().unwrap();
-        for name in ["a", "b", "p"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        let bed = Bed { _guard: leaks::Guard::under(dir.path()), dir };
+        let bed = Bed(Ground::new("canopy-config-", &["a", "b", "p"]));
         files.iter().for_each(|(name, text)| bed.write(name, text));
         bed
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().canonicalize().unwrap().join(name)
     }
 
     fn write(&self, name: &str, text: &str) {

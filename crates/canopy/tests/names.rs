@@ -2,7 +2,7 @@
 //! is needed; what concerns /sbin and /dev happens in a mount namespace of its own.
 
 use canopy_testkit::cmd::{Finished, run_within, wait_until};
-use canopy_testkit::{leaks, procs, require_root};
+use canopy_testkit::{Ground, procs};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::PathBuf;
@@ -15,39 +15,29 @@ const NAMES: [&str; 6] =
     ["canopy", "mergerfs", "mount.mergerfs", "mount.fuse.mergerfs", "mount.canopy", "mount.fuse.canopy"];
 
 /// Two branches, a mountpoint, and links to the program under all its names.
-struct Bed {
-    _guard: leaks::Guard,
-    dir: tempfile::TempDir,
+struct Bed(Ground);
+
+impl std::ops::Deref for Bed {
+    type Target = Ground;
+    fn deref(&self) -> &Ground {
+        &self.0
+    }
 }
 
 impl Bed {
     fn new() -> Bed {
-        require_root();
-        let dir = tempfile::Builder::new().prefix("canopy-names-").tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        for name in ["a", "b", "p", "sbin"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
+        let bed = Bed(Ground::new("canopy-names-", &["a", "b", "p", "sbin"]));
         let binary =
             std::env::var_os("CANOPY_BIN").map_or_else(|| env!("CARGO_BIN_EXE_canopy").into(), PathBuf::from);
         for name in NAMES {
-            symlink(&binary, dir.path().join("sbin").join(name)).unwrap();
+            symlink(&binary, bed.path("sbin").join(name)).unwrap();
         }
-        Bed { _guard: leaks::Guard::under(dir.path()), dir }
-    }
-
-    fn dir(&self) -> PathBuf {
-        self.dir.path().canonicalize().unwrap()
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir().join(name)
+        bed
     }
 
     /// Runs a command line whose first word is one of the names; `@x` stands for a path of this bed.
     fn run(&self, line: &str) -> Finished {
-        let here = format!("{}/", self.dir().display());
-        let mut words = line.split_whitespace().map(|word| word.replace('@', &here));
+        let mut words = self.words(line).into_iter();
         let mut command = Command::new(self.path("sbin").join(words.next().unwrap()));
         run_within(command.args(words).env_remove("CANOPY_LOG").env_remove("RUST_LOG"), SOON)
     }

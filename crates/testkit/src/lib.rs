@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cmd;
+mod ground;
 pub mod grow;
 pub mod leaks;
 mod loopfs;
@@ -18,6 +19,7 @@ mod rng;
 pub mod tree;
 mod user;
 
+pub use ground::Ground;
 pub use grow::{Spec, grow};
 pub use loopfs::{Kind, LoopFs};
 pub use pool::{MountFailed, Pool, PoolBuilder};
