@@ -28,33 +28,29 @@ impl Drop for Descriptor {
     }
 }
 
-/// Two buffers for paths. Not on the stack: a signal handler's may have no more than two pages.
-pub(crate) struct Buffers(NonNull<c_void>);
+/// Room for a path and a little more. Not on the stack: a signal handler's may have no more than two pages.
+pub(crate) struct Buffer(NonNull<c_void>);
 
-const PATH: usize = libc::PATH_MAX as usize;
+const ROOM: usize = 2 * libc::PATH_MAX as usize;
 
-impl Buffers {
+impl Buffer {
     pub(crate) fn new() -> Option<Self> {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping, at a place that the kernel chooses.
-        let start = unsafe {
-            libc::mmap(null_mut(), 2 * PATH, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
-        };
+        let start = unsafe { libc::mmap(null_mut(), ROOM, access, kind, -1, 0) };
         NonNull::new(start).filter(|_| start != libc::MAP_FAILED).map(Self)
     }
 
-    pub(crate) fn both(&mut self) -> (&mut [u8], &mut [u8]) {
-        // SAFETY: the mapping is that long, filled with zeros, and borrowed as long as the slices are.
-        let whole = unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr().cast::<u8>(), 2 * PATH) };
-        let (first, second) = whole.split_at_mut(PATH);
-        (first, second)
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is that long, filled with zeros, and borrowed as long as the slice is.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr().cast::<u8>(), ROOM) }
     }
 }
 
-impl Drop for Buffers {
+impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`; no slice of it is left.
-        unsafe { libc::munmap(self.0.as_ptr(), 2 * PATH) };
+        unsafe { libc::munmap(self.0.as_ptr(), ROOM) };
     }
 }
 

@@ -40,15 +40,18 @@ static void number(char *text, unsigned long long value) {
     *text = 0;
 }
 
-static void put(const char *path) {
+static void fill(int fd) {
     struct stat st;
     char text[24];
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
     if (fd < 0 || fstat(fd, &st) != 0)
         fail("cannot make a file");
     number(text, st.st_ino);
     if (write(fd, text, strlen(text)) != (ssize_t)strlen(text) || close(fd) != 0)
         fail("cannot write a file");
+}
+
+static void put(const char *path) {
+    fill(open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644));
 }
 
 // Opens, and holds what fstat tells against the content. Usable in signal handlers.
@@ -131,10 +134,14 @@ int main(int argc, char **argv) {
     dir = argv[2];
     branches = argv[4];
 #define IS(text) (strcmp(thing, text) == 0)
+    // At once, so that they were born in the same tick of the clock and differ in nothing but their content.
+    int fds[FILES];
     for (int which = 0; which < FILES; which++) {
-        path_of(path, dir, "f", which);
-        put(path);
+        path_of(path, branches, "f", which);
+        fds[which] = open(path, O_WRONLY | O_CREAT | O_EXCL, 0644);
     }
+    for (int which = 0; which < FILES; which++)
+        fill(fds[which]);
     pthread_t readers[READERS];
     if (IS("cancel")) {
         path_of(path, dir, "fifo", 0);

@@ -3,7 +3,11 @@
 use super::rig::Bed;
 use canopy_testkit::{Kind, LoopFs};
 use std::ffi::OsStr;
+use std::fs;
 use std::path::Path;
+
+/// Inode numbers are those of the branch, so that whoever writes there knows what the pool will tell.
+const NUMBERS: &str = "inodecalc=passthrough";
 
 /// Opens that were looked at, and those of them that led to a branch.
 #[track_caller]
@@ -19,7 +23,7 @@ fn crowd(bed: &Bed, thing: &str, replacing_in: &Path) -> (u64, u64) {
 
 #[test]
 fn threads_and_forks() {
-    let bed = Bed::new("");
+    let bed = Bed::new(NUMBERS);
     let (looked, exchanged) = crowd(&bed, "forks", bed.pool.path());
     // Nothing is replaced and nothing locked, so there is no doubt.
     assert!(looked > 0 && looked == exchanged, "{looked} {exchanged}");
@@ -28,7 +32,7 @@ fn threads_and_forks() {
 
 #[test]
 fn signal_handlers() {
-    let bed = Bed::new("");
+    let bed = Bed::new(NUMBERS);
     let (looked, exchanged) = crowd(&bed, "signals", bed.pool.path());
     assert!(looked > 1000 && looked == exchanged, "{looked} {exchanged}");
     bed.end();
@@ -36,18 +40,23 @@ fn signal_handlers() {
 
 #[test]
 fn cancelled_threads() {
-    let bed = Bed::new("");
+    let bed = Bed::new(NUMBERS);
     assert_eq!(crowd(&bed, "cancel", bed.pool.path()), (1, 1));
     bed.end();
 }
 
-/// Inode numbers are those of the branch here, so that those who write there know what the pool will tell.
 #[test]
 fn names_replaced_in_the_pool() {
     for kind in [Kind::Tmpfs, Kind::Ext4] {
         let disks = [LoopFs::new(kind, 512 << 20), LoopFs::new(kind, 512 << 20)];
-        let bed = Bed::over(disks, "inodecalc=passthrough");
+        let bed = Bed::over(disks, NUMBERS);
         for thing in ["replace", "exchange"] {
+            for old in fs::read_dir(bed.a("")).unwrap() {
+                let old = old.unwrap().path();
+                if old.is_file() {
+                    fs::remove_file(bed.at(old.file_name().unwrap().to_str().unwrap())).unwrap()
+                }
+            }
             let (looked, exchanged) = crowd(&bed, thing, bed.pool.path());
             assert!(looked > 0 && exchanged > 0, "{kind:?} {thing}: {looked} {exchanged}");
         }

@@ -12,6 +12,8 @@ pub struct Located {
     pub path: Vec<u8>,
     /// The branch whose copy is read: the one that is open, if any is.
     pub branch: Vec<u8>,
+    /// Device and inode number of that copy, unless it is a directory.
+    pub file: Option<(u64, u64)>,
     /// Every branch that holds something under the path, in branch order.
     pub branches: Vec<Vec<u8>>,
 }
@@ -41,13 +43,14 @@ impl Pool {
         };
         let name = |branch: &Branch| branch.path.as_os_str().as_bytes().to_vec();
         let holders = branches.iter().filter(|branch| holds(branch)).map(|branch| name(branch)).collect();
-        let branch = if node.is_dir() {
+        let (branch, file) = if node.is_dir() {
             let copies = Dirs::open(follow, &branches, &path).own();
-            name(&branches.as_slice()[self.shown(Func::Getxattr, &branches, &copies)?])
+            (name(&branches.as_slice()[self.shown(Func::Getxattr, &branches, &copies)?]), None)
         } else {
-            name(&self.primary(&branches, &node)?.branch)
+            let primary = self.primary(&branches, &node)?;
+            (name(&primary.branch), Some((primary.attr.dev, primary.attr.ino)))
         };
-        Ok(Located { path: path.to_vec(), branch, branches: holders })
+        Ok(Located { path: path.to_vec(), branch, file, branches: holders })
     }
 
     /// The known names in the root of the pool.
