@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 static const char *dir, *branches;
+static dev_t pool;
 static atomic_bool stop;
 static atomic_long looked, exchanged, interrupted;
 
@@ -74,6 +75,9 @@ static void look(const char *path, int flags) {
         fail("a descriptor of no use");
     target[length] = 0;
     number(told, st.st_ino);
+    // What an exchanged descriptor is shown as is known of the file that the pool meant, and of no other.
+    if (st.st_dev != pool)
+        fail("not what the pool meant");
     if (strcmp(held, told) != 0) {
         fail(strstr(target, branches) ? "another file's content, on a branch" : "another file's content, in the pool");
     }
@@ -134,6 +138,10 @@ int main(int argc, char **argv) {
     dir = argv[2];
     branches = argv[4];
 #define IS(text) (strcmp(thing, text) == 0)
+    struct stat root;
+    if (stat(dir, &root) != 0)
+        fail("no pool");
+    pool = root.st_dev;
     // At once, so that they were born in the same tick of the clock and differ in nothing but their content.
     int fds[FILES];
     for (int which = 0; which < FILES; which++) {

@@ -54,29 +54,25 @@ fn without_access_to_the_branch() {
     bed.end();
 }
 
-/// In a container a branch's path may lead to something else, even to a copy of the file.
+/// In a container a branch's path may lead to something else, even to a copy of the file, or to nothing.
 #[test]
 fn another_file_at_the_path() {
     let bed = Bed::new("");
     fs::write(bed.at("f"), "of the pool").unwrap();
-    let script = format!(
-        r#"cp -a "$2/f" "$3"; mount -t tmpfs none "$2"; touch "$2/f"; cp -a "$3" "$2/f"
-        [ "$(stat -c '%s %Y %a %u %g' "$2/f")" = "$(stat -c '%s %Y %a %u %g' "$1")" ]
-        export LD_PRELOAD="$4"
-        {SHOW}"#
-    );
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-euc", &script, "sh"]).arg(bed.at("f")).arg(bed.a(""));
-    command.arg(bed.outside("copy")).arg(bed.library());
-    let done = run_within(&mut command, Duration::from_secs(60));
-    assert_eq!(shown(&done), told("of the pool", bed.at("f")));
-    // Nothing at the path.
-    let script = format!(r#"mount -t tmpfs none "$2"; export LD_PRELOAD="$4"; {SHOW}"#);
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-euc", &script, "sh"]).arg(bed.at("f")).arg(bed.a(""));
-    command.arg(bed.outside("copy")).arg(bed.library());
-    let done = run_within(&mut command, Duration::from_secs(60));
-    assert_eq!(shown(&done), told("of the pool", bed.at("f")));
+    // The same size, times, mode and owner, so that only the content would show it; here there is another.
+    let copy = r#"cp -a "$2/f" "$3"; printf '%s' 'of another ' >"$3"; touch -r "$2/f" "$3"
+        mount -t tmpfs none "$2"; cp -a "$3" "$2/f"
+        [ "$(stat -c '%s %y %a %u %g' "$2/f")" = "$(stat -c '%s %y %a %u %g' "$1")" ]"#;
+    for (prepare, place) in
+        [("", bed.a("f")), (copy, bed.at("f")), (r#"mount -t tmpfs none "$2""#, bed.at("f"))]
+    {
+        let script = format!("{prepare}\nLD_PRELOAD=\"$4\" exec sh -euc \"$5\" sh \"$1\"");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-euc", &script, "sh"]).arg(bed.at("f")).arg(bed.a(""));
+        command.arg(bed.outside("copy")).arg(bed.library()).arg(SHOW);
+        let done = run_within(&mut command, Duration::from_secs(60));
+        assert_eq!(shown(&done), told("of the pool", place), "{prepare}");
+    }
     bed.end();
 }
 
