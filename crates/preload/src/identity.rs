@@ -24,7 +24,8 @@ impl File {
 }
 
 /// What a descriptor number was exchanged for, and what it is shown as. Nothing is removed: an entry counts only
-/// while the number refers to the same file of the branch.
+/// while the number refers to the same file of the branch. A child of vfork(2), which shares the table, can at worst
+/// make its parent's number show the branch's identity.
 struct Entry {
     held: [AtomicU64; 2],
     shown: [AtomicU64; 2],

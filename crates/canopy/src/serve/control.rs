@@ -313,7 +313,7 @@ pub(super) fn file_key(pool: &Pool, id: canopy_pool::NodeId, name: &[u8]) -> Opt
             [format!("{major}:{minor} {ino} ").as_bytes(), &at.on(&at.branch)].concat()
         }),
         b"allpaths" => {
-            let paths: Vec<Vec<u8>> = at.branches.iter().map(|branch| at.on(branch)).collect();
+            let paths: Vec<Vec<u8>> = pool.holders(&at.path).iter().map(|branch| at.on(branch)).collect();
             Ok(paths.join(&0))
         }
         _ => Err(Error::NoAttribute),

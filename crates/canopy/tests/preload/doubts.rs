@@ -6,7 +6,7 @@ use canopy_testkit::cmd::{Finished, run, run_within};
 use canopy_testkit::{LoopFs, as_user};
 use rustix::fs::{FlockOperation, XattrFlags, fcntl_lock};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -210,6 +210,13 @@ fn options_of_the_pool() {
         assert_eq!(show(&bed, &bed.at("f")), told("changed behind its back", bed.a("f")), "{options}");
         bed.end();
     }
+    // What is opened is not what lies at the path.
+    let bed = Bed::new("follow-symlinks=all");
+    fs::write(bed.at("f"), "content").unwrap();
+    symlink("f", bed.a("link")).unwrap();
+    assert_eq!(show(&bed, &bed.at("link")), told("content", bed.at("link")));
+    assert_eq!(show(&bed, &bed.at("f")).0, "content");
+    bed.end();
     // Nothing is said about where files are.
     let bed = Bed::new("xattr=nosys");
     fs::write(bed.at("f"), "content").unwrap();

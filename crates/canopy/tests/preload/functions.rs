@@ -163,3 +163,12 @@ fn unnamed_files() {
     }
     bed.end();
 }
+
+#[test]
+fn before_all_constructors() {
+    let bed = Bed::new("");
+    fs::write(bed.at("f"), "content").unwrap();
+    let output = bed.run_ok(bed.program("early"), [bed.at("f")]);
+    assert_eq!(Path::new(output.trim_end()), bed.a("f"));
+    bed.end();
+}
