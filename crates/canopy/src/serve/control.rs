@@ -301,8 +301,13 @@ pub(super) fn file_key(pool: &Pool, id: canopy_pool::NodeId, name: &[u8]) -> Opt
         b"basepath" => Ok(at.branch),
         b"relpath" => Ok(at.path),
         b"fullpath" => Ok(at.on(&at.branch)),
+        // For the preload library: the path, and which file must be found there.
+        b"place" => at.file.ok_or(Error::NoAttribute).map(|(dev, ino)| {
+            let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+            [format!("{major}:{minor} {ino} ").as_bytes(), &at.on(&at.branch)].concat()
+        }),
         b"allpaths" => {
-            let paths: Vec<Vec<u8>> = at.branches.iter().map(|branch| at.on(branch)).collect();
+            let paths: Vec<Vec<u8>> = pool.holders(&at.path).iter().map(|branch| at.on(branch)).collect();
             Ok(paths.join(&0))
         }
         _ => Err(Error::NoAttribute),
