@@ -10,7 +10,7 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Joins directories on many disks into one tree, with reads and writes passed through to the disks.
+/// Joins directories on many disks into one tree; data goes straight to the disks.
 #[derive(Parser, Debug)]
 #[command(name = "canopy", version, arg_required_else_help = true, disable_help_subcommand = true)]
 #[command(after_help = "canopy mount --help shows how to mount; canopy options lists what -o takes.")]
@@ -26,23 +26,26 @@ pub enum Command {
     Get(GetArgs),
     Set(SetArgs),
     List(ListArgs),
-    /// List the options of -o, their defaults and values
-    Options,
+    Status(StatusArgs),
+    Explain(ExplainArgs),
+    Options(OptionsArgs),
+    #[command(hide = true)]
+    Probe(ProbeArgs),
 }
 
 /// Mount directories as one pool
 #[derive(Args, Debug, Default)]
-#[command(override_usage = "canopy mount [-f] [-o OPTION[,OPTION...]]... BRANCH[:BRANCH...]... MOUNTPOINT")]
+#[command(override_usage = "canopy mount [-f] [-o OPTIONS]... BRANCH[:BRANCH...]... MOUNTPOINT")]
 #[command(after_help = MOUNT_NOTES)]
 pub struct MountArgs {
     /// Stay in the foreground, and log to stderr
     #[arg(short, long)]
     pub foreground: bool,
-    /// Options, as canopy options lists them; later ones win
-    #[arg(short = 'o', value_name = "OPTION[,OPTION...]", action = clap::ArgAction::Append)]
+    /// KEY=VALUE[,...]; canopy options lists them, later ones win
+    #[arg(short = 'o', value_name = "OPTIONS", action = clap::ArgAction::Append)]
     options: Vec<OsString>,
-    /// Directories that make up the pool, then the mountpoint
-    #[arg(value_name = "BRANCH... MOUNTPOINT")]
+    /// The directories that make up the pool, then the mountpoint
+    #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
     /// Options and paths in the order in which they were given.
     #[arg(skip)]
@@ -65,10 +68,11 @@ pub struct MountArgs {
 }
 
 const MOUNT_NOTES: &str = "\
-A branch is a directory or a pattern ('/mnt/disk*'), followed by =RW, =RO (never written) or
-=NC (no new files), and a minimum of free space if need be: /mnt/a=RW,10G:/mnt/b=NC
+A branch is a directory or a pattern ('/mnt/disk*'), followed by =RW, =RO (never
+written) or =NC (no new files), and by a minimum of free space if need be:
+/mnt/a=RW,10G:/mnt/b=NC
 
-Returns when the pool can be used. It ends with canopy umount MOUNTPOINT, or SIGTERM.
+Returns when the pool can be used; canopy umount MOUNTPOINT ends it, or SIGTERM.
 Environment: CANOPY_LOG=debug logs more.
 
 Examples:
@@ -78,6 +82,7 @@ Examples:
 /// Unmount a pool
 #[derive(Args, Debug)]
 pub struct UmountArgs {
+    /// The pool's mountpoint
     pub mountpoint: PathBuf,
     /// Take it away at once, and end it when nobody uses it any more
     #[arg(short, long)]
@@ -86,12 +91,23 @@ pub struct UmountArgs {
 
 /// Show one value of a running pool, or all as KEY=VALUE
 #[derive(Args, Debug)]
+#[command(after_help = GET_NOTES)]
 pub struct GetArgs {
     /// The pool's mountpoint
     pub mount: PathBuf,
     /// An option, or version, pid, srcmounts; all when left out
     pub key: Option<String>,
 }
+
+const GET_NOTES: &str = "\
+Output: with KEY the value and a newline, nothing else. Without, a line for each
+option as KEY=VALUE, sorted by key; branches as PATH=MODE[,MINFREE] joined by
+colons, sizes in bytes, times in seconds. For a file or directory of the pool
+this tells where it lies: getfattr -n user.mergerfs.allpaths FILE
+
+Examples:
+  canopy get /pool category.create
+  canopy get /pool srcmounts | tr : '\\n'";
 
 /// Change an option of a running pool
 #[derive(Args, Debug)]
@@ -105,11 +121,13 @@ pub struct SetArgs {
 }
 
 const SET_NOTES: &str = "\
-canopy list MOUNT marks what can be changed. Operations under way end as they began; open files
-stay usable, also on a branch that is taken away. A change holds until the pool is unmounted.
+canopy list MOUNT marks what can be changed. Operations under way end as they
+began; open files stay usable, also on a branch that is taken away. A change
+holds until the pool is unmounted.
 
-Branches are replaced by a list, or changed: +PATH appends, +<PATH prepends, -PATTERN removes,
--< and -> remove the first and the last. Commands: cmd.gc, cmd.gc1, cmd.invalidate-all-nodes.
+Branches are replaced by a list, or changed: +PATH appends, +<PATH prepends,
+-PATTERN removes, -< and -> remove the first and the last.
+Commands: cmd.gc, cmd.gc1, cmd.invalidate-all-nodes.
 
 Examples:
   canopy set /pool category.create=mfs
@@ -118,9 +136,67 @@ Examples:
 
 /// Show the options of a running pool as a table
 #[derive(Args, Debug)]
+#[command(after_help = LIST_NOTES)]
 pub struct ListArgs {
     /// The pool's mountpoint
     pub mount: PathBuf,
+}
+
+const LIST_NOTES: &str = "\
+Output: for people; programs use canopy get. A line for each option with its
+value, branches one a line. * marks what canopy set can change.";
+
+/// Show pools, their branches, and what is wrong with them
+#[derive(Args, Debug)]
+#[command(after_help = STATUS_NOTES)]
+pub struct StatusArgs {
+    /// A pool's mountpoint; all pools when left out
+    pub mount: Option<PathBuf>,
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+const STATUS_NOTES: &str = "\
+Each warning comes with its mend. A branch or pool that does not answer within
+three seconds is told as such. FREE is what users may fill; USED counts what is
+reserved for root as well.";
+
+/// Show which branch an operation would act on now, and why
+#[derive(Args, Debug)]
+#[command(after_help = EXPLAIN_NOTES)]
+pub struct ExplainArgs {
+    /// create, mkdir, unlink, rename, getattr, ...: a function of func.*
+    #[arg(value_name = "OP")]
+    pub op: String,
+    /// A path on a pool; for create and its like one that need not exist
+    pub path: PathBuf,
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+const EXPLAIN_NOTES: &str = "\
+The running pool answers, by the code that makes the choice; nothing is changed.
+
+Examples:
+  canopy explain create /pool/films/new.mkv
+  canopy explain unlink /pool/old";
+
+/// List the options of -o, their defaults and values
+#[derive(Args, Debug)]
+pub struct OptionsArgs {
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Looks at what may never answer, for canopy status.
+#[derive(Args, Debug)]
+pub struct ProbeArgs {
+    #[arg(value_parser = ["branch", "create", "pool"])]
+    pub what: String,
+    pub path: PathBuf,
 }
 
 /// What else there is to say than a command.
@@ -260,11 +336,14 @@ mod tests {
             "canopy get --help",
             "canopy set --help",
             "canopy list --help",
+            "canopy status --help",
+            "canopy explain --help",
+            "canopy options --help",
         ] {
             match parse_words(words) {
                 Err(Said::Text(text)) => {
-                    assert!(text.lines().count() <= 30, "{words}: {} lines", text.lines().count());
-                    assert!(text.lines().all(|line| line.chars().count() <= 100), "{words}:\n{text}");
+                    assert!(text.lines().count() <= 24, "{words}: {} lines", text.lines().count());
+                    assert!(text.lines().all(|line| line.chars().count() <= 80), "{words}:\n{text}");
                 }
                 other => panic!("{words}: {other:?}"),
             }

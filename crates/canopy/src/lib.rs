@@ -12,8 +12,10 @@ pub mod log;
 pub mod mounts;
 pub mod names;
 pub mod process;
+pub mod screen;
 pub mod serve;
 pub mod stop;
+pub mod told;
 pub mod waiting;
 
 use cli::{Command, Said};
@@ -50,8 +52,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Get(args) => commands::get::run(&args),
         Command::Set(args) => commands::set::run(&args),
         Command::List(args) => commands::list::run(&args),
-        Command::Options => {
-            let _ = commands::options::run();
+        Command::Status(args) => commands::status::run(&args),
+        Command::Explain(args) => commands::explain::run(&args),
+        Command::Options(args) => {
+            commands::options::run(&args);
+            Ok(())
+        }
+        Command::Probe(args) => {
+            commands::probe::run(&args);
             Ok(())
         }
     };

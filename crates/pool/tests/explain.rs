@@ -63,4 +63,7 @@ fn what_is_looked_at_and_why_it_fails() {
     assert_eq!(explain(Func::Open, f, None).looked_at, b"r/s/f");
     assert_eq!(made.pool.explain(Func::Open, f, Some(b"x")).unwrap_err(), Error::NotDirectory);
     assert_eq!(made.pool.explain(Func::Create, f, None).unwrap_err(), Error::NotDirectory);
+    for name in [&b""[..], b".", b"..", b"s/f", b"../../etc"] {
+        assert_eq!(made.pool.explain(Func::Getattr, r, Some(name)).unwrap_err(), Error::Invalid);
+    }
 }

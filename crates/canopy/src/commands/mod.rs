@@ -1,8 +1,11 @@
 //! One file a command.
 
+pub mod explain;
 pub mod get;
 pub mod list;
 pub mod mount;
 pub mod options;
+pub mod probe;
 pub mod set;
+pub mod status;
 pub mod umount;

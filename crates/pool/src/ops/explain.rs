@@ -36,8 +36,14 @@ impl Pool {
     /// What `func` does to `name` in the directory `id`. Without a name: to `id` itself, and for functions that
     /// create, to some new name in it.
     ///
-    /// Errors: `ENOENT` for a node that has lost its name, `ENOTDIR` for a name in a file.
+    /// Errors: `ENOENT` for a node that has lost its name, `ENOTDIR` for a name in a file, `EINVAL` for what is
+    /// no name of one thing in this directory.
     pub fn explain(&self, func: Func, id: NodeId, name: Option<&[u8]>) -> Result<Explained> {
+        if name
+            .is_some_and(|name| matches!(name, b"" | b"." | b"..") || name.iter().any(|b| b"/\0".contains(b)))
+        {
+            return Err(Error::Invalid);
+        }
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let (node, path) = self.nodes.locate(id)?;

@@ -1,0 +1,180 @@
+//! Questions to branches and pools that may never answer, asked by a process of their own.
+//!
+//! A thread that waits for a sick disk or a stuck daemon can hold up the end of its whole process; a child can
+//! be left behind. `canopy probe` is that child: it writes one line of JSON to its standard output.
+
+use crate::cli::ProbeArgs;
+use crate::error::Error;
+use crate::live::Live;
+use crate::told::{EXPLAIN, ExplainTold, Name, PoolTold, STATUS};
+use crate::{mounts, waiting};
+use rustix::fs::StatVfsMountFlags;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
+
+/// A branch directory, as any process of this namespace sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BranchFacts {
+    pub dev: u64,
+    pub ino: u64,
+    pub fstype: String,
+    pub source: Name,
+    /// The mountpoint of the filesystem it lies on.
+    pub mounted_at: Name,
+    /// `MAJOR:MINOR`; the same for all subvolumes of one filesystem.
+    pub device: String,
+    /// Bytes. Reserved blocks count as used.
+    pub size: u64,
+    pub used: u64,
+    pub available: u64,
+    /// 0 where the filesystem does not count them.
+    pub inodes: u64,
+    pub inodes_free: u64,
+    pub read_only: bool,
+    /// Its owner has marked it as in its place, mount or not.
+    pub marked: bool,
+    /// Errors that the filesystem has counted; null where it does not count.
+    pub errors: Option<u64>,
+}
+
+/// What came of a question.
+#[derive(Clone, Debug)]
+pub enum Answer<T> {
+    Told(T),
+    /// An error, in words.
+    Failed(String),
+    /// Not in time.
+    Silent,
+}
+
+impl<T> Answer<T> {
+    pub fn told(self) -> Option<T> {
+        match self {
+            Answer::Told(told) => Some(told),
+            Answer::Failed(_) | Answer::Silent => None,
+        }
+    }
+}
+
+/// A question that is under way.
+pub struct Asked {
+    child: Child,
+    answer: Receiver<Vec<u8>>,
+}
+
+/// `what` is `branch`, answered by [`BranchFacts`]; `pool`, by [`PoolTold`]; or `create`, by what would become of a
+/// new file in the root of the pool.
+pub fn ask(what: &str, path: &Path) -> io::Result<Asked> {
+    // A child that is left behind must not hold open what our caller waits for. Before Linux 5.11 it may.
+    let _ = canopy_sys::descriptors::close_on_exec_from(3);
+    let mut child = Command::new("/proc/self/exe")
+        .args([OsStr::new("probe"), OsStr::new(what)])
+        .arg(path)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let (sender, answer) = channel();
+    if let Some(mut stdout) = child.stdout.take() {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = stdout.read_to_end(&mut bytes);
+            let _ = sender.send(bytes);
+        });
+    }
+    Ok(Asked { child, answer })
+}
+
+impl Asked {
+    pub fn until<T: DeserializeOwned>(mut self, deadline: Instant) -> Answer<T> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok(bytes) = self.answer.recv_timeout(left) else {
+            // It ends when the system lets it, which may be never: nobody waits for it.
+            let _ = self.child.kill();
+            return Answer::Silent;
+        };
+        let _ = self.child.wait();
+        match serde_json::from_slice::<Result<T, String>>(&bytes) {
+            Ok(Ok(facts)) => Answer::Told(facts),
+            Ok(Err(why)) => Answer::Failed(why),
+            Err(why) => Answer::Failed(format!("the probe failed: {why}")),
+        }
+    }
+}
+
+/// The child's side.
+pub fn run(args: &ProbeArgs) {
+    let json = match args.what.as_str() {
+        "pool" => serde_json::to_vec(&pool(&args.path).map_err(|error| error.line())),
+        "create" => serde_json::to_vec(&create(&args.path).map_err(|error| error.line())),
+        _ => serde_json::to_vec(&branch(&args.path).map_err(|why| words(&why))),
+    };
+    crate::screen::print(&String::from_utf8_lossy(&json.unwrap_or_default()));
+}
+
+/// An error without its number.
+fn words(why: &io::Error) -> String {
+    let text = why.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+fn pool(path: &Path) -> Result<PoolTold, Error> {
+    let told = Live::at(path)?.get(STATUS)?;
+    serde_json::from_slice(told.as_bytes()).map_err(|_| Error::NotCanopy(path.to_owned()))
+}
+
+fn create(path: &Path) -> Result<ExplainTold, Error> {
+    Live::at(path)?.explain(path, &format!("{EXPLAIN}create"))
+}
+
+fn branch(path: &Path) -> io::Result<BranchFacts> {
+    let meta = fs::metadata(path)?;
+    let space = rustix::fs::statvfs(path)?;
+    // A disk that is gone may still answer from memory what was asked of it before.
+    match fs::read_dir(path).map(|mut entries| entries.next().transpose()) {
+        Err(why) | Ok(Err(why)) if why.kind() != io::ErrorKind::PermissionDenied => return Err(why),
+        _ => {}
+    }
+    let mounted = mounts::list()?
+        .into_iter()
+        .filter(|mounted| path.starts_with(&mounted.mountpoint))
+        // Of several at one place the last is on top, and the last of equals is taken.
+        .max_by_key(|mounted| mounted.mountpoint.components().count())
+        .ok_or_else(|| io::Error::other("no mount holds it"))?;
+    let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+    Ok(BranchFacts {
+        dev: meta.dev(),
+        ino: meta.ino(),
+        errors: errors(&mounted),
+        fstype: mounted.fstype,
+        source: Name::from(mounted.source.as_os_str()),
+        mounted_at: Name::from(mounted.mountpoint.as_path()),
+        device: format!("{}:{}", mounted.device.0, mounted.device.1),
+        size: bytes(space.f_blocks),
+        used: bytes(space.f_blocks.saturating_sub(space.f_bavail)),
+        available: bytes(space.f_bavail),
+        inodes: space.f_files,
+        inodes_free: space.f_ffree,
+        read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
+        marked: waiting::is_marked(path, "branch"),
+    })
+}
+
+/// ext4 counts them, and keeps the count over mounts.
+fn errors(mounted: &mounts::Mounted) -> Option<u64> {
+    if mounted.fstype != "ext4" {
+        return None;
+    }
+    let device = fs::canonicalize(Path::new(&mounted.source)).ok()?;
+    let counter = Path::new("/sys/fs/ext4").join(device.file_name()?).join("errors_count");
+    fs::read_to_string(counter).ok()?.trim().parse().ok()
+}
