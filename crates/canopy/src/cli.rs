@@ -208,6 +208,11 @@ pub enum Said {
     Mistake(String),
 }
 
+/// The whole command line, for the manual pages.
+pub fn definition() -> clap::Command {
+    Cli::command()
+}
+
 /// Reads the command line as whoever calls the program by this name writes it.
 pub fn parse(called: Called, args: impl IntoIterator<Item = OsString>) -> Result<Command, Said> {
     match called {

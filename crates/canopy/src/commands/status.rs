@@ -20,7 +20,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use warnings::Warning;
+pub use warnings::{Code, Warning};
 
 /// How long a pool, and then its branches, have to answer.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -67,6 +67,10 @@ fn a_healthy_pool() {
         "used",
     ];
     assert_eq!(keys(&told["branches"][0]), expected);
+    let manual = include_str!("../../../../man/canopy.8").replace("\\-", "-");
+    for key in [keys(&told), keys(&told["kernel"]), keys(&told["branches"][0])].concat() {
+        assert!(manual.contains(key), "{key} is not in the manual");
+    }
     assert_eq!(told["mountpoint"], pool.path().to_str().unwrap());
     assert_eq!(
         (&told["state"], &told["fstype"], &told["source"]),

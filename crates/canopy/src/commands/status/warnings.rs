@@ -12,10 +12,65 @@ const NEARLY_FULL_PERCENT: u64 = 5;
 /// ... and of its inodes, less than this.
 const FEW_INODES_PERCENT: u64 = 1;
 
+macro_rules! codes {
+    ($($variant:ident = $word:literal: $meaning:literal,)+) => {
+        /// What a warning is about, as a word for programs. Words are added, and never change their meaning.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+        pub enum Code { $(#[serde(rename = $word)] $variant),+ }
+
+        impl Code {
+            /// Each with its word and its meaning, for the manual.
+            pub const ALL: &[(Code, &str, &str)] = &[$((Code::$variant, $word, $meaning)),+];
+        }
+    };
+}
+
+codes! {
+    PoolDoesNotAnswer = "pool-does-not-answer":
+        "the daemon does not answer in time",
+    PoolEnded = "pool-ended":
+        "the mount is there, its daemon is not",
+    PoolMute = "pool-mute":
+        "xattr=nosys keeps the pool from telling about itself",
+    BranchDoesNotAnswer = "branch-does-not-answer":
+        "a branch does not answer in time",
+    BranchMissing = "branch-missing":
+        "the path of a branch leads nowhere",
+    BranchUnreachable = "branch-unreachable":
+        "looking at a branch gave an error",
+    BranchReplaced = "branch-replaced":
+        "the path of a branch leads to another directory than the pool holds",
+    BranchReadOnly = "branch-read-only":
+        "a branch that may be written to lies on a filesystem mounted read-only",
+    BranchErrors = "branch-errors":
+        "the filesystem of a branch has counted errors (ext4)",
+    BranchNotMounted = "branch-not-mounted":
+        "a branch lies on the filesystem that others are mounted below, as a branch does whose disk is not mounted",
+    SameFilesystem = "same-filesystem":
+        "several branches lie on one filesystem",
+    NearlyFull = "nearly-full":
+        "a branch has less free than its minfreespace, or than 5 % of its size",
+    FewInodes = "few-inodes":
+        "a branch has less than 1 % of its inodes free",
+    CannotCreate = "cannot-create":
+        "the create policy finds no branch for a new file in the root of the pool",
+    RenameExdev = "rename-exdev":
+        "a path-preserving create policy makes some renames fail with EXDEV",
+    Nullrw = "nullrw":
+        "nullrw=true: what is written is lost",
+    PassthroughMissing = "passthrough-missing":
+        "passthrough was asked for, and the kernel does not offer it",
+    WritebackExcludesPassthrough = "writeback-excludes-passthrough":
+        "cache.writeback keeps passthrough off",
+    PassthroughRefused = "passthrough-refused":
+        "the kernel refuses passthrough on every branch",
+    BranchStacked = "branch-stacked":
+        "a branch is itself a stacked filesystem: its files are not passed through",
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Warning {
-    /// A word for programs; see the manual page.
-    pub code: &'static str,
+    pub code: Code,
     /// The branch it is about, if it is about one.
     pub branch: Option<Name>,
     pub text: String,
@@ -49,19 +104,19 @@ fn of_state(pool: &PoolStatus) -> Option<Warning> {
     let (code, text, mend) = match pool.state {
         State::Serving => return None,
         State::DoesNotAnswer => (
-            "pool-does-not-answer",
+            Code::PoolDoesNotAnswer,
             "the daemon does not answer: as a rule it waits for a branch. What is shown are the directories that it \
              holds open"
                 .to_owned(),
             format!("see below for the branch; canopy umount --lazy {mount} takes the pool away at once"),
         ),
         State::Ended => (
-            "pool-ended",
+            Code::PoolEnded,
             "the daemon has ended, and the mount is left without it".to_owned(),
             format!("canopy umount {mount}, and mount it again; the system's log may tell why it ended"),
         ),
         State::Mute => (
-            "pool-mute",
+            Code::PoolMute,
             "xattr=nosys keeps the pool from telling about itself".to_owned(),
             "mount it with xattr=noattr instead".to_owned(),
         ),
@@ -79,22 +134,22 @@ fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
     let (code, text, mend) = match branch.health {
         Health::Ok => return None,
         Health::DoesNotAnswer => (
-            "branch-does-not-answer",
+            Code::BranchDoesNotAnswer,
             format!("{path} does not answer; what needs it will wait as long"),
             format!("look at the disk or its network (dmesg | tail); {take_out}"),
         ),
         Health::Missing => (
-            "branch-missing",
+            Code::BranchMissing,
             format!("{path} does not exist any more"),
             format!("bring it back, then {anew}; {take_out}"),
         ),
         Health::Unreachable => (
-            "branch-unreachable",
+            Code::BranchUnreachable,
             format!("{path}: {}", branch.error.as_deref().unwrap_or("an error")),
             format!("look at the disk (dmesg | tail); {take_out}"),
         ),
         Health::Replaced => (
-            "branch-replaced",
+            Code::BranchReplaced,
             format!(
                 "{path} leads to another directory than the one the pool holds: something was mounted or moved there \
                  since"
@@ -102,7 +157,7 @@ fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
             anew,
         ),
         Health::ReadOnly => (
-            "branch-read-only",
+            Code::BranchReadOnly,
             format!("the filesystem of {path} is mounted read-only, though the branch is {mode}"),
             format!(
                 "see why (dmesg | grep -i remount), then mount -o remount,rw {}; or declare it: {path}=RO",
@@ -110,7 +165,7 @@ fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
             ),
         ),
         Health::Errors => (
-            "branch-errors",
+            Code::BranchErrors,
             format!(
                 "the filesystem of {path} has counted {} errors",
                 branch.facts.as_ref().and_then(|facts| facts.errors).unwrap_or_default()
@@ -119,7 +174,7 @@ fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
                 .to_owned(),
         ),
         Health::NotMounted => (
-            "branch-not-mounted",
+            Code::BranchNotMounted,
             format!(
                 "{path} lies on the filesystem of {}, while other branches are mounts below that: its disk may not be \
                  mounted, and what is written goes to the wrong one",
@@ -159,7 +214,7 @@ fn shared_filesystems(branches: &[BranchStatus]) -> Vec<Warning> {
             branches[index + 1..].iter().filter(same).map(|other| other.path.shown()).collect();
         if !others.is_empty() {
             found.push(Warning {
-                code: "same-filesystem",
+                code: Code::SameFilesystem,
                 branch: Some(branch.path.clone()),
                 text: format!(
                     "{} and {} lie on one filesystem: policies take them for so many disks with as much free space \
@@ -190,7 +245,7 @@ fn nearly_full(branch: &BranchStatus) -> Option<Warning> {
         return None;
     };
     Some(Warning {
-        code: "nearly-full",
+        code: Code::NearlyFull,
         branch: Some(branch.path.clone()),
         text,
         mend: "move files to another branch, add a branch, or lower minfreespace".into(),
@@ -201,7 +256,7 @@ fn few_inodes(branch: &BranchStatus) -> Option<Warning> {
     let facts = branch.facts.as_ref().filter(|_| branch.mode.as_deref() == Some("RW"))?;
     let few = u128::from(facts.inodes_free) * 100 < u128::from(facts.inodes) * u128::from(FEW_INODES_PERCENT);
     few.then(|| Warning {
-        code: "few-inodes",
+        code: Code::FewInodes,
         branch: Some(branch.path.clone()),
         text: format!(
             "{} has room for {} more files, however much space is free",
@@ -223,7 +278,7 @@ fn cannot_create(create: &ExplainTold) -> Option<Warning> {
         "EROFS" => "give at least one branch the mode RW on a filesystem that can be written",
         _ => "canopy explain create MOUNT/NEWFILE tells what each branch says",
     };
-    Some(Warning { code: "cannot-create", branch: None, text, mend: mend.into() })
+    Some(Warning { code: Code::CannotCreate, branch: None, text, mend: mend.into() })
 }
 
 fn path_preservation(pool: &PoolStatus) -> Option<Warning> {
@@ -235,7 +290,7 @@ fn path_preservation(pool: &PoolStatus) -> Option<Warning> {
         || option("rename-exdev") != "passthrough"
         || pool.branches.len() < 2;
     (!harmless).then(|| Warning {
-        code: "rename-exdev",
+        code: Code::RenameExdev,
         branch: None,
         text: format!(
             "{policy} keeps files on the branches that hold their directory: a rename into a directory that is not on \
@@ -263,7 +318,7 @@ fn of_data(pool: &PoolStatus, given: &[String]) -> Vec<Warning> {
     let mut found = Vec::new();
     if option("nullrw") == "true" {
         found.push(warning(
-            "nullrw",
+            Code::Nullrw,
             None,
             "nullrw is for measuring: reads give zeros, and what is written is lost",
             "mount the pool without nullrw",
@@ -273,21 +328,21 @@ fn of_data(pool: &PoolStatus, given: &[String]) -> Vec<Warning> {
     let wants = option("passthrough.io") != "off";
     if lacks && was_given("passthrough.io") {
         found.push(warning(
-            "passthrough-missing",
+            Code::PassthroughMissing,
             None,
             "passthrough.io was asked for, and this kernel does not offer it",
             "use Linux 6.9 or later, with CONFIG_FUSE_PASSTHROUGH",
         ));
     } else if option("cache.writeback") == "true" && !lacks {
         found.push(warning(
-            "writeback-excludes-passthrough",
+            Code::WritebackExcludesPassthrough,
             None,
             "cache.writeback keeps reads and writes from going past the daemon: passthrough is off",
             "mount without cache.writeback, unless it was measured to be faster here",
         ));
     } else if wants && !pool.branches.iter().any(|branch| branch.passes_through == Some(true)) {
         found.push(warning(
-            "passthrough-refused",
+            Code::PassthroughRefused,
             None,
             "the kernel refuses passthrough: everything goes through the daemon",
             "passthrough needs the daemon to have CAP_SYS_ADMIN: mount as root",
@@ -303,7 +358,7 @@ fn of_data(pool: &PoolStatus, given: &[String]) -> Vec<Warning> {
                 "1" => "mount with passthrough.max-stack-depth=2, or take the branch below it",
                 _ => "take the branch below it; the kernel allows no more levels",
             };
-            warning("branch-stacked", Some(branch.path.clone()), &text, mend)
+            warning(Code::BranchStacked, Some(branch.path.clone()), &text, mend)
         }));
     }
     found
