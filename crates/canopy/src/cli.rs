@@ -1,5 +1,6 @@
 //! The command line, in the grammar of whichever name the program was called by.
 
+mod fsck;
 mod helper;
 mod mergerfs;
 
@@ -28,6 +29,8 @@ pub enum Command {
     List(ListArgs),
     Status(StatusArgs),
     Explain(ExplainArgs),
+    Fsck(FsckArgs),
+    CollectInfo(CollectInfoArgs),
     Options(OptionsArgs),
     #[command(hide = true)]
     Probe(ProbeArgs),
@@ -183,6 +186,85 @@ Examples:
   canopy explain create /pool/films/new.mkv
   canopy explain unlink /pool/old";
 
+/// Find files whose copies on several branches differ; mend them
+#[derive(Args, Debug, Default)]
+#[command(after_help = FSCK_NOTES)]
+pub struct FsckArgs {
+    /// A directory on a pool; with all that lies below
+    #[arg(required = true)]
+    pub path: Option<PathBuf>,
+    /// Give the others the owner and mode of this copy
+    #[arg(
+        short,
+        long,
+        value_name = "COPY",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    pub fix: Source,
+    /// Compare sizes as well
+    #[arg(short = 's', long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value = "false", default_missing_value = "true", value_parser = yes_or_no,
+          action = clap::ArgAction::Set, hide_default_value = true)]
+    pub check_size: bool,
+    /// With --fix: copy the data and all else as well
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value = "false", default_missing_value = "true", value_parser = yes_or_no,
+          action = clap::ArgAction::Set, hide_default_value = true)]
+    pub copy_file: bool,
+    /// Name everything that is looked at
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Print nothing but errors
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Called with words of fsck(8): what is no pool needs no check.
+    #[arg(skip)]
+    pub by_fsck: bool,
+    /// Called as fsck.mergerfs, whose exit status says nothing of what was found.
+    #[arg(skip)]
+    pub as_mergerfs: bool,
+}
+
+/// The copy that the others are made like; of equals the first.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Source {
+    #[default]
+    None,
+    Manual,
+    Newest,
+    Largest,
+    Nonroot,
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    <bool as crate::config::values::Value>::parse(text.as_ref()).map_err(|_| "must be true or false".into())
+}
+
+const FSCK_NOTES: &str = "\
+COPY is newest (by mtime), largest, nonroot (the first whose owner is not root,
+else the newest), manual (asked for, a file at a time), or none (the default).
+
+Exit status: 0 all alike, 1 mended, 4 differences left, 8 failed.";
+
+/// Gather what a report of a defect should tell
+#[derive(Args, Debug)]
+#[command(after_help = COLLECT_INFO_NOTES)]
+pub struct CollectInfoArgs {
+    /// Write to a new file, instead of to stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Called as mergerfs.collect-info, which has a file of its own.
+    #[arg(skip)]
+    pub as_mergerfs: bool,
+}
+
+const COLLECT_INFO_NOTES: &str = "\
+Passwords and keys in mount options are left out; paths, host names and the log
+of the last hour are not. Read it before you publish it.";
+
 /// List the options of -o, their defaults and values
 #[derive(Args, Debug)]
 pub struct OptionsArgs {
@@ -219,11 +301,14 @@ pub fn parse(called: Called, args: impl IntoIterator<Item = OsString>) -> Result
         Called::Canopy => parse_own(args),
         Called::Mergerfs => mergerfs::parse(args),
         Called::Helper(name) => helper::parse(args, name),
+        Called::Fsck => fsck::parse(args),
+        // It takes no words.
+        Called::CollectInfo => Ok(Command::CollectInfo(CollectInfoArgs { output: None, as_mergerfs: true })),
     }
 }
 
 fn parse_own(args: impl IntoIterator<Item = OsString>) -> Result<Command, Said> {
-    let matches = Cli::command().try_get_matches_from(args).map_err(said)?;
+    let matches = Cli::command().try_get_matches_from(fsck::join_switches(args)).map_err(said)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(said)?;
     if let (Command::Mount(args), Some(matches)) = (&mut cli.command, matches.subcommand_matches("mount")) {
         args.in_order = in_order(args, matches);
@@ -344,6 +429,8 @@ mod tests {
             "canopy status --help",
             "canopy explain --help",
             "canopy options --help",
+            "canopy fsck --help",
+            "canopy collect-info --help",
         ] {
             match parse_words(words) {
                 Err(Said::Text(text)) => {

@@ -100,6 +100,11 @@ pub enum Error {
     #[error("'{word}' is no function: must be one of {known}{}", .nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean '{name}'?)")))]
     NoFunction { word: String, known: String, nearest: Option<String> },
 
+    #[error("{path} cannot be written: {why}", path = .path.display())]
+    Output { path: PathBuf, why: io::Error },
+    #[error("{path} exists already (give a new name, or remove it: rm {path})", path = .0.display())]
+    OutputExists(PathBuf),
+
     #[error("environment variable {variable}: {why}")]
     Environment { variable: &'static str, why: String },
     #[error("{what}: {why}")]

@@ -2,6 +2,7 @@
 //! protocol and the pool.
 #![forbid(unsafe_code)]
 
+pub mod child;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -26,6 +27,8 @@ use std::process::ExitCode;
 
 /// Exit status of a command line that is wrong in itself.
 const USAGE: u8 = 2;
+/// The same in fsck(8).
+const FSCK_USAGE: u8 = 16;
 
 /// The whole program, by whichever name it was called. Every mistake is one line on stderr.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -42,8 +45,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Err(Said::Mistake(line)) => {
             eprintln!("{program}: {}", error::one_line(&line));
-            // mount(8) has a meaning of its own for 2, and mergerfs knows 1 only.
-            return if called == Called::Canopy { ExitCode::from(USAGE) } else { ExitCode::FAILURE };
+            return match called {
+                Called::Canopy => ExitCode::from(USAGE),
+                Called::Fsck => ExitCode::from(FSCK_USAGE),
+                // mount(8) has a meaning of its own for 2, and mergerfs knows 1 only.
+                _ => ExitCode::FAILURE,
+            };
         }
     };
     let done = match command {
@@ -54,6 +61,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::List(args) => commands::list::run(&args),
         Command::Status(args) => commands::status::run(&args),
         Command::Explain(args) => commands::explain::run(&args),
+        Command::CollectInfo(args) => commands::collect_info::run(&args),
+        // With exit statuses of its own.
+        Command::Fsck(args) => return commands::fsck::run(&args),
         Command::Options(args) => {
             commands::options::run(&args);
             Ok(())

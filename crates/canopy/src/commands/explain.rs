@@ -31,7 +31,8 @@ struct Explained {
 pub fn run(args: &ExplainArgs) -> Result<(), Error> {
     let func = func(&args.op)?;
     let path = full_path(&args.path)?;
-    let pool = pool_of(&path)?;
+    let pool = mounts::holding(&path)?.filter(Mounted::is_pool);
+    let pool = pool.ok_or_else(|| Error::OnNoPool(path.clone()))?;
     let live = Live::at(&pool.mountpoint)?;
     let (node, key) = question(func, &path, &pool.mountpoint);
     let told = live.explain(&node, &key)?;
@@ -68,16 +69,6 @@ fn full_path(path: &Path) -> Result<PathBuf, Error> {
         }
         _ => absolute.canonicalize().map_err(failed),
     }
-}
-
-/// The pool that a path is on.
-fn pool_of(path: &Path) -> Result<Mounted, Error> {
-    let listed = mounts::list().map_err(Error::system("cannot read /proc/self/mountinfo"))?;
-    let holds = listed.into_iter().filter(|mounted| path.starts_with(&mounted.mountpoint));
-    holds
-        .max_by_key(|mounted| mounted.mountpoint.components().count())
-        .filter(Mounted::is_pool)
-        .ok_or_else(|| Error::OnNoPool(path.to_owned()))
 }
 
 /// The node to ask, and the key. As a rule that is the directory, with the name in the key: the name may be

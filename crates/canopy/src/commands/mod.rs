@@ -1,6 +1,8 @@
 //! One file a command.
 
+pub mod collect_info;
 pub mod explain;
+pub mod fsck;
 pub mod get;
 pub mod list;
 pub mod mount;

@@ -3,6 +3,7 @@
 //! A thread that waits for a sick disk or a stuck daemon can hold up the end of its whole process; a child can
 //! be left behind. `canopy probe` is that child: it writes one line of JSON to its standard output.
 
+use crate::child::{self, Asked};
 use crate::cli::ProbeArgs;
 use crate::error::Error;
 use crate::live::Live;
@@ -10,14 +11,12 @@ use crate::told::{EXPLAIN, ExplainTold, Name, PoolTold, STATUS};
 use crate::{mounts, waiting};
 use rustix::fs::StatVfsMountFlags;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::Command;
 use std::time::Instant;
 
 /// A branch directory, as any process of this namespace sees it.
@@ -64,50 +63,19 @@ impl<T> Answer<T> {
     }
 }
 
-/// A question that is under way.
-pub struct Asked {
-    child: Child,
-    answer: Receiver<Vec<u8>>,
-}
-
 /// `what` is `branch`, answered by [`BranchFacts`]; `pool`, by [`PoolTold`]; or `create`, by what would become of a
 /// new file in the root of the pool.
 pub fn ask(what: &str, path: &Path) -> io::Result<Asked> {
-    // A child that is left behind must not hold open what our caller waits for. Before Linux 5.11 it may.
-    let _ = canopy_sys::descriptors::close_on_exec_from(3);
-    let mut child = Command::new("/proc/self/exe")
-        .args([OsStr::new("probe"), OsStr::new(what)])
-        .arg(path)
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let (sender, answer) = channel();
-    if let Some(mut stdout) = child.stdout.take() {
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            let _ = stdout.read_to_end(&mut bytes);
-            let _ = sender.send(bytes);
-        });
-    }
-    Ok(Asked { child, answer })
+    child::start(Command::new("/proc/self/exe").args(["probe", what]).arg(path))
 }
 
-impl Asked {
-    pub fn until<T: DeserializeOwned>(mut self, deadline: Instant) -> Answer<T> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let Ok(bytes) = self.answer.recv_timeout(left) else {
-            // It ends when the system lets it, which may be never: nobody waits for it.
-            let _ = self.child.kill();
-            return Answer::Silent;
-        };
-        let _ = self.child.wait();
-        match serde_json::from_slice::<Result<T, String>>(&bytes) {
-            Ok(Ok(facts)) => Answer::Told(facts),
-            Ok(Err(why)) => Answer::Failed(why),
-            Err(why) => Answer::Failed(format!("the probe failed: {why}")),
-        }
+/// The answer to a question that was asked.
+pub fn answer<T: DeserializeOwned>(asked: Asked, deadline: Instant) -> Answer<T> {
+    let Some(bytes) = asked.until(deadline) else { return Answer::Silent };
+    match serde_json::from_slice::<Result<T, String>>(&bytes) {
+        Ok(Ok(facts)) => Answer::Told(facts),
+        Ok(Err(why)) => Answer::Failed(why),
+        Err(why) => Answer::Failed(format!("the probe failed: {why}")),
     }
 }
 
@@ -144,12 +112,8 @@ fn branch(path: &Path) -> io::Result<BranchFacts> {
         Err(why) | Ok(Err(why)) if why.kind() != io::ErrorKind::PermissionDenied => return Err(why),
         _ => {}
     }
-    let mounted = mounts::list()?
-        .into_iter()
-        .filter(|mounted| path.starts_with(&mounted.mountpoint))
-        // Of several at one place the last is on top, and the last of equals is taken.
-        .max_by_key(|mounted| mounted.mountpoint.components().count())
-        .ok_or_else(|| io::Error::other("no mount holds it"))?;
+    let mounted = mounts::holding(path).map_err(|error| io::Error::other(error.line()))?;
+    let mounted = mounted.ok_or_else(|| io::Error::other("no mount holds it"))?;
     let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
     Ok(BranchFacts {
         dev: meta.dev(),

@@ -8,6 +8,7 @@ mod warnings;
 
 use super::probe::{self, Answer, BranchFacts};
 use super::umount;
+use crate::child::Asked;
 use crate::cli::StatusArgs;
 use crate::error::Error;
 use crate::mounts::{self, Mounted};
@@ -127,7 +128,7 @@ fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
     let deadline = Instant::now() + PATIENCE;
     let mut pools = Vec::new();
     for (mounted, asked) in chosen.into_iter().zip(asked) {
-        let (state, told) = match asked.until::<PoolTold>(deadline) {
+        let (state, told) = match probe::answer::<PoolTold>(asked, deadline) {
             Answer::Told(told) => (State::Serving, Some(told)),
             Answer::Silent => (State::DoesNotAnswer, None),
             Answer::Failed(why) => match state_of(&why, &mounted.mountpoint) {
@@ -185,7 +186,7 @@ fn pool(mounted: Mounted, state: State, told: Option<PoolTold>) -> Result<PoolSt
     let create = match told.is_some() && !hangs {
         true => {
             let asked = probe::ask("create", &mounted.mountpoint).map_err(cannot_ask)?;
-            asked.until::<ExplainTold>(Instant::now() + PATIENCE).told()
+            probe::answer::<ExplainTold>(asked, Instant::now() + PATIENCE).told()
         }
         false => None,
     };
@@ -240,8 +241,8 @@ fn branches_at(paths: Vec<PathBuf>) -> Result<Vec<BranchStatus>, Error> {
     let asked: Vec<_> =
         paths.iter().map(|path| probe::ask("branch", path)).collect::<Result<_, _>>().map_err(cannot_ask)?;
     let deadline = Instant::now() + PATIENCE;
-    let look = |(path, asked): (PathBuf, probe::Asked)| {
-        let (health, facts, error) = match asked.until::<BranchFacts>(deadline) {
+    let look = |(path, asked): (PathBuf, Asked)| {
+        let (health, facts, error) = match probe::answer::<BranchFacts>(asked, deadline) {
             Answer::Told(facts) => (Health::Ok, Some(facts), None),
             Answer::Silent => (Health::DoesNotAnswer, None, None),
             // The directory above is asked by nobody but the child: this is its word.
