@@ -19,8 +19,14 @@ pub(super) fn all() -> io::Result<Vec<(String, String)>> {
         let name = format!("canopy-{}", command.get_name());
         pages.push((format!("man/{name}.8"), command_page(command.clone(), &name)?));
     }
-    // mount(8) looks for its helpers under these names, and people for their manual.
-    pages.push(("man/mount.canopy.8".to_owned(), ".so man8/canopy.8\n".to_owned()));
+    // Other names that the program is called by.
+    for (name, page) in [
+        ("mount.canopy", "canopy"),
+        ("fsck.mergerfs", "canopy-fsck"),
+        ("mergerfs.collect-info", "canopy-collect-info"),
+    ] {
+        pages.push((format!("man/{name}.8"), format!(".so man8/{page}.8\n")));
+    }
     Ok(pages)
 }
 
@@ -209,7 +215,7 @@ fn for_programs(roff: &mut Roff) {
     for (command, fields) in [
         (
             "canopy status --json",
-            "linux; pools, each with mountpoint, fstype, source, state (serving, does-not-answer, ended, mute), \
+            "linux; pools, each with mountpoint, fstype, source, state (serving, does-not-answer, ended, mute, unreachable), error, \
              version, pid, transport, threads, kernel (protocol, features, missing, max_stack_depth), passthrough, \
              options, branches and warnings. A branch has path, mode, min_free, passes_through, health (ok, \
              does-not-answer, missing, unreachable, replaced, read-only, errors, not-mounted), error and, where it \

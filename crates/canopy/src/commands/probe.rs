@@ -44,12 +44,52 @@ pub struct BranchFacts {
     pub errors: Option<u64>,
 }
 
+/// Why there is no answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    pub cause: Cause,
+    pub why: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Cause {
+    /// There is no such directory.
+    Missing,
+    /// The pool's daemon has ended.
+    Ended,
+    /// The pool answers no attributes.
+    Mute,
+    /// The pool is served by another program.
+    Foreign,
+    Other,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let cause = match error {
+            Error::PoolDead(_) => Cause::Ended,
+            Error::PoolMute(_) => Cause::Mute,
+            Error::UnknownKey { .. } | Error::NotCanopy(_) => Cause::Foreign,
+            _ => Cause::Other,
+        };
+        Failure { cause, why: error.line() }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        let cause = if error.kind() == io::ErrorKind::NotFound { Cause::Missing } else { Cause::Other };
+        let text = error.to_string();
+        // Without its number.
+        Failure { cause, why: text.split(" (os error").next().unwrap_or(&text).to_owned() }
+    }
+}
+
 /// What came of a question.
 #[derive(Clone, Debug)]
 pub enum Answer<T> {
     Told(T),
-    /// An error, in words.
-    Failed(String),
+    Failed(Failure),
     /// Not in time.
     Silent,
 }
@@ -72,27 +112,21 @@ pub fn ask(what: &str, path: &Path) -> io::Result<Asked> {
 /// The answer to a question that was asked.
 pub fn answer<T: DeserializeOwned>(asked: Asked, deadline: Instant) -> Answer<T> {
     let Some(bytes) = asked.until(deadline) else { return Answer::Silent };
-    match serde_json::from_slice::<Result<T, String>>(&bytes) {
+    match serde_json::from_slice::<Result<T, Failure>>(&bytes) {
         Ok(Ok(facts)) => Answer::Told(facts),
-        Ok(Err(why)) => Answer::Failed(why),
-        Err(why) => Answer::Failed(format!("the probe failed: {why}")),
+        Ok(Err(failure)) => Answer::Failed(failure),
+        Err(why) => Answer::Failed(Failure { cause: Cause::Other, why: format!("the probe failed: {why}") }),
     }
 }
 
 /// The child's side.
 pub fn run(args: &ProbeArgs) {
     let json = match args.what.as_str() {
-        "pool" => serde_json::to_vec(&pool(&args.path).map_err(|error| error.line())),
-        "create" => serde_json::to_vec(&create(&args.path).map_err(|error| error.line())),
-        _ => serde_json::to_vec(&branch(&args.path).map_err(|why| words(&why))),
+        "pool" => serde_json::to_vec(&pool(&args.path).map_err(Failure::from)),
+        "create" => serde_json::to_vec(&create(&args.path).map_err(Failure::from)),
+        _ => serde_json::to_vec(&branch(&args.path).map_err(Failure::from)),
     };
     crate::screen::print(&String::from_utf8_lossy(&json.unwrap_or_default()));
-}
-
-/// An error without its number.
-fn words(why: &io::Error) -> String {
-    let text = why.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 fn pool(path: &Path) -> Result<PoolTold, Error> {

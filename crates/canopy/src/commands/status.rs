@@ -6,7 +6,7 @@
 mod show;
 mod warnings;
 
-use super::probe::{self, Answer, BranchFacts};
+use super::probe::{self, Answer, BranchFacts, Cause};
 use super::umount;
 use crate::child::Asked;
 use crate::cli::StatusArgs;
@@ -41,6 +41,8 @@ pub struct PoolStatus {
     pub fstype: String,
     pub source: Name,
     pub state: State,
+    /// Why it is unreachable.
+    pub error: Option<String>,
     /// The following are null unless the state is `serving`.
     pub version: Option<String>,
     pub pid: Option<u32>,
@@ -63,6 +65,8 @@ pub enum State {
     Ended,
     /// It answers no attributes (`xattr=nosys`).
     Mute,
+    /// Asking gave an error.
+    Unreachable,
 }
 
 #[derive(Debug, Serialize)]
@@ -128,19 +132,21 @@ fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
     let deadline = Instant::now() + PATIENCE;
     let mut pools = Vec::new();
     for (mounted, asked) in chosen.into_iter().zip(asked) {
-        let (state, told) = match probe::answer::<PoolTold>(asked, deadline) {
-            Answer::Told(told) => (State::Serving, Some(told)),
-            Answer::Silent => (State::DoesNotAnswer, None),
-            Answer::Failed(why) => match state_of(&why, &mounted.mountpoint) {
-                Some(state) => (state, None),
+        let (state, error, told) = match probe::answer::<PoolTold>(asked, deadline) {
+            Answer::Told(told) => (State::Serving, None, Some(told)),
+            Answer::Silent => (State::DoesNotAnswer, None, None),
+            Answer::Failed(failure) => match failure.cause {
+                Cause::Ended => (State::Ended, None, None),
+                Cause::Mute => (State::Mute, None, None),
                 // Of the same type, and none of ours.
-                None if mount.is_none() => continue,
-                None => return Err(Error::NotCanopy(mounted.mountpoint)),
+                Cause::Foreign if mount.is_none() => continue,
+                Cause::Foreign => return Err(Error::NotCanopy(mounted.mountpoint)),
+                Cause::Missing | Cause::Other => (State::Unreachable, Some(failure.why), None),
             },
         };
-        pools.push((mounted, state, told));
+        pools.push((mounted, state, error, told));
     }
-    pools.into_iter().map(|(mounted, state, told)| pool(mounted, state, told)).collect()
+    pools.into_iter().map(|(mounted, state, error, told)| pool(mounted, state, error, told)).collect()
 }
 
 fn cannot_ask(why: std::io::Error) -> Error {
@@ -159,19 +165,12 @@ fn topmost_pools(listed: Vec<Mounted>) -> Vec<Mounted> {
     pools
 }
 
-/// By the words of the error, which are this program's own.
-fn state_of(why: &str, mountpoint: &Path) -> Option<State> {
-    let is = |error: Error| error.line() == why;
-    if is(Error::PoolDead(mountpoint.to_owned())) {
-        Some(State::Ended)
-    } else if is(Error::PoolMute(mountpoint.to_owned())) {
-        Some(State::Mute)
-    } else {
-        None
-    }
-}
-
-fn pool(mounted: Mounted, state: State, told: Option<PoolTold>) -> Result<PoolStatus, Error> {
+fn pool(
+    mounted: Mounted,
+    state: State,
+    error: Option<String>,
+    told: Option<PoolTold>,
+) -> Result<PoolStatus, Error> {
     let branches = match &told {
         Some(told) => branches(&told.branches)?,
         // A daemon that is stuck still holds its branches open.
@@ -195,6 +194,7 @@ fn pool(mounted: Mounted, state: State, told: Option<PoolTold>) -> Result<PoolSt
         fstype: mounted.fstype,
         source: Name::from(mounted.source.as_os_str()),
         state,
+        error,
         version: told.as_ref().map(|told| told.version.clone()),
         pid: told.as_ref().map(|told| told.pid),
         transport: told.as_ref().map(|told| told.transport.clone()),
@@ -245,9 +245,11 @@ fn branches_at(paths: Vec<PathBuf>) -> Result<Vec<BranchStatus>, Error> {
         let (health, facts, error) = match probe::answer::<BranchFacts>(asked, deadline) {
             Answer::Told(facts) => (Health::Ok, Some(facts), None),
             Answer::Silent => (Health::DoesNotAnswer, None, None),
-            // The directory above is asked by nobody but the child: this is its word.
-            Answer::Failed(why) if why == "No such file or directory" => (Health::Missing, None, Some(why)),
-            Answer::Failed(why) => (Health::Unreachable, None, Some(why)),
+            Answer::Failed(failure) => {
+                let missing = failure.cause == Cause::Missing;
+                let health = if missing { Health::Missing } else { Health::Unreachable };
+                (health, None, Some(failure.why))
+            }
         };
         let path = Name::from(path.as_path());
         BranchStatus { path, mode: None, min_free: None, passes_through: None, health, error, facts }

@@ -29,6 +29,7 @@ fn a_healthy_pool() {
     // Scripts rely on these; more may come, and none may go.
     let expected = [
         "branches",
+        "error",
         "fstype",
         "kernel",
         "mountpoint",

@@ -1,10 +1,14 @@
 //! Every warning, provoked.
 
 use super::rig::{BINARY, canopy, codes, shown, status, warning};
-use canopy_testkit::{Ground, LoopFs, Pool};
+use canopy_testkit::cmd::run_within;
+use canopy_testkit::{Ground, LoopFs, Pool, as_user};
+use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -215,4 +219,86 @@ fn pools_that_do_not_tell() {
     let told = status(pool.path());
     assert_eq!((codes(&told), &told["state"]), (vec!["pool-ended".into()], &"ended".into()));
     assert!(shown(["status".as_ref(), pool.path().as_os_str()]).contains("daemon   has ended"));
+}
+
+#[test]
+fn a_pool_that_one_may_not_ask() {
+    let ground = Ground::new("canopy-status-", &["a", "hidden", "hidden/pool", "bin"]);
+    let pool = Pool::builder(BINARY).branch(ground.path("a")).at(ground.path("hidden/pool")).mount();
+    fs::set_permissions(ground.path("hidden"), fs::Permissions::from_mode(0o700)).unwrap();
+    let binary = ground.path("bin/canopy");
+    fs::copy(BINARY, &binary).unwrap();
+    let done = run_within(
+        as_user(4242, 4242, &[], &binary).args(["status", "--json"]).arg(pool.path()),
+        Duration::from_secs(60),
+    );
+    assert!(done.success(), "{}", done.describe());
+    let told: Value = serde_json::from_str(&done.stdout).unwrap();
+    let told = &told["pools"][0];
+    assert_eq!((codes(told), &told["state"]), (vec!["pool-unreachable".into()], &"unreachable".into()));
+    pool.umount();
+}
+
+#[test]
+fn a_filesystem_with_errors() {
+    let (one, two) = (LoopFs::ext4(16 * MIB), LoopFs::tmpfs(16 * MIB));
+    let pool = over(&[one.path(), two.path()], "");
+    let device = one.device().and_then(Path::file_name).expect("a loop device");
+    let trigger = Path::new("/sys/fs/ext4").join(device).join("trigger_fs_error");
+    fs::write(trigger, "for a test").expect("an error that ext4 counts");
+    let told = status(pool.path());
+    assert_eq!((codes(&told), &told["branches"][0]["errors"]), (vec!["branch-errors".into()], &1.into()));
+    pool.umount();
+}
+
+#[test]
+fn a_branch_that_answers_with_an_error() {
+    let (lower, plain) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
+    let mut inner = over(&[lower.path()], "");
+    let outer = Pool::builder(BINARY)
+        .branch(plain.path())
+        .branch(inner.path())
+        .option("minfreespace=0")
+        .forgive_descriptors()
+        .mount();
+    inner.kill();
+    let told = status(outer.path());
+    assert_eq!(
+        (codes(&told), &told["branches"][1]["health"]),
+        (vec!["branch-unreachable".into()], &"unreachable".into())
+    );
+    assert_eq!(told["branches"][1]["error"], "Transport endpoint is not connected");
+    outer.umount();
+}
+
+/// In a mount namespace of its own, where `/dev/fuse` is as udev makes it, whatever this machine's is like. The
+/// user is nobody: fusermount3 serves only users who have a name.
+const AS_NOBODY: &str = r#"
+    cd "$1"; mkdir dev a pool; chown 65534:65534 a pool; cp "$2" canopy
+    mount -t tmpfs none dev; mknod dev/fuse c 10 229; chmod 666 dev/fuse; mount --bind dev/fuse /dev/fuse
+    exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all sh -euc '
+        ./canopy mount -o minfreespace=0 a pool 2>/dev/null
+        echo once opened, the kernel has refused >pool/f
+        ./canopy status --json pool
+        ./canopy umount pool'
+"#;
+
+#[test]
+fn a_pool_without_the_right_to_pass_through() {
+    let ground = Ground::new("canopy-status-", &[]);
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-euc", AS_NOBODY, "sh"]).arg(ground.dir()).arg(BINARY);
+    let done = run_within(&mut command, Duration::from_secs(60));
+    assert!(done.success(), "{}", done.describe());
+    let told: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let told = &told["pools"][0];
+    assert_eq!((codes(told), &told["passthrough"]), (vec!["passthrough-refused".into()], &"off".into()));
+}
+
+#[test]
+fn no_warning_is_without_its_test() {
+    let tests = [include_str!("warned.rs"), include_str!("hanging.rs"), include_str!("shape.rs")].concat();
+    for (_, word, _) in canopy::commands::status::Code::ALL {
+        assert!(tests.contains(&format!("\"{word}\"")), "nothing provokes {word}");
+    }
 }

@@ -19,6 +19,7 @@ fn pool(pool: &PoolStatus, linux: &str, screen: Screen) -> String {
         State::DoesNotAnswer => fact(&mut text, "daemon", &screen.paint(Paint::Bad, "does not answer")),
         State::Ended => fact(&mut text, "daemon", &screen.paint(Paint::Bad, "has ended")),
         State::Mute => fact(&mut text, "daemon", "answers no attributes"),
+        State::Unreachable => fact(&mut text, "daemon", &screen.paint(Paint::Bad, "cannot be asked")),
     }
     if let (Some(version), Some(pid), Some(threads), Some(transport)) =
         (&pool.version, pool.pid, pool.threads, &pool.transport)

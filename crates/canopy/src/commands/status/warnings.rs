@@ -32,6 +32,8 @@ codes! {
         "the mount is there, its daemon is not",
     PoolMute = "pool-mute":
         "xattr=nosys keeps the pool from telling about itself",
+    PoolUnreachable = "pool-unreachable":
+        "asking the pool gave an error, as when it is another user's",
     BranchDoesNotAnswer = "branch-does-not-answer":
         "a branch does not answer in time",
     BranchMissing = "branch-missing":
@@ -114,6 +116,11 @@ fn of_state(pool: &PoolStatus) -> Option<Warning> {
             Code::PoolEnded,
             "the daemon has ended, and the mount is left without it".to_owned(),
             format!("canopy umount {mount}, and mount it again; the system's log may tell why it ended"),
+        ),
+        State::Unreachable => (
+            Code::PoolUnreachable,
+            format!("it cannot be asked: {}", pool.error.as_deref().unwrap_or("an error")),
+            "ask as root, or as the user who mounted it".to_owned(),
         ),
         State::Mute => (
             Code::PoolMute,
