@@ -167,12 +167,27 @@ fn branch(path: &Path) -> io::Result<BranchFacts> {
     })
 }
 
-/// ext4 counts them, and keeps the count over mounts.
+/// Errors that the filesystem has counted, since it was made (ext4) or its counters were reset (btrfs).
 fn errors(mounted: &mounts::Mounted) -> Option<u64> {
-    if mounted.fstype != "ext4" {
-        return None;
-    }
     let device = fs::canonicalize(Path::new(&mounted.source)).ok()?;
-    let counter = Path::new("/sys/fs/ext4").join(device.file_name()?).join("errors_count");
-    fs::read_to_string(counter).ok()?.trim().parse().ok()
+    let device = device.file_name()?;
+    match mounted.fstype.as_str() {
+        "ext4" => {
+            let counter = Path::new("/sys/fs/ext4").join(device).join("errors_count");
+            fs::read_to_string(counter).ok()?.trim().parse().ok()
+        }
+        "btrfs" => {
+            let mut pools = fs::read_dir("/sys/fs/btrfs").ok()?.flatten().map(|entry| entry.path());
+            let own = pools.find(|pool| pool.join("devices").join(device).exists())?;
+            let devices = fs::read_dir(own.join("devinfo")).ok()?.flatten();
+            devices.map(|entry| error_stats(&entry.path().join("error_stats"))).sum()
+        }
+        _ => None,
+    }
+}
+
+/// `KIND NUMBER`, a line for each kind of error of one device (Linux 5.14).
+fn error_stats(path: &Path) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    text.lines().map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
 }

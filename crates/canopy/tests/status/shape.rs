@@ -4,8 +4,10 @@ use super::rig::{BINARY, canopy, codes, shown, status};
 use canopy_testkit::cmd::run_within;
 use canopy_testkit::{Ground, LoopFs, Pool};
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::process::Command;
 use std::time::Duration;
 
@@ -163,4 +165,37 @@ fn who_is_no_pool_is_told_so() {
         assert_eq!(done.code(), Some(1));
         assert!(done.stderr.contains("is not the mountpoint of a pool (findmnt"), "{}", done.describe());
     }
+}
+
+#[test]
+fn pools_under_their_other_name_and_paths_of_any_bytes() {
+    let ground = Ground::new("canopy-status-", &["point", "bin"]);
+    let strange = ground.dir().join(OsStr::from_bytes(b"b\xff\n b"));
+    fs::create_dir(&strange).unwrap();
+    let btrfs = LoopFs::btrfs(128 * MIB);
+    symlink(BINARY, ground.path("bin/mergerfs")).unwrap();
+    let list = [strange.as_os_str(), btrfs.path().as_os_str()].join(OsStr::new(":"));
+    let mount = run_within(
+        Command::new(ground.path("bin/mergerfs"))
+            .args(["-o", "minfreespace=0"])
+            .arg(list)
+            .arg(ground.path("point")),
+        Duration::from_secs(60),
+    );
+    assert!(mount.success(), "{}", mount.describe());
+    let (told, text) =
+        (status(&ground.path("point")), shown(["status".as_ref(), ground.path("point").as_os_str()]));
+    let done = canopy(["umount".as_ref(), ground.path("point").as_os_str()]);
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(told["fstype"], "fuse.mergerfs");
+    let bytes: Vec<u8> =
+        serde_json::from_value(told["branches"][0]["path"].clone()).expect("an array of bytes");
+    assert_eq!(bytes, strange.as_os_str().as_bytes());
+    assert_ne!(told["branches"][0]["size"], Value::Null);
+    // btrfs counts its errors too; here it has none.
+    assert_eq!(
+        (&told["branches"][1]["fstype"], &told["branches"][1]["errors"]),
+        (&"btrfs".into(), &0.into())
+    );
+    assert!(text.contains("\\n"), "{text}");
 }

@@ -45,7 +45,7 @@ codes! {
     BranchReadOnly = "branch-read-only":
         "a branch that may be written to lies on a filesystem mounted read-only",
     BranchErrors = "branch-errors":
-        "the filesystem of a branch has counted errors (ext4)",
+        "the filesystem of a branch has counted errors (ext4, btrfs)",
     BranchNotMounted = "branch-not-mounted":
         "a branch lies on the filesystem that others are mounted below, as a branch does whose disk is not mounted",
     SameFilesystem = "same-filesystem":
