@@ -80,7 +80,7 @@ pub struct BranchStatus {
     pub health: Health,
     /// What is wrong, in words.
     pub error: Option<String>,
-    /// Null when the branch could not be looked at.
+    /// Left out when the branch could not be looked at.
     #[serde(flatten)]
     pub facts: Option<BranchFacts>,
 }
