@@ -5,6 +5,7 @@
 
 use super::convert::Terms;
 use super::dispatch::Dispatch;
+use super::fresh::Subject;
 use super::tell;
 use crate::config::file::FileError;
 use crate::config::options::{self, Changes, OptionError};
@@ -22,7 +23,7 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Its name in the root.
 const NAME: &[u8] = b".mergerfs";
@@ -32,8 +33,6 @@ pub(super) const NODE: NodeId = NodeId(u64::MAX - 1);
 const PREFIX: &[u8] = b"user.mergerfs.";
 const COMMAND: &[u8] = b"cmd.";
 const XATTR_CREATE: u32 = 1;
-/// How long a change waits for operations under way.
-const PATIENCE: Duration = Duration::from_secs(2);
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const ENTRY_MODE: u32 = 0o100_664;
 
@@ -254,13 +253,6 @@ impl Control {
         // change: until it is made they are found as before.
         let follows = now.pool.follow_symlinks != next.pool.follow_symlinks;
         if now.branches != next.branches || now.timeouts != next.timeouts || follows {
-            // What was answered by the old terms must reach the kernel before it is told to forget it. A disk that
-            // hangs, and is perhaps being taken away for that, holds nobody up for longer.
-            if !serving.naming.wait(PATIENCE) {
-                tracing::warn!(
-                    "a branch does not answer: names may stay visible until their cache.entry ends"
-                );
-            }
             forget_names(serving);
         }
         Ok(())
@@ -269,6 +261,8 @@ impl Control {
 
 /// Makes the kernel look every name up again, from the moment this returns.
 fn forget_names(serving: &Dispatch) {
+    // What was read before, and is answered later, the kernel shall not remember.
+    serving.fresh.changed(Subject::ALL);
     if serving.notifier.increment_epoch().is_err() {
         // Before Linux 6.16: what lies below a name that is forgotten is looked up again as well.
         for name in serving.pool.top_level_names() {
@@ -313,8 +307,13 @@ pub(super) fn file_key(pool: &Pool, id: canopy_pool::NodeId, name: &[u8]) -> Opt
         b"basepath" => Ok(at.branch),
         b"relpath" => Ok(at.path),
         b"fullpath" => Ok(at.on(&at.branch)),
+        // For the preload library: the path, and which file must be found there.
+        b"place" => at.file.ok_or(Error::NoAttribute).map(|(dev, ino)| {
+            let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+            [format!("{major}:{minor} {ino} ").as_bytes(), &at.on(&at.branch)].concat()
+        }),
         b"allpaths" => {
-            let paths: Vec<Vec<u8>> = at.branches.iter().map(|branch| at.on(branch)).collect();
+            let paths: Vec<Vec<u8>> = pool.holders(&at.path).iter().map(|branch| at.on(branch)).collect();
             Ok(paths.join(&0))
         }
         _ => Err(Error::NoAttribute),

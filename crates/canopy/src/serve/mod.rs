@@ -6,7 +6,7 @@
 mod control;
 mod convert;
 mod dispatch;
-mod drain;
+mod fresh;
 mod kernel;
 mod start;
 mod tell;

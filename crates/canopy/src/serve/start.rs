@@ -3,7 +3,7 @@
 use super::control::Control;
 use super::convert::Terms;
 use super::dispatch::Dispatch;
-use super::drain::Drain;
+use super::fresh::Fresh;
 use super::kernel::Connected;
 use super::tell::Connection;
 use crate::config::resolve::Plan;
@@ -77,7 +77,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let control = Control::new(config, plan.mountpoint.clone(), connection);
     let notifier = session.notifier();
     let dispatch =
-        Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier, naming: Drain::default() };
+        Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier, fresh: Fresh::default() };
     let running = session.serve(Arc::new(dispatch), threads)?;
     Ok(Serving { running, mounted })
 }
