@@ -6,12 +6,14 @@
 use super::convert::Terms;
 use super::dispatch::Dispatch;
 use super::fresh::Subject;
+use super::tell;
 use crate::config::file::FileError;
 use crate::config::options::{self, Changes, OptionError};
 use crate::config::{Config, check, resolve};
 use crate::error::one_line;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
+use canopy_fuse::flags::InitFlags;
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
 use canopy_pool::config::PassthroughIo;
 use canopy_pool::{Error, Located, Pool};
@@ -45,18 +47,17 @@ pub(super) struct Control {
     now: ArcSwap<Config>,
     /// Held over a change: changes come one after the other.
     changing: Mutex<()>,
-    /// The kernel has agreed to passthrough.
-    passthrough: bool,
+    connection: tell::Connection,
     mountpoint: PathBuf,
     since: u64,
 }
 
 impl Control {
-    pub(super) fn new(mut config: Config, mountpoint: PathBuf, passthrough: bool) -> Self {
+    pub(super) fn new(mut config: Config, mountpoint: PathBuf, connection: tell::Connection) -> Self {
         config.file.pool = Some(mountpoint.clone());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let now = ArcSwap::from_pointee(config);
-        Control { now, changing: Mutex::default(), passthrough, mountpoint, since }
+        Control { now, changing: Mutex::default(), connection, mountpoint, since }
     }
 
     pub(super) fn entry(&self, terms: &Terms) -> EntryOut {
@@ -137,6 +138,8 @@ impl Control {
             "srcmounts" => return Ok(pool.branches().srcmounts().into_vec()),
             // Paths are bytes, which need not be text.
             "branches" => return Ok(self.now.load().branches.to_os_string().into_vec()),
+            // Not listed, as none of these is.
+            crate::told::STATUS => return Ok(tell::status(&self.connection, &self.now.load(), pool)),
             _ => {}
         }
         let spec = options::find(key).filter(|spec| spec.key).ok_or(Errno::NODATA)?;
@@ -219,7 +222,7 @@ impl Control {
                 tracing::warn!("passthrough.io stays off: cache.writeback and nullrw exclude it");
                 return Err(Errno::INVAL);
             }
-            if !self.passthrough {
+            if !self.connection.agreed.has(InitFlags::PASSTHROUGH) {
                 tracing::warn!("passthrough.io stays off: the kernel does not offer it (it needs Linux 6.9)");
                 return Err(Errno::OPNOTSUPP);
             }
@@ -297,6 +300,9 @@ fn number(error: &OptionError) -> Errno {
 /// The keys that every file and directory answers to; `None` for a name that is not among them.
 pub(super) fn file_key(pool: &Pool, id: canopy_pool::NodeId, name: &[u8]) -> Option<Result<Vec<u8>, Error>> {
     let key = name.strip_prefix(PREFIX)?;
+    if let Some(explained) = tell::explain(pool, id, key) {
+        return Some(explained);
+    }
     Some(pool.locate(id).and_then(|at: Located| match key {
         b"basepath" => Ok(at.branch),
         b"relpath" => Ok(at.path),

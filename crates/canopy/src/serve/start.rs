@@ -5,6 +5,7 @@ use super::convert::Terms;
 use super::dispatch::Dispatch;
 use super::fresh::Fresh;
 use super::kernel::Connected;
+use super::tell::Connection;
 use crate::config::resolve::Plan;
 use crate::config::{Config, kernel};
 use arc_swap::ArcSwap;
@@ -72,7 +73,8 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     // As it was derived, and as it was resolved.
     config.fsname = Some(plan.fsname.clone());
     config.mountpoint = Some(plan.mountpoint.clone());
-    let control = Control::new(config, plan.mountpoint.clone(), passthrough);
+    let connection = Connection { agreed, transport: "dev-fuse", threads };
+    let control = Control::new(config, plan.mountpoint.clone(), connection);
     let notifier = session.notifier();
     let dispatch =
         Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier, fresh: Fresh::default() };
