@@ -30,6 +30,7 @@ pub use beneath::pretend_no_openat2;
 pub use error::{Error, Result};
 pub use handle::Travel;
 pub use ids::{Caller, HandleId, NodeId};
+pub use node::known::{Known, KnownTree};
 pub use ops::attr::{SetAttr, SetTime};
 pub use ops::explain::Explained;
 pub use ops::io::{Via, Whence, WriteKind};

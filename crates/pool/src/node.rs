@@ -7,6 +7,8 @@
 //! A node lives while the kernel has looked it up more often than it has forgotten it, or while a known
 //! name lies below it; with `never-forget-nodes`, also while it has a name. It may outlive its last name: then an open file or a pinned descriptor stands in.
 
+pub(crate) mod known;
+
 use crate::branch::Branch;
 use crate::handle::{Fingerprint, OpenFile};
 use crate::stat::FileKey;

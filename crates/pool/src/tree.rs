@@ -10,7 +10,7 @@
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const SHARDS: usize = 16;
 
@@ -24,6 +24,8 @@ pub(crate) struct TreeLock {
     /// One at a time asks for all shards. Else those who wait for one of them stand in the way of those
     /// who wait for another, and some wait for seconds. Taken before the shards.
     turn: Mutex<()>,
+    /// How often it was held exclusively.
+    moves: AtomicU64,
 }
 
 pub(crate) struct Exclusive<'a> {
@@ -52,6 +54,12 @@ impl TreeLock {
     pub(crate) fn exclusive(&self) -> Held<'_> {
         let turn = self.turn.lock();
         let guards = std::array::from_fn(|index| self.shards[index].0.write());
+        self.moves.fetch_add(1, Ordering::Relaxed);
         Held::Exclusive { _guard: Exclusive { _guards: guards, _turn: turn } }
+    }
+
+    /// How often directories were renamed. While the lock is held shared, no more are.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
     }
 }

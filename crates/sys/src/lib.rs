@@ -7,5 +7,6 @@ pub mod close;
 pub mod creds;
 pub mod descriptors;
 pub mod device;
+pub mod fanotify;
 pub mod glob;
 pub mod inode_flags;

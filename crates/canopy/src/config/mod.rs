@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::{Pages, Remember};
+use values::{Coherence, Pages, Remember};
 
 /// Everything that a mount may be told. The pool's own part is in `pool`.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub struct Config {
     pub fsname: Option<OsString>,
     /// How long the kernel may remember names and attributes.
     pub timeouts: Timeouts,
+    /// Whether they may do so for longer, because changes behind the pool's back are watched for.
+    pub coherence: Coherence,
     /// What the pool asks of the kernel at INIT and in its replies.
     pub kernel: Kernel,
     /// What the mount itself is told.
@@ -154,6 +156,7 @@ impl Default for Config {
                 entry: Duration::from_secs(1),
                 negative: Duration::ZERO,
             },
+            coherence: Coherence::Auto,
             kernel: Kernel {
                 async_read: true,
                 direct_io_allow_mmap: true,

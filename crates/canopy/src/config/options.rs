@@ -182,6 +182,13 @@ fn caching() -> Vec<Spec> {
         )
         .live(),
         spec("cache.writeback", field!(pool.writeback), "the kernel gathers writes; excludes passthrough"),
+        spec(
+            "cache.coherence",
+            field!(coherence),
+            "how changes made on the branches themselves are noticed: by watching, or by asking again after a time",
+        )
+        .live()
+        .since("5.17"),
         spec("cache.attr", field!(timeouts.attr), "seconds the kernel may remember attributes").live(),
         spec("cache.entry", field!(timeouts.entry), "seconds the kernel may remember names").live(),
         spec(

@@ -69,6 +69,7 @@ const ROWS: &[Row] = &[
     ),
     ("cache.files.process-names", &[("a", None), ("b|a", Some("a|b"))], &[]),
     ("cache.writeback", &[("true", None), ("false", None)], &["", "2"]),
+    ("cache.coherence", &[("auto", None), ("watch", None), ("timeout", None)], &["", "true", "off"]),
     ("cache.attr", &[("0", None), ("60", None), ("1K", Some("1024"))], &["", "-1", "1s", "1.5"]),
     ("cache.entry", &[("0", None), ("60", None)], &["", "-1"]),
     ("cache.negative-entry", &[("0", None), ("60", None)], &["", "-1"]),

@@ -71,6 +71,38 @@ impl Value for i32 {
     }
 }
 
+/// How the kernel's memory of names and attributes stays true where branches are changed behind the pool's back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Coherence {
+    /// Changes are watched for where all branches can be watched.
+    #[default]
+    Auto,
+    /// The same, with a warning where they cannot.
+    Watch,
+    /// They are forgotten after a time.
+    Timeout,
+}
+
+impl Coherence {
+    const WORDS: [(&str, Coherence); 3] =
+        [("auto", Coherence::Auto), ("watch", Coherence::Watch), ("timeout", Coherence::Timeout)];
+}
+
+impl Value for Coherence {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        let text = utf8(text)?;
+        let found = Coherence::WORDS.iter().find(|(word, _)| *word == text);
+        found.map(|(_, coherence)| *coherence).ok_or(Refused::Invalid)
+    }
+    fn render(&self) -> String {
+        let found = Coherence::WORDS.iter().find(|(_, coherence)| coherence == self);
+        found.map(|(word, _)| (*word).to_owned()).unwrap_or_default()
+    }
+    fn accepted() -> String {
+        one_of(&Coherence::WORDS.map(|(word, _)| word))
+    }
+}
+
 /// Whether nodes are kept though the kernel has forgotten them. The number of seconds that the option once was
 /// means yes, unless it is zero; so does the word alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

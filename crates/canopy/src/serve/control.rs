@@ -15,7 +15,7 @@ use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
-use canopy_pool::config::PassthroughIo;
+use canopy_pool::config::{Func, PassthroughIo};
 use canopy_pool::{Error, Located, Pool};
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -245,14 +245,18 @@ impl Control {
                 tracing::warn!("{error}");
                 error.errno()
             })?;
+            // Before the change: what comes must be watched once it is relied upon.
+            serving.watch.settle(serving, next, &branches);
             serving.pool.set_branches(branches);
+        } else {
+            serving.watch.settle(serving, next, &serving.pool.branches());
         }
         serving.pool.reconfigure(next.pool.clone());
-        serving.terms.store(Arc::new(Terms::new(next, serving.terms.load().generation)));
         // Names may lead elsewhere now, or have been promised to hold for longer than they shall. After the
         // change: until it is made they are found as before.
-        let follows = now.pool.follow_symlinks != next.pool.follow_symlinks;
-        if now.branches != next.branches || now.timeouts != next.timeouts || follows {
+        let shows = |config: &Config| (config.pool.follow_symlinks, config.pool.policies.get(Func::Getattr));
+        let keeps = |config: &Config| (config.timeouts, config.coherence);
+        if now.branches != next.branches || keeps(now) != keeps(next) || shows(now) != shows(next) {
             forget_names(serving);
         }
         Ok(())
@@ -261,6 +265,13 @@ impl Control {
 
 /// Makes the kernel look every name up again, from the moment this returns.
 fn forget_names(serving: &Dispatch) {
+    forget_all_names(serving);
+    // The kernel lets one thread at a time set attributes of a file, so others are left to serve.
+    serving.notifier.flush();
+}
+
+/// Makes the kernel look every name up again, soon.
+pub(super) fn forget_all_names(serving: &Dispatch) {
     // What was read before, and is answered later, the kernel shall not remember.
     serving.fresh.changed(Subject::ALL);
     if serving.notifier.increment_epoch().is_err() {
@@ -271,8 +282,6 @@ fn forget_names(serving: &Dispatch) {
             }
         }
     }
-    // The kernel lets one thread at a time set attributes of a file, so others are left to serve.
-    serving.notifier.flush();
 }
 
 fn command_named(serving: &Dispatch, command: &[u8]) -> Result<(), Errno> {

@@ -9,21 +9,83 @@ use canopy_pool::aggregate::Figures;
 use std::time::Duration;
 
 /// How long the kernel may rely on what it is told, and what it is told with every node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Terms {
+    /// Where changes behind the pool's back are not watched for.
     pub(super) entry: Duration,
     pub(super) attr: Duration,
-    pub(super) negative: Duration,
+    negative: Duration,
+    watched: Option<Watched>,
     /// Tells nodes of this mount from those of an earlier one behind the same NFS export.
     pub(super) generation: u64,
     /// `cache.readdir`
     pub(super) keep_listings: bool,
 }
 
+/// Where they are.
+#[derive(Clone, Debug)]
+struct Watched {
+    entry: Duration,
+    negative: Duration,
+    /// At most; see [`Terms::attrs`].
+    attr: Duration,
+    /// Paths of the pool at which and below which they are not.
+    blind: Vec<Vec<u8>>,
+}
+
+/// A name that is watched: it is told when it changes.
+const NAMED: Duration = Duration::from_secs(86_400);
+/// Attributes at most: nothing tells of a file that is being written until it is closed.
+const ATTRS: Duration = Duration::from_secs(10);
+
 impl Terms {
-    pub(super) fn new(config: &Config, generation: u64) -> Self {
+    /// `blind`: `None` where the branches are not watched; else the places that are not.
+    pub(super) fn new(config: &Config, generation: u64, blind: Option<Vec<Vec<u8>>>) -> Self {
         let Timeouts { attr, entry, negative } = config.timeouts;
-        Terms { entry, attr, negative, generation, keep_listings: config.kernel.cache_readdir }
+        let given =
+            |key: &str, asked: Duration, else_: Duration| if config.is_given(key) { asked } else { else_ };
+        let watched = blind.map(|blind| Watched {
+            entry: given("cache.entry", entry, NAMED),
+            negative: given("cache.negative-entry", negative, NAMED),
+            attr: given("cache.attr", attr, ATTRS),
+            blind,
+        });
+        Terms { entry, attr, negative, watched, generation, keep_listings: config.kernel.cache_readdir }
+    }
+
+    /// How long a name may be relied upon.
+    pub(super) fn named(&self, pool: &pool::Pool, parent: pool::NodeId, name: &[u8]) -> Duration {
+        self.watching(|| pool.known().path_of(parent, name)).map_or(self.entry, |watched| watched.entry)
+    }
+
+    /// How long, that there is no such name.
+    pub(super) fn missing(&self, pool: &pool::Pool, parent: pool::NodeId, name: &[u8]) -> Duration {
+        self.watching(|| pool.known().path_of(parent, name)).map_or(self.negative, |watched| watched.negative)
+    }
+
+    /// How long attributes may be relied upon: as long as they have not changed before, since what has changed of
+    /// late is likely to change again without being told, in its bounds.
+    pub(super) fn attrs(&self, pool: &pool::Pool, node: pool::NodeId, attr: &pool::Attr) -> Duration {
+        let Some(watched) = self.watching(|| pool.known().path(node)) else { return self.attr };
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec;
+        let age = u64::try_from(now.saturating_sub(attr.ctime.sec)).unwrap_or_default();
+        Duration::from_secs(age).max(self.attr).min(watched.attr)
+    }
+
+    /// The terms for what is watched, if this is.
+    fn watching(&self, path: impl FnOnce() -> Option<Vec<u8>>) -> Option<&Watched> {
+        let watched = self.watched.as_ref()?;
+        (watched.blind.is_empty() || path().is_some_and(|path| !watched.is_blind(&path))).then_some(watched)
+    }
+}
+
+impl Watched {
+    fn is_blind(&self, path: &[u8]) -> bool {
+        let covers = |top: &Vec<u8>| {
+            let rest = path.strip_prefix(&**top);
+            rest.is_some_and(|rest| top.is_empty() || rest.first().is_none_or(|&byte| byte == b'/'))
+        };
+        self.blind.iter().any(covers)
     }
 }
 

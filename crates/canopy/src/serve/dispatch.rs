@@ -3,13 +3,14 @@
 use super::control::{self, Control};
 use super::convert::{self, Terms};
 use super::fresh::{Answering, Fresh, Subject};
+use super::watch::Watch;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, EntryOut};
 use canopy_fuse::flags::{IoctlFlags, OpenFlags, OpenInFlags, SetxattrFlags, WriteFlags};
 use canopy_fuse::notify::Notifier;
 use canopy_fuse::request::{self as wire, FileIo};
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
-use canopy_pool::{Entry, Error, HandleId, NodeId, Pool, RenameKind, Via, Whence, WriteKind};
+use canopy_pool::{Attr, Entry, Error, HandleId, NodeId, Pool, RenameKind, Via, Whence, WriteKind};
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ pub(super) struct Dispatch {
     pub(super) control: Control,
     pub(super) notifier: Notifier,
     pub(super) fresh: Fresh,
+    pub(super) watch: Watch,
 }
 
 const RENAME_NOREPLACE: u32 = 1;
@@ -42,11 +44,12 @@ impl Handler for Dispatch {
                 reply.entry(&self.control.entry(terms))
             }
             Op::Lookup { name } => match pool.lookup(id, name.as_bytes()) {
-                Ok(entry) => reply.entry(&entry_of(&answering, terms, id, name.as_bytes(), &entry)),
+                Ok(entry) => reply.entry(&entry_of(&answering, terms, pool, id, name.as_bytes(), &entry)),
                 // A name known not to exist is an answer too.
                 Err(Error::Absent) => {
                     let fresh = answering.tells(Subject::name(id, name.as_bytes()));
-                    reply.entry(&EntryOut::negative(lasting(fresh, terms.negative)))
+                    let time = lasting(fresh, terms.missing(pool, id, name.as_bytes()));
+                    reply.entry(&EntryOut::negative(time))
                 }
                 Err(error) => fail(reply, error),
             },
@@ -61,22 +64,25 @@ impl Handler for Dispatch {
                 reply.none()
             }
             Op::Getattr { handle } => match pool.getattr(id, handle.map(HandleId)) {
-                Ok(attr) => {
-                    reply.attr(&abi::AttrOut::new(convert::attr(&attr), attr_time(&answering, terms, id)))
-                }
+                Ok(attr) => reply.attr(&abi::AttrOut::new(
+                    convert::attr(&attr),
+                    attr_time(&answering, terms, pool, id, &attr),
+                )),
                 Err(error) => fail(reply, error),
             },
             Op::Statx { handle, .. } => match pool.getattr(id, handle.map(HandleId)) {
-                Ok(attr) => {
-                    reply.statx(&abi::StatxOut::new(convert::statx(&attr), attr_time(&answering, terms, id)))
-                }
+                Ok(attr) => reply.statx(&abi::StatxOut::new(
+                    convert::statx(&attr),
+                    attr_time(&answering, terms, pool, id, &attr),
+                )),
                 Err(error) => fail(reply, error),
             },
             Op::Setattr(set) => {
                 match pool.setattr(&caller(0), id, set.handle.map(HandleId), &convert::changes(&set)) {
-                    Ok(attr) => {
-                        reply.attr(&abi::AttrOut::new(convert::attr(&attr), attr_time(&answering, terms, id)))
-                    }
+                    Ok(attr) => reply.attr(&abi::AttrOut::new(
+                        convert::attr(&attr),
+                        attr_time(&answering, terms, pool, id, &attr),
+                    )),
                     Err(error) => fail(reply, error),
                 }
             }
@@ -158,6 +164,10 @@ impl Handler for Dispatch {
                 Err(error) => fail(reply, error),
             },
             Op::Readdir(io) => {
+                // A listing has no time that could be left out; whoever changes it must know that it was told.
+                if terms.keep_listings {
+                    answering.tells(Subject::attributes(id));
+                }
                 let mut out = reply.dir(io.size as usize);
                 let listed = pool.readdir(HandleId(io.handle), io.offset, |entry| {
                     control::hides(id, entry.name)
@@ -178,7 +188,7 @@ impl Handler for Dispatch {
                 match self.after([id], made) {
                     Ok((entry, opened)) => {
                         let (flags, backing) = convert::travel(&opened.travel);
-                        let entry = entry_of(&answering, terms, id, name, &entry);
+                        let entry = entry_of(&answering, terms, pool, id, name, &entry);
                         reply.created(&entry, opened.handle.0, flags, backing)
                     }
                     Err(error) => fail(reply, error),
@@ -190,7 +200,7 @@ impl Handler for Dispatch {
                     let entry = convert::entry(
                         &entry,
                         terms.entry,
-                        attr_time(&answering, terms, entry.node),
+                        attr_time(&answering, terms, pool, entry.node, &entry.attr),
                         terms.generation,
                     );
                     reply.created(&entry, opened.handle.0, flags, backing)
@@ -329,7 +339,7 @@ impl Dispatch {
         match self.after([parent], made) {
             Ok(entry) => {
                 let terms = &*self.terms.load();
-                reply.entry(&entry_of(answering, terms, parent, name.as_bytes(), &entry))
+                reply.entry(&entry_of(answering, terms, &self.pool, parent, name.as_bytes(), &entry))
             }
             Err(error) => fail(reply, error),
         }
@@ -337,6 +347,9 @@ impl Dispatch {
 
     fn readdirplus(&self, reply: Reply<'_>, answering: &Answering<'_>, dir: NodeId, io: &FileIo) -> Replied {
         let terms = &*self.terms.load();
+        if terms.keep_listings {
+            answering.tells(Subject::attributes(dir));
+        }
         let out = std::cell::RefCell::new(reply.plus(io.size as usize));
         let mut given: Vec<NodeId> = Vec::new();
         let mut hidden = None;
@@ -350,9 +363,9 @@ impl Dispatch {
                     return;
                 }
                 // Without a node the kernel just learns the name.
-                let head = node
-                    .as_ref()
-                    .map_or_else(EntryOut::default, |node| entry_of(answering, terms, dir, entry.name, node));
+                let head = node.as_ref().map_or_else(EntryOut::default, |node| {
+                    entry_of(answering, terms, &self.pool, dir, entry.name, node)
+                });
                 given.extend(node.map(|node| node.node));
                 let full =
                     out.borrow_mut().push(&head, entry.ino, entry.next, u32::from(entry.kind), entry.name);
@@ -383,16 +396,20 @@ fn lasting(fresh: bool, time: Duration) -> Duration {
 fn entry_of(
     answering: &Answering<'_>,
     terms: &Terms,
+    pool: &Pool,
     parent: NodeId,
     name: &[u8],
     entry: &Entry,
 ) -> EntryOut {
-    let named = lasting(answering.tells(Subject::name(parent, name)), terms.entry);
-    convert::entry(entry, named, attr_time(answering, terms, entry.node), terms.generation)
+    let fresh = answering.tells(Subject::name(parent, name));
+    let named = lasting(fresh, terms.named(pool, parent, name));
+    // What happened to a file that was not known yet, happened to its name.
+    let attrs = lasting(fresh, attr_time(answering, terms, pool, entry.node, &entry.attr));
+    convert::entry(entry, named, attrs, terms.generation)
 }
 
-fn attr_time(answering: &Answering<'_>, terms: &Terms, id: NodeId) -> Duration {
-    lasting(answering.tells(Subject::attributes(id)), terms.attr)
+fn attr_time(answering: &Answering<'_>, terms: &Terms, pool: &Pool, id: NodeId, attr: &Attr) -> Duration {
+    lasting(answering.tells(Subject::attributes(id)), terms.attrs(pool, id, attr))
 }
 
 fn number(error: Error) -> i32 {

@@ -1,7 +1,8 @@
 //! The translator between the kernel's protocol and the pool: the only room that knows both.
 //!
 //! `dispatch` is the one match over the operations; `convert` turns values of one side into the other's;
-//! `kernel` is what the pool may ask of the kernel; `control` changes a running pool, `tell` tells about it. Here is the start of it all.
+//! `kernel` is what the pool may ask of the kernel; `control` changes a running pool, `tell` tells about it;
+//! `watch` sees what changes on the branches behind its back. Here is the start of it all.
 
 mod control;
 mod convert;
@@ -10,5 +11,6 @@ mod fresh;
 mod kernel;
 mod start;
 mod tell;
+mod watch;
 
 pub use start::{Serving, start};

@@ -1,11 +1,11 @@
 //! From a plan to a pool that answers.
 
 use super::control::Control;
-use super::convert::Terms;
 use super::dispatch::Dispatch;
 use super::fresh::Fresh;
 use super::kernel::Connected;
 use super::tell::Connection;
+use super::watch::{Watch, Watching};
 use crate::config::resolve::Plan;
 use crate::config::{Config, kernel};
 use arc_swap::ArcSwap;
@@ -28,6 +28,8 @@ pub enum StartError {
     Mount(#[from] MountError),
     #[error(transparent)]
     Session(#[from] SessionError),
+    #[error("cannot start a thread: {0}")]
+    Watching(std::io::Error),
     #[error(transparent)]
     Program(#[from] crate::error::Error),
 }
@@ -36,12 +38,15 @@ pub enum StartError {
 pub struct Serving {
     running: Running,
     mounted: Mounted,
+    watching: Watching,
 }
 
 impl Serving {
     /// Returns when the pool has been unmounted, by whomever.
     pub fn join(self) {
-        if let Err(why) = self.running.join() {
+        let result = self.running.join();
+        drop(self.watching);
+        if let Err(why) = result {
             tracing::error!("the session ended badly: {why}");
             // Dropping the guard takes the mount away, if it is still there.
             return;
@@ -63,7 +68,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     tracing::info!("{agreed}");
     adapt(&mut config, &agreed);
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
-    let terms = Terms::new(&config, RandomState::new().hash_one(std::process::id()));
+    let (watch, terms) = Watch::start(&config, &branches, RandomState::new().hash_one(std::process::id()));
     let threads = workers(&config);
     config.pool.never_forget = config.remember.0;
     config.pool.mountpoint.clone_from(&plan.mountpoint);
@@ -76,10 +81,11 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let connection = Connection { agreed, transport: "dev-fuse", threads };
     let control = Control::new(config, plan.mountpoint.clone(), connection);
     let notifier = session.notifier();
-    let dispatch =
-        Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier, fresh: Fresh::default() };
-    let running = session.serve(Arc::new(dispatch), threads)?;
-    Ok(Serving { running, mounted })
+    let terms = ArcSwap::from_pointee(terms);
+    let dispatch = Arc::new(Dispatch { pool, terms, control, notifier, fresh: Fresh::default(), watch });
+    let watching = Watching::start(Arc::clone(&dispatch)).map_err(StartError::Watching)?;
+    let running = session.serve(dispatch, threads)?;
+    Ok(Serving { running, mounted, watching })
 }
 
 /// What to ask of the kernel.

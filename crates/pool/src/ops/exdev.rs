@@ -151,7 +151,10 @@ impl Pool {
         let put = self.put_symlink(caller, branches, new, kind, &target);
         match put {
             // The kernel thinks that the file itself is there now.
-            Ok(()) => self.kernel.read().forget_name(new.parent, new.name),
+            Ok(()) => {
+                self.kernel.read().forget_name(new.parent, new.name);
+                self.kernel.read().forget_name(parent, &name);
+            }
             Err(_) => {
                 take_back(old, &held, &done);
                 self.nodes.renamed((parent, &name), (old.parent, old.name));
@@ -226,6 +229,8 @@ impl Pool {
         for part in path.split(|&byte| byte == b'/') {
             let entry = self.enter(branches, parent, &at, &Dirs::open(Follow::NEVER, branches, &at), part)?;
             given.push(entry.node);
+            // It may have been made just now, and the kernel remember that there was none.
+            self.kernel.read().forget_name(parent, part);
             if !entry.attr.is_dir() {
                 return Err(Error::NotDirectory);
             }

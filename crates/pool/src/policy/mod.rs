@@ -297,6 +297,11 @@ pub fn first_only(policy: Policy, category: Category) -> bool {
     category == Category::Search && policy.pick() == Pick::First
 }
 
+/// Whether what a search shows changes only with the copies themselves: not by chance, nor with the space that is free.
+pub fn shows_by_copies(policy: Policy) -> bool {
+    matches!(policy.pick(), Pick::First | Pick::Every | Pick::Newest)
+}
+
 /// Indices into the views, ascending. Never empty in an `Ok`.
 pub type Choice = SmallVec<[usize; 4]>;
 

@@ -1,0 +1,189 @@
+//! What changes on the branches behind the pool's back, so that the kernel may rely on names as long as nobody
+//! changes them.
+//!
+//! The filesystems of the branches are watched whole (fanotify(7)); `volumes` knows which those are and turns a
+//! directory on one of them into its path in the pool; `events` turns what happened there into what the kernel must
+//! forget; `notices` tells the kernel, and tells it again where an answer may have been under way. One thread does
+//! all of it.
+//!
+//! A branch that cannot be watched, and what another filesystem covers below a branch, is as it is without watching:
+//! the kernel asks again after a short time.
+
+mod events;
+mod notices;
+mod volumes;
+
+use super::convert::Terms;
+use super::dispatch::Dispatch;
+use crate::config::Config;
+use crate::config::values::Coherence;
+use canopy_pool::branch::Branches;
+use canopy_pool::config::{FollowSymlinks, Func};
+use canopy_pool::policy;
+use events::Reader;
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use volumes::Volumes;
+
+/// What the answers of a pool are given by, and where changes are watched for.
+pub(super) struct Watch {
+    /// Held over a change of the terms, and while events are worked on.
+    state: Mutex<State>,
+}
+
+struct State {
+    volumes: Volumes,
+    /// As it was settled last.
+    config: Config,
+    generation: u64,
+    /// Told already, so as not to tell again.
+    told: Vec<String>,
+}
+
+impl Watch {
+    /// Begins to watch the branches as far as that is wanted and can be done, and gives the terms that follow.
+    pub(super) fn start(config: &Config, branches: &Branches, generation: u64) -> (Watch, Terms) {
+        let volumes = Volumes::open();
+        let mut state = State { volumes, config: config.clone(), generation, told: Vec::new() };
+        state.volumes.set(wanted(config, branches));
+        let terms = state.terms();
+        (Watch { state: Mutex::new(state) }, terms)
+    }
+
+    /// Another configuration, and perhaps other branches, are about to be in force. The kernel has to forget all names
+    /// once they are.
+    pub(super) fn settle(&self, serving: &Dispatch, config: &Config, branches: &Branches) {
+        let mut state = self.state.lock();
+        state.config = config.clone();
+        state.volumes.set(wanted(config, branches));
+        serving.terms.store(Arc::new(state.terms()));
+    }
+
+    /// Something was mounted or unmounted somewhere.
+    fn mounts_changed(&self, serving: &Dispatch) {
+        let mut state = self.state.lock();
+        if state.volumes.look_at_mounts() {
+            serving.terms.store(Arc::new(state.terms()));
+            drop(state);
+            notices::forget_everything(serving);
+        }
+    }
+}
+
+/// The branches to be watched.
+fn wanted<'a>(config: &Config, branches: &'a Branches) -> Option<&'a Branches> {
+    (config.coherence != Coherence::Timeout).then_some(branches)
+}
+
+impl State {
+    fn terms(&mut self) -> Terms {
+        let told = match self.blindness() {
+            Some(lines) => lines,
+            None => return Terms::new(&self.config, self.generation, Some(self.volumes.blind())),
+        };
+        for line in &told {
+            if self.config.coherence == Coherence::Watch {
+                tracing::warn!("{line}");
+            } else if !self.told.contains(line) {
+                tracing::info!("{line}");
+            }
+        }
+        self.told = told;
+        Terms::new(&self.config, self.generation, None)
+    }
+
+    /// Why names cannot be relied upon for long; `None` if they can.
+    fn blindness(&self) -> Option<Vec<String>> {
+        let pool = &self.config.pool;
+        if self.config.coherence == Coherence::Timeout {
+            return Some(Vec::new());
+        }
+        let mut lines: Vec<String> = Vec::new();
+        if pool.follow_symlinks != FollowSymlinks::Never {
+            lines.push("symlinks are followed, to where nothing is watched: names are kept briefly".into());
+        }
+        let shows = pool.policies.get(Func::Getattr);
+        if !policy::shows_by_copies(shows) {
+            lines.push(format!("func.getattr={shows} shows one copy or another: names are kept briefly"));
+        }
+        lines.extend(self.volumes.unwatched().iter().map(|(path, why)| {
+            format!("changes on branch {} are not watched, names are kept briefly: {why}", path.display())
+        }));
+        (!lines.is_empty()).then_some(lines)
+    }
+}
+
+/// The thread that watches; its end ends it.
+pub(super) struct Watching {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watching {
+    pub(super) fn start(serving: Arc<Dispatch>) -> io::Result<Watching> {
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("canopy-watch".into()).spawn(move || {
+            if let Err(errno) = run(&serving, &stopped) {
+                tracing::error!("changes on the branches are not watched any more: {errno}");
+                let mut state = serving.watch.state.lock();
+                state.volumes.give_up(errno);
+                serving.terms.store(Arc::new(state.terms()));
+                drop(state);
+                notices::forget_everything(&serving);
+            }
+        })?;
+        Ok(Watching { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(serving: &Dispatch, stop: &OwnedFd) -> Result<(), Errno> {
+    // Without a group there is nothing to be told, now or later.
+    let Some(group) = serving.watch.state.lock().volumes.group() else { return Ok(()) };
+    // It becomes ready when the list has changed since it was last polled (proc_pid_mountinfo(5)).
+    let mounts =
+        File::open("/proc/self/mountinfo").map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))?;
+    let mut reader = Reader::new();
+    // What was mounted between the first look and this one.
+    serving.watch.mounts_changed(serving);
+    loop {
+        let mut ready = [
+            PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(mounts.as_fd(), PollFlags::PRI),
+            PollFd::from_borrowed_fd(group.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut ready, reader.pause().map(timespec).as_ref()) {
+            Err(Errno::INTR) => continue,
+            result => result.map(drop)?,
+        }
+        let [stopped, mounted, _] = ready.map(|fd| !fd.revents().is_empty());
+        if stopped {
+            return Ok(());
+        }
+        if mounted {
+            serving.watch.mounts_changed(serving);
+        }
+        reader.work(serving, group.as_fd(), &mut serving.watch.state.lock().volumes)?;
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) as _ }
+}

@@ -1,0 +1,189 @@
+//! From what happened on a branch to what the kernel must forget: exactly that.
+//!
+//! An event names a directory and a name in it. It says that something happened there, not what is there now: several
+//! may be told as one, and by the time they are read the directory may have moved. So nothing is concluded but that the
+//! kernel must ask again, which does no harm where it need not have.
+
+use super::notices::{Notices, Repeats, Round};
+use super::volumes::Volumes;
+use crate::serve::dispatch::Dispatch;
+use crate::serve::fresh::Subject;
+use canopy_pool::config::Func;
+use canopy_pool::policy::{self, Category};
+use canopy_sys::fanotify::{self, Event};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+/// Bytes of events that are worked on at once; some hundreds of events.
+const BUFFER: usize = 32 << 10;
+
+const NAMES: u64 = fanotify::CREATE | fanotify::DELETE | fanotify::MOVED_FROM | fanotify::MOVED_TO;
+const MOVED: u64 = fanotify::MOVED_FROM | fanotify::MOVED_TO;
+
+pub(super) struct Reader {
+    buffer: Vec<u8>,
+    /// This process: what it does is what the pool does, of which the kernel knows.
+    own: i32,
+    repeats: Repeats,
+}
+
+impl Reader {
+    pub(super) fn new() -> Reader {
+        Reader { buffer: vec![0; BUFFER], own: std::process::id().cast_signed(), repeats: Repeats::default() }
+    }
+
+    /// How long there is nothing to do unless something happens; `None` for ever.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        self.repeats.next().map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Works on what has happened by now, and on what is due.
+    pub(super) fn work(
+        &mut self,
+        serving: &Dispatch,
+        group: BorrowedFd<'_>,
+        volumes: &mut Volumes,
+    ) -> Result<(), Errno> {
+        let length = match rustix::io::read(group, &mut self.buffer[..]) {
+            Err(Errno::AGAIN | Errno::INTR) => 0,
+            result => result?,
+        };
+        let mut round = Round::default();
+        let mut gathering =
+            Gathering { serving, volumes, round: &mut round, own: self.own, looked_at: HashSet::new() };
+        for event in fanotify::events(&self.buffer[..length]) {
+            gathering.take(&event);
+        }
+        round.now.send(serving);
+        let now = Instant::now();
+        self.repeats.add(now, round.again);
+        self.repeats.send_due(now, serving);
+        Ok(())
+    }
+}
+
+struct Gathering<'a> {
+    serving: &'a Dispatch,
+    volumes: &'a mut Volumes,
+    round: &'a mut Round,
+    own: i32,
+    /// Handles of files whose nodes are in the round already.
+    looked_at: HashSet<Vec<u8>>,
+}
+
+impl Gathering<'_> {
+    fn take(&mut self, event: &Event<'_>) {
+        let dir_moved = event.mask & fanotify::ONDIR != 0 && event.mask & MOVED != 0;
+        if event.pid == self.own && !dir_moved {
+            return;
+        }
+        if event.mask & fanotify::OVERFLOW != 0 {
+            tracing::info!(
+                "more has changed on the branches than could be told: all names are looked up again"
+            );
+            return self.all();
+        }
+        let Some(place) = event.place else { return };
+        if dir_moved {
+            self.volumes.forget_places(place.fsid);
+        }
+        if event.pid == self.own {
+            return;
+        }
+        // The directory's path on the branch and in the node table must be of one moment.
+        let lost = self.serving.pool.while_still(|moves| -> Result<(), Errno> {
+            let dirs = self.volumes.places(place.fsid, place.dir, moves)?;
+            for dir in dirs.iter() {
+                self.happened(dir, place.name, event.mask);
+            }
+            if !dirs.is_empty() && event.mask & fanotify::ONDIR == 0 {
+                self.file(place.fsid, event.target);
+            }
+            Ok(())
+        });
+        if let Err(errno) = lost {
+            tracing::warn!("cannot tell where something has changed: {errno}; all names are looked up again");
+            self.all();
+        }
+    }
+
+    fn all(&mut self) {
+        self.serving.fresh.changed(Subject::ALL);
+        self.round.now.all = true;
+        self.round.again.all = true;
+    }
+
+    /// Something happened to a name in a directory of the pool.
+    fn happened(&mut self, dir: &[u8], name: &[u8], mask: u64) {
+        let known = self.serving.pool.known();
+        // Of what is not known the kernel knows nothing, nor of what lies below.
+        let Some(dir) = known.dir(dir) else { return };
+        if name == b"." {
+            return self.round.node(self.serving, dir, false);
+        }
+        let named = mask & NAMES != 0;
+        // Which copy is shown may depend on which was changed last.
+        let shows = self.serving.pool.config().policies.get(Func::Getattr);
+        let first = policy::first_only(shows, Category::Search);
+        // Before the table is asked: who looks the name up at this moment has either entered what he found, or will
+        // see that it is out of date.
+        let told = self.serving.fresh.changed(Subject::name(dir, name));
+        let child = known.child(dir, name);
+        if named || !first {
+            let whole = child.as_ref().is_some_and(|child| child.is_dir && mask & fanotify::ONDIR != 0);
+            self.round.name(dir, name, whole, told);
+        }
+        if named {
+            self.round.node(self.serving, dir, true);
+        }
+        let Some(child) = child else { return };
+        self.round.node(self.serving, child.node, false);
+        if named && child.is_dir && mask & fanotify::ONDIR != 0 {
+            // It came, went or moved with all that lies below. What moved out of it before it went cannot be told any
+            // more, so whoever stands in it must ask again for everything.
+            for below in known.below(child.node) {
+                let told = self.serving.fresh.changed(Subject::name(below.parent, &below.name));
+                self.round.name(below.parent, &below.name, false, told);
+                self.round.node(self.serving, below.node, below.is_dir);
+            }
+        }
+    }
+
+    /// Something happened to a file: all names of it are one node, whichever of them it happened by.
+    fn file(&mut self, fsid: u64, target: Option<&[u8]>) {
+        let Some(target) = target.filter(|target| !self.looked_at.contains(*target)) else { return };
+        self.looked_at.insert(target.to_vec());
+        // Gone with its last name; the node of that one was found by it.
+        let Some(file) = self.volumes.find(fsid, target) else { return };
+        match self.serving.pool.known().file(file.as_fd()) {
+            Ok((Some(node), _)) => self.round.node(self.serving, node, false),
+            // Looked up by another name at this moment, it may become known with attributes of before.
+            Ok((None, links)) if links > 1 => {
+                self.serving.fresh.changed(Subject::ALL);
+            }
+            Ok((None, _)) | Err(_) => {}
+        }
+    }
+}
+
+impl Round {
+    /// A name must be looked up again; `whole`: with all that is remembered below it. `told`: an answer about it may
+    /// be under way.
+    fn name(&mut self, dir: canopy_pool::NodeId, name: &[u8], whole: bool, told: bool) {
+        self.now.name(dir, name, whole);
+        if told {
+            self.again.name(dir, name, false);
+        }
+    }
+
+    /// The attributes of a node, and the listing of a directory, must be asked for again.
+    fn node(&mut self, serving: &Dispatch, node: canopy_pool::NodeId, listing: bool) {
+        let told = serving.fresh.changed(Subject::attributes(node));
+        Notices::node(&mut self.now, node, listing);
+        if told {
+            Notices::node(&mut self.again, node, listing);
+        }
+    }
+}

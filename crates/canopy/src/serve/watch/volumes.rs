@@ -1,0 +1,241 @@
+//! The filesystems that branches lie on: which are watched, and where in the pool a directory of theirs is.
+
+use crate::mounts;
+use canopy_pool::branch::{Branch, Branches};
+use canopy_sys::fanotify;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Filesystems that change only through this kernel, and tell of all of it: ext2 to ext4, XFS, btrfs, tmpfs
+/// (include/uapi/linux/magic.h). Others might change on another machine, or in a layer below.
+const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
+
+/// Directories whose place is remembered, most of them outside of the branches where the filesystem holds more.
+const REMEMBERED: usize = 8192;
+
+/// A path in the pool.
+type PoolPath = Vec<u8>;
+
+/// A directory, by the filesystem and its handle there.
+type Handle = (u64, Box<[u8]>);
+
+/// A mount through which branches are reached.
+struct Volume {
+    fsid: u64,
+    mount_id: u64,
+    /// Its handles are looked up from here (not `O_PATH`).
+    dir: OwnedFd,
+    branches: Vec<Arc<Branch>>,
+}
+
+pub(super) struct Volumes {
+    group: Result<Arc<OwnedFd>, Errno>,
+    list: Vec<Volume>,
+    unwatched: Vec<(PathBuf, String)>,
+    /// What other filesystems cover.
+    blind: Vec<PoolPath>,
+    /// Where directories are, by filesystem and handle, as long as none is renamed.
+    places: HashMap<Handle, Arc<[PoolPath]>>,
+    /// How many renames through the pool `places` knows of.
+    moves: u64,
+}
+
+impl Volumes {
+    pub(super) fn open() -> Volumes {
+        Volumes {
+            group: fanotify::open().map(Arc::new).map_err(errno_of),
+            list: Vec::new(),
+            unwatched: Vec::new(),
+            blind: Vec::new(),
+            places: HashMap::new(),
+            moves: 0,
+        }
+    }
+
+    pub(super) fn group(&self) -> Option<Arc<OwnedFd>> {
+        self.group.as_ref().ok().cloned()
+    }
+
+    /// Watches these branches, and no others from now on.
+    pub(super) fn set(&mut self, branches: Option<&Branches>) {
+        let before = std::mem::take(&mut self.list);
+        self.unwatched.clear();
+        self.places.clear();
+        for branch in branches.into_iter().flatten() {
+            if let Err(why) = self.add(branch) {
+                self.unwatched.push((branch.path.clone(), why));
+            }
+        }
+        if let Ok(group) = &self.group {
+            for old in before {
+                if !self.list.iter().any(|volume| volume.fsid == old.fsid) {
+                    let _ = fanotify::mark(group.as_fd(), old.dir.as_fd(), false);
+                }
+            }
+        }
+        self.look_at_mounts();
+    }
+
+    fn add(&mut self, branch: &Arc<Branch>) -> Result<(), String> {
+        let told = |errno: Errno| errno.to_string();
+        let group = self.group.as_ref().map_err(|&errno| match errno {
+            Errno::PERM => "it takes CAP_SYS_ADMIN".to_owned(),
+            Errno::INVAL => "it takes Linux 5.17".to_owned(),
+            errno => errno.to_string(),
+        })?;
+        let kind = rustix::fs::fstatfs(branch.root()).map_err(told)?.f_type as u64 & u64::from(u32::MAX);
+        if !LOCAL.contains(&kind) {
+            return Err("only ext, XFS, btrfs and tmpfs can be".into());
+        }
+        let fsid = rustix::fs::fstatvfs(branch.root()).map_err(told)?.f_fsid;
+        let mount_id = rustix::fs::statx(branch.root(), c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
+            .map_err(told)?
+            .stx_mnt_id;
+        let same = |volume: &&mut Volume| volume.fsid == fsid && volume.mount_id == mount_id;
+        if let Some(volume) = self.list.iter_mut().find(same) {
+            volume.branches.push(Arc::clone(branch));
+            return Ok(());
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(branch.root(), c".", flags, Mode::empty()).map_err(told)?;
+        let handle = fanotify::handle_of(dir.as_fd()).map_err(told)?;
+        fanotify::open_by_handle(dir.as_fd(), &handle).map_err(told)?;
+        fanotify::mark(group.as_fd(), dir.as_fd(), true).map_err(|why| match errno_of(why) {
+            Errno::XDEV => "it is a subvolume".to_owned(),
+            errno => errno.to_string(),
+        })?;
+        self.list.push(Volume { fsid, mount_id, dir, branches: vec![Arc::clone(branch)] });
+        Ok(())
+    }
+
+    /// Nothing can be watched any more.
+    pub(super) fn give_up(&mut self, errno: Errno) {
+        for volume in std::mem::take(&mut self.list) {
+            let paths = volume.branches.iter().map(|branch| (branch.path.clone(), errno.to_string()));
+            self.unwatched.extend(paths);
+        }
+        self.group = Err(errno);
+        self.places.clear();
+    }
+
+    /// The branches that are not watched, and why.
+    pub(super) fn unwatched(&self) -> &[(PathBuf, String)] {
+        &self.unwatched
+    }
+
+    /// The places in the pool at which, and below which, another filesystem is mounted on a branch: its changes are
+    /// told by other paths, or not at all.
+    pub(super) fn blind(&self) -> Vec<PoolPath> {
+        self.blind.clone()
+    }
+
+    /// Looks for what is mounted below branches; true if that has changed.
+    pub(super) fn look_at_mounts(&mut self) -> bool {
+        let before = std::mem::take(&mut self.blind);
+        // A list that cannot be read says nothing: then nothing is relied upon.
+        let Ok(mounts) = mounts::list() else {
+            self.blind.push(PoolPath::new());
+            return before != self.blind;
+        };
+        for branch in self.list.iter().flat_map(|volume| &volume.branches) {
+            let Ok(root) = path_of(branch.root()) else { continue };
+            let below =
+                mounts.iter().filter_map(|mounted| below(&root, mounted.mountpoint.as_os_str().as_bytes()));
+            self.blind.extend(below.filter(|path| !path.is_empty()));
+        }
+        self.blind.sort_unstable();
+        self.blind.dedup();
+        before != self.blind
+    }
+
+    /// A directory was renamed on this filesystem.
+    pub(super) fn forget_places(&mut self, fsid: u64) {
+        self.places.retain(|(on, _), _| *on != fsid);
+    }
+
+    /// Where in the pool a directory is: nowhere when it is gone or lies outside of the branches, in several places
+    /// when one branch lies within another. `moves`: how many directories were renamed through the pool.
+    ///
+    /// Errors: what hinders to tell.
+    pub(super) fn places(&mut self, fsid: u64, dir: &[u8], moves: u64) -> Result<Arc<[PoolPath]>, Errno> {
+        if self.moves != moves || self.places.len() >= REMEMBERED {
+            self.places.clear();
+            self.moves = moves;
+        }
+        let key = (fsid, Box::from(dir));
+        if let Some(places) = self.places.get(&key) {
+            return Ok(Arc::clone(places));
+        }
+        let mut found: Vec<PoolPath> = Vec::new();
+        let mut gone = false;
+        for volume in self.list.iter().filter(|volume| volume.fsid == fsid) {
+            let path = match fanotify::open_by_handle(volume.dir.as_fd(), dir) {
+                Ok(dir) => path_of(dir.as_fd())?,
+                Err(Errno::STALE | Errno::NOENT) => {
+                    gone = true;
+                    continue;
+                }
+                Err(errno) => return Err(errno),
+            };
+            for branch in &volume.branches {
+                found.extend(below(&path_of(branch.root())?, &path));
+            }
+        }
+        let places: Arc<[PoolPath]> = found.into();
+        if !gone {
+            self.places.insert(key, Arc::clone(&places));
+        }
+        Ok(places)
+    }
+
+    /// What a handle stands for; `None` when it is gone.
+    pub(super) fn find(&self, fsid: u64, handle: &[u8]) -> Option<OwnedFd> {
+        let mut volumes = self.list.iter().filter(|volume| volume.fsid == fsid);
+        volumes.find_map(|volume| fanotify::open_by_handle(volume.dir.as_fd(), handle).ok())
+    }
+}
+
+/// The path of an open file in the namespace of this process.
+fn path_of(fd: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(rustix::fs::readlink(Path::new(&link), Vec::new())?.into_bytes())
+}
+
+/// The path without the directory it lies in or is; `None` if it lies elsewhere.
+fn below(dir: &[u8], path: &[u8]) -> Option<PoolPath> {
+    let rest = path.strip_prefix(dir.strip_suffix(b"/").unwrap_or(dir))?;
+    match rest {
+        [] => Some(PoolPath::new()),
+        [b'/', rest @ ..] => Some(rest.to_vec()),
+        _ => None,
+    }
+}
+
+fn errno_of(why: std::io::Error) -> Errno {
+    Errno::from_io_error(&why).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn below_is_by_whole_names() {
+        for (dir, path, rest) in [
+            ("/mnt/a", "/mnt/a/x/y", Some("x/y")),
+            ("/mnt/a", "/mnt/a", Some("")),
+            ("/mnt/a", "/mnt/ab", None),
+            ("/mnt/a", "/mnt", None),
+            ("/", "/x", Some("x")),
+            ("/", "/", Some("")),
+        ] {
+            let found = below(dir.as_bytes(), path.as_bytes());
+            assert_eq!(found.as_deref(), rest.map(str::as_bytes), "{path} in {dir}");
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Being told of changes on filesystems, by directory and name (fanotify(7)), and directories found again by the
+//! handle they are told by (open_by_handle_at(2)).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+/// The kinds of change that are asked for (`FAN_*`). Neither `MODIFY` nor `ACCESS`: each would cost every write or
+/// read on the filesystem.
+pub const CREATE: u64 = libc::FAN_CREATE;
+pub const DELETE: u64 = libc::FAN_DELETE;
+pub const MOVED_FROM: u64 = libc::FAN_MOVED_FROM;
+pub const MOVED_TO: u64 = libc::FAN_MOVED_TO;
+pub const ATTRIB: u64 = libc::FAN_ATTRIB;
+pub const CLOSE_WRITE: u64 = libc::FAN_CLOSE_WRITE;
+/// It happened to a directory.
+pub const ONDIR: u64 = libc::FAN_ONDIR;
+/// Events were lost.
+pub const OVERFLOW: u64 = libc::FAN_Q_OVERFLOW;
+
+const WANTED: u64 = CREATE | DELETE | MOVED_FROM | MOVED_TO | ATTRIB | CLOSE_WRITE | ONDIR;
+
+/// Opens a group that reports names, and what they lead to (Linux 5.17). It does not block, and its queue holds what
+/// the system allows (`fs.fanotify.max_queued_events`).
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_ADMIN`, `EINVAL` on an older kernel, `ENOSYS` without fanotify, `EMFILE`.
+pub fn open() -> io::Result<OwnedFd> {
+    let flags =
+        libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_DFID_NAME_TARGET;
+    // SAFETY: fanotify_init takes plain numbers.
+    let fd = unsafe { libc::fanotify_init(flags, (libc::O_RDONLY | libc::O_CLOEXEC) as libc::c_uint) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that the kernel has just given to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Asks for the changes of the filesystem that `within` lies on (not an `O_PATH` descriptor), or for no more of them.
+///
+/// # Errors
+/// `ENODEV` and `EOPNOTSUPP` for a filesystem without an id or without handles, `EXDEV` for a btrfs subvolume that
+/// is not the whole filesystem, `EPERM` without the right to, `ENOENT` when nothing was asked for.
+pub fn mark(group: BorrowedFd<'_>, within: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+    let what = if on { libc::FAN_MARK_ADD } else { libc::FAN_MARK_REMOVE };
+    // SAFETY: without a path, fanotify_mark reads nothing of ours.
+    let result = unsafe {
+        libc::fanotify_mark(
+            group.as_raw_fd(),
+            what | libc::FAN_MARK_FILESYSTEM,
+            WANTED,
+            within.as_raw_fd(),
+            std::ptr::null(),
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// `MAX_HANDLE_SZ`
+const HANDLE_MAX: usize = 128;
+
+/// `struct file_handle` with room for any handle.
+#[repr(C)]
+struct FileHandle {
+    bytes: u32,
+    kind: i32,
+    handle: [u8; HANDLE_MAX],
+}
+
+const _: () = assert!(size_of::<FileHandle>() == 8 + HANDLE_MAX);
+
+/// Opens (`O_PATH`) what a handle stands for, as an event carries it: its length, its type, its bytes. `mount` is any
+/// directory of the mount to find it in, not an `O_PATH` descriptor.
+///
+/// # Errors
+/// `ESTALE` when it is gone, `EPERM` without `CAP_DAC_READ_SEARCH`, `EOPNOTSUPP` where handles lead nowhere, `EINVAL`
+/// for what is no handle.
+pub fn open_by_handle(mount: BorrowedFd<'_>, handle: &[u8]) -> Result<OwnedFd, Errno> {
+    let (bytes, rest) = handle.split_first_chunk().ok_or(Errno::INVAL)?;
+    let (kind, rest) = rest.split_first_chunk().ok_or(Errno::INVAL)?;
+    let mut whole = FileHandle {
+        bytes: u32::from_ne_bytes(*bytes),
+        kind: i32::from_ne_bytes(*kind),
+        handle: [0; HANDLE_MAX],
+    };
+    let given = rest.get(..whole.bytes as usize).ok_or(Errno::INVAL)?;
+    whole.handle.get_mut(..given.len()).ok_or(Errno::INVAL)?.copy_from_slice(given);
+    let flags = libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    // SAFETY: the kernel reads `bytes` bytes of the handle, which were checked to be there; layout as asserted above.
+    let fd = unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut whole, flags) };
+    if fd < 0 {
+        return Err(last());
+    }
+    // SAFETY: a descriptor that the kernel has just given to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// The handle of a directory, in the form that events carry.
+///
+/// # Errors
+/// `EOPNOTSUPP` where the filesystem has none.
+pub fn handle_of(dir: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
+    let mut whole = FileHandle { bytes: HANDLE_MAX as u32, kind: 0, handle: [0; HANDLE_MAX] };
+    let mut mount_id = 0_i32;
+    // SAFETY: the path is a C string; the kernel writes at most `bytes` bytes of handle, and one int.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            dir.as_raw_fd(),
+            c"".as_ptr(),
+            &raw mut whole,
+            &raw mut mount_id,
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    if result < 0 {
+        return Err(last());
+    }
+    let mut handle = [whole.bytes.to_ne_bytes(), whole.kind.to_ne_bytes()].concat();
+    handle.extend_from_slice(&whole.handle[..whole.bytes as usize]);
+    Ok(handle)
+}
+
+fn last() -> Errno {
+    Errno::from_raw_os_error(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// One change, as it lies in the buffer it was read into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event<'a> {
+    pub mask: u64,
+    /// The process that did it; 0 when it is of another namespace.
+    pub pid: i32,
+    /// Directory and name. Without for a change that has none, such as the loss of events.
+    pub place: Option<Place<'a>>,
+    /// The handle of what the name leads, or led, to.
+    pub target: Option<&'a [u8]>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place<'a> {
+    /// The filesystem, as statvfs(3) names it.
+    pub fsid: u64,
+    /// The directory's handle: its length, its type, its bytes.
+    pub dir: &'a [u8],
+    /// `.` for a change of the directory itself.
+    pub name: &'a [u8],
+}
+
+/// `sizeof(struct fanotify_event_metadata)`
+const METADATA: usize = 24;
+/// `sizeof(struct fanotify_event_info_fid)` without the handle: type, padding, length; the filesystem.
+const INFO: usize = 12;
+
+/// The events in a buffer that was read. What cannot be understood ends the list.
+pub fn events(mut buffer: &[u8]) -> impl Iterator<Item = Event<'_>> {
+    std::iter::from_fn(move || {
+        let len = u32::from_ne_bytes(*buffer.first_chunk()?) as usize;
+        let (event, rest) = buffer.split_at_checked(len).filter(|_| len >= METADATA)?;
+        buffer = rest;
+        event_of(event)
+    })
+}
+
+fn event_of(event: &[u8]) -> Option<Event<'_>> {
+    let metadata_len = u16::from_ne_bytes(*event.get(6..)?.first_chunk()?) as usize;
+    let mut parsed = Event {
+        mask: u64::from_ne_bytes(*event.get(8..)?.first_chunk()?),
+        pid: i32::from_ne_bytes(*event.get(20..)?.first_chunk()?),
+        place: None,
+        target: None,
+    };
+    let mut infos = event.get(metadata_len..)?;
+    while let Some((&kind, _)) = infos.split_first() {
+        let len = u16::from_ne_bytes(*infos.get(2..)?.first_chunk()?) as usize;
+        let (info, rest) = infos.split_at_checked(len).filter(|_| len >= INFO + 8)?;
+        infos = rest;
+        let half = |at: usize| Some(u64::from(u32::from_ne_bytes(*info.get(at..)?.first_chunk()?)));
+        let fsid = half(4)? | half(8)? << 32;
+        let bytes = u32::from_ne_bytes(*info.get(INFO..)?.first_chunk()?) as usize;
+        let (handle, name) = info.get(INFO..)?.split_at_checked(8 + bytes)?;
+        match kind {
+            libc::FAN_EVENT_INFO_TYPE_DFID_NAME => {
+                let name = name.split(|&byte| byte == 0).next()?;
+                parsed.place = Some(Place { fsid, dir: handle, name });
+            }
+            libc::FAN_EVENT_INFO_TYPE_DFID => parsed.place = Some(Place { fsid, dir: handle, name: b"." }),
+            libc::FAN_EVENT_INFO_TYPE_FID => parsed.target = Some(handle),
+            _ => {}
+        }
+    }
+    Some(parsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two events as Linux 6.18 lays them out: a file created in a directory, and the loss of others.
+    fn bytes() -> Vec<u8> {
+        let info = |kind: u8, name: &[u8]| {
+            let len = (INFO + 8 + 8 + name.len()) as u16;
+            let mut info = vec![kind, 0];
+            info.extend(len.to_ne_bytes());
+            info.extend(0x0000_0002_0000_0001_u64.to_ne_bytes());
+            info.extend(8_u32.to_ne_bytes());
+            info.extend(1_i32.to_ne_bytes());
+            info.extend([kind; 8]);
+            info.extend(name);
+            info
+        };
+        let event = |mask: u64, pid: i32, infos: &[u8]| {
+            let mut event = ((METADATA + infos.len()) as u32).to_ne_bytes().to_vec();
+            event.extend([3, 0]);
+            event.extend((METADATA as u16).to_ne_bytes());
+            event.extend(mask.to_ne_bytes());
+            event.extend((-1_i32).to_ne_bytes());
+            event.extend(pid.to_ne_bytes());
+            event.extend(infos);
+            event
+        };
+        let infos = [info(2, b"file\0\0\0\0"), info(1, b"")].concat();
+        [event(CREATE, 77, &infos), event(OVERFLOW, 0, b"")].concat()
+    }
+
+    #[test]
+    fn events_are_read_as_the_kernel_writes_them() {
+        let bytes = bytes();
+        let list: Vec<Event<'_>> = events(&bytes).collect();
+        assert_eq!(list.len(), 2);
+        let place = list[0].place.unwrap();
+        assert_eq!((list[0].mask, list[0].pid, place.name), (CREATE, 77, &b"file"[..]));
+        assert_eq!((place.fsid, place.dir.len(), place.dir[15]), (0x0000_0002_0000_0001, 16, 2));
+        assert_eq!(list[0].target.map(|handle| (handle.len(), handle[15])), Some((16, 1)));
+        assert_eq!((list[1].mask, list[1].place, list[1].target), (OVERFLOW, None, None));
+    }
+
+    #[test]
+    fn what_is_cut_short_is_no_event() {
+        let bytes = bytes();
+        for len in 0..bytes.len() {
+            assert!(events(&bytes[..len]).count() <= 1, "{len} bytes");
+        }
+        for handle in [&b""[..], &[0; 7], &[200, 0, 0, 0, 1, 0, 0, 0]] {
+            let dir = std::fs::File::open("/").unwrap();
+            use std::os::fd::AsFd;
+            assert_eq!(open_by_handle(dir.as_fd(), handle).err(), Some(Errno::INVAL));
+        }
+    }
+}
