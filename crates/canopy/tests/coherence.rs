@@ -1,0 +1,10 @@
+//! Changes made directly on the branches, as they show through the pool.
+
+#![forbid(unsafe_code)]
+
+#[path = "coherence/kinds.rs"]
+mod kinds;
+#[path = "coherence/rig.rs"]
+mod rig;
+#[path = "coherence/storm.rs"]
+mod storm;

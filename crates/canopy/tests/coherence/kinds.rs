@@ -1,0 +1,357 @@
+//! Each kind of change, on each filesystem that is watched.
+
+use super::rig::{Bed, Witness, look};
+use canopy_testkit::cmd::{run_within, wait_until};
+use canopy_testkit::{Kind, as_user};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::time::{Duration, Instant};
+
+struct Change {
+    what: &'static str,
+    /// What is there before, on the branches.
+    before: fn(&Bed),
+    /// What is asked of the pool.
+    paths: &'static [&'static str],
+    change: fn(&Bed),
+}
+
+fn mode(bed: &Bed, branch: usize, path: &str, mode: u32) {
+    fs::set_permissions(bed.on(branch, path), fs::Permissions::from_mode(mode)).expect("chmod");
+}
+
+fn write(bed: &Bed, branch: usize, path: &str, text: &str) {
+    fs::write(bed.on(branch, path), text).expect("a file");
+}
+
+fn mkdir(bed: &Bed, branch: usize, path: &str) {
+    fs::create_dir_all(bed.on(branch, path)).expect("a directory");
+}
+
+fn rename(bed: &Bed, branch: usize, from: &str, to: &str) {
+    fs::rename(bed.on(branch, from), bed.on(branch, to)).expect("a rename");
+}
+
+const CHANGES: &[Change] = &[
+    Change { what: "a file appears", before: |_| {}, paths: &["f"], change: |bed| write(bed, 1, "f", "x") },
+    Change {
+        what: "a file goes",
+        before: |bed| write(bed, 0, "f", "x"),
+        paths: &["f"],
+        change: |bed| fs::remove_file(bed.on(0, "f")).expect("removal"),
+    },
+    Change {
+        what: "a file below directories appears",
+        before: |bed| mkdir(bed, 1, "d/e"),
+        paths: &["d/e/f", "d/e", "d/x"],
+        change: |bed| write(bed, 1, "d/e/f", "x"),
+    },
+    Change {
+        what: "a directory appears",
+        before: |_| {},
+        paths: &["d", "d/e", "d/e/f"],
+        change: |bed| {
+            mkdir(bed, 1, "d/e");
+            write(bed, 1, "d/e/f", "x");
+        },
+    },
+    Change {
+        what: "a directory goes with all in it",
+        before: |bed| {
+            mkdir(bed, 0, "d/e");
+            write(bed, 0, "d/e/f", "x");
+        },
+        paths: &["d", "d/e", "d/e/f"],
+        change: |bed| fs::remove_dir_all(bed.on(0, "d")).expect("removal"),
+    },
+    Change {
+        what: "a directory goes from one branch and stays on the other",
+        before: |bed| {
+            mkdir(bed, 0, "d/e");
+            mkdir(bed, 1, "d/e");
+            write(bed, 0, "d/e/f", "x");
+            write(bed, 1, "d/e/g", "x");
+        },
+        paths: &["d/e/f", "d/e/g", "d/e"],
+        change: |bed| fs::remove_dir_all(bed.on(0, "d")).expect("removal"),
+    },
+    Change {
+        what: "a file is renamed",
+        before: |bed| write(bed, 0, "f", "x"),
+        paths: &["f", "g"],
+        change: |bed| rename(bed, 0, "f", "g"),
+    },
+    Change {
+        what: "a file is replaced",
+        before: |bed| {
+            write(bed, 0, "f", "x");
+            write(bed, 0, "g", "longer");
+        },
+        paths: &["f", "g"],
+        change: |bed| rename(bed, 0, "g", "f"),
+    },
+    Change {
+        what: "two names change places",
+        before: |bed| {
+            write(bed, 0, "f", "x");
+            write(bed, 0, "g", "longer");
+        },
+        paths: &["f", "g"],
+        change: |bed| {
+            rename(bed, 0, "f", "t");
+            rename(bed, 0, "g", "f");
+            rename(bed, 0, "t", "g");
+        },
+    },
+    Change {
+        what: "a directory is renamed",
+        before: |bed| {
+            mkdir(bed, 0, "d/e");
+            write(bed, 0, "d/e/f", "x");
+        },
+        paths: &["d/e/f", "n/e/f", "d", "n", "d/e", "n/e"],
+        change: |bed| rename(bed, 0, "d", "n"),
+    },
+    Change {
+        what: "a directory is renamed into one of another branch",
+        before: |bed| {
+            mkdir(bed, 0, "d/e");
+            write(bed, 0, "d/e/f", "x");
+            mkdir(bed, 1, "n/e");
+            write(bed, 1, "n/e/g", "x");
+        },
+        paths: &["d/e/f", "n/e/f", "n/e/g", "d/e/g"],
+        change: |bed| rename(bed, 0, "d", "n"),
+    },
+    Change {
+        what: "a directory comes from outside of what is known",
+        before: |bed| {
+            mkdir(bed, 0, "far/d/e");
+            write(bed, 0, "far/d/e/f", "x");
+        },
+        paths: &["d/e/f", "d/e", "d"],
+        change: |bed| rename(bed, 0, "far/d", "d"),
+    },
+    Change {
+        what: "a mode changes",
+        before: |bed| write(bed, 1, "f", "x"),
+        paths: &["f"],
+        change: |bed| mode(bed, 1, "f", 0o600),
+    },
+    Change {
+        what: "a directory's mode changes",
+        before: |bed| mkdir(bed, 1, "d"),
+        paths: &["d"],
+        change: |bed| mode(bed, 1, "d", 0o700),
+    },
+    Change {
+        what: "the root's mode changes",
+        before: |_| {},
+        paths: &[""],
+        change: |bed| mode(bed, 0, "", 0o711),
+    },
+    Change {
+        what: "a file is written and closed",
+        before: |bed| write(bed, 1, "f", "x"),
+        paths: &["f"],
+        change: |bed| write(bed, 1, "f", "longer"),
+    },
+    Change {
+        what: "a mode changes by another name of the file",
+        before: |bed| {
+            write(bed, 0, "f", "x");
+            mkdir(bed, 0, "unknown");
+            fs::hard_link(bed.on(0, "f"), bed.on(0, "unknown/g")).expect("a link");
+        },
+        paths: &["f"],
+        change: |bed| mode(bed, 0, "unknown/g", 0o600),
+    },
+    Change {
+        what: "another name of a file goes",
+        before: |bed| {
+            write(bed, 0, "f", "x");
+            mkdir(bed, 0, "unknown");
+            fs::hard_link(bed.on(0, "f"), bed.on(0, "unknown/g")).expect("a link");
+        },
+        paths: &["f"],
+        change: |bed| fs::remove_file(bed.on(0, "unknown/g")).expect("removal"),
+    },
+    Change {
+        what: "a file gets another name",
+        before: |bed| write(bed, 0, "f", "x"),
+        paths: &["f", "g"],
+        change: |bed| fs::hard_link(bed.on(0, "f"), bed.on(0, "g")).expect("a link"),
+    },
+    Change {
+        what: "a copy on an earlier branch hides another",
+        before: |bed| write(bed, 1, "f", "x"),
+        paths: &["f"],
+        change: |bed| write(bed, 0, "f", "longer"),
+    },
+    Change {
+        what: "a copy that hid another goes",
+        before: |bed| {
+            write(bed, 1, "f", "x");
+            write(bed, 0, "f", "longer");
+        },
+        paths: &["f"],
+        change: |bed| fs::remove_file(bed.on(0, "f")).expect("removal"),
+    },
+    Change {
+        what: "a symlink takes the place of a file",
+        before: |bed| {
+            write(bed, 0, "f", "x");
+            symlink("elsewhere", bed.on(0, "l")).expect("a symlink");
+        },
+        paths: &["f", "l"],
+        change: |bed| rename(bed, 0, "l", "f"),
+    },
+    Change {
+        what: "a directory takes the place of a file",
+        before: |bed| write(bed, 0, "f", "x"),
+        paths: &["f"],
+        change: |bed| {
+            fs::remove_file(bed.on(0, "f")).expect("removal");
+            mkdir(bed, 0, "f");
+        },
+    },
+    Change {
+        what: "a directory that was renamed through the pool is used on the branch",
+        before: |bed| {
+            mkdir(bed, 0, "old/e");
+            // A change that has its place remembered.
+            mode(bed, 0, "old/e", 0o700);
+            assert!(wait_until(Duration::from_secs(5), || look(&bed.at("old/e")).ends_with("700")));
+            fs::rename(bed.at("old"), bed.at("new")).expect("a rename through the pool");
+        },
+        paths: &["new/e/f", "old/e/f"],
+        change: |bed| write(bed, 0, "new/e/f", "x"),
+    },
+];
+
+/// What a fresh look at the branches gives: the first branch that has it, as the pool is set up here.
+fn truth(bed: &Bed, path: &str) -> String {
+    let first = (0..2).map(|branch| look(&bed.on(branch, path))).find(|seen| !seen.contains("found"));
+    first.unwrap_or_else(|| look(&bed.on(0, path)))
+}
+
+fn every_change_on(kind: Kind) {
+    let witness = Witness::new();
+    let bed = Bed::new(kind, "");
+    for Change { what, before, paths, change } in CHANGES {
+        clear(&bed);
+        before(&bed);
+        let seen = || paths.iter().map(|path| look(&bed.at(path))).collect::<Vec<_>>();
+        let true_now = || paths.iter().map(|path| truth(&bed, path)).collect::<Vec<_>>();
+        assert!(wait_until(Duration::from_secs(10), || seen() == true_now()), "{what}: {:?}", seen());
+        // What may still be told again, is: from here on the answers are remembered.
+        std::thread::sleep(Duration::from_millis(120));
+        let was = seen();
+        assert_eq!(was, true_now(), "{what}");
+        change(&bed);
+        let changed = Instant::now();
+        let right = true_now();
+        assert_ne!(was, right, "{what}: nothing changes");
+        let mut took = None;
+        let quiet = Duration::from_millis(250);
+        loop {
+            let asked = Instant::now();
+            let now = seen();
+            match took {
+                None if now == right => took = Some(changed.elapsed()),
+                None => {
+                    assert!(!witness.too_late(changed, asked), "{what} on {kind:?}: {now:?} for {right:?}");
+                }
+                Some(_) => assert_eq!(now, right, "{what} on {kind:?}: the old state is back"),
+            }
+            if took.is_some_and(|took| changed.elapsed() > took + quiet) {
+                break;
+            }
+        }
+        println!(
+            "{kind:?}: {what}: {:?} (others were up to {:?} late)",
+            took.unwrap_or_default(),
+            witness.worst()
+        );
+    }
+    bed.pool.umount();
+}
+
+/// Takes everything away, behind the pool's back as well.
+fn clear(bed: &Bed) {
+    for branch in 0..2 {
+        mode(bed, branch, "", 0o755);
+        for entry in fs::read_dir(bed.on(branch, "")).expect("a listing") {
+            let path = entry.expect("an entry").path();
+            match path.is_dir() && !path.is_symlink() {
+                true => fs::remove_dir_all(path).expect("removal"),
+                false => fs::remove_file(path).expect("removal"),
+            }
+        }
+    }
+}
+
+#[test]
+fn every_change_on_ext4() {
+    every_change_on(Kind::Ext4);
+}
+
+#[test]
+fn every_change_on_xfs() {
+    every_change_on(Kind::Xfs);
+}
+
+#[test]
+fn every_change_on_btrfs() {
+    every_change_on(Kind::Btrfs);
+}
+
+#[test]
+fn every_change_on_tmpfs() {
+    every_change_on(Kind::Tmpfs);
+}
+
+/// What is tested above is really remembered otherwise.
+#[test]
+fn without_watching_it_would_be_remembered() {
+    let bed = Bed::new(
+        Kind::Tmpfs,
+        "cache.coherence=timeout,cache.entry=3600,cache.attr=3600,cache.negative-entry=3600",
+    );
+    write(&bed, 0, "f", "x");
+    let stale = wait_until(Duration::from_secs(10), || {
+        let (was, none) = (look(&bed.at("f")), look(&bed.at("g")));
+        mode(&bed, 0, "f", 0o600);
+        write(&bed, 0, "g", "x");
+        std::thread::sleep(Duration::from_millis(200));
+        let remembered = (look(&bed.at("f")), look(&bed.at("g"))) == (was, none);
+        fs::remove_file(bed.on(0, "g")).expect("removal");
+        mode(&bed, 0, "f", 0o644);
+        remembered
+    });
+    assert!(stale);
+    bed.pool.umount();
+}
+
+/// Who has lost a right by a change on the branch has lost it through the pool.
+#[test]
+fn rights_that_are_taken_away_on_the_branch_are_gone() {
+    let bed = Bed::new(Kind::Ext4, "");
+    mkdir(&bed, 0, "d");
+    write(&bed, 0, "d/f", "secret");
+    mode(&bed, 0, "d", 0o755);
+    mode(&bed, 0, "d/f", 0o644);
+    let path = bed.at("d/f");
+    let can = || {
+        let mut reading = as_user(1000, 1000, &[], "cat");
+        run_within(reading.arg(&path), Duration::from_secs(10)).success()
+    };
+    assert!(can());
+    mode(&bed, 0, "d/f", 0o600);
+    assert!(wait_until(Duration::from_secs(5), || !can()));
+    mode(&bed, 0, "d/f", 0o644);
+    assert!(wait_until(Duration::from_secs(5), can));
+    mode(&bed, 0, "d", 0o700);
+    assert!(wait_until(Duration::from_secs(5), || !can()));
+    bed.pool.umount();
+}

@@ -1,0 +1,114 @@
+//! Pools whose changes are watched, and a measure of what the machine makes everybody wait.
+
+use canopy_testkit::{Kind, LoopFs, Pool, PoolBuilder, require_root};
+use std::collections::VecDeque;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
+
+/// What is promised of a change (docs/caching.md).
+pub(super) const BOUND: Duration = Duration::from_millis(100);
+
+/// Two filesystems and a pool over them.
+pub(super) struct Bed {
+    pub(super) pool: Pool,
+    pub(super) branches: [LoopFs; 2],
+}
+
+impl Bed {
+    pub(super) fn new(kind: Kind, options: &str) -> Bed {
+        require_root();
+        let branches = [LoopFs::new(kind, 512 << 20), LoopFs::new(kind, 512 << 20)];
+        for branch in &branches {
+            let _ = fs::remove_dir(branch.path().join("lost+found"));
+        }
+        let pool = builder(options).branch(branches[0].path()).branch(branches[1].path()).mount();
+        Bed { pool, branches }
+    }
+    pub(super) fn at(&self, path: &str) -> PathBuf {
+        self.pool.path().join(path)
+    }
+    pub(super) fn on(&self, branch: usize, path: &str) -> PathBuf {
+        self.branches[branch].path().join(path)
+    }
+}
+
+pub(super) fn builder(options: &str) -> PoolBuilder {
+    Pool::builder(BINARY).option("minfreespace=0,category.create=ff,cache.coherence=watch").option(options)
+}
+
+/// How a name looks: nothing, or type, mode, size and link count.
+pub(super) fn look(path: &Path) -> String {
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => format!("{:o}", meta.mode()),
+        Ok(meta) => format!("{:o} {} bytes {} links", meta.mode(), meta.size(), meta.nlink()),
+        Err(why) => why.kind().to_string(),
+    }
+}
+
+/// A thread like any other, that wants to run every millisecond and notes how late it was: so late may everybody be
+/// on this machine at that time, whatever he does.
+pub(super) struct Witness {
+    late: Arc<Mutex<VecDeque<(Instant, Duration)>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How often a change has to wait for a processor on its way: its maker, the watcher, the notifier, the asker, and the
+/// worker who answers.
+const WAITS: u32 = 5;
+
+impl Witness {
+    pub(super) fn new() -> Witness {
+        let (late, stop) = (Arc::<Mutex<VecDeque<_>>>::default(), Arc::<AtomicBool>::default());
+        let (noted, stopped) = (Arc::clone(&late), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let step = Duration::from_millis(1);
+            while !stopped.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                std::thread::sleep(step);
+                let over = begun.elapsed().saturating_sub(step);
+                let mut noted = noted.lock().expect("a list");
+                noted.push_back((Instant::now(), over));
+                if noted.len() > 10_000 {
+                    noted.pop_front();
+                }
+            }
+        });
+        Witness { late, stop, thread: Some(thread) }
+    }
+
+    /// Is it the pool's fault that what was changed then still looked as before now? Not within what is promised,
+    /// counted from the latest that all who take part were sure to run.
+    pub(super) fn too_late(&self, changed: Instant, asked: Instant) -> bool {
+        let past = asked.saturating_duration_since(changed);
+        if past <= BOUND {
+            return false;
+        }
+        // Who is being kept waiting at this moment notes it later.
+        std::thread::sleep(Duration::from_millis(5));
+        let late = self.late.lock().expect("a list");
+        let meanwhile = late.iter().filter(|(at, _)| *at >= changed);
+        let worst = meanwhile.map(|(_, over)| *over).max().unwrap_or_default();
+        past > BOUND + worst * WAITS
+    }
+
+    pub(super) fn worst(&self) -> Duration {
+        self.late.lock().expect("a list").iter().map(|(_, over)| *over).max().unwrap_or_default()
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
