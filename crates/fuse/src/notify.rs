@@ -1,16 +1,18 @@
 //! Telling the kernel what to forget.
 //!
 //! A notification takes locks in the kernel that a request under way may hold, so it must never be sent from a thread
-//! that serves one: it could wait for itself. [`Notifier`] puts notifications into a queue, and a thread of the
-//! session's own sends them. Queueing never blocks.
+//! that serves one: it could wait for itself. [`Notifier`] puts notifications into a queue, and threads of the
+//! session's own send them. Queueing never blocks. There are several such threads, because one may have to
+//! wait in the kernel for whoever holds a directory or an inode, while the others go on: so the order is not kept.
+//! What waits already is not queued again.
 //!
 //! # When the queue is full
 //! More than [`QUEUE_MAX`] waiting notifications are melted together. For inodes only the ids are kept, and each is
-//! then invalidated whole. For names, every name the kernel knows is invalidated at once by a new epoch (7.44), or,
+//! then invalidated whole, if any of its data was meant. For names, every name the kernel knows is invalidated at once by a new epoch (7.44), or,
 //! before that, the queue goes on growing up to [`QUEUE_HARD_MAX`] and then drops what comes, which
 //! [`Notifier::lost`] counts.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -82,7 +84,7 @@ impl Known {
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Message {
     InvalInode { node: u64, offset: i64, len: i64 },
     InvalEntry { parent: u64, name: CString, flags: u32 },
@@ -93,23 +95,36 @@ enum Message {
 
 #[derive(Default)]
 struct Queue {
-    messages: VecDeque<Message>,
-    /// Inodes whose own messages did not fit.
-    melted: BTreeSet<u64>,
+    /// Each with its number.
+    messages: VecDeque<(u64, Message)>,
+    /// The same, to be found.
+    waiting: HashSet<Message>,
+    /// Inodes whose own messages did not fit, and whether their data is meant as well.
+    melted: BTreeMap<u64, bool>,
     /// Names did not fit: a new epoch is due.
     names: bool,
+    /// The number of the first message that was melted.
+    melted_since: Option<u64>,
     closed: bool,
-    /// Counts what has been queued, for the barrier.
+    /// Numbers the messages, for the barrier.
     queued: u64,
-    /// As `queued` was when the sender last had nothing left.
-    drained: u64,
+    /// The numbers of those that are being sent.
+    sending: [Option<u64>; SENDERS],
+}
+
+impl Queue {
+    /// The number of the oldest message that has not been sent.
+    fn oldest(&self) -> Option<u64> {
+        let first = self.messages.front().map(|(number, _)| *number);
+        self.sending.iter().copied().chain([first, self.melted_since]).flatten().min()
+    }
 }
 
 struct Shared {
     queue: Mutex<Queue>,
     /// Signalled when there is work or the end.
     work: Condvar,
-    /// Signalled when the queue has been drained.
+    /// Signalled when something has been sent.
     idle: Condvar,
     known: Known,
     device: Arc<OwnedFd>,
@@ -201,7 +216,7 @@ impl Notifier {
     pub fn flush(&self) {
         let mut queue = self.shared.queue.lock();
         let target = queue.queued;
-        while queue.drained < target && !queue.closed {
+        while queue.oldest().is_some_and(|oldest| oldest < target) && !queue.closed {
             self.shared.idle.wait(&mut queue);
         }
     }
@@ -229,27 +244,37 @@ impl Notifier {
         if queue.closed {
             return Err(NotifyError::Closed);
         }
+        if queue.waiting.contains(&message) {
+            return Ok(());
+        }
+        let number = queue.queued;
         queue.queued += 1;
         if queue.messages.len() < QUEUE_MAX {
-            queue.messages.push_back(message);
+            queue.waiting.insert(message.clone());
+            queue.messages.push_back((number, message));
         } else {
-            self.melt(&mut queue, message);
+            self.melt(&mut queue, number, message);
         }
         self.shared.work.notify_one();
         Ok(())
     }
 
-    fn melt(&self, queue: &mut Queue, message: Message) {
+    fn melt(&self, queue: &mut Queue, number: u64, message: Message) {
         match message {
-            Message::InvalInode { node, .. } => {
-                queue.melted.insert(node);
+            Message::InvalInode { node, offset, .. } => {
+                queue.melted_since.get_or_insert(number);
+                *queue.melted.entry(node).or_default() |= offset >= 0;
             }
             Message::InvalEntry { .. } | Message::Delete { .. } | Message::IncEpoch
                 if self.shared.known.epoch =>
             {
+                queue.melted_since.get_or_insert(number);
                 queue.names = true;
             }
-            other if queue.messages.len() < QUEUE_HARD_MAX => queue.messages.push_back(other),
+            other if queue.messages.len() < QUEUE_HARD_MAX => {
+                queue.waiting.insert(other.clone());
+                queue.messages.push_back((number, other));
+            }
             _ => {
                 if self.shared.lost.fetch_add(1, Ordering::Relaxed) == 0 {
                     tracing::error!(
@@ -261,10 +286,13 @@ impl Notifier {
     }
 }
 
-/// The sending side: the session's own. Dropping it ends the thread.
+/// Threads that send.
+const SENDERS: usize = 4;
+
+/// The sending side: the session's own. Dropping it ends the threads.
 pub(crate) struct Sender {
     notifier: Notifier,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Sender {
@@ -281,9 +309,13 @@ impl Sender {
                 lost: AtomicU64::new(0),
             }),
         };
-        let shared = Arc::clone(&notifier.shared);
-        let thread = std::thread::Builder::new().name("canopy-notify".into()).spawn(move || run(&shared))?;
-        Ok(Sender { notifier, thread: Some(thread) })
+        let mut sender = Sender { notifier, threads: Vec::new() };
+        for slot in 0..SENDERS {
+            let shared = Arc::clone(&sender.notifier.shared);
+            let thread = std::thread::Builder::new().name(format!("canopy-note-{slot}"));
+            sender.threads.push(thread.spawn(move || run(&shared, slot))?);
+        }
+        Ok(sender)
     }
 
     pub(crate) fn notifier(&self) -> Notifier {
@@ -298,37 +330,46 @@ impl Drop for Sender {
             let mut queue = shared.queue.lock();
             queue.closed = true;
             queue.messages.clear();
+            queue.waiting.clear();
             queue.melted.clear();
         }
         shared.work.notify_all();
         shared.idle.notify_all();
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-fn run(shared: &Shared) {
+fn run(shared: &Shared, slot: usize) {
     loop {
-        let (messages, melted, names) = {
+        let messages = {
             let mut queue = shared.queue.lock();
+            queue.sending[slot] = None;
+            shared.idle.notify_all();
             loop {
                 if queue.closed {
                     return;
                 }
-                if !queue.messages.is_empty() || !queue.melted.is_empty() || queue.names {
-                    break;
+                if let Some((number, message)) = queue.messages.pop_front() {
+                    queue.waiting.remove(&message);
+                    queue.sending[slot] = Some(number);
+                    break vec![message];
                 }
-                queue.drained = queue.queued;
-                shared.idle.notify_all();
+                if let Some(number) = queue.melted_since.take() {
+                    queue.sending[slot] = Some(number);
+                    let melted = std::mem::take(&mut queue.melted).into_iter();
+                    let melted = melted.map(|(node, whole)| {
+                        let offset = if whole { 0 } else { -1 };
+                        Message::InvalInode { node, offset, len: 0 }
+                    });
+                    let epoch = std::mem::take(&mut queue.names).then_some(Message::IncEpoch);
+                    break melted.chain(epoch).collect();
+                }
                 shared.work.wait(&mut queue);
             }
-            let names = std::mem::take(&mut queue.names);
-            (std::mem::take(&mut queue.messages), std::mem::take(&mut queue.melted), names)
         };
-        let melted = melted.into_iter().map(|node| Message::InvalInode { node, offset: 0, len: 0 });
-        let epoch = names.then_some(Message::IncEpoch);
-        for message in messages.into_iter().chain(melted).chain(epoch) {
+        for message in messages {
             match send(&shared.device, &message) {
                 // The kernel does not know the node or the name: nothing to forget.
                 Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => shared.sent.fetch_add(1, Ordering::Relaxed),

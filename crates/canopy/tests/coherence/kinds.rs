@@ -256,7 +256,7 @@ fn every_change_on(kind: Kind) {
         let quiet = Duration::from_millis(250);
         loop {
             let asked = Instant::now();
-            let now = seen();
+            let now = witness.watched(seen);
             match took {
                 None if now == right => took = Some(changed.elapsed()),
                 None => {

@@ -1,6 +1,7 @@
 //! Pools whose changes are watched, and a measure of what the machine makes everybody wait.
 
 use canopy_testkit::{Kind, LoopFs, Pool, PoolBuilder, require_root};
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -52,8 +53,8 @@ pub(super) fn look(path: &Path) -> String {
     }
 }
 
-/// A thread like any other, that wants to run every millisecond and notes how late it was: so late may everybody be
-/// on this machine at that time, whatever he does.
+/// A thread like any other, that waits and works in turn and notes by how much longer that took than it should: so late
+/// may everybody be on this machine at that time, whatever he does.
 pub(super) struct Witness {
     late: Arc<Mutex<VecDeque<(Instant, Duration)>>>,
     stop: Arc<AtomicBool>,
@@ -69,19 +70,29 @@ impl Witness {
         let (late, stop) = (Arc::<Mutex<VecDeque<_>>>::default(), Arc::<AtomicBool>::default());
         let (noted, stopped) = (Arc::clone(&late), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
-            let step = Duration::from_millis(1);
+            let (sleep, work) = (Duration::from_millis(2), Duration::from_micros(300));
             while !stopped.load(Ordering::Relaxed) {
                 let begun = Instant::now();
-                std::thread::sleep(step);
-                let over = begun.elapsed().saturating_sub(step);
-                let mut noted = noted.lock().expect("a list");
-                noted.push_back((Instant::now(), over));
-                if noted.len() > 10_000 {
-                    noted.pop_front();
-                }
+                std::thread::sleep(sleep);
+                let worked = own_time();
+                while own_time() - worked < work {}
+                let over = begun.elapsed().saturating_sub(sleep + work);
+                note(&noted, over);
             }
         });
         Witness { late, stop, thread: Some(thread) }
+    }
+
+    /// Does some work, and notes for how long its thread had no processor meanwhile. While somebody who looks a name up
+    /// stands still, the kernel lets no notification about that directory past.
+    pub(super) fn watched<T>(&self, work: impl FnOnce() -> T) -> T {
+        let (begun, worked) = (Instant::now(), own_time());
+        let result = work();
+        let over = begun.elapsed().saturating_sub(own_time() - worked);
+        if over > Duration::from_millis(1) {
+            note(&self.late, over);
+        }
+        result
     }
 
     /// Is it the pool's fault that what was changed then still looked as before now? Not within what is promised,
@@ -92,7 +103,7 @@ impl Witness {
             return false;
         }
         // Who is being kept waiting at this moment notes it later.
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(150));
         let late = self.late.lock().expect("a list");
         let meanwhile = late.iter().filter(|(at, _)| *at >= changed);
         let worst = meanwhile.map(|(_, over)| *over).max().unwrap_or_default();
@@ -102,6 +113,20 @@ impl Witness {
     pub(super) fn worst(&self) -> Duration {
         self.late.lock().expect("a list").iter().map(|(_, over)| *over).max().unwrap_or_default()
     }
+}
+
+fn note(late: &Mutex<VecDeque<(Instant, Duration)>>, over: Duration) {
+    let mut late = late.lock().expect("a list");
+    late.push_back((Instant::now(), over));
+    if late.len() > 20_000 {
+        late.pop_front();
+    }
+}
+
+/// Time for which this thread has had a processor.
+fn own_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
 impl Drop for Witness {

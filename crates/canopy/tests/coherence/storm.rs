@@ -54,6 +54,10 @@ struct Storm<'a> {
     done: AtomicU64,
     asked: AtomicU64,
     told: AtomicU64,
+    /// Of what was said before it was promised to be right: how often, and how long after at the latest, in
+    /// microseconds.
+    behind: AtomicU64,
+    latest: AtomicU64,
     stop: AtomicBool,
     faults: Mutex<Vec<String>>,
 }
@@ -124,7 +128,7 @@ impl Storm<'_> {
             (now.changes, now.unsure)
         };
         let begun = Instant::now();
-        let answer = ask(&self.at(slot));
+        let answer = self.witness.watched(|| ask(&self.at(slot)));
         self.asked.fetch_add(1, Ordering::Relaxed);
         let mut now = state.lock().expect("what is shown");
         // The two parts were asked one after the other, and either may have changed meanwhile.
@@ -138,11 +142,13 @@ impl Storm<'_> {
         }
         let (since, right, seen) = (now.since, now.text.clone(), now.seen);
         drop(now);
+        let past = begun.saturating_duration_since(since);
+        self.behind.fetch_add(1, Ordering::Relaxed);
+        self.latest.fetch_max(past.as_micros() as u64, Ordering::Relaxed);
         let path = &self.slots[slot].path;
         if seen.is_some_and(|seen| seen < begun) {
             self.fault(format!("{path}: {answer:?} is back, after {right:?} had been seen"));
         } else if self.witness.too_late(since, begun) {
-            let past = begun.duration_since(since);
             self.fault(format!("{path}: {answer:?} {past:?} after it became {right:?}"));
         }
         false
@@ -371,6 +377,8 @@ fn storm(kind: Kind, options: &str, share: u64) {
         done: AtomicU64::new(0),
         asked: AtomicU64::new(0),
         told: AtomicU64::new(0),
+        behind: AtomicU64::new(0),
+        latest: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         faults: Mutex::default(),
     };
@@ -405,10 +413,13 @@ fn storm(kind: Kind, options: &str, share: u64) {
         }
     });
     println!(
-        "{kind:?} {options}: {} changes, {} answers of which {} could be judged, in {:?}; a thread was up to {:?} late",
+        "{kind:?} {options}: {} changes, {} answers of which {} could be judged and {} were behind, by at most {:?}, \
+         in {:?}; a thread was up to {:?} late",
         storm.done.load(Ordering::Relaxed).min(changes),
         storm.asked.load(Ordering::Relaxed),
         storm.told.load(Ordering::Relaxed),
+        storm.behind.load(Ordering::Relaxed),
+        Duration::from_micros(storm.latest.load(Ordering::Relaxed)),
         begun.elapsed(),
         storm.witness.worst()
     );

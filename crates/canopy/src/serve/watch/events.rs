@@ -4,7 +4,7 @@
 //! may be told as one, and by the time they are read the directory may have moved. So nothing is concluded but that the
 //! kernel must ask again, which does no harm where it need not have.
 
-use super::notices::{Notices, Repeats, Round};
+use super::notices::{Repeats, Round};
 use super::volumes::Volumes;
 use crate::serve::dispatch::Dispatch;
 use crate::serve::fresh::Subject;
@@ -12,12 +12,17 @@ use canopy_pool::config::Func;
 use canopy_pool::policy::{self, Category};
 use canopy_sys::fanotify::{self, Event};
 use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use std::collections::HashSet;
+use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 /// Bytes of events that are worked on at once; some hundreds of events.
 const BUFFER: usize = 32 << 10;
+
+/// Names in a directory that has come, beyond which all names are looked up again instead.
+const BELOW: usize = 10_000;
 
 const NAMES: u64 = fanotify::CREATE | fanotify::DELETE | fanotify::MOVED_FROM | fanotify::MOVED_TO;
 const MOVED: u64 = fanotify::MOVED_FROM | fanotify::MOVED_TO;
@@ -96,7 +101,7 @@ impl Gathering<'_> {
         let lost = self.serving.pool.while_still(|moves| -> Result<(), Errno> {
             let dirs = self.volumes.places(place.fsid, place.dir, moves)?;
             for dir in dirs.iter() {
-                self.happened(dir, place.name, event.mask);
+                self.happened(dir, place.name, event)?;
             }
             if !dirs.is_empty() && event.mask & fanotify::ONDIR == 0 {
                 self.file(place.fsid, event.target);
@@ -116,39 +121,95 @@ impl Gathering<'_> {
     }
 
     /// Something happened to a name in a directory of the pool.
-    fn happened(&mut self, dir: &[u8], name: &[u8], mask: u64) {
-        let known = self.serving.pool.known();
+    fn happened(&mut self, dir: &[u8], name: &[u8], event: &Event<'_>) -> Result<(), Errno> {
+        let (serving, mask) = (self.serving, event.mask);
+        let known = serving.pool.known();
         // Of what is not known the kernel knows nothing, nor of what lies below.
-        let Some(dir) = known.dir(dir) else { return };
+        let Some(dir) = known.dir(dir) else { return Ok(()) };
         if name == b"." {
-            return self.round.node(self.serving, dir, false);
+            self.round.node(serving, dir, false);
+            return Ok(());
         }
         let named = mask & NAMES != 0;
         // Which copy is shown may depend on which was changed last.
-        let shows = self.serving.pool.config().policies.get(Func::Getattr);
-        let first = policy::first_only(shows, Category::Search);
-        // Before the table is asked: who looks the name up at this moment has either entered what he found, or will
-        // see that it is out of date.
-        let told = self.serving.fresh.changed(Subject::name(dir, name));
-        let child = known.child(dir, name);
-        if named || !first {
-            let whole = child.as_ref().is_some_and(|child| child.is_dir && mask & fanotify::ONDIR != 0);
-            self.round.name(dir, name, whole, told);
+        let shows = serving.pool.config().policies.get(Func::Getattr);
+        if named || !policy::first_only(shows, Category::Search) {
+            self.round.name(serving, dir, name);
+        } else {
+            // Who looks it up at this moment has entered in the table what he found, or is told that it is out of date.
+            serving.fresh.changed(Subject::name(dir, name));
         }
         if named {
-            self.round.node(self.serving, dir, true);
+            self.round.node(serving, dir, true);
         }
-        let Some(child) = child else { return };
-        self.round.node(self.serving, child.node, false);
-        if named && child.is_dir && mask & fanotify::ONDIR != 0 {
-            // It came, went or moved with all that lies below. What moved out of it before it went cannot be told any
-            // more, so whoever stands in it must ask again for everything.
-            for below in known.below(child.node) {
-                let told = self.serving.fresh.changed(Subject::name(below.parent, &below.name));
-                self.round.name(below.parent, &below.name, false, told);
-                self.round.node(self.serving, below.node, below.is_dir);
+        let Some(child) = known.child(dir, name) else { return Ok(()) };
+        self.round.node(serving, child.node, false);
+        if !child.is_dir || mask & fanotify::ONDIR == 0 {
+            return Ok(());
+        }
+        if mask & (fanotify::DELETE | fanotify::MOVED_FROM) != 0 {
+            self.gone(child.node);
+        }
+        match event.target.zip(event.place) {
+            Some((target, place)) if mask & fanotify::MOVED_TO != 0 => {
+                let mut left = BELOW;
+                match self.volumes.find(place.fsid, target) {
+                    Some(found) => self.came(child.node, found.as_fd(), &mut left),
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A directory has gone from a branch. What moved out of it before cannot be told any more once it is gone, so all
+    /// that is known below is to be looked up again; that something is missing there is as true as before.
+    fn gone(&mut self, dir: canopy_pool::NodeId) {
+        // Also what is being looked up there at this moment.
+        self.serving.fresh.changed(Subject::ALL);
+        for below in self.serving.pool.known().below(dir) {
+            self.round.name(self.serving, below.parent, &below.name);
+            self.round.node(self.serving, below.node, below.is_dir);
+        }
+    }
+
+    /// A directory has come to a branch, with all that is in it, to where the kernel knows of a directory: what it holds
+    /// is not missing there any more.
+    fn came(
+        &mut self,
+        node: canopy_pool::NodeId,
+        dir: BorrowedFd<'_>,
+        left: &mut usize,
+    ) -> Result<(), Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = match rustix::fs::openat(dir, c".", flags, Mode::empty()) {
+            // It has gone meanwhile, which will be told.
+            Err(Errno::NOENT | Errno::STALE) => return Ok(()),
+            result => result?,
+        };
+        self.round.node(self.serving, node, true);
+        let mut buffer = [MaybeUninit::uninit(); 8192];
+        let mut entries = RawDir::new(&dir, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            *left = left.checked_sub(1).ok_or(Errno::TOOBIG)?;
+            self.round.name(self.serving, node, name.to_bytes());
+            let Some(child) = self.serving.pool.known().child(node, name.to_bytes()) else { continue };
+            self.round.node(self.serving, child.node, false);
+            if child.is_dir {
+                let path = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                match rustix::fs::openat(&dir, name, path, Mode::empty()) {
+                    Ok(below) => self.came(child.node, below.as_fd(), left)?,
+                    Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                    Err(errno) => return Err(errno),
+                }
             }
         }
+        Ok(())
     }
 
     /// Something happened to a file: all names of it are one node, whichever of them it happened by.
@@ -169,21 +230,20 @@ impl Gathering<'_> {
 }
 
 impl Round {
-    /// A name must be looked up again; `whole`: with all that is remembered below it. `told`: an answer about it may
-    /// be under way.
-    fn name(&mut self, dir: canopy_pool::NodeId, name: &[u8], whole: bool, told: bool) {
-        self.now.name(dir, name, whole);
-        if told {
-            self.again.name(dir, name, false);
+    /// A name must be looked up again.
+    fn name(&mut self, serving: &Dispatch, dir: canopy_pool::NodeId, name: &[u8]) {
+        // Before it is told: an answer that comes in between is told without time, or is known to be under way.
+        if serving.fresh.changed(Subject::name(dir, name)) {
+            self.again.name(dir, name);
         }
+        self.now.name(dir, name);
     }
 
-    /// The attributes of a node, and the listing of a directory, must be asked for again.
+    /// The attributes of a node, and perhaps the listing of a directory, must be asked for again.
     fn node(&mut self, serving: &Dispatch, node: canopy_pool::NodeId, listing: bool) {
-        let told = serving.fresh.changed(Subject::attributes(node));
-        Notices::node(&mut self.now, node, listing);
-        if told {
-            Notices::node(&mut self.again, node, listing);
+        if serving.fresh.changed(Subject::attributes(node)) {
+            self.again.node(node, listing);
         }
+        self.now.node(node, listing);
     }
 }

@@ -10,15 +10,14 @@ use crate::serve::dispatch::Dispatch;
 use crate::serve::fresh::Subject;
 use canopy_fuse as wire;
 use canopy_pool::NodeId;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 
 /// What the kernel must forget.
 #[derive(Default)]
 pub(super) struct Notices {
-    /// Names, and whether with what is remembered below them.
-    names: HashMap<(NodeId, Box<[u8]>), bool>,
+    names: HashSet<(NodeId, Box<[u8]>)>,
     /// Nodes, and whether their listings as well.
     nodes: HashMap<NodeId, bool>,
     pub(super) all: bool,
@@ -35,8 +34,8 @@ pub(super) struct Round {
 const MANY: usize = 100_000;
 
 impl Notices {
-    pub(super) fn name(&mut self, dir: NodeId, name: &[u8], whole: bool) {
-        *self.names.entry((dir, name.into())).or_default() |= whole;
+    pub(super) fn name(&mut self, dir: NodeId, name: &[u8]) {
+        self.names.insert((dir, name.into()));
     }
 
     pub(super) fn node(&mut self, node: NodeId, listing: bool) {
@@ -54,9 +53,7 @@ impl Notices {
             self.nodes.clear();
             return;
         }
-        for ((dir, name), whole) in other.names {
-            *self.names.entry((dir, name)).or_default() |= whole;
-        }
+        self.names.extend(other.names);
         for (node, listing) in other.nodes {
             self.node(node, listing);
         }
@@ -66,15 +63,12 @@ impl Notices {
         if self.all {
             return forget_everything(serving);
         }
-        for ((dir, name), whole) in &self.names {
-            let Ok(name) = CString::new(&**name) else { continue };
-            let dir = wire::NodeId(dir.0);
-            // Only where it must be: what is mounted on it would be detached, and whoever stands in it would not know
-            // where he is.
-            let _ = match whole {
-                true => serving.notifier.inval_entry(dir, &name),
-                false => serving.notifier.expire_entry(dir, &name),
-            };
+        for (dir, name) in &self.names {
+            if let Ok(name) = CString::new(&**name) {
+                // Not more than that it is looked up again: else what is mounted on it would be detached, and whoever
+                // stands in it would not know where he is.
+                let _ = serving.notifier.expire_entry(wire::NodeId(dir.0), &name);
+            }
         }
         let listings = serving.terms.load().keep_listings;
         for (&node, &listing) in &self.nodes {
@@ -84,12 +78,8 @@ impl Notices {
 }
 
 fn forget_node(serving: &Dispatch, node: NodeId, listing: bool) {
-    let node = wire::NodeId(node.0);
-    // Attributes at once, for this waits for nobody.
-    let _ = serving.notifier.forget_attributes(node);
-    if listing {
-        let _ = serving.notifier.inval_inode(node, 0, 0);
-    }
+    // A negative offset leaves its data alone, which a listing is.
+    let _ = serving.notifier.inval_inode(wire::NodeId(node.0), if listing { 0 } else { -1 }, 0);
 }
 
 /// Makes the kernel ask again for whatever it knows.
@@ -105,7 +95,7 @@ pub(super) fn forget_everything(serving: &Dispatch) {
 /// When things are told again: between once and twice such a time after they were told before, for what gathers in
 /// one stretch is told at the end of the next.
 const WAITS: [Duration; 3] =
-    [Duration::from_millis(15), Duration::from_millis(25), Duration::from_millis(1000)];
+    [Duration::from_millis(10), Duration::from_millis(30), Duration::from_millis(1000)];
 
 #[derive(Default)]
 pub(super) struct Repeats([Stage; WAITS.len()]);
@@ -161,11 +151,10 @@ impl Repeats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
 
     fn about(node: u64) -> Notices {
         let mut notices = Notices::default();
-        notices.name(NodeId(node), b"f", false);
+        notices.name(NodeId(node), b"f");
         notices.node(NodeId(node), false);
         notices
     }
