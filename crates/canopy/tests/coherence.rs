@@ -4,6 +4,10 @@
 
 #[path = "coherence/kinds.rs"]
 mod kinds;
+#[path = "coherence/limits.rs"]
+mod limits;
+#[path = "coherence/listings.rs"]
+mod listings;
 #[path = "coherence/rig.rs"]
 mod rig;
 #[path = "coherence/storm.rs"]

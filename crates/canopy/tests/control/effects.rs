@@ -28,7 +28,8 @@ impl Live {
         let pool = Pool::builder(BINARY)
             .branch(small.path())
             .branch(large.path())
-            .option("minfreespace=0,category.create=ff,cache.attr=0,cache.entry=0")
+            // Watched branches would have what is remembered forgotten as soon as it changes.
+            .option("minfreespace=0,category.create=ff,cache.attr=0,cache.entry=0,cache.coherence=timeout")
             .mount();
         Live { pool, small, large }
     }
@@ -225,6 +226,24 @@ const ROWS: &[Row] = &[
         assert!(there());
         fs::remove_file(live.a("f")).expect("removal");
         assert!(!there());
+    }),
+    (&["cache.coherence"], |live| {
+        let there = || live.at("f").exists();
+        for key in ["cache.attr", "cache.entry", "cache.negative-entry"] {
+            live.set(key, "3600");
+        }
+        let follows = |soon: Duration| {
+            let _ = fs::remove_file(live.a("f"));
+            live.set("cmd.invalidate-all-nodes", "");
+            let missing = !there();
+            fs::write(live.a("f"), "").expect("a file");
+            missing && wait_until(soon, there)
+        };
+        for value in ["auto", "timeout", "watch"] {
+            live.set("cache.coherence", value);
+            let followed = value != "timeout";
+            now_and_then(value, || follows(Duration::from_secs(if followed { 5 } else { 0 })) == followed);
+        }
     }),
     (&["cache.readdir"], |live| {
         fs::create_dir(live.a("dir")).expect("mkdir");

@@ -1,0 +1,204 @@
+//! Where changes cannot be watched, or not all of them; and what watching must not cost.
+
+use super::rig::{BINARY, Bed, builder, look};
+use canopy_testkit::cmd::{run, run_within, wait_until};
+use canopy_testkit::{Kind, LoopFs, Pool, require_root};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Long enough for what is remembered briefly to be asked again, and much less than for what is watched.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Stops a process as long as it lives.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(pool: &Pool) -> Stopped {
+        let pid = Pid::from_raw(pool.pid()).expect("a pid");
+        kill_process(pid, Signal::STOP).expect("a signal");
+        Stopped(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+#[test]
+fn more_changes_than_can_be_told() {
+    let bed = Bed::new(Kind::Tmpfs, "");
+    let queue = fs::read_to_string("/proc/sys/fs/fanotify/max_queued_events").expect("a limit");
+    let queue: u32 = queue.trim().parse().expect("a number");
+    fs::write(bed.on(0, "goes"), "").expect("a file");
+    fs::write(bed.on(0, "changes"), "").expect("a file");
+    fs::create_dir(bed.on(1, "fill")).expect("mkdir");
+    let seen = || ["goes", "comes", "changes"].map(|name| look(&bed.at(name)));
+    seen();
+    std::thread::sleep(Duration::from_millis(200));
+    let was = seen();
+    {
+        let _stopped = Stopped::new(&bed.pool);
+        for number in 0..queue + 1000 {
+            fs::create_dir(bed.on(1, &format!("fill/{number}"))).expect("mkdir");
+        }
+        // Of these nothing can be told any more.
+        fs::remove_file(bed.on(0, "goes")).expect("removal");
+        fs::write(bed.on(0, "comes"), "").expect("a file");
+        fs::set_permissions(bed.on(0, "changes"), fs::Permissions::from_mode(0o600)).expect("chmod");
+    }
+    let right = ["goes", "comes", "changes"].map(|name| look(&bed.on(0, name)));
+    assert_ne!(was, right);
+    assert!(wait_until(SOON, || seen() == right), "{:?}", seen());
+    let log = bed.pool.umount();
+    assert!(log.contains("more has changed on the branches than could be told"), "{log}");
+}
+
+/// Names that are missing are not remembered where they are not watched, and others briefly.
+fn follows_in_time(at: &Path, on: &Path) {
+    assert_eq!(look(at), "entity not found");
+    fs::write(on, "").expect("a file");
+    assert!(wait_until(SOON, || look(at) == look(on)));
+    fs::set_permissions(on, fs::Permissions::from_mode(0o600)).expect("chmod");
+    assert!(wait_until(SOON, || look(at) == look(on)));
+    fs::remove_file(on).expect("removal");
+    assert!(wait_until(SOON, || look(at) == look(on)));
+}
+
+#[test]
+fn a_branch_that_cannot_be_watched() {
+    require_root();
+    for (value, level) in [("auto", "INFO"), ("watch", "WARN")] {
+        let inner = Bed::new(Kind::Tmpfs, "");
+        let other = LoopFs::tmpfs(64 << 20);
+        let outer = builder(&format!("cache.coherence={value}"))
+            .branch(inner.pool.path())
+            .branch(other.path())
+            .mount();
+        follows_in_time(&outer.path().join("f"), &inner.on(1, "f"));
+        follows_in_time(&outer.path().join("g"), &other.path().join("g"));
+        let log = outer.umount();
+        let told = log.lines().find(|line| line.contains("are not watched"));
+        let path = inner.pool.path().display().to_string();
+        assert!(told.is_some_and(|line| line.contains(level) && line.contains(&path)), "{value}: {log}");
+        inner.pool.umount();
+    }
+}
+
+#[test]
+fn another_filesystem_below_a_branch() {
+    let bed = Bed::new(Kind::Tmpfs, "");
+    fs::create_dir_all(bed.on(0, "dir/sub/below")).expect("mkdir");
+    let known = |path: &str| look(&bed.at(path));
+    assert!(known("dir/sub/below").starts_with("40"));
+    assert_eq!(known("dir/sub/f"), "entity not found");
+    {
+        let point = bed.on(0, "dir/sub");
+        run("mount", ["-t", "tmpfs", "nested", point.to_str().expect("UTF-8")]);
+        struct Nested<'a>(&'a Path);
+        impl Drop for Nested<'_> {
+            fn drop(&mut self) {
+                run("umount", [self.0]);
+            }
+        }
+        let nested = Nested(&point);
+        assert!(wait_until(SOON, || known("dir/sub/below") == "entity not found"));
+        follows_in_time(&bed.at("dir/sub/f"), &nested.0.join("f"));
+        fs::create_dir(nested.0.join("d")).expect("mkdir");
+        assert!(wait_until(SOON, || known("dir/sub/d").starts_with("40")));
+        follows_in_time(&bed.at("dir/sub/d/f"), &nested.0.join("d/f"));
+        // What lies beside it is watched as before.
+        follows_in_time(&bed.at("dir/f"), &bed.on(0, "dir/f"));
+        // The pool's names lead there; it must be left before it can be unmounted.
+        let _ = fs::write("/proc/sys/vm/drop_caches", "2");
+    }
+    assert!(wait_until(SOON, || known("dir/sub/below").starts_with("40")));
+    follows_in_time(&bed.at("dir/sub/f"), &bed.on(0, "dir/sub/f"));
+    bed.pool.umount();
+}
+
+#[test]
+fn branches_that_come_and_go() {
+    let bed = Bed::new(Kind::Tmpfs, "");
+    let mut third = LoopFs::ext4(64 << 20);
+    let control = bed.at(".mergerfs");
+    let set = |value: String| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&control, "user.mergerfs.branches", value.as_bytes(), flags).expect("branches");
+    };
+    for _ in 0..3 {
+        set(format!("+>{}", third.path().display()));
+        for round in 0..5 {
+            let name = format!("f{round}");
+            follows_in_time(&bed.at(&name), &third.path().join(&name));
+        }
+        set(format!("-{}", third.path().display()));
+    }
+    fs::write(third.path().join("f"), "").expect("a file");
+    assert_eq!(look(&bed.at("f")), "entity not found");
+    // Nothing holds it any more.
+    third.unmount();
+    bed.pool.umount();
+}
+
+/// Root in a user namespace of its own may mount, but not watch what belongs to others.
+const WITHOUT: &str = r#"
+    cd "$1"
+    "$2" mount -f -o minfreespace=0 a p 2> log > log & server=$!
+    until grep -q " $1/p .* fuse" /proc/self/mountinfo; do sleep 0.02; done
+    until stat p > /dev/null 2>&1; do sleep 0.02; done
+    ! stat p/f 2> /dev/null
+    echo x > a/f
+    until stat p/f > /dev/null 2>&1; do sleep 0.02; done
+    chmod 600 a/f
+    until [ "$(stat -c %a p/f)" = 600 ]; do sleep 0.02; done
+    rm a/f
+    until ! stat p/f > /dev/null 2>&1; do sleep 0.02; done
+    umount p; wait $server; cat log
+"#;
+
+#[test]
+fn without_the_privilege() {
+    require_root();
+    let home = tempfile::tempdir().expect("a directory");
+    let path = home.path().canonicalize().expect("a path");
+    for name in ["a", "p"] {
+        fs::create_dir(path.join(name)).expect("mkdir");
+    }
+    let mut command = Command::new("unshare");
+    command.args(["-Urm", "sh", "-euc", WITHOUT, "sh"]).arg(&path).arg(BINARY);
+    let done = run_within(&mut command, Duration::from_secs(60));
+    assert!(done.success(), "{}", done.describe());
+    assert!(done.stdout.contains("are not watched"), "{}", done.describe());
+}
+
+/// What the pool does itself comes back as events, and ends there: nothing is told to the kernel that it knows.
+#[test]
+fn what_the_pool_does_is_not_told_back() {
+    let written = |coherence: &str| {
+        let bed = Bed::new(Kind::Tmpfs, &format!("cache.coherence={coherence},cache.entry=60,cache.attr=60"));
+        let count = || {
+            let text = fs::read_to_string(format!("/proc/{}/io", bed.pool.pid())).expect("counters");
+            let calls = text.lines().find_map(|line| line.strip_prefix("syscw:")?.trim().parse::<i64>().ok());
+            calls.expect("a counter")
+        };
+        let before = count();
+        for number in 0..500 {
+            let path = bed.at(&format!("f{number}"));
+            fs::write(&path, "x").expect("a file");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
+            fs::remove_file(&path).expect("removal");
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        let calls = count() - before;
+        bed.pool.umount();
+        calls
+    };
+    let (timeout, watch) = (written("timeout"), written("watch"));
+    assert!(watch < timeout + 200, "{watch} writes of the daemon, {timeout} without watching");
+}
