@@ -87,7 +87,10 @@ impl State {
     fn terms(&mut self) -> Terms {
         let told = match self.blindness() {
             Some(lines) => lines,
-            None => return Terms::new(&self.config, self.generation, Some(self.volumes.blind())),
+            None => {
+                tracing::debug!("changes on all branches are watched");
+                return Terms::new(&self.config, self.generation, Some(self.volumes.blind()));
+            }
         };
         for line in &told {
             if self.config.coherence == Coherence::Watch {

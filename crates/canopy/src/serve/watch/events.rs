@@ -104,7 +104,7 @@ impl Gathering<'_> {
                 self.happened(dir, place.name, event)?;
             }
             if !dirs.is_empty() && event.mask & fanotify::ONDIR == 0 {
-                self.file(place.fsid, event.target);
+                self.file(place.fsid, event);
             }
             Ok(())
         });
@@ -143,7 +143,7 @@ impl Gathering<'_> {
             self.round.node(serving, dir, true);
         }
         let Some(child) = known.child(dir, name) else { return Ok(()) };
-        self.round.node(serving, child.node, false);
+        self.file_changed(child.node, mask);
         if !child.is_dir || mask & fanotify::ONDIR == 0 {
             return Ok(());
         }
@@ -212,14 +212,23 @@ impl Gathering<'_> {
         Ok(())
     }
 
+    fn file_changed(&mut self, node: canopy_pool::NodeId, mask: u64) {
+        match mask {
+            fanotify::CLOSE_WRITE => self.round.written(self.serving, node),
+            _ => self.round.node(self.serving, node, false),
+        }
+    }
+
     /// Something happened to a file: all names of it are one node, whichever of them it happened by.
-    fn file(&mut self, fsid: u64, target: Option<&[u8]>) {
-        let Some(target) = target.filter(|target| !self.looked_at.contains(*target)) else { return };
-        self.looked_at.insert(target.to_vec());
+    fn file(&mut self, fsid: u64, event: &Event<'_>) {
+        let Some(target) = event.target else { return };
+        if event.mask != fanotify::CLOSE_WRITE && !self.looked_at.insert(target.to_vec()) {
+            return;
+        }
         // Gone with its last name; the node of that one was found by it.
         let Some(file) = self.volumes.find(fsid, target) else { return };
         match self.serving.pool.known().file(file.as_fd()) {
-            Ok((Some(node), _)) => self.round.node(self.serving, node, false),
+            Ok((Some(node), _)) => self.file_changed(node, event.mask),
             // Looked up by another name at this moment, it may become known with attributes of before.
             Ok((None, links)) if links > 1 => {
                 self.serving.fresh.changed(Subject::ALL);
@@ -245,5 +254,12 @@ impl Round {
             self.again.node(node, listing);
         }
         self.now.node(node, listing);
+    }
+
+    /// A file was closed that may have been written: it has attributes that are young, and so are not relied upon for
+    /// long. Programs that wrote it through the pool, past the daemon, are told as well, for it is they who close it.
+    fn written(&mut self, serving: &Dispatch, node: canopy_pool::NodeId) {
+        serving.fresh.changed(Subject::attributes(node));
+        self.now.node(node, false);
     }
 }
