@@ -203,6 +203,12 @@ impl Notifier {
         if self.shared.known.epoch { self.push(Message::IncEpoch) } else { Err(NotifyError::Unsupported) }
     }
 
+    /// Can all names be forgotten at once ([`Notifier::increment_epoch`])?
+    #[must_use]
+    pub fn forgets_all(&self) -> bool {
+        self.shared.known.epoch
+    }
+
     /// Has every request in progress sent again, with [`abi::UNIQUE_RESEND`] set in its `unique` (7.40).
     ///
     /// # Errors

@@ -39,14 +39,15 @@ const NAMED: Duration = Duration::from_secs(86_400);
 const ATTRS: Duration = Duration::from_secs(10);
 
 impl Terms {
-    /// `blind`: `None` where the branches are not watched; else the places that are not.
-    pub(super) fn new(config: &Config, generation: u64, blind: Option<Vec<Vec<u8>>>) -> Self {
+    /// `watched`: `None` where the branches are not; else the places in the pool that are not, and whether the kernel can
+    /// be made to forget all names that it knows to be missing (Linux 6.16): nobody else knows which those are.
+    pub(super) fn new(config: &Config, generation: u64, watched: Option<(Vec<Vec<u8>>, bool)>) -> Self {
         let Timeouts { attr, entry, negative } = config.timeouts;
         let given =
             |key: &str, asked: Duration, else_: Duration| if config.is_given(key) { asked } else { else_ };
-        let watched = blind.map(|blind| Watched {
+        let watched = watched.map(|(blind, forgets_all)| Watched {
             entry: given("cache.entry", entry, NAMED),
-            negative: given("cache.negative-entry", negative, NAMED),
+            negative: given("cache.negative-entry", negative, if forgets_all { NAMED } else { negative }),
             attr: given("cache.attr", attr, ATTRS),
             blind,
         });

@@ -68,7 +68,8 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     tracing::info!("{agreed}");
     adapt(&mut config, &agreed);
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
-    let (watch, terms) = Watch::start(&config, &branches, RandomState::new().hash_one(std::process::id()));
+    let generation = RandomState::new().hash_one(std::process::id());
+    let (watch, terms) = Watch::start(&config, &branches, generation, session.notifier().forgets_all());
     let threads = workers(&config);
     config.pool.never_forget = config.remember.0;
     config.pool.mountpoint.clone_from(&plan.mountpoint);

@@ -44,15 +44,22 @@ struct State {
     /// As it was settled last.
     config: Config,
     generation: u64,
+    /// All names can be forgotten at once, those that are missing included.
+    forgets_all: bool,
     /// Told already, so as not to tell again.
     told: Vec<String>,
 }
 
 impl Watch {
     /// Begins to watch the branches as far as that is wanted and can be done, and gives the terms that follow.
-    pub(super) fn start(config: &Config, branches: &Branches, generation: u64) -> (Watch, Terms) {
+    pub(super) fn start(
+        config: &Config,
+        branches: &Branches,
+        generation: u64,
+        forgets_all: bool,
+    ) -> (Watch, Terms) {
         let volumes = Volumes::open();
-        let mut state = State { volumes, config: config.clone(), generation, told: Vec::new() };
+        let mut state = State { volumes, config: config.clone(), generation, forgets_all, told: Vec::new() };
         state.volumes.set(wanted(config, branches));
         let terms = state.terms();
         (Watch { state: Mutex::new(state) }, terms)
@@ -89,7 +96,11 @@ impl State {
             Some(lines) => lines,
             None => {
                 tracing::debug!("changes on all branches are watched");
-                return Terms::new(&self.config, self.generation, Some(self.volumes.blind()));
+                return Terms::new(
+                    &self.config,
+                    self.generation,
+                    Some((self.volumes.blind(), self.forgets_all)),
+                );
             }
         };
         for line in &told {

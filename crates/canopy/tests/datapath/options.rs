@@ -163,7 +163,9 @@ fn flush_on_close() {
     const TIMES: u64 = 100;
     let disks = Disks::new();
     for (option, reading, writing) in [("never", 2, 2), ("opened-for-write", 2, 3), ("always", 3, 3)] {
-        let pool = disks.pool(&format!("cache.attr=60,cache.entry=60,flush-on-close={option}"));
+        // The daemon reads what it is told of the branches, too.
+        let unwatched = "cache.coherence=timeout,cache.attr=60,cache.entry=60";
+        let pool = disks.pool(&format!("{unwatched},flush-on-close={option}"));
         let file = disks.ext4(&pool).file("f", b"");
         for (flags, each) in [(OFlags::RDONLY, reading), (OFlags::WRONLY, writing)] {
             drop(open(&file.pool, flags));

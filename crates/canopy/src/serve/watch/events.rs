@@ -61,6 +61,7 @@ impl Reader {
         for event in fanotify::events(&self.buffer[..length]) {
             gathering.take(&event);
         }
+        volumes.rest();
         round.now.send(serving);
         let now = Instant::now();
         self.repeats.add(now, round.again);

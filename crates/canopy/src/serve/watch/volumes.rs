@@ -28,9 +28,19 @@ type Handle = (u64, Box<[u8]>);
 struct Volume {
     fsid: u64,
     mount_id: u64,
-    /// Its handles are looked up from here (not `O_PATH`).
-    dir: OwnedFd,
     branches: Vec<Arc<Branch>>,
+    /// Its handles are looked up from here; open while events are worked on.
+    dir: Option<OwnedFd>,
+}
+
+impl Volume {
+    fn dir(&mut self) -> Result<BorrowedFd<'_>, Errno> {
+        let dir = match self.dir.take() {
+            Some(dir) => dir,
+            None => open_to_read(&self.branches[0])?,
+        };
+        Ok(OwnedFd::as_fd(self.dir.insert(dir)))
+    }
 }
 
 pub(super) struct Volumes {
@@ -73,8 +83,10 @@ impl Volumes {
         }
         if let Ok(group) = &self.group {
             for old in before {
-                if !self.list.iter().any(|volume| volume.fsid == old.fsid) {
-                    let _ = fanotify::mark(group.as_fd(), old.dir.as_fd(), false);
+                if !self.list.iter().any(|volume| volume.fsid == old.fsid)
+                    && let Ok(dir) = open_to_read(&old.branches[0])
+                {
+                    let _ = fanotify::mark(group.as_fd(), dir.as_fd(), false);
                 }
             }
         }
@@ -101,15 +113,14 @@ impl Volumes {
             volume.branches.push(Arc::clone(branch));
             return Ok(());
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(branch.root(), c".", flags, Mode::empty()).map_err(told)?;
+        let dir = open_to_read(branch).map_err(told)?;
         let handle = fanotify::handle_of(dir.as_fd()).map_err(told)?;
         fanotify::open_by_handle(dir.as_fd(), &handle).map_err(told)?;
         fanotify::mark(group.as_fd(), dir.as_fd(), true).map_err(|why| match errno_of(why) {
             Errno::XDEV => "it is a subvolume".to_owned(),
             errno => errno.to_string(),
         })?;
-        self.list.push(Volume { fsid, mount_id, dir, branches: vec![Arc::clone(branch)] });
+        self.list.push(Volume { fsid, mount_id, branches: vec![Arc::clone(branch)], dir: None });
         Ok(())
     }
 
@@ -173,8 +184,8 @@ impl Volumes {
         }
         let mut found: Vec<PoolPath> = Vec::new();
         let mut gone = false;
-        for volume in self.list.iter().filter(|volume| volume.fsid == fsid) {
-            let path = match fanotify::open_by_handle(volume.dir.as_fd(), dir) {
+        for volume in self.list.iter_mut().filter(|volume| volume.fsid == fsid) {
+            let path = match fanotify::open_by_handle(volume.dir()?, dir) {
                 Ok(dir) => path_of(dir.as_fd())?,
                 Err(Errno::STALE | Errno::NOENT) => {
                     gone = true;
@@ -194,10 +205,21 @@ impl Volumes {
     }
 
     /// What a handle stands for; `None` when it is gone.
-    pub(super) fn find(&self, fsid: u64, handle: &[u8]) -> Option<OwnedFd> {
-        let mut volumes = self.list.iter().filter(|volume| volume.fsid == fsid);
-        volumes.find_map(|volume| fanotify::open_by_handle(volume.dir.as_fd(), handle).ok())
+    pub(super) fn find(&mut self, fsid: u64, handle: &[u8]) -> Option<OwnedFd> {
+        let mut volumes = self.list.iter_mut().filter(|volume| volume.fsid == fsid);
+        volumes.find_map(|volume| fanotify::open_by_handle(volume.dir().ok()?, handle).ok())
     }
+
+    /// Nothing is open on the branches while nothing happens.
+    pub(super) fn rest(&mut self) {
+        self.list.iter_mut().for_each(|volume| volume.dir = None);
+    }
+}
+
+/// The root of a branch, not as `O_PATH`: that is neither marked nor searched for handles.
+fn open_to_read(branch: &Branch) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(branch.root(), c".", flags, Mode::empty())
 }
 
 /// The path of an open file in the namespace of this process.
