@@ -84,7 +84,7 @@ impl Witness {
     }
 
     /// Does some work, and notes for how long its thread had no processor meanwhile. While somebody who looks a name up
-    /// stands still, the kernel lets no notification about that directory past.
+    /// or changes one stands still, the kernel lets no notification about that directory past.
     pub(super) fn watched<T>(&self, work: impl FnOnce() -> T) -> T {
         let (begun, worked) = (Instant::now(), own_time());
         let result = work();

@@ -190,9 +190,10 @@ impl Storm<'_> {
         let beside = copies[1 - branch];
         let choice = rng.below(5);
         self.begin(slot);
-        copies[branch] = match copies[branch] {
+        let now = copies[branch];
+        copies[branch] = self.witness.watched(|| match now {
             None if !is_dir(&beside) && (choice < 3 || is_file(&beside)) => {
-                if choice % 2 == 0 {
+                if choice.is_multiple_of(2) {
                     fs::write(&path, vec![b'x'; size]).expect("a file");
                 } else {
                     let aside = self.bed.on(branch, &format!(".aside{slot}"));
@@ -203,7 +204,7 @@ impl Storm<'_> {
             }
             None => {
                 fs::create_dir(&path).expect("mkdir");
-                let inner = (choice % 2 == 0).then_some(size);
+                let inner = choice.is_multiple_of(2).then_some(size);
                 if let Some(size) = inner {
                     fs::write(path.join(INNER), vec![b'x'; size]).expect("a file");
                 }
@@ -236,7 +237,7 @@ impl Storm<'_> {
                 fs::remove_dir_all(&path).expect("removal");
                 None
             }
-        };
+        });
         self.end(slot, copies);
     }
 
@@ -252,7 +253,7 @@ impl Storm<'_> {
         let must = |what: &str, result: std::io::Result<()>| {
             result.unwrap_or_else(|why| panic!("{what} {}: {why}", context()));
         };
-        let next: Copies = match *copies {
+        let next: Copies = self.witness.watched(|| match *copies {
             [None, None] if choice < 3 => {
                 must("write", fs::write(&path, vec![b'x'; size]));
                 [Some(Object::File { mode: 0o644, size }), None]
@@ -285,7 +286,7 @@ impl Storm<'_> {
                 must("rmdir", fs::remove_dir(&path));
                 [None, None]
             }
-        };
+        });
         *copies = next;
         self.end(slot, copies);
     }
@@ -303,7 +304,9 @@ impl Storm<'_> {
         }
         self.begin(from.0);
         self.begin(to.0);
-        fs::rename(self.on(branch, from.0), self.on(branch, to.0)).expect("a rename");
+        self.witness
+            .watched(|| fs::rename(self.on(branch, from.0), self.on(branch, to.0)))
+            .expect("a rename");
         to.1[branch] = from.1[branch].take();
         self.end(from.0, from.1);
         self.end(to.0, to.1);
@@ -319,7 +322,7 @@ impl Storm<'_> {
         }
         self.begin(from.0);
         self.begin(to.0);
-        if let Err(why) = fs::rename(self.at(from.0), self.at(to.0)) {
+        if let Err(why) = self.witness.watched(|| fs::rename(self.at(from.0), self.at(to.0))) {
             panic!(
                 "rename {} to {}: {:?} {:?}: {why}",
                 self.slots[from.0].path, self.slots[to.0].path, from.1, to.1

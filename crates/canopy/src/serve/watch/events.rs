@@ -192,7 +192,11 @@ impl Gathering<'_> {
         let mut buffer = [MaybeUninit::uninit(); 8192];
         let mut entries = RawDir::new(&dir, &mut buffer);
         while let Some(entry) = entries.next() {
-            let entry = entry?;
+            let entry = match entry {
+                // Removed while it is read.
+                Err(Errno::NOENT) => return Ok(()),
+                result => result?,
+            };
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
