@@ -32,7 +32,10 @@ pub enum Command {
 
 /// Mount directories as one pool
 #[derive(Args, Debug, Default)]
-#[command(override_usage = "canopy mount [-f] [-o OPTION[,OPTION...]]... BRANCH[:BRANCH...]... MOUNTPOINT")]
+#[command(
+    override_usage = "canopy mount [-f] [-o OPTION[,OPTION...]]... BRANCH[:BRANCH...]... MOUNTPOINT\n       \
+    canopy mount [-f] [-o OPTION[,OPTION...]]... NAME [MOUNTPOINT]"
+)]
 #[command(after_help = MOUNT_NOTES)]
 pub struct MountArgs {
     /// Stay in the foreground, and log to stderr
@@ -41,7 +44,7 @@ pub struct MountArgs {
     /// Options, as canopy options lists them; later ones win
     #[arg(short = 'o', value_name = "OPTION[,OPTION...]", action = clap::ArgAction::Append)]
     options: Vec<OsString>,
-    /// Directories that make up the pool, then the mountpoint
+    /// Directories that make up the pool, then the mountpoint; or a NAME
     #[arg(value_name = "BRANCH... MOUNTPOINT")]
     paths: Vec<OsString>,
     /// Options and paths in the order in which they were given.
@@ -68,16 +71,20 @@ const MOUNT_NOTES: &str = "\
 A branch is a directory or a pattern ('/mnt/disk*'), followed by =RW, =RO (never written) or
 =NC (no new files), and a minimum of free space if need be: /mnt/a=RW,10G:/mnt/b=NC
 
+NAME is what /etc/canopy/NAME.toml says, by the same options; a path that ends in .toml will do.
+
 Returns when the pool can be used. It ends with canopy umount MOUNTPOINT, or SIGTERM.
 Environment: CANOPY_LOG=debug logs more.
 
 Examples:
   canopy mount /mnt/disk1:/mnt/disk2 /pool
-  canopy mount -o category.create=mfs,minfreespace=20G '/mnt/disk*' /pool";
+  canopy mount -o category.create=mfs,minfreespace=20G '/mnt/disk*' /pool
+  canopy mount media";
 
 /// Unmount a pool
 #[derive(Args, Debug)]
 pub struct UmountArgs {
+    /// The pool's mountpoint or name
     pub mountpoint: PathBuf,
     /// Take it away at once, and end it when nobody uses it any more
     #[arg(short, long)]
@@ -87,7 +94,7 @@ pub struct UmountArgs {
 /// Show one value of a running pool, or all as KEY=VALUE
 #[derive(Args, Debug)]
 pub struct GetArgs {
-    /// The pool's mountpoint
+    /// The pool's mountpoint or name
     pub mount: PathBuf,
     /// An option, or version, pid, srcmounts; all when left out
     pub key: Option<String>,
@@ -97,7 +104,7 @@ pub struct GetArgs {
 #[derive(Args, Debug)]
 #[command(after_help = SET_NOTES)]
 pub struct SetArgs {
-    /// The pool's mountpoint
+    /// The pool's mountpoint or name
     pub mount: PathBuf,
     /// An option and its new value, or a command
     #[arg(value_name = "KEY=VALUE")]
@@ -119,7 +126,7 @@ Examples:
 /// Show the options of a running pool as a table
 #[derive(Args, Debug)]
 pub struct ListArgs {
-    /// The pool's mountpoint
+    /// The pool's mountpoint or name
     pub mount: PathBuf,
 }
 

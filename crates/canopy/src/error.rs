@@ -13,6 +13,10 @@ pub enum Error {
     NoBranch(Name),
     #[error("no mountpoint given: {}", .0.usage())]
     NoMountpoint(Name),
+    #[error("no pool is called '{name}': {file} does not exist{}", .nearest.as_ref().map_or_else(|| format!(" (a directory is written with a slash: ./{name})"), |name| format!(" (did you mean '{name}'?)")), file = .file.display())]
+    NoSuchPool { name: String, file: PathBuf, nearest: Option<String> },
+    #[error("the branches of pool {name} are in {}: give its name, and a mountpoint if that is another", .file.display())]
+    NamedBranches { name: String, file: PathBuf },
     #[error("branches '{instruction}': {why}")]
     Branches { instruction: String, why: String },
 

@@ -1,7 +1,7 @@
 //! A running pool as its control file shows it to other programs.
 
-use crate::config::Config;
 use crate::config::options::{self, Changes, closest};
+use crate::config::{Config, named};
 use crate::error::Error;
 use crate::mounts;
 use rustix::fs::XattrFlags;
@@ -25,9 +25,10 @@ pub struct Live {
 
 impl Live {
     pub fn at(path: &Path) -> Result<Live, Error> {
-        let mountpoint = mounts::listed_path(path).map_err(|why| match why.kind() {
-            io::ErrorKind::NotConnected => Error::PoolDead(path.to_owned()),
-            _ => Error::NoPool(path.to_owned()),
+        let path = named::mountpoint(path)?;
+        let mountpoint = mounts::listed_path(&path).map_err(|why| match why.kind() {
+            io::ErrorKind::NotConnected => Error::PoolDead(path.clone()),
+            _ => Error::NoPool(path.clone()),
         })?;
         let mounted = mounts::at(&mountpoint).map_err(Error::system("cannot read /proc/self/mountinfo"))?;
         if !mounted.is_some_and(|mounted| mounted.is_pool()) {

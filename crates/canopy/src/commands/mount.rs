@@ -2,7 +2,7 @@
 
 use crate::cli::MountArgs;
 use crate::config::resolve::{self, Plan};
-use crate::config::{Config, check, kernel, line};
+use crate::config::{Config, check, kernel, line, named, options};
 use crate::daemon::{self, Reporter};
 use crate::error::Error;
 use crate::stop::{Target, Watch};
@@ -41,7 +41,21 @@ pub fn run(args: MountArgs) -> Result<(), Error> {
 fn plan(args: MountArgs) -> Result<Plan, Error> {
     let mut config =
         Config { name: args.name, sloppy: args.sloppy, notes: args.warnings, ..Config::default() };
-    line::apply(&mut config, args.in_order)?;
+    let words = named::take(args.in_order)?;
+    if let Some(pool) = words.pool {
+        // Before all options, wherever they stand: what is typed wins over what is written down.
+        options::set(&mut config, "config", pool.file.as_os_str())?;
+        config.fsname.get_or_insert(pool.name.into());
+    }
+    let typed = words.others.iter().filter(|arg| matches!(arg, line::Arg::Path(_))).count();
+    line::apply(&mut config, words.others)?;
+    // A lone path may be the mountpoint of branches that an option names.
+    if let Some(nobody) = words.nobody.filter(|_| typed == 2 || config.branches.is_empty()) {
+        return Err(nobody.missing());
+    }
+    if let Some(mountpoint) = words.mountpoint {
+        config.mountpoint = Some(mountpoint.into());
+    }
     resolve::resolve(config)
 }
 

@@ -1,7 +1,7 @@
 //! What one mount is told: the values, and where they come from.
 //!
 //! `options` declares each option once; `slots` are the places of their values; `line` reads them off the
-//! command line, `file` from files; `resolve` turns
+//! command line, `file` and `toml` from files, of which `named` finds those of named pools; `resolve` turns
 //! what was typed into what is mounted; `check` holds it against the machine; `kernel` words it for
 //! the kernel.
 
@@ -9,9 +9,11 @@ pub mod check;
 pub mod file;
 pub mod kernel;
 pub mod line;
+pub mod named;
 pub mod options;
 pub mod resolve;
 mod slots;
+mod toml;
 pub mod values;
 
 use crate::names::Name;
