@@ -62,6 +62,9 @@ pub struct MountArgs {
     /// Everything but the mount.
     #[arg(skip)]
     pub fake: bool,
+    /// mount(8) asks, which comes again with each `mount -a`.
+    #[arg(skip)]
+    pub by_mount: bool,
     /// What was said and has no effect, each to be told.
     #[arg(skip)]
     pub warnings: Vec<String>,

@@ -7,6 +7,7 @@ use crate::mounts;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -57,6 +58,13 @@ impl Live {
             Err(Errno::NODATA) => Err(self.unknown(key)),
             Err(errno) => Err(self.failed(key, errno)),
         }
+    }
+
+    /// The words by which its server was started, each with a NUL behind it.
+    pub fn process(&self) -> Result<Vec<u8>, Error> {
+        let pid = self.get("pid")?;
+        fs::read(Path::new("/proc").join(pid).join("cmdline"))
+            .map_err(Error::system("cannot read how the pool was mounted"))
     }
 
     pub fn set(&self, key: &str, value: &OsStr) -> Result<(), Error> {

@@ -1,8 +1,9 @@
 //! The command line that mount(8) gives the helpers `mount.TYPE` and `mount.fuse.TYPE`:
-//! `SRC MNT [-sfnv] [-t TYPE] [-o OPTIONS]`.
+//! `SRC MNT [-sfnv] [-t TYPE] [-o OPTIONS]`, where SRC is branches or the name of a pool.
 
 use super::{Command, MountArgs, Said};
 use crate::config::line::{Arg, pieces, split_group};
+use crate::config::named::as_in_fstab;
 use crate::names::Name;
 use rustix::process::geteuid;
 use std::ffi::{OsStr, OsString};
@@ -15,13 +16,14 @@ const FOR_OTHERS: [&str; 13] = [
 ];
 
 pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Result<Command, Said> {
-    let mut mount = MountArgs { name, sloppy: name == Name::Mergerfs, ..MountArgs::default() };
+    let mut mount =
+        MountArgs { name, sloppy: name == Name::Mergerfs, by_mount: true, ..MountArgs::default() };
     let mut options: Vec<Vec<u8>> = Vec::new();
     let mut places: Vec<OsString> = Vec::new();
     let mut args = args.into_iter();
     let program = args.next().unwrap_or_default();
     let program = program.to_string_lossy();
-    let usage = format!("usage: {program} BRANCH[:BRANCH...] MOUNTPOINT [-sfnv] [-t TYPE] [-o OPTIONS]");
+    let usage = format!("usage: {program} BRANCH[:BRANCH...]|NAME MOUNTPOINT [-sfnv] [-t TYPE] [-o OPTIONS]");
     let mistake = |what: &str| Said::Mistake(format!("{what} ({usage})"));
     while let Some(arg) = args.next() {
         let mut value = |attached: &[u8], of: &str| match attached {
@@ -64,7 +66,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Res
         mistake(if places.len() < 2 { "branches or mountpoint missing" } else { "too many words" })
     })?;
     let options = for_the_pool(options, &mut mount).map_err(Said::Mistake)?;
-    mount.in_order = vec![Arg::Path(branches), Arg::Path(mountpoint), Arg::Options(options)];
+    mount.in_order = vec![Arg::Path(as_in_fstab(branches)), Arg::Path(mountpoint), Arg::Options(options)];
     Ok(Command::Mount(mount))
 }
 

@@ -5,8 +5,13 @@ use crate::config::resolve::{self, Plan};
 use crate::config::{Config, check, kernel, line, named, options};
 use crate::daemon::{self, Reporter};
 use crate::error::Error;
+use crate::live::Live;
 use crate::stop::{Target, Watch};
 use crate::{log, mounts, process, waiting};
+use canopy_fuse::mount::Shown;
+use rustix::fs::{Mode, OFlags};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 pub fn run(args: MountArgs) -> Result<(), Error> {
@@ -17,10 +22,10 @@ pub fn run(args: MountArgs) -> Result<(), Error> {
     // Words are checked on both sides of the background: here, so that a mistake in them costs no
     // second process; there, because only that process knows what to do with them.
     let foreground = args.foreground;
-    let fake = args.fake;
+    let (fake, by_mount) = (args.fake, args.by_mount);
     let plan = plan(args)?;
     kernel::limits()?;
-    if fake {
+    if fake || (by_mount && !daemon::is_child() && is_mounted_so(&plan)) {
         return Ok(());
     }
     if foreground {
@@ -77,8 +82,24 @@ fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
     // No path is relative from here on, and no mount but our own is kept busy.
     std::env::set_current_dir("/").map_err(Error::system("cannot change to /"))?;
     let watch = Watch::new()?;
+    let before = plan.replaces.then(|| replaced(&plan));
     let session = crate::serve::start(&plan)
         .map_err(|why| Error::Serve { mountpoint: plan.mountpoint.clone(), why: why.to_string() })?;
+    if let (Some((source, root)), Some(shown)) = (before, session.shown) {
+        // What the kernel still holds of the other pool's files reaches the branches that both have.
+        root.map(rustix::fs::syncfs);
+        let place = plan.mountpoint.display();
+        let text = match shown {
+            Shown::OnTop => Some(check::hides(&plan.mountpoint)),
+            Shown::Instead if plan.config.detach_mountpoint => None,
+            Shown::Instead => Some(format!(
+                "replaced pool {source} on {place}; it ends when the files that are open in it are closed"
+            )),
+        };
+        if let (Some(text), Some(reporter)) = (text, reporter.as_mut()) {
+            reporter.warn(&text);
+        }
+    }
     let device = mounts::at(&plan.mountpoint).ok().flatten().map(|mounted| mounted.device);
     kernel::read_ahead(&plan, device);
     watch.run(Target { mountpoint: plan.mountpoint.clone(), device })?;
@@ -96,6 +117,22 @@ fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
     session.join();
     tracing::info!("{} has ended", plan.mountpoint.display());
     Ok(())
+}
+
+/// Was the pool at the mountpoint mounted by these very words? mount(8) knows a mount by its source, and ours is not
+/// what fstab says; so it is for us to see that `mount -a` has nothing to do.
+fn is_mounted_so(plan: &Plan) -> bool {
+    let Ok(pool) = Live::at(&plan.mountpoint) else { return false };
+    let words: Vec<u8> = std::env::args_os().flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
+    pool.process().is_ok_and(|running| running == words)
+}
+
+/// The pool that is about to be replaced: its source, and its root.
+fn replaced(plan: &Plan) -> (String, Option<OwnedFd>) {
+    let there = mounts::at(&plan.mountpoint).ok().flatten();
+    let source = there.map_or_else(String::new, |mounted| mounted.source.to_string_lossy().into_owned());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    (source, rustix::fs::open(&plan.mountpoint, flags, Mode::empty()).ok())
 }
 
 /// Words that were accepted and do nothing, as one line.

@@ -31,7 +31,11 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
         plan.config.branches.iter().map(|spec| Place::branch(&spec.path)).collect::<Result<Vec<_>, _>>()?;
     privileges()?;
     plan.mountpoint = mountpoint(&plan.mountpoint, &mut findings)?;
-    if plan.config.detach_mountpoint {
+    let there = mounts::at(&plan.mountpoint).ok().flatten();
+    let over_pool = there.is_some_and(|mounted| mounted.is_pool());
+    plan.replaces = over_pool && can_replace();
+    // A pool stays until the other can answer.
+    if plan.config.detach_mountpoint && !plan.replaces {
         branches.iter().try_for_each(|branch| not_around(&branch.path, &plan.mountpoint))?;
         detach(&plan.mountpoint)?;
     }
@@ -42,15 +46,10 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
     }
     overlaps(&branches, &mut findings);
     findings.warnings.extend(no_room(&plan.config));
-    if let Some(mounted) = mounts.iter().rev().find(|mounted| mounted.mountpoint == place.path)
-        && mounted.is_pool()
-    {
-        findings.warnings.push(format!(
-            "{} holds a pool already, which this one hides (canopy umount {0} ends the topmost)",
-            place.path.display()
-        ));
+    if over_pool && !plan.replaces && !plan.config.detach_mountpoint {
+        findings.warnings.push(hides(&plan.mountpoint));
     }
-    if fs::read_dir(&place.path).is_ok_and(|mut entries| entries.next().is_some()) {
+    if !over_pool && fs::read_dir(&place.path).is_ok_and(|mut entries| entries.next().is_some()) {
         findings.details.push(format!("{} is not empty: the pool hides what is in it", place.path.display()));
     }
     Ok(findings)
@@ -196,6 +195,22 @@ fn detach(mountpoint: &Path) -> Result<(), Error> {
         tracing::info!("{}: {} was mounted there, and is detached", mountpoint.display(), mounted.fstype);
     }
     Ok(())
+}
+
+/// Can a mount take the place of another without a moment in between? (move_mount(2), MOVE_MOUNT_BENEATH)
+fn can_replace() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    let version: (u32, u32) = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    rustix::process::geteuid().is_root() && version >= (6, 5)
+}
+
+/// What is to be told of a pool that stays beneath another.
+pub fn hides(mountpoint: &Path) -> String {
+    format!(
+        "{} holds a pool already, which this one hides: it cannot be replaced here (canopy umount {0} ends the topmost)",
+        mountpoint.display()
+    )
 }
 
 /// The place of a FUSE mount at this path whose server is gone.

@@ -75,6 +75,20 @@ impl Named {
     }
 }
 
+/// What fstab says, of what mount(8) makes of it: a word becomes a path where the working directory has something of
+/// that name, as `/` has `media` on many a machine.
+pub fn as_in_fstab(source: OsString) -> OsString {
+    let path = Path::new(&source);
+    let here = std::env::current_dir().is_ok_and(|here| path.parent() == Some(&here));
+    match path
+        .file_name()
+        .filter(|word| here && Named::called(word).is_some_and(|named| named.file.is_file()))
+    {
+        Some(word) => word.to_owned(),
+        None => source,
+    }
+}
+
 /// Takes the pool out of a command line that begins with one. Behind its name there is room for a mountpoint.
 pub fn take(args: Vec<Arg>) -> Result<Words, Error> {
     let paths = args.iter().filter_map(|arg| match arg {

@@ -18,6 +18,8 @@ pub struct Plan {
     pub fsname: OsString,
     /// The filesystem type behind `fuse.`.
     pub subtype: &'static str,
+    /// A pool runs at the mountpoint, whose place this one takes; found by `check`.
+    pub replaces: bool,
     /// What became different from what was said, each to be logged once.
     pub notes: Vec<String>,
 }
@@ -38,7 +40,7 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
     let mut notes = std::mem::take(&mut config.notes);
     notes.extend(settle(&mut config));
     let subtype = config.name.as_str();
-    Ok(Plan { config, mountpoint, fsname, subtype, notes })
+    Ok(Plan { config, mountpoint, fsname, subtype, replaces: false, notes })
 }
 
 /// Lets options give way where two exclude each other.
