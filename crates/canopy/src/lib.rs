@@ -11,6 +11,7 @@ pub mod live;
 pub mod log;
 pub mod mounts;
 pub mod names;
+pub mod notify;
 pub mod process;
 pub mod serve;
 pub mod stop;

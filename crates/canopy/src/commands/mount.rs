@@ -7,7 +7,7 @@ use crate::daemon::{self, Reporter};
 use crate::error::Error;
 use crate::live::Live;
 use crate::stop::{Target, Watch};
-use crate::{log, mounts, process, waiting};
+use crate::{log, mounts, notify, process, waiting};
 use canopy_fuse::mount::Shown;
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
@@ -67,6 +67,9 @@ fn plan(args: MountArgs) -> Result<Plan, Error> {
 /// Mounts, says so, and serves until the pool is unmounted. The reporter is taken when the pool is usable.
 fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
     let branches: Vec<PathBuf> = plan.config.branches.iter().map(|spec| spec.path.clone()).collect();
+    if let Some(reporter) = reporter.as_ref() {
+        reporter.waits(plan.config.branches_wait.timeout);
+    }
     let missing = waiting::for_branches(&plan.config.branches_wait, &branches, &plan.mountpoint)?;
     plan.notes.extend(missing);
     let findings = check::check(&mut plan)?;
@@ -109,12 +112,14 @@ fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
         plan.mountpoint.display(),
         resolve::summary(&plan)
     );
-    if reporter.take().is_some_and(|reporter| reporter.ready().is_err()) {
+    let status = format!("{} is on {}", plan.fsname.to_string_lossy(), plan.mountpoint.display());
+    if reporter.take().is_some_and(|reporter| reporter.ready(&status).is_err()) {
         // Whoever asked for the pool was ended before it came, and would not know of it.
         tracing::warn!("the command that mounts was ended: unmounting again");
         mounts::end(&plan.mountpoint, true)?;
     }
     session.join();
+    notify::tell(&["STOPPING=1"]);
     tracing::info!("{} has ended", plan.mountpoint.display());
     Ok(())
 }
