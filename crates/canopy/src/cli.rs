@@ -7,7 +7,8 @@ use crate::config::line::Arg;
 use crate::names::{Called, Name};
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Joins directories on many disks into one tree, with reads and writes passed through to the disks.
@@ -112,11 +113,15 @@ pub struct SetArgs {
     /// An option and its new value, or a command
     #[arg(value_name = "KEY=VALUE")]
     pub pair: OsString,
+    /// Write it into the config file as well that the pool was mounted by
+    #[arg(short, long)]
+    pub persist: bool,
 }
 
 const SET_NOTES: &str = "\
 canopy list MOUNT marks what can be changed. Operations under way end as they began; open files
-stay usable, also on a branch that is taken away. A change holds until the pool is unmounted.
+stay usable, also on a branch that is taken away. A change holds until the pool is unmounted, and
+with --persist beyond that: pool and file change both or not at all.
 
 Branches are replaced by a list, or changed: +PATH appends, +<PATH prepends, -PATTERN removes,
 -< and -> remove the first and the last. Commands: cmd.gc, cmd.gc1, cmd.invalidate-all-nodes.
@@ -148,6 +153,17 @@ pub fn parse(called: Called, args: impl IntoIterator<Item = OsString>) -> Result
         Called::Canopy => parse_own(args),
         Called::Mergerfs => mergerfs::parse(args),
         Called::Helper(name) => helper::parse(args, name),
+    }
+}
+
+/// What a process mounts that was started by these words, as /proc has them: with a NUL between them.
+pub fn mount_words(words: &[u8]) -> Option<MountArgs> {
+    let words = words.strip_suffix(b"\0").unwrap_or(words);
+    let words = words.split(|&byte| byte == 0).map(|word| OsStr::from_bytes(word).to_owned());
+    let words: Vec<OsString> = words.collect();
+    match parse(Called::by(words.first()?), words) {
+        Ok(Command::Mount(args)) => Some(args),
+        _ => None,
     }
 }
 

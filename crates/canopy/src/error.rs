@@ -84,6 +84,18 @@ pub enum Error {
     UnknownKey { key: String, nearest: Option<String> },
     #[error("'{key}' is only a key: write {key}=VALUE (canopy get {path} {key} shows the value it has)", path = .path.display())]
     NoValue { key: String, path: PathBuf },
+    #[error("pool {path} was mounted by no config file that could be written (mount it with canopy mount NAME or -o config=FILE; without --persist a change holds until the pool is unmounted)", path = .0.display())]
+    NoConfigFile(PathBuf),
+    #[error("pool {path} has read {file}, but the command that mounted it names another or none (write {key} where it is to stay, or leave out --persist)", path = .path.display(), file = .file.display())]
+    OtherConfigFile { key: String, file: PathBuf, path: PathBuf },
+    #[error("{key} in {file} would not hold: the command line of the mount, or another key of the file, wins over it (change it there; nothing was changed)", file = .file.display())]
+    Overridden { key: String, file: PathBuf },
+    #[error("{key} is no option that a file could keep (canopy set without --persist)")]
+    NotPersistent { key: String },
+    #[error("{file} cannot be written: {why} (nothing was changed; without --persist a change holds until the pool is unmounted)", file = .file.display())]
+    Persist { file: PathBuf, why: String },
+    #[error("{file} cannot be written: {why}; and the pool could not be set back: {kept} (canopy get shows what it has)", file = .file.display())]
+    HalfPersisted { file: PathBuf, why: String, kept: String },
     #[error("{key} cannot be changed while the pool runs (canopy umount {path}, and mount it with -o {key}={value})", path = .path.display())]
     FixedKey { key: String, value: String, path: PathBuf },
     #[error("{key} tells about the pool and cannot be set")]

@@ -3,7 +3,6 @@
 
 use super::{Command, MountArgs, Said};
 use crate::config::line::{Arg, pieces, split_group};
-use crate::config::named::as_in_fstab;
 use crate::names::Name;
 use rustix::process::geteuid;
 use std::ffi::{OsStr, OsString};
@@ -66,7 +65,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Res
         mistake(if places.len() < 2 { "branches or mountpoint missing" } else { "too many words" })
     })?;
     let options = for_the_pool(options, &mut mount).map_err(Said::Mistake)?;
-    mount.in_order = vec![Arg::Path(as_in_fstab(branches)), Arg::Path(mountpoint), Arg::Options(options)];
+    mount.in_order = vec![Arg::Path(branches), Arg::Path(mountpoint), Arg::Options(options)];
     Ok(Command::Mount(mount))
 }
 

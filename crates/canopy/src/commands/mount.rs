@@ -46,7 +46,7 @@ pub fn run(args: MountArgs) -> Result<(), Error> {
 fn plan(args: MountArgs) -> Result<Plan, Error> {
     let mut config =
         Config { name: args.name, sloppy: args.sloppy, notes: args.warnings, ..Config::default() };
-    let words = named::take(args.in_order)?;
+    let words = named::take(args.in_order, args.by_mount)?;
     if let Some(pool) = words.pool {
         // Before all options, wherever they stand: what is typed wins over what is written down.
         options::set(&mut config, "config", pool.file.as_os_str())?;

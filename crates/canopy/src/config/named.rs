@@ -42,7 +42,7 @@ fn directory() -> PathBuf {
 }
 
 /// Could this be a name, rather than a path or a pattern of branches?
-fn is_word(text: &OsStr) -> bool {
+pub(super) fn is_word(text: &OsStr) -> bool {
     let bytes = text.as_bytes();
     !bytes.is_empty() && bytes[0] != b'.' && !bytes.iter().any(|byte| b"/:=*?[{+<>\\".contains(byte))
 }
@@ -77,20 +77,24 @@ impl Named {
 
 /// What fstab says, of what mount(8) makes of it: a word becomes a path where the working directory has something of
 /// that name, as `/` has `media` on many a machine.
-pub fn as_in_fstab(source: OsString) -> OsString {
-    let path = Path::new(&source);
-    let here = std::env::current_dir().is_ok_and(|here| path.parent() == Some(&here));
-    match path
-        .file_name()
-        .filter(|word| here && Named::called(word).is_some_and(|named| named.file.is_file()))
+pub fn as_in_fstab(args: &mut [Arg], here: &Path, is_pool: impl Fn(&OsStr) -> bool) {
+    let first = args.iter_mut().find_map(|arg| match arg {
+        Arg::Path(path) => Some(path),
+        Arg::Options(_) => None,
+    });
+    if let Some(first) = first
+        && Path::new(first).parent() == Some(here)
+        && let Some(word) = Path::new(first).file_name().filter(|word| is_pool(word))
     {
-        Some(word) => word.to_owned(),
-        None => source,
+        *first = word.to_owned();
     }
 }
 
 /// Takes the pool out of a command line that begins with one. Behind its name there is room for a mountpoint.
-pub fn take(args: Vec<Arg>) -> Result<Words, Error> {
+pub fn take(mut args: Vec<Arg>, by_mount: bool) -> Result<Words, Error> {
+    if by_mount && let Ok(here) = std::env::current_dir() {
+        as_in_fstab(&mut args, &here, |word| Named::called(word).is_some_and(|named| named.file.is_file()));
+    }
     let paths = args.iter().filter_map(|arg| match arg {
         Arg::Path(path) => Some(path),
         Arg::Options(_) => None,
@@ -150,6 +154,25 @@ mod tests {
     }
 
     #[test]
+    fn mount_makes_paths_of_words() {
+        let word = |path: &str, here: &str| {
+            let mut args = vec![Arg::Options("ro".into()), Arg::Path(path.into()), Arg::Path("/m".into())];
+            as_in_fstab(&mut args, Path::new(here), |word| word == "media");
+            args.swap_remove(1)
+        };
+        for (path, here, expected) in [
+            ("/media", "/", "media"),
+            ("/home/media", "/home", "media"),
+            ("/media", "/home", "/media"),
+            ("/srv", "/", "/srv"),
+            ("media", "/", "media"),
+            ("/", "/", "/"),
+        ] {
+            assert_eq!(word(path, here), Arg::Path(expected.into()), "{path} {here}");
+        }
+    }
+
+    #[test]
     fn a_toml_file_is_a_pool_by_its_path() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("media.toml");
@@ -158,13 +181,13 @@ mod tests {
         assert_eq!(Named::find(file.as_os_str()), Some(Named { name: "media".into(), file: file.clone() }));
         let path = |text: &str| Arg::Path(text.into());
         let said = vec![Arg::Path(file.clone().into()), Arg::Options("ro".into()), path("/m")];
-        let words = take(said).unwrap();
+        let words = take(said, false).unwrap();
         assert_eq!(words.pool.unwrap().file, file);
         assert_eq!((words.mountpoint, words.others), (Some("/m".into()), vec![Arg::Options("ro".into())]));
         let said = vec![Arg::Path(file.into()), path("/a"), path("/m")];
-        assert!(matches!(take(said), Err(Error::NamedBranches { .. })));
+        assert!(matches!(take(said, false), Err(Error::NamedBranches { .. })));
         let said = vec![path("/no-a"), path("/m")];
-        let words = take(said.clone()).unwrap();
+        let words = take(said.clone(), false).unwrap();
         assert!(words.pool.is_none() && words.mountpoint.is_none() && words.others == said);
     }
 }
