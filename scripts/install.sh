@@ -36,6 +36,7 @@ files() {
         printf '%s %s 644\n' "$PREFIX/lib/$PRELOAD" "$BUILD/$PRELOAD"
     fi
     printf '%s %s 644\n' "$PREFIX/lib/systemd/system/$UNIT" "$here/dist/$UNIT"
+    printf '%s %s 644\n' "$PREFIX/share/doc/canopy/example.toml" "$here/dist/example.toml"
     for page in "$here"/man/*.[1-8]; do
         [[ ! -e $page ]] || printf '%s %s 644\n' "$PREFIX/share/man/man${page##*.}/${page##*/}" "$page"
     done
@@ -95,7 +96,7 @@ uninstall_all() {
     while read -r path _; do
         rm -f -- "$DESTDIR$path"
     done < <(files all)
-    rmdir -- "$DESTDIR$PREFIX/lib/mergerfs" 2>/dev/null || true
+    rmdir -- "$DESTDIR$PREFIX"/{lib/mergerfs,share/doc/canopy} 2>/dev/null || true
 }
 
 action=install force=no

@@ -55,6 +55,12 @@ pub enum Error {
     #[error("mountpoint {path} holds a dead mount that cannot be removed: {why} (as root: umount -l {path})", path = .path.display())]
     DeadMount { path: PathBuf, why: String },
 
+    #[error(
+        "the pool on {pool} cannot be replaced: {} mounted in it (unmount that first; -o lazy-umount-mountpoint=true detaches all of it)",
+        are_listed(.within), pool = .pool.display()
+    )]
+    MountsWithin { pool: PathBuf, within: Vec<PathBuf> },
+
     #[error("/dev/fuse does not exist (load the kernel module: modprobe fuse)")]
     NoFuseDevice,
     #[error("/dev/fuse cannot be opened: {0} (as root: chmod 666 /dev/fuse)")]
@@ -141,11 +147,18 @@ impl Error {
 }
 
 fn named(branches: &[PathBuf]) -> String {
-    let paths: Vec<String> = branches.iter().map(|path| path.display().to_string()).collect();
-    match paths.as_slice() {
-        [one] => format!("branch {one} is"),
-        _ => format!("branches {} are", paths.join(", ")),
+    match branches {
+        [one] => format!("branch {} is", one.display()),
+        _ => format!("branches {} are", listed(branches)),
     }
+}
+
+fn are_listed(mounts: &[PathBuf]) -> String {
+    format!("{} {}", listed(mounts), if mounts.len() == 1 { "is" } else { "are" })
+}
+
+fn listed(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// Control characters in their escaped form, so that a text is one line and leaves a terminal alone.

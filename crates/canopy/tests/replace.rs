@@ -240,6 +240,26 @@ fn what_is_no_pool_is_never_detached() {
 }
 
 #[test]
+fn what_is_mounted_in_a_pool_does_not_go_with_it() {
+    let bed = Bed::new();
+    bed.ok("canopy mount @a @p");
+    fs::create_dir(bed.path("p/inner")).unwrap();
+    mount("none", bed.path("p/inner"), "tmpfs", MountFlags::empty(), None).unwrap();
+    fs::write(bed.path("p/inner/theirs"), "x").unwrap();
+    let done = bed.run("canopy mount @b @p");
+    assert!(!done.success() && done.stderr.lines().count() == 1, "{}", done.describe());
+    let expected = format!("cannot be replaced: {} is mounted in it", bed.path("p/inner").display());
+    assert!(done.stderr.contains(&expected), "{}", done.describe());
+    assert_eq!(fs::read_to_string(bed.path("p/inner/theirs")).unwrap(), "x");
+    assert_eq!(fs::read_to_string(bed.path("p/both")).unwrap(), "a");
+    // Unless that is asked for.
+    assert_eq!(bed.ok("canopy mount -o lazy-umount-mountpoint=true @b @p"), "");
+    assert_eq!((fs::read_to_string(bed.path("p/both")).unwrap().as_str(), bed.kinds().len()), ("b", 1));
+    bed.only(1);
+    bed.umount();
+}
+
+#[test]
 fn a_mistake_replaces_nothing() {
     let bed = Bed::new();
     bed.ok("canopy mount @a @p");

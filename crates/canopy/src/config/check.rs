@@ -32,8 +32,12 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
     privileges()?;
     plan.mountpoint = mountpoint(&plan.mountpoint, &mut findings)?;
     let there = mounts::at(&plan.mountpoint).ok().flatten();
-    let over_pool = there.is_some_and(|mounted| mounted.is_pool());
+    let pool = there.filter(Mounted::is_pool);
+    let over_pool = pool.is_some();
     plan.replaces = over_pool && can_replace();
+    if let Some(pool) = pool.filter(|_| plan.replaces && !plan.config.detach_mountpoint) {
+        nothing_within(&pool)?;
+    }
     // A pool stays until the other can answer.
     if plan.config.detach_mountpoint && !plan.replaces {
         branches.iter().try_for_each(|branch| not_around(&branch.path, &plan.mountpoint))?;
@@ -197,6 +201,17 @@ fn detach(mountpoint: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Refuses to detach a pool along with what others have mounted in it.
+fn nothing_within(pool: &Mounted) -> Result<(), Error> {
+    let mounts = mounts::list().unwrap_or_default().into_iter();
+    let within: Vec<PathBuf> =
+        mounts.filter(|mounted| mounted.parent == pool.id).map(|mounted| mounted.mountpoint).collect();
+    match within.is_empty() {
+        true => Ok(()),
+        false => Err(Error::MountsWithin { pool: pool.mountpoint.clone(), within }),
+    }
+}
+
 /// Can a mount take the place of another without a moment in between? (move_mount(2), MOVE_MOUNT_BENEATH)
 fn can_replace() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
@@ -310,6 +325,8 @@ mod tests {
     #[test]
     fn bind_mounts_do_not_hide_a_loop() {
         let line = |device, root: &str, at: &str, peers: Option<u32>, master| Mounted {
+            id: 0,
+            parent: 0,
             device: (8, device),
             root: root.into(),
             mountpoint: at.into(),

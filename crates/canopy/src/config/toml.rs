@@ -213,6 +213,20 @@ mod tests {
     }
 
     #[test]
+    fn the_example_is_a_config_file() {
+        let text = include_str!("../../../../dist/example.toml");
+        let config = load(text).unwrap();
+        assert_eq!(config.branches.to_string(), "/mnt/disk1=RW:/mnt/disk2=RW:/mnt/archive=NC,50G");
+        assert_eq!(
+            (render(&config, "func.mkdir"), render(&config, "func.create")),
+            ("epall".into(), "mfs".into())
+        );
+        // What is commented out is right as well.
+        let more = text.replace("# files =", "files =").replace("# \"files.", "\"files.");
+        assert_eq!(render(&load(&more).unwrap(), "cache.files.process-names"), "rtorrent|qbittorrent-nox");
+    }
+
+    #[test]
     fn every_option_can_be_written() {
         // As it is shown, under its name and under each of its others.
         let default = Config::default();
