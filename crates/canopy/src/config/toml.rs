@@ -223,7 +223,7 @@ mod tests {
         );
         // What is commented out is right as well.
         let more = text.replace("# files =", "files =").replace("# \"files.", "\"files.");
-        assert_eq!(render(&load(&more).unwrap(), "cache.files.process-names"), "rtorrent|qbittorrent-nox");
+        assert_eq!(render(&load(&more).unwrap(), "cache.files.process-names"), "qbittorrent-nox|rtorrent");
     }
 
     #[test]
