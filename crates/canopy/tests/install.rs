@@ -1,6 +1,6 @@
 //! `scripts/install.sh`: every name the program answers to, and nobody else's.
 
-use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::cmd::{Finished, run_unless_busy, run_within};
 use canopy_testkit::{Ground, procs};
 use std::collections::BTreeSet;
 use std::fs;
@@ -138,7 +138,7 @@ fn what_is_installed_works() {
     let done = bed.script(&[], &places);
     assert!(done.success(), "{}", done.describe());
     let run = |program: &str, args: &[PathBuf]| {
-        let done = run_within(Command::new(bed.path("dest").join(program)).args(args), SOON);
+        let done = run_unless_busy(Command::new(bed.path("dest").join(program)).args(args), SOON);
         assert!(done.success(), "{program} {args:?}: {}", done.describe());
         done.stdout
     };

@@ -2,7 +2,7 @@
 //!
 //! Names are looked for among all mounts: where a test mounts a pool elsewhere, no other has its name.
 
-use canopy_testkit::cmd::{Finished, run_within, wait_until};
+use canopy_testkit::cmd::{Finished, run_unless_busy, wait_until};
 use canopy_testkit::{Ground, procs};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
@@ -44,7 +44,7 @@ impl Bed {
     }
 
     fn canopy(&self, args: &str) -> Finished {
-        run_within(&mut self.command(args), SOON)
+        run_unless_busy(&mut self.command(args), SOON)
     }
 
     #[track_caller]

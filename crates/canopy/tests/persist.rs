@@ -2,7 +2,7 @@
 //! root is needed.
 
 use canopy_testkit::Ground;
-use canopy_testkit::cmd::{Finished, run_within, spawn, wait_within};
+use canopy_testkit::cmd::{Finished, run_unless_busy, spawn, wait_within};
 use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -46,7 +46,7 @@ impl Bed {
     }
 
     fn canopy(&self, args: &str) -> Finished {
-        run_within(&mut self.command(args), SOON)
+        run_unless_busy(&mut self.command(args), SOON)
     }
 
     #[track_caller]

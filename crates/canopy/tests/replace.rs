@@ -1,7 +1,7 @@
 //! A pool takes the place of one that runs: mounting over it, by hand and through fstab. Real mounts, so root is
 //! needed.
 
-use canopy_testkit::cmd::{Finished, run_within, wait_until};
+use canopy_testkit::cmd::{Finished, run_unless_busy, run_within, wait_until};
 use canopy_testkit::{Ground, procs};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
@@ -43,7 +43,7 @@ impl Bed {
         let mut words = self.words(line).into_iter();
         let mut command = Command::new(self.path("sbin").join(words.next().unwrap()));
         command.env("CANOPY_CONFIG_DIR", self.path("a"));
-        run_within(command.args(words).env_remove("CANOPY_LOG").env_remove("RUST_LOG"), SOON)
+        run_unless_busy(command.args(words).env_remove("CANOPY_LOG").env_remove("RUST_LOG"), SOON)
     }
 
     /// Runs what must succeed, and returns what it says on stderr.

@@ -1,7 +1,7 @@
 //! The program as a service: what it tells systemd (sd_notify(3)), and the unit that starts it. Real mounts, so root
 //! is needed.
 
-use canopy_testkit::cmd::{run_within, spawn, wait_within};
+use canopy_testkit::cmd::{run_unless_busy, run_within, spawn, wait_within};
 use canopy_testkit::{Ground, procs};
 use std::ffi::OsStr;
 use std::fs;
@@ -145,7 +145,7 @@ fn the_background_hands_over_its_number() {
     assert_eq!(procs::process(pid).unwrap().name, "canopy");
     assert!(pid != i32::try_from(parent.id()).unwrap());
     // However it ends, that is told.
-    let done = run_within(&mut bed.command(&["umount", "service"]), SOON);
+    let done = run_unless_busy(&mut bed.command(&["umount", "service"]), SOON);
     assert!(done.success(), "{}", done.describe());
     assert_eq!(bed.told(), ["STOPPING=1"]);
 }
@@ -181,7 +181,7 @@ fn a_socket_that_nobody_has_costs_nothing() {
         let mut command = bed.command(&["mount", "service"]);
         let done = run_within(command.env("NOTIFY_SOCKET", name), SOON);
         assert!(done.success(), "{name}: {}", done.describe());
-        let done = run_within(bed.command(&["umount", "service"]).env_remove("NOTIFY_SOCKET"), SOON);
+        let done = run_unless_busy(bed.command(&["umount", "service"]).env_remove("NOTIFY_SOCKET"), SOON);
         assert!(done.success(), "{name}: {}", done.describe());
     }
 }
