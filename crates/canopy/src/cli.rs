@@ -78,7 +78,7 @@ A branch is a directory or a pattern ('/mnt/disk*'), followed by =RW, =RO (never
 NAME is what /etc/canopy/NAME.toml says, by the same options; a path that ends in .toml will do.
 
 Returns when the pool can be used. It ends with canopy umount MOUNTPOINT, or SIGTERM.
-Environment: CANOPY_LOG=debug logs more.
+Environment: CANOPY_LOG=debug logs more; CANOPY_CONFIG_DIR stands for /etc/canopy.
 
 Examples:
   canopy mount /mnt/disk1:/mnt/disk2 /pool

@@ -195,6 +195,7 @@ fn mistakes_name_file_line_and_the_nearest_key() {
         ("mount broken", "@etc/broken.toml:2: no valid TOML"),
         ("mount nowhere", "no mountpoint given"),
         ("mount empty", "no branch given"),
+        ("mount @none.toml", "config file @none.toml cannot be read: No such file"),
         ("mount medai", "no pool is called 'medai': @etc/medai.toml does not exist (did you mean 'media'?)"),
         ("mount -o ro frob @p", "no pool is called 'frob'"),
         ("mount media @a @p", "the branches of pool media are in @etc/media.toml"),

@@ -281,18 +281,20 @@ impl Mounted {
     /// Puts it into the tree, if it is not there yet.
     ///
     /// # Errors
-    /// When it cannot be put there; the other is as it was.
+    /// When it cannot be put there.
     pub fn show(&mut self) -> Result<Shown, MountError> {
         let Some((tree, over)) = self.aside.take() else { return Ok(Shown::OnTop) };
-        let same = Identity::of(&self.path).is_ok_and(|there| there.is(over));
-        let shown = match same.then(|| aside::replace(&tree, &self.path)) {
-            Some(Ok(())) => Shown::Instead,
-            _ => {
-                let failed =
-                    |errno: Errno| MountError::Mount { path: self.path.clone(), error: errno.into() };
-                aside::put_over(&tree, &self.path).map_err(failed)?;
-                Shown::OnTop
+        let failed = |error: io::Error| MountError::Mount { path: self.path.clone(), error };
+        let is_there = || Identity::of(&self.path).is_ok_and(|there| there.is(over));
+        let shown = if is_there() && aside::put_beneath(&tree, &self.path).is_ok() {
+            // Somebody else may just have taken it away.
+            if is_there() {
+                unmount_path(&self.path, true).map_err(failed)?;
             }
+            Shown::Instead
+        } else {
+            aside::put_over(&tree, &self.path).map_err(|errno| failed(errno.into()))?;
+            Shown::OnTop
         };
         self.identity = Identity::of(&self.path).ok();
         Ok(shown)

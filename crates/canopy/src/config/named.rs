@@ -51,7 +51,9 @@ impl Named {
     /// The pool that a word or the path of a TOML file stands for.
     pub fn find(text: &OsStr) -> Option<Named> {
         let by_path = Path::new(text);
-        if file::is_toml(by_path) && by_path.is_file() {
+        // One that is not there is told as such; a list of branches is none.
+        let could_be = !text.as_bytes().iter().any(|byte| b":=*?[{".contains(byte)) && !by_path.is_dir();
+        if file::is_toml(by_path) && (could_be || by_path.is_file()) {
             let name = by_path.file_stem()?.to_string_lossy().into_owned();
             return Some(Named { name, file: by_path.to_owned() });
         }
@@ -176,8 +178,9 @@ mod tests {
     fn a_toml_file_is_a_pool_by_its_path() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("media.toml");
-        assert_eq!(Named::find(file.as_os_str()), None, "it is not there");
-        fs::write(&file, "").unwrap();
+        for list in ["/a:/b.toml", "/disk*.toml", "/a.toml=RO", "/proc"] {
+            assert_eq!(Named::find(OsStr::new(list)), None, "{list}");
+        }
         assert_eq!(Named::find(file.as_os_str()), Some(Named { name: "media".into(), file: file.clone() }));
         let path = |text: &str| Arg::Path(text.into());
         let said = vec![Arg::Path(file.clone().into()), Arg::Options("ro".into()), path("/m")];

@@ -10,8 +10,8 @@ use canopy_sys::device;
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, move_mount,
 };
 
 use super::{MountError, MountFlags, MountSpec, kernel_options};
@@ -70,14 +70,12 @@ fn attributes(flags: MountFlags) -> MountAttrFlags {
     )
 }
 
-/// Puts a mount in the place of the topmost one, which is detached.
+/// Puts a mount under the topmost one.
 ///
 /// # Errors
-/// `EINVAL` where that cannot be: the kernel is older, or the other mount is locked. Nothing has changed then.
-pub(super) fn replace(tree: &OwnedFd, path: &Path) -> Result<(), Errno> {
-    put(tree, path, MoveMountFlags::MOVE_MOUNT_BENEATH)?;
-    // Nobody but root got here, and root may.
-    unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+/// `EINVAL` where that cannot be: the kernel is older, or the other mount is locked.
+pub(super) fn put_beneath(tree: &OwnedFd, path: &Path) -> Result<(), Errno> {
+    put(tree, path, MoveMountFlags::MOVE_MOUNT_BENEATH)
 }
 
 /// Puts a mount on top of whatever is there.
