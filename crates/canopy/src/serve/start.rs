@@ -3,8 +3,9 @@
 use super::control::Control;
 use super::convert::Terms;
 use super::dispatch::Dispatch;
-use super::drain::Drain;
+use super::fresh::Fresh;
 use super::kernel::Connected;
+use super::tell::Connection;
 use crate::config::resolve::Plan;
 use crate::config::{Config, kernel};
 use arc_swap::ArcSwap;
@@ -74,10 +75,11 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     // As it was derived, and as it was resolved.
     config.fsname = Some(plan.fsname.clone());
     config.mountpoint = Some(plan.mountpoint.clone());
-    let control = Control::new(config, plan.mountpoint.clone(), passthrough);
+    let connection = Connection { agreed, transport: "dev-fuse", threads };
+    let control = Control::new(config, plan.mountpoint.clone(), connection);
     let notifier = session.notifier();
     let dispatch =
-        Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier, naming: Drain::default() };
+        Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier, fresh: Fresh::default() };
     let running = session.serve(Arc::new(dispatch), threads)?;
     let shown = plan.replaces.then(|| mounted.show()).transpose()?;
     Ok(Serving { running, mounted, shown })
