@@ -1,13 +1,14 @@
 //! A running pool as its control file shows it to other programs.
 
-use crate::config::Config;
 use crate::config::options::{self, Changes, closest};
+use crate::config::{Config, named};
 use crate::error::Error;
 use crate::mounts;
 use crate::told::ExplainTold;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -26,9 +27,10 @@ pub struct Live {
 
 impl Live {
     pub fn at(path: &Path) -> Result<Live, Error> {
-        let mountpoint = mounts::listed_path(path).map_err(|why| match why.kind() {
-            io::ErrorKind::NotConnected => Error::PoolDead(path.to_owned()),
-            _ => Error::NoPool(path.to_owned()),
+        let path = named::mountpoint(path)?;
+        let mountpoint = mounts::listed_path(&path).map_err(|why| match why.kind() {
+            io::ErrorKind::NotConnected => Error::PoolDead(path.clone()),
+            _ => Error::NoPool(path.clone()),
         })?;
         let mounted = mounts::at(&mountpoint).map_err(Error::system("cannot read /proc/self/mountinfo"))?;
         if !mounted.is_some_and(|mounted| mounted.is_pool()) {
@@ -57,6 +59,13 @@ impl Live {
             Err(Errno::NODATA) => Err(self.unknown(key)),
             Err(errno) => Err(self.failed(key, errno)),
         }
+    }
+
+    /// The words by which its server was started, each with a NUL behind it.
+    pub fn process(&self) -> Result<Vec<u8>, Error> {
+        let pid = self.get("pid")?;
+        fs::read(Path::new("/proc").join(pid).join("cmdline"))
+            .map_err(Error::system("cannot read how the pool was mounted"))
     }
 
     /// The answer to a key of a file or directory of this pool that explains a choice.

@@ -14,6 +14,7 @@ pub fn mount_spec(plan: &Plan) -> MountSpec {
     let fsname = plan.fsname.to_string_lossy().into_owned();
     let mut spec = MountSpec::new(&plan.mountpoint, fsname, plan.subtype);
     spec.flags = mount.flags;
+    spec.replaces = plan.replaces;
     spec.default_permissions = mount.permissions_check;
     // A pool that root mounts is there for everybody.
     spec.allow_other = mount.allow_other || rustix::process::geteuid().is_root();

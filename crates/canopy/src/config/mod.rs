@@ -1,17 +1,21 @@
 //! What one mount is told: the values, and where they come from.
 //!
 //! `options` declares each option once; `slots` are the places of their values; `line` reads them off the
-//! command line, `file` from files; `resolve` turns
+//! command line, `file` and `toml` from files, of which `named` finds those of named pools; `resolve` turns
 //! what was typed into what is mounted; `check` holds it against the machine; `kernel` words it for
-//! the kernel.
+//! the kernel; `persist` writes a change of a running pool back, by means of `edit`.
 
 pub mod check;
+pub mod edit;
 pub mod file;
 pub mod kernel;
 pub mod line;
+pub mod named;
 pub mod options;
+pub mod persist;
 pub mod resolve;
 mod slots;
+mod toml;
 pub mod values;
 
 use crate::names::Name;

@@ -106,7 +106,7 @@ static TABLE: LazyLock<Vec<Spec>> = LazyLock::new(|| {
 
 fn what_is_pooled() -> Vec<Spec> {
     vec![
-        spec("config", ConfigFile, "a file of options, one a line; # begins a comment").live(),
+        spec("config", ConfigFile, "a file of options, one a line; # begins a comment; or FILE.toml").live(),
         spec("branches", BranchesSlot, "the directories that make up the pool").live(),
         spec("mountpoint", field!(mountpoint), "where the pool appears").also(&["mount"]),
         spec("fsname", field!(fsname), "the name of the mount's source"),
@@ -429,7 +429,7 @@ pub fn set_pair(config: &mut Config, pair: &OsStr) -> Result<(), OptionError> {
 }
 
 /// Splits at the first `=` and drops blanks around both sides; no `=` means an empty value.
-fn split(pair: &OsStr) -> (String, OsString) {
+pub(super) fn split(pair: &OsStr) -> (String, OsString) {
     use std::os::unix::ffi::OsStrExt;
     let bytes = pair.as_bytes();
     let at = bytes.iter().position(|&byte| byte == b'=');

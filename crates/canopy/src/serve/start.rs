@@ -10,7 +10,7 @@ use crate::config::resolve::Plan;
 use crate::config::{Config, kernel};
 use arc_swap::ArcSwap;
 use canopy_fuse::flags::InitFlags;
-use canopy_fuse::mount::{self, MountError, Mounted};
+use canopy_fuse::mount::{self, MountError, Mounted, Shown};
 use canopy_fuse::session::{Running, SessionError};
 use canopy_fuse::{Agreed, Session, Wish};
 use canopy_pool::Pool;
@@ -36,6 +36,8 @@ pub enum StartError {
 pub struct Serving {
     running: Running,
     mounted: Mounted,
+    /// How it came to where another pool was, if one was there.
+    pub shown: Option<Shown>,
 }
 
 impl Serving {
@@ -57,7 +59,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let mut config = plan.config.clone();
     let branches = Branches::open(&config.branches)?;
     let limits = kernel::limits()?;
-    let (device, mounted) = mount::mount(&kernel::mount_spec(plan))?;
+    let (device, mut mounted) = mount::mount(&kernel::mount_spec(plan))?;
     let session = Session::negotiate(device, &wish(plan), limits)?;
     let agreed = *session.agreed();
     tracing::info!("{agreed}");
@@ -79,7 +81,8 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let dispatch =
         Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier, fresh: Fresh::default() };
     let running = session.serve(Arc::new(dispatch), threads)?;
-    Ok(Serving { running, mounted })
+    let shown = plan.replaces.then(|| mounted.show()).transpose()?;
+    Ok(Serving { running, mounted, shown })
 }
 
 /// What to ask of the kernel.
