@@ -11,4 +11,5 @@ mod links {
     mod forgetting;
     mod nfsopenhack;
     mod rig;
+    mod symlinkify;
 }

@@ -244,6 +244,14 @@ fn attributes() -> Vec<Spec> {
             "which symlinks are shown as what they lead to",
         )
         .live(),
+        spec("symlinkify", field!(pool.symlinkify), "read-only files are shown as symlinks to their branch")
+            .live(),
+        spec(
+            "symlinkify-timeout",
+            field!(pool.symlinkify_timeout),
+            "seconds a file must not have changed for that; -1: none, as without symlinkify at the mount",
+        )
+        .live(),
         spec("inodecalc", field!(pool.inode), "how inode numbers are made").live(),
         spec("nfsopenhack", field!(pool.nfs_open_hack), "read-only files that open for writing over NFS")
             .live(),

@@ -33,6 +33,12 @@ const ROWS: &[Row] = &[
         &[("never", None), ("directory", None), ("regular", None), ("all", None)],
         &["", "file", "true"],
     ),
+    ("symlinkify", &[("true", None), ("false", None)], &["", "x"]),
+    (
+        "symlinkify-timeout",
+        &[("3600", None), ("-1", None), ("0", None), ("-2K", Some("-2048"))],
+        &["", "-", "--1", "x", "1s", "9223372036854775808"],
+    ),
     (
         "never-forget-nodes",
         &[
@@ -194,6 +200,8 @@ fn defaults_are_those_of_the_reference() {
         ("inodecalc", "hybrid-hash"),
         ("kernel-permissions-check", "true"),
         ("follow-symlinks", "never"),
+        ("symlinkify", "false"),
+        ("symlinkify-timeout", "3600"),
         ("never-forget-nodes", "false"),
         ("nfsopenhack", "off"),
         ("link-exdev", "passthrough"),
@@ -332,7 +340,7 @@ fn mistakes_name_the_culprit_and_the_mend() {
 /// Options whose effect does not exist yet must not be accepted as though it did.
 #[test]
 fn what_is_not_built_is_not_accepted() {
-    for name in ["symlinkify", "link-cow", "moveonenospc", "auto_unmount"] {
+    for name in ["link-cow", "moveonenospc", "auto_unmount"] {
         assert!(matches!(set_err(name, "x"), OptionError::Unknown { .. }), "{name}");
     }
 }

@@ -112,6 +112,26 @@ impl Value for u64 {
     }
 }
 
+/// The same with a sign, where one below zero has a meaning of its own.
+impl Value for i64 {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        let text = utf8(text)?;
+        match text.strip_prefix('-') {
+            None => i64::try_from(u64::parse(OsStr::new(text))?).map_err(|_| TOO_LARGE),
+            Some(digits) => {
+                let size = u64::parse(OsStr::new(digits))?;
+                0_i64.checked_sub_unsigned(size).ok_or(TOO_LARGE)
+            }
+        }
+    }
+    fn render(&self) -> String {
+        self.to_string()
+    }
+    fn accepted() -> String {
+        "a whole number, with K, M, G or T if need be".into()
+    }
+}
+
 /// Whole seconds.
 impl Value for Duration {
     fn parse(text: &OsStr) -> Result<Self, Refused> {

@@ -249,8 +249,11 @@ impl Control {
         serving.terms.store(Arc::new(Terms::new(next, serving.terms.load().generation)));
         // Names may lead elsewhere now, or have been promised to hold for longer than they shall. After the
         // change: until it is made they are found as before.
-        let follows = now.pool.follow_symlinks != next.pool.follow_symlinks;
-        if now.branches != next.branches || now.timeouts != next.timeouts || follows {
+        let shown = |config: &Config| {
+            let pool = &config.pool;
+            (pool.follow_symlinks, pool.symlinkify, pool.symlinkify_timeout)
+        };
+        if now.branches != next.branches || now.timeouts != next.timeouts || shown(now) != shown(next) {
             // What was answered by the old terms must reach the kernel before it is told to forget it. A disk that
             // hangs, and is perhaps being taken away for that, holds nobody up for longer.
             if !serving.naming.wait(PATIENCE) {

@@ -65,6 +65,10 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let terms = Terms::new(&config, RandomState::new().hash_one(std::process::id()));
     let threads = workers(&config);
     config.pool.never_forget = config.remember.0;
+    if !config.pool.symlinkify {
+        // Should it be turned on later without a word about the time, it works at once.
+        config.pool.symlinkify_timeout = -1;
+    }
     config.pool.mountpoint.clone_from(&plan.mountpoint);
     let pool = Pool::new(config.pool.clone(), branches);
     let connected = Connected { backing: session.backing(), notifier: session.notifier() };

@@ -390,6 +390,16 @@ const ROWS: &[Row] = &[
             assert_eq!(get(&live.pool, "nfsopenhack"), value);
         }
     }),
+    (&["symlinkify", "symlinkify-timeout"], |live| {
+        fs::write(live.a("f"), "f").expect("a file");
+        fs::set_permissions(live.a("f"), fs::Permissions::from_mode(0o444)).expect("chmod");
+        let is_link = || fs::symlink_metadata(live.at("f")).expect("stat").is_symlink();
+        for (timeout, on, link) in [("3600", "true", false), ("-1", "true", true), ("-1", "false", false)] {
+            live.set("symlinkify-timeout", timeout);
+            live.set("symlinkify", on);
+            assert_eq!(is_link(), link, "{timeout} {on}");
+        }
+    }),
     (&["follow-symlinks"], |live| {
         fs::write(live.a("f"), "f").expect("a file");
         std::os::unix::fs::symlink("f", live.a("l")).expect("a symlink");

@@ -257,7 +257,7 @@ impl Pool {
             rustix::fs::openat(dir, name, create, Mode::from_raw_mode(mode & 0o7777))?
         };
         let attr = stat::of(fd.as_fd())?;
-        let node = self.nodes.hand_out_file(parent, name, attr.key())?;
+        let node = self.nodes.hand_out_file(parent, name, attr.key(), false)?;
         let full = || join(&path, name);
         self.finish_create(caller, &branches.as_slice()[index], node, fd, flags, attr, full)
     }
