@@ -336,6 +336,30 @@ impl Pool {
         Err(failed.map_or(Error::Stale, Error::Branch))
     }
 
+    /// The copy of a file that a search function acts on: the node's own file, unless its policy asks for
+    /// another copy of the name and that is what the function can act on.
+    pub(crate) fn chosen(
+        &self,
+        func: Func,
+        branches: &Branches,
+        node: &Arc<Node>,
+        fits: impl Fn(&Attr) -> bool,
+    ) -> Result<Primary> {
+        let primary = self.primary(branches, node)?;
+        let (own, shown) = (self.config().policies.get(func), self.config().policies.get(Func::Getattr));
+        let same = own == shown && policy::first_only(own, Category::Search);
+        let name = self.nodes.names(node.id).next();
+        let (false, Some((dir, name))) = (same || branches.len() == 1, name) else { return Ok(primary) };
+        let dirs = Dirs::open(self.follow(), branches, &dir);
+        let copies = dirs.copies(&name);
+        let Ok(index) = self.shown(func, branches, &copies) else { return Ok(primary) };
+        let Some(attr) = copies.list[index].filter(|a| fits(a) && a.key() != primary.attr.key()) else {
+            return Ok(primary);
+        };
+        let fd = dirs.follow.pin(dirs.get(index).ok_or(Error::Absent)?, &name)?;
+        Ok(Primary { branch: branches.as_slice()[index].clone(), fd: TargetFd::Pinned(fd), attr })
+    }
+
     /// Attributes as the pool shows them. The path is read only where [`Pool::needs_path`] says so.
     pub(crate) fn show(&self, node: &Node, branch: &Branch, path: &[u8], mut attr: Attr) -> Attr {
         attr.ino = match node.identity {

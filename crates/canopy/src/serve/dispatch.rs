@@ -198,7 +198,7 @@ impl Handler for Dispatch {
                 reply.data(size as usize, |buffer| pool.listxattr(id, buffer).map_err(number))
             }
             Op::Removexattr { name } => done(reply, pool.removexattr(id, name.to_bytes())),
-            Op::Access { .. } => done(reply, pool.access(id)),
+            Op::Access { mask } => done(reply, pool.access(id, mask)),
             Op::Ioctl { flags, cmd, data, .. } => {
                 if flags.contains(IoctlFlags::UNRESTRICTED) {
                     // Only CUSE may read and write its caller's memory.

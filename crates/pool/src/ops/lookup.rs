@@ -1,5 +1,6 @@
 //! Names to nodes, and back to nothing: lookup, forget, getattr.
 
+use crate::beneath::ProcPath;
 use crate::branch::Branches;
 use crate::config::Func;
 use crate::node::{Identity, Node, PoolPath, join};
@@ -8,6 +9,7 @@ use crate::resolve::{Copies, Dirs, is_absent, on_branch};
 use crate::stat::{self, Attr, S_IFDIR};
 use crate::{Error, HandleId, NodeId, Pool, Result};
 use rustix::fd::AsFd;
+use rustix::fs::{Access, AtFlags};
 use std::sync::Arc;
 
 /// A node that the kernel now holds a reference to, until it is forgotten.
@@ -156,10 +158,20 @@ impl Pool {
         self.nodes.names(node.id).next().map(|(dir, name)| join(&dir, &name))
     }
 
-    /// access(2), for pools on which the kernel does not check permissions itself: the daemon may do
-    /// everything, so all that can be wrong is that the node is gone.
-    pub fn access(&self, id: NodeId) -> Result<()> {
-        self.getattr(id, None).map(drop)
+    /// access(2), for pools on which the kernel does not check permissions itself: may the daemon do that to
+    /// the copy of `func.access`? `mask` is made of `R_OK`, `W_OK` and `X_OK`.
+    ///
+    /// Errors: `EACCES` for executing what nobody may, `EROFS`, `EPERM` for writing what is immutable.
+    pub fn access(&self, id: NodeId, mask: u32) -> Result<()> {
+        let mask = Access::from_bits(mask).ok_or(Error::Invalid)?;
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let node = self.nodes.get(id)?;
+        let fd = match node.is_dir() {
+            true => self.readable(&branches, &node, Func::Access)?.0,
+            false => self.chosen(Func::Access, &branches, &node, |attr| !attr.is_dir())?.fd,
+        };
+        Ok(rustix::fs::accessat(rustix::fs::CWD, ProcPath::of(&fd).as_bytes(), mask, AtFlags::EACCESS)?)
     }
 
     /// Target of a symlink.
@@ -167,7 +179,9 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let node = self.nodes.get(id)?;
-        let primary = self.primary(&branches, &node)?;
+        let primary = self.chosen(Func::Readlink, &branches, &node, |attr| {
+            node.disguised && !attr.is_dir() || attr.is_symlink()
+        })?;
         if node.disguised {
             return Ok(on_branch(&primary.branch, &self.a_path(&node).ok_or(Error::Stale)?));
         }
