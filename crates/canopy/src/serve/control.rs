@@ -11,6 +11,7 @@ use crate::config::{Config, check, resolve};
 use crate::error::one_line;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
+use canopy_fuse::request::Name;
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
 use canopy_pool::config::PassthroughIo;
 use canopy_pool::{Error, Located, Pool};
@@ -38,6 +39,28 @@ const ENTRY_MODE: u32 = 0o100_664;
 /// Is this the control file's name? What a branch has under it is neither found nor listed.
 pub(super) fn hides(dir: canopy_pool::NodeId, name: &[u8]) -> bool {
     dir == canopy_pool::NodeId::ROOT && name == NAME
+}
+
+/// Why a change of the control file's name is refused: nothing can be made there, what is moved there would not be
+/// seen again, and there is nothing to be taken away.
+pub(super) fn refuses(request: &Request<'_>) -> Option<Errno> {
+    let hidden = |dir: NodeId, name: Name<'_>| dir == NodeId::ROOT && name.as_bytes() == NAME;
+    let dir = request.header.node;
+    match request.op {
+        Op::Unlink { name } | Op::Rmdir { name } if hidden(dir, name) => Some(Errno::NOENT),
+        Op::Rename { name, .. } if hidden(dir, name) => Some(Errno::NOENT),
+        Op::Rename { newdir, newname, .. } if hidden(newdir, newname) => Some(Errno::PERM),
+        Op::Mknod { name, .. }
+        | Op::Mkdir { name, .. }
+        | Op::Symlink { name, .. }
+        | Op::Link { name, .. }
+            if hidden(dir, name) =>
+        {
+            Some(Errno::EXIST)
+        }
+        Op::Create(create) if hidden(dir, create.name) => Some(Errno::EXIST),
+        _ => None,
+    }
 }
 
 /// The configuration that a running pool works by, as its users see and change it.

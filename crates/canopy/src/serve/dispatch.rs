@@ -33,6 +33,9 @@ impl Handler for Dispatch {
         if request.header.node == control::NODE {
             return self.control.answer(self, &request, reply);
         }
+        if let Some(errno) = control::refuses(&request) {
+            return reply.error(errno.raw_os_error());
+        }
         // Before the branches are read, and until the answer is given.
         let _naming = gives_names(&request.op).then(|| self.naming.enter());
         let (pool, terms) = (&self.pool, &*self.terms.load());

@@ -4,10 +4,11 @@ use super::rig::{Dirs, attribute, control, get, set, try_set};
 use canopy::config::options;
 use canopy_testkit::cmd::{run, run_within};
 use canopy_testkit::{Pool, as_user};
-use rustix::fs::XattrFlags;
+use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// COMPATIBILITY 8.2: no other key may be shown.
@@ -64,6 +65,55 @@ fn it_is_an_empty_file_that_is_never_listed() {
         assert_eq!(refused.expect_err("nothing to open").kind(), std::io::ErrorKind::NotFound);
     }
     pool.umount();
+}
+
+/// What is moved there would not be seen again; what a branch has there stays.
+#[test]
+fn its_name_cannot_be_taken() {
+    let dirs = Dirs::new();
+    fs::write(dirs.path("a/.mergerfs"), "real").expect("a file");
+    // Names that are not remembered, so that the kernel asks; and such that it knows.
+    for options in ["cache.entry=0,cache.attr=0", "cache.entry=60"] {
+        let pool = dirs.pool(options);
+        let at = |name: &str| pool.path().join(name);
+        fs::write(at("f"), "f").expect("a file");
+        fs::create_dir_all(at("dir/sub")).expect("mkdir");
+        let name = control(&pool);
+        let rename = |from: &Path, to: &Path, flags| rustix::fs::renameat_with(CWD, from, CWD, to, flags);
+        let none = RenameFlags::empty();
+        for (what, result, errno) in [
+            ("rename onto it", rename(&at("f"), &name, none), Errno::PERM),
+            ("exchange with it", rename(&at("f"), &name, RenameFlags::EXCHANGE), Errno::PERM),
+            (
+                "rename onto it, if it were free",
+                rename(&at("f"), &name, RenameFlags::NOREPLACE),
+                Errno::EXIST,
+            ),
+            ("rename it", rename(&name, &at("other"), none), Errno::NOENT),
+            ("exchange it", rename(&name, &at("f"), RenameFlags::EXCHANGE), Errno::NOENT),
+            ("link", rustix::fs::link(at("f"), &name), Errno::EXIST),
+            ("mkdir", rustix::fs::mkdir(&name, Mode::RWXU), Errno::EXIST),
+            ("mkfifo", rustix::fs::mknodat(CWD, &name, FileType::Fifo, Mode::RUSR, 0), Errno::EXIST),
+            ("symlink", rustix::fs::symlink("x", &name), Errno::EXIST),
+            ("unlink", rustix::fs::unlink(&name), Errno::NOENT),
+            (
+                "create",
+                rustix::fs::open(&name, OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).map(drop),
+                Errno::NOENT,
+            ),
+        ] {
+            assert_eq!(result, Err(errno), "{what}");
+        }
+        assert!(rustix::fs::rmdir(&name).is_err());
+        assert_eq!(fs::read_to_string(at("f")).expect("a file"), "f");
+        assert!(at("f").exists() && !at("other").exists());
+        assert_eq!(fs::read_to_string(dirs.path("a/.mergerfs")).expect("a file"), "real");
+        // Anywhere else it is a name like others.
+        fs::write(at("dir/.mergerfs"), "below").expect("a file");
+        fs::rename(at("dir/.mergerfs"), at("dir/sub/.mergerfs")).expect("a rename");
+        fs::remove_file(at("dir/sub/.mergerfs")).expect("removal");
+        pool.umount();
+    }
 }
 
 #[test]
