@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::{Pages, Remember};
+use values::{Pages, PinThreads, Remember};
 
 /// Everything that a mount may be told. The pool's own part is in `pool`.
 #[derive(Clone, Debug)]
@@ -121,6 +121,11 @@ pub struct BranchesWait {
 pub struct Threads {
     pub read: i32,
     pub process: i32,
+    /// Of a queue between the two, which is not there: shown as it was given.
+    pub depth: i32,
+    pub pin: PinThreads,
+    /// They read and write with the I/O priority of whoever asks.
+    pub proxy_ioprio: bool,
 }
 
 impl Threads {
@@ -178,7 +183,7 @@ impl Default for Config {
                 defcontext: None,
                 rootcontext: None,
             },
-            threads: Threads { read: 0, process: -1 },
+            threads: Threads { read: 0, process: -1, depth: 2, pin: PinThreads::None, proxy_ioprio: false },
             priority: -10,
             detach_mountpoint: false,
             branches_wait: BranchesWait { timeout: Duration::ZERO, fail: false },
@@ -222,7 +227,8 @@ mod tests {
             (3, 0, 4, 4),
         ];
         for (read, process, cpus, workers) in table {
-            assert_eq!(Threads { read, process }.workers(cpus), workers, "{read} {process} on {cpus}");
+            let threads = Threads { read, process, ..Config::default().threads };
+            assert_eq!(threads.workers(cpus), workers, "{read} {process} on {cpus}");
         }
     }
 }

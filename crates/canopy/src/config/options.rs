@@ -296,6 +296,18 @@ fn kernel_and_threads() -> Vec<Spec> {
             "as read-thread-count; -1: that figure alone counts",
         ),
         spec(
+            "process-thread-queue-depth",
+            field!(threads.depth),
+            "accepted, without effect: a worker reads its requests itself, and none waits in between",
+        ),
+        spec("pin-threads", field!(threads.pin), "the processors that worker threads run on"),
+        spec(
+            "proxy-ioprio",
+            field!(threads.proxy_ioprio),
+            "read and write with the I/O priority of whoever asks (ionice)",
+        )
+        .live(),
+        spec(
             "scheduling-priority",
             field!(priority),
             "the nice value to serve with; only root can go below the caller's",
@@ -366,8 +378,6 @@ fn without_effect() -> Vec<Spec> {
         "no-splice-read",
         "no-splice-write",
         "nonempty",
-        // Every worker reads for itself: there is no queue between reading and serving that could have a depth.
-        "process-thread-queue-depth",
         "splice-move",
         "splice-read",
         "splice-write",

@@ -94,6 +94,62 @@ impl Value for Remember {
     }
 }
 
+/// Where worker threads run: R for those that read requests, P for those that serve them; on one (1) processor (L)
+/// or core (P), or spread (S) over all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PinThreads {
+    /// Anywhere.
+    None,
+    R1L,
+    R1P,
+    RP1L,
+    RP1P,
+    R1LP1L,
+    R1PP1P,
+    RPSL,
+    RPSP,
+    R1PPSP,
+}
+
+impl PinThreads {
+    const WORDS: [(&str, PinThreads); 10] = [
+        ("false", PinThreads::None),
+        ("R1L", PinThreads::R1L),
+        ("R1P", PinThreads::R1P),
+        ("RP1L", PinThreads::RP1L),
+        ("RP1P", PinThreads::RP1P),
+        ("R1LP1L", PinThreads::R1LP1L),
+        ("R1PP1P", PinThreads::R1PP1P),
+        ("RPSL", PinThreads::RPSL),
+        ("RPSP", PinThreads::RPSP),
+        ("R1PPSP", PinThreads::R1PPSP),
+    ];
+}
+
+impl std::fmt::Display for PinThreads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Self::WORDS.iter().find(|(_, pin)| pin == self).map_or("false", |(word, _)| word))
+    }
+}
+
+impl Value for PinThreads {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        let text = utf8(text)?;
+        let found = Self::WORDS.into_iter().find(|(word, _)| *word == text);
+        match found {
+            Some((_, pin)) => Ok(pin),
+            None if text.is_empty() => Ok(PinThreads::None),
+            None => Err(Refused::Invalid),
+        }
+    }
+    fn render(&self) -> String {
+        self.to_string()
+    }
+    fn accepted() -> String {
+        one_of(&Self::WORDS.map(|(word, _)| word))
+    }
+}
+
 const TOO_LARGE: Refused = Refused::But("too large");
 
 /// A size in bytes, as branches write them too.

@@ -18,12 +18,21 @@ pub(super) struct Terms {
     pub(super) generation: u64,
     /// `cache.readdir`
     pub(super) keep_listings: bool,
+    /// `proxy-ioprio`
+    pub(super) proxy_ioprio: bool,
 }
 
 impl Terms {
     pub(super) fn new(config: &Config, generation: u64) -> Self {
         let Timeouts { attr, entry, negative } = config.timeouts;
-        Terms { entry, attr, negative, generation, keep_listings: config.kernel.cache_readdir }
+        Terms {
+            entry,
+            attr,
+            negative,
+            generation,
+            keep_listings: config.kernel.cache_readdir,
+            proxy_ioprio: config.threads.proxy_ioprio,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::control::{self, Control};
 use super::convert::{self, Terms};
 use super::drain::Drain;
+use super::pin::Pins;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, EntryOut};
 use canopy_fuse::flags::{IoctlFlags, OpenFlags, OpenInFlags, SetxattrFlags, WriteFlags};
@@ -10,6 +11,7 @@ use canopy_fuse::notify::Notifier;
 use canopy_fuse::request::FileIo;
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::{Error, HandleId, NodeId, Pool, RenameKind, Via, Whence, WriteKind};
+use canopy_sys::ioprio;
 use rustix::io::Errno;
 
 /// Serves one pool.
@@ -20,6 +22,7 @@ pub(super) struct Dispatch {
     pub(super) notifier: Notifier,
     /// Answers under way that give names to the kernel.
     pub(super) naming: Drain,
+    pub(super) pins: Pins,
 }
 
 const RENAME_NOREPLACE: u32 = 1;
@@ -39,6 +42,10 @@ impl Handler for Dispatch {
         // Before the branches are read, and until the answer is given.
         let _naming = gives_names(&request.op).then(|| self.naming.enter());
         let (pool, terms) = (&self.pool, &*self.terms.load());
+        match request.op {
+            Op::Read(_) | Op::Write(_) if terms.proxy_ioprio => ioprio::take(request.header.pid),
+            _ => ioprio::own(),
+        }
         let id = convert::node(request.header.node);
         let caller = |umask| convert::caller(&request.header, umask);
         match request.op {
@@ -263,6 +270,10 @@ impl Handler for Dispatch {
             // Dealt with before they get here.
             Op::Init(_) | Op::CuseInit(_) | Op::Unknown(_) => unsupported(reply),
         }
+    }
+
+    fn thread_start(&self, worker: usize) {
+        self.pins.bind(worker);
     }
 
     fn undelivered(&self, what: Undelivered) {

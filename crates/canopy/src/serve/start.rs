@@ -5,6 +5,7 @@ use super::convert::Terms;
 use super::dispatch::Dispatch;
 use super::drain::Drain;
 use super::kernel::Connected;
+use super::pin::Pins;
 use crate::config::resolve::Plan;
 use crate::config::{Config, kernel};
 use arc_swap::ArcSwap;
@@ -64,6 +65,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
     let terms = Terms::new(&config, RandomState::new().hash_one(std::process::id()));
     let threads = workers(&config);
+    let pins = Pins::new(&config.threads);
     config.pool.never_forget = config.remember.0;
     if !config.pool.symlinkify {
         // Should it be turned on later without a word about the time, it works at once.
@@ -78,8 +80,14 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     config.mountpoint = Some(plan.mountpoint.clone());
     let control = Control::new(config, plan.mountpoint.clone(), passthrough);
     let notifier = session.notifier();
-    let dispatch =
-        Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier, naming: Drain::default() };
+    let dispatch = Dispatch {
+        pool,
+        terms: ArcSwap::from_pointee(terms),
+        control,
+        notifier,
+        naming: Drain::default(),
+        pins,
+    };
     let running = session.serve(Arc::new(dispatch), threads)?;
     Ok(Serving { running, mounted })
 }

@@ -3,6 +3,7 @@
 use super::funcs;
 use super::rig::{BINARY, get, set};
 use canopy::config::options::{self, Changes};
+use canopy_sys::ioprio::IoPriority;
 use canopy_testkit::cmd::{run, wait_until};
 use canopy_testkit::{LoopFs, Pool, require_root};
 use rustix::fs::XattrFlags;
@@ -10,8 +11,9 @@ use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A pool over an ext4 with little room, and a tmpfs with more.
@@ -284,7 +286,7 @@ const ROWS: &[Row] = &[
                     let file = &file;
                     scope.spawn(move || {
                         let at = u64::from(part) * MIB as u64;
-                        std::os::unix::fs::FileExt::write_all_at(file, &[part; MIB], at).expect("a write");
+                        file.write_all_at(&[part; MIB], at).expect("a write");
                     });
                 }
             });
@@ -399,6 +401,40 @@ const ROWS: &[Row] = &[
             live.set("symlinkify", on);
             assert_eq!(is_link(), link, "{timeout} {on}");
         }
+    }),
+    (&["proxy-ioprio"], |live| {
+        live.set("passthrough.io", "off");
+        live.set("cache.files", "off");
+        fs::write(live.at("f"), vec![1; MIB]).expect("a file");
+        let idle = || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", live.pool.pid())).expect("threads").flatten();
+            let ids = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
+            ids.filter(|&id| IoPriority::of(id) == Ok(IoPriority::IDLE)).count()
+        };
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                IoPriority::IDLE.give().expect("ioprio_set");
+                let file = File::open(live.at("f")).expect("open");
+                let mut rounds = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    file.read_exact_at(&mut [0; 4096], 0).expect("a read");
+                    rounds += 1;
+                }
+                rounds
+            });
+            let watch = || (0..100).map(|_| idle()).max();
+            let before = watch();
+            live.set("proxy-ioprio", "true");
+            let seen = wait_until(Duration::from_secs(10), || idle() > 0);
+            live.set("proxy-ioprio", "false");
+            // Each worker gives it back with its next request.
+            let given_back = wait_until(Duration::from_secs(10), || idle() == 0);
+            let after = watch();
+            stop.store(true, Ordering::Relaxed);
+            assert!(reader.join().expect("the reader") > 0);
+            assert_eq!((before, seen, given_back, after), (Some(0), true, true, Some(0)));
+        });
     }),
     (&["follow-symlinks"], |live| {
         fs::write(live.a("f"), "f").expect("a file");
