@@ -18,3 +18,5 @@ mod keys;
 mod load;
 #[path = "control/rig.rs"]
 mod rig;
+#[path = "control/trace.rs"]
+mod trace;

@@ -38,6 +38,10 @@ pub struct Config {
     /// What the mount itself is told.
     pub mount: Mount,
     pub threads: Threads,
+    /// Every request is traced.
+    pub debug: bool,
+    /// Where to; the log when empty.
+    pub log_file: PathBuf,
     /// The nice value to serve with.
     pub priority: i32,
     /// What lies on the mountpoint is detached before the pool comes there.
@@ -184,6 +188,8 @@ impl Default for Config {
                 rootcontext: None,
             },
             threads: Threads { read: 0, process: -1, depth: 2, pin: PinThreads::None, proxy_ioprio: false },
+            debug: false,
+            log_file: PathBuf::new(),
             priority: -10,
             detach_mountpoint: false,
             branches_wait: BranchesWait { timeout: Duration::ZERO, fail: false },

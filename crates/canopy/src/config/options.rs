@@ -312,6 +312,8 @@ fn kernel_and_threads() -> Vec<Spec> {
             field!(priority),
             "the nice value to serve with; only root can go below the caller's",
         ),
+        spec("debug", field!(debug), "every request is traced, in one line").live(),
+        spec("log.file", field!(log_file), "the file to trace requests to, instead of the log").live(),
     ]
 }
 

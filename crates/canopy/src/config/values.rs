@@ -267,6 +267,22 @@ impl Value for Option<PathBuf> {
     }
 }
 
+/// A path that may be left empty. Relative to where the mount is started, and nowhere else later.
+impl Value for PathBuf {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        match text.is_empty() {
+            true => Ok(PathBuf::new()),
+            false => std::path::absolute(text).map_err(|_| Refused::Invalid),
+        }
+    }
+    fn render(&self) -> String {
+        self.display().to_string()
+    }
+    fn accepted() -> String {
+        "a path, or nothing".into()
+    }
+}
+
 /// A set of names joined by `|`; kept sorted, each once.
 impl Value for Vec<String> {
     fn parse(text: &OsStr) -> Result<Self, Refused> {

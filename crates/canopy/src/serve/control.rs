@@ -9,6 +9,7 @@ use crate::config::file::FileError;
 use crate::config::options::{self, Changes, OptionError};
 use crate::config::{Config, check, resolve};
 use crate::error::one_line;
+use crate::log;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::request::Name;
@@ -18,7 +19,9 @@ use canopy_pool::{Error, Located, Pool};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::ffi::{CString, OsStr};
+use std::fs::{File, Metadata};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -208,7 +211,13 @@ impl Control {
             }
         }
         self.settle(&now, &mut next)?;
+        // Named again, it is opened again: the file may have been moved away.
+        let traces = key == "log.file" || (now.debug, &now.log_file) != (next.debug, &next.log_file);
+        let trace = if traces { self.trace_file(&next.log_file)? } else { None };
         self.apply(serving, &now, &next)?;
+        if traces {
+            log::trace(next.debug, trace);
+        }
         tracing::info!("{key} is now {}", spec.render(&next).unwrap_or_default());
         self.now.store(Arc::new(next));
         told.map_err(|error| number(&error))
@@ -231,6 +240,27 @@ impl Control {
             return Err(Errno::INVAL);
         }
         Ok(())
+    }
+
+    /// Opens `log.file`. In the pool, each line would be a request that makes another line.
+    fn trace_file(&self, path: &Path) -> Result<Option<Arc<File>>, Errno> {
+        let pool = crate::mounts::at(&self.mountpoint).ok().flatten().map(|mounted| mounted.device);
+        let in_pool = |meta: std::io::Result<Metadata>| {
+            let device = meta.ok().map(|meta| (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev())));
+            device.is_some() && device == pool
+        };
+        let within =
+            path.starts_with(&self.mountpoint) || path.parent().is_some_and(|dir| in_pool(dir.metadata()));
+        let opened = if within { Ok(None) } else { log::open(path) };
+        let file = opened.map_err(|why| {
+            tracing::warn!("log.file {}: {why}", path.display());
+            Errno::from_io_error(&why).unwrap_or(Errno::IO)
+        })?;
+        if within || file.as_ref().is_some_and(|file| in_pool(file.metadata())) {
+            tracing::warn!("log.file must not lie within the pool");
+            return Err(Errno::INVAL);
+        }
+        Ok(file)
     }
 
     /// What holds among options at the mount holds afterwards, as far as the kernel has agreed to it then.

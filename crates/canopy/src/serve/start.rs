@@ -8,6 +8,8 @@ use super::kernel::Connected;
 use super::pin::Pins;
 use crate::config::resolve::Plan;
 use crate::config::{Config, kernel};
+use crate::error::Error;
+use crate::log;
 use arc_swap::ArcSwap;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{self, MountError, Mounted};
@@ -29,7 +31,7 @@ pub enum StartError {
     #[error(transparent)]
     Session(#[from] SessionError),
     #[error(transparent)]
-    Program(#[from] crate::error::Error),
+    Program(#[from] Error),
 }
 
 /// A pool that is mounted and answers.
@@ -57,6 +59,9 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let mut config = plan.config.clone();
     let branches = Branches::open(&config.branches)?;
     let limits = kernel::limits()?;
+    let trace =
+        log::open(&config.log_file).map_err(|why| Error::LogFile { path: config.log_file.clone(), why })?;
+    log::trace(config.debug, trace);
     let (device, mounted) = mount::mount(&kernel::mount_spec(plan))?;
     let session = Session::negotiate(device, &wish(plan), limits)?;
     let agreed = *session.agreed();

@@ -436,6 +436,17 @@ const ROWS: &[Row] = &[
             assert_eq!((before, seen, given_back, after), (Some(0), true, true, Some(0)));
         });
     }),
+    (&["debug", "log.file"], |live| {
+        let file = live.b("trace");
+        live.set("log.file", &file.display().to_string());
+        for (value, traced) in [("false", false), ("true", true)] {
+            live.set("debug", value);
+            assert!(!live.at(value).exists());
+            let text = fs::read_to_string(&file).expect("a trace");
+            assert_eq!(text.contains(&format!(" name=\"{value}\"")), traced);
+        }
+        live.set("log.file", "");
+    }),
     (&["follow-symlinks"], |live| {
         fs::write(live.a("f"), "f").expect("a file");
         std::os::unix::fs::symlink("f", live.a("l")).expect("a symlink");
