@@ -135,3 +135,24 @@ impl<'a> MakeWriter<'a> for ToFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing::level_filters::LevelFilter;
+
+    /// What nobody listens to is not even looked at.
+    #[test]
+    fn nothing_is_asked_for_unless_requests_are_traced() {
+        start(Place::Stderr).unwrap();
+        let home = tempfile::tempdir().unwrap();
+        for (on, path) in [(false, ""), (true, ""), (false, "log"), (true, "log"), (false, "")] {
+            let file = if path.is_empty() { None } else { open(&home.path().join(path)).unwrap() };
+            trace(on, file);
+            let expected = if on { LevelFilter::TRACE } else { LevelFilter::INFO };
+            assert_eq!(LevelFilter::current(), expected, "{on} {path}");
+            assert!(!tracing::enabled!(target: "canopy_fuse", Level::TRACE));
+            assert_eq!(tracing::enabled!(target: TARGET, Level::TRACE), on);
+        }
+    }
+}

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::{Pages, PinThreads, Remember};
+use values::{Instead, Pages, PinThreads, Remember};
 
 /// Everything that a mount may be told. The pool's own part is in `pool`.
 #[derive(Clone, Debug)]
@@ -38,6 +38,8 @@ pub struct Config {
     /// What the mount itself is told.
     pub mount: Mount,
     pub threads: Threads,
+    /// What files are shown with, whatever the branches say.
+    pub shown: ShownAs,
     /// Every request is traced.
     pub debug: bool,
     /// Where to; the log when empty.
@@ -109,6 +111,15 @@ pub struct Mount {
     pub fscontext: Option<OsString>,
     pub defcontext: Option<OsString>,
     pub rootcontext: Option<OsString>,
+}
+
+/// Attributes that older setups have the pool make up. The kernel checks permissions by them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ShownAs {
+    pub uid: Instead,
+    pub gid: Instead,
+    /// Permission bits are those that it leaves.
+    pub umask: Instead,
 }
 
 /// Whether branches are waited for that are not mounted yet.
@@ -188,6 +199,7 @@ impl Default for Config {
                 rootcontext: None,
             },
             threads: Threads { read: 0, process: -1, depth: 2, pin: PinThreads::None, proxy_ioprio: false },
+            shown: ShownAs::default(),
             debug: false,
             log_file: PathBuf::new(),
             priority: -10,

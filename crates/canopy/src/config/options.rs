@@ -32,7 +32,7 @@ pub struct Spec {
     /// The first Linux in which it has an effect, where that is newer than the oldest we serve.
     pub since: Option<&'static str>,
     pub changes: Changes,
-    /// Not shown in lists: accepted only because older setups carry it.
+    /// Not shown in lists: there only because older setups carry it.
     pub hidden: bool,
     /// Is it a key of the runtime interface? What mount(2) alone is told is not.
     pub key: bool,
@@ -43,6 +43,16 @@ impl Spec {
     /// The value as text; None for an option that has none (`ro`, and those that do nothing).
     pub fn render(&self, config: &Config) -> Option<String> {
         self.slot.get(config)
+    }
+
+    /// Is it accepted with any value, and does nothing?
+    pub fn is_ignored(&self) -> bool {
+        self.slot.is_ignored()
+    }
+
+    /// Is it called so, letter by letter?
+    pub fn is_called(&self, name: &str) -> bool {
+        names(self).any(|own| own == name)
     }
 
     /// What can be written behind the `=`; None when nothing can.
@@ -124,7 +134,8 @@ fn what_is_pooled() -> Vec<Spec> {
             "lazy-umount-mountpoint",
             field!(detach_mountpoint),
             "what is mounted at the mountpoint is detached first",
-        ),
+        )
+        .live(),
         spec("minfreespace", field!(pool.min_free), "bytes a branch must have free to be given new files")
             .live(),
         spec("statfs", field!(pool.statfs), "free space is asked at the branch roots, or at the path itself")
@@ -262,6 +273,9 @@ fn attributes() -> Vec<Spec> {
             "file capabilities are read and written",
         )
         .live(),
+        spec("uid", field!(shown.uid), "the owner of every file, whatever the branches say").live().hidden(),
+        spec("gid", field!(shown.gid), "the group of every file, whatever the branches say").live().hidden(),
+        spec("umask", field!(shown.umask), "permissions are those that it leaves; decimal").live().hidden(),
         spec("posix-acl", field!(kernel.posix_acl), "POSIX access control lists"),
         spec("kernel-permissions-check", field!(mount.permissions_check), "the kernel checks modes and ACLs"),
         spec(
@@ -386,7 +400,7 @@ fn without_effect() -> Vec<Spec> {
         "use-ino",
         "user",
     ]
-    .map(|name| spec(name, Ignored, "accepted, without effect").hidden())
+    .map(|name| spec(name, Ignored, "accepted, without effect").hidden().live())
     .into()
 }
 

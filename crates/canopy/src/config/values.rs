@@ -188,6 +188,26 @@ impl Value for i64 {
     }
 }
 
+/// An owner, or a umask, that every file is shown with whatever the branches say; below zero: none. All of them
+/// are decimal, the umask too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Instead(pub Option<u32>);
+
+impl Value for Instead {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        match i64::parse(text)? {
+            ..0 => Ok(Instead(None)),
+            number => u32::try_from(number).map(|number| Instead(Some(number))).map_err(|_| TOO_LARGE),
+        }
+    }
+    fn render(&self) -> String {
+        self.0.map_or_else(|| "-1".into(), |number| number.to_string())
+    }
+    fn accepted() -> String {
+        "a decimal number, or -1 for none".into()
+    }
+}
+
 /// Whole seconds.
 impl Value for Duration {
     fn parse(text: &OsStr) -> Result<Self, Refused> {

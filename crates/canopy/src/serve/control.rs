@@ -167,7 +167,7 @@ impl Control {
             _ => {}
         }
         let spec = options::find(key).filter(|spec| spec.key).ok_or(Errno::NODATA)?;
-        if spec.hidden {
+        if spec.is_ignored() {
             return Ok(Vec::new());
         }
         spec.render(&self.now.load()).map(String::into_bytes).ok_or(Errno::NODATA)
@@ -188,8 +188,8 @@ impl Control {
         }
         let key = std::str::from_utf8(key).map_err(|_| Errno::NODATA)?;
         // Here a key must be written as it is listed.
-        let spec = options::table().iter().find(|spec| spec.key && spec.name == key);
-        if spec.is_none() && !matches!(key, "version" | "pid") {
+        let spec = options::table().iter().find(|spec| spec.key && spec.is_called(key));
+        if spec.is_none() && !matches!(key, "version" | "pid" | "srcmounts") {
             return Err(Errno::NODATA);
         }
         if flags & XATTR_CREATE != 0 {
@@ -304,7 +304,7 @@ impl Control {
         // change: until it is made they are found as before.
         let shown = |config: &Config| {
             let pool = &config.pool;
-            (pool.follow_symlinks, pool.symlinkify, pool.symlinkify_timeout)
+            (pool.follow_symlinks, pool.symlinkify, pool.symlinkify_timeout, config.shown)
         };
         if now.branches != next.branches || now.timeouts != next.timeouts || shown(now) != shown(next) {
             // What was answered by the old terms must reach the kernel before it is told to forget it. A disk that

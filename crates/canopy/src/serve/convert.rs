@@ -1,6 +1,6 @@
 //! Values of the pool as the wire has them, and back.
 
-use crate::config::{Config, Timeouts};
+use crate::config::{Config, ShownAs, Timeouts};
 use canopy_fuse::abi;
 use canopy_fuse::flags::OpenFlags;
 use canopy_fuse::request as wire;
@@ -18,6 +18,7 @@ pub(super) struct Terms {
     pub(super) generation: u64,
     /// `cache.readdir`
     pub(super) keep_listings: bool,
+    pub(super) shown: ShownAs,
     /// `proxy-ioprio`
     pub(super) proxy_ioprio: bool,
 }
@@ -31,8 +32,18 @@ impl Terms {
             negative,
             generation,
             keep_listings: config.kernel.cache_readdir,
+            shown: config.shown,
             proxy_ioprio: config.threads.proxy_ioprio,
         }
+    }
+}
+
+impl Terms {
+    /// Mode, owner and group that a file is shown with.
+    fn shown(&self, attr: &pool::Attr) -> (u32, u32, u32) {
+        let ShownAs { uid, gid, umask } = self.shown;
+        let mode = umask.0.map_or(attr.mode, |umask| attr.mode & !0o7777 | 0o777 & !umask);
+        (mode, uid.0.unwrap_or(attr.uid), gid.0.unwrap_or(attr.gid))
     }
 }
 
@@ -44,7 +55,8 @@ pub(super) fn caller(header: &wire::Header, umask: u32) -> pool::Caller {
     pool::Caller { uid: header.uid, gid: header.gid, pid: header.pid, umask }
 }
 
-pub(super) fn attr(attr: &pool::Attr) -> abi::Attr {
+pub(super) fn attr(attr: &pool::Attr, terms: &Terms) -> abi::Attr {
+    let (mode, uid, gid) = terms.shown(attr);
     abi::Attr {
         ino: attr.ino,
         size: attr.size,
@@ -55,17 +67,18 @@ pub(super) fn attr(attr: &pool::Attr) -> abi::Attr {
         atimensec: attr.atime.nsec,
         mtimensec: attr.mtime.nsec,
         ctimensec: attr.ctime.nsec,
-        mode: attr.mode,
+        mode,
         nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
+        uid,
+        gid,
         rdev: abi::encode_dev(attr.rdev.0, attr.rdev.1),
         blksize: attr.blksize,
         flags: 0,
     }
 }
 
-pub(super) fn statx(attr: &pool::Attr) -> abi::Statx {
+pub(super) fn statx(attr: &pool::Attr, terms: &Terms) -> abi::Statx {
+    let (mode, uid, gid) = terms.shown(attr);
     let time = |t: pool::Time| abi::SxTime { sec: t.sec, nsec: t.nsec, reserved: 0 };
     abi::Statx {
         mask: attr.mask,
@@ -73,9 +86,9 @@ pub(super) fn statx(attr: &pool::Attr) -> abi::Statx {
         attributes: attr.attributes,
         attributes_mask: attr.attributes_mask,
         nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        mode: attr.mode as u16,
+        uid,
+        gid,
+        mode: mode as u16,
         ino: attr.ino,
         size: attr.size,
         blocks: attr.blocks,
@@ -91,7 +104,7 @@ pub(super) fn statx(attr: &pool::Attr) -> abi::Statx {
 
 pub(super) fn entry(entry: &pool::Entry, terms: &Terms) -> abi::EntryOut {
     let (name, attrs) = if entry.brief { Default::default() } else { (terms.entry, terms.attr) };
-    abi::EntryOut::new(entry.node.0, terms.generation, attr(&entry.attr), name, attrs)
+    abi::EntryOut::new(entry.node.0, terms.generation, attr(&entry.attr, terms), name, attrs)
 }
 
 /// The flags of an open's answer, and its backing file.

@@ -69,16 +69,16 @@ impl Handler for Dispatch {
                 reply.none()
             }
             Op::Getattr { handle } => match pool.getattr(id, handle.map(HandleId)) {
-                Ok(attr) => reply.attr(&abi::AttrOut::new(convert::attr(&attr), terms.attr)),
+                Ok(attr) => reply.attr(&abi::AttrOut::new(convert::attr(&attr, terms), terms.attr)),
                 Err(error) => fail(reply, error),
             },
             Op::Statx { handle, .. } => match pool.getattr(id, handle.map(HandleId)) {
-                Ok(attr) => reply.statx(&abi::StatxOut::new(convert::statx(&attr), terms.attr)),
+                Ok(attr) => reply.statx(&abi::StatxOut::new(convert::statx(&attr, terms), terms.attr)),
                 Err(error) => fail(reply, error),
             },
             Op::Setattr(set) => {
                 match pool.setattr(&caller(0), id, set.handle.map(HandleId), &convert::changes(&set)) {
-                    Ok(attr) => reply.attr(&abi::AttrOut::new(convert::attr(&attr), terms.attr)),
+                    Ok(attr) => reply.attr(&abi::AttrOut::new(convert::attr(&attr, terms), terms.attr)),
                     Err(error) => fail(reply, error),
                 }
             }

@@ -172,6 +172,14 @@ fn values_are_read_under_each_name() {
         ("async_read", "true".into()),
         ("threads", "0".into()),
         ("use_ino", String::new()),
+        ("remember", "false".into()),
+        ("remember-nodes", "false".into()),
+        ("noforget", "false".into()),
+        ("process-thread-queue-depth", "2".into()),
+        ("uid", "-1".into()),
+        ("gid", "-1".into()),
+        ("umask", "-1".into()),
+        ("log.file", String::new()),
         ("direct-io", String::new()),
     ] {
         let got = attribute(&control(&pool), &format!("user.mergerfs.{name}"));
@@ -243,6 +251,17 @@ fn errors_of_setting() {
         ("user.mergerfs.version", "1", XattrFlags::CREATE, Errno::EXIST),
         ("user.mergerfs.version", "1", none, Errno::ROFS),
         ("user.mergerfs.pid", "1", none, Errno::ROFS),
+        ("user.mergerfs.srcmounts", "/x", none, Errno::ROFS),
+        ("user.mergerfs.mount", "/x", none, Errno::ROFS),
+        ("user.mergerfs.never-forget-nodes", "true", none, Errno::ROFS),
+        ("user.mergerfs.remember", "-1", none, Errno::ROFS),
+        ("user.mergerfs.remember-nodes", "", none, Errno::ROFS),
+        ("user.mergerfs.noforget", "", none, Errno::ROFS),
+        ("user.mergerfs.remember_nodes", "", none, Errno::NODATA),
+        ("user.mergerfs.process-thread-queue-depth", "3", none, Errno::ROFS),
+        ("user.mergerfs.uid", "root", none, Errno::INVAL),
+        ("user.mergerfs.umask", "99999999999", none, Errno::OVERFLOW),
+        ("user.mergerfs.log.file", "/nowhere/at/all", none, Errno::NOENT),
         ("user.mergerfs.fsname", "x", none, Errno::ROFS),
         ("user.mergerfs.mountpoint", "/x", none, Errno::ROFS),
         ("user.mergerfs.async-read", "false", none, Errno::ROFS),
@@ -288,6 +307,11 @@ fn errors_of_setting() {
     rustix::fs::setxattr(control(&pool), "user.mergerfs.cache.files", b"off", replace)
         .expect("a replacement");
     assert_eq!(get(&pool, "cache.files"), "off");
+    // Keys that do nothing take anything, as at the mount.
+    for key in ["use-ino", "direct-io", "kernel-cache"] {
+        set(&pool, key, "whatever");
+        assert_eq!(get(&pool, key), "");
+    }
     pool.umount();
 }
 
