@@ -9,7 +9,6 @@ mod links {
     mod exdev;
     mod follow;
     mod forgetting;
-    mod nfsopenhack;
     mod rig;
     mod symlinkify;
 }

@@ -34,6 +34,8 @@ pub(super) const NAMES: &[&str] = &[
     "func.utimens",
 ];
 
+pub(super) const OBSERVED: &str = "the branch that is acted on, function by function";
+
 pub(super) fn all(live: &Live) {
     create(live);
     action(live);
