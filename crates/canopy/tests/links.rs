@@ -1,5 +1,5 @@
-//! Options that make symlinks, see through them, open what the branch refuses, or keep what the kernel has
-//! forgotten, on real mounts.
+//! Options that make symlinks, show them or see through them, or keep what the kernel has forgotten, on real
+//! mounts.
 //!
 //! Root is needed.
 

@@ -302,18 +302,23 @@ pub(super) const ROWS: &[Row] = &[
         live.set("cache.entry", "3600");
         live.set("cache.attr", "3600");
         fs::write(live.at("f"), "").expect("a file");
-        let cost = || {
-            now_and_then("quiet", || live.moved(|| std::thread::sleep(Duration::from_millis(20))) == 0);
-            let before = live.counter(&["syscr:"]);
-            (0..50).for_each(|_| drop(File::open(live.at("f")).expect("open")));
-            std::thread::sleep(Duration::from_millis(50));
-            live.counter(&["syscr:"]) - before
+        let trace = tempfile::NamedTempFile::new().expect("a file");
+        live.set("log.file", &trace.path().display().to_string());
+        live.set("debug", "true");
+        let flushes = || {
+            let count =
+                || fs::read_to_string(trace.path()).expect("a trace").matches(" FLUSH unique=").count();
+            let before = count();
+            for writing in [false, true, true] {
+                drop(File::options().read(true).write(writing).open(live.at("f")).expect("open"));
+            }
+            count() - before
         };
-        live.set("flush-on-close", "never");
-        let never = cost();
-        live.set("flush-on-close", "always");
-        let always = cost();
-        assert!(always >= never + 45, "{never} and {always} requests");
+        for (value, count) in [("never", 0), ("always", 3), ("opened-for-write", 2)] {
+            live.set("flush-on-close", value);
+            assert_eq!(flushes(), count, "{value}");
+        }
+        live.set("log.file", "");
     }),
     (&["inodecalc"], "inode numbers, to the bit", |live| {
         fs::write(live.a("f"), "").expect("a file");
@@ -429,7 +434,12 @@ pub(super) const ROWS: &[Row] = &[
             let seen = wait_until(Duration::from_secs(10), || idle() > 0);
             live.set("proxy-ioprio", "false");
             // Each worker gives it back with its next request.
-            let given_back = wait_until(Duration::from_secs(10), || idle() == 0);
+            let given_back = wait_until(Duration::from_secs(10), || {
+                std::thread::scope(|others| {
+                    (0..8).for_each(|_| drop(others.spawn(|| fs::metadata(live.at("f")).expect("stat"))));
+                });
+                idle() == 0
+            });
             let after = watch();
             stop.store(true, Ordering::Relaxed);
             assert!(reader.join().expect("the reader") > 0);
