@@ -5,18 +5,20 @@
 
 use super::convert::Terms;
 use super::dispatch::Dispatch;
+use super::missing::{self, Watch};
 use crate::config::file::FileError;
 use crate::config::options::{self, Changes, OptionError};
-use crate::config::{Config, check, resolve};
+use crate::config::{Config, resolve};
 use crate::error::one_line;
 use crate::log;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::request::Name;
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
+use canopy_pool::branch::BranchList;
 use canopy_pool::config::PassthroughIo;
 use canopy_pool::{Error, Located, Pool};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::ffi::{CString, OsStr};
 use std::fs::{File, Metadata};
@@ -24,7 +26,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Its name in the root.
 const NAME: &[u8] = b".mergerfs";
@@ -34,8 +36,6 @@ pub(super) const NODE: NodeId = NodeId(u64::MAX - 1);
 const PREFIX: &[u8] = b"user.mergerfs.";
 const COMMAND: &[u8] = b"cmd.";
 const XATTR_CREATE: u32 = 1;
-/// How long a change waits for operations under way.
-const PATIENCE: Duration = Duration::from_secs(2);
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const ENTRY_MODE: u32 = 0o100_664;
 
@@ -72,6 +72,7 @@ pub(super) struct Control {
     now: ArcSwap<Config>,
     /// Held over a change: changes come one after the other.
     changing: Mutex<()>,
+    pub(super) missing: Watch,
     /// The kernel has agreed to passthrough.
     passthrough: bool,
     mountpoint: PathBuf,
@@ -83,7 +84,21 @@ impl Control {
         config.file.pool = Some(mountpoint.clone());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let now = ArcSwap::from_pointee(config);
-        Control { now, changing: Mutex::default(), passthrough, mountpoint, since }
+        Control { now, changing: Mutex::default(), missing: Watch::default(), passthrough, mountpoint, since }
+    }
+
+    /// The branches as they were told, also those that are not there.
+    pub(super) fn branches(&self) -> BranchList {
+        self.now.load().branches.clone()
+    }
+
+    pub(super) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Nothing is changed while it is held.
+    pub(super) fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock()
     }
 
     pub(super) fn entry(&self, terms: &Terms) -> EntryOut {
@@ -131,7 +146,7 @@ impl Control {
                 };
                 reply.statx(&StatxOut::new(stat, terms.attr))
             }
-            Op::Getxattr { name, .. } => match self.get(&serving.pool, name.to_bytes()) {
+            Op::Getxattr { name, .. } => match self.get(name.to_bytes()) {
                 Ok(value) => reply.xattr(&value),
                 Err(errno) => reply.error(errno.raw_os_error()),
             },
@@ -155,13 +170,18 @@ impl Control {
     }
 
     /// The value of a key, shown or hidden; `_` and `-` are the same.
-    fn get(&self, pool: &Pool, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let key =
             name.strip_prefix(PREFIX).and_then(|key| std::str::from_utf8(key).ok()).ok_or(Errno::NODATA)?;
         match key.replace('_', "-").as_str() {
             "version" => return Ok(env!("CARGO_PKG_VERSION").into()),
             "pid" => return Ok(std::process::id().to_string().into()),
-            "srcmounts" => return Ok(pool.branches().srcmounts().into_vec()),
+            "srcmounts" => {
+                let now = self.now.load();
+                let paths: Vec<&[u8]> =
+                    now.branches.iter().map(|spec| spec.path.as_os_str().as_bytes()).collect();
+                return Ok(paths.join(&b':'));
+            }
             // Paths are bytes, which need not be text.
             "branches" => return Ok(self.now.load().branches.to_os_string().into_vec()),
             _ => {}
@@ -286,17 +306,8 @@ impl Control {
 
     fn apply(&self, serving: &Dispatch, now: &Config, next: &Config) -> Result<(), Errno> {
         if now.branches != next.branches {
-            for branch in next.branches.iter() {
-                check::not_around(&branch.path, &self.mountpoint).map_err(|error| {
-                    tracing::warn!("{error}");
-                    Errno::INVAL
-                })?;
-            }
-            let branches = serving.pool.branches().update(&next.branches).map_err(|error| {
-                tracing::warn!("{error}");
-                error.errno()
-            })?;
-            serving.pool.set_branches(branches);
+            missing::take_branches(&serving.pool, &next.branches, &self.mountpoint)?;
+            missing::watch(serving, &next.branches);
         }
         serving.pool.reconfigure(next.pool.clone());
         serving.terms.store(Arc::new(Terms::new(next, serving.terms.load().generation)));
@@ -307,21 +318,15 @@ impl Control {
             (pool.follow_symlinks, pool.symlinkify, pool.symlinkify_timeout, config.shown)
         };
         if now.branches != next.branches || now.timeouts != next.timeouts || shown(now) != shown(next) {
-            // What was answered by the old terms must reach the kernel before it is told to forget it. A disk that
-            // hangs, and is perhaps being taken away for that, holds nobody up for longer.
-            if !serving.naming.wait(PATIENCE) {
-                tracing::warn!(
-                    "a branch does not answer: names may stay visible until their cache.entry ends"
-                );
-            }
-            forget_names(serving);
+            // What was answered by the old terms must reach the kernel before it is told to forget it.
+            serving.forget_names();
         }
         Ok(())
     }
 }
 
 /// Makes the kernel look every name up again, from the moment this returns.
-fn forget_names(serving: &Dispatch) {
+pub(super) fn forget_names(serving: &Dispatch) {
     if serving.notifier.increment_epoch().is_err() {
         // Before Linux 6.16: what lies below a name that is forgotten is looked up again as well.
         for name in serving.pool.top_level_names() {

@@ -13,9 +13,13 @@ use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::{Error, HandleId, NodeId, Pool, RenameKind, Via, Whence, WriteKind};
 use canopy_sys::ioprio;
 use rustix::io::Errno;
+use std::sync::Weak;
+use std::time::Duration;
 
 /// Serves one pool.
 pub(super) struct Dispatch {
+    /// For threads that must not keep it alive.
+    pub(super) own: Weak<Dispatch>,
     pub(super) pool: Pool,
     pub(super) terms: ArcSwap<Terms>,
     pub(super) control: Control,
@@ -25,6 +29,8 @@ pub(super) struct Dispatch {
     pub(super) pins: Pins,
 }
 
+/// How long a change waits for operations under way.
+const PATIENCE: Duration = Duration::from_secs(2);
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 const RENAME_WHITEOUT: u32 = 4;
@@ -294,6 +300,15 @@ impl Handler for Dispatch {
 }
 
 impl Dispatch {
+    /// Makes the kernel look every name up again, once what it has been told so far has reached it. One at a time.
+    pub(super) fn forget_names(&self) {
+        // A disk that hangs, and is perhaps being taken away for that, holds nobody up for longer.
+        if !self.naming.wait(PATIENCE) {
+            tracing::warn!("a branch does not answer: names may stay visible until their cache.entry ends");
+        }
+        control::forget_names(self);
+    }
+
     fn made(&self, reply: Reply<'_>, made: canopy_pool::Result<canopy_pool::Entry>) -> Replied {
         match made {
             Ok(entry) => reply.entry(&convert::entry(&entry, &self.terms.load())),

@@ -1,13 +1,15 @@
 //! The translator between the kernel's protocol and the pool: the only room that knows both.
 //!
 //! `dispatch` is the one match over the operations; `convert` turns values of one side into the other's;
-//! `kernel` is what the pool may ask of the kernel; `pin` says where the workers run. Here is the start of it all.
+//! `kernel` is what the pool may ask of the kernel; `missing` waits for
+//! branches; `pin` says where the workers run. Here is the start of it all.
 
 mod control;
 mod convert;
 mod dispatch;
 mod drain;
 mod kernel;
+mod missing;
 mod pin;
 mod start;
 

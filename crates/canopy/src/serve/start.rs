@@ -85,15 +85,16 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     config.mountpoint = Some(plan.mountpoint.clone());
     let control = Control::new(config, plan.mountpoint.clone(), passthrough);
     let notifier = session.notifier();
-    let dispatch = Dispatch {
+    let dispatch = Arc::new_cyclic(|own| Dispatch {
+        own: own.clone(),
         pool,
         terms: ArcSwap::from_pointee(terms),
         control,
         notifier,
         naming: Drain::default(),
         pins,
-    };
-    let running = session.serve(Arc::new(dispatch), threads)?;
+    });
+    let running = session.serve(dispatch, threads)?;
     Ok(Serving { running, mounted })
 }
 
