@@ -242,7 +242,8 @@ fn data() -> Vec<Spec> {
             "readahead",
             field!(kernel.readahead),
             "KiB read ahead on the pool and its branches; 0: as it is",
-        ),
+        )
+        .live(),
         spec("nullrw", field!(pool.nullrw), "for measuring: reads give zeros, writes go nowhere"),
     ]
 }

@@ -8,7 +8,7 @@ use super::dispatch::Dispatch;
 use super::missing::{self, Watch};
 use crate::config::file::FileError;
 use crate::config::options::{self, Changes, OptionError};
-use crate::config::{Config, resolve};
+use crate::config::{Config, kernel, resolve};
 use crate::error::one_line;
 use crate::log;
 use arc_swap::ArcSwap;
@@ -262,9 +262,14 @@ impl Control {
         Ok(())
     }
 
+    /// The pool's own, which nobody but the kernel is asked for.
+    fn device(&self) -> Option<(u32, u32)> {
+        crate::mounts::at(&self.mountpoint).ok().flatten().map(|mounted| mounted.device)
+    }
+
     /// Opens `log.file`. In the pool, each line would be a request that makes another line.
     fn trace_file(&self, path: &Path) -> Result<Option<Arc<File>>, Errno> {
-        let pool = crate::mounts::at(&self.mountpoint).ok().flatten().map(|mounted| mounted.device);
+        let pool = self.device();
         let in_pool = |meta: std::io::Result<Metadata>| {
             let device = meta.ok().map(|meta| (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev())));
             device.is_some() && device == pool
@@ -310,6 +315,9 @@ impl Control {
             missing::watch(serving, &next.branches);
         }
         serving.pool.reconfigure(next.pool.clone());
+        if now.branches != next.branches || now.kernel.readahead != next.kernel.readahead {
+            kernel::set_read_ahead(next, self.device());
+        }
         serving.terms.store(Arc::new(Terms::new(next, serving.terms.load().generation)));
         // Names may lead elsewhere now, or have been promised to hold for longer than they shall. After the
         // change: until it is made they are found as before.

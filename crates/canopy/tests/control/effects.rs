@@ -4,7 +4,7 @@ use super::rig::{BINARY, Connections, Stopped, get, set};
 use super::{funcs, nfsopenhack, readdir};
 use canopy_sys::ioprio::IoPriority;
 use canopy_testkit::cmd::{run, wait_until};
-use canopy_testkit::{LoopFs, Pool, require_root};
+use canopy_testkit::{LoopFs, Pool, procs, require_root};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -494,6 +494,23 @@ pub(super) const ROWS: &[Row] = &[
             assert_eq!(get(&live.pool, "lazy-umount-mountpoint"), "true");
         },
     ),
+    (&["readahead"], "the figures of the devices of pool and branch", |live| {
+        let mount = procs::mount_at(live.pool.path()).expect("a mount");
+        let disk =
+            live.small.device().and_then(|device| device.file_name()).expect("a disk").display().to_string();
+        let paths = [
+            format!("/sys/class/bdi/{}:{}/read_ahead_kb", mount.major, mount.minor),
+            format!("/sys/block/{disk}/queue/read_ahead_kb"),
+        ];
+        for value in ["384", "512", "0"] {
+            live.set("readahead", value);
+            // Nothing changes by 0.
+            let expected = if value == "0" { "512" } else { value };
+            for path in &paths {
+                assert_eq!(fs::read_to_string(path).expect("a figure").trim_end(), expected, "{path}");
+            }
+        }
+    }),
     (&["follow-symlinks"], "the type of a name", |live| {
         fs::write(live.a("f"), "f").expect("a file");
         std::os::unix::fs::symlink("f", live.a("l")).expect("a symlink");

@@ -40,7 +40,6 @@ pub(super) const ROWS: &[Row] = &[
         killpriv("handle-killpriv-v2");
     }),
     (&["fuse-msg-size"], "requests that a large write takes", message_size),
-    (&["readahead"], "the figure of the pool's device", readahead),
     (&["nullrw"], "writes leave nothing on the branch, reads give zeros", nullrw),
     (&["posix-acl"], "somebody named in an ACL may read", posix_acl),
     (
@@ -279,17 +278,6 @@ fn message_size() {
         drop(file);
         pool.umount();
     }
-}
-
-fn readahead() {
-    let dirs = Dirs::new();
-    let pool = dirs.pool("readahead=384");
-    let mount = procs::mount_at(pool.path()).expect("a mount");
-    let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", mount.major, mount.minor);
-    let figure = || fs::read_to_string(&path).expect("a figure");
-    // It is set after the pool has begun to answer.
-    assert!(wait_until(SOON, || figure() == "384\n"), "{}", figure());
-    pool.umount();
 }
 
 fn nullrw() {
