@@ -3,6 +3,7 @@
 use super::control::{self, Control};
 use super::convert::{self, Terms};
 use super::drain::Drain;
+use super::listed::Listed;
 use super::pin::Pins;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, EntryOut};
@@ -24,8 +25,9 @@ pub(super) struct Dispatch {
     pub(super) terms: ArcSwap<Terms>,
     pub(super) control: Control,
     pub(super) notifier: Notifier,
-    /// Answers under way that give names to the kernel.
+    /// Answers under way that give names to the kernel, or that it keeps a directory locked for.
     pub(super) naming: Drain,
+    pub(super) listed: Listed,
     pub(super) pins: Pins,
 }
 
@@ -46,7 +48,7 @@ impl Handler for Dispatch {
             return reply.error(errno.raw_os_error());
         }
         // Before the branches are read, and until the answer is given.
-        let _naming = gives_names(&request.op).then(|| self.naming.enter());
+        let _naming = binds_names(&request.op).then(|| self.naming.enter());
         let (pool, terms) = (&self.pool, &*self.terms.load());
         match request.op {
             Op::Read(_) | Op::Write(_) if terms.proxy_ioprio => ioprio::take(request.header.pid),
@@ -165,8 +167,14 @@ impl Handler for Dispatch {
                     Err(error) => out.error(number(error)),
                 }
             }
-            Op::Readdirplus(io) => self.readdirplus(reply, id, &io),
-            Op::Releasedir { handle, .. } => done(reply, pool.releasedir(HandleId(handle))),
+            Op::Readdirplus(io) => {
+                self.listed.given(io.handle, request.header.node);
+                self.readdirplus(reply, id, &io)
+            }
+            Op::Releasedir { handle, .. } => {
+                self.listed.closed(handle);
+                done(reply, pool.releasedir(HandleId(handle)))
+            }
             Op::Fsyncdir { handle, datasync } => done(reply, pool.fsyncdir(HandleId(handle), datasync)),
             Op::Create(create) => {
                 let kill = create.open_flags.contains(OpenInFlags::KILL_SUIDGID);
@@ -303,8 +311,13 @@ impl Dispatch {
     /// Makes the kernel look every name up again, once what it has been told so far has reached it. One at a time.
     pub(super) fn forget_names(&self) {
         // A disk that hangs, and is perhaps being taken away for that, holds nobody up for longer.
-        if !self.naming.wait(PATIENCE) {
-            tracing::warn!("a branch does not answer: names may stay visible until their cache.entry ends");
+        match self.naming.wait(PATIENCE) {
+            true => self.listed.settle(&self.notifier),
+            false => {
+                tracing::warn!(
+                    "a branch does not answer: names may stay visible until their cache.entry ends"
+                );
+            }
         }
         control::forget_names(self);
     }
@@ -354,19 +367,28 @@ impl Dispatch {
     }
 }
 
-/// Does the kernel remember a name by the answer?
-fn gives_names(op: &Op<'_>) -> bool {
-    matches!(
-        op,
+/// Does the kernel remember a name by the answer, or keep a directory locked until it has it?
+fn binds_names(op: &Op<'_>) -> bool {
+    match op {
         Op::Lookup { .. }
-            | Op::Readdirplus(_)
-            | Op::Create(_)
-            | Op::Mknod { .. }
-            | Op::Mkdir { .. }
-            | Op::Symlink { .. }
-            | Op::Link { .. }
-            | Op::Rename { .. }
-    )
+        | Op::Readdirplus(_)
+        | Op::Create(_)
+        | Op::Mknod { .. }
+        | Op::Mkdir { .. }
+        | Op::Symlink { .. }
+        | Op::Link { .. }
+        | Op::Rename { .. } => true,
+        Op::Unlink { .. }
+        | Op::Rmdir { .. }
+        | Op::Tmpfile(_)
+        | Op::Readdir(_)
+        | Op::Fsyncdir { .. }
+        | Op::Setxattr { .. }
+        | Op::Removexattr { .. } => true,
+        // That of a file may take long.
+        Op::Setattr(set) => set.size.is_none(),
+        _ => false,
+    }
 }
 
 fn number(error: Error) -> i32 {

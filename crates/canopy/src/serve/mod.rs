@@ -9,6 +9,7 @@ mod convert;
 mod dispatch;
 mod drain;
 mod kernel;
+mod listed;
 mod missing;
 mod pin;
 mod start;

@@ -5,6 +5,7 @@ use super::convert::Terms;
 use super::dispatch::Dispatch;
 use super::drain::Drain;
 use super::kernel::Connected;
+use super::listed::Listed;
 use super::pin::Pins;
 use crate::config::resolve::Plan;
 use crate::config::{Config, kernel};
@@ -92,6 +93,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
         control,
         notifier,
         naming: Drain::default(),
+        listed: Listed::default(),
         pins,
     });
     let running = session.serve(dispatch, threads)?;

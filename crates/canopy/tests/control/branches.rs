@@ -1,9 +1,11 @@
 //! The branch instructions of COMPATIBILITY, Appendix B, on a pool that runs.
 
-use super::rig::{Dirs, get, set, try_set};
+use super::rig::{BINARY, Dirs, Stopped, get, set, try_set};
+use canopy_testkit::Pool;
 use canopy_testkit::cmd::wait_until;
+use rustix::fs::Dir;
 use rustix::io::Errno;
-use std::fs;
+use std::fs::{self, File};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -218,6 +220,38 @@ fn branches_may_come_later() {
     set(&pool, "branches", "->");
     assert_eq!(get(&pool, "srcmounts"), format!("{x}:{y}"));
     pool.umount();
+}
+
+/// A disk that does not answer can be taken away, also while somebody waits for it and holds a directory.
+#[test]
+fn a_branch_that_hangs_can_be_taken_away() {
+    let dirs = Dirs::new();
+    fs::write(dirs.path("a/f"), "").expect("a file");
+    let sick = Pool::builder(BINARY).branch(dirs.path("c")).mount();
+    let pool = dirs.pool("cache.entry=60,cache.attr=60");
+    let place = sick.path().display().to_string();
+    set(&pool, "branches", &format!("+{place}=RO"));
+    // A listing that the kernel may be at work on, for all that anybody knows.
+    let open = || Dir::read_from(File::open(pool.path()).expect("open")).expect("a directory");
+    let mut held = open();
+    assert!(held.read().is_some());
+    let mut hanging = open();
+    let stopped = Stopped::new(&[&sick]);
+    std::thread::scope(|scope| {
+        let listing = scope.spawn(|| std::iter::from_fn(|| hanging.read()).filter_map(Result::ok).count());
+        let changing = scope.spawn(|| set(&pool, "branches", &format!("-{place}")));
+        let changed = wait_until(SOON, || changing.is_finished());
+        let alone =
+            wait_until(SOON, || get(&pool, "srcmounts") == format!("{}:{}", dirs.text("a"), dirs.text("b")));
+        let works = alone && fs::read_dir(pool.path()).expect("a listing").count() == 1;
+        drop(stopped);
+        listing.join().expect("a listing");
+        changing.join().expect("a change");
+        assert!(changed && works, "{changed} {works}");
+    });
+    drop((held, hanging));
+    pool.umount();
+    sick.umount();
 }
 
 /// A mode changes in place: open files go on, and new ones go elsewhere.

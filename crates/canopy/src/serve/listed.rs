@@ -1,0 +1,38 @@
+//! Listings that the kernel may still be at work on.
+//!
+//! Of every other answer that gives names the kernel knows when it asked. The names of a READDIRPLUS it takes for as
+//! new as the moment at which it gets round to them (fs/fuse/readdir.c fuse_direntplus_link reads the epoch), however
+//! long after the answer that is. It keeps the directory locked until then, so who takes that lock has waited for it.
+
+use canopy_fuse::NodeId;
+use canopy_fuse::notify::Notifier;
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
+
+/// A name that no directory has: the pool keeps it for itself.
+const NOBODYS: &std::ffi::CStr = c".canopy-clone.";
+
+/// Open directories that were listed with nodes, by handle.
+#[derive(Default)]
+pub(super) struct Listed(Mutex<HashMap<u64, NodeId>>);
+
+impl Listed {
+    /// An answer is about to be given.
+    pub(super) fn given(&self, handle: u64, dir: NodeId) {
+        self.0.lock().insert(handle, dir);
+    }
+
+    pub(super) fn closed(&self, handle: u64) {
+        self.0.lock().remove(&handle);
+    }
+
+    /// Has what is sent to the kernel from now on wait until it is done with all answers that were given. To be called
+    /// when no request holds a directory locked for long: the kernel waits for that, too.
+    pub(super) fn settle(&self, notifier: &Notifier) {
+        let dirs: BTreeSet<NodeId> = self.0.lock().values().copied().collect();
+        for dir in dirs {
+            // The lock is all that is wanted of it.
+            let _ = notifier.inval_entry(dir, NOBODYS);
+        }
+    }
+}
