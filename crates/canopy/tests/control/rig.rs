@@ -1,5 +1,6 @@
 //! Pools over plain directories, and their control files as programs use them.
 
+use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Pool, PoolBuilder, procs, require_root};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -8,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
@@ -93,7 +95,11 @@ impl Stopped {
     pub(super) fn new(pools: &[&Pool]) -> Self {
         let pids = pools.iter().map(|pool| Pid::from_raw(pool.pid()).expect("a daemon"));
         let stopped = Stopped(pids.collect());
-        stopped.0.iter().for_each(|&pid| kill_process(pid, Signal::STOP).expect("a signal"));
+        for &pid in &stopped.0 {
+            kill_process(pid, Signal::STOP).expect("a signal");
+            // Each thread goes on until it hears of it.
+            assert!(wait_until(Duration::from_secs(20), || all_stopped(pid)), "{pid:?} goes on");
+        }
         stopped
     }
 }
@@ -104,6 +110,14 @@ impl Drop for Stopped {
             let _ = kill_process(pid, Signal::CONT);
         }
     }
+}
+
+fn all_stopped(pid: Pid) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).expect("threads").flatten();
+    tasks.into_iter().all(|task| {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T'))
+    })
 }
 
 /// What the kernel tells of its connections, wherever the machine has that or not.
