@@ -136,6 +136,8 @@ pub enum Error {
     Background(String),
     #[error("the pool ended before it was usable ({0}); canopy mount -f shows more")]
     BackgroundDied(std::process::ExitStatus),
+    #[error("log.file {} cannot be written: {why}", .path.display())]
+    LogFile { path: PathBuf, why: io::Error },
     #[error("mounting on {} failed: {why}", .mountpoint.display())]
     Serve { mountpoint: PathBuf, why: String },
 }

@@ -1,5 +1,6 @@
 //! A running pool as its control file shows it to other programs.
 
+use crate::config::check::not_around;
 use crate::config::options::{self, Changes, closest};
 use crate::config::{Config, named};
 use crate::error::Error;
@@ -84,6 +85,10 @@ impl Live {
         // The pool takes a key only as it is listed.
         let spec = options::find(key).filter(|spec| spec.key);
         let name = spec.map_or(key, |spec| spec.name.as_ref());
+        if let Some(path) = self.missing(name, value) {
+            // The pool would wait for it; who types it has mistyped it.
+            return Err(Error::BranchMissing(path));
+        }
         let attribute = format!("{PREFIX}{name}");
         let set = rustix::fs::setxattr(&self.control, attribute, value.as_bytes(), XattrFlags::empty());
         set.map_err(|errno| match errno {
@@ -105,6 +110,23 @@ impl Live {
         })
     }
 
+    /// A branch that this value adds, and that is not there.
+    fn missing(&self, key: &str, value: &OsStr) -> Option<PathBuf> {
+        if key != "branches" {
+            return None;
+        }
+        let mut config = Config::default();
+        options::set(&mut config, key, &self.get(key).ok()?).ok()?;
+        let before = config.branches.clone();
+        options::set(&mut config, key, value).ok()?;
+        let missing = |path: &&PathBuf| {
+            !before.iter().any(|branch| branch.path == **path)
+                && not_around(path, &self.mountpoint).is_ok()
+                && matches!(path.try_exists(), Ok(false))
+        };
+        config.branches.iter().map(|branch| &branch.path).find(missing).cloned()
+    }
+
     /// The pool says no more than a number: the words are found by reading the value as the pool did.
     fn refused(&self, key: &str, value: &OsStr, errno: Errno) -> Error {
         let mut config = Config::default();
@@ -116,18 +138,9 @@ impl Live {
         if let Err(error) = options::set(&mut config, key, value) {
             return error.into();
         }
-        let around = config
-            .branches
-            .iter()
-            .find_map(|branch| crate::config::check::not_around(&branch.path, &self.mountpoint).err());
-        if let Some(error) = around {
-            return error;
-        }
-        let missing = config.branches.iter().find(|branch| !branch.path.exists());
-        match missing {
-            Some(branch) => Error::BranchMissing(branch.path.clone()),
-            None => self.failed(key, errno),
-        }
+        let around =
+            config.branches.iter().find_map(|branch| not_around(&branch.path, &self.mountpoint).err());
+        around.unwrap_or_else(|| self.failed(key, errno))
     }
 
     fn unknown(&self, key: &str) -> Error {
