@@ -28,8 +28,7 @@ use std::fs::{File, Metadata};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Its name in the root.
@@ -40,7 +39,7 @@ pub(super) const NODE: NodeId = NodeId(u64::MAX - 1);
 const PREFIX: &[u8] = b"user.mergerfs.";
 const COMMAND: &[u8] = b"cmd.";
 const XATTR_CREATE: u32 = 1;
-/// How long a change waits for readers of directories.
+/// How long a change waits for operations under way.
 const PATIENCE: Duration = Duration::from_secs(2);
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const ENTRY_MODE: u32 = 0o100_664;
@@ -211,6 +210,7 @@ impl Control {
     fn set(&self, serving: &Dispatch, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno> {
         let key = name.strip_prefix(PREFIX).ok_or(Errno::NODATA)?;
         if let Some(command) = key.strip_prefix(COMMAND) {
+            let _changing = self.changing.lock();
             return command_named(serving, command);
         }
         let key = std::str::from_utf8(key).map_err(|_| Errno::NODATA)?;
@@ -343,27 +343,13 @@ impl Control {
 pub(super) fn forget_names(serving: &Dispatch) {
     // What was read before, and is answered later, the kernel shall not remember.
     serving.fresh.changed(Subject::ALL);
-    begin_anew(serving);
-    // But it does remember the names of listings. A reader on a disk that hangs holds nobody up for longer.
-    let listed = serving.listed.dirs();
-    if listed.is_empty() {
-        return;
+    // Those it has been given in listings it will. A disk that hangs, and is perhaps being taken away for that, holds
+    // nobody up for longer.
+    if serving.locking.wait(PATIENCE) {
+        serving.listed.settle(&serving.notifier);
+    } else {
+        tracing::warn!("a branch does not answer: names may stay visible until their cache.entry ends");
     }
-    let (notifier, (done, taken_in)) = (serving.notifier.clone(), mpsc::channel());
-    let waiting = move || {
-        for dir in listed {
-            let _ = notifier.await_readers(dir);
-        }
-        let _ = done.send(());
-    };
-    match thread::Builder::new().name("listings".into()).spawn(waiting) {
-        Ok(_) if taken_in.recv_timeout(PATIENCE).is_ok() => {}
-        _ => tracing::warn!("a branch does not answer: names may stay visible until their cache.entry ends"),
-    }
-    begin_anew(serving);
-}
-
-fn begin_anew(serving: &Dispatch) {
     if serving.notifier.increment_epoch().is_err() {
         // Before Linux 6.16: what lies below a name that is forgotten is looked up again as well.
         for name in serving.pool.top_level_names() {

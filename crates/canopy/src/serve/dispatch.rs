@@ -2,6 +2,7 @@
 
 use super::control::{self, Control};
 use super::convert::{self, Terms};
+use super::drain::Drain;
 use super::fresh::{Answering, Fresh, Subject};
 use super::listed::Listed;
 use super::pin::Pins;
@@ -26,6 +27,8 @@ pub(super) struct Dispatch {
     pub(super) control: Control,
     pub(super) notifier: Notifier,
     pub(super) fresh: Fresh,
+    /// Answers under way that the kernel keeps a directory locked for.
+    pub(super) locking: Drain,
     pub(super) listed: Listed,
     pub(super) pins: Pins,
 }
@@ -44,6 +47,8 @@ impl Handler for Dispatch {
         if let Some(errno) = control::refuses(&request) {
             return reply.error(errno.raw_os_error());
         }
+        // Before the branches are read, and until the answer is given.
+        let _locking = locks_directory(&request.op).then(|| self.locking.enter());
         let answering = self.fresh.begin();
         let (pool, terms) = (&self.pool, &*self.terms.load());
         match request.op {
@@ -397,6 +402,30 @@ impl Dispatch {
                 out.error(number(error))
             }
         }
+    }
+}
+
+/// Does the kernel keep a directory locked until it has the answer?
+fn locks_directory(op: &Op<'_>) -> bool {
+    match op {
+        Op::Lookup { .. }
+        | Op::Readdir(_)
+        | Op::Readdirplus(_)
+        | Op::Fsyncdir { .. }
+        | Op::Create(_)
+        | Op::Tmpfile(_)
+        | Op::Mknod { .. }
+        | Op::Mkdir { .. }
+        | Op::Symlink { .. }
+        | Op::Link { .. }
+        | Op::Rename { .. }
+        | Op::Unlink { .. }
+        | Op::Rmdir { .. }
+        | Op::Setxattr { .. }
+        | Op::Removexattr { .. } => true,
+        // That of a file may take long.
+        Op::Setattr(set) => set.size.is_none(),
+        _ => false,
     }
 }
 

@@ -5,8 +5,12 @@
 //! long after the answer that is. It keeps the directory locked until then, so who takes that lock has waited for it.
 
 use canopy_fuse::NodeId;
+use canopy_fuse::notify::Notifier;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
+
+/// A name that no directory has: the pool keeps it for itself.
+const NOBODYS: &std::ffi::CStr = c".canopy-clone.";
 
 /// Open directories that were listed with nodes, by handle.
 #[derive(Default)]
@@ -22,7 +26,13 @@ impl Listed {
         self.0.lock().remove(&handle);
     }
 
-    pub(super) fn dirs(&self) -> BTreeSet<NodeId> {
-        self.0.lock().values().copied().collect()
+    /// Has what is sent to the kernel from now on wait until it is done with all answers that were given. To be called
+    /// when no request holds a directory locked for long: the kernel waits for that, too.
+    pub(super) fn settle(&self, notifier: &Notifier) {
+        let dirs: BTreeSet<NodeId> = self.0.lock().values().copied().collect();
+        for dir in dirs {
+            // The lock is all that is wanted of it.
+            let _ = notifier.inval_entry(dir, NOBODYS);
+        }
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! `dispatch` is the one match over the operations; `convert` turns values of one side into the other's;
 //! `kernel` is what the pool may ask of the kernel; `control` changes a running pool, `tell` tells about it; `missing`
-//! waits for branches; `pin` says where the workers run; `fresh` and `listed` keep the kernel from remembering what
+//! waits for branches; `pin` says where the workers run; `drain`, `fresh` and `listed` keep the kernel from remembering what
 //! is no longer so. Here is the start of it all.
 
 mod control;
 mod convert;
 mod dispatch;
+mod drain;
 mod fresh;
 mod kernel;
 mod listed;

@@ -3,6 +3,7 @@
 use super::control::Control;
 use super::convert::Terms;
 use super::dispatch::Dispatch;
+use super::drain::Drain;
 use super::fresh::Fresh;
 use super::kernel::Connected;
 use super::listed::Listed;
@@ -97,6 +98,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
         control,
         notifier,
         fresh: Fresh::default(),
+        locking: Drain::default(),
         listed: Listed::default(),
         pins,
     });
