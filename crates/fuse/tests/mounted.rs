@@ -1,4 +1,4 @@
-//! The whole way: mount, serve, unmount, on this machine's kernel.
+//! The whole way: mount, serve, unmount, on this machine's kernel. `uring.rs` runs all of it once more.
 
 mod common;
 
@@ -18,7 +18,7 @@ use canopy_fuse::notify::NotifyError;
 use canopy_fuse::request::{NodeId, Op};
 use canopy_fuse::{Limits, Session, Wish};
 use common::memory::{Hook, Memory, wish};
-use common::{Scratch, Served, can_mount};
+use common::{Scratch, Served, URING, can_mount};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -482,7 +482,8 @@ fn rerun(wrapper: &[&str], test: &str) -> bool {
     let output = std::process::Command::new(wrapper[0])
         .args(&wrapper[1..])
         .arg(&program)
-        .args(["--exact", test, "--ignored", "--nocapture"])
+        .args(["--exact", &format!("{}{test}", if URING { "mounted::" } else { "" })])
+        .args(["--ignored", "--nocapture"])
         .output()
         .unwrap();
     let text =
