@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let session = Session::negotiate(device, &wish, Limits::NONE)?;
     let handler = memory::Memory::new(Duration::from_secs_f64(cache));
     let running = session.serve(Arc::new(handler), threads)?;
-    println!("{}; {}", running.agreed(), running.transport());
+    println!("{}; {}", running.transport(), running.agreed());
     running.join()?;
     drop(mounted);
     Ok(())

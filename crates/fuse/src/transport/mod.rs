@@ -51,9 +51,11 @@ pub enum Transport {
 impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Transport::Device { workers, why } => write!(f, "over /dev/fuse, {workers} workers ({why})"),
+            Transport::Device { workers, why } => {
+                write!(f, "requests over /dev/fuse, {workers} workers ({why})")
+            }
             Transport::Uring { queues, workers } => {
-                write!(f, "over io_uring, {queues} queues, {workers} workers")
+                write!(f, "requests over io_uring, {queues} queues, {workers} workers")
             }
         }
     }

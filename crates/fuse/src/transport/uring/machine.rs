@@ -50,31 +50,32 @@ pub fn turn_on() -> io::Result<bool> {
 
 /// How many queues the kernel wants: one for each processor there may ever be (`num_possible_cpus`).
 pub(super) fn possible_cpus() -> u16 {
-    count(POSSIBLE)
+    u16::try_from(listed(POSSIBLE).len()).unwrap_or(u16::MAX)
 }
 
-/// How many processors run now.
+/// The processors that run now.
 #[must_use]
-pub fn online_cpus() -> u16 {
-    count(ONLINE)
+pub fn online_cpus() -> Vec<u16> {
+    listed(ONLINE)
 }
 
-fn count(path: &str) -> u16 {
+fn listed(path: &str) -> Vec<u16> {
     let listed = fs::read_to_string(path).ok().and_then(|text| parse(&text));
     listed.unwrap_or_else(|| {
-        std::thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(1))
+        let count = std::thread::available_parallelism().map_or(1, usize::from);
+        (0..u16::try_from(count).unwrap_or(u16::MAX)).collect()
     })
 }
 
-/// Counts a list such as `0-3,8`.
-fn parse(list: &str) -> Option<u16> {
-    let mut sum = 0u16;
+/// Reads a list such as `0-3,8`.
+fn parse(list: &str) -> Option<Vec<u16>> {
+    let mut all = Vec::new();
     for range in list.trim().split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
-        sum = sum.checked_add(last.checked_sub(first)?)?.checked_add(1)?;
+        all.extend(first..=last);
     }
-    Some(sum)
+    Some(all)
 }
 
 /// Keeps the calling thread on the processor whose queue it serves, so that a request wakes nobody elsewhere. Where
@@ -96,11 +97,11 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn processors_are_counted() {
-        for (list, count) in [("0-1\n", 2), ("0", 1), ("0-3,8-11,15", 9), ("0-127\n", 128)] {
-            assert_eq!(parse(list), Some(count), "{list}");
+    fn processors_are_listed() {
+        for (list, cpus) in [("0-1\n", &[0, 1][..]), ("0", &[0]), ("0-2,8-9,15", &[0, 1, 2, 8, 9, 15])] {
+            assert_eq!(parse(list).as_deref(), Some(cpus), "{list}");
         }
-        for list in ["", "3-1", "a", "0-", "0-65535"] {
+        for list in ["", "a", "0-", "0-65536", "0,,1"] {
             assert_eq!(parse(list), None, "{list}");
         }
     }

@@ -32,6 +32,7 @@ const OP_IN: usize = 128;
 const ENT: usize = 256;
 /// What one message must be able to carry: the largest value of an extended attribute (`XATTR_SIZE_MAX`), and its name.
 const LEAST: usize = 65_536 + 4096;
+const LEAST_WORKERS: u16 = 2;
 
 /// Why a connection is not served over io_uring.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,18 +80,19 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Makes `workers` entries for every queue (two at least).
+    /// Makes `workers` entries for every queue. It is two at least: a request may lead to another on its processor,
+    /// and queues of processors that do not run have no more than that.
     pub(crate) fn prepare(agreed: &Agreed, workers: u16) -> Result<Rings, NoUring> {
         // What the kernel demands: fuse_uring_create in fs/fuse/dev_uring.c.
         let payload = agreed.max_payload().max(agreed.max_write as usize).max(abi::MIN_READ_BUFFER);
         if payload < LEAST {
             return Err(NoUring::SmallMessages(payload));
         }
-        let queues = machine::possible_cpus();
+        let (queues, online) = (machine::possible_cpus(), online_cpus());
         let mut entries = Vec::new();
         // The first of every queue, then the second of every queue, and so on.
-        for _ in 0..workers.max(2) {
-            for queue in 0..queues {
+        for round in 0..workers.max(LEAST_WORKERS) {
+            for queue in (0..queues).filter(|queue| round < LEAST_WORKERS || online.contains(queue)) {
                 let entry = Entry::new(payload).map_err(|error| NoUring::Resources(errno(&error)))?;
                 entries.push((queue, entry));
             }
