@@ -66,6 +66,8 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let (device, mounted) = mount::mount(&kernel::mount_spec(plan))?;
     let session = Session::negotiate(device, &wish(plan), limits)?;
     let agreed = *session.agreed();
+    let planned = session.transport();
+    tracing::info!("{planned}; {agreed}");
     adapt(&mut config, &agreed);
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
     let terms = Terms::new(&config, RandomState::new().hash_one(std::process::id()));
@@ -83,10 +85,11 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let dispatch =
         Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier, naming: Drain::default() };
     let running = session.serve(Arc::new(dispatch), threads)?;
-    let transport = running.transport();
-    tracing::info!("{transport}; {agreed}");
-    if let (IoUring::On, Transport::Device { why, .. }) = (plan.config.kernel.io_uring, transport) {
-        tracing::warn!("io-uring is off: {why}");
+    if *running.transport() != planned {
+        tracing::info!("{}", running.transport());
+    }
+    if let (IoUring::On, Transport::Device(why)) = (plan.config.kernel.io_uring, running.transport()) {
+        tracing::warn!("io-uring=on comes to nothing: {why}");
     }
     Ok(Serving { running, mounted })
 }

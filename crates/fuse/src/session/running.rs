@@ -9,6 +9,7 @@ use canopy_sys::device;
 use super::{Agreed, Session, SessionError};
 use crate::backing::Backing;
 use crate::notify::Notifier;
+use crate::transport::uring::Rings;
 use crate::transport::{Handler, NoUring, Transport, Worker, WorkerEnd};
 
 /// A connection being served.
@@ -19,6 +20,13 @@ pub struct Running {
 }
 
 impl Session {
+    /// What is to carry the requests, and why nothing better. Should the kernel refuse it after all, then
+    /// [`Running::transport`] tells.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        transport(&self.rings)
+    }
+
     /// Starts the threads that serve. Over `/dev/fuse` there are `threads` of them (at least one), named
     /// `canopy-fuse-N`; each has a clone of the device, or shares this one where cloning does not work. Over io_uring
     /// there is one of these, and as many of the queues' as were wished for, named `canopy-qN-M`.
@@ -30,19 +38,15 @@ impl Session {
         let mut workers = Vec::new();
         // The first reads FORGET and INTERRUPT in any case.
         workers.push(self.device_worker(&handler, 0)?);
-        let transport = rings.and_then(|rings| {
-            let transport = Transport::Uring { queues: rings.queues(), workers: rings.entries() };
-            rings.start(&self.device, &handler, self.agreed.dialect(), 1, &mut workers).map(|()| transport)
-        });
-        let transport = match transport {
-            Ok(transport) => transport,
-            Err(why) => {
-                for number in 1..threads.max(1) {
-                    workers.push(self.device_worker(&handler, number)?);
-                }
-                Transport::Device { workers: threads.max(1), why }
+        let mut transport = transport(&rings);
+        let started = rings
+            .and_then(|rings| rings.start(&self.device, &handler, self.agreed.dialect(), 1, &mut workers));
+        if let Err(why) = started {
+            for number in 1..threads.max(1) {
+                workers.push(self.device_worker(&handler, number)?);
             }
-        };
+            transport = Transport::Device(why);
+        }
         Ok(Running { workers, session: self, transport })
     }
 
@@ -73,6 +77,13 @@ impl Session {
                 Arc::clone(&self.device)
             }
         }
+    }
+}
+
+fn transport(rings: &Result<Rings, NoUring>) -> Transport {
+    match rings {
+        Ok(rings) => Transport::Uring { queues: rings.queues(), workers: rings.entries() },
+        Err(why) => Transport::Device(why.clone()),
     }
 }
 

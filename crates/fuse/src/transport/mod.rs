@@ -42,7 +42,7 @@ pub trait Handler: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// `/dev/fuse`, and why not the other.
-    Device { workers: usize, why: NoUring },
+    Device(NoUring),
     /// io_uring: this many queues, with this many workers in all.
     Uring { queues: u16, workers: usize },
 }
@@ -51,9 +51,7 @@ pub enum Transport {
 impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Transport::Device { workers, why } => {
-                write!(f, "requests over /dev/fuse, {workers} workers ({why})")
-            }
+            Transport::Device(why) => write!(f, "requests over /dev/fuse ({why})"),
             Transport::Uring { queues, workers } => {
                 write!(f, "requests over io_uring, {queues} queues, {workers} workers")
             }

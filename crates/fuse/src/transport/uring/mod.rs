@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 
 use canopy_sys::buf::{PageBuf, page_size};
 use canopy_sys::uring::{Entry, HEADER};
+use parking_lot::RwLock;
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
@@ -48,6 +49,8 @@ pub enum NoUring {
     Resources(Errno),
     /// The kernel did not take the entries.
     Refused(Errno),
+    /// Unmounted before it began.
+    Ended,
 }
 
 impl fmt::Display for NoUring {
@@ -65,6 +68,7 @@ impl fmt::Display for NoUring {
                 write!(f, "no io_uring: not permitted (kernel.io_uring_disabled, or a seccomp filter)")
             }
             NoUring::Resources(errno) => write!(f, "no io_uring: cannot set it up: {errno}"),
+            NoUring::Ended => write!(f, "no io_uring: unmounted before it began"),
             NoUring::Refused(errno) => write!(f, "no io_uring: the kernel refused the queues: {errno}"),
         }
     }
@@ -73,7 +77,7 @@ impl fmt::Display for NoUring {
 /// Everything that can fail before the kernel is told that io_uring will be used: from then on it lets nobody ask
 /// anything until all queues are there.
 pub(crate) struct Rings {
-    /// Each with its queue.
+    /// Each with its queue, in order.
     entries: Vec<(u16, Entry)>,
     queues: u16,
     payload: usize,
@@ -90,9 +94,9 @@ impl Rings {
         }
         let (queues, online) = (machine::possible_cpus(), online_cpus());
         let mut entries = Vec::new();
-        // The first of every queue, then the second of every queue, and so on.
-        for round in 0..workers.max(LEAST_WORKERS) {
-            for queue in (0..queues).filter(|queue| round < LEAST_WORKERS || online.contains(queue)) {
+        for queue in 0..queues {
+            let workers = if online.contains(&queue) { workers.max(LEAST_WORKERS) } else { LEAST_WORKERS };
+            for _ in 0..workers {
                 let entry = Entry::new(payload).map_err(|error| NoUring::Resources(errno(&error)))?;
                 entries.push((queue, entry));
             }
@@ -110,6 +114,10 @@ impl Rings {
 
     /// Starts a thread for each entry, numbered from `first`, and returns once the kernel has them all. Should that
     /// fail, the kernel goes on over `/dev/fuse`, and the threads that had been started end with the connection.
+    ///
+    /// The kernel sends requests as soon as every queue has an entry, and a request that found none idle is given to
+    /// an entry that comes free, but not to one that joins. So the queues are filled one after the other, and no
+    /// worker of the last begins to serve (and perhaps to wait for another) before all have joined.
     pub(crate) fn start<H: Handler>(
         self,
         device: &Arc<OwnedFd>,
@@ -119,15 +127,17 @@ impl Rings {
         threads: &mut Vec<JoinHandle<WorkerEnd>>,
     ) -> Result<(), NoUring> {
         let (report, reports) = channel();
+        let gate = Arc::new(RwLock::new(()));
+        let closed = gate.write();
         let mut failure = None;
         for (number, (queue, entry)) in self.entries.into_iter().enumerate() {
             let worker =
                 Worker::new(entry, queue, self.payload, Arc::clone(device), Arc::clone(handler), dialect);
-            let report = report.clone();
+            let (report, gate) = (report.clone(), Arc::clone(&gate));
             let started = worker.and_then(|worker| {
                 std::thread::Builder::new()
                     .name(format!("canopy-q{queue}-{number}"))
-                    .spawn(move || worker.run(first + number, &report))
+                    .spawn(move || worker.run(first + number, &report, &gate))
             });
             match started {
                 Ok(thread) => threads.push(thread),
@@ -149,10 +159,11 @@ impl Rings {
                 }
             }
         }
+        drop(closed);
         let Some(why) = failure else { return Ok(()) };
-        let started = threads.len();
-        give_up(device, self.payload);
-        tracing::debug!(started, "some queues had been started");
+        if why != NoUring::Ended {
+            give_up(device, self.payload);
+        }
         Err(why)
     }
 }
@@ -201,8 +212,8 @@ impl<H: Handler> Worker<H> {
         Ok(Worker { entry, queue, payload, device, handler, dialect, input, aside })
     }
 
-    /// Joins the queue, reports how that went, and serves until the connection ends.
-    fn run(mut self, number: usize, report: &Sender<Result<(), NoUring>>) -> WorkerEnd {
+    /// Joins the queue, reports how that went, and serves from when the gate opens until the connection ends.
+    fn run(mut self, number: usize, report: &Sender<Result<(), NoUring>>, gate: &RwLock<()>) -> WorkerEnd {
         machine::pin(self.queue);
         self.handler.thread_start(number);
         let mut next = match self.join_queue() {
@@ -215,6 +226,7 @@ impl<H: Handler> Worker<H> {
                 return WorkerEnd::Disconnected;
             }
         };
+        drop(gate.read());
         loop {
             let arrived = match next.take() {
                 Some(arrived) => arrived,
@@ -237,7 +249,10 @@ impl<H: Handler> Worker<H> {
     fn join_queue(&mut self) -> Result<Option<Result<(), i32>>, NoUring> {
         self.entry.enable().map_err(|error| NoUring::Resources(errno(&error)))?;
         match self.entry.register(self.device.as_fd(), self.queue, self.payload) {
-            Ok(Some(Err(errno))) => Err(NoUring::Refused(Errno::from_raw_os_error(errno))),
+            Ok(Some(Err(errno))) => Err(match Errno::from_raw_os_error(errno) {
+                Errno::NOTCONN | Errno::CONNABORTED => NoUring::Ended,
+                errno => NoUring::Refused(errno),
+            }),
             Ok(next) => Ok(next),
             Err(error) => Err(NoUring::Resources(errno(&error))),
         }
