@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use canopy_fuse::flags::InitFlags;
+use canopy_fuse::mount::{MountSpec, mount};
 use canopy_fuse::request::Op;
 use canopy_fuse::transport::{NoUring, uring};
 use canopy_fuse::{Limits, Session, Transport, Wish};
@@ -194,9 +195,9 @@ fn many_at_once_get_each_their_own() {
 /// The transport of a mount with this wish and these limits, which works in any case.
 fn transport_of(wish: &Wish, limits: Limits) -> Transport {
     let scratch = Scratch::new();
-    let mut spec = canopy_fuse::mount::MountSpec::new(scratch.path(), "floor", "canopy");
+    let mut spec = MountSpec::new(scratch.path(), "floor", "canopy");
     spec.default_permissions = true;
-    let (device, mounted) = canopy_fuse::mount::mount(&spec).unwrap();
+    let (device, mounted) = mount(&spec).unwrap();
     let session = Session::negotiate(device, wish, limits).unwrap();
     let running = session.serve(std::sync::Arc::new(Memory::new(HOUR)), 3).unwrap();
     let transport = running.transport().clone();
@@ -340,4 +341,49 @@ fn serves_until_killed() {
     println!("serving");
     std::thread::sleep(HOUR);
     served.stop();
+}
+
+#[test]
+fn requests_may_lead_to_others_from_the_start() {
+    if !can_mount() {
+        return;
+    }
+    for round in 0..40 {
+        let scratch = Scratch::new();
+        let inner = scratch.path().join("inner");
+        // The worker asks its own mount, by the queue that it serves itself.
+        let hook: Hook = Box::new(move |request, reply| {
+            if let Op::Lookup { name } = request.op
+                && name.as_bytes() == b"outer"
+            {
+                assert!(fs::metadata(&inner).is_err());
+            }
+            Err(reply)
+        });
+        let mut spec = MountSpec::new(scratch.path(), "floor", "canopy");
+        spec.default_permissions = true;
+        let (device, mounted) = mount(&spec).unwrap();
+        let wish = Wish { queue_workers: 2, ..wanted() };
+        let session = Session::negotiate(device, &wish, Limits::NONE).unwrap();
+        let (done, finished) = channel();
+        // Callers wait in the kernel before there is a queue.
+        let cpus = uring::online_cpus();
+        let callers = cpus.len();
+        for cpu in cpus {
+            let path = scratch.path().join("dir").join("outer");
+            let done = done.clone();
+            std::thread::spawn(move || {
+                stay_on(cpu);
+                let _ = fs::create_dir(path.parent().unwrap());
+                done.send(fs::metadata(path).is_err()).unwrap();
+            });
+        }
+        std::thread::sleep(Duration::from_micros(round * 20));
+        let running = session.serve(std::sync::Arc::new(with_hook(hook)), 1).unwrap();
+        for _ in 0..callers {
+            assert!(finished.recv_timeout(LONG).unwrap());
+        }
+        mounted.unmount(true).unwrap();
+        running.join().unwrap();
+    }
 }

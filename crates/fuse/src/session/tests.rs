@@ -1,4 +1,7 @@
 use super::*;
+use crate::mount::{MountSpec, mount};
+use crate::transport::uring::{Parameter, turn_on};
+use crate::{Handler, Replied, Reply, Transport};
 
 fn kernel(minor: u32, flags: InitFlags) -> abi::InitIn {
     let (flags, flags2) = (flags | InitFlags::INIT_EXT).words();
@@ -130,4 +133,45 @@ fn the_short_form_has_no_second_word() {
     let Verdict::Agreed(agreed) = verdict else { panic!("{verdict:?}") };
     assert_eq!((agreed.minor, agreed.flags.words().1), (31, 0));
     assert_eq!(reply.unwrap().len(), 80);
+}
+
+/// A root directory, and nothing else.
+struct Root;
+
+impl Handler for Root {
+    fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
+        match request.op {
+            Op::Getattr { .. } => {
+                let attr = abi::Attr { ino: 1, mode: 0o040_755, nlink: 2, ..abi::Attr::default() };
+                reply.attr(&abi::AttrOut::new(attr, std::time::Duration::ZERO))
+            }
+            _ => reply.error(Errno::NOSYS.raw_os_error()),
+        }
+    }
+}
+
+#[test]
+fn queues_that_the_kernel_refuses_are_done_without() {
+    let _ = turn_on();
+    if !rustix::process::geteuid().is_root() || Parameter::read() != Parameter::On {
+        eprintln!("skipped: needs root and FUSE over io_uring (Linux 6.14)");
+        return;
+    }
+    let point = std::env::temp_dir().join(format!("canopy-refused-{}", std::process::id()));
+    fs::create_dir(&point).unwrap();
+    let (device, mounted) = mount(&MountSpec::new(&point, "refused", "canopy")).unwrap();
+    let wish = Wish { flags: Wish::default().flags | InitFlags::OVER_IO_URING, ..Wish::default() };
+    let mut session = Session::negotiate(device, &wish, Limits::NONE).unwrap();
+    assert!(matches!(session.transport(), Transport::Uring { .. }));
+    session.rings.as_mut().unwrap().spoil();
+    // The kernel holds this one back until there are queues, or none are to be expected.
+    let path = point.clone();
+    let early = std::thread::spawn(move || rustix::fs::stat(&path).map(|stat| stat.st_nlink));
+    let running = session.serve(Arc::new(Root), 2).unwrap();
+    assert_eq!(*running.transport(), Transport::Device(NoUring::Refused(Errno::INVAL)));
+    assert_eq!(early.join().unwrap(), Ok(2));
+    assert_eq!(rustix::fs::stat(&point).map(|stat| stat.st_nlink), Ok(2));
+    mounted.unmount(false).unwrap();
+    running.join().unwrap();
+    fs::remove_dir(&point).unwrap();
 }

@@ -104,6 +104,12 @@ impl Rings {
         Ok(Rings { entries, queues, payload })
     }
 
+    /// Makes the kernel refuse them: the buffers seem too small.
+    #[cfg(test)]
+    pub(crate) fn spoil(&mut self) {
+        self.payload = 1;
+    }
+
     pub(crate) fn queues(&self) -> u16 {
         self.queues
     }
@@ -126,6 +132,8 @@ impl Rings {
         first: usize,
         threads: &mut Vec<JoinHandle<WorkerEnd>>,
     ) -> Result<(), NoUring> {
+        let last = self.queues - 1;
+        let mut begun = false;
         let (report, reports) = channel();
         let gate = Arc::new(RwLock::new(()));
         let closed = gate.write();
@@ -148,7 +156,7 @@ impl Rings {
             }
             // One by one: what the kernel refuses the first, it refuses all.
             match reports.recv() {
-                Ok(Ok(())) => {}
+                Ok(Ok(())) => begun = queue == last,
                 Ok(Err(why)) => {
                     failure = Some(why);
                     break;
@@ -161,6 +169,10 @@ impl Rings {
         }
         drop(closed);
         let Some(why) = failure else { return Ok(()) };
+        if begun {
+            tracing::warn!("requests over io_uring by {} workers only ({why})", threads.len());
+            return Ok(());
+        }
         if why != NoUring::Ended {
             give_up(device, self.payload);
         }
