@@ -1,5 +1,6 @@
 //! The command line, in the grammar of whichever name the program was called by.
 
+mod fsck;
 mod helper;
 mod mergerfs;
 
@@ -10,7 +11,7 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Joins directories on many disks into one tree, with reads and writes passed through to the disks.
+/// Joins directories on many disks into one tree; data goes straight to the disks.
 #[derive(Parser, Debug)]
 #[command(name = "canopy", version, arg_required_else_help = true, disable_help_subcommand = true)]
 #[command(after_help = "canopy mount --help shows how to mount; canopy options lists what -o takes.")]
@@ -26,23 +27,28 @@ pub enum Command {
     Get(GetArgs),
     Set(SetArgs),
     List(ListArgs),
-    /// List the options of -o, their defaults and values
-    Options,
+    Status(StatusArgs),
+    Explain(ExplainArgs),
+    Fsck(FsckArgs),
+    CollectInfo(CollectInfoArgs),
+    Options(OptionsArgs),
+    #[command(hide = true)]
+    Probe(ProbeArgs),
 }
 
 /// Mount directories as one pool
 #[derive(Args, Debug, Default)]
-#[command(override_usage = "canopy mount [-f] [-o OPTION[,OPTION...]]... BRANCH[:BRANCH...]... MOUNTPOINT")]
+#[command(override_usage = "canopy mount [-f] [-o OPTIONS]... BRANCH[:BRANCH...]... MOUNTPOINT")]
 #[command(after_help = MOUNT_NOTES)]
 pub struct MountArgs {
     /// Stay in the foreground, and log to stderr
     #[arg(short, long)]
     pub foreground: bool,
-    /// Options, as canopy options lists them; later ones win
-    #[arg(short = 'o', value_name = "OPTION[,OPTION...]", action = clap::ArgAction::Append)]
+    /// KEY=VALUE[,...]; canopy options lists them, later ones win
+    #[arg(short = 'o', value_name = "OPTIONS", action = clap::ArgAction::Append)]
     options: Vec<OsString>,
-    /// Directories that make up the pool, then the mountpoint
-    #[arg(value_name = "BRANCH... MOUNTPOINT")]
+    /// The directories that make up the pool, then the mountpoint
+    #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
     /// Options and paths in the order in which they were given.
     #[arg(skip)]
@@ -65,10 +71,11 @@ pub struct MountArgs {
 }
 
 const MOUNT_NOTES: &str = "\
-A branch is a directory or a pattern ('/mnt/disk*'), followed by =RW, =RO (never written) or
-=NC (no new files), and a minimum of free space if need be: /mnt/a=RW,10G:/mnt/b=NC
+A branch is a directory or a pattern ('/mnt/disk*'), followed by =RW, =RO (never
+written) or =NC (no new files), and by a minimum of free space if need be:
+/mnt/a=RW,10G:/mnt/b=NC
 
-Returns when the pool can be used. It ends with canopy umount MOUNTPOINT, or SIGTERM.
+Returns when the pool can be used; canopy umount MOUNTPOINT ends it, or SIGTERM.
 Environment: CANOPY_LOG=debug logs more.
 
 Examples:
@@ -78,6 +85,7 @@ Examples:
 /// Unmount a pool
 #[derive(Args, Debug)]
 pub struct UmountArgs {
+    /// The pool's mountpoint
     pub mountpoint: PathBuf,
     /// Take it away at once, and end it when nobody uses it any more
     #[arg(short, long)]
@@ -86,12 +94,23 @@ pub struct UmountArgs {
 
 /// Show one value of a running pool, or all as KEY=VALUE
 #[derive(Args, Debug)]
+#[command(after_help = GET_NOTES)]
 pub struct GetArgs {
     /// The pool's mountpoint
     pub mount: PathBuf,
     /// An option, or version, pid, srcmounts; all when left out
     pub key: Option<String>,
 }
+
+const GET_NOTES: &str = "\
+Output: with KEY the value and a newline, nothing else. Without, a line for each
+option as KEY=VALUE, sorted by key; branches as PATH=MODE[,MINFREE] joined by
+colons, sizes in bytes, times in seconds. For a file or directory of the pool
+this tells where it lies: getfattr -n user.mergerfs.allpaths FILE
+
+Examples:
+  canopy get /pool category.create
+  canopy get /pool srcmounts | tr : '\\n'";
 
 /// Change an option of a running pool
 #[derive(Args, Debug)]
@@ -105,11 +124,13 @@ pub struct SetArgs {
 }
 
 const SET_NOTES: &str = "\
-canopy list MOUNT marks what can be changed. Operations under way end as they began; open files
-stay usable, also on a branch that is taken away. A change holds until the pool is unmounted.
+canopy list MOUNT marks what can be changed. Operations under way end as they
+began; open files stay usable, also on a branch that is taken away. A change
+holds until the pool is unmounted.
 
-Branches are replaced by a list, or changed: +PATH appends, +<PATH prepends, -PATTERN removes,
--< and -> remove the first and the last. Commands: cmd.gc, cmd.gc1, cmd.invalidate-all-nodes.
+Branches are replaced by a list, or changed: +PATH appends, +<PATH prepends,
+-PATTERN removes, -< and -> remove the first and the last.
+Commands: cmd.gc, cmd.gc1, cmd.invalidate-all-nodes.
 
 Examples:
   canopy set /pool category.create=mfs
@@ -118,9 +139,146 @@ Examples:
 
 /// Show the options of a running pool as a table
 #[derive(Args, Debug)]
+#[command(after_help = LIST_NOTES)]
 pub struct ListArgs {
     /// The pool's mountpoint
     pub mount: PathBuf,
+}
+
+const LIST_NOTES: &str = "\
+Output: for people; programs use canopy get. A line for each option with its
+value, branches one a line. * marks what canopy set can change.";
+
+/// Show pools, their branches, and what is wrong with them
+#[derive(Args, Debug)]
+#[command(after_help = STATUS_NOTES)]
+pub struct StatusArgs {
+    /// A pool's mountpoint; all pools when left out
+    pub mount: Option<PathBuf>,
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+const STATUS_NOTES: &str = "\
+Each warning comes with its mend. A branch or pool that does not answer within
+three seconds is told as such. FREE is what users may fill; USED counts what is
+reserved for root as well.";
+
+/// Show which branch an operation would act on now, and why
+#[derive(Args, Debug)]
+#[command(after_help = EXPLAIN_NOTES)]
+pub struct ExplainArgs {
+    /// create, mkdir, unlink, rename, getattr, ...: a function of func.*
+    #[arg(value_name = "OP")]
+    pub op: String,
+    /// A path on a pool; for create and its like one that need not exist
+    pub path: PathBuf,
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+const EXPLAIN_NOTES: &str = "\
+The running pool answers, by the code that makes the choice; nothing is changed.
+
+Examples:
+  canopy explain create /pool/films/new.mkv
+  canopy explain unlink /pool/old";
+
+/// Find files whose copies on several branches differ; mend them
+#[derive(Args, Debug, Default)]
+#[command(after_help = FSCK_NOTES)]
+pub struct FsckArgs {
+    /// A directory on a pool; with all that lies below
+    #[arg(required = true)]
+    pub path: Option<PathBuf>,
+    /// Give the others the owner and mode of this copy
+    #[arg(
+        short,
+        long,
+        value_name = "COPY",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    pub fix: Source,
+    /// Compare sizes as well
+    #[arg(short = 's', long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value = "false", default_missing_value = "true", value_parser = yes_or_no,
+          action = clap::ArgAction::Set, hide_default_value = true)]
+    pub check_size: bool,
+    /// With --fix: copy the data and all else as well
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value = "false", default_missing_value = "true", value_parser = yes_or_no,
+          action = clap::ArgAction::Set, hide_default_value = true)]
+    pub copy_file: bool,
+    /// Name everything that is looked at
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Print nothing but errors
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Called with words of fsck(8): what is no pool needs no check.
+    #[arg(skip)]
+    pub by_fsck: bool,
+    /// Called as fsck.mergerfs, whose exit status says nothing of what was found.
+    #[arg(skip)]
+    pub as_mergerfs: bool,
+}
+
+/// The copy that the others are made like; of equals the first.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Source {
+    #[default]
+    None,
+    Manual,
+    Newest,
+    Largest,
+    Nonroot,
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    <bool as crate::config::values::Value>::parse(text.as_ref()).map_err(|_| "must be true or false".into())
+}
+
+const FSCK_NOTES: &str = "\
+COPY is newest (by mtime), largest, nonroot (the first whose owner is not root,
+else the newest), manual (asked for, a file at a time), or none (the default).
+
+Exit status: 0 all alike, 1 mended, 4 differences left, 8 failed.";
+
+/// Gather what a report of a defect should tell
+#[derive(Args, Debug)]
+#[command(after_help = COLLECT_INFO_NOTES)]
+pub struct CollectInfoArgs {
+    /// Write to a new file, instead of to stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Called as mergerfs.collect-info, which has a file of its own.
+    #[arg(skip)]
+    pub as_mergerfs: bool,
+}
+
+const COLLECT_INFO_NOTES: &str = "\
+Passwords and keys in mount options are left out; paths, host names and the log
+of the last hour are not. Read it before you publish it.";
+
+/// List the options of -o, their defaults and values
+#[derive(Args, Debug)]
+pub struct OptionsArgs {
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Looks at what may never answer, for canopy status.
+#[derive(Args, Debug)]
+pub struct ProbeArgs {
+    #[arg(value_parser = ["branch", "create", "pool"])]
+    pub what: String,
+    pub path: PathBuf,
 }
 
 /// What else there is to say than a command.
@@ -132,17 +290,25 @@ pub enum Said {
     Mistake(String),
 }
 
+/// The whole command line, for the manual pages.
+pub fn definition() -> clap::Command {
+    Cli::command()
+}
+
 /// Reads the command line as whoever calls the program by this name writes it.
 pub fn parse(called: Called, args: impl IntoIterator<Item = OsString>) -> Result<Command, Said> {
     match called {
         Called::Canopy => parse_own(args),
         Called::Mergerfs => mergerfs::parse(args),
         Called::Helper(name) => helper::parse(args, name),
+        Called::Fsck => fsck::parse(args),
+        // It takes no words.
+        Called::CollectInfo => Ok(Command::CollectInfo(CollectInfoArgs { output: None, as_mergerfs: true })),
     }
 }
 
 fn parse_own(args: impl IntoIterator<Item = OsString>) -> Result<Command, Said> {
-    let matches = Cli::command().try_get_matches_from(args).map_err(said)?;
+    let matches = Cli::command().try_get_matches_from(fsck::join_switches(args)).map_err(said)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(said)?;
     if let (Command::Mount(args), Some(matches)) = (&mut cli.command, matches.subcommand_matches("mount")) {
         args.in_order = in_order(args, matches);
@@ -260,11 +426,16 @@ mod tests {
             "canopy get --help",
             "canopy set --help",
             "canopy list --help",
+            "canopy status --help",
+            "canopy explain --help",
+            "canopy options --help",
+            "canopy fsck --help",
+            "canopy collect-info --help",
         ] {
             match parse_words(words) {
                 Err(Said::Text(text)) => {
-                    assert!(text.lines().count() <= 30, "{words}: {} lines", text.lines().count());
-                    assert!(text.lines().all(|line| line.chars().count() <= 100), "{words}:\n{text}");
+                    assert!(text.lines().count() <= 24, "{words}: {} lines", text.lines().count());
+                    assert!(text.lines().all(|line| line.chars().count() <= 80), "{words}:\n{text}");
                 }
                 other => panic!("{words}: {other:?}"),
             }

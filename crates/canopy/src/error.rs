@@ -91,6 +91,20 @@ pub enum Error {
     #[error("{key} of pool {path}: {why} (the pool's log may tell more)", path = .path.display())]
     Control { key: String, path: PathBuf, why: String },
 
+    #[error("pool {path} is served by another program, or another version of this one, and tells nothing (canopy umount {path}, and mount it again)", path = .0.display())]
+    NotCanopy(PathBuf),
+    #[error("{} cannot be asked about: {why}", .path.display())]
+    Explain { path: PathBuf, why: String },
+    #[error("{} is on no pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.display())]
+    OnNoPool(PathBuf),
+    #[error("'{word}' is no function: must be one of {known}{}", .nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean '{name}'?)")))]
+    NoFunction { word: String, known: String, nearest: Option<String> },
+
+    #[error("{path} cannot be written: {why}", path = .path.display())]
+    Output { path: PathBuf, why: io::Error },
+    #[error("{path} exists already (give a new name, or remove it: rm {path})", path = .0.display())]
+    OutputExists(PathBuf),
+
     #[error("environment variable {variable}: {why}")]
     Environment { variable: &'static str, why: String },
     #[error("{what}: {why}")]

@@ -2,6 +2,7 @@
 //! protocol and the pool.
 #![forbid(unsafe_code)]
 
+pub mod child;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -12,8 +13,10 @@ pub mod log;
 pub mod mounts;
 pub mod names;
 pub mod process;
+pub mod screen;
 pub mod serve;
 pub mod stop;
+pub mod told;
 pub mod waiting;
 
 use cli::{Command, Said};
@@ -24,6 +27,8 @@ use std::process::ExitCode;
 
 /// Exit status of a command line that is wrong in itself.
 const USAGE: u8 = 2;
+/// The same in fsck(8).
+const FSCK_USAGE: u8 = 16;
 
 /// The whole program, by whichever name it was called. Every mistake is one line on stderr.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -40,8 +45,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Err(Said::Mistake(line)) => {
             eprintln!("{program}: {}", error::one_line(&line));
-            // mount(8) has a meaning of its own for 2, and mergerfs knows 1 only.
-            return if called == Called::Canopy { ExitCode::from(USAGE) } else { ExitCode::FAILURE };
+            return match called {
+                Called::Canopy => ExitCode::from(USAGE),
+                Called::Fsck => ExitCode::from(FSCK_USAGE),
+                // mount(8) has a meaning of its own for 2, and mergerfs knows 1 only.
+                _ => ExitCode::FAILURE,
+            };
         }
     };
     let done = match command {
@@ -50,8 +59,17 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Get(args) => commands::get::run(&args),
         Command::Set(args) => commands::set::run(&args),
         Command::List(args) => commands::list::run(&args),
-        Command::Options => {
-            let _ = commands::options::run();
+        Command::Status(args) => commands::status::run(&args),
+        Command::Explain(args) => commands::explain::run(&args),
+        Command::CollectInfo(args) => commands::collect_info::run(&args),
+        // With exit statuses of its own.
+        Command::Fsck(args) => return commands::fsck::run(&args),
+        Command::Options(args) => {
+            commands::options::run(&args);
+            Ok(())
+        }
+        Command::Probe(args) => {
+            commands::probe::run(&args);
             Ok(())
         }
     };

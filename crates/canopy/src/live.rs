@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::config::options::{self, Changes, closest};
 use crate::error::Error;
 use crate::mounts;
+use crate::told::ExplainTold;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -56,6 +57,18 @@ impl Live {
             Err(Errno::NODATA) => Err(self.unknown(key)),
             Err(errno) => Err(self.failed(key, errno)),
         }
+    }
+
+    /// The answer to a key of a file or directory of this pool that explains a choice.
+    pub fn explain(&self, path: &Path, key: &str) -> Result<ExplainTold, Error> {
+        let mut buffer = vec![0; LARGEST];
+        let length = rustix::fs::getxattr(path, format!("{PREFIX}{key}"), buffer.as_mut_slice());
+        let length = length.map_err(|errno| match errno {
+            Errno::NODATA => Error::NotCanopy(self.mountpoint.clone()),
+            Errno::NOTCONN | Errno::CONNABORTED | Errno::OPNOTSUPP | Errno::NOSYS => self.failed(key, errno),
+            errno => Error::Explain { path: path.to_owned(), why: errno.to_string() },
+        })?;
+        serde_json::from_slice(&buffer[..length]).map_err(|_| Error::NotCanopy(self.mountpoint.clone()))
     }
 
     pub fn set(&self, key: &str, value: &OsStr) -> Result<(), Error> {

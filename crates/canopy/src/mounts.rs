@@ -51,6 +51,14 @@ pub fn at(mountpoint: &Path) -> io::Result<Option<Mounted>> {
     Ok(list()?.into_iter().rev().find(|mounted| mounted.mountpoint == mountpoint))
 }
 
+/// The mount that a path lies on, which must be resolved.
+pub fn holding(path: &Path) -> Result<Option<Mounted>, Error> {
+    let listed = list().map_err(Error::system("cannot read /proc/self/mountinfo"))?;
+    let holds = listed.into_iter().filter(|mounted| path.starts_with(&mounted.mountpoint));
+    // Of several at one place the last is on top, and the last of equals is taken.
+    Ok(holds.max_by_key(|mounted| mounted.mountpoint.components().count()))
+}
+
 fn parse(mountinfo: &[u8]) -> Vec<Mounted> {
     mountinfo.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }

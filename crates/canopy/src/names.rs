@@ -57,6 +57,10 @@ pub enum Called {
     Mergerfs,
     /// By mount(8), for a filesystem of this type.
     Helper(Name),
+    /// By fsck(8), or by whoever wants copies compared.
+    Fsck,
+    /// By who was asked to for a report of a defect.
+    CollectInfo,
 }
 
 impl Called {
@@ -66,13 +70,15 @@ impl Called {
         match base.strip_prefix("mount.").and_then(Name::of_type) {
             Some(name) => Called::Helper(name),
             None if base == "mergerfs" => Called::Mergerfs,
+            None if matches!(base, "fsck.mergerfs" | "fsck.canopy") => Called::Fsck,
+            None if base == "mergerfs.collect-info" => Called::CollectInfo,
             None => Called::Canopy,
         }
     }
 
     pub fn name(self) -> Name {
         match self {
-            Called::Canopy => Name::Canopy,
+            Called::Canopy | Called::Fsck | Called::CollectInfo => Name::Canopy,
             Called::Mergerfs => Name::Mergerfs,
             Called::Helper(name) => name,
         }
@@ -110,6 +116,10 @@ mod tests {
             ("mount.canopy", Called::Helper(Name::Canopy)),
             ("mount.fuse.canopy", Called::Helper(Name::Canopy)),
             ("mount.ext4", Called::Canopy),
+            ("/sbin/fsck.mergerfs", Called::Fsck),
+            ("fsck.canopy", Called::Fsck),
+            ("/usr/bin/mergerfs.collect-info", Called::CollectInfo),
+            ("fsck.ext4", Called::Canopy),
         ];
         for (program, called) in table {
             assert_eq!(Called::by(OsStr::new(program)), called, "{program}");

@@ -68,17 +68,19 @@ pub fn for_branches(
 /// Is what belongs on this branch there? Marks that its owner has put on it say so; where there are none, a
 /// mount is what lies on another device than the mountpoint.
 fn is_mounted(branch: &Path, device: u64) -> bool {
-    let marked = |name: &str| {
-        lgetxattr(branch, format!("user.mergerfs.{name}"), &mut [0_u8; 0][..]).is_ok()
-            || fs::symlink_metadata(branch.join(format!(".mergerfs.{name}"))).is_ok()
-    };
-    if marked("branch") {
+    if is_marked(branch, "branch") {
         return true;
     }
-    if marked("branch_mounts_here") {
+    if is_marked(branch, "branch_mounts_here") {
         return false;
     }
     fs::symlink_metadata(branch).is_ok_and(|meta| meta.dev() != device)
+}
+
+/// Has its owner put this mark on a directory, as an attribute or as a file in it?
+pub fn is_marked(branch: &Path, mark: &str) -> bool {
+    lgetxattr(branch, format!("user.mergerfs.{mark}"), &mut [0_u8; 0][..]).is_ok()
+        || fs::symlink_metadata(branch.join(format!(".mergerfs.{mark}"))).is_ok()
 }
 
 /// Asks mount(8) for what fstab has for this place.

@@ -18,3 +18,5 @@ mod keys;
 mod load;
 #[path = "control/rig.rs"]
 mod rig;
+#[path = "control/suites.rs"]
+mod suites;

@@ -88,6 +88,11 @@ impl Pool {
         self.branches.load()
     }
 
+    /// Can data of files on this branch be passed through? False once the kernel has refused it.
+    pub fn passes_through(&self, branch: BranchId) -> bool {
+        !self.no_passthrough.load(Ordering::Relaxed) && !self.stacked.read().contains(&branch)
+    }
+
     /// How many nodes the kernel holds, and how many files and directories are open: for leak tests.
     pub fn counts(&self) -> (usize, usize, usize) {
         (self.nodes.len(), self.files.len(), self.listings.len())

@@ -29,7 +29,8 @@ pub(crate) fn may_be_made(name: &[u8]) -> Result<(), Error> {
 }
 
 /// A name for something under construction that nothing else has.
-pub(crate) fn name_aside() -> Vec<u8> {
+/// A pool does not show what has such a name.
+pub fn name_aside() -> Vec<u8> {
     [UNDER_CONSTRUCTION, unique().as_bytes()].concat()
 }
 

@@ -5,7 +5,7 @@ use crate::branch::{Branch, Branches, Mode};
 use crate::config::Func;
 use crate::follow::Follow;
 use crate::node::{Node, PoolPath};
-use crate::policy::{self, BranchView, Category, Choice, Refusal, ThreadDice};
+use crate::policy::{self, BranchView, Category, Choice, Needs, Refusal, ThreadDice};
 use crate::stat::{self, Attr, FileKey};
 use crate::{Error, NodeId, Pool, Result};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -214,7 +214,12 @@ impl Pool {
         }
     }
 
-    fn views(&self, branches: &Branches, copies: &Copies, space: bool) -> SmallVec<[BranchView; 4]> {
+    pub(crate) fn views(
+        &self,
+        branches: &Branches,
+        copies: &Copies,
+        space: bool,
+    ) -> SmallVec<[BranchView; 4]> {
         branches.iter().zip(&copies.list).map(|(b, copy)| self.view(b, copy.as_ref(), space)).collect()
     }
 
@@ -257,31 +262,54 @@ impl Pool {
 
     /// The branches on which a create policy puts something new into a directory.
     pub(crate) fn placed(&self, func: Func, dirs: &Dirs<'_>, path: &[u8]) -> Result<Choice> {
+        let needs = policy::needs(self.config().policies.get(func), Category::Create);
+        self.placed_seen(func, dirs, path, needs, |_, _| {})
+    }
+
+    /// As `placed`, for one who wants to know what the policy sees: each directory it asks about, and its views.
+    pub(crate) fn placed_seen(
+        &self,
+        func: Func,
+        dirs: &Dirs<'_>,
+        path: &[u8],
+        needs: Needs,
+        mut see: impl FnMut(&[u8], &[BranchView]),
+    ) -> Result<Choice> {
         let policy = self.config().policies.get(func);
-        let needs = policy::needs(policy, Category::Create);
-        let whole = dirs;
         let level = |at: &[u8]| -> Result<Vec<BranchView>> {
-            let opened;
-            let dirs = match at == path {
-                true => dirs,
-                false => {
-                    opened = Dirs::open(dirs.follow, dirs.branches, at);
-                    &opened
-                }
-            };
-            let view = |(index, (branch, dir)): (usize, (&Arc<Branch>, &Option<Dir<'_>>))| {
-                let attr = dir.as_ref().filter(|_| needs.presence).and_then(|d| stat::of(d.as_fd()).ok());
-                let view = self.view(branch, attr.as_ref(), needs.space);
-                // What is made below a followed symlink is made where that leads, or not at all: a directory
-                // in its place on another branch would not be what it leads to.
-                match whole.by_link && whole.list[index].is_none() {
-                    true => BranchView { mode: Mode::Ro, ..view },
-                    false => view,
-                }
-            };
-            Ok(dirs.branches.iter().zip(&dirs.list).enumerate().map(view).collect())
+            let views = self.level(dirs, path, at, needs);
+            see(at, &views);
+            Ok(views)
         };
-        Ok(policy::create_climbing(policy, path, level, &mut ThreadDice)??)
+        let mut chosen = policy::create_climbing(policy, path, level, &mut ThreadDice)??;
+        if func == Func::Create {
+            // A regular file lies whole on one branch, whatever the policy gives.
+            chosen.truncate(1);
+        }
+        Ok(chosen)
+    }
+
+    /// Views of the directory `at`, which is `path` (open as `whole`) or one above it.
+    fn level(&self, whole: &Dirs<'_>, path: &[u8], at: &[u8], needs: Needs) -> Vec<BranchView> {
+        let opened;
+        let dirs = match at == path {
+            true => whole,
+            false => {
+                opened = Dirs::open(whole.follow, whole.branches, at);
+                &opened
+            }
+        };
+        let view = |(index, (branch, dir)): (usize, (&Arc<Branch>, &Option<Dir<'_>>))| {
+            let attr = dir.as_ref().filter(|_| needs.presence).and_then(|d| stat::of(d.as_fd()).ok());
+            let view = self.view(branch, attr.as_ref(), needs.space);
+            // What is made below a followed symlink is made where that leads, or not at all: a directory
+            // in its place on another branch would not be what it leads to.
+            match whole.by_link && whole.list[index].is_none() {
+                true => BranchView { mode: Mode::Ro, ..view },
+                false => view,
+            }
+        };
+        dirs.branches.iter().zip(&dirs.list).enumerate().map(view).collect()
     }
 
     /// Errors when a copy lies where the pool may not remove it: what is taken away would come back.

@@ -1,8 +1,13 @@
 //! One file a command.
 
+pub mod collect_info;
+pub mod explain;
+pub mod fsck;
 pub mod get;
 pub mod list;
 pub mod mount;
 pub mod options;
+pub mod probe;
 pub mod set;
+pub mod status;
 pub mod umount;

@@ -1,55 +1,123 @@
-//! `canopy options`: the table of options, for people.
+//! `canopy options`: the table of options, for people and for programs.
 
+use crate::cli::OptionsArgs;
 use crate::config::Config;
 use crate::config::options::{Changes, Spec, table};
-use std::io::{self, Write};
+use crate::screen::{self, paragraph};
+use serde::Serialize;
 
-pub fn run() -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "Options of canopy mount -o; _ and - are the same in names, later options win.")?;
-    writeln!(out, "Those marked * can be changed while the pool runs.\n")?;
-    let default = Config::default();
-    for spec in table().iter().filter(|spec| !spec.hidden) {
-        write_one(&mut out, spec, &default)?;
-    }
-    Ok(())
+/// One option, as `--json` and the documentation tell it.
+#[derive(Debug, Serialize)]
+pub struct OptionTold {
+    pub name: String,
+    pub aliases: &'static [&'static str],
+    /// What can be written behind the `=`; null for a word that takes no value.
+    #[serde(rename = "type")]
+    pub accepts: Option<String>,
+    /// Null for a word that takes no value, empty where nothing is the default.
+    pub default: Option<String>,
+    /// It can be changed while the pool runs.
+    pub runtime: bool,
+    /// The first Linux in which it has an effect, where that matters.
+    pub since: Option<&'static str>,
+    pub help: String,
+    /// Accepted for the sake of older setups, and without effect.
+    pub ignored: bool,
 }
 
-fn write_one(out: &mut impl Write, spec: &Spec, default: &Config) -> io::Result<()> {
-    let mark = if spec.changes == Changes::Live { "*" } else { "" };
-    let name = match spec.render(default).filter(|value| !value.is_empty()) {
-        Some(value) => format!("{}={value}{mark}", spec.name),
-        None if spec.accepted().is_some() => format!("{}={mark}", spec.name),
-        None => format!("{}{mark}", spec.name),
+/// The whole table, in its order. What is ignored comes last.
+pub fn told() -> Vec<OptionTold> {
+    let default = Config::default();
+    table().iter().map(|spec| told_of(spec, &default)).collect()
+}
+
+fn told_of(spec: &Spec, default: &Config) -> OptionTold {
+    OptionTold {
+        name: spec.name.to_string(),
+        aliases: spec.aliases,
+        accepts: spec.accepted(),
+        default: spec.render(default),
+        runtime: spec.changes == Changes::Live,
+        since: spec.since,
+        help: spec.help.to_string(),
+        ignored: spec.hidden,
+    }
+}
+
+pub fn run(args: &OptionsArgs) {
+    if args.json {
+        screen::print_json(&told());
+    } else {
+        screen::print(&text());
+    }
+}
+
+/// Where the help begins.
+const COLUMN: usize = 32;
+
+fn text() -> String {
+    let mut text = "Options of canopy mount -o; _ and - are the same in names, later options win.\n\
+                    Those marked * can be changed while the pool runs (canopy set).\n\n"
+        .to_owned();
+    let told = told();
+    let shown: Vec<&OptionTold> = told.iter().filter(|option| !option.ignored).collect();
+    let mut policies_told = false;
+    for option in shown {
+        text.push_str(&entry(option, &mut policies_told));
+    }
+    text
+}
+
+/// An option in two columns: what can be written, and what it does.
+fn entry(option: &OptionTold, policies_told: &mut bool) -> String {
+    let mark = if option.runtime { '*' } else { ' ' };
+    let left = match &option.default {
+        Some(value) if !value.is_empty() => format!("{mark} {}={value}", option.name),
+        _ if option.accepts.is_some() => format!("{mark} {}=", option.name),
+        _ => format!("{mark} {}", option.name),
     };
-    write!(out, "  {name:<36} {}", spec.help)?;
-    if let Some(linux) = spec.since {
-        write!(out, " (Linux {linux})")?;
+    let mut help = option.help.clone();
+    if let Some(linux) = option.since {
+        help.push_str(&format!(" (Linux {linux})"));
     }
-    for alias in spec.aliases {
-        write!(out, "; also {alias}")?;
+    for alias in option.aliases {
+        help.push_str(&format!("; also {alias}"));
     }
-    writeln!(out)?;
+    let is_policy = option.name.starts_with("category.")
+        || (option.name.starts_with("func.") && option.name != "func.readdir");
     // The policies have the same words each; the first to name them serves all.
-    if let Some(accepted) =
-        spec.accepted().filter(|_| !spec.name.starts_with("func.") || spec.name == "func.readdir")
-    {
-        writeln!(out, "  {:<36}   {accepted}", "")?;
+    let accepts = option.accepts.as_ref().filter(|_| !is_policy || !*policies_told);
+    *policies_told |= is_policy;
+    let right = |text: &str| paragraph(&" ".repeat(COLUMN), text);
+    let mut help = right(&help);
+    if left.chars().count() < COLUMN {
+        help.replace_range(..left.len(), &left);
+    } else {
+        help.insert_str(0, &format!("{left}\n"));
     }
-    Ok(())
+    if let Some(accepts) = accepts {
+        help.push_str(&right(&format!("= {accepts}")));
+    }
+    help
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::screen::WIDTH;
 
     #[test]
     fn every_option_that_is_not_of_old_is_listed() {
-        let default = Config::default();
-        for spec in table() {
-            let mut out = Vec::new();
-            write_one(&mut out, spec, &default).unwrap();
-            assert!(String::from_utf8(out).unwrap().contains(spec.name.as_ref()));
+        let text = text();
+        for option in told() {
+            let at_start = |line: &str| {
+                let name = line.get(2..).unwrap_or_default();
+                name.strip_prefix(option.name.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '=']))
+            };
+            assert_eq!(text.lines().any(at_start), !option.ignored, "{}", option.name);
         }
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert_eq!(text.matches("epmfs").count(), 1, "policies are listed once");
     }
 }

@@ -34,15 +34,20 @@ pub fn run(args: &UmountArgs) -> Result<(), Error> {
     Ok(())
 }
 
+/// The processes that serve a FUSE connection, as what tells when they end.
+fn servers(connection: u32) -> Vec<OwnedFd> {
+    serving(connection).into_iter().filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect()
+}
+
 /// The processes that serve a FUSE connection. They hold its device open, and the kernel tells
 /// which connection a device belongs to (since Linux 6.16; before that none is found).
-fn servers(connection: u32) -> Vec<OwnedFd> {
+pub(super) fn serving(connection: u32) -> Vec<Pid> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     processes
         .flatten()
         .filter_map(|entry| {
             let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
-            serves(&entry.path(), connection).then(|| pidfd_open(pid, PidfdFlags::empty()).ok())?
+            serves(&entry.path(), connection).then_some(pid)
         })
         .collect()
 }

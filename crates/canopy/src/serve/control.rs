@@ -5,12 +5,15 @@
 
 use super::convert::Terms;
 use super::dispatch::Dispatch;
+use super::fresh::Subject;
+use super::tell;
 use crate::config::file::FileError;
 use crate::config::options::{self, Changes, OptionError};
 use crate::config::{Config, check, resolve};
 use crate::error::one_line;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
+use canopy_fuse::flags::InitFlags;
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
 use canopy_pool::config::PassthroughIo;
 use canopy_pool::{Error, Located, Pool};
@@ -20,7 +23,7 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Its name in the root.
 const NAME: &[u8] = b".mergerfs";
@@ -30,8 +33,6 @@ pub(super) const NODE: NodeId = NodeId(u64::MAX - 1);
 const PREFIX: &[u8] = b"user.mergerfs.";
 const COMMAND: &[u8] = b"cmd.";
 const XATTR_CREATE: u32 = 1;
-/// How long a change waits for operations under way.
-const PATIENCE: Duration = Duration::from_secs(2);
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const ENTRY_MODE: u32 = 0o100_664;
 
@@ -46,18 +47,17 @@ pub(super) struct Control {
     now: ArcSwap<Config>,
     /// Held over a change: changes come one after the other.
     changing: Mutex<()>,
-    /// The kernel has agreed to passthrough.
-    passthrough: bool,
+    connection: tell::Connection,
     mountpoint: PathBuf,
     since: u64,
 }
 
 impl Control {
-    pub(super) fn new(mut config: Config, mountpoint: PathBuf, passthrough: bool) -> Self {
+    pub(super) fn new(mut config: Config, mountpoint: PathBuf, connection: tell::Connection) -> Self {
         config.file.pool = Some(mountpoint.clone());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let now = ArcSwap::from_pointee(config);
-        Control { now, changing: Mutex::default(), passthrough, mountpoint, since }
+        Control { now, changing: Mutex::default(), connection, mountpoint, since }
     }
 
     pub(super) fn entry(&self, terms: &Terms) -> EntryOut {
@@ -138,6 +138,8 @@ impl Control {
             "srcmounts" => return Ok(pool.branches().srcmounts().into_vec()),
             // Paths are bytes, which need not be text.
             "branches" => return Ok(self.now.load().branches.to_os_string().into_vec()),
+            // Not listed, as none of these is.
+            crate::told::STATUS => return Ok(tell::status(&self.connection, &self.now.load(), pool)),
             _ => {}
         }
         let spec = options::find(key).filter(|spec| spec.key).ok_or(Errno::NODATA)?;
@@ -220,7 +222,7 @@ impl Control {
                 tracing::warn!("passthrough.io stays off: cache.writeback and nullrw exclude it");
                 return Err(Errno::INVAL);
             }
-            if !self.passthrough {
+            if !self.connection.agreed.has(InitFlags::PASSTHROUGH) {
                 tracing::warn!("passthrough.io stays off: the kernel does not offer it (it needs Linux 6.9)");
                 return Err(Errno::OPNOTSUPP);
             }
@@ -251,13 +253,6 @@ impl Control {
         // change: until it is made they are found as before.
         let follows = now.pool.follow_symlinks != next.pool.follow_symlinks;
         if now.branches != next.branches || now.timeouts != next.timeouts || follows {
-            // What was answered by the old terms must reach the kernel before it is told to forget it. A disk that
-            // hangs, and is perhaps being taken away for that, holds nobody up for longer.
-            if !serving.naming.wait(PATIENCE) {
-                tracing::warn!(
-                    "a branch does not answer: names may stay visible until their cache.entry ends"
-                );
-            }
             forget_names(serving);
         }
         Ok(())
@@ -266,6 +261,8 @@ impl Control {
 
 /// Makes the kernel look every name up again, from the moment this returns.
 fn forget_names(serving: &Dispatch) {
+    // What was read before, and is answered later, the kernel shall not remember.
+    serving.fresh.changed(Subject::ALL);
     if serving.notifier.increment_epoch().is_err() {
         // Before Linux 6.16: what lies below a name that is forgotten is looked up again as well.
         for name in serving.pool.top_level_names() {
@@ -303,12 +300,20 @@ fn number(error: &OptionError) -> Errno {
 /// The keys that every file and directory answers to; `None` for a name that is not among them.
 pub(super) fn file_key(pool: &Pool, id: canopy_pool::NodeId, name: &[u8]) -> Option<Result<Vec<u8>, Error>> {
     let key = name.strip_prefix(PREFIX)?;
+    if let Some(explained) = tell::explain(pool, id, key) {
+        return Some(explained);
+    }
     Some(pool.locate(id).and_then(|at: Located| match key {
         b"basepath" => Ok(at.branch),
         b"relpath" => Ok(at.path),
         b"fullpath" => Ok(at.on(&at.branch)),
+        // For the preload library: the path, and which file must be found there.
+        b"place" => at.file.ok_or(Error::NoAttribute).map(|(dev, ino)| {
+            let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+            [format!("{major}:{minor} {ino} ").as_bytes(), &at.on(&at.branch)].concat()
+        }),
         b"allpaths" => {
-            let paths: Vec<Vec<u8>> = at.branches.iter().map(|branch| at.on(branch)).collect();
+            let paths: Vec<Vec<u8>> = pool.holders(&at.path).iter().map(|branch| at.on(branch)).collect();
             Ok(paths.join(&0))
         }
         _ => Err(Error::NoAttribute),

@@ -80,9 +80,10 @@ pub(super) fn statx(attr: &pool::Attr) -> abi::Statx {
     }
 }
 
-pub(super) fn entry(entry: &pool::Entry, terms: &Terms) -> abi::EntryOut {
-    let (name, attrs) = if entry.brief { Default::default() } else { (terms.entry, terms.attr) };
-    abi::EntryOut::new(entry.node.0, terms.generation, attr(&entry.attr), name, attrs)
+/// `named` and `attrs`: how long the name and the attributes may be relied upon.
+pub(super) fn entry(entry: &pool::Entry, named: Duration, attrs: Duration, generation: u64) -> abi::EntryOut {
+    let (named, attrs) = if entry.brief { Default::default() } else { (named, attrs) };
+    abi::EntryOut::new(entry.node.0, generation, attr(&entry.attr), named, attrs)
 }
 
 /// The flags of an open's answer, and its backing file.

@@ -2,15 +2,16 @@
 
 use super::control::{self, Control};
 use super::convert::{self, Terms};
-use super::drain::Drain;
+use super::fresh::{Answering, Fresh, Subject};
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, EntryOut};
 use canopy_fuse::flags::{IoctlFlags, OpenFlags, OpenInFlags, SetxattrFlags, WriteFlags};
 use canopy_fuse::notify::Notifier;
-use canopy_fuse::request::FileIo;
+use canopy_fuse::request::{self as wire, FileIo};
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
-use canopy_pool::{Error, HandleId, NodeId, Pool, RenameKind, Via, Whence, WriteKind};
+use canopy_pool::{Entry, Error, HandleId, NodeId, Pool, RenameKind, Via, Whence, WriteKind};
 use rustix::io::Errno;
+use std::time::Duration;
 
 /// Serves one pool.
 pub(super) struct Dispatch {
@@ -18,8 +19,7 @@ pub(super) struct Dispatch {
     pub(super) terms: ArcSwap<Terms>,
     pub(super) control: Control,
     pub(super) notifier: Notifier,
-    /// Answers under way that give names to the kernel.
-    pub(super) naming: Drain,
+    pub(super) fresh: Fresh,
 }
 
 const RENAME_NOREPLACE: u32 = 1;
@@ -33,8 +33,7 @@ impl Handler for Dispatch {
         if request.header.node == control::NODE {
             return self.control.answer(self, &request, reply);
         }
-        // Before the branches are read, and until the answer is given.
-        let _naming = gives_names(&request.op).then(|| self.naming.enter());
+        let answering = self.fresh.begin();
         let (pool, terms) = (&self.pool, &*self.terms.load());
         let id = convert::node(request.header.node);
         let caller = |umask| convert::caller(&request.header, umask);
@@ -43,9 +42,12 @@ impl Handler for Dispatch {
                 reply.entry(&self.control.entry(terms))
             }
             Op::Lookup { name } => match pool.lookup(id, name.as_bytes()) {
-                Ok(entry) => reply.entry(&convert::entry(&entry, terms)),
+                Ok(entry) => reply.entry(&entry_of(&answering, terms, id, name.as_bytes(), &entry)),
                 // A name known not to exist is an answer too.
-                Err(Error::Absent) => reply.entry(&EntryOut::negative(terms.negative)),
+                Err(Error::Absent) => {
+                    let fresh = answering.tells(Subject::name(id, name.as_bytes()));
+                    reply.entry(&EntryOut::negative(lasting(fresh, terms.negative)))
+                }
                 Err(error) => fail(reply, error),
             },
             Op::Forget { nlookup } => {
@@ -59,16 +61,22 @@ impl Handler for Dispatch {
                 reply.none()
             }
             Op::Getattr { handle } => match pool.getattr(id, handle.map(HandleId)) {
-                Ok(attr) => reply.attr(&abi::AttrOut::new(convert::attr(&attr), terms.attr)),
+                Ok(attr) => {
+                    reply.attr(&abi::AttrOut::new(convert::attr(&attr), attr_time(&answering, terms, id)))
+                }
                 Err(error) => fail(reply, error),
             },
             Op::Statx { handle, .. } => match pool.getattr(id, handle.map(HandleId)) {
-                Ok(attr) => reply.statx(&abi::StatxOut::new(convert::statx(&attr), terms.attr)),
+                Ok(attr) => {
+                    reply.statx(&abi::StatxOut::new(convert::statx(&attr), attr_time(&answering, terms, id)))
+                }
                 Err(error) => fail(reply, error),
             },
             Op::Setattr(set) => {
                 match pool.setattr(&caller(0), id, set.handle.map(HandleId), &convert::changes(&set)) {
-                    Ok(attr) => reply.attr(&abi::AttrOut::new(convert::attr(&attr), terms.attr)),
+                    Ok(attr) => {
+                        reply.attr(&abi::AttrOut::new(convert::attr(&attr), attr_time(&answering, terms, id)))
+                    }
                     Err(error) => fail(reply, error),
                 }
             }
@@ -77,16 +85,19 @@ impl Handler for Dispatch {
                 Err(error) => fail(reply, error),
             },
             Op::Symlink { name, target } => {
-                self.made(reply, pool.symlink(&caller(0), id, name.as_bytes(), target.to_bytes()))
+                let made = pool.symlink(&caller(0), id, name.as_bytes(), target.to_bytes());
+                self.made(reply, &answering, id, name, made)
             }
             Op::Mknod { name, mode, rdev, umask } => {
-                self.made(reply, pool.mknod(&caller(umask), id, name.as_bytes(), mode, abi::decode_dev(rdev)))
+                let made = pool.mknod(&caller(umask), id, name.as_bytes(), mode, abi::decode_dev(rdev));
+                self.made(reply, &answering, id, name, made)
             }
             Op::Mkdir { name, mode, umask } => {
-                self.made(reply, pool.mkdir(&caller(umask), id, name.as_bytes(), mode))
+                let made = pool.mkdir(&caller(umask), id, name.as_bytes(), mode);
+                self.made(reply, &answering, id, name, made)
             }
-            Op::Unlink { name } => done(reply, pool.unlink(id, name.as_bytes())),
-            Op::Rmdir { name } => done(reply, pool.rmdir(id, name.as_bytes())),
+            Op::Unlink { name } => done(reply, self.after([id], pool.unlink(id, name.as_bytes()))),
+            Op::Rmdir { name } => done(reply, self.after([id], pool.rmdir(id, name.as_bytes()))),
             Op::Rename { name, newdir, newname, flags } => {
                 let kind = match flags {
                     0 => RenameKind::Replace,
@@ -97,10 +108,18 @@ impl Handler for Dispatch {
                     _ => return reply.error(Errno::INVAL.raw_os_error()),
                 };
                 let to = (convert::node(newdir), newname.as_bytes());
-                done(reply, pool.rename(&caller(0), id, name.as_bytes(), to.0, to.1, kind))
+                let renamed = pool.rename(&caller(0), id, name.as_bytes(), to.0, to.1, kind);
+                let renamed = self.after([id, to.0], renamed);
+                if !answering.tells(Subject::name(to.0, to.1)) {
+                    // The kernel keeps the old name's time for the new one.
+                    let _ = self.notifier.expire_entry(newdir, newname.as_cstr());
+                }
+                done(reply, renamed)
             }
             Op::Link { old, name } => {
-                self.made(reply, pool.link(&caller(0), convert::node(old), id, name.as_bytes()))
+                let old = convert::node(old);
+                let made = pool.link(&caller(0), old, id, name.as_bytes());
+                self.made(reply, &answering, id, name, made)
             }
             Op::Open { flags, open_flags } => {
                 let kill = open_flags.contains(OpenInFlags::KILL_SUIDGID);
@@ -149,16 +168,18 @@ impl Handler for Dispatch {
                     Err(error) => out.error(number(error)),
                 }
             }
-            Op::Readdirplus(io) => self.readdirplus(reply, id, &io),
+            Op::Readdirplus(io) => self.readdirplus(reply, &answering, id, &io),
             Op::Releasedir { handle, .. } => done(reply, pool.releasedir(HandleId(handle))),
             Op::Fsyncdir { handle, datasync } => done(reply, pool.fsyncdir(HandleId(handle), datasync)),
             Op::Create(create) => {
                 let kill = create.open_flags.contains(OpenInFlags::KILL_SUIDGID);
                 let name = create.name.as_bytes();
-                match pool.create(&caller(create.umask), id, name, create.mode, create.flags, kill) {
+                let made = pool.create(&caller(create.umask), id, name, create.mode, create.flags, kill);
+                match self.after([id], made) {
                     Ok((entry, opened)) => {
                         let (flags, backing) = convert::travel(&opened.travel);
-                        reply.created(&convert::entry(&entry, terms), opened.handle.0, flags, backing)
+                        let entry = entry_of(&answering, terms, id, name, &entry);
+                        reply.created(&entry, opened.handle.0, flags, backing)
                     }
                     Err(error) => fail(reply, error),
                 }
@@ -166,7 +187,13 @@ impl Handler for Dispatch {
             Op::Tmpfile(create) => match pool.tmpfile(&caller(create.umask), id, create.mode, create.flags) {
                 Ok((entry, opened)) => {
                     let (flags, backing) = convert::travel(&opened.travel);
-                    reply.created(&convert::entry(&entry, terms), opened.handle.0, flags, backing)
+                    let entry = convert::entry(
+                        &entry,
+                        terms.entry,
+                        attr_time(&answering, terms, entry.node),
+                        terms.generation,
+                    );
+                    reply.created(&entry, opened.handle.0, flags, backing)
                 }
                 Err(error) => fail(reply, error),
             },
@@ -176,7 +203,7 @@ impl Handler for Dispatch {
             },
             Op::Setxattr { name, value, flags, setxattr_flags } => {
                 let kill = setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID);
-                done(reply, pool.setxattr(id, name.to_bytes(), value, flags, kill))
+                done(reply, self.after([id], pool.setxattr(id, name.to_bytes(), value, flags, kill)))
             }
             Op::Getxattr { name, size } => match control::file_key(pool, id, name.to_bytes()) {
                 Some(Ok(value)) => reply.xattr(&value),
@@ -197,14 +224,14 @@ impl Handler for Dispatch {
             Op::Listxattr { size } => {
                 reply.data(size as usize, |buffer| pool.listxattr(id, buffer).map_err(number))
             }
-            Op::Removexattr { name } => done(reply, pool.removexattr(id, name.to_bytes())),
+            Op::Removexattr { name } => done(reply, self.after([id], pool.removexattr(id, name.to_bytes()))),
             Op::Access { .. } => done(reply, pool.access(id)),
             Op::Ioctl { flags, cmd, data, .. } => {
                 if flags.contains(IoctlFlags::UNRESTRICTED) {
                     // Only CUSE may read and write its caller's memory.
                     return reply.error(Errno::PERM.raw_os_error());
                 }
-                match pool.ioctl(&caller(0), id, cmd, data) {
+                match self.after([id], pool.ioctl(&caller(0), id, cmd, data)) {
                     Ok(answer) => reply.ioctl(0, |buffer| {
                         let bytes = answer.bytes();
                         buffer
@@ -217,7 +244,7 @@ impl Handler for Dispatch {
                 }
             }
             Op::Fallocate { handle, offset, length, mode } => {
-                done(reply, pool.fallocate(HandleId(handle), mode, offset, length))
+                done(reply, self.after([id], pool.fallocate(HandleId(handle), mode, offset, length)))
             }
             Op::Lseek { handle, offset, whence } => {
                 let whence = match whence {
@@ -280,14 +307,35 @@ impl Handler for Dispatch {
 }
 
 impl Dispatch {
-    fn made(&self, reply: Reply<'_>, made: canopy_pool::Result<canopy_pool::Entry>) -> Replied {
-        match made {
-            Ok(entry) => reply.entry(&convert::entry(&entry, &self.terms.load())),
+    /// Passes on what came of a request that changes attributes of `nodes`, whole or in part, and of whose answer the
+    /// kernel does not take that they are newer than what it may be just learning.
+    fn after<T, const N: usize>(&self, nodes: [NodeId; N], result: T) -> T {
+        for node in nodes {
+            if self.fresh.changed(Subject::attributes(node)) {
+                let _ = self.notifier.forget_attributes(wire::NodeId(node.0));
+            }
+        }
+        result
+    }
+
+    fn made(
+        &self,
+        reply: Reply<'_>,
+        answering: &Answering<'_>,
+        parent: NodeId,
+        name: wire::Name<'_>,
+        made: canopy_pool::Result<Entry>,
+    ) -> Replied {
+        match self.after([parent], made) {
+            Ok(entry) => {
+                let terms = &*self.terms.load();
+                reply.entry(&entry_of(answering, terms, parent, name.as_bytes(), &entry))
+            }
             Err(error) => fail(reply, error),
         }
     }
 
-    fn readdirplus(&self, reply: Reply<'_>, dir: NodeId, io: &FileIo) -> Replied {
+    fn readdirplus(&self, reply: Reply<'_>, answering: &Answering<'_>, dir: NodeId, io: &FileIo) -> Replied {
         let terms = &*self.terms.load();
         let out = std::cell::RefCell::new(reply.plus(io.size as usize));
         let mut given: Vec<NodeId> = Vec::new();
@@ -302,7 +350,9 @@ impl Dispatch {
                     return;
                 }
                 // Without a node the kernel just learns the name.
-                let head = node.as_ref().map_or_else(EntryOut::default, |node| convert::entry(node, terms));
+                let head = node
+                    .as_ref()
+                    .map_or_else(EntryOut::default, |node| entry_of(answering, terms, dir, entry.name, node));
                 given.extend(node.map(|node| node.node));
                 let full =
                     out.borrow_mut().push(&head, entry.ino, entry.next, u32::from(entry.kind), entry.name);
@@ -325,19 +375,24 @@ impl Dispatch {
     }
 }
 
-/// Does the kernel remember a name by the answer?
-fn gives_names(op: &Op<'_>) -> bool {
-    matches!(
-        op,
-        Op::Lookup { .. }
-            | Op::Readdirplus(_)
-            | Op::Create(_)
-            | Op::Mknod { .. }
-            | Op::Mkdir { .. }
-            | Op::Symlink { .. }
-            | Op::Link { .. }
-            | Op::Rename { .. }
-    )
+/// How long an answer may be relied upon: not at all if it has been overtaken.
+fn lasting(fresh: bool, time: Duration) -> Duration {
+    if fresh { time } else { Duration::ZERO }
+}
+
+fn entry_of(
+    answering: &Answering<'_>,
+    terms: &Terms,
+    parent: NodeId,
+    name: &[u8],
+    entry: &Entry,
+) -> EntryOut {
+    let named = lasting(answering.tells(Subject::name(parent, name)), terms.entry);
+    convert::entry(entry, named, attr_time(answering, terms, entry.node), terms.generation)
+}
+
+fn attr_time(answering: &Answering<'_>, terms: &Terms, id: NodeId) -> Duration {
+    lasting(answering.tells(Subject::attributes(id)), terms.attr)
 }
 
 fn number(error: Error) -> i32 {

@@ -1,13 +1,14 @@
 //! The translator between the kernel's protocol and the pool: the only room that knows both.
 //!
 //! `dispatch` is the one match over the operations; `convert` turns values of one side into the other's;
-//! `kernel` is what the pool may ask of the kernel. Here is the start of it all.
+//! `kernel` is what the pool may ask of the kernel; `control` changes a running pool, `tell` tells about it. Here is the start of it all.
 
 mod control;
 mod convert;
 mod dispatch;
-mod drain;
+mod fresh;
 mod kernel;
 mod start;
+mod tell;
 
 pub use start::{Serving, start};

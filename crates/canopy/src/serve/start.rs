@@ -3,8 +3,9 @@
 use super::control::Control;
 use super::convert::Terms;
 use super::dispatch::Dispatch;
-use super::drain::Drain;
+use super::fresh::Fresh;
 use super::kernel::Connected;
+use super::tell::Connection;
 use crate::config::Config;
 use crate::config::kernel::{self, IoUring};
 use crate::config::resolve::Plan;
@@ -80,10 +81,17 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     // As it was derived, and as it was resolved.
     config.fsname = Some(plan.fsname.clone());
     config.mountpoint = Some(plan.mountpoint.clone());
-    let control = Control::new(config, plan.mountpoint.clone(), passthrough);
+    let connection = match planned {
+        Transport::Device(_) => Connection { agreed, transport: "dev-fuse", threads },
+        // And the one that reads what stays on /dev/fuse.
+        Transport::Uring { workers, .. } => {
+            Connection { agreed, transport: "io-uring", threads: workers + 1 }
+        }
+    };
+    let control = Control::new(config, plan.mountpoint.clone(), connection);
     let notifier = session.notifier();
     let dispatch =
-        Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier, naming: Drain::default() };
+        Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier, fresh: Fresh::default() };
     let running = session.serve(Arc::new(dispatch), threads)?;
     if *running.transport() != planned {
         tracing::info!("{}", running.transport());

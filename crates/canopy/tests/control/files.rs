@@ -43,6 +43,11 @@ fn where_files_and_directories_lie() {
     // Following a symlink tells of what it leads to.
     assert_eq!(key(&at("d/s"), "relpath"), Ok("d/f".into()));
     assert_eq!(key(&at("d/missing"), "fullpath"), Err(Errno::NOENT));
+    // What the preload library asks for: which file is where.
+    let stat = rustix::fs::stat(dirs.path("a/d/f")).expect("stat");
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    assert_eq!(key(&at("d/f"), "place"), Ok(format!("{major}:{minor} {} {a}/d/f", stat.st_ino)));
+    assert_eq!(key(&at("d"), "place"), Err(Errno::NODATA));
     for name in ["user.mergerfs.nonsense", "user.mergerfs.version", "user.mergerfs."] {
         assert_eq!(attribute(&at("d/f"), name), Err(Errno::NODATA), "{name}");
     }

@@ -200,10 +200,9 @@ const CHANGES: &[(&str, &[&str])] = &[
     ("cmd.gc", &[""]),
 ];
 
-#[test]
-fn three_hundred_random_changes_under_load() {
-    let dirs = Dirs::new();
-    let pool = dirs.pool("category.create=rand");
+/// Makes random changes that forbid nothing, while it shall go on, and rests after every fourth for that many
+/// milliseconds.
+pub(super) fn random_changes(pool: &Pool, dirs: &Dirs, count: u32, pause: u64, going: &dyn Fn() -> bool) {
     let (a, b, c, d) = (dirs.text("a"), dirs.text("b"), dirs.text("c"), dirs.text("d"));
     // Branches come and change their modes; what lies on them stays in the pool.
     let lists = [
@@ -212,25 +211,35 @@ fn three_hundred_random_changes_under_load() {
         format!("{a}=NC:{b}:{c}=NC:{d}"),
         format!("{a}:{b}=NC:{c}:{d}=NC,1K"),
     ];
-    let seed = 0x00ca_0094;
-    let mut rng = Rng::new(seed);
-    Load::run(&pool, |going| {
-        set(&pool, "branches", &lists[0]);
-        for change in 0..300 {
-            if !going() {
-                return;
-            }
-            if rng.chance(200) {
-                set(&pool, "branches", rng.pick(&lists).as_str());
-            } else {
-                let (key, values) = rng.pick(CHANGES);
-                set(&pool, key, values[rng.index(values.len())]);
-            }
-            if change % 4 == 0 {
-                thread::sleep(Duration::from_millis(10));
-            }
+    let mut rng = Rng::new(0x00ca_0094);
+    set(pool, "branches", &lists[0]);
+    for change in 0..count {
+        if !going() {
+            return;
         }
-    });
+        // Where a directory may lie on a branch that takes nothing, a policy that keeps to it forbids making files.
+        if rng.chance(200) {
+            set(pool, "func.create", "mspmfs");
+            set(pool, "branches", rng.pick(&lists).as_str());
+        } else {
+            let (key, values) = rng.pick(CHANGES);
+            let value = values[rng.index(values.len())];
+            if value.starts_with("ep") && *key == "func.create" {
+                set(pool, "branches", &lists[0]);
+            }
+            set(pool, key, value);
+        }
+        if change % 4 == 0 {
+            thread::sleep(Duration::from_millis(pause));
+        }
+    }
+}
+
+#[test]
+fn three_hundred_random_changes_under_load() {
+    let dirs = Dirs::new();
+    let pool = dirs.pool("category.create=rand");
+    Load::run(&pool, |going| random_changes(&pool, &dirs, 300, 10, going));
     pool.umount();
 }
 

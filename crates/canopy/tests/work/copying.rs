@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use canopy_testkit::tree::Fields;
 use canopy_testkit::{Kind, Pool, Spec, Tree, grow};
@@ -19,6 +20,9 @@ fn source(root: &Path, spec: &Spec) -> Tree {
     let tree = root.join("tree");
     fs::create_dir(&tree).unwrap();
     grow(&tree, spec);
+    // rsync takes times of the same second for the same, and what it has just made has this second's.
+    let past = SystemTime::UNIX_EPOCH + Duration::new(1_500_000_000, 123_456_789);
+    fs::File::open(&tree).unwrap().set_modified(past).unwrap();
     Tree::capture_with(&tree, Fields { root: true, ..Fields::default() })
 }
 

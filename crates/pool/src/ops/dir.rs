@@ -76,11 +76,7 @@ impl Pool {
         name: &[u8],
         act: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<()> {
-        let mut chosen = self.room_for(func, path, dirs, name)?;
-        if func == Func::Create {
-            // A regular file lies whole on one branch, whatever the policy gives.
-            chosen.truncate(1);
-        }
+        let chosen = self.room_for(func, path, dirs, name)?;
         let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
         for &index in &chosen {
             results.push(self.bring_dir(branches, dirs, index, path).and_then(|()| {
@@ -99,9 +95,7 @@ impl Pool {
         dirs: &Dirs<'_>,
         name: &[u8],
     ) -> Result<crate::policy::Choice> {
-        may_be_made(name)?;
-        dirs.first()?;
-        dirs.copies(name).must_be_absent()?;
+        must_be_new(dirs, name, &dirs.copies(name))?;
         self.placed(func, dirs, path)
     }
 
@@ -300,4 +294,11 @@ fn contents(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Contents, Errno> {
         }
     }
     Ok(if leftovers { Contents::Leftovers(fd) } else { Contents::Nothing })
+}
+
+/// Errors for a name that cannot be made in this directory: a branch holds it already, or it is the pool's own.
+pub(super) fn must_be_new(dirs: &Dirs<'_>, name: &[u8], copies: &Copies) -> Result<()> {
+    may_be_made(name)?;
+    dirs.first()?;
+    copies.must_be_absent()
 }

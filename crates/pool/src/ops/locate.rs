@@ -12,8 +12,8 @@ pub struct Located {
     pub path: Vec<u8>,
     /// The branch whose copy is read: the one that is open, if any is.
     pub branch: Vec<u8>,
-    /// Every branch that holds something under the path, in branch order.
-    pub branches: Vec<Vec<u8>>,
+    /// Device and inode number of that copy, unless it is a directory.
+    pub file: Option<(u64, u64)>,
 }
 
 impl Located {
@@ -30,24 +30,29 @@ impl Pool {
         let branches = self.branches.load();
         let (node, path) = self.nodes.locate(id)?;
         let path = path.ok_or(Error::Absent)?;
-        let follow = self.follow();
-        let holds = |branch: &Branch| match path.is_empty() {
+        let (branch, file) = if node.is_dir() {
+            let copies = Dirs::open(self.follow(), &branches, &path).own();
+            (name(&branches.as_slice()[self.shown(Func::Getxattr, &branches, &copies)?]), None)
+        } else {
+            let primary = self.primary(&branches, &node)?;
+            (name(&primary.branch), Some((primary.attr.dev, primary.attr.ino)))
+        };
+        Ok(Located { path: path.to_vec(), branch, file })
+    }
+
+    /// Every branch that holds something under a path, in branch order. Looks at each, so that disks wake up.
+    pub fn holders(&self, path: &[u8]) -> Vec<Vec<u8>> {
+        let _held = self.tree.shared();
+        let (branches, follow) = (self.branches.load(), self.follow());
+        let holds = |branch: &&Branch| match path.is_empty() {
             true => true,
             false => {
-                let (dir, name) = split(&path);
-                let found = follow.dir(branch.root(), dir).and_then(|(dir, _)| crate::stat::at(&dir, name));
+                let (dir, last) = split(path);
+                let found = follow.dir(branch.root(), dir).and_then(|(dir, _)| crate::stat::at(&dir, last));
                 found.is_ok()
             }
         };
-        let name = |branch: &Branch| branch.path.as_os_str().as_bytes().to_vec();
-        let holders = branches.iter().filter(|branch| holds(branch)).map(|branch| name(branch)).collect();
-        let branch = if node.is_dir() {
-            let copies = Dirs::open(follow, &branches, &path).own();
-            name(&branches.as_slice()[self.shown(Func::Getxattr, &branches, &copies)?])
-        } else {
-            name(&self.primary(&branches, &node)?.branch)
-        };
-        Ok(Located { path: path.to_vec(), branch, branches: holders })
+        branches.iter().map(|branch| &**branch).filter(holds).map(name).collect()
     }
 
     /// The known names in the root of the pool.
@@ -56,8 +61,12 @@ impl Pool {
     }
 }
 
+fn name(branch: &Branch) -> Vec<u8> {
+    branch.path.as_os_str().as_bytes().to_vec()
+}
+
 /// Directory and last name of a path.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
         None => (b"", path),

@@ -3,6 +3,7 @@
 pub(crate) mod attr;
 mod dir;
 mod exdev;
+pub(crate) mod explain;
 pub(crate) mod io;
 pub(crate) mod ioctl;
 mod link;

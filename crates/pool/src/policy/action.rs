@@ -1,6 +1,6 @@
 //! Which copies of something to change.
 
-use super::{BranchView, Choice, Dice, Mode, Policy, Refusal, choose};
+use super::{Bar, BranchView, Choice, Dice, Mode, Policy, Refusal, choose};
 
 /// Branches on which to change an entry, given views of the entry itself.
 ///
@@ -11,17 +11,17 @@ pub fn action(policy: Policy, views: &[BranchView], dice: &mut impl Dice) -> Res
     choose(policy.pick(), views, admit, dice)
 }
 
-fn admit(view: &BranchView) -> Result<(), Refusal> {
+pub(super) fn admit(view: &BranchView) -> Result<(), Bar> {
     match view.mode {
         Mode::Rw | Mode::Nc => {}
-        Mode::Ro => return Err(Refusal::ReadOnly),
+        Mode::Ro => return Err(Bar::Mode),
     }
     if !view.present {
-        return Err(Refusal::NotFound);
+        return Err(Bar::Absent);
     }
-    let space = view.space.ok_or(Refusal::NotFound)?;
+    let space = view.space.ok_or(Bar::SpaceUnknown)?;
     if space.readonly {
-        return Err(Refusal::ReadOnly);
+        return Err(Bar::ReadOnly);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Where something new goes.
 
-use super::{BranchView, Choice, Dice, Mode, Pick, Policy, Refusal, choose};
+use super::{Bar, BranchView, Choice, Dice, Mode, Pick, Policy, Refusal, choose};
 
 /// Branches on which to create an entry, given views of its parent directory.
 ///
@@ -10,24 +10,23 @@ use super::{BranchView, Choice, Dice, Mode, Pick, Policy, Refusal, choose};
 ///
 /// The climbing policies are their existing-path form here, on this one level; see [`create_climbing`].
 pub fn create(policy: Policy, views: &[BranchView], dice: &mut impl Dice) -> Result<Choice, Refusal> {
-    let tests_path = policy.create_tests_path();
-    choose(policy.pick(), views, |view| admit(view, tests_path), dice)
+    choose(policy.pick(), views, |view| admit(policy, view), dice)
 }
 
-fn admit(view: &BranchView, tests_path: bool) -> Result<(), Refusal> {
+pub(super) fn admit(policy: Policy, view: &BranchView) -> Result<(), Bar> {
     match view.mode {
         Mode::Rw => {}
-        Mode::Ro | Mode::Nc => return Err(Refusal::ReadOnly),
+        Mode::Ro | Mode::Nc => return Err(Bar::Mode),
     }
-    if tests_path && !view.present {
-        return Err(Refusal::NotFound);
+    if policy.create_tests_path() && !view.present {
+        return Err(Bar::Absent);
     }
-    let space = view.space.ok_or(Refusal::NotFound)?;
+    let space = view.space.ok_or(Bar::SpaceUnknown)?;
     if space.readonly {
-        return Err(Refusal::ReadOnly);
+        return Err(Bar::ReadOnly);
     }
     if space.avail < view.min_free {
-        return Err(Refusal::NoSpace);
+        return Err(Bar::BelowMinFree);
     }
     Ok(())
 }

@@ -12,6 +12,7 @@
 mod action;
 mod create;
 mod dice;
+mod judge;
 mod search;
 
 use std::fmt;
@@ -22,6 +23,7 @@ use smallvec::SmallVec;
 pub use self::action::action;
 pub use self::create::{create, create_climbing};
 pub use self::dice::{Dice, ThreadDice};
+pub use self::judge::{Judgement, judge};
 pub use self::search::search;
 pub use crate::branch::Mode;
 pub use crate::space::Space;
@@ -321,6 +323,32 @@ impl Refusal {
     }
 }
 
+/// Why a category did not admit one branch: what it found first, in the order of its filter.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Bar {
+    /// The branch's mode does not allow it.
+    Mode,
+    /// It does not hold the path.
+    Absent,
+    /// Its free space could not be read.
+    SpaceUnknown,
+    /// Its filesystem is mounted read-only.
+    ReadOnly,
+    /// Less is available than its minfreespace.
+    BelowMinFree,
+}
+
+impl Bar {
+    /// What it adds to the answer when no branch is admitted.
+    pub fn refusal(self) -> Refusal {
+        match self {
+            Bar::Mode | Bar::ReadOnly => Refusal::ReadOnly,
+            Bar::Absent | Bar::SpaceUnknown => Refusal::NotFound,
+            Bar::BelowMinFree => Refusal::NoSpace,
+        }
+    }
+}
+
 impl Pick {
     fn reads_space(self) -> bool {
         match self {
@@ -339,7 +367,7 @@ impl Pick {
 fn choose(
     pick: Pick,
     views: &[BranchView],
-    admit: impl Fn(&BranchView) -> Result<(), Refusal>,
+    admit: impl Fn(&BranchView) -> Result<(), Bar>,
     dice: &mut impl Dice,
 ) -> Result<Choice, Refusal> {
     if pick == Pick::Refuse {
@@ -350,7 +378,7 @@ fn choose(
     for (index, view) in views.iter().enumerate() {
         match admit(view) {
             Ok(()) => admitted.push(index),
-            Err(reason) => refusal = refusal.worse(reason),
+            Err(bar) => refusal = refusal.worse(bar.refusal()),
         }
     }
     // A pick that reads space is only reached with branches whose space is known: each filter sees to it.
@@ -369,12 +397,17 @@ fn choose(
             .copied()
             .reduce(|best, index| if emptier(space(index), space(best)) { index } else { best }),
         Pick::Newest => admitted.iter().copied().max_by_key(|&index| views[index].mtime),
-        Pick::Weighted => weighted(admitted, |index| space(index).avail, dice),
+        Pick::Weighted => weighted(admitted, |index| weight(&views[index]), dice),
         Pick::Uniform if admitted.is_empty() => None,
         Pick::Uniform => Some(admitted[dice.below(admitted.len() as u64) as usize]),
         Pick::Refuse => None,
     };
     one.map(|index| Choice::from_slice(&[index])).ok_or(refusal)
+}
+
+/// A branch's share in a weighted choice: its available bytes.
+fn weight(view: &BranchView) -> u64 {
+    view.space.map_or(0, |space| space.avail)
 }
 
 /// Whether a smaller fraction of `a` than of `b` is used. A filesystem of size zero counts as empty.

@@ -566,3 +566,46 @@ fn path_preserving_and_climbing_names() {
         assert_eq!(policy.climbs(), msp, "{policy}");
     }
 }
+
+#[test]
+fn a_judgement_agrees_with_the_choice_it_explains() {
+    let views = pool_of_reasons();
+    for (policy, category) in Policy::ALL.into_iter().flat_map(|p| Category::ALL.map(|c| (p, c))) {
+        let told = judge(policy, category, &views);
+        for number in 0..90 {
+            let chosen = run(category, policy, &views, &mut Loaded(number));
+            for &index in chosen.iter().flatten() {
+                assert_eq!(told.bars[index], None, "{policy} {category:?}");
+                assert!(told.chances.as_ref().is_none_or(|chances| chances[index] > 0.0));
+            }
+            if let (Err(refusal), true) = (chosen, policy != Policy::Erofs) {
+                let worst = told.bars.iter().flatten().map(|bar| bar.refusal()).max();
+                assert_eq!(worst, Some(refusal), "{policy} {category:?}");
+            }
+        }
+    }
+}
+
+/// One branch for each reason not to be admitted.
+fn pool_of_reasons() -> [BranchView; 7] {
+    let mut views = pool_of_seven();
+    views[4].space = None;
+    views[5].space = Some(Space { avail: 30, used: 20, readonly: true });
+    views[6].space = Some(Space { avail: 3, used: 20, readonly: false });
+    views
+}
+
+#[test]
+fn a_judgement_names_what_the_filter_found_first() {
+    let views = pool_of_reasons();
+    let bars = |policy, category| judge(policy, category, &views).bars;
+    let (mode, absent, unknown) = (Some(Bar::Mode), Some(Bar::Absent), Some(Bar::SpaceUnknown));
+    let (ro, full) = (Some(Bar::ReadOnly), Some(Bar::BelowMinFree));
+    assert_eq!(bars(Policy::Mfs, Category::Create), [None, None, mode, mode, unknown, ro, full]);
+    assert_eq!(bars(Policy::EpMfs, Category::Create), [absent, None, mode, mode, unknown, ro, absent]);
+    assert_eq!(bars(Policy::EpAll, Category::Action), [absent, None, None, mode, unknown, ro, absent]);
+    assert_eq!(bars(Policy::Ff, Category::Search), [absent, None, None, None, None, None, absent]);
+    let chances = judge(Policy::Pfrd, Category::Create, &views).chances.unwrap();
+    assert_eq!(chances, [60.0 / 70.0, 10.0 / 70.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+    assert_eq!(judge(Policy::EpRand, Category::Create, &views).chances, None, "only one is left");
+}

@@ -1,0 +1,22 @@
+//! Writes `docs/options.md` and the manual pages in `man/` from the option table and the command line:
+//! `cargo run -p canopy --example gen-docs`. `tests/docs.rs` compares them with what is committed.
+#![forbid(unsafe_code)]
+
+mod pages;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+fn main() -> io::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for (path, content) in pages::all()? {
+        let path = root.join(path);
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir)?;
+        }
+        fs::write(&path, content)?;
+        println!("{}", path.display());
+    }
+    Ok(())
+}

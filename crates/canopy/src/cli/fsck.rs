@@ -1,0 +1,110 @@
+//! The command line of `fsck.mergerfs`: its own, and that of fsck(8), which calls it at boot for a line of
+//! fstab.
+
+use super::{Command, FsckArgs, Said, parse_own};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+/// What fsck(8) may pass on: how to repair, how to show progress. `-f` forces there.
+const OF_FSCK: &[u8] = b"aAfMnNpPrRTyV";
+
+pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Said> {
+    let mut by_fsck = false;
+    let mut kept: Vec<OsString> = vec!["canopy".into(), "fsck".into()];
+    let mut args = args.into_iter().skip(1).peekable();
+    while let Some(arg) = args.next() {
+        match arg.as_bytes() {
+            b"-f" if args.peek().and_then(|next| next.to_str()).is_some_and(is_source) => kept.push(arg),
+            [b'-', b'C', descriptor @ ..] if descriptor.iter().all(u8::is_ascii_digit) => by_fsck = true,
+            [b'-', switches @ ..]
+                if !switches.is_empty() && switches.iter().all(|switch| OF_FSCK.contains(switch)) =>
+            {
+                by_fsck = true;
+            }
+            _ => kept.push(arg),
+        }
+    }
+    if by_fsck && kept.len() == 2 {
+        // `fsck -A` with nothing left to do.
+        return Ok(Command::Fsck(FsckArgs { by_fsck, as_mergerfs: true, ..FsckArgs::default() }));
+    }
+    let command = parse_own(kept).map_err(|said| match said {
+        Said::Text(text) => Said::Text(text.replace("canopy fsck", "fsck.mergerfs")),
+        Said::Mistake(line) => Said::Mistake(line.replace("canopy --help", "fsck.mergerfs --help")),
+    })?;
+    match command {
+        Command::Fsck(args) => Ok(Command::Fsck(FsckArgs { by_fsck, as_mergerfs: true, ..args })),
+        other => Ok(other),
+    }
+}
+
+fn is_source(word: &str) -> bool {
+    <super::Source as clap::ValueEnum>::from_str(word, false).is_ok()
+}
+
+/// `--check-size true` as `--check-size=true`, where the word may be left out.
+pub(super) fn join_switches(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut joined: Vec<OsString> = Vec::new();
+    for arg in args {
+        match joined.last_mut() {
+            Some(last)
+                if matches!(last.as_bytes(), b"--check-size" | b"--copy-file")
+                    && matches!(
+                        arg.as_bytes(),
+                        b"true" | b"false" | b"1" | b"0" | b"on" | b"off" | b"yes" | b"no"
+                    ) =>
+            {
+                last.push("=");
+                last.push(arg);
+            }
+            _ => joined.push(arg),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Source;
+    use super::*;
+
+    fn fsck(words: &str) -> FsckArgs {
+        match parse(words.split_whitespace().map(OsString::from)) {
+            Ok(Command::Fsck(args)) => args,
+            other => panic!("{words}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn its_own_words() {
+        let args = fsck("fsck.mergerfs /pool");
+        assert_eq!(
+            (args.fix, args.check_size, args.copy_file, args.by_fsck),
+            (Source::None, false, false, false)
+        );
+        let args = fsck("fsck.mergerfs --fix newest --check-size true --copy-file true /pool");
+        assert_eq!((args.fix, args.check_size, args.copy_file), (Source::Newest, true, true));
+        let args = fsck("fsck.mergerfs --check-size --fix=largest --copy-file false /pool");
+        assert_eq!((args.fix, args.check_size, args.copy_file), (Source::Largest, true, false));
+        let args = fsck("fsck.mergerfs -v -s -f nonroot /pool");
+        assert_eq!((args.fix, args.check_size, args.verbose), (Source::Nonroot, true, true));
+        for words in
+            ["fsck.mergerfs", "fsck.mergerfs --fix oldest /pool", "fsck.mergerfs --check-size=x /pool"]
+        {
+            assert!(
+                matches!(parse(words.split_whitespace().map(OsString::from)), Err(Said::Mistake(_))),
+                "{words}"
+            );
+        }
+    }
+
+    #[test]
+    fn words_of_fsck_change_nothing() {
+        for words in ["-a /d1:/d2", "-A -p /d1:/d2", "-C0 -y /d1:/d2", "-f -C /d1:/d2", "-T -n /d1:/d2 -V"] {
+            let args = fsck(&format!("fsck.mergerfs {words}"));
+            assert!(args.by_fsck && args.fix == Source::None, "{words}");
+            assert_eq!(args.path.as_deref(), Some(std::path::Path::new("/d1:/d2")), "{words}");
+        }
+        assert!(fsck("fsck.mergerfs -A").path.is_none());
+    }
+}

@@ -1,0 +1,200 @@
+//! `canopy collect-info`, also as `mergerfs.collect-info`: what a report of a defect should tell.
+
+use crate::child;
+use crate::cli::CollectInfoArgs;
+use crate::error::Error;
+use crate::{mounts, screen};
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long one program may take: df(1) hangs with a hung disk.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where it is looked for by those who are used to it.
+const USUAL: &str = "/tmp/mergerfs.info.txt";
+
+/// Programs that may be there, each with what it is asked.
+const PROGRAMS: [&[&str]; 10] = [
+    &["uname", "-a"],
+    &["df", "-hT"],
+    &["lsblk", "--json", "-o", "NAME,FSTYPE,FSSIZE,SIZE,MOUNTPOINTS,RM,RO,ROTA"],
+    &["fusermount3", "--version"],
+    &["systemctl", "--version"],
+    &["docker", "--version"],
+    &["podman", "--version"],
+    &["smbd", "--version"],
+    &["dmesg", "--level=emerg,alert,crit,err", "--since=60 minutes ago"],
+    &["journalctl", "--no-pager", "-t", "canopy", "-t", "mergerfs", "--since", "60 minutes ago"],
+];
+
+const FILES: [&str; 7] = [
+    "/etc/os-release",
+    "/proc/mounts",
+    "/etc/fstab",
+    "/proc/sys/fs/fuse/max_pages_limit",
+    "/sys/module/fuse/parameters/max_user_bgreq",
+    "/sys/module/fuse/parameters/enable_uring",
+    "/etc/fuse.conf",
+];
+
+pub fn run(args: &CollectInfoArgs) -> Result<(), Error> {
+    let usual = args.as_mergerfs.then(|| PathBuf::from(USUAL));
+    let Some(path) = args.output.clone().or(usual) else {
+        for (title, text) in sections() {
+            screen::print(&section(&title, &text));
+        }
+        return Ok(());
+    };
+    let failed = |why| Error::Output { path: path.clone(), why };
+    if args.as_mergerfs {
+        // That of the last time. Others may write to /tmp: what they put there is not written through.
+        match fs::remove_file(&path) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(failed(why)),
+            _ => {}
+        }
+    }
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    let mut file = file.map_err(|why| match why.kind() {
+        io::ErrorKind::AlreadyExists => Error::OutputExists(path.clone()),
+        _ => failed(why),
+    })?;
+    screen::print(&format!("{} is to hold:\n", path.display()));
+    for (title, text) in sections() {
+        file.write_all(section(&title, &text).as_bytes()).map_err(failed)?;
+        screen::print(&format!("  {title}\n"));
+    }
+    screen::print("Passwords were left out; paths and names were not. Read it before you publish it.\n");
+    Ok(())
+}
+
+fn section(title: &str, text: &str) -> String {
+    format!("=== {title}\n{}\n\n", text.trim_end())
+}
+
+/// Title and text, one by one as they are wanted.
+fn sections() -> impl Iterator<Item = (String, String)> {
+    let own = |words: Vec<OsString>| {
+        let title: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let mut command = Command::new("/proc/self/exe");
+        command.args(&words);
+        (format!("canopy {}", title.join(" ")), output(&mut command))
+    };
+    let pools: Vec<PathBuf> = mounts::list()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(mounts::Mounted::is_pool)
+        .map(|mounted| mounted.mountpoint)
+        .collect();
+    let gets = pools.into_iter().map(move |pool| own(vec!["get".into(), pool.into()]));
+    let status = ["--version", "status", "status --json"];
+    let told = status.into_iter().map(move |words| own(words.split(' ').map(OsString::from).collect()));
+    let programs = PROGRAMS.into_iter().map(|words| {
+        let mut command = Command::new(words[0]);
+        // In words that whoever reads the report understands.
+        (words.join(" "), output(command.args(&words[1..]).env("LC_ALL", "C")))
+    });
+    let configs = fs::read_dir("/etc/canopy").into_iter().flatten().flatten().map(|entry| entry.path());
+    let files = FILES.into_iter().map(PathBuf::from).chain(configs).filter(|path| path.is_file());
+    let files = files.map(|path| (path.display().to_string(), contents(&path)));
+    told.chain(gets).chain(programs).chain(files).map(|(title, text)| (title, without_secrets(&text)))
+}
+
+fn output(command: &mut Command) -> String {
+    match child::start(command).map(|asked| asked.until(Instant::now() + PATIENCE)) {
+        Ok(Some(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
+        Ok(None) => format!("error: no answer within {} s", PATIENCE.as_secs()),
+        Err(why) => format!("error: {why}"),
+    }
+}
+
+fn contents(path: &Path) -> String {
+    fs::read(path)
+        .map_or_else(|why| format!("error: {why}"), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+const HIDDEN: &str = "(left out)";
+/// What ends a word.
+const ENDS: [char; 7] = [' ', '\t', '\n', ',', ';', '"', '\''];
+
+/// Without the values of options and variables that are secrets, and without what stands before the @ of a URL.
+fn without_secrets(text: &str) -> String {
+    text.split_inclusive('\n').map(|line| without_values(&without_users(line))).collect()
+}
+
+fn without_users(line: &str) -> String {
+    let hide = |word: &str| match word.split_once("://") {
+        Some((scheme, rest)) if rest.contains('@') => {
+            let host = rest.rsplit_once('@').map_or("", |(_, host)| host);
+            format!("{scheme}://{HIDDEN}@{host}")
+        }
+        _ => word.to_owned(),
+    };
+    line.split_inclusive(ENDS).map(hide).collect()
+}
+
+/// `KEY=VALUE`, `KEY = "VALUE"`
+fn without_values(line: &str) -> String {
+    let (mut told, mut rest) = (String::new(), line);
+    while let Some((before, after)) = rest.split_once('=') {
+        told.push_str(before);
+        told.push('=');
+        let key = before.trim_end().rsplit(ENDS).next().unwrap_or_default();
+        let value = after.trim_start_matches([' ', '\t']);
+        rest = after;
+        if !is_secret(key) {
+            continue;
+        }
+        let end = match value.chars().next() {
+            Some(quote @ ('"' | '\'')) => value[1..].find(quote).map_or(value.len(), |at| at + 2),
+            _ => value.find(ENDS).unwrap_or(value.len()),
+        };
+        if end > 0 {
+            told.push_str(HIDDEN);
+            rest = &value[end..];
+        }
+    }
+    told + rest
+}
+
+fn is_secret(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    let parts = ["pass", "pwd", "secret", "token", "apikey", "api_key", "api-key"];
+    parts.iter().any(|part| key.contains(part)) && !is_ours(&key)
+}
+
+/// Options of pools are no secrets, whatever their names hold (`passthrough.io`).
+fn is_ours(key: &str) -> bool {
+    crate::config::options::find(key).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_left_out() {
+        for (text, expected) in [
+            (
+                "//nas/x /mnt cifs rw,username=me,password=hunter2,uid=0 0 0\n",
+                "//nas/x /mnt cifs rw,username=me,password=(left out),uid=0 0 0\n",
+            ),
+            ("PASSWD=hunter2", "PASSWD=(left out)"),
+            (
+                "https://me:hunter2@dav.example/x /dav davfs rw\n",
+                "https://(left out)@dav.example/x /dav davfs rw\n",
+            ),
+            ("api_token=\"x y\" z=1\n", "api_token=(left out) z=1\n"),
+            ("password = 'x y'\n", "password =(left out)\n"),
+            ("password=\n", "password=\n"),
+            ("passthrough.io=auto,cache.files=off\n", "passthrough.io=auto,cache.files=off\n"),
+            ("no secret here; a@b\n", "no secret here; a@b\n"),
+        ] {
+            assert_eq!(without_secrets(text), expected);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! `canopy explain`: which branch an operation would act on now, and why none of the others.
+//!
+//! The running pool is asked, through a key of the directory: it answers by the code that chooses, with the
+//! branches and options it has now. Nothing of a policy is known here.
+
+use crate::cli::ExplainArgs;
+use crate::config::options::closest;
+use crate::error::Error;
+use crate::live::Live;
+use crate::mounts::{self, Mounted};
+use crate::screen::{self, Paint, Screen, bytes, paragraph, table};
+use crate::told::{EXPLAIN, ExplainTold, Name, Verdict, VerdictTold};
+use canopy_pool::config::Func;
+use canopy_pool::policy::Category;
+use serde::Serialize;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The longest name of an attribute (XATTR_NAME_MAX), with what the live pool puts before its keys.
+const LONGEST_KEY: usize = 255 - "user.mergerfs.".len();
+
+/// What `--json` gives: the pool's answer, and what was asked.
+#[derive(Debug, Serialize)]
+struct Explained {
+    pool: Name,
+    path: Name,
+    #[serde(flatten)]
+    told: ExplainTold,
+}
+
+pub fn run(args: &ExplainArgs) -> Result<(), Error> {
+    let func = func(&args.op)?;
+    let path = full_path(&args.path)?;
+    let pool = mounts::holding(&path)?.filter(Mounted::is_pool);
+    let pool = pool.ok_or_else(|| Error::OnNoPool(path.clone()))?;
+    let live = Live::at(&pool.mountpoint)?;
+    let (node, key) = question(func, &path, &pool.mountpoint);
+    let told = live.explain(&node, &key)?;
+    let explained =
+        Explained { pool: Name::from(pool.mountpoint.as_path()), path: Name::from(path.as_path()), told };
+    if args.json {
+        screen::print_json(&explained);
+    } else {
+        screen::print(&show(&explained, Screen::stdout()));
+    }
+    Ok(())
+}
+
+fn func(word: &str) -> Result<Func, Error> {
+    let bare = word.strip_prefix("func.").unwrap_or(word);
+    bare.parse().map_err(|_| Error::NoFunction {
+        word: word.to_owned(),
+        known: Func::WORDS.join(", "),
+        nearest: closest(bare, Func::WORDS.iter().map(|&known| known.to_owned())),
+    })
+}
+
+/// Where the path leads, its last component apart: that may be missing, or a symlink that is itself meant.
+fn full_path(path: &Path) -> Result<PathBuf, Error> {
+    let failed = |why: io::Error| Error::Explain { path: path.to_owned(), why: why.to_string() };
+    let absolute = std::path::absolute(path).map_err(failed)?;
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => {
+            let parent = parent.canonicalize().map_err(failed)?;
+            match parent.is_dir() {
+                true => Ok(parent.join(name)),
+                false => Err(failed(io::ErrorKind::NotADirectory.into())),
+            }
+        }
+        _ => absolute.canonicalize().map_err(failed),
+    }
+}
+
+/// The node to ask, and the key. As a rule that is the directory, with the name in the key: the name may be
+/// missing, and the kernel lets no such attribute be asked of symlinks and devices.
+fn question(func: Func, path: &Path, mountpoint: &Path) -> (PathBuf, String) {
+    let bare = format!("{EXPLAIN}{func}");
+    let creates = func.category() == Category::Create;
+    let (Some(dir), Some(name), true) = (path.parent(), path.file_name(), path != mountpoint) else {
+        return (path.to_owned(), bare);
+    };
+    match name.to_str().map(|name| format!("{bare}/{name}")).filter(|key| key.len() <= LONGEST_KEY) {
+        Some(key) => (dir.to_owned(), key),
+        // Where something is made only the directory counts.
+        None if creates => (dir.to_owned(), bare),
+        None => (path.to_owned(), bare),
+    }
+}
+
+fn show(explained: &Explained, screen: Screen) -> String {
+    let told = &explained.told;
+    let path = explained.path.shown();
+    let mut text = format!("{}\n", screen.paint(Paint::Bold, &format!("{} {path}", told.func)));
+    let chosen: Vec<String> = told.chosen.iter().map(Name::shown).collect();
+    let answer = match (&told.error, told.by_chance) {
+        (Some(error), _) => format!("fails with {}: {}", error.name, error.why),
+        (None, true) => format!("chance decides; this time it would be {}", chosen.join(", ")),
+        (None, false) => format!("acts on {}", chosen.join(", ")),
+    };
+    text.push_str(&paragraph("  now      ", &answer));
+    text.push_str(&paragraph("  policy   ", &format!("{} (func.{})", told.policy, told.func)));
+    if told.looked_at.to_path() != explained.inside() {
+        let pool = explained.pool.to_path();
+        let inside = told.looked_at.to_path();
+        let at = if inside.as_os_str().is_empty() { pool } else { pool.join(inside) };
+        text.push_str(&paragraph("  looks at ", &Name::from(at.as_path()).shown()));
+    }
+    text.push('\n');
+    let rows = told.branches.iter().map(|branch| row(branch, told)).collect();
+    text.push_str(&table(&["BRANCH", "MODE", "FREE", "VERDICT"], rows, 2, &[2]));
+    for note in notes(told) {
+        text.push('\n');
+        text.push_str(&paragraph("  note: ", &note));
+    }
+    text
+}
+
+impl Explained {
+    /// The path within the pool.
+    fn inside(&self) -> PathBuf {
+        let path = self.path.to_path();
+        path.strip_prefix(self.pool.to_path()).map(Path::to_owned).unwrap_or_default()
+    }
+}
+
+fn row(branch: &VerdictTold, told: &ExplainTold) -> Vec<String> {
+    let free = branch.available.map_or_else(|| "-".into(), bytes);
+    vec![branch.path.shown(), branch.mode.clone(), free, verdict(branch, told)]
+}
+
+fn verdict(branch: &VerdictTold, told: &ExplainTold) -> String {
+    match branch.verdict {
+        Verdict::Chosen => "chosen".into(),
+        Verdict::Candidate => {
+            let this_time = if told.chosen.contains(&branch.path) { ", chosen this time" } else { "" };
+            format!("{} likely{this_time}", percent(branch.chance.unwrap_or_default()))
+        }
+        Verdict::Lost if told.by_chance => "no share: nothing is free".into(),
+        Verdict::Lost if told.error.is_some() => "could be chosen".into(),
+        Verdict::Lost => format!("could be chosen; {} prefers another", told.policy),
+        Verdict::Mode if branch.mode == "NC" => "refused: NC takes nothing new".into(),
+        // What is made below a followed symlink is made where that leads.
+        Verdict::Mode if branch.mode == "RW" => "refused: not below the symlink that is followed".into(),
+        Verdict::Mode => "refused: RO is not written to".into(),
+        Verdict::Absent => "does not hold it".into(),
+        Verdict::SpaceUnknown => "refused: its free space cannot be read".into(),
+        Verdict::ReadOnly => "refused: its filesystem is mounted read-only".into(),
+        Verdict::BelowMinFree => {
+            format!("refused: less than its minfreespace of {}", bytes(branch.min_free))
+        }
+    }
+}
+
+fn percent(chance: f64) -> String {
+    let percent = chance * 100.0;
+    match percent {
+        _ if percent >= 9.95 => format!("{percent:.0} %"),
+        _ if percent >= 0.1 => format!("{percent:.1} %"),
+        _ => "hardly".into(),
+    }
+}
+
+fn notes(told: &ExplainTold) -> Vec<String> {
+    let mut notes = Vec::new();
+    if told.preserves_paths && matches!(told.func.as_str(), "rename" | "link") {
+        notes.push(format!(
+            "the create policy preserves paths: where a chosen branch lacks the directory of the new name, {0} fails \
+             with EXDEV unless {0}-exdev says otherwise",
+            told.func
+        ));
+    }
+    let read_only = told.error.as_ref().is_some_and(|error| error.name == "EROFS");
+    if read_only && matches!(told.func.as_str(), "unlink" | "rmdir" | "rename") {
+        notes.push(
+            "a copy on a branch that cannot be written to makes it fail, for it would come back".into(),
+        );
+    }
+    if told.error.as_ref().is_some_and(|error| error.name == "EEXIST") {
+        notes.push("what is there already is opened, not made: see canopy explain open".into());
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_asked_and_what() {
+        let ask = |func, path: &str| {
+            let (node, key) = question(func, Path::new(path), Path::new("/pool"));
+            (node.display().to_string(), key)
+        };
+        let answer = |node: &str, key: &str| (node.to_owned(), key.to_owned());
+        assert_eq!(ask(Func::Create, "/pool/a/b"), answer("/pool/a", "canopy.explain.create/b"));
+        assert_eq!(ask(Func::Getattr, "/pool"), answer("/pool", "canopy.explain.getattr"));
+        let long = "n".repeat(240);
+        assert_eq!(ask(Func::Mkdir, &format!("/pool/{long}")), answer("/pool", "canopy.explain.mkdir"));
+        let path = format!("/pool/{long}");
+        assert_eq!(ask(Func::Unlink, &path), answer(&path, "canopy.explain.unlink"));
+    }
+
+    #[test]
+    fn functions_by_name() {
+        assert_eq!(func("func.mkdir").unwrap(), Func::Mkdir);
+        let line = func("creat").unwrap_err().line();
+        assert!(line.contains("'creat' is no function") && line.contains("did you mean 'create'?"), "{line}");
+    }
+
+    #[test]
+    fn chances_are_percentages() {
+        assert_eq!([percent(0.5), percent(0.0123), percent(0.000_01)], ["50 %", "1.2 %", "hardly"]);
+    }
+}

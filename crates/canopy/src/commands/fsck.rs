@@ -1,0 +1,311 @@
+//! `canopy fsck`, also as `fsck.mergerfs`: finds files whose copies on several branches differ in owner, mode
+//! or size, and makes them alike.
+//!
+//! The tree is walked as the pool shows it. Where the copies of a directory lie the pool tells (its key
+//! `allpaths`); what each holds under a name is looked at there. Unlike keys of the entries themselves, that
+//! reaches symlinks and devices too.
+
+mod mend;
+
+use crate::cli::{FsckArgs, Source};
+use crate::error::{Error, one_line};
+use crate::mounts;
+use crate::screen;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Exit statuses of fsck(8).
+const MENDED: u8 = 1;
+const LEFT: u8 = 4;
+const FAILED: u8 = 8;
+
+/// One copy of a file, held so that what was looked at is what is mended.
+pub(super) struct Copy {
+    pub(super) path: PathBuf,
+    pub(super) fd: OwnedFd,
+    pub(super) stat: Stat,
+}
+
+impl Copy {
+    /// Without following a symlink anywhere on the way: users could turn it elsewhere meanwhile.
+    fn at(path: PathBuf) -> Result<Copy, Errno> {
+        let fd = open(&path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
+        Ok(Copy { path, fd, stat })
+    }
+
+    pub(super) fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.stat.st_mode)
+    }
+
+    fn owner_and_mode(&self) -> (u32, u32, u32) {
+        (self.stat.st_uid, self.stat.st_gid, self.stat.st_mode)
+    }
+}
+
+/// Opens without following symlinks, as far as the kernel can (openat2, Linux 5.6).
+pub(super) fn open(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::CLOEXEC;
+    match rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        Err(Errno::NOSYS) => rustix::fs::open(path, flags, Mode::empty()),
+        other => other,
+    }
+}
+
+#[derive(Default)]
+struct Count {
+    looked_at: u64,
+    differ: u64,
+    mended: u64,
+    /// Directories and copies that could not be looked at.
+    errors: u64,
+}
+
+pub fn run(args: &FsckArgs) -> ExitCode {
+    match check(args) {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(count)) => {
+            if !args.as_mergerfs && !args.quiet {
+                screen::print(&summary(&count));
+            }
+            status(args, &count)
+        }
+        Err(error) => {
+            eprintln!("{}: {}", crate::names::own().as_str(), error.line());
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn status(args: &FsckArgs, count: &Count) -> ExitCode {
+    if count.errors > 0 {
+        return ExitCode::from(FAILED);
+    }
+    match count.differ - count.mended {
+        // Scripts that call it by that name know no other.
+        _ if args.as_mergerfs => ExitCode::SUCCESS,
+        0 if count.mended == 0 => ExitCode::SUCCESS,
+        0 => ExitCode::from(MENDED),
+        _ => ExitCode::from(LEFT),
+    }
+}
+
+fn summary(count: &Count) -> String {
+    let mut text = format!("{} looked at, {} with copies that differ", count.looked_at, count.differ);
+    if count.mended > 0 {
+        let _ = write!(text, ", {} mended", count.mended);
+    }
+    if count.errors > 0 {
+        let _ = write!(text, ", {} could not be looked at", count.errors);
+    }
+    text + "\n"
+}
+
+/// None: there is nothing to check, which fsck(8) at boot may well ask for.
+fn check(args: &FsckArgs) -> Result<Option<Count>, Error> {
+    let Some(path) = args.path.as_deref() else { return Ok(None) };
+    let failed = |why: io::Error| Error::Explain { path: path.to_owned(), why: why.to_string() };
+    let start = match path.canonicalize() {
+        Ok(start) if start.is_dir() => start,
+        _ if args.by_fsck => return Ok(None),
+        Ok(_) => return Err(failed(io::ErrorKind::NotADirectory.into())),
+        Err(why) => return Err(failed(why)),
+    };
+    let copies = match all_paths(&start) {
+        Ok(copies) => copies,
+        Err(_) if args.by_fsck => return Ok(None),
+        Err(errno) => match mounts::holding(&start)? {
+            Some(mounted) if mounted.is_pool() => return Err(failed(errno.into())),
+            _ => return Err(Error::OnNoPool(start)),
+        },
+    };
+    if args.fix != Source::None && !rustix::process::geteuid().is_root() {
+        eprintln!("{}: only root can mend everything", crate::names::own().as_str());
+    }
+    let mut walk =
+        Walk { args, device: fs::metadata(&start).map_err(failed)?.dev(), count: Count::default() };
+    walk.entry(&start, copies.clone());
+    walk.below(&start, &copies);
+    Ok(Some(walk.count))
+}
+
+/// The paths of a directory on the branches, as its pool tells them.
+fn all_paths(dir: &Path) -> Result<Vec<PathBuf>, Errno> {
+    let mut buffer = vec![0; 65_536];
+    let length = rustix::fs::getxattr(dir, "user.mergerfs.allpaths", buffer.as_mut_slice())?;
+    let paths = buffer[..length].split(|&byte| byte == 0).filter(|path| !path.is_empty());
+    Ok(paths.map(|path| PathBuf::from(OsString::from_vec(path.to_vec()))).collect())
+}
+
+struct Walk<'a> {
+    args: &'a FsckArgs,
+    /// The pool's: what is mounted on a directory of it is no part of it.
+    device: u64,
+    count: Count,
+}
+
+impl Walk<'_> {
+    fn below(&mut self, dir: &Path, copies: &[PathBuf]) {
+        let entries = match fs::read_dir(dir) {
+            Ok(entries) => entries,
+            // As somebody else's directories are.
+            Err(why) if why.kind() == io::ErrorKind::PermissionDenied => return,
+            Err(why) => return self.error(dir, &why.to_string()),
+        };
+        for entry in entries {
+            let (path, meta) = match entry.and_then(|entry| Ok((entry.path(), entry.metadata()?))) {
+                Ok(found) => found,
+                // Removed since it was listed.
+                Err(why) if why.kind() == io::ErrorKind::NotFound => continue,
+                Err(why) => {
+                    self.error(dir, &why.to_string());
+                    continue;
+                }
+            };
+            if meta.dev() != self.device {
+                continue;
+            }
+            let name = path.file_name().unwrap_or_default();
+            let copies: Vec<PathBuf> = copies.iter().map(|copy| copy.join(name)).collect();
+            let copies = self.entry(&path, copies);
+            if meta.is_dir() {
+                self.below(&path, &copies);
+            }
+        }
+    }
+
+    fn error(&mut self, path: &Path, why: &str) {
+        self.count.errors += 1;
+        eprintln!("{}: {}: {why}", crate::names::own().as_str(), shown(path));
+    }
+
+    /// Compares the copies of one path; returns where it is held.
+    fn entry(&mut self, path: &Path, places: Vec<PathBuf>) -> Vec<PathBuf> {
+        self.count.looked_at += 1;
+        if self.args.verbose {
+            screen::print(&format!("{}\n", shown(path)));
+        }
+        let mut copies = Vec::new();
+        for place in places {
+            match Copy::at(place.clone()) {
+                Ok(copy) => copies.push(copy),
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Err(errno) => self.error(&place, &io::Error::from(errno).to_string()),
+            }
+        }
+        if differ(&copies, self.args.check_size) {
+            self.count.differ += 1;
+            if !self.args.quiet {
+                screen::print(&report(path, &copies));
+            }
+            match mend::mend(self.args, &copies) {
+                Ok(None) => {}
+                Ok(Some(from)) => {
+                    self.count.mended += 1;
+                    self.say(&format!("  made like {from}\n"));
+                }
+                Err(why) => self.say(&format!("  not mended: {why}\n")),
+            }
+        }
+        copies.into_iter().map(|copy| copy.path).collect()
+    }
+
+    fn say(&self, text: &str) {
+        if !self.args.quiet {
+            screen::print(text);
+        }
+    }
+}
+
+fn differ(copies: &[Copy], check_size: bool) -> bool {
+    let Some((first, others)) = copies.split_first() else { return false };
+    let sizes = check_size && first.kind() == FileType::RegularFile;
+    others.iter().any(|other| {
+        first.owner_and_mode() != other.owner_and_mode()
+            || (sizes && first.stat.st_size != other.stat.st_size)
+    })
+}
+
+/// A finding: the path, and a line of what differs for each copy.
+fn report(path: &Path, copies: &[Copy]) -> String {
+    let mut text = format!("* {}\n", shown(path));
+    for (index, copy) in copies.iter().enumerate() {
+        let stat = &copy.stat;
+        let _ = writeln!(text, "  {index}: {}", shown(&copy.path));
+        let _ = writeln!(
+            text,
+            "     uid: {}; gid: {}; mode: {:05o}; type: {}; size: {}; mtime: {}",
+            stat.st_uid,
+            stat.st_gid,
+            stat.st_mode & 0o7777,
+            kind_word(copy.kind()),
+            stat.st_size,
+            date(stat.st_mtime)
+        );
+    }
+    text
+}
+
+fn kind_word(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "regular",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symlink",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+        FileType::CharacterDevice => "char dev",
+        FileType::BlockDevice => "block dev",
+        _ => "unknown",
+    }
+}
+
+fn shown(path: &Path) -> String {
+    one_line(&OsStr::from_bytes(path.as_os_str().as_bytes()).to_string_lossy())
+}
+
+/// Seconds since 1970 as ISO 8601, in UTC.
+fn date(seconds: i64) -> String {
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Years from March on, so that the leap day is the last of a year; 719,468 days lie between 0000-03-01 and
+    // 1970-01-01, 146,097 in 400 years.
+    let day = days + 719_468;
+    let (era, day) = (day.div_euclid(146_097), day.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}+0000")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        // As date -u -d @SECONDS gives them.
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00+0000"),
+            (951_782_400, "2000-02-29T00:00:00+0000"),
+            (1_709_251_199, "2024-02-29T23:59:59+0000"),
+            (1_709_251_200, "2024-03-01T00:00:00+0000"),
+            (4_107_542_399, "2100-02-28T23:59:59+0000"),
+            (4_107_542_400, "2100-03-01T00:00:00+0000"),
+            (-1, "1969-12-31T23:59:59+0000"),
+        ] {
+            assert_eq!(date(seconds), text, "{seconds}");
+        }
+    }
+}

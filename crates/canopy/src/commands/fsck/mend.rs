@@ -1,0 +1,138 @@
+//! Making the copies of one file alike.
+
+use super::{Copy, open};
+use crate::cli::{FsckArgs, Source};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, BufRead, Write};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Makes the other copies like the one that is right. Returns the number of that; None when nothing is to be
+/// done. An error says why the copies still differ.
+pub(super) fn mend(args: &FsckArgs, copies: &[Copy]) -> Result<Option<usize>, String> {
+    if args.fix == Source::None {
+        return Ok(None);
+    }
+    if copies.iter().any(|copy| copy.kind() != copies[0].kind()) {
+        return Err("the copies are not of one type: remove or rename all but one".into());
+    }
+    let Some(from) = choose(args.fix, copies) else { return Err("none was selected".into()) };
+    let source = &copies[from];
+    let data = args.copy_file && source.kind() == FileType::RegularFile;
+    for other in copies {
+        if (other.stat.st_dev, other.stat.st_ino) == (source.stat.st_dev, source.stat.st_ino) {
+            continue;
+        }
+        let done = if data { replace(other, source) } else { liken(other, source) };
+        done.map_err(|why| format!("{}: {why}", super::shown(&other.path)))?;
+    }
+    let size_left =
+        args.check_size && !data && copies.iter().any(|copy| copy.stat.st_size != source.stat.st_size);
+    if size_left && source.kind() == FileType::RegularFile {
+        return Err("sizes differ still: --copy-file=true copies the data as well".into());
+    }
+    Ok(Some(from))
+}
+
+/// The first of equals.
+fn choose(by: Source, copies: &[Copy]) -> Option<usize> {
+    let first_max = |key: &dyn Fn(&Copy) -> (i64, i64)| {
+        let mut best = 0;
+        for (index, copy) in copies.iter().enumerate() {
+            if key(copy) > key(&copies[best]) {
+                best = index;
+            }
+        }
+        best
+    };
+    let newest = || first_max(&|copy| (copy.stat.st_mtime, copy.stat.st_mtime_nsec as i64));
+    match by {
+        Source::None => None,
+        Source::Newest => Some(newest()),
+        Source::Largest => Some(first_max(&|copy| (copy.stat.st_size, 0))),
+        Source::Nonroot => Some(copies.iter().position(|copy| copy.stat.st_uid != 0).unwrap_or_else(newest)),
+        Source::Manual => ask(copies.len()),
+    }
+}
+
+fn ask(count: usize) -> Option<usize> {
+    print!("Select correct file: ");
+    let _ = io::stdout().flush();
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line).ok()?;
+    line.trim().parse().ok().filter(|&index| index < count)
+}
+
+/// Owner first: to give a file away takes its set-id bits.
+fn liken(other: &Copy, source: &Copy) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(source.stat.st_uid), Gid::from_raw(source.stat.st_gid));
+    rustix::fs::chownat(&other.fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
+    if other.kind() != FileType::Symlink {
+        // A descriptor that was opened for its place alone takes no fchmod.
+        let path = format!("/proc/self/fd/{}", other.fd.as_raw_fd());
+        rustix::fs::chmod(path, Mode::from_raw_mode(source.stat.st_mode & 0o7777))?;
+    }
+    Ok(())
+}
+
+/// Puts a copy of the source in the place of the other, complete or not at all.
+fn replace(other: &Copy, source: &Copy) -> io::Result<()> {
+    if other.stat.st_nlink > 1 {
+        return Err(io::Error::other("it has other names, which would keep the old data: copy it by hand"));
+    }
+    let (Some(parent), Some(name)) = (other.path.parent(), other.path.file_name()) else {
+        return Err(Errno::INVAL.into());
+    };
+    let dir = open(parent, OFlags::PATH | OFlags::DIRECTORY)?;
+    // Under a name that the pool does not show.
+    let aside = canopy_pool::name_aside();
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let target = rustix::fs::openat(&dir, aside.as_slice(), flags, Mode::from_raw_mode(0o600))?;
+    let done = fill(&mut File::from(target), source)
+        .and_then(|()| Ok(rustix::fs::renameat(&dir, aside.as_slice(), &dir, name)?));
+    if done.is_err() {
+        let _ = rustix::fs::unlinkat(&dir, aside.as_slice(), AtFlags::empty());
+    }
+    done
+}
+
+/// Data, attributes, owner, mode and times.
+fn fill(target: &mut File, source: &Copy) -> io::Result<()> {
+    let mut from = File::open(Path::new(&format!("/proc/self/fd/{}", source.fd.as_raw_fd())))?;
+    io::copy(&mut from, target)?;
+    copy_attributes(&from, target)?;
+    let stat = rustix::fs::fstat(&from)?;
+    let stamp = |stat: &rustix::fs::Stat| (stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime);
+    if stamp(&stat) != stamp(&source.stat) {
+        return Err(io::Error::other("the source was changed while it was copied"));
+    }
+    rustix::fs::fchown(&*target, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?;
+    rustix::fs::fchmod(&*target, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
+    let time = |sec, nsec| Timespec { tv_sec: sec, tv_nsec: nsec };
+    let times = Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec as _),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec as _),
+    };
+    rustix::fs::futimens(&*target, &times)?;
+    target.sync_all()
+}
+
+/// Extended attributes, ACLs among them. What the other filesystem has no place for is left out.
+fn copy_attributes(from: &File, to: &File) -> io::Result<()> {
+    let mut names = vec![0; 65_536];
+    let length = match rustix::fs::flistxattr(from, names.as_mut_slice()) {
+        Err(Errno::OPNOTSUPP) => return Ok(()),
+        other => other?,
+    };
+    let mut value = vec![0; 65_536];
+    for name in names[..length].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        let size = rustix::fs::fgetxattr(from, name, value.as_mut_slice())?;
+        match rustix::fs::fsetxattr(to, name, &value[..size], XattrFlags::empty()) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! Questions to branches and pools that may never answer, asked by a process of their own.
+//!
+//! A thread that waits for a sick disk or a stuck daemon can hold up the end of its whole process; a child can
+//! be left behind. `canopy probe` is that child: it writes one line of JSON to its standard output.
+
+use crate::child::{self, Asked};
+use crate::cli::ProbeArgs;
+use crate::error::Error;
+use crate::live::Live;
+use crate::told::{EXPLAIN, ExplainTold, Name, PoolTold, STATUS};
+use crate::{mounts, waiting};
+use rustix::fs::StatVfsMountFlags;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+/// A branch directory, as any process of this namespace sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BranchFacts {
+    pub dev: u64,
+    pub ino: u64,
+    pub fstype: String,
+    pub source: Name,
+    /// The mountpoint of the filesystem it lies on.
+    pub mounted_at: Name,
+    /// `MAJOR:MINOR`; the same for all subvolumes of one filesystem.
+    pub device: String,
+    /// Bytes. Reserved blocks count as used.
+    pub size: u64,
+    pub used: u64,
+    pub available: u64,
+    /// 0 where the filesystem does not count them.
+    pub inodes: u64,
+    pub inodes_free: u64,
+    pub read_only: bool,
+    /// Its owner has marked it as in its place, mount or not.
+    pub marked: bool,
+    /// Errors that the filesystem has counted; null where it does not count.
+    pub errors: Option<u64>,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    pub cause: Cause,
+    pub why: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Cause {
+    /// There is no such directory.
+    Missing,
+    /// The pool's daemon has ended.
+    Ended,
+    /// The pool answers no attributes.
+    Mute,
+    /// The pool is served by another program.
+    Foreign,
+    Other,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let cause = match error {
+            Error::PoolDead(_) => Cause::Ended,
+            Error::PoolMute(_) => Cause::Mute,
+            Error::UnknownKey { .. } | Error::NotCanopy(_) => Cause::Foreign,
+            _ => Cause::Other,
+        };
+        Failure { cause, why: error.line() }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        let cause = if error.kind() == io::ErrorKind::NotFound { Cause::Missing } else { Cause::Other };
+        let text = error.to_string();
+        // Without its number.
+        Failure { cause, why: text.split(" (os error").next().unwrap_or(&text).to_owned() }
+    }
+}
+
+/// What came of a question.
+#[derive(Clone, Debug)]
+pub enum Answer<T> {
+    Told(T),
+    Failed(Failure),
+    /// Not in time.
+    Silent,
+}
+
+impl<T> Answer<T> {
+    pub fn told(self) -> Option<T> {
+        match self {
+            Answer::Told(told) => Some(told),
+            Answer::Failed(_) | Answer::Silent => None,
+        }
+    }
+}
+
+/// `what` is `branch`, answered by [`BranchFacts`]; `pool`, by [`PoolTold`]; or `create`, by what would become of a
+/// new file in the root of the pool.
+pub fn ask(what: &str, path: &Path) -> io::Result<Asked> {
+    child::start(Command::new("/proc/self/exe").args(["probe", what]).arg(path))
+}
+
+/// The answer to a question that was asked.
+pub fn answer<T: DeserializeOwned>(asked: Asked, deadline: Instant) -> Answer<T> {
+    let Some(bytes) = asked.until(deadline) else { return Answer::Silent };
+    match serde_json::from_slice::<Result<T, Failure>>(&bytes) {
+        Ok(Ok(facts)) => Answer::Told(facts),
+        Ok(Err(failure)) => Answer::Failed(failure),
+        Err(why) => Answer::Failed(Failure { cause: Cause::Other, why: format!("the probe failed: {why}") }),
+    }
+}
+
+/// The child's side.
+pub fn run(args: &ProbeArgs) {
+    let json = match args.what.as_str() {
+        "pool" => serde_json::to_vec(&pool(&args.path).map_err(Failure::from)),
+        "create" => serde_json::to_vec(&create(&args.path).map_err(Failure::from)),
+        _ => serde_json::to_vec(&branch(&args.path).map_err(Failure::from)),
+    };
+    crate::screen::print(&String::from_utf8_lossy(&json.unwrap_or_default()));
+}
+
+fn pool(path: &Path) -> Result<PoolTold, Error> {
+    let told = Live::at(path)?.get(STATUS)?;
+    serde_json::from_slice(told.as_bytes()).map_err(|_| Error::NotCanopy(path.to_owned()))
+}
+
+fn create(path: &Path) -> Result<ExplainTold, Error> {
+    Live::at(path)?.explain(path, &format!("{EXPLAIN}create"))
+}
+
+fn branch(path: &Path) -> io::Result<BranchFacts> {
+    let meta = fs::metadata(path)?;
+    let space = rustix::fs::statvfs(path)?;
+    // A disk that is gone may still answer from memory what was asked of it before.
+    match fs::read_dir(path).map(|mut entries| entries.next().transpose()) {
+        Err(why) | Ok(Err(why)) if why.kind() != io::ErrorKind::PermissionDenied => return Err(why),
+        _ => {}
+    }
+    let mounted = mounts::holding(path).map_err(|error| io::Error::other(error.line()))?;
+    let mounted = mounted.ok_or_else(|| io::Error::other("no mount holds it"))?;
+    let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+    Ok(BranchFacts {
+        dev: meta.dev(),
+        ino: meta.ino(),
+        errors: errors(&mounted),
+        fstype: mounted.fstype,
+        source: Name::from(mounted.source.as_os_str()),
+        mounted_at: Name::from(mounted.mountpoint.as_path()),
+        device: format!("{}:{}", mounted.device.0, mounted.device.1),
+        size: bytes(space.f_blocks),
+        used: bytes(space.f_blocks.saturating_sub(space.f_bavail)),
+        available: bytes(space.f_bavail),
+        inodes: space.f_files,
+        inodes_free: space.f_ffree,
+        read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
+        marked: waiting::is_marked(path, "branch"),
+    })
+}
+
+/// Errors that the filesystem has counted, since it was made (ext4) or its counters were reset (btrfs).
+fn errors(mounted: &mounts::Mounted) -> Option<u64> {
+    let device = fs::canonicalize(Path::new(&mounted.source)).ok()?;
+    let device = device.file_name()?;
+    match mounted.fstype.as_str() {
+        "ext4" => {
+            let counter = Path::new("/sys/fs/ext4").join(device).join("errors_count");
+            fs::read_to_string(counter).ok()?.trim().parse().ok()
+        }
+        "btrfs" => {
+            let mut pools = fs::read_dir("/sys/fs/btrfs").ok()?.flatten().map(|entry| entry.path());
+            let own = pools.find(|pool| pool.join("devices").join(device).exists())?;
+            let devices = fs::read_dir(own.join("devinfo")).ok()?.flatten();
+            devices.map(|entry| error_stats(&entry.path().join("error_stats"))).sum()
+        }
+        _ => None,
+    }
+}
+
+/// `KIND NUMBER`, a line for each kind of error of one device (Linux 5.14).
+fn error_stats(path: &Path) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    text.lines().map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+}

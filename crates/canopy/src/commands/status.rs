@@ -1,0 +1,302 @@
+//! `canopy status`: the pools of this machine, their branches, and what is not as it should be.
+//!
+//! Every question that a disk or a daemon may leave unanswered is asked by a process of its own ([`probe`]),
+//! all at once, with one deadline: a hung branch is told as one.
+
+mod show;
+mod warnings;
+
+use super::probe::{self, Answer, BranchFacts, Cause};
+use super::umount;
+use crate::child::Asked;
+use crate::cli::StatusArgs;
+use crate::error::Error;
+use crate::mounts::{self, Mounted};
+use crate::screen;
+use crate::told::{BranchTold, ExplainTold, KernelTold, Name, PoolTold};
+use rustix::process::Pid;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub use warnings::{Code, Warning};
+
+/// How long a pool, and then its branches, have to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What `--json` gives. Fields are added, and never change their meaning.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// Of the running kernel, as uname(2) gives it.
+    pub linux: String,
+    pub pools: Vec<PoolStatus>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct PoolStatus {
+    pub mountpoint: Name,
+    /// `fuse.canopy`, or `fuse.mergerfs` under that name.
+    pub fstype: String,
+    pub source: Name,
+    pub state: State,
+    /// Why it is unreachable.
+    pub error: Option<String>,
+    /// The following are null unless the state is `serving`.
+    pub version: Option<String>,
+    pub pid: Option<u32>,
+    pub transport: Option<String>,
+    pub threads: Option<usize>,
+    pub kernel: Option<KernelTold>,
+    /// `off` when nothing is passed through now.
+    pub passthrough: Option<String>,
+    pub options: Option<BTreeMap<String, String>>,
+    pub branches: Vec<BranchStatus>,
+    pub warnings: Vec<Warning>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    Serving,
+    DoesNotAnswer,
+    /// The mount is there, its daemon is not.
+    Ended,
+    /// It answers no attributes (`xattr=nosys`).
+    Mute,
+    /// Asking gave an error.
+    Unreachable,
+}
+
+#[derive(Debug, Serialize)]
+pub struct BranchStatus {
+    pub path: Name,
+    /// Null when the pool does not answer.
+    pub mode: Option<String>,
+    /// The minfreespace in force, in bytes.
+    pub min_free: Option<u64>,
+    pub passes_through: Option<bool>,
+    pub health: Health,
+    /// What is wrong, in words.
+    pub error: Option<String>,
+    /// Left out when the branch could not be looked at.
+    #[serde(flatten)]
+    pub facts: Option<BranchFacts>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Health {
+    Ok,
+    DoesNotAnswer,
+    Missing,
+    /// Looking at it gave an error.
+    Unreachable,
+    /// Its path leads to another directory than the one that the pool holds.
+    Replaced,
+    /// Its filesystem is mounted read-only, its mode says otherwise.
+    ReadOnly,
+    /// Its filesystem has counted errors.
+    Errors,
+    NotMounted,
+}
+
+pub fn run(args: &StatusArgs) -> Result<(), Error> {
+    let status = Status { linux: release(), pools: pools(args.mount.as_deref())? };
+    if args.json {
+        screen::print_json(&status);
+    } else {
+        screen::print(&show::status(&status, screen::Screen::stdout()));
+    }
+    Ok(())
+}
+
+fn release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// All pools, or the one mounted there.
+fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
+    let listed = mounts::list().map_err(Error::system("cannot read /proc/self/mountinfo"))?;
+    let chosen: Vec<Mounted> = match mount {
+        None => topmost_pools(listed),
+        Some(path) => {
+            let path = mounts::listed_path(path).map_err(|_| Error::NoPool(path.to_owned()))?;
+            let mounted = listed.into_iter().rev().find(|mounted| mounted.mountpoint == path);
+            vec![mounted.filter(Mounted::is_pool).ok_or(Error::NoPool(path))?]
+        }
+    };
+    let ask = |mounted: &Mounted| probe::ask("pool", &mounted.mountpoint);
+    let asked: Vec<_> = chosen.iter().map(ask).collect::<Result<_, _>>().map_err(cannot_ask)?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut pools = Vec::new();
+    for (mounted, asked) in chosen.into_iter().zip(asked) {
+        let (state, error, told) = match probe::answer::<PoolTold>(asked, deadline) {
+            Answer::Told(told) => (State::Serving, None, Some(told)),
+            Answer::Silent => (State::DoesNotAnswer, None, None),
+            Answer::Failed(failure) => match failure.cause {
+                Cause::Ended => (State::Ended, None, None),
+                Cause::Mute => (State::Mute, None, None),
+                // Of the same type, and none of ours.
+                Cause::Foreign if mount.is_none() => continue,
+                Cause::Foreign => return Err(Error::NotCanopy(mounted.mountpoint)),
+                Cause::Missing | Cause::Other => (State::Unreachable, Some(failure.why), None),
+            },
+        };
+        pools.push((mounted, state, error, told));
+    }
+    pools.into_iter().map(|(mounted, state, error, told)| pool(mounted, state, error, told)).collect()
+}
+
+fn cannot_ask(why: std::io::Error) -> Error {
+    Error::System { what: "cannot start /proc/self/exe to look at pools and branches", why }
+}
+
+/// One a mountpoint: what is mounted over is out of reach.
+fn topmost_pools(listed: Vec<Mounted>) -> Vec<Mounted> {
+    let mut pools: Vec<Mounted> = Vec::new();
+    for mounted in listed {
+        pools.retain(|pool| pool.mountpoint != mounted.mountpoint);
+        if mounted.is_pool() {
+            pools.push(mounted);
+        }
+    }
+    pools
+}
+
+fn pool(
+    mounted: Mounted,
+    state: State,
+    error: Option<String>,
+    told: Option<PoolTold>,
+) -> Result<PoolStatus, Error> {
+    let branches = match &told {
+        Some(told) => branches(&told.branches)?,
+        // A daemon that is stuck still holds its branches open.
+        None if state == State::DoesNotAnswer => {
+            let held = umount::serving(mounted.device.1).into_iter().flat_map(held_by).collect();
+            branches_at(distinct(held))?
+        }
+        None => Vec::new(),
+    };
+    // To answer, the daemon asks its branches: not while one of them would keep a thread of it waiting.
+    let hangs = branches.iter().any(|branch| branch.health == Health::DoesNotAnswer);
+    let create = match told.is_some() && !hangs {
+        true => {
+            let asked = probe::ask("create", &mounted.mountpoint).map_err(cannot_ask)?;
+            probe::answer::<ExplainTold>(asked, Instant::now() + PATIENCE).told()
+        }
+        false => None,
+    };
+    let mut status = PoolStatus {
+        mountpoint: Name::from(mounted.mountpoint.as_path()),
+        fstype: mounted.fstype,
+        source: Name::from(mounted.source.as_os_str()),
+        state,
+        error,
+        version: told.as_ref().map(|told| told.version.clone()),
+        pid: told.as_ref().map(|told| told.pid),
+        transport: told.as_ref().map(|told| told.transport.clone()),
+        threads: told.as_ref().map(|told| told.threads),
+        passthrough: told.as_ref().map(passthrough),
+        kernel: told.as_ref().map(|told| told.kernel.clone()),
+        options: told.as_ref().map(|told| told.options.clone()),
+        branches,
+        warnings: Vec::new(),
+    };
+    let given = told.map(|told| told.given).unwrap_or_default();
+    status.warnings = warnings::warnings(&mut status, create.as_ref(), &given);
+    Ok(status)
+}
+
+/// What is passed through now.
+fn passthrough(told: &PoolTold) -> String {
+    let wanted = told.options.get("passthrough.io").map_or("off", String::as_str);
+    let any = told.branches.iter().any(|branch| branch.passes_through);
+    if any { wanted.to_owned() } else { "off".to_owned() }
+}
+
+fn branches(told: &[BranchTold]) -> Result<Vec<BranchStatus>, Error> {
+    let mut found = branches_at(told.iter().map(|branch| branch.path.to_path()).collect())?;
+    for (status, told) in found.iter_mut().zip(told) {
+        status.mode = Some(told.mode.clone());
+        status.min_free = Some(told.min_free);
+        status.passes_through = Some(told.passes_through);
+        let Some(facts) = &status.facts else { continue };
+        status.health = if (facts.dev, facts.ino) != (told.dev, told.ino) {
+            Health::Replaced
+        } else if facts.read_only && told.mode != "RO" {
+            Health::ReadOnly
+        } else if facts.errors.is_some_and(|errors| errors > 0) {
+            Health::Errors
+        } else {
+            Health::Ok
+        };
+    }
+    Ok(found)
+}
+
+fn branches_at(paths: Vec<PathBuf>) -> Result<Vec<BranchStatus>, Error> {
+    let asked: Vec<_> =
+        paths.iter().map(|path| probe::ask("branch", path)).collect::<Result<_, _>>().map_err(cannot_ask)?;
+    let deadline = Instant::now() + PATIENCE;
+    let look = |(path, asked): (PathBuf, Asked)| {
+        let (health, facts, error) = match probe::answer::<BranchFacts>(asked, deadline) {
+            Answer::Told(facts) => (Health::Ok, Some(facts), None),
+            Answer::Silent => (Health::DoesNotAnswer, None, None),
+            Answer::Failed(failure) => {
+                let missing = failure.cause == Cause::Missing;
+                let health = if missing { Health::Missing } else { Health::Unreachable };
+                (health, None, Some(failure.why))
+            }
+        };
+        let path = Name::from(path.as_path());
+        BranchStatus { path, mode: None, min_free: None, passes_through: None, health, error, facts }
+    };
+    Ok(paths.into_iter().zip(asked).map(look).collect())
+}
+
+/// What a process holds open for its place alone (O_PATH), in the order in which it was opened: a daemon's
+/// branches, and whatever else it looks at.
+fn held_by(pid: Pid) -> Vec<PathBuf> {
+    const O_PATH: u32 = 0o10_000_000;
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let Ok(files) = fs::read_dir(process.join("fd")) else { return Vec::new() };
+    let mut numbers: Vec<u32> =
+        files.flatten().filter_map(|file| file.file_name().to_str()?.parse().ok()).collect();
+    numbers.sort_unstable();
+    let is_path = |number: &u32| {
+        let info = fs::read_to_string(process.join(format!("fdinfo/{number}"))).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        flags.is_some_and(|flags| u32::from_str_radix(flags.trim(), 8).is_ok_and(|flags| flags & O_PATH != 0))
+    };
+    numbers
+        .into_iter()
+        .filter(is_path)
+        .filter_map(|number| fs::read_link(process.join(format!("fd/{number}"))).ok())
+        .collect()
+}
+
+/// Each once, and none that lies below another.
+fn distinct(paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        if !found.iter().any(|other| path.starts_with(other)) {
+            found.retain(|other| !other.starts_with(&path));
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_below_another_is_no_branch() {
+        let paths = ["/a/x", "/a", "/b", "/b", "/b/y", "/ab"].map(PathBuf::from).to_vec();
+        assert_eq!(distinct(paths), ["/a", "/b", "/ab"].map(PathBuf::from));
+    }
+}

@@ -1,0 +1,106 @@
+//! A status as people read it.
+
+use super::{BranchStatus, Health, PoolStatus, State, Status};
+use crate::screen::{Paint, Screen, bytes, paragraph, table};
+use std::fmt::Write as _;
+
+pub(super) fn status(status: &Status, screen: Screen) -> String {
+    if status.pools.is_empty() {
+        return "no pool is mounted (canopy mount --help shows how)\n".into();
+    }
+    let shown: Vec<String> = status.pools.iter().map(|one| pool(one, &status.linux, screen)).collect();
+    shown.join("\n")
+}
+
+fn pool(pool: &PoolStatus, linux: &str, screen: Screen) -> String {
+    let mut text = format!("{}  {}\n", screen.paint(Paint::Bold, &pool.mountpoint.shown()), pool.fstype);
+    match pool.state {
+        State::Serving => {}
+        State::DoesNotAnswer => fact(&mut text, "daemon", &screen.paint(Paint::Bad, "does not answer")),
+        State::Ended => fact(&mut text, "daemon", &screen.paint(Paint::Bad, "has ended")),
+        State::Mute => fact(&mut text, "daemon", "answers no attributes"),
+        State::Unreachable => fact(&mut text, "daemon", &screen.paint(Paint::Bad, "cannot be asked")),
+    }
+    if let (Some(version), Some(pid), Some(threads), Some(transport)) =
+        (&pool.version, pool.pid, pool.threads, &pool.transport)
+    {
+        fact(
+            &mut text,
+            "daemon",
+            &format!("canopy {version}, pid {pid}, {threads} threads over {}", wire(transport)),
+        );
+    }
+    if let Some(kernel) = &pool.kernel {
+        let missing = match kernel.missing.is_empty() {
+            true => "offers all that is asked for".to_owned(),
+            false => format!("lacks {}", kernel.missing.join(", ")),
+        };
+        fact(&mut text, "kernel", &format!("Linux {linux}, FUSE {}: {missing}", kernel.protocol));
+    }
+    if let Some(options) = &pool.options {
+        let option = |name: &str| options.get(name).map_or("", String::as_str);
+        let passthrough = pool.passthrough.as_deref().unwrap_or("off");
+        fact(&mut text, "data", &format!("passthrough {passthrough}, cache.files {}", option("cache.files")));
+        let minimum = option("minfreespace").parse().map_or_else(|_| String::new(), bytes);
+        fact(&mut text, "creates", &format!("{}, minfreespace {minimum}", option("category.create")));
+    }
+    if !pool.branches.is_empty() {
+        text.push('\n');
+        let rows = pool.branches.iter().map(row).collect();
+        text.push_str(&table(
+            &["BRANCH", "MODE", "TYPE", "SIZE", "FREE", "USED", "HEALTH"],
+            rows,
+            2,
+            &[3, 4, 5],
+        ));
+    }
+    for warning in &pool.warnings {
+        let first = "warning: ";
+        let words = paragraph(&format!("  {first}"), &warning.text);
+        let _ = write!(text, "\n{}", words.replacen(first, &screen.paint(Paint::Warning, first), 1));
+        text.push_str(&paragraph("     mend: ", &warning.mend));
+    }
+    text
+}
+
+fn fact(text: &mut String, name: &str, value: &str) {
+    text.push_str(&paragraph(&format!("  {name:<8} "), value));
+}
+
+fn wire(transport: &str) -> &str {
+    match transport {
+        "dev-fuse" => "/dev/fuse",
+        other => other,
+    }
+}
+
+fn row(branch: &BranchStatus) -> Vec<String> {
+    let facts = branch.facts.as_ref();
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+    let percent = |size: u64, used: u64| match size {
+        0 => "-".into(),
+        size => format!("{:.0}%", used as f64 * 100.0 / size as f64),
+    };
+    vec![
+        branch.path.shown(),
+        or_dash(branch.mode.clone()),
+        or_dash(facts.map(|facts| facts.fstype.clone())),
+        or_dash(facts.map(|facts| bytes(facts.size))),
+        or_dash(facts.map(|facts| bytes(facts.available))),
+        or_dash(facts.map(|facts| percent(facts.size, facts.used))),
+        health(branch.health).into(),
+    ]
+}
+
+fn health(health: Health) -> &'static str {
+    match health {
+        Health::Ok => "ok",
+        Health::DoesNotAnswer => "does not answer",
+        Health::Missing => "missing",
+        Health::Unreachable => "unreachable",
+        Health::Replaced => "replaced",
+        Health::ReadOnly => "read-only",
+        Health::Errors => "errors",
+        Health::NotMounted => "not mounted",
+    }
+}

@@ -1,0 +1,154 @@
+//! How commands write for people: at most 80 columns, colours only on a terminal that wants them.
+
+use comfy_table::{ContentArrangement, Table, presets};
+use std::io::{IsTerminal, Write};
+
+/// Columns of a line.
+pub const WIDTH: usize = 80;
+
+/// How a word stands out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Paint {
+    Bold,
+    Good,
+    Warning,
+    Bad,
+}
+
+/// Where a command writes, and whether it may do so in colours.
+#[derive(Clone, Copy, Debug)]
+pub struct Screen {
+    colours: bool,
+}
+
+impl Screen {
+    pub fn stdout() -> Screen {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let dumb = set("TERM").is_none_or(|term| term == "dumb");
+        Screen { colours: std::io::stdout().is_terminal() && set("NO_COLOR").is_none() && !dumb }
+    }
+
+    pub fn paint(self, paint: Paint, text: &str) -> String {
+        let code = match paint {
+            Paint::Bold => "1",
+            Paint::Good => "32",
+            Paint::Warning => "33",
+            Paint::Bad => "31",
+        };
+        if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// To stdout. Whoever reads it may have seen enough, as `head` has.
+pub fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// Pretty JSON on stdout. What is given must have text as keys.
+pub fn print_json(value: &impl serde::Serialize) {
+    print(&format!("{}\n", serde_json::to_string_pretty(value).unwrap_or_default()));
+}
+
+/// A table without lines, as wide as it needs to be up to the edge; long cells are broken over lines.
+pub fn table(header: &[&str], rows: Vec<Vec<String>>, indent: usize, to_the_right: &[usize]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width((WIDTH - indent) as u16);
+    table.set_header(header.to_vec());
+    table.add_rows(rows);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if to_the_right.contains(&index) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Right);
+        }
+    }
+    let blank = " ".repeat(indent);
+    table.lines().map(|line| format!("{blank}{}\n", line.trim_end())).collect()
+}
+
+/// A paragraph, broken at blanks, and within a word that is too long for a line. Its first line begins with
+/// `first`, the others with as many blanks.
+pub fn paragraph(first: &str, text: &str) -> String {
+    let indent = first.chars().count();
+    let room = WIDTH - indent;
+    let mut lines = vec![String::new()];
+    let pieces = text.split_whitespace().flat_map(|word| {
+        let chars: Vec<char> = word.chars().collect();
+        chars.chunks(room).map(String::from_iter).collect::<Vec<String>>()
+    });
+    for piece in pieces {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(&piece),
+            Some(line) if line.chars().count() + 1 + piece.chars().count() <= room => {
+                line.push(' ');
+                line.push_str(&piece);
+            }
+            _ => lines.push(piece),
+        }
+    }
+    let blank = " ".repeat(indent);
+    let before = std::iter::once(first).chain(std::iter::repeat(blank.as_str()));
+    before.zip(&lines).map(|(before, line)| format!("{before}{line}\n")).collect()
+}
+
+/// Bytes with three digits at most and a unit: `1.5G`, `300M`, `0B`.
+pub fn bytes(number: u64) -> String {
+    let mut value = number as f64;
+    for unit in ["B", "K", "M", "G", "T", "P"] {
+        // What would be rounded up to 1024 is one of the next unit.
+        if value < 1023.5 {
+            return match unit {
+                "B" => format!("{number}B"),
+                _ if value < 9.95 => format!("{value:.1}{unit}"),
+                _ => format!("{value:.0}{unit}"),
+            };
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.0}E")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        let table = [
+            (0, "0B"),
+            (1023, "1023B"),
+            (1024, "1.0K"),
+            (1536, "1.5K"),
+            (10 << 10, "10K"),
+            ((1 << 20) - 1, "1.0M"),
+            (300 << 20, "300M"),
+            (4_294_967_295, "4.0G"),
+            (3 << 40, "3.0T"),
+            (u64::MAX, "16E"),
+        ];
+        for (number, text) in table {
+            assert_eq!(bytes(number), text, "{number}");
+        }
+    }
+
+    #[test]
+    fn paragraphs_keep_the_edge() {
+        let text = "word ".repeat(60);
+        let wrapped = paragraph("  mend: ", &text);
+        assert!(wrapped.lines().all(|line| line.len() <= WIDTH), "{wrapped}");
+        assert!(wrapped.lines().skip(1).all(|line| line.starts_with("        word")), "{wrapped}");
+        assert!(wrapped.starts_with("  mend: word"));
+        assert_eq!(wrapped.split_whitespace().count(), 61);
+        assert_eq!(paragraph("a ", ""), "a \n");
+        let long = paragraph("- ", &"/path".repeat(40));
+        assert!(long.lines().count() == 3 && long.lines().all(|line| line.len() <= WIDTH), "{long}");
+    }
+
+    #[test]
+    fn tables_keep_the_edge() {
+        let long = "/a/very/long/path/that/has/no/blank/to/be/broken/at/and/goes/on/for/more/than/a/line";
+        let text = table(&["BRANCH", "FREE"], vec![vec![long.into(), "1.0G".into()]], 2, &[1]);
+        assert!(text.lines().all(|line| line.len() <= WIDTH && !line.ends_with(' ')), "{text}");
+        assert!(text.lines().count() > 2 && text.contains("1.0G"), "{text}");
+    }
+}

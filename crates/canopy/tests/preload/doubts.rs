@@ -1,0 +1,238 @@
+//! Where the pool's descriptor is kept: no access to the branch, another file at its path, locks, and whatever else
+//! stands in the way. And other filesystems, which are left alone.
+
+use super::rig::{Bed, text};
+use canopy_testkit::cmd::{Finished, run, run_within};
+use canopy_testkit::{LoopFs, as_user};
+use rustix::fs::{FlockOperation, XattrFlags, fcntl_lock};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// A shell script that opens `$1` for reading as descriptor 8 and prints its content, and where it is.
+const SHOW: &str = r#"exec 8<"$1"; cat <&8; echo; readlink "/proc/$$/fd/8""#;
+
+fn shown(done: &Finished) -> (String, String) {
+    assert!(done.success(), "{}", done.describe());
+    let (content, place) = done.stdout.trim_end().split_once('\n').expect("two lines");
+    (content.to_owned(), place.to_owned())
+}
+
+fn show(bed: &Bed, path: &Path) -> (String, String) {
+    shown(&bed.run(Command::new("sh").args(["-euc", SHOW, "sh"]).arg(path)))
+}
+
+fn told(content: &str, place: impl AsRef<Path>) -> (String, String) {
+    (content.to_owned(), place.as_ref().to_str().expect("UTF-8").to_owned())
+}
+
+#[test]
+fn without_access_to_the_branch() {
+    let bed = Bed::new("");
+    fs::write(bed.at("f"), "content").unwrap();
+    fs::write(bed.at("private"), "secret").unwrap();
+    fs::set_permissions(bed.at("private"), PermissionsExt::from_mode(0o600)).unwrap();
+    let as_nobody =
+        |path: &Path| bed.run(as_user(65_534, 65_534, &[], "sh").args(["-euc", SHOW, "sh"]).arg(path));
+    assert_eq!(shown(&as_nobody(&bed.at("f"))), told("content", bed.a("f")));
+    // The library opens nothing that its user may not open.
+    let denied = as_nobody(&bed.at("private"));
+    assert!(!denied.success() && denied.stderr.contains("Permission denied"), "{}", denied.describe());
+    let above = bed.a("").parent().unwrap().to_owned();
+    fs::set_permissions(&above, PermissionsExt::from_mode(0o700)).unwrap();
+    assert_eq!(shown(&as_nobody(&bed.at("f"))), told("content", bed.at("f")));
+    assert_eq!(show(&bed, &bed.at("f")), told("content", bed.a("f")));
+    // What belongs to the user is created and written all the same.
+    fs::create_dir(bed.at("own")).unwrap();
+    chown(bed.at("own"), Some(65_534), None).unwrap();
+    let mut create = as_user(65_534, 65_534, &[], "sh");
+    let done = bed.run(create.args(["-euc", "echo new >\"$1\"; cat \"$1\"", "sh"]).arg(bed.at("own/new")));
+    assert_eq!(done.stdout, "new\n", "{}", done.describe());
+    fs::set_permissions(&above, PermissionsExt::from_mode(0o755)).unwrap();
+    bed.end();
+}
+
+/// In a container a branch's path may lead to something else, even to a copy of the file, or to nothing.
+#[test]
+fn another_file_at_the_path() {
+    let bed = Bed::new("");
+    fs::write(bed.at("f"), "of the pool").unwrap();
+    // The same size, times, mode and owner, so that only the content would show it; here there is another.
+    let copy = r#"cp -a "$2/f" "$3"; printf '%s' 'of another ' >"$3"; touch -r "$2/f" "$3"
+        mount -t tmpfs none "$2"; cp -a "$3" "$2/f"
+        [ "$(stat -c '%s %y %a %u %g' "$2/f")" = "$(stat -c '%s %y %a %u %g' "$1")" ]"#;
+    for (prepare, place) in
+        [("", bed.a("f")), (copy, bed.at("f")), (r#"mount -t tmpfs none "$2""#, bed.at("f"))]
+    {
+        let script = format!("{prepare}\nLD_PRELOAD=\"$4\" exec sh -euc \"$5\" sh \"$1\"");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-euc", &script, "sh"]).arg(bed.at("f")).arg(bed.a(""));
+        command.arg(bed.outside("copy")).arg(bed.library()).arg(SHOW);
+        let done = run_within(&mut command, Duration::from_secs(60));
+        assert_eq!(shown(&done), told("of the pool", place), "{prepare}");
+    }
+    bed.end();
+}
+
+#[test]
+fn files_locked_in_the_pool() {
+    let bed = Bed::new("");
+    fs::write(bed.at("f"), "content").unwrap();
+    let file = fs::File::options().read(true).write(true).open(bed.at("f")).unwrap();
+    for lock in [FlockOperation::LockShared, FlockOperation::LockExclusive] {
+        fcntl_lock(&file, lock).unwrap();
+        assert_eq!(show(&bed, &bed.at("f")), told("content", bed.at("f")), "{lock:?}");
+        fcntl_lock(&file, FlockOperation::Unlock).unwrap();
+        assert_eq!(show(&bed, &bed.at("f")), told("content", bed.a("f")), "{lock:?}");
+    }
+    // A process keeps a lock that it took by way of a descriptor it was given.
+    let script = "\
+import fcntl, os, subprocess, sys
+fcntl.lockf(8, fcntl.LOCK_EX)
+os.close(os.open(sys.argv[1], os.O_RDONLY | os.O_PATH))
+other = os.open(sys.argv[1], os.O_RDWR)
+sys.exit(subprocess.call([sys.executable, '-c', '''
+import fcntl, sys
+try:
+    fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print('locked')
+''', sys.argv[1]]))";
+    let mut command = Command::new("sh");
+    // The shell opens it without the library.
+    command.args(["-euc", r#"exec 8<>"$1"; LD_PRELOAD="$2" exec python3 -c "$3" "$1""#, "sh"]);
+    command.arg(bed.at("f")).arg(bed.library()).arg(script);
+    let done = run_within(&mut command, Duration::from_secs(60));
+    assert_eq!(done.stdout, "locked\n", "{}", done.describe());
+    drop(file);
+    bed.end();
+}
+
+#[test]
+fn no_descriptor_to_spare() {
+    let bed = Bed::new("");
+    fs::write(bed.at("f"), "content").unwrap();
+    let program = bed.program("opens");
+    for (limit, place) in [(4, bed.at("f")), (5, bed.at("f")), (6, bed.a("f"))] {
+        // The program holds the parent directory, so the file is its fifth.
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={limit}")).arg(&program).arg("open").arg(bed.at("f")).args(["0", ""]);
+        let done = bed.run(&mut command);
+        let expected = match limit {
+            4 => "number -1 errno 24\n".to_owned(),
+            _ => format!("at {}\n", place.display()),
+        };
+        assert!(done.stdout.ends_with(&expected), "{limit}: {}", done.describe());
+        assert!(limit == 4 || done.stdout.contains("errno 4242\n"), "{limit}: {}", done.describe());
+    }
+    bed.end();
+}
+
+/// A path on the branch that is longer than any that can be opened.
+#[test]
+fn paths_too_long() {
+    let bed = Bed::new("");
+    let script = "\
+import os, sys
+os.chdir(sys.argv[1])
+for _ in range(25):
+    os.mkdir('d' * 200)
+    os.chdir('d' * 200)
+file = open('f', 'w+')
+file.write('deep')
+file.flush()
+file.seek(0)
+print(file.read(), os.path.samestat(os.stat('f'), os.fstat(file.fileno())))
+file.close()
+os.unlink('f')
+for _ in range(25):
+    os.chdir('..')
+    os.rmdir('d' * 200)";
+    let output = bed.run_ok("python3", ["-c".as_ref(), script.as_ref(), bed.pool.path().as_os_str()]);
+    assert_eq!(output, "deep True\n");
+    bed.end();
+}
+
+/// The system calls of cat(1) with the library in it, as strace prints them, from its first open of the last path on.
+fn calls(bed: &Bed, paths: &[&Path]) -> Vec<String> {
+    let mut command = Command::new("strace");
+    command.arg("-E").arg(format!("LD_PRELOAD={}", bed.library().display())).arg("cat").args(paths);
+    let done = run_within(&mut command, Duration::from_secs(60));
+    assert!(done.success(), "{}", done.describe());
+    let last = format!("\"{}\"", paths.last().expect("a path").display());
+    let calls = done.stderr.lines().skip_while(|line| !(line.starts_with("open") && line.contains(&last)));
+    calls.map(|line| line.split('(').next().unwrap_or_default().to_owned()).collect()
+}
+
+/// Those between opening the last path and the program's next own call.
+fn calls_after_open(bed: &Bed, paths: &[&Path]) -> Vec<String> {
+    let calls = calls(bed, paths);
+    // cat(1) asks for the status of what it has opened.
+    let end = calls.iter().position(|call| call == "newfstatat" || call == "fstat").expect("a status");
+    calls[1..end].to_vec()
+}
+
+#[test]
+fn other_filesystems_are_left_alone() {
+    let bed = Bed::new("");
+    let ext4 = LoopFs::ext4(32 << 20);
+    fs::write(bed.at("f"), "content").unwrap();
+    // Who may write a file may set this attribute, and gets nothing by it.
+    for path in [ext4.path().join("f"), bed.a("forged")] {
+        fs::write(&path, "other").unwrap();
+        let place = bed.a("f");
+        let value = place.to_str().unwrap().as_bytes();
+        rustix::fs::setxattr(&path, "user.mergerfs.fullpath", value, XattrFlags::empty()).unwrap();
+        assert_eq!(show(&bed, &path), told("other", &path));
+    }
+    // What lies on a disk is known to be no pool without asking its filesystem anything.
+    assert_eq!(calls_after_open(&bed, &[&ext4.path().join("f")]), ["statx"]);
+    // Others are asked once for each device.
+    let forged = bed.a("forged");
+    assert_eq!(calls_after_open(&bed, &[&forged]), ["statx", "fstatfs"]);
+    assert_eq!(calls_after_open(&bed, &[&bed.a("f"), &forged]), ["statx"]);
+    assert!(calls_after_open(&bed, &[&bed.at("f")]).contains(&"dup3".to_owned()));
+    bed.end();
+}
+
+#[test]
+fn options_of_the_pool() {
+    // Attributes that are kept for long, refused, and caches of every kind.
+    for options in
+        ["cache.attr=3600", "xattr=noattr", "cache.files=full", "passthrough.io=off,cache.files=off"]
+    {
+        let bed = Bed::new(options);
+        fs::write(bed.at("f"), "first").unwrap();
+        assert_eq!(show(&bed, &bed.at("f")), told("first", bed.a("f")), "{options}");
+        fs::write(bed.a("f"), "changed behind its back").unwrap();
+        assert_eq!(show(&bed, &bed.at("f")), told("changed behind its back", bed.a("f")), "{options}");
+        bed.end();
+    }
+    // What is opened is not what lies at the path.
+    let bed = Bed::new("follow-symlinks=all");
+    fs::write(bed.at("f"), "content").unwrap();
+    symlink("f", bed.a("link")).unwrap();
+    assert_eq!(show(&bed, &bed.at("link")), told("content", bed.at("link")));
+    assert_eq!(show(&bed, &bed.at("f")).0, "content");
+    bed.end();
+    // Nothing is said about where files are.
+    let bed = Bed::new("xattr=nosys");
+    fs::write(bed.at("f"), "content").unwrap();
+    assert_eq!(show(&bed, &bed.at("f")), told("content", bed.at("f")));
+    bed.end();
+}
+
+#[test]
+fn copies_on_several_branches() {
+    let bed = Bed::new("");
+    fs::write(bed.a("f"), "first").unwrap();
+    let other = text(bed.a("f"));
+    run("cp", [bed.a("f").as_os_str(), bed.b("f").as_os_str()]);
+    assert_eq!(show(&bed, &bed.at("f")), told(&other, bed.a("f")));
+    fs::remove_file(bed.a("f")).unwrap();
+    let (content, place) = show(&bed, &bed.at("f"));
+    assert_eq!((content, Path::new(&place)), (other, bed.b("f").as_path()));
+    bed.end();
+}

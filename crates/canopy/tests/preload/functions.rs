@@ -1,0 +1,174 @@
+//! Every function that is replaced, with every flag that matters: what it returns is what it returned without the
+//! library, in all but the place that the descriptor leads to.
+
+use super::rig::{Bed, text};
+use canopy_testkit::cmd::run_within;
+use rustix::fs::{FileType, Mode, OFlags};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const WITH_FLAGS: [&str; 5] = ["open", "open64", "openat", "openat64", "openat2"];
+const CHECKED: [&str; 4] = ["__open_2", "__open64_2", "__openat_2", "__openat64_2"];
+const CREATING: [&str; 2] = ["creat", "creat64"];
+const STREAMS: [&str; 4] = ["fopen", "fopen64", "freopen", "freopen64"];
+
+/// Where a descriptor is to lead, if there is one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Place {
+    Branch,
+    Pool,
+    None,
+}
+
+/// Makes the same little tree again.
+fn prepare(bed: &Bed) {
+    for old in fs::read_dir(bed.pool.path()).unwrap() {
+        let old = old.unwrap().path();
+        if old.is_dir() { fs::remove_dir(&old).unwrap() } else { fs::remove_file(&old).unwrap() }
+    }
+    fs::write(bed.at("file"), "content").unwrap();
+    fs::create_dir(bed.at("dir")).unwrap();
+    symlink("file", bed.at("symlink")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, bed.at("fifo"), FileType::Fifo, Mode::from_bits_retain(0o644), 0)
+        .unwrap();
+}
+
+/// The lines that differ may only be the last, and the files must be the same after it.
+#[track_caller]
+fn check(bed: &Bed, program: &Path, function: &str, name: &str, flags: OFlags, mode: &str, place: Place) {
+    let case = format!("{function} {name} {flags:?} {mode}");
+    let mut seen = Vec::new();
+    for library in [None, Some(bed.library())] {
+        prepare(bed);
+        let mut command = Command::new(program);
+        command.arg(function).arg(bed.at(name)).arg(flags.bits().to_string()).arg(mode);
+        if let Some(library) = library {
+            command.env("LD_PRELOAD", library);
+        }
+        let done = run_within(&mut command, Duration::from_secs(60));
+        assert!(done.success(), "{case}: {}", done.describe());
+        let (facts, at) = match done.stdout.split_once("at /") {
+            Some((facts, at)) => (facts.to_owned(), Some(format!("/{}", at.trim_end()))),
+            None => (done.stdout, None),
+        };
+        let files = ["file", "new"]
+            .map(|name| fs::read(bed.a(name)).map(|bytes| String::from_utf8(bytes).unwrap()).ok());
+        seen.push((facts, files, at));
+    }
+    let [without, with] = &seen[..] else { panic!("two runs") };
+    assert_eq!((&with.0, &with.1), (&without.0, &without.1), "{case}");
+    assert!(!with.0.contains("another file"), "{case}: {}", with.0);
+    let under =
+        |at: &Option<String>, root: &Path| at.as_ref().is_some_and(|at| Path::new(at).starts_with(root));
+    assert_eq!(under(&without.2, bed.pool.path()), place != Place::None, "{case}: {without:?}");
+    match place {
+        Place::Branch => assert!(under(&with.2, &bed.a("")), "{case}: {with:?}"),
+        Place::Pool => assert!(under(&with.2, bed.pool.path()), "{case}: {with:?}"),
+        Place::None => assert_eq!(with.2, None, "{case}"),
+    }
+}
+
+#[test]
+fn flags_of_every_kind() {
+    let bed = Bed::new("cache.attr=0");
+    let program = bed.program("opens");
+    for function in WITH_FLAGS {
+        let create = OFlags::WRONLY | OFlags::CREATE;
+        for (name, flags, place) in [
+            ("file", OFlags::RDONLY, Place::Branch),
+            ("file", OFlags::WRONLY, Place::Branch),
+            ("file", OFlags::RDWR, Place::Branch),
+            ("file", OFlags::RDWR | OFlags::APPEND, Place::Branch),
+            ("file", OFlags::RDWR | OFlags::TRUNC, Place::Branch),
+            ("file", OFlags::RDWR | OFlags::CLOEXEC, Place::Branch),
+            ("file", OFlags::RDWR | OFlags::NONBLOCK | OFlags::SYNC | OFlags::NOATIME, Place::Branch),
+            ("file", OFlags::RDONLY | OFlags::NOFOLLOW, Place::Branch),
+            ("symlink", OFlags::RDWR, Place::Branch),
+            ("new", create, Place::Branch),
+            ("new", create | OFlags::EXCL | OFlags::CLOEXEC, Place::Branch),
+            ("new", OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC, Place::Branch),
+            ("file", create | OFlags::TRUNC, Place::Branch),
+            // About names rather than data.
+            ("file", OFlags::PATH, Place::Pool),
+            ("dir", OFlags::RDONLY | OFlags::DIRECTORY, Place::Pool),
+            ("dir", OFlags::RDONLY, Place::Pool),
+            ("dir", OFlags::PATH, Place::Pool),
+            ("symlink", OFlags::PATH | OFlags::NOFOLLOW, Place::Pool),
+            ("fifo", OFlags::RDWR, Place::Pool),
+            // What fails fails in the same way.
+            ("file", create | OFlags::EXCL, Place::None),
+            ("file", OFlags::RDONLY | OFlags::DIRECTORY, Place::None),
+            ("missing", OFlags::RDONLY, Place::None),
+            ("symlink", OFlags::RDONLY | OFlags::NOFOLLOW, Place::None),
+            ("dir", OFlags::WRONLY, Place::None),
+            ("fifo", OFlags::WRONLY | OFlags::NONBLOCK, Place::None),
+        ] {
+            check(&bed, &program, function, name, flags, "", place);
+        }
+    }
+    for function in CHECKED {
+        for (name, flags, place) in [
+            ("file", OFlags::RDWR | OFlags::APPEND, Place::Branch),
+            ("file", OFlags::WRONLY | OFlags::TRUNC, Place::Branch),
+            ("dir", OFlags::RDONLY, Place::Pool),
+            ("missing", OFlags::RDONLY, Place::None),
+        ] {
+            check(&bed, &program, function, name, flags, "", place);
+        }
+    }
+    for function in CREATING {
+        for (name, place) in [("file", Place::Branch), ("new", Place::Branch), ("dir", Place::None)] {
+            check(&bed, &program, function, name, OFlags::empty(), "", place);
+        }
+    }
+    bed.end();
+}
+
+#[test]
+fn streams_of_every_mode() {
+    let bed = Bed::new("cache.attr=0");
+    let program = bed.program("opens");
+    for function in STREAMS {
+        for mode in ["r", "r+", "w", "w+", "a", "a+", "re", "r+b", "ae"] {
+            check(&bed, &program, function, "file", OFlags::empty(), mode, Place::Branch);
+        }
+        for mode in ["w", "w+x", "a", "a+e"] {
+            check(&bed, &program, function, "new", OFlags::empty(), mode, Place::Branch);
+        }
+        for (name, mode) in [("file", "wx"), ("missing", "r"), ("file", "nonsense"), ("dir", "w")] {
+            check(&bed, &program, function, name, OFlags::empty(), mode, Place::None);
+        }
+        check(&bed, &program, function, "dir", OFlags::empty(), "r", Place::Pool);
+    }
+    bed.end();
+}
+
+/// A file without a name is given one later, in the pool.
+#[test]
+fn unnamed_files() {
+    let bed = Bed::new("");
+    let program = bed.program("opens");
+    for function in WITH_FLAGS {
+        let flags = (OFlags::TMPFILE | OFlags::RDWR).bits().to_string();
+        let output =
+            bed.run_ok(&program, [function.as_ref(), bed.at("").as_os_str(), flags.as_ref(), "".as_ref()]);
+        assert!(output.contains("write 7 link 0"), "{function}: {output}");
+        let at = output.lines().last().unwrap().strip_prefix("at ").unwrap();
+        assert!(Path::new(at).starts_with(bed.pool.path()), "{function}: {output}");
+        assert_eq!(text(bed.a("linked")), "unnamed", "{function}");
+        fs::remove_file(bed.at("linked")).unwrap();
+    }
+    bed.end();
+}
+
+#[test]
+fn before_all_constructors() {
+    let bed = Bed::new("");
+    fs::write(bed.at("f"), "content").unwrap();
+    let output = bed.run_ok(bed.program("early"), [bed.at("f")]);
+    assert_eq!(Path::new(output.trim_end()), bed.a("f"));
+    bed.end();
+}

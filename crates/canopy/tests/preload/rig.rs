@@ -1,0 +1,113 @@
+//! A pool over two branches, the library as users install it, and C programs to load it into.
+
+use canopy_testkit::cmd::{Finished, run, run_within};
+use canopy_testkit::{Ground, LoopFs, Pool};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+pub(super) struct Bed {
+    // Dropped in this order: the pool before its branches, what watches for leaks last.
+    pub(super) pool: Pool,
+    disks: [LoopFs; 2],
+    ground: Ground,
+}
+
+impl Bed {
+    #[track_caller]
+    pub(super) fn new(options: &str) -> Self {
+        Self::over([LoopFs::tmpfs(256 << 20), LoopFs::tmpfs(256 << 20)], options)
+    }
+
+    #[track_caller]
+    pub(super) fn over(disks: [LoopFs; 2], options: &str) -> Self {
+        let ground = Ground::new("canopy-preload-", &[]);
+        // Cargo builds it beside the tests. Others than root must be able to load it.
+        let built = std::env::current_exe().expect("this test").with_file_name("libcanopy_preload.so");
+        fs::copy(&built, ground.path("preload.so"))
+            .unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+        fs::set_permissions(ground.path("preload.so"), PermissionsExt::from_mode(0o444)).expect("chmod");
+        let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
+            .option("minfreespace=0,category.create=ff")
+            .option(options)
+            .branch(disks[0].path())
+            .branch(disks[1].path())
+            .mount();
+        Self { pool, disks, ground }
+    }
+
+    /// A path in the pool.
+    pub(super) fn at(&self, path: &str) -> PathBuf {
+        self.pool.path().join(path)
+    }
+
+    /// A path on the first branch, where new files go.
+    pub(super) fn a(&self, path: &str) -> PathBuf {
+        self.disks[0].path().join(path)
+    }
+
+    /// A path on the second branch.
+    pub(super) fn b(&self, path: &str) -> PathBuf {
+        self.disks[1].path().join(path)
+    }
+
+    /// A path outside of the pool and its branches.
+    pub(super) fn outside(&self, name: &str) -> PathBuf {
+        self.ground.path(name)
+    }
+
+    /// The value for `LD_PRELOAD`.
+    pub(super) fn library(&self) -> PathBuf {
+        self.ground.path("preload.so")
+    }
+
+    /// Compiles one of the C programs beside this file.
+    #[track_caller]
+    pub(super) fn program(&self, name: &str) -> PathBuf {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preload").join(format!("{name}.c"));
+        let program = self.ground.path(name);
+        let args = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"].map(OsStr::new);
+        run("cc", args.into_iter().chain([program.as_os_str(), source.as_os_str()]));
+        program
+    }
+
+    /// Runs a command with the library in it.
+    pub(super) fn run(&self, command: &mut Command) -> Finished {
+        run_within(command.env("LD_PRELOAD", self.library()), Duration::from_secs(300))
+    }
+
+    /// Runs a program with the library in it, which must succeed; what it wrote to stdout.
+    #[track_caller]
+    pub(super) fn run_ok<S: AsRef<OsStr>>(
+        &self,
+        program: impl AsRef<OsStr>,
+        args: impl IntoIterator<Item = S>,
+    ) -> String {
+        let mut command = Command::new(program);
+        let done = self.run(command.args(args));
+        assert!(done.success(), "{command:?}: {}", done.describe());
+        done.stdout
+    }
+
+    /// Runs a shell script in the pool's root, all of its programs with the library in them; it must succeed.
+    #[track_caller]
+    pub(super) fn shell(&self, script: &str) -> String {
+        let mut command = Command::new("sh");
+        let done = self.run(command.current_dir(self.pool.path()).args(["-euc", script]));
+        assert!(done.success(), "{script}\n{}", done.describe());
+        done.stdout
+    }
+
+    /// Ends the pool with all its checks.
+    #[track_caller]
+    pub(super) fn end(self) {
+        self.pool.umount();
+    }
+}
+
+pub(super) fn text(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.as_ref().display()))
+}

@@ -1,0 +1,141 @@
+//! `canopy explain`: what it says is what happens.
+
+use super::rig::{BINARY, canopy, explain, shown};
+use canopy_testkit::{Ground, LoopFs, Pool};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::symlink;
+
+const MIB: u64 = 1 << 20;
+
+fn verdicts(told: &Value) -> Vec<&str> {
+    let branches = told["branches"].as_array().expect("branches");
+    branches.iter().map(|branch| branch["verdict"].as_str().expect("a verdict")).collect()
+}
+
+/// Without its line breaks.
+fn unwrapped(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn every_reason_with_its_figures() {
+    let (small, large, read_only) = (LoopFs::tmpfs(8 * MIB), LoopFs::tmpfs(32 * MIB), LoopFs::ext4(16 * MIB));
+    let (no_create, declared) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
+    let spec = |fs: &LoopFs, mode: &str| format!("{}={mode}", fs.path().display());
+    let pool = Pool::builder(BINARY)
+        .branch_spec(spec(&small, "RW,10M"))
+        .branch_spec(spec(&large, "RW"))
+        .branch_spec(spec(&read_only, "RW"))
+        .branch_spec(spec(&no_create, "NC"))
+        .branch_spec(spec(&declared, "RO"))
+        .option("minfreespace=1M,category.create=mfs")
+        .mount();
+    read_only.set_read_only(true);
+    let told = explain(&pool, "create", "new");
+    assert_eq!(verdicts(&told), ["below-min-free", "chosen", "read-only", "mode", "mode"], "{told:#}");
+    assert_eq!(told["chosen"], json!([large.path()]));
+    assert_eq!(
+        (&told["policy"], &told["func"], &told["category"]),
+        (&"mfs".into(), &"create".into(), &"create".into())
+    );
+    assert_eq!((&told["error"], &told["by_chance"]), (&Value::Null, &false.into()));
+    assert_eq!((&told["pool"], &told["path"]), (&json!(pool.path()), &json!(pool.path().join("new"))));
+    assert_eq!(
+        (&told["branches"][0]["min_free"], &told["branches"][1]["min_free"]),
+        (&(10 * MIB).into(), &MIB.into())
+    );
+    let text = shown(["explain".as_ref(), "create".as_ref(), pool.path().join("new").as_os_str()]);
+    for words in ["policy mfs", "minfreespace of 10M", "NC takes nothing new", "mounted read-only", "chosen"]
+    {
+        assert!(unwrapped(&text).contains(words), "{words}\n{text}");
+    }
+    // And so it is.
+    fs::write(pool.path().join("new"), "").unwrap();
+    assert!(large.path().join("new").exists());
+    let told = explain(&pool, "create", "new");
+    assert_eq!(told["error"]["name"], "EEXIST");
+    assert_eq!(verdicts(&explain(&pool, "unlink", "new"))[1], "chosen");
+    assert_eq!(
+        verdicts(&explain(&pool, "getattr", "new")),
+        ["absent", "chosen", "absent", "absent", "absent"]
+    );
+    fs::write(declared.path().join("new"), "").unwrap();
+    let told = explain(&pool, "unlink", "new");
+    assert_eq!(told["error"]["name"], "EROFS", "the copy would come back");
+    assert_eq!(fs::remove_file(pool.path().join("new")).unwrap_err().raw_os_error(), Some(30));
+    pool.umount();
+}
+
+#[test]
+fn chance_is_told_as_chance() {
+    let (one, three) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(48 * MIB));
+    let pool = Pool::builder(BINARY).branch(one.path()).branch(three.path()).option("minfreespace=0").mount();
+    let told = explain(&pool, "create", "x");
+    assert_eq!((&told["by_chance"], verdicts(&told)), (&true.into(), vec!["candidate", "candidate"]));
+    let chance = |index: usize| told["branches"][index]["chance"].as_f64().unwrap();
+    assert!((chance(0) - 0.25).abs() < 0.01 && (chance(0) + chance(1) - 1.0).abs() < 1e-9, "{told:#}");
+    let text = shown(["explain".as_ref(), "mkdir".as_ref(), pool.path().join("x").as_os_str()]);
+    assert!(
+        text.contains("chance decides") && text.contains("25 % likely") && text.contains("75 % likely"),
+        "{text}"
+    );
+    pool.umount();
+}
+
+#[test]
+fn what_cannot_be_asked_itself() {
+    let ground = Ground::new("canopy-explain-", &["a", "b"]);
+    let (a, b) = (ground.path("a"), ground.path("b"));
+    fs::create_dir(b.join("dir")).unwrap();
+    symlink("nowhere", b.join("dir/link")).unwrap();
+    let long = "l".repeat(250);
+    fs::write(a.join(&long), "").unwrap();
+    let pool =
+        Pool::builder(BINARY).branch(&a).branch(&b).option("minfreespace=0,category.create=epff").mount();
+    // Symlinks carry no attributes of users; a missing name has nobody to ask; a long one leaves no room for a key.
+    assert_eq!(explain(&pool, "readlink", "dir/link")["chosen"], json!([b]));
+    assert_eq!(explain(&pool, "unlink", "dir/none")["error"]["name"], "ENOENT");
+    assert_eq!(explain(&pool, "chmod", &long)["chosen"], json!([a]));
+    assert_eq!(explain(&pool, "create", &format!("dir/{long}"))["chosen"], json!([b]));
+    assert_eq!(explain(&pool, "getattr", "")["chosen"], json!([a]));
+    let told = explain(&pool, "rename", "dir");
+    assert_eq!(told["preserves_paths"], true);
+    let text = shown(["explain".as_ref(), "rename".as_ref(), pool.path().join("dir").as_os_str()]);
+    assert!(unwrapped(&text).contains("rename-exdev says otherwise"), "{text}");
+
+    for (args, words) in [
+        (["explain", "creat", "@x"], &["'creat' is no function", "did you mean 'create'?"][..]),
+        (["explain", "create", "/proc/x"], &["/proc/x is on no pool", "findmnt"]),
+        (["explain", "create", "@none/x"], &["cannot be asked about", "No such file"]),
+        (["explain", "create", "@.mergerfs/x"], &["cannot be asked about: not a directory"]),
+    ] {
+        let point = format!("{}/", pool.path().display());
+        let done = canopy(args.map(|arg| arg.replace('@', &point)));
+        assert!(done.code() == Some(1) && done.stdout.is_empty(), "{}", done.describe());
+        assert!(done.stderr.lines().count() == 1, "{}", done.describe());
+        assert!(words.iter().all(|word| done.stderr.contains(word)), "{}", done.describe());
+    }
+    // Nobody sees these keys who does not ask for them, and nobody sets them.
+    let mut names = [0; 4096];
+    assert_eq!(rustix::fs::listxattr(pool.path().join("dir"), &mut names[..]).unwrap(), 0);
+    for key in
+        ["canopy.status", "canopy.explain.create", "canopy.explain.frob", "canopy.explain.getattr/a/../b"]
+    {
+        let key = format!("user.mergerfs.{key}");
+        let set =
+            rustix::fs::setxattr(pool.path().join(".mergerfs"), &key, b"x", rustix::fs::XattrFlags::empty());
+        assert_eq!(set, Err(rustix::io::Errno::NODATA), "{key}");
+    }
+    let get = |key: &str| {
+        rustix::fs::getxattr(
+            pool.path().join("dir"),
+            format!("user.mergerfs.canopy.explain.{key}"),
+            &mut [0; 9000][..],
+        )
+    };
+    assert_eq!(get("frob"), Err(rustix::io::Errno::NODATA));
+    assert_eq!(get("getattr/../a"), Err(rustix::io::Errno::INVAL));
+    assert!(get("getattr/link").is_ok());
+    pool.umount();
+}

@@ -1,0 +1,89 @@
+//! A branch that never answers. It is a pool itself, whose daemon is stopped.
+
+use super::rig::{BINARY, codes, shown, status};
+use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{LoopFs, Pool};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+/// A daemon that stands still, and goes on at the end, whatever happens.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(pool: &Pool) -> Self {
+        let pid = Pid::from_raw(pool.pid()).expect("a pid");
+        kill_process(pid, Signal::STOP).expect("SIGSTOP");
+        let state = format!("/proc/{}/stat", pool.pid());
+        let stopped = || fs::read_to_string(&state).is_ok_and(|stat| stat.contains(") T "));
+        assert!(wait_until(Duration::from_secs(20), stopped));
+        Stopped(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+#[test]
+fn a_branch_hangs_and_the_pool_answers() {
+    let (lower, plain) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
+    let inner = Pool::builder(BINARY).branch(lower.path()).mount();
+    let outer = Pool::builder(BINARY)
+        .branch(plain.path())
+        .branch(inner.path())
+        .option("minfreespace=0,cache.attr=3600,cache.entry=3600")
+        .forgive_descriptors()
+        .mount();
+    // So the kernel need not ask about the root again.
+    fs::metadata(outer.path().join(".mergerfs")).expect("the control file");
+    {
+        let _stopped = Stopped::new(&inner);
+        for _ in 0..3 {
+            let told = status(outer.path());
+            assert_eq!(told["state"], "serving");
+            assert_eq!(codes(&told), ["branch-does-not-answer"], "{told:#}");
+            let health: Vec<_> =
+                told["branches"].as_array().unwrap().iter().map(|branch| &branch["health"]).collect();
+            assert_eq!(health, ["ok", "does-not-answer"]);
+        }
+        let text = shown(["status".as_ref(), outer.path().as_os_str()]);
+        assert!(text.contains("does not answer"), "{text}");
+    }
+    outer.umount();
+    inner.umount();
+}
+
+#[test]
+fn a_branch_hangs_and_the_pool_with_it() {
+    let (lower, plain) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
+    let inner = Pool::builder(BINARY).branch(lower.path()).option("cache.attr=0").mount();
+    let outer = Pool::builder(BINARY)
+        .branch(plain.path())
+        .branch(inner.path())
+        .option("minfreespace=0,cache.attr=0,cache.entry=0")
+        .forgive_descriptors()
+        .mount();
+    {
+        let _stopped = Stopped::new(&inner);
+        let told = status(outer.path());
+        assert_eq!(
+            (&told["state"], codes(&told)),
+            (&"does-not-answer".into(), vec!["pool-does-not-answer".into(), "branch-does-not-answer".into()]),
+            "{told:#}"
+        );
+        let branches = told["branches"].as_array().unwrap();
+        let find = |path: &std::path::Path| {
+            let found = branches.iter().find(|branch| branch["path"] == path.to_str().unwrap());
+            &found.unwrap_or_else(|| panic!("{path:?} among {branches:#?}"))["health"]
+        };
+        assert_eq!((find(plain.path()), find(inner.path())), (&"ok".into(), &"does-not-answer".into()));
+        assert_eq!(branches.len(), 2, "{branches:#?}");
+    }
+    outer.umount();
+    inner.umount();
+}

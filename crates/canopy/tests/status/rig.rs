@@ -1,0 +1,63 @@
+//! Running the command, and reading what it says.
+
+use canopy_testkit::Pool;
+use canopy_testkit::cmd::{Finished, run_within};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
+
+pub(super) fn canopy<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Finished {
+    run_within(Command::new(BINARY).args(args), Duration::from_secs(60))
+}
+
+/// The one pool of `status MOUNT --json`.
+#[track_caller]
+pub(super) fn status(mount: &Path) -> Value {
+    let done = canopy(["status".as_ref(), mount.as_os_str(), "--json".as_ref()]);
+    assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
+    let mut status: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let pools = status["pools"].as_array_mut().expect("pools");
+    assert_eq!(pools.len(), 1, "{}", done.stdout);
+    pools.remove(0)
+}
+
+/// What people see; nothing in it leaves the screen.
+#[track_caller]
+pub(super) fn shown<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> String {
+    let done = canopy(args);
+    assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
+    for line in done.stdout.lines() {
+        assert!(line.chars().count() <= 80, "more than 80 columns: {line}");
+        assert!(!line.contains('\x1b'), "colours, and no terminal: {line:?}");
+    }
+    done.stdout
+}
+
+/// The codes of a pool's warnings, in order.
+pub(super) fn codes(pool: &Value) -> Vec<String> {
+    let warnings = pool["warnings"].as_array().expect("warnings");
+    warnings.iter().map(|warning| warning["code"].as_str().expect("a code").to_owned()).collect()
+}
+
+/// The one warning of this code; it has a mend.
+#[track_caller]
+pub(super) fn warning(pool: &Value, code: &str) -> Value {
+    let warnings = pool["warnings"].as_array().expect("warnings");
+    let found: Vec<&Value> = warnings.iter().filter(|warning| warning["code"] == code).collect();
+    assert_eq!(found.len(), 1, "{code} among {warnings:#?}");
+    for key in ["text", "mend"] {
+        assert!(found[0][key].as_str().is_some_and(|text| text.len() > 10), "{found:?}");
+    }
+    found[0].clone()
+}
+
+#[track_caller]
+pub(super) fn explain(pool: &Pool, op: &str, path: &str) -> Value {
+    let path = pool.path().join(path);
+    let done = canopy(["explain".as_ref(), op.as_ref(), path.as_os_str(), "--json".as_ref()]);
+    assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
+    serde_json::from_str(&done.stdout).expect("JSON")
+}

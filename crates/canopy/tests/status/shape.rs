@@ -1,0 +1,201 @@
+//! What is told of a healthy pool, to people and to programs.
+
+use super::rig::{BINARY, canopy, codes, shown, status};
+use canopy_testkit::cmd::run_within;
+use canopy_testkit::{Ground, LoopFs, Pool};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::process::Command;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+/// The names of an object's members.
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+#[test]
+fn a_healthy_pool() {
+    let (one, two) = (LoopFs::ext4(64 * MIB), LoopFs::tmpfs(32 * MIB));
+    let pool = Pool::builder(BINARY)
+        .branch_spec(format!("{}=RW,1M", one.path().display()))
+        .branch_spec(format!("{}=NC", two.path().display()))
+        .option("minfreespace=2M,fsname=both")
+        .mount();
+    let told = status(pool.path());
+    assert_eq!(codes(&told), [""; 0], "{told:#}");
+    // Scripts rely on these; more may come, and none may go.
+    let expected = [
+        "branches",
+        "error",
+        "fstype",
+        "kernel",
+        "mountpoint",
+        "options",
+        "passthrough",
+        "pid",
+        "source",
+        "state",
+        "threads",
+        "transport",
+        "version",
+        "warnings",
+    ];
+    assert_eq!(keys(&told), expected);
+    assert_eq!(keys(&told["kernel"]), ["features", "max_stack_depth", "missing", "protocol"]);
+    let expected = [
+        "available",
+        "dev",
+        "device",
+        "error",
+        "errors",
+        "fstype",
+        "health",
+        "ino",
+        "inodes",
+        "inodes_free",
+        "marked",
+        "min_free",
+        "mode",
+        "mounted_at",
+        "passes_through",
+        "path",
+        "read_only",
+        "size",
+        "source",
+        "used",
+    ];
+    assert_eq!(keys(&told["branches"][0]), expected);
+    let manual = include_str!("../../../../man/canopy.8").replace("\\-", "-");
+    for key in [keys(&told), keys(&told["kernel"]), keys(&told["branches"][0])].concat() {
+        assert!(manual.contains(key), "{key} is not in the manual");
+    }
+    assert_eq!(told["mountpoint"], pool.path().to_str().unwrap());
+    assert_eq!(
+        (&told["state"], &told["fstype"], &told["source"]),
+        (&"serving".into(), &"fuse.canopy".into(), &"both".into())
+    );
+    assert_eq!((&told["version"], &told["pid"]), (&env!("CARGO_PKG_VERSION").into(), &pool.pid().into()));
+    assert_eq!(told["options"]["minfreespace"], "2097152");
+    let branches = told["branches"].as_array().unwrap();
+    for (branch, (fs, (mode, min_free))) in
+        branches.iter().zip([(&one, ("RW", MIB)), (&two, ("NC", 2 * MIB))])
+    {
+        let space = rustix::fs::statvfs(fs.path()).unwrap();
+        let meta = fs::metadata(fs.path()).unwrap();
+        assert_eq!(branch["path"], fs.path().to_str().unwrap());
+        assert_eq!((&branch["mode"], &branch["min_free"]), (&mode.into(), &min_free.into()));
+        assert_eq!((&branch["health"], &branch["error"]), (&"ok".into(), &Value::Null));
+        assert_eq!((&branch["dev"], &branch["ino"]), (&meta.dev().into(), &meta.ino().into()));
+        assert_eq!(branch["size"], space.f_blocks * space.f_frsize);
+        assert_eq!(branch["available"], space.f_bavail * space.f_frsize);
+        assert_eq!(branch["mounted_at"], fs.path().to_str().unwrap());
+    }
+    assert_eq!((&branches[0]["fstype"], &branches[0]["errors"]), (&"ext4".into(), &0.into()));
+    assert_eq!((&branches[1]["fstype"], &branches[1]["errors"]), (&"tmpfs".into(), &Value::Null));
+
+    let text = shown(["status".as_ref(), pool.path().as_os_str()]);
+    for words in
+        ["fuse.canopy", "/dev/fuse", "BRANCH", "ext4", "tmpfs", "32M", "ok", "pfrd", "minfreespace 2.0M"]
+    {
+        assert!(text.contains(words), "{words}\n{text}");
+    }
+    assert!(!text.contains("warning"), "{text}");
+    // Among all pools of the machine it is told as well.
+    let done = canopy(["status", "--json"]);
+    let all: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(keys(&all), ["linux", "pools"]);
+    let own = |told: &&Value| told["mountpoint"] == pool.path().to_str().unwrap();
+    assert_eq!(all["pools"].as_array().unwrap().iter().filter(own).count(), 1);
+    pool.umount();
+}
+
+#[test]
+fn features_that_the_kernel_lacks_are_named() {
+    let fs = LoopFs::tmpfs(16 * MIB);
+    let pool = Pool::builder(BINARY)
+        .branch(fs.path())
+        .option("minfreespace=0,passthrough.io=rw")
+        .env("CANOPY_TEST_KERNEL", "mask:PASSTHROUGH")
+        .mount();
+    let told = status(pool.path());
+    assert_eq!(
+        (&told["passthrough"], &told["kernel"]["missing"]),
+        (&"off".into(), &serde_json::json!(["passthrough"]))
+    );
+    assert_eq!(codes(&told), ["passthrough-missing"]);
+    assert!(shown(["status".as_ref(), pool.path().as_os_str()]).contains("lacks passthrough"));
+    pool.umount();
+}
+
+#[test]
+fn colours_on_a_terminal_only() {
+    let ground = Ground::new("canopy-status-", &["a", "b"]);
+    let pool = Pool::builder(BINARY)
+        .branch(ground.path("a"))
+        .branch(ground.path("b"))
+        .option("minfreespace=0")
+        .mount();
+    // script(1) gives its command a terminal.
+    let on_terminal = |env: &str| {
+        let line = format!("{env} TERM=xterm {BINARY} status {}", pool.path().display());
+        let done = run_within(
+            Command::new("script").args(["-q", "-e", "-c", &line, "/dev/null"]).env_remove("NO_COLOR"),
+            Duration::from_secs(30),
+        );
+        assert!(done.success() && done.stdout.contains("lie on"), "{}", done.describe());
+        done.stdout
+    };
+    assert!(on_terminal("").contains("\x1b[33mwarning: \x1b[0m"));
+    assert!(!on_terminal("NO_COLOR=1").contains('\x1b'));
+    assert!(on_terminal("NO_COLOR=").contains('\x1b'), "empty is as not set");
+    shown(["status".as_ref(), pool.path().as_os_str()]);
+    pool.umount();
+}
+
+#[test]
+fn who_is_no_pool_is_told_so() {
+    let ground = Ground::new("canopy-status-", &["a"]);
+    for path in [ground.path("a"), "/proc".into(), "/nowhere".into()] {
+        let done = canopy(["status".as_ref(), path.as_os_str()]);
+        assert_eq!(done.code(), Some(1));
+        assert!(done.stderr.contains("is not the mountpoint of a pool (findmnt"), "{}", done.describe());
+    }
+}
+
+#[test]
+fn pools_under_their_other_name_and_paths_of_any_bytes() {
+    let ground = Ground::new("canopy-status-", &["point", "bin"]);
+    let strange = ground.dir().join(OsStr::from_bytes(b"b\xff\n b"));
+    fs::create_dir(&strange).unwrap();
+    let btrfs = LoopFs::btrfs(128 * MIB);
+    symlink(BINARY, ground.path("bin/mergerfs")).unwrap();
+    let list = [strange.as_os_str(), btrfs.path().as_os_str()].join(OsStr::new(":"));
+    let mount = run_within(
+        Command::new(ground.path("bin/mergerfs"))
+            .args(["-o", "minfreespace=0"])
+            .arg(list)
+            .arg(ground.path("point")),
+        Duration::from_secs(60),
+    );
+    assert!(mount.success(), "{}", mount.describe());
+    let (told, text) =
+        (status(&ground.path("point")), shown(["status".as_ref(), ground.path("point").as_os_str()]));
+    let done = canopy(["umount".as_ref(), ground.path("point").as_os_str()]);
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(told["fstype"], "fuse.mergerfs");
+    let bytes: Vec<u8> =
+        serde_json::from_value(told["branches"][0]["path"].clone()).expect("an array of bytes");
+    assert_eq!(bytes, strange.as_os_str().as_bytes());
+    assert_ne!(told["branches"][0]["size"], Value::Null);
+    // btrfs counts its errors too; here it has none.
+    assert_eq!(
+        (&told["branches"][1]["fstype"], &told["branches"][1]["errors"]),
+        (&"btrfs".into(), &0.into())
+    );
+    assert!(text.contains("\\n"), "{text}");
+}

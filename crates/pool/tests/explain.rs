@@ -1,0 +1,69 @@
+//! `Pool::explain` against what the operations then do.
+
+mod common;
+
+use canopy_pool::branch::Mode;
+use canopy_pool::config::{Config, Func};
+use canopy_pool::policy::{Bar, Category, Policy};
+use canopy_pool::{Error, NodeId};
+use std::fs;
+
+fn config(category: Category, policy: Policy) -> Config {
+    let mut config = Config::default();
+    config.policies.set_category(category, policy);
+    config
+}
+
+#[test]
+fn a_new_file_goes_where_it_was_said_to_go() {
+    for policy in Policy::ALL {
+        let made = common::pool(&[Mode::Rw, Mode::Rw, Mode::Nc, Mode::Rw], config(Category::Create, policy));
+        fs::create_dir_all(made.on(1, "x/y")).unwrap();
+        fs::create_dir_all(made.on(2, "x/y")).unwrap();
+        let x = made.pool.lookup(NodeId::ROOT, b"x").unwrap().node;
+        let y = made.pool.lookup(x, b"y").unwrap().node;
+        let told = made.pool.explain(Func::Mkdir, y, Some(b"f")).unwrap();
+        let done = made.pool.mkdir(&common::ROOT, y, b"f", 0o755);
+        assert_eq!(told.policy, policy);
+        let on: Vec<usize> = (0..4).filter(|&branch| made.on(branch, "x/y/f").exists()).collect();
+        match (&told.outcome, &told.chances) {
+            (Err(error), _) => assert_eq!(done.unwrap_err(), *error, "{policy}"),
+            (Ok(choice), None) => assert_eq!(on, choice.to_vec(), "{policy}"),
+            (Ok(_), Some(chances)) => assert!(on.iter().all(|&index| chances[index] > 0.0), "{policy}"),
+        }
+        if policy != Policy::Erofs {
+            assert_eq!(told.bars[2], Some(Bar::Mode), "{policy}");
+        }
+    }
+}
+
+#[test]
+fn what_is_looked_at_and_why_it_fails() {
+    let made = common::pool(&[Mode::Rw, Mode::Ro], config(Category::Create, Policy::MspMfs));
+    fs::create_dir_all(made.on(1, "r/s")).unwrap();
+    fs::write(made.on(1, "r/s/f"), "").unwrap();
+    let r = made.pool.lookup(NodeId::ROOT, b"r").unwrap().node;
+    let s = made.pool.lookup(r, b"s").unwrap().node;
+    let explain = |func, node, name| made.pool.explain(func, node, name).unwrap();
+    let told = explain(Func::Create, s, Some(b"new"));
+    assert_eq!((told.looked_at.as_slice(), told.outcome.unwrap().to_vec()), (&b""[..], vec![0]), "it climbs");
+    assert!(told.preserves_paths);
+    assert_eq!(explain(Func::Create, s, Some(b"f")).outcome, Err(Error::Exists));
+    assert!(explain(Func::Create, s, None).outcome.is_ok(), "some new name");
+    let told = explain(Func::Unlink, s, Some(b"f"));
+    assert_eq!(
+        (told.looked_at.as_slice(), &told.bars[..]),
+        (&b"r/s/f"[..], &[Some(Bar::Absent), Some(Bar::Mode)][..])
+    );
+    assert_eq!(told.outcome.unwrap_err().errno(), rustix::io::Errno::ROFS);
+    assert_eq!(explain(Func::Getattr, s, Some(b"f")).outcome.unwrap().to_vec(), [1]);
+    assert_eq!(explain(Func::Getattr, NodeId::ROOT, None).outcome.unwrap().to_vec(), [0]);
+    assert_eq!(explain(Func::Getattr, s, Some(b"none")).outcome, Err(Error::Absent));
+    let f = made.pool.lookup(s, b"f").unwrap().node;
+    assert_eq!(explain(Func::Open, f, None).looked_at, b"r/s/f");
+    assert_eq!(made.pool.explain(Func::Open, f, Some(b"x")).unwrap_err(), Error::NotDirectory);
+    assert_eq!(made.pool.explain(Func::Create, f, None).unwrap_err(), Error::NotDirectory);
+    for name in [&b""[..], b".", b"..", b"s/f", b"../../etc"] {
+        assert_eq!(made.pool.explain(Func::Getattr, r, Some(name)).unwrap_err(), Error::Invalid);
+    }
+}

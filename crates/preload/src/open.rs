@@ -1,0 +1,84 @@
+//! The functions that open files.
+
+use crate::real::{interpose, missing};
+use crate::redirect::redirect;
+use crate::sys;
+use libc::{FILE, c_char, c_int, c_void, mode_t, size_t};
+use std::ptr::null_mut;
+
+type Text = *const c_char;
+type Open = unsafe extern "C-unwind" fn(Text, c_int, ...) -> c_int;
+type OpenAt = unsafe extern "C-unwind" fn(c_int, Text, c_int, ...) -> c_int;
+type Create = unsafe extern "C-unwind" fn(Text, mode_t) -> c_int;
+type OpenChecked = unsafe extern "C-unwind" fn(Text, c_int) -> c_int;
+type OpenAtChecked = unsafe extern "C-unwind" fn(c_int, Text, c_int) -> c_int;
+type OpenAt2 = unsafe extern "C-unwind" fn(c_int, Text, *const c_void, size_t) -> c_int;
+type OpenStream = unsafe extern "C-unwind" fn(Text, Text) -> *mut FILE;
+type ReopenStream = unsafe extern "C-unwind" fn(Text, Text, *mut FILE) -> *mut FILE;
+
+interpose! {
+    fn open(path: Text, flags: c_int, mode: mode_t) -> c_int
+        as Open, then |_, _, _, fd| redirect(fd), else missing();
+    fn open64(path: Text, flags: c_int, mode: mode_t) -> c_int
+        as Open, then |_, _, _, fd| redirect(fd), else missing();
+    fn openat(dir: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int
+        as OpenAt, then |_, _, _, _, fd| redirect(fd), else missing();
+    fn openat64(dir: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int
+        as OpenAt, then |_, _, _, _, fd| redirect(fd), else missing();
+    fn creat(path: Text, mode: mode_t) -> c_int
+        as Create, then |_, _, fd| redirect(fd), else missing();
+    fn creat64(path: Text, mode: mode_t) -> c_int
+        as Create, then |_, _, fd| redirect(fd), else missing();
+
+    // What open and openat become in programs built with _FORTIFY_SOURCE.
+    fn __open_2(path: Text, flags: c_int) -> c_int
+        as OpenChecked, then |_, _, fd| redirect(fd), else missing();
+    fn __open64_2(path: Text, flags: c_int) -> c_int
+        as OpenChecked, then |_, _, fd| redirect(fd), else missing();
+    fn __openat_2(dir: c_int, path: Text, flags: c_int) -> c_int
+        as OpenAtChecked, then |_, _, _, fd| redirect(fd), else missing();
+    fn __openat64_2(dir: c_int, path: Text, flags: c_int) -> c_int
+        as OpenAtChecked, then |_, _, _, fd| redirect(fd), else missing();
+
+    // Older C libraries do not have it; a program that finds it here gets the system call.
+    fn openat2(dir: c_int, path: Text, how: *const c_void, size: size_t) -> c_int
+        as OpenAt2, then |_, _, _, _, fd| redirect(fd), else openat2_call(dir, path, how, size);
+
+    // The C library opens what belongs to a stream without these functions; the stream keeps the number.
+    fn fopen(path: Text, mode: Text) -> *mut FILE
+        as OpenStream, then |_, _, stream| redirect_stream(stream), else missing_stream();
+    fn fopen64(path: Text, mode: Text) -> *mut FILE
+        as OpenStream, then |_, _, stream| redirect_stream(stream), else missing_stream();
+    fn freopen(path: Text, mode: Text, stream: *mut FILE) -> *mut FILE
+        as ReopenStream, then |path, _, _, stream| redirect_named(path, stream), else missing_stream();
+    fn freopen64(path: Text, mode: Text, stream: *mut FILE) -> *mut FILE
+        as ReopenStream, then |path, _, _, stream| redirect_named(path, stream), else missing_stream();
+}
+
+fn openat2_call(dir: c_int, path: Text, how: *const c_void, size: size_t) -> c_int {
+    // SAFETY: the caller vouches for what the system call is given.
+    let fd = unsafe { libc::syscall(libc::SYS_openat2, dir, path, how, size) };
+    c_int::try_from(fd).unwrap_or(-1)
+}
+
+fn missing_stream() -> *mut FILE {
+    missing();
+    null_mut()
+}
+
+/// A stream that was opened just now: nothing is buffered.
+fn redirect_stream(stream: *mut FILE) {
+    if !stream.is_null() {
+        sys::keeping_errno(|| {
+            // SAFETY: the C library returned it a moment ago.
+            redirect(unsafe { libc::fileno(stream) });
+        });
+    }
+}
+
+/// Without a path freopen changes the mode of a stream, which stays what it is.
+fn redirect_named(path: Text, stream: *mut FILE) {
+    if !path.is_null() {
+        redirect_stream(stream);
+    }
+}
