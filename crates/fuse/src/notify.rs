@@ -153,6 +153,22 @@ impl Notifier {
         }
     }
 
+    /// Returns once whoever was reading a directory has taken in what it was answered: to look for a name in order to
+    /// forget it, the kernel wants the directory to itself (fs/fuse/dir.c fuse_reverse_inval_entry). The name is one
+    /// that nothing has.
+    ///
+    /// Waits for the server's own answers about that directory.
+    ///
+    /// # Errors
+    /// Whatever the device gives; a node that the kernel does not know is none.
+    pub fn await_readers(&self, dir: NodeId) -> Result<(), Errno> {
+        let message = Message::InvalEntry { parent: dir.0, name: c".".into(), flags: 0 };
+        match send(&self.shared.device, &message) {
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
+    }
+
     /// Forgets a name, so that it is looked up again. An open directory below stays usable, a mount below is
     /// detached.
     ///

@@ -22,8 +22,9 @@ use rustix::io::Errno;
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Its name in the root.
 const NAME: &[u8] = b".mergerfs";
@@ -33,6 +34,8 @@ pub(super) const NODE: NodeId = NodeId(u64::MAX - 1);
 const PREFIX: &[u8] = b"user.mergerfs.";
 const COMMAND: &[u8] = b"cmd.";
 const XATTR_CREATE: u32 = 1;
+/// How long a change waits for readers of directories.
+const PATIENCE: Duration = Duration::from_secs(2);
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const ENTRY_MODE: u32 = 0o100_664;
 
@@ -263,6 +266,28 @@ impl Control {
 fn forget_names(serving: &Dispatch) {
     // What was read before, and is answered later, the kernel shall not remember.
     serving.fresh.changed(Subject::ALL);
+    begin_anew(serving);
+    // Names of a listing count as new when its reader takes them in, not when it asked (fs/fuse/readdir.c
+    // fuse_direntplus_link). A reader on a disk that hangs holds nobody up for longer.
+    let listed = serving.fresh.being_listed();
+    if listed.is_empty() {
+        return;
+    }
+    let (notifier, (done, taken_in)) = (serving.notifier.clone(), mpsc::channel());
+    let waiting = move || {
+        for dir in listed {
+            let _ = notifier.await_readers(NodeId(dir.0));
+        }
+        let _ = done.send(());
+    };
+    match thread::Builder::new().name("listings".into()).spawn(waiting) {
+        Ok(_) if taken_in.recv_timeout(PATIENCE).is_ok() => {}
+        _ => tracing::warn!("a branch does not answer: names may stay visible until their cache.entry ends"),
+    }
+    begin_anew(serving);
+}
+
+fn begin_anew(serving: &Dispatch) {
     if serving.notifier.increment_epoch().is_err() {
         // Before Linux 6.16: what lies below a name that is forgotten is looked up again as well.
         for name in serving.pool.top_level_names() {

@@ -364,7 +364,10 @@ impl Dispatch {
             self.pool.forget(node, 1);
         }
         match listed {
-            Ok(()) => out.finish(),
+            Ok(()) => {
+                self.fresh.lists(dir);
+                out.finish()
+            }
             Err(error) => {
                 for node in given {
                     self.pool.forget(node, 1);
