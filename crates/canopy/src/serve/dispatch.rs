@@ -109,7 +109,10 @@ impl Handler for Dispatch {
                 };
                 let to = (convert::node(newdir), newname.as_bytes());
                 let renamed = pool.rename(&caller(0), id, name.as_bytes(), to.0, to.1, kind);
-                let renamed = self.after([id, to.0], renamed);
+                let renamed = match id == to.0 {
+                    true => self.after([id], renamed),
+                    false => self.after([id, to.0], renamed),
+                };
                 if !answering.tells(Subject::name(to.0, to.1)) {
                     // The kernel keeps the old name's time for the new one.
                     let _ = self.notifier.expire_entry(newdir, newname.as_cstr());
