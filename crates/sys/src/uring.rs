@@ -18,6 +18,8 @@ use crate::buf::PageBuf;
 const REGISTER: u32 = 1;
 /// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: hands over an answer and asks for the next request.
 const COMMIT_AND_FETCH: u32 = 2;
+/// `IOSQE_FIXED_FILE`.
+const FIXED_FILE: u8 = 1;
 /// `IORING_OP_URING_CMD`.
 const URING_CMD: u8 = 46;
 
@@ -57,12 +59,13 @@ const _: () = {
 };
 
 impl Command {
-    fn new(device: BorrowedFd<'_>, cmd_op: u32, queue: u16, commit_id: u64) -> Command {
+    /// On the ring's one registered file.
+    fn new(cmd_op: u32, queue: u16, commit_id: u64) -> Command {
         Command {
             opcode: URING_CMD,
-            flags: 0,
+            flags: FIXED_FILE,
             ioprio: 0,
-            fd: device.as_raw_fd(),
+            fd: 0,
             cmd_op,
             pad: 0,
             addr: 0,
@@ -122,25 +125,26 @@ impl Entry {
         self.ring.submitter().register_enable_rings()
     }
 
-    /// Gives the buffers to the kernel as an entry of a queue of the connection, and asks for a request. `payload` is
-    /// how much of the payload the kernel is told of.
+    /// Gives the buffers to the kernel as an entry of a queue of the device's connection, and asks for a request.
+    /// `payload` is how much of the payload the kernel is told of. Once only.
     ///
     /// The result is what is known at once: see [`Entry::commit`]. `Some` of an errno is a refusal: `EINVAL` for a
     /// queue that does not exist or a payload that is too small, `EOPNOTSUPP` when `fuse.enable_uring` is off,
     /// `ENOTCONN` and `ECONNABORTED` when the connection has ended.
     ///
     /// # Errors
-    /// Whatever io_uring_enter(2) gives.
+    /// Whatever io_uring_register(2) and io_uring_enter(2) give.
     pub fn register(
         &mut self,
         device: BorrowedFd<'_>,
         queue: u16,
         payload: usize,
     ) -> io::Result<Option<Result<(), i32>>> {
+        self.ring.submitter().register_files(&[device.as_raw_fd()])?;
         let header = self.header.as_mut_ptr().expose_provenance();
         let start = self.payload.as_mut_ptr().expose_provenance();
         *self.iovecs = [header, HEADER, start, payload.min(self.size)];
-        let mut command = Command::new(device, REGISTER, queue, 0);
+        let mut command = Command::new(REGISTER, queue, 0);
         command.addr = self.iovecs.as_ptr().expose_provenance() as u64;
         command.len = 2;
         self.submit(command)
@@ -153,13 +157,8 @@ impl Entry {
     ///
     /// # Errors
     /// Whatever io_uring_enter(2) gives; the answer has not been taken.
-    pub fn commit(
-        &mut self,
-        device: BorrowedFd<'_>,
-        queue: u16,
-        commit_id: u64,
-    ) -> io::Result<Option<Result<(), i32>>> {
-        self.submit(Command::new(device, COMMIT_AND_FETCH, queue, commit_id))
+    pub fn commit(&mut self, queue: u16, commit_id: u64) -> io::Result<Option<Result<(), i32>>> {
+        self.submit(Command::new(COMMIT_AND_FETCH, queue, commit_id))
     }
 
     /// Waits for a request. An errno ends the entry: `ENOTCONN`, `ECONNABORTED` or `ECANCELED`.
@@ -178,7 +177,7 @@ impl Entry {
     fn submit(&mut self, command: Command) -> io::Result<Option<Result<(), i32>>> {
         let entry = command.entry();
         // SAFETY: the command refers to the entry's own iovecs and buffers, which outlive the ring (fields are dropped
-        // in order), and to a descriptor by number, which the kernel checks.
+        // in order), and to the file that the ring has registered.
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
             // Depth one: the last command has not been submitted. It cannot be while this one is made.
             return Err(io::ErrorKind::ResourceBusy.into());
@@ -248,15 +247,13 @@ mod tests {
     fn a_file_that_is_no_device_is_refused() {
         let Some(mut entry) = entry() else { return };
         entry.enable().unwrap();
-        let null = std::fs::File::open("/dev/null").unwrap();
-        // /dev/null takes any command and does nothing; a plain file knows none.
+        // A plain file knows no commands.
         let plain = std::fs::File::open("/proc/self/exe").unwrap();
         let refused = entry.register(plain.as_fd(), 0, 10_000).unwrap();
         assert_eq!(refused, Some(Err(libc::EOPNOTSUPP)));
         // The ring goes on working after a refusal.
-        assert!(entry.commit(null.as_fd(), 0, 1).unwrap().is_some());
-        let refused = entry.commit(plain.as_fd(), 0, 1).unwrap();
-        assert_eq!(refused, Some(Err(libc::EOPNOTSUPP)));
+        assert_eq!(entry.commit(0, 1).unwrap(), Some(Err(libc::EOPNOTSUPP)));
+        assert_eq!(entry.commit(0, 1).unwrap(), Some(Err(libc::EOPNOTSUPP)));
     }
 
     #[test]

@@ -313,7 +313,7 @@ impl<H: Handler> Worker<H> {
             }
         };
         set_payload(self.entry.buffers().0, len);
-        let committed = self.entry.commit(self.device.as_fd(), self.queue, commit_id);
+        let committed = self.entry.commit(self.queue, commit_id);
         if let (Some(holds), Ok(Some(Err(_))) | Err(_)) = (holds, &committed) {
             // What was not taken lies there still.
             give_back(&*self.handler, holds, &self.entry.payload()[..len]);
