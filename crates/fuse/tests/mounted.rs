@@ -542,3 +542,38 @@ fn elsewhere() {
     assert!(served.mounted().is_mounted());
     served.stop();
 }
+
+#[test]
+fn aborts_under_load_end_everybody() {
+    if !can_mount() {
+        return;
+    }
+    for round in 0..20 {
+        let scratch = Scratch::new();
+        let served = Served::start(scratch.path(), &wish(), Limits::NONE, 3, |_| Memory::new(Duration::ZERO));
+        let held = fs::File::open(scratch.path()).unwrap();
+        let (done, finished) = std::sync::mpsc::channel();
+        for number in 0..8u8 {
+            let (done, path) = (done.clone(), scratch.path().join(format!("f{number}")));
+            std::thread::spawn(move || {
+                // Until the connection has gone.
+                let content = vec![number; 300_000];
+                while fs::write(&path, &content)
+                    .and_then(|()| fs::read(&path))
+                    .is_ok_and(|got| got == content)
+                {}
+                done.send(fs::metadata(&path).map(drop)).unwrap();
+            });
+        }
+        std::thread::sleep(Duration::from_millis(round));
+        // The connection is aborted, and the mount stays, since it is in use.
+        let refused = rustix::mount::unmount(scratch.path(), rustix::mount::UnmountFlags::FORCE);
+        assert_eq!(refused, Err(rustix::io::Errno::BUSY));
+        for _ in 0..8 {
+            let last = finished.recv_timeout(Duration::from_secs(60)).expect("nobody waits for ever");
+            assert_eq!(last.map_err(|error| error.raw_os_error()), Err(Some(107)));
+        }
+        drop(held);
+        drop(served);
+    }
+}

@@ -49,8 +49,6 @@ pub enum NoUring {
     Resources(Errno),
     /// The kernel did not take the entries.
     Refused(Errno),
-    /// Unmounted before it began.
-    Ended,
 }
 
 impl fmt::Display for NoUring {
@@ -68,7 +66,6 @@ impl fmt::Display for NoUring {
                 write!(f, "no io_uring: not permitted (kernel.io_uring_disabled, or a seccomp filter)")
             }
             NoUring::Resources(errno) => write!(f, "no io_uring: cannot set it up: {errno}"),
-            NoUring::Ended => write!(f, "no io_uring: unmounted before it began"),
             NoUring::Refused(errno) => write!(f, "no io_uring: the kernel refused the queues: {errno}"),
         }
     }
@@ -134,14 +131,14 @@ impl Rings {
     ) -> Result<(), NoUring> {
         let last = self.queues - 1;
         let mut begun = false;
-        let (report, reports) = channel();
         let gate = Arc::new(RwLock::new(()));
         let closed = gate.write();
         let mut failure = None;
         for (number, (queue, entry)) in self.entries.into_iter().enumerate() {
             let worker =
                 Worker::new(entry, queue, self.payload, Arc::clone(device), Arc::clone(handler), dialect);
-            let (report, gate) = (report.clone(), Arc::clone(&gate));
+            let (report, joined) = channel();
+            let gate = Arc::clone(&gate);
             let started = worker.and_then(|worker| {
                 std::thread::Builder::new()
                     .name(format!("canopy-q{queue}-{number}"))
@@ -155,12 +152,13 @@ impl Rings {
                 }
             }
             // One by one: what the kernel refuses the first, it refuses all.
-            match reports.recv() {
+            match joined.recv() {
                 Ok(Ok(())) => begun = queue == last,
                 Ok(Err(why)) => {
                     failure = Some(why);
                     break;
                 }
+                // It panicked.
                 Err(_) => {
                     failure = Some(NoUring::Resources(Errno::CANCELED));
                     break;
@@ -173,9 +171,7 @@ impl Rings {
             tracing::warn!("requests over io_uring by {} workers only ({why})", threads.len());
             return Ok(());
         }
-        if why != NoUring::Ended {
-            give_up(device, self.payload);
-        }
+        give_up(device, self.payload);
         Err(why)
     }
 }
@@ -226,8 +222,8 @@ impl<H: Handler> Worker<H> {
 
     /// Joins the queue, reports how that went, and serves from when the gate opens until the connection ends.
     fn run(mut self, number: usize, report: &Sender<Result<(), NoUring>>, gate: &RwLock<()>) -> WorkerEnd {
-        machine::pin(self.queue);
         self.handler.thread_start(number);
+        machine::pin(self.queue);
         let mut next = match self.join_queue() {
             Ok(next) => {
                 let _ = report.send(Ok(()));
@@ -249,7 +245,11 @@ impl<H: Handler> Worker<H> {
                 },
             };
             if let Err(errno) = arrived {
-                return ended(errno);
+                return if disconnected(errno) {
+                    WorkerEnd::Disconnected
+                } else {
+                    failed(Errno::from_raw_os_error(errno))
+                };
             }
             match self.serve() {
                 Ok(committed) => next = committed,
@@ -261,10 +261,10 @@ impl<H: Handler> Worker<H> {
     fn join_queue(&mut self) -> Result<Option<Result<(), i32>>, NoUring> {
         self.entry.enable().map_err(|error| NoUring::Resources(errno(&error)))?;
         match self.entry.register(self.device.as_fd(), self.queue, self.payload) {
-            Ok(Some(Err(errno))) => Err(match Errno::from_raw_os_error(errno) {
-                Errno::NOTCONN | Errno::CONNABORTED => NoUring::Ended,
-                errno => NoUring::Refused(errno),
-            }),
+            // Unmounted already: that is no refusal, and the worker will see it.
+            Ok(Some(Err(errno))) if !disconnected(errno) => {
+                Err(NoUring::Refused(Errno::from_raw_os_error(errno)))
+            }
             Ok(next) => Ok(next),
             Err(error) => Err(NoUring::Resources(errno(&error))),
         }
@@ -328,13 +328,11 @@ fn set_payload(header: &mut [u8; HEADER], len: usize) {
     header[at..at + 4].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_ne_bytes());
 }
 
-/// The errno that an entry ended with.
-fn ended(errno: i32) -> WorkerEnd {
-    match Errno::from_raw_os_error(errno) {
-        // NOENT: the request whose answer was handed over is gone, and that only the end of the connection does.
-        Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::NOENT => WorkerEnd::Disconnected,
-        errno => failed(errno),
-    }
+/// Whether an entry has ended with its connection. `ENOENT`: the request whose answer was handed over is gone, and
+/// nothing else takes it away.
+fn disconnected(errno: i32) -> bool {
+    let errno = Errno::from_raw_os_error(errno);
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::NOENT)
 }
 
 fn failed(errno: Errno) -> WorkerEnd {
