@@ -12,6 +12,7 @@ pub mod live;
 pub mod log;
 pub mod mounts;
 pub mod names;
+pub mod notify;
 pub mod process;
 pub mod screen;
 pub mod serve;

@@ -304,6 +304,11 @@ pub struct Config {
     /// Rename and link clone missing directories even where the create policy preserves paths.
     pub ignore_path_preservation: bool,
     pub follow_symlinks: FollowSymlinks,
+    /// Files that nobody may write, and that have not changed for a while, are shown as symlinks to themselves
+    /// on their branch.
+    pub symlinkify: bool,
+    /// That while, in seconds; negative: none at all.
+    pub symlinkify_timeout: i64,
     pub nfs_open_hack: NfsOpenHack,
     /// Nodes are kept until their last name goes, though the kernel has forgotten them: NFS clients name files
     /// by node for as long as they like. Agreed at the mount, as it were: it must not change.
@@ -340,6 +345,8 @@ impl Default for Config {
             security_capability: true,
             ignore_path_preservation: false,
             follow_symlinks: FollowSymlinks::Never,
+            symlinkify: false,
+            symlinkify_timeout: 3600,
             nfs_open_hack: NfsOpenHack::Off,
             never_forget: false,
             link_exdev: LinkExdev::Passthrough,

@@ -2,7 +2,8 @@
 //!
 //! A directory's identity is its place in the tree, merged over the branches. The identity of anything
 //! else is its file ([`FileKey`]), so that all names of a hard-linked file are one node, and agree about
-//! link count, times, size and locks at once.
+//! link count, times, size and locks at once. The one exception is a file that is shown as a symlink
+//! (`symlinkify`): the kernel gives up an inode whose type changes, so that is a node of its own.
 //!
 //! A node lives while the kernel has looked it up more often than it has forgotten it, or while a known
 //! name lies below it; with `never-forget-nodes`, also while it has a name. It may outlive its last name: then an open file or a pinned descriptor stands in.
@@ -51,6 +52,8 @@ pub(crate) struct Orphan {
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) identity: Identity,
+    /// Shown as a symlink to the file on its branch, whatever the file is like by now.
+    pub(crate) disguised: bool,
     /// How often the kernel was given this node, less what it has forgotten.
     lookups: AtomicU64,
     /// What all handles of this node share; empty once the last of them is closed. Held over an open,
@@ -71,6 +74,10 @@ impl Node {
             Identity::File(key) => Some(key),
             Identity::Directory { .. } => None,
         }
+    }
+
+    fn shown(&self) -> Option<Shown> {
+        self.key().map(|key| (key, self.disguised))
     }
 
     pub(crate) fn opened(&self) -> Option<Arc<OpenFile>> {
@@ -99,10 +106,13 @@ struct Child {
     slot: usize,
 }
 
+/// A file, and whether it is shown as a symlink.
+type Shown = (FileKey, bool);
+
 #[derive(Default)]
 struct Table {
     records: HashMap<NodeId, Record>,
-    files: HashMap<FileKey, NodeId>,
+    files: HashMap<Shown, NodeId>,
     /// Inode numbers of known directories. One that was renamed keeps its own, and so does all below it,
     /// though the old paths may belong to other directories by now.
     numbers: HashMap<u64, NodeId>,
@@ -118,7 +128,7 @@ pub(crate) struct Nodes {
 impl Nodes {
     pub(crate) fn new(root_ino: u64, never_forget: bool) -> Self {
         let mut table = Table { never_forget, ..Table::default() };
-        let root = new_node(NodeId::ROOT, Identity::Directory { ino: root_ino });
+        let root = new_node(NodeId::ROOT, Identity::Directory { ino: root_ino }, false);
         // The kernel never forgets the root.
         root.lookups.store(1, Ordering::Relaxed);
         table
@@ -155,12 +165,16 @@ impl Nodes {
     }
 
     /// The known names of a node, as directory and name, newest first. One at a time: a file may have tens
-    /// of thousands, and the first is nearly always right.
+    /// of thousands, and the first is nearly always right. They are those of the file: that it is shown as
+    /// something else by now, under another node, takes none away.
     pub(crate) fn names(&self, id: NodeId) -> impl Iterator<Item = (PoolPath, Box<[u8]>)> + '_ {
         let mut seen = 0;
         std::iter::from_fn(move || {
             let table = self.table.read();
-            let record = table.records.get(&id)?;
+            let mut record = table.records.get(&id)?;
+            if record.names.is_empty() {
+                record = table.twin(&record.node)?;
+            }
             loop {
                 let name = record.names.iter().rev().nth(seen)?;
                 seen += 1;
@@ -210,7 +224,7 @@ impl Nodes {
             return Ok(node.clone());
         }
         let ino = table.free_number(ino);
-        let node = new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), Identity::Directory { ino });
+        let node = self.new_node(Identity::Directory { ino }, false);
         let replaced = table.insert(parent, name, node.clone())?;
         table.numbers.insert(ino, node.id);
         drop(table);
@@ -228,16 +242,24 @@ impl Nodes {
     }
 
     /// Hands a reference to the kernel: the node of a file that was found under a name.
-    pub(crate) fn hand_out_file(&self, parent: NodeId, name: &[u8], key: FileKey) -> Result<Arc<Node>> {
+    pub(crate) fn hand_out_file(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        key: FileKey,
+        disguised: bool,
+    ) -> Result<Arc<Node>> {
+        let shown = (key, disguised);
         {
             let table = self.table.read();
-            if let Some(node) = table.child(parent, name).filter(|n| n.key() == Some(key)) {
+            if let Some(node) = table.child(parent, name).filter(|n| n.shown() == Some(shown)) {
                 node.lookups.fetch_add(1, Ordering::Relaxed);
                 return Ok(node.clone());
             }
         }
         let mut table = self.table.write();
-        if let Some(node) = table.files.get(&key).and_then(|id| table.records.get(id)).map(|r| r.node.clone())
+        if let Some(node) =
+            table.files.get(&shown).and_then(|id| table.records.get(id)).map(|r| r.node.clone())
         {
             let replaced = match table.child(parent, name).is_some_and(|n| n.id == node.id) {
                 true => Vec::new(),
@@ -248,9 +270,9 @@ impl Nodes {
             drop(replaced);
             return Ok(node);
         }
-        let node = new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), Identity::File(key));
+        let node = self.new_node(Identity::File(key), disguised);
         let replaced = table.insert(parent, name, node.clone())?;
-        table.files.insert(key, node.id);
+        table.files.insert(shown, node.id);
         drop(table);
         drop(replaced);
         Ok(node)
@@ -258,12 +280,12 @@ impl Nodes {
 
     /// Hands a reference to the kernel: a file that never had a name (`O_TMPFILE`).
     pub(crate) fn hand_out_nameless(&self, key: FileKey) -> Arc<Node> {
-        let node = new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), Identity::File(key));
+        let node = self.new_node(Identity::File(key), false);
         let mut table = self.table.write();
         table
             .records
             .insert(node.id, Record { node: node.clone(), names: SmallVec::new(), children: HashMap::new() });
-        table.files.insert(key, node.id);
+        table.files.insert((key, false), node.id);
         node
     }
 
@@ -308,7 +330,9 @@ impl Nodes {
     /// No file has this key any more (its last link is gone): a later file that gets its inode number
     /// must get a node of its own.
     pub(crate) fn file_gone(&self, key: FileKey) {
-        self.table.write().files.remove(&key);
+        let mut table = self.table.write();
+        table.files.remove(&(key, false));
+        table.files.remove(&(key, true));
     }
 
     /// The name moved, over whatever was there.
@@ -345,16 +369,21 @@ impl Nodes {
         drop(freed);
     }
 
+    fn new_node(&self, identity: Identity, disguised: bool) -> Arc<Node> {
+        new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), identity, disguised)
+    }
+
     /// How many nodes are known.
     pub(crate) fn len(&self) -> usize {
         self.table.read().records.len()
     }
 }
 
-fn new_node(id: NodeId, identity: Identity) -> Arc<Node> {
+fn new_node(id: NodeId, identity: Identity, disguised: bool) -> Arc<Node> {
     Arc::new(Node {
         id,
         identity,
+        disguised,
         lookups: AtomicU64::new(1),
         open: Mutex::new(Weak::new()),
         orphan: Mutex::new(None),
@@ -393,6 +422,12 @@ impl Table {
     fn child(&self, parent: NodeId, name: &[u8]) -> Option<&Arc<Node>> {
         let id = self.records.get(&parent)?.children.get(name)?.id;
         self.records.get(&id).map(|r| &r.node)
+    }
+
+    /// The other node of a file that is, or was, shown as a symlink.
+    fn twin(&self, node: &Node) -> Option<&Record> {
+        let (key, disguised) = node.shown()?;
+        self.records.get(self.files.get(&(key, !disguised))?)
     }
 
     /// `ino`, or what stands in for it while another directory has it: always the same, so that a
@@ -485,8 +520,8 @@ impl Table {
             }
             let Some(record) = self.records.remove(&id) else { continue };
             match record.node.identity {
-                Identity::File(key) if self.files.get(&key) == Some(&id) => {
-                    self.files.remove(&key);
+                Identity::File(key) if self.files.get(&(key, record.node.disguised)) == Some(&id) => {
+                    self.files.remove(&(key, record.node.disguised));
                 }
                 Identity::Directory { ino } if self.numbers.get(&ino) == Some(&id) => {
                     self.numbers.remove(&ino);

@@ -11,6 +11,7 @@ use crate::{Error, NodeId, Pool, Result};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use smallvec::SmallVec;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// Per branch, in branch order.
@@ -61,9 +62,13 @@ impl<'b> Dirs<'b> {
         self.list.iter().position(Option::is_some).ok_or_else(|| self.missing())
     }
 
+    fn no_copies(&self) -> Copies {
+        Copies { list: PerBranch::with_capacity(self.list.len()), follow: self.follow, error: self.error }
+    }
+
     /// The directory itself on each branch.
     pub(crate) fn own(&self) -> Copies {
-        let mut copies = Copies { list: PerBranch::with_capacity(self.list.len()), error: self.error };
+        let mut copies = self.no_copies();
         for dir in &self.list {
             copies.push(dir.as_ref().map(|dir| stat::of(dir.as_fd())));
         }
@@ -72,7 +77,7 @@ impl<'b> Dirs<'b> {
 
     /// What each branch holds under a name in this directory.
     pub(crate) fn copies(&self, name: &[u8]) -> Copies {
-        let mut copies = Copies { list: PerBranch::with_capacity(self.list.len()), error: self.error };
+        let mut copies = self.no_copies();
         for dir in &self.list {
             copies.push(dir.as_ref().map(|dir| self.follow.at(dir, name)));
         }
@@ -82,7 +87,7 @@ impl<'b> Dirs<'b> {
     /// As `copies`, but branches after the first that holds the name are not asked, unless what it holds
     /// is a directory, for which all of them count.
     pub(crate) fn first_copy(&self, name: &[u8]) -> Copies {
-        let mut copies = Copies { list: PerBranch::with_capacity(self.list.len()), error: self.error };
+        let mut copies = self.no_copies();
         let mut found = false;
         for dir in &self.list {
             let answer = dir.as_ref().filter(|_| !found).map(|dir| self.follow.at(dir, name));
@@ -96,14 +101,16 @@ impl<'b> Dirs<'b> {
 /// What each branch holds under one path.
 pub(crate) struct Copies {
     pub(crate) list: PerBranch<Option<Attr>>,
+    /// How they were looked at.
+    pub(crate) follow: Follow,
     error: Option<Errno>,
 }
 
 impl Copies {
     /// One branch holds the name; nobody has asked the others.
-    pub(crate) fn only(branches: usize, index: usize, attr: Attr) -> Self {
+    pub(crate) fn only(follow: Follow, branches: usize, index: usize, attr: Attr) -> Self {
         let list = (0..branches).map(|i| (i == index).then_some(attr)).collect();
-        Copies { list, error: None }
+        Copies { list, follow, error: None }
     }
 
     fn push(&mut self, answer: Option<Result<Attr, Errno>>) {
@@ -357,7 +364,31 @@ impl Pool {
         Err(failed.map_or(Error::Stale, Error::Branch))
     }
 
-    /// Attributes as the pool shows them.
+    /// The copy of a file that a search function acts on: the node's own file, unless its policy asks for
+    /// another copy of the name and that is what the function can act on.
+    pub(crate) fn chosen(
+        &self,
+        func: Func,
+        branches: &Branches,
+        node: &Arc<Node>,
+        fits: impl Fn(&Attr) -> bool,
+    ) -> Result<Primary> {
+        let primary = self.primary(branches, node)?;
+        let (own, shown) = (self.config().policies.get(func), self.config().policies.get(Func::Getattr));
+        let same = own == shown && policy::first_only(own, Category::Search);
+        let name = self.nodes.names(node.id).next();
+        let (false, Some((dir, name))) = (same || branches.len() == 1, name) else { return Ok(primary) };
+        let dirs = Dirs::open(self.follow(), branches, &dir);
+        let copies = dirs.copies(&name);
+        let Ok(index) = self.shown(func, branches, &copies) else { return Ok(primary) };
+        let Some(attr) = copies.list[index].filter(|a| fits(a) && a.key() != primary.attr.key()) else {
+            return Ok(primary);
+        };
+        let fd = dirs.follow.pin(dirs.get(index).ok_or(Error::Absent)?, &name)?;
+        Ok(Primary { branch: branches.as_slice()[index].clone(), fd: TargetFd::Pinned(fd), attr })
+    }
+
+    /// Attributes as the pool shows them. The path is read only where [`Pool::needs_path`] says so.
     pub(crate) fn show(&self, node: &Node, branch: &Branch, path: &[u8], mut attr: Attr) -> Attr {
         attr.ino = match node.identity {
             crate::node::Identity::Directory { ino } => ino,
@@ -365,7 +396,15 @@ impl Pool {
                 self.config().inode.inode_seeded(branch.seed, path, attr.ino, false)
             }
         };
+        if node.disguised {
+            attr.disguise(on_branch(branch, path).len());
+        }
         attr
+    }
+
+    /// Does what is shown of a file depend on its path?
+    pub(crate) fn needs_path(&self, node: &Node) -> bool {
+        node.disguised || self.config().inode.uses_path(false)
     }
 
     /// The node of a directory, its path, and the directory on every branch.
@@ -398,6 +437,11 @@ pub(crate) fn find_file(
         }
     }
     failed.map_or(Ok(None), Err)
+}
+
+/// A path of the pool as its branch has it.
+pub(crate) fn on_branch(branch: &Branch, path: &[u8]) -> Vec<u8> {
+    [branch.path.as_os_str().as_bytes(), b"/", path].concat()
 }
 
 /// True when nobody holds the name, for want of a better reason.

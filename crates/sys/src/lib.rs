@@ -9,4 +9,5 @@ pub mod descriptors;
 pub mod device;
 pub mod glob;
 pub mod inode_flags;
+pub mod ioprio;
 pub mod uring;

@@ -1,5 +1,6 @@
 //! A plan in the kernel's words.
 
+use super::Config;
 use super::resolve::Plan;
 use super::values::{Refused, Value};
 use crate::error::Error;
@@ -75,6 +76,7 @@ pub fn mount_spec(plan: &Plan) -> MountSpec {
     let fsname = plan.fsname.to_string_lossy().into_owned();
     let mut spec = MountSpec::new(&plan.mountpoint, fsname, plan.subtype);
     spec.flags = mount.flags;
+    spec.replaces = plan.replaces;
     spec.default_permissions = mount.permissions_check;
     // A pool that root mounts is there for everybody.
     spec.allow_other = mount.allow_other || rustix::process::geteuid().is_root();
@@ -160,11 +162,16 @@ fn parse_limits(text: &str) -> Result<Limits, String> {
 /// Sets how far the kernel reads ahead on the pool and on the disks behind it, where the option says
 /// so and the system lets us.
 pub fn read_ahead(plan: &Plan, pool: Option<(u32, u32)>) {
-    let kib = plan.config.kernel.readahead;
+    set_read_ahead(&plan.config, pool);
+}
+
+/// The same for a pool that runs.
+pub fn set_read_ahead(config: &Config, pool: Option<(u32, u32)>) {
+    let kib = config.kernel.readahead;
     if kib == 0 {
         return;
     }
-    let branches = plan.config.branches.iter().filter_map(|spec| fs::metadata(&spec.path).ok()).map(|meta| {
+    let branches = config.branches.iter().filter_map(|spec| fs::metadata(&spec.path).ok()).map(|meta| {
         let dev = meta.dev();
         (rustix::fs::major(dev), rustix::fs::minor(dev))
     });
@@ -186,7 +193,6 @@ pub fn read_ahead(plan: &Plan, pool: Option<(u32, u32)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
     use crate::config::line::{Arg, apply};
     use crate::config::resolve::resolve;
 

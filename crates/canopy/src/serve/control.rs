@@ -6,21 +6,27 @@
 use super::convert::Terms;
 use super::dispatch::Dispatch;
 use super::fresh::Subject;
+use super::missing::{self, Watch};
 use super::tell;
 use crate::config::file::FileError;
 use crate::config::options::{self, Changes, OptionError};
-use crate::config::{Config, check, resolve};
+use crate::config::{Config, kernel, resolve};
 use crate::error::one_line;
+use crate::log;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::flags::InitFlags;
+use canopy_fuse::request::Name;
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
+use canopy_pool::branch::BranchList;
 use canopy_pool::config::PassthroughIo;
 use canopy_pool::{Error, Located, Pool};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::ffi::{CString, OsStr};
+use std::fs::{File, Metadata};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -44,6 +50,28 @@ pub(super) fn hides(dir: canopy_pool::NodeId, name: &[u8]) -> bool {
     dir == canopy_pool::NodeId::ROOT && name == NAME
 }
 
+/// Why a change of the control file's name is refused: nothing can be made there, what is moved there would not be
+/// seen again, and there is nothing to be taken away.
+pub(super) fn refuses(request: &Request<'_>) -> Option<Errno> {
+    let hidden = |dir: NodeId, name: Name<'_>| dir == NodeId::ROOT && name.as_bytes() == NAME;
+    let dir = request.header.node;
+    match request.op {
+        Op::Unlink { name } | Op::Rmdir { name } if hidden(dir, name) => Some(Errno::NOENT),
+        Op::Rename { name, .. } if hidden(dir, name) => Some(Errno::NOENT),
+        Op::Rename { newdir, newname, .. } if hidden(newdir, newname) => Some(Errno::PERM),
+        Op::Mknod { name, .. }
+        | Op::Mkdir { name, .. }
+        | Op::Symlink { name, .. }
+        | Op::Link { name, .. }
+            if hidden(dir, name) =>
+        {
+            Some(Errno::EXIST)
+        }
+        Op::Create(create) if hidden(dir, create.name) => Some(Errno::EXIST),
+        _ => None,
+    }
+}
+
 /// The configuration that a running pool works by, as its users see and change it.
 pub(super) struct Control {
     /// Read without waiting: a change may wait for a disk.
@@ -51,6 +79,7 @@ pub(super) struct Control {
     /// Held over a change: changes come one after the other.
     changing: Mutex<()>,
     connection: tell::Connection,
+    pub(super) missing: Watch,
     mountpoint: PathBuf,
     since: u64,
 }
@@ -60,7 +89,21 @@ impl Control {
         config.file.pool = Some(mountpoint.clone());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let now = ArcSwap::from_pointee(config);
-        Control { now, changing: Mutex::default(), connection, mountpoint, since }
+        Control { now, changing: Mutex::default(), connection, missing: Watch::default(), mountpoint, since }
+    }
+
+    /// The branches as they were told, also those that are not there.
+    pub(super) fn branches(&self) -> BranchList {
+        self.now.load().branches.clone()
+    }
+
+    pub(super) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Nothing is changed while it is held.
+    pub(super) fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock()
     }
 
     pub(super) fn entry(&self, terms: &Terms) -> EntryOut {
@@ -138,7 +181,12 @@ impl Control {
         match key.replace('_', "-").as_str() {
             "version" => return Ok(env!("CARGO_PKG_VERSION").into()),
             "pid" => return Ok(std::process::id().to_string().into()),
-            "srcmounts" => return Ok(pool.branches().srcmounts().into_vec()),
+            "srcmounts" => {
+                let now = self.now.load();
+                let paths: Vec<&[u8]> =
+                    now.branches.iter().map(|spec| spec.path.as_os_str().as_bytes()).collect();
+                return Ok(paths.join(&b':'));
+            }
             // Paths are bytes, which need not be text.
             "branches" => return Ok(self.now.load().branches.to_os_string().into_vec()),
             // Not listed, as none of these is.
@@ -146,7 +194,7 @@ impl Control {
             _ => {}
         }
         let spec = options::find(key).filter(|spec| spec.key).ok_or(Errno::NODATA)?;
-        if spec.hidden {
+        if spec.is_ignored() {
             return Ok(Vec::new());
         }
         spec.render(&self.now.load()).map(String::into_bytes).ok_or(Errno::NODATA)
@@ -167,8 +215,8 @@ impl Control {
         }
         let key = std::str::from_utf8(key).map_err(|_| Errno::NODATA)?;
         // Here a key must be written as it is listed.
-        let spec = options::table().iter().find(|spec| spec.key && spec.name == key);
-        if spec.is_none() && !matches!(key, "version" | "pid") {
+        let spec = options::table().iter().find(|spec| spec.key && spec.is_called(key));
+        if spec.is_none() && !matches!(key, "version" | "pid" | "srcmounts") {
             return Err(Errno::NODATA);
         }
         if flags & XATTR_CREATE != 0 {
@@ -190,7 +238,13 @@ impl Control {
             }
         }
         self.settle(&now, &mut next)?;
+        // Named again, it is opened again: the file may have been moved away.
+        let traces = key == "log.file" || (now.debug, &now.log_file) != (next.debug, &next.log_file);
+        let trace = if traces { self.trace_file(&next.log_file)? } else { None };
         self.apply(serving, &now, &next)?;
+        if traces {
+            log::trace(next.debug, trace);
+        }
         tracing::info!("{key} is now {}", spec.render(&next).unwrap_or_default());
         self.now.store(Arc::new(next));
         told.map_err(|error| number(&error))
@@ -213,6 +267,32 @@ impl Control {
             return Err(Errno::INVAL);
         }
         Ok(())
+    }
+
+    /// The pool's own, which nobody but the kernel is asked for.
+    fn device(&self) -> Option<(u32, u32)> {
+        crate::mounts::at(&self.mountpoint).ok().flatten().map(|mounted| mounted.device)
+    }
+
+    /// Opens `log.file`. In the pool, each line would be a request that makes another line.
+    fn trace_file(&self, path: &Path) -> Result<Option<Arc<File>>, Errno> {
+        let pool = self.device();
+        let in_pool = |meta: std::io::Result<Metadata>| {
+            let device = meta.ok().map(|meta| (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev())));
+            device.is_some() && device == pool
+        };
+        let within =
+            path.starts_with(&self.mountpoint) || path.parent().is_some_and(|dir| in_pool(dir.metadata()));
+        let opened = if within { Ok(None) } else { log::open(path) };
+        let file = opened.map_err(|why| {
+            tracing::warn!("log.file {}: {why}", path.display());
+            Errno::from_io_error(&why).unwrap_or(Errno::IO)
+        })?;
+        if within || file.as_ref().is_some_and(|file| in_pool(file.metadata())) {
+            tracing::warn!("log.file must not lie within the pool");
+            return Err(Errno::INVAL);
+        }
+        Ok(file)
     }
 
     /// What holds among options at the mount holds afterwards, as far as the kernel has agreed to it then.
@@ -238,24 +318,21 @@ impl Control {
 
     fn apply(&self, serving: &Dispatch, now: &Config, next: &Config) -> Result<(), Errno> {
         if now.branches != next.branches {
-            for branch in next.branches.iter() {
-                check::not_around(&branch.path, &self.mountpoint).map_err(|error| {
-                    tracing::warn!("{error}");
-                    Errno::INVAL
-                })?;
-            }
-            let branches = serving.pool.branches().update(&next.branches).map_err(|error| {
-                tracing::warn!("{error}");
-                error.errno()
-            })?;
-            serving.pool.set_branches(branches);
+            missing::take_branches(&serving.pool, &next.branches, &self.mountpoint)?;
+            missing::watch(serving, &next.branches);
         }
         serving.pool.reconfigure(next.pool.clone());
+        if now.branches != next.branches || now.kernel.readahead != next.kernel.readahead {
+            kernel::set_read_ahead(next, self.device());
+        }
         serving.terms.store(Arc::new(Terms::new(next, serving.terms.load().generation)));
         // Names may lead elsewhere now, or have been promised to hold for longer than they shall. After the
         // change: until it is made they are found as before.
-        let follows = now.pool.follow_symlinks != next.pool.follow_symlinks;
-        if now.branches != next.branches || now.timeouts != next.timeouts || follows {
+        let shown = |config: &Config| {
+            let pool = &config.pool;
+            (pool.follow_symlinks, pool.symlinkify, pool.symlinkify_timeout, config.shown)
+        };
+        if now.branches != next.branches || now.timeouts != next.timeouts || shown(now) != shown(next) {
             forget_names(serving);
         }
         Ok(())
@@ -263,20 +340,19 @@ impl Control {
 }
 
 /// Makes the kernel look every name up again, from the moment this returns.
-fn forget_names(serving: &Dispatch) {
+pub(super) fn forget_names(serving: &Dispatch) {
     // What was read before, and is answered later, the kernel shall not remember.
     serving.fresh.changed(Subject::ALL);
     begin_anew(serving);
-    // Names of a listing count as new when its reader takes them in, not when it asked (fs/fuse/readdir.c
-    // fuse_direntplus_link). A reader on a disk that hangs holds nobody up for longer.
-    let listed = serving.fresh.being_listed();
+    // But it does remember the names of listings. A reader on a disk that hangs holds nobody up for longer.
+    let listed = serving.listed.dirs();
     if listed.is_empty() {
         return;
     }
     let (notifier, (done, taken_in)) = (serving.notifier.clone(), mpsc::channel());
     let waiting = move || {
         for dir in listed {
-            let _ = notifier.await_readers(NodeId(dir.0));
+            let _ = notifier.await_readers(dir);
         }
         let _ = done.send(());
     };

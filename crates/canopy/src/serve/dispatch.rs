@@ -3,6 +3,8 @@
 use super::control::{self, Control};
 use super::convert::{self, Terms};
 use super::fresh::{Answering, Fresh, Subject};
+use super::listed::Listed;
+use super::pin::Pins;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, EntryOut};
 use canopy_fuse::flags::{IoctlFlags, OpenFlags, OpenInFlags, SetxattrFlags, WriteFlags};
@@ -10,16 +12,22 @@ use canopy_fuse::notify::Notifier;
 use canopy_fuse::request::{self as wire, FileIo};
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::{Entry, Error, HandleId, NodeId, Pool, RenameKind, Via, Whence, WriteKind};
+use canopy_sys::ioprio;
 use rustix::io::Errno;
+use std::sync::Weak;
 use std::time::Duration;
 
 /// Serves one pool.
 pub(super) struct Dispatch {
+    /// For threads that must not keep it alive.
+    pub(super) own: Weak<Dispatch>,
     pub(super) pool: Pool,
     pub(super) terms: ArcSwap<Terms>,
     pub(super) control: Control,
     pub(super) notifier: Notifier,
     pub(super) fresh: Fresh,
+    pub(super) listed: Listed,
+    pub(super) pins: Pins,
 }
 
 const RENAME_NOREPLACE: u32 = 1;
@@ -33,8 +41,15 @@ impl Handler for Dispatch {
         if request.header.node == control::NODE {
             return self.control.answer(self, &request, reply);
         }
+        if let Some(errno) = control::refuses(&request) {
+            return reply.error(errno.raw_os_error());
+        }
         let answering = self.fresh.begin();
         let (pool, terms) = (&self.pool, &*self.terms.load());
+        match request.op {
+            Op::Read(_) | Op::Write(_) if terms.proxy_ioprio => ioprio::take(request.header.pid),
+            _ => ioprio::own(),
+        }
         let id = convert::node(request.header.node);
         let caller = |umask| convert::caller(&request.header, umask);
         match request.op {
@@ -61,22 +76,23 @@ impl Handler for Dispatch {
                 reply.none()
             }
             Op::Getattr { handle } => match pool.getattr(id, handle.map(HandleId)) {
-                Ok(attr) => {
-                    reply.attr(&abi::AttrOut::new(convert::attr(&attr), attr_time(&answering, terms, id)))
-                }
+                Ok(attr) => reply
+                    .attr(&abi::AttrOut::new(convert::attr(&attr, terms), attr_time(&answering, terms, id))),
                 Err(error) => fail(reply, error),
             },
             Op::Statx { handle, .. } => match pool.getattr(id, handle.map(HandleId)) {
-                Ok(attr) => {
-                    reply.statx(&abi::StatxOut::new(convert::statx(&attr), attr_time(&answering, terms, id)))
-                }
+                Ok(attr) => reply.statx(&abi::StatxOut::new(
+                    convert::statx(&attr, terms),
+                    attr_time(&answering, terms, id),
+                )),
                 Err(error) => fail(reply, error),
             },
             Op::Setattr(set) => {
                 match pool.setattr(&caller(0), id, set.handle.map(HandleId), &convert::changes(&set)) {
-                    Ok(attr) => {
-                        reply.attr(&abi::AttrOut::new(convert::attr(&attr), attr_time(&answering, terms, id)))
-                    }
+                    Ok(attr) => reply.attr(&abi::AttrOut::new(
+                        convert::attr(&attr, terms),
+                        attr_time(&answering, terms, id),
+                    )),
                     Err(error) => fail(reply, error),
                 }
             }
@@ -171,8 +187,14 @@ impl Handler for Dispatch {
                     Err(error) => out.error(number(error)),
                 }
             }
-            Op::Readdirplus(io) => self.readdirplus(reply, &answering, id, &io),
-            Op::Releasedir { handle, .. } => done(reply, pool.releasedir(HandleId(handle))),
+            Op::Readdirplus(io) => {
+                self.listed.given(io.handle, request.header.node);
+                self.readdirplus(reply, &answering, id, &io)
+            }
+            Op::Releasedir { handle, .. } => {
+                self.listed.closed(handle);
+                done(reply, pool.releasedir(HandleId(handle)))
+            }
             Op::Fsyncdir { handle, datasync } => done(reply, pool.fsyncdir(HandleId(handle), datasync)),
             Op::Create(create) => {
                 let kill = create.open_flags.contains(OpenInFlags::KILL_SUIDGID);
@@ -190,12 +212,8 @@ impl Handler for Dispatch {
             Op::Tmpfile(create) => match pool.tmpfile(&caller(create.umask), id, create.mode, create.flags) {
                 Ok((entry, opened)) => {
                     let (flags, backing) = convert::travel(&opened.travel);
-                    let entry = convert::entry(
-                        &entry,
-                        terms.entry,
-                        attr_time(&answering, terms, entry.node),
-                        terms.generation,
-                    );
+                    let entry =
+                        convert::entry(&entry, terms.entry, attr_time(&answering, terms, entry.node), terms);
                     reply.created(&entry, opened.handle.0, flags, backing)
                 }
                 Err(error) => fail(reply, error),
@@ -228,7 +246,7 @@ impl Handler for Dispatch {
                 reply.data(size as usize, |buffer| pool.listxattr(id, buffer).map_err(number))
             }
             Op::Removexattr { name } => done(reply, self.after([id], pool.removexattr(id, name.to_bytes()))),
-            Op::Access { .. } => done(reply, pool.access(id)),
+            Op::Access { mask } => done(reply, pool.access(id, mask)),
             Op::Ioctl { flags, cmd, data, .. } => {
                 if flags.contains(IoctlFlags::UNRESTRICTED) {
                     // Only CUSE may read and write its caller's memory.
@@ -290,6 +308,10 @@ impl Handler for Dispatch {
             // Dealt with before they get here.
             Op::Init(_) | Op::CuseInit(_) | Op::Unknown(_) => unsupported(reply),
         }
+    }
+
+    fn thread_start(&self, worker: usize) {
+        self.pins.bind(worker);
     }
 
     fn undelivered(&self, what: Undelivered) {
@@ -367,10 +389,7 @@ impl Dispatch {
             self.pool.forget(node, 1);
         }
         match listed {
-            Ok(()) => {
-                self.fresh.lists(dir);
-                out.finish()
-            }
+            Ok(()) => out.finish(),
             Err(error) => {
                 for node in given {
                     self.pool.forget(node, 1);
@@ -394,7 +413,7 @@ fn entry_of(
     entry: &Entry,
 ) -> EntryOut {
     let named = lasting(answering.tells(Subject::name(parent, name)), terms.entry);
-    convert::entry(entry, named, attr_time(answering, terms, entry.node), terms.generation)
+    convert::entry(entry, named, attr_time(answering, terms, entry.node), terms)
 }
 
 fn attr_time(answering: &Answering<'_>, terms: &Terms, id: NodeId) -> Duration {

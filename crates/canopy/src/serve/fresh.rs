@@ -15,7 +15,7 @@
 use canopy_pool::NodeId;
 use rustix::time::{ClockId, clock_gettime};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 /// What an answer tells, or a change concerns: a node's attributes, or a name. Two may share a value; then one
 /// answer more goes without time, or a notification is sent for nothing.
@@ -45,8 +45,6 @@ impl Subject {
 const LOG: usize = 1024;
 /// Notes of what was told, by subject.
 const TOLD: usize = 4096;
-/// Listings that are remembered.
-const LISTED: usize = 64;
 /// For how long an answer may lie with its reader, who has not run since, in milliseconds.
 const UNDER_WAY: u32 = 2000;
 
@@ -57,9 +55,6 @@ pub(super) struct Fresh {
     log: Box<[AtomicU64]>,
     /// When a subject was told last, in milliseconds; 0 for never.
     told: Box<[AtomicU32]>,
-    /// Directories whose names were told last, and when.
-    listed: [(AtomicU64, AtomicU32); LISTED],
-    lists: AtomicUsize,
 }
 
 impl Default for Fresh {
@@ -68,8 +63,6 @@ impl Default for Fresh {
             changes: AtomicU64::new(0),
             log: (0..LOG).map(|_| AtomicU64::new(u64::MAX)).collect(),
             told: (0..TOLD).map(|_| AtomicU32::new(0)).collect(),
-            listed: [const { (AtomicU64::new(0), AtomicU32::new(0)) }; LISTED],
-            lists: AtomicUsize::new(0),
         }
     }
 }
@@ -87,24 +80,6 @@ impl Fresh {
         self.log[number as usize % LOG].store(subject.0 | number << BITS, SeqCst);
         let told = self.told_at(subject).load(SeqCst);
         told != 0 && now().wrapping_sub(told) < UNDER_WAY
-    }
-
-    /// Names of a directory are about to be sent.
-    pub(super) fn lists(&self, dir: NodeId) {
-        let (node, at) = &self.listed[self.lists.fetch_add(1, SeqCst) % LISTED];
-        node.store(dir.0, SeqCst);
-        at.store(now(), SeqCst);
-    }
-
-    /// Directories whose names may be under way.
-    pub(super) fn being_listed(&self) -> Vec<NodeId> {
-        let now = now();
-        let late = |at: u32| at != 0 && now.wrapping_sub(at) < UNDER_WAY;
-        let listed = self.listed.iter().filter(|(_, at)| late(at.load(SeqCst)));
-        let mut nodes: Vec<NodeId> = listed.map(|(node, _)| NodeId(node.load(SeqCst))).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes
     }
 
     fn told_at(&self, subject: Subject) -> &AtomicU32 {

@@ -5,13 +5,17 @@ use super::convert::Terms;
 use super::dispatch::Dispatch;
 use super::fresh::Fresh;
 use super::kernel::Connected;
+use super::listed::Listed;
+use super::pin::Pins;
 use super::tell::Connection;
 use crate::config::Config;
 use crate::config::kernel::{self, IoUring};
 use crate::config::resolve::Plan;
+use crate::error::Error;
+use crate::log;
 use arc_swap::ArcSwap;
 use canopy_fuse::flags::InitFlags;
-use canopy_fuse::mount::{self, MountError, Mounted};
+use canopy_fuse::mount::{self, MountError, Mounted, Shown};
 use canopy_fuse::session::{Running, SessionError};
 use canopy_fuse::{Agreed, Session, Transport, Wish};
 use canopy_pool::Pool;
@@ -30,13 +34,15 @@ pub enum StartError {
     #[error(transparent)]
     Session(#[from] SessionError),
     #[error(transparent)]
-    Program(#[from] crate::error::Error),
+    Program(#[from] Error),
 }
 
 /// A pool that is mounted and answers.
 pub struct Serving {
     running: Running,
     mounted: Mounted,
+    /// How it came to where another pool was, if one was there.
+    pub shown: Option<Shown>,
 }
 
 impl Serving {
@@ -63,8 +69,11 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let mut config = plan.config.clone();
     let branches = Branches::open(&config.branches)?;
     let limits = kernel::limits()?;
+    let trace =
+        log::open(&config.log_file).map_err(|why| Error::LogFile { path: config.log_file.clone(), why })?;
+    log::trace(config.debug, trace);
     kernel::offer_uring(plan);
-    let (device, mounted) = mount::mount(&kernel::mount_spec(plan))?;
+    let (device, mut mounted) = mount::mount(&kernel::mount_spec(plan))?;
     let session = Session::negotiate(device, &wish(plan), limits)?;
     let agreed = *session.agreed();
     let planned = session.transport();
@@ -73,7 +82,12 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
     let terms = Terms::new(&config, RandomState::new().hash_one(std::process::id()));
     let threads = workers(&config);
+    let pins = Pins::new(&config.threads);
     config.pool.never_forget = config.remember.0;
+    if !config.pool.symlinkify {
+        // Should it be turned on later without a word about the time, it works at once.
+        config.pool.symlinkify_timeout = -1;
+    }
     config.pool.mountpoint.clone_from(&plan.mountpoint);
     let pool = Pool::new(config.pool.clone(), branches);
     let connected = Connected { backing: session.backing(), notifier: session.notifier() };
@@ -90,16 +104,25 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     };
     let control = Control::new(config, plan.mountpoint.clone(), connection);
     let notifier = session.notifier();
-    let dispatch =
-        Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier, fresh: Fresh::default() };
-    let running = session.serve(Arc::new(dispatch), threads)?;
+    let dispatch = Arc::new_cyclic(|own| Dispatch {
+        own: own.clone(),
+        pool,
+        terms: ArcSwap::from_pointee(terms),
+        control,
+        notifier,
+        fresh: Fresh::default(),
+        listed: Listed::default(),
+        pins,
+    });
+    let running = session.serve(dispatch, threads)?;
     if *running.transport() != planned {
         tracing::info!("{}", running.transport());
     }
     if let (IoUring::On, Transport::Device(why)) = (plan.config.kernel.io_uring, running.transport()) {
         tracing::warn!("io-uring=on comes to nothing: {why}");
     }
-    Ok(Serving { running, mounted })
+    let shown = plan.replaces.then(|| mounted.show()).transpose()?;
+    Ok(Serving { running, mounted, shown })
 }
 
 /// What to ask of the kernel.

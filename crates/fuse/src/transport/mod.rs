@@ -15,6 +15,7 @@ use crate::abi;
 use crate::opcode;
 use crate::reply::{Answer, Held, Replied, Reply};
 use crate::request::{Dialect, Header, Malformed, NodeId, Op, Request};
+use crate::trace::Trace;
 
 pub(crate) use dev::{Worker, WorkerEnd};
 pub use uring::NoUring;
@@ -151,6 +152,7 @@ pub fn serve<H: Handler + ?Sized>(
     out: Out<'_>,
     handler: &H,
 ) -> Outcome {
+    let trace = Trace::begin();
     let (answer, held, dir) = match request {
         Ok(request) => {
             let dir = matches!(request.op, Op::Opendir { .. });
@@ -173,6 +175,9 @@ pub fn serve<H: Handler + ?Sized>(
         (_, false) => Answer::Nothing,
         (answer, true) => answer,
     };
+    if let Some(trace) = trace {
+        trace.end(&header, request.as_ref().ok().map(|request| &request.op), answer);
+    }
     let (payload, error) = match answer {
         Answer::Nothing => return Outcome::Silent,
         Answer::Error(errno) => (0, -errno),

@@ -8,8 +8,7 @@ use crate::kernel::BackingFile;
 use crate::node::{Node, join};
 use crate::ops::attr;
 use crate::ops::lookup::Entry;
-use crate::policy::{self, Category};
-use crate::resolve::{Copies, Dirs, Primary, TargetFd};
+use crate::resolve::{Primary, TargetFd};
 use crate::stat::{self, Attr};
 use crate::{Caller, Error, HandleId, NodeId, Pool, Result};
 use canopy_sys::creds;
@@ -87,21 +86,7 @@ impl Pool {
 
     /// The copy that `func.open` chooses; the node's own file unless another policy asks for another copy.
     fn chosen_to_open(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
-        let primary = self.primary(branches, node)?;
-        let (open, shown) =
-            (self.config().policies.get(Func::Open), self.config().policies.get(Func::Getattr));
-        let same = open == shown && policy::first_only(open, Category::Search);
-        let name = self.nodes.names(node.id).next();
-        let (false, Some((dir, name))) = (same || branches.len() == 1, name) else { return Ok(primary) };
-        let dirs = Dirs::open(self.follow(), branches, &dir);
-        let copies: Copies = dirs.copies(&name);
-        let Ok(index) = self.shown(Func::Open, branches, &copies) else { return Ok(primary) };
-        let Some(attr) = copies.list[index].filter(|a| a.is_regular() && a.key() != primary.attr.key())
-        else {
-            return Ok(primary);
-        };
-        let fd = dirs.follow.pin(dirs.get(index).ok_or(Error::Absent)?, &name)?;
-        Ok(Primary { branch: branches.as_slice()[index].clone(), fd: TargetFd::Pinned(fd), attr })
+        self.chosen(Func::Open, branches, node, Attr::is_regular)
     }
 
     /// Opens a file on its branch; with `nfsopenhack`, also one that its mode keeps the daemon from writing.
@@ -257,7 +242,7 @@ impl Pool {
             rustix::fs::openat(dir, name, create, Mode::from_raw_mode(mode & 0o7777))?
         };
         let attr = stat::of(fd.as_fd())?;
-        let node = self.nodes.hand_out_file(parent, name, attr.key())?;
+        let node = self.nodes.hand_out_file(parent, name, attr.key(), false)?;
         let full = || join(&path, name);
         self.finish_create(caller, &branches.as_slice()[index], node, fd, flags, attr, full)
     }

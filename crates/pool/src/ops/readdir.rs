@@ -167,7 +167,7 @@ impl Pool {
             && let Ok(attr) = self.follow().at(fd, name)
             && !attr.is_dir()
         {
-            let copies = Copies::only(branches.len(), index, attr);
+            let copies = Copies::only(self.follow(), branches.len(), index, attr);
             return self.entry(branches, dir.id, path, name, &copies, index);
         }
         let dirs = everywhere.get_or_insert_with(|| Dirs::open(self.follow(), branches, path));
@@ -268,6 +268,10 @@ impl Pool {
                     (kind, ino) = (attr.dirent_type(), attr.ino);
                 }
                 let ino = inodes.inode(branch.seed, name, ino, kind == DT_DIR);
+                if follow.may_disguise() && !matches!(kind, DT_DIR | DT_LNK) {
+                    // Only its age could tell what it is shown as, and that may have changed when somebody looks.
+                    kind = DT_UNKNOWN;
+                }
                 let ino = match kind {
                     DT_DIR => self.nodes.dir_number(node.id, name, ino),
                     _ => ino,

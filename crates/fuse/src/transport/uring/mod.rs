@@ -222,8 +222,9 @@ impl<H: Handler> Worker<H> {
 
     /// Joins the queue, reports how that went, and serves from when the gate opens until the connection ends.
     fn run(mut self, number: usize, report: &Sender<Result<(), NoUring>>, gate: &RwLock<()>) -> WorkerEnd {
-        self.handler.thread_start(number);
+        // Before the handler's word, which may be that threads stay elsewhere.
         machine::pin(self.queue);
+        self.handler.thread_start(number);
         let mut next = match self.join_queue() {
             Ok(next) => {
                 let _ = report.send(Ok(()));
