@@ -75,7 +75,9 @@ impl Live {
         let length = rustix::fs::getxattr(path, format!("{PREFIX}{key}"), buffer.as_mut_slice());
         let length = length.map_err(|errno| match errno {
             Errno::NODATA => Error::NotCanopy(self.mountpoint.clone()),
-            Errno::NOTCONN | Errno::CONNABORTED | Errno::OPNOTSUPP | Errno::NOSYS => self.failed(key, errno),
+            Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::OPNOTSUPP | Errno::NOSYS => {
+                self.failed(key, errno)
+            }
             errno => Error::Explain { path: path.to_owned(), why: errno.to_string() },
         })?;
         serde_json::from_slice(&buffer[..length]).map_err(|_| Error::NotCanopy(self.mountpoint.clone()))
@@ -152,7 +154,7 @@ impl Live {
     fn failed(&self, key: &str, errno: Errno) -> Error {
         let path = self.mountpoint.clone();
         match errno {
-            Errno::NOTCONN | Errno::CONNABORTED => Error::PoolDead(path),
+            Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => Error::PoolDead(path),
             Errno::OPNOTSUPP | Errno::NOSYS if key != "passthrough.io" => Error::PoolMute(path),
             errno => Error::Control { key: key.to_owned(), path, why: errno.to_string() },
         }

@@ -354,10 +354,11 @@ pub fn unmount_path(path: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
-/// Whether a FUSE mount at `path` has lost its server (`ENOTCONN`).
+/// Whether a FUSE mount at `path` has lost its server: `ENOTCONN`, and for the moment that the kernel takes to close the
+/// rings of one that was killed, `ECANCELED`.
 #[must_use]
 pub fn is_dead(path: &Path) -> bool {
-    matches!(rustix::fs::stat(path), Err(Errno::NOTCONN))
+    matches!(rustix::fs::stat(path), Err(Errno::NOTCONN | Errno::CANCELED))
 }
 
 /// Unmounts a FUSE mount that has lost its server; true when there was one.

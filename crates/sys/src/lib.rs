@@ -10,3 +10,4 @@ pub mod device;
 pub mod glob;
 pub mod inode_flags;
 pub mod ioprio;
+pub mod uring;

@@ -95,7 +95,7 @@ impl Place {
         let unreadable = |why: io::Error| match Errno::from_io_error(&why) {
             Some(Errno::NOENT) => Error::BranchMissing(path.to_owned()),
             Some(Errno::NOTDIR) => Error::BranchNotDirectory(path.to_owned()),
-            Some(Errno::NOTCONN | Errno::CONNABORTED) => Error::BranchDead(path.to_owned()),
+            Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => Error::BranchDead(path.to_owned()),
             _ => Error::BranchUnreadable { path: path.to_owned(), why },
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -239,7 +239,7 @@ fn dead_mount(path: &Path) -> Result<Option<PathBuf>, Error> {
     }
     // statfs always asks the server; stat may be answered from what the kernel remembers.
     Ok(match rustix::fs::statfs(&listed) {
-        Err(Errno::NOTCONN | Errno::CONNABORTED) => Some(listed),
+        Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => Some(listed),
         _ => None,
     })
 }

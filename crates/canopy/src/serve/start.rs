@@ -9,15 +9,16 @@ use super::kernel::Connected;
 use super::listed::Listed;
 use super::pin::Pins;
 use super::tell::Connection;
+use crate::config::Config;
+use crate::config::kernel::{self, IoUring};
 use crate::config::resolve::Plan;
-use crate::config::{Config, kernel};
 use crate::error::Error;
 use crate::log;
 use arc_swap::ArcSwap;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{self, MountError, Mounted, Shown};
 use canopy_fuse::session::{Running, SessionError};
-use canopy_fuse::{Agreed, Session, Wish};
+use canopy_fuse::{Agreed, Session, Transport, Wish};
 use canopy_pool::Pool;
 use canopy_pool::branch::{BranchError, Branches};
 use canopy_pool::config::PassthroughIo;
@@ -46,6 +47,11 @@ pub struct Serving {
 }
 
 impl Serving {
+    /// What carries the requests, and why nothing better.
+    pub fn transport(&self) -> &Transport {
+        self.running.transport()
+    }
+
     /// Returns when the pool has been unmounted, by whomever.
     pub fn join(self) {
         if let Err(why) = self.running.join() {
@@ -67,10 +73,12 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let trace =
         log::open(&config.log_file).map_err(|why| Error::LogFile { path: config.log_file.clone(), why })?;
     log::trace(config.debug, trace);
+    kernel::offer_uring(plan);
     let (device, mut mounted) = mount::mount(&kernel::mount_spec(plan))?;
     let session = Session::negotiate(device, &wish(plan), limits)?;
     let agreed = *session.agreed();
-    tracing::info!("{agreed}");
+    let planned = session.transport();
+    tracing::info!("{planned}; {agreed}");
     adapt(&mut config, &agreed);
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
     let terms = Terms::new(&config, RandomState::new().hash_one(std::process::id()));
@@ -88,7 +96,13 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     // As it was derived, and as it was resolved.
     config.fsname = Some(plan.fsname.clone());
     config.mountpoint = Some(plan.mountpoint.clone());
-    let connection = Connection { agreed, transport: "dev-fuse", threads };
+    let connection = match planned {
+        Transport::Device(_) => Connection { agreed, transport: "dev-fuse", threads },
+        // And the one that reads what stays on /dev/fuse.
+        Transport::Uring { workers, .. } => {
+            Connection { agreed, transport: "io-uring", threads: workers + 1 }
+        }
+    };
     let control = Control::new(config, plan.mountpoint.clone(), connection);
     let notifier = session.notifier();
     let dispatch = Arc::new_cyclic(|own| Dispatch {
@@ -103,6 +117,12 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
         pins,
     });
     let running = session.serve(dispatch, threads)?;
+    if *running.transport() != planned {
+        tracing::info!("{}", running.transport());
+    }
+    if let (IoUring::On, Transport::Device(why)) = (plan.config.kernel.io_uring, running.transport()) {
+        tracing::warn!("io-uring=on comes to nothing: {why}");
+    }
     let shown = plan.replaces.then(|| mounted.show()).transpose()?;
     Ok(Serving { running, mounted, shown })
 }
@@ -125,6 +145,7 @@ fn wish(plan: &Plan) -> Wish {
     Wish {
         flags,
         max_write: kernel::max_write(plan),
+        queue_workers: kernel::queue_workers(plan),
         max_stack_depth: plan.config.kernel.max_stack_depth.0,
         ..Wish::default()
     }

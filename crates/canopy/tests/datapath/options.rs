@@ -152,7 +152,7 @@ fn shared_mappings_of_uncached_files() {
     }
 }
 
-/// Requests that the daemon has received.
+/// Requests that the daemon has received over /dev/fuse.
 fn requests(pool: &Pool) -> u64 {
     let text = fs::read_to_string(format!("/proc/{}/io", pool.pid())).expect("counters");
     text.lines().find_map(|line| line.strip_prefix("syscr: ")?.parse().ok()).expect("syscr")
@@ -163,7 +163,7 @@ fn flush_on_close() {
     const TIMES: u64 = 100;
     let disks = Disks::new();
     for (option, reading, writing) in [("never", 2, 2), ("opened-for-write", 2, 3), ("always", 3, 3)] {
-        let pool = disks.pool(&format!("cache.attr=60,cache.entry=60,flush-on-close={option}"));
+        let pool = disks.pool(&format!("cache.attr=60,cache.entry=60,io-uring=off,flush-on-close={option}"));
         let file = disks.ext4(&pool).file("f", b"");
         for (flags, each) in [(OFlags::RDONLY, reading), (OFlags::WRONLY, writing)] {
             drop(open(&file.pool, flags));
