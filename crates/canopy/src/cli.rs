@@ -3,6 +3,7 @@
 mod helper;
 mod mergerfs;
 
+use crate::bench::BenchArgs;
 use crate::config::line::Arg;
 use crate::names::{Called, Name};
 use clap::error::ErrorKind;
@@ -28,6 +29,12 @@ pub enum Command {
     List(ListArgs),
     /// List the options of -o, their defaults and values
     Options,
+    Bench(BenchArgs),
+    /// The server that the benchmark measures pools against
+    #[command(hide = true)]
+    BenchFloor {
+        mountpoint: PathBuf,
+    },
 }
 
 /// Mount directories as one pool
@@ -260,6 +267,7 @@ mod tests {
             "canopy get --help",
             "canopy set --help",
             "canopy list --help",
+            "canopy bench --help",
         ] {
             match parse_words(words) {
                 Err(Said::Text(text)) => {

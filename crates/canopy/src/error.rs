@@ -91,6 +91,9 @@ pub enum Error {
     #[error("{key} of pool {path}: {why} (the pool's log may tell more)", path = .path.display())]
     Control { key: String, path: PathBuf, why: String },
 
+    #[error(transparent)]
+    Bench(#[from] crate::bench::Fault),
+
     #[error("environment variable {variable}: {why}")]
     Environment { variable: &'static str, why: String },
     #[error("{what}: {why}")]

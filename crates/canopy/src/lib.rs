@@ -2,6 +2,7 @@
 //! protocol and the pool.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -50,6 +51,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Get(args) => commands::get::run(&args),
         Command::Set(args) => commands::set::run(&args),
         Command::List(args) => commands::list::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::BenchFloor { mountpoint } => bench::floor::serve(&mountpoint),
         Command::Options => {
             let _ = commands::options::run();
             Ok(())

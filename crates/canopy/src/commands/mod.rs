@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub mod bench;
 pub mod get;
 pub mod list;
 pub mod mount;
