@@ -65,7 +65,9 @@ impl Row<'_> {
         let mut sides: Vec<Rounds> = self.places.iter().map(side).collect();
         // The first is not counted: files come into being, caches fill.
         for round in 0..=rounds {
-            for place in &self.places {
+            // Backwards: what is put beside comes last in a row, and preparing it may cost all the others the
+            // names that the kernel knows.
+            for place in self.places.iter().rev() {
                 interrupt.check()?;
                 self.does.prepare(place, round)?;
             }

@@ -33,7 +33,7 @@ use tables::{Bench, COUNTS, Size};
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct BenchArgs {
-    /// Small sizes and few rounds: shows that it works; the figures mean little
+    /// Small sizes and few rounds: shows that it works, not what it costs
     #[arg(long)]
     quick: bool,
     /// Only these tables
@@ -51,7 +51,7 @@ pub struct BenchArgs {
     /// Options of every pool, as canopy mount takes them
     #[arg(short = 'o', value_name = "OPTION[,OPTION...]", action = clap::ArgAction::Append)]
     options: Vec<String>,
-    /// Another mounted filesystem to measure beside, in a new directory of it
+    /// A mounted filesystem to measure beside, in a new directory there
     #[arg(long, value_name = "PATH")]
     against: Option<PathBuf>,
     /// Write all figures there, as JSON

@@ -63,7 +63,7 @@ pub(super) struct Size {
 
 impl Size {
     pub(super) const FULL: Size = Size {
-        rounds: 11,
+        rounds: 15,
         ops: 400,
         cheap: 4000,
         entries: 10_000,

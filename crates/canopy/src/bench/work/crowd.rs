@@ -27,12 +27,9 @@ impl Crowd {
 
 impl Work for Crowd {
     fn prepare(&self, place: &Place, round: usize) -> Result<(), Fault> {
-        for thread in 0..self.threads {
-            let dir = self.dir(thread, round);
-            place.fill(&dir, self.each.files(), BYTES)?;
-            self.each.prepare(place, &dir, self.share())?;
-        }
-        Ok(())
+        let dirs: Vec<String> = (0..self.threads).map(|thread| self.dir(thread, round)).collect();
+        dirs.iter().try_for_each(|dir| place.fill(dir, self.each.files(), BYTES))?;
+        dirs.iter().try_for_each(|dir| self.each.prepare(place, dir, self.share()))
     }
 
     fn measure(&self, place: &Place, round: usize) -> Result<Sample, Fault> {
