@@ -39,6 +39,8 @@ impl Spread {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Cell {
     pub side: String,
+    /// Is it the server that answers from memory?
+    pub floor: bool,
     pub figure: Spread,
     /// Each round's figure by that of the row's first side.
     pub ratio: Spread,
@@ -134,13 +136,15 @@ pub(super) fn evaluate(work: &str, unit: Unit, rounds: &[Rounds], goal: Option<G
             .and_then(|floor| Spread::of(ratio(index, floor)));
         let judged = goal.filter(|goal| goal.side == index).and_then(|goal| {
             let ratio = median(index, goal.of)?;
-            let floors = floor.and_then(|floor| median(floor, goal.of));
+            // Of the floor itself it says nothing that it is the floor.
+            let floors = floor.filter(|&floor| floor != goal.of).and_then(|floor| median(floor, goal.of));
             let by = by_floor.map(|spread| spread.median);
             let verdict = Verdict::of(unit, goal.limit, ratio, by, floors);
             Some(Judged { limit: goal.limit, of: rounds[goal.of].side.clone(), ratio, verdict })
         });
         Some(Cell {
             side: side.side.clone(),
+            floor: side.floor,
             figure: Spread::of(side.figures.clone())?,
             ratio: Spread::of(ratio(index, 0))?,
             by_floor,

@@ -13,7 +13,8 @@ const GAP: f64 = 8.0;
 const HEAD: f64 = 46.0;
 /// What the ends of the scale mean; what lies beyond is drawn at the end.
 const SCALE: (f64, f64) = (0.1, 100.0);
-const COLOURS: [&str; 6] = ["#2f6f9f", "#c8792b", "#5b8f4e", "#9a4f7d", "#7a7a7a", "#b3a136"];
+const COLOURS: [&str; 5] = ["#2f6f9f", "#c8792b", "#5b8f4e", "#9a4f7d", "#b3a136"];
+const FLOOR: &str = "#a0a0a0";
 
 /// How far from the left a ratio is.
 fn at(ratio: f64) -> f64 {
@@ -38,7 +39,9 @@ pub(super) fn svg(report: &Report) -> String {
 
 fn draw_table(out: &mut String, y: &mut f64, table: &TableFigures) {
     *y += 10.0;
-    text(out, 12.0, *y, "start", 15, &format!("{}: {}", table.table, table.title));
+    let goals = table.rows.iter().flat_map(|row| &row.sides).any(|cell| cell.goal.is_some());
+    let marked = if goals { " (red: the goal)" } else { "" };
+    text(out, 12.0, *y, "start", 15, &format!("{}: {}{marked}", table.table, table.title));
     let top = *y + HEAD - 8.0;
     let mut scale = SCALE.0;
     let whole: f64 = table.rows.iter().map(height).sum();
@@ -70,7 +73,7 @@ fn draw_row(out: &mut String, y: f64, row: &RowFigures) {
     text(out, 12.0, y + GAP + BAR * 0.8, "start", 11, &row.work);
     for (index, cell) in bars(row).enumerate() {
         let top = y + GAP + index as f64 * BAR;
-        let colour = COLOURS[index % COLOURS.len()];
+        let colour = if cell.floor { FLOOR } else { COLOURS[index % COLOURS.len()] };
         text(out, LEFT - 6.0, top + BAR * 0.75, "end", 10, &cell.side);
         let (from, to) = (at(1.0).min(at(cell.ratio.median)), at(1.0).max(at(cell.ratio.median)));
         let (length, thick) = ((to - from).max(1.0), BAR - 3.0);
