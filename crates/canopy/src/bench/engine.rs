@@ -7,7 +7,7 @@ use super::server::Server;
 use super::work::{Kind, Place, Work};
 use indicatif::ProgressBar;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One row: a work, and the places where it is done, the one that ratios are made to first.
 pub(super) struct Row<'s> {
@@ -43,15 +43,28 @@ impl Table<'_> {
         let mut rows = Vec::with_capacity(self.rows.len());
         for row in &self.rows {
             progress.set_message(format!("{}: {}", self.id, row.work));
-            let measured = row.measure(rounds.min(row.most), interrupt).map_err(|fault| {
-                // What happened first explains the rest.
-                let ended = self.servers.iter_mut().find_map(|server| server.check().err());
-                interrupt.check().err().or(ended).unwrap_or(fault)
-            })?;
+            let measured = row.measure(rounds.min(row.most), interrupt);
+            let measured = measured.map_err(|fault| explain(fault, &mut self.servers, interrupt))?;
             rows.push(measured);
             progress.inc(1);
         }
         Ok(TableFigures { table: self.id, title: self.title.clone(), rows })
+    }
+}
+
+/// How long a server that ends is still there after the kernel has ended its connection.
+const LINGERING: Duration = Duration::from_millis(500);
+
+/// What happened first explains the rest.
+fn explain(fault: Fault, servers: &mut [Server], interrupt: &Interrupt) -> Fault {
+    let deadline = Instant::now() + LINGERING;
+    loop {
+        let ended = servers.iter_mut().find_map(|server| server.check().err());
+        match interrupt.check().err().or(ended) {
+            Some(first) => return first,
+            None if Instant::now() > deadline => return fault,
+            None => sleep(REST),
+        }
     }
 }
 

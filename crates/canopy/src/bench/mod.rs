@@ -68,6 +68,15 @@ Branches lie on a tmpfs of their own (root), or in $TMPDIR. The floor is a serve
 memory: what the way to a server and back costs. All that is made is removed, also when interrupted.";
 
 pub fn run(args: &BenchArgs) -> Result<(), Fault> {
+    // Signals come to the first thread. One that waits for a server does not take them, and would never, should
+    // that hang; so the first waits for nothing but the others.
+    std::thread::scope(|scope| {
+        let measuring = scope.spawn(|| measure(args));
+        measuring.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn measure(args: &BenchArgs) -> Result<(), Fault> {
     let mut size = if args.quick { Size::QUICK } else { Size::FULL };
     if let Some(rounds) = args.rounds {
         size.rounds = rounds as usize;
