@@ -23,4 +23,4 @@ pub use opcode::Opcode;
 pub use reply::{Replied, Reply};
 pub use request::{NodeId, Op, Request};
 pub use session::{Agreed, Limits, Session, Wish};
-pub use transport::{Handler, Undelivered};
+pub use transport::{Handler, Transport, Undelivered};

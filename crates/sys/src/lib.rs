@@ -9,3 +9,4 @@ pub mod descriptors;
 pub mod device;
 pub mod glob;
 pub mod inode_flags;
+pub mod uring;

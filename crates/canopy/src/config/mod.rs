@@ -84,6 +84,7 @@ pub struct Kernel {
     pub max_stack_depth: StackDepth,
     /// The largest read or write in one message.
     pub message: Pages,
+    pub io_uring: kernel::IoUring,
     /// KiB that the kernel reads ahead on the pool and its branches; 0 leaves its own figure.
     pub readahead: u64,
 }
@@ -166,6 +167,7 @@ impl Default for Config {
                 cache_readdir: false,
                 max_stack_depth: StackDepth(1),
                 message: Pages((1 << 20) / rustix::param::page_size() as u64),
+                io_uring: kernel::IoUring::Auto,
                 readahead: 0,
             },
             mount: Mount {

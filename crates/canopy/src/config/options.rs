@@ -85,6 +85,11 @@ impl Spec {
         self.hidden = true;
         self
     }
+    /// Tools that read the keys know the list.
+    fn no_key(mut self) -> Self {
+        self.key = false;
+        self
+    }
 }
 
 /// Every option there is, in the order in which people should read them.
@@ -287,6 +292,9 @@ fn kernel_and_threads() -> Vec<Spec> {
             field!(threads.process),
             "as read-thread-count; -1: that figure alone counts",
         ),
+        spec("io-uring", field!(kernel.io_uring), "requests come over io_uring; auto: where it is to be had")
+            .since("6.14")
+            .no_key(),
         spec(
             "scheduling-priority",
             field!(priority),

@@ -5,13 +5,14 @@ use super::convert::Terms;
 use super::dispatch::Dispatch;
 use super::drain::Drain;
 use super::kernel::Connected;
+use crate::config::Config;
+use crate::config::kernel::{self, IoUring};
 use crate::config::resolve::Plan;
-use crate::config::{Config, kernel};
 use arc_swap::ArcSwap;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{self, MountError, Mounted};
 use canopy_fuse::session::{Running, SessionError};
-use canopy_fuse::{Agreed, Session, Wish};
+use canopy_fuse::{Agreed, Session, Transport, Wish};
 use canopy_pool::Pool;
 use canopy_pool::branch::{BranchError, Branches};
 use canopy_pool::config::PassthroughIo;
@@ -38,6 +39,11 @@ pub struct Serving {
 }
 
 impl Serving {
+    /// What carries the requests, and why nothing better.
+    pub fn transport(&self) -> &Transport {
+        self.running.transport()
+    }
+
     /// Returns when the pool has been unmounted, by whomever.
     pub fn join(self) {
         if let Err(why) = self.running.join() {
@@ -56,10 +62,12 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let mut config = plan.config.clone();
     let branches = Branches::open(&config.branches)?;
     let limits = kernel::limits()?;
+    kernel::offer_uring(plan);
     let (device, mounted) = mount::mount(&kernel::mount_spec(plan))?;
     let session = Session::negotiate(device, &wish(plan), limits)?;
     let agreed = *session.agreed();
-    tracing::info!("{agreed}");
+    let planned = session.transport();
+    tracing::info!("{planned}; {agreed}");
     adapt(&mut config, &agreed);
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
     let terms = Terms::new(&config, RandomState::new().hash_one(std::process::id()));
@@ -77,6 +85,12 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let dispatch =
         Dispatch { pool, terms: ArcSwap::from_pointee(terms), control, notifier, naming: Drain::default() };
     let running = session.serve(Arc::new(dispatch), threads)?;
+    if *running.transport() != planned {
+        tracing::info!("{}", running.transport());
+    }
+    if let (IoUring::On, Transport::Device(why)) = (plan.config.kernel.io_uring, running.transport()) {
+        tracing::warn!("io-uring=on comes to nothing: {why}");
+    }
     Ok(Serving { running, mounted })
 }
 
@@ -98,6 +112,7 @@ fn wish(plan: &Plan) -> Wish {
     Wish {
         flags,
         max_write: kernel::max_write(plan),
+        queue_workers: kernel::queue_workers(plan),
         max_stack_depth: plan.config.kernel.max_stack_depth.0,
         ..Wish::default()
     }

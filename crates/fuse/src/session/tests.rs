@@ -9,6 +9,11 @@ fn everything() -> InitFlags {
     InitFlags::from_bits_retain(InitFlags::all().bits())
 }
 
+/// Without io_uring.
+fn no(_: &Agreed) -> bool {
+    false
+}
+
 fn request(init: &abi::InitIn) -> Vec<u8> {
     let header = abi::InHeader { len: 104, opcode: 26, unique: 2, ..abi::InHeader::default() };
     [header.as_bytes(), init.as_bytes()].concat()
@@ -87,7 +92,7 @@ fn pages_follow_version_and_limit() {
 #[test]
 fn a_newer_major_is_asked_to_start_over() {
     let init = abi::InitIn { major: 8, minor: 3, ..abi::InitIn::default() };
-    let (reply, verdict) = answer(&request(&init), &Wish::default(), Limits::NONE);
+    let (reply, verdict) = answer(&request(&init), &Wish::default(), Limits::NONE, no);
     assert!(matches!(verdict, Verdict::Again));
     let reply = reply.unwrap();
     assert_eq!(reply[..8], [80, 0, 0, 0, 0, 0, 0, 0]);
@@ -98,7 +103,7 @@ fn a_newer_major_is_asked_to_start_over() {
 fn older_versions_are_refused() {
     for (major, minor) in [(6, 40), (7, 30), (7, 0), (0, 0)] {
         let init = abi::InitIn { major, minor, ..abi::InitIn::default() };
-        let (reply, verdict) = answer(&request(&init), &Wish::default(), Limits::NONE);
+        let (reply, verdict) = answer(&request(&init), &Wish::default(), Limits::NONE, no);
         let Verdict::Fail(error) = verdict else { panic!("{verdict:?}") };
         assert_eq!(error.errno(), 71);
         assert_eq!(reply.unwrap()[4..8], (-71i32).to_le_bytes());
@@ -108,11 +113,11 @@ fn older_versions_are_refused() {
 #[test]
 fn anything_before_init_is_an_error() {
     let header = abi::InHeader { len: 40, opcode: 17, unique: 9, nodeid: 1, ..abi::InHeader::default() };
-    let (reply, verdict) = answer(header.as_bytes(), &Wish::default(), Limits::NONE);
+    let (reply, verdict) = answer(header.as_bytes(), &Wish::default(), Limits::NONE, no);
     assert!(matches!(verdict, Verdict::Again));
     assert_eq!(reply.unwrap(), [16, 0, 0, 0, 0xfb, 0xff, 0xff, 0xff, 9, 0, 0, 0, 0, 0, 0, 0]);
     let forget = abi::InHeader { len: 48, opcode: 2, unique: 9, nodeid: 1, ..abi::InHeader::default() };
-    let (reply, _) = answer(&[forget.as_bytes(), &[1; 8]].concat(), &Wish::default(), Limits::NONE);
+    let (reply, _) = answer(&[forget.as_bytes(), &[1; 8]].concat(), &Wish::default(), Limits::NONE, no);
     assert_eq!(reply, None);
 }
 
@@ -121,7 +126,7 @@ fn the_short_form_has_no_second_word() {
     let header = abi::InHeader { len: 56, opcode: 26, unique: 1, ..abi::InHeader::default() };
     let init = abi::InitInCompat { major: 7, minor: 31, max_readahead: 4096, flags: u32::MAX };
     let wish = Wish { flags: everything(), ..Wish::default() };
-    let (reply, verdict) = answer(&[header.as_bytes(), init.as_bytes()].concat(), &wish, Limits::NONE);
+    let (reply, verdict) = answer(&[header.as_bytes(), init.as_bytes()].concat(), &wish, Limits::NONE, no);
     let Verdict::Agreed(agreed) = verdict else { panic!("{verdict:?}") };
     assert_eq!((agreed.minor, agreed.flags.words().1), (31, 0));
     assert_eq!(reply.unwrap().len(), 80);

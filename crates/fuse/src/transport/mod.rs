@@ -4,7 +4,9 @@
 //! what was built in place. Neither buffer grows: their sizes follow from what was agreed in INIT.
 
 mod dev;
+pub mod uring;
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use zerocopy::{FromBytes, IntoBytes};
@@ -15,6 +17,7 @@ use crate::reply::{Answer, Held, Replied, Reply};
 use crate::request::{Dialect, Header, Malformed, NodeId, Op, Request};
 
 pub(crate) use dev::{Worker, WorkerEnd};
+pub use uring::NoUring;
 
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;
@@ -33,6 +36,27 @@ pub trait Handler: Send + Sync + 'static {
     /// The kernel did not get an answer that would have given it references (the request was aborted, or the mount
     /// has gone): the server has to take them back, since neither FORGET nor RELEASE will come.
     fn undelivered(&self, _what: Undelivered) {}
+}
+
+/// What carries requests and answers. FORGET, INTERRUPT and notifications go over `/dev/fuse` in either case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// `/dev/fuse`, and why not the other.
+    Device(NoUring),
+    /// io_uring: this many queues, with this many workers in all.
+    Uring { queues: u16, workers: usize },
+}
+
+/// A few words for the log.
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Transport::Device(why) => write!(f, "requests over /dev/fuse ({why})"),
+            Transport::Uring { queues, workers } => {
+                write!(f, "requests over io_uring, {queues} queues, {workers} workers")
+            }
+        }
+    }
 }
 
 impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
