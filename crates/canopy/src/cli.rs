@@ -33,6 +33,9 @@ pub enum Command {
     /// The server that the benchmark measures pools against
     #[command(hide = true)]
     BenchFloor {
+        /// As the option of pools
+        #[arg(long)]
+        io_uring: bool,
         mountpoint: PathBuf,
     },
 }

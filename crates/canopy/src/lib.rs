@@ -52,7 +52,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Set(args) => commands::set::run(&args),
         Command::List(args) => commands::list::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
-        Command::BenchFloor { mountpoint } => bench::floor::serve(&mountpoint),
+        Command::BenchFloor { io_uring, mountpoint } => bench::floor::serve(&mountpoint, io_uring),
         Command::Options => {
             let _ = commands::options::run();
             Ok(())

@@ -95,7 +95,7 @@ fn endless(ground: &Ground) -> Child {
     let stderr = File::create(ground.path("stderr")).unwrap();
     let mut command = bench(ground, "--quick --rounds 1000 --only goals");
     let mut child = spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr)).unwrap();
-    let up = || pools(ground).len() == 3 && mounts(ground) == 5;
+    let up = || pools(ground).len() == 3 && mounts(ground) == 6;
     if !wait_until(Duration::from_secs(60), up) {
         send(Pid::from_child(&child).as_raw_pid(), Signal::TERM);
         let _ = wait_within(&mut child, Duration::from_secs(30));
@@ -181,7 +181,10 @@ fn branches_and_other_filesystems_of_the_users_choice() {
     for (more, sides) in [
         ("--only meta --branch @a @b @c", &["branch", "pool of 1", "pool of 3", "floor", "against"][..]),
         ("--only concurrency --dir @a", &["branch", "pool", "floor", "against"]),
-        ("--only goals --branch @a -o cache.attr=0,cache.entry=0", &["branch", "pool", "floor", "against"]),
+        (
+            "--only goals --branch @a -o cache.attr=0,cache.entry=0",
+            &["branch", "pool", "floor", "floor, /dev/fuse", "against"],
+        ),
     ] {
         let done = run(&ground, &format!("{common} {more}"));
         assert!(done.success(), "{more}: {}", done.describe());

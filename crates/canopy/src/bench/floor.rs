@@ -10,6 +10,7 @@ use canopy_fuse::abi::{Attr, AttrOut, EntryOut, Kstatfs};
 use canopy_fuse::backing::BackingId;
 use canopy_fuse::flags::{InitFlags, OpenFlags};
 use canopy_fuse::mount::{MountSpec, mount};
+use canopy_fuse::transport::uring;
 use canopy_fuse::{Handler, Limits, Op, Replied, Reply, Request, Session, Wish};
 use parking_lot::RwLock;
 use rustix::fd::AsFd;
@@ -36,13 +37,19 @@ const SIZE: u64 = 4096;
 /// place below.
 const PLACE_BITS: u32 = 32;
 
-/// `canopy bench-floor MOUNTPOINT`: serves until it is unmounted.
-pub fn serve(mountpoint: &Path) -> Result<(), Error> {
+/// `canopy bench-floor MOUNTPOINT`: serves until it is unmounted. Over io_uring where that is to be had, as pools do.
+pub fn serve(mountpoint: &Path, io_uring: bool) -> Result<(), Error> {
     let failed = |why: String| Error::Serve { mountpoint: mountpoint.to_owned(), why };
     let mut spec = MountSpec::new(mountpoint, "floor", "canopy-floor");
     spec.default_permissions = true;
+    let mut wish = wish();
+    if io_uring {
+        // Where it cannot be turned on, the session falls back to the device, as that of a pool does.
+        let _ = uring::turn_on();
+        wish.flags |= InitFlags::OVER_IO_URING;
+    }
     let (device, mounted) = mount(&spec).map_err(|error| failed(error.to_string()))?;
-    let session = Session::negotiate(device, &wish(), Limits::NONE).map_err(|e| failed(e.to_string()))?;
+    let session = Session::negotiate(device, &wish, Limits::NONE).map_err(|e| failed(e.to_string()))?;
     let floor = Floor { backing: backing(&session), tree: RwLock::new(Tree::new()) };
     let running = session.serve(Arc::new(floor), WORKERS).map_err(|error| failed(error.to_string()))?;
     running.join().map_err(|error| failed(error.to_string()))?;

@@ -38,8 +38,10 @@ impl Server {
         Server::start(stage, name, args).map_err(|why| Fault::NoPool { options: options.into(), why })?
     }
 
-    pub(super) fn floor(stage: &Stage, name: &str) -> Result<Server, Fault> {
-        Server::start(stage, name, ["bench-floor".into()]).map_err(|why| Fault::NoFloor { why })?
+    pub(super) fn floor(stage: &Stage, name: &str, io_uring: bool) -> Result<Server, Fault> {
+        let args = ["bench-floor", "--io-uring"].map(OsString::from).into_iter();
+        Server::start(stage, name, args.take(if io_uring { 2 } else { 1 }))
+            .map_err(|why| Fault::NoFloor { why })?
     }
 
     pub(super) fn point(&self) -> &Path {

@@ -10,6 +10,9 @@ use super::figures::{Goal, Unit};
 use super::server::Server;
 use super::stage::Stage;
 use super::work::{Kind, Place, Work};
+use crate::config::Config;
+use crate::config::kernel::IoUring;
+use crate::config::line::{self, Arg};
 use clap::ValueEnum;
 use std::fs;
 use std::path::PathBuf;
@@ -132,6 +135,13 @@ impl<'s> Bench<'s> {
         }
     }
 
+    /// Whether the pools are to be served over io_uring. What is wrong with the options they tell themselves.
+    fn io_uring(&self) -> bool {
+        let mut config = Config::default();
+        let _ = line::apply(&mut config, [Arg::Options(self.options.clone().into())]);
+        config.kernel.io_uring != IoUring::Off
+    }
+
     /// Options of a pool, the user's last: later ones win.
     fn pool_options(&self, own: &str) -> String {
         let parts = ["minfreespace=0", "fsname=canopy-bench", own, &self.options];
@@ -185,15 +195,20 @@ impl<'b, 's> Places<'b, 's> {
         Ok(Place { name: name.into(), kind: Kind::Pool, root, beneath, data, data_beneath })
     }
 
+    /// Over whichever transport the pools have.
     fn floor(&mut self) -> Result<Place, Fault> {
+        self.floor_over("floor", self.bench.io_uring())
+    }
+
+    fn floor_over(&mut self, name: &str, io_uring: bool) -> Result<Place, Fault> {
         let tag = format!("floor{}", self.servers.len());
-        let server = Server::floor(self.bench.stage, &tag)?;
+        let server = Server::floor(self.bench.stage, &tag, io_uring)?;
         // As deep as the others.
         let root = server.point().join(&tag);
         fs::create_dir(&root).tried("make", &root)?;
         self.servers.push(server);
         let (beneath, data) = (Vec::new(), root.clone());
-        Ok(Place { name: "floor".into(), kind: Kind::Floor, root, beneath, data, data_beneath: None })
+        Ok(Place { name: name.into(), kind: Kind::Floor, root, beneath, data, data_beneath: None })
     }
 
     /// What the user put beside; none when nothing was.
