@@ -21,7 +21,7 @@ pub use tables::Which;
 use crate::config::Config;
 use clap::{Args, ValueEnum};
 use fault::Tried;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use report::{Output, Report};
 use stage::{Ground, Stage};
 use std::fs;
@@ -111,7 +111,7 @@ fn measure(args: &BenchArgs) -> Result<(), Fault> {
         progress.suspend(|| report::print(&figures));
         report.add(figures);
     }
-    progress.finish_and_clear();
+    drop(progress);
     report.end();
     report::print_verdicts(&report);
     json.map(|output| output.write(&report.json())).transpose()?;
@@ -132,7 +132,7 @@ fn clear(stage: &Stage) -> Result<(), Fault> {
 
 /// On a terminal only.
 fn progress() -> ProgressBar {
-    let bar = ProgressBar::new(0);
+    let bar = ProgressBar::new(0).with_finish(ProgressFinish::AndClear);
     let style = ProgressStyle::with_template("{spinner} {pos}/{len} [{elapsed}] {wide_msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.enable_steady_tick(Duration::from_millis(500));

@@ -73,6 +73,7 @@ impl Stage {
             }
         }
         if let Some(path) = &ground.against {
+            room_on(path, ground.need)?;
             stage.against = Some(directory_in(path)?);
         }
         Ok(stage)

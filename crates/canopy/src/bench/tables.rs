@@ -67,7 +67,7 @@ pub(super) struct Size {
 impl Size {
     pub(super) const FULL: Size = Size {
         rounds: 15,
-        ops: 400,
+        ops: 500,
         cheap: 4000,
         entries: 10_000,
         many: 200_000,

@@ -7,7 +7,7 @@ use crate::bench::figures::Unit;
 use crate::bench::work::Place;
 use crate::bench::work::crowd::Crowd;
 use crate::bench::work::list::{Depth, List};
-use crate::bench::work::meta::{Each, Names, Stat};
+use crate::bench::work::meta::{Alone, Each, Names, Stat};
 
 /// Operations that are measured by themselves, with the names of their rows.
 pub(super) const EACH: [(&str, &str, Each); 4] = [
@@ -28,7 +28,7 @@ pub(super) fn first_stat<'s>(bench: &Bench<'s>, names: Names, places: &[&Place])
 pub(super) fn each<'s>(bench: &Bench<'s>, which: Each, places: &[&Place]) -> Row<'s> {
     let found = EACH.into_iter().find(|(_, _, each)| *each == which);
     let (key, work, each) = found.unwrap_or(("fstat", "uncached fstat round trip", Each::Fstat));
-    row(work, Unit::Time, Crowd { key, each, count: bench.size.ops, threads: 1 }, places)
+    row(work, Unit::Time, Alone { key, each, count: bench.size.ops }, places)
 }
 
 pub(super) fn readdir<'s>(bench: &Bench<'s>, places: &[&Place]) -> Row<'s> {

@@ -1,6 +1,6 @@
-//! One operation over and over, by one or by several at once, each in a directory of its own.
+//! One operation over and over, by several at once, each in a directory of its own.
 
-use super::meta::{BYTES, Each};
+use super::meta::{BYTES, Each, Ready};
 use super::{Fault, Place, Sample, Work};
 use std::sync::Barrier;
 use std::thread;
@@ -36,7 +36,7 @@ impl Work for Crowd {
         let ready: Result<Vec<_>, Fault> = (0..self.threads)
             .map(|thread| self.each.ready(place, &self.dir(thread, round), self.share()))
             .collect();
-        let took = together(ready?, |work| work.run())?;
+        let took = together(ready?, |work| work.iter().try_for_each(Ready::run))?;
         Ok(Sample::of_operations(took, self.share() * self.threads))
     }
 

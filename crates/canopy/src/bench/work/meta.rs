@@ -5,10 +5,11 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString, OsStr};
 use std::hint::black_box;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Instant;
+use std::sync::Arc;
 
 /// What a file holds where something is read or written.
 pub(super) const BYTES: usize = 4096;
@@ -58,12 +59,7 @@ impl Work for Stat {
     }
 
     fn measure(&self, place: &Place, round: usize) -> Result<Sample, Fault> {
-        let paths = self.paths(place, round);
-        let start = Instant::now();
-        for path in &paths {
-            stat(path, self.names)?;
-        }
-        Ok(Sample::of_operations(start.elapsed(), paths.len()))
+        Sample::of_slices(&self.paths(place, round), |path| stat(path, self.names))
     }
 
     fn tidy(&self, place: &Place, round: usize) -> Result<(), Fault> {
@@ -112,11 +108,7 @@ impl Work for StatAfterWrite {
             rustix::io::pwrite(&file, b"x", 0).tried("write", as_path(path))?;
             files.push(file);
         }
-        let start = Instant::now();
-        for path in &paths {
-            stat(path, Names::Existing)?;
-        }
-        Ok(Sample::of_operations(start.elapsed(), paths.len()))
+        Sample::of_slices(&paths, |path| stat(path, Names::Existing))
     }
 
     fn tidy(&self, place: &Place, round: usize) -> Result<(), Fault> {
@@ -155,7 +147,9 @@ impl Each {
     /// What is to be made through the server before the clock runs.
     pub(super) fn prepare(self, place: &Place, dir: &str, count: usize) -> Result<(), Fault> {
         match self {
-            Each::Rename | Each::Unlink => create(&place.paths(dir, "n", count)),
+            Each::Rename | Each::Unlink => {
+                place.paths(dir, "n", count).iter().try_for_each(|path| create(path))
+            }
             Each::Fstat | Each::OpenReadClose => {
                 // The names are known.
                 place.paths(dir, "f", self.files()).iter().try_for_each(|path| stat(path, Names::Existing))
@@ -167,69 +161,87 @@ impl Each {
         }
     }
 
-    /// Whatever can be done before the clock runs, and then the work itself.
-    pub(super) fn ready(self, place: &Place, dir: &str, count: usize) -> Result<Ready, Fault> {
+    /// All the operations, with their names.
+    pub(super) fn ready(self, place: &Place, dir: &str, count: usize) -> Result<Vec<Ready>, Fault> {
+        let names = |prefix| place.paths(dir, prefix, count).into_iter();
         Ok(match self {
-            Each::Fstat => Ready::Fstat(open(&place.path(dir, "f0"), OFlags::RDONLY)?, count),
-            Each::OpenReadClose => Ready::OpenReadClose(place.paths(dir, "f", self.files()), count),
-            Each::CreateWriteClose => Ready::CreateWriteClose(place.paths(dir, "n", count)),
-            Each::Rename => {
-                let from = place.paths(dir, "n", count);
-                Ready::Rename(from.into_iter().zip(place.paths(dir, "r", count)).collect())
+            Each::Fstat => {
+                let file = Arc::new(open(&place.path(dir, "f0"), OFlags::RDONLY)?);
+                (0..count).map(|_| Ready::Fstat(Arc::clone(&file))).collect()
             }
-            Each::Unlink => Ready::Unlink(place.paths(dir, "n", count)),
+            Each::OpenReadClose => {
+                let paths = place.paths(dir, "f", self.files());
+                paths.iter().cycle().take(count).cloned().map(Ready::OpenReadClose).collect()
+            }
+            Each::CreateWriteClose => names("n").map(Ready::CreateWriteClose).collect(),
+            Each::Rename => names("n").zip(names("r")).map(|(from, to)| Ready::Rename(from, to)).collect(),
+            Each::Unlink => names("n").map(Ready::Unlink).collect(),
         })
     }
 }
 
-/// An operation with all its names.
+/// One operation, with everything but itself done.
 pub(super) enum Ready {
-    Fstat(OwnedFd, usize),
-    OpenReadClose(Vec<CString>, usize),
-    CreateWriteClose(Vec<CString>),
-    Rename(Vec<(CString, CString)>),
-    Unlink(Vec<CString>),
+    Fstat(Arc<OwnedFd>),
+    OpenReadClose(CString),
+    CreateWriteClose(CString),
+    Rename(CString, CString),
+    Unlink(CString),
 }
 
 impl Ready {
     pub(super) fn run(&self) -> Result<(), Fault> {
         match self {
-            Ready::Fstat(file, count) => {
+            Ready::Fstat(file) => {
                 let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-                for _ in 0..*count {
-                    let stat = rustix::fs::statx(file, c"", flags, StatxFlags::BASIC_STATS);
-                    black_box(stat.tried("stat", "an open file")?);
-                }
+                let stat = rustix::fs::statx(file, c"", flags, StatxFlags::BASIC_STATS);
+                black_box(stat.tried("stat", "an open file")?);
+                Ok(())
             }
-            Ready::OpenReadClose(paths, count) => {
-                let mut buffer = [0; BYTES];
-                for path in paths.iter().cycle().take(*count) {
-                    let file = open(path, OFlags::RDONLY)?;
-                    rustix::io::read(&file, &mut buffer).tried("read", as_path(path))?;
-                }
-                black_box(&buffer);
+            Ready::OpenReadClose(path) => {
+                let mut buffer = [MaybeUninit::uninit(); BYTES];
+                let file = open(path, OFlags::RDONLY)?;
+                black_box(rustix::io::read(&file, &mut buffer).tried("read", as_path(path))?);
+                Ok(())
             }
-            Ready::CreateWriteClose(paths) => create(paths)?,
-            Ready::Rename(pairs) => {
-                for (from, to) in pairs {
-                    rustix::fs::renameat(CWD, from, CWD, to).tried("rename", as_path(from))?;
-                }
+            Ready::CreateWriteClose(path) => create(path),
+            Ready::Rename(from, to) => {
+                rustix::fs::renameat(CWD, from, CWD, to).tried("rename", as_path(from))
             }
-            Ready::Unlink(paths) => {
-                for path in paths {
-                    rustix::fs::unlink(path).tried("unlink", as_path(path))?;
-                }
-            }
+            Ready::Unlink(path) => rustix::fs::unlink(path).tried("unlink", as_path(path)),
         }
-        Ok(())
     }
 }
 
-fn create(paths: &[CString]) -> Result<(), Fault> {
-    let data = [3; BYTES];
-    for path in paths {
-        let file = super::create(as_path(path))?;
-        rustix::io::write(&file, &data).tried("write", as_path(path))?;
+fn create(path: &CStr) -> Result<(), Fault> {
+    let file = super::create(as_path(path))?;
+    rustix::io::write(&file, &[3; BYTES]).tried("write", as_path(path)).map(|_| ())
+}
+
+/// One operation after another, of which none waits for any other.
+pub(crate) struct Alone {
+    pub key: &'static str,
+    pub each: Each,
+    pub count: usize,
+}
+
+impl Alone {
+    fn dir(&self, round: usize) -> String {
+        format!("full.{}.{}-{round}", self.each.files(), self.key)
     }
-    Ok(())
+}
+
+impl Work for Alone {
+    fn prepare(&self, place: &Place, round: usize) -> Result<(), Fault> {
+        place.fill(&self.dir(round), self.each.files(), BYTES)?;
+        self.each.prepare(place, &self.dir(round), self.count)
+    }
+
+    fn measure(&self, place: &Place, round: usize) -> Result<Sample, Fault> {
+        Sample::of_slices(&self.each.ready(place, &self.dir(round), self.count)?, Ready::run)
+    }
+
+    fn tidy(&self, place: &Place, round: usize) -> Result<(), Fault> {
+        place.clear(&self.dir(round))
+    }
 }
