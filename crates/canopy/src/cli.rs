@@ -4,6 +4,7 @@ mod fsck;
 mod helper;
 mod mergerfs;
 
+use crate::bench::BenchArgs;
 use crate::config::line::Arg;
 use crate::names::{Called, Name};
 use clap::error::ErrorKind;
@@ -33,8 +34,17 @@ pub enum Command {
     Fsck(FsckArgs),
     CollectInfo(CollectInfoArgs),
     Options(OptionsArgs),
+    Bench(BenchArgs),
     #[command(hide = true)]
     Probe(ProbeArgs),
+    /// The server that the benchmark measures pools against
+    #[command(hide = true)]
+    BenchFloor {
+        /// As the option of pools
+        #[arg(long)]
+        io_uring: bool,
+        mountpoint: PathBuf,
+    },
 }
 
 /// Mount directories as one pool
@@ -451,6 +461,7 @@ mod tests {
             "canopy options --help",
             "canopy fsck --help",
             "canopy collect-info --help",
+            "canopy bench --help",
         ] {
             match parse_words(words) {
                 Err(Said::Text(text)) => {

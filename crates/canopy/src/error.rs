@@ -126,6 +126,8 @@ pub enum Error {
     Output { path: PathBuf, why: io::Error },
     #[error("{path} exists already (give a new name, or remove it: rm {path})", path = .0.display())]
     OutputExists(PathBuf),
+    #[error(transparent)]
+    Bench(#[from] crate::bench::Fault),
 
     #[error("environment variable {variable}: {why}")]
     Environment { variable: &'static str, why: String },
