@@ -6,30 +6,52 @@ use crate::kernel::BackingFile;
 use crate::node::Node;
 use crate::stat::Attr;
 use crate::{Error, HandleId, Result, beneath};
+use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What all handles of one node share while any of them is open: the file they all reach, whatever
-/// happens to its names, and how its data travels.
-pub(crate) struct OpenFile {
+/// Where an open file lies.
+pub(crate) struct Place {
     pub(crate) branch: Arc<Branch>,
     /// The file; opened for whatever, or `O_PATH`.
     pub(crate) fd: Arc<OwnedFd>,
-    pub(crate) backing: Option<Box<dyn BackingFile>>,
     /// For pages that the kernel writes back on nobody's behalf: never `O_APPEND`, never `O_DIRECT`.
-    plain: OnceLock<OwnedFd>,
+    plain: OnceLock<Arc<OwnedFd>>,
+}
+
+impl Place {
+    pub(crate) fn new(branch: Arc<Branch>, fd: Arc<OwnedFd>) -> Self {
+        Place { branch, fd, plain: OnceLock::new() }
+    }
+}
+
+/// What all handles of one node share while any of them is open: the file they all reach, whatever
+/// happens to its names, and how its data travels.
+pub(crate) struct OpenFile {
+    /// Swapped, with the descriptors of all handles, when the file moves to another branch.
+    place: ArcSwap<Place>,
+    pub(crate) backing: Option<Box<dyn BackingFile>>,
     /// Handles that can write.
     writers: AtomicUsize,
 }
 
 impl OpenFile {
     pub(crate) fn new(branch: Arc<Branch>, fd: Arc<OwnedFd>, backing: Option<Box<dyn BackingFile>>) -> Self {
-        OpenFile { branch, fd, backing, plain: OnceLock::new(), writers: AtomicUsize::new(0) }
+        let place = ArcSwap::from_pointee(Place::new(branch, fd));
+        OpenFile { place, backing, writers: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn place(&self) -> Guard<Arc<Place>> {
+        self.place.load()
+    }
+
+    pub(crate) fn move_to(&self, place: Place) {
+        self.place.store(Arc::new(place));
     }
 
     /// Can any handle write the file?
@@ -38,12 +60,13 @@ impl OpenFile {
     }
 
     /// A descriptor for reading and writing at given offsets, whatever flags the handles have.
-    pub(crate) fn plain(&self) -> Result<BorrowedFd<'_>, Errno> {
-        if let Some(fd) = self.plain.get() {
-            return Ok(fd.as_fd());
+    pub(crate) fn plain(&self) -> Result<Arc<OwnedFd>, Errno> {
+        let place = self.place();
+        if let Some(fd) = place.plain.get() {
+            return Ok(fd.clone());
         }
-        let fd = beneath::reopen(&*self.fd, OFlags::RDWR)?;
-        Ok(self.plain.get_or_init(|| fd).as_fd())
+        let fd = beneath::reopen(&*place.fd, OFlags::RDWR)?;
+        Ok(place.plain.get_or_init(|| Arc::new(fd)).clone())
     }
 }
 
@@ -65,7 +88,7 @@ impl From<&Attr> for Fingerprint {
 /// One open(2) of a file.
 pub(crate) struct FileHandle {
     pub(crate) node: Arc<Node>,
-    pub(crate) fd: Arc<OwnedFd>,
+    fd: ArcSwap<OwnedFd>,
     pub(crate) flags: OFlags,
     pub(crate) open: Arc<OpenFile>,
 }
@@ -74,7 +97,17 @@ impl FileHandle {
     /// Also tells whether another handle can write the file.
     pub(crate) fn new(node: Arc<Node>, fd: Arc<OwnedFd>, flags: OFlags, open: Arc<OpenFile>) -> (Self, bool) {
         let others = open.writers.fetch_add(usize::from(writes(flags)), Ordering::Relaxed);
-        (FileHandle { node, fd, flags, open }, others > 0)
+        (FileHandle { node, fd: ArcSwap::new(fd), flags, open }, others > 0)
+    }
+
+    /// The branch's file, opened as this handle is. Whoever writes through it holds the node's `moving` while he
+    /// does.
+    pub(crate) fn fd(&self) -> Guard<Arc<OwnedFd>> {
+        self.fd.load()
+    }
+
+    pub(crate) fn move_to(&self, fd: OwnedFd) {
+        self.fd.store(Arc::new(fd));
     }
 
     pub(crate) fn writable(&self) -> bool {
@@ -211,6 +244,12 @@ impl<T> Handles<T> {
 
     pub(crate) fn remove(&self, id: HandleId) -> Result<Arc<T>> {
         self.shard(id).write().remove(&id.0).ok_or(Error::BadHandle)
+    }
+
+    /// Those that are open now and of interest.
+    pub(crate) fn matching(&self, interesting: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        let shards = self.shards.iter().flat_map(|shard| shard.read().values().cloned().collect::<Vec<_>>());
+        shards.filter(|handle| interesting(handle)).collect()
     }
 
     pub(crate) fn len(&self) -> usize {

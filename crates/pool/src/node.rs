@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A path in the pool: bytes without a leading slash; the root is empty.
@@ -50,7 +50,8 @@ pub(crate) struct Orphan {
 
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    pub(crate) identity: Identity,
+    /// Changes only when the file moves to another branch.
+    identity: Mutex<Identity>,
     /// How often the kernel was given this node, less what it has forgotten.
     lookups: AtomicU64,
     /// What all handles of this node share; empty once the last of them is closed. Held over an open,
@@ -59,15 +60,26 @@ pub(crate) struct Node {
     pub(crate) orphan: Mutex<Option<Arc<Orphan>>>,
     /// What the file looked like at its last open, for `cache.files=auto-full`.
     pub(crate) seen: Mutex<Option<Fingerprint>>,
+    /// Shared by whoever writes the file, exclusively by who moves it to another branch.
+    pub(crate) moving: RwLock<()>,
+    /// How often the file has moved.
+    pub(crate) moves: AtomicU32,
+    /// The inode number that callers know of a file that has moved; else 0. A file that changes its number while
+    /// it is open looks like another one put in its place.
+    pub(crate) number: AtomicU64,
 }
 
 impl Node {
+    pub(crate) fn identity(&self) -> Identity {
+        *self.identity.lock()
+    }
+
     pub(crate) fn is_dir(&self) -> bool {
-        matches!(self.identity, Identity::Directory { .. })
+        matches!(self.identity(), Identity::Directory { .. })
     }
 
     pub(crate) fn key(&self) -> Option<FileKey> {
-        match self.identity {
+        match self.identity() {
             Identity::File(key) => Some(key),
             Identity::Directory { .. } => None,
         }
@@ -172,6 +184,13 @@ impl Nodes {
         })
     }
 
+    /// The known names of a node, as node of the directory and name.
+    pub(crate) fn known(&self, id: NodeId) -> Vec<(NodeId, Box<[u8]>)> {
+        let table = self.table.read();
+        let names = table.records.get(&id).map(|record| record.names.as_slice()).unwrap_or_default();
+        names.iter().map(|name| (name.parent, name.name.clone())).collect()
+    }
+
     pub(crate) fn child(&self, parent: NodeId, name: &[u8]) -> Option<Arc<Node>> {
         let table = self.table.read();
         let id = table.records.get(&parent)?.children.get(name)?.id;
@@ -221,7 +240,7 @@ impl Nodes {
     /// The inode number that a lookup of a directory would show, `ino` being the one by its name.
     pub(crate) fn dir_number(&self, parent: NodeId, name: &[u8], ino: u64) -> u64 {
         let table = self.table.read();
-        match table.child(parent, name).map(|node| node.identity) {
+        match table.child(parent, name).map(|node| node.identity()) {
             Some(Identity::Directory { ino }) => ino,
             _ => table.free_number(ino),
         }
@@ -311,6 +330,21 @@ impl Nodes {
         self.table.write().files.remove(&key);
     }
 
+    /// The node's file is another one from now on, and keeps the inode number that callers know. The caller holds
+    /// the tree exclusively, or is the only one who knows of the new file.
+    pub(crate) fn moved(&self, node: &Node, to: FileKey, number: u64) {
+        let mut table = self.table.write();
+        if let Some(from) = node.key()
+            && table.files.get(&from) == Some(&node.id)
+        {
+            table.files.remove(&from);
+        }
+        *node.identity.lock() = Identity::File(to);
+        table.files.insert(to, node.id);
+        node.number.store(number, Ordering::Relaxed);
+        node.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The name moved, over whatever was there.
     pub(crate) fn renamed(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8])) {
         let freed = {
@@ -354,11 +388,14 @@ impl Nodes {
 fn new_node(id: NodeId, identity: Identity) -> Arc<Node> {
     Arc::new(Node {
         id,
-        identity,
+        identity: Mutex::new(identity),
         lookups: AtomicU64::new(1),
         open: Mutex::new(Weak::new()),
         orphan: Mutex::new(None),
         seen: Mutex::new(None),
+        moving: RwLock::new(()),
+        moves: AtomicU32::new(0),
+        number: AtomicU64::new(0),
     })
 }
 
@@ -461,7 +498,7 @@ impl Table {
     }
 
     fn give_up_number(&mut self, id: NodeId) {
-        if let Some(Identity::Directory { ino }) = self.records.get(&id).map(|record| record.node.identity)
+        if let Some(Identity::Directory { ino }) = self.records.get(&id).map(|record| record.node.identity())
             && self.numbers.get(&ino) == Some(&id)
         {
             self.numbers.remove(&ino);
@@ -484,7 +521,7 @@ impl Table {
                 continue;
             }
             let Some(record) = self.records.remove(&id) else { continue };
-            match record.node.identity {
+            match record.node.identity() {
                 Identity::File(key) if self.files.get(&key) == Some(&id) => {
                     self.files.remove(&key);
                 }

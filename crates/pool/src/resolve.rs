@@ -12,6 +12,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Per branch, in branch order.
 pub(crate) type PerBranch<T> = SmallVec<[T; 4]>;
@@ -255,8 +256,9 @@ impl Pool {
         }
     }
 
-    /// The branches on which a create policy puts something new into a directory.
-    pub(crate) fn placed(&self, func: Func, dirs: &Dirs<'_>, path: &[u8]) -> Result<Choice> {
+    /// The branches on which a create policy puts something new into a directory; those in `full` are left out,
+    /// as no room has been found on them.
+    pub(crate) fn placed(&self, func: Func, dirs: &Dirs<'_>, path: &[u8], full: &[usize]) -> Result<Choice> {
         let policy = self.config().policies.get(func);
         let needs = policy::needs(policy, Category::Create);
         let whole = dirs;
@@ -274,7 +276,7 @@ impl Pool {
                 let view = self.view(branch, attr.as_ref(), needs.space);
                 // What is made below a followed symlink is made where that leads, or not at all: a directory
                 // in its place on another branch would not be what it leads to.
-                match whole.by_link && whole.list[index].is_none() {
+                match (whole.by_link && whole.list[index].is_none()) || full.contains(&index) {
                     true => BranchView { mode: Mode::Ro, ..view },
                     false => view,
                 }
@@ -302,8 +304,13 @@ impl Pool {
     /// it, or by what was pinned when the last name went. `Stale` makes the kernel look the name up again.
     pub(crate) fn primary(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
         if let Some(open) = node.opened() {
-            let attr = stat::of(open.fd.as_fd())?;
-            return Ok(Primary { branch: open.branch.clone(), fd: TargetFd::Shared(open.fd.clone()), attr });
+            let place = open.place();
+            let attr = stat::of(place.fd.as_fd())?;
+            return Ok(Primary {
+                branch: place.branch.clone(),
+                fd: TargetFd::Shared(place.fd.clone()),
+                attr,
+            });
         }
         let key = node.key().ok_or(Error::IsDirectory)?;
         // A rename moves the file first and tells the table afterwards: who comes in between asks again.
@@ -331,11 +338,12 @@ impl Pool {
 
     /// Attributes as the pool shows them.
     pub(crate) fn show(&self, node: &Node, branch: &Branch, path: &[u8], mut attr: Attr) -> Attr {
-        attr.ino = match node.identity {
+        attr.ino = match node.identity() {
             crate::node::Identity::Directory { ino } => ino,
-            crate::node::Identity::File(_) => {
-                self.config().inode.inode_seeded(branch.seed, path, attr.ino, false)
-            }
+            crate::node::Identity::File(_) => match node.number.load(Ordering::Relaxed) {
+                0 => self.config().inode.inode_seeded(branch.seed, path, attr.ino, false),
+                known => known,
+            },
         };
         attr
     }

@@ -68,6 +68,10 @@ impl Attr {
     pub(crate) fn is_immutable(&self) -> bool {
         self.attributes & 0x10 != 0
     }
+    /// chattr(1) lets it only grow (`STATX_ATTR_APPEND`).
+    pub(crate) fn is_append_only(&self) -> bool {
+        self.attributes & 0x20 != 0
+    }
     pub fn is_symlink(&self) -> bool {
         self.mode & S_IFMT == S_IFLNK
     }

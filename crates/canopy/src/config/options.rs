@@ -232,6 +232,12 @@ fn data() -> Vec<Spec> {
             field!(kernel.readahead),
             "KiB read ahead on the pool and its branches; 0: as it is",
         ),
+        spec(
+            "moveonenospc",
+            field!(pool.move_when_full),
+            "the policy by which a file moves when its branch is full; true is pfrd",
+        )
+        .live(),
         spec("nullrw", field!(pool.nullrw), "for measuring: reads give zeros, writes go nowhere"),
     ]
 }
@@ -242,6 +248,12 @@ fn attributes() -> Vec<Spec> {
             "follow-symlinks",
             field!(pool.follow_symlinks),
             "which symlinks are shown as what they lead to",
+        )
+        .live(),
+        spec(
+            "link-cow",
+            field!(pool.link_cow),
+            "opening a hard link for writing makes a file of its own of it",
         )
         .live(),
         spec("inodecalc", field!(pool.inode), "how inode numbers are made").live(),

@@ -42,7 +42,7 @@ impl Handler for Dispatch {
             Op::Lookup { name } if control::hides(id, name.as_bytes()) => {
                 reply.entry(&self.control.entry(terms))
             }
-            Op::Lookup { name } => match pool.lookup(id, name.as_bytes()) {
+            Op::Lookup { name } => match pool.lookup_for(&caller(0), id, name.as_bytes()) {
                 Ok(entry) => reply.entry(&convert::entry(&entry, terms)),
                 // A name known not to exist is an answer too.
                 Err(Error::Absent) => reply.entry(&EntryOut::negative(terms.negative)),

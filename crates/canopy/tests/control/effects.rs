@@ -383,6 +383,39 @@ const ROWS: &[Row] = &[
         fs::rename(live.at("f"), live.at("d/r")).expect("a symlink in place of a rename");
         assert_eq!(fs::read_to_string(live.at("d/r")).expect("read"), "f");
     }),
+    (&["moveonenospc"], |live| {
+        live.set("passthrough.io", "off");
+        let free = rustix::fs::statvfs(live.a("")).expect("statvfs");
+        let filler = File::create(live.a("filler")).expect("a file");
+        let most = free.f_bfree * free.f_frsize - (8 << 20);
+        rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), 0, most).expect("room");
+        for (value, shown, moves) in [
+            ("false", "false", false),
+            ("true", "pfrd", true),
+            ("epff", "epff", true),
+            ("erofs", "erofs", false),
+        ] {
+            live.set("moveonenospc", value);
+            assert_eq!(get(&live.pool, "moveonenospc"), shown);
+            let mut file = File::create(live.at("f")).expect("a file");
+            assert_eq!(file.write_all(&vec![7; 16 * MIB]).is_ok(), moves, "{value}");
+            assert_eq!((live.a("f").exists(), live.b("f").exists()), (!moves, moves), "{value}");
+            fs::remove_file(live.at("f")).expect("removal");
+        }
+    }),
+    (&["link-cow"], |live| {
+        let text = |name: &str| fs::read_to_string(live.at(name)).expect("a file");
+        fs::write(live.a("one"), "1").expect("a file");
+        for (value, shared) in [("false", true), ("true", false), ("false", true)] {
+            live.set("link-cow", value);
+            fs::hard_link(live.a("one"), live.a("two")).expect("a link");
+            let before = text("one");
+            File::options().append(true).open(live.at("two")).expect("open").write_all(b"2").expect("write");
+            assert_eq!(text("two"), format!("{before}2"));
+            assert_eq!(text("one") == text("two"), shared, "{value}");
+            fs::remove_file(live.at("two")).expect("removal");
+        }
+    }),
     (&["nfsopenhack"], |live| {
         // What root may open anyway is opened; links/nfsopenhack.rs shows the effect to an unprivileged daemon.
         for value in ["git", "all", "off"] {

@@ -57,7 +57,7 @@ impl Pool {
 }
 
 /// Directory and last name of a path.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
         None => (b"", path),

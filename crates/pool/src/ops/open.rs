@@ -8,14 +8,15 @@ use crate::kernel::BackingFile;
 use crate::node::{Node, join};
 use crate::ops::attr;
 use crate::ops::lookup::Entry;
-use crate::policy::{self, Category};
+use crate::policy::{self, Category, Choice};
 use crate::resolve::{Copies, Dirs, Primary, TargetFd};
 use crate::stat::{self, Attr};
 use crate::{Caller, Error, HandleId, NodeId, Pool, Result};
 use canopy_sys::creds;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -32,8 +33,10 @@ impl Pool {
     /// Opens a file. `flags` are those of open(2); `kill_suidgid` accompanies `O_TRUNC` by a caller who may
     /// not keep set-id bits.
     ///
-    /// While any handle of the node is open, every further one reaches the same file.
+    /// While any handle of the node is open, every further one reaches the same file. Errors: `ESTALE` asks for the
+    /// name to be looked up again first (`link-cow`).
     pub fn open(&self, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
+        self.break_link(caller, id, flags)?;
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let node = self.nodes.get(id)?;
@@ -60,7 +63,7 @@ impl Pool {
         let mut slot = node.open.lock();
         let (fd, open, sharing) = match (slot.upgrade(), first) {
             (Some(open), _) => {
-                let fd = Arc::new(beneath::reopen(&*open.fd, branch_flags)?);
+                let fd = Arc::new(beneath::reopen(&*open.place().fd, branch_flags)?);
                 let backing = open.backing.as_ref().map(|file| file.id());
                 (fd, open, Sharing::Shared { backing })
             }
@@ -225,12 +228,14 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let (path, mut dirs) = self.dirs(&branches, parent)?;
-        let chosen = match self.room_for(Func::Create, &path, &dirs, name) {
+        let chosen = match self.room_for(Func::Create, &path, &dirs, name, &[]) {
             Err(Error::Exists) if flags & OFlags::EXCL.bits() == 0 => {
                 let entry = self.enter(&branches, parent, &path, &dirs, name)?;
                 let node = self.nodes.get(entry.node)?;
                 let opened = match entry.attr.is_regular() {
-                    true => self.open_node(caller, &branches, &node, flags, kill_suidgid),
+                    true => self
+                        .break_created(caller, &node, entry.attr.nlink, flags)
+                        .and_then(|()| self.open_node(caller, &branches, &node, flags, kill_suidgid)),
                     false if node.is_dir() => Err(Error::IsDirectory),
                     // Makes the kernel look the name up again, and do what the type asks for.
                     false => Err(Error::Stale),
@@ -247,19 +252,15 @@ impl Pool {
             }
             other => other?,
         };
-        let index = *chosen.first().ok_or(Error::Absent)?;
-        self.bring_dir(&branches, &mut dirs, index, &path)?;
         let flags = self.branch_flags(flags) - OFlags::TRUNC;
-        let fd = {
-            let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
-            let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let dir = dirs.get(index).ok_or(Error::Absent)?;
-            rustix::fs::openat(dir, name, create, Mode::from_raw_mode(mode & 0o7777))?
-        };
+        let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
+            rustix::fs::openat(dir, name, create, Mode::from_raw_mode(mode & 0o7777))
+        })?;
         let attr = stat::of(fd.as_fd())?;
         let node = self.nodes.hand_out_file(parent, name, attr.key())?;
-        let full = || join(&path, name);
-        self.finish_create(caller, &branches.as_slice()[index], node, fd, flags, attr, full)
+        let path = || join(&path, name);
+        self.finish_create(caller, &branches.as_slice()[index], node, fd, flags, attr, path)
     }
 
     /// Creates a file without a name in a directory (`O_TMPFILE`); link(2) may give it one.
@@ -268,20 +269,44 @@ impl Pool {
         let branches = self.branches.load();
         let (path, mut dirs) = self.dirs(&branches, parent)?;
         dirs.first()?;
-        let chosen = self.placed(Func::Create, &dirs, &path)?;
-        let index = *chosen.first().ok_or(Error::Absent)?;
-        self.bring_dir(&branches, &mut dirs, index, &path)?;
+        let chosen = self.placed(Func::Create, &dirs, &path, &[])?;
         let exclusive = OFlags::from_bits_retain(flags as _) & OFlags::EXCL;
         let flags = self.branch_flags(flags) - OFlags::TRUNC;
-        let fd = {
-            let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
-            let create = flags | exclusive | OFlags::TMPFILE | OFlags::CLOEXEC;
-            let dir = dirs.get(index).ok_or(Error::Absent)?;
-            rustix::fs::openat(dir, c".", create, Mode::from_raw_mode(mode & 0o7777))?
-        };
+        let create = flags | exclusive | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
+            rustix::fs::openat(dir, c".", create, Mode::from_raw_mode(mode & 0o7777))
+        })?;
         let attr = stat::of(fd.as_fd())?;
         let node = self.nodes.hand_out_nameless(attr.key());
         self.finish_create(caller, &branches.as_slice()[index], node, fd, flags, attr, Default::default)
+    }
+
+    /// Makes a file on the first of the chosen branches; if that is full, on the next that the policy gives.
+    fn open_new<'b>(
+        &self,
+        caller: &Caller,
+        branches: &'b Branches,
+        dirs: &mut Dirs<'b>,
+        path: &[u8],
+        chosen: &Choice,
+        make: impl Fn(BorrowedFd<'_>) -> Result<OwnedFd, Errno>,
+    ) -> Result<(usize, OwnedFd)> {
+        let mut index = *chosen.first().ok_or(Error::Absent)?;
+        let mut full = SmallVec::new();
+        loop {
+            let made = self.bring_dir(branches, dirs, index, path).and_then(|()| {
+                let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
+                make(dirs.get(index).ok_or(Errno::NOENT)?)
+            });
+            match made {
+                Ok(fd) => return Ok((index, fd)),
+                Err(errno) if self.tries_elsewhere(errno, Func::Create, dirs, path, &[index], &mut full) => {
+                    let next = self.placed(Func::Create, dirs, path, &full)?;
+                    index = *next.first().ok_or(Error::Absent)?;
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -317,7 +342,7 @@ impl Pool {
     /// says so only now (network filesystems).
     pub fn flush(&self, handle: HandleId) -> Result<()> {
         let handle = self.files.get(handle)?;
-        let copy = rustix::io::fcntl_dupfd_cloexec(&*handle.fd, 0)?;
+        let copy = rustix::io::fcntl_dupfd_cloexec(&**handle.fd(), 0)?;
         Ok(canopy_sys::close::close(copy)?)
     }
 
@@ -327,7 +352,7 @@ impl Pool {
         if self.config().drop_cache_on_close {
             // Twice: pages that were dirty at the first go are clean at the second.
             for _ in 0..2 {
-                let _ = rustix::fs::fadvise(&*handle.fd, 0, NonZeroU64::new(0), Advice::DontNeed);
+                let _ = rustix::fs::fadvise(&**handle.fd(), 0, NonZeroU64::new(0), Advice::DontNeed);
             }
         }
         Ok(())

@@ -224,12 +224,12 @@ impl Pool {
         let mut seen: HashTable<u32> = HashTable::new();
         let hasher = std::hash::RandomState::new();
         let mut inodes = DirentInodes::new(self.config().inode, path);
-        let own = match node.identity {
+        let own = match node.identity() {
             Identity::Directory { ino } => ino,
             Identity::File(_) => 0,
         };
         let above = self.nodes.parent(node.id).ok().and_then(|id| self.nodes.get(id).ok());
-        let above = match above.map(|parent| parent.identity) {
+        let above = match above.map(|parent| parent.identity()) {
             Some(Identity::Directory { ino }) => ino,
             _ => own,
         };

@@ -1,0 +1,306 @@
+//! Taking a file, with all its names, from one branch to another.
+//!
+//! The order of steps is what makes a crash harmless. Until the copy is complete and on disk, it has no name that
+//! anybody is shown. Then it takes every name on the new branch, and these are on disk before the first name of
+//! the old one goes. In between both branches hold the file, equal byte for byte; the note in the new branch's
+//! root tells the next mount to finish it (`sweep`).
+
+use super::dress::set_times;
+use super::journal::Plan;
+use super::links::holds;
+use super::replica::Replica;
+use crate::beneath::{self, ProcPath};
+use crate::branch::Branch;
+use crate::node::PoolPath;
+use crate::ops::locate::split;
+use crate::stat::{self, Attr, FileKey};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, OFlags};
+use rustix::io::Errno;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+/// A file on its way. Dropping it before its names have changed leaves everything as it was.
+pub(super) struct Carry {
+    source: Arc<Branch>,
+    target: Arc<Branch>,
+    file: OwnedFd,
+    /// The file as it was copied.
+    copied: Attr,
+    names: Vec<PoolPath>,
+    replica: Replica,
+}
+
+/// The directory of one name on both branches.
+struct Sides {
+    name: Vec<u8>,
+    source: OwnedFd,
+    target: OwnedFd,
+}
+
+/// A file that chattr(1) has made unchangeable cannot lose its names, and one with set-once rules must not.
+pub(super) fn can_leave(attr: &Attr) -> bool {
+    attr.is_regular() && !attr.is_immutable() && !attr.is_append_only()
+}
+
+impl Carry {
+    /// Copies a file onto another branch, under a name that nobody is shown; on disk when this returns.
+    ///
+    /// `names` are all that the file has, and `file` is it, readable. The target holds their directories. The
+    /// caller sees to it that nobody writes the file meanwhile through the pool.
+    pub(super) fn copy(
+        source: &Arc<Branch>,
+        target: &Arc<Branch>,
+        file: OwnedFd,
+        names: Vec<PoolPath>,
+    ) -> Result<Carry, Errno> {
+        let copied = stat::of(file.as_fd())?;
+        if !can_leave(&copied) {
+            return Err(Errno::PERM);
+        }
+        let first = names.first().map_or(&b""[..], |name| split(name).0);
+        let plan = Plan {
+            source: source.path.as_os_str().as_bytes().to_vec(),
+            names: names.clone(),
+            ..Plan::default()
+        };
+        let replica = Replica::begin(target.root(), first, plan)?;
+        replica.fill(file.as_fd(), &copied)?;
+        Ok(Carry { source: source.clone(), target: target.clone(), file, copied, names, replica })
+    }
+
+    pub(super) fn key(&self) -> Result<FileKey, Errno> {
+        self.replica.key()
+    }
+
+    /// The copy, with flags of open(2).
+    pub(super) fn reopen(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        self.replica.reopen(flags)
+    }
+
+    /// Gives the copy the file's names on the target, and takes them from the source. When it fails everything
+    /// is as it was. The caller sees to it that nobody uses a path meanwhile through the pool.
+    ///
+    /// Errors: `EAGAIN` when the file or its names have changed since they were looked at.
+    pub(super) fn switch(&mut self) -> Result<(), Errno> {
+        self.verify()?;
+        let sides = self.sides()?;
+        let mut times = Vec::with_capacity(sides.len());
+        for side in &sides {
+            times.push((stat::of(side.source.as_fd())?, stat::of(side.target.as_fd())?));
+        }
+        let switched = self.place(&sides).and_then(|()| self.leave(&sides));
+        if switched.is_err() && self.withdraw(&sides).is_err() {
+            self.replica.keep_note();
+        }
+        // To the pool nothing has happened in these directories.
+        for (side, (source, target)) in sides.iter().zip(&times) {
+            let _ = set_times(side.source.as_fd(), source);
+            let _ = set_times(side.target.as_fd(), target);
+        }
+        switched
+    }
+
+    /// The names have changed: makes that last, and then forgets about it.
+    pub(super) fn finish(self) {
+        for name in &self.names {
+            let dir = beneath::open(self.source.root(), split(name).0, OFlags::RDONLY | OFlags::DIRECTORY);
+            if let Err(errno) = dir.and_then(rustix::fs::fsync) {
+                tracing::debug!("a directory that a file has left could not be synced: {errno}");
+            }
+        }
+    }
+
+    /// Errors unless the copy is one of the file as it is now.
+    fn verify(&mut self) -> Result<(), Errno> {
+        let now = stat::of(self.file.as_fd())?;
+        let same = now.key() == self.copied.key()
+            && (now.size, now.mtime) == (self.copied.size, self.copied.mtime)
+            && now.nlink as usize == self.names.len()
+            && self.names.iter().all(|name| holds(self.source.root(), name, &now));
+        if !same || !can_leave(&now) {
+            return Err(Errno::AGAIN);
+        }
+        if now.ctime != self.copied.ctime || now.atime != self.copied.atime {
+            // Somebody has changed what a change of the data would not show.
+            self.replica.dress(self.file.as_fd(), &now)?;
+            self.copied = now;
+        }
+        Ok(())
+    }
+
+    fn sides(&self) -> Result<Vec<Sides>, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        let open = |branch: &Branch, dir| match beneath::open(branch.root(), dir, flags) {
+            // Moved, and what is under construction in it with it.
+            Err(errno) if beneath::is_absent(errno) => Err(Errno::AGAIN),
+            other => other,
+        };
+        let mut sides = Vec::with_capacity(self.names.len());
+        for (dir, name) in self.names.iter().map(|path| split(path)) {
+            let (source, target) = (open(&self.source, dir)?, open(&self.target, dir)?);
+            sides.push(Sides { name: name.to_vec(), source, target });
+        }
+        if let Some(first) = sides.first()
+            && stat::of(first.target.as_fd())?.key() != stat::of(self.replica.dir())?.key()
+        {
+            return Err(Errno::AGAIN);
+        }
+        Ok(sides)
+    }
+
+    /// All names on the target, on disk.
+    fn place(&mut self, sides: &[Sides]) -> Result<(), Errno> {
+        let Some((first, others)) = sides.split_first() else { return Ok(()) };
+        for side in others {
+            self.replica.link(side.target.as_fd(), &side.name)?;
+        }
+        self.replica.place(&first.name)?;
+        sides.iter().try_for_each(|side| rustix::fs::fsync(&side.target))
+    }
+
+    /// Takes all names from the source, or none.
+    fn leave(&mut self, sides: &[Sides]) -> Result<(), Errno> {
+        for (gone, side) in sides.iter().enumerate() {
+            let errno = match rustix::fs::unlinkat(&side.source, side.name.as_slice(), AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => continue,
+                Err(errno) => errno,
+            };
+            let (file, follow) = (ProcPath::of(&self.file), AtFlags::SYMLINK_FOLLOW);
+            let back = sides[..gone].iter().try_for_each(|side| {
+                let name = side.name.as_slice();
+                rustix::fs::linkat(rustix::fs::CWD, file.as_bytes(), &side.source, name, follow)
+            });
+            if back.is_ok() {
+                return Err(errno);
+            }
+            // The target has all, so that is where the file is. The next mount tries again.
+            tracing::error!("a file that has moved to another branch keeps names on the old one: {errno}");
+            self.replica.keep_note();
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// Takes the copy's names away again, as far as they are its own.
+    fn withdraw(&self, sides: &[Sides]) -> Result<(), Errno> {
+        let key = self.replica.key()?;
+        sides.iter().try_for_each(|side| match stat::at(&side.target, &side.name) {
+            Ok(found) if found.key() == key => {
+                rustix::fs::unlinkat(&side.target, side.name.as_slice(), AtFlags::empty())
+            }
+            _ => Ok(()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::branch::{BranchList, BranchSpec, Branches, Mode};
+    use std::fs::{self, FileTimes};
+    use std::time::{Duration, UNIX_EPOCH};
+
+    struct Two {
+        home: tempfile::TempDir,
+        branches: Branches,
+    }
+
+    impl Two {
+        /// `d/f` on the first, and `d` on the second branch; times of all are long past.
+        fn new() -> Two {
+            let home = tempfile::tempdir().unwrap();
+            let path = |name: &str| home.path().join(name);
+            for dir in ["a/d", "b/d"] {
+                fs::create_dir_all(path(dir)).unwrap();
+            }
+            fs::write(path("a/d/f"), "content").unwrap();
+            for (index, name) in ["a/d/f", "a/d", "b/d"].into_iter().enumerate() {
+                let time = |nanos| UNIX_EPOCH + Duration::new(1_000_000_000 + index as u64, nanos);
+                let times = FileTimes::new().set_accessed(time(11)).set_modified(time(22));
+                fs::File::open(path(name)).unwrap().set_times(times).unwrap();
+            }
+            let spec = |name| BranchSpec { path: path(name), mode: Mode::Rw, min_free: None };
+            let list: BranchList = ["a", "b"].map(spec).into_iter().collect();
+            let branches = Branches::open(&list).unwrap();
+            Two { home, branches }
+        }
+
+        fn attr(&self, path: &str) -> Attr {
+            stat::at(rustix::fs::CWD, self.home.path().join(path).as_os_str().as_bytes()).unwrap()
+        }
+
+        fn copied(&self) -> Carry {
+            let [a, b] = self.branches.as_slice() else { panic!("two branches") };
+            let file = beneath::open(a.root(), b"d/f", OFlags::RDONLY | OFlags::NOATIME).unwrap();
+            Carry::copy(a, b, file, vec![PoolPath::from_slice(b"d/f")]).unwrap()
+        }
+
+        /// The names in the directory on both branches, and in the roots.
+        fn names(&self) -> [usize; 4] {
+            ["a/d", "b/d", "a", "b"].map(|dir| fs::read_dir(self.home.path().join(dir)).unwrap().count())
+        }
+    }
+
+    #[test]
+    fn times_are_those_of_before_also_of_directories() {
+        let two = Two::new();
+        let before = [two.attr("a/d/f"), two.attr("a/d"), two.attr("b/d")];
+        let mut carry = two.copied();
+        assert_eq!(two.names(), [1, 1, 1, 2], "a copy aside, and a note");
+        carry.switch().unwrap();
+        assert_eq!(two.names(), [0, 1, 1, 2], "the note stays until the old name is gone from the disk");
+        carry.finish();
+        assert_eq!(two.names(), [0, 1, 1, 1]);
+        let after = [two.attr("b/d/f"), two.attr("a/d"), two.attr("b/d")];
+        assert_eq!(before.map(|attr| attr.mtime), after.map(|attr| attr.mtime));
+        assert_eq!(before[0].atime, after[0].atime);
+    }
+
+    /// What has changed is not the file that was copied, whatever it is that has.
+    #[test]
+    fn what_changes_on_the_way_is_not_lost() {
+        type Change = fn(&std::path::Path);
+        let table: [(&str, bool, Change); 6] = [
+            ("written", false, |home| fs::write(home.join("a/d/f"), "CONTENT").unwrap()),
+            ("linked", false, |home| fs::hard_link(home.join("a/d/f"), home.join("a/g")).unwrap()),
+            ("renamed", false, |home| fs::rename(home.join("a/d/f"), home.join("a/d/g")).unwrap()),
+            ("removed", false, |home| fs::remove_file(home.join("a/d/f")).unwrap()),
+            ("directory renamed", false, |home| fs::rename(home.join("b/d"), home.join("b/e")).unwrap()),
+            ("mode", true, |home| {
+                let mode = std::os::unix::fs::PermissionsExt::from_mode(0o421);
+                fs::set_permissions(home.join("a/d/f"), mode).unwrap();
+            }),
+        ];
+        for (what, moves, change) in table {
+            let two = Two::new();
+            let mut carry = two.copied();
+            change(two.home.path());
+            let expected = if moves { Ok(()) } else { Err(Errno::AGAIN) };
+            assert_eq!(carry.switch(), expected, "{what}");
+            drop(carry);
+            assert_eq!(two.home.path().join("b/d/f").exists(), moves, "{what}");
+            if moves {
+                assert_eq!(two.attr("b/d/f").mode & 0o777, 0o421);
+            }
+            let hidden = |dir: &str| {
+                let entries = fs::read_dir(two.home.path().join(dir)).into_iter().flatten();
+                entries.filter(|e| e.as_ref().unwrap().file_name().as_bytes().starts_with(b".")).count()
+            };
+            assert_eq!(["a", "b", "a/d", "b/d", "b/e"].map(hidden), [0; 5], "{what}");
+        }
+    }
+
+    /// A name that somebody has taken on the other branch is not replaced.
+    #[test]
+    fn nothing_is_replaced() {
+        let two = Two::new();
+        let mut carry = two.copied();
+        fs::write(two.home.path().join("b/d/f"), "another").unwrap();
+        assert_eq!(carry.switch(), Err(Errno::EXIST));
+        drop(carry);
+        assert_eq!(fs::read_to_string(two.home.path().join("a/d/f")).unwrap(), "content");
+        assert_eq!(fs::read_to_string(two.home.path().join("b/d/f")).unwrap(), "another");
+        assert_eq!(two.names(), [1, 1, 1, 1]);
+    }
+}

@@ -1,0 +1,114 @@
+//! What a crash leaves, at every step of a move, and what the next mount makes of it.
+
+use super::*;
+
+/// A note, as a move from the first to the second branch of `names` writes it.
+fn note(disks: &Disks, aside: &str, names: &[&str]) -> PathBuf {
+    let source = disks.disks[0].path().to_str().unwrap();
+    let mut fields = vec!["canopy move 1", source, aside];
+    fields.extend(names);
+    let path = disks.on(1, ".canopy-clone.move.dead.1");
+    fs::write(&path, fields.join("\0") + "\0").unwrap();
+    common::chmod(&path, 0o600);
+    path
+}
+
+/// Two files that are alike, times included.
+fn twin(disks: &Disks, name: &str, content: &[u8]) {
+    for branch in [0, 1] {
+        put(disks.on(branch, name), content);
+        let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 5);
+        fs::File::options()
+            .write(true)
+            .open(disks.on(branch, name))
+            .unwrap()
+            .set_times(fs::FileTimes::new().set_modified(time))
+            .unwrap();
+    }
+}
+
+fn exists(disks: &Disks, name: &str) -> [bool; 2] {
+    [disks.on(0, name).exists(), disks.on(1, name).exists()]
+}
+
+#[test]
+fn while_it_was_copied() {
+    let disks = Disks::small_and_large();
+    put(disks.on(0, "d/f"), b"whole");
+    put(disks.on(1, "d/.canopy-clone.dead.2"), b"who");
+    note(&disks, "d/.canopy-clone.dead.2", &["d/f"]);
+    disks.pool.recover();
+    assert_eq!(exists(&disks, "d/f"), [true, false]);
+    assert_eq!(disks.hidden(), NONE);
+}
+
+#[test]
+fn while_it_was_given_its_names() {
+    let disks = Disks::small_and_large();
+    twin(&disks, "d/g", b"whole");
+    put(disks.on(0, "d/f"), b"gone");
+    fs::remove_file(disks.on(0, "d/f")).unwrap();
+    fs::hard_link(disks.on(0, "d/g"), disks.on(0, "d/f")).unwrap();
+    fs::hard_link(disks.on(1, "d/g"), disks.on(1, "d/.canopy-clone.dead.2")).unwrap();
+    note(&disks, "d/.canopy-clone.dead.2", &["d/f", "d/g"]);
+    disks.pool.recover();
+    assert_eq!((exists(&disks, "d/f"), exists(&disks, "d/g")), ([true, false], [true, false]));
+    assert_eq!(disks.hidden(), NONE);
+}
+
+#[test]
+fn while_the_old_names_went() {
+    let disks = Disks::small_and_large();
+    twin(&disks, "d/g", b"whole");
+    fs::hard_link(disks.on(1, "d/g"), disks.on(1, "d/f")).unwrap();
+    note(&disks, "d/.canopy-clone.dead.2", &["d/f", "d/g"]);
+    disks.pool.recover();
+    assert_eq!((exists(&disks, "d/f"), exists(&disks, "d/g")), ([false, true], [false, true]));
+    assert_eq!(disks.hidden(), NONE);
+}
+
+#[test]
+fn copies_that_have_changed_since_are_both_kept() {
+    let disks = Disks::small_and_large();
+    twin(&disks, "f", b"whole");
+    fs::write(disks.on(1, "f"), b"later").unwrap();
+    note(&disks, ".canopy-clone.dead.2", &["f"]);
+    disks.pool.recover();
+    assert_eq!(exists(&disks, "f"), [true, true]);
+    assert_eq!(disks.hidden(), NONE);
+}
+
+#[test]
+fn a_move_from_a_branch_that_is_not_there_waits_for_it() {
+    let disks = Disks::small_and_large();
+    twin(&disks, "f", b"whole");
+    let note = note(&disks, ".canopy-clone.dead.2", &["f"]);
+    let alone = common::over(&[disks.on(1, "")], &[Mode::Rw], Config::default());
+    alone.recover();
+    assert!(note.exists() && disks.on(1, "f").exists());
+    disks.pool.recover();
+    assert_eq!(exists(&disks, "f"), [false, true]);
+    assert!(!note.exists());
+}
+
+/// The root of a branch may be open to everybody.
+#[test]
+fn notes_of_others_are_not_obeyed() {
+    let disks = Disks::small_and_large();
+    twin(&disks, "f", b"whole");
+    let path = note(&disks, ".canopy-clone.dead.2", &["f"]);
+    std::os::unix::fs::chown(&path, Some(1000), Some(1000)).unwrap();
+    disks.pool.recover();
+    assert_eq!(exists(&disks, "f"), [true, true]);
+    std::os::unix::fs::chown(&path, Some(0), Some(0)).unwrap();
+    common::chmod(&path, 0o666);
+    disks.pool.recover();
+    assert_eq!(exists(&disks, "f"), [true, true]);
+    // Nothing leads out of a branch.
+    fs::write(disks.disks[1].path().parent().unwrap().join(".canopy-clone.x"), "outside").unwrap();
+    fs::remove_file(&path).unwrap();
+    note(&disks, "../.canopy-clone.x", &["f"]);
+    disks.pool.recover();
+    assert!(disks.disks[1].path().parent().unwrap().join(".canopy-clone.x").exists());
+    assert_eq!(exists(&disks, "f"), [false, true]);
+}
