@@ -183,23 +183,16 @@ impl Pool {
 
     /// Moves a node's file to a branch, and with it all handles. The caller holds the node's `moving` exclusively.
     fn carry(&self, node: &Arc<Node>, file: &Movable, target: &Arc<Branch>) -> Result<(), Stays> {
-        let source = {
-            let _held = self.tree.shared();
-            let branches = self.branches.load();
-            let index = branches.index_of(target.id).ok_or(Stays::Branch(Errno::ROFS))?;
-            for name in &file.names {
-                let dir = split(name).0;
-                let mut dirs = Dirs::open(Follow::NEVER, &branches, dir);
-                self.bring_dir(&branches, &mut dirs, index, dir).map_err(Stays::Branch)?;
+        let note = Carry::announce(&file.source, target, &file.names).map_err(Stays::Branch)?;
+        let source = match self.prepare(node, file, target) {
+            Ok(source) => source,
+            Err(why) => {
+                note.erase();
+                return Err(why);
             }
-            let primary = self.primary(&branches, node).map_err(|error| Stays::File(error.errno()))?;
-            if primary.attr.key() != file.attr.key() {
-                return Err(Stays::File(Errno::AGAIN));
-            }
-            readable(&primary.fd).map_err(Stays::File)?
         };
-        let mut carry =
-            Carry::copy(&file.source, target, source, file.names.clone()).map_err(Stays::Branch)?;
+        let names = file.names.clone();
+        let mut carry = Carry::copy(&file.source, target, source, names, note).map_err(Stays::Branch)?;
         // From here on nobody uses a path, or opens anything.
         let held = self.tree.exclusive();
         let open = node.opened();
@@ -209,7 +202,7 @@ impl Pool {
         let orphan = node.orphan.lock().is_some();
         let branches = self.branches.load();
         let number = self.shown_number(&branches, node).map_err(|error| Stays::File(error.errno()))?;
-        let prepare = || -> Result<_, Errno> {
+        let reopened = || -> Result<_, Errno> {
             let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
             for handle in self.files.matching(|handle| Arc::ptr_eq(&handle.node, node)) {
                 let fd = carry.reopen(handle.flags - OFlags::TRUNC)?;
@@ -219,7 +212,7 @@ impl Pool {
             let orphan = if orphan { Some(Orphan { branch: target.clone(), fd: pinned()? }) } else { None };
             Ok((handles, Place::new(target.clone(), Arc::new(pinned()?)), orphan, carry.key()?))
         };
-        let (handles, place, orphan, key) = prepare().map_err(Stays::Branch)?;
+        let (handles, place, orphan, key) = reopened().map_err(Stays::Branch)?;
         carry.switch().map_err(|errno| match errno {
             Errno::AGAIN => Stays::File(errno),
             _ => Stays::Branch(errno),
@@ -240,6 +233,23 @@ impl Pool {
         self.space.clear();
         self.kernel.read().invalidate_attr(node.id);
         Ok(())
+    }
+
+    /// Brings the directories of all names onto the target, and opens the file to be read.
+    fn prepare(&self, node: &Arc<Node>, file: &Movable, target: &Branch) -> Result<OwnedFd, Stays> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let index = branches.index_of(target.id).ok_or(Stays::Branch(Errno::ROFS))?;
+        for name in &file.names {
+            let dir = split(name).0;
+            let mut dirs = Dirs::open(Follow::NEVER, &branches, dir);
+            self.bring_dir(&branches, &mut dirs, index, dir).map_err(Stays::Branch)?;
+        }
+        let primary = self.primary(&branches, node).map_err(|error| Stays::File(error.errno()))?;
+        if primary.attr.key() != file.attr.key() {
+            return Err(Stays::File(Errno::AGAIN));
+        }
+        readable(&primary.fd).map_err(Stays::File)
     }
 
     fn shown_number(&self, branches: &Branches, node: &Arc<Node>) -> crate::Result<u64> {

@@ -6,7 +6,7 @@
 //! root tells the next mount to finish it (`sweep`).
 
 use super::dress::set_times;
-use super::journal::Plan;
+use super::journal::{Note, Plan};
 use super::links::holds;
 use super::replica::Replica;
 use crate::beneath::{self, ProcPath};
@@ -44,6 +44,12 @@ pub(super) fn can_leave(attr: &Attr) -> bool {
 }
 
 impl Carry {
+    /// Notes, on the target, that a file is about to come. Before anything is made there, directories too.
+    pub(super) fn announce(source: &Branch, target: &Branch, names: &[PoolPath]) -> Result<Note, Errno> {
+        let plan = Plan { source: source.path.as_os_str().as_bytes().to_vec(), names: names.to_vec() };
+        Note::write(target.root(), &plan)
+    }
+
     /// Copies a file onto another branch, under a name that nobody is shown; on disk when this returns.
     ///
     /// `names` are all that the file has, and `file` is it, readable. The target holds their directories. The
@@ -53,18 +59,14 @@ impl Carry {
         target: &Arc<Branch>,
         file: OwnedFd,
         names: Vec<PoolPath>,
+        note: Note,
     ) -> Result<Carry, Errno> {
+        let first = names.first().map_or(&b""[..], |name| split(name).0);
+        let replica = Replica::begin(target.root(), first, note)?;
         let copied = stat::of(file.as_fd())?;
         if !can_leave(&copied) {
             return Err(Errno::PERM);
         }
-        let first = names.first().map_or(&b""[..], |name| split(name).0);
-        let plan = Plan {
-            source: source.path.as_os_str().as_bytes().to_vec(),
-            names: names.clone(),
-            ..Plan::default()
-        };
-        let replica = Replica::begin(target.root(), first, plan)?;
         replica.fill(file.as_fd(), &copied)?;
         Ok(Carry { source: source.clone(), target: target.clone(), file, copied, names, replica })
     }
@@ -233,7 +235,9 @@ mod tests {
         fn copied(&self) -> Carry {
             let [a, b] = self.branches.as_slice() else { panic!("two branches") };
             let file = beneath::open(a.root(), b"d/f", OFlags::RDONLY | OFlags::NOATIME).unwrap();
-            Carry::copy(a, b, file, vec![PoolPath::from_slice(b"d/f")]).unwrap()
+            let names = vec![PoolPath::from_slice(b"d/f")];
+            let note = Carry::announce(a, b, &names).unwrap();
+            Carry::copy(a, b, file, names, note).unwrap()
         }
 
         /// The names in the directory on both branches, and in the roots.

@@ -3,13 +3,13 @@
 //! A note is locked while its writer lives, so that whoever finds one unlocked knows that a crash has left it.
 //! It is there, on disk, before the first thing that it tells of.
 
+use super::sweep::names_with;
 use super::{UNDER_CONSTRUCTION, unique};
 use crate::node::PoolPath;
 use crate::{beneath, stat};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RawDir};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use std::mem::MaybeUninit;
 
 /// Behind `UNDER_CONSTRUCTION`; the names of things under construction have a number there.
 const NOTE: &[u8] = b"move.";
@@ -19,19 +19,17 @@ const FORMAT: &[u8] = b"canopy move 1";
 const LONGEST: usize = 16 << 20;
 
 /// What a note says. Paths are relative to the root of their branch.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Plan {
     /// The root of the branch that the file leaves, as the branch list has it; empty where it leaves none.
     pub(super) source: Vec<u8>,
-    /// Where the copy is made.
-    pub(super) aside: PoolPath,
-    /// The names that the copy takes, and that the source then loses.
+    /// The names that the copy takes, and that the source then loses. The copy is made in the directory of the first.
     pub(super) names: Vec<PoolPath>,
 }
 
 impl Plan {
     fn to_bytes(&self) -> Vec<u8> {
-        let mut fields: Vec<&[u8]> = vec![FORMAT, &self.source, &self.aside];
+        let mut fields: Vec<&[u8]> = vec![FORMAT, &self.source];
         fields.extend(self.names.iter().map(|name| name.as_slice()));
         let mut bytes = fields.join(&0);
         // Ends with one, so that a note that was cut off is known for it.
@@ -44,8 +42,8 @@ impl Plan {
         if fields.next()? != FORMAT {
             return None;
         }
-        let (source, aside) = (fields.next()?.to_vec(), PoolPath::from_slice(fields.next()?));
-        Some(Plan { source, aside, names: fields.map(PoolPath::from_slice).collect() })
+        let source = fields.next()?.to_vec();
+        Some(Plan { source, names: fields.map(PoolPath::from_slice).collect() })
     }
 }
 
@@ -106,6 +104,13 @@ impl Note {
         }
     }
 
+    /// What the writer's things under construction have names that begin with.
+    pub(super) fn writer(&self) -> Vec<u8> {
+        let number = [UNDER_CONSTRUCTION, NOTE].concat().len();
+        let end = self.name.iter().rposition(|&byte| byte == b'.').map_or(number, |dot| dot + 1);
+        [UNDER_CONSTRUCTION, &self.name[number.min(end)..end]].concat()
+    }
+
     /// What it tells of is done, or undone. Should this fail, the next mount finds nothing to do.
     pub(super) fn erase(self) {
         if let Err(errno) = self.unlink() {
@@ -117,17 +122,7 @@ impl Note {
 /// The notes that a crash has left on a branch, now locked by us.
 pub(super) fn left_behind(root: BorrowedFd<'_>) -> Result<Vec<(Note, Option<Plan>)>, Errno> {
     let prefix = [UNDER_CONSTRUCTION, NOTE].concat();
-    let dir = beneath::open(root, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
-    let mut names = Vec::new();
-    let mut buffer = [MaybeUninit::uninit(); 8192];
-    let mut entries = RawDir::new(&dir, &mut buffer);
-    while let Some(entry) = entries.next() {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if name.starts_with(&prefix) {
-            names.push(name.to_vec());
-        }
-    }
+    let names = names_with(root, &prefix)?;
     Ok(names.into_iter().filter_map(|name| claim(root, name)).collect())
 }
 
@@ -163,7 +158,6 @@ mod tests {
     fn a_note_is_read_as_it_was_written() {
         let plan = Plan {
             source: b"/mnt/a b".to_vec(),
-            aside: PoolPath::from_slice(b"d/.canopy-clone.1"),
             names: [&b"d/f"[..], b"e/\xff\n"].map(PoolPath::from_slice).to_vec(),
         };
         let bytes = plan.to_bytes();
@@ -172,7 +166,7 @@ mod tests {
             // Cut behind a whole field it is shorter, but never without its last byte.
             assert_ne!(Plan::parse(&bytes[..cut]), Some(plan.clone()), "{cut}");
         }
-        assert_eq!(Plan::parse(b"canopy move 2\0\0a\0"), None);
+        assert_eq!(Plan::parse(b"canopy move 2\0/a\0b\0"), None);
         assert_eq!(Plan::parse(b"canopy move 1\0"), None);
     }
 
@@ -181,7 +175,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = |path| rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let root = open(dir.path());
-        let plan = Plan { aside: PoolPath::from_slice(b"x"), ..Plan::default() };
+        let plan = Plan { source: b"/mnt/a".to_vec(), names: Vec::new() };
         let note = Note::write(root.as_fd(), &plan).unwrap();
         assert!(left_behind(root.as_fd()).unwrap().is_empty());
         // Forgets the lock, as a crash does.
@@ -189,6 +183,7 @@ mod tests {
         let mut found = left_behind(root.as_fd()).unwrap();
         assert_eq!(found.len(), 1);
         let (note, read) = found.remove(0);
+        assert!(super::super::name_aside().starts_with(&note.writer()));
         assert_eq!(read, Some(plan));
         note.erase();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -23,7 +23,9 @@ pub(crate) use elsewhere::is_full;
 pub(crate) use sweep::{recover, sweep};
 
 use crate::Error;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 /// Names that begin so are things under construction, or what a crash left of one. Never shown.
 const UNDER_CONSTRUCTION: &[u8] = b".canopy-clone.";
@@ -43,8 +45,14 @@ pub(crate) fn name_aside() -> Vec<u8> {
     [UNDER_CONSTRUCTION, unique().as_bytes()].concat()
 }
 
+/// Which process this is, told apart from all before it: in a container each has the same number.
+static PROCESS: LazyLock<String> = LazyLock::new(|| {
+    let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("{:x}-{:x}", std::process::id(), started.as_nanos())
+});
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 
+/// The process, a dot, and a number.
 fn unique() -> String {
-    format!("{:x}.{:x}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed))
+    format!("{}.{:x}", *PROCESS, COUNTER.fetch_add(1, Ordering::Relaxed))
 }

@@ -2,7 +2,7 @@
 
 use super::elsewhere::readable;
 use super::file::can_leave;
-use super::journal::Plan;
+use super::journal::{Note, Plan};
 use super::links::holds;
 use super::replica::Replica;
 use crate::node::{Node, join};
@@ -33,7 +33,8 @@ impl Pool {
             return Err(Error::NotPermitted);
         }
         let (dir, _) = split(&path);
-        let mut copy = Replica::begin(branch.root(), dir, Plan::default())?;
+        let plan = Plan { source: Vec::new(), names: vec![path.clone()] };
+        let mut copy = Replica::begin(branch.root(), dir, Note::write(branch.root(), &plan)?)?;
         copy.fill(file.as_fd(), &before)?;
         // From here on nobody uses a path, or opens anything.
         let _held = self.tree.exclusive();

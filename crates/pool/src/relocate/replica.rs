@@ -3,10 +3,9 @@
 use super::copy::copy_data;
 use super::dirs::move_into_place;
 use super::dress::{dress_file, set_times};
-use super::journal::{Note, Plan};
+use super::journal::Note;
 use super::name_aside;
 use crate::beneath;
-use crate::node::{PoolPath, join};
 use crate::stat::{self, Attr, FileKey};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -21,21 +20,21 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    /// An empty file in the directory `path` of a branch, and a note of it in the branch's root. `plan` says what
-    /// it is for; where it is made is filled in.
-    pub(super) fn begin(root: BorrowedFd<'_>, path: &[u8], plan: Plan) -> Result<Replica, Errno> {
-        canopy_sys::creds::as_daemon()?;
-        // Really open: directories are synced through it.
-        let dir = beneath::open(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
-        let aside = name_aside();
-        let full: PoolPath = join(path, &aside);
-        let note = Note::write(root, &Plan { aside: full, ..plan })?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = quietly(dir.as_fd(), || {
-            rustix::fs::openat(&dir, aside.as_slice(), flags, Mode::RUSR | Mode::WUSR)
-        });
-        match made {
-            Ok(file) => Ok(Replica { dir, aside: Some(aside), file, note: Some(note) }),
+    /// An empty file in the directory `path` of a branch. `note` tells of it, and goes when it is done.
+    pub(super) fn begin(root: BorrowedFd<'_>, path: &[u8], note: Note) -> Result<Replica, Errno> {
+        let made = || {
+            canopy_sys::creds::as_daemon()?;
+            // Really open: directories are synced through it.
+            let dir = beneath::open(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
+            let aside = name_aside();
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = quietly(dir.as_fd(), || {
+                rustix::fs::openat(&dir, aside.as_slice(), flags, Mode::RUSR | Mode::WUSR)
+            })?;
+            Ok((dir, aside, file))
+        };
+        match made() {
+            Ok((dir, aside, file)) => Ok(Replica { dir, aside: Some(aside), file, note: Some(note) }),
             Err(errno) => {
                 note.erase();
                 Err(errno)

@@ -22,7 +22,7 @@ pub(crate) fn recover(branches: &Branches) {
             Ok(notes) => {
                 for (note, plan) in notes {
                     // Cut off before it was on disk: what it was to tell of was never begun.
-                    if plan.is_none_or(|plan| settle(branches, branch, &plan)) {
+                    if plan.is_none_or(|plan| settle(branches, branch, &plan, &note.writer())) {
                         note.erase();
                     }
                 }
@@ -34,12 +34,16 @@ pub(crate) fn recover(branches: &Branches) {
     }
 }
 
-/// True when nothing more is to be done.
-fn settle(branches: &Branches, target: &Branch, plan: &Plan) -> bool {
-    if is_reserved(split(&plan.aside).1) {
-        let _ = remove(target, &plan.aside);
+/// True when nothing more is to be done. What the note's writer had under construction begins with `writer`.
+fn settle(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> bool {
+    for name in &plan.names {
+        clear(target, split(name).0, writer);
     }
     if plan.names.is_empty() {
+        // A file that had no name: it was copied in the root.
+        clear(target, b"", writer);
+    }
+    if plan.source.is_empty() || plan.names.is_empty() {
         return true;
     }
     let is_source = |branch: &&std::sync::Arc<Branch>| branch.path.as_os_str().as_bytes() == plan.source;
@@ -92,6 +96,35 @@ fn settle(branches: &Branches, target: &Branch, plan: &Plan) -> bool {
     settled
 }
 
+/// Removes what somebody had under construction in a directory and in those above it, as far as it can: copies of
+/// files, and directories on their way down.
+fn clear(branch: &Branch, path: &[u8], writer: &[u8]) {
+    let levels = (0..=path.len()).filter(|&end| end == 0 || path.get(end).is_none_or(|&byte| byte == b'/'));
+    for level in levels {
+        let Ok(dir) = beneath::dir(branch.root(), &path[..level]) else { return };
+        let Ok(names) = names_with(dir.as_fd(), writer) else { return };
+        for name in names {
+            let _ = sweep_name(dir.as_fd(), &name);
+        }
+    }
+}
+
+/// The names in a directory that begin so.
+pub(super) fn names_with(dir: BorrowedFd<'_>, prefix: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+    let dir = beneath::open(dir, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut names = Vec::new();
+    let mut buffer = [MaybeUninit::uninit(); 8192];
+    let mut entries = RawDir::new(&dir, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name.starts_with(prefix) {
+            names.push(name.to_vec());
+        }
+    }
+    Ok(names)
+}
+
 /// Removes a file; on disk when this returns.
 fn remove(branch: &Branch, path: &[u8]) -> Result<(), Errno> {
     let (dir, name) = split(path);
@@ -100,27 +133,28 @@ fn remove(branch: &Branch, path: &[u8]) -> Result<(), Errno> {
     rustix::fs::fsync(&dir)
 }
 
-/// Removes what a crash left under construction in `dir`, as far as it can: files, symlinks,
-/// and directories, one in the other.
+/// Removes one thing under construction: a file, a symlink, or directories, one in the other.
+fn sweep_name(dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+    if !stat::at(dir, name)?.is_dir() {
+        return rustix::fs::unlinkat(dir, name, AtFlags::empty());
+    }
+    let mut chain = vec![open_dir(dir, name)?];
+    let mut names = vec![name.to_vec()];
+    while let Some(below) = first_name(chain[chain.len() - 1].as_fd())? {
+        chain.push(open_dir(chain[chain.len() - 1].as_fd(), &below)?);
+        names.push(below);
+    }
+    for depth in (0..names.len()).rev() {
+        let parent = depth.checked_sub(1).map_or(dir, |above| chain[above].as_fd());
+        rustix::fs::unlinkat(parent, names[depth].as_slice(), AtFlags::REMOVEDIR)?;
+    }
+    Ok(())
+}
+
+/// Removes what a crash left under construction in `dir`, as far as it can, where nothing else is left.
 pub(crate) fn sweep(dir: BorrowedFd<'_>) {
-    let sweep_name = |name: &[u8]| {
-        if !stat::at(dir, name)?.is_dir() {
-            return rustix::fs::unlinkat(dir, name, AtFlags::empty());
-        }
-        let mut chain = vec![open_dir(dir, name)?];
-        let mut names = vec![name.to_vec()];
-        while let Some(below) = first_name(chain[chain.len() - 1].as_fd())? {
-            chain.push(open_dir(chain[chain.len() - 1].as_fd(), &below)?);
-            names.push(below);
-        }
-        for depth in (0..names.len()).rev() {
-            let parent = depth.checked_sub(1).map_or(dir, |above| chain[above].as_fd());
-            rustix::fs::unlinkat(parent, names[depth].as_slice(), AtFlags::REMOVEDIR)?;
-        }
-        Ok::<(), Errno>(())
-    };
     while let Ok(Some(name)) = first_name(dir) {
-        if !is_reserved(&name) || sweep_name(&name).is_err() {
+        if !is_reserved(&name) || sweep_name(dir, &name).is_err() {
             return;
         }
     }

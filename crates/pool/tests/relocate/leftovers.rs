@@ -3,9 +3,9 @@
 use super::*;
 
 /// A note, as a move from the first to the second branch of `names` writes it.
-fn note(disks: &Disks, aside: &str, names: &[&str]) -> PathBuf {
+fn note(disks: &Disks, names: &[&str]) -> PathBuf {
     let source = disks.disks[0].path().to_str().unwrap();
-    let mut fields = vec!["canopy move 1", source, aside];
+    let mut fields = vec!["canopy move 1", source];
     fields.extend(names);
     let path = disks.on(1, ".canopy-clone.move.dead.1");
     fs::write(&path, fields.join("\0") + "\0").unwrap();
@@ -36,10 +36,13 @@ fn while_it_was_copied() {
     let disks = Disks::small_and_large();
     put(disks.on(0, "d/f"), b"whole");
     put(disks.on(1, "d/.canopy-clone.dead.2"), b"who");
-    note(&disks, "d/.canopy-clone.dead.2", &["d/f"]);
+    // A directory on its way to be one, and what somebody else is at.
+    fs::create_dir_all(disks.on(1, ".canopy-clone.dead.1/e")).unwrap();
+    put(disks.on(1, "d/.canopy-clone.alive.2"), b"who");
+    note(&disks, &["d/f"]);
     disks.pool.recover();
     assert_eq!(exists(&disks, "d/f"), [true, false]);
-    assert_eq!(disks.hidden(), NONE);
+    assert_eq!(disks.hidden(), [disks.on(1, "d/.canopy-clone.alive.2")]);
 }
 
 #[test]
@@ -50,7 +53,7 @@ fn while_it_was_given_its_names() {
     fs::remove_file(disks.on(0, "d/f")).unwrap();
     fs::hard_link(disks.on(0, "d/g"), disks.on(0, "d/f")).unwrap();
     fs::hard_link(disks.on(1, "d/g"), disks.on(1, "d/.canopy-clone.dead.2")).unwrap();
-    note(&disks, "d/.canopy-clone.dead.2", &["d/f", "d/g"]);
+    note(&disks, &["d/f", "d/g"]);
     disks.pool.recover();
     assert_eq!((exists(&disks, "d/f"), exists(&disks, "d/g")), ([true, false], [true, false]));
     assert_eq!(disks.hidden(), NONE);
@@ -61,7 +64,7 @@ fn while_the_old_names_went() {
     let disks = Disks::small_and_large();
     twin(&disks, "d/g", b"whole");
     fs::hard_link(disks.on(1, "d/g"), disks.on(1, "d/f")).unwrap();
-    note(&disks, "d/.canopy-clone.dead.2", &["d/f", "d/g"]);
+    note(&disks, &["d/f", "d/g"]);
     disks.pool.recover();
     assert_eq!((exists(&disks, "d/f"), exists(&disks, "d/g")), ([false, true], [false, true]));
     assert_eq!(disks.hidden(), NONE);
@@ -72,7 +75,7 @@ fn copies_that_have_changed_since_are_both_kept() {
     let disks = Disks::small_and_large();
     twin(&disks, "f", b"whole");
     fs::write(disks.on(1, "f"), b"later").unwrap();
-    note(&disks, ".canopy-clone.dead.2", &["f"]);
+    note(&disks, &["f"]);
     disks.pool.recover();
     assert_eq!(exists(&disks, "f"), [true, true]);
     assert_eq!(disks.hidden(), NONE);
@@ -82,7 +85,7 @@ fn copies_that_have_changed_since_are_both_kept() {
 fn a_move_from_a_branch_that_is_not_there_waits_for_it() {
     let disks = Disks::small_and_large();
     twin(&disks, "f", b"whole");
-    let note = note(&disks, ".canopy-clone.dead.2", &["f"]);
+    let note = note(&disks, &["f"]);
     let alone = common::over(&[disks.on(1, "")], &[Mode::Rw], Config::default());
     alone.recover();
     assert!(note.exists() && disks.on(1, "f").exists());
@@ -96,7 +99,7 @@ fn a_move_from_a_branch_that_is_not_there_waits_for_it() {
 fn notes_of_others_are_not_obeyed() {
     let disks = Disks::small_and_large();
     twin(&disks, "f", b"whole");
-    let path = note(&disks, ".canopy-clone.dead.2", &["f"]);
+    let path = note(&disks, &["f"]);
     std::os::unix::fs::chown(&path, Some(1000), Some(1000)).unwrap();
     disks.pool.recover();
     assert_eq!(exists(&disks, "f"), [true, true]);
@@ -105,10 +108,10 @@ fn notes_of_others_are_not_obeyed() {
     disks.pool.recover();
     assert_eq!(exists(&disks, "f"), [true, true]);
     // Nothing leads out of a branch.
-    fs::write(disks.disks[1].path().parent().unwrap().join(".canopy-clone.x"), "outside").unwrap();
+    fs::write(disks.disks[1].path().parent().unwrap().join(".canopy-clone.dead.x"), "outside").unwrap();
     fs::remove_file(&path).unwrap();
-    note(&disks, "../.canopy-clone.x", &["f"]);
+    note(&disks, &["../f"]);
     disks.pool.recover();
-    assert!(disks.disks[1].path().parent().unwrap().join(".canopy-clone.x").exists());
-    assert_eq!(exists(&disks, "f"), [false, true]);
+    assert!(disks.disks[1].path().parent().unwrap().join(".canopy-clone.dead.x").exists());
+    assert_eq!(exists(&disks, "f"), [true, true]);
 }
