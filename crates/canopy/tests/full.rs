@@ -8,5 +8,6 @@ mod full {
     mod cow;
     mod crash;
     mod moving;
+    mod passthrough;
     mod rig;
 }

@@ -70,7 +70,8 @@ words! {
         Wo = "wo",
         /// Every open.
         Rw = "rw",
-        /// Every open for which the kernel, the privilege and the branch allow it.
+        /// Every open for which the kernel, the privilege and the branch allow it; while files move off full branches
+        /// (`moveonenospc`), writers only where there is ample room.
         Auto = "auto",
     }
 }

@@ -2,13 +2,14 @@
 
 use crate::branch::Branch;
 use crate::config::{CacheFiles, Config, FlushOnClose, PassthroughIo};
+use crate::headroom::PassedWriter;
 use crate::kernel::BackingFile;
 use crate::node::Node;
 use crate::stat::Attr;
-use crate::{Error, HandleId, Result, beneath};
+use crate::{Error, HandleId, Result, beneath, stat};
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -91,13 +92,15 @@ pub(crate) struct FileHandle {
     fd: ArcSwap<OwnedFd>,
     pub(crate) flags: OFlags,
     pub(crate) open: Arc<OpenFile>,
+    /// Set where the kernel writes by itself, and the room for that has been counted.
+    pub(crate) passed: Option<PassedWriter>,
 }
 
 impl FileHandle {
     /// Also tells whether another handle can write the file.
     pub(crate) fn new(node: Arc<Node>, fd: Arc<OwnedFd>, flags: OFlags, open: Arc<OpenFile>) -> (Self, bool) {
         let others = open.writers.fetch_add(usize::from(writes(flags)), Ordering::Relaxed);
-        (FileHandle { node, fd: ArcSwap::new(fd), flags, open }, others > 0)
+        (FileHandle { node, fd: ArcSwap::new(fd), flags, open, passed: None }, others > 0)
     }
 
     /// The branch's file, opened as this handle is. Whoever writes through it holds the node's `moving` while he
@@ -118,6 +121,11 @@ impl FileHandle {
 impl Drop for FileHandle {
     fn drop(&mut self) {
         self.open.writers.fetch_sub(usize::from(self.writable()), Ordering::Relaxed);
+        if let Some(passed) = &self.passed
+            && let Ok(attr) = stat::of(self.fd().as_fd())
+        {
+            passed.closed(attr.size);
+        }
     }
 }
 
@@ -172,7 +180,8 @@ fn may_lose_direct(flags: OFlags) -> bool {
 /// or none carries any; anything else fails the open with EIO (fs/fuse/iomode.c). So the first open
 /// decides, and later ones follow, each as well as it can:
 /// * the node is in passthrough, this open would not want it: it carries the id together with DIRECT_IO.
-///   Then its reads and writes come to the daemon, coherent with everybody else's.
+///   Then its reads and writes come to the daemon, coherent with everybody else's. The same holds for one that is
+///   `watched`: a writer whose branch has no ample room.
 /// * the node is not in passthrough, this open would want it: it goes without.
 ///
 /// `cached_by_name` tells, for `per-process`, that the caller is one of the listed programs; `valid`, for
@@ -183,6 +192,7 @@ pub(crate) fn decide(
     sharing: Sharing,
     cached_by_name: bool,
     valid: bool,
+    watched: bool,
 ) -> Travel {
     let (direct_io, keep_cache) = match config.cache_files {
         CacheFiles::Off => (true, false),
@@ -201,7 +211,7 @@ pub(crate) fn decide(
     };
     let direct_io = match backing {
         // `cache.files` rules the page cache of the pool, which passthrough does not use.
-        Some(_) => !wants_passthrough(config.passthrough, flags) || may_lose_direct(flags),
+        Some(_) => !wants_passthrough(config.passthrough, flags) || watched || may_lose_direct(flags),
         None => direct_io,
     };
     Travel {
@@ -295,7 +305,8 @@ mod tests {
             (PerProcess, false, false, "DL"),
         ] {
             let config = config(PassthroughIo::Rw, cache);
-            let first = |backing| decide(&config, OFlags::RDWR, Sharing::First { backing }, named, valid);
+            let first =
+                |backing| decide(&config, OFlags::RDWR, Sharing::First { backing }, named, valid, false);
             assert_eq!(letters(first(None)), without, "{cache} without passthrough");
             assert_eq!(letters(first(Some(7))), "P", "{cache} with passthrough");
         }
@@ -325,7 +336,8 @@ mod tests {
             for cache in [CacheFiles::Off, CacheFiles::Partial, CacheFiles::Full, CacheFiles::AutoFull] {
                 let config = config(option, cache);
                 for flags in [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR] {
-                    let later = |backing| decide(&config, flags, Sharing::Shared { backing }, false, true);
+                    let later =
+                        |backing| decide(&config, flags, Sharing::Shared { backing }, false, true, false);
                     assert_eq!(later(Some(3)).passthrough, Some(3));
                     assert_eq!(later(Some(3)).direct_io, !wants_passthrough(option, flags));
                     assert!(!later(Some(3)).keep_cache);
@@ -335,12 +347,29 @@ mod tests {
         }
     }
 
+    /// A writer on a nearly full branch beside readers in passthrough: only its own data comes to the daemon.
+    #[test]
+    fn watched_writers_carry_the_id_too() {
+        let config = config(PassthroughIo::Auto, CacheFiles::AutoFull);
+        for flags in [OFlags::WRONLY, OFlags::RDWR] {
+            let joins = |backing| decide(&config, flags, Sharing::Shared { backing }, false, false, true);
+            assert_eq!(letters(joins(Some(4))), "DPL");
+            assert_eq!(letters(joins(None)), "");
+        }
+    }
+
     #[test]
     fn uncached_streams_come_to_the_daemon() {
         let config = config(PassthroughIo::Rw, CacheFiles::AutoFull);
         for (flags, expected) in [(OFlags::RDONLY, "P"), (OFlags::WRONLY, "DPL"), (OFlags::RDWR, "P")] {
-            let travel =
-                decide(&config, flags | OFlags::DIRECT, Sharing::First { backing: Some(1) }, false, false);
+            let travel = decide(
+                &config,
+                flags | OFlags::DIRECT,
+                Sharing::First { backing: Some(1) },
+                false,
+                false,
+                false,
+            );
             assert_eq!(letters(travel), expected, "{flags:?}");
         }
     }
@@ -353,8 +382,9 @@ mod tests {
             (FlushOnClose::OpenedForWrite, true, false),
         ] {
             let config = Config { flush_on_close: option, ..Config::default() };
-            let no_flush =
-                |flags| decide(&config, flags, Sharing::First { backing: None }, false, false).no_flush;
+            let no_flush = |flags| {
+                decide(&config, flags, Sharing::First { backing: None }, false, false, false).no_flush
+            };
             assert_eq!((no_flush(OFlags::RDONLY), no_flush(OFlags::RDWR)), (read, write));
         }
     }

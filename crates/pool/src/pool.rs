@@ -3,6 +3,7 @@
 use crate::branch::{BranchId, Branches, LiveBranches};
 use crate::config::Config;
 use crate::handle::{FileHandle, Handles};
+use crate::headroom::Headroom;
 use crate::kernel::{Kernel, NoKernel};
 use crate::node::Nodes;
 use crate::ops::cow::Asked;
@@ -35,6 +36,7 @@ pub struct Pool {
     pub(crate) cloning: RwLock<()>,
     pub(crate) kernel: RwLock<Arc<dyn Kernel>>,
     pub(crate) asked: Asked,
+    pub(crate) headroom: Headroom,
     /// The kernel has refused passthrough for good.
     pub(crate) no_passthrough: AtomicBool,
     /// Branches whose files cannot be passed through, being themselves stacked filesystems.
@@ -56,6 +58,7 @@ impl Pool {
             cloning: RwLock::default(),
             kernel: RwLock::new(Arc::new(NoKernel)),
             asked: Asked::default(),
+            headroom: Headroom::default(),
             // Until a kernel is connected there is nothing to pass through.
             no_passthrough: AtomicBool::new(true),
             stacked: RwLock::default(),

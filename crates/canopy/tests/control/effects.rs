@@ -138,13 +138,16 @@ const ROWS: &[Row] = &[
     (&["passthrough.io"], |live| {
         fs::write(live.at("f"), vec![1; MIB]).expect("a file");
         live.set("cache.files", "partial");
-        for (value, read, write) in [
-            ("rw", false, false),
-            ("off", true, true),
-            ("ro", false, true),
-            ("wo", true, false),
-            ("auto", false, false),
+        for (value, moves, read, write) in [
+            ("rw", "true", false, false),
+            ("off", "true", true, true),
+            ("ro", "true", false, true),
+            ("wo", "true", true, false),
+            // On a disk as small as this, who writes could meet the end of it.
+            ("auto", "true", false, true),
+            ("auto", "false", false, false),
         ] {
+            live.set("moveonenospc", moves);
             live.set("passthrough.io", value);
             let reading = live.moved(|| drop(fs::read(live.at("f")).expect("a read")));
             let writing = live.moved(|| fs::write(live.at("f"), vec![2; MIB]).expect("a write"));

@@ -1,10 +1,13 @@
 //! Branches of given sizes, a pool over them, and data that tells where it belongs.
 
+use canopy_testkit::cmd::{Finished, run_within};
 use canopy_testkit::{LoopFs, Pool, PoolBuilder, Rng};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 pub(super) const MIB: usize = 1 << 20;
 
@@ -39,6 +42,21 @@ impl Bed {
         (0..self.disks.len()).filter(|branch| fs::symlink_metadata(self.on(*branch, path)).is_ok()).collect()
     }
 
+    /// Bytes that the daemon has moved between its descriptors while `work` ran.
+    #[track_caller]
+    pub(super) fn moved(&self, work: impl FnOnce()) -> usize {
+        let count = || {
+            let text = fs::read_to_string(format!("/proc/{}/io", self.pool.pid())).expect("counters");
+            let of = |name: &str| {
+                text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<usize>().ok())
+            };
+            of("rchar:").zip(of("wchar:")).map(|(read, written)| read + written).expect("rchar and wchar")
+        };
+        let before = count();
+        work();
+        count() - before
+    }
+
     /// Leaves a branch with about so many bytes.
     pub(super) fn fill(&self, branch: usize, left: u64) {
         fill(self.disks[branch].path(), left);
@@ -67,6 +85,22 @@ pub(super) fn fill(disk: &Path, left: u64) {
     }
     filler.set_len(at.saturating_sub(left)).expect("a smaller file");
     rustix::fs::syncfs(&filler).expect("sync");
+}
+
+/// fio writes so many files of 12 MiB, and checks every byte. Its exit code and what it said.
+pub(super) fn fio(dir: &Path, files: u32) -> Finished {
+    let mut fio = Command::new("fio");
+    fio.arg(format!("--directory={}", dir.display()));
+    fio.args(
+        "--name=full --rw=randwrite --bs=64k --ioengine=psync --thread --numjobs=2 --group_reporting"
+            .split(' '),
+    );
+    fio.args(["--filesize=12M".into(), format!("--nrfiles={}", files / 2), format!("--size={}M", files * 6)]);
+    fio.args(
+        "--verify=crc32c --verify_fatal=1 --do_verify=1 --verify_state_save=0 --fallocate=none".split(' '),
+    );
+    fio.arg("--openfiles=4");
+    run_within(&mut fio, Duration::from_secs(300))
 }
 
 /// Bytes that tell where they belong.

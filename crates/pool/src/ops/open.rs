@@ -2,8 +2,9 @@
 
 use crate::beneath::{self, ProcPath};
 use crate::branch::{Branch, Branches};
-use crate::config::{CacheFiles, Func, NfsOpenHack};
+use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
 use crate::handle::{self, FileHandle, Fingerprint, OpenFile, Sharing, Travel};
+use crate::headroom::PassedWriter;
 use crate::kernel::BackingFile;
 use crate::node::{Node, join};
 use crate::ops::attr;
@@ -21,6 +22,14 @@ use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// How a branch stands to a handle that wants to read and write past the daemon.
+enum Room {
+    /// It does not matter.
+    Any,
+    Ample(PassedWriter),
+    Scarce,
+}
 
 /// A handle that lives until it is released, and how its data travels.
 #[derive(Clone, Copy, Debug)]
@@ -61,19 +70,23 @@ impl Pool {
         };
         // Held until the backing file is known to all: the kernel allows one a node.
         let mut slot = node.open.lock();
-        let (fd, open, sharing) = match (slot.upgrade(), first) {
+        let (fd, open, sharing, room) = match (slot.upgrade(), first) {
             (Some(open), _) => {
                 let fd = Arc::new(beneath::reopen(&*open.place().fd, branch_flags)?);
                 let backing = open.backing.as_ref().map(|file| file.id());
-                (fd, open, Sharing::Shared { backing })
+                let room = match backing {
+                    Some(_) => self.room(&open.place().branch, &fd, branch_flags),
+                    None => Room::Any,
+                };
+                (fd, open, Sharing::Shared { backing }, room)
             }
             (None, Some(primary)) => {
                 let fd = Arc::new(self.open_on_branch(node, &primary, branch_flags)?);
-                let backing = self.register(&primary.branch, &fd, branch_flags);
+                let (backing, room) = self.register(&primary.branch, &fd, branch_flags);
                 let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
                 let open = Arc::new(OpenFile::new(primary.branch, primary.fd.into_shared(), backing));
                 *slot = Arc::downgrade(&open);
-                (fd, open, sharing)
+                (fd, open, sharing, room)
             }
             (None, None) => {
                 // The last handle was closed since we looked.
@@ -85,7 +98,7 @@ impl Pool {
         if kill_suidgid && branch_flags.contains(OFlags::TRUNC) {
             attr::kill_suidgid(fd.as_fd(), caller)?;
         }
-        self.opened(caller, node, fd, branch_flags, open, sharing, true)
+        self.opened(caller, node, fd, branch_flags, open, sharing, room, true)
     }
 
     /// The copy that `func.open` chooses; the node's own file unless another policy asks for another copy.
@@ -148,14 +161,40 @@ impl Pool {
         flags
     }
 
-    fn register(&self, branch: &Branch, fd: &Arc<OwnedFd>, flags: OFlags) -> Option<Box<dyn BackingFile>> {
+    /// May a handle with these flags read and write the branch past the daemon, as far as room goes?
+    fn room(&self, branch: &Arc<Branch>, fd: &OwnedFd, flags: OFlags) -> Room {
+        let config = self.config();
+        let moves = config.passthrough == PassthroughIo::Auto && config.move_when_full.0.is_some();
+        if !moves || !handle::writes(flags) {
+            return Room::Any;
+        }
+        let size = stat::of(fd.as_fd()).map_or(0, |attr| attr.size);
+        self.headroom.admit(branch, size).map_or(Room::Scarce, Room::Ample)
+    }
+
+    /// Registers a file for passthrough, if this handle wants it and there is room for what it may write.
+    fn register(
+        &self,
+        branch: &Arc<Branch>,
+        fd: &Arc<OwnedFd>,
+        flags: OFlags,
+    ) -> (Option<Box<dyn BackingFile>>, Room) {
         if self.no_passthrough.load(Ordering::Relaxed)
             || !handle::wants_passthrough(self.config().passthrough, flags)
             || self.config().nullrw
             || self.stacked.read().contains(&branch.id)
         {
-            return None;
+            return (None, Room::Any);
         }
+        let room = self.room(branch, fd, flags);
+        match room {
+            // Nobody else has it open: then all that comes is served by the daemon, and the file can move.
+            Room::Scarce => (None, room),
+            Room::Any | Room::Ample(_) => (self.backing(branch, fd), room),
+        }
+    }
+
+    fn backing(&self, branch: &Branch, fd: &OwnedFd) -> Option<Box<dyn BackingFile>> {
         match self.kernel.read().open_backing(fd.as_fd()) {
             Ok(id) => Some(id),
             Err(errno @ (Errno::PERM | Errno::NOTTY | Errno::OPNOTSUPP)) => {
@@ -192,6 +231,7 @@ impl Pool {
         flags: OFlags,
         open: Arc<OpenFile>,
         sharing: Sharing,
+        room: Room,
         known_before: bool,
     ) -> Result<Opened> {
         let unchanged = self.config().cache_files == CacheFiles::AutoFull
@@ -204,8 +244,12 @@ impl Pool {
         let by_name = self.config().cache_files == CacheFiles::PerProcess && self.is_listed(caller);
         // While somebody writes through the cache it must not be dropped: the kernel drops pages whose write
         // is on its way to us, and who reads them in between caches for good what was there before the write.
-        let (handle, written) = FileHandle::new(node.clone(), fd, flags, open);
-        let travel = handle::decide(&self.config(), flags, sharing, by_name, unchanged || written);
+        let (mut handle, written) = FileHandle::new(node.clone(), fd, flags, open);
+        let (valid, watched) = (unchanged || written, matches!(room, Room::Scarce));
+        let travel = handle::decide(&self.config(), flags, sharing, by_name, valid, watched);
+        if let (Room::Ample(passed), Some(_)) = (room, travel.passthrough) {
+            handle.passed = Some(passed);
+        }
         Ok(Opened { handle: self.files.insert(handle), travel })
     }
 
@@ -321,20 +365,20 @@ impl Pool {
         path: impl FnOnce() -> crate::node::PoolPath,
     ) -> Result<(Entry, Opened)> {
         let fd = Arc::new(fd);
-        let (open, sharing) = {
+        let (open, sharing, room) = {
             let mut slot = node.open.lock();
-            let backing = self.register(branch, &fd, flags);
+            let (backing, room) = self.register(branch, &fd, flags);
             let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
             let open = Arc::new(OpenFile::new(branch.clone(), fd.clone(), backing));
             *slot = Arc::downgrade(&open);
-            (open, sharing)
+            (open, sharing, room)
         };
         let shown = match self.config().inode.uses_path(false) {
             true => self.show(&node, branch, &path(), attr),
             false => self.show(&node, branch, b"", attr),
         };
         let entry = Entry { node: node.id, attr: shown, brief: false };
-        let opened = self.opened(caller, &node, fd, flags, open, sharing, false)?;
+        let opened = self.opened(caller, &node, fd, flags, open, sharing, room, false)?;
         Ok((entry, opened))
     }
 
