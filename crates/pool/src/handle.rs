@@ -13,7 +13,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Where an open file lies.
@@ -39,12 +39,14 @@ pub(crate) struct OpenFile {
     pub(crate) backing: Option<Box<dyn BackingFile>>,
     /// Handles that can write.
     writers: AtomicUsize,
+    /// The file has moved, and the kernel still reads the old one for some handles: nobody else may join.
+    parted: AtomicBool,
 }
 
 impl OpenFile {
     pub(crate) fn new(branch: Arc<Branch>, fd: Arc<OwnedFd>, backing: Option<Box<dyn BackingFile>>) -> Self {
         let place = ArcSwap::from_pointee(Place::new(branch, fd));
-        OpenFile { place, backing, writers: AtomicUsize::new(0) }
+        OpenFile { place, backing, writers: AtomicUsize::new(0), parted: AtomicBool::new(false) }
     }
 
     pub(crate) fn place(&self) -> Guard<Arc<Place>> {
@@ -53,6 +55,14 @@ impl OpenFile {
 
     pub(crate) fn move_to(&self, place: Place) {
         self.place.store(Arc::new(place));
+    }
+
+    pub(crate) fn part(&self) {
+        self.parted.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_parted(&self) -> bool {
+        self.parted.load(Ordering::Relaxed)
     }
 
     /// Can any handle write the file?
@@ -92,7 +102,9 @@ pub(crate) struct FileHandle {
     fd: ArcSwap<OwnedFd>,
     pub(crate) flags: OFlags,
     pub(crate) open: Arc<OpenFile>,
-    /// Set where the kernel writes by itself, and the room for that has been counted.
+    /// The kernel reads and writes by itself.
+    pub(crate) past: bool,
+    /// The room for what it writes so has been counted.
     pub(crate) passed: Option<PassedWriter>,
 }
 
@@ -100,7 +112,7 @@ impl FileHandle {
     /// Also tells whether another handle can write the file.
     pub(crate) fn new(node: Arc<Node>, fd: Arc<OwnedFd>, flags: OFlags, open: Arc<OpenFile>) -> (Self, bool) {
         let others = open.writers.fetch_add(usize::from(writes(flags)), Ordering::Relaxed);
-        (FileHandle { node, fd: ArcSwap::new(fd), flags, open, passed: None }, others > 0)
+        (FileHandle { node, fd: ArcSwap::new(fd), flags, open, past: false, passed: None }, others > 0)
     }
 
     /// The branch's file, opened as this handle is. Whoever writes through it holds the node's `moving` while he
@@ -115,6 +127,12 @@ impl FileHandle {
 
     pub(crate) fn writable(&self) -> bool {
         writes(self.flags)
+    }
+
+    /// Could something be written that does not come to the daemon? With a backing file, a shared mapping is one of
+    /// that file, whoever serves read and write; to map it so, a descriptor must be able to do both.
+    pub(crate) fn writes_past(&self) -> bool {
+        self.writable() && (self.past || (self.open.backing.is_some() && self.flags.contains(OFlags::RDWR)))
     }
 }
 
@@ -182,6 +200,8 @@ fn may_lose_direct(flags: OFlags) -> bool {
 /// * the node is in passthrough, this open would not want it: it carries the id together with DIRECT_IO.
 ///   Then its reads and writes come to the daemon, coherent with everybody else's. The same holds for one that is
 ///   `watched`: a writer whose branch has no ample room.
+///
+/// `parted` tells that the file is written through another node as well, which no cache would hear of.
 /// * the node is not in passthrough, this open would want it: it goes without.
 ///
 /// `cached_by_name` tells, for `per-process`, that the caller is one of the listed programs; `valid`, for
@@ -193,6 +213,7 @@ pub(crate) fn decide(
     cached_by_name: bool,
     valid: bool,
     watched: bool,
+    parted: bool,
 ) -> Travel {
     let (direct_io, keep_cache) = match config.cache_files {
         CacheFiles::Off => (true, false),
@@ -212,7 +233,7 @@ pub(crate) fn decide(
     let direct_io = match backing {
         // `cache.files` rules the page cache of the pool, which passthrough does not use.
         Some(_) => !wants_passthrough(config.passthrough, flags) || watched || may_lose_direct(flags),
-        None => direct_io,
+        None => direct_io || parted,
     };
     Travel {
         direct_io,
@@ -305,8 +326,9 @@ mod tests {
             (PerProcess, false, false, "DL"),
         ] {
             let config = config(PassthroughIo::Rw, cache);
-            let first =
-                |backing| decide(&config, OFlags::RDWR, Sharing::First { backing }, named, valid, false);
+            let first = |backing| {
+                decide(&config, OFlags::RDWR, Sharing::First { backing }, named, valid, false, false)
+            };
             assert_eq!(letters(first(None)), without, "{cache} without passthrough");
             assert_eq!(letters(first(Some(7))), "P", "{cache} with passthrough");
         }
@@ -336,8 +358,9 @@ mod tests {
             for cache in [CacheFiles::Off, CacheFiles::Partial, CacheFiles::Full, CacheFiles::AutoFull] {
                 let config = config(option, cache);
                 for flags in [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR] {
-                    let later =
-                        |backing| decide(&config, flags, Sharing::Shared { backing }, false, true, false);
+                    let later = |backing| {
+                        decide(&config, flags, Sharing::Shared { backing }, false, true, false, false)
+                    };
                     assert_eq!(later(Some(3)).passthrough, Some(3));
                     assert_eq!(later(Some(3)).direct_io, !wants_passthrough(option, flags));
                     assert!(!later(Some(3)).keep_cache);
@@ -352,7 +375,8 @@ mod tests {
     fn watched_writers_carry_the_id_too() {
         let config = config(PassthroughIo::Auto, CacheFiles::AutoFull);
         for flags in [OFlags::WRONLY, OFlags::RDWR] {
-            let joins = |backing| decide(&config, flags, Sharing::Shared { backing }, false, false, true);
+            let joins =
+                |backing| decide(&config, flags, Sharing::Shared { backing }, false, false, true, false);
             assert_eq!(letters(joins(Some(4))), "DPL");
             assert_eq!(letters(joins(None)), "");
         }
@@ -366,6 +390,7 @@ mod tests {
                 &config,
                 flags | OFlags::DIRECT,
                 Sharing::First { backing: Some(1) },
+                false,
                 false,
                 false,
                 false,
@@ -383,7 +408,7 @@ mod tests {
         ] {
             let config = Config { flush_on_close: option, ..Config::default() };
             let no_flush = |flags| {
-                decide(&config, flags, Sharing::First { backing: None }, false, false, false).no_flush
+                decide(&config, flags, Sharing::First { backing: None }, false, false, false, false).no_flush
             };
             assert_eq!((no_flush(OFlags::RDONLY), no_flush(OFlags::RDWR)), (read, write));
         }

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 /// A path in the pool: bytes without a leading slash; the root is empty.
 pub(crate) type PoolPath = SmallVec<[u8; 128]>;
@@ -67,6 +68,8 @@ pub(crate) struct Node {
     /// The inode number that callers know of a file that has moved; else 0. A file that changes its number while
     /// it is open looks like another one put in its place.
     pub(crate) number: AtomicU64,
+    /// Until then nobody tries to move the file: its names were not found.
+    pub(crate) stays_until: Mutex<Option<Instant>>,
 }
 
 impl Node {
@@ -345,6 +348,21 @@ impl Nodes {
         node.moves.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The node's file has moved, but the kernel holds on to the old one: whoever looks the names up from now on gets
+    /// a node of its own for the new file. Gives the names. The caller holds the tree exclusively.
+    pub(crate) fn parted(&self, node: &Node, number: u64) -> Vec<(NodeId, Box<[u8]>)> {
+        let names = self.known(node.id);
+        if let Some(key) = node.key() {
+            self.file_gone(key);
+        }
+        for (parent, name) in &names {
+            self.name_removed(*parent, name);
+        }
+        node.number.store(number, Ordering::Relaxed);
+        node.moves.fetch_add(1, Ordering::Relaxed);
+        names
+    }
+
     /// The name moved, over whatever was there.
     pub(crate) fn renamed(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8])) {
         let freed = {
@@ -396,6 +414,7 @@ fn new_node(id: NodeId, identity: Identity) -> Arc<Node> {
         moving: RwLock::new(()),
         moves: AtomicU32::new(0),
         number: AtomicU64::new(0),
+        stays_until: Mutex::new(None),
     })
 }
 

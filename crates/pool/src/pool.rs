@@ -2,7 +2,7 @@
 
 use crate::branch::{BranchId, Branches, LiveBranches};
 use crate::config::Config;
-use crate::handle::{FileHandle, Handles};
+use crate::handle::{FileHandle, Handles, OpenFile};
 use crate::headroom::Headroom;
 use crate::kernel::{Kernel, NoKernel};
 use crate::node::Nodes;
@@ -10,12 +10,13 @@ use crate::ops::cow::Asked;
 use crate::ops::readdir::DirHandle;
 use crate::relocate;
 use crate::space::SpaceCache;
+use crate::stat::FileKey;
 use crate::tree::TreeLock;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
 use smallvec::SmallVec;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Many directories as one tree. All operations take `&self` and may run side by side.
 ///
@@ -37,6 +38,8 @@ pub struct Pool {
     pub(crate) kernel: RwLock<Arc<dyn Kernel>>,
     pub(crate) asked: Asked,
     pub(crate) headroom: Headroom,
+    /// Files that have moved away from handles which the kernel serves by itself, for as long as these are open.
+    pub(crate) parted: RwLock<Vec<(FileKey, Weak<OpenFile>)>>,
     /// The kernel has refused passthrough for good.
     pub(crate) no_passthrough: AtomicBool,
     /// Branches whose files cannot be passed through, being themselves stacked filesystems.
@@ -59,6 +62,7 @@ impl Pool {
             kernel: RwLock::new(Arc::new(NoKernel)),
             asked: Asked::default(),
             headroom: Headroom::default(),
+            parted: RwLock::default(),
             // Until a kernel is connected there is nothing to pass through.
             no_passthrough: AtomicBool::new(true),
             stacked: RwLock::default(),

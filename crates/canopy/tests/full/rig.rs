@@ -1,6 +1,6 @@
 //! Branches of given sizes, a pool over them, and data that tells where it belongs.
 
-use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::cmd::{Finished, run_within, wait_until};
 use canopy_testkit::{LoopFs, Pool, PoolBuilder, Rng};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -40,6 +40,13 @@ impl Bed {
     /// Which branches hold a name.
     pub(super) fn holders(&self, path: &str) -> Vec<usize> {
         (0..self.disks.len()).filter(|branch| fs::symlink_metadata(self.on(*branch, path)).is_ok()).collect()
+    }
+
+    /// Waits until the daemon has closed a file; it hears of a close only afterwards.
+    #[track_caller]
+    pub(super) fn closed(&self, path: &str) {
+        let open = || self.pool.branch_descriptors().iter().any(|held| held.ends_with(path));
+        assert!(wait_until(Duration::from_secs(20), || !open()), "{path} stays open");
     }
 
     /// Bytes that the daemon has moved between its descriptors while `work` ran.
@@ -87,20 +94,21 @@ pub(super) fn fill(disk: &Path, left: u64) {
     rustix::fs::syncfs(&filler).expect("sync");
 }
 
-/// fio writes so many files of 12 MiB, and checks every byte. Its exit code and what it said.
-pub(super) fn fio(dir: &Path, files: u32) -> Finished {
+/// fio writes so many files of so many MiB, and checks every byte.
+pub(super) fn fio(dir: &Path, files: u64, each: u64) -> Finished {
     let mut fio = Command::new("fio");
     fio.arg(format!("--directory={}", dir.display()));
     fio.args(
         "--name=full --rw=randwrite --bs=64k --ioengine=psync --thread --numjobs=2 --group_reporting"
             .split(' '),
     );
-    fio.args(["--filesize=12M".into(), format!("--nrfiles={}", files / 2), format!("--size={}M", files * 6)]);
+    fio.arg(format!("--filesize={each}M"));
+    fio.args([format!("--nrfiles={}", files / 2), format!("--size={}M", files / 2 * each)]);
     fio.args(
         "--verify=crc32c --verify_fatal=1 --do_verify=1 --verify_state_save=0 --fallocate=none".split(' '),
     );
     fio.arg("--openfiles=4");
-    run_within(&mut fio, Duration::from_secs(300))
+    run_within(&mut fio, Duration::from_secs(900))
 }
 
 /// Bytes that tell where they belong.

@@ -170,7 +170,9 @@ impl Pool {
     pub fn fallocate(&self, handle: HandleId, mode: u32, offset: u64, len: u64) -> Result<()> {
         let handle = self.files.get(handle)?;
         let mode = FallocateFlags::from_bits_retain(mode);
-        self.with_room(&handle.node, len, || {
+        let gives_back = FallocateFlags::PUNCH_HOLE | FallocateFlags::COLLAPSE_RANGE;
+        let wanted = if mode.intersects(gives_back) { 0 } else { len };
+        self.with_room(&handle.node, wanted, || {
             loop {
                 match rustix::fs::fallocate(&**handle.fd(), mode, offset, len) {
                     Err(Errno::INTR) => continue,

@@ -71,6 +71,8 @@ impl Pool {
         // Held until the backing file is known to all: the kernel allows one a node.
         let mut slot = node.open.lock();
         let (fd, open, sharing, room) = match (slot.upgrade(), first) {
+            // The name leads to a new node by now.
+            (Some(open), _) if open.is_parted() => return Err(Error::Stale),
             (Some(open), _) => {
                 let fd = Arc::new(beneath::reopen(&*open.place().fd, branch_flags)?);
                 let backing = open.backing.as_ref().map(|file| file.id());
@@ -245,8 +247,10 @@ impl Pool {
         // While somebody writes through the cache it must not be dropped: the kernel drops pages whose write
         // is on its way to us, and who reads them in between caches for good what was there before the write.
         let (mut handle, written) = FileHandle::new(node.clone(), fd, flags, open);
-        let (valid, watched) = (unchanged || written, matches!(room, Room::Scarce));
-        let travel = handle::decide(&self.config(), flags, sharing, by_name, valid, watched);
+        let parted = self.is_parted(node);
+        let (valid, watched) = ((unchanged || written) && !parted, matches!(room, Room::Scarce));
+        let travel = handle::decide(&self.config(), flags, sharing, by_name, valid, watched, parted);
+        handle.past = travel.passthrough.is_some() && !travel.direct_io;
         if let (Room::Ample(passed), Some(_)) = (room, travel.passthrough) {
             handle.passed = Some(passed);
         }

@@ -19,9 +19,13 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// How often a move begins anew because something about the file has changed on its way.
 const ATTEMPTS: u32 = 3;
+
+/// After a walk over a branch that has not found all names of a file. Each page that is written back may ask.
+const WALK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Is this the answer of a branch that has no room: no blocks, no inodes, or none for this owner?
 pub(crate) fn is_full(errno: Errno) -> bool {
@@ -80,6 +84,9 @@ impl Pool {
         if node.moves.load(Ordering::Relaxed) != seen {
             return true;
         }
+        if node.stays_until.lock().is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
         let mut tried: SmallVec<[BranchId; 4]> = SmallVec::new();
         let mut attempts = 0;
         loop {
@@ -107,13 +114,16 @@ impl Pool {
                 Err(Stays::Branch(errno)) => tracing::debug!("a file cannot move to a branch: {errno}"),
                 Err(Stays::File(errno)) => {
                     tracing::debug!("a file on a full branch cannot move: {errno}");
+                    if errno == Errno::MLINK {
+                        *node.stays_until.lock() = Some(Instant::now() + WALK_AGAIN);
+                    }
                     return false;
                 }
             }
         }
     }
 
-    /// Errors: `EBUSY` for a file that the kernel reads and writes by itself (passthrough), `EEXIST` when another
+    /// Errors: `EBUSY` for a file that the kernel writes by itself (passthrough), `EEXIST` when another
     /// branch holds one of its names too, `EMLINK` when not all of its names can be found.
     fn movable(&self, node: &Arc<Node>) -> Result<Movable, Errno> {
         let branches = self.branches.load();
@@ -121,7 +131,7 @@ impl Pool {
             let _held = self.tree.shared();
             self.primary(&branches, node).map_err(Error::errno)?
         };
-        if node.opened().is_some_and(|open| open.backing.is_some()) {
+        if self.is_held_in_place(node) {
             return Err(Errno::BUSY);
         }
         if !can_leave(&primary.attr) {
@@ -195,16 +205,18 @@ impl Pool {
         let mut carry = Carry::copy(&file.source, target, source, names, note).map_err(Stays::Branch)?;
         // From here on nobody uses a path, or opens anything.
         let held = self.tree.exclusive();
-        let open = node.opened();
-        if open.as_ref().is_some_and(|open| open.backing.is_some()) {
+        if self.is_held_in_place(node) {
             return Err(Stays::File(Errno::BUSY));
         }
+        let open = node.opened();
         let orphan = node.orphan.lock().is_some();
         let branches = self.branches.load();
-        let number = self.shown_number(&branches, node).map_err(|error| Stays::File(error.errno()))?;
+        let number = self.number_to_keep(&branches, node).map_err(|error| Stays::File(error.errno()))?;
         let reopened = || -> Result<_, Errno> {
             let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
-            for handle in self.files.matching(|handle| Arc::ptr_eq(&handle.node, node)) {
+            // The kernel goes on reading the old file where it reads by itself.
+            let moves = |handle: &FileHandle| Arc::ptr_eq(&handle.node, node) && !handle.past;
+            for handle in self.files.matching(moves) {
                 let fd = carry.reopen(handle.flags - OFlags::TRUNC)?;
                 handles.push((handle, fd));
             }
@@ -218,7 +230,20 @@ impl Pool {
             _ => Stays::Branch(errno),
         })?;
         // Nothing below can fail.
-        self.nodes.moved(node, key, number);
+        let parts = open.as_ref().filter(|open| open.backing.is_some());
+        let names = match parts {
+            None => {
+                self.nodes.moved(node, key, number);
+                Vec::new()
+            }
+            Some(open) => {
+                open.part();
+                let mut parted = self.parted.write();
+                parted.retain(|(_, open)| open.strong_count() > 0);
+                parted.push((key, Arc::downgrade(open)));
+                self.nodes.parted(node, number)
+            }
+        };
         if let Some(open) = open {
             open.move_to(place);
         }
@@ -231,8 +256,26 @@ impl Pool {
         drop(held);
         carry.finish();
         self.space.clear();
-        self.kernel.read().invalidate_attr(node.id);
+        let kernel = self.kernel.read();
+        kernel.invalidate_attr(node.id);
+        names.iter().for_each(|(parent, name)| kernel.forget_name(*parent, name));
         Ok(())
+    }
+
+    /// Is the file written past the daemon, or through two nodes? What is written so would be lost.
+    fn is_held_in_place(&self, node: &Arc<Node>) -> bool {
+        let Some(open) = node.opened() else { return false };
+        open.is_parted()
+            || self.is_parted(node)
+            || (open.backing.is_some()
+                && !self.files.matching(|h| Arc::ptr_eq(&h.node, node) && h.writes_past()).is_empty())
+    }
+
+    /// Is the node's file open through another node, from which it has moved away?
+    pub(crate) fn is_parted(&self, node: &Node) -> bool {
+        let parted = self.parted.read();
+        !parted.is_empty()
+            && parted.iter().any(|(key, open)| Some(*key) == node.key() && open.strong_count() > 0)
     }
 
     /// Brings the directories of all names onto the target, and opens the file to be read.
@@ -252,7 +295,11 @@ impl Pool {
         readable(&primary.fd).map_err(Stays::File)
     }
 
-    fn shown_number(&self, branches: &Branches, node: &Arc<Node>) -> crate::Result<u64> {
+    /// The inode number that callers know; 0 where it follows from the path.
+    fn number_to_keep(&self, branches: &Branches, node: &Arc<Node>) -> crate::Result<u64> {
+        if self.config().inode.uses_path(false) {
+            return Ok(0);
+        }
         let primary = self.primary(branches, node)?;
         Ok(self.show_file(node, &primary.branch, primary.attr).ino)
     }

@@ -17,6 +17,7 @@ use crate::stat::{self, Attr, FileKey};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -29,6 +30,19 @@ pub(super) struct Carry {
     copied: Attr,
     names: Vec<PoolPath>,
     replica: Replica,
+}
+
+/// Directories that were made for the file last as long as it does: all on the way to each name are synced.
+fn sync_way(branch: &Branch, names: &[PoolPath]) -> Result<(), Errno> {
+    let mut synced = BTreeSet::new();
+    for name in names {
+        let mut dir = split(name).0;
+        while synced.insert(dir) {
+            rustix::fs::fsync(beneath::open(branch.root(), dir, OFlags::RDONLY | OFlags::DIRECTORY)?)?;
+            dir = split(dir).0;
+        }
+    }
+    Ok(())
 }
 
 /// The directory of one name on both branches.
@@ -68,6 +82,7 @@ impl Carry {
             return Err(Errno::PERM);
         }
         replica.fill(file.as_fd(), &copied)?;
+        sync_way(target, &names)?;
         Ok(Carry { source: source.clone(), target: target.clone(), file, copied, names, replica })
     }
 
@@ -123,7 +138,8 @@ impl Carry {
         if !same || !can_leave(&now) {
             return Err(Errno::AGAIN);
         }
-        if now.ctime != self.copied.ctime || now.atime != self.copied.atime {
+        let rest = |attr: &Attr| (attr.ctime, attr.atime, attr.mode, attr.uid, attr.gid);
+        if rest(&now) != rest(&self.copied) {
             // Somebody has changed what a change of the data would not show.
             self.replica.dress(self.file.as_fd(), &now)?;
             self.copied = now;

@@ -50,7 +50,7 @@ fn settle(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
     let Some(source) = branches.iter().find(is_source) else {
         // Nobody sees two of them as long as the other branch is not there.
         tracing::info!(
-            "{}: a move from {} was cut short; it is finished once that is a branch again",
+            "{}: a move from {} was cut short; it is finished at the next mount at which that is a branch",
             target.path.display(),
             String::from_utf8_lossy(&plan.source)
         );

@@ -121,6 +121,30 @@ fn a_file_stays_where_it_is_when_it_cannot_move() {
     }
 }
 
+/// The disk has room, but no more than that is allowed (EDQUOT). btrfs holds its limits against root too.
+#[test]
+fn a_quota_is_a_full_branch() {
+    let limited = LoopFs::btrfs(160 << 20);
+    let path = limited.path().to_str().expect("text").to_owned();
+    canopy_testkit::cmd::run("btrfs", ["quota", "enable", &path]);
+    canopy_testkit::cmd::run("btrfs", ["qgroup", "limit", "6M", &path]);
+    let mut behind = fs::File::create(limited.path().join("behind")).unwrap();
+    let refused = std::io::Write::write_all(&mut behind, &[0; 16 * MIB]).unwrap_err();
+    assert_eq!(Errno::from_io_error(&refused), Some(Errno::DQUOT));
+    drop(behind);
+    fs::remove_file(limited.path().join("behind")).unwrap();
+    rustix::fs::syncfs(fs::File::open(limited.path()).unwrap()).unwrap();
+    let disks = Disks::new(vec![limited, LoopFs::tmpfs(64 << 20)]);
+    put(disks.on(0, "f"), &pattern(1, MIB));
+    let mut client = disks_client(&disks);
+    let (_, handle) = disks.open(&mut client, "f", OFlags::RDWR);
+    write(&disks.pool, handle, MIB as u64, &pattern(2, 8 * MIB)).unwrap();
+    assert!(!disks.on(0, "f").exists() && disks.on(1, "f").exists());
+    assert_eq!(read(&disks.pool, handle, 16 * MIB), [pattern(1, MIB), pattern(2, 8 * MIB)].concat());
+    disks.pool.release(handle).unwrap();
+    client.end().unwrap();
+}
+
 #[test]
 fn files_without_a_name_move_too() {
     let disks = Disks::small_and_large();
