@@ -35,8 +35,10 @@ fn main() {
         return;
     }
     let branch = LoopFs::tmpfs(2 << 30);
-    let pool =
-        Pool::builder(env!("CARGO_BIN_EXE_canopy")).branch(branch.path()).option("minfreespace=0").mount();
+    let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
+        .branch(branch.path())
+        .option("minfreespace=0,passthrough.io=rw")
+        .mount();
     // Data rows use one and the same file from both sides: no two files lie alike in memory.
     let below = Side { data: branch.path().join("data"), own: branch.path().join("direct") };
     let through = Side { data: pool.path().join("data"), own: pool.path().join("pooled") };

@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -121,6 +121,8 @@ struct Table {
     /// Inode numbers of known directories. One that was renamed keeps its own, and so does all below it,
     /// though the old paths may belong to other directories by now.
     numbers: HashMap<u64, NodeId>,
+    /// Inode numbers that files had before they moved, by device and number on their branch.
+    kept: HashMap<(u64, u64), u64>,
     /// Nodes stay while they have a name.
     never_forget: bool,
 }
@@ -128,6 +130,8 @@ struct Table {
 pub(crate) struct Nodes {
     table: RwLock<Table>,
     next: AtomicU64,
+    /// Some file has kept its number.
+    any_kept: AtomicBool,
 }
 
 impl Nodes {
@@ -140,7 +144,8 @@ impl Nodes {
             .records
             .insert(NodeId::ROOT, Record { node: root, names: SmallVec::new(), children: HashMap::new() });
         table.numbers.insert(root_ino, NodeId::ROOT);
-        Nodes { table: RwLock::new(table), next: AtomicU64::new(NodeId::ROOT.0 + 1) }
+        let next = AtomicU64::new(NodeId::ROOT.0 + 1);
+        Nodes { table: RwLock::new(table), next, any_kept: AtomicBool::new(false) }
     }
 
     pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>> {
@@ -249,6 +254,14 @@ impl Nodes {
         }
     }
 
+    /// The inode number that a file shows since before it moved, if it has; by where it is now.
+    pub(crate) fn kept_number(&self, dev: u64, ino: u64) -> Option<u64> {
+        match self.any_kept.load(Ordering::Relaxed) {
+            true => self.table.read().kept.get(&(dev, ino)).copied(),
+            false => None,
+        }
+    }
+
     /// Hands a reference to the kernel: the node of a file that was found under a name.
     pub(crate) fn hand_out_file(&self, parent: NodeId, name: &[u8], key: FileKey) -> Result<Arc<Node>> {
         {
@@ -330,17 +343,24 @@ impl Nodes {
     /// No file has this key any more (its last link is gone): a later file that gets its inode number
     /// must get a node of its own.
     pub(crate) fn file_gone(&self, key: FileKey) {
-        self.table.write().files.remove(&key);
+        let mut table = self.table.write();
+        table.files.remove(&key);
+        table.kept.remove(&(key.dev, key.ino));
     }
 
     /// The node's file is another one from now on, and keeps the inode number that callers know. The caller holds
     /// the tree exclusively, or is the only one who knows of the new file.
     pub(crate) fn moved(&self, node: &Node, to: FileKey, number: u64) {
         let mut table = self.table.write();
-        if let Some(from) = node.key()
-            && table.files.get(&from) == Some(&node.id)
-        {
-            table.files.remove(&from);
+        if let Some(from) = node.key() {
+            table.kept.remove(&(from.dev, from.ino));
+            if table.files.get(&from) == Some(&node.id) {
+                table.files.remove(&from);
+            }
+        }
+        if number != 0 {
+            table.kept.insert((to.dev, to.ino), number);
+            self.any_kept.store(true, Ordering::Relaxed);
         }
         *node.identity.lock() = Identity::File(to);
         table.files.insert(to, node.id);
@@ -543,6 +563,7 @@ impl Table {
             match record.node.identity() {
                 Identity::File(key) if self.files.get(&key) == Some(&id) => {
                     self.files.remove(&key);
+                    self.kept.remove(&(key.dev, key.ino));
                 }
                 Identity::Directory { ino } if self.numbers.get(&ino) == Some(&id) => {
                     self.numbers.remove(&ino);

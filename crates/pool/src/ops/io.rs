@@ -2,6 +2,7 @@
 
 use crate::handle::FileHandle;
 use crate::ops::attr::kill_suidgid;
+use crate::stat;
 use crate::{Caller, Error, HandleId, Pool, Result};
 use arc_swap::Guard;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -209,18 +210,32 @@ impl Pool {
         let (from, to) = (self.files.get(from)?, self.files.get(to)?);
         // One call copies at most 0x7ffff000 bytes (MAX_RW_COUNT in include/linux/fs.h).
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        self.with_room(&to.node, len as u64, || {
-            let (mut from_offset, mut to_offset) = (from_offset, to_offset);
+        // Within one file, what is copied may lie behind its end, and must not be copied on.
+        let len = match from.node.id == to.node.id {
+            true => usize::try_from(stat::of(from.fd().as_fd())?.size.saturating_sub(from_offset))
+                .map_or(len, |left| left.min(len)),
+            false => len,
+        };
+        let mut done = 0;
+        let all = self.with_room(&to.node, len as u64, || {
             let (from, to) = (from.fd(), to.fd());
-            let copied = rustix::fs::copy_file_range(
-                &**from,
-                Some(&mut from_offset),
-                &**to,
-                Some(&mut to_offset),
-                len,
-            )?;
-            Ok(copied as u64)
-        })
+            // A branch that fills up copies as much as it can first.
+            while done < len {
+                let (mut at, mut into) = (from_offset + done as u64, to_offset + done as u64);
+                match rustix::fs::copy_file_range(&**from, Some(&mut at), &**to, Some(&mut into), len - done)
+                {
+                    Ok(0) => break,
+                    Ok(copied) => done += copied,
+                    Err(Errno::INTR) => continue,
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+            Ok(())
+        });
+        match all {
+            Err(error) if done == 0 => Err(error),
+            _ => Ok(done as u64),
+        }
     }
 
     /// sync(2) of everything below: every branch's filesystem. The first failure is told, after all have

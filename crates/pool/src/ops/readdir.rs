@@ -267,10 +267,10 @@ impl Pool {
                 {
                     (kind, ino) = (attr.dirent_type(), attr.ino);
                 }
-                let ino = inodes.inode(branch.seed, name, ino, kind == DT_DIR);
+                let shown = inodes.inode(branch.seed, name, ino, kind == DT_DIR);
                 let ino = match kind {
-                    DT_DIR => self.nodes.dir_number(node.id, name, ino),
-                    _ => ino,
+                    DT_DIR => self.nodes.dir_number(node.id, name, shown),
+                    _ => self.nodes.kept_number(branch.dev, ino).unwrap_or(shown),
                 };
                 listing.push(name, kind, index, ino);
             }

@@ -125,3 +125,11 @@ pub(super) fn set_times(fd: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
     let times = Timestamps { last_access: spec(attr.atime), last_modification: spec(attr.mtime) };
     rustix::fs::utimensat(rustix::fs::CWD, ProcPath::of(fd).as_bytes(), &times, AtFlags::empty())
 }
+
+/// To the pool nothing has happened in the directory: what changes is not shown.
+pub(super) fn quietly<T>(dir: BorrowedFd<'_>, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    let before = stat::of(dir)?;
+    let changed = change();
+    let _ = set_times(dir, &before);
+    changed
+}

@@ -76,7 +76,7 @@ impl Carry {
         note: Note,
     ) -> Result<Carry, Errno> {
         let first = names.first().map_or(&b""[..], |name| split(name).0);
-        let replica = Replica::begin(target.root(), first, note)?;
+        let replica = Replica::begin(target.root(), first, !names.is_empty(), note)?;
         let copied = stat::of(file.as_fd())?;
         if !can_leave(&copied) {
             return Err(Errno::PERM);

@@ -3,6 +3,7 @@
 //! A note is locked while its writer lives, so that whoever finds one unlocked knows that a crash has left it.
 //! It is there, on disk, before the first thing that it tells of.
 
+use super::dress::quietly;
 use super::sweep::names_with;
 use super::{UNDER_CONSTRUCTION, unique};
 use crate::node::PoolPath;
@@ -63,7 +64,9 @@ impl Note {
         loop {
             let name = [UNDER_CONSTRUCTION, NOTE, unique().as_bytes()].concat();
             let dir = beneath::open(root, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
-            let file = rustix::fs::openat(&dir, name.as_slice(), flags, Mode::RUSR | Mode::WUSR)?;
+            let file = quietly(dir.as_fd(), || {
+                rustix::fs::openat(&dir, name.as_slice(), flags, Mode::RUSR | Mode::WUSR)
+            })?;
             let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
             let note = Note { root: dir, name, file };
             match locked {
@@ -98,7 +101,8 @@ impl Note {
     }
 
     fn unlink(&self) -> Result<(), Errno> {
-        match rustix::fs::unlinkat(&self.root, self.name.as_slice(), AtFlags::empty()) {
+        let unlink = || rustix::fs::unlinkat(&self.root, self.name.as_slice(), AtFlags::empty());
+        match quietly(self.root.as_fd(), unlink) {
             Err(Errno::NOENT) => Ok(()),
             other => other,
         }

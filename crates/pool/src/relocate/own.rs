@@ -34,7 +34,7 @@ impl Pool {
         }
         let (dir, _) = split(&path);
         let plan = Plan { source: Vec::new(), names: vec![path.clone()] };
-        let mut copy = Replica::begin(branch.root(), dir, Note::write(branch.root(), &plan)?)?;
+        let mut copy = Replica::begin(branch.root(), dir, true, Note::write(branch.root(), &plan)?)?;
         copy.fill(file.as_fd(), &before)?;
         // From here on nobody uses a path, or opens anything.
         let _held = self.tree.exclusive();

@@ -2,7 +2,7 @@
 
 use super::copy::copy_data;
 use super::dirs::move_into_place;
-use super::dress::{dress_file, set_times};
+use super::dress::{dress_file, quietly};
 use super::journal::Note;
 use super::name_aside;
 use crate::beneath;
@@ -21,20 +21,34 @@ pub(super) struct Replica {
 
 impl Replica {
     /// An empty file in the directory `path` of a branch. `note` tells of it, and goes when it is done.
-    pub(super) fn begin(root: BorrowedFd<'_>, path: &[u8], note: Note) -> Result<Replica, Errno> {
+    ///
+    /// One that is never to be `named` is made without any name where the filesystem can: link(2) may give it its
+    /// first one, as it may to the original.
+    pub(super) fn begin(
+        root: BorrowedFd<'_>,
+        path: &[u8],
+        named: bool,
+        note: Note,
+    ) -> Result<Replica, Errno> {
         let made = || {
             canopy_sys::creds::as_daemon()?;
             // Really open: directories are synced through it.
             let dir = beneath::open(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
+            if !named {
+                let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+                if let Ok(file) = rustix::fs::openat(&dir, c".", flags, Mode::RUSR | Mode::WUSR) {
+                    return Ok((dir, None, file));
+                }
+            }
             let aside = name_aside();
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = quietly(dir.as_fd(), || {
                 rustix::fs::openat(&dir, aside.as_slice(), flags, Mode::RUSR | Mode::WUSR)
             })?;
-            Ok((dir, aside, file))
+            Ok((dir, Some(aside), file))
         };
         match made() {
-            Ok((dir, aside, file)) => Ok(Replica { dir, aside: Some(aside), file, note: Some(note) }),
+            Ok((dir, aside, file)) => Ok(Replica { dir, aside, file, note: Some(note) }),
             Err(errno) => {
                 note.erase();
                 Err(errno)
@@ -101,14 +115,6 @@ impl Replica {
     pub(super) fn keep_note(&mut self) {
         self.note = None;
     }
-}
-
-/// To the pool nothing has happened in the directory: what changes is not shown.
-fn quietly<T>(dir: BorrowedFd<'_>, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    let before = stat::of(dir)?;
-    let changed = change();
-    let _ = set_times(dir, &before);
-    changed
 }
 
 impl Drop for Replica {
