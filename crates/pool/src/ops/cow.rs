@@ -15,19 +15,24 @@ use rustix::fs::OFlags;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Threads that were told to look again, and the nodes that they wanted to open.
 #[derive(Default)]
 pub(crate) struct Asked {
     /// How many there are: nearly always none, and then no lookup takes the lock.
     count: AtomicUsize,
-    threads: Mutex<HashMap<u32, NodeId>>,
+    threads: Mutex<HashMap<u32, (NodeId, Instant)>>,
 }
+
+/// A thread that has not come back by then has ended.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 impl Asked {
     fn put(&self, thread: u32, node: NodeId) {
         let mut threads = self.threads.lock();
-        threads.insert(thread, node);
+        threads.retain(|_, (_, since)| since.elapsed() < PATIENCE);
+        threads.insert(thread, (node, Instant::now()));
         self.count.store(threads.len(), Ordering::Relaxed);
     }
 
@@ -37,7 +42,7 @@ impl Asked {
             return false;
         }
         let mut threads = self.threads.lock();
-        let found = threads.get(&thread) == Some(&node);
+        let found = threads.get(&thread).is_some_and(|(wanted, _)| *wanted == node);
         if found {
             threads.remove(&thread);
             self.count.store(threads.len(), Ordering::Relaxed);

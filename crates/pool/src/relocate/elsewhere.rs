@@ -58,18 +58,20 @@ impl Pool {
         wanted: u64,
         mut operation: impl FnMut() -> crate::Result<T>,
     ) -> crate::Result<T> {
-        // Each branch may fill up while the file is on its way there.
-        let mut moves_left = self.branches.load().len();
+        let mut moved = 0;
         loop {
             let moving = node.moving.read();
             let moves = node.moves.load(Ordering::Relaxed);
             let result = operation();
             drop(moving);
             match result {
+                // Each branch may fill up while the file is on its way there, or while others write it there.
                 Err(error)
-                    if is_full(error.errno()) && moves_left > 0 && self.make_room(node, moves, wanted) =>
+                    if is_full(error.errno())
+                        && moved < 2 * self.branches.load().len()
+                        && self.make_room(node, moves, wanted) =>
                 {
-                    moves_left -= 1;
+                    moved += 1;
                 }
                 other => return other,
             }
@@ -211,6 +213,9 @@ impl Pool {
         let open = node.opened();
         let orphan = node.orphan.lock().is_some();
         let branches = self.branches.load();
+        if branches.index_of(target.id).is_none() || branches.index_of(file.source.id).is_none() {
+            return Err(Stays::Branch(Errno::ROFS));
+        }
         let number = self.number_to_keep(&branches, node).map_err(|error| Stays::File(error.errno()))?;
         let reopened = || -> Result<_, Errno> {
             let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();

@@ -17,7 +17,7 @@ use crate::stat::{self, Attr, FileKey};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -45,11 +45,47 @@ fn sync_way(branch: &Branch, names: &[PoolPath]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The directory of one name on both branches.
+/// The directory of some names on both branches.
 struct Sides {
-    name: Vec<u8>,
     source: OwnedFd,
     target: OwnedFd,
+}
+
+/// Where the names are. A file may have tens of thousands, so that each directory is opened once.
+struct Places<'n> {
+    dirs: Vec<Sides>,
+    /// Index of the directory, and the last part of the path; in the order of the file's names.
+    names: Vec<(usize, &'n [u8])>,
+}
+
+impl<'n> Places<'n> {
+    fn open(source: &Branch, target: &Branch, names: &'n [PoolPath]) -> Result<Self, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        let open = |branch: &Branch, dir| match beneath::open(branch.root(), dir, flags) {
+            // Moved, and what is under construction in it with it.
+            Err(errno) if beneath::is_absent(errno) => Err(Errno::AGAIN),
+            other => other,
+        };
+        let mut known: HashMap<&[u8], usize> = HashMap::new();
+        let mut places = Places { dirs: Vec::new(), names: Vec::with_capacity(names.len()) };
+        for (dir, name) in names.iter().map(|path| split(path)) {
+            let index = match known.get(dir) {
+                Some(index) => *index,
+                None => {
+                    places.dirs.push(Sides { source: open(source, dir)?, target: open(target, dir)? });
+                    known.insert(dir, places.dirs.len() - 1);
+                    places.dirs.len() - 1
+                }
+            };
+            places.names.push((index, name));
+        }
+        Ok(places)
+    }
+
+    /// Each name with its directory.
+    fn iter(&self) -> impl Iterator<Item = (&Sides, &'n [u8])> {
+        self.names.iter().map(|(dir, name)| (&self.dirs[*dir], *name))
+    }
 }
 
 /// A file that chattr(1) has made unchangeable cannot lose its names, and one with set-once rules must not.
@@ -101,27 +137,32 @@ impl Carry {
     /// Errors: `EAGAIN` when the file or its names have changed since they were looked at.
     pub(super) fn switch(&mut self) -> Result<(), Errno> {
         self.verify()?;
-        let sides = self.sides()?;
-        let mut times = Vec::with_capacity(sides.len());
-        for side in &sides {
-            times.push((stat::of(side.source.as_fd())?, stat::of(side.target.as_fd())?));
-        }
-        let switched = self.place(&sides).and_then(|()| self.leave(&sides));
-        if switched.is_err() && self.withdraw(&sides).is_err() {
-            self.replica.keep_note();
-        }
-        // To the pool nothing has happened in these directories.
-        for (side, (source, target)) in sides.iter().zip(&times) {
-            let _ = set_times(side.source.as_fd(), source);
-            let _ = set_times(side.target.as_fd(), target);
-        }
+        let names = std::mem::take(&mut self.names);
+        let switched = Places::open(&self.source, &self.target, &names).and_then(|places| {
+            let mut times = Vec::with_capacity(places.dirs.len());
+            for dir in &places.dirs {
+                times.push((stat::of(dir.source.as_fd())?, stat::of(dir.target.as_fd())?));
+            }
+            let switched = self.place(&places).and_then(|()| self.leave(&places));
+            if switched.is_err() && self.withdraw(&places).is_err() {
+                self.replica.keep_note();
+            }
+            // To the pool nothing has happened in these directories.
+            for (dir, (source, target)) in places.dirs.iter().zip(&times) {
+                let _ = set_times(dir.source.as_fd(), source);
+                let _ = set_times(dir.target.as_fd(), target);
+            }
+            switched
+        });
+        self.names = names;
         switched
     }
 
     /// The names have changed: makes that last, and then forgets about it.
     pub(super) fn finish(self) {
-        for name in &self.names {
-            let dir = beneath::open(self.source.root(), split(name).0, OFlags::RDONLY | OFlags::DIRECTORY);
+        let dirs: BTreeSet<&[u8]> = self.names.iter().map(|name| split(name).0).collect();
+        for dir in dirs {
+            let dir = beneath::open(self.source.root(), dir, OFlags::RDONLY | OFlags::DIRECTORY);
             if let Err(errno) = dir.and_then(rustix::fs::fsync) {
                 tracing::debug!("a directory that a file has left could not be synced: {errno}");
             }
@@ -147,47 +188,28 @@ impl Carry {
         Ok(())
     }
 
-    fn sides(&self) -> Result<Vec<Sides>, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-        let open = |branch: &Branch, dir| match beneath::open(branch.root(), dir, flags) {
-            // Moved, and what is under construction in it with it.
-            Err(errno) if beneath::is_absent(errno) => Err(Errno::AGAIN),
-            other => other,
-        };
-        let mut sides = Vec::with_capacity(self.names.len());
-        for (dir, name) in self.names.iter().map(|path| split(path)) {
-            let (source, target) = (open(&self.source, dir)?, open(&self.target, dir)?);
-            sides.push(Sides { name: name.to_vec(), source, target });
-        }
-        if let Some(first) = sides.first()
-            && stat::of(first.target.as_fd())?.key() != stat::of(self.replica.dir())?.key()
-        {
+    /// All names on the target, on disk.
+    fn place(&mut self, places: &Places<'_>) -> Result<(), Errno> {
+        let mut names = places.iter();
+        let Some((first, name)) = names.next() else { return Ok(()) };
+        if stat::of(first.target.as_fd())?.key() != stat::of(self.replica.dir())?.key() {
             return Err(Errno::AGAIN);
         }
-        Ok(sides)
-    }
-
-    /// All names on the target, on disk.
-    fn place(&mut self, sides: &[Sides]) -> Result<(), Errno> {
-        let Some((first, others)) = sides.split_first() else { return Ok(()) };
-        for side in others {
-            self.replica.link(side.target.as_fd(), &side.name)?;
-        }
-        self.replica.place(&first.name)?;
-        sides.iter().try_for_each(|side| rustix::fs::fsync(&side.target))
+        names.try_for_each(|(dir, name)| self.replica.link(dir.target.as_fd(), name))?;
+        self.replica.place(name)?;
+        places.dirs.iter().try_for_each(|dir| rustix::fs::fsync(&dir.target))
     }
 
     /// Takes all names from the source, or none.
-    fn leave(&mut self, sides: &[Sides]) -> Result<(), Errno> {
-        for (gone, side) in sides.iter().enumerate() {
-            let errno = match rustix::fs::unlinkat(&side.source, side.name.as_slice(), AtFlags::empty()) {
+    fn leave(&mut self, places: &Places<'_>) -> Result<(), Errno> {
+        for (gone, (dir, name)) in places.iter().enumerate() {
+            let errno = match rustix::fs::unlinkat(&dir.source, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => continue,
                 Err(errno) => errno,
             };
             let (file, follow) = (ProcPath::of(&self.file), AtFlags::SYMLINK_FOLLOW);
-            let back = sides[..gone].iter().try_for_each(|side| {
-                let name = side.name.as_slice();
-                rustix::fs::linkat(rustix::fs::CWD, file.as_bytes(), &side.source, name, follow)
+            let back = places.iter().take(gone).try_for_each(|(dir, name)| {
+                rustix::fs::linkat(rustix::fs::CWD, file.as_bytes(), &dir.source, name, follow)
             });
             if back.is_ok() {
                 return Err(errno);
@@ -201,12 +223,10 @@ impl Carry {
     }
 
     /// Takes the copy's names away again, as far as they are its own.
-    fn withdraw(&self, sides: &[Sides]) -> Result<(), Errno> {
+    fn withdraw(&self, places: &Places<'_>) -> Result<(), Errno> {
         let key = self.replica.key()?;
-        sides.iter().try_for_each(|side| match stat::at(&side.target, &side.name) {
-            Ok(found) if found.key() == key => {
-                rustix::fs::unlinkat(&side.target, side.name.as_slice(), AtFlags::empty())
-            }
+        places.iter().try_for_each(|(dir, name)| match stat::at(&dir.target, name) {
+            Ok(found) if found.key() == key => rustix::fs::unlinkat(&dir.target, name, AtFlags::empty()),
             _ => Ok(()),
         })
     }

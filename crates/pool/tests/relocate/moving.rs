@@ -94,6 +94,27 @@ fn all_names_of_a_file_move_or_none() {
     }
 }
 
+/// Far more names than descriptors.
+#[test]
+fn a_file_with_thousands_of_names_moves() {
+    const NAMES: usize = 5000;
+    let disks = Disks::small_and_large();
+    put(disks.on(0, "d/0"), &pattern(1, MIB));
+    for name in 1..NAMES {
+        fs::hard_link(disks.on(0, "d/0"), disks.on(0, &format!("d/{name}"))).unwrap();
+    }
+    let mut client = disks_client(&disks);
+    let (_, handle) = disks.open(&mut client, "d/7", OFlags::RDWR);
+    disks.fill(0);
+    write(&disks.pool, handle, MIB as u64, &pattern(2, MIB)).unwrap();
+    assert_eq!(fs::read_dir(disks.on(0, "d")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(disks.on(1, "d")).unwrap().count(), NAMES);
+    assert_eq!(fs::metadata(disks.on(1, "d/0")).unwrap().nlink(), NAMES as u64);
+    assert_eq!(read(&disks.pool, handle, 4 * MIB), [pattern(1, MIB), pattern(2, MIB)].concat());
+    disks.pool.release(handle).unwrap();
+    client.end().unwrap();
+}
+
 #[test]
 fn a_file_stays_where_it_is_when_it_cannot_move() {
     type Row = (&'static str, fn() -> Config, fn(&Disks));
