@@ -150,8 +150,13 @@ fn claim(root: BorrowedFd<'_>, name: Vec<u8>) -> Option<(Note, Option<Plan>)> {
             read => bytes.extend_from_slice(&buffer[..read]),
         }
     }
+    let plan = Plan::parse(&bytes);
+    if plan.is_none() && bytes.ends_with(&[0]) {
+        // Complete, but of a version that we do not know.
+        return None;
+    }
     let root = beneath::open(root, b"", OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
-    Some((Note { root, name, file }, Plan::parse(&bytes)))
+    Some((Note { root, name, file }, plan))
 }
 
 #[cfg(test)]

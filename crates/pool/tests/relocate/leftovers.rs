@@ -45,6 +45,35 @@ fn while_it_was_copied() {
     assert_eq!(disks.hidden(), [disks.on(1, "d/.canopy-clone.alive.2")]);
 }
 
+/// Of `link-cow` nothing is left but a copy aside: the name leads to the one or the other.
+#[test]
+fn while_a_link_was_made_a_file_of_its_own() {
+    let disks = Disks::small_and_large();
+    put(disks.on(1, "d/f"), b"whole");
+    put(disks.on(1, "d/.canopy-clone.dead.2"), b"who");
+    let path = disks.on(1, ".canopy-clone.move.dead.1");
+    fs::write(&path, "canopy move 1\0\0d/f\0").unwrap();
+    common::chmod(&path, 0o600);
+    disks.pool.recover();
+    assert_eq!(fs::read(disks.on(1, "d/f")).unwrap(), b"whole");
+    assert_eq!(disks.hidden(), NONE);
+}
+
+/// A note that was cut off is one of nothing that was begun; of a later version, it is not ours to judge.
+#[test]
+fn notes_that_cannot_be_read() {
+    let disks = Disks::small_and_large();
+    twin(&disks, "f", b"whole");
+    for (text, gone) in [("", true), ("canopy move 1\0/so", true), ("canopy move 2\0\0f\0", false)] {
+        let path = disks.on(1, ".canopy-clone.move.dead.1");
+        fs::write(&path, text).unwrap();
+        common::chmod(&path, 0o600);
+        disks.pool.recover();
+        assert_eq!(path.exists(), !gone, "{text:?}");
+        assert_eq!(exists(&disks, "f"), [true, true], "{text:?}");
+    }
+}
+
 #[test]
 fn while_it_was_given_its_names() {
     let disks = Disks::small_and_large();
