@@ -26,7 +26,7 @@ fn the_first_open_gets_a_file_of_its_own() {
     for kind in [Kind::Tmpfs, Kind::Ext4, Kind::Btrfs] {
         for options in [
             "link-cow=true",
-            "link-cow=true,passthrough.io=off,cache.files=full",
+            "link-cow=true,passthrough.io=off,cache.files=full,cache.entry=60,cache.attr=60",
             "link-cow=true,cache.entry=0,cache.attr=0",
         ] {
             let bed = Bed::new(vec![LoopFs::new(kind, 160 << 20)], options);
