@@ -16,8 +16,9 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 /// A path in the pool: bytes without a leading slash; the root is empty.
 pub(crate) type PoolPath = SmallVec<[u8; 128]>;
@@ -51,7 +52,8 @@ pub(crate) struct Orphan {
 
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    pub(crate) identity: Identity,
+    /// Changes only when the file moves to another branch.
+    identity: Mutex<Identity>,
     /// Shown as a symlink to the file on its branch, whatever the file is like by now.
     pub(crate) disguised: bool,
     /// How often the kernel was given this node, less what it has forgotten.
@@ -62,15 +64,28 @@ pub(crate) struct Node {
     pub(crate) orphan: Mutex<Option<Arc<Orphan>>>,
     /// What the file looked like at its last open, for `cache.files=auto-full`.
     pub(crate) seen: Mutex<Option<Fingerprint>>,
+    /// Shared by whoever writes the file, exclusively by who moves it to another branch.
+    pub(crate) moving: RwLock<()>,
+    /// How often the file has moved.
+    pub(crate) moves: AtomicU32,
+    /// The inode number that callers know of a file that has moved; else 0. A file that changes its number while
+    /// it is open looks like another one put in its place.
+    pub(crate) number: AtomicU64,
+    /// Until then nobody tries to move the file: its names were not found.
+    pub(crate) stays_until: Mutex<Option<Instant>>,
 }
 
 impl Node {
+    pub(crate) fn identity(&self) -> Identity {
+        *self.identity.lock()
+    }
+
     pub(crate) fn is_dir(&self) -> bool {
-        matches!(self.identity, Identity::Directory { .. })
+        matches!(self.identity(), Identity::Directory { .. })
     }
 
     pub(crate) fn key(&self) -> Option<FileKey> {
-        match self.identity {
+        match self.identity() {
             Identity::File(key) => Some(key),
             Identity::Directory { .. } => None,
         }
@@ -116,6 +131,8 @@ struct Table {
     /// Inode numbers of known directories. One that was renamed keeps its own, and so does all below it,
     /// though the old paths may belong to other directories by now.
     numbers: HashMap<u64, NodeId>,
+    /// Inode numbers that files had before they moved, by device and number on their branch.
+    kept: HashMap<(u64, u64), u64>,
     /// Nodes stay while they have a name.
     never_forget: bool,
 }
@@ -123,6 +140,8 @@ struct Table {
 pub(crate) struct Nodes {
     table: RwLock<Table>,
     next: AtomicU64,
+    /// Some file has kept its number.
+    any_kept: AtomicBool,
 }
 
 impl Nodes {
@@ -135,7 +154,8 @@ impl Nodes {
             .records
             .insert(NodeId::ROOT, Record { node: root, names: SmallVec::new(), children: HashMap::new() });
         table.numbers.insert(root_ino, NodeId::ROOT);
-        Nodes { table: RwLock::new(table), next: AtomicU64::new(NodeId::ROOT.0 + 1) }
+        let next = AtomicU64::new(NodeId::ROOT.0 + 1);
+        Nodes { table: RwLock::new(table), next, any_kept: AtomicBool::new(false) }
     }
 
     pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>> {
@@ -184,6 +204,13 @@ impl Nodes {
                 }
             }
         })
+    }
+
+    /// The known names of a node, as node of the directory and name.
+    pub(crate) fn known(&self, id: NodeId) -> Vec<(NodeId, Box<[u8]>)> {
+        let table = self.table.read();
+        let names = table.records.get(&id).map(|record| record.names.as_slice()).unwrap_or_default();
+        names.iter().map(|name| (name.parent, name.name.clone())).collect()
     }
 
     pub(crate) fn child(&self, parent: NodeId, name: &[u8]) -> Option<Arc<Node>> {
@@ -235,9 +262,17 @@ impl Nodes {
     /// The inode number that a lookup of a directory would show, `ino` being the one by its name.
     pub(crate) fn dir_number(&self, parent: NodeId, name: &[u8], ino: u64) -> u64 {
         let table = self.table.read();
-        match table.child(parent, name).map(|node| node.identity) {
+        match table.child(parent, name).map(|node| node.identity()) {
             Some(Identity::Directory { ino }) => ino,
             _ => table.free_number(ino),
+        }
+    }
+
+    /// The inode number that a file shows since before it moved, if it has; by where it is now.
+    pub(crate) fn kept_number(&self, dev: u64, ino: u64) -> Option<u64> {
+        match self.any_kept.load(Ordering::Relaxed) {
+            true => self.table.read().kept.get(&(dev, ino)).copied(),
+            false => None,
         }
     }
 
@@ -333,6 +368,42 @@ impl Nodes {
         let mut table = self.table.write();
         table.files.remove(&(key, false));
         table.files.remove(&(key, true));
+        table.kept.remove(&(key.dev, key.ino));
+    }
+
+    /// The node's file is another one from now on, and keeps the inode number that callers know. The caller holds
+    /// the tree exclusively, or is the only one who knows of the new file.
+    pub(crate) fn moved(&self, node: &Node, to: FileKey, number: u64) {
+        let mut table = self.table.write();
+        if let Some(from) = node.key() {
+            table.kept.remove(&(from.dev, from.ino));
+            if table.files.get(&(from, node.disguised)) == Some(&node.id) {
+                table.files.remove(&(from, node.disguised));
+            }
+        }
+        if number != 0 {
+            table.kept.insert((to.dev, to.ino), number);
+            self.any_kept.store(true, Ordering::Relaxed);
+        }
+        *node.identity.lock() = Identity::File(to);
+        table.files.insert((to, node.disguised), node.id);
+        node.number.store(number, Ordering::Relaxed);
+        node.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The node's file has moved, but the kernel holds on to the old one: whoever looks the names up from now on gets
+    /// a node of its own for the new file. Gives the names. The caller holds the tree exclusively.
+    pub(crate) fn parted(&self, node: &Node, number: u64) -> Vec<(NodeId, Box<[u8]>)> {
+        let names = self.known(node.id);
+        if let Some(key) = node.key() {
+            self.file_gone(key);
+        }
+        for (parent, name) in &names {
+            self.name_removed(*parent, name);
+        }
+        node.number.store(number, Ordering::Relaxed);
+        node.moves.fetch_add(1, Ordering::Relaxed);
+        names
     }
 
     /// The name moved, over whatever was there.
@@ -382,12 +453,16 @@ impl Nodes {
 fn new_node(id: NodeId, identity: Identity, disguised: bool) -> Arc<Node> {
     Arc::new(Node {
         id,
-        identity,
+        identity: Mutex::new(identity),
         disguised,
         lookups: AtomicU64::new(1),
         open: Mutex::new(Weak::new()),
         orphan: Mutex::new(None),
         seen: Mutex::new(None),
+        moving: RwLock::new(()),
+        moves: AtomicU32::new(0),
+        number: AtomicU64::new(0),
+        stays_until: Mutex::new(None),
     })
 }
 
@@ -496,7 +571,7 @@ impl Table {
     }
 
     fn give_up_number(&mut self, id: NodeId) {
-        if let Some(Identity::Directory { ino }) = self.records.get(&id).map(|record| record.node.identity)
+        if let Some(Identity::Directory { ino }) = self.records.get(&id).map(|record| record.node.identity())
             && self.numbers.get(&ino) == Some(&id)
         {
             self.numbers.remove(&ino);
@@ -519,9 +594,11 @@ impl Table {
                 continue;
             }
             let Some(record) = self.records.remove(&id) else { continue };
-            match record.node.identity {
-                Identity::File(key) if self.files.get(&(key, record.node.disguised)) == Some(&id) => {
-                    self.files.remove(&(key, record.node.disguised));
+            let shown = |key| (key, record.node.disguised);
+            match record.node.identity() {
+                Identity::File(key) if self.files.get(&shown(key)) == Some(&id) => {
+                    self.files.remove(&shown(key));
+                    self.kept.remove(&(key.dev, key.ino));
                 }
                 Identity::Directory { ino } if self.numbers.get(&ino) == Some(&id) => {
                     self.numbers.remove(&ino);

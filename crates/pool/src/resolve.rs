@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Per branch, in branch order.
 pub(crate) type PerBranch<T> = SmallVec<[T; 4]>;
@@ -267,10 +268,11 @@ impl Pool {
         }
     }
 
-    /// The branches on which a create policy puts something new into a directory.
-    pub(crate) fn placed(&self, func: Func, dirs: &Dirs<'_>, path: &[u8]) -> Result<Choice> {
+    /// The branches on which a create policy puts something new into a directory; those in `full` are left out,
+    /// as no room has been found on them.
+    pub(crate) fn placed(&self, func: Func, dirs: &Dirs<'_>, path: &[u8], full: &[usize]) -> Result<Choice> {
         let needs = policy::needs(self.config().policies.get(func), Category::Create);
-        self.placed_seen(func, dirs, path, needs, |_, _| {})
+        self.placed_seen(func, dirs, path, full, needs, |_, _| {})
     }
 
     /// As `placed`, for one who wants to know what the policy sees: each directory it asks about, and its views.
@@ -279,12 +281,16 @@ impl Pool {
         func: Func,
         dirs: &Dirs<'_>,
         path: &[u8],
+        full: &[usize],
         needs: Needs,
         mut see: impl FnMut(&[u8], &[BranchView]),
     ) -> Result<Choice> {
         let policy = self.config().policies.get(func);
         let level = |at: &[u8]| -> Result<Vec<BranchView>> {
-            let views = self.level(dirs, path, at, needs);
+            let mut views = self.level(dirs, path, at, needs);
+            for &index in full {
+                views[index].mode = Mode::Ro;
+            }
             see(at, &views);
             Ok(views)
         };
@@ -337,8 +343,13 @@ impl Pool {
     /// it, or by what was pinned when the last name went. `Stale` makes the kernel look the name up again.
     pub(crate) fn primary(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
         if let Some(open) = node.opened() {
-            let attr = stat::of(open.fd.as_fd())?;
-            return Ok(Primary { branch: open.branch.clone(), fd: TargetFd::Shared(open.fd.clone()), attr });
+            let place = open.place();
+            let attr = stat::of(place.fd.as_fd())?;
+            return Ok(Primary {
+                branch: place.branch.clone(),
+                fd: TargetFd::Shared(place.fd.clone()),
+                attr,
+            });
         }
         let key = node.key().ok_or(Error::IsDirectory)?;
         // A rename moves the file first and tells the table afterwards: who comes in between asks again.
@@ -390,11 +401,12 @@ impl Pool {
 
     /// Attributes as the pool shows them. The path is read only where [`Pool::needs_path`] says so.
     pub(crate) fn show(&self, node: &Node, branch: &Branch, path: &[u8], mut attr: Attr) -> Attr {
-        attr.ino = match node.identity {
+        attr.ino = match node.identity() {
             crate::node::Identity::Directory { ino } => ino,
-            crate::node::Identity::File(_) => {
-                self.config().inode.inode_seeded(branch.seed, path, attr.ino, false)
-            }
+            crate::node::Identity::File(_) => match node.number.load(Ordering::Relaxed) {
+                0 => self.config().inode.inode_seeded(branch.seed, path, attr.ino, false),
+                known => known,
+            },
         };
         if node.disguised {
             attr.disguise(on_branch(branch, path).len());

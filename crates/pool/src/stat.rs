@@ -74,6 +74,11 @@ impl Attr {
         self.size = length as u64;
         self.blocks = 0;
     }
+
+    /// chattr(1) lets it only grow (`STATX_ATTR_APPEND`).
+    pub(crate) fn is_append_only(&self) -> bool {
+        self.attributes & 0x20 != 0
+    }
     pub fn is_symlink(&self) -> bool {
         self.mode & S_IFMT == S_IFLNK
     }

@@ -249,6 +249,12 @@ fn data() -> Vec<Spec> {
             "KiB read ahead on the pool and its branches; 0: as it is",
         )
         .live(),
+        spec(
+            "moveonenospc",
+            field!(pool.move_when_full),
+            "the policy by which a file moves when its branch is full; true is pfrd",
+        )
+        .live(),
         spec("nullrw", field!(pool.nullrw), "for measuring: reads give zeros, writes go nowhere"),
     ]
 }
@@ -267,6 +273,12 @@ fn attributes() -> Vec<Spec> {
             "symlinkify-timeout",
             field!(pool.symlinkify_timeout),
             "seconds a file must not have changed for that; -1: none, as without symlinkify at the mount",
+        )
+        .live(),
+        spec(
+            "link-cow",
+            field!(pool.link_cow),
+            "opening a hard link for writing makes a file of its own of it",
         )
         .live(),
         spec("inodecalc", field!(pool.inode), "how inode numbers are made").live(),

@@ -75,6 +75,15 @@ pub fn settle(config: &mut Config) -> Vec<String> {
                 config.pool.writeback = false;
                 notes.push(format!("passthrough.io={passthrough} excludes cache.writeback: it is false"));
             }
+            if passthrough != PassthroughIo::Ro
+                && config.pool.move_when_full.0.is_some()
+                && config.is_given("moveonenospc")
+            {
+                notes.push(format!(
+                    "moveonenospc has no effect on files that passthrough.io={passthrough} passes through \
+                     (passthrough.io=auto keeps the two apart)"
+                ));
+            }
             if config.pool.nullrw {
                 notes.push(format!(
                     "nullrw has no effect on files that passthrough.io={passthrough} passes through"
@@ -159,6 +168,10 @@ mod tests {
             ("passthrough.io=rw,cache.files=off", "rw", "auto-full", false, 1),
             ("passthrough.io=ro,cache.files=partial", "ro", "partial", false, 0),
             ("passthrough.io=wo,cache.writeback=true", "wo", "auto-full", false, 1),
+            ("passthrough.io=rw,moveonenospc=true", "rw", "auto-full", false, 1),
+            ("passthrough.io=rw,moveonenospc=false", "rw", "auto-full", false, 0),
+            ("passthrough.io=ro,moveonenospc=mfs", "ro", "auto-full", false, 0),
+            ("passthrough.io=auto,moveonenospc=true", "auto", "auto-full", false, 0),
         ];
         for (options, passthrough, files, writeback, notes) in table {
             let plan = plan(options);

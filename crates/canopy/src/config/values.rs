@@ -2,8 +2,8 @@
 //! command line, the config file and the control interface alike.
 
 use canopy_pool::config::{
-    CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, NfsOpenHack, PassthroughIo, ReaddirMode,
-    RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
+    CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, MoveWhenFull, NfsOpenHack, PassthroughIo,
+    ReaddirMode, RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
 };
 use canopy_pool::inode::InodeCalc;
 use canopy_pool::policy::Policy;
@@ -351,6 +351,23 @@ named! {
     ReaddirMode => "seq, cosr[:THREADS[:DEPTH]] or cor[:THREADS[:DEPTH]]".into();
     InodeCalc => one_of(&InodeCalc::ALL.map(|calc| calc.to_string()));
     Policy => one_of(&Policy::ALL.map(|policy| policy.to_string()));
+}
+
+/// A policy, or one of the words for yes and no.
+impl Value for MoveWhenFull {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        match bool::parse(text) {
+            Ok(true) => Ok(MoveWhenFull::USUAL),
+            Ok(false) => Ok(MoveWhenFull(None)),
+            Err(_) => Policy::parse(text).map(|policy| MoveWhenFull(Some(policy))),
+        }
+    }
+    fn render(&self) -> String {
+        self.0.map_or("false".into(), |policy| policy.to_string())
+    }
+    fn accepted() -> String {
+        format!("true, false, {}", Policy::accepted())
+    }
 }
 
 /// `a, b or c`.

@@ -61,7 +61,7 @@ impl Handler for Dispatch {
             Op::Lookup { name } if control::hides(id, name.as_bytes()) => {
                 reply.entry(&self.control.entry(terms))
             }
-            Op::Lookup { name } => match pool.lookup(id, name.as_bytes()) {
+            Op::Lookup { name } => match pool.lookup_for(&caller(0), id, name.as_bytes()) {
                 Ok(entry) => reply.entry(&entry_of(&answering, terms, id, name.as_bytes(), &entry)),
                 // A name known not to exist is an answer too.
                 Err(Error::Absent) => {

@@ -91,6 +91,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     }
     config.pool.mountpoint.clone_from(&plan.mountpoint);
     let pool = Pool::new(config.pool.clone(), branches);
+    pool.recover();
     let connected = Connected { backing: session.backing(), notifier: session.notifier() };
     pool.connect(Arc::new(connected), passthrough);
     // As it was derived, and as it was resolved.

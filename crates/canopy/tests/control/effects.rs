@@ -142,13 +142,16 @@ pub(super) const ROWS: &[Row] = &[
     (&["passthrough.io"], "bytes that pass through the daemon", |live| {
         fs::write(live.at("f"), vec![1; MIB]).expect("a file");
         live.set("cache.files", "partial");
-        for (value, read, write) in [
-            ("rw", false, false),
-            ("off", true, true),
-            ("ro", false, true),
-            ("wo", true, false),
-            ("auto", false, false),
+        for (value, moves, read, write) in [
+            ("rw", "true", false, false),
+            ("off", "true", true, true),
+            ("ro", "true", false, true),
+            ("wo", "true", true, false),
+            // On a disk as small as this, who writes could meet the end of it.
+            ("auto", "true", false, true),
+            ("auto", "false", false, false),
         ] {
+            live.set("moveonenospc", moves);
             live.set("passthrough.io", value);
             let reading = live.moved(|| drop(fs::read(live.at("f")).expect("a read")));
             let writing = live.moved(|| fs::write(live.at("f"), vec![2; MIB]).expect("a write"));
@@ -397,6 +400,39 @@ pub(super) const ROWS: &[Row] = &[
         live.set("rename-exdev", "rel-symlink");
         fs::rename(live.at("f"), live.at("d/r")).expect("a symlink in place of a rename");
         assert_eq!(fs::read_to_string(live.at("d/r")).expect("read"), "f");
+    }),
+    (&["moveonenospc"], "where a file ends that meets a full branch", |live| {
+        live.set("passthrough.io", "off");
+        let free = rustix::fs::statvfs(live.a("")).expect("statvfs");
+        let filler = File::create(live.a("filler")).expect("a file");
+        let most = free.f_bfree * free.f_frsize - (8 << 20);
+        rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), 0, most).expect("room");
+        for (value, shown, moves) in [
+            ("false", "false", false),
+            ("true", "pfrd", true),
+            ("epff", "epff", true),
+            ("erofs", "erofs", false),
+        ] {
+            live.set("moveonenospc", value);
+            assert_eq!(get(&live.pool, "moveonenospc"), shown);
+            let mut file = File::create(live.at("f")).expect("a file");
+            assert_eq!(file.write_all(&vec![7; 16 * MIB]).is_ok(), moves, "{value}");
+            assert_eq!((live.a("f").exists(), live.b("f").exists()), (!moves, moves), "{value}");
+            fs::remove_file(live.at("f")).expect("removal");
+        }
+    }),
+    (&["link-cow"], "what the other name holds after a write", |live| {
+        let text = |name: &str| fs::read_to_string(live.at(name)).expect("a file");
+        fs::write(live.a("one"), "1").expect("a file");
+        for (value, shared) in [("false", true), ("true", false), ("false", true)] {
+            live.set("link-cow", value);
+            fs::hard_link(live.a("one"), live.a("two")).expect("a link");
+            let before = text("one");
+            File::options().append(true).open(live.at("two")).expect("open").write_all(b"2").expect("write");
+            assert_eq!(text("two"), format!("{before}2"));
+            assert_eq!(text("one") == text("two"), shared, "{value}");
+            fs::remove_file(live.at("two")).expect("removal");
+        }
     }),
     (&["nfsopenhack"], "a read-only file opens for writing, by a daemon without privileges", |_| {
         nfsopenhack::every_value_live()

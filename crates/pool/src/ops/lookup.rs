@@ -115,8 +115,8 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         if let Some(handle) = handle.and_then(|h| self.files.get(h).ok()) {
-            let attr = stat::of(handle.fd.as_fd())?;
-            return Ok(self.show_file(&handle.node, &handle.open.branch, attr));
+            let attr = stat::of(handle.fd().as_fd())?;
+            return Ok(self.show_file(&handle.node, &handle.open.place().branch, attr));
         }
         let (node, path) = self.nodes.locate(id)?;
         self.attr_of(&branches, &node, path.as_deref())
@@ -191,7 +191,7 @@ impl Pool {
 
 /// The root when no branch can show one, so that the mountpoint can still be looked at and unmounted.
 fn rootless(node: &Node) -> Attr {
-    let ino = match node.identity {
+    let ino = match node.identity() {
         Identity::Directory { ino } => ino,
         Identity::File(_) => 0,
     };

@@ -224,12 +224,12 @@ impl Pool {
         let mut seen: HashTable<u32> = HashTable::new();
         let hasher = std::hash::RandomState::new();
         let mut inodes = DirentInodes::new(self.config().inode, path);
-        let own = match node.identity {
+        let own = match node.identity() {
             Identity::Directory { ino } => ino,
             Identity::File(_) => 0,
         };
         let above = self.nodes.parent(node.id).ok().and_then(|id| self.nodes.get(id).ok());
-        let above = match above.map(|parent| parent.identity) {
+        let above = match above.map(|parent| parent.identity()) {
             Some(Identity::Directory { ino }) => ino,
             _ => own,
         };
@@ -267,14 +267,14 @@ impl Pool {
                 {
                     (kind, ino) = (attr.dirent_type(), attr.ino);
                 }
-                let ino = inodes.inode(branch.seed, name, ino, kind == DT_DIR);
+                let shown = inodes.inode(branch.seed, name, ino, kind == DT_DIR);
                 if follow.may_disguise() && !matches!(kind, DT_DIR | DT_LNK) {
                     // Only its age could tell what it is shown as, and that may have changed when somebody looks.
                     kind = DT_UNKNOWN;
                 }
                 let ino = match kind {
-                    DT_DIR => self.nodes.dir_number(node.id, name, ino),
-                    _ => ino,
+                    DT_DIR => self.nodes.dir_number(node.id, name, shown),
+                    _ => self.nodes.kept_number(branch.dev, ino).unwrap_or(shown),
                 };
                 listing.push(name, kind, index, ino);
             }
