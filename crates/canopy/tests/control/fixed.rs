@@ -51,6 +51,7 @@ pub(super) const ROWS: &[Row] = &[
     (&["read-thread-count", "process-thread-count"], "threads of the daemon", thread_counts),
     (&["process-thread-queue-depth"], "no effect by design: told as given", queue_depth),
     (&["pin-threads"], "processors that the threads may use", pin_threads),
+    (&["io-uring"], "which threads serve: one for each entry of a queue, or readers of /dev/fuse", io_uring),
     (&["scheduling-priority"], "the nice value of the threads", scheduling_priority),
     (&["allow_other"], "others may enter what a user has mounted", allow_other),
     (&["max_read"], "in force in the mount table", max_read),
@@ -371,6 +372,24 @@ fn pin_threads() {
     };
     assert!(wait_until(SOON, || workers(&pool).iter().filter(|status| alone(status)).count() == 3));
     pool.umount();
+}
+
+fn io_uring() {
+    let dirs = Dirs::new();
+    let offered = fs::exists("/sys/module/fuse/parameters/enable_uring").unwrap_or(false);
+    for (mode, rings) in [("auto", offered), ("on", offered), ("off", false)] {
+        let pool = dirs.pool(&format!("io-uring={mode}"));
+        let names: Vec<String> = fs::read_dir(format!("/proc/{}/task", pool.pid()))
+            .expect("threads")
+            .flatten()
+            .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
+            .collect();
+        let serving = |kind: &str| names.iter().filter(|name| name.starts_with(kind)).count();
+        assert_eq!(serving("canopy-q") > 1, rings, "{mode}: {names:?}");
+        // One goes on reading what stays on /dev/fuse.
+        assert_eq!(serving("canopy-fuse-") == 1, rings, "{mode}: {names:?}");
+        pool.umount();
+    }
 }
 
 fn scheduling_priority() {
