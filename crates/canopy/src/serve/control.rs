@@ -345,7 +345,9 @@ pub(super) fn forget_names(serving: &Dispatch) {
     serving.fresh.changed(Subject::ALL);
     // Those it has been given in listings it will. A disk that hangs, and is perhaps being taken away for that, holds
     // nobody up for longer.
-    if serving.locking.wait(PATIENCE) {
+    let answered = serving.locking.wait(PATIENCE);
+    serving.listed.renew();
+    if answered {
         serving.listed.settle(&serving.notifier);
     } else {
         tracing::warn!("a branch does not answer: names may stay visible until their cache.entry ends");

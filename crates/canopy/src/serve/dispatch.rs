@@ -176,7 +176,10 @@ impl Handler for Dispatch {
             Op::Opendir { .. } => match pool.opendir(id) {
                 Ok(handle) => {
                     let mut flags = OpenFlags::empty();
-                    flags.set(OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE, terms.keep_listings);
+                    if terms.keep_listings {
+                        flags |= OpenFlags::CACHE_DIR;
+                        flags.set(OpenFlags::KEEP_CACHE, self.listed.keeps(request.header.node));
+                    }
                     reply.opened(handle.0, flags, None)
                 }
                 Err(error) => fail(reply, error),

@@ -7,29 +7,50 @@
 use canopy_fuse::NodeId;
 use canopy_fuse::notify::Notifier;
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// A name that no directory has: the pool keeps it for itself.
 const NOBODYS: &std::ffi::CStr = c".canopy-clone.";
 
-/// Open directories that were listed with nodes, by handle.
+/// Directories that may be kept at a time; beyond that all are read afresh once.
+const KEPT: usize = 65_536;
+
 #[derive(Default)]
-pub(super) struct Listed(Mutex<HashMap<u64, NodeId>>);
+pub(super) struct Listed {
+    /// Open directories that were listed with nodes, by handle.
+    open: Mutex<HashMap<u64, NodeId>>,
+    /// Directories of which the kernel keeps no listing that is older than the last change (`cache.readdir`).
+    kept: Mutex<HashSet<NodeId>>,
+}
 
 impl Listed {
     /// An answer is about to be given.
     pub(super) fn given(&self, handle: u64, dir: NodeId) {
-        self.0.lock().insert(handle, dir);
+        self.open.lock().insert(handle, dir);
     }
 
     pub(super) fn closed(&self, handle: u64) {
-        self.0.lock().remove(&handle);
+        self.open.lock().remove(&handle);
+    }
+
+    /// A directory is being opened: may the kernel go by a listing that it has kept?
+    pub(super) fn keeps(&self, dir: NodeId) -> bool {
+        let mut kept = self.kept.lock();
+        if kept.len() >= KEPT {
+            kept.clear();
+        }
+        !kept.insert(dir)
+    }
+
+    /// No listing so far holds any longer.
+    pub(super) fn renew(&self) {
+        self.kept.lock().clear();
     }
 
     /// Has what is sent to the kernel from now on wait until it is done with all answers that were given. To be called
     /// when no request holds a directory locked for long: the kernel waits for that, too.
     pub(super) fn settle(&self, notifier: &Notifier) {
-        let dirs: BTreeSet<NodeId> = self.0.lock().values().copied().collect();
+        let dirs: BTreeSet<NodeId> = self.open.lock().values().copied().collect();
         for dir in dirs {
             // The lock is all that is wanted of it.
             let _ = notifier.inval_entry(dir, NOBODYS);
