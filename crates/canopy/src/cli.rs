@@ -4,11 +4,13 @@ mod fsck;
 mod helper;
 mod mergerfs;
 
+use crate::bench::BenchArgs;
 use crate::config::line::Arg;
 use crate::names::{Called, Name};
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Joins directories on many disks into one tree; data goes straight to the disks.
@@ -32,13 +34,23 @@ pub enum Command {
     Fsck(FsckArgs),
     CollectInfo(CollectInfoArgs),
     Options(OptionsArgs),
+    Bench(BenchArgs),
     #[command(hide = true)]
     Probe(ProbeArgs),
+    /// The server that the benchmark measures pools against
+    #[command(hide = true)]
+    BenchFloor {
+        /// As the option of pools
+        #[arg(long)]
+        io_uring: bool,
+        mountpoint: PathBuf,
+    },
 }
 
 /// Mount directories as one pool
 #[derive(Args, Debug, Default)]
-#[command(override_usage = "canopy mount [-f] [-o OPTIONS]... BRANCH[:BRANCH...]... MOUNTPOINT")]
+#[command(override_usage = "canopy mount [-f] [-o OPTIONS]... BRANCH[:BRANCH...]... MOUNTPOINT\n       \
+    canopy mount [-f] [-o OPTIONS]... NAME [MOUNTPOINT]")]
 #[command(after_help = MOUNT_NOTES)]
 pub struct MountArgs {
     /// Stay in the foreground, and log to stderr
@@ -47,7 +59,7 @@ pub struct MountArgs {
     /// KEY=VALUE[,...]; canopy options lists them, later ones win
     #[arg(short = 'o', value_name = "OPTIONS", action = clap::ArgAction::Append)]
     options: Vec<OsString>,
-    /// The directories that make up the pool, then the mountpoint
+    /// Directories that make up the pool, then the mountpoint; or a NAME
     #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
     /// Options and paths in the order in which they were given.
@@ -65,6 +77,9 @@ pub struct MountArgs {
     /// Everything but the mount.
     #[arg(skip)]
     pub fake: bool,
+    /// mount(8) asks, which comes again with each `mount -a`.
+    #[arg(skip)]
+    pub by_mount: bool,
     /// What was said and has no effect, each to be told.
     #[arg(skip)]
     pub warnings: Vec<String>,
@@ -74,9 +89,10 @@ const MOUNT_NOTES: &str = "\
 A branch is a directory or a pattern ('/mnt/disk*'), followed by =RW, =RO (never
 written) or =NC (no new files), and by a minimum of free space if need be:
 /mnt/a=RW,10G:/mnt/b=NC
+NAME: what /etc/canopy/NAME.toml says; also the path of such a file.
 
 Returns when the pool can be used; canopy umount MOUNTPOINT ends it, or SIGTERM.
-Environment: CANOPY_LOG=debug logs more.
+Environment: CANOPY_LOG=debug logs more; CANOPY_CONFIG_DIR for /etc/canopy.
 
 Examples:
   canopy mount /mnt/disk1:/mnt/disk2 /pool
@@ -85,7 +101,7 @@ Examples:
 /// Unmount a pool
 #[derive(Args, Debug)]
 pub struct UmountArgs {
-    /// The pool's mountpoint
+    /// The pool's mountpoint or name
     pub mountpoint: PathBuf,
     /// Take it away at once, and end it when nobody uses it any more
     #[arg(short, long)]
@@ -96,7 +112,7 @@ pub struct UmountArgs {
 #[derive(Args, Debug)]
 #[command(after_help = GET_NOTES)]
 pub struct GetArgs {
-    /// The pool's mountpoint
+    /// The pool's mountpoint or name
     pub mount: PathBuf,
     /// An option, or version, pid, srcmounts; all when left out
     pub key: Option<String>,
@@ -116,17 +132,20 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = SET_NOTES)]
 pub struct SetArgs {
-    /// The pool's mountpoint
+    /// The pool's mountpoint or name
     pub mount: PathBuf,
     /// An option and its new value, or a command
     #[arg(value_name = "KEY=VALUE")]
     pub pair: OsString,
+    /// Write it into the config file of the pool as well
+    #[arg(short, long)]
+    pub persist: bool,
 }
 
 const SET_NOTES: &str = "\
 canopy list MOUNT marks what can be changed. Operations under way end as they
 began; open files stay usable, also on a branch that is taken away. A change
-holds until the pool is unmounted.
+ends with the mount; with --persist pool and file change both or neither.
 
 Branches are replaced by a list, or changed: +PATH appends, +<PATH prepends,
 -PATTERN removes, -< and -> remove the first and the last.
@@ -141,7 +160,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = LIST_NOTES)]
 pub struct ListArgs {
-    /// The pool's mountpoint
+    /// The pool's mountpoint or name
     pub mount: PathBuf,
 }
 
@@ -307,6 +326,17 @@ pub fn parse(called: Called, args: impl IntoIterator<Item = OsString>) -> Result
     }
 }
 
+/// What a process mounts that was started by these words, as /proc has them: with a NUL between them.
+pub fn mount_words(words: &[u8]) -> Option<MountArgs> {
+    let words = words.strip_suffix(b"\0").unwrap_or(words);
+    let words = words.split(|&byte| byte == 0).map(|word| OsStr::from_bytes(word).to_owned());
+    let words: Vec<OsString> = words.collect();
+    match parse(Called::by(words.first()?), words) {
+        Ok(Command::Mount(args)) => Some(args),
+        _ => None,
+    }
+}
+
 fn parse_own(args: impl IntoIterator<Item = OsString>) -> Result<Command, Said> {
     let matches = Cli::command().try_get_matches_from(fsck::join_switches(args)).map_err(said)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(said)?;
@@ -431,6 +461,7 @@ mod tests {
             "canopy options --help",
             "canopy fsck --help",
             "canopy collect-info --help",
+            "canopy bench --help",
         ] {
             match parse_words(words) {
                 Err(Said::Text(text)) => {

@@ -2,21 +2,25 @@
 //! and waits for its word.
 //!
 //! The child's standard output is a pipe to the parent. On it the child says, a line each:
-//! `warning TEXT` any number of times, then `ready` or `error TEXT`. The parent passes this on and
+//! `warning TEXT` any number of times, then `ready TEXT` or `error TEXT`. The parent passes this on and
 //! ends; the child lives on with nothing of the caller's terminal.
 
 use crate::error::{Error, one_line};
-use crate::names;
+use crate::{names, notify};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Set for the child only: the process id of its parent, so that a copy of the variable that
 /// strayed into somebody's environment means nothing.
 const PARENT: &str = "CANOPY_BACKGROUND_OF";
+
+/// How long everything else may take: what systemd allows a start by itself.
+const START: Duration = Duration::from_secs(90);
 
 /// Is this process the background half?
 pub fn is_child() -> bool {
@@ -44,7 +48,12 @@ pub fn start() -> Result<(), Error> {
         let line = line.map_err(Error::system("cannot hear from the background process"))?;
         let line = String::from_utf8_lossy(&line);
         match line.split_once(' ').unwrap_or((&line, "")) {
-            ("ready", _) => return Ok(()),
+            ("ready", status) => {
+                // Only from the process that systemd has started does it take another one's number.
+                let pid = format!("MAINPID={}", child.id());
+                notify::tell(&[&pid, "READY=1", &format!("STATUS={status}")]);
+                return Ok(());
+            }
             ("error", text) => {
                 // It has nothing left to do; when we end, nothing of it is left either.
                 let _ = child.wait();
@@ -101,12 +110,26 @@ impl Reporter {
         }
     }
 
+    /// Branches may take so long to come. systemd, which otherwise knows how long a start may last, waits for them.
+    pub fn waits(&self, longest: Duration) {
+        if let Reporter::Foreground = self
+            && !longest.is_zero()
+        {
+            let patience = format!("EXTEND_TIMEOUT_USEC={}", longest.saturating_add(START).as_micros());
+            notify::tell(&[&patience, "STATUS=waiting for branches"]);
+        }
+    }
+
     /// The pool is usable: lets the parent go, and lets go of the terminal. An error means that the
     /// parent is gone, killed by somebody who does not want this pool any more.
-    pub fn ready(self) -> io::Result<()> {
-        if let Reporter::Background(mut pipe) = self {
-            writeln!(pipe, "ready")?;
-            rustix::stdio::dup2_stderr(null()?)?;
+    pub fn ready(self, status: &str) -> io::Result<()> {
+        let status = one_line(status);
+        match self {
+            Reporter::Foreground => notify::tell(&["READY=1", &format!("STATUS={status}")]),
+            Reporter::Background(mut pipe) => {
+                writeln!(pipe, "ready {status}")?;
+                rustix::stdio::dup2_stderr(null()?)?;
+            }
         }
         Ok(())
     }

@@ -13,6 +13,10 @@ pub enum Error {
     NoBranch(Name),
     #[error("no mountpoint given: {}", .0.usage())]
     NoMountpoint(Name),
+    #[error("no pool is called '{name}': {file} does not exist{}", .nearest.as_ref().map_or_else(|| format!(" (a directory is written with a slash: ./{name})"), |name| format!(" (did you mean '{name}'?)")), file = .file.display())]
+    NoSuchPool { name: String, file: PathBuf, nearest: Option<String> },
+    #[error("the branches of pool {name} are in {}: give its name, and a mountpoint if that is another", .file.display())]
+    NamedBranches { name: String, file: PathBuf },
     #[error("branches '{instruction}': {why}")]
     Branches { instruction: String, why: String },
 
@@ -51,6 +55,12 @@ pub enum Error {
     #[error("mountpoint {path} holds a dead mount that cannot be removed: {why} (as root: umount -l {path})", path = .path.display())]
     DeadMount { path: PathBuf, why: String },
 
+    #[error(
+        "the pool on {pool} cannot be replaced: {} mounted in it (unmount that first; -o lazy-umount-mountpoint=true detaches all of it)",
+        are_listed(.within), pool = .pool.display()
+    )]
+    MountsWithin { pool: PathBuf, within: Vec<PathBuf> },
+
     #[error("/dev/fuse does not exist (load the kernel module: modprobe fuse)")]
     NoFuseDevice,
     #[error("/dev/fuse cannot be opened: {0} (as root: chmod 666 /dev/fuse)")]
@@ -80,6 +90,18 @@ pub enum Error {
     UnknownKey { key: String, nearest: Option<String> },
     #[error("'{key}' is only a key: write {key}=VALUE (canopy get {path} {key} shows the value it has)", path = .path.display())]
     NoValue { key: String, path: PathBuf },
+    #[error("pool {path} was mounted by no config file that could be written (mount it with canopy mount NAME or -o config=FILE; without --persist a change holds until the pool is unmounted)", path = .0.display())]
+    NoConfigFile(PathBuf),
+    #[error("pool {path} has read {file}, but the command that mounted it names another or none (write {key} where it is to stay, or leave out --persist)", path = .path.display(), file = .file.display())]
+    OtherConfigFile { key: String, file: PathBuf, path: PathBuf },
+    #[error("{key} in {file} would not hold: the command line of the mount, or another key of the file, wins over it (change it there; nothing was changed)", file = .file.display())]
+    Overridden { key: String, file: PathBuf },
+    #[error("{key} is no option that a file could keep (canopy set without --persist)")]
+    NotPersistent { key: String },
+    #[error("{file} cannot be written: {why} (nothing was changed; without --persist a change holds until the pool is unmounted)", file = .file.display())]
+    Persist { file: PathBuf, why: String },
+    #[error("{file} cannot be written: {why}; and the pool could not be set back: {kept} (canopy get shows what it has)", file = .file.display())]
+    HalfPersisted { file: PathBuf, why: String, kept: String },
     #[error("{key} cannot be changed while the pool runs (canopy umount {path}, and mount it with -o {key}={value})", path = .path.display())]
     FixedKey { key: String, value: String, path: PathBuf },
     #[error("{key} tells about the pool and cannot be set")]
@@ -104,6 +126,8 @@ pub enum Error {
     Output { path: PathBuf, why: io::Error },
     #[error("{path} exists already (give a new name, or remove it: rm {path})", path = .0.display())]
     OutputExists(PathBuf),
+    #[error(transparent)]
+    Bench(#[from] crate::bench::Fault),
 
     #[error("environment variable {variable}: {why}")]
     Environment { variable: &'static str, why: String },
@@ -114,6 +138,8 @@ pub enum Error {
     Background(String),
     #[error("the pool ended before it was usable ({0}); canopy mount -f shows more")]
     BackgroundDied(std::process::ExitStatus),
+    #[error("log.file {} cannot be written: {why}", .path.display())]
+    LogFile { path: PathBuf, why: io::Error },
     #[error("mounting on {} failed: {why}", .mountpoint.display())]
     Serve { mountpoint: PathBuf, why: String },
 }
@@ -139,11 +165,18 @@ impl Error {
 }
 
 fn named(branches: &[PathBuf]) -> String {
-    let paths: Vec<String> = branches.iter().map(|path| path.display().to_string()).collect();
-    match paths.as_slice() {
-        [one] => format!("branch {one} is"),
-        _ => format!("branches {} are", paths.join(", ")),
+    match branches {
+        [one] => format!("branch {} is", one.display()),
+        _ => format!("branches {} are", listed(branches)),
     }
+}
+
+fn are_listed(mounts: &[PathBuf]) -> String {
+    format!("{} {}", listed(mounts), if mounts.len() == 1 { "is" } else { "are" })
+}
+
+fn listed(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// Control characters in their escaped form, so that a text is one line and leaves a terminal alone.

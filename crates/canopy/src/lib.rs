@@ -2,6 +2,7 @@
 //! protocol and the pool.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod child;
 pub mod cli;
 pub mod commands;
@@ -12,6 +13,7 @@ pub mod live;
 pub mod log;
 pub mod mounts;
 pub mod names;
+pub mod notify;
 pub mod process;
 pub mod screen;
 pub mod serve;
@@ -62,6 +64,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Status(args) => commands::status::run(&args),
         Command::Explain(args) => commands::explain::run(&args),
         Command::CollectInfo(args) => commands::collect_info::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::BenchFloor { io_uring, mountpoint } => bench::floor::serve(&mountpoint, io_uring),
         // With exit statuses of its own.
         Command::Fsck(args) => return commands::fsck::run(&args),
         Command::Options(args) => {

@@ -1,13 +1,15 @@
 //! A running pool as its control file shows it to other programs.
 
-use crate::config::Config;
+use crate::config::check::not_around;
 use crate::config::options::{self, Changes, closest};
+use crate::config::{Config, named};
 use crate::error::Error;
 use crate::mounts;
 use crate::told::ExplainTold;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -26,9 +28,10 @@ pub struct Live {
 
 impl Live {
     pub fn at(path: &Path) -> Result<Live, Error> {
-        let mountpoint = mounts::listed_path(path).map_err(|why| match why.kind() {
-            io::ErrorKind::NotConnected => Error::PoolDead(path.to_owned()),
-            _ => Error::NoPool(path.to_owned()),
+        let path = named::mountpoint(path)?;
+        let mountpoint = mounts::listed_path(&path).map_err(|why| match why.kind() {
+            io::ErrorKind::NotConnected => Error::PoolDead(path.clone()),
+            _ => Error::NoPool(path.clone()),
         })?;
         let mounted = mounts::at(&mountpoint).map_err(Error::system("cannot read /proc/self/mountinfo"))?;
         if !mounted.is_some_and(|mounted| mounted.is_pool()) {
@@ -59,13 +62,22 @@ impl Live {
         }
     }
 
+    /// The words by which its server was started, each with a NUL behind it.
+    pub fn process(&self) -> Result<Vec<u8>, Error> {
+        let pid = self.get("pid")?;
+        fs::read(Path::new("/proc").join(pid).join("cmdline"))
+            .map_err(Error::system("cannot read how the pool was mounted"))
+    }
+
     /// The answer to a key of a file or directory of this pool that explains a choice.
     pub fn explain(&self, path: &Path, key: &str) -> Result<ExplainTold, Error> {
         let mut buffer = vec![0; LARGEST];
         let length = rustix::fs::getxattr(path, format!("{PREFIX}{key}"), buffer.as_mut_slice());
         let length = length.map_err(|errno| match errno {
             Errno::NODATA => Error::NotCanopy(self.mountpoint.clone()),
-            Errno::NOTCONN | Errno::CONNABORTED | Errno::OPNOTSUPP | Errno::NOSYS => self.failed(key, errno),
+            Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::OPNOTSUPP | Errno::NOSYS => {
+                self.failed(key, errno)
+            }
             errno => Error::Explain { path: path.to_owned(), why: errno.to_string() },
         })?;
         serde_json::from_slice(&buffer[..length]).map_err(|_| Error::NotCanopy(self.mountpoint.clone()))
@@ -75,6 +87,10 @@ impl Live {
         // The pool takes a key only as it is listed.
         let spec = options::find(key).filter(|spec| spec.key);
         let name = spec.map_or(key, |spec| spec.name.as_ref());
+        if let Some(path) = self.missing(name, value) {
+            // The pool would wait for it; who types it has mistyped it.
+            return Err(Error::BranchMissing(path));
+        }
         let attribute = format!("{PREFIX}{name}");
         let set = rustix::fs::setxattr(&self.control, attribute, value.as_bytes(), XattrFlags::empty());
         set.map_err(|errno| match errno {
@@ -96,6 +112,23 @@ impl Live {
         })
     }
 
+    /// A branch that this value adds, and that is not there.
+    fn missing(&self, key: &str, value: &OsStr) -> Option<PathBuf> {
+        if key != "branches" {
+            return None;
+        }
+        let mut config = Config::default();
+        options::set(&mut config, key, &self.get(key).ok()?).ok()?;
+        let before = config.branches.clone();
+        options::set(&mut config, key, value).ok()?;
+        let missing = |path: &&PathBuf| {
+            !before.iter().any(|branch| branch.path == **path)
+                && not_around(path, &self.mountpoint).is_ok()
+                && matches!(path.try_exists(), Ok(false))
+        };
+        config.branches.iter().map(|branch| &branch.path).find(missing).cloned()
+    }
+
     /// The pool says no more than a number: the words are found by reading the value as the pool did.
     fn refused(&self, key: &str, value: &OsStr, errno: Errno) -> Error {
         let mut config = Config::default();
@@ -107,18 +140,9 @@ impl Live {
         if let Err(error) = options::set(&mut config, key, value) {
             return error.into();
         }
-        let around = config
-            .branches
-            .iter()
-            .find_map(|branch| crate::config::check::not_around(&branch.path, &self.mountpoint).err());
-        if let Some(error) = around {
-            return error;
-        }
-        let missing = config.branches.iter().find(|branch| !branch.path.exists());
-        match missing {
-            Some(branch) => Error::BranchMissing(branch.path.clone()),
-            None => self.failed(key, errno),
-        }
+        let around =
+            config.branches.iter().find_map(|branch| not_around(&branch.path, &self.mountpoint).err());
+        around.unwrap_or_else(|| self.failed(key, errno))
     }
 
     fn unknown(&self, key: &str) -> Error {
@@ -130,7 +154,7 @@ impl Live {
     fn failed(&self, key: &str, errno: Errno) -> Error {
         let path = self.mountpoint.clone();
         match errno {
-            Errno::NOTCONN | Errno::CONNABORTED => Error::PoolDead(path),
+            Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => Error::PoolDead(path),
             Errno::OPNOTSUPP | Errno::NOSYS if key != "passthrough.io" => Error::PoolMute(path),
             errno => Error::Control { key: key.to_owned(), path, why: errno.to_string() },
         }

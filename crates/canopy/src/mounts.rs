@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 /// One line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mounted {
+    /// Of this mount, and of the one that holds its mountpoint.
+    pub id: u32,
+    pub parent: u32,
     /// The device, as `MAJOR:MINOR`.
     pub device: (u32, u32),
     /// The directory of that filesystem that is the root of this mount (not `/` for a bind mount).
@@ -65,7 +68,9 @@ fn parse(mountinfo: &[u8]) -> Vec<Mounted> {
 
 fn parse_line(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+    let (id, parent) = (number()?, number()?);
+    let device = std::str::from_utf8(fields.next()?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let root = PathBuf::from(unescape(fields.next()?));
     let mountpoint = PathBuf::from(unescape(fields.next()?));
@@ -83,6 +88,8 @@ fn parse_line(line: &[u8]) -> Option<Mounted> {
     let fstype = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next()?);
     Some(Mounted {
+        id,
+        parent,
         device: (major.parse().ok()?, minor.parse().ok()?),
         root,
         mountpoint,
@@ -165,6 +172,7 @@ mod tests {
         let mounts = parse(lines);
         assert_eq!(mounts.len(), 2);
         assert_eq!(mounts[0].mountpoint, Path::new("/mnt2"));
+        assert_eq!((mounts[0].id, mounts[0].parent), (36, 35));
         assert_eq!(
             (mounts[0].root.as_path(), mounts[0].peers, mounts[0].master),
             (Path::new("/mnt1"), None, Some(1))

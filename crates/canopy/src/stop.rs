@@ -1,7 +1,7 @@
 //! How a pool ends when a signal asks for it.
 
 use crate::error::Error;
-use crate::mounts;
+use crate::{mounts, notify};
 use rustix::fs::{Mode, OFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals;
@@ -69,6 +69,7 @@ impl Watch {
 /// Unmounts. The session then comes to its end and with it the process; if it does not in time, it
 /// is ended here.
 fn end(target: &Target) {
+    notify::tell(&["STOPPING=1"]);
     let path = &target.mountpoint;
     let there = mounts::at(path).ok().flatten();
     if target.device.is_some() && there.as_ref().map(|mounted| mounted.device) != target.device {

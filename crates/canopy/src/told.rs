@@ -61,7 +61,7 @@ impl From<&Path> for Name {
 pub struct PoolTold {
     pub version: String,
     pub pid: u32,
-    /// How requests travel: `dev-fuse`.
+    /// How requests travel: `dev-fuse` or `io-uring`.
     pub transport: String,
     /// Worker threads.
     pub threads: usize,

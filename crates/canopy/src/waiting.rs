@@ -85,7 +85,10 @@ pub fn is_marked(branch: &Path, mark: &str) -> bool {
 
 /// Asks mount(8) for what fstab has for this place.
 fn mount(branch: &Path) {
-    match Command::new("mount").arg(branch).stdin(Stdio::null()).output() {
+    let mut command = Command::new("mount");
+    // A branch may be a pool; that one is not who is waited for.
+    command.arg(branch).stdin(Stdio::null()).env_remove(crate::notify::VARIABLE);
+    match command.output() {
         Ok(told) if told.status.success() => tracing::info!("branch {}: mounted", branch.display()),
         Ok(told) => {
             let why = String::from_utf8_lossy(&told.stderr);

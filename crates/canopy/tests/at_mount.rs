@@ -1,7 +1,7 @@
 //! Options that have their effect when the pool comes to be: what is waited for, what is taken away, and
 //! how the daemon runs. Real mounts, so root is needed.
 
-use canopy_testkit::cmd::{Finished, run_within, wait_until, wait_within};
+use canopy_testkit::cmd::{Finished, run_unless_busy, run_within, wait_until, wait_within};
 use canopy_testkit::{Ground, procs};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
@@ -39,7 +39,7 @@ impl Bed {
     }
 
     fn umount(&self) {
-        let done = self.canopy("umount @p");
+        let done = run_unless_busy(&mut self.command("umount @p"), SOON);
         assert!(done.success(), "{}", done.describe());
         assert!(wait_until(SOON, || self.daemons().is_empty()), "{:?}", self.daemons());
     }
@@ -163,11 +163,12 @@ fn what_lies_on_the_mountpoint_is_detached_when_asked() {
     assert_eq!(fstypes(), ["fuse.canopy"]);
     assert!(!bed.path("p/held").exists(), "the new pool");
     assert_eq!(std::io::read_to_string(held).unwrap(), "x");
-    // Without it, it stays underneath.
+    bed.umount();
+    // Without it, what is no pool stays underneath.
+    let _lower = Tmpfs::on(bed.path("p"));
     let done = bed.canopy("mount @a @p");
     assert!(done.success(), "{}", done.describe());
-    assert_eq!(fstypes(), ["fuse.canopy", "fuse.canopy"]);
-    assert!(bed.canopy("umount @p").success());
+    assert_eq!(fstypes(), ["tmpfs", "fuse.canopy"]);
     bed.umount();
 }
 
@@ -218,8 +219,77 @@ fn every_thread_serves_with_the_priority_that_was_asked_for() {
 #[test]
 fn the_queue_that_is_not_there_may_have_any_depth() {
     let bed = Bed::new();
-    let done = bed.canopy("mount -o process-thread-queue-depth=4 @a @p");
-    assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
-    bed.umount();
-    assert!(!bed.canopy("options").stdout.contains("queue-depth"), "what does nothing is not offered");
+    for (option, depth) in [("process-thread-queue-depth=4", "4\n"), ("ro", "2\n")] {
+        let done = bed.canopy(&format!("mount -o {option} @a @p"));
+        assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
+        let told = bed.canopy("get @p process-thread-queue-depth");
+        assert_eq!(told.stdout, depth, "{}", told.describe());
+        bed.umount();
+    }
+}
+
+/// The processors that each worker may run on, in the order of their numbers, as `/proc` lists them.
+fn processors(pid: i32) -> Vec<String> {
+    let mut workers: Vec<(usize, String)> = fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap()
+        .flatten()
+        .filter_map(|task| {
+            let status = fs::read_to_string(task.path().join("status")).ok()?;
+            let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
+            let number = field("Name:")?.strip_prefix("canopy-fuse-")?.parse().ok()?;
+            Some((number, field("Cpus_allowed_list:")?.to_owned()))
+        })
+        .collect();
+    workers.sort();
+    workers.into_iter().map(|(_, list)| list).collect()
+}
+
+/// What each strategy makes of other machines is told by a table beside the code.
+#[test]
+fn workers_run_where_they_are_pinned() {
+    let bed = Bed::new();
+    let own = |name: &str| {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned())).unwrap()
+    };
+    let all = own("Cpus_allowed_list:");
+    // Processors of this process, one by one, and the siblings that share a core with each of them.
+    let cpus: Vec<usize> = all
+        .split(',')
+        .flat_map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            first.parse::<usize>().unwrap()..=last.parse::<usize>().unwrap()
+        })
+        .collect();
+    let siblings = |cpu: usize| {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        fs::read_to_string(path).map_or_else(|_| cpu.to_string(), |text| text.trim().to_owned())
+    };
+    let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
+    let spread = |worker: usize| cpus[cpus.len() - 1 - worker % cpus.len()].to_string();
+    let readers = "read-thread-count=3";
+    let apart = "read-thread-count=1,process-thread-count=3";
+    for (strategy, threads, expected) in [
+        ("false", readers, vec![all.clone(); 3]),
+        ("R1L", readers, vec![first.to_string(); 3]),
+        ("R1L", apart, vec![all.clone(); 3]),
+        ("RP1L", apart, vec![first.to_string(); 3]),
+        ("R1LP1L", apart, vec![last.to_string(); 3]),
+        ("RPSL", readers, (0..3).map(spread).collect()),
+        ("R1P", readers, vec![siblings(first); 3]),
+        ("RP1P", apart, vec![siblings(first); 3]),
+    ] {
+        let mut command = bed.command(&format!("mount -o pin-threads={strategy},{threads} @a @p"));
+        // Over io_uring there are some workers for each processor, however many are asked for.
+        let done = run_within(command.env("CANOPY_TEST_KERNEL", "mask:OVER_IO_URING"), SOON);
+        assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
+        let daemon = bed.daemons()[0];
+        // A worker pins itself before it reads its first request.
+        wait_until(SOON, || processors(daemon) == expected);
+        assert_eq!(processors(daemon), expected, "{strategy} {threads}");
+        bed.umount();
+    }
+    let done = bed.canopy("mount -o pin-threads=RPS @a @p");
+    assert!(done.code() != Some(0) && done.stderr.lines().count() == 1, "{}", done.describe());
+    assert!(done.stderr.contains("pin-threads: 'RPS' is not valid: must be false, R1L,"), "{}", done.stderr);
 }

@@ -1,5 +1,5 @@
-//! Options that make symlinks, see through them, open what the branch refuses, or keep what the kernel has
-//! forgotten, on real mounts.
+//! Options that make symlinks, show them or see through them, or keep what the kernel has forgotten, on real
+//! mounts.
 //!
 //! Root is needed.
 
@@ -9,6 +9,6 @@ mod links {
     mod exdev;
     mod follow;
     mod forgetting;
-    mod nfsopenhack;
     mod rig;
+    mod symlinkify;
 }

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use canopy_testkit::model::{Plain, Rules, World, check};
-use canopy_testkit::{Pool, require_root};
+use canopy_testkit::{LoopFs, Pool, require_root};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,7 @@ struct Bed {
     /// Each run has a directory of its own in the same mount.
     runs: AtomicU64,
     _home: tempfile::TempDir,
+    _disks: Vec<LoopFs>,
 }
 
 fn directory(path: &Path) {
@@ -37,12 +38,41 @@ impl Bed {
         let paths: Vec<PathBuf> = (0..branches).map(|index| home.path().join(format!("b{index}"))).collect();
         let plain = home.path().join("plain");
         paths.iter().chain([&plain]).for_each(|path| directory(path));
+        Bed::over(paths, plain, options, home, Vec::new())
+    }
+
+    /// The first branch has room for two pages.
+    fn on_full_branches(options: &str) -> Bed {
+        let disks = vec![LoopFs::tmpfs(32 << 10), LoopFs::tmpfs(256 << 20)];
+        let paths: Vec<PathBuf> = disks.iter().map(|disk| disk.path().join("branch")).collect();
+        let home =
+            tempfile::Builder::new().prefix("canopy-model-").tempdir_in("/dev/shm").expect("a directory");
+        let plain = home.path().join("plain");
+        paths.iter().chain([&plain]).for_each(|path| directory(path));
+        fs::write(disks[0].path().join("filler"), [0; 6 * 4096]).expect("a file");
+        Bed::over(paths, plain, options, home, disks)
+    }
+
+    fn over(
+        paths: Vec<PathBuf>,
+        plain: PathBuf,
+        options: &str,
+        home: tempfile::TempDir,
+        disks: Vec<LoopFs>,
+    ) -> Bed {
         let mut builder =
             Pool::builder(env!("CARGO_BIN_EXE_canopy")).option("minfreespace=0").option(options);
         for path in &paths {
             builder = builder.branch(path);
         }
-        Bed { pool: builder.mount(), branches: paths, plain, runs: AtomicU64::new(0), _home: home }
+        Bed {
+            pool: builder.mount(),
+            branches: paths,
+            plain,
+            runs: AtomicU64::new(0),
+            _home: home,
+            _disks: disks,
+        }
     }
 
     fn world(&self) -> World {
@@ -66,7 +96,10 @@ fn number(name: &str, default: u64) -> u64 {
 const RULES: Rules = Rules { path_preserving: false, holes_unknown: false, every: 20 };
 
 fn run(branches: usize, options: &str, rules: Rules) {
-    let bed = Bed::new(branches, options);
+    run_in(Bed::new(branches, options), rules);
+}
+
+fn run_in(bed: Bed, rules: Rules) {
     let first = number("CANOPY_MODEL_SEED", 1);
     for seed in first..first + number("CANOPY_MODEL_SEQUENCES", 60) {
         check(seed, OPERATIONS, rules, || bed.world());
@@ -113,6 +146,19 @@ fn two_branches_remembered() {
 #[test]
 fn four_branches_path_preserving() {
     run(4, "category.create=eprand,func.mkdir=rand", Rules { path_preserving: true, ..RULES });
+}
+
+/// Files move while they are written, and nobody can tell.
+#[test]
+fn a_full_branch_is_not_noticed() {
+    for options in [
+        "passthrough.io=off,cache.files=off",
+        "passthrough.io=off,cache.files=full",
+        "passthrough.io=off,cache.files=auto-full,cache.writeback=true",
+    ] {
+        let bed = Bed::on_full_branches(&format!("category.create=ff,{options}"));
+        run_in(bed, Rules { holes_unknown: true, ..RULES });
+    }
 }
 
 /// cp(1) copies what `SEEK_DATA` finds: what is not written back yet must be found.

@@ -108,12 +108,11 @@ fn mergerfs_mounts_as_it_always_did() {
 #[test]
 fn under_mergerfs_what_is_unknown_is_a_warning() {
     let bed = Bed::new();
-    let (_, said) = bed.mount("mergerfs -o cache.file=off,attr_timeout=5 -d -z @a:@b @p");
+    let (_, said) = bed.mount("mergerfs -o cache.file=off,attr_timeout=5 -s -z @a:@b @p");
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines.len(), 4, "{said}");
     assert!(lines.iter().all(|line| line.starts_with("mergerfs: ")), "{said}");
-    for needle in ["'cache.file' (did you mean 'cache.files'?): ignored", "attr_timeout", "-d has no", "'-z'"]
-    {
+    for needle in ["'cache.file' (did you mean 'cache.files'?): ignored", "attr_timeout", "'-s'", "'-z'"] {
         assert!(said.contains(needle), "no {needle} in {said}");
     }
     bed.umount();
@@ -257,11 +256,22 @@ fn setuid_serves_as_that_user() {
         grep " $1/p " /proc/self/mountinfo | grep -o 'fuse.canopy\|user_id=[0-9]*'
         setpriv --reuid nobody --regid 65534 --clear-groups sh -c 'echo x > "$1/p/file"' sh "$1"
         cat "$1"/[ab]/file; stat -c %u "$1"/[ab]/file
+        umount "$1/p"
+        # The same from fstab, twice: the second time there is nothing to do.
+        mount --bind "$1/sbin" "$(realpath /sbin)"
+        echo "$1/a:$1/b $1/p canopy nofail,_netdev,x-systemd.requires=/a,setuid=nobody,minfreespace=0 0 0" > "$1/fstab"
+        mount -T "$1/fstab" -a; mount -T "$1/fstab" -a
+        grep " $1/p " /proc/self/mountinfo | grep -o 'fuse.canopy\|user_id=[0-9]*'
         umount "$1/p""#;
     let done = bed.private(script);
     let _ = fs::remove_dir(bed.path("dev"));
     assert!(done.success(), "{}", done.describe());
-    assert_eq!(done.stdout, "fuse.canopy\nuser_id=65534\nx\n65534\n", "{}", done.describe());
+    assert_eq!(
+        done.stdout,
+        "fuse.canopy\nuser_id=65534\nx\n65534\nfuse.canopy\nuser_id=65534\n",
+        "{}",
+        done.describe()
+    );
     assert_eq!(done.stderr, "");
     assert!(wait_until(SOON, || bed.daemons().is_empty()));
 }

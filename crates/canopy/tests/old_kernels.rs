@@ -17,7 +17,8 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(30);
 const ENTRIES: usize = 5000;
 /// Options that make the pool ask for all it knows.
-const ALL: &str = "minfreespace=0,category.create=ff,posix-acl=true,cache.symlinks=true,cache.readdir=true";
+const ALL: &str =
+    "minfreespace=0,category.create=ff,posix-acl=true,cache.symlinks=true,cache.readdir=true,io-uring=auto";
 
 /// Two branches, one of them with a large directory, for several pools one after the other.
 struct Branches([LoopFs; 2]);
@@ -235,6 +236,7 @@ fn every_version() {
             ("direct_io_allow_mmap", 39),
             ("passthrough", 40),
             ("allow_idmap", 41),
+            ("over_io_uring", 42),
         ] {
             assert_eq!(agreed.has(flag), minor >= since, "7.{minor}: {flag}");
             assert_eq!(agreed.missing.contains(flag), minor < since, "7.{minor}: {flag}");
@@ -267,6 +269,7 @@ fn every_flag() {
         "DONT_MASK",
         "CACHE_SYMLINKS",
         "ALLOW_IDMAP",
+        "OVER_IO_URING",
         "INIT_EXT",
     ];
     let all = each.join("|");
@@ -302,6 +305,7 @@ fn what_was_asked_for_by_name() {
             "cache.writeback is off: the kernel does not offer it",
         ),
         ("minor:39", "passthrough.io=rw", "passthrough is off: the kernel does not offer it"),
+        ("mask:OVER_IO_URING", "io-uring=on", "io-uring=on comes to nothing: no io_uring"),
         ("minor:31", "passthrough.io=off,cache.files=full", ""),
         ("minor:31", "passthrough.io=ro,cache.files=partial", "passthrough is off"),
     ] {
@@ -310,6 +314,30 @@ fn what_was_asked_for_by_name() {
         if !said_once.is_empty() {
             assert_eq!(said(&pool, said_once), 1, "{}", pool.log());
         }
+        pool.umount();
+    }
+}
+
+/// Where the kernel has it, requests come over io_uring unless it is turned off; what carries them is said.
+#[test]
+fn the_transport_is_said() {
+    let branches = Branches::new();
+    let offered = fs::exists("/sys/module/fuse/parameters/enable_uring").unwrap_or(false);
+    let (ring, device) = ("requests over io_uring", "requests over /dev/fuse");
+    for (kernel, options, carrier) in [
+        ("", "io-uring=auto", if offered { ring } else { device }),
+        ("", "io-uring=on", if offered { ring } else { device }),
+        ("", "io-uring=off", device),
+        ("mask:OVER_IO_URING", "io-uring=auto", device),
+        // Too small for every request to fit into.
+        ("", "fuse-msg-size=4", device),
+    ] {
+        let pool = branches.pool(kernel, options);
+        smoke(&pool, true);
+        let log = pool.log();
+        assert_eq!((said(&pool, carrier), said(&pool, "requests over")), (1, 1), "{options}: {log}");
+        let status = run(env!("CARGO_BIN_EXE_canopy"), ["status".as_ref(), pool.path().as_os_str()]);
+        assert!(status.contains(if carrier == ring { "io-uring" } else { "/dev/fuse" }), "{status}");
         pool.umount();
     }
 }

@@ -17,10 +17,11 @@ pub mod opcode;
 pub mod reply;
 pub mod request;
 pub mod session;
+pub mod trace;
 pub mod transport;
 
 pub use opcode::Opcode;
 pub use reply::{Replied, Reply};
 pub use request::{NodeId, Op, Request};
 pub use session::{Agreed, Limits, Session, Wish};
-pub use transport::{Handler, Undelivered};
+pub use transport::{Handler, Transport, Undelivered};

@@ -3,10 +3,10 @@
 //! A mount in the tree is known by its mount id, not by its path: something else can be mounted at the same place
 //! later, and that is not ours to unmount.
 
+mod aside;
 mod helper;
 
 use std::ffi::CString;
-use std::fmt::Write as _;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -70,6 +70,8 @@ pub struct MountSpec {
     pub max_read: Option<u32>,
     /// Further options in the kernel's form, `name` or `name=value`.
     pub extra: Vec<String>,
+    /// It takes the place of what is mounted there, which is detached: [`Mounted::show`].
+    pub replaces: bool,
 }
 
 impl MountSpec {
@@ -88,6 +90,7 @@ impl MountSpec {
             allow_other: false,
             max_read: None,
             extra: Vec::new(),
+            replaces: false,
         }
     }
 }
@@ -175,13 +178,25 @@ fn plain_id(path: &Path) -> Option<u64> {
 pub struct Mounted {
     path: PathBuf,
     identity: Option<Identity>,
+    /// While it is not in the tree: the mount, and what it is to replace.
+    aside: Option<(OwnedFd, Identity)>,
     armed: bool,
+}
+
+/// How a mount that was to replace another came into the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// The other is detached. It ends when nobody uses it any more.
+    Instead,
+    /// It hides the other: this kernel cannot replace it (before Linux 6.5, or a mount of another user), or it is
+    /// not what was there at the beginning.
+    OnTop,
 }
 
 /// Mounts, and returns the device to negotiate on ([`crate::Session::negotiate`]).
 ///
 /// Nothing may touch the mountpoint's content before the session is served. A dead FUSE mount in the way is removed
-/// first.
+/// first. Where `replaces` is asked for and possible, the mount is in the tree only after [`Mounted::show`].
 ///
 /// # Errors
 /// See [`MountError`].
@@ -193,19 +208,25 @@ pub fn mount(spec: &MountSpec) -> Result<(OwnedFd, Mounted), MountError> {
     let path = spec.mountpoint.canonicalize().map_err(at_mountpoint)?;
     let mode = path.metadata().map_err(at_mountpoint)?.mode();
 
+    if spec.replaces
+        && let Ok(over) = Identity::of(&path)
+        && let Ok((device, tree)) = aside::make(spec, mode)
+    {
+        return Ok((device, Mounted { path, identity: None, aside: Some((tree, over)), armed: true }));
+    }
     let device = match direct(spec, &path, mode) {
         Err(error) if error.is_refusal() => helper::mount(spec, &path)?,
         other => other?,
     };
     let identity =
         Identity::of(&path).inspect_err(|errno| tracing::warn!(%errno, "own mount not found")).ok();
-    Ok((device, Mounted { path, identity, armed: true }))
+    Ok((device, Mounted { path, identity, aside: None, armed: true }))
 }
 
 fn direct(spec: &MountSpec, path: &Path, mode: u32) -> Result<OwnedFd, MountError> {
     let device = device::open().map_err(MountError::Device)?;
-    let data =
-        CString::new(kernel_options(spec, device.as_raw_fd(), mode)).map_err(|_| MountError::Option)?;
+    let data = CString::new(kernel_options(spec, device.as_raw_fd(), mode).join(","))
+        .map_err(|_| MountError::Option)?;
     let flags = FLAGS.iter().filter(|(flag, ..)| spec.flags.contains(*flag));
     let flags = flags.fold(Ms::empty(), |all, (_, bit, _)| all | *bit);
     let attempt = |source: &str, kind: &str| rustix::mount::mount(source, path, kind, flags, data.as_c_str());
@@ -220,15 +241,18 @@ fn direct(spec: &MountSpec, path: &Path, mode: u32) -> Result<OwnedFd, MountErro
     }
 }
 
-/// The data argument of mount(2) (Documentation/filesystems/fuse).
-fn kernel_options(spec: &MountSpec, fd: i32, mode: u32) -> String {
+/// What the kernel is told of the filesystem (Documentation/filesystems/fuse).
+fn kernel_options(spec: &MountSpec, fd: i32, mode: u32) -> Vec<String> {
     const S_IFMT: u32 = 0o170_000;
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let mut data = format!("fd={fd},rootmode={:o},user_id={uid},group_id={gid}", mode & S_IFMT);
-    for option in common_options(spec) {
-        let _ = write!(data, ",{option}");
-    }
-    data
+    let mut options = vec![
+        format!("fd={fd}"),
+        format!("rootmode={:o}", mode & S_IFMT),
+        format!("user_id={uid}"),
+        format!("group_id={gid}"),
+    ];
+    options.extend(common_options(spec));
+    options
 }
 
 /// The options that kernel and helper both take.
@@ -252,6 +276,28 @@ impl Mounted {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Puts it into the tree, if it is not there yet.
+    ///
+    /// # Errors
+    /// When it cannot be put there.
+    pub fn show(&mut self) -> Result<Shown, MountError> {
+        let Some((tree, over)) = self.aside.take() else { return Ok(Shown::OnTop) };
+        let failed = |error: io::Error| MountError::Mount { path: self.path.clone(), error };
+        let is_there = || Identity::of(&self.path).is_ok_and(|there| there.is(over));
+        let shown = if is_there() && aside::put_beneath(&tree, &self.path).is_ok() {
+            // Somebody else may just have taken it away.
+            if is_there() {
+                unmount_path(&self.path, true).map_err(failed)?;
+            }
+            Shown::Instead
+        } else {
+            aside::put_over(&tree, &self.path).map_err(|errno| failed(errno.into()))?;
+            Shown::OnTop
+        };
+        self.identity = Identity::of(&self.path).ok();
+        Ok(shown)
     }
 
     /// Whether this mount is still there, and on top.
@@ -308,10 +354,11 @@ pub fn unmount_path(path: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
-/// Whether a FUSE mount at `path` has lost its server (`ENOTCONN`).
+/// Whether a FUSE mount at `path` has lost its server: `ENOTCONN`, and for the moment that the kernel takes to close the
+/// rings of one that was killed, `ECANCELED`.
 #[must_use]
 pub fn is_dead(path: &Path) -> bool {
-    matches!(rustix::fs::stat(path), Err(Errno::NOTCONN))
+    matches!(rustix::fs::stat(path), Err(Errno::NOTCONN | Errno::CANCELED))
 }
 
 /// Unmounts a FUSE mount that has lost its server; true when there was one.
@@ -415,7 +462,7 @@ mod tests {
         spec.allow_other = true;
         spec.max_read = Some(131_072);
         spec.extra.push("group_id=7".into());
-        let data = kernel_options(&spec, 5, 0o40_755);
+        let data = kernel_options(&spec, 5, 0o40_755).join(",");
         assert!(data.starts_with("fd=5,rootmode=40000,user_id="), "{data}");
         assert!(data.ends_with(",default_permissions,allow_other,max_read=131072,group_id=7"), "{data}");
         assert_eq!(
@@ -438,7 +485,7 @@ mod tests {
         let identity = Identity::of(Path::new("/proc")).unwrap();
         assert!(!identity.is(Identity::of(Path::new("/")).unwrap()));
         assert!(identity.is(Identity { unique: None, ..Identity::of(Path::new("/proc")).unwrap() }));
-        let gone = Mounted { path: "/".into(), identity: Some(identity), armed: true };
+        let gone = Mounted { path: "/".into(), identity: Some(identity), aside: None, armed: true };
         assert!(!gone.is_mounted());
         gone.unmount(false).unwrap();
         assert!(!is_dead(Path::new("/")));

@@ -4,19 +4,20 @@ use std::fmt;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use canopy_sys::buf::{PageBuf, page_size};
-use canopy_sys::device;
 use rustix::io::Errno;
 use zerocopy::{FromZeros, IntoBytes};
+
+pub use running::Running;
 
 use crate::abi;
 use crate::backing::Backing;
 use crate::flags::InitFlags;
 use crate::notify::{Known, Notifier, Sender};
 use crate::request::{Dialect, Header, Op, Request};
-use crate::transport::{Handler, Worker, WorkerEnd, write_header};
+use crate::transport::uring::{Parameter, Rings};
+use crate::transport::{NoUring, write_header};
 
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
 const MAX_PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
@@ -46,6 +47,9 @@ pub struct Wish {
     pub time_gran: u32,
     /// In seconds; a request that takes longer ends the WHOLE connection. 0 means none (7.43).
     pub request_timeout: u16,
+    /// With `OVER_IO_URING`: workers for each processor's queue, at least two. Each holds a buffer for the largest
+    /// request, paid for as it is used.
+    pub queue_workers: u16,
 }
 
 impl Default for Wish {
@@ -59,6 +63,7 @@ impl Default for Wish {
             max_stack_depth: 1,
             time_gran: 1,
             request_timeout: 0,
+            queue_workers: 4,
         }
     }
 }
@@ -189,6 +194,7 @@ pub struct Session {
     device: Arc<OwnedFd>,
     agreed: Agreed,
     sender: Sender,
+    rings: Result<Rings, NoUring>,
 }
 
 impl Session {
@@ -213,7 +219,11 @@ impl Session {
                 }
                 Err(errno) => return Err(SessionError::Read(errno)),
             };
-            let (reply, verdict) = answer(&input[..len], wish, limits);
+            let mut rings = Err(NoUring::NotWanted);
+            let (reply, verdict) = answer(&input[..len], wish, limits, |agreed| {
+                rings = prepare(agreed, wish);
+                rings.is_ok()
+            });
             if let Some(reply) = reply {
                 match rustix::io::write(&device, &reply) {
                     Ok(_) => {}
@@ -225,7 +235,7 @@ impl Session {
             }
             match verdict {
                 Verdict::Again => {}
-                Verdict::Agreed(agreed) => return Session::adopt(device, agreed),
+                Verdict::Agreed(agreed) => return Session::new(device, agreed, rings),
                 Verdict::Fail(error) => return Err(error),
             }
         }
@@ -236,11 +246,16 @@ impl Session {
     ///
     /// # Errors
     /// [`SessionError::Start`].
-    pub fn adopt(device: OwnedFd, agreed: Agreed) -> Result<Session, SessionError> {
+    pub fn adopt(device: OwnedFd, agreed: Agreed, wish: &Wish) -> Result<Session, SessionError> {
+        let rings = prepare(&agreed, wish);
+        Session::new(device, agreed, rings)
+    }
+
+    fn new(device: OwnedFd, agreed: Agreed, rings: Result<Rings, NoUring>) -> Result<Session, SessionError> {
         let device = Arc::new(device);
         let known = Known::new(agreed.minor, agreed.offered);
         let sender = Sender::start(Arc::clone(&device), known).map_err(SessionError::Start)?;
-        Ok(Session { device, agreed, sender })
+        Ok(Session { device, agreed, sender, rings })
     }
 
     /// What has been agreed upon.
@@ -266,80 +281,6 @@ impl Session {
     pub fn device(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.device)
     }
-
-    /// Starts `threads` threads (at least one) named `canopy-fuse-N`. Each has a clone of the device, or shares this
-    /// one where cloning does not work.
-    ///
-    /// # Errors
-    /// [`SessionError::Start`]. Threads that had been started end with the connection.
-    pub fn serve<H: Handler>(self, handler: Arc<H>, threads: usize) -> Result<Running, SessionError> {
-        let agreed = self.agreed;
-        let mut running = Running { workers: Vec::new(), session: self };
-        for number in 0..threads.max(1) {
-            let device = running.session.device_for(number);
-            let (max_write, payload) = (agreed.max_write as usize, agreed.max_payload());
-            let worker = Worker::new(device, Arc::clone(&handler), agreed.dialect(), max_write, payload)
-                .map_err(SessionError::Start)?;
-            let thread = std::thread::Builder::new()
-                .name(format!("canopy-fuse-{number}"))
-                .spawn(move || worker.run(number))
-                .map_err(SessionError::Start)?;
-            running.workers.push(thread);
-        }
-        Ok(running)
-    }
-
-    fn device_for(&self, number: usize) -> Arc<OwnedFd> {
-        if number == 0 {
-            return Arc::clone(&self.device);
-        }
-        match device::clone(self.device.as_fd()) {
-            Ok(clone) => Arc::new(clone),
-            Err(error) => {
-                tracing::warn!(%error, number, "cannot clone the FUSE device; sharing it");
-                Arc::clone(&self.device)
-            }
-        }
-    }
-}
-
-/// A connection being served.
-pub struct Running {
-    workers: Vec<JoinHandle<WorkerEnd>>,
-    session: Session,
-}
-
-impl Running {
-    #[must_use]
-    pub fn agreed(&self) -> &Agreed {
-        &self.session.agreed
-    }
-
-    #[must_use]
-    pub fn notifier(&self) -> Notifier {
-        self.session.notifier()
-    }
-
-    #[must_use]
-    pub fn backing(&self) -> Backing {
-        self.session.backing()
-    }
-
-    /// Waits until the kernel has ended the connection and every thread has returned.
-    ///
-    /// # Errors
-    /// When a thread ended for another reason.
-    pub fn join(self) -> Result<(), SessionError> {
-        let mut result = Ok(());
-        for worker in self.workers {
-            match worker.join() {
-                Ok(WorkerEnd::Disconnected) => {}
-                Ok(WorkerEnd::Failed(errno)) => result = Err(SessionError::Read(errno)),
-                Err(_) => result = Err(SessionError::Thread),
-            }
-        }
-        result
-    }
 }
 
 /// What to do after an INIT has been answered.
@@ -351,8 +292,27 @@ enum Verdict {
     Fail(SessionError),
 }
 
+/// Makes ready for io_uring, if both sides want it.
+fn prepare(agreed: &Agreed, wish: &Wish) -> Result<Rings, NoUring> {
+    if agreed.has(InitFlags::OVER_IO_URING) {
+        return Rings::prepare(agreed, wish.queue_workers);
+    }
+    if !wish.flags.contains(InitFlags::OVER_IO_URING) {
+        return Err(NoUring::NotWanted);
+    }
+    // The kernel does not offer what is turned off.
+    Err(if Parameter::read() == Parameter::Off { NoUring::TurnedOff } else { NoUring::NotOffered })
+}
+
 /// The bytes that answer the first request, and what follows from it.
-fn answer(request: &[u8], wish: &Wish, limits: Limits) -> (Option<Vec<u8>>, Verdict) {
+///
+/// `prepare` is asked before io_uring is agreed upon, for after that nothing may go wrong with it.
+fn answer(
+    request: &[u8],
+    wish: &Wish,
+    limits: Limits,
+    prepare: impl FnOnce(&Agreed) -> bool,
+) -> (Option<Vec<u8>>, Verdict) {
     let Ok((header, _)) = Header::decode(request) else { return (None, Verdict::Again) };
     let dialect = Dialect { minor: abi::MINOR, setxattr_ext: false };
     let init = match Request::decode(request, dialect).map(|request| request.op) {
@@ -370,7 +330,11 @@ fn answer(request: &[u8], wish: &Wish, limits: Limits) -> (Option<Vec<u8>>, Verd
         let reply = error_reply(header.unique, Errno::PROTO);
         return (Some(reply), Verdict::Fail(SessionError::Version { major, minor }));
     }
-    let (agreed, out) = agree(&init, wish, limits, pages_allowed);
+    let (mut agreed, mut out) = agree(&init, wish, limits, pages_allowed);
+    if !prepare(&agreed) && agreed.has(InitFlags::OVER_IO_URING) {
+        let flags = wish.flags - InitFlags::OVER_IO_URING;
+        (agreed, out) = agree(&init, &Wish { flags, ..*wish }, limits, pages_allowed);
+    }
     (Some(init_reply(header.unique, &out)), Verdict::Agreed(agreed))
 }
 
@@ -483,5 +447,6 @@ fn error_reply(unique: u64, errno: Errno) -> Vec<u8> {
     reply
 }
 
+mod running;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
-//! The whole way: mount, serve, unmount, on this machine's kernel.
+//! The whole way: mount, serve, unmount, on this machine's kernel. `uring.rs` runs all of it once more.
 
-mod common;
+pub(crate) mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,11 +18,14 @@ use canopy_fuse::notify::NotifyError;
 use canopy_fuse::request::{NodeId, Op};
 use canopy_fuse::{Limits, Session, Wish};
 use common::memory::{Hook, Memory, wish};
-use common::{Scratch, Served, can_mount};
+use common::{Scratch, Served, URING, can_mount};
+
+/// The test of that name, in either binary.
+const ELSEWHERE: &str = if URING { "mounted::elsewhere" } else { "elsewhere" };
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn exercise(point: &Path) {
+pub(crate) fn exercise(point: &Path) {
     let file = point.join("file");
     fs::write(&file, b"hello").unwrap();
     assert_eq!(fs::read(&file).unwrap(), b"hello");
@@ -191,7 +194,7 @@ fn a_file_can_be_a_mountpoint() {
     assert_eq!(fs::read(&point).unwrap(), b"below");
 }
 
-fn with_hook(hook: Hook) -> Memory {
+pub(crate) fn with_hook(hook: Hook) -> Memory {
     let mut memory = Memory::new(HOUR);
     memory.hook = Some(hook);
     memory
@@ -467,8 +470,8 @@ fn lookups_are_forgotten() {
     served.stop();
 }
 
-/// Runs one of the tests below again, in an environment made by `wrapper`; false when that is not to be had here.
-fn rerun(wrapper: &[&str], test: &str) -> bool {
+/// Runs one test again, in an environment made by `wrapper`; false when that is not to be had here.
+pub(crate) fn rerun(wrapper: &[&str], test: &str) -> bool {
     let works = std::process::Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").output();
     if !works.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: {wrapper:?} does not work here");
@@ -482,7 +485,8 @@ fn rerun(wrapper: &[&str], test: &str) -> bool {
     let output = std::process::Command::new(wrapper[0])
         .args(&wrapper[1..])
         .arg(&program)
-        .args(["--exact", test, "--ignored", "--nocapture"])
+        .args(["--exact", test])
+        .args(["--ignored", "--nocapture"])
         .output()
         .unwrap();
     let text =
@@ -494,7 +498,7 @@ fn rerun(wrapper: &[&str], test: &str) -> bool {
 #[test]
 fn works_in_a_user_namespace() {
     if can_mount() {
-        rerun(&["unshare", "-Urm"], "elsewhere");
+        rerun(&["unshare", "-Urm"], ELSEWHERE);
     }
 }
 
@@ -515,7 +519,7 @@ fn works_for_an_unprivileged_user() {
     fs::set_permissions(&node, fs::Permissions::from_mode(0o666)).unwrap();
     let script =
         "mount --bind \"$0\" /dev/fuse && exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
-    rerun(&["unshare", "-m", "sh", "-c", script, node.to_str().unwrap()], "elsewhere");
+    rerun(&["unshare", "-m", "sh", "-c", script, node.to_str().unwrap()], ELSEWHERE);
 }
 
 #[test]
@@ -537,4 +541,39 @@ fn elsewhere() {
     assert_eq!(fs::read(scratch.path().join("f")).unwrap(), b"x");
     assert!(served.mounted().is_mounted());
     served.stop();
+}
+
+#[test]
+fn aborts_under_load_end_everybody() {
+    if !can_mount() {
+        return;
+    }
+    for round in 0..20 {
+        let scratch = Scratch::new();
+        let served = Served::start(scratch.path(), &wish(), Limits::NONE, 3, |_| Memory::new(Duration::ZERO));
+        let held = fs::File::open(scratch.path()).unwrap();
+        let (done, finished) = std::sync::mpsc::channel();
+        for number in 0..8u8 {
+            let (done, path) = (done.clone(), scratch.path().join(format!("f{number}")));
+            std::thread::spawn(move || {
+                // Until the connection has gone.
+                let content = vec![number; 300_000];
+                while fs::write(&path, &content)
+                    .and_then(|()| fs::read(&path))
+                    .is_ok_and(|got| got == content)
+                {}
+                done.send(fs::metadata(&path).map(drop)).unwrap();
+            });
+        }
+        std::thread::sleep(Duration::from_millis(round));
+        // The connection is aborted, and the mount stays, since it is in use.
+        let refused = rustix::mount::unmount(scratch.path(), rustix::mount::UnmountFlags::FORCE);
+        assert_eq!(refused, Err(rustix::io::Errno::BUSY));
+        for _ in 0..8 {
+            let last = finished.recv_timeout(Duration::from_secs(60)).expect("nobody waits for ever");
+            assert_eq!(last.map_err(|error| error.raw_os_error()), Err(Some(107)));
+        }
+        drop(held);
+        drop(served);
+    }
 }

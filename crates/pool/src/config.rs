@@ -70,7 +70,8 @@ words! {
         Wo = "wo",
         /// Every open.
         Rw = "rw",
-        /// Every open for which the kernel, the privilege and the branch allow it.
+        /// Every open for which the kernel, the privilege and the branch allow it; while files move off full branches
+        /// (`moveonenospc`), writers only where there is ample room.
         Auto = "auto",
     }
 }
@@ -286,6 +287,16 @@ impl FromStr for ReaddirMode {
     }
 }
 
+/// What becomes of a file when its branch has no room for what is written to it: the policy by which it moves to
+/// another branch, or none. It applies to all branches but the file's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MoveWhenFull(pub Option<Policy>);
+
+impl MoveWhenFull {
+    /// Where no policy is named.
+    pub const USUAL: MoveWhenFull = MoveWhenFull(Some(Policy::Pfrd));
+}
+
 /// Everything that a pool may be told.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -304,12 +315,20 @@ pub struct Config {
     /// Rename and link clone missing directories even where the create policy preserves paths.
     pub ignore_path_preservation: bool,
     pub follow_symlinks: FollowSymlinks,
+    /// Files that nobody may write, and that have not changed for a while, are shown as symlinks to themselves
+    /// on their branch.
+    pub symlinkify: bool,
+    /// That while, in seconds; negative: none at all.
+    pub symlinkify_timeout: i64,
     pub nfs_open_hack: NfsOpenHack,
     /// Nodes are kept until their last name goes, though the kernel has forgotten them: NFS clients name files
     /// by node for as long as they like. Agreed at the mount, as it were: it must not change.
     pub never_forget: bool,
     pub link_exdev: LinkExdev,
     pub rename_exdev: RenameExdev,
+    /// Opening one of several hard links for writing makes a file of its own of it.
+    pub link_cow: bool,
+    pub move_when_full: MoveWhenFull,
     /// Where the pool appears: what absolute symlinks into it begin with. Empty where nobody has told.
     pub mountpoint: PathBuf,
     pub passthrough: PassthroughIo,
@@ -340,10 +359,14 @@ impl Default for Config {
             security_capability: true,
             ignore_path_preservation: false,
             follow_symlinks: FollowSymlinks::Never,
+            symlinkify: false,
+            symlinkify_timeout: 3600,
             nfs_open_hack: NfsOpenHack::Off,
             never_forget: false,
             link_exdev: LinkExdev::Passthrough,
             rename_exdev: RenameExdev::Passthrough,
+            link_cow: false,
+            move_when_full: MoveWhenFull::USUAL,
             mountpoint: PathBuf::new(),
             passthrough: PassthroughIo::Auto,
             cache_files: CacheFiles::Off,

@@ -1,3 +1,7 @@
+//! What names are shown as, if not as what they are.
+//!
+//! `symlinkify` shows files as symlinks to themselves on their branch, so that who reads them goes past the pool.
+//!
 //! `follow-symlinks`: which symlinks of a branch the pool shows as what they lead to.
 //!
 //! Without the option no symlink is ever followed; `beneath` sees to that. With it, a symlink that leads to
@@ -13,7 +17,8 @@
 use crate::Pool;
 use crate::beneath::{self, Dir};
 use crate::config::FollowSymlinks;
-use crate::stat::{self, Attr};
+use crate::node::Node;
+use crate::stat::{self, Attr, Time};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -21,10 +26,20 @@ use rustix::io::Errno;
 /// As the kernel has it (MAXSYMLINKS in include/linux/namei.h).
 const LINKS: u32 = 40;
 
-/// How an operation sees symlinks.
+/// Which files are shown as symlinks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Disguise {
+    None,
+    /// Those that nobody may write and that have not changed for so many seconds.
+    After(i64),
+    All,
+}
+
+/// How an operation sees files and symlinks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Follow {
     mode: FollowSymlinks,
+    disguise: Disguise,
     /// The device of the pool's own mount.
     pool: Option<u64>,
 }
@@ -37,12 +52,43 @@ impl Pool {
             true => None,
             false => device(rustix::fs::CWD, config.mountpoint.as_path()).ok(),
         };
-        Follow { mode, pool }
+        let disguise = match config.symlinkify {
+            true => Disguise::After(config.symlinkify_timeout),
+            false => Disguise::None,
+        };
+        Follow { mode, disguise, pool }
     }
 }
 
 impl Follow {
-    pub(crate) const NEVER: Follow = Follow { mode: FollowSymlinks::Never, pool: None };
+    /// Everything is shown as what it is.
+    pub(crate) const NEVER: Follow =
+        Follow { mode: FollowSymlinks::Never, disguise: Disguise::None, pool: None };
+
+    /// The same, but a file is shown as this node of it is: the kernel takes no other type for it.
+    pub(crate) fn as_node(self, node: &Node) -> Follow {
+        let disguise = if node.disguised { Disguise::All } else { Disguise::None };
+        Follow { disguise, ..self }
+    }
+
+    /// Are some files shown as symlinks?
+    pub(crate) fn may_disguise(self) -> bool {
+        self.disguise != Disguise::None
+    }
+
+    /// Is this shown as a symlink?
+    pub(crate) fn disguises(self, attr: &Attr) -> bool {
+        const ANYBODY_WRITES: u32 = 0o222;
+        match self.disguise {
+            Disguise::None => false,
+            Disguise::All => !attr.is_dir(),
+            Disguise::After(seconds) => {
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
+                let old = |time: Time| now.saturating_sub(time.sec) > seconds;
+                !attr.is_dir() && attr.mode & ANYBODY_WRITES == 0 && old(attr.mtime) && old(attr.ctime)
+            }
+        }
+    }
 
     /// Does it show this as the option wants it?
     fn wants(self, attr: &Attr) -> bool {

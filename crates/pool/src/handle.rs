@@ -2,34 +2,67 @@
 
 use crate::branch::Branch;
 use crate::config::{CacheFiles, Config, FlushOnClose, PassthroughIo};
+use crate::headroom::PassedWriter;
 use crate::kernel::BackingFile;
 use crate::node::Node;
 use crate::stat::Attr;
-use crate::{Error, HandleId, Result, beneath};
+use crate::{Error, HandleId, Result, beneath, stat};
+use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+
+/// Where an open file lies.
+pub(crate) struct Place {
+    pub(crate) branch: Arc<Branch>,
+    /// The file; opened for whatever, or `O_PATH`.
+    pub(crate) fd: Arc<OwnedFd>,
+    /// For pages that the kernel writes back on nobody's behalf: never `O_APPEND`, never `O_DIRECT`.
+    plain: OnceLock<Arc<OwnedFd>>,
+}
+
+impl Place {
+    pub(crate) fn new(branch: Arc<Branch>, fd: Arc<OwnedFd>) -> Self {
+        Place { branch, fd, plain: OnceLock::new() }
+    }
+}
 
 /// What all handles of one node share while any of them is open: the file they all reach, whatever
 /// happens to its names, and how its data travels.
 pub(crate) struct OpenFile {
-    pub(crate) branch: Arc<Branch>,
-    /// The file; opened for whatever, or `O_PATH`.
-    pub(crate) fd: Arc<OwnedFd>,
+    /// Swapped, with the descriptors of all handles, when the file moves to another branch.
+    place: ArcSwap<Place>,
     pub(crate) backing: Option<Box<dyn BackingFile>>,
-    /// For pages that the kernel writes back on nobody's behalf: never `O_APPEND`, never `O_DIRECT`.
-    plain: OnceLock<OwnedFd>,
     /// Handles that can write.
     writers: AtomicUsize,
+    /// The file has moved, and the kernel still reads the old one for some handles: nobody else may join.
+    parted: AtomicBool,
 }
 
 impl OpenFile {
     pub(crate) fn new(branch: Arc<Branch>, fd: Arc<OwnedFd>, backing: Option<Box<dyn BackingFile>>) -> Self {
-        OpenFile { branch, fd, backing, plain: OnceLock::new(), writers: AtomicUsize::new(0) }
+        let place = ArcSwap::from_pointee(Place::new(branch, fd));
+        OpenFile { place, backing, writers: AtomicUsize::new(0), parted: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn place(&self) -> Guard<Arc<Place>> {
+        self.place.load()
+    }
+
+    pub(crate) fn move_to(&self, place: Place) {
+        self.place.store(Arc::new(place));
+    }
+
+    pub(crate) fn part(&self) {
+        self.parted.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_parted(&self) -> bool {
+        self.parted.load(Ordering::Relaxed)
     }
 
     /// Can any handle write the file?
@@ -38,12 +71,13 @@ impl OpenFile {
     }
 
     /// A descriptor for reading and writing at given offsets, whatever flags the handles have.
-    pub(crate) fn plain(&self) -> Result<BorrowedFd<'_>, Errno> {
-        if let Some(fd) = self.plain.get() {
-            return Ok(fd.as_fd());
+    pub(crate) fn plain(&self) -> Result<Arc<OwnedFd>, Errno> {
+        let place = self.place();
+        if let Some(fd) = place.plain.get() {
+            return Ok(fd.clone());
         }
-        let fd = beneath::reopen(&*self.fd, OFlags::RDWR)?;
-        Ok(self.plain.get_or_init(|| fd).as_fd())
+        let fd = beneath::reopen(&*place.fd, OFlags::RDWR)?;
+        Ok(place.plain.get_or_init(|| Arc::new(fd)).clone())
     }
 }
 
@@ -65,26 +99,51 @@ impl From<&Attr> for Fingerprint {
 /// One open(2) of a file.
 pub(crate) struct FileHandle {
     pub(crate) node: Arc<Node>,
-    pub(crate) fd: Arc<OwnedFd>,
+    fd: ArcSwap<OwnedFd>,
     pub(crate) flags: OFlags,
     pub(crate) open: Arc<OpenFile>,
+    /// The kernel reads and writes by itself.
+    pub(crate) past: bool,
+    /// The room for what it writes so has been counted.
+    pub(crate) passed: Option<PassedWriter>,
 }
 
 impl FileHandle {
     /// Also tells whether another handle can write the file.
     pub(crate) fn new(node: Arc<Node>, fd: Arc<OwnedFd>, flags: OFlags, open: Arc<OpenFile>) -> (Self, bool) {
         let others = open.writers.fetch_add(usize::from(writes(flags)), Ordering::Relaxed);
-        (FileHandle { node, fd, flags, open }, others > 0)
+        (FileHandle { node, fd: ArcSwap::new(fd), flags, open, past: false, passed: None }, others > 0)
+    }
+
+    /// The branch's file, opened as this handle is. Whoever writes through it holds the node's `moving` while he
+    /// does.
+    pub(crate) fn fd(&self) -> Guard<Arc<OwnedFd>> {
+        self.fd.load()
+    }
+
+    pub(crate) fn move_to(&self, fd: OwnedFd) {
+        self.fd.store(Arc::new(fd));
     }
 
     pub(crate) fn writable(&self) -> bool {
         writes(self.flags)
+    }
+
+    /// Could something be written that does not come to the daemon? With a backing file, a shared mapping is one of
+    /// that file, whoever serves read and write; to map it so, a descriptor must be able to do both.
+    pub(crate) fn writes_past(&self) -> bool {
+        self.writable() && (self.past || (self.open.backing.is_some() && self.flags.contains(OFlags::RDWR)))
     }
 }
 
 impl Drop for FileHandle {
     fn drop(&mut self) {
         self.open.writers.fetch_sub(usize::from(self.writable()), Ordering::Relaxed);
+        if let Some(passed) = &self.passed
+            && let Ok(attr) = stat::of(self.fd().as_fd())
+        {
+            passed.closed(attr.size);
+        }
     }
 }
 
@@ -139,7 +198,10 @@ fn may_lose_direct(flags: OFlags) -> bool {
 /// or none carries any; anything else fails the open with EIO (fs/fuse/iomode.c). So the first open
 /// decides, and later ones follow, each as well as it can:
 /// * the node is in passthrough, this open would not want it: it carries the id together with DIRECT_IO.
-///   Then its reads and writes come to the daemon, coherent with everybody else's.
+///   Then its reads and writes come to the daemon, coherent with everybody else's. The same holds for one that is
+///   `watched`: a writer whose branch has no ample room.
+///
+/// `parted` tells that the file is written through another node as well, which no cache would hear of.
 /// * the node is not in passthrough, this open would want it: it goes without.
 ///
 /// `cached_by_name` tells, for `per-process`, that the caller is one of the listed programs; `valid`, for
@@ -150,6 +212,8 @@ pub(crate) fn decide(
     sharing: Sharing,
     cached_by_name: bool,
     valid: bool,
+    watched: bool,
+    parted: bool,
 ) -> Travel {
     let (direct_io, keep_cache) = match config.cache_files {
         CacheFiles::Off => (true, false),
@@ -168,8 +232,8 @@ pub(crate) fn decide(
     };
     let direct_io = match backing {
         // `cache.files` rules the page cache of the pool, which passthrough does not use.
-        Some(_) => !wants_passthrough(config.passthrough, flags) || may_lose_direct(flags),
-        None => direct_io,
+        Some(_) => !wants_passthrough(config.passthrough, flags) || watched || may_lose_direct(flags),
+        None => direct_io || parted,
     };
     Travel {
         direct_io,
@@ -211,6 +275,12 @@ impl<T> Handles<T> {
 
     pub(crate) fn remove(&self, id: HandleId) -> Result<Arc<T>> {
         self.shard(id).write().remove(&id.0).ok_or(Error::BadHandle)
+    }
+
+    /// Those that are open now and of interest.
+    pub(crate) fn matching(&self, interesting: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        let shards = self.shards.iter().flat_map(|shard| shard.read().values().cloned().collect::<Vec<_>>());
+        shards.filter(|handle| interesting(handle)).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -256,7 +326,9 @@ mod tests {
             (PerProcess, false, false, "DL"),
         ] {
             let config = config(PassthroughIo::Rw, cache);
-            let first = |backing| decide(&config, OFlags::RDWR, Sharing::First { backing }, named, valid);
+            let first = |backing| {
+                decide(&config, OFlags::RDWR, Sharing::First { backing }, named, valid, false, false)
+            };
             assert_eq!(letters(first(None)), without, "{cache} without passthrough");
             assert_eq!(letters(first(Some(7))), "P", "{cache} with passthrough");
         }
@@ -286,7 +358,9 @@ mod tests {
             for cache in [CacheFiles::Off, CacheFiles::Partial, CacheFiles::Full, CacheFiles::AutoFull] {
                 let config = config(option, cache);
                 for flags in [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR] {
-                    let later = |backing| decide(&config, flags, Sharing::Shared { backing }, false, true);
+                    let later = |backing| {
+                        decide(&config, flags, Sharing::Shared { backing }, false, true, false, false)
+                    };
                     assert_eq!(later(Some(3)).passthrough, Some(3));
                     assert_eq!(later(Some(3)).direct_io, !wants_passthrough(option, flags));
                     assert!(!later(Some(3)).keep_cache);
@@ -296,12 +370,31 @@ mod tests {
         }
     }
 
+    /// A writer on a nearly full branch beside readers in passthrough: only its own data comes to the daemon.
+    #[test]
+    fn watched_writers_carry_the_id_too() {
+        let config = config(PassthroughIo::Auto, CacheFiles::AutoFull);
+        for flags in [OFlags::WRONLY, OFlags::RDWR] {
+            let joins =
+                |backing| decide(&config, flags, Sharing::Shared { backing }, false, false, true, false);
+            assert_eq!(letters(joins(Some(4))), "DPL");
+            assert_eq!(letters(joins(None)), "");
+        }
+    }
+
     #[test]
     fn uncached_streams_come_to_the_daemon() {
         let config = config(PassthroughIo::Rw, CacheFiles::AutoFull);
         for (flags, expected) in [(OFlags::RDONLY, "P"), (OFlags::WRONLY, "DPL"), (OFlags::RDWR, "P")] {
-            let travel =
-                decide(&config, flags | OFlags::DIRECT, Sharing::First { backing: Some(1) }, false, false);
+            let travel = decide(
+                &config,
+                flags | OFlags::DIRECT,
+                Sharing::First { backing: Some(1) },
+                false,
+                false,
+                false,
+                false,
+            );
             assert_eq!(letters(travel), expected, "{flags:?}");
         }
     }
@@ -314,8 +407,9 @@ mod tests {
             (FlushOnClose::OpenedForWrite, true, false),
         ] {
             let config = Config { flush_on_close: option, ..Config::default() };
-            let no_flush =
-                |flags| decide(&config, flags, Sharing::First { backing: None }, false, false).no_flush;
+            let no_flush = |flags| {
+                decide(&config, flags, Sharing::First { backing: None }, false, false, false, false).no_flush
+            };
             assert_eq!((no_flush(OFlags::RDONLY), no_flush(OFlags::RDWR)), (read, write));
         }
     }

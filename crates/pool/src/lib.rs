@@ -12,6 +12,7 @@ pub mod config;
 pub mod error;
 mod follow;
 mod handle;
+mod headroom;
 pub mod ids;
 pub mod inode;
 pub mod kernel;

@@ -2,7 +2,8 @@
 //!
 //! A directory's identity is its place in the tree, merged over the branches. The identity of anything
 //! else is its file ([`FileKey`]), so that all names of a hard-linked file are one node, and agree about
-//! link count, times, size and locks at once.
+//! link count, times, size and locks at once. The one exception is a file that is shown as a symlink
+//! (`symlinkify`): the kernel gives up an inode whose type changes, so that is a node of its own.
 //!
 //! A node lives while the kernel has looked it up more often than it has forgotten it, or while a known
 //! name lies below it; with `never-forget-nodes`, also while it has a name. It may outlive its last name: then an open file or a pinned descriptor stands in.
@@ -17,8 +18,9 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 /// A path in the pool: bytes without a leading slash; the root is empty.
 pub(crate) type PoolPath = SmallVec<[u8; 128]>;
@@ -52,7 +54,10 @@ pub(crate) struct Orphan {
 
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    pub(crate) identity: Identity,
+    /// Changes only when the file moves to another branch.
+    identity: Mutex<Identity>,
+    /// Shown as a symlink to the file on its branch, whatever the file is like by now.
+    pub(crate) disguised: bool,
     /// How often the kernel was given this node, less what it has forgotten.
     lookups: AtomicU64,
     /// What all handles of this node share; empty once the last of them is closed. Held over an open,
@@ -61,18 +66,35 @@ pub(crate) struct Node {
     pub(crate) orphan: Mutex<Option<Arc<Orphan>>>,
     /// What the file looked like at its last open, for `cache.files=auto-full`.
     pub(crate) seen: Mutex<Option<Fingerprint>>,
+    /// Shared by whoever writes the file, exclusively by who moves it to another branch.
+    pub(crate) moving: RwLock<()>,
+    /// How often the file has moved.
+    pub(crate) moves: AtomicU32,
+    /// The inode number that callers know of a file that has moved; else 0. A file that changes its number while
+    /// it is open looks like another one put in its place.
+    pub(crate) number: AtomicU64,
+    /// Until then nobody tries to move the file: its names were not found.
+    pub(crate) stays_until: Mutex<Option<Instant>>,
 }
 
 impl Node {
+    pub(crate) fn identity(&self) -> Identity {
+        *self.identity.lock()
+    }
+
     pub(crate) fn is_dir(&self) -> bool {
-        matches!(self.identity, Identity::Directory { .. })
+        matches!(self.identity(), Identity::Directory { .. })
     }
 
     pub(crate) fn key(&self) -> Option<FileKey> {
-        match self.identity {
+        match self.identity() {
             Identity::File(key) => Some(key),
             Identity::Directory { .. } => None,
         }
+    }
+
+    fn shown(&self) -> Option<Shown> {
+        self.key().map(|key| (key, self.disguised))
     }
 
     pub(crate) fn opened(&self) -> Option<Arc<OpenFile>> {
@@ -101,13 +123,18 @@ struct Child {
     slot: usize,
 }
 
+/// A file, and whether it is shown as a symlink.
+type Shown = (FileKey, bool);
+
 #[derive(Default)]
 struct Table {
     records: HashMap<NodeId, Record>,
-    files: HashMap<FileKey, NodeId>,
+    files: HashMap<Shown, NodeId>,
     /// Inode numbers of known directories. One that was renamed keeps its own, and so does all below it,
     /// though the old paths may belong to other directories by now.
     numbers: HashMap<u64, NodeId>,
+    /// Inode numbers that files had before they moved, by device and number on their branch.
+    kept: HashMap<(u64, u64), u64>,
     /// Nodes stay while they have a name.
     never_forget: bool,
 }
@@ -115,19 +142,22 @@ struct Table {
 pub(crate) struct Nodes {
     table: RwLock<Table>,
     next: AtomicU64,
+    /// Some file has kept its number.
+    any_kept: AtomicBool,
 }
 
 impl Nodes {
     pub(crate) fn new(root_ino: u64, never_forget: bool) -> Self {
         let mut table = Table { never_forget, ..Table::default() };
-        let root = new_node(NodeId::ROOT, Identity::Directory { ino: root_ino });
+        let root = new_node(NodeId::ROOT, Identity::Directory { ino: root_ino }, false);
         // The kernel never forgets the root.
         root.lookups.store(1, Ordering::Relaxed);
         table
             .records
             .insert(NodeId::ROOT, Record { node: root, names: SmallVec::new(), children: HashMap::new() });
         table.numbers.insert(root_ino, NodeId::ROOT);
-        Nodes { table: RwLock::new(table), next: AtomicU64::new(NodeId::ROOT.0 + 1) }
+        let next = AtomicU64::new(NodeId::ROOT.0 + 1);
+        Nodes { table: RwLock::new(table), next, any_kept: AtomicBool::new(false) }
     }
 
     pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>> {
@@ -157,12 +187,16 @@ impl Nodes {
     }
 
     /// The known names of a node, as directory and name, newest first. One at a time: a file may have tens
-    /// of thousands, and the first is nearly always right.
+    /// of thousands, and the first is nearly always right. They are those of the file: that it is shown as
+    /// something else by now, under another node, takes none away.
     pub(crate) fn names(&self, id: NodeId) -> impl Iterator<Item = (PoolPath, Box<[u8]>)> + '_ {
         let mut seen = 0;
         std::iter::from_fn(move || {
             let table = self.table.read();
-            let record = table.records.get(&id)?;
+            let mut record = table.records.get(&id)?;
+            if record.names.is_empty() {
+                record = table.twin(&record.node)?;
+            }
             loop {
                 let name = record.names.iter().rev().nth(seen)?;
                 seen += 1;
@@ -172,6 +206,13 @@ impl Nodes {
                 }
             }
         })
+    }
+
+    /// The known names of a node, as node of the directory and name.
+    pub(crate) fn known(&self, id: NodeId) -> Vec<(NodeId, Box<[u8]>)> {
+        let table = self.table.read();
+        let names = table.records.get(&id).map(|record| record.names.as_slice()).unwrap_or_default();
+        names.iter().map(|name| (name.parent, name.name.clone())).collect()
     }
 
     pub(crate) fn child(&self, parent: NodeId, name: &[u8]) -> Option<Arc<Node>> {
@@ -212,7 +253,7 @@ impl Nodes {
             return Ok(node.clone());
         }
         let ino = table.free_number(ino);
-        let node = new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), Identity::Directory { ino });
+        let node = self.new_node(Identity::Directory { ino }, false);
         let replaced = table.insert(parent, name, node.clone())?;
         table.numbers.insert(ino, node.id);
         drop(table);
@@ -223,23 +264,39 @@ impl Nodes {
     /// The inode number that a lookup of a directory would show, `ino` being the one by its name.
     pub(crate) fn dir_number(&self, parent: NodeId, name: &[u8], ino: u64) -> u64 {
         let table = self.table.read();
-        match table.child(parent, name).map(|node| node.identity) {
+        match table.child(parent, name).map(|node| node.identity()) {
             Some(Identity::Directory { ino }) => ino,
             _ => table.free_number(ino),
         }
     }
 
+    /// The inode number that a file shows since before it moved, if it has; by where it is now.
+    pub(crate) fn kept_number(&self, dev: u64, ino: u64) -> Option<u64> {
+        match self.any_kept.load(Ordering::Relaxed) {
+            true => self.table.read().kept.get(&(dev, ino)).copied(),
+            false => None,
+        }
+    }
+
     /// Hands a reference to the kernel: the node of a file that was found under a name.
-    pub(crate) fn hand_out_file(&self, parent: NodeId, name: &[u8], key: FileKey) -> Result<Arc<Node>> {
+    pub(crate) fn hand_out_file(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        key: FileKey,
+        disguised: bool,
+    ) -> Result<Arc<Node>> {
+        let shown = (key, disguised);
         {
             let table = self.table.read();
-            if let Some(node) = table.child(parent, name).filter(|n| n.key() == Some(key)) {
+            if let Some(node) = table.child(parent, name).filter(|n| n.shown() == Some(shown)) {
                 node.lookups.fetch_add(1, Ordering::Relaxed);
                 return Ok(node.clone());
             }
         }
         let mut table = self.table.write();
-        if let Some(node) = table.files.get(&key).and_then(|id| table.records.get(id)).map(|r| r.node.clone())
+        if let Some(node) =
+            table.files.get(&shown).and_then(|id| table.records.get(id)).map(|r| r.node.clone())
         {
             let replaced = match table.child(parent, name).is_some_and(|n| n.id == node.id) {
                 true => Vec::new(),
@@ -250,9 +307,9 @@ impl Nodes {
             drop(replaced);
             return Ok(node);
         }
-        let node = new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), Identity::File(key));
+        let node = self.new_node(Identity::File(key), disguised);
         let replaced = table.insert(parent, name, node.clone())?;
-        table.files.insert(key, node.id);
+        table.files.insert(shown, node.id);
         drop(table);
         drop(replaced);
         Ok(node)
@@ -260,12 +317,12 @@ impl Nodes {
 
     /// Hands a reference to the kernel: a file that never had a name (`O_TMPFILE`).
     pub(crate) fn hand_out_nameless(&self, key: FileKey) -> Arc<Node> {
-        let node = new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), Identity::File(key));
+        let node = self.new_node(Identity::File(key), false);
         let mut table = self.table.write();
         table
             .records
             .insert(node.id, Record { node: node.clone(), names: SmallVec::new(), children: HashMap::new() });
-        table.files.insert(key, node.id);
+        table.files.insert((key, false), node.id);
         node
     }
 
@@ -310,7 +367,45 @@ impl Nodes {
     /// No file has this key any more (its last link is gone): a later file that gets its inode number
     /// must get a node of its own.
     pub(crate) fn file_gone(&self, key: FileKey) {
-        self.table.write().files.remove(&key);
+        let mut table = self.table.write();
+        table.files.remove(&(key, false));
+        table.files.remove(&(key, true));
+        table.kept.remove(&(key.dev, key.ino));
+    }
+
+    /// The node's file is another one from now on, and keeps the inode number that callers know. The caller holds
+    /// the tree exclusively, or is the only one who knows of the new file.
+    pub(crate) fn moved(&self, node: &Node, to: FileKey, number: u64) {
+        let mut table = self.table.write();
+        if let Some(from) = node.key() {
+            table.kept.remove(&(from.dev, from.ino));
+            if table.files.get(&(from, node.disguised)) == Some(&node.id) {
+                table.files.remove(&(from, node.disguised));
+            }
+        }
+        if number != 0 {
+            table.kept.insert((to.dev, to.ino), number);
+            self.any_kept.store(true, Ordering::Relaxed);
+        }
+        *node.identity.lock() = Identity::File(to);
+        table.files.insert((to, node.disguised), node.id);
+        node.number.store(number, Ordering::Relaxed);
+        node.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The node's file has moved, but the kernel holds on to the old one: whoever looks the names up from now on gets
+    /// a node of its own for the new file. Gives the names. The caller holds the tree exclusively.
+    pub(crate) fn parted(&self, node: &Node, number: u64) -> Vec<(NodeId, Box<[u8]>)> {
+        let names = self.known(node.id);
+        if let Some(key) = node.key() {
+            self.file_gone(key);
+        }
+        for (parent, name) in &names {
+            self.name_removed(*parent, name);
+        }
+        node.number.store(number, Ordering::Relaxed);
+        node.moves.fetch_add(1, Ordering::Relaxed);
+        names
     }
 
     /// The name moved, over whatever was there.
@@ -347,20 +442,29 @@ impl Nodes {
         drop(freed);
     }
 
+    fn new_node(&self, identity: Identity, disguised: bool) -> Arc<Node> {
+        new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), identity, disguised)
+    }
+
     /// How many nodes are known.
     pub(crate) fn len(&self) -> usize {
         self.table.read().records.len()
     }
 }
 
-fn new_node(id: NodeId, identity: Identity) -> Arc<Node> {
+fn new_node(id: NodeId, identity: Identity, disguised: bool) -> Arc<Node> {
     Arc::new(Node {
         id,
-        identity,
+        identity: Mutex::new(identity),
+        disguised,
         lookups: AtomicU64::new(1),
         open: Mutex::new(Weak::new()),
         orphan: Mutex::new(None),
         seen: Mutex::new(None),
+        moving: RwLock::new(()),
+        moves: AtomicU32::new(0),
+        number: AtomicU64::new(0),
+        stays_until: Mutex::new(None),
     })
 }
 
@@ -395,6 +499,12 @@ impl Table {
     fn child(&self, parent: NodeId, name: &[u8]) -> Option<&Arc<Node>> {
         let id = self.records.get(&parent)?.children.get(name)?.id;
         self.records.get(&id).map(|r| &r.node)
+    }
+
+    /// The other node of a file that is, or was, shown as a symlink.
+    fn twin(&self, node: &Node) -> Option<&Record> {
+        let (key, disguised) = node.shown()?;
+        self.records.get(self.files.get(&(key, !disguised))?)
     }
 
     /// `ino`, or what stands in for it while another directory has it: always the same, so that a
@@ -463,7 +573,7 @@ impl Table {
     }
 
     fn give_up_number(&mut self, id: NodeId) {
-        if let Some(Identity::Directory { ino }) = self.records.get(&id).map(|record| record.node.identity)
+        if let Some(Identity::Directory { ino }) = self.records.get(&id).map(|record| record.node.identity())
             && self.numbers.get(&ino) == Some(&id)
         {
             self.numbers.remove(&ino);
@@ -486,9 +596,11 @@ impl Table {
                 continue;
             }
             let Some(record) = self.records.remove(&id) else { continue };
-            match record.node.identity {
-                Identity::File(key) if self.files.get(&key) == Some(&id) => {
-                    self.files.remove(&key);
+            let shown = |key| (key, record.node.disguised);
+            match record.node.identity() {
+                Identity::File(key) if self.files.get(&shown(key)) == Some(&id) => {
+                    self.files.remove(&shown(key));
+                    self.kept.remove(&(key.dev, key.ino));
                 }
                 Identity::Directory { ino } if self.numbers.get(&ino) == Some(&id) => {
                     self.numbers.remove(&ino);

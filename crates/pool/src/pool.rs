@@ -2,21 +2,25 @@
 
 use crate::branch::{BranchId, Branches, LiveBranches};
 use crate::config::Config;
-use crate::handle::{FileHandle, Handles};
+use crate::handle::{FileHandle, Handles, OpenFile};
+use crate::headroom::Headroom;
 use crate::kernel::{Kernel, NoKernel};
 use crate::node::Nodes;
+use crate::ops::cow::Asked;
 use crate::ops::readdir::DirHandle;
+use crate::relocate;
 use crate::space::SpaceCache;
+use crate::stat::FileKey;
 use crate::tree::TreeLock;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
 use smallvec::SmallVec;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Many directories as one tree. All operations take `&self` and may run side by side.
 ///
-/// Lock order, outermost first: `tree`; `cloning`; a node's `open`; the node table; a node's `orphan` and `seen`;
+/// Lock order, outermost first: a node's `moving`; `tree`; `cloning`; a node's `open`; the node table; a node's `orphan` and `seen`;
 /// the handle shards; the space cache. A directory handle's listing is taken under `tree`, before the
 /// node table.
 pub struct Pool {
@@ -32,6 +36,10 @@ pub struct Pool {
     /// only against work in the directory itself, and clones are made of all those above as well.
     pub(crate) cloning: RwLock<()>,
     pub(crate) kernel: RwLock<Arc<dyn Kernel>>,
+    pub(crate) asked: Asked,
+    pub(crate) headroom: Headroom,
+    /// Files that have moved away from handles which the kernel serves by itself, for as long as these are open.
+    pub(crate) parted: RwLock<Vec<(FileKey, Weak<OpenFile>)>>,
     /// The kernel has refused passthrough for good.
     pub(crate) no_passthrough: AtomicBool,
     /// Branches whose files cannot be passed through, being themselves stacked filesystems.
@@ -52,10 +60,19 @@ impl Pool {
             tree: TreeLock::default(),
             cloning: RwLock::default(),
             kernel: RwLock::new(Arc::new(NoKernel)),
+            asked: Asked::default(),
+            headroom: Headroom::default(),
+            parted: RwLock::default(),
             // Until a kernel is connected there is nothing to pass through.
             no_passthrough: AtomicBool::new(true),
             stacked: RwLock::default(),
         }
+    }
+
+    /// Finishes what a crash has cut short on the branches: files on their way from one to another. Before anybody
+    /// uses the pool; costs a listing of each branch's root.
+    pub fn recover(&self) {
+        relocate::recover(&self.branches.load());
     }
 
     /// Connects the pool to the kernel that it will serve. `passthrough` tells what INIT agreed on.

@@ -11,7 +11,9 @@ use crate::{Error, NodeId, Pool, Result};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use smallvec::SmallVec;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Per branch, in branch order.
 pub(crate) type PerBranch<T> = SmallVec<[T; 4]>;
@@ -61,9 +63,13 @@ impl<'b> Dirs<'b> {
         self.list.iter().position(Option::is_some).ok_or_else(|| self.missing())
     }
 
+    fn no_copies(&self) -> Copies {
+        Copies { list: PerBranch::with_capacity(self.list.len()), follow: self.follow, error: self.error }
+    }
+
     /// The directory itself on each branch.
     pub(crate) fn own(&self) -> Copies {
-        let mut copies = Copies { list: PerBranch::with_capacity(self.list.len()), error: self.error };
+        let mut copies = self.no_copies();
         for dir in &self.list {
             copies.push(dir.as_ref().map(|dir| stat::of(dir.as_fd())));
         }
@@ -72,7 +78,7 @@ impl<'b> Dirs<'b> {
 
     /// What each branch holds under a name in this directory.
     pub(crate) fn copies(&self, name: &[u8]) -> Copies {
-        let mut copies = Copies { list: PerBranch::with_capacity(self.list.len()), error: self.error };
+        let mut copies = self.no_copies();
         for dir in &self.list {
             copies.push(dir.as_ref().map(|dir| self.follow.at(dir, name)));
         }
@@ -82,7 +88,7 @@ impl<'b> Dirs<'b> {
     /// As `copies`, but branches after the first that holds the name are not asked, unless what it holds
     /// is a directory, for which all of them count.
     pub(crate) fn first_copy(&self, name: &[u8]) -> Copies {
-        let mut copies = Copies { list: PerBranch::with_capacity(self.list.len()), error: self.error };
+        let mut copies = self.no_copies();
         let mut found = false;
         for dir in &self.list {
             let answer = dir.as_ref().filter(|_| !found).map(|dir| self.follow.at(dir, name));
@@ -96,14 +102,16 @@ impl<'b> Dirs<'b> {
 /// What each branch holds under one path.
 pub(crate) struct Copies {
     pub(crate) list: PerBranch<Option<Attr>>,
+    /// How they were looked at.
+    pub(crate) follow: Follow,
     error: Option<Errno>,
 }
 
 impl Copies {
     /// One branch holds the name; nobody has asked the others.
-    pub(crate) fn only(branches: usize, index: usize, attr: Attr) -> Self {
+    pub(crate) fn only(follow: Follow, branches: usize, index: usize, attr: Attr) -> Self {
         let list = (0..branches).map(|i| (i == index).then_some(attr)).collect();
-        Copies { list, error: None }
+        Copies { list, follow, error: None }
     }
 
     fn push(&mut self, answer: Option<Result<Attr, Errno>>) {
@@ -260,10 +268,11 @@ impl Pool {
         }
     }
 
-    /// The branches on which a create policy puts something new into a directory.
-    pub(crate) fn placed(&self, func: Func, dirs: &Dirs<'_>, path: &[u8]) -> Result<Choice> {
+    /// The branches on which a create policy puts something new into a directory; those in `full` are left out,
+    /// as no room has been found on them.
+    pub(crate) fn placed(&self, func: Func, dirs: &Dirs<'_>, path: &[u8], full: &[usize]) -> Result<Choice> {
         let needs = policy::needs(self.config().policies.get(func), Category::Create);
-        self.placed_seen(func, dirs, path, needs, |_, _| {})
+        self.placed_seen(func, dirs, path, full, needs, |_, _| {})
     }
 
     /// As `placed`, for one who wants to know what the policy sees: each directory it asks about, and its views.
@@ -272,12 +281,16 @@ impl Pool {
         func: Func,
         dirs: &Dirs<'_>,
         path: &[u8],
+        full: &[usize],
         needs: Needs,
         mut see: impl FnMut(&[u8], &[BranchView]),
     ) -> Result<Choice> {
         let policy = self.config().policies.get(func);
         let level = |at: &[u8]| -> Result<Vec<BranchView>> {
-            let views = self.level(dirs, path, at, needs);
+            let mut views = self.level(dirs, path, at, needs);
+            for &index in full {
+                views[index].mode = Mode::Ro;
+            }
             see(at, &views);
             Ok(views)
         };
@@ -330,8 +343,13 @@ impl Pool {
     /// it, or by what was pinned when the last name went. `Stale` makes the kernel look the name up again.
     pub(crate) fn primary(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
         if let Some(open) = node.opened() {
-            let attr = stat::of(open.fd.as_fd())?;
-            return Ok(Primary { branch: open.branch.clone(), fd: TargetFd::Shared(open.fd.clone()), attr });
+            let place = open.place();
+            let attr = stat::of(place.fd.as_fd())?;
+            return Ok(Primary {
+                branch: place.branch.clone(),
+                fd: TargetFd::Shared(place.fd.clone()),
+                attr,
+            });
         }
         let key = node.key().ok_or(Error::IsDirectory)?;
         // A rename moves the file first and tells the table afterwards: who comes in between asks again.
@@ -357,15 +375,48 @@ impl Pool {
         Err(failed.map_or(Error::Stale, Error::Branch))
     }
 
-    /// Attributes as the pool shows them.
-    pub(crate) fn show(&self, node: &Node, branch: &Branch, path: &[u8], mut attr: Attr) -> Attr {
-        attr.ino = match node.identity {
-            crate::node::Identity::Directory { ino } => ino,
-            crate::node::Identity::File(_) => {
-                self.config().inode.inode_seeded(branch.seed, path, attr.ino, false)
-            }
+    /// The copy of a file that a search function acts on: the node's own file, unless its policy asks for
+    /// another copy of the name and that is what the function can act on.
+    pub(crate) fn chosen(
+        &self,
+        func: Func,
+        branches: &Branches,
+        node: &Arc<Node>,
+        fits: impl Fn(&Attr) -> bool,
+    ) -> Result<Primary> {
+        let primary = self.primary(branches, node)?;
+        let (own, shown) = (self.config().policies.get(func), self.config().policies.get(Func::Getattr));
+        let same = own == shown && policy::first_only(own, Category::Search);
+        let name = self.nodes.names(node.id).next();
+        let (false, Some((dir, name))) = (same || branches.len() == 1, name) else { return Ok(primary) };
+        let dirs = Dirs::open(self.follow(), branches, &dir);
+        let copies = dirs.copies(&name);
+        let Ok(index) = self.shown(func, branches, &copies) else { return Ok(primary) };
+        let Some(attr) = copies.list[index].filter(|a| fits(a) && a.key() != primary.attr.key()) else {
+            return Ok(primary);
         };
+        let fd = dirs.follow.pin(dirs.get(index).ok_or(Error::Absent)?, &name)?;
+        Ok(Primary { branch: branches.as_slice()[index].clone(), fd: TargetFd::Pinned(fd), attr })
+    }
+
+    /// Attributes as the pool shows them. The path is read only where [`Pool::needs_path`] says so.
+    pub(crate) fn show(&self, node: &Node, branch: &Branch, path: &[u8], mut attr: Attr) -> Attr {
+        attr.ino = match node.identity() {
+            crate::node::Identity::Directory { ino } => ino,
+            crate::node::Identity::File(_) => match node.number.load(Ordering::Relaxed) {
+                0 => self.config().inode.inode_seeded(branch.seed, path, attr.ino, false),
+                known => known,
+            },
+        };
+        if node.disguised {
+            attr.disguise(on_branch(branch, path).len());
+        }
         attr
+    }
+
+    /// Does what is shown of a file depend on its path?
+    pub(crate) fn needs_path(&self, node: &Node) -> bool {
+        node.disguised || self.config().inode.uses_path(false)
     }
 
     /// The node of a directory, its path, and the directory on every branch.
@@ -398,6 +449,11 @@ pub(crate) fn find_file(
         }
     }
     failed.map_or(Ok(None), Err)
+}
+
+/// A path of the pool as its branch has it.
+pub(crate) fn on_branch(branch: &Branch, path: &[u8]) -> Vec<u8> {
+    [branch.path.as_os_str().as_bytes(), b"/", path].concat()
 }
 
 /// True when nobody holds the name, for want of a better reason.

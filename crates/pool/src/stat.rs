@@ -68,6 +68,17 @@ impl Attr {
     pub(crate) fn is_immutable(&self) -> bool {
         self.attributes & 0x10 != 0
     }
+    /// As a symlink to a path of this length, in bytes.
+    pub(crate) fn disguise(&mut self, length: usize) {
+        self.mode = S_IFLNK | self.mode & 0o7777 | 0o777;
+        self.size = length as u64;
+        self.blocks = 0;
+    }
+
+    /// chattr(1) lets it only grow (`STATX_ATTR_APPEND`).
+    pub(crate) fn is_append_only(&self) -> bool {
+        self.attributes & 0x20 != 0
+    }
     pub fn is_symlink(&self) -> bool {
         self.mode & S_IFMT == S_IFLNK
     }

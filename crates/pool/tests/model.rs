@@ -9,6 +9,7 @@ use canopy_pool::branch::Mode;
 use canopy_pool::config::{Config, Func, ReaddirMode};
 use canopy_pool::inode::InodeCalc;
 use canopy_pool::policy::{Category, Policy, ThreadDice};
+use canopy_testkit::LoopFs;
 use canopy_testkit::model::{Plain, Rules, World, check};
 use common::pool;
 
@@ -42,6 +43,34 @@ fn world(seed: u64, branches: usize, config: &Config) -> World {
         subject: Box::new(made.client()),
         branches: made.branches.clone(),
         keep: Box::new(made),
+    }
+}
+
+/// Two branches of which the first, which gets all new files, has room for two pages. What does not fit moves.
+fn run_on_full_branches(sequences: u64, config: &Config) {
+    let first = number("CANOPY_MODEL_SEED", 1);
+    let (small, large) = (LoopFs::tmpfs(32 << 10), LoopFs::tmpfs(256 << 20));
+    std::fs::write(small.path().join("filler"), [0; 6 * 4096]).expect("a file");
+    let rules = Rules { path_preserving: false, holes_unknown: true, every: 15 };
+    for seed in first..first + number("CANOPY_MODEL_SEQUENCES", sequences) {
+        check(seed, OPERATIONS, rules, || {
+            ThreadDice::seed(seed);
+            let homes = [&small, &large].map(|disk| {
+                let home = tempfile::tempdir_in(disk.path()).expect("a directory");
+                common::chmod(home.path(), 0o755);
+                home
+            });
+            let branches: Vec<_> = homes.iter().map(|home| home.path().to_owned()).collect();
+            let plain = common::home();
+            common::chmod(plain.path(), 0o755);
+            let pool = common::over(&branches, &[Mode::Rw, Mode::Rw], config.clone());
+            World {
+                plain: Plain::new(plain.path()),
+                subject: Box::new(common::Client::new(pool)),
+                branches,
+                keep: Box::new((homes, plain)),
+            }
+        });
     }
 }
 
@@ -148,4 +177,10 @@ fn inode_numbers_of_every_kind() {
     for inode in [InodeCalc::DevinoHash32, InodeCalc::HybridHash32] {
         run(60, 2, &Config { inode, ..with(Policy::Rand) });
     }
+}
+
+/// Whatever moves meanwhile, nobody can tell. Needs root.
+#[test]
+fn a_full_branch_is_not_noticed() {
+    run_on_full_branches(300, &with(Policy::Ff));
 }

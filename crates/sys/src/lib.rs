@@ -10,3 +10,5 @@ pub mod device;
 pub mod fanotify;
 pub mod glob;
 pub mod inode_flags;
+pub mod ioprio;
+pub mod uring;

@@ -71,6 +71,24 @@ pub fn run_within(command: &mut Command, deadline: Duration) -> Finished {
     Finished { status, stdout: read_back(&mut stdout), stderr: read_back(&mut stderr), took }
 }
 
+/// Runs a command that may unmount a pool, again while that is busy: any program that looks at mounts keeps one busy
+/// for a moment, and a test on another thread that starts something holds a copy of every descriptor until its exec.
+///
+/// # Panics
+/// When the program cannot be started.
+#[track_caller]
+pub fn run_unless_busy(command: &mut Command, deadline: Duration) -> Finished {
+    let mut done = run_within(command, deadline);
+    wait_until(Duration::from_secs(5), || {
+        let busy = !done.success() && done.stderr.contains(" is in use");
+        if busy {
+            done = run_within(command, deadline);
+        }
+        !busy
+    });
+    done
+}
+
 /// Starts a program that may have been written a moment ago. A test on another thread that starts something holds
 /// a copy of every descriptor of this process from fork to exec, one that writes the program among them: then it is
 /// busy (ETXTBSY) until that exec.

@@ -4,9 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use rustix::mount::{UnmountFlags, unmount};
 use tempfile::TempDir;
 
-use crate::{leaks, require_root};
+use crate::{leaks, procs, require_root};
 
 /// A temporary directory that everybody may enter, with some directories in it.
 #[derive(Debug)]
@@ -43,5 +44,18 @@ impl Ground {
     pub fn words(&self, line: &str) -> Vec<String> {
         let here = format!("{}/", self.dir().display());
         line.split_whitespace().map(|word| word.replace('@', &here)).collect()
+    }
+}
+
+impl Drop for Ground {
+    /// What a test that fails has left mounted would be emptied along with the directory.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let left = procs::mounts().into_iter().rev().filter(|mount| mount.point.starts_with(self.dir.path()));
+        for mount in left {
+            let _ = unmount(&mount.point, UnmountFlags::DETACH);
+        }
     }
 }

@@ -20,6 +20,9 @@ const END_DEADLINE: Duration = Duration::from_secs(15);
 /// How long descriptors on the branches may take to be closed: RELEASE and FORGET are asynchronous.
 const SETTLE: Duration = Duration::from_secs(5);
 
+/// Runs a suite over another transport: `on` or `off`, as the option `io-uring`.
+const TRANSPORT: &str = "CANOPY_TEST_IO_URING";
+
 /// Describes a pool to be mounted.
 #[derive(Debug, Clone)]
 pub struct PoolBuilder {
@@ -168,8 +171,12 @@ impl PoolBuilder {
         if !self.daemon {
             command.arg("-f");
         }
-        if !self.options.is_empty() {
-            command.arg("-o").arg(self.options.join(","));
+        let mut options = self.options.clone();
+        let chosen = std::env::var(TRANSPORT).ok().filter(|mode| !mode.is_empty());
+        // First, so that a test that is about the transport has its way.
+        options.splice(0..0, chosen.map(|mode| format!("io-uring={mode}")));
+        if !options.is_empty() {
+            command.arg("-o").arg(options.join(","));
         }
         command.arg(self.branches.join(OsStr::new(":"))).arg(point);
         command.stdin(Stdio::null()).stdout(output.try_clone().expect("dup")).stderr(output);

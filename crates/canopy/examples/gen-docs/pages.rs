@@ -155,11 +155,15 @@ fn fstab(roff: &mut Roff) {
     paragraph(
         roff,
         "A line of fstab(5) names the branches, the mountpoint and the type fuse.canopy. x-systemd.* and nofail are \
-         understood, setuid=USER serves as that user.",
+         understood, setuid=USER serves as that user. In the place of the branches it may name the file of a pool. \
+         Mounting over a running pool replaces it (Linux 6.5); mount -a finds nothing to do where the same line was \
+         mounted.",
     );
     roff.control("PP", []);
     roff.control("nf", []);
     roff.text([roman("/mnt/disk*  /pool  fuse.canopy  category.create=mfs,minfreespace=20G,nofail  0 0")]);
+    roff.control("br", []);
+    roff.text([roman("/etc/canopy/media.toml  /pool  fuse.canopy  defaults  0 0")]);
     roff.control("fi", []);
 }
 
@@ -247,6 +251,14 @@ fn for_programs(roff: &mut Roff) {
 
 fn files(roff: &mut Roff) {
     heading(roff, "FILES");
+    term(
+        roff,
+        vec![italic("/etc/canopy/NAME.toml")],
+        "The pool NAME: canopy mount NAME mounts it, every command takes its name, and so does the unit \
+         canopy@NAME.service. Keys are the options, with their dots or in tables ([cache] with attr = 1); values are \
+         texts, numbers, true and false; options without a value are true. branches is a list of texts (PATH, PATH=MODE, \
+         PATH=MODE,SIZE) or of tables with path, mode and minfreespace. What is given on the command line wins.",
+    );
     term(
         roff,
         vec![italic("MOUNTPOINT/.mergerfs")],

@@ -1,5 +1,5 @@
 //! The command line that mount(8) gives the helpers `mount.TYPE` and `mount.fuse.TYPE`:
-//! `SRC MNT [-sfnv] [-t TYPE] [-o OPTIONS]`.
+//! `SRC MNT [-sfnv] [-t TYPE] [-o OPTIONS]`, where SRC is branches or the name of a pool.
 
 use super::{Command, MountArgs, Said};
 use crate::config::line::{Arg, pieces, split_group};
@@ -15,13 +15,14 @@ const FOR_OTHERS: [&str; 13] = [
 ];
 
 pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Result<Command, Said> {
-    let mut mount = MountArgs { name, sloppy: name == Name::Mergerfs, ..MountArgs::default() };
+    let mut mount =
+        MountArgs { name, sloppy: name == Name::Mergerfs, by_mount: true, ..MountArgs::default() };
     let mut options: Vec<Vec<u8>> = Vec::new();
     let mut places: Vec<OsString> = Vec::new();
     let mut args = args.into_iter();
     let program = args.next().unwrap_or_default();
     let program = program.to_string_lossy();
-    let usage = format!("usage: {program} BRANCH[:BRANCH...] MOUNTPOINT [-sfnv] [-t TYPE] [-o OPTIONS]");
+    let usage = format!("usage: {program} BRANCH[:BRANCH...]|NAME MOUNTPOINT [-sfnv] [-t TYPE] [-o OPTIONS]");
     let mistake = |what: &str| Said::Mistake(format!("{what} ({usage})"));
     while let Some(arg) = args.next() {
         let mut value = |attached: &[u8], of: &str| match attached {

@@ -25,7 +25,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             b"-h" | b"--help" => return Err(Said::Text(HELP.into())),
             b"-v" | b"-V" | b"--version" => return Err(Said::Text(VERSION.into())),
             b"-f" => mount.foreground = true,
-            b"-d" => mount.warnings.push("-d has no effect (CANOPY_LOG=debug logs more)".into()),
+            b"-d" => mount.in_order.push(Arg::Options("debug=true".into())),
             b"-r" => mount.in_order.push(Arg::Options("ro".into())),
             // The mount table is the kernel's own; nothing else is written.
             b"-n" => {}
@@ -101,8 +101,9 @@ mod tests {
     #[test]
     fn what_is_unknown_is_told_and_left_out() {
         let args = mount("mergerfs -s -d --frob /a /m");
-        assert_eq!(args.in_order, [Arg::Path("/a".into()), Arg::Path("/m".into())]);
-        assert_eq!(args.warnings.len(), 3, "{:?}", args.warnings);
+        let debug = Arg::Options("debug=true".into());
+        assert_eq!(args.in_order, [debug, Arg::Path("/a".into()), Arg::Path("/m".into())]);
+        assert_eq!(args.warnings.len(), 2, "{:?}", args.warnings);
         assert!(matches!(parse_words("mergerfs /a /m -o"), Err(Said::Mistake(_))));
     }
 }

@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub mod bench;
 pub mod collect_info;
 pub mod explain;
 pub mod fsck;

@@ -2,11 +2,16 @@
 
 use crate::cli::MountArgs;
 use crate::config::resolve::{self, Plan};
-use crate::config::{Config, check, kernel, line};
+use crate::config::{Config, check, kernel, line, named, options};
 use crate::daemon::{self, Reporter};
 use crate::error::Error;
+use crate::live::Live;
 use crate::stop::{Target, Watch};
-use crate::{log, mounts, process, waiting};
+use crate::{log, mounts, notify, process, waiting};
+use canopy_fuse::mount::Shown;
+use rustix::fs::{Mode, OFlags};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 pub fn run(args: MountArgs) -> Result<(), Error> {
@@ -17,10 +22,10 @@ pub fn run(args: MountArgs) -> Result<(), Error> {
     // Words are checked on both sides of the background: here, so that a mistake in them costs no
     // second process; there, because only that process knows what to do with them.
     let foreground = args.foreground;
-    let fake = args.fake;
+    let (fake, by_mount) = (args.fake, args.by_mount);
     let plan = plan(args)?;
     kernel::limits()?;
-    if fake {
+    if fake || (by_mount && !daemon::is_child() && is_mounted_so(&plan)) {
         return Ok(());
     }
     if foreground {
@@ -41,13 +46,30 @@ pub fn run(args: MountArgs) -> Result<(), Error> {
 fn plan(args: MountArgs) -> Result<Plan, Error> {
     let mut config =
         Config { name: args.name, sloppy: args.sloppy, notes: args.warnings, ..Config::default() };
-    line::apply(&mut config, args.in_order)?;
+    let words = named::take(args.in_order, args.by_mount)?;
+    if let Some(pool) = words.pool {
+        // Before all options, wherever they stand: what is typed wins over what is written down.
+        options::set(&mut config, "config", pool.file.as_os_str())?;
+        config.fsname.get_or_insert(pool.name.into());
+    }
+    let typed = words.others.iter().filter(|arg| matches!(arg, line::Arg::Path(_))).count();
+    line::apply(&mut config, words.others)?;
+    // A lone path may be the mountpoint of branches that an option names.
+    if let Some(nobody) = words.nobody.filter(|_| typed == 2 || config.branches.is_empty()) {
+        return Err(nobody.missing());
+    }
+    if let Some(mountpoint) = words.mountpoint {
+        config.mountpoint = Some(mountpoint.into());
+    }
     resolve::resolve(config)
 }
 
 /// Mounts, says so, and serves until the pool is unmounted. The reporter is taken when the pool is usable.
 fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
     let branches: Vec<PathBuf> = plan.config.branches.iter().map(|spec| spec.path.clone()).collect();
+    if let Some(reporter) = reporter.as_ref() {
+        reporter.waits(plan.config.branches_wait.timeout);
+    }
     let missing = waiting::for_branches(&plan.config.branches_wait, &branches, &plan.mountpoint)?;
     plan.notes.extend(missing);
     let findings = check::check(&mut plan)?;
@@ -63,8 +85,24 @@ fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
     // No path is relative from here on, and no mount but our own is kept busy.
     std::env::set_current_dir("/").map_err(Error::system("cannot change to /"))?;
     let watch = Watch::new()?;
+    let before = plan.replaces.then(|| replaced(&plan));
     let session = crate::serve::start(&plan)
         .map_err(|why| Error::Serve { mountpoint: plan.mountpoint.clone(), why: why.to_string() })?;
+    if let (Some((source, root)), Some(shown)) = (before, session.shown) {
+        // What the kernel still holds of the other pool's files reaches the branches that both have.
+        root.map(rustix::fs::syncfs);
+        let place = plan.mountpoint.display();
+        let text = match shown {
+            Shown::OnTop => Some(check::hides(&plan.mountpoint)),
+            Shown::Instead if plan.config.detach_mountpoint => None,
+            Shown::Instead => Some(format!(
+                "replaced pool {source} on {place}; it ends when the files that are open in it are closed"
+            )),
+        };
+        if let (Some(text), Some(reporter)) = (text, reporter.as_mut()) {
+            reporter.warn(&text);
+        }
+    }
     let device = mounts::at(&plan.mountpoint).ok().flatten().map(|mounted| mounted.device);
     kernel::read_ahead(&plan, device);
     watch.run(Target { mountpoint: plan.mountpoint.clone(), device })?;
@@ -74,14 +112,32 @@ fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
         plan.mountpoint.display(),
         resolve::summary(&plan)
     );
-    if reporter.take().is_some_and(|reporter| reporter.ready().is_err()) {
+    let status = format!("{} is on {}", plan.fsname.to_string_lossy(), plan.mountpoint.display());
+    if reporter.take().is_some_and(|reporter| reporter.ready(&status).is_err()) {
         // Whoever asked for the pool was ended before it came, and would not know of it.
         tracing::warn!("the command that mounts was ended: unmounting again");
         mounts::end(&plan.mountpoint, true)?;
     }
     session.join();
+    notify::tell(&["STOPPING=1"]);
     tracing::info!("{} has ended", plan.mountpoint.display());
     Ok(())
+}
+
+/// Was the pool at the mountpoint mounted by these very words? mount(8) knows a mount by its source, and ours is not
+/// what fstab says; so it is for us to see that `mount -a` has nothing to do.
+fn is_mounted_so(plan: &Plan) -> bool {
+    let Ok(pool) = Live::at(&plan.mountpoint) else { return false };
+    let words: Vec<u8> = std::env::args_os().flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
+    pool.process().is_ok_and(|running| running == words)
+}
+
+/// The pool that is about to be replaced: its source, and its root.
+fn replaced(plan: &Plan) -> (String, Option<OwnedFd>) {
+    let there = mounts::at(&plan.mountpoint).ok().flatten();
+    let source = there.map_or_else(String::new, |mounted| mounted.source.to_string_lossy().into_owned());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    (source, rustix::fs::open(&plan.mountpoint, flags, Mode::empty()).ok())
 }
 
 /// Words that were accepted and do nothing, as one line.

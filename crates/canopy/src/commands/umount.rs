@@ -1,6 +1,7 @@
 //! `canopy umount`: ends a pool, and returns when it has let go of its branches.
 
 use crate::cli::UmountArgs;
+use crate::config::named;
 use crate::error::Error;
 use crate::mounts;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,9 +16,10 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn run(args: &UmountArgs) -> Result<(), Error> {
-    let path = mounts::listed_path(&args.mountpoint).map_err(|why| match why.kind() {
-        io::ErrorKind::NotFound => Error::NotMounted(args.mountpoint.clone()),
-        _ => Error::Unmount { path: args.mountpoint.clone(), why: why.to_string() },
+    let named = named::mountpoint(&args.mountpoint)?;
+    let path = mounts::listed_path(&named).map_err(|why| match why.kind() {
+        io::ErrorKind::NotFound => Error::NotMounted(named.clone()),
+        _ => Error::Unmount { path: named.clone(), why: why.to_string() },
     })?;
     let mounted = mounts::at(&path).map_err(Error::system("cannot read /proc/self/mountinfo"))?;
     let Some(mounted) = mounted else { return Err(Error::NotMounted(path)) };

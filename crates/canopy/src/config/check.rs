@@ -31,7 +31,15 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
         plan.config.branches.iter().map(|spec| Place::branch(&spec.path)).collect::<Result<Vec<_>, _>>()?;
     privileges()?;
     plan.mountpoint = mountpoint(&plan.mountpoint, &mut findings)?;
-    if plan.config.detach_mountpoint {
+    let there = mounts::at(&plan.mountpoint).ok().flatten();
+    let pool = there.filter(Mounted::is_pool);
+    let over_pool = pool.is_some();
+    plan.replaces = over_pool && can_replace();
+    if let Some(pool) = pool.filter(|_| plan.replaces && !plan.config.detach_mountpoint) {
+        nothing_within(&pool)?;
+    }
+    // A pool stays until the other can answer.
+    if plan.config.detach_mountpoint && !plan.replaces {
         branches.iter().try_for_each(|branch| not_around(&branch.path, &plan.mountpoint))?;
         detach(&plan.mountpoint)?;
     }
@@ -42,15 +50,10 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
     }
     overlaps(&branches, &mut findings);
     findings.warnings.extend(no_room(&plan.config));
-    if let Some(mounted) = mounts.iter().rev().find(|mounted| mounted.mountpoint == place.path)
-        && mounted.is_pool()
-    {
-        findings.warnings.push(format!(
-            "{} holds a pool already, which this one hides (canopy umount {0} ends the topmost)",
-            place.path.display()
-        ));
+    if over_pool && !plan.replaces && !plan.config.detach_mountpoint {
+        findings.warnings.push(hides(&plan.mountpoint));
     }
-    if fs::read_dir(&place.path).is_ok_and(|mut entries| entries.next().is_some()) {
+    if !over_pool && fs::read_dir(&place.path).is_ok_and(|mut entries| entries.next().is_some()) {
         findings.details.push(format!("{} is not empty: the pool hides what is in it", place.path.display()));
     }
     Ok(findings)
@@ -92,7 +95,7 @@ impl Place {
         let unreadable = |why: io::Error| match Errno::from_io_error(&why) {
             Some(Errno::NOENT) => Error::BranchMissing(path.to_owned()),
             Some(Errno::NOTDIR) => Error::BranchNotDirectory(path.to_owned()),
-            Some(Errno::NOTCONN | Errno::CONNABORTED) => Error::BranchDead(path.to_owned()),
+            Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => Error::BranchDead(path.to_owned()),
             _ => Error::BranchUnreadable { path: path.to_owned(), why },
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -198,6 +201,33 @@ fn detach(mountpoint: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Refuses to detach a pool along with what others have mounted in it.
+fn nothing_within(pool: &Mounted) -> Result<(), Error> {
+    let mounts = mounts::list().unwrap_or_default().into_iter();
+    let within: Vec<PathBuf> =
+        mounts.filter(|mounted| mounted.parent == pool.id).map(|mounted| mounted.mountpoint).collect();
+    match within.is_empty() {
+        true => Ok(()),
+        false => Err(Error::MountsWithin { pool: pool.mountpoint.clone(), within }),
+    }
+}
+
+/// Can a mount take the place of another without a moment in between? (move_mount(2), MOVE_MOUNT_BENEATH)
+fn can_replace() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    let version: (u32, u32) = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    rustix::process::geteuid().is_root() && version >= (6, 5)
+}
+
+/// What is to be told of a pool that stays beneath another.
+pub fn hides(mountpoint: &Path) -> String {
+    format!(
+        "{} holds a pool already, which this one hides: it cannot be replaced here (canopy umount {0} ends the topmost)",
+        mountpoint.display()
+    )
+}
+
 /// The place of a FUSE mount at this path whose server is gone.
 fn dead_mount(path: &Path) -> Result<Option<PathBuf>, Error> {
     let listed = match mounts::listed_path(path) {
@@ -209,7 +239,7 @@ fn dead_mount(path: &Path) -> Result<Option<PathBuf>, Error> {
     }
     // statfs always asks the server; stat may be answered from what the kernel remembers.
     Ok(match rustix::fs::statfs(&listed) {
-        Err(Errno::NOTCONN | Errno::CONNABORTED) => Some(listed),
+        Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => Some(listed),
         _ => None,
     })
 }
@@ -295,6 +325,8 @@ mod tests {
     #[test]
     fn bind_mounts_do_not_hide_a_loop() {
         let line = |device, root: &str, at: &str, peers: Option<u32>, master| Mounted {
+            id: 0,
+            parent: 0,
             device: (8, device),
             root: root.into(),
             mountpoint: at.into(),

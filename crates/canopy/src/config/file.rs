@@ -1,21 +1,24 @@
-//! The config file: an option a line, in the words of `-o` but without its commas and escapes.
+//! The config file: an option a line, in the words of `-o` but without its commas and escapes; or, where its
+//! name ends in `.toml`, what `toml` makes of it.
 //!
 //! A mistake in one line hides no other: good lines are applied, bad ones are told, each with its place.
 //! Who loads the file decides what becomes of it then: a mount fails, a running pool keeps what was good.
 
-use super::Config;
 use super::options::{self, OptionError};
+use super::{Config, toml};
 use rustix::io::Errno;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// How deep files may name each other, the first included.
 const LEVELS: u32 = 6;
 /// No file that people write is larger; what is, is none.
 const LARGEST: u64 = 1 << 20;
+/// As many symlinks are followed as the kernel follows (path_resolution(7)).
+const LINKS: u32 = 40;
 
 /// What a `Config` knows of the files it was read from.
 #[derive(Clone, Default, Debug)]
@@ -26,6 +29,8 @@ pub struct FileState {
     depth: u32,
     /// The mountpoint of the pool that runs by these options, when one does: not everything can be changed then.
     pub pool: Option<PathBuf>,
+    /// What is read in the place of a file: it is about to be written.
+    pub instead: Option<(PathBuf, Vec<u8>)>,
 }
 
 /// Why a file was not, or not wholly, applied.
@@ -45,11 +50,17 @@ pub enum FileError {
 
 /// One line that was not applied.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{}:{line}: {error}", .file.display())]
+#[error("{}:{line}: {what}", .file.display())]
 pub struct Mistake {
     file: PathBuf,
     line: usize,
-    error: Box<OptionError>,
+    what: String,
+}
+
+/// What one line says: an option and its value, or why it says nothing.
+pub(super) struct Entry {
+    pub line: usize,
+    pub said: Result<(String, OsString), String>,
 }
 
 impl FileError {
@@ -71,14 +82,16 @@ pub fn load(config: &mut Config, name: &OsStr) -> Result<(), OptionError> {
         // Relative to where the mount is started, and nowhere else later.
         (_, false) => std::path::absolute(name).unwrap_or_else(|_| name.into()),
     };
-    if config.file.pool.as_ref().is_some_and(|pool| path.starts_with(pool)) {
+    if config.file.pool.as_ref().is_some_and(|pool| leads_into(&path, pool)) {
         // The thread that reads it may be the one that has to answer the read.
         return Err(FileError::InPool(path).into());
     }
     if config.file.depth == LEVELS {
         return Err(FileError::TooDeep(path).into());
     }
-    let text = read(&path).map_err(|why| FileError::Unreadable {
+    let instead = config.file.instead.as_ref().filter(|(file, _)| *file == path);
+    let text = instead.map_or_else(|| read(&path), |(_, text)| Ok(text.clone()));
+    let text = text.map_err(|why| FileError::Unreadable {
         path: path.clone(),
         errno: why.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
         why: why.to_string(),
@@ -95,7 +108,49 @@ pub fn load(config: &mut Config, name: &OsStr) -> Result<(), OptionError> {
     Ok(())
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+/// Is this file TOML, rather than lines?
+pub fn is_toml(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "toml")
+}
+
+/// Does the way to a file go through this place? Symlinks are followed as text: the place is a pool that may be
+/// waiting for the answer, and is not asked. (A bind mount of it is not seen. It could be read all the same, for
+/// another worker serves while one reads.)
+fn leads_into(path: &Path, place: &Path) -> bool {
+    let parts = |path: &Path| -> Vec<OsString> {
+        path.components()
+            .rev()
+            .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir))
+            .map(|part| part.as_os_str().to_owned())
+            .collect()
+    };
+    let (mut at, mut rest) = (PathBuf::from("/"), parts(path));
+    let mut links = 0;
+    while let Some(part) = rest.pop() {
+        if part == ".." {
+            at.pop();
+            continue;
+        }
+        at.push(part);
+        if at == place {
+            return true;
+        }
+        if let Ok(target) = fs::read_link(&at) {
+            links += 1;
+            if links > LINKS {
+                return false;
+            }
+            at.pop();
+            if target.is_absolute() {
+                at = PathBuf::from("/");
+            }
+            rest.extend(parts(&target));
+        }
+    }
+    false
+}
+
+pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let meta = fs::metadata(path)?;
     if meta.is_dir() {
         return Err(Errno::ISDIR.into());
@@ -112,18 +167,15 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 fn apply(config: &mut Config, path: &Path, text: &[u8]) -> Vec<Mistake> {
     let mut mistakes: Vec<Mistake> = Vec::new();
-    for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
-        let line = line.trim_ascii();
-        if line.is_empty() || line.starts_with(b"#") {
-            continue;
-        }
-        let found = match options::set_pair(config, OsStr::from_bytes(line)) {
-            Ok(()) => continue,
+    for Entry { line, said } in if is_toml(path) { toml::entries(text) } else { lines(text) } {
+        let mistake = |what: String| vec![Mistake { file: path.to_owned(), line, what }];
+        let found = match said.map(|(key, value)| (options::set(config, &key, &value), key, value)) {
+            Ok((Ok(()), ..)) => continue,
             // These know their own places.
-            Err(OptionError::File(FileError::Lines(inner))) => inner,
-            Err(error) => {
-                vec![Mistake { file: path.to_owned(), line: index + 1, error: Box::new(error) }]
-            }
+            Ok((Err(OptionError::File(FileError::Lines(inner))), ..)) => inner,
+            Ok((Err(OptionError::AtMount { .. }), key, value)) if holds(config, &key, &value) => continue,
+            Ok((Err(error), ..)) => mistake(error.to_string()),
+            Err(what) => mistake(what),
         };
         // A file that is read twice has its mistakes once.
         for mistake in found {
@@ -135,6 +187,27 @@ fn apply(config: &mut Config, path: &Path, text: &[u8]) -> Vec<Mistake> {
     mistakes
 }
 
+fn lines(text: &[u8]) -> Vec<Entry> {
+    text.split(|&byte| byte == b'\n')
+        .enumerate()
+        .map(|(index, line)| (index + 1, line.trim_ascii()))
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with(b"#"))
+        .map(|(line, text)| Entry { line, said: Ok(options::split(OsStr::from_bytes(text))) })
+        .collect()
+}
+
+/// Is this what holds already? A file that a pool was mounted by can be read again while it runs, although it
+/// says what can only be set at the mount.
+fn holds(config: &Config, key: &str, value: &OsStr) -> bool {
+    let mut as_at_mount = config.clone();
+    as_at_mount.file.pool = None;
+    let Some(spec) = options::find(key) else { return false };
+    let words = |config: &Config| {
+        (config.mount.flags, config.mount.allow_other, config.mount.permissions_check, spec.render(config))
+    };
+    options::set(&mut as_at_mount, key, value).is_ok() && words(&as_at_mount) == words(config)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,11 +217,14 @@ mod tests {
     impl Files {
         fn new(files: &[(&str, &str)]) -> Files {
             let dir = tempfile::tempdir().unwrap();
-            for (name, text) in files {
-                let text = text.replace('@', &format!("{}/", dir.path().display()));
-                fs::write(dir.path().join(name), text).unwrap();
-            }
-            Files(dir)
+            let made = Files(dir);
+            files.iter().for_each(|(name, text)| made.write(name, text));
+            made
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            let text = text.replace('@', &format!("{}/", self.0.path().display()));
+            fs::write(self.0.path().join(name), text).unwrap();
         }
 
         fn load(&self, config: &mut Config, name: &str) -> Result<(), OptionError> {
@@ -253,7 +329,41 @@ mod tests {
         let lines = files.mistakes(&mut config, "c");
         assert_eq!(lines, ["@c:2: option posix-acl can only be set at the mount"]);
         assert_eq!((config.timeouts.attr.as_secs(), config.timeouts.entry.as_secs()), (7, 8));
-        let error = options::set(&mut config, "config", OsStr::new("/no-pool/c")).unwrap_err();
-        assert_eq!(error, OptionError::File(FileError::InPool("/no-pool/c".into())));
+        // What holds since the mount may be said again.
+        config.fsname = Some("mine".into());
+        config.mount.flags |= canopy_fuse::mount::MountFlags::RDONLY;
+        files.write("again", "fsname=mine\nro\nposix-acl=false\nnullrw=true\nnoatime\n");
+        let lines = files.mistakes(&mut config, "again");
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(
+            lines[0].starts_with("@again:4: option nullrw")
+                && lines[1].starts_with("@again:5: option noatime")
+        );
+    }
+
+    #[test]
+    fn a_file_in_the_pool_is_not_read_by_any_way() {
+        let files = Files::new(&[("outside", "cache.attr=7")]);
+        let (dir, pool) =
+            (files.0.path().canonicalize().unwrap(), files.0.path().canonicalize().unwrap().join("pool"));
+        fs::create_dir(&pool).unwrap();
+        fs::write(pool.join("c"), "cache.attr=8").unwrap();
+        std::os::unix::fs::symlink("pool/c", dir.join("link")).unwrap();
+        std::os::unix::fs::symlink(&dir, dir.join("round")).unwrap();
+        std::os::unix::fs::symlink("self", dir.join("self")).unwrap();
+        let mut config = Config::default();
+        config.file.pool = Some(pool);
+        let within = ["pool/c", "link", "round/link", "round/round/pool/c", "none/../pool/c", "outside"];
+        for (name, is_within) in within.iter().map(|name| (*name, *name != "outside")) {
+            match files.load(&mut config, name) {
+                Err(OptionError::File(FileError::InPool(_))) => assert!(is_within, "{name}"),
+                Ok(()) => assert!(!is_within, "{name}"),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+        assert!(matches!(
+            files.load(&mut config, "self"),
+            Err(OptionError::File(FileError::Unreadable { .. }))
+        ));
     }
 }

@@ -1,12 +1,74 @@
 //! A plan in the kernel's words.
 
+use super::Config;
 use super::resolve::Plan;
+use super::values::{Refused, Value};
 use crate::error::Error;
 use canopy_fuse::Limits;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::MountSpec;
+use canopy_fuse::transport::uring;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+
+/// Whether requests come over io_uring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoUring {
+    /// Where it is to be had: it was faster than /dev/fuse, or as fast, in all that was measured.
+    Auto,
+    /// The same, and a warning where it is not.
+    On,
+    Off,
+}
+
+impl Value for IoUring {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        match text.to_str() {
+            Some("auto") => Ok(IoUring::Auto),
+            Some("on") => Ok(IoUring::On),
+            Some("off") => Ok(IoUring::Off),
+            _ => Err(Refused::Invalid),
+        }
+    }
+    fn render(&self) -> String {
+        match self {
+            IoUring::Auto => "auto",
+            IoUring::On => "on",
+            IoUring::Off => "off",
+        }
+        .into()
+    }
+    fn accepted() -> String {
+        "auto, on or off".into()
+    }
+}
+
+/// Has the kernel offer io_uring, if it is wanted and we may. To be called before mounting.
+pub fn offer_uring(plan: &Plan) {
+    if plan.config.kernel.io_uring == IoUring::Off {
+        return;
+    }
+    match uring::turn_on() {
+        Ok(true) => tracing::info!("turned on the module parameter fuse.enable_uring, for io-uring"),
+        Ok(false) => {}
+        // Why there is no io_uring then is told with what was agreed upon.
+        Err(why) => tracing::debug!("fuse.enable_uring: {why}"),
+    }
+}
+
+/// Workers for each processor's queue: four, and fewer on a large machine, where all of them together are many. A
+/// number of threads that was asked for is shared out.
+pub fn queue_workers(plan: &Plan) -> u16 {
+    let cpus = uring::online_cpus().len().max(1);
+    let config = &plan.config;
+    let workers = if config.is_given("read-thread-count") || config.is_given("process-thread-count") {
+        config.threads.workers(cpus).div_ceil(cpus)
+    } else {
+        (64 / cpus).clamp(2, 4)
+    };
+    u16::try_from(workers).unwrap_or(u16::MAX)
+}
 
 /// What mount(2), or the helper in its place, is told.
 pub fn mount_spec(plan: &Plan) -> MountSpec {
@@ -14,6 +76,7 @@ pub fn mount_spec(plan: &Plan) -> MountSpec {
     let fsname = plan.fsname.to_string_lossy().into_owned();
     let mut spec = MountSpec::new(&plan.mountpoint, fsname, plan.subtype);
     spec.flags = mount.flags;
+    spec.replaces = plan.replaces;
     spec.default_permissions = mount.permissions_check;
     // A pool that root mounts is there for everybody.
     spec.allow_other = mount.allow_other || rustix::process::geteuid().is_root();
@@ -37,6 +100,7 @@ pub fn optional_flags(plan: &Plan) -> InitFlags {
     let (kernel, pool) = (&plan.config.kernel, &plan.config.pool);
     let table = [
         (InitFlags::ASYNC_READ, kernel.async_read),
+        (InitFlags::OVER_IO_URING, kernel.io_uring != IoUring::Off),
         (InitFlags::DIRECT_IO_ALLOW_MMAP, kernel.direct_io_allow_mmap),
         (InitFlags::EXPORT_SUPPORT, kernel.export_support),
         // The older HANDLE_KILLPRIV is never asked for: it makes the pool answerable for clearing set-id
@@ -98,11 +162,16 @@ fn parse_limits(text: &str) -> Result<Limits, String> {
 /// Sets how far the kernel reads ahead on the pool and on the disks behind it, where the option says
 /// so and the system lets us.
 pub fn read_ahead(plan: &Plan, pool: Option<(u32, u32)>) {
-    let kib = plan.config.kernel.readahead;
+    set_read_ahead(&plan.config, pool);
+}
+
+/// The same for a pool that runs.
+pub fn set_read_ahead(config: &Config, pool: Option<(u32, u32)>) {
+    let kib = config.kernel.readahead;
     if kib == 0 {
         return;
     }
-    let branches = plan.config.branches.iter().filter_map(|spec| fs::metadata(&spec.path).ok()).map(|meta| {
+    let branches = config.branches.iter().filter_map(|spec| fs::metadata(&spec.path).ok()).map(|meta| {
         let dev = meta.dev();
         (rustix::fs::major(dev), rustix::fs::minor(dev))
     });
@@ -124,7 +193,6 @@ pub fn read_ahead(plan: &Plan, pool: Option<(u32, u32)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
     use crate::config::line::{Arg, apply};
     use crate::config::resolve::resolve;
 
@@ -152,6 +220,9 @@ mod tests {
             assert!(optional_flags(&plan(&format!("{name}=true"))).contains(flag), "{name}");
             assert!(!optional_flags(&plan(&format!("{name}=false"))).contains(flag), "{name}");
         }
+        assert!(optional_flags(&plan("io-uring=auto")).contains(InitFlags::OVER_IO_URING));
+        assert!(optional_flags(&plan("io-uring=on")).contains(InitFlags::OVER_IO_URING));
+        assert!(!optional_flags(&plan("io-uring=off")).contains(InitFlags::OVER_IO_URING));
         assert!(!optional_flags(&plan("handle-killpriv=true")).contains(InitFlags::HANDLE_KILLPRIV));
         assert!(optional_flags(&plan("passthrough.io=auto")).contains(InitFlags::PASSTHROUGH));
         assert!(optional_flags(&plan("passthrough.io=off")).contains(InitFlags::PASSTHROUGH));
@@ -171,6 +242,14 @@ mod tests {
         assert_eq!(spec.extra, ["context=a:b"]);
         assert_eq!(spec.subtype, "canopy");
         assert!(mount_spec(&plan("allow_other")).allow_other);
+    }
+
+    #[test]
+    fn threads_are_shared_out_among_queues() {
+        let cpus = uring::online_cpus().len();
+        assert_eq!(usize::from(queue_workers(&plan(&format!("threads={}", 5 * cpus)))), 5);
+        assert_eq!(usize::from(queue_workers(&plan(&format!("threads={}", 5 * cpus + 1)))), 6);
+        assert!((2..=4).contains(&queue_workers(&plan("minfreespace=1"))));
     }
 
     #[test]

@@ -86,6 +86,15 @@ pub fn split_group(group: &OsStr) -> Vec<OsString> {
     }
 }
 
+/// The group that `split_group` takes apart into these.
+pub fn join_group(items: &[OsString]) -> OsString {
+    let quoted = |item: &OsString| -> Vec<u8> {
+        let bytes = item.as_bytes().iter();
+        bytes.flat_map(|&byte| if b",\\".contains(&byte) { vec![b'\\', byte] } else { vec![byte] }).collect()
+    };
+    OsString::from_vec(items.iter().map(quoted).collect::<Vec<_>>().join(&b','))
+}
+
 /// The options of a group as they are written, with their escapes; commas that are quoted split nothing.
 pub fn pieces(group: &[u8]) -> Vec<&[u8]> {
     let mut quoted = false;
@@ -131,6 +140,13 @@ mod tests {
         assert_eq!(items(r"fsname=\08"), ["fsname=08"], "not three octal digits");
         assert_eq!(items(r"fsname=a\"), [r"fsname=a\"], "nothing to quote");
         assert_eq!(split_group(OsStr::new(r"\377"))[0].as_bytes(), [0xff]);
+    }
+
+    #[test]
+    fn what_is_joined_splits_again() {
+        let items: Vec<OsString> =
+            [r"branches=/a=RW,1G:/b", r"fsname=a\b\054,", "ro"].map(OsString::from).into();
+        assert_eq!(split_group(&join_group(&items)), items);
     }
 
     fn parse(args: &[&str]) -> (Vec<String>, Option<PathBuf>) {

@@ -1,17 +1,21 @@
 //! What one mount is told: the values, and where they come from.
 //!
 //! `options` declares each option once; `slots` are the places of their values; `line` reads them off the
-//! command line, `file` from files; `resolve` turns
+//! command line, `file` and `toml` from files, of which `named` finds those of named pools; `resolve` turns
 //! what was typed into what is mounted; `check` holds it against the machine; `kernel` words it for
-//! the kernel.
+//! the kernel; `persist` writes a change of a running pool back, by means of `edit`.
 
 pub mod check;
+pub mod edit;
 pub mod file;
 pub mod kernel;
 pub mod line;
+pub mod named;
 pub mod options;
+pub mod persist;
 pub mod resolve;
 mod slots;
+mod toml;
 pub mod values;
 
 use crate::names::Name;
@@ -21,7 +25,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::{Coherence, Pages, Remember};
+use values::{Coherence, Instead, Pages, PinThreads, Remember};
 
 /// Everything that a mount may be told. The pool's own part is in `pool`.
 #[derive(Clone, Debug)]
@@ -40,6 +44,12 @@ pub struct Config {
     /// What the mount itself is told.
     pub mount: Mount,
     pub threads: Threads,
+    /// What files are shown with, whatever the branches say.
+    pub shown: ShownAs,
+    /// Every request is traced.
+    pub debug: bool,
+    /// Where to; the log when empty.
+    pub log_file: PathBuf,
     /// The nice value to serve with.
     pub priority: i32,
     /// What lies on the mountpoint is detached before the pool comes there.
@@ -86,6 +96,7 @@ pub struct Kernel {
     pub max_stack_depth: StackDepth,
     /// The largest read or write in one message.
     pub message: Pages,
+    pub io_uring: kernel::IoUring,
     /// KiB that the kernel reads ahead on the pool and its branches; 0 leaves its own figure.
     pub readahead: u64,
 }
@@ -109,6 +120,15 @@ pub struct Mount {
     pub rootcontext: Option<OsString>,
 }
 
+/// Attributes that older setups have the pool make up. The kernel checks permissions by them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ShownAs {
+    pub uid: Instead,
+    pub gid: Instead,
+    /// Permission bits are those that it leaves.
+    pub umask: Instead,
+}
+
 /// Whether branches are waited for that are not mounted yet.
 #[derive(Clone, Copy, Debug)]
 pub struct BranchesWait {
@@ -123,6 +143,11 @@ pub struct BranchesWait {
 pub struct Threads {
     pub read: i32,
     pub process: i32,
+    /// Of a queue between the two, which is not there: shown as it was given.
+    pub depth: i32,
+    pub pin: PinThreads,
+    /// They read and write with the I/O priority of whoever asks.
+    pub proxy_ioprio: bool,
 }
 
 impl Threads {
@@ -169,6 +194,7 @@ impl Default for Config {
                 cache_readdir: false,
                 max_stack_depth: StackDepth(1),
                 message: Pages((1 << 20) / rustix::param::page_size() as u64),
+                io_uring: kernel::IoUring::Auto,
                 readahead: 0,
             },
             mount: Mount {
@@ -181,7 +207,10 @@ impl Default for Config {
                 defcontext: None,
                 rootcontext: None,
             },
-            threads: Threads { read: 0, process: -1 },
+            threads: Threads { read: 0, process: -1, depth: 2, pin: PinThreads::None, proxy_ioprio: false },
+            shown: ShownAs::default(),
+            debug: false,
+            log_file: PathBuf::new(),
             priority: -10,
             detach_mountpoint: false,
             branches_wait: BranchesWait { timeout: Duration::ZERO, fail: false },
@@ -225,7 +254,8 @@ mod tests {
             (3, 0, 4, 4),
         ];
         for (read, process, cpus, workers) in table {
-            assert_eq!(Threads { read, process }.workers(cpus), workers, "{read} {process} on {cpus}");
+            let threads = Threads { read, process, ..Config::default().threads };
+            assert_eq!(threads.workers(cpus), workers, "{read} {process} on {cpus}");
         }
     }
 }

@@ -32,7 +32,7 @@ pub struct Spec {
     /// The first Linux in which it has an effect, where that is newer than the oldest we serve.
     pub since: Option<&'static str>,
     pub changes: Changes,
-    /// Not shown in lists: accepted only because older setups carry it.
+    /// Not shown in lists: there only because older setups carry it.
     pub hidden: bool,
     /// Is it a key of the runtime interface? What mount(2) alone is told is not.
     pub key: bool,
@@ -43,6 +43,16 @@ impl Spec {
     /// The value as text; None for an option that has none (`ro`, and those that do nothing).
     pub fn render(&self, config: &Config) -> Option<String> {
         self.slot.get(config)
+    }
+
+    /// Is it accepted with any value, and does nothing?
+    pub fn is_ignored(&self) -> bool {
+        self.slot.is_ignored()
+    }
+
+    /// Is it called so, letter by letter?
+    pub fn is_called(&self, name: &str) -> bool {
+        names(self).any(|own| own == name)
     }
 
     /// What can be written behind the `=`; None when nothing can.
@@ -85,6 +95,11 @@ impl Spec {
         self.hidden = true;
         self
     }
+    /// Tools that read the keys know the list.
+    fn no_key(mut self) -> Self {
+        self.key = false;
+        self
+    }
 }
 
 /// Every option there is, in the order in which people should read them.
@@ -106,7 +121,7 @@ static TABLE: LazyLock<Vec<Spec>> = LazyLock::new(|| {
 
 fn what_is_pooled() -> Vec<Spec> {
     vec![
-        spec("config", ConfigFile, "a file of options, one a line; # begins a comment").live(),
+        spec("config", ConfigFile, "a file of options, one a line; # begins a comment; or FILE.toml").live(),
         spec("branches", BranchesSlot, "the directories that make up the pool").live(),
         spec("mountpoint", field!(mountpoint), "where the pool appears").also(&["mount"]),
         spec("fsname", field!(fsname), "the name of the mount's source"),
@@ -124,7 +139,8 @@ fn what_is_pooled() -> Vec<Spec> {
             "lazy-umount-mountpoint",
             field!(detach_mountpoint),
             "what is mounted at the mountpoint is detached first",
-        ),
+        )
+        .live(),
         spec("minfreespace", field!(pool.min_free), "bytes a branch must have free to be given new files")
             .live(),
         spec("statfs", field!(pool.statfs), "free space is asked at the branch roots, or at the path itself")
@@ -238,7 +254,14 @@ fn data() -> Vec<Spec> {
             "readahead",
             field!(kernel.readahead),
             "KiB read ahead on the pool and its branches; 0: as it is",
-        ),
+        )
+        .live(),
+        spec(
+            "moveonenospc",
+            field!(pool.move_when_full),
+            "the policy by which a file moves when its branch is full; true is pfrd",
+        )
+        .live(),
         spec("nullrw", field!(pool.nullrw), "for measuring: reads give zeros, writes go nowhere"),
     ]
 }
@@ -251,6 +274,20 @@ fn attributes() -> Vec<Spec> {
             "which symlinks are shown as what they lead to",
         )
         .live(),
+        spec("symlinkify", field!(pool.symlinkify), "read-only files are shown as symlinks to their branch")
+            .live(),
+        spec(
+            "symlinkify-timeout",
+            field!(pool.symlinkify_timeout),
+            "seconds a file must not have changed for that; -1: none, as without symlinkify at the mount",
+        )
+        .live(),
+        spec(
+            "link-cow",
+            field!(pool.link_cow),
+            "opening a hard link for writing makes a file of its own of it",
+        )
+        .live(),
         spec("inodecalc", field!(pool.inode), "how inode numbers are made").live(),
         spec("nfsopenhack", field!(pool.nfs_open_hack), "read-only files that open for writing over NFS")
             .live(),
@@ -261,6 +298,9 @@ fn attributes() -> Vec<Spec> {
             "file capabilities are read and written",
         )
         .live(),
+        spec("uid", field!(shown.uid), "the owner of every file, whatever the branches say").live().hidden(),
+        spec("gid", field!(shown.gid), "the group of every file, whatever the branches say").live().hidden(),
+        spec("umask", field!(shown.umask), "permissions are those that it leaves; decimal").live().hidden(),
         spec("posix-acl", field!(kernel.posix_acl), "POSIX access control lists"),
         spec("kernel-permissions-check", field!(mount.permissions_check), "the kernel checks modes and ACLs"),
         spec(
@@ -294,11 +334,28 @@ fn kernel_and_threads() -> Vec<Spec> {
             field!(threads.process),
             "as read-thread-count; -1: that figure alone counts",
         ),
+        spec("io-uring", field!(kernel.io_uring), "requests come over io_uring; auto: where it is to be had")
+            .since("6.14")
+            .no_key(),
+        spec(
+            "process-thread-queue-depth",
+            field!(threads.depth),
+            "accepted, without effect: a worker reads its requests itself, and none waits in between",
+        ),
+        spec("pin-threads", field!(threads.pin), "the processors that worker threads run on"),
+        spec(
+            "proxy-ioprio",
+            field!(threads.proxy_ioprio),
+            "read and write with the I/O priority of whoever asks (ionice)",
+        )
+        .live(),
         spec(
             "scheduling-priority",
             field!(priority),
             "the nice value to serve with; only root can go below the caller's",
         ),
+        spec("debug", field!(debug), "every request is traced, in one line").live(),
+        spec("log.file", field!(log_file), "the file to trace requests to, instead of the log").live(),
     ]
 }
 
@@ -365,15 +422,13 @@ fn without_effect() -> Vec<Spec> {
         "no-splice-read",
         "no-splice-write",
         "nonempty",
-        // Every worker reads for itself: there is no queue between reading and serving that could have a depth.
-        "process-thread-queue-depth",
         "splice-move",
         "splice-read",
         "splice-write",
         "use-ino",
         "user",
     ]
-    .map(|name| spec(name, Ignored, "accepted, without effect").hidden())
+    .map(|name| spec(name, Ignored, "accepted, without effect").hidden().live())
     .into()
 }
 
@@ -436,7 +491,7 @@ pub fn set_pair(config: &mut Config, pair: &OsStr) -> Result<(), OptionError> {
 }
 
 /// Splits at the first `=` and drops blanks around both sides; no `=` means an empty value.
-fn split(pair: &OsStr) -> (String, OsString) {
+pub(super) fn split(pair: &OsStr) -> (String, OsString) {
     use std::os::unix::ffi::OsStrExt;
     let bytes = pair.as_bytes();
     let at = bytes.iter().position(|&byte| byte == b'=');

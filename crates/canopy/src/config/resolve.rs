@@ -3,10 +3,9 @@
 
 use super::Config;
 use crate::error::Error;
-use canopy_pool::branch::BranchList;
+use canopy_pool::branch::default_fsname;
 use canopy_pool::config::{CacheFiles, PassthroughIo};
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// A mount that is complete as far as words go.
@@ -19,6 +18,8 @@ pub struct Plan {
     pub fsname: OsString,
     /// The filesystem type behind `fuse.`.
     pub subtype: &'static str,
+    /// A pool runs at the mountpoint, whose place this one takes; found by `check`.
+    pub replaces: bool,
     /// What became different from what was said, each to be logged once.
     pub notes: Vec<String>,
 }
@@ -32,24 +33,14 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
     let typed = config.mountpoint.as_deref().ok_or(Error::NoMountpoint(config.name))?;
     let mountpoint =
         std::path::absolute(typed).map_err(|why| Error::Mountpoint { path: typed.to_owned(), why })?;
-    let fsname = config.fsname.clone().unwrap_or_else(|| default_fsname(&config.branches));
+    let fsname = config.fsname.clone().unwrap_or_else(|| {
+        let paths: Vec<PathBuf> = config.branches.iter().map(|spec| spec.path.clone()).collect();
+        default_fsname(&paths)
+    });
     let mut notes = std::mem::take(&mut config.notes);
     notes.extend(settle(&mut config));
     let subtype = config.name.as_str();
-    Ok(Plan { config, mountpoint, fsname, subtype, notes })
-}
-
-/// The branch paths joined by colons, without what all of them begin with.
-fn default_fsname(branches: &BranchList) -> OsString {
-    let paths: Vec<&[u8]> = branches.iter().map(|spec| spec.path.as_os_str().as_bytes()).collect();
-    let Some((first, others)) = paths.split_first() else { return OsString::new() };
-    let common = others.iter().fold(first.len(), |common, path| {
-        first[..common].iter().zip(*path).take_while(|(a, b)| a == b).count()
-    });
-    // A first path that begins every other (a lone one does) would lose its whole name.
-    let cut = if common == first.len() { 0 } else { common };
-    let names: Vec<&[u8]> = paths.iter().map(|path| &path[cut..]).collect();
-    OsString::from_vec(names.join(&b':'))
+    Ok(Plan { config, mountpoint, fsname, subtype, replaces: false, notes })
 }
 
 /// Lets options give way where two exclude each other.
@@ -84,6 +75,15 @@ pub fn settle(config: &mut Config) -> Vec<String> {
                 config.pool.writeback = false;
                 notes.push(format!("passthrough.io={passthrough} excludes cache.writeback: it is false"));
             }
+            if passthrough != PassthroughIo::Ro
+                && config.pool.move_when_full.0.is_some()
+                && config.is_given("moveonenospc")
+            {
+                notes.push(format!(
+                    "moveonenospc has no effect on files that passthrough.io={passthrough} passes through \
+                     (passthrough.io=auto keeps the two apart)"
+                ));
+            }
             if config.pool.nullrw {
                 notes.push(format!(
                     "nullrw has no effect on files that passthrough.io={passthrough} passes through"
@@ -117,20 +117,10 @@ pub fn summary(plan: &Plan) -> String {
     if words.is_empty() { "all options at their defaults".into() } else { words.join(" ") }
 }
 
-/// For tests and logs: a path list as text.
-pub fn lossy(text: &OsStr) -> String {
-    crate::error::one_line(&text.to_string_lossy())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::line::{Arg, apply};
-    use canopy_pool::branch::{BranchSpec, Mode};
-
-    fn list(paths: &[&str]) -> BranchList {
-        paths.iter().map(|path| BranchSpec { path: path.into(), mode: Mode::Rw, min_free: None }).collect()
-    }
 
     fn plan(options: &str) -> Plan {
         let mut config = Config::default();
@@ -140,18 +130,9 @@ mod tests {
     }
 
     #[test]
-    fn fsname_drops_what_all_branches_begin_with() {
-        let table: [(&[&str], &str); 5] = [
-            (&["/mnt/disk1", "/mnt/disk2"], "1:2"),
-            (&["/mnt/a"], "/mnt/a"),
-            (&["/mnt/a", "/mnt/ab"], "/mnt/a:/mnt/ab"),
-            (&["/mnt/ab", "/mnt/a"], "b:"),
-            (&["/a", "/b", "/c"], "a:b:c"),
-        ];
-        for (paths, name) in table {
-            assert_eq!(default_fsname(&list(paths)), name, "{paths:?}");
-        }
+    fn the_source_is_what_was_said_or_comes_of_the_branches() {
         assert_eq!(plan("fsname=mine").fsname, "mine");
+        assert_eq!(plan("branches=/no-dir/1:/no-dir/2").fsname, "dir/1:dir/2:a");
     }
 
     #[test]
@@ -187,6 +168,10 @@ mod tests {
             ("passthrough.io=rw,cache.files=off", "rw", "auto-full", false, 1),
             ("passthrough.io=ro,cache.files=partial", "ro", "partial", false, 0),
             ("passthrough.io=wo,cache.writeback=true", "wo", "auto-full", false, 1),
+            ("passthrough.io=rw,moveonenospc=true", "rw", "auto-full", false, 1),
+            ("passthrough.io=rw,moveonenospc=false", "rw", "auto-full", false, 0),
+            ("passthrough.io=ro,moveonenospc=mfs", "ro", "auto-full", false, 0),
+            ("passthrough.io=auto,moveonenospc=true", "auto", "auto-full", false, 0),
         ];
         for (options, passthrough, files, writeback, notes) in table {
             let plan = plan(options);

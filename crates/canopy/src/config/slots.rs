@@ -31,6 +31,10 @@ pub(super) trait Slot: Send + Sync {
     fn set(&self, config: &mut Config, name: &str, value: &OsStr) -> Result<(), Slip>;
     fn get(&self, config: &Config) -> Option<String>;
     fn accepted(&self) -> Option<String>;
+    /// See `Spec::is_ignored`.
+    fn is_ignored(&self) -> bool {
+        false
+    }
 }
 
 /// A field of its own.
@@ -169,6 +173,9 @@ impl Slot for Ignored {
     }
     fn accepted(&self) -> Option<String> {
         Some("anything".into())
+    }
+    fn is_ignored(&self) -> bool {
+        true
     }
 }
 

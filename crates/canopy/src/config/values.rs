@@ -2,8 +2,8 @@
 //! command line, the config file and the control interface alike.
 
 use canopy_pool::config::{
-    CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, NfsOpenHack, PassthroughIo, ReaddirMode,
-    RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
+    CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, MoveWhenFull, NfsOpenHack, PassthroughIo,
+    ReaddirMode, RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
 };
 use canopy_pool::inode::InodeCalc;
 use canopy_pool::policy::Policy;
@@ -126,6 +126,62 @@ impl Value for Remember {
     }
 }
 
+/// Where worker threads run: R for those that read requests, P for those that serve them; on one (1) processor (L)
+/// or core (P), or spread (S) over all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PinThreads {
+    /// Anywhere.
+    None,
+    R1L,
+    R1P,
+    RP1L,
+    RP1P,
+    R1LP1L,
+    R1PP1P,
+    RPSL,
+    RPSP,
+    R1PPSP,
+}
+
+impl PinThreads {
+    const WORDS: [(&str, PinThreads); 10] = [
+        ("false", PinThreads::None),
+        ("R1L", PinThreads::R1L),
+        ("R1P", PinThreads::R1P),
+        ("RP1L", PinThreads::RP1L),
+        ("RP1P", PinThreads::RP1P),
+        ("R1LP1L", PinThreads::R1LP1L),
+        ("R1PP1P", PinThreads::R1PP1P),
+        ("RPSL", PinThreads::RPSL),
+        ("RPSP", PinThreads::RPSP),
+        ("R1PPSP", PinThreads::R1PPSP),
+    ];
+}
+
+impl std::fmt::Display for PinThreads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Self::WORDS.iter().find(|(_, pin)| pin == self).map_or("false", |(word, _)| word))
+    }
+}
+
+impl Value for PinThreads {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        let text = utf8(text)?;
+        let found = Self::WORDS.into_iter().find(|(word, _)| *word == text);
+        match found {
+            Some((_, pin)) => Ok(pin),
+            None if text.is_empty() => Ok(PinThreads::None),
+            None => Err(Refused::Invalid),
+        }
+    }
+    fn render(&self) -> String {
+        self.to_string()
+    }
+    fn accepted() -> String {
+        one_of(&Self::WORDS.map(|(word, _)| word))
+    }
+}
+
 const TOO_LARGE: Refused = Refused::But("too large");
 
 /// A size in bytes, as branches write them too.
@@ -141,6 +197,46 @@ impl Value for u64 {
     }
     fn accepted() -> String {
         "a number, with K, M, G or T if need be".into()
+    }
+}
+
+/// The same with a sign, where one below zero has a meaning of its own.
+impl Value for i64 {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        let text = utf8(text)?;
+        match text.strip_prefix('-') {
+            None => i64::try_from(u64::parse(OsStr::new(text))?).map_err(|_| TOO_LARGE),
+            Some(digits) => {
+                let size = u64::parse(OsStr::new(digits))?;
+                0_i64.checked_sub_unsigned(size).ok_or(TOO_LARGE)
+            }
+        }
+    }
+    fn render(&self) -> String {
+        self.to_string()
+    }
+    fn accepted() -> String {
+        "a whole number, with K, M, G or T if need be".into()
+    }
+}
+
+/// An owner, or a umask, that every file is shown with whatever the branches say; below zero: none. All of them
+/// are decimal, the umask too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Instead(pub Option<u32>);
+
+impl Value for Instead {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        match i64::parse(text)? {
+            ..0 => Ok(Instead(None)),
+            number => u32::try_from(number).map(|number| Instead(Some(number))).map_err(|_| TOO_LARGE),
+        }
+    }
+    fn render(&self) -> String {
+        self.0.map_or_else(|| "-1".into(), |number| number.to_string())
+    }
+    fn accepted() -> String {
+        "a decimal number, or -1 for none".into()
     }
 }
 
@@ -223,6 +319,22 @@ impl Value for Option<PathBuf> {
     }
 }
 
+/// A path that may be left empty. Relative to where the mount is started, and nowhere else later.
+impl Value for PathBuf {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        match text.is_empty() {
+            true => Ok(PathBuf::new()),
+            false => std::path::absolute(text).map_err(|_| Refused::Invalid),
+        }
+    }
+    fn render(&self) -> String {
+        self.display().to_string()
+    }
+    fn accepted() -> String {
+        "a path, or nothing".into()
+    }
+}
+
 /// A set of names joined by `|`; kept sorted, each once.
 impl Value for Vec<String> {
     fn parse(text: &OsStr) -> Result<Self, Refused> {
@@ -271,6 +383,23 @@ named! {
     ReaddirMode => "seq, cosr[:THREADS[:DEPTH]] or cor[:THREADS[:DEPTH]]".into();
     InodeCalc => one_of(&InodeCalc::ALL.map(|calc| calc.to_string()));
     Policy => one_of(&Policy::ALL.map(|policy| policy.to_string()));
+}
+
+/// A policy, or one of the words for yes and no.
+impl Value for MoveWhenFull {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        match bool::parse(text) {
+            Ok(true) => Ok(MoveWhenFull::USUAL),
+            Ok(false) => Ok(MoveWhenFull(None)),
+            Err(_) => Policy::parse(text).map(|policy| MoveWhenFull(Some(policy))),
+        }
+    }
+    fn render(&self) -> String {
+        self.0.map_or("false".into(), |policy| policy.to_string())
+    }
+    fn accepted() -> String {
+        format!("true, false, {}", Policy::accepted())
+    }
 }
 
 /// `a, b or c`.

@@ -6,24 +6,30 @@
 use super::convert::Terms;
 use super::dispatch::Dispatch;
 use super::fresh::Subject;
+use super::missing::{self, Watch};
 use super::tell;
 use crate::config::file::FileError;
 use crate::config::options::{self, Changes, OptionError};
-use crate::config::{Config, check, resolve};
+use crate::config::{Config, kernel, resolve};
 use crate::error::one_line;
+use crate::log;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::flags::InitFlags;
+use canopy_fuse::request::Name;
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
+use canopy_pool::branch::BranchList;
 use canopy_pool::config::{Func, PassthroughIo};
 use canopy_pool::{Error, Located, Pool};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::ffi::{CString, OsStr};
+use std::fs::{File, Metadata};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Its name in the root.
 const NAME: &[u8] = b".mergerfs";
@@ -33,12 +39,36 @@ pub(super) const NODE: NodeId = NodeId(u64::MAX - 1);
 const PREFIX: &[u8] = b"user.mergerfs.";
 const COMMAND: &[u8] = b"cmd.";
 const XATTR_CREATE: u32 = 1;
+/// How long a change waits for operations under way.
+const PATIENCE: Duration = Duration::from_secs(2);
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const ENTRY_MODE: u32 = 0o100_664;
 
 /// Is this the control file's name? What a branch has under it is neither found nor listed.
 pub(super) fn hides(dir: canopy_pool::NodeId, name: &[u8]) -> bool {
     dir == canopy_pool::NodeId::ROOT && name == NAME
+}
+
+/// Why a change of the control file's name is refused: nothing can be made there, what is moved there would not be
+/// seen again, and there is nothing to be taken away.
+pub(super) fn refuses(request: &Request<'_>) -> Option<Errno> {
+    let hidden = |dir: NodeId, name: Name<'_>| dir == NodeId::ROOT && name.as_bytes() == NAME;
+    let dir = request.header.node;
+    match request.op {
+        Op::Unlink { name } | Op::Rmdir { name } if hidden(dir, name) => Some(Errno::NOENT),
+        Op::Rename { name, .. } if hidden(dir, name) => Some(Errno::NOENT),
+        Op::Rename { newdir, newname, .. } if hidden(newdir, newname) => Some(Errno::PERM),
+        Op::Mknod { name, .. }
+        | Op::Mkdir { name, .. }
+        | Op::Symlink { name, .. }
+        | Op::Link { name, .. }
+            if hidden(dir, name) =>
+        {
+            Some(Errno::EXIST)
+        }
+        Op::Create(create) if hidden(dir, create.name) => Some(Errno::EXIST),
+        _ => None,
+    }
 }
 
 /// The configuration that a running pool works by, as its users see and change it.
@@ -48,6 +78,7 @@ pub(super) struct Control {
     /// Held over a change: changes come one after the other.
     changing: Mutex<()>,
     connection: tell::Connection,
+    pub(super) missing: Watch,
     mountpoint: PathBuf,
     since: u64,
 }
@@ -57,7 +88,26 @@ impl Control {
         config.file.pool = Some(mountpoint.clone());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let now = ArcSwap::from_pointee(config);
-        Control { now, changing: Mutex::default(), connection, mountpoint, since }
+        Control { now, changing: Mutex::default(), connection, missing: Watch::default(), mountpoint, since }
+    }
+
+    /// The branches as they were told, also those that are not there.
+    pub(super) fn branches(&self) -> BranchList {
+        self.now.load().branches.clone()
+    }
+
+    /// As it is in force.
+    pub(super) fn config(&self) -> Arc<Config> {
+        self.now.load_full()
+    }
+
+    pub(super) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Nothing is changed while it is held.
+    pub(super) fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock()
     }
 
     pub(super) fn entry(&self, terms: &Terms) -> EntryOut {
@@ -135,7 +185,12 @@ impl Control {
         match key.replace('_', "-").as_str() {
             "version" => return Ok(env!("CARGO_PKG_VERSION").into()),
             "pid" => return Ok(std::process::id().to_string().into()),
-            "srcmounts" => return Ok(pool.branches().srcmounts().into_vec()),
+            "srcmounts" => {
+                let now = self.now.load();
+                let paths: Vec<&[u8]> =
+                    now.branches.iter().map(|spec| spec.path.as_os_str().as_bytes()).collect();
+                return Ok(paths.join(&b':'));
+            }
             // Paths are bytes, which need not be text.
             "branches" => return Ok(self.now.load().branches.to_os_string().into_vec()),
             // Not listed, as none of these is.
@@ -143,7 +198,7 @@ impl Control {
             _ => {}
         }
         let spec = options::find(key).filter(|spec| spec.key).ok_or(Errno::NODATA)?;
-        if spec.hidden {
+        if spec.is_ignored() {
             return Ok(Vec::new());
         }
         spec.render(&self.now.load()).map(String::into_bytes).ok_or(Errno::NODATA)
@@ -160,12 +215,13 @@ impl Control {
     fn set(&self, serving: &Dispatch, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno> {
         let key = name.strip_prefix(PREFIX).ok_or(Errno::NODATA)?;
         if let Some(command) = key.strip_prefix(COMMAND) {
+            let _changing = self.changing.lock();
             return command_named(serving, command);
         }
         let key = std::str::from_utf8(key).map_err(|_| Errno::NODATA)?;
         // Here a key must be written as it is listed.
-        let spec = options::table().iter().find(|spec| spec.key && spec.name == key);
-        if spec.is_none() && !matches!(key, "version" | "pid") {
+        let spec = options::table().iter().find(|spec| spec.key && spec.is_called(key));
+        if spec.is_none() && !matches!(key, "version" | "pid" | "srcmounts") {
             return Err(Errno::NODATA);
         }
         if flags & XATTR_CREATE != 0 {
@@ -187,7 +243,13 @@ impl Control {
             }
         }
         self.settle(&now, &mut next)?;
+        // Named again, it is opened again: the file may have been moved away.
+        let traces = key == "log.file" || (now.debug, &now.log_file) != (next.debug, &next.log_file);
+        let trace = if traces { self.trace_file(&next.log_file)? } else { None };
         self.apply(serving, &now, &next)?;
+        if traces {
+            log::trace(next.debug, trace);
+        }
         tracing::info!("{key} is now {}", spec.render(&next).unwrap_or_default());
         self.now.store(Arc::new(next));
         told.map_err(|error| number(&error))
@@ -210,6 +272,32 @@ impl Control {
             return Err(Errno::INVAL);
         }
         Ok(())
+    }
+
+    /// The pool's own, which nobody but the kernel is asked for.
+    fn device(&self) -> Option<(u32, u32)> {
+        crate::mounts::at(&self.mountpoint).ok().flatten().map(|mounted| mounted.device)
+    }
+
+    /// Opens `log.file`. In the pool, each line would be a request that makes another line.
+    fn trace_file(&self, path: &Path) -> Result<Option<Arc<File>>, Errno> {
+        let pool = self.device();
+        let in_pool = |meta: std::io::Result<Metadata>| {
+            let device = meta.ok().map(|meta| (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev())));
+            device.is_some() && device == pool
+        };
+        let within =
+            path.starts_with(&self.mountpoint) || path.parent().is_some_and(|dir| in_pool(dir.metadata()));
+        let opened = if within { Ok(None) } else { log::open(path) };
+        let file = opened.map_err(|why| {
+            tracing::warn!("log.file {}: {why}", path.display());
+            Errno::from_io_error(&why).unwrap_or(Errno::IO)
+        })?;
+        if within || file.as_ref().is_some_and(|file| in_pool(file.metadata())) {
+            tracing::warn!("log.file must not lie within the pool");
+            return Err(Errno::INVAL);
+        }
+        Ok(file)
     }
 
     /// What holds among options at the mount holds afterwards, as far as the kernel has agreed to it then.
@@ -235,28 +323,24 @@ impl Control {
 
     fn apply(&self, serving: &Dispatch, now: &Config, next: &Config) -> Result<(), Errno> {
         if now.branches != next.branches {
-            for branch in next.branches.iter() {
-                check::not_around(&branch.path, &self.mountpoint).map_err(|error| {
-                    tracing::warn!("{error}");
-                    Errno::INVAL
-                })?;
-            }
-            let branches = serving.pool.branches().update(&next.branches).map_err(|error| {
-                tracing::warn!("{error}");
-                error.errno()
-            })?;
-            // Before the change: what comes must be watched once it is relied upon.
-            serving.watch.settle(serving, next, &branches);
-            serving.pool.set_branches(branches);
+            missing::take_branches(serving, next, &self.mountpoint)?;
+            missing::watch(serving, &next.branches);
         } else {
             serving.watch.settle(serving, next, &serving.pool.branches());
         }
         serving.pool.reconfigure(next.pool.clone());
+        if now.branches != next.branches || now.kernel.readahead != next.kernel.readahead {
+            kernel::set_read_ahead(next, self.device());
+        }
         // Names may lead elsewhere now, or have been promised to hold for longer than they shall. After the
         // change: until it is made they are found as before.
-        let shows = |config: &Config| (config.pool.follow_symlinks, config.pool.policies.get(Func::Getattr));
-        let keeps = |config: &Config| (config.timeouts, config.coherence);
-        if now.branches != next.branches || keeps(now) != keeps(next) || shows(now) != shows(next) {
+        let shown = |config: &Config| {
+            let pool = &config.pool;
+            let getattr = pool.policies.get(Func::Getattr);
+            (pool.follow_symlinks, pool.symlinkify, pool.symlinkify_timeout, config.shown, getattr)
+        };
+        let kept = |config: &Config| (config.timeouts, config.coherence);
+        if now.branches != next.branches || kept(now) != kept(next) || shown(now) != shown(next) {
             forget_names(serving);
         }
         Ok(())
@@ -264,16 +348,27 @@ impl Control {
 }
 
 /// Makes the kernel look every name up again, from the moment this returns.
-fn forget_names(serving: &Dispatch) {
+pub(super) fn forget_names(serving: &Dispatch) {
+    // What was read before, and is answered later, the kernel shall not remember.
+    serving.fresh.changed(Subject::ALL);
+    // Those it has been given in listings it will. A disk that hangs, and is perhaps being taken away for that, holds
+    // nobody up for longer.
+    let answered = serving.locking.wait(PATIENCE);
+    if answered {
+        serving.listed.settle(&serving.notifier);
+        // What is sent later may overtake it otherwise.
+        serving.notifier.flush();
+    } else {
+        tracing::warn!("a branch does not answer: names may stay visible until their cache.entry ends");
+    }
     forget_all_names(serving);
     // The kernel lets one thread at a time set attributes of a file, so others are left to serve.
     serving.notifier.flush();
 }
 
-/// Makes the kernel look every name up again, soon.
+/// Makes the kernel look every name up again, soon, but for those of answers under way.
 pub(super) fn forget_all_names(serving: &Dispatch) {
-    // What was read before, and is answered later, the kernel shall not remember.
-    serving.fresh.changed(Subject::ALL);
+    serving.listed.renew();
     if serving.notifier.increment_epoch().is_err() {
         // Before Linux 6.16: what lies below a name that is forgotten is looked up again as well.
         for name in serving.pool.top_level_names() {

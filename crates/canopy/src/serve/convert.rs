@@ -1,6 +1,6 @@
 //! Values of the pool as the wire has them, and back.
 
-use crate::config::{Config, Timeouts};
+use crate::config::{Config, ShownAs, Timeouts};
 use canopy_fuse::abi;
 use canopy_fuse::flags::OpenFlags;
 use canopy_fuse::request as wire;
@@ -20,6 +20,9 @@ pub(super) struct Terms {
     pub(super) generation: u64,
     /// `cache.readdir`
     pub(super) keep_listings: bool,
+    pub(super) shown: ShownAs,
+    /// `proxy-ioprio`
+    pub(super) proxy_ioprio: bool,
 }
 
 /// Where they are.
@@ -51,7 +54,23 @@ impl Terms {
             attr: given("cache.attr", attr, ATTRS),
             blind,
         });
-        Terms { entry, attr, negative, watched, generation, keep_listings: config.kernel.cache_readdir }
+        Terms {
+            entry,
+            attr,
+            negative,
+            watched,
+            generation,
+            keep_listings: config.kernel.cache_readdir,
+            shown: config.shown,
+            proxy_ioprio: config.threads.proxy_ioprio,
+        }
+    }
+
+    /// Mode, owner and group that a file is shown with.
+    fn shown(&self, attr: &pool::Attr) -> (u32, u32, u32) {
+        let ShownAs { uid, gid, umask } = self.shown;
+        let mode = umask.0.map_or(attr.mode, |umask| attr.mode & !0o7777 | 0o777 & !umask);
+        (mode, uid.0.unwrap_or(attr.uid), gid.0.unwrap_or(attr.gid))
     }
 
     /// How long a name may be relied upon.
@@ -98,7 +117,8 @@ pub(super) fn caller(header: &wire::Header, umask: u32) -> pool::Caller {
     pool::Caller { uid: header.uid, gid: header.gid, pid: header.pid, umask }
 }
 
-pub(super) fn attr(attr: &pool::Attr) -> abi::Attr {
+pub(super) fn attr(attr: &pool::Attr, terms: &Terms) -> abi::Attr {
+    let (mode, uid, gid) = terms.shown(attr);
     abi::Attr {
         ino: attr.ino,
         size: attr.size,
@@ -109,17 +129,18 @@ pub(super) fn attr(attr: &pool::Attr) -> abi::Attr {
         atimensec: attr.atime.nsec,
         mtimensec: attr.mtime.nsec,
         ctimensec: attr.ctime.nsec,
-        mode: attr.mode,
+        mode,
         nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
+        uid,
+        gid,
         rdev: abi::encode_dev(attr.rdev.0, attr.rdev.1),
         blksize: attr.blksize,
         flags: 0,
     }
 }
 
-pub(super) fn statx(attr: &pool::Attr) -> abi::Statx {
+pub(super) fn statx(attr: &pool::Attr, terms: &Terms) -> abi::Statx {
+    let (mode, uid, gid) = terms.shown(attr);
     let time = |t: pool::Time| abi::SxTime { sec: t.sec, nsec: t.nsec, reserved: 0 };
     abi::Statx {
         mask: attr.mask,
@@ -127,9 +148,9 @@ pub(super) fn statx(attr: &pool::Attr) -> abi::Statx {
         attributes: attr.attributes,
         attributes_mask: attr.attributes_mask,
         nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        mode: attr.mode as u16,
+        uid,
+        gid,
+        mode: mode as u16,
         ino: attr.ino,
         size: attr.size,
         blocks: attr.blocks,
@@ -144,9 +165,9 @@ pub(super) fn statx(attr: &pool::Attr) -> abi::Statx {
 }
 
 /// `named` and `attrs`: how long the name and the attributes may be relied upon.
-pub(super) fn entry(entry: &pool::Entry, named: Duration, attrs: Duration, generation: u64) -> abi::EntryOut {
+pub(super) fn entry(entry: &pool::Entry, named: Duration, attrs: Duration, terms: &Terms) -> abi::EntryOut {
     let (named, attrs) = if entry.brief { Default::default() } else { (named, attrs) };
-    abi::EntryOut::new(entry.node.0, generation, attr(&entry.attr), named, attrs)
+    abi::EntryOut::new(entry.node.0, terms.generation, attr(&entry.attr, terms), named, attrs)
 }
 
 /// The flags of an open's answer, and its backing file.

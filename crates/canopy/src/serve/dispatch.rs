@@ -2,7 +2,10 @@
 
 use super::control::{self, Control};
 use super::convert::{self, Terms};
+use super::drain::Drain;
 use super::fresh::{Answering, Fresh, Subject};
+use super::listed::Listed;
+use super::pin::Pins;
 use super::watch::Watch;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, EntryOut};
@@ -11,17 +14,25 @@ use canopy_fuse::notify::Notifier;
 use canopy_fuse::request::{self as wire, FileIo};
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::{Attr, Entry, Error, HandleId, NodeId, Pool, RenameKind, Via, Whence, WriteKind};
+use canopy_sys::ioprio;
 use rustix::io::Errno;
+use std::sync::Weak;
 use std::time::Duration;
 
 /// Serves one pool.
 pub(super) struct Dispatch {
+    /// For threads that must not keep it alive.
+    pub(super) own: Weak<Dispatch>,
     pub(super) pool: Pool,
     pub(super) terms: ArcSwap<Terms>,
     pub(super) control: Control,
     pub(super) notifier: Notifier,
     pub(super) fresh: Fresh,
     pub(super) watch: Watch,
+    /// Answers under way that the kernel keeps a directory locked for.
+    pub(super) locking: Drain,
+    pub(super) listed: Listed,
+    pub(super) pins: Pins,
 }
 
 const RENAME_NOREPLACE: u32 = 1;
@@ -35,15 +46,24 @@ impl Handler for Dispatch {
         if request.header.node == control::NODE {
             return self.control.answer(self, &request, reply);
         }
+        if let Some(errno) = control::refuses(&request) {
+            return reply.error(errno.raw_os_error());
+        }
+        // Before the branches are read, and until the answer is given.
+        let _locking = locks_directory(&request.op).then(|| self.locking.enter());
         let answering = self.fresh.begin();
         let (pool, terms) = (&self.pool, &*self.terms.load());
+        match request.op {
+            Op::Read(_) | Op::Write(_) if terms.proxy_ioprio => ioprio::take(request.header.pid),
+            _ => ioprio::own(),
+        }
         let id = convert::node(request.header.node);
         let caller = |umask| convert::caller(&request.header, umask);
         match request.op {
             Op::Lookup { name } if control::hides(id, name.as_bytes()) => {
                 reply.entry(&self.control.entry(terms))
             }
-            Op::Lookup { name } => match pool.lookup(id, name.as_bytes()) {
+            Op::Lookup { name } => match pool.lookup_for(&caller(0), id, name.as_bytes()) {
                 Ok(entry) => reply.entry(&entry_of(&answering, terms, pool, id, name.as_bytes(), &entry)),
                 // A name known not to exist is an answer too.
                 Err(Error::Absent) => {
@@ -65,14 +85,14 @@ impl Handler for Dispatch {
             }
             Op::Getattr { handle } => match pool.getattr(id, handle.map(HandleId)) {
                 Ok(attr) => reply.attr(&abi::AttrOut::new(
-                    convert::attr(&attr),
+                    convert::attr(&attr, terms),
                     attr_time(&answering, terms, pool, id, &attr),
                 )),
                 Err(error) => fail(reply, error),
             },
             Op::Statx { handle, .. } => match pool.getattr(id, handle.map(HandleId)) {
                 Ok(attr) => reply.statx(&abi::StatxOut::new(
-                    convert::statx(&attr),
+                    convert::statx(&attr, terms),
                     attr_time(&answering, terms, pool, id, &attr),
                 )),
                 Err(error) => fail(reply, error),
@@ -80,7 +100,7 @@ impl Handler for Dispatch {
             Op::Setattr(set) => {
                 match pool.setattr(&caller(0), id, set.handle.map(HandleId), &convert::changes(&set)) {
                     Ok(attr) => reply.attr(&abi::AttrOut::new(
-                        convert::attr(&attr),
+                        convert::attr(&attr, terms),
                         attr_time(&answering, terms, pool, id, &attr),
                     )),
                     Err(error) => fail(reply, error),
@@ -115,7 +135,10 @@ impl Handler for Dispatch {
                 };
                 let to = (convert::node(newdir), newname.as_bytes());
                 let renamed = pool.rename(&caller(0), id, name.as_bytes(), to.0, to.1, kind);
-                let renamed = self.after([id, to.0], renamed);
+                let renamed = match id == to.0 {
+                    true => self.after([id], renamed),
+                    false => self.after([id, to.0], renamed),
+                };
                 if !answering.tells(Subject::name(to.0, to.1)) {
                     // The kernel keeps the old name's time for the new one.
                     let _ = self.notifier.expire_entry(newdir, newname.as_cstr());
@@ -158,7 +181,10 @@ impl Handler for Dispatch {
             Op::Opendir { .. } => match pool.opendir(id) {
                 Ok(handle) => {
                     let mut flags = OpenFlags::empty();
-                    flags.set(OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE, terms.keep_listings);
+                    if terms.keep_listings {
+                        flags |= OpenFlags::CACHE_DIR;
+                        flags.set(OpenFlags::KEEP_CACHE, self.listed.keeps(request.header.node));
+                    }
                     reply.opened(handle.0, flags, None)
                 }
                 Err(error) => fail(reply, error),
@@ -178,8 +204,14 @@ impl Handler for Dispatch {
                     Err(error) => out.error(number(error)),
                 }
             }
-            Op::Readdirplus(io) => self.readdirplus(reply, &answering, id, &io),
-            Op::Releasedir { handle, .. } => done(reply, pool.releasedir(HandleId(handle))),
+            Op::Readdirplus(io) => {
+                self.listed.given(io.handle, request.header.node);
+                self.readdirplus(reply, &answering, id, &io)
+            }
+            Op::Releasedir { handle, .. } => {
+                self.listed.closed(handle);
+                done(reply, pool.releasedir(HandleId(handle)))
+            }
             Op::Fsyncdir { handle, datasync } => done(reply, pool.fsyncdir(HandleId(handle), datasync)),
             Op::Create(create) => {
                 let kill = create.open_flags.contains(OpenInFlags::KILL_SUIDGID);
@@ -197,12 +229,8 @@ impl Handler for Dispatch {
             Op::Tmpfile(create) => match pool.tmpfile(&caller(create.umask), id, create.mode, create.flags) {
                 Ok((entry, opened)) => {
                     let (flags, backing) = convert::travel(&opened.travel);
-                    let entry = convert::entry(
-                        &entry,
-                        terms.entry,
-                        attr_time(&answering, terms, pool, entry.node, &entry.attr),
-                        terms.generation,
-                    );
+                    let attrs = attr_time(&answering, terms, pool, entry.node, &entry.attr);
+                    let entry = convert::entry(&entry, terms.entry, attrs, terms);
                     reply.created(&entry, opened.handle.0, flags, backing)
                 }
                 Err(error) => fail(reply, error),
@@ -235,7 +263,7 @@ impl Handler for Dispatch {
                 reply.data(size as usize, |buffer| pool.listxattr(id, buffer).map_err(number))
             }
             Op::Removexattr { name } => done(reply, self.after([id], pool.removexattr(id, name.to_bytes()))),
-            Op::Access { .. } => done(reply, pool.access(id)),
+            Op::Access { mask } => done(reply, pool.access(id, mask)),
             Op::Ioctl { flags, cmd, data, .. } => {
                 if flags.contains(IoctlFlags::UNRESTRICTED) {
                     // Only CUSE may read and write its caller's memory.
@@ -297,6 +325,10 @@ impl Handler for Dispatch {
             // Dealt with before they get here.
             Op::Init(_) | Op::CuseInit(_) | Op::Unknown(_) => unsupported(reply),
         }
+    }
+
+    fn thread_start(&self, worker: usize) {
+        self.pins.bind(worker);
     }
 
     fn undelivered(&self, what: Undelivered) {
@@ -388,6 +420,30 @@ impl Dispatch {
     }
 }
 
+/// Does the kernel keep a directory locked until it has the answer?
+fn locks_directory(op: &Op<'_>) -> bool {
+    match op {
+        Op::Lookup { .. }
+        | Op::Readdir(_)
+        | Op::Readdirplus(_)
+        | Op::Fsyncdir { .. }
+        | Op::Create(_)
+        | Op::Tmpfile(_)
+        | Op::Mknod { .. }
+        | Op::Mkdir { .. }
+        | Op::Symlink { .. }
+        | Op::Link { .. }
+        | Op::Rename { .. }
+        | Op::Unlink { .. }
+        | Op::Rmdir { .. }
+        | Op::Setxattr { .. }
+        | Op::Removexattr { .. } => true,
+        // That of a file may take long.
+        Op::Setattr(set) => set.size.is_none(),
+        _ => false,
+    }
+}
+
 /// How long an answer may be relied upon: not at all if it has been overtaken.
 fn lasting(fresh: bool, time: Duration) -> Duration {
     if fresh { time } else { Duration::ZERO }
@@ -405,7 +461,7 @@ fn entry_of(
     let named = lasting(fresh, terms.named(pool, parent, name));
     // What happened to a file that was not known yet, happened to its name.
     let attrs = lasting(fresh, attr_time(answering, terms, pool, entry.node, &entry.attr));
-    convert::entry(entry, named, attrs, terms.generation)
+    convert::entry(entry, named, attrs, terms)
 }
 
 fn attr_time(answering: &Answering<'_>, terms: &Terms, pool: &Pool, id: NodeId, attr: &Attr) -> Duration {

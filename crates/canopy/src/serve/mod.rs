@@ -1,14 +1,19 @@
 //! The translator between the kernel's protocol and the pool: the only room that knows both.
 //!
 //! `dispatch` is the one match over the operations; `convert` turns values of one side into the other's;
-//! `kernel` is what the pool may ask of the kernel; `control` changes a running pool, `tell` tells about it;
-//! `watch` sees what changes on the branches behind its back. Here is the start of it all.
+//! `kernel` is what the pool may ask of the kernel; `control` changes a running pool, `tell` tells about it; `missing`
+//! waits for branches; `pin` says where the workers run; `drain`, `fresh` and `listed` keep the kernel from remembering what
+//! is no longer so; `watch` sees what changes on the branches behind the pool's back. Here is the start of it all.
 
 mod control;
 mod convert;
 mod dispatch;
+mod drain;
 mod fresh;
 mod kernel;
+mod listed;
+mod missing;
+mod pin;
 mod start;
 mod tell;
 mod watch;

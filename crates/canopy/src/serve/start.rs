@@ -2,17 +2,23 @@
 
 use super::control::Control;
 use super::dispatch::Dispatch;
+use super::drain::Drain;
 use super::fresh::Fresh;
 use super::kernel::Connected;
+use super::listed::Listed;
+use super::pin::Pins;
 use super::tell::Connection;
 use super::watch::{Watch, Watching};
+use crate::config::Config;
+use crate::config::kernel::{self, IoUring};
 use crate::config::resolve::Plan;
-use crate::config::{Config, kernel};
+use crate::error::Error;
+use crate::log;
 use arc_swap::ArcSwap;
 use canopy_fuse::flags::InitFlags;
-use canopy_fuse::mount::{self, MountError, Mounted};
+use canopy_fuse::mount::{self, MountError, Mounted, Shown};
 use canopy_fuse::session::{Running, SessionError};
-use canopy_fuse::{Agreed, Session, Wish};
+use canopy_fuse::{Agreed, Session, Transport, Wish};
 use canopy_pool::Pool;
 use canopy_pool::branch::{BranchError, Branches};
 use canopy_pool::config::PassthroughIo;
@@ -31,7 +37,7 @@ pub enum StartError {
     #[error("cannot start a thread: {0}")]
     Watching(std::io::Error),
     #[error(transparent)]
-    Program(#[from] crate::error::Error),
+    Program(#[from] Error),
 }
 
 /// A pool that is mounted and answers.
@@ -39,9 +45,16 @@ pub struct Serving {
     running: Running,
     mounted: Mounted,
     watching: Watching,
+    /// How it came to where another pool was, if one was there.
+    pub shown: Option<Shown>,
 }
 
 impl Serving {
+    /// What carries the requests, and why nothing better.
+    pub fn transport(&self) -> &Transport {
+        self.running.transport()
+    }
+
     /// Returns when the pool has been unmounted, by whomever.
     pub fn join(self) {
         let result = self.running.join();
@@ -62,31 +75,65 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let mut config = plan.config.clone();
     let branches = Branches::open(&config.branches)?;
     let limits = kernel::limits()?;
-    let (device, mounted) = mount::mount(&kernel::mount_spec(plan))?;
+    let trace =
+        log::open(&config.log_file).map_err(|why| Error::LogFile { path: config.log_file.clone(), why })?;
+    log::trace(config.debug, trace);
+    kernel::offer_uring(plan);
+    let (device, mut mounted) = mount::mount(&kernel::mount_spec(plan))?;
     let session = Session::negotiate(device, &wish(plan), limits)?;
     let agreed = *session.agreed();
-    tracing::info!("{agreed}");
+    let planned = session.transport();
+    tracing::info!("{planned}; {agreed}");
     adapt(&mut config, &agreed);
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
     let generation = RandomState::new().hash_one(std::process::id());
     let (watch, terms) = Watch::start(&config, &branches, generation, session.notifier().forgets_all());
     let threads = workers(&config);
+    let pins = Pins::new(&config.threads);
     config.pool.never_forget = config.remember.0;
+    if !config.pool.symlinkify {
+        // Should it be turned on later without a word about the time, it works at once.
+        config.pool.symlinkify_timeout = -1;
+    }
     config.pool.mountpoint.clone_from(&plan.mountpoint);
     let pool = Pool::new(config.pool.clone(), branches);
+    pool.recover();
     let connected = Connected { backing: session.backing(), notifier: session.notifier() };
     pool.connect(Arc::new(connected), passthrough);
     // As it was derived, and as it was resolved.
     config.fsname = Some(plan.fsname.clone());
     config.mountpoint = Some(plan.mountpoint.clone());
-    let connection = Connection { agreed, transport: "dev-fuse", threads };
+    let connection = match planned {
+        Transport::Device(_) => Connection { agreed, transport: "dev-fuse", threads },
+        // And the one that reads what stays on /dev/fuse.
+        Transport::Uring { workers, .. } => {
+            Connection { agreed, transport: "io-uring", threads: workers + 1 }
+        }
+    };
     let control = Control::new(config, plan.mountpoint.clone(), connection);
     let notifier = session.notifier();
-    let terms = ArcSwap::from_pointee(terms);
-    let dispatch = Arc::new(Dispatch { pool, terms, control, notifier, fresh: Fresh::default(), watch });
+    let dispatch = Arc::new_cyclic(|own| Dispatch {
+        own: own.clone(),
+        pool,
+        terms: ArcSwap::from_pointee(terms),
+        control,
+        notifier,
+        fresh: Fresh::default(),
+        watch,
+        locking: Drain::default(),
+        listed: Listed::default(),
+        pins,
+    });
     let watching = Watching::start(Arc::clone(&dispatch)).map_err(StartError::Watching)?;
     let running = session.serve(dispatch, threads)?;
-    Ok(Serving { running, mounted, watching })
+    if *running.transport() != planned {
+        tracing::info!("{}", running.transport());
+    }
+    if let (IoUring::On, Transport::Device(why)) = (plan.config.kernel.io_uring, running.transport()) {
+        tracing::warn!("io-uring=on comes to nothing: {why}");
+    }
+    let shown = plan.replaces.then(|| mounted.show()).transpose()?;
+    Ok(Serving { running, mounted, watching, shown })
 }
 
 /// What to ask of the kernel.
@@ -107,6 +154,7 @@ fn wish(plan: &Plan) -> Wish {
     Wish {
         flags,
         max_write: kernel::max_write(plan),
+        queue_workers: kernel::queue_workers(plan),
         max_stack_depth: plan.config.kernel.max_stack_depth.0,
         ..Wish::default()
     }

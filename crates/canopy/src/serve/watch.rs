@@ -124,6 +124,9 @@ impl State {
         if pool.follow_symlinks != FollowSymlinks::Never {
             lines.push("symlinks are followed, to where nothing is watched: names are kept briefly".into());
         }
+        if pool.symlinkify {
+            lines.push("symlinkify shows files by their age: names are kept briefly".into());
+        }
         let shows = pool.policies.get(Func::Getattr);
         if !policy::shows_by_copies(shows) {
             lines.push(format!("func.getattr={shows} shows one copy or another: names are kept briefly"));

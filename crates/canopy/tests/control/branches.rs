@@ -1,8 +1,14 @@
 //! The branch instructions of COMPATIBILITY, Appendix B, on a pool that runs.
 
-use super::rig::{Dirs, get, set, try_set};
+use super::rig::{BINARY, Dirs, Stopped, get, set, try_set};
+use canopy_testkit::Pool;
+use canopy_testkit::cmd::wait_until;
+use rustix::fs::Dir;
 use rustix::io::Errno;
-use std::fs;
+use std::fs::{self, File};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(20);
 
 /// `start` and what is set are written with `@` for the directory that holds the branches.
 const CHANGES: &[(&str, &str, Result<&str, Errno>)] = &[
@@ -167,6 +173,85 @@ fn kept_listings_follow_the_branches() {
         }
         pool.umount();
     }
+}
+
+/// The path of a disk that is not mounted yet: it is listed, and takes part as soon as it is there.
+#[test]
+fn branches_may_come_later() {
+    let dirs = Dirs::new();
+    fs::write(dirs.path("a/f"), "").expect("a file");
+    let pool = dirs.pool("category.create=ff,cache.entry=3600,cache.attr=3600,cache.negative-entry=3600");
+    let (a, b, later, never) = (dirs.text("a"), dirs.text("b"), dirs.text("later"), dirs.text("never"));
+    let count = || fs::read_dir(pool.path()).expect("a listing").count();
+    set(&pool, "branches", &format!("+<{later}=RW,1K:{never}=NC"));
+    assert_eq!(get(&pool, "branches"), format!("{later}=RW,1K:{never}=NC:{a}=RW:{b}=RW"));
+    assert_eq!(get(&pool, "srcmounts"), format!("{later}:{never}:{a}:{b}"));
+    assert!(pool.log().contains(&format!("branch {later} does not exist")), "{}", pool.log());
+    // Until then the pool is what it was.
+    fs::write(pool.path().join("before"), "").expect("a file");
+    assert!(dirs.path("a/before").exists() && !pool.path().join("late").exists());
+    assert_eq!(count(), 2);
+    fs::create_dir(dirs.path("unseen")).expect("mkdir");
+    fs::write(dirs.path("unseen/late"), "late").expect("a file");
+    fs::rename(dirs.path("unseen"), &later).expect("a rename");
+    assert!(wait_until(SOON, || pool.path().join("late").exists()));
+    assert_eq!(count(), 3);
+    // In its place of the list, with its mode and its minimum.
+    fs::write(pool.path().join("after"), "").expect("a file");
+    assert!(dirs.path("later/after").exists());
+    assert_eq!(get(&pool, "branches"), format!("{later}=RW,1K:{never}=NC:{a}=RW:{b}=RW"));
+    // What comes may not be the pool itself.
+    std::os::unix::fs::symlink(pool.path(), &never).expect("a symlink");
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!((count(), pool.is_alive()), (4, true));
+    set(&pool, "branches", &format!("-{never}"));
+    // None is there at all.
+    let (x, y) = (dirs.text("x"), dirs.text("y"));
+    set(&pool, "branches", &format!("={x}:{y}"));
+    assert!(!pool.path().join("f").exists());
+    for name in ["x", "y"] {
+        fs::create_dir(dirs.path(name)).expect("mkdir");
+        fs::write(dirs.path(name).join(format!("in-{name}")), "").expect("a file");
+        assert!(wait_until(SOON, || pool.path().join(format!("in-{name}")).exists()), "{name}");
+    }
+    assert_eq!(count(), 2);
+    // Named and taken back.
+    set(&pool, "branches", &format!("+{}", dirs.text("z")));
+    set(&pool, "branches", "->");
+    assert_eq!(get(&pool, "srcmounts"), format!("{x}:{y}"));
+    pool.umount();
+}
+
+/// A disk that does not answer can be taken away, also while somebody waits for it and holds a directory.
+#[test]
+fn a_branch_that_hangs_can_be_taken_away() {
+    let dirs = Dirs::new();
+    fs::write(dirs.path("a/f"), "").expect("a file");
+    let sick = Pool::builder(BINARY).branch(dirs.path("c")).mount();
+    let pool = dirs.pool("cache.entry=60,cache.attr=60");
+    let place = sick.path().display().to_string();
+    set(&pool, "branches", &format!("+{place}=RO"));
+    // A listing that the kernel may be at work on, for all that anybody knows.
+    let open = || Dir::read_from(File::open(pool.path()).expect("open")).expect("a directory");
+    let mut held = open();
+    assert!(held.read().is_some());
+    let mut hanging = open();
+    let stopped = Stopped::new(&[&sick]);
+    std::thread::scope(|scope| {
+        let listing = scope.spawn(|| std::iter::from_fn(|| hanging.read()).filter_map(Result::ok).count());
+        let changing = scope.spawn(|| set(&pool, "branches", &format!("-{place}")));
+        let changed = wait_until(SOON, || changing.is_finished());
+        let alone =
+            wait_until(SOON, || get(&pool, "srcmounts") == format!("{}:{}", dirs.text("a"), dirs.text("b")));
+        let works = alone && fs::read_dir(pool.path()).expect("a listing").count() == 1;
+        drop(stopped);
+        listing.join().expect("a listing");
+        changing.join().expect("a change");
+        assert!(changed && works, "{changed} {works}");
+    });
+    drop((held, hanging));
+    pool.umount();
+    sick.umount();
 }
 
 /// A mode changes in place: open files go on, and new ones go elsewhere.

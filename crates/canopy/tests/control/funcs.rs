@@ -1,9 +1,11 @@
 //! Policies changed on a running pool, function by function.
 
 use super::effects::Live;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, UTIME_OMIT, XattrFlags};
+use super::rig::{Dirs, set};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, Timespec, Timestamps, UTIME_OMIT, XattrFlags};
 use rustix::io::Errno;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 pub(super) const NAMES: &[&str] = &[
@@ -31,6 +33,8 @@ pub(super) const NAMES: &[&str] = &[
     "func.unlink",
     "func.utimens",
 ];
+
+pub(super) const OBSERVED: &str = "the branch that is acted on, function by function";
 
 pub(super) fn all(live: &Live) {
     create(live);
@@ -125,12 +129,13 @@ fn truncate(path: &Path) -> Result<(), Errno> {
     }
 }
 
+fn stamp(path: &Path, sec: i64) {
+    let at = Timespec { tv_sec: sec, tv_nsec: 0 };
+    let times = Timestamps { last_access: at, last_modification: at };
+    rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).expect("times");
+}
+
 fn search(live: &Live) {
-    let stamp = |path: &Path, sec| {
-        let at = Timespec { tv_sec: sec, tv_nsec: 0 };
-        let times = Timestamps { last_access: at, last_modification: at };
-        rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).expect("times");
-    };
     // The later branch has the newer copy of everything.
     for (base, content, sec) in [(live.a(""), "a", 1000), (live.b(""), "bb", 2000)] {
         fs::write(base.join("copy"), content).expect("a file");
@@ -156,12 +161,12 @@ fn search(live: &Live) {
     for (key, newest) in [
         ("category.search", [2, 2, 2, 2, 2]),
         // A file that is opened is the one that stat shows, but for func.open.
-        ("func.getattr", [2, 1, 2, 1, 1]),
+        ("func.getattr", [2, 1, 1, 1, 1]),
         ("func.open", [1, 2, 1, 1, 1]),
         ("func.getxattr", [1, 1, 1, 2, 1]),
         ("func.listxattr", [1, 1, 1, 1, 2]),
-        // These act on what func.getattr shows: the copies of a name are one file to the kernel.
-        ("func.readlink", [1, 1, 1, 1, 1]),
+        ("func.readlink", [1, 1, 2, 1, 1]),
+        // The kernel asks only where it does not check permissions itself: see below.
         ("func.access", [1, 1, 1, 1, 1]),
     ] {
         live.set("category.search", "ff");
@@ -170,4 +175,30 @@ fn search(live: &Live) {
         assert_eq!([size(), content(), target(), value(), listed()], newest, "{key}=newest");
     }
     live.set("category.search", "ff");
+}
+
+/// access(2) is asked of the copy that the policy chooses, by pools that check permissions themselves.
+#[test]
+fn access_is_asked_of_the_copy_of_its_policy() {
+    let dirs = Dirs::new();
+    for (branch, mode, sec) in [("a", 0o644, 1000), ("b", 0o755, 2000)] {
+        let path = dirs.path(branch).join("program");
+        fs::write(&path, "").expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
+        stamp(&path, sec);
+    }
+    let pool = dirs.pool("kernel-permissions-check=false,cache.attr=0");
+    let ask = |access| rustix::fs::access(pool.path().join("program"), access);
+    for (key, policy, runs) in [
+        ("func.access", "ff", Err(Errno::ACCESS)),
+        ("func.access", "newest", Ok(())),
+        ("category.search", "ff", Err(Errno::ACCESS)),
+        ("category.search", "newest", Ok(())),
+    ] {
+        set(&pool, key, policy);
+        assert_eq!(ask(Access::EXEC_OK), runs, "{key}={policy}");
+        assert_eq!(ask(Access::READ_OK | Access::WRITE_OK), Ok(()), "{key}={policy}");
+    }
+    assert_eq!(rustix::fs::access(pool.path(), Access::EXEC_OK), Ok(()));
+    pool.umount();
 }

@@ -4,10 +4,11 @@ use super::rig::{Dirs, attribute, control, get, set, try_set};
 use canopy::config::options;
 use canopy_testkit::cmd::{run, run_within};
 use canopy_testkit::{Pool, as_user};
-use rustix::fs::XattrFlags;
+use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Keys that only this pool has.
@@ -69,6 +70,55 @@ fn it_is_an_empty_file_that_is_never_listed() {
     pool.umount();
 }
 
+/// What is moved there would not be seen again; what a branch has there stays.
+#[test]
+fn its_name_cannot_be_taken() {
+    let dirs = Dirs::new();
+    fs::write(dirs.path("a/.mergerfs"), "real").expect("a file");
+    // Names that are not remembered, so that the kernel asks; and such that it knows.
+    for options in ["cache.entry=0,cache.attr=0", "cache.entry=60"] {
+        let pool = dirs.pool(options);
+        let at = |name: &str| pool.path().join(name);
+        fs::write(at("f"), "f").expect("a file");
+        fs::create_dir_all(at("dir/sub")).expect("mkdir");
+        let name = control(&pool);
+        let rename = |from: &Path, to: &Path, flags| rustix::fs::renameat_with(CWD, from, CWD, to, flags);
+        let none = RenameFlags::empty();
+        for (what, result, errno) in [
+            ("rename onto it", rename(&at("f"), &name, none), Errno::PERM),
+            ("exchange with it", rename(&at("f"), &name, RenameFlags::EXCHANGE), Errno::PERM),
+            (
+                "rename onto it, if it were free",
+                rename(&at("f"), &name, RenameFlags::NOREPLACE),
+                Errno::EXIST,
+            ),
+            ("rename it", rename(&name, &at("other"), none), Errno::NOENT),
+            ("exchange it", rename(&name, &at("f"), RenameFlags::EXCHANGE), Errno::NOENT),
+            ("link", rustix::fs::link(at("f"), &name), Errno::EXIST),
+            ("mkdir", rustix::fs::mkdir(&name, Mode::RWXU), Errno::EXIST),
+            ("mkfifo", rustix::fs::mknodat(CWD, &name, FileType::Fifo, Mode::RUSR, 0), Errno::EXIST),
+            ("symlink", rustix::fs::symlink("x", &name), Errno::EXIST),
+            ("unlink", rustix::fs::unlink(&name), Errno::NOENT),
+            (
+                "create",
+                rustix::fs::open(&name, OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).map(drop),
+                Errno::NOENT,
+            ),
+        ] {
+            assert_eq!(result, Err(errno), "{what}");
+        }
+        assert!(rustix::fs::rmdir(&name).is_err());
+        assert_eq!(fs::read_to_string(at("f")).expect("a file"), "f");
+        assert!(at("f").exists() && !at("other").exists());
+        assert_eq!(fs::read_to_string(dirs.path("a/.mergerfs")).expect("a file"), "real");
+        // Anywhere else it is a name like others.
+        fs::write(at("dir/.mergerfs"), "below").expect("a file");
+        fs::rename(at("dir/.mergerfs"), at("dir/sub/.mergerfs")).expect("a rename");
+        fs::remove_file(at("dir/sub/.mergerfs")).expect("removal");
+        pool.umount();
+    }
+}
+
 #[test]
 fn every_shown_key_is_listed_in_order() {
     let dirs = Dirs::new();
@@ -125,6 +175,14 @@ fn values_are_read_under_each_name() {
         ("async_read", "true".into()),
         ("threads", "0".into()),
         ("use_ino", String::new()),
+        ("remember", "false".into()),
+        ("remember-nodes", "false".into()),
+        ("noforget", "false".into()),
+        ("process-thread-queue-depth", "2".into()),
+        ("uid", "-1".into()),
+        ("gid", "-1".into()),
+        ("umask", "-1".into()),
+        ("log.file", String::new()),
         ("direct-io", String::new()),
     ] {
         let got = attribute(&control(&pool), &format!("user.mergerfs.{name}"));
@@ -196,6 +254,17 @@ fn errors_of_setting() {
         ("user.mergerfs.version", "1", XattrFlags::CREATE, Errno::EXIST),
         ("user.mergerfs.version", "1", none, Errno::ROFS),
         ("user.mergerfs.pid", "1", none, Errno::ROFS),
+        ("user.mergerfs.srcmounts", "/x", none, Errno::ROFS),
+        ("user.mergerfs.mount", "/x", none, Errno::ROFS),
+        ("user.mergerfs.never-forget-nodes", "true", none, Errno::ROFS),
+        ("user.mergerfs.remember", "-1", none, Errno::ROFS),
+        ("user.mergerfs.remember-nodes", "", none, Errno::ROFS),
+        ("user.mergerfs.noforget", "", none, Errno::ROFS),
+        ("user.mergerfs.remember_nodes", "", none, Errno::NODATA),
+        ("user.mergerfs.process-thread-queue-depth", "3", none, Errno::ROFS),
+        ("user.mergerfs.uid", "root", none, Errno::INVAL),
+        ("user.mergerfs.umask", "99999999999", none, Errno::OVERFLOW),
+        ("user.mergerfs.log.file", "/nowhere/at/all", none, Errno::NOENT),
         ("user.mergerfs.fsname", "x", none, Errno::ROFS),
         ("user.mergerfs.mountpoint", "/x", none, Errno::ROFS),
         ("user.mergerfs.async-read", "false", none, Errno::ROFS),
@@ -213,7 +282,6 @@ fn errors_of_setting() {
         ("user.mergerfs.minfreespace", "1P", none, Errno::INVAL),
         ("user.mergerfs.minfreespace", "16777216T", none, Errno::OVERFLOW),
         ("user.mergerfs.branches", "<", none, Errno::INVAL),
-        ("user.mergerfs.branches", "+/no-such-directory-anywhere", none, Errno::NOENT),
         ("user.mergerfs.branches", "+/etc/passwd/x", none, Errno::NOTDIR),
     ] {
         let got = rustix::fs::setxattr(control(&pool), name, value.as_bytes(), flags);
@@ -241,6 +309,11 @@ fn errors_of_setting() {
     rustix::fs::setxattr(control(&pool), "user.mergerfs.cache.files", b"off", replace)
         .expect("a replacement");
     assert_eq!(get(&pool, "cache.files"), "off");
+    // Keys that do nothing take anything, as at the mount.
+    for key in ["use-ino", "direct-io", "kernel-cache"] {
+        set(&pool, key, "whatever");
+        assert_eq!(get(&pool, key), "");
+    }
     pool.umount();
 }
 

@@ -197,6 +197,11 @@ const CHANGES: &[(&str, &[&str])] = &[
     ("security-capability", &["true", "false"]),
     ("ignorepponrename", &["true", "false"]),
     ("cmd.invalidate-all-nodes", &[""]),
+    ("symlinkify", &["true", "false"]),
+    ("symlinkify-timeout", &["-1", "0"]),
+    ("proxy-ioprio", &["true", "false"]),
+    ("readahead", &["0", "128"]),
+    ("umask", &["-1", "18"]),
     ("cmd.gc", &[""]),
 ];
 

@@ -1,11 +1,15 @@
 //! Pools over plain directories, and their control files as programs use them.
 
-use canopy_testkit::{Pool, PoolBuilder, require_root};
+use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{Pool, PoolBuilder, procs, require_root};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
@@ -82,4 +86,60 @@ pub(super) fn try_set(pool: &Pool, name: &str, value: &str) -> Result<(), Errno>
 #[track_caller]
 pub(super) fn set(pool: &Pool, name: &str, value: &str) {
     try_set(pool, name, value).unwrap_or_else(|errno| panic!("set {name}={value}: {errno}\n{}", pool.log()));
+}
+
+/// Daemons that do nothing for as long as this lives.
+pub(super) struct Stopped(Vec<Pid>);
+
+impl Stopped {
+    pub(super) fn new(pools: &[&Pool]) -> Self {
+        let pids = pools.iter().map(|pool| Pid::from_raw(pool.pid()).expect("a daemon"));
+        let stopped = Stopped(pids.collect());
+        for &pid in &stopped.0 {
+            kill_process(pid, Signal::STOP).expect("a signal");
+            // Each thread goes on until it hears of it.
+            assert!(wait_until(Duration::from_secs(20), || all_stopped(pid)), "{pid:?} goes on");
+        }
+        stopped
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for &pid in &self.0 {
+            let _ = kill_process(pid, Signal::CONT);
+        }
+    }
+}
+
+fn all_stopped(pid: Pid) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).expect("threads").flatten();
+    tasks.into_iter().all(|task| {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T'))
+    })
+}
+
+/// What the kernel tells of its connections, wherever the machine has that or not.
+pub(super) struct Connections(TempDir);
+
+impl Connections {
+    pub(super) fn new() -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        mount("none", home.path(), "fusectl", MountFlags::empty(), None).expect("fusectl");
+        Connections(home)
+    }
+
+    /// Requests that a pool has not answered.
+    pub(super) fn waiting(&self, pool: &Pool) -> u32 {
+        let minor = procs::mount_at(pool.path()).expect("a mount").minor;
+        let text = fs::read_to_string(self.0.path().join(format!("{minor}/waiting"))).expect("a count");
+        text.trim().parse().expect("a number")
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        let _ = unmount(self.0.path(), UnmountFlags::DETACH);
+    }
 }

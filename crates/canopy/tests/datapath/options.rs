@@ -152,7 +152,7 @@ fn shared_mappings_of_uncached_files() {
     }
 }
 
-/// Requests that the daemon has received.
+/// Requests that the daemon has received over /dev/fuse.
 fn requests(pool: &Pool) -> u64 {
     let text = fs::read_to_string(format!("/proc/{}/io", pool.pid())).expect("counters");
     text.lines().find_map(|line| line.strip_prefix("syscr: ")?.parse().ok()).expect("syscr")
@@ -164,7 +164,7 @@ fn flush_on_close() {
     let disks = Disks::new();
     for (option, reading, writing) in [("never", 2, 2), ("opened-for-write", 2, 3), ("always", 3, 3)] {
         // The daemon reads what it is told of the branches, too.
-        let unwatched = "cache.coherence=timeout,cache.attr=60,cache.entry=60";
+        let unwatched = "cache.coherence=timeout,cache.attr=60,cache.entry=60,io-uring=off";
         let pool = disks.pool(&format!("{unwatched},flush-on-close={option}"));
         let file = disks.ext4(&pool).file("f", b"");
         for (flags, each) in [(OFlags::RDONLY, reading), (OFlags::WRONLY, writing)] {

@@ -39,7 +39,8 @@ impl Mode {
             "ro" => access == "r",
             "wo" => access == "w",
             "rw" => true,
-            "auto" => !self.writeback,
+            // These disks have no ample room for writers.
+            "auto" => !self.writeback && access == "r",
             _ => false,
         }
     }

@@ -1,6 +1,7 @@
 //! `follow-symlinks`.
 
 use super::rig::{Bed, text};
+use canopy_testkit::LoopFs;
 use canopy_testkit::cmd::wait_until;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -42,6 +43,26 @@ fn every_value_live() {
     fs::remove_file(bed.at("file")).unwrap();
     assert_eq!(text(out.join("dir/f")), "written");
     assert_eq!(fs::read_dir(bed.a("")).unwrap().count(), 0);
+    bed.pool.umount();
+}
+
+/// `statfs=full` asks where a followed symlink leads.
+#[test]
+fn free_space_is_that_of_what_a_link_leads_to() {
+    let outside = LoopFs::tmpfs(64 << 20);
+    fs::create_dir_all(outside.path().join("dir/below")).unwrap();
+    let bed = Bed::new("follow-symlinks=all,statfs=full", |a, b| {
+        symlink(outside.path().join("dir"), a.join("dir")).unwrap();
+        fs::create_dir(b.join("dir")).unwrap();
+    });
+    let size = |name: &str| {
+        let told = rustix::fs::statvfs(bed.at(name)).unwrap();
+        (told.f_blocks * told.f_frsize) >> 20
+    };
+    // The second branch has 32 MiB.
+    assert_eq!((size("dir"), size("dir/below")), (96, 64));
+    bed.set("follow-symlinks", "never");
+    assert_eq!(size(""), 64);
     bed.pool.umount();
 }
 

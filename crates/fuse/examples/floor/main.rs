@@ -1,29 +1,49 @@
 //! A filesystem in memory that does as little as it can: what is left when it is measured is the cost of FUSE itself
 //! and of this crate.
 //!
-//! `floor MOUNTPOINT [THREADS] [SECONDS-TO-CACHE]` serves until it is unmounted.
+//! `floor MOUNTPOINT [THREADS] [SECONDS-TO-CACHE] [dev|uring]` serves until it is unmounted.
+//! `floor measure DIRECTORY [ROUNDS]` mounts it below a directory over either transport, in turn, and compares.
 
+mod measure;
 mod memory;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{MountSpec, mount};
+use canopy_fuse::transport::uring;
 use canopy_fuse::{Limits, Session};
+
+const USAGE: &str = "usage: floor MOUNTPOINT [THREADS] [SECONDS-TO-CACHE] [dev|uring]
+       floor measure DIRECTORY [ROUNDS]";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let mountpoint = args.next().ok_or("usage: floor MOUNTPOINT [THREADS] [SECONDS-TO-CACHE]")?;
+    let mountpoint = args.next().ok_or(USAGE)?;
+    if mountpoint == "measure" {
+        let below = args.next().ok_or(USAGE)?;
+        return measure::measure(
+            below.as_ref(),
+            args.next().map_or(Ok(9), |text| text.parse::<usize>())?.max(1),
+        );
+    }
     let threads = args.next().map_or(Ok(2), |text| text.parse())?;
     let cache = args.next().map_or(Ok(0.0), |text| text.parse())?;
+    let mut wish = memory::wish();
+    if args.next().as_deref() == Some("uring") {
+        uring::turn_on()?;
+        wish.flags |= InitFlags::OVER_IO_URING;
+    }
     let mut spec = MountSpec::new(mountpoint, "floor", "canopy");
     spec.allow_other = true;
     spec.default_permissions = true;
     let (device, mounted) = mount(&spec)?;
-    let session = Session::negotiate(device, &memory::wish(), Limits::NONE)?;
-    println!("{}", session.agreed());
+    let session = Session::negotiate(device, &wish, Limits::NONE)?;
     let handler = memory::Memory::new(Duration::from_secs_f64(cache));
-    session.serve(Arc::new(handler), threads)?.join()?;
+    let running = session.serve(Arc::new(handler), threads)?;
+    println!("{}; {}", running.transport(), running.agreed());
+    running.join()?;
     drop(mounted);
     Ok(())
 }

@@ -1,4 +1,7 @@
 use super::*;
+use crate::mount::{MountSpec, mount};
+use crate::transport::uring::{Parameter, turn_on};
+use crate::{Handler, Replied, Reply, Transport};
 
 fn kernel(minor: u32, flags: InitFlags) -> abi::InitIn {
     let (flags, flags2) = (flags | InitFlags::INIT_EXT).words();
@@ -7,6 +10,11 @@ fn kernel(minor: u32, flags: InitFlags) -> abi::InitIn {
 
 fn everything() -> InitFlags {
     InitFlags::from_bits_retain(InitFlags::all().bits())
+}
+
+/// Without io_uring.
+fn no(_: &Agreed) -> bool {
+    false
 }
 
 fn request(init: &abi::InitIn) -> Vec<u8> {
@@ -87,7 +95,7 @@ fn pages_follow_version_and_limit() {
 #[test]
 fn a_newer_major_is_asked_to_start_over() {
     let init = abi::InitIn { major: 8, minor: 3, ..abi::InitIn::default() };
-    let (reply, verdict) = answer(&request(&init), &Wish::default(), Limits::NONE);
+    let (reply, verdict) = answer(&request(&init), &Wish::default(), Limits::NONE, no);
     assert!(matches!(verdict, Verdict::Again));
     let reply = reply.unwrap();
     assert_eq!(reply[..8], [80, 0, 0, 0, 0, 0, 0, 0]);
@@ -98,7 +106,7 @@ fn a_newer_major_is_asked_to_start_over() {
 fn older_versions_are_refused() {
     for (major, minor) in [(6, 40), (7, 30), (7, 0), (0, 0)] {
         let init = abi::InitIn { major, minor, ..abi::InitIn::default() };
-        let (reply, verdict) = answer(&request(&init), &Wish::default(), Limits::NONE);
+        let (reply, verdict) = answer(&request(&init), &Wish::default(), Limits::NONE, no);
         let Verdict::Fail(error) = verdict else { panic!("{verdict:?}") };
         assert_eq!(error.errno(), 71);
         assert_eq!(reply.unwrap()[4..8], (-71i32).to_le_bytes());
@@ -108,11 +116,11 @@ fn older_versions_are_refused() {
 #[test]
 fn anything_before_init_is_an_error() {
     let header = abi::InHeader { len: 40, opcode: 17, unique: 9, nodeid: 1, ..abi::InHeader::default() };
-    let (reply, verdict) = answer(header.as_bytes(), &Wish::default(), Limits::NONE);
+    let (reply, verdict) = answer(header.as_bytes(), &Wish::default(), Limits::NONE, no);
     assert!(matches!(verdict, Verdict::Again));
     assert_eq!(reply.unwrap(), [16, 0, 0, 0, 0xfb, 0xff, 0xff, 0xff, 9, 0, 0, 0, 0, 0, 0, 0]);
     let forget = abi::InHeader { len: 48, opcode: 2, unique: 9, nodeid: 1, ..abi::InHeader::default() };
-    let (reply, _) = answer(&[forget.as_bytes(), &[1; 8]].concat(), &Wish::default(), Limits::NONE);
+    let (reply, _) = answer(&[forget.as_bytes(), &[1; 8]].concat(), &Wish::default(), Limits::NONE, no);
     assert_eq!(reply, None);
 }
 
@@ -121,8 +129,49 @@ fn the_short_form_has_no_second_word() {
     let header = abi::InHeader { len: 56, opcode: 26, unique: 1, ..abi::InHeader::default() };
     let init = abi::InitInCompat { major: 7, minor: 31, max_readahead: 4096, flags: u32::MAX };
     let wish = Wish { flags: everything(), ..Wish::default() };
-    let (reply, verdict) = answer(&[header.as_bytes(), init.as_bytes()].concat(), &wish, Limits::NONE);
+    let (reply, verdict) = answer(&[header.as_bytes(), init.as_bytes()].concat(), &wish, Limits::NONE, no);
     let Verdict::Agreed(agreed) = verdict else { panic!("{verdict:?}") };
     assert_eq!((agreed.minor, agreed.flags.words().1), (31, 0));
     assert_eq!(reply.unwrap().len(), 80);
+}
+
+/// A root directory, and nothing else.
+struct Root;
+
+impl Handler for Root {
+    fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
+        match request.op {
+            Op::Getattr { .. } => {
+                let attr = abi::Attr { ino: 1, mode: 0o040_755, nlink: 2, ..abi::Attr::default() };
+                reply.attr(&abi::AttrOut::new(attr, std::time::Duration::ZERO))
+            }
+            _ => reply.error(Errno::NOSYS.raw_os_error()),
+        }
+    }
+}
+
+#[test]
+fn queues_that_the_kernel_refuses_are_done_without() {
+    let _ = turn_on();
+    if !rustix::process::geteuid().is_root() || Parameter::read() != Parameter::On {
+        eprintln!("skipped: needs root and FUSE over io_uring (Linux 6.14)");
+        return;
+    }
+    let point = std::env::temp_dir().join(format!("canopy-refused-{}", std::process::id()));
+    fs::create_dir(&point).unwrap();
+    let (device, mounted) = mount(&MountSpec::new(&point, "refused", "canopy")).unwrap();
+    let wish = Wish { flags: Wish::default().flags | InitFlags::OVER_IO_URING, ..Wish::default() };
+    let mut session = Session::negotiate(device, &wish, Limits::NONE).unwrap();
+    assert!(matches!(session.transport(), Transport::Uring { .. }));
+    session.rings.as_mut().unwrap().spoil();
+    // The kernel holds this one back until there are queues, or none are to be expected.
+    let path = point.clone();
+    let early = std::thread::spawn(move || rustix::fs::stat(&path).map(|stat| stat.st_nlink));
+    let running = session.serve(Arc::new(Root), 2).unwrap();
+    assert_eq!(*running.transport(), Transport::Device(NoUring::Refused(Errno::INVAL)));
+    assert_eq!(early.join().unwrap(), Ok(2));
+    assert_eq!(rustix::fs::stat(&point).map(|stat| stat.st_nlink), Ok(2));
+    mounted.unmount(false).unwrap();
+    running.join().unwrap();
+    fs::remove_dir(&point).unwrap();
 }

@@ -4,7 +4,9 @@
 //! what was built in place. Neither buffer grows: their sizes follow from what was agreed in INIT.
 
 mod dev;
+pub mod uring;
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use zerocopy::{FromBytes, IntoBytes};
@@ -13,8 +15,10 @@ use crate::abi;
 use crate::opcode;
 use crate::reply::{Answer, Held, Replied, Reply};
 use crate::request::{Dialect, Header, Malformed, NodeId, Op, Request};
+use crate::trace::Trace;
 
 pub(crate) use dev::{Worker, WorkerEnd};
+pub use uring::NoUring;
 
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;
@@ -33,6 +37,27 @@ pub trait Handler: Send + Sync + 'static {
     /// The kernel did not get an answer that would have given it references (the request was aborted, or the mount
     /// has gone): the server has to take them back, since neither FORGET nor RELEASE will come.
     fn undelivered(&self, _what: Undelivered) {}
+}
+
+/// What carries requests and answers. FORGET, INTERRUPT and notifications go over `/dev/fuse` in either case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// `/dev/fuse`, and why not the other.
+    Device(NoUring),
+    /// io_uring: this many queues, with this many workers in all.
+    Uring { queues: u16, workers: usize },
+}
+
+/// A few words for the log.
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Transport::Device(why) => write!(f, "requests over /dev/fuse ({why})"),
+            Transport::Uring { queues, workers } => {
+                write!(f, "requests over io_uring, {queues} queues, {workers} workers")
+            }
+        }
+    }
 }
 
 impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
@@ -127,6 +152,7 @@ pub fn serve<H: Handler + ?Sized>(
     out: Out<'_>,
     handler: &H,
 ) -> Outcome {
+    let trace = Trace::begin();
     let (answer, held, dir) = match request {
         Ok(request) => {
             let dir = matches!(request.op, Op::Opendir { .. });
@@ -149,6 +175,9 @@ pub fn serve<H: Handler + ?Sized>(
         (_, false) => Answer::Nothing,
         (answer, true) => answer,
     };
+    if let Some(trace) = trace {
+        trace.end(&header, request.as_ref().ok().map(|request| &request.op), answer);
+    }
     let (payload, error) = match answer {
         Answer::Nothing => return Outcome::Silent,
         Answer::Error(errno) => (0, -errno),

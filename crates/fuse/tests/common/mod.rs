@@ -9,18 +9,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
+use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{MountSpec, Mounted, mount, mounts_below};
 use canopy_fuse::notify::Notifier;
 use canopy_fuse::session::SessionError;
-use canopy_fuse::{Handler, Limits, Session, Wish};
+use canopy_fuse::transport::uring::{Parameter, turn_on};
+use canopy_fuse::{Handler, Limits, Session, Transport, Wish};
 
-/// Mounting needs root and a device; without them the tests that mount say so and pass.
+/// The tests in `uring.rs` run over io_uring, among them all of `mounted.rs`.
+pub const URING: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"uring");
+
+/// Mounting needs root and a device, and perhaps io_uring; without them the tests that mount say so and pass.
 pub fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    if !can {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("skipped: needs root and /dev/fuse");
+        return false;
     }
-    can
+    if URING && (turn_on().is_err() || Parameter::read() != Parameter::On) {
+        eprintln!("skipped: needs FUSE over io_uring (Linux 6.14)");
+        return false;
+    }
+    true
 }
 
 /// A directory of the test's own, empty, and removed in the end.
@@ -58,6 +67,7 @@ pub struct Served<H: Handler> {
     pub handler: Arc<H>,
     pub notifier: Notifier,
     pub agreed: canopy_fuse::Agreed,
+    pub transport: Transport,
     mounted: Option<Mounted>,
     thread: Option<JoinHandle<Result<(), SessionError>>>,
 }
@@ -84,12 +94,17 @@ impl<H: Handler> Served<H> {
         make: impl FnOnce(&Session) -> H,
     ) -> Self {
         let (device, mounted) = mount(spec).unwrap();
-        let session = Session::negotiate(device, wish, limits).unwrap();
+        let mut wish = *wish;
+        wish.flags.set(InitFlags::OVER_IO_URING, URING);
+        let session = Session::negotiate(device, &wish, limits).unwrap();
         let (agreed, notifier) = (*session.agreed(), session.notifier());
         let handler = Arc::new(make(&session));
         let running = session.serve(Arc::clone(&handler), threads).unwrap();
+        let transport = running.transport().clone();
+        let offered = limits.minor >= 42 && limits.mask.contains(InitFlags::OVER_IO_URING);
+        assert_eq!(matches!(transport, Transport::Uring { .. }), URING && offered, "{transport}");
         let thread = std::thread::spawn(move || running.join());
-        Served { handler, notifier, agreed, mounted: Some(mounted), thread: Some(thread) }
+        Served { handler, notifier, agreed, transport, mounted: Some(mounted), thread: Some(thread) }
     }
 
     pub fn mounted(&self) -> &Mounted {

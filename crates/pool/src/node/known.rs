@@ -4,6 +4,7 @@ use super::{Nodes, Table, join};
 use crate::stat;
 use crate::{NodeId, Pool, Result};
 use rustix::fd::BorrowedFd;
+use smallvec::SmallVec;
 
 /// A known name, and the node it stands for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,10 +46,14 @@ impl KnownTree<'_> {
         self.0.table.read().known(parent, name)
     }
 
-    /// The node of the file behind a descriptor, if it is known, and how many links the file has.
-    pub fn file(&self, file: BorrowedFd<'_>) -> Result<(Option<NodeId>, u32)> {
+    /// The known nodes of the file behind a descriptor, as itself and as a symlink (`symlinkify`), and how many links
+    /// the file has.
+    pub fn file(&self, file: BorrowedFd<'_>) -> Result<(SmallVec<[NodeId; 2]>, u32)> {
         let attr = stat::of(file)?;
-        Ok((self.0.table.read().files.get(&attr.key()).copied(), attr.nlink))
+        let table = self.0.table.read();
+        let nodes =
+            [false, true].into_iter().filter_map(|linked| table.files.get(&(attr.key(), linked)).copied());
+        Ok((nodes.collect(), attr.nlink))
     }
 
     /// Every name that is known below a directory, those nearer to it first.

@@ -58,16 +58,31 @@ impl Pool {
         handle: Option<HandleId>,
         set: &SetAttr,
     ) -> Result<Attr> {
-        let _held = self.tree.shared();
-        let branches = self.branches.load();
         let handle = handle.and_then(|h| self.files.get(h).ok());
         let node = self.nodes.get(id)?;
-        if set.changes_nothing() {
-            self.kill_privileges(&branches, &node, caller)?;
-        } else {
-            self.change(&branches, &node, handle.as_deref(), caller, set)?;
+        let attr = || self.set_attributes(caller, &node, handle.as_deref(), set);
+        match set.size {
+            // On some filesystems a file takes up room as soon as it grows.
+            Some(size) if !node.is_dir() => self.with_room(&node, size, attr),
+            _ => attr(),
         }
-        let (node, path) = self.nodes.locate(id)?;
+    }
+
+    fn set_attributes(
+        &self,
+        caller: &Caller,
+        node: &Arc<Node>,
+        handle: Option<&FileHandle>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        if set.changes_nothing() {
+            self.kill_privileges(&branches, node, caller)?;
+        } else {
+            self.change(&branches, node, handle, caller, set)?;
+        }
+        let (node, path) = self.nodes.locate(node.id)?;
         self.attr_of(&branches, &node, path.as_deref())
     }
 
@@ -283,9 +298,9 @@ fn truncate(
     kill: Option<&Caller>,
 ) -> Result<(), Errno> {
     if let Some(handle) = opened
-        && stat::of(fd)?.key() == stat::of(handle.fd.as_fd())?.key()
+        && stat::of(fd)?.key() == stat::of(handle.fd().as_fd())?.key()
     {
-        rustix::fs::ftruncate(&handle.fd, size)?;
+        rustix::fs::ftruncate(&**handle.fd(), size)?;
     } else {
         rustix::fs::ftruncate(beneath::reopen(fd, OFlags::WRONLY | OFlags::NONBLOCK)?, size)?;
     }

@@ -5,7 +5,7 @@ use crate::config::{FollowSymlinks, Func};
 use crate::follow::Follow;
 use crate::node::{Node, Orphan};
 use crate::ops::lookup::Entry;
-use crate::relocate::{self, is_reserved, may_be_made};
+use crate::relocate::{self, is_full, is_reserved, may_be_made};
 use crate::resolve::{Copies, Dirs};
 use crate::stat;
 use crate::{Caller, Error, NodeId, Pool, Result, aggregate};
@@ -76,15 +76,39 @@ impl Pool {
         name: &[u8],
         act: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<()> {
-        let chosen = self.room_for(func, path, dirs, name)?;
-        let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
-        for &index in &chosen {
-            results.push(self.bring_dir(branches, dirs, index, path).and_then(|()| {
-                let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
-                act(dirs.get(index).ok_or(Errno::NOENT)?)
-            }));
+        let mut full: SmallVec<[usize; 4]> = SmallVec::new();
+        loop {
+            let chosen = self.room_for(func, path, dirs, name, &full)?;
+            let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
+            for &index in &chosen {
+                results.push(self.bring_dir(branches, dirs, index, path).and_then(|()| {
+                    let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
+                    act(dirs.get(index).ok_or(Errno::NOENT)?)
+                }));
+            }
+            match aggregate::any_success(&results) {
+                Err(errno) if self.tries_elsewhere(errno, func, dirs, path, &chosen, &mut full) => {}
+                other => return Ok(other?),
+            }
         }
-        Ok(aggregate::any_success(&results)?)
+    }
+
+    /// Something new has met a full branch: is there another one that the policy would give? Then `full` holds those
+    /// that it has given already.
+    pub(crate) fn tries_elsewhere(
+        &self,
+        errno: Errno,
+        func: Func,
+        dirs: &Dirs<'_>,
+        path: &[u8],
+        chosen: &[usize],
+        full: &mut SmallVec<[usize; 4]>,
+    ) -> bool {
+        if !is_full(errno) || self.config().move_when_full.0.is_none() {
+            return false;
+        }
+        full.extend_from_slice(chosen);
+        self.placed(func, dirs, path, full).is_ok()
     }
 
     /// Where a new name goes. Errors when a branch holds it already, or the directory is on none.
@@ -94,9 +118,10 @@ impl Pool {
         path: &[u8],
         dirs: &Dirs<'_>,
         name: &[u8],
+        full: &[usize],
     ) -> Result<crate::policy::Choice> {
         must_be_new(dirs, name, &dirs.copies(name))?;
-        self.placed(func, dirs, path)
+        self.placed(func, dirs, path, full)
     }
 
     /// Clones a directory onto a branch that lacks it, to make something in it.

@@ -172,7 +172,7 @@ impl Pool {
         kind: RenameKind,
         target: &[u8],
     ) -> Result<()> {
-        let chosen = self.placed(Func::Symlink, &new.dirs, &new.path)?;
+        let chosen = self.placed(Func::Symlink, &new.dirs, &new.path, &[])?;
         let aside = name_aside();
         let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
         for &index in &chosen {

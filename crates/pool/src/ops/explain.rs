@@ -80,7 +80,7 @@ impl Pool {
                     views = level.to_vec();
                 };
                 // What the policy says, also where the name is taken.
-                let placed = self.placed_seen(func, &dirs, dir, ALL, see);
+                let placed = self.placed_seen(func, &dirs, dir, &[], ALL, see);
                 name.map_or(Ok(()), |name| must_be_new(&dirs, name, &copies)).and(placed)
             }
             Category::Action => self.acted(func, &branches, &copies).and_then(|choice| {

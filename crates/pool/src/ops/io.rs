@@ -2,7 +2,9 @@
 
 use crate::handle::FileHandle;
 use crate::ops::attr::kill_suidgid;
+use crate::stat;
 use crate::{Caller, Error, HandleId, Pool, Result};
+use arc_swap::Guard;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
@@ -59,20 +61,20 @@ impl Pool {
             buffer.fill(0);
             return Ok(buffer.len());
         }
-        let mut fd = handle.fd.as_fd();
+        let mut fd = handle.fd();
         let mut direct = handle.flags.contains(OFlags::DIRECT);
         if direct && lost(&handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
-            (fd, direct) = (handle.open.plain()?, false);
+            (fd, direct) = (Guard::from_inner(handle.open.plain()?), false);
         }
         let mut done = 0;
         while done < buffer.len() {
-            match rustix::io::pread(fd, &mut buffer[done..], offset + done as u64) {
+            match rustix::io::pread(&**fd, &mut buffer[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => continue,
                 // The kernel fills a page around a write, through a handle that cannot read.
                 Err(Errno::BADF) if done == 0 && handle.flags.contains(OFlags::WRONLY) => {
-                    fd = handle.open.plain()?;
+                    fd = Guard::from_inner(handle.open.plain()?);
                     continue;
                 }
                 Err(errno) if done == 0 => return Err(errno.into()),
@@ -87,19 +89,40 @@ impl Pool {
     }
 
     /// Writes `data` and gives the number of bytes; fewer than asked for only after an error.
+    ///
+    /// When the branch is full the file moves to another, and the rest is written there (`moveonenospc`).
     pub fn write(&self, via: impl Into<Via>, offset: u64, data: &[u8], kind: WriteKind) -> Result<usize> {
         let via = via.into();
         let handle = self.files.get(via.handle)?;
         if self.config().nullrw {
             return Ok(data.len());
         }
-        let now = via.flags.unwrap_or(handle.flags);
-        let (fd, held) = match kind.from_cache || !lost(&handle, now).is_empty() {
-            true => (handle.open.plain()?, OFlags::empty()),
-            false => (handle.fd.as_fd(), handle.flags),
+        let mut done = 0;
+        let all = self.with_room(&handle.node, data.len() as u64, || {
+            self.write_there(&handle, via.flags.unwrap_or(handle.flags), offset, data, kind, &mut done)
+        });
+        match all {
+            Err(error) if done == 0 => Err(error),
+            _ => Ok(done),
+        }
+    }
+
+    /// Writes what follows the first `done` bytes, where the file is now.
+    fn write_there(
+        &self,
+        handle: &FileHandle,
+        now: OFlags,
+        offset: u64,
+        data: &[u8],
+        kind: WriteKind,
+        done: &mut usize,
+    ) -> Result<()> {
+        let (fd, held) = match kind.from_cache || !lost(handle, now).is_empty() {
+            true => (Guard::from_inner(handle.open.plain()?), OFlags::empty()),
+            false => (handle.fd(), handle.flags),
         };
         if let Some(caller) = &kind.kill_suidgid {
-            self.kill_before_write(&handle, fd, caller)?;
+            self.kill_before_write(handle, fd.as_fd(), caller)?;
         }
         let mut extra = ReadWriteFlags::empty();
         if !kind.from_cache {
@@ -109,24 +132,22 @@ impl Pool {
             extra.set(ReadWriteFlags::DSYNC, gained(OFlags::DSYNC));
             extra.set(ReadWriteFlags::SYNC, gained(OFlags::SYNC));
         }
-        let mut done = 0;
-        while done < data.len() {
-            let (rest, at) = (&data[done..], offset + done as u64);
+        while *done < data.len() {
+            let (rest, at) = (&data[*done..], offset + *done as u64);
             let written = match extra.is_empty() {
-                true => rustix::io::pwrite(fd, rest, at),
-                false => rustix::io::pwritev2(fd, &[IoSlice::new(rest)], at, extra),
+                true => rustix::io::pwrite(&**fd, rest, at),
+                false => rustix::io::pwritev2(&**fd, &[IoSlice::new(rest)], at, extra),
             };
             match written {
-                Ok(n) => done += n,
+                Ok(n) => *done += n,
                 Err(Errno::INTR) => continue,
-                Err(errno) if done == 0 => return Err(errno.into()),
-                Err(_) => break,
+                Err(errno) => return Err(errno.into()),
             }
             if held.contains(OFlags::DIRECT) {
                 break;
             }
         }
-        Ok(done)
+        Ok(())
     }
 
     fn kill_before_write(&self, handle: &FileHandle, fd: BorrowedFd<'_>, caller: &Caller) -> Result<()> {
@@ -140,8 +161,8 @@ impl Pool {
     pub fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
         let handle = self.files.get(handle)?;
         match data_only {
-            true => rustix::fs::fdatasync(&*handle.fd)?,
-            false => rustix::fs::fsync(&*handle.fd)?,
+            true => rustix::fs::fdatasync(&**handle.fd())?,
+            false => rustix::fs::fsync(&**handle.fd())?,
         }
         Ok(())
     }
@@ -150,12 +171,16 @@ impl Pool {
     pub fn fallocate(&self, handle: HandleId, mode: u32, offset: u64, len: u64) -> Result<()> {
         let handle = self.files.get(handle)?;
         let mode = FallocateFlags::from_bits_retain(mode);
-        loop {
-            match rustix::fs::fallocate(&*handle.fd, mode, offset, len) {
-                Err(Errno::INTR) => continue,
-                other => return Ok(other?),
+        let gives_back = FallocateFlags::PUNCH_HOLE | FallocateFlags::COLLAPSE_RANGE;
+        let wanted = if mode.intersects(gives_back) { 0 } else { len };
+        self.with_room(&handle.node, wanted, || {
+            loop {
+                match rustix::fs::fallocate(&**handle.fd(), mode, offset, len) {
+                    Err(Errno::INTR) => continue,
+                    other => return Ok(other?),
+                }
             }
-        }
+        })
     }
 
     /// The next data or hole at or after `offset`. Errors: `ENXIO` beyond the end.
@@ -172,27 +197,45 @@ impl Pool {
             Whence::Data => SeekFrom::Data(offset),
             Whence::Hole => SeekFrom::Hole(offset),
         };
-        Ok(rustix::fs::seek(&*handle.fd, from)?)
+        Ok(rustix::fs::seek(&**handle.fd(), from)?)
     }
 
     /// copy_file_range(2). Errors: `EXDEV` and `EOPNOTSUPP` make the kernel copy by itself.
     pub fn copy_file_range(
         &self,
-        (from, mut from_offset): (HandleId, u64),
-        (to, mut to_offset): (HandleId, u64),
+        (from, from_offset): (HandleId, u64),
+        (to, to_offset): (HandleId, u64),
         len: u64,
     ) -> Result<u64> {
         let (from, to) = (self.files.get(from)?, self.files.get(to)?);
         // One call copies at most 0x7ffff000 bytes (MAX_RW_COUNT in include/linux/fs.h).
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        let copied = rustix::fs::copy_file_range(
-            &*from.fd,
-            Some(&mut from_offset),
-            &*to.fd,
-            Some(&mut to_offset),
-            len,
-        )?;
-        Ok(copied as u64)
+        // Within one file, what is copied may lie behind its end, and must not be copied on.
+        let len = match from.node.id == to.node.id {
+            true => usize::try_from(stat::of(from.fd().as_fd())?.size.saturating_sub(from_offset))
+                .map_or(len, |left| left.min(len)),
+            false => len,
+        };
+        let mut done = 0;
+        let all = self.with_room(&to.node, len as u64, || {
+            let (from, to) = (from.fd(), to.fd());
+            // A branch that fills up copies as much as it can first.
+            while done < len {
+                let (mut at, mut into) = (from_offset + done as u64, to_offset + done as u64);
+                match rustix::fs::copy_file_range(&**from, Some(&mut at), &**to, Some(&mut into), len - done)
+                {
+                    Ok(0) => break,
+                    Ok(copied) => done += copied,
+                    Err(Errno::INTR) => continue,
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+            Ok(())
+        });
+        match all {
+            Err(error) if done == 0 => Err(error),
+            _ => Ok(done as u64),
+        }
     }
 
     /// sync(2) of everything below: every branch's filesystem. The first failure is told, after all have

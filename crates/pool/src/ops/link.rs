@@ -50,6 +50,7 @@ impl Pool {
             }
             other => other?,
         }
+        dirs.follow = dirs.follow.as_node(&node);
         self.enter(&branches, new_parent, &path, &dirs, new_name)
     }
 

@@ -66,7 +66,7 @@ fn name(branch: &Branch) -> Vec<u8> {
 }
 
 /// Directory and last name of a path.
-pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
         None => (b"", path),

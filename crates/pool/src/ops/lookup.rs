@@ -1,13 +1,15 @@
 //! Names to nodes, and back to nothing: lookup, forget, getattr.
 
+use crate::beneath::ProcPath;
 use crate::branch::Branches;
 use crate::config::Func;
-use crate::node::{Identity, Node, join};
+use crate::node::{Identity, Node, PoolPath, join};
 use crate::relocate::is_reserved;
-use crate::resolve::{Copies, Dirs, is_absent};
+use crate::resolve::{Copies, Dirs, is_absent, on_branch};
 use crate::stat::{self, Attr, S_IFDIR};
 use crate::{Error, HandleId, NodeId, Pool, Result};
 use rustix::fd::AsFd;
+use rustix::fs::{Access, AtFlags};
 use std::sync::Arc;
 
 /// A node that the kernel now holds a reference to, until it is forgotten.
@@ -98,9 +100,10 @@ impl Pool {
             let ino = self.config().inode.inode_seeded(branch.seed, &full, attr.ino, true);
             (self.nodes.hand_out_dir(parent, name, ino)?, copies.merge_dir(attr))
         } else {
-            (self.nodes.hand_out_file(parent, name, attr.key())?, attr)
+            let disguised = copies.follow.disguises(&attr);
+            (self.nodes.hand_out_file(parent, name, attr.key(), disguised)?, attr)
         };
-        let attr = match self.config().inode.uses_path(false) && !attr.is_dir() {
+        let attr = match self.needs_path(&node) && !attr.is_dir() {
             true => self.show(&node, branch, &join(path, name), attr),
             false => self.show(&node, branch, b"", attr),
         };
@@ -112,8 +115,8 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         if let Some(handle) = handle.and_then(|h| self.files.get(h).ok()) {
-            let attr = stat::of(handle.fd.as_fd())?;
-            return Ok(self.show_file(&handle.node, &handle.open.branch, attr));
+            let attr = stat::of(handle.fd().as_fd())?;
+            return Ok(self.show_file(&handle.node, &handle.open.place().branch, attr));
         }
         let (node, path) = self.nodes.locate(id)?;
         self.attr_of(&branches, &node, path.as_deref())
@@ -143,31 +146,52 @@ impl Pool {
 
     /// Attributes of a file as the pool shows them; looks its path up only where the number needs it.
     pub(crate) fn show_file(&self, node: &Node, branch: &crate::branch::Branch, attr: Attr) -> Attr {
-        if self.config().inode.uses_path(false) {
-            let path = self.nodes.locate(node.id).ok().and_then(|(_, path)| path).unwrap_or_default();
+        if self.needs_path(node) {
+            let path = self.a_path(node).unwrap_or_default();
             return self.show(node, branch, &path, attr);
         }
         self.show(node, branch, b"", attr)
     }
 
-    /// access(2), for pools on which the kernel does not check permissions itself: the daemon may do
-    /// everything, so all that can be wrong is that the node is gone.
-    pub fn access(&self, id: NodeId) -> Result<()> {
-        self.getattr(id, None).map(drop)
+    /// A path of a file.
+    fn a_path(&self, node: &Node) -> Option<PoolPath> {
+        self.nodes.names(node.id).next().map(|(dir, name)| join(&dir, &name))
+    }
+
+    /// access(2), for pools on which the kernel does not check permissions itself: may the daemon do that to
+    /// the copy of `func.access`? `mask` is made of `R_OK`, `W_OK` and `X_OK`.
+    ///
+    /// Errors: `EACCES` for executing what nobody may, `EROFS`, `EPERM` for writing what is immutable.
+    pub fn access(&self, id: NodeId, mask: u32) -> Result<()> {
+        let mask = Access::from_bits(mask).ok_or(Error::Invalid)?;
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let node = self.nodes.get(id)?;
+        let fd = match node.is_dir() {
+            true => self.readable(&branches, &node, Func::Access)?.0,
+            false => self.chosen(Func::Access, &branches, &node, |attr| !attr.is_dir())?.fd,
+        };
+        Ok(rustix::fs::accessat(rustix::fs::CWD, ProcPath::of(&fd).as_bytes(), mask, AtFlags::EACCESS)?)
     }
 
     /// Target of a symlink.
     pub fn readlink(&self, id: NodeId) -> Result<Vec<u8>> {
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let primary = self.primary(&branches, &self.nodes.get(id)?)?;
+        let node = self.nodes.get(id)?;
+        let primary = self.chosen(Func::Readlink, &branches, &node, |attr| {
+            node.disguised && !attr.is_dir() || attr.is_symlink()
+        })?;
+        if node.disguised {
+            return Ok(on_branch(&primary.branch, &self.a_path(&node).ok_or(Error::Stale)?));
+        }
         Ok(rustix::fs::readlinkat(primary.fd.as_fd(), c"", Vec::new())?.into_bytes())
     }
 }
 
 /// The root when no branch can show one, so that the mountpoint can still be looked at and unmounted.
 fn rootless(node: &Node) -> Attr {
-    let ino = match node.identity {
+    let ino = match node.identity() {
         Identity::Directory { ino } => ino,
         Identity::File(_) => 0,
     };

@@ -1,6 +1,7 @@
 //! The operations, one file per group. Each is a method of [`Pool`](crate::Pool).
 
 pub(crate) mod attr;
+pub(crate) mod cow;
 mod dir;
 mod exdev;
 pub(crate) mod explain;

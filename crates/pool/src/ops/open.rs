@@ -2,24 +2,34 @@
 
 use crate::beneath::{self, ProcPath};
 use crate::branch::{Branch, Branches};
-use crate::config::{CacheFiles, Func, NfsOpenHack};
+use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
 use crate::handle::{self, FileHandle, Fingerprint, OpenFile, Sharing, Travel};
+use crate::headroom::PassedWriter;
 use crate::kernel::BackingFile;
 use crate::node::{Node, join};
 use crate::ops::attr;
 use crate::ops::lookup::Entry;
-use crate::policy::{self, Category};
-use crate::resolve::{Copies, Dirs, Primary, TargetFd};
+use crate::policy::Choice;
+use crate::resolve::{Dirs, Primary, TargetFd};
 use crate::stat::{self, Attr};
 use crate::{Caller, Error, HandleId, NodeId, Pool, Result};
 use canopy_sys::creds;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// How a branch stands to a handle that wants to read and write past the daemon.
+enum Room {
+    /// It does not matter.
+    Any,
+    Ample(PassedWriter),
+    Scarce,
+}
 
 /// A handle that lives until it is released, and how its data travels.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +42,10 @@ impl Pool {
     /// Opens a file. `flags` are those of open(2); `kill_suidgid` accompanies `O_TRUNC` by a caller who may
     /// not keep set-id bits.
     ///
-    /// While any handle of the node is open, every further one reaches the same file.
+    /// While any handle of the node is open, every further one reaches the same file. Errors: `ESTALE` asks for the
+    /// name to be looked up again first (`link-cow`).
     pub fn open(&self, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
+        self.break_link(caller, id, flags)?;
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let node = self.nodes.get(id)?;
@@ -58,19 +70,25 @@ impl Pool {
         };
         // Held until the backing file is known to all: the kernel allows one a node.
         let mut slot = node.open.lock();
-        let (fd, open, sharing) = match (slot.upgrade(), first) {
+        let (fd, open, sharing, room) = match (slot.upgrade(), first) {
+            // The name leads to a new node by now.
+            (Some(open), _) if open.is_parted() => return Err(Error::Stale),
             (Some(open), _) => {
-                let fd = Arc::new(beneath::reopen(&*open.fd, branch_flags)?);
+                let fd = Arc::new(beneath::reopen(&*open.place().fd, branch_flags)?);
                 let backing = open.backing.as_ref().map(|file| file.id());
-                (fd, open, Sharing::Shared { backing })
+                let room = match backing {
+                    Some(_) => self.room(&open.place().branch, &fd, branch_flags),
+                    None => Room::Any,
+                };
+                (fd, open, Sharing::Shared { backing }, room)
             }
             (None, Some(primary)) => {
                 let fd = Arc::new(self.open_on_branch(node, &primary, branch_flags)?);
-                let backing = self.register(&primary.branch, &fd, branch_flags);
+                let (backing, room) = self.register(&primary.branch, &fd, branch_flags);
                 let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
                 let open = Arc::new(OpenFile::new(primary.branch, primary.fd.into_shared(), backing));
                 *slot = Arc::downgrade(&open);
-                (fd, open, sharing)
+                (fd, open, sharing, room)
             }
             (None, None) => {
                 // The last handle was closed since we looked.
@@ -82,26 +100,12 @@ impl Pool {
         if kill_suidgid && branch_flags.contains(OFlags::TRUNC) {
             attr::kill_suidgid(fd.as_fd(), caller)?;
         }
-        self.opened(caller, node, fd, branch_flags, open, sharing, true)
+        self.opened(caller, node, fd, branch_flags, open, sharing, room, true)
     }
 
     /// The copy that `func.open` chooses; the node's own file unless another policy asks for another copy.
     fn chosen_to_open(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
-        let primary = self.primary(branches, node)?;
-        let (open, shown) =
-            (self.config().policies.get(Func::Open), self.config().policies.get(Func::Getattr));
-        let same = open == shown && policy::first_only(open, Category::Search);
-        let name = self.nodes.names(node.id).next();
-        let (false, Some((dir, name))) = (same || branches.len() == 1, name) else { return Ok(primary) };
-        let dirs = Dirs::open(self.follow(), branches, &dir);
-        let copies: Copies = dirs.copies(&name);
-        let Ok(index) = self.shown(Func::Open, branches, &copies) else { return Ok(primary) };
-        let Some(attr) = copies.list[index].filter(|a| a.is_regular() && a.key() != primary.attr.key())
-        else {
-            return Ok(primary);
-        };
-        let fd = dirs.follow.pin(dirs.get(index).ok_or(Error::Absent)?, &name)?;
-        Ok(Primary { branch: branches.as_slice()[index].clone(), fd: TargetFd::Pinned(fd), attr })
+        self.chosen(Func::Open, branches, node, Attr::is_regular)
     }
 
     /// Opens a file on its branch; with `nfsopenhack`, also one that its mode keeps the daemon from writing.
@@ -145,14 +149,40 @@ impl Pool {
         flags
     }
 
-    fn register(&self, branch: &Branch, fd: &Arc<OwnedFd>, flags: OFlags) -> Option<Box<dyn BackingFile>> {
+    /// May a handle with these flags read and write the branch past the daemon, as far as room goes?
+    fn room(&self, branch: &Arc<Branch>, fd: &OwnedFd, flags: OFlags) -> Room {
+        let config = self.config();
+        let moves = config.passthrough == PassthroughIo::Auto && config.move_when_full.0.is_some();
+        if !moves || !handle::writes(flags) {
+            return Room::Any;
+        }
+        let size = stat::of(fd.as_fd()).map_or(0, |attr| attr.size);
+        self.headroom.admit(branch, size).map_or(Room::Scarce, Room::Ample)
+    }
+
+    /// Registers a file for passthrough, if this handle wants it and there is room for what it may write.
+    fn register(
+        &self,
+        branch: &Arc<Branch>,
+        fd: &Arc<OwnedFd>,
+        flags: OFlags,
+    ) -> (Option<Box<dyn BackingFile>>, Room) {
         if self.no_passthrough.load(Ordering::Relaxed)
             || !handle::wants_passthrough(self.config().passthrough, flags)
             || self.config().nullrw
             || self.stacked.read().contains(&branch.id)
         {
-            return None;
+            return (None, Room::Any);
         }
+        let room = self.room(branch, fd, flags);
+        match room {
+            // Nobody else has it open: then all that comes is served by the daemon, and the file can move.
+            Room::Scarce => (None, room),
+            Room::Any | Room::Ample(_) => (self.backing(branch, fd), room),
+        }
+    }
+
+    fn backing(&self, branch: &Branch, fd: &OwnedFd) -> Option<Box<dyn BackingFile>> {
         match self.kernel.read().open_backing(fd.as_fd()) {
             Ok(id) => Some(id),
             Err(errno @ (Errno::PERM | Errno::NOTTY | Errno::OPNOTSUPP)) => {
@@ -189,6 +219,7 @@ impl Pool {
         flags: OFlags,
         open: Arc<OpenFile>,
         sharing: Sharing,
+        room: Room,
         known_before: bool,
     ) -> Result<Opened> {
         let unchanged = self.config().cache_files == CacheFiles::AutoFull
@@ -201,8 +232,14 @@ impl Pool {
         let by_name = self.config().cache_files == CacheFiles::PerProcess && self.is_listed(caller);
         // While somebody writes through the cache it must not be dropped: the kernel drops pages whose write
         // is on its way to us, and who reads them in between caches for good what was there before the write.
-        let (handle, written) = FileHandle::new(node.clone(), fd, flags, open);
-        let travel = handle::decide(&self.config(), flags, sharing, by_name, unchanged || written);
+        let (mut handle, written) = FileHandle::new(node.clone(), fd, flags, open);
+        let parted = self.is_parted(node);
+        let (valid, watched) = ((unchanged || written) && !parted, matches!(room, Room::Scarce));
+        let travel = handle::decide(&self.config(), flags, sharing, by_name, valid, watched, parted);
+        handle.past = travel.passthrough.is_some() && !travel.direct_io;
+        if let (Room::Ample(passed), Some(_)) = (room, travel.passthrough) {
+            handle.passed = Some(passed);
+        }
         Ok(Opened { handle: self.files.insert(handle), travel })
     }
 
@@ -225,12 +262,14 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let (path, mut dirs) = self.dirs(&branches, parent)?;
-        let chosen = match self.room_for(Func::Create, &path, &dirs, name) {
+        let chosen = match self.room_for(Func::Create, &path, &dirs, name, &[]) {
             Err(Error::Exists) if flags & OFlags::EXCL.bits() == 0 => {
                 let entry = self.enter(&branches, parent, &path, &dirs, name)?;
                 let node = self.nodes.get(entry.node)?;
                 let opened = match entry.attr.is_regular() {
-                    true => self.open_node(caller, &branches, &node, flags, kill_suidgid),
+                    true => self
+                        .break_created(caller, &node, entry.attr.nlink, flags)
+                        .and_then(|()| self.open_node(caller, &branches, &node, flags, kill_suidgid)),
                     false if node.is_dir() => Err(Error::IsDirectory),
                     // Makes the kernel look the name up again, and do what the type asks for.
                     false => Err(Error::Stale),
@@ -247,19 +286,15 @@ impl Pool {
             }
             other => other?,
         };
-        let index = *chosen.first().ok_or(Error::Absent)?;
-        self.bring_dir(&branches, &mut dirs, index, &path)?;
         let flags = self.branch_flags(flags) - OFlags::TRUNC;
-        let fd = {
-            let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
-            let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let dir = dirs.get(index).ok_or(Error::Absent)?;
-            rustix::fs::openat(dir, name, create, Mode::from_raw_mode(mode & 0o7777))?
-        };
+        let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
+            rustix::fs::openat(dir, name, create, Mode::from_raw_mode(mode & 0o7777))
+        })?;
         let attr = stat::of(fd.as_fd())?;
-        let node = self.nodes.hand_out_file(parent, name, attr.key())?;
-        let full = || join(&path, name);
-        self.finish_create(caller, &branches.as_slice()[index], node, fd, flags, attr, full)
+        let node = self.nodes.hand_out_file(parent, name, attr.key(), false)?;
+        let path = || join(&path, name);
+        self.finish_create(caller, &branches.as_slice()[index], node, fd, flags, attr, path)
     }
 
     /// Creates a file without a name in a directory (`O_TMPFILE`); link(2) may give it one.
@@ -268,20 +303,44 @@ impl Pool {
         let branches = self.branches.load();
         let (path, mut dirs) = self.dirs(&branches, parent)?;
         dirs.first()?;
-        let chosen = self.placed(Func::Create, &dirs, &path)?;
-        let index = *chosen.first().ok_or(Error::Absent)?;
-        self.bring_dir(&branches, &mut dirs, index, &path)?;
+        let chosen = self.placed(Func::Create, &dirs, &path, &[])?;
         let exclusive = OFlags::from_bits_retain(flags as _) & OFlags::EXCL;
         let flags = self.branch_flags(flags) - OFlags::TRUNC;
-        let fd = {
-            let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
-            let create = flags | exclusive | OFlags::TMPFILE | OFlags::CLOEXEC;
-            let dir = dirs.get(index).ok_or(Error::Absent)?;
-            rustix::fs::openat(dir, c".", create, Mode::from_raw_mode(mode & 0o7777))?
-        };
+        let create = flags | exclusive | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
+            rustix::fs::openat(dir, c".", create, Mode::from_raw_mode(mode & 0o7777))
+        })?;
         let attr = stat::of(fd.as_fd())?;
         let node = self.nodes.hand_out_nameless(attr.key());
         self.finish_create(caller, &branches.as_slice()[index], node, fd, flags, attr, Default::default)
+    }
+
+    /// Makes a file on the first of the chosen branches; if that is full, on the next that the policy gives.
+    fn open_new<'b>(
+        &self,
+        caller: &Caller,
+        branches: &'b Branches,
+        dirs: &mut Dirs<'b>,
+        path: &[u8],
+        chosen: &Choice,
+        make: impl Fn(BorrowedFd<'_>) -> Result<OwnedFd, Errno>,
+    ) -> Result<(usize, OwnedFd)> {
+        let mut index = *chosen.first().ok_or(Error::Absent)?;
+        let mut full = SmallVec::new();
+        loop {
+            let made = self.bring_dir(branches, dirs, index, path).and_then(|()| {
+                let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
+                make(dirs.get(index).ok_or(Errno::NOENT)?)
+            });
+            match made {
+                Ok(fd) => return Ok((index, fd)),
+                Err(errno) if self.tries_elsewhere(errno, Func::Create, dirs, path, &[index], &mut full) => {
+                    let next = self.placed(Func::Create, dirs, path, &full)?;
+                    index = *next.first().ok_or(Error::Absent)?;
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -296,20 +355,20 @@ impl Pool {
         path: impl FnOnce() -> crate::node::PoolPath,
     ) -> Result<(Entry, Opened)> {
         let fd = Arc::new(fd);
-        let (open, sharing) = {
+        let (open, sharing, room) = {
             let mut slot = node.open.lock();
-            let backing = self.register(branch, &fd, flags);
+            let (backing, room) = self.register(branch, &fd, flags);
             let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
             let open = Arc::new(OpenFile::new(branch.clone(), fd.clone(), backing));
             *slot = Arc::downgrade(&open);
-            (open, sharing)
+            (open, sharing, room)
         };
         let shown = match self.config().inode.uses_path(false) {
             true => self.show(&node, branch, &path(), attr),
             false => self.show(&node, branch, b"", attr),
         };
         let entry = Entry { node: node.id, attr: shown, brief: false };
-        let opened = self.opened(caller, &node, fd, flags, open, sharing, false)?;
+        let opened = self.opened(caller, &node, fd, flags, open, sharing, room, false)?;
         Ok((entry, opened))
     }
 
@@ -317,7 +376,7 @@ impl Pool {
     /// says so only now (network filesystems).
     pub fn flush(&self, handle: HandleId) -> Result<()> {
         let handle = self.files.get(handle)?;
-        let copy = rustix::io::fcntl_dupfd_cloexec(&*handle.fd, 0)?;
+        let copy = rustix::io::fcntl_dupfd_cloexec(&**handle.fd(), 0)?;
         Ok(canopy_sys::close::close(copy)?)
     }
 
@@ -327,7 +386,7 @@ impl Pool {
         if self.config().drop_cache_on_close {
             // Twice: pages that were dirty at the first go are clean at the second.
             for _ in 0..2 {
-                let _ = rustix::fs::fadvise(&*handle.fd, 0, NonZeroU64::new(0), Advice::DontNeed);
+                let _ = rustix::fs::fadvise(&**handle.fd(), 0, NonZeroU64::new(0), Advice::DontNeed);
             }
         }
         Ok(())

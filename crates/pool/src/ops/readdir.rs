@@ -167,7 +167,7 @@ impl Pool {
             && let Ok(attr) = self.follow().at(fd, name)
             && !attr.is_dir()
         {
-            let copies = Copies::only(branches.len(), index, attr);
+            let copies = Copies::only(self.follow(), branches.len(), index, attr);
             return self.entry(branches, dir.id, path, name, &copies, index);
         }
         let dirs = everywhere.get_or_insert_with(|| Dirs::open(self.follow(), branches, path));
@@ -224,12 +224,12 @@ impl Pool {
         let mut seen: HashTable<u32> = HashTable::new();
         let hasher = std::hash::RandomState::new();
         let mut inodes = DirentInodes::new(self.config().inode, path);
-        let own = match node.identity {
+        let own = match node.identity() {
             Identity::Directory { ino } => ino,
             Identity::File(_) => 0,
         };
         let above = self.nodes.parent(node.id).ok().and_then(|id| self.nodes.get(id).ok());
-        let above = match above.map(|parent| parent.identity) {
+        let above = match above.map(|parent| parent.identity()) {
             Some(Identity::Directory { ino }) => ino,
             _ => own,
         };
@@ -267,10 +267,14 @@ impl Pool {
                 {
                     (kind, ino) = (attr.dirent_type(), attr.ino);
                 }
-                let ino = inodes.inode(branch.seed, name, ino, kind == DT_DIR);
+                let shown = inodes.inode(branch.seed, name, ino, kind == DT_DIR);
+                if follow.may_disguise() && !matches!(kind, DT_DIR | DT_LNK) {
+                    // Only its age could tell what it is shown as, and that may have changed when somebody looks.
+                    kind = DT_UNKNOWN;
+                }
                 let ino = match kind {
-                    DT_DIR => self.nodes.dir_number(node.id, name, ino),
-                    _ => ino,
+                    DT_DIR => self.nodes.dir_number(node.id, name, shown),
+                    _ => self.nodes.kept_number(branch.dev, ino).unwrap_or(shown),
                 };
                 listing.push(name, kind, index, ino);
             }
@@ -380,13 +384,18 @@ fn side_by_side<T: Send>(
     threads: u32,
     work: impl Fn(BorrowedFd<'_>) -> Result<T, Errno> + Sync,
 ) -> Vec<Result<T, Errno>> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    // The calling thread may be bound to one processor; these run wherever the process may, as its first thread does.
+    let everywhere = rustix::thread::sched_getaffinity(Some(rustix::process::getpid())).ok();
+    let processors = everywhere.as_ref().map_or(1, |set| set.count() as usize).clamp(1, 8);
     let threads = if threads == 0 { processors } else { threads as usize }.min(branches.len());
     let next = AtomicUsize::new(0);
     let results: Vec<Mutex<Option<Result<T, Errno>>>> = branches.iter().map(|_| Mutex::new(None)).collect();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
+                if let Some(set) = &everywhere {
+                    let _ = rustix::thread::sched_setaffinity(None, set);
+                }
                 while let Some(branch) = branches.get(next.fetch_add(1, Ordering::Relaxed)).cloned() {
                     let index = branches.index_of(branch.id).unwrap_or_default();
                     *results[index].lock() = Some(work(branch.root.as_fd()));

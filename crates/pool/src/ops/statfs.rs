@@ -1,12 +1,12 @@
 //! Free space of the whole pool.
 
 use crate::aggregate::{self, BranchStat, Figures};
-use crate::beneath;
 use crate::config::StatfsMode;
+use crate::ops::locate::split;
 use crate::stat;
 use crate::{NodeId, Pool, Result};
 use rustix::fd::AsFd;
-use rustix::fs::{OFlags, StatVfsMountFlags};
+use rustix::fs::StatVfsMountFlags;
 
 impl Pool {
     /// The figures of statvfs(3), summed over the filesystems of the branches; a branch that cannot
@@ -18,18 +18,23 @@ impl Pool {
             StatfsMode::Base => None,
             StatfsMode::Full => self.nodes.locate(id)?.1,
         };
+        let follow = self.follow();
         let mut stats: Vec<BranchStat> = Vec::with_capacity(branches.len());
         for branch in branches.iter() {
             let opened;
             let fd = match &path {
                 None => branch.root(),
-                Some(path) => match beneath::open(branch.root(), path, OFlags::PATH | OFlags::NOFOLLOW) {
-                    Ok(fd) => {
-                        opened = fd;
-                        opened.as_fd()
+                Some(path) if path.is_empty() => branch.root(),
+                Some(path) => {
+                    let (dir, name) = split(path);
+                    match follow.dir(branch.root(), dir).and_then(|(dir, _)| follow.pin(dir, name)) {
+                        Ok(fd) => {
+                            opened = fd;
+                            opened.as_fd()
+                        }
+                        Err(_) => continue,
                     }
-                    Err(_) => continue,
-                },
+                }
             };
             let (Ok(attr), Ok(vfs)) = (stat::of(fd), rustix::fs::fstatvfs(fd)) else { continue };
             stats.push(BranchStat {

@@ -49,7 +49,19 @@ impl Client {
             }
             Op::LinkOpen { slot, to } => {
                 let Some(file) = self.files[slot] else { return Ok(Outcome::Skipped) };
-                self.make(to, |pool, parent, name| pool.link(&CALLER, file.node, parent, name))?;
+                let nameless = self.attr(file.node, Some(file.handle))?.nlink == 0;
+                let linkable = self.linkable.contains(&file.node);
+                self.make(to, |pool, parent, name| match nameless && !linkable {
+                    true => match pool.lookup(parent, name) {
+                        Ok(entry) => {
+                            pool.forget(entry.node, 1);
+                            Err(canopy_pool::Error::Exists)
+                        }
+                        Err(error) => Err(error),
+                    },
+                    false => pool.link(&CALLER, file.node, parent, name),
+                })?;
+                self.linkable.remove(&file.node);
             }
             Op::Unlink { path } => {
                 let (parent, dir, name) = self.parent(path)?;
@@ -334,6 +346,9 @@ impl Client {
                 flags.set(OFlags::EXCL, exclusive);
                 let (entry, opened) = number(self.pool.tmpfile(&CALLER, dir, mode, flags.bits()))?;
                 let node = self.took(entry).node;
+                if !exclusive {
+                    self.linkable.insert(node);
+                }
                 let handle = opened.handle;
                 self.files[slot] =
                     Some(OpenedFile { node, handle, reads: true, writes: true, appends: false });
@@ -389,12 +404,35 @@ impl Client {
                 if !from.reads || !to.writes || to.appends {
                     return Err(Errno::BADF);
                 }
-                let (from, to) = ((from.handle, from_offset), (to.handle, to_offset));
-                return number(self.pool.copy_file_range(from, to, len as u64)).map(Outcome::Number);
+                return self.copy_range((from, from_offset), (to, to_offset), len as u64);
             }
             _ => return Ok(Outcome::Broken(format!("nobody carries out {op:?}"))),
         }
         Ok(Outcome::Done)
+    }
+
+    /// Where the pool cannot copy between two branches, the kernel does it by reading and writing.
+    fn copy_range(&mut self, from: (OpenedFile, u64), to: (OpenedFile, u64), len: u64) -> Answer<Outcome> {
+        let mut done = 0;
+        while done < len {
+            let (source, target) = ((from.0.handle, from.1 + done), (to.0.handle, to.1 + done));
+            match number(self.pool.copy_file_range(source, target, len - done)) {
+                Ok(0) => break,
+                Ok(copied) if from.0.node == to.0.node => return Ok(Outcome::Number(copied)),
+                Ok(copied) => done += copied,
+                Err(Errno::XDEV) => {
+                    let mut data = vec![0; (len - done) as usize];
+                    let read = number(self.pool.read(source.0, source.1, &mut data))?;
+                    if read == 0 {
+                        break;
+                    }
+                    let kind = WriteKind::default();
+                    done += number(self.pool.write(target.0, target.1, &data[..read], kind))? as u64;
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(Outcome::Number(done))
     }
 
     fn write(&mut self, file: OpenedFile, offset: u64, data: &[u8]) -> Answer<Outcome> {

@@ -6,7 +6,7 @@ use super::ROOT;
 use canopy_pool::{Attr, DirEntry, Entry, HandleId, NodeId, Pool};
 use canopy_testkit::model::{DIR_SLOTS, FILE_SLOTS};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub type Answer<T> = Result<T, Errno>;
@@ -32,6 +32,8 @@ pub struct Client {
     refs: BTreeMap<NodeId, u64>,
     /// Names that the kernel would remember, by path.
     known: BTreeMap<String, NodeId>,
+    /// Files that may be given their first name (`I_LINKABLE` in include/linux/fs.h).
+    pub linkable: BTreeSet<NodeId>,
     pub files: [Option<OpenedFile>; FILE_SLOTS],
     pub dirs: [Option<OpenedDir>; DIR_SLOTS],
     /// Where the kernel has a choice, it falls by the operation, so that leaving out others changes nothing.
@@ -44,6 +46,7 @@ impl Client {
             pool,
             refs: BTreeMap::new(),
             known: BTreeMap::new(),
+            linkable: BTreeSet::new(),
             files: [None; FILE_SLOTS],
             dirs: [None; DIR_SLOTS],
             choice: 0,

@@ -180,3 +180,59 @@ fn the_option_may_change_at_any_time() {
     assert!(made.pool.lookup(before.node, b"f").is_err());
     client.end().unwrap();
 }
+
+/// A file that comes to be shown as a symlink is another node, and both know its names.
+#[test]
+fn a_file_and_its_disguise_are_two_nodes_of_one_name() {
+    let made = pool(&[Rw, Rw], first());
+    let counts = made.pool.counts();
+    put(made.on(0, "d/f"), "content");
+    fs::hard_link(made.on(0, "d/f"), made.on(0, "d/g")).unwrap();
+    fs::set_permissions(made.on(0, "d/f"), std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
+    let disguised = Config { symlinkify: true, symlinkify_timeout: -1, ..first() };
+    let dir = made.pool.lookup(NodeId::ROOT, b"d").unwrap().node;
+    let look = |name: &[u8]| made.pool.lookup(dir, name).unwrap();
+    let plain = look(b"f");
+    assert!(plain.attr.is_regular());
+    made.pool.reconfigure(disguised);
+    let link = look(b"f");
+    assert!(link.attr.is_symlink() && link.node != plain.node && link.attr.ino == plain.attr.ino);
+    assert_eq!(look(b"g").node, link.node, "all names are one node still");
+    // Each is what it was, and may be asked about.
+    for _ in 0..2 {
+        assert!(made.pool.getattr(plain.node, None).unwrap().is_regular());
+        let attr = made.pool.getattr(link.node, None).unwrap();
+        assert_eq!((attr.is_symlink(), attr.mode & 0o777, attr.blocks), (true, 0o777, 0));
+        let target = made.pool.readlink(link.node).unwrap();
+        assert_eq!(attr.size, target.len() as u64);
+        let handle = open(&made.pool, plain.node, OFlags::RDONLY);
+        assert_eq!(read(&made.pool, handle), "content");
+        made.pool.release(handle).unwrap();
+        made.pool.reconfigure(first());
+    }
+    // Back, under one name; the other has not been looked at.
+    assert_eq!(look(b"f").node, plain.node);
+    assert_eq!(
+        made.pool.readlink(link.node).unwrap(),
+        made.on(0, "d/g").into_os_string().into_encoded_bytes()
+    );
+    made.pool.rename(&USER, dir, b"g", dir, b"h", RenameKind::Replace).unwrap();
+    assert_eq!(
+        made.pool.readlink(link.node).unwrap(),
+        made.on(0, "d/h").into_os_string().into_encoded_bytes()
+    );
+    made.pool.unlink(dir, b"h").unwrap();
+    assert_eq!(made.pool.getattr(link.node, None).unwrap().nlink, 1);
+    let handle = open(&made.pool, plain.node, OFlags::RDONLY);
+    made.pool.unlink(dir, b"f").unwrap();
+    assert_eq!(made.pool.getattr(plain.node, None).unwrap().nlink, 0);
+    made.pool.release(handle).unwrap();
+    // Another file of that name is nobody's disguise.
+    put(made.on(0, "d/f"), "other");
+    let other = look(b"f");
+    assert!(other.node != plain.node && other.node != link.node && other.attr.is_regular());
+    for (node, times) in [(plain.node, 2), (link.node, 2), (other.node, 1), (dir, 1)] {
+        made.pool.forget(node, times);
+    }
+    assert_eq!(made.pool.counts(), counts);
+}

@@ -233,12 +233,12 @@ impl Gathering<'_> {
         // Gone with its last name; the node of that one was found by it.
         let Some(file) = self.volumes.find(fsid, target) else { return };
         match self.serving.pool.known().file(file.as_fd()) {
-            Ok((Some(node), _)) => self.file_changed(node, event.mask),
             // Looked up by another name at this moment, it may become known with attributes of before.
-            Ok((None, links)) if links > 1 => {
+            Ok((nodes, links)) if nodes.is_empty() && links > 1 => {
                 self.serving.fresh.changed(Subject::ALL);
             }
-            Ok((None, _)) | Err(_) => {}
+            Ok((nodes, _)) => nodes.into_iter().for_each(|node| self.file_changed(node, event.mask)),
+            Err(_) => {}
         }
     }
 }

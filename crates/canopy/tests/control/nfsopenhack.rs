@@ -7,8 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-#[test]
-fn every_value_live() {
+pub(super) fn every_value_live() {
     let disk = LoopFs::tmpfs(32 << 20);
     let home = tempfile::tempdir().unwrap();
     let weak = home.path().join("canopy");

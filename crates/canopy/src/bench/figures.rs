@@ -1,0 +1,197 @@
+//! What was measured, and what it says.
+
+use serde::Serialize;
+
+/// How a row's figures are told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub(super) enum Unit {
+    /// Nanoseconds an operation, or an entry: less is better.
+    #[serde(rename = "ns")]
+    Time,
+    /// Bytes a second: more is better.
+    #[serde(rename = "bytes/s")]
+    Rate,
+}
+
+/// The median of some rounds, and their extremes.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub(super) struct Spread {
+    pub median: f64,
+    pub lowest: f64,
+    pub highest: f64,
+}
+
+impl Spread {
+    /// None of no rounds.
+    pub(super) fn of(mut figures: Vec<f64>) -> Option<Spread> {
+        figures.sort_by(f64::total_cmp);
+        let (lowest, highest) = (*figures.first()?, *figures.last()?);
+        let half = figures.len() / 2;
+        let median = match figures.len() % 2 {
+            0 => f64::midpoint(figures[half - 1], figures[half]),
+            _ => figures[half],
+        };
+        Some(Spread { median, lowest, highest })
+    }
+}
+
+/// One side's figures in a row.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Cell {
+    pub side: String,
+    /// Is it the server that answers from memory?
+    pub floor: bool,
+    pub figure: Spread,
+    /// Each round's figure by that of the row's first side.
+    pub ratio: Spread,
+    /// The same by the floor's; not told of the first side.
+    pub by_floor: Option<Spread>,
+    pub goal: Option<Judged>,
+}
+
+/// A goal and what became of it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Judged {
+    pub limit: f64,
+    /// The side it is a ratio to.
+    pub of: String,
+    /// The ratio that was measured.
+    pub ratio: f64,
+    pub verdict: Verdict,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Verdict {
+    Reached,
+    /// Not reached, nor by a server that answers from memory, which is at most 15 % better.
+    Floor,
+    NotReached,
+}
+
+/// How near the floor is as good as it gets.
+const NEAR: f64 = 1.15;
+
+impl Verdict {
+    /// `by_floor` is the side's ratio to the floor, `floor` the floor's own to what the goal is of.
+    pub(super) fn of(
+        unit: Unit,
+        limit: f64,
+        ratio: f64,
+        by_floor: Option<f64>,
+        floor: Option<f64>,
+    ) -> Verdict {
+        let holds = |ratio: f64, limit: f64| match unit {
+            Unit::Time => ratio <= limit,
+            Unit::Rate => ratio >= limit,
+        };
+        let near = if unit == Unit::Time { NEAR } else { 1.0 / NEAR };
+        match (by_floor, floor) {
+            _ if holds(ratio, limit) => Verdict::Reached,
+            (Some(by), Some(floor)) if holds(by, near) && !holds(floor, limit) => Verdict::Floor,
+            _ => Verdict::NotReached,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct RowFigures {
+    pub work: String,
+    pub unit: Unit,
+    pub sides: Vec<Cell>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct TableFigures {
+    pub table: &'static str,
+    pub title: String,
+    pub rows: Vec<RowFigures>,
+}
+
+/// The rounds' figures of each side, in the row's order: times or rates.
+pub(super) struct Rounds {
+    pub side: String,
+    pub floor: bool,
+    pub figures: Vec<f64>,
+}
+
+/// A goal as a row states it: the side judged and the side it is judged by, as places in the row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Goal {
+    pub side: usize,
+    pub of: usize,
+    pub limit: f64,
+}
+
+/// Ratios are made round by round: what disturbs one round disturbs both its figures.
+pub(super) fn evaluate(work: &str, unit: Unit, rounds: &[Rounds], goal: Option<Goal>) -> RowFigures {
+    let ratio = |side: usize, of: usize| -> Vec<f64> {
+        rounds[side].figures.iter().zip(&rounds[of].figures).map(|(a, b)| a / b).collect()
+    };
+    let floor = rounds.iter().position(|side| side.floor);
+    let median = |side, of| Spread::of(ratio(side, of)).map(|spread| spread.median);
+    let cell = |(index, side): (usize, &Rounds)| {
+        let by_floor = floor
+            .filter(|&floor| index != 0 && floor != index)
+            .and_then(|floor| Spread::of(ratio(index, floor)));
+        let judged = goal.filter(|goal| goal.side == index).and_then(|goal| {
+            let ratio = median(index, goal.of)?;
+            // Of the floor itself it says nothing that it is the floor.
+            let floors = floor.filter(|&floor| floor != goal.of).and_then(|floor| median(floor, goal.of));
+            let by = by_floor.map(|spread| spread.median);
+            let verdict = Verdict::of(unit, goal.limit, ratio, by, floors);
+            Some(Judged { limit: goal.limit, of: rounds[goal.of].side.clone(), ratio, verdict })
+        });
+        Some(Cell {
+            side: side.side.clone(),
+            floor: side.floor,
+            figure: Spread::of(side.figures.clone())?,
+            ratio: Spread::of(ratio(index, 0))?,
+            by_floor,
+            goal: judged,
+        })
+    };
+    RowFigures { work: work.to_owned(), unit, sides: rounds.iter().enumerate().filter_map(cell).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(side: &str, floor: bool, figures: &[f64]) -> Rounds {
+        Rounds { side: side.into(), floor, figures: figures.to_vec() }
+    }
+
+    #[test]
+    fn medians_and_extremes() {
+        let spread = Spread::of(vec![3.0, 1.0, 2.0]).unwrap();
+        assert_eq!((spread.median, spread.lowest, spread.highest), (2.0, 1.0, 3.0));
+        assert_eq!(Spread::of(vec![4.0, 1.0]).unwrap().median, 2.5);
+        assert!(Spread::of(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn ratios_are_made_within_a_round() {
+        // The second round was slow for both.
+        let rounds = [side("branch", false, &[1.0, 10.0, 1.0]), side("pool", false, &[2.0, 20.0, 2.0])];
+        let goal = Goal { side: 1, of: 0, limit: 2.0 };
+        let row = evaluate("work", Unit::Time, &rounds, Some(goal));
+        assert_eq!(row.sides[1].ratio, Spread { median: 2.0, lowest: 2.0, highest: 2.0 });
+        assert_eq!(row.sides[1].goal.as_ref().unwrap().verdict, Verdict::Reached);
+        assert!(row.sides[0].goal.is_none() && row.sides[1].by_floor.is_none());
+    }
+
+    #[test]
+    fn what_even_the_floor_misses_is_told_apart() {
+        let (time, rate) = (Unit::Time, Unit::Rate);
+        assert_eq!(Verdict::of(time, 3.0, 2.9, Some(1.5), Some(2.0)), Verdict::Reached);
+        assert_eq!(Verdict::of(time, 3.0, 5.0, Some(1.1), Some(4.6)), Verdict::Floor);
+        assert_eq!(Verdict::of(time, 3.0, 5.0, Some(1.2), Some(4.2)), Verdict::NotReached);
+        // The floor shows that it can be done.
+        assert_eq!(Verdict::of(time, 3.0, 3.1, Some(1.1), Some(2.8)), Verdict::NotReached);
+        assert_eq!(Verdict::of(time, 3.0, 3.1, None, None), Verdict::NotReached);
+        assert_eq!(Verdict::of(rate, 0.6, 0.7, None, None), Verdict::Reached);
+        assert_eq!(Verdict::of(rate, 0.6, 0.5, Some(0.95), Some(0.53)), Verdict::Floor);
+        assert_eq!(Verdict::of(rate, 0.6, 0.5, Some(0.8), Some(0.55)), Verdict::NotReached);
+    }
+}

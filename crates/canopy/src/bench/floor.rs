@@ -1,0 +1,303 @@
+//! The floor: a server that answers from memory, and so costs what the way there and back costs.
+//!
+//! It does what a pool must do to be used and nothing else. Its files all have one backing file, which lies in
+//! memory; those called `direct...` are read and written through the server, which moves no data itself. A
+//! directory called `full.N.TAG` holds N files from its beginning, so that names can be asked for that the kernel
+//! has never seen, without anybody making them.
+
+use crate::error::Error;
+use canopy_fuse::abi::{Attr, AttrOut, EntryOut, Kstatfs};
+use canopy_fuse::backing::BackingId;
+use canopy_fuse::flags::{InitFlags, OpenFlags};
+use canopy_fuse::mount::{MountSpec, mount};
+use canopy_fuse::transport::uring;
+use canopy_fuse::{Handler, Limits, Op, Replied, Reply, Request, Session, Wish};
+use parking_lot::RwLock;
+use rustix::fd::AsFd;
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const ENOENT: i32 = 2;
+const EEXIST: i32 = 17;
+const ENOSYS: i32 = 38;
+
+const DIR: u32 = 0o040_755;
+const FILE: u32 = 0o100_644;
+const ROOT: u64 = 1;
+/// Nothing here changes behind the kernel's back.
+const FOREVER: Duration = Duration::from_secs(3600);
+/// As many workers as a pool has at least.
+const WORKERS: usize = 4;
+/// What every file is said to hold, in bytes.
+const SIZE: u64 = 4096;
+/// Node numbers of files that a directory holds from its beginning: its own number above these bits, the file's
+/// place below.
+const PLACE_BITS: u32 = 32;
+
+/// `canopy bench-floor MOUNTPOINT`: serves until it is unmounted. Over io_uring where that is to be had, as pools do.
+pub fn serve(mountpoint: &Path, io_uring: bool) -> Result<(), Error> {
+    let failed = |why: String| Error::Serve { mountpoint: mountpoint.to_owned(), why };
+    let mut spec = MountSpec::new(mountpoint, "floor", "canopy-floor");
+    spec.default_permissions = true;
+    let mut wish = wish();
+    if io_uring {
+        // Where it cannot be turned on, the session falls back to the device, as that of a pool does.
+        let _ = uring::turn_on();
+        wish.flags |= InitFlags::OVER_IO_URING;
+    }
+    let (device, mounted) = mount(&spec).map_err(|error| failed(error.to_string()))?;
+    let session = Session::negotiate(device, &wish, Limits::NONE).map_err(|e| failed(e.to_string()))?;
+    let floor = Floor { backing: backing(&session), tree: RwLock::new(Tree::new()) };
+    let running = session.serve(Arc::new(floor), WORKERS).map_err(|error| failed(error.to_string()))?;
+    running.join().map_err(|error| failed(error.to_string()))?;
+    mounted.release();
+    Ok(())
+}
+
+fn wish() -> Wish {
+    let flags = InitFlags::ASYNC_DIO
+        | InitFlags::ASYNC_READ
+        | InitFlags::BIG_WRITES
+        | InitFlags::DO_READDIRPLUS
+        | InitFlags::READDIRPLUS_AUTO
+        | InitFlags::HANDLE_KILLPRIV_V2
+        | InitFlags::MAX_PAGES
+        | InitFlags::PARALLEL_DIROPS
+        | InitFlags::PASSTHROUGH;
+    Wish { flags, ..Wish::default() }
+}
+
+/// None where passthrough is not to be had: data then comes through the page cache.
+fn backing(session: &Session) -> Option<BackingId> {
+    let file = rustix::fs::memfd_create("floor", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
+    session.backing().open(file.as_fd()).ok()
+}
+
+struct Floor {
+    backing: Option<BackingId>,
+    tree: RwLock<Tree>,
+}
+
+struct Tree {
+    nodes: HashMap<u64, Node>,
+    last: u64,
+}
+
+#[derive(Default)]
+struct Node {
+    mode: u32,
+    /// Read and written through the server.
+    direct: bool,
+    names: HashMap<Box<[u8]>, u64>,
+    /// How many files it holds besides: `f0` and so on.
+    full: u64,
+}
+
+impl Tree {
+    fn new() -> Tree {
+        let root = Node { mode: DIR, ..Node::default() };
+        Tree { nodes: HashMap::from([(ROOT, root)]), last: ROOT }
+    }
+
+    fn lookup(&self, parent: u64, name: &[u8]) -> Option<u64> {
+        let dir = self.nodes.get(&parent)?;
+        let from_the_beginning = || {
+            let place: u64 = std::str::from_utf8(name.strip_prefix(b"f")?).ok()?.parse().ok()?;
+            (place < dir.full).then_some((parent << PLACE_BITS) + place)
+        };
+        dir.names.get(name).copied().or_else(from_the_beginning)
+    }
+
+    fn make(&mut self, parent: u64, name: &[u8], mode: u32) -> Result<u64, i32> {
+        if self.lookup(parent, name).is_some() {
+            return Err(EEXIST);
+        }
+        self.last += 1;
+        self.nodes.get_mut(&parent).ok_or(ENOENT)?.names.insert(name.into(), self.last);
+        let full = name.strip_prefix(b"full.").and_then(|rest| rest.split(|&byte| byte == b'.').next());
+        let full = full.and_then(|number| std::str::from_utf8(number).ok()?.parse().ok()).unwrap_or(0);
+        let direct = name.starts_with(b"direct");
+        self.nodes.insert(self.last, Node { mode, direct, full, ..Node::default() });
+        Ok(self.last)
+    }
+
+    /// Nothing is asked of a file after its name is gone, but to be closed.
+    fn remove(&mut self, parent: u64, name: &[u8]) -> Result<(), i32> {
+        let id = self.nodes.get_mut(&parent).and_then(|dir| dir.names.remove(name)).ok_or(ENOENT)?;
+        self.nodes.remove(&id);
+        Ok(())
+    }
+
+    fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8])) -> Result<(), i32> {
+        let id = self.nodes.get_mut(&from.0).and_then(|dir| dir.names.remove(from.1)).ok_or(ENOENT)?;
+        let replaced = self.nodes.get_mut(&to.0).ok_or(ENOENT)?.names.insert(to.1.into(), id);
+        replaced.map(|gone| self.nodes.remove(&gone));
+        Ok(())
+    }
+
+    fn attr(&self, id: u64) -> Option<Attr> {
+        let mode = if id >> PLACE_BITS == 0 { self.nodes.get(&id)?.mode } else { FILE };
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let nlink = if mode == DIR { 2 } else { 1 };
+        Some(Attr { ino: id, mode, nlink, uid, gid, size: SIZE, blksize: 4096, ..Attr::default() })
+    }
+
+    fn entry(&self, id: u64) -> Option<EntryOut> {
+        Some(EntryOut::new(id, 0, self.attr(id)?, FOREVER, FOREVER))
+    }
+
+    /// What a listing gives from an offset on, each with the offset of what follows it.
+    fn listed(&self, parent: u64, from: u64, mut give: impl FnMut(u64, u64, &[u8]) -> bool) {
+        let Some(dir) = self.nodes.get(&parent) else { return };
+        for place in from..dir.full {
+            let mut name = [0; 24];
+            let mut rest = &mut name[..];
+            let _ = write!(rest, "f{place}");
+            let length = 24 - rest.len();
+            if !give((parent << PLACE_BITS) + place, place + 1, &name[..length]) {
+                return;
+            }
+        }
+        let made = (dir.full..).zip(&dir.names).skip(from.saturating_sub(dir.full) as usize);
+        for (offset, (name, &id)) in made {
+            if !give(id, offset + 1, name) {
+                return;
+            }
+        }
+    }
+}
+
+impl Floor {
+    fn open_flags(&self, direct: bool) -> (OpenFlags, Option<u32>) {
+        match (&self.backing, direct) {
+            (_, true) => (OpenFlags::DIRECT_IO | OpenFlags::NOFLUSH, None),
+            (Some(backing), false) => (OpenFlags::NOFLUSH, Some(backing.raw())),
+            (None, false) => (OpenFlags::KEEP_CACHE | OpenFlags::NOFLUSH, None),
+        }
+    }
+}
+
+impl Handler for Floor {
+    fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
+        let this = request.header.node.0;
+        let known = |reply: Reply<'_>, entry: Option<EntryOut>| match entry {
+            Some(entry) => reply.entry(&entry),
+            None => reply.entry(&EntryOut::negative(FOREVER)),
+        };
+        let done = |reply: Reply<'_>, result: Result<(), i32>| match result {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        };
+        match request.op {
+            Op::Lookup { name } => {
+                let tree = self.tree.read();
+                known(reply, tree.lookup(this, name.as_bytes()).and_then(|id| tree.entry(id)))
+            }
+            Op::Getattr { .. } | Op::Setattr(_) => match self.tree.read().attr(this) {
+                Some(attr) => reply.attr(&AttrOut::new(attr, FOREVER)),
+                None => reply.error(ENOENT),
+            },
+            Op::Mkdir { name, .. } => {
+                let mut tree = self.tree.write();
+                match tree.make(this, name.as_bytes(), DIR) {
+                    Ok(id) => known(reply, tree.entry(id)),
+                    Err(errno) => reply.error(errno),
+                }
+            }
+            Op::Create(create) => {
+                let mut tree = self.tree.write();
+                match tree.make(this, create.name.as_bytes(), FILE) {
+                    Ok(id) => {
+                        let (flags, backing) = self.open_flags(tree.nodes[&id].direct);
+                        match tree.entry(id) {
+                            Some(entry) => reply.created(&entry, id, flags, backing),
+                            None => reply.error(ENOENT),
+                        }
+                    }
+                    Err(errno) => reply.error(errno),
+                }
+            }
+            Op::Open { .. } => {
+                let direct = self.tree.read().nodes.get(&this).is_some_and(|node| node.direct);
+                let (flags, backing) = self.open_flags(direct);
+                reply.opened(this, flags, backing)
+            }
+            Op::Opendir { .. } => reply.opened(this, OpenFlags::empty(), None),
+            // The data is whatever lies in the answer's buffer: this process' own, and nobody looks at it.
+            Op::Read(io) => reply.data(io.size as usize, |buffer| Ok(buffer.len())),
+            Op::Write(io) => reply.written(io.data.len() as u32),
+            Op::Unlink { name } | Op::Rmdir { name } => {
+                done(reply, self.tree.write().remove(this, name.as_bytes()))
+            }
+            Op::Rename { name, newdir, newname, flags: 0 } => {
+                let to = (newdir.0, newname.as_bytes());
+                done(reply, self.tree.write().rename((this, name.as_bytes()), to))
+            }
+            Op::Readdir(io) => {
+                let tree = self.tree.read();
+                let mut dir = reply.dir(io.size as usize);
+                tree.listed(this, io.offset, |id, next, name| {
+                    let kind = if id >> PLACE_BITS == 0 { 0 } else { FILE >> 12 };
+                    !dir.push(id, next, kind, name)
+                });
+                dir.finish()
+            }
+            Op::Readdirplus(io) => {
+                let tree = self.tree.read();
+                let mut dir = reply.plus(io.size as usize);
+                tree.listed(this, io.offset, |id, next, name| match tree.entry(id) {
+                    Some(entry) => !dir.push(&entry, id, next, entry.attr.mode >> 12, name),
+                    None => false,
+                });
+                dir.finish()
+            }
+            Op::Release { .. } | Op::Releasedir { .. } | Op::Flush { .. } | Op::Fsync { .. } => reply.ok(),
+            Op::Statfs => {
+                reply.statfs(&Kstatfs { bsize: 4096, frsize: 4096, namelen: 255, ..Kstatfs::default() })
+            }
+            // What the kernel need not ask again; of requests without an answer none is sent.
+            _ => reply.error(ENOSYS),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_directory_holds_what_its_name_says() {
+        let mut tree = Tree::new();
+        let full = tree.make(ROOT, b"full.3.x-1", DIR).unwrap();
+        assert!(tree.lookup(full, b"f2").is_some_and(|id| tree.attr(id).unwrap().mode == FILE));
+        assert!(tree.lookup(full, b"f3").is_none() && tree.lookup(full, b"m0").is_none());
+        tree.make(full, b"n", FILE).unwrap();
+        assert_eq!(tree.make(full, b"f0", FILE), Err(EEXIST));
+        let list = |from| {
+            let mut names = Vec::new();
+            tree.listed(full, from, |_, next, name| {
+                names.push((String::from_utf8(name.to_vec()).unwrap(), next));
+                true
+            });
+            names
+        };
+        let all = [("f0".into(), 1), ("f1".into(), 2), ("f2".into(), 3), ("n".into(), 4)];
+        assert_eq!(list(0), all);
+        assert_eq!(list(2), all[2..]);
+        assert_eq!(list(4), []);
+    }
+
+    #[test]
+    fn names_move_and_go() {
+        let mut tree = Tree::new();
+        let id = tree.make(ROOT, b"a", FILE).unwrap();
+        tree.make(ROOT, b"b", FILE).unwrap();
+        tree.rename((ROOT, b"a"), (ROOT, b"b")).unwrap();
+        assert_eq!((tree.lookup(ROOT, b"a"), tree.lookup(ROOT, b"b")), (None, Some(id)));
+        tree.remove(ROOT, b"b").unwrap();
+        assert!(tree.attr(id).is_none() && tree.remove(ROOT, b"b") == Err(ENOENT));
+    }
+}

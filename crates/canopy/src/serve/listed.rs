@@ -1,0 +1,59 @@
+//! Listings that the kernel may still be at work on.
+//!
+//! Of every other answer that gives names the kernel knows when it asked. The names of a READDIRPLUS it takes for as
+//! new as the moment at which it gets round to them (fs/fuse/readdir.c fuse_direntplus_link reads the epoch), however
+//! long after the answer that is. It keeps the directory locked until then, so who takes that lock has waited for it.
+
+use canopy_fuse::NodeId;
+use canopy_fuse::notify::Notifier;
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// A name that no directory has: the pool keeps it for itself.
+const NOBODYS: &std::ffi::CStr = c".canopy-clone.";
+
+/// Directories that may be kept at a time; beyond that all are read afresh once.
+const KEPT: usize = 65_536;
+
+#[derive(Default)]
+pub(super) struct Listed {
+    /// Open directories that were listed with nodes, by handle.
+    open: Mutex<HashMap<u64, NodeId>>,
+    /// Directories of which the kernel keeps no listing that is older than the last change (`cache.readdir`).
+    kept: Mutex<HashSet<NodeId>>,
+}
+
+impl Listed {
+    /// An answer is about to be given.
+    pub(super) fn given(&self, handle: u64, dir: NodeId) {
+        self.open.lock().insert(handle, dir);
+    }
+
+    pub(super) fn closed(&self, handle: u64) {
+        self.open.lock().remove(&handle);
+    }
+
+    /// A directory is being opened: may the kernel go by a listing that it has kept?
+    pub(super) fn keeps(&self, dir: NodeId) -> bool {
+        let mut kept = self.kept.lock();
+        if kept.len() >= KEPT {
+            kept.clear();
+        }
+        !kept.insert(dir)
+    }
+
+    /// No listing so far holds any longer.
+    pub(super) fn renew(&self) {
+        self.kept.lock().clear();
+    }
+
+    /// Has what is sent to the kernel from now on wait until it is done with all answers that were given. To be called
+    /// when no request holds a directory locked for long: the kernel waits for that, too.
+    pub(super) fn settle(&self, notifier: &Notifier) {
+        let dirs: BTreeSet<NodeId> = self.open.lock().values().copied().collect();
+        for dir in dirs {
+            // The lock is all that is wanted of it.
+            let _ = notifier.inval_entry(dir, NOBODYS);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Branches that do not exist yet.
+//!
+//! A running pool takes the path of a disk that will be mounted later, as a mount does not. Such a path is part of
+//! the list that users see, and a branch as soon as there is a directory: a thread looks for it, for as long as one
+//! is missing.
+
+use super::control::{Control, forget_names};
+use super::dispatch::Dispatch;
+use crate::config::{Config, check};
+use canopy_pool::Pool;
+use canopy_pool::branch::{BranchList, BranchSpec};
+use rustix::io::Errno;
+use std::fs;
+use std::path::Path;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The thread that looks for missing branches.
+#[derive(Default)]
+pub(super) struct Watch {
+    running: AtomicBool,
+}
+
+/// Puts a list in force, as far as its branches are there. Nothing changes when it fails.
+///
+/// Errors: `EINVAL` for a branch that lies within the pool or around it, and whatever opening one gives, other than
+/// that it does not exist.
+pub(super) fn take_branches(serving: &Dispatch, config: &Config, mountpoint: &Path) -> Result<(), Errno> {
+    let list = &config.branches;
+    for branch in list.iter() {
+        check::not_around(&branch.path, mountpoint).map_err(|error| {
+            tracing::warn!("{error}");
+            Errno::INVAL
+        })?;
+    }
+    let is_there = |spec: &&BranchSpec| match rustix::fs::stat(&spec.path) {
+        Err(Errno::NOENT) => {
+            tracing::warn!("branch {} does not exist: it takes part when it does", spec.path.display());
+            false
+        }
+        _ => true,
+    };
+    take(serving, config, list.iter().filter(is_there).cloned().collect())
+}
+
+fn take(serving: &Dispatch, config: &Config, list: BranchList) -> Result<(), Errno> {
+    let pool = &serving.pool;
+    let branches = pool.branches().update(&list).map_err(|error| {
+        tracing::warn!("{error}");
+        error.errno()
+    })?;
+    // Before they are in force: what they hold must be watched once it is relied upon.
+    serving.watch.settle(serving, config, &branches);
+    pool.set_branches(branches);
+    Ok(())
+}
+
+/// Looks for the branches that are missing from now on, if any are. Called while the list cannot change.
+pub(super) fn watch(serving: &Dispatch, list: &BranchList) {
+    let watch = &serving.control.missing;
+    if !some_missing(&serving.pool, list) || watch.running.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let pool = serving.own.clone();
+    if let Err(why) = thread::Builder::new().name("canopy-missing".into()).spawn(move || run(&pool)) {
+        tracing::error!("branches that do not exist yet are not looked for: {why}");
+        watch.running.store(false, Ordering::Relaxed);
+    }
+}
+
+fn run(pool: &Weak<Dispatch>) {
+    loop {
+        thread::sleep(EVERY);
+        // It ends with the pool.
+        let Some(serving) = pool.upgrade() else { return };
+        if !look(&serving.control, &serving) {
+            return;
+        }
+    }
+}
+
+/// Takes on what has come; true while something is missing.
+fn look(control: &Control, serving: &Dispatch) -> bool {
+    let usable = |spec: &&BranchSpec| {
+        is_branch(&serving.pool, spec)
+            // What has come may be a symlink, into the pool for one.
+            || fs::canonicalize(&spec.path).is_ok_and(|path| {
+                path.is_dir() && check::not_around(&path, control.mountpoint()).is_ok()
+            })
+    };
+    // A disk that hangs is waited for without holding up changes.
+    let come = control.branches().iter().any(|spec| !is_branch(&serving.pool, spec) && usable(&spec));
+    let _changing = control.changing();
+    let list = control.branches();
+    if come && take(serving, &control.config(), list.iter().filter(usable).cloned().collect()).is_ok() {
+        tracing::info!("the branches are {} now", serving.pool.branches().to_list());
+        forget_names(serving);
+    }
+    let more = some_missing(&serving.pool, &list);
+    control.missing.running.store(more, Ordering::Relaxed);
+    more
+}
+
+fn is_branch(pool: &Pool, spec: &BranchSpec) -> bool {
+    pool.branches().iter().any(|branch| branch.path == spec.path)
+}
+
+fn some_missing(pool: &Pool, list: &BranchList) -> bool {
+    list.iter().any(|spec| !is_branch(pool, spec))
+}

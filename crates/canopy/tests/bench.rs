@@ -1,0 +1,245 @@
+//! `canopy bench`: every row is there, and nothing is left behind, however it ends. What it measures is for people.
+
+#![forbid(unsafe_code)]
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use canopy_testkit::cmd::{Finished, run_within, spawn, wait_until, wait_within};
+use canopy_testkit::{Ground, LoopFs, procs};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A run whose temporary directories lie on the ground, where leaks are looked for.
+fn bench(ground: &Ground, words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_canopy"));
+    command.env("TMPDIR", ground.dir()).arg("bench").args(ground.words(words));
+    command
+}
+
+fn run(ground: &Ground, words: &str) -> Finished {
+    run_within(&mut bench(ground, words), PATIENCE)
+}
+
+/// What lies on the ground besides what the test has put there.
+fn left(ground: &Ground, own: &[&str]) -> Vec<String> {
+    let names = fs::read_dir(ground.dir()).unwrap().map(|entry| entry.unwrap().file_name());
+    names.map(|name| name.into_string().unwrap()).filter(|name| !own.contains(&name.as_str())).collect()
+}
+
+fn read_json(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn list(value: &Value) -> &Vec<Value> {
+    value.as_array().unwrap_or_else(|| panic!("no list: {value}"))
+}
+
+fn words<'v>(values: &'v [Value], key: &str) -> Vec<&'v str> {
+    values.iter().map(|value| value[key].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_quick_run_shows_every_row_and_leaves_nothing() {
+    let ground = Ground::new("canopy-bench-test-", &[]);
+    let done = run(&ground, "--quick --json @figures --plot @picture");
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(done.stderr, "", "{}", done.describe());
+    assert_eq!(left(&ground, &["figures", "picture"]), Vec::<String>::new());
+
+    let report = read_json(&ground.path("figures"));
+    let tables = list(&report["tables"]);
+    assert_eq!(words(tables, "table"), ["goals", "meta", "concurrency", "dd", "reads", "blocks", "jobs"]);
+    let rows: Vec<usize> = tables.iter().map(|table| list(&table["rows"]).len()).collect();
+    assert_eq!(rows, [21, 8, 12, 2, 18, 4, 12]);
+    let goals = list(&tables[0]["rows"]);
+    for row in tables.iter().flat_map(|table| list(&table["rows"])) {
+        assert!(done.stdout.contains(row["work"].as_str().unwrap()), "{row}");
+        for side in list(&row["sides"]) {
+            for (kind, key) in ["figure", "ratio"]
+                .into_iter()
+                .flat_map(|kind| ["median", "lowest", "highest"].map(|key| (kind, key)))
+            {
+                let figure = side[kind][key].as_f64();
+                assert!(
+                    figure.is_some_and(|figure| figure > 0.0 && figure.is_finite()),
+                    "{kind} {key}: {row}"
+                );
+            }
+        }
+        let judged = list(&row["sides"]).iter().filter(|side| !side["goal"].is_null()).count();
+        let is_goal = goals.iter().any(|goal| std::ptr::eq(goal, row));
+        assert_eq!(judged, usize::from(is_goal), "{row}");
+    }
+    let sides = |table: usize| words(list(&tables[table]["rows"][0]["sides"]), "side");
+    assert_eq!(sides(1), ["branch", "pool of 1", "pool of 8", "pool of 32", "floor"]);
+    let ways = ["branch", "nullrw", "cache.files=off", "passthrough", "auto-full", "auto-full, writeback"];
+    assert_eq!(sides(3), ways);
+    assert_eq!(sides(5), ways);
+
+    let picture = fs::read_to_string(ground.path("picture")).unwrap();
+    assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+    assert_eq!(picture.matches("<text").count(), picture.matches("</text>").count());
+    for row in goals {
+        let work = row["work"].as_str().unwrap();
+        assert!(picture.contains(work), "{work} is not in the picture");
+    }
+}
+
+/// Starts a run that would take for ever, and waits until its pools are mounted.
+fn endless(ground: &Ground) -> Child {
+    let stderr = File::create(ground.path("stderr")).unwrap();
+    let mut command = bench(ground, "--quick --rounds 1000 --only goals");
+    let mut child = spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr)).unwrap();
+    let up = || pools(ground).len() == 3 && mounts(ground) == 6;
+    if !wait_until(Duration::from_secs(60), up) {
+        send(Pid::from_child(&child).as_raw_pid(), Signal::TERM);
+        let _ = wait_within(&mut child, Duration::from_secs(30));
+        panic!("no pools: {}", fs::read_to_string(ground.path("stderr")).unwrap());
+    }
+    // In the midst of measuring.
+    std::thread::sleep(Duration::from_millis(300));
+    child
+}
+
+fn pools(ground: &Ground) -> Vec<i32> {
+    let here = ground.dir();
+    let ours = |process: &procs::Process| {
+        let inside = process.args.iter().any(|arg| Path::new(arg).starts_with(&here));
+        inside && process.args.iter().any(|arg| arg == "mount")
+    };
+    procs::processes().into_iter().filter(ours).map(|process| process.pid).collect()
+}
+
+fn mounts(ground: &Ground) -> usize {
+    procs::mounts().iter().filter(|mount| mount.point.starts_with(ground.dir())).count()
+}
+
+fn send(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// The run ends by itself, and says why in one line.
+#[track_caller]
+fn ends(ground: &Ground, mut child: Child, why: &str) {
+    let status = wait_within(&mut child, Duration::from_secs(60));
+    if status.is_none() {
+        let _ = child.kill();
+    }
+    let stderr = fs::read_to_string(ground.path("stderr")).unwrap();
+    assert_eq!(status.and_then(|status| status.code()), Some(1), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.contains(why), "{stderr}");
+    assert_eq!((mounts(ground), pools(ground)), (0, Vec::new()));
+    assert_eq!(left(ground, &["stderr"]), Vec::<String>::new());
+}
+
+#[test]
+fn interrupted_it_leaves_nothing() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let ground = Ground::new("canopy-bench-test-", &[]);
+        let child = endless(&ground);
+        send(Pid::from_child(&child).as_raw_pid(), signal);
+        ends(&ground, child, "interrupted");
+    }
+}
+
+#[test]
+fn a_server_that_hangs_is_ended_at_the_second_signal() {
+    let ground = Ground::new("canopy-bench-test-", &[]);
+    let child = endless(&ground);
+    pools(&ground).into_iter().for_each(|pool| send(pool, Signal::STOP));
+    let bench = Pid::from_child(&child).as_raw_pid();
+    send(bench, Signal::INT);
+    std::thread::sleep(Duration::from_millis(200));
+    send(bench, Signal::INT);
+    ends(&ground, child, "interrupted");
+}
+
+#[test]
+fn a_pool_that_dies_is_told_and_leaves_nothing() {
+    let ground = Ground::new("canopy-bench-test-", &[]);
+    let child = endless(&ground);
+    // The others are mounted for later rows.
+    let first = pools(&ground).into_iter().min().unwrap();
+    send(first, Signal::KILL);
+    ends(&ground, child, "ended while it was measured: signal: 9");
+}
+
+#[test]
+fn branches_and_other_filesystems_of_the_users_choice() {
+    let ground = Ground::new("canopy-bench-test-", &["a", "b", "c", "beside"]);
+    let own = ["a", "b", "c", "beside", "figures"];
+    for name in &own[..4] {
+        fs::write(ground.path(name).join("precious"), "x").unwrap();
+    }
+    let common = "--quick --rounds 1 --json @figures --against @beside";
+    for (more, sides) in [
+        ("--only meta --branch @a @b @c", &["branch", "pool of 1", "pool of 3", "floor", "against"][..]),
+        ("--only concurrency --dir @a", &["branch", "pool", "floor", "against"]),
+        (
+            "--only goals --branch @a -o cache.attr=0,cache.entry=0",
+            &["branch", "pool", "floor", "floor, /dev/fuse", "against"],
+        ),
+    ] {
+        let done = run(&ground, &format!("{common} {more}"));
+        assert!(done.success(), "{more}: {}", done.describe());
+        let report = read_json(&ground.path("figures"));
+        let row = &report["tables"][0]["rows"][0];
+        assert_eq!(words(list(&row["sides"]), "side"), sides, "{more}");
+        for name in &own[..4] {
+            let left: Vec<_> = fs::read_dir(ground.path(name)).unwrap().map(Result::unwrap).collect();
+            assert_eq!(left.len(), 1, "{more}: {left:?}");
+        }
+        assert_eq!(left(&ground, &own), Vec::<String>::new(), "{more}");
+    }
+}
+
+#[test]
+fn mistakes_are_one_line_and_cost_nothing() {
+    let ground = Ground::new("canopy-bench-test-", &["dir"]);
+    let small = LoopFs::tmpfs(1 << 20);
+    let small = small.path().display();
+    for (words, why) in [
+        (format!("--quick --dir {small}"), "MiB to spare, and these tables need"),
+        ("--quick --dir @missing".into(), "missing cannot be used: No such file or directory"),
+        ("--quick --against @missing".into(), "missing cannot be used"),
+        ("--quick --json @dir".into(), "not a regular file"),
+        ("--quick --plot @missing/picture".into(), "picture cannot be used"),
+        ("--quick -o frobnicate".into(), "no pool to measure with -o"),
+        ("--only frobnicate".into(), "frobnicate"),
+        ("--dir @dir --branch @dir".into(), "cannot be used with"),
+        ("--rounds 0".into(), "0"),
+    ] {
+        let done = run(&ground, &words);
+        assert!(!done.success(), "{words}: {}", done.describe());
+        assert_eq!(done.stderr.lines().count(), 1, "{words}: {}", done.describe());
+        assert!(done.stderr.contains(why), "{words}: {}", done.describe());
+        assert_eq!(left(&ground, &["dir"]), Vec::<String>::new(), "{words}");
+    }
+}
+
+#[test]
+fn an_ordinary_user_may_measure_too() {
+    let ground = Ground::new("canopy-bench-test-", &["own", "dev"]);
+    std::os::unix::fs::chown(ground.path("own"), Some(65_534), Some(65_534)).unwrap();
+    // Where everybody may run it.
+    let canopy = ground.path("canopy");
+    fs::copy(env!("CARGO_BIN_EXE_canopy"), &canopy).unwrap();
+    // `/dev/fuse` as udev makes it, whatever this machine's is like; in a mount namespace of its own.
+    let script = r#"
+        mount -t tmpfs none "$1/dev"
+        mknod "$1/dev/fuse" c 10 229; chmod 666 "$1/dev/fuse"; mount --bind "$1/dev/fuse" /dev/fuse
+        exec setpriv --reuid 65534 --regid 65534 --clear-groups \
+            "$1/canopy" bench --quick --rounds 1 --only goals,dd"#;
+    let mut command = Command::new("unshare");
+    command.env("TMPDIR", ground.path("own")).args(["-m", "sh", "-ec", script, "sh"]).arg(ground.dir());
+    let done = run_within(&mut command, PATIENCE);
+    assert!(done.success(), "{}", done.describe());
+    assert!(done.stdout.contains("first stat of a name") && done.stdout.contains("written"));
+    assert_eq!(fs::read_dir(ground.path("own")).unwrap().count(), 0);
+}

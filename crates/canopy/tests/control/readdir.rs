@@ -1,0 +1,55 @@
+//! `func.readdir`: over which branches a directory is read at a time.
+//!
+//! The branches are pools themselves, whose daemons are stopped: what they are asked stays visible.
+
+use super::rig::{Connections, Dirs, Stopped, set};
+use canopy_testkit::Pool;
+use canopy_testkit::cmd::wait_until;
+use rustix::fs::{Dir, Mode, OFlags};
+use std::fs;
+use std::time::Duration;
+
+pub(super) fn branches_are_read_one_by_one_or_side_by_side() {
+    let dirs = Dirs::new();
+    let connections = Connections::new();
+    let waiting = |pool| connections.waiting(pool);
+    let remembered = "cache.attr=3600,cache.entry=3600";
+    let inner = ["c", "d"].map(|name| {
+        fs::write(dirs.path(name).join(name), "").expect("a file");
+        Pool::builder(super::rig::BINARY).branch(dirs.path(name)).option(remembered).mount()
+    });
+    let outer = Pool::builder(super::rig::BINARY)
+        .branch(inner[0].path())
+        .branch(inner[1].path())
+        .option(remembered)
+        .mount();
+    for (value, both) in [
+        ("seq", false),
+        ("cosr", true),
+        ("cor", true),
+        ("cosr:1", false),
+        ("cor:1:8", false),
+        ("cor:2:1", true),
+        ("seq", false),
+    ] {
+        set(&outer, "func.readdir", value);
+        // Nothing but the branches' directories is to be asked for.
+        assert_eq!(fs::read_dir(outer.path()).expect("a listing").count(), 2, "{value}");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(outer.path(), flags, Mode::empty()).expect("open");
+        assert!(wait_until(Duration::from_secs(5), || waiting(&inner[0]) + waiting(&inner[1]) == 0));
+        let stopped = Stopped::new(&[&inner[0], &inner[1]]);
+        std::thread::scope(|scope| {
+            let listing = scope.spawn(|| Dir::new(dir).expect("a directory").filter_map(Result::ok).count());
+            let first = wait_until(Duration::from_secs(10), || waiting(&inner[0]) > 0);
+            let patience = if both { Duration::from_secs(10) } else { Duration::from_millis(100) };
+            let second = wait_until(patience, || waiting(&inner[1]) > 0);
+            drop(stopped);
+            // With the two dots.
+            assert_eq!(listing.join().expect("a listing"), 4, "{value}");
+            assert_eq!((first, second), (true, both), "{value}");
+        });
+    }
+    outer.umount();
+    inner.into_iter().for_each(|pool| drop(pool.umount()));
+}

@@ -1,0 +1,75 @@
+//! The words of mount(8), as the mount table shows what has become of them.
+
+use super::rig::Dirs;
+use canopy_testkit::Pool;
+use std::fs;
+
+pub(super) const NAMES: &[&str] = &[
+    "ro",
+    "rw",
+    "suid",
+    "nosuid",
+    "dev",
+    "nodev",
+    "exec",
+    "noexec",
+    "sync",
+    "async",
+    "dirsync",
+    "atime",
+    "noatime",
+    "diratime",
+    "nodiratime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+];
+
+/// What is written, the last word being the one that is shown to work, and what is then there or missing.
+const WORDS: &[(&str, &str, bool)] = &[
+    ("ro", "ro", true),
+    ("ro,rw", "rw", true),
+    ("suid", "nosuid", false),
+    ("suid,nosuid", "nosuid", true),
+    ("dev", "nodev", false),
+    ("dev,nodev", "nodev", true),
+    ("noexec,exec", "noexec", false),
+    ("noexec", "noexec", true),
+    ("sync", "sync", true),
+    ("sync,async", "sync", false),
+    ("dirsync", "dirsync", true),
+    ("noatime,atime", "noatime", false),
+    ("noatime", "noatime", true),
+    ("nodiratime,diratime", "nodiratime", false),
+    ("nodiratime", "nodiratime", true),
+    // The kernel's own default: norelatime takes nothing from it, as everywhere.
+    ("relatime", "relatime", true),
+    ("relatime,norelatime", "relatime", true),
+    ("strictatime", "relatime", false),
+    ("strictatime,nostrictatime", "relatime", true),
+    ("lazytime", "lazytime", true),
+    ("lazytime,nolazytime", "lazytime", false),
+];
+
+/// The options of a mount and of its filesystem.
+pub(super) fn in_force(pool: &Pool) -> Vec<String> {
+    let table = fs::read_to_string("/proc/self/mounts").expect("the mount table");
+    let point = pool.path().display().to_string();
+    let line = table.lines().find(|line| line.split(' ').nth(1) == Some(&point)).expect("a mount");
+    line.split(' ').nth(3).expect("options").split(',').map(str::to_owned).collect()
+}
+
+pub(super) fn every_word() {
+    let shown: Vec<&str> = WORDS.iter().filter_map(|(words, ..)| words.rsplit(',').next()).collect();
+    assert_eq!(shown, NAMES);
+    let dirs = Dirs::new();
+    for (words, option, there) in WORDS {
+        let pool = dirs.pool(words);
+        let found = in_force(&pool);
+        assert_eq!(found.iter().any(|found| found == option), *there, "{words}: {found:?}");
+        pool.umount();
+    }
+}

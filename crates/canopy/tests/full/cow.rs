@@ -1,0 +1,167 @@
+//! `link-cow`.
+
+use super::rig::{Bed, MIB, hidden, pattern};
+use canopy_testkit::{Kind, LoopFs, Tree};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+/// The ways in which a program opens what it writes; each is one call.
+type Open = fn(&Path) -> std::io::Result<File>;
+const WAYS: [(&str, Open); 6] = [
+    ("O_WRONLY", |path| OpenOptions::new().write(true).open(path)),
+    ("O_RDWR", |path| OpenOptions::new().read(true).write(true).open(path)),
+    ("O_APPEND", |path| OpenOptions::new().append(true).open(path)),
+    ("O_TRUNC", |path| OpenOptions::new().write(true).truncate(true).open(path)),
+    ("O_CREAT", |path| OpenOptions::new().write(true).create(true).truncate(false).open(path)),
+    ("O_CREAT|O_TRUNC", |path| File::create(path)),
+];
+
+/// Which names the kernel has looked up before the file is opened.
+const KNOWN: [&[&str]; 4] = [&[], &["d/b"], &["a"], &["a", "d/b", "c"]];
+
+#[test]
+fn the_first_open_gets_a_file_of_its_own() {
+    for kind in [Kind::Tmpfs, Kind::Ext4, Kind::Btrfs] {
+        for options in [
+            "link-cow=true",
+            "link-cow=true,passthrough.io=off,cache.files=full,cache.entry=60,cache.attr=60",
+            "link-cow=true,cache.entry=0,cache.attr=0",
+        ] {
+            let bed = Bed::new(vec![LoopFs::new(kind, 160 << 20)], options);
+            for (way, open) in WAYS {
+                for known in KNOWN {
+                    let what = format!("{kind:?} {options} {way} {known:?}");
+                    let original = pattern(1, MIB + 5);
+                    fs::create_dir(bed.on(0, "d")).unwrap();
+                    fs::write(bed.on(0, "a"), &original).unwrap();
+                    fs::set_permissions(bed.on(0, "a"), fs::Permissions::from_mode(0o640)).unwrap();
+                    fs::hard_link(bed.on(0, "a"), bed.on(0, "d/b")).unwrap();
+                    fs::hard_link(bed.on(0, "a"), bed.on(0, "c")).unwrap();
+                    known.iter().for_each(|name| assert_eq!(fs::metadata(bed.at(name)).unwrap().nlink(), 3));
+                    let mut file = open(&bed.at("d/b")).unwrap_or_else(|error| panic!("{what}: {error}"));
+                    file.write_all(b"changed").unwrap();
+                    let own = file.metadata().unwrap();
+                    assert_eq!((own.nlink(), own.mode() & 0o7777), (1, 0o640), "{what}");
+                    drop(file);
+                    let mut expected = if way.contains("TRUNC") { Vec::new() } else { original.clone() };
+                    let at = if way == "O_APPEND" { expected.len() } else { 0 };
+                    expected.resize(expected.len().max(at + 7), 0);
+                    expected[at..at + 7].copy_from_slice(b"changed");
+                    for name in ["a", "c", "d/b"] {
+                        let content = if name == "d/b" { &expected } else { &original };
+                        assert!(&fs::read(bed.at(name)).unwrap() == content, "{what}: {name} in the pool");
+                        assert!(
+                            &fs::read(bed.on(0, name)).unwrap() == content,
+                            "{what}: {name} on the branch"
+                        );
+                    }
+                    let meta = |name: &str| fs::metadata(bed.at(name)).unwrap();
+                    assert_eq!(
+                        (meta("a").nlink(), meta("c").nlink(), meta("d/b").nlink()),
+                        (2, 2, 1),
+                        "{what}"
+                    );
+                    assert_eq!(meta("a").ino(), meta("c").ino(), "{what}");
+                    assert_ne!(meta("a").ino(), meta("d/b").ino(), "{what}");
+                    assert!(hidden(bed.disks[0].path()).is_empty(), "{what}");
+                    for name in ["a", "c", "d/b"] {
+                        fs::remove_file(bed.at(name)).unwrap();
+                    }
+                    fs::remove_dir(bed.at("d")).unwrap();
+                }
+            }
+            bed.pool.umount();
+        }
+    }
+}
+
+/// It is copied whole, with all that belongs to it.
+#[test]
+fn nothing_is_lost_in_the_copy() {
+    let bed = Bed::new(vec![LoopFs::ext4(160 << 20)], "link-cow=true");
+    let file = File::create(bed.on(0, "a")).unwrap();
+    file.write_all_at(&pattern(1, MIB), 5 << 20).unwrap();
+    file.set_len(9 << 20).unwrap();
+    std::os::unix::fs::chown(bed.on(0, "a"), Some(1000), Some(1001)).unwrap();
+    fs::set_permissions(bed.on(0, "a"), fs::Permissions::from_mode(0o741)).unwrap();
+    rustix::fs::setxattr(bed.on(0, "a"), "user.x", b"value", rustix::fs::XattrFlags::empty()).unwrap();
+    canopy_testkit::cmd::run("setfacl", ["-m", "u:77:r--", bed.on(0, "a").to_str().unwrap()]);
+    file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::new(1_222_222_222, 987_654_321)).unwrap();
+    fs::hard_link(bed.on(0, "a"), bed.on(0, "b")).unwrap();
+    let fields = canopy_testkit::Fields { links: false, sparse: true, ..canopy_testkit::Fields::default() };
+    let before = Tree::capture_with(bed.on(0, ""), fields);
+    drop(OpenOptions::new().write(true).open(bed.at("b")).unwrap());
+    before.assert_same(&Tree::capture_with(bed.on(0, ""), fields));
+    assert_ne!(fs::metadata(bed.on(0, "a")).unwrap().ino(), fs::metadata(bed.on(0, "b")).unwrap().ino());
+    bed.pool.umount();
+}
+
+#[test]
+fn what_is_not_to_be_copied_is_opened_as_it_is() {
+    let bed = Bed::new(vec![LoopFs::tmpfs(8 << 20)], "link-cow=true,passthrough.io=off");
+    fs::write(bed.on(0, "a"), "content").unwrap();
+    fs::hard_link(bed.on(0, "a"), bed.on(0, "b")).unwrap();
+    let linked = || fs::metadata(bed.on(0, "a")).unwrap().nlink() == 2;
+    // To be read, and with nothing to be gained.
+    drop(File::open(bed.at("b")).unwrap());
+    assert!(linked());
+    // While it is open, it is one file.
+    let reader = File::open(bed.at("a")).unwrap();
+    OpenOptions::new().write(true).open(bed.at("b")).unwrap().write_all(b"CONTENT").unwrap();
+    assert_eq!(std::io::read_to_string(reader).unwrap(), "CONTENT");
+    assert!(linked());
+    // By descriptor there is no name to look up again.
+    for name in ["a", "b"] {
+        fs::metadata(bed.at(name)).unwrap();
+    }
+    let path = rustix::fs::open(bed.at("b"), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    let by_descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&path));
+    drop(OpenOptions::new().write(true).open(by_descriptor).unwrap());
+    assert!(linked());
+    drop(path);
+    // No room for a copy.
+    bed.fill(0, 0);
+    let mut file = OpenOptions::new().write(true).open(bed.at("b")).unwrap();
+    file.write_all(b"Content").unwrap();
+    drop(file);
+    assert!(linked() && hidden(bed.disks[0].path()).is_empty());
+    fs::remove_file(bed.on(0, "filler")).unwrap();
+    drop(OpenOptions::new().write(true).open(bed.at("b")).unwrap());
+    assert!(!linked());
+    bed.pool.umount();
+}
+
+/// Several threads, each with its own name: none writes into another's file.
+#[test]
+fn everybody_gets_the_name_he_has_opened() {
+    const NAMES: usize = 12;
+    let bed = Bed::new(vec![LoopFs::tmpfs(64 << 20)], "link-cow=true");
+    for round in 0..20 {
+        let name = |index: usize| format!("{round}.{index}");
+        fs::write(bed.on(0, &name(0)), "common").unwrap();
+        for index in 1..NAMES {
+            fs::hard_link(bed.on(0, &name(0)), bed.on(0, &name(index))).unwrap();
+        }
+        std::thread::scope(|scope| {
+            for index in 0..NAMES {
+                let path = bed.at(&name(index));
+                scope.spawn(move || {
+                    fs::metadata(&path).unwrap();
+                    // One that is open already is shared, as it should be: here nobody keeps it open.
+                    let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+                    file.write_all(format!(" {index}").as_bytes()).unwrap();
+                });
+            }
+        });
+        let texts: Vec<String> =
+            (0..NAMES).map(|index| fs::read_to_string(bed.on(0, &name(index))).unwrap()).collect();
+        for (index, text) in texts.iter().enumerate() {
+            assert!(text.split(' ').any(|word| word == index.to_string()), "{index}: {text}");
+            assert_eq!(&fs::read_to_string(bed.at(&name(index))).unwrap(), text);
+        }
+    }
+    assert!(hidden(bed.disks[0].path()).is_empty());
+    bed.pool.umount();
+}

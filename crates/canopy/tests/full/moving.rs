@@ -1,0 +1,112 @@
+//! `moveonenospc`, through the kernel.
+
+use super::rig::{Bed, MIB, hidden, pattern};
+use canopy_testkit::cmd::run_within;
+use canopy_testkit::{Kind, LoopFs};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::Command;
+use std::time::Duration;
+
+/// Every way in which data comes to the daemon.
+const WAYS: [&str; 4] = [
+    "passthrough.io=off,cache.files=off",
+    "passthrough.io=off,cache.files=full",
+    "passthrough.io=off,cache.files=auto-full",
+    "cache.writeback=true",
+];
+
+#[test]
+fn a_file_goes_on_where_there_is_room() {
+    for (kind, size) in [(Kind::Tmpfs, 16), (Kind::Ext4, 32), (Kind::Xfs, 320), (Kind::Btrfs, 144)] {
+        for options in WAYS {
+            let what = format!("{kind:?} {options}");
+            let bed = Bed::new(vec![LoopFs::new(kind, size << 20), LoopFs::tmpfs(64 << 20)], options);
+            fs::create_dir(bed.on(0, "d")).unwrap();
+            let start = pattern(1, MIB);
+            fs::write(bed.at("d/f"), &start).unwrap();
+            fs::hard_link(bed.at("d/f"), bed.at("g")).unwrap();
+            let reader = File::open(bed.at("g")).unwrap();
+            let file = OpenOptions::new().read(true).write(true).open(bed.at("d/f")).unwrap();
+            let number = file.metadata().unwrap().ino();
+            bed.fill(0, 2 << 20);
+            let more = pattern(2, 8 * MIB);
+            file.write_all_at(&more, MIB as u64).unwrap_or_else(|error| panic!("{what}: {error}"));
+            file.sync_all().unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!((bed.holders("d/f"), bed.holders("g")), (vec![1], vec![1]), "{what}");
+            let mut seen = vec![0; 9 * MIB];
+            for handle in [&reader, &file] {
+                handle.read_exact_at(&mut seen, 0).unwrap();
+                assert!(seen[..MIB] == start && seen[MIB..] == more, "{what}");
+            }
+            assert!(fs::read(bed.on(1, "g")).unwrap() == seen, "{what}");
+            for meta in [file.metadata(), reader.metadata(), fs::metadata(bed.at("g"))] {
+                let meta = meta.unwrap();
+                assert_eq!((meta.ino(), meta.nlink(), meta.len()), (number, 2, 9 << 20), "{what}");
+            }
+            drop((file, reader));
+            assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()), "{what}");
+            bed.pool.umount();
+        }
+    }
+}
+
+/// Mapped pages come back through the daemon, on nobody's behalf.
+#[test]
+fn written_back_pages_find_room() {
+    let bed = Bed::new(vec![LoopFs::tmpfs(8 << 20), LoopFs::tmpfs(64 << 20)], "cache.writeback=true");
+    let file = File::create(bed.at("f")).unwrap();
+    bed.fill(0, 1 << 20);
+    // The kernel takes it all; only the sync tells whether there was room.
+    let data = pattern(3, 16 * MIB);
+    file.write_all_at(&data, 0).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(bed.holders("f"), [1]);
+    assert!(fs::read(bed.on(1, "f")).unwrap() == data);
+    drop(file);
+    bed.pool.umount();
+}
+
+/// New files, directories and links where there are no inodes.
+#[test]
+fn new_names_find_inodes() {
+    let few = LoopFs::with(Kind::Tmpfs, 32 << 20, &[], "nr_inodes=8");
+    let bed = Bed::new(vec![few, LoopFs::tmpfs(32 << 20)], "");
+    for index in 0..20 {
+        fs::write(bed.at(&format!("f{index}")), format!("{index}")).unwrap();
+        fs::create_dir(bed.at(&format!("d{index}"))).unwrap();
+        std::os::unix::fs::symlink("f0", bed.at(&format!("s{index}"))).unwrap();
+    }
+    for index in 0..20 {
+        assert_eq!(fs::read_to_string(bed.at(&format!("f{index}"))).unwrap(), index.to_string());
+        assert_eq!(bed.holders(&format!("f{index}")).len(), 1);
+    }
+    assert_eq!((bed.holders("f0"), bed.holders("f19"), bed.holders("d19")), (vec![0], vec![1], vec![1]));
+    assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()));
+    bed.pool.umount();
+}
+
+/// fio checks every byte that it has written, while one branch after the other fills up.
+#[test]
+fn fio_verifies_what_was_written_over_full_branches() {
+    for options in [WAYS[0], WAYS[1], WAYS[3]] {
+        let bed =
+            Bed::new(vec![LoopFs::tmpfs(24 << 20), LoopFs::ext4(48 << 20), LoopFs::tmpfs(96 << 20)], options);
+        let mut fio = Command::new("fio");
+        fio.arg(format!("--directory={}", bed.pool.path().display()));
+        fio.args(
+            "--name=full --numjobs=4 --size=24M --rw=randwrite --bs=64k --ioengine=psync --thread".split(' '),
+        );
+        fio.args(
+            "--verify=crc32c --verify_fatal=1 --verify_state_save=0 --do_verify=1 --fallocate=none --file_service_type=random"
+                .split(' '),
+        );
+        let done = run_within(&mut fio, Duration::from_secs(300));
+        assert!(done.success(), "{options}: {}\n{}", done.describe(), bed.pool.log());
+        let holders: Vec<Vec<usize>> = (0..4).map(|job| bed.holders(&format!("full.{job}.0"))).collect();
+        assert!(holders.iter().all(|holders| holders.len() == 1), "{options}: {holders:?}");
+        assert!(holders.iter().any(|holders| holders[0] != 0), "{options}: nothing has moved");
+        assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()), "{options}");
+        bed.pool.umount();
+    }
+}

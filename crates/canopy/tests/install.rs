@@ -1,0 +1,158 @@
+//! `scripts/install.sh`: every name the program answers to, and nobody else's.
+
+use canopy_testkit::cmd::{Finished, run_unless_busy, run_within};
+use canopy_testkit::{Ground, procs};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(60);
+const IN_BIN: [&str; 3] = ["mergerfs", "mergerfs.collect-info", "fsck.mergerfs"];
+const IN_SBIN: [&str; 4] = ["mount.canopy", "mount.fuse.canopy", "mount.mergerfs", "mount.fuse.mergerfs"];
+
+/// A build to install, and somewhere to install it.
+struct Bed(Ground);
+
+impl std::ops::Deref for Bed {
+    type Target = Ground;
+    fn deref(&self) -> &Ground {
+        &self.0
+    }
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let bed = Bed(Ground::new("canopy-install-", &["build", "dest", "a", "p"]));
+        let binary =
+            std::env::var_os("CANOPY_BIN").map_or_else(|| env!("CARGO_BIN_EXE_canopy").into(), PathBuf::from);
+        fs::copy(binary, bed.path("build/canopy")).unwrap();
+        fs::write(bed.path("build/libcanopy_preload.so"), "a library").unwrap();
+        bed
+    }
+
+    fn script(&self, args: &[&str], variables: &[(&str, PathBuf)]) -> Finished {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
+        let mut command = Command::new(script);
+        command.args(args).env("BUILD", self.path("build")).envs(variables.iter().cloned());
+        run_within(&mut command, SOON)
+    }
+
+    /// Into `dest`, as a package is made.
+    #[track_caller]
+    fn packaged(&self, args: &[&str], works: bool) -> Finished {
+        let done = self.script(args, &[("DESTDIR", self.path("dest")), ("PREFIX", "/usr".into())]);
+        assert_eq!(done.success(), works, "{args:?}: {}", done.describe());
+        done
+    }
+
+    /// What there is in `dest` that is no directory.
+    fn installed(&self) -> BTreeSet<String> {
+        let root = self.path("dest");
+        let (mut found, mut dirs) = (BTreeSet::new(), vec![root.clone()]);
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(dir).unwrap().flatten() {
+                if entry.file_type().unwrap().is_dir() {
+                    dirs.push(entry.path());
+                } else {
+                    found.insert(entry.path().strip_prefix(&root).unwrap().to_str().unwrap().to_owned());
+                }
+            }
+        }
+        found
+    }
+}
+
+#[test]
+fn a_package_holds_every_name_and_loses_every_name() {
+    let bed = Bed::new();
+    let done = bed.packaged(&[], true);
+    assert!(done.stderr.is_empty(), "{}", done.describe());
+    let installed = bed.installed();
+    let dest = bed.path("dest");
+    for name in IN_BIN {
+        assert_eq!(fs::read_link(dest.join("usr/bin").join(name)).unwrap(), Path::new("canopy"), "{name}");
+    }
+    for name in IN_SBIN {
+        assert_eq!(
+            fs::read_link(dest.join("sbin").join(name)).unwrap(),
+            Path::new("/usr/bin/canopy"),
+            "{name}"
+        );
+    }
+    assert_eq!(fs::read_to_string(dest.join("usr/lib/mergerfs/preload.so")).unwrap(), "a library");
+    let mode = |name: &str| fs::metadata(dest.join(name)).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode("usr/bin/canopy"), mode("usr/lib/libcanopy_preload.so")), (0o755, 0o644));
+    let unit = fs::read_to_string(dest.join("usr/lib/systemd/system/canopy@.service")).unwrap();
+    assert!(unit.contains("ExecStart=/usr/bin/canopy mount -f %i\n"), "{unit}");
+    let pages =
+        fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../man")).into_iter().flatten().count();
+    assert_eq!(installed.iter().filter(|path| path.starts_with("usr/share/man/man")).count(), pages);
+    // Once more is an upgrade.
+    bed.packaged(&["install"], true);
+    assert_eq!(bed.installed(), installed);
+    bed.packaged(&["uninstall"], true);
+    assert_eq!(bed.installed(), BTreeSet::new());
+}
+
+#[test]
+fn what_belongs_to_another_program_stays() {
+    let bed = Bed::new();
+    let dest = bed.path("dest");
+    fs::create_dir_all(dest.join("usr/bin")).unwrap();
+    fs::create_dir_all(dest.join("sbin")).unwrap();
+    fs::write(dest.join("usr/bin/mergerfs"), "theirs").unwrap();
+    std::os::unix::fs::symlink("../usr/bin/mergerfs", dest.join("sbin/mount.mergerfs")).unwrap();
+    let before = bed.installed();
+    let done = bed.packaged(&[], false);
+    assert_eq!(done.stderr.lines().count(), 1, "{}", done.describe());
+    for needle in ["/usr/bin/mergerfs", "/sbin/mount.mergerfs", "--force"] {
+        assert!(done.stderr.contains(needle), "no {needle} in {}", done.stderr);
+    }
+    assert_eq!(bed.installed(), before, "nothing half done");
+    // Nor is it taken away by who has not installed it.
+    bed.packaged(&["uninstall"], true);
+    assert_eq!(bed.installed(), before);
+    bed.packaged(&["--force"], true);
+    assert_eq!(fs::read_link(dest.join("usr/bin/mergerfs")).unwrap(), Path::new("canopy"));
+    bed.packaged(&["uninstall"], true);
+    assert_eq!(bed.installed(), before);
+    assert_eq!(fs::read_to_string(dest.join("usr/bin/mergerfs")).unwrap(), "theirs");
+    fs::remove_file(bed.path("build/canopy")).unwrap();
+    let done = bed.packaged(&["--force"], false);
+    assert!(
+        done.stderr.contains("cargo build --release") && bed.installed() == before,
+        "{}",
+        done.describe()
+    );
+    let done = bed.packaged(&["frob"], false);
+    assert!(done.stderr.contains("'frob'"), "{}", done.describe());
+}
+
+#[test]
+fn what_is_installed_works() {
+    let bed = Bed::new();
+    let places = [("PREFIX", bed.path("dest")), ("SBINDIR", bed.path("dest/sbin"))];
+    let done = bed.script(&[], &places);
+    assert!(done.success(), "{}", done.describe());
+    let run = |program: &str, args: &[PathBuf]| {
+        let done = run_unless_busy(Command::new(bed.path("dest").join(program)).args(args), SOON);
+        assert!(done.success(), "{program} {args:?}: {}", done.describe());
+        done.stdout
+    };
+    let kind = || procs::mount_at(&bed.path("p")).unwrap().kind;
+    for (helper, expected) in [
+        ("sbin/mount.mergerfs", "fuse.mergerfs"),
+        ("sbin/mount.fuse.canopy", "fuse.canopy"),
+        ("bin/mergerfs", "fuse.mergerfs"),
+    ] {
+        run(helper, &[bed.path("a"), bed.path("p")]);
+        assert_eq!(kind(), expected, "{helper}");
+        // An upgrade does not mind that the program runs.
+        assert!(bed.script(&[], &places).success());
+        run("bin/canopy", &["umount".into(), bed.path("p")]);
+    }
+    assert!(run("bin/mergerfs", &["-v".into()]).starts_with("mergerfs v"));
+}

@@ -1,0 +1,187 @@
+//! The program as a service: what it tells systemd (sd_notify(3)), and the unit that starts it. Real mounts, so root
+//! is needed.
+
+use canopy_testkit::cmd::{run_unless_busy, run_within, spawn, wait_within};
+use canopy_testkit::{Ground, procs};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Branches, a mountpoint, a named pool, and the socket that systemd would have.
+struct Bed {
+    ground: Ground,
+    socket: UnixDatagram,
+    name: String,
+}
+
+impl std::ops::Deref for Bed {
+    type Target = Ground;
+    fn deref(&self) -> &Ground {
+        &self.ground
+    }
+}
+
+fn binary() -> PathBuf {
+    std::env::var_os("CANOPY_BIN").map_or_else(|| env!("CARGO_BIN_EXE_canopy").into(), PathBuf::from)
+}
+
+impl Bed {
+    fn new(abstracted: bool) -> Bed {
+        let ground = Ground::new("canopy-service-", &["a", "b", "p", "etc"]);
+        let at = |name: &str| ground.path(name).display().to_string();
+        let pool = format!(
+            "branches = [\"{}\", \"{}\"]\nmountpoint = \"{}\"\nminfreespace = 0\n",
+            at("a"),
+            at("b"),
+            at("p")
+        );
+        fs::write(ground.path("etc/service.toml"), pool).unwrap();
+        let (socket, name) = if abstracted {
+            let name = format!("canopy-service-test-{}", std::process::id());
+            let address = SocketAddr::from_abstract_name(&name).unwrap();
+            (UnixDatagram::bind_addr(&address).unwrap(), format!("@{name}"))
+        } else {
+            (UnixDatagram::bind(ground.path("socket")).unwrap(), at("socket"))
+        };
+        socket.set_read_timeout(Some(SOON)).unwrap();
+        Bed { ground, socket, name }
+    }
+
+    fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
+        let mut command = Command::new(binary());
+        command.args(args).env("CANOPY_CONFIG_DIR", self.path("etc")).env("NOTIFY_SOCKET", &self.name);
+        command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// The next message, its lines one by one.
+    #[track_caller]
+    fn told(&self) -> Vec<String> {
+        let mut text = [0; 4096];
+        let length = self.socket.recv(&mut text).expect("a message");
+        String::from_utf8(text[..length].to_vec()).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    fn told_nothing(&self) -> bool {
+        self.socket.set_nonblocking(true).unwrap();
+        let nothing =
+            self.socket.recv(&mut [0; 16]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        self.socket.set_nonblocking(false).unwrap();
+        nothing
+    }
+
+    fn status(&self) -> String {
+        format!("STATUS=service is on {}", self.path("p").display())
+    }
+
+    fn end(&self, child: &mut Child) {
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert_eq!(self.told(), ["STOPPING=1"]);
+        assert!(wait_within(child, SOON).is_some_and(|status| status.success()));
+        assert!(procs::mount_at(&self.path("p")).is_none());
+    }
+}
+
+/// The words of a line of the unit, for a pool of this name; the first is the program.
+fn unit(key: &str, name: &str) -> Vec<String> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/canopy@.service");
+    let text = fs::read_to_string(file).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap();
+    line.split(' ').map(|word| word.replace("%i", name)).collect()
+}
+
+#[test]
+fn the_unit_starts_a_pool_that_tells_when_it_is_ready() {
+    let bed = Bed::new(false);
+    assert_eq!(unit("Type", ""), ["notify"]);
+    let words = unit("ExecStart", "service");
+    assert_eq!(words[0], "/usr/bin/canopy");
+    let mut child = spawn(&mut bed.command(&words[1..])).unwrap();
+    assert_eq!(bed.told(), ["READY=1".to_owned(), bed.status()]);
+    // Ready is usable.
+    fs::write(bed.path("p/file"), "x").unwrap();
+    // Its file is read again by the words of the unit.
+    let file = bed.path("etc/service.toml");
+    fs::write(&file, fs::read_to_string(&file).unwrap() + "cache.attr = 7\n").unwrap();
+    let done = run_within(&mut bed.command(&unit("ExecReload", "service")[1..]), SOON);
+    assert!(done.success(), "{}", done.describe());
+    let done = run_within(bed.command(&["get", "service", "cache.attr"]).stdout(Stdio::piped()), SOON);
+    assert_eq!(done.stdout.trim(), "7");
+    bed.end(&mut child);
+}
+
+#[test]
+fn systemd_takes_the_unit() {
+    let ground = Ground::new("canopy-unit-", &[]);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/canopy@.service");
+    // With the program where this machine has it.
+    let text = fs::read_to_string(file).unwrap().replace("/usr/bin/canopy", binary().to_str().unwrap());
+    // What man and others miss here is not the unit's fault.
+    let text = text.replace("Documentation=man:canopy(1)\n", "");
+    let unit = ground.path("canopy@service.service");
+    fs::write(&unit, text).unwrap();
+    let mut command = Command::new("systemd-analyze");
+    let done = run_within(command.args(["verify", "--man=no"]).arg(&unit), SOON);
+    let about: Vec<&str> = done.stderr.lines().filter(|line| line.contains("canopy")).collect();
+    assert!(about.is_empty(), "{}", done.describe());
+}
+
+#[test]
+fn the_background_hands_over_its_number() {
+    let bed = Bed::new(true);
+    let mut parent = spawn(&mut bed.command(&["mount", "service"])).unwrap();
+    let told = bed.told();
+    assert_eq!(told[1..], ["READY=1".to_owned(), bed.status()]);
+    assert!(wait_within(&mut parent, SOON).is_some_and(|status| status.success()));
+    let pid: i32 = told[0].strip_prefix("MAINPID=").unwrap().parse().unwrap();
+    assert_eq!(procs::process(pid).unwrap().name, "canopy");
+    assert!(pid != i32::try_from(parent.id()).unwrap());
+    // However it ends, that is told.
+    let done = run_unless_busy(&mut bed.command(&["umount", "service"]), SOON);
+    assert!(done.success(), "{}", done.describe());
+    assert_eq!(bed.told(), ["STOPPING=1"]);
+}
+
+#[test]
+fn a_start_that_fails_is_never_ready() {
+    let bed = Bed::new(false);
+    for args in [["mount", "-f", "none"], ["mount", "-o", "frob"]] {
+        let done = run_within(&mut bed.command(&args), SOON);
+        assert!(done.code() == Some(1) && bed.told_nothing(), "{args:?}: {}", done.describe());
+    }
+    fs::remove_dir(bed.path("b")).unwrap();
+    for args in [&["mount", "service"][..], &["mount", "-f", "service"]] {
+        let done = run_within(&mut bed.command(args), SOON);
+        assert!(done.code() == Some(1) && bed.told_nothing(), "{args:?}: {}", done.describe());
+    }
+}
+
+#[test]
+fn waiting_for_branches_is_told_with_its_length() {
+    let bed = Bed::new(false);
+    let args = ["mount", "-f", "-o", "branches-mount-timeout=1", "service"];
+    let mut child = spawn(&mut bed.command(&args)).unwrap();
+    assert_eq!(bed.told(), ["EXTEND_TIMEOUT_USEC=91000000", "STATUS=waiting for branches"]);
+    assert_eq!(bed.told(), ["READY=1".to_owned(), bed.status()]);
+    bed.end(&mut child);
+}
+
+#[test]
+fn a_socket_that_nobody_has_costs_nothing() {
+    let bed = Bed::new(false);
+    for name in ["@nobody-has-this", "vsock:2:1", ""] {
+        let mut command = bed.command(&["mount", "service"]);
+        let done = run_within(command.env("NOTIFY_SOCKET", name), SOON);
+        assert!(done.success(), "{name}: {}", done.describe());
+        let done = run_unless_busy(bed.command(&["umount", "service"]).env_remove("NOTIFY_SOCKET"), SOON);
+        assert!(done.success(), "{name}: {}", done.describe());
+    }
+}

@@ -1,0 +1,127 @@
+//! The threads of a connection.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use canopy_sys::device;
+
+use super::{Agreed, Session, SessionError};
+use crate::backing::Backing;
+use crate::notify::Notifier;
+use crate::transport::uring::Rings;
+use crate::transport::{Handler, NoUring, Transport, Worker, WorkerEnd};
+
+/// A connection being served.
+pub struct Running {
+    workers: Vec<JoinHandle<WorkerEnd>>,
+    session: Session,
+    transport: Transport,
+}
+
+impl Session {
+    /// What is to carry the requests, and why nothing better. Should the kernel refuse it after all, then
+    /// [`Running::transport`] tells.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        transport(&self.rings)
+    }
+
+    /// Starts the threads that serve. Over `/dev/fuse` there are `threads` of them (at least one), named
+    /// `canopy-fuse-N`; each has a clone of the device, or shares this one where cloning does not work. Over io_uring
+    /// there is one of these, and as many of the queues' as were wished for, named `canopy-qN-M`.
+    ///
+    /// # Errors
+    /// [`SessionError::Start`]. Threads that had been started end with the connection.
+    pub fn serve<H: Handler>(mut self, handler: Arc<H>, threads: usize) -> Result<Running, SessionError> {
+        let rings = std::mem::replace(&mut self.rings, Err(NoUring::NotWanted));
+        let mut workers = Vec::new();
+        // The first reads FORGET and INTERRUPT in any case.
+        workers.push(self.device_worker(&handler, 0)?);
+        let mut transport = transport(&rings);
+        let started = rings
+            .and_then(|rings| rings.start(&self.device, &handler, self.agreed.dialect(), 1, &mut workers));
+        if let Err(why) = started {
+            for number in 1..threads.max(1) {
+                workers.push(self.device_worker(&handler, number)?);
+            }
+            transport = Transport::Device(why);
+        }
+        Ok(Running { workers, session: self, transport })
+    }
+
+    fn device_worker<H: Handler>(
+        &self,
+        handler: &Arc<H>,
+        number: usize,
+    ) -> Result<JoinHandle<WorkerEnd>, SessionError> {
+        let (max_write, payload) = (self.agreed.max_write as usize, self.agreed.max_payload());
+        let device = self.device_for(number);
+        Worker::new(device, Arc::clone(handler), self.agreed.dialect(), max_write, payload)
+            .and_then(|worker| {
+                std::thread::Builder::new()
+                    .name(format!("canopy-fuse-{number}"))
+                    .spawn(move || worker.run(number))
+            })
+            .map_err(SessionError::Start)
+    }
+
+    fn device_for(&self, number: usize) -> Arc<OwnedFd> {
+        if number == 0 {
+            return Arc::clone(&self.device);
+        }
+        match device::clone(self.device.as_fd()) {
+            Ok(clone) => Arc::new(clone),
+            Err(error) => {
+                tracing::warn!(%error, number, "cannot clone the FUSE device; sharing it");
+                Arc::clone(&self.device)
+            }
+        }
+    }
+}
+
+fn transport(rings: &Result<Rings, NoUring>) -> Transport {
+    match rings {
+        Ok(rings) => Transport::Uring { queues: rings.queues(), workers: rings.entries() },
+        Err(why) => Transport::Device(why.clone()),
+    }
+}
+
+impl Running {
+    #[must_use]
+    pub fn agreed(&self) -> &Agreed {
+        &self.session.agreed
+    }
+
+    /// What carries the requests, and why nothing better.
+    #[must_use]
+    pub fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    #[must_use]
+    pub fn notifier(&self) -> Notifier {
+        self.session.notifier()
+    }
+
+    #[must_use]
+    pub fn backing(&self) -> Backing {
+        self.session.backing()
+    }
+
+    /// Waits until the kernel has ended the connection and every thread has returned.
+    ///
+    /// # Errors
+    /// When a thread ended for another reason.
+    pub fn join(self) -> Result<(), SessionError> {
+        let mut result = Ok(());
+        for worker in self.workers {
+            match worker.join() {
+                Ok(WorkerEnd::Disconnected) => {}
+                Ok(WorkerEnd::Failed(errno)) => result = Err(SessionError::Read(errno)),
+                Err(_) => result = Err(SessionError::Thread),
+            }
+        }
+        result
+    }
+}

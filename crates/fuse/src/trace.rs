@@ -1,0 +1,100 @@
+//! One line for every request: what was asked for, how it was answered, and how long that took.
+//!
+//! Nobody listens as a rule. Then a request costs one load of the level that somebody listens to at most.
+
+use std::fmt;
+use std::time::Instant;
+
+use tracing::Level;
+
+use crate::opcode;
+use crate::reply::Answer;
+use crate::request::{Header, Op};
+
+/// The target of these lines, all of level TRACE: what a filter tells them by.
+pub const TARGET: &str = "canopy_fuse::trace";
+
+/// A request that is being served, and that somebody wants to know of.
+pub(crate) struct Trace(Instant);
+
+impl Trace {
+    pub(crate) fn begin() -> Option<Trace> {
+        tracing::enabled!(target: TARGET, Level::TRACE).then(|| Trace(Instant::now()))
+    }
+
+    /// `op` is none for a request that could not be decoded.
+    pub(crate) fn end(self, header: &Header, op: Option<&Op<'_>>, answer: Answer) {
+        let Header { unique, node, uid, gid, pid, .. } = header;
+        tracing::trace!(
+            target: TARGET,
+            "{} unique={unique} node={node} uid={uid} gid={gid} pid={pid}{}: {} us={}",
+            opcode::name_of(header.opcode),
+            Asked(op),
+            Answered(answer),
+            self.0.elapsed().as_micros(),
+        );
+    }
+}
+
+struct Answered(Answer);
+
+impl fmt::Display for Answered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Answer::Nothing => f.write_str("unanswered"),
+            Answer::Error(errno) => write!(f, "error={errno}"),
+            Answer::Payload(len) => write!(f, "error=0 len={len}"),
+        }
+    }
+}
+
+/// The operands, each with a space before it. Names are quoted, and data is left out.
+struct Asked<'a>(Option<&'a Op<'a>>);
+
+impl fmt::Display for Asked<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(op) = self.0 else { return Ok(()) };
+        match op {
+            Op::Lookup { name } | Op::Unlink { name } | Op::Rmdir { name } => write!(f, " name={name:?}"),
+            Op::Mknod { name, mode, .. } | Op::Mkdir { name, mode, .. } => {
+                write!(f, " name={name:?} mode={mode:o}")
+            }
+            Op::Symlink { name, target } => write!(f, " name={name:?} target={target:?}"),
+            Op::Rename { name, newdir, newname, flags } => {
+                write!(f, " name={name:?} newdir={newdir} newname={newname:?} flags={flags}")
+            }
+            Op::Link { old, name } => write!(f, " old={old} name={name:?}"),
+            Op::Create(create) => {
+                write!(f, " name={:?} mode={:o} flags={:#o}", create.name, create.mode, create.flags)
+            }
+            Op::Open { flags, .. } | Op::Opendir { flags, .. } => write!(f, " flags={flags:#o}"),
+            Op::Read(io) | Op::Readdir(io) | Op::Readdirplus(io) => {
+                write!(f, " fh={} offset={} size={}", io.handle, io.offset, io.size)
+            }
+            Op::Write(io) => write!(f, " fh={} offset={} size={}", io.handle, io.offset, io.data.len()),
+            Op::Release { handle, .. }
+            | Op::Releasedir { handle, .. }
+            | Op::Flush { handle, .. }
+            | Op::Fsync { handle, .. }
+            | Op::Fsyncdir { handle, .. } => write!(f, " fh={handle}"),
+            Op::Getattr { handle: Some(handle) } | Op::Statx { handle: Some(handle), .. } => {
+                write!(f, " fh={handle}")
+            }
+            Op::Setxattr { name, value, .. } => write!(f, " name={name:?} size={}", value.len()),
+            Op::Getxattr { name, size } => write!(f, " name={name:?} size={size}"),
+            Op::Removexattr { name } => write!(f, " name={name:?}"),
+            Op::Listxattr { size } => write!(f, " size={size}"),
+            Op::Access { mask } => write!(f, " mask={mask}"),
+            Op::Forget { nlookup } => write!(f, " nlookup={nlookup}"),
+            Op::BatchForget(items) => write!(f, " nodes={}", items.len()),
+            Op::Ioctl { cmd, .. } => write!(f, " cmd={cmd:#x}"),
+            Op::Fallocate { handle, offset, length, mode } => {
+                write!(f, " fh={handle} offset={offset} length={length} mode={mode}")
+            }
+            Op::Lseek { handle, offset, whence } => {
+                write!(f, " fh={handle} offset={offset} whence={whence}")
+            }
+            _ => Ok(()),
+        }
+    }
+}

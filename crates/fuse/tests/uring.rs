@@ -1,0 +1,389 @@
+//! Over io_uring: the tests of `mounted.rs` once more, and those that only this transport needs.
+
+#[path = "mounted.rs"]
+mod mounted;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use canopy_fuse::flags::InitFlags;
+use canopy_fuse::mount::{MountSpec, mount};
+use canopy_fuse::request::Op;
+use canopy_fuse::transport::{NoUring, uring};
+use canopy_fuse::{Limits, Session, Transport, Wish};
+use mounted::common::memory::{Hook, Memory, wish};
+use mounted::common::{Scratch, Served, can_mount};
+use mounted::{exercise, rerun, with_hook};
+use parking_lot::Mutex;
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+const LONG: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Keeps the calling thread on one processor, whose queue its requests then go to.
+fn stay_on(cpu: u16) {
+    let mut set = CpuSet::new();
+    set.set(usize::from(cpu));
+    sched_setaffinity(None, &set).unwrap();
+}
+
+/// Lookups of names with this beginning wait until they are let go.
+const SLOW: &[u8] = b"slow";
+
+/// A handler whose slow lookups say when they have come, and wait.
+fn gated() -> (Memory, Receiver<String>, Sender<()>) {
+    let (enter, entered) = channel();
+    let (go, gate) = channel::<()>();
+    let gate = Mutex::new(gate);
+    let hook: Hook = Box::new(move |request, reply| {
+        if let Op::Lookup { name } = request.op
+            && name.as_bytes().starts_with(SLOW)
+        {
+            enter.send(std::thread::current().name().unwrap_or_default().to_owned()).unwrap();
+            let _ = gate.lock().recv_timeout(LONG);
+        }
+        Err(reply)
+    });
+    (with_hook(hook), entered, go)
+}
+
+#[test]
+fn one_that_waits_holds_up_nobody_on_its_processor() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (memory, entered, go) = gated();
+    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| memory);
+    let cpu = uring::online_cpus()[0];
+    // In a directory of their own, which the kernel locks over a lookup.
+    let apart = scratch.path().join("apart");
+    fs::create_dir(&apart).unwrap();
+    // All workers of the queue but one.
+    let waiting: Vec<_> = (0..wish().queue_workers - 1)
+        .map(|number| {
+            let path = apart.join(format!("slow{number}"));
+            std::thread::spawn(move || {
+                stay_on(cpu);
+                fs::metadata(path).is_err()
+            })
+        })
+        .collect();
+    for _ in &waiting {
+        let name = entered.recv_timeout(LONG).unwrap();
+        assert!(name.starts_with(&format!("canopy-q{cpu}-")), "{name} serves the queue of {cpu}");
+    }
+    let path = scratch.path().to_owned();
+    // All of it passes while the others wait: they are let go only afterwards.
+    std::thread::spawn(move || {
+        stay_on(cpu);
+        exercise(&path);
+    })
+    .join()
+    .unwrap();
+    // With every worker taken, a request waits for the next that is free.
+    let last = apart.join("slow-last");
+    let last = std::thread::spawn(move || {
+        stay_on(cpu);
+        fs::metadata(last).is_err()
+    });
+    entered.recv_timeout(LONG).unwrap();
+    let path = scratch.path().join("third");
+    let behind = std::thread::spawn(move || {
+        stay_on(cpu);
+        fs::metadata(path).unwrap().len()
+    });
+    for _ in 0..=waiting.len() {
+        go.send(()).unwrap();
+    }
+    assert_eq!(behind.join().unwrap(), 2);
+    assert!(last.join().unwrap() && waiting.into_iter().all(|thread| thread.join().unwrap()));
+    served.stop();
+}
+
+#[test]
+fn every_queue_has_workers_of_its_own() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (memory, entered, go) = gated();
+    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| memory);
+    for cpu in uring::online_cpus() {
+        let path = scratch.path().join(format!("slow{cpu}"));
+        go.send(()).unwrap();
+        std::thread::spawn(move || {
+            stay_on(cpu);
+            assert!(fs::metadata(path).is_err());
+        })
+        .join()
+        .unwrap();
+        let name = entered.recv_timeout(LONG).unwrap();
+        assert!(name.starts_with(&format!("canopy-q{cpu}-")), "{name} serves the queue of {cpu}");
+    }
+    served.stop();
+}
+
+#[test]
+fn the_largest_of_everything_fits() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    // The smallest messages that io_uring is used with, and large ones.
+    for max_write in [17 * 4096, 1 << 20, 4 << 20] {
+        let served = Served::start(scratch.path(), &Wish { max_write, ..wish() }, Limits::NONE, 1, |_| {
+            Memory::new(Duration::ZERO)
+        });
+        let file = scratch.path().join("f".repeat(255));
+        let content: Vec<u8> = (0..9_000_001u32).map(|i| (i % 253) as u8).collect();
+        fs::write(&file, &content).unwrap();
+        assert!(fs::read(&file).unwrap() == content);
+        let open = fs::File::options().read(true).write(true).open(&file).unwrap();
+        // Across messages, and not at their borders.
+        let mut part = vec![0; 5_000_000];
+        open.read_exact_at(&mut part, 4_000_001).unwrap();
+        assert!(part == content[4_000_001..]);
+        drop(open);
+
+        let name = format!("user.{}", "x".repeat(250));
+        let value: Vec<u8> = (0..65_536u32).map(|i| (i % 241) as u8).collect();
+        let how = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&file, &name, &value, how).unwrap();
+        let mut got = vec![0; 65_536];
+        assert_eq!(rustix::fs::getxattr(&file, &name, &mut got[..]).unwrap(), 65_536);
+        assert!(got == value);
+
+        let target = format!("{}{}", "d/".repeat(2047), "e");
+        let link = scratch.path().join("l".repeat(255));
+        symlink(&target, &link).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new(&target));
+        fs::rename(&file, scratch.path().join("g".repeat(255))).unwrap();
+        served.stop();
+    }
+}
+
+#[test]
+fn many_at_once_get_each_their_own() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| Memory::new(Duration::ZERO));
+    // More callers than workers, and reads ahead and behind.
+    std::thread::scope(|scope| {
+        for number in 0..24u8 {
+            let path = scratch.path().join(format!("file{number}"));
+            scope.spawn(move || {
+                for round in 0..20u8 {
+                    let content = vec![number ^ round; 200_000 + usize::from(number) * 4096];
+                    fs::write(&path, &content).unwrap();
+                    assert!(fs::read(&path).unwrap() == content);
+                    assert_eq!(fs::metadata(&path).unwrap().len(), content.len() as u64);
+                }
+            });
+        }
+    });
+    served.stop();
+}
+
+/// The transport of a mount with this wish and these limits, which works in any case.
+fn transport_of(wish: &Wish, limits: Limits) -> Transport {
+    let scratch = Scratch::new();
+    let mut spec = MountSpec::new(scratch.path(), "floor", "canopy");
+    spec.default_permissions = true;
+    let (device, mounted) = mount(&spec).unwrap();
+    let session = Session::negotiate(device, wish, limits).unwrap();
+    let running = session.serve(std::sync::Arc::new(Memory::new(HOUR)), 3).unwrap();
+    let transport = running.transport().clone();
+    exercise(scratch.path());
+    mounted.unmount(false).unwrap();
+    running.join().unwrap();
+    transport
+}
+
+fn wanted() -> Wish {
+    let mut wish = wish();
+    wish.flags |= InitFlags::OVER_IO_URING;
+    wish
+}
+
+#[test]
+fn it_falls_back_and_says_why() {
+    if !can_mount() {
+        return;
+    }
+    let transport = transport_of(&wanted(), Limits::NONE);
+    let Transport::Uring { queues, workers } = transport else { panic!("{transport}") };
+    assert!(usize::from(queues) >= uring::online_cpus().len() && workers >= 2 * usize::from(queues));
+
+    let hidden = Limits { mask: Limits::NONE.mask - InitFlags::OVER_IO_URING, ..Limits::NONE };
+    let small = 16 * 4096;
+    for (wish, limits, expected) in [
+        (wish(), Limits::NONE, NoUring::NotWanted),
+        (wanted(), Limits::minor(41), NoUring::NotOffered),
+        (wanted(), hidden, NoUring::NotOffered),
+        (Wish { max_write: small, ..wanted() }, Limits::NONE, NoUring::SmallMessages(small as usize)),
+    ] {
+        assert_eq!(transport_of(&wish, limits), Transport::Device(expected));
+    }
+}
+
+#[test]
+fn it_falls_back_where_rings_cannot_be_made() {
+    // Enough descriptors for the tests, and too few for the rings.
+    if can_mount() {
+        rerun(&["prlimit", "--nofile=16"], "few_descriptors");
+    }
+}
+
+#[test]
+#[ignore = "run by the test above, with few descriptors"]
+fn few_descriptors() {
+    let wish = Wish { queue_workers: 64, ..wanted() };
+    let transport = transport_of(&wish, Limits::NONE);
+    let Transport::Device(NoUring::Resources(errno)) = transport else { panic!("{transport}") };
+    assert_eq!(errno, rustix::io::Errno::MFILE);
+}
+
+#[test]
+fn interrupts_reach_the_handler() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (enter, entered) = channel();
+    let (interrupt, interrupted) = channel();
+    let interrupted = Mutex::new(interrupted);
+    let hook: Hook = Box::new(move |request, reply| match request.op {
+        Op::Lookup { name } if name.as_bytes() == b"slow" => {
+            enter.send(()).unwrap();
+            // The interrupt names this request, which came another way.
+            let unique: u64 = interrupted.lock().recv_timeout(LONG).unwrap();
+            assert_eq!(unique, request.header.unique);
+            Ok(reply.error(4))
+        }
+        Op::Interrupt { unique } => {
+            interrupt.send(unique).unwrap();
+            Ok(reply.none())
+        }
+        _ => Err(reply),
+    });
+    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| with_hook(hook));
+    let mut caller = Command::new("stat").arg(scratch.path().join("slow")).spawn().unwrap();
+    entered.recv_timeout(LONG).unwrap();
+    let pid = rustix::process::Pid::from_child(&caller);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let status = caller.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(2), "{status}");
+    served.stop();
+}
+
+#[test]
+fn a_killed_server_leaves_nobody_waiting() {
+    if !can_mount() {
+        return;
+    }
+    for _ in 0..5 {
+        let scratch = Scratch::new();
+        let mut server = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "serves_until_killed", "--ignored", "--nocapture"])
+            .env("CANOPY_TEST_POINT", scratch.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+        let (say, said) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(say.send(line))));
+        let wait_for = |text: &str| while !said.recv_timeout(LONG).unwrap().contains(text) {};
+        wait_for("serving");
+        fs::write(scratch.path().join("f"), b"x").unwrap();
+        let callers: Vec<_> = (0..3)
+            .map(|number| {
+                let path = scratch.path().join(format!("slow{number}"));
+                std::thread::spawn(move || fs::metadata(path).unwrap_err().raw_os_error())
+            })
+            .collect();
+        for _ in &callers {
+            wait_for("waiting");
+        }
+        server.kill().unwrap();
+        server.wait().unwrap();
+        for caller in callers {
+            let errno = caller.join().unwrap();
+            assert!(matches!(errno, Some(103 | 107 | 125)), "{errno:?}");
+        }
+        let gone = fs::metadata(scratch.path().join("new")).unwrap_err().raw_os_error();
+        assert!(matches!(gone, Some(103 | 107 | 125)), "{gone:?}");
+        canopy_fuse::mount::unmount_path(scratch.path(), false).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "run by the test above, which kills it"]
+fn serves_until_killed() {
+    let point = std::env::var_os("CANOPY_TEST_POINT").unwrap();
+    let hook: Hook = Box::new(|request, reply| {
+        if let Op::Lookup { name } = request.op
+            && name.as_bytes().starts_with(SLOW)
+        {
+            println!("waiting");
+            std::thread::sleep(HOUR);
+        }
+        Err(reply)
+    });
+    let served = Served::start(Path::new(&point), &wish(), Limits::NONE, 1, |_| with_hook(hook));
+    println!("serving");
+    std::thread::sleep(HOUR);
+    served.stop();
+}
+
+#[test]
+fn requests_may_lead_to_others_from_the_start() {
+    if !can_mount() {
+        return;
+    }
+    for round in 0..40 {
+        let scratch = Scratch::new();
+        let inner = scratch.path().join("inner");
+        // The worker asks its own mount, by the queue that it serves itself.
+        let hook: Hook = Box::new(move |request, reply| {
+            if let Op::Lookup { name } = request.op
+                && name.as_bytes() == b"outer"
+            {
+                assert!(fs::metadata(&inner).is_err());
+            }
+            Err(reply)
+        });
+        let mut spec = MountSpec::new(scratch.path(), "floor", "canopy");
+        spec.default_permissions = true;
+        let (device, mounted) = mount(&spec).unwrap();
+        let wish = Wish { queue_workers: 2, ..wanted() };
+        let session = Session::negotiate(device, &wish, Limits::NONE).unwrap();
+        let (done, finished) = channel();
+        // Callers wait in the kernel before there is a queue.
+        let cpus = uring::online_cpus();
+        let callers = cpus.len();
+        for cpu in cpus {
+            let path = scratch.path().join("dir").join("outer");
+            let done = done.clone();
+            std::thread::spawn(move || {
+                stay_on(cpu);
+                let _ = fs::create_dir(path.parent().unwrap());
+                done.send(fs::metadata(path).is_err()).unwrap();
+            });
+        }
+        std::thread::sleep(Duration::from_micros(round * 20));
+        let running = session.serve(std::sync::Arc::new(with_hook(hook)), 1).unwrap();
+        for _ in 0..callers {
+            assert!(finished.recv_timeout(LONG).unwrap());
+        }
+        mounted.unmount(true).unwrap();
+        running.join().unwrap();
+    }
+}

@@ -1,0 +1,102 @@
+//! What a file is, it is after a move: between filesystems of every kind.
+
+use super::*;
+use canopy_testkit::cmd::run;
+use canopy_testkit::{Fields, Kind, Tree};
+use rustix::fs::XattrFlags;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+
+fn disk(kind: Kind) -> LoopFs {
+    LoopFs::new(kind, 320 << 20)
+}
+
+/// Data, holes, a set of links, owner, mode with set-id bits, ACLs, attributes, times.
+fn furnish(disks: &Disks) {
+    let at = |path: &str| disks.on(0, path);
+    fs::create_dir_all(at("d/e")).unwrap();
+    rustix::fs::setxattr(at("d"), "user.of", b"directory", XattrFlags::empty()).unwrap();
+    run("setfacl", ["-m", "u:1234:rwx,d:u:4321:r-x", at("d/e").to_str().unwrap()]);
+    let file = fs::File::create(at("d/e/f")).unwrap();
+    file.write_all_at(&pattern(1, 3 * MIB / 2), 0).unwrap();
+    file.write_all_at(&pattern(2, MIB), 5 << 20).unwrap();
+    file.set_len(9 << 20).unwrap();
+    fs::hard_link(at("d/e/f"), at("d/g")).unwrap();
+    let path = at("d/e/f");
+    std::os::unix::fs::chown(&path, Some(1000), Some(1001)).unwrap();
+    rustix::fs::setxattr(&path, "user.empty", b"", XattrFlags::empty()).unwrap();
+    rustix::fs::setxattr(&path, "user.bytes", &pattern(3, 300), XattrFlags::empty()).unwrap();
+    rustix::fs::setxattr(&path, "trusted.secret", b"\0\xff", XattrFlags::empty()).unwrap();
+    run("setfacl", ["-b", "-m", "u:77:r--,g:88:-w-", path.to_str().unwrap()]);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4765)).unwrap();
+    let capability = [&[0, 0, 0, 2][..], &[1; 4], &[0; 12]].concat();
+    rustix::fs::setxattr(&path, "security.capability", &capability, XattrFlags::empty()).unwrap();
+    file.set_times(
+        fs::FileTimes::new()
+            .set_accessed(std::time::UNIX_EPOCH + std::time::Duration::new(1_111_111_111, 123_456_789))
+            .set_modified(std::time::UNIX_EPOCH + std::time::Duration::new(1_222_222_222, 987_654_321)),
+    )
+    .unwrap();
+}
+
+#[test]
+fn nothing_is_lost_between_filesystems() {
+    const KINDS: [Kind; 4] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs];
+    let pairs =
+        KINDS.iter().enumerate().flat_map(|(index, from)| [(*from, KINDS[(index + 1) % 4]), (*from, *from)]);
+    for (from, to) in pairs {
+        let what = format!("{from:?} to {to:?}");
+        let disks = Disks::new(vec![disk(from), disk(to)]);
+        furnish(&disks);
+        let fields = Fields { sparse: from == to && from != Kind::Xfs, ..Fields::default() };
+        let before = Tree::capture_with(disks.on(0, ""), fields);
+        let accessed = |branch| {
+            let meta = fs::metadata(disks.on(branch, "d/e/f")).unwrap();
+            (meta.atime(), meta.atime_nsec())
+        };
+        let (then, allocated) = (accessed(0), fs::metadata(disks.on(0, "d/g")).unwrap().blocks());
+        let mut client = common::Client::new(disks.pool.clone());
+        let (_, handle) = disks.open(&mut client, "d/e/f", OFlags::RDWR);
+        // More than there is on the first branch; the second has all but what it needs for itself.
+        disks.fill(0);
+        disks.pool.fallocate(handle, 1, 9 << 20, 64 << 20).unwrap_or_else(|error| panic!("{what}: {error}"));
+        disks.pool.release(handle).unwrap();
+        assert!(!disks.on(0, "d/e/f").exists() && !disks.on(0, "d/g").exists(), "{what}");
+        assert_eq!(accessed(1), then, "{what}");
+        // Room beyond the end is what the fallocate was for; take it back to compare. Either moves mtime.
+        let file = fs::File::options().write(true).open(disks.on(1, "d/g")).unwrap();
+        file.set_len(9 << 20).unwrap();
+        file.set_times(
+            fs::FileTimes::new()
+                .set_modified(std::time::UNIX_EPOCH + std::time::Duration::new(1_222_222_222, 987_654_321)),
+        )
+        .unwrap();
+        // The truncation has taken these.
+        fs::set_permissions(disks.on(1, "d/g"), fs::Permissions::from_mode(0o4765)).unwrap();
+        let capability = [&[0, 0, 0, 2][..], &[1; 4], &[0; 12]].concat();
+        rustix::fs::setxattr(disks.on(1, "d/g"), "security.capability", &capability, XattrFlags::empty())
+            .unwrap();
+        before.assert_same(&Tree::capture_with(disks.on(1, ""), fields));
+        // XFS allocates ahead.
+        let taken = fs::metadata(disks.on(1, "d/g")).unwrap().blocks();
+        assert!(taken <= allocated + 2048 || to == Kind::Xfs, "{what}: {taken} for {allocated}");
+        assert_eq!(disks.hidden(), NONE, "{what}");
+        client.end().unwrap();
+    }
+}
+
+/// A branch that cannot hold an attribute does not get the file.
+#[test]
+fn what_the_other_branch_cannot_hold_is_not_lost() {
+    // An attribute of ext4 must fit into one block; tmpfs takes more.
+    let disks = Disks::new(vec![LoopFs::tmpfs(4 << 20), LoopFs::ext4(64 << 20)]);
+    put(disks.on(0, "f"), b"content");
+    rustix::fs::setxattr(disks.on(0, "f"), "user.large", &pattern(1, 60_000), XattrFlags::empty()).unwrap();
+    let mut client = common::Client::new(disks.pool.clone());
+    let (_, handle) = disks.open(&mut client, "f", OFlags::RDWR);
+    disks.fill(0);
+    assert_eq!(write(&disks.pool, handle, 8192, &[1; MIB]), Err(Errno::NOSPC));
+    assert!(disks.on(0, "f").exists() && !disks.on(1, "f").exists());
+    assert_eq!(disks.hidden(), NONE);
+    disks.pool.release(handle).unwrap();
+    client.end().unwrap();
+}

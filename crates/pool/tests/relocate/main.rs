@@ -1,0 +1,130 @@
+//! A file whose branch is full goes on elsewhere: with all its names, attributes and handles, and without a trace
+//! when that cannot be.
+//!
+//! Root is needed.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod faithful;
+mod leftovers;
+mod moving;
+mod new;
+
+use canopy_pool::branch::Mode;
+use canopy_pool::config::{Config, MoveWhenFull};
+use canopy_pool::policy::{Category, Policy};
+use canopy_pool::{HandleId, NodeId, Pool, WriteKind};
+use canopy_testkit::LoopFs;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const MIB: usize = 1 << 20;
+const NONE: [PathBuf; 0] = [];
+
+/// Branches, each a filesystem of its own, and a pool over them. What is made goes to the first.
+struct Disks {
+    pool: Arc<Pool>,
+    disks: Vec<LoopFs>,
+}
+
+impl Disks {
+    fn new(disks: Vec<LoopFs>) -> Disks {
+        Disks::with(disks, Config::default())
+    }
+
+    fn with(disks: Vec<LoopFs>, mut config: Config) -> Disks {
+        config.policies.set_category(Category::Create, Policy::Ff);
+        for disk in &disks {
+            let _ = fs::remove_dir(disk.path().join("lost+found"));
+        }
+        let paths: Vec<PathBuf> = disks.iter().map(|disk| disk.path().to_owned()).collect();
+        let pool = common::over(&paths, &vec![Mode::Rw; disks.len()], config);
+        Disks { pool, disks }
+    }
+
+    /// One that is soon full, and one with room.
+    fn small_and_large() -> Disks {
+        Disks::new(vec![LoopFs::tmpfs(4 << 20), LoopFs::tmpfs(64 << 20)])
+    }
+
+    fn on(&self, branch: usize, path: &str) -> PathBuf {
+        self.disks[branch].path().join(path)
+    }
+
+    /// Takes all the room that a branch has.
+    fn fill(&self, branch: usize) {
+        let filler = fs::File::create(self.on(branch, "filler")).expect("a file");
+        let free = rustix::fs::statvfs(self.disks[branch].path()).expect("statvfs");
+        let mut left = free.f_bavail * free.f_frsize;
+        while left > 4096 {
+            let step = left.min(1 << 20);
+            let at = filler.metadata().expect("stat").len();
+            match rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), at, step) {
+                Ok(()) => left -= step,
+                Err(Errno::NOSPC) => left = step / 2,
+                Err(errno) => panic!("filling a branch: {errno}"),
+            }
+        }
+    }
+
+    /// A file of the pool, opened.
+    fn open(&self, client: &mut common::Client, path: &str, flags: OFlags) -> (NodeId, HandleId) {
+        let node = client.walk(path).expect("a file").node;
+        (node, self.pool.open(&common::ROOT, node, flags.bits(), false).expect("open").handle)
+    }
+
+    /// The names that nobody is shown, on all branches.
+    fn hidden(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut todo: Vec<PathBuf> = self.disks.iter().map(|disk| disk.path().to_owned()).collect();
+        while let Some(dir) = todo.pop() {
+            for entry in fs::read_dir(dir).expect("a directory") {
+                let entry = entry.expect("an entry");
+                if entry.file_type().expect("a type").is_dir() {
+                    todo.push(entry.path());
+                }
+                if entry.file_name().as_encoded_bytes().starts_with(b".canopy-clone.") {
+                    found.push(entry.path());
+                }
+            }
+        }
+        found
+    }
+}
+
+fn never() -> Config {
+    Config { move_when_full: MoveWhenFull(None), ..Config::default() }
+}
+
+/// Writes all of it, as write(2) is called until everything is written.
+fn write(pool: &Pool, handle: HandleId, mut at: u64, mut data: &[u8]) -> Result<(), Errno> {
+    while !data.is_empty() {
+        let count = pool.write(handle, at, data, WriteKind::default()).map_err(|error| error.errno())?;
+        at += count as u64;
+        data = &data[count..];
+    }
+    Ok(())
+}
+
+fn read(pool: &Pool, handle: HandleId, len: usize) -> Vec<u8> {
+    let mut buffer = vec![0xEE; len];
+    let count = pool.read(handle, 0, &mut buffer).expect("read");
+    buffer.truncate(count);
+    buffer
+}
+
+/// Bytes that tell where they belong.
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut rng = canopy_testkit::Rng::new(seed);
+    rng.bytes(len)
+}
+
+fn put(path: impl AsRef<Path>, content: &[u8]) {
+    let path = path.as_ref();
+    fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
+    fs::write(path, content).expect("a file");
+}

@@ -1,0 +1,287 @@
+//! Writes that meet a full branch.
+
+use super::*;
+use canopy_pool::{SetAttr, Whence};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[test]
+fn every_handle_goes_on_at_the_new_place() {
+    let disks = Disks::small_and_large();
+    put(disks.on(0, "dir/f"), &pattern(1, MIB));
+    let mut client = disks_client(&disks);
+    let (node, writer) = disks.open(&mut client, "dir/f", OFlags::RDWR);
+    let (_, reader) = disks.open(&mut client, "dir/f", OFlags::RDONLY);
+    let (_, appender) = disks.open(&mut client, "dir/f", OFlags::WRONLY | OFlags::APPEND);
+    let before = disks.pool.getattr(node, None).unwrap();
+    disks.fill(0);
+    let more = pattern(2, 3 * MIB);
+    write(&disks.pool, writer, MIB as u64, &more).expect("there is room on the other branch");
+    assert!(!disks.on(0, "dir/f").exists());
+    let mut whole = [pattern(1, MIB), more].concat();
+    assert_eq!(fs::read(disks.on(1, "dir/f")).unwrap(), whole);
+    // All see what each of them writes from now on.
+    write(&disks.pool, appender, 0, b"appended").unwrap();
+    whole.extend_from_slice(b"appended");
+    write(&disks.pool, writer, 7, b"changed").unwrap();
+    whole[7..14].copy_from_slice(b"changed");
+    for handle in [writer, reader] {
+        assert_eq!(read(&disks.pool, handle, 8 * MIB), whole);
+    }
+    assert_eq!(fs::read(disks.on(1, "dir/f")).unwrap(), whole);
+    // Nobody can tell that it moved.
+    let after = disks.pool.getattr(node, Some(reader)).unwrap();
+    assert_eq!((after.ino, after.size), (before.ino, whole.len() as u64));
+    assert_eq!(disks.pool.lookup(client.walk("dir").unwrap().node, b"f").map(|e| e.node), Ok(node));
+    disks.pool.forget(node, 1);
+    disks.pool.fsync(appender, false).unwrap();
+    assert_eq!(disks.pool.lseek(reader, 0, Whence::Hole).unwrap(), whole.len() as u64);
+    for handle in [writer, reader, appender] {
+        disks.pool.release(handle).unwrap();
+    }
+    assert_eq!(disks.pool.getattr(node, None).unwrap().ino, before.ino);
+    assert_eq!(disks.hidden(), NONE);
+    client.end().unwrap();
+}
+
+fn disks_client(disks: &Disks) -> common::Client {
+    common::Client::new(disks.pool.clone())
+}
+
+#[test]
+fn all_names_of_a_file_move_or_none() {
+    for outside in [false, true] {
+        let large = LoopFs::tmpfs(64 << 20);
+        let small = LoopFs::tmpfs(4 << 20);
+        // The branch is a directory of its filesystem, so that a name can be outside of it.
+        let branches = [small.path().join("branch"), large.path().join("branch")];
+        branches.iter().for_each(|branch| fs::create_dir(branch).unwrap());
+        let mut config = Config::default();
+        config.policies.set_category(Category::Create, Policy::Ff);
+        let pool = common::over(&branches, &[Mode::Rw, Mode::Rw], config);
+        put(branches[0].join("a/f"), &pattern(1, MIB));
+        // Names that the pool has never been asked for.
+        fs::create_dir_all(branches[0].join("x/y/z")).unwrap();
+        fs::hard_link(branches[0].join("a/f"), branches[0].join("x/y/z/g")).unwrap();
+        fs::hard_link(branches[0].join("a/f"), branches[0].join("a/h")).unwrap();
+        if outside {
+            fs::hard_link(branches[0].join("a/f"), small.path().join("outside")).unwrap();
+        }
+        let mut client = common::Client::new(pool.clone());
+        let node = client.walk("a/h").unwrap().node;
+        let handle = pool.open(&common::ROOT, node, OFlags::RDWR.bits(), false).unwrap().handle;
+        let filler = fs::File::create(small.path().join("filler")).unwrap();
+        let free = rustix::fs::statvfs(small.path()).unwrap();
+        rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), 0, free.f_bavail * free.f_frsize)
+            .unwrap();
+        let result = write(&pool, handle, MIB as u64, &pattern(2, MIB));
+        let (left, held) = if outside { (0, 4) } else { (1, 3) };
+        assert_eq!(result, if outside { Err(Errno::NOSPC) } else { Ok(()) });
+        for name in ["a/f", "a/h", "x/y/z/g"] {
+            assert!(!branches[1 - left].join(name).exists(), "{name}");
+            let meta = fs::metadata(branches[left].join(name)).unwrap();
+            assert_eq!(
+                (meta.nlink(), meta.ino()),
+                (held, fs::metadata(branches[left].join("a/f")).unwrap().ino())
+            );
+        }
+        // Still one node, under every name.
+        for name in ["a/f", "a/h", "x/y/z/g"] {
+            assert_eq!(client.walk(name).unwrap().node, node, "{name}");
+        }
+        pool.release(handle).unwrap();
+        client.end().unwrap();
+    }
+}
+
+/// Far more names than descriptors.
+#[test]
+fn a_file_with_thousands_of_names_moves() {
+    const NAMES: usize = 5000;
+    let disks = Disks::small_and_large();
+    put(disks.on(0, "d/0"), &pattern(1, MIB));
+    for name in 1..NAMES {
+        fs::hard_link(disks.on(0, "d/0"), disks.on(0, &format!("d/{name}"))).unwrap();
+    }
+    let mut client = disks_client(&disks);
+    let (_, handle) = disks.open(&mut client, "d/7", OFlags::RDWR);
+    disks.fill(0);
+    write(&disks.pool, handle, MIB as u64, &pattern(2, MIB)).unwrap();
+    assert_eq!(fs::read_dir(disks.on(0, "d")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(disks.on(1, "d")).unwrap().count(), NAMES);
+    assert_eq!(fs::metadata(disks.on(1, "d/0")).unwrap().nlink(), NAMES as u64);
+    assert_eq!(read(&disks.pool, handle, 4 * MIB), [pattern(1, MIB), pattern(2, MIB)].concat());
+    disks.pool.release(handle).unwrap();
+    client.end().unwrap();
+}
+
+#[test]
+fn a_file_stays_where_it_is_when_it_cannot_move() {
+    type Row = (&'static str, fn() -> Config, fn(&Disks));
+    let table: [Row; 4] = [
+        ("moveonenospc=false", never, |_| {}),
+        // By the policy: its directory is nowhere else.
+        ("epff", || Config { move_when_full: MoveWhenFull(Some(Policy::EpFf)), ..Config::default() }, |_| {}),
+        // The other one might be shown then.
+        ("a second copy", Config::default, |disks| put(disks.on(1, "dir/f"), b"another")),
+        ("no room anywhere", Config::default, |disks| disks.fill(1)),
+    ];
+    for (what, config, prepare) in table {
+        let disks = Disks::with(vec![LoopFs::tmpfs(4 << 20), LoopFs::tmpfs(64 << 20)], config());
+        put(disks.on(0, "dir/f"), b"content");
+        let mut client = disks_client(&disks);
+        let (_, handle) = disks.open(&mut client, "dir/f", OFlags::RDWR);
+        disks.fill(0);
+        prepare(&disks);
+        assert_eq!(write(&disks.pool, handle, 8192, &[1; MIB]), Err(Errno::NOSPC), "{what}");
+        assert_eq!(&read(&disks.pool, handle, 7), b"content", "{what}");
+        assert!(disks.on(0, "dir/f").exists(), "{what}");
+        assert_eq!(disks.hidden(), NONE, "{what}");
+        disks.pool.release(handle).unwrap();
+        client.end().unwrap();
+    }
+}
+
+/// The disk has room, but no more than that is allowed (EDQUOT). btrfs holds its limits against root too.
+#[test]
+fn a_quota_is_a_full_branch() {
+    let limited = LoopFs::btrfs(160 << 20);
+    let path = limited.path().to_str().expect("text").to_owned();
+    canopy_testkit::cmd::run("btrfs", ["quota", "enable", &path]);
+    canopy_testkit::cmd::run("btrfs", ["qgroup", "limit", "6M", &path]);
+    let mut behind = fs::File::create(limited.path().join("behind")).unwrap();
+    let refused = std::io::Write::write_all(&mut behind, &[0; 16 * MIB]).unwrap_err();
+    assert_eq!(Errno::from_io_error(&refused), Some(Errno::DQUOT));
+    drop(behind);
+    fs::remove_file(limited.path().join("behind")).unwrap();
+    rustix::fs::syncfs(fs::File::open(limited.path()).unwrap()).unwrap();
+    let disks = Disks::new(vec![limited, LoopFs::tmpfs(64 << 20)]);
+    put(disks.on(0, "f"), &pattern(1, MIB));
+    let mut client = disks_client(&disks);
+    let (_, handle) = disks.open(&mut client, "f", OFlags::RDWR);
+    write(&disks.pool, handle, MIB as u64, &pattern(2, 8 * MIB)).unwrap();
+    assert!(!disks.on(0, "f").exists() && disks.on(1, "f").exists());
+    assert_eq!(read(&disks.pool, handle, 16 * MIB), [pattern(1, MIB), pattern(2, 8 * MIB)].concat());
+    disks.pool.release(handle).unwrap();
+    client.end().unwrap();
+}
+
+#[test]
+fn files_without_a_name_move_too() {
+    let disks = Disks::small_and_large();
+    put(disks.on(0, "f"), &pattern(1, MIB));
+    let mut client = disks_client(&disks);
+    let (node, handle) = disks.open(&mut client, "f", OFlags::RDWR);
+    disks.pool.unlink(NodeId::ROOT, b"f").unwrap();
+    disks.fill(0);
+    write(&disks.pool, handle, MIB as u64, &pattern(2, 2 * MIB)).unwrap();
+    assert_eq!(read(&disks.pool, handle, 8 * MIB), [pattern(1, MIB), pattern(2, 2 * MIB)].concat());
+    assert_eq!(disks.pool.getattr(node, None).unwrap().nlink, 0);
+    assert_eq!(fs::read_dir(disks.on(1, "")).unwrap().count(), 0);
+    disks.pool.release(handle).unwrap();
+    client.end().unwrap();
+}
+
+#[test]
+fn allocating_and_copying_find_room() {
+    for copies in [false, true] {
+        let disks = Disks::small_and_large();
+        put(disks.on(0, "f"), &pattern(1, MIB));
+        put(disks.on(0, "source"), &pattern(2, MIB));
+        let mut client = disks_client(&disks);
+        let (_, handle) = disks.open(&mut client, "f", OFlags::RDWR);
+        let (_, source) = disks.open(&mut client, "source", OFlags::RDONLY);
+        disks.fill(0);
+        if copies {
+            let all = MIB as u64;
+            // Both were on one filesystem until the move; after it, the kernel copies by itself.
+            let copied = disks.pool.copy_file_range((source, 0), (handle, all), all);
+            assert_eq!(copied.map_err(|error| error.errno()), Err(Errno::XDEV));
+            assert_eq!(read(&disks.pool, handle, 16 * MIB)[..MIB], pattern(1, MIB));
+            assert_eq!(read(&disks.pool, source, MIB), pattern(2, MIB));
+        } else {
+            disks.pool.fallocate(handle, 0, 0, 8 << 20).unwrap();
+            assert_eq!(fs::metadata(disks.on(1, "f")).unwrap().blocks() * 512, 8 << 20);
+            assert_eq!(read(&disks.pool, handle, MIB), pattern(1, MIB));
+        }
+        assert!(!disks.on(0, "f").exists() && disks.on(1, "f").exists());
+        for handle in [handle, source] {
+            disks.pool.release(handle).unwrap();
+        }
+        client.end().unwrap();
+    }
+}
+
+/// A truncation needs no room where holes are free; what it finds there is what it leaves.
+#[test]
+fn truncating_on_a_full_branch_changes_nothing_but_the_size() {
+    let disks = Disks::small_and_large();
+    put(disks.on(0, "f"), b"content");
+    let mut client = disks_client(&disks);
+    let node = client.walk("f").unwrap().node;
+    disks.fill(0);
+    let set = SetAttr { size: Some(1 << 30), ..SetAttr::default() };
+    let attr = disks.pool.setattr(&common::ROOT, node, None, &set).unwrap();
+    assert_eq!(attr.size, 1 << 30);
+    assert!(disks.on(0, "f").exists());
+    client.end().unwrap();
+}
+
+/// Every byte that was acknowledged is read back, while one branch after the other fills up.
+#[test]
+fn nobody_loses_a_write_while_branches_fill_up() {
+    const THREADS: usize = 4;
+    const PIECE: usize = 64 << 10;
+    let disks = Disks::new(vec![
+        LoopFs::tmpfs(4 << 20),
+        LoopFs::tmpfs(10 << 20),
+        LoopFs::tmpfs(24 << 20),
+        LoopFs::tmpfs(96 << 20),
+    ]);
+    put(disks.on(0, "f"), b"");
+    put(disks.on(0, "g"), b"");
+    let mut client = disks_client(&disks);
+    let handles: Vec<(HandleId, HandleId)> = (0..THREADS)
+        .map(|_| (disks.open(&mut client, "f", OFlags::RDWR).1, disks.open(&mut client, "g", OFlags::RDWR).1))
+        .collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for (f, g) in &handles {
+            let (next, pool) = (&next, &disks.pool);
+            scope.spawn(move || {
+                loop {
+                    let piece = next.fetch_add(1, Ordering::Relaxed);
+                    if piece >= 32 * MIB / PIECE {
+                        break;
+                    }
+                    for (handle, salt) in [(f, 0), (g, 1 << 32)] {
+                        let (at, data) = ((piece * PIECE) as u64, pattern(piece as u64 + salt, PIECE));
+                        write(pool, *handle, at, &data).expect("there is room somewhere");
+                        let mut back = vec![0; PIECE];
+                        assert_eq!(pool.read(*handle, at, &mut back), Ok(PIECE));
+                        assert!(back == data, "piece {piece} is not what was written");
+                    }
+                }
+            });
+        }
+    });
+    for (index, salt) in [(0, 0), (1, 1 << 32)] {
+        let handle = if index == 0 { handles[0].0 } else { handles[0].1 };
+        for piece in 0..32 * MIB / PIECE {
+            let mut back = vec![0; PIECE];
+            assert_eq!(disks.pool.read(handle, (piece * PIECE) as u64, &mut back), Ok(PIECE));
+            assert!(back == pattern(piece as u64 + salt, PIECE), "piece {piece}");
+        }
+    }
+    for name in ["f", "g"] {
+        let holders = (0..4).filter(|branch| disks.on(*branch, name).exists()).count();
+        assert_eq!(holders, 1, "{name}");
+    }
+    assert!(!disks.on(0, "f").exists() && !disks.on(0, "g").exists());
+    assert_eq!(disks.hidden(), NONE);
+    for (f, g) in handles {
+        disks.pool.release(f).unwrap();
+        disks.pool.release(g).unwrap();
+    }
+    client.end().unwrap();
+}

@@ -1,0 +1,66 @@
+//! New names that meet a branch without inodes.
+
+use super::*;
+use canopy_testkit::Kind;
+
+type Make = fn(&Pool, &[u8]) -> Result<NodeId, canopy_pool::Error>;
+
+const WAYS: [(&str, Make); 5] = [
+    ("create", |pool, name| {
+        let flags = (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL).bits();
+        let (entry, opened) = pool.create(&common::ROOT, NodeId::ROOT, name, 0o644, flags, false)?;
+        pool.release(opened.handle)?;
+        Ok(entry.node)
+    }),
+    ("mknod", |pool, name| Ok(pool.mknod(&common::ROOT, NodeId::ROOT, name, 0o100_644, (0, 0))?.node)),
+    ("mkdir", |pool, name| Ok(pool.mkdir(&common::ROOT, NodeId::ROOT, name, 0o755)?.node)),
+    ("symlink", |pool, name| Ok(pool.symlink(&common::ROOT, NodeId::ROOT, name, b"target")?.node)),
+    ("tmpfile", |pool, _| {
+        let (entry, opened) = pool.tmpfile(&common::ROOT, NodeId::ROOT, 0o644, OFlags::RDWR.bits())?;
+        pool.release(opened.handle)?;
+        Ok(entry.node)
+    }),
+];
+
+#[test]
+fn the_next_branch_of_the_policy_is_tried() {
+    for (config, found) in [(Config::default(), true), (never(), false)] {
+        let few = LoopFs::with(Kind::Tmpfs, 32 << 20, &[], "nr_inodes=2");
+        let disks = Disks::with(vec![few, LoopFs::tmpfs(32 << 20)], config);
+        let mut used = 0;
+        while fs::write(disks.on(0, &format!("used{used}")), "").is_ok() {
+            used += 1;
+        }
+        for (what, make) in WAYS {
+            match (make(&disks.pool, what.as_bytes()), found) {
+                (Ok(node), true) => {
+                    assert_eq!(fs::symlink_metadata(disks.on(1, what)).is_ok(), what != "tmpfile", "{what}");
+                    disks.pool.forget(node, 1);
+                }
+                (Err(error), false) => assert_eq!(error.errno(), Errno::NOSPC, "{what}"),
+                (result, _) => panic!("{what}: {result:?}"),
+            }
+        }
+    }
+}
+
+/// What the last branch says is what its caller hears, and nothing is left of the attempts.
+#[test]
+fn when_no_branch_has_room_it_is_said() {
+    let few = || LoopFs::with(Kind::Tmpfs, 32 << 20, &[], "nr_inodes=2");
+    let disks = Disks::new(vec![few(), few()]);
+    for branch in 0..2 {
+        let mut used = 0;
+        while fs::write(disks.on(branch, &format!("used{branch}.{used}")), "").is_ok() {
+            used += 1;
+        }
+    }
+    for (what, make) in WAYS {
+        assert_eq!(
+            make(&disks.pool, what.as_bytes()).map_err(|error| error.errno()),
+            Err(Errno::NOSPC),
+            "{what}"
+        );
+    }
+    assert_eq!(disks.hidden(), NONE);
+}

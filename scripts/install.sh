@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Installs Canopy from a build of this tree, with every name it answers to; `install.sh uninstall` takes all of it away.
+#   PREFIX   where to: /usr/local
+#   SBINDIR  where mount(8) looks for its helpers: /sbin
+#   DESTDIR  put before every path, for packages: nothing
+#   BUILD    where the build is: release in CARGO_TARGET_DIR, or in target
+# What another program has under one of the names stays, and nothing is installed. With --force it is set aside
+# (NAME.before-canopy), and uninstall puts it back.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")/.." && pwd)
+readonly PREFIX=${PREFIX:-/usr/local} SBINDIR=${SBINDIR:-/sbin} DESTDIR=${DESTDIR:-} ASIDE=before-canopy
+readonly BUILD=${BUILD:-${CARGO_TARGET_DIR:-$here/target}/release}
+readonly PROGRAM=$PREFIX/bin/canopy PRELOAD=libcanopy_preload.so UNIT=canopy@.service
+
+# Each link and what it leads to.
+links() {
+    local name
+    for name in mergerfs mergerfs.collect-info fsck.mergerfs; do
+        printf '%s %s\n' "$PREFIX/bin/$name" canopy
+    done
+    # By its full path: /sbin may be a link itself, which a relative one would not survive.
+    for name in mount.canopy mount.fuse.canopy mount.mergerfs mount.fuse.mergerfs; do
+        printf '%s %s\n' "$SBINDIR/$name" "$PROGRAM"
+    done
+    if [[ $1 == all || -e $BUILD/$PRELOAD ]]; then
+        printf '%s %s\n' "$PREFIX/lib/mergerfs/preload.so" "../$PRELOAD"
+    fi
+}
+
+# Every other file, its source and its mode.
+files() {
+    local page
+    printf '%s %s 755\n' "$PROGRAM" "$BUILD/canopy"
+    if [[ $1 == all || -e $BUILD/$PRELOAD ]]; then
+        printf '%s %s 644\n' "$PREFIX/lib/$PRELOAD" "$BUILD/$PRELOAD"
+    fi
+    printf '%s %s 644\n' "$PREFIX/lib/systemd/system/$UNIT" "$here/dist/$UNIT"
+    printf '%s %s 644\n' "$PREFIX/share/doc/canopy/example.toml" "$here/dist/example.toml"
+    for page in "$here"/man/*.[1-8]; do
+        [[ ! -e $page ]] || printf '%s %s 644\n' "$PREFIX/share/man/man${page##*.}/${page##*/}" "$page"
+    done
+}
+
+fail() {
+    printf 'install: %s\n' "$*" >&2
+    exit 1
+}
+
+exists() { [[ -e $1 || -L $1 ]]; }
+
+# A link of ours leads to the program or the library, wherever that is.
+is_ours() {
+    local target
+    target=$(readlink -- "$1") || return 1
+    [[ ${target##*/} == canopy || ${target##*/} == "$PRELOAD" ]]
+}
+
+install_all() {
+    local path target source mode foreign=()
+    [[ -x $BUILD/canopy ]] || fail "there is no canopy in $BUILD (cargo build --release)"
+    while read -r path target; do
+        if exists "$DESTDIR$path" && ! is_ours "$DESTDIR$path"; then
+            foreign+=("$DESTDIR$path")
+        fi
+    done < <(links present)
+    if ((${#foreign[@]} > 0)); then
+        [[ $force == yes ]] || fail "${foreign[*]} belongs to another program (uninstall that, or --force sets it aside)"
+        for path in "${foreign[@]}"; do
+            mv -T -- "$path" "$path.$ASIDE"
+        done
+    fi
+    while read -r path source mode; do
+        # Put into place whole: the program may be running.
+        install -D -m "$mode" -- "$source" "$DESTDIR$path.new"
+        [[ ${path##*/} != "$UNIT" ]] || sed -i "s|/usr/bin/canopy|$PROGRAM|" "$DESTDIR$path.new"
+        mv -fT -- "$DESTDIR$path.new" "$DESTDIR$path"
+    done < <(files present)
+    while read -r path target; do
+        mkdir -p -- "$(dirname "$DESTDIR$path")"
+        ln -sfT -- "$target" "$DESTDIR$path"
+    done < <(links present)
+    printf 'installed %s, known as:' "$DESTDIR$PROGRAM"
+    links present | while read -r path _; do printf ' %s' "${path##*/}"; done
+    printf '\n'
+}
+
+uninstall_all() {
+    local path _
+    while read -r path _; do
+        if exists "$DESTDIR$path" && is_ours "$DESTDIR$path"; then
+            rm -f -- "$DESTDIR$path"
+            ! exists "$DESTDIR$path.$ASIDE" || mv -T -- "$DESTDIR$path.$ASIDE" "$DESTDIR$path"
+        fi
+    done < <(links all)
+    while read -r path _; do
+        rm -f -- "$DESTDIR$path"
+    done < <(files all)
+    rmdir -- "$DESTDIR$PREFIX"/{lib/mergerfs,share/doc/canopy} 2>/dev/null || true
+}
+
+action=install force=no
+for word in "$@"; do
+    case $word in
+    install | uninstall) action=$word ;;
+    --force) force=yes ;;
+    *) fail "unknown word '$word' (install.sh [install|uninstall] [--force])" ;;
+    esac
+done
+"${action}_all"
