@@ -33,13 +33,13 @@ use tables::{Bench, COUNTS, Size};
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct BenchArgs {
-    /// Small sizes and few rounds: shows that it works, not what it costs
+    /// Small and short: whether it works at all
     #[arg(long)]
     quick: bool,
     /// Only these tables
     #[arg(long, value_name = "TABLE[,TABLE]", value_delimiter = ',', hide_possible_values = true)]
     only: Vec<Which>,
-    /// Make the branches in this directory, rather than in memory
+    /// Make the branches here, rather than in memory
     #[arg(long, conflicts_with = "branch")]
     dir: Option<PathBuf>,
     /// Use a new directory in each of these as branches
@@ -48,10 +48,10 @@ pub struct BenchArgs {
     /// How often each side is measured
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Options of every pool, as canopy mount takes them
-    #[arg(short = 'o', value_name = "OPTION[,OPTION...]", action = clap::ArgAction::Append)]
+    /// Options of every pool, as of canopy mount
+    #[arg(short = 'o', value_name = "OPTIONS", action = clap::ArgAction::Append)]
     options: Vec<String>,
-    /// A mounted filesystem to measure beside, in a new directory there
+    /// Measure this mounted filesystem beside
     #[arg(long, value_name = "PATH")]
     against: Option<PathBuf>,
     /// Write all figures there, as JSON
@@ -63,9 +63,10 @@ pub struct BenchArgs {
 }
 
 const NOTES: &str = "\
-Tables: goals, meta, concurrency, dd, reads, blocks, jobs. All of them take a few minutes.
-Branches lie on a tmpfs of their own (root), or in $TMPDIR. The floor is a server that answers from
-memory: what the way to a server and back costs. All that is made is removed, also when interrupted.";
+Tables: goals, meta, concurrency, dd, reads, blocks, jobs: a few minutes in all.
+Branches lie on a tmpfs of their own (root), or in $TMPDIR. The floor is a
+server that answers from memory: what the way to a server and back costs. All
+that is made is removed, also when interrupted.";
 
 pub fn run(args: &BenchArgs) -> Result<(), Fault> {
     // Signals come to the first thread. One that waits for a server does not take them, and would never, should

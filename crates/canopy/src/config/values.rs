@@ -398,7 +398,7 @@ impl Value for MoveWhenFull {
         self.0.map_or("false".into(), |policy| policy.to_string())
     }
     fn accepted() -> String {
-        format!("true, false, {}", Policy::accepted())
+        "true, false or a policy as of category.create".into()
     }
 }
 

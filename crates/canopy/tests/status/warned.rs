@@ -195,7 +195,8 @@ fn a_branch_that_cannot_be_passed_through() {
         .option("minfreespace=0,category.create=ff")
         .forgive_descriptors()
         .mount();
-    fs::write(outer.path().join("f"), "once opened, the kernel has refused").unwrap();
+    fs::write(lower.path().join("f"), "once opened, the kernel has refused").unwrap();
+    fs::read(outer.path().join("f")).unwrap();
     let told = status(outer.path());
     assert_eq!(codes(&told), ["branch-stacked"], "{told:#}");
     assert_eq!(
@@ -267,7 +268,10 @@ fn a_branch_that_answers_with_an_error() {
         (codes(&told), &told["branches"][1]["health"]),
         (vec!["branch-unreachable".into()], &"unreachable".into())
     );
-    assert_eq!(told["branches"][1]["error"], "Transport endpoint is not connected");
+    // For a moment after the end of its server the kernel still says that it is ending.
+    let errors =
+        ["Transport endpoint is not connected", "Software caused connection abort", "Operation canceled"];
+    assert!(errors.iter().any(|error| told["branches"][1]["error"] == *error), "{told:#}");
     outer.umount();
 }
 
@@ -278,7 +282,7 @@ const AS_NOBODY: &str = r#"
     mount -t tmpfs none dev; mknod dev/fuse c 10 229; chmod 666 dev/fuse; mount --bind dev/fuse /dev/fuse
     exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all sh -euc '
         ./canopy mount -o minfreespace=0 a pool 2>/dev/null
-        echo once opened, the kernel has refused >pool/f
+        echo once opened, the kernel has refused >pool/f; cat pool/f >/dev/null
         ./canopy status --json pool
         ./canopy umount pool'
 "#;
