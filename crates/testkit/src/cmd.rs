@@ -80,7 +80,10 @@ pub fn run_within(command: &mut Command, deadline: Duration) -> Finished {
 pub fn run_unless_busy(command: &mut Command, deadline: Duration) -> Finished {
     let mut done = run_within(command, deadline);
     wait_until(Duration::from_secs(5), || {
-        let busy = !done.success() && done.stderr.contains(" is in use");
+        let busy = !done.success()
+            && [" is in use", "target is busy", "resource busy"]
+                .iter()
+                .any(|words| done.stderr.contains(words));
         if busy {
             done = run_within(command, deadline);
         }

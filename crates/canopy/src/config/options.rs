@@ -204,6 +204,7 @@ fn caching() -> Vec<Spec> {
             "how changes made on the branches themselves are noticed: by watching, or by asking again after a time",
         )
         .live()
+        .hidden()
         .since("5.17"),
         spec("cache.attr", field!(timeouts.attr), "seconds the kernel may remember attributes").live(),
         spec("cache.entry", field!(timeouts.entry), "seconds the kernel may remember names").live(),

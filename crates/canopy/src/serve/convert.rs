@@ -41,6 +41,9 @@ const NAMED: Duration = Duration::from_secs(86_400);
 /// Attributes at most: nothing tells of a file that is being written until it is closed.
 const ATTRS: Duration = Duration::from_secs(10);
 
+/// A directory in which nothing was made or removed for so long is likely to stay as it is.
+const SETTLED: Duration = Duration::from_secs(2);
+
 impl Terms {
     /// `watched`: `None` where the branches are not; else the places in the pool that are not, and whether the kernel can
     /// be made to forget all names that it knows to be missing (Linux 6.16): nobody else knows which those are.
@@ -78,18 +81,22 @@ impl Terms {
         self.watching(|| pool.known().path_of(parent, name)).map_or(self.entry, |watched| watched.entry)
     }
 
-    /// How long, that there is no such name.
+    /// How long, that there is no such name. Where the directory has changed of late, it is asked again: who is at work
+    /// on a branch, and looks through the pool in between, shall not find that he was faster than the notice of it.
     pub(super) fn missing(&self, pool: &pool::Pool, parent: pool::NodeId, name: &[u8]) -> Duration {
-        self.watching(|| pool.known().path_of(parent, name)).map_or(self.negative, |watched| watched.negative)
+        let Some(watched) = self.watching(|| pool.known().path_of(parent, name)) else {
+            return self.negative;
+        };
+        let settled = |attr: pool::Attr| age(attr.mtime) >= SETTLED;
+        let may_stay = watched.negative <= self.negative || pool.getattr(parent, None).is_ok_and(settled);
+        if may_stay { watched.negative } else { self.negative }
     }
 
     /// How long attributes may be relied upon: as long as they have not changed before, since what has changed of
     /// late is likely to change again without being told, in its bounds.
     pub(super) fn attrs(&self, pool: &pool::Pool, node: pool::NodeId, attr: &pool::Attr) -> Duration {
         let Some(watched) = self.watching(|| pool.known().path(node)) else { return self.attr };
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec;
-        let age = u64::try_from(now.saturating_sub(attr.ctime.sec)).unwrap_or_default();
-        Duration::from_secs(age).max(self.attr).min(watched.attr)
+        age(attr.ctime).max(self.attr).min(watched.attr)
     }
 
     /// The terms for what is watched, if this is.
@@ -97,6 +104,12 @@ impl Terms {
         let watched = self.watched.as_ref()?;
         (watched.blind.is_empty() || path().is_some_and(|path| !watched.is_blind(&path))).then_some(watched)
     }
+}
+
+/// In whole seconds.
+fn age(time: pool::Time) -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec;
+    Duration::from_secs(u64::try_from(now.saturating_sub(time.sec)).unwrap_or_default())
 }
 
 impl Watched {

@@ -11,9 +11,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Keys that only this pool has.
-const OWN: [&str; 1] = ["cache.coherence"];
-
 /// COMPATIBILITY 8.2: no other key may be shown.
 const SHOWN: &str = "allow-idmap async-read branches branches-mount-timeout branches-mount-timeout-fail \
     cache.attr cache.entry cache.files cache.files.process-names cache.negative-entry cache.readdir \
@@ -136,7 +133,7 @@ fn every_shown_key_is_listed_in_order() {
     for name in &listed {
         let key = name.strip_prefix("user.mergerfs.").expect("the prefix");
         assert!(
-            SHOWN.split_whitespace().chain(OWN).any(|known| known == key),
+            SHOWN.split_whitespace().any(|known| known == key),
             "{key} is not among those of section 8.2"
         );
         let value = attribute(&control(&pool), name).unwrap_or_else(|errno| panic!("{key}: {errno}"));

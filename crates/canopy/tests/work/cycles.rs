@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use canopy_testkit::cmd::{run_within, wait_until};
+use canopy_testkit::cmd::{run_unless_busy, run_within, wait_until};
 use canopy_testkit::{leaks, procs};
 
 const CYCLES: usize = 200;
@@ -51,7 +51,7 @@ fn two_hundred_mounts_leave_nothing() {
             _ => &[canopy, "umount"],
         };
         let at = Instant::now();
-        let done = run_within(Command::new(end[0]).args(&end[1..]).arg(&point), Duration::from_secs(20));
+        let done = run_unless_busy(Command::new(end[0]).args(&end[1..]).arg(&point), Duration::from_secs(20));
         assert!(done.success(), "cycle {cycle}: {end:?}: {}", done.describe());
         let gone = || procs::mount_at(&point).is_none() && daemons(&dir).is_empty();
         let ended = wait_until(Duration::from_secs(10), gone);
