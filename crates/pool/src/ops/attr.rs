@@ -16,6 +16,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UT
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetTime {
@@ -36,6 +37,9 @@ pub struct SetAttr {
     /// A truncation by somebody who may not keep set-id bits (`FATTR_KILL_SUIDGID`).
     pub kill_suidgid: bool,
 }
+
+/// For how long a RELEASE may be on its way. Somebody who writes a set-id file of another's waits for it, once.
+const LATE_RELEASE: Duration = Duration::from_millis(30);
 
 impl SetAttr {
     fn changes_nothing(&self) -> bool {
@@ -247,8 +251,16 @@ impl Pool {
             return Ok(());
         }
         let primary = self.primary(branches, node)?;
-        let written = node.opened().is_some_and(|open| open.is_written());
         let left = without_set_id(&primary.attr, || caller.is_in_group(primary.attr.gid));
+        let mut written = node.opened().is_some_and(|open| open.is_written());
+        if left.is_some() && (caller.keeps_set_id() || !caller.owns(primary.attr.uid)) {
+            // It matters who asks. The last writer may have closed the file already: the kernel tells of that late.
+            let since = Instant::now();
+            while written && since.elapsed() < LATE_RELEASE {
+                std::thread::sleep(Duration::from_millis(1));
+                written = node.opened().is_some_and(|open| open.is_written());
+            }
+        }
         if let Some(mode) = left.filter(|_| !(written && caller.keeps_set_id())) {
             if !written && !caller.owns(primary.attr.uid) {
                 return Err(Errno::PERM.into());
