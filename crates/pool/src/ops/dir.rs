@@ -199,7 +199,9 @@ impl Pool {
             dirs.get(index).is_some_and(|dir| stat::at(dir, name).is_ok_and(|attr| attr.is_symlink()))
         };
         self.all_removable(&branches, &copies)?;
-        let victim = self.pin_victim(&branches, parent, name, &dirs, &copies);
+        // Before it goes: nobody who still holds it may find it neither by its name nor pinned.
+        let victim =
+            self.pin_victim(&branches, parent, name, &dirs, &copies).map(|victim| self.orphan(victim));
         let mut gone: SmallVec<[usize; 4]> = SmallVec::new();
         for &index in chosen.iter().rev() {
             if !copies.list[index].is_some_and(|attr| attr.is_dir()) {
@@ -215,11 +217,14 @@ impl Pool {
                     let list = branches.as_slice();
                     let _ = relocate::clone_dirs(list[index].root(), list[back].root(), &full);
                 }
+                if let Some(node) = victim {
+                    self.settle(&node);
+                }
                 return Err(errno.into());
             }
             gone.push(index);
         }
-        self.removed(parent, name, victim);
+        self.nodes.name_removed(parent, name);
         Ok(())
     }
 
