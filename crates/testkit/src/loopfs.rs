@@ -206,9 +206,10 @@ impl LoopFs {
 
     fn undo(&mut self) -> Result<(), String> {
         let unmounted = self.try_unmount();
-        let detached = match self.device.take() {
-            Some(device) => detach(&device),
-            None => Ok(()),
+        let image = self.image().and_then(|image| image.canonicalize().ok());
+        let detached = match (self.device.take(), image) {
+            (Some(device), Some(image)) => detach(&device, &image),
+            _ => Ok(()),
         };
         let Some(home) = self.home.take() else { return Ok(()) };
         // Removing recursively through a mount that is still there would destroy what it shows.
@@ -247,15 +248,14 @@ fn attach(image: &Path) -> PathBuf {
     panic!("no loop device for {}: {last}", image.display())
 }
 
-fn detach(device: &Path) -> Result<(), String> {
+fn detach(device: &Path, image: &Path) -> Result<(), String> {
     let done = run_within(Command::new("losetup").arg("--detach").arg(device), Duration::from_secs(30));
     if !done.success() {
         return Err(format!("cannot detach {}: {}", device.display(), done.describe()));
     }
-    // Detaching is lazy while somebody (udev, blkid) still looks at the device.
+    // Detaching is lazy while somebody (udev, blkid) still looks at the device. Another test may have it by then.
     let gone = wait_until(PATIENCE, || {
-        let deleted = |file: &Path| file.as_os_str().to_string_lossy().ends_with("(deleted)");
-        !procs::loop_devices().iter().any(|(known, file)| known == device && !deleted(file) && file.exists())
+        !procs::loop_devices().iter().any(|(known, file)| known == device && file == image)
     });
     if gone { Ok(()) } else { Err(format!("{} stays attached", device.display())) }
 }
