@@ -144,7 +144,8 @@ impl<'s> Bench<'s> {
 
     /// Options of a pool, the user's last: later ones win.
     fn pool_options(&self, own: &str) -> String {
-        let parts = ["minfreespace=0", "fsname=canopy-bench", own, &self.options];
+        // On branches as small as these, `auto` would have writers served by the daemon, lest they meet the end of one.
+        let parts = ["minfreespace=0", "moveonenospc=false", "fsname=canopy-bench", own, &self.options];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",")
     }
 }
