@@ -26,8 +26,7 @@ impl Bed {
     }
 
     fn command(&self, args: &str) -> Command {
-        let binary =
-            std::env::var_os("CANOPY_BIN").map_or_else(|| env!("CARGO_BIN_EXE_canopy").into(), PathBuf::from);
+        let binary = canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"));
         let mut command = Command::new(binary);
         command.args(self.words(args));
         command.env_remove("CANOPY_LOG").env_remove("RUST_LOG");

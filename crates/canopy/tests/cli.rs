@@ -118,7 +118,7 @@ impl Bed {
 }
 
 fn binary() -> PathBuf {
-    std::env::var_os("CANOPY_BIN").map_or_else(|| env!("CARGO_BIN_EXE_canopy").into(), PathBuf::from)
+    canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"))
 }
 
 fn signal(pid: u32, name: &str) {

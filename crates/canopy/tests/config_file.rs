@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 fn binary() -> PathBuf {
-    std::env::var_os("CANOPY_BIN").map_or_else(|| env!("CARGO_BIN_EXE_canopy").into(), PathBuf::from)
+    canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"))
 }
 
 /// Two branches, a mountpoint and files; `@` in a file stands for this directory.

@@ -26,8 +26,7 @@ impl std::ops::Deref for Bed {
 impl Bed {
     fn new() -> Bed {
         let bed = Bed(Ground::new("canopy-install-", &["build", "dest", "a", "p"]));
-        let binary =
-            std::env::var_os("CANOPY_BIN").map_or_else(|| env!("CARGO_BIN_EXE_canopy").into(), PathBuf::from);
+        let binary = canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"));
         fs::copy(binary, bed.path("build/canopy")).unwrap();
         fs::write(bed.path("build/libcanopy_preload.so"), "a library").unwrap();
         bed

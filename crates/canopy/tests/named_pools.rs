@@ -7,7 +7,6 @@ use canopy_testkit::{Ground, procs};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -35,8 +34,7 @@ impl Bed {
     }
 
     fn command(&self, args: &str) -> Command {
-        let binary =
-            std::env::var_os("CANOPY_BIN").map_or_else(|| env!("CARGO_BIN_EXE_canopy").into(), PathBuf::from);
+        let binary = canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"));
         let mut command = Command::new(binary);
         command.args(self.words(args)).current_dir(self.dir()).env("CANOPY_CONFIG_DIR", self.path("etc"));
         command.env_remove("CANOPY_LOG").env_remove("RUST_LOG");

@@ -5,7 +5,6 @@ use canopy_testkit::cmd::{Finished, run_within, wait_until};
 use canopy_testkit::{Ground, procs};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -27,8 +26,7 @@ impl std::ops::Deref for Bed {
 impl Bed {
     fn new() -> Bed {
         let bed = Bed(Ground::new("canopy-names-", &["a", "b", "p", "sbin"]));
-        let binary =
-            std::env::var_os("CANOPY_BIN").map_or_else(|| env!("CARGO_BIN_EXE_canopy").into(), PathBuf::from);
+        let binary = canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"));
         for name in NAMES {
             symlink(&binary, bed.path("sbin").join(name)).unwrap();
         }

@@ -7,7 +7,6 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -26,8 +25,7 @@ impl std::ops::Deref for Bed {
 impl Bed {
     fn new() -> Bed {
         let bed = Bed(Ground::new("canopy-replace-", &["a", "b", "p", "sbin"]));
-        let binary =
-            std::env::var_os("CANOPY_BIN").map_or_else(|| env!("CARGO_BIN_EXE_canopy").into(), PathBuf::from);
+        let binary = canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"));
         for name in ["canopy", "mergerfs", "mount.mergerfs", "mount.canopy"] {
             symlink(&binary, bed.path("sbin").join(name)).unwrap();
         }

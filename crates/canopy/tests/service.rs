@@ -29,7 +29,7 @@ impl std::ops::Deref for Bed {
 }
 
 fn binary() -> PathBuf {
-    std::env::var_os("CANOPY_BIN").map_or_else(|| env!("CARGO_BIN_EXE_canopy").into(), PathBuf::from)
+    canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"))
 }
 
 impl Bed {

@@ -47,6 +47,11 @@ impl Ground {
     }
 }
 
+/// The program to test: `CANOPY_BIN`, or the one that was built along with the tests.
+pub fn program_to_test(built: &str) -> PathBuf {
+    std::env::var_os("CANOPY_BIN").map_or_else(|| built.into(), PathBuf::from)
+}
+
 impl Drop for Ground {
     /// What a test that fails has left mounted would be emptied along with the directory.
     fn drop(&mut self) {

@@ -19,7 +19,7 @@ mod rng;
 pub mod tree;
 mod user;
 
-pub use ground::Ground;
+pub use ground::{Ground, program_to_test};
 pub use grow::{Spec, grow};
 pub use loopfs::{Kind, LoopFs};
 pub use pool::{MountFailed, Pool, PoolBuilder};

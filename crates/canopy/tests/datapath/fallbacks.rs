@@ -104,7 +104,7 @@ fn an_ordinary_user_has_no_passthrough() {
         fs::create_dir(home_path.join(name)).expect("mkdir");
         std::os::unix::fs::chown(home_path.join(name), Some(65534), Some(65534)).expect("chown");
     }
-    let binary = std::env::var_os("CANOPY_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_canopy").into());
+    let binary = canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"));
     fs::copy(binary, home_path.join("canopy")).expect("a copy that everybody may run");
     let _limit = pages_limit();
     let limit = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit")
