@@ -11,7 +11,7 @@ declare -A allowed=(
     [canopy-pool]="canopy-sys"
     [canopy-sys]=""
     [canopy-preload]=""
-    [canopy-testkit]=""
+    [canopy-testkit]="canopy-fuse"
 )
 # Crates in which `unsafe` may occur.
 readonly UNSAFE_CRATES=" canopy-sys canopy-preload "

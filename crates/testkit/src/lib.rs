@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cmd;
+mod faulty;
 mod ground;
 pub mod grow;
 pub mod leaks;
@@ -19,6 +20,7 @@ mod rng;
 pub mod tree;
 mod user;
 
+pub use faulty::{Claim, Fault, Faulty};
 pub use ground::{Ground, program_to_test};
 pub use grow::{Spec, grow};
 pub use loopfs::{Kind, LoopFs};

@@ -1,0 +1,94 @@
+use super::*;
+use crate::Ground;
+use crate::cmd::run_within;
+use std::process::{Command, Stdio};
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// Runs a command of the shell in the mount: this process must not wait for what it serves itself.
+fn sh(faulty: &Faulty, script: &str) -> crate::cmd::Finished {
+    run_within(Command::new("sh").arg("-c").arg(script).current_dir("/").env("AT", faulty.path()), LONG)
+}
+
+#[track_caller]
+fn works(faulty: &Faulty, script: &str) -> String {
+    let done = sh(faulty, script);
+    assert!(done.success(), "{script}: {}", done.describe());
+    done.stdout
+}
+
+#[test]
+fn it_is_the_directory_behind_it() {
+    let ground = Ground::new("faulty-", &[]);
+    let faulty = Faulty::mount(&ground.dir());
+    works(
+        &faulty,
+        r#"set -e; cd "$AT" && mkdir -p a/b && echo text >a/b/file && ln a/b/file a/hard && ln -s hard a/soft && mkfifo a/pipe
+        chmod 640 a/hard && chown 7:8 a/hard && touch -d 2001-02-03 a/b && truncate -s 9 a/hard
+        mv a/b a/c && cp a/c/file a/copy && rm a/copy && mkdir a/gone && rmdir a/gone && sync a/hard"#,
+    );
+    assert_eq!(works(&faulty, r#"cat "$AT/a/soft"; ls "$AT/a""#), "text\n\0\0\0\0c\nhard\npipe\nsoft\n");
+    let compared = works(&faulty, r#"cd "$AT/a" && stat -c '%n %a %u %g %s %h %Y %W %F' * c/*"#);
+    let behind = faulty.behind().display();
+    let expected = works(&faulty, &format!("cd '{behind}/a' && stat -c '%n %a %u %g %s %h %Y %W %F' * c/*"));
+    assert_eq!(compared, expected);
+    assert!(compared.contains("c 755 0 0 4096 2 "), "{compared}");
+    // No fault is set, so this process may use the mount too.
+    let hard = faulty.path().join("a/hard");
+    rustix::fs::setxattr(&hard, "user.x", b"value", rustix::fs::XattrFlags::empty()).expect("an attribute");
+    let mut value = [0_u8; 16];
+    for file in [hard, faulty.behind().join("a/hard")] {
+        assert_eq!(rustix::fs::getxattr(&file, "user.x", &mut value), Ok(5));
+        assert_eq!(&value[..5], b"value");
+    }
+}
+
+#[test]
+fn each_kind_of_request_has_its_fault() {
+    let ground = Ground::new("faulty-", &[]);
+    let faulty = Faulty::mount(&ground.dir());
+    fs::write(faulty.behind().join("file"), "text").expect("a file");
+    faulty.set(Fault::Fail(Errno::NOSPC), &[Opcode::Write]);
+    faulty.set(Fault::Fail(Errno::ROFS), &[Opcode::Unlink, Opcode::Mkdir]);
+    let failed = |script: &str, why: &str| {
+        let done = sh(&faulty, script);
+        assert!(!done.success() && done.stderr.contains(why), "{script}: {}", done.describe());
+    };
+    failed(r#"echo more >>"$AT/file""#, "I/O error");
+    failed(r#"rm "$AT/file""#, "Read-only");
+    assert_eq!(works(&faulty, r#"cat "$AT/file""#), "text");
+    faulty.set(Fault::Delay(Duration::from_millis(300)), &[Opcode::Lookup]);
+    let began = Instant::now();
+    works(&faulty, r#"cat "$AT/file""#);
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    faulty.heal();
+    works(&faulty, r#"echo more >>"$AT/file" && rm "$AT/file" && mkdir "$AT/dir""#);
+    let claim = Claim { size: 1 << 40, free: 3 << 20, files: 77, files_free: 5 };
+    faulty.claim(Some(claim));
+    assert_eq!(works(&faulty, r#"stat -f -c '%a %f %b %c %d %S' "$AT""#), "768 768 268435456 77 5 4096\n");
+    faulty.claim(None);
+    assert_ne!(works(&faulty, r#"stat -f -c %c "$AT""#), "77\n");
+}
+
+#[test]
+fn what_hangs_goes_on_when_it_is_let_go() {
+    let ground = Ground::new("faulty-", &[]);
+    let faulty = Faulty::mount(&ground.dir());
+    fs::write(faulty.behind().join("file"), "text").expect("a file");
+    faulty.set(Fault::Hang, &[Opcode::Read]);
+    let mut stuck =
+        Command::new("cat").arg(faulty.path().join("file")).stdout(Stdio::null()).spawn().expect("cat");
+    assert!(wait_until(LONG, || faulty.hanging() > 0));
+    works(&faulty, r#"echo text >"$AT/beside""#);
+    assert!(stuck.try_wait().expect("a state").is_none());
+    faulty.heal();
+    assert!(stuck.wait().expect("an end").success());
+    // The drop lets go as well.
+    faulty.set_all(Fault::Hang);
+    let mut stuck = Command::new("ls").arg(faulty.path()).stdout(Stdio::null()).spawn().expect("ls");
+    assert!(wait_until(LONG, || faulty.hanging() > 0));
+    let point = faulty.path().to_owned();
+    drop(faulty);
+    stuck.wait().expect("an end");
+    assert!(procs::mount_at(&point).is_none());
+}
