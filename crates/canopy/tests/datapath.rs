@@ -16,5 +16,6 @@ mod datapath {
     mod matrix;
     mod options;
     mod rig;
+    mod spliced;
     mod unlinked;
 }

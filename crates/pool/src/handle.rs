@@ -197,12 +197,15 @@ fn may_lose_direct(flags: OFlags) -> bool {
 /// The kernel allows one way for all opens of an inode at a time: either all carry the same backing id,
 /// or none carries any; anything else fails the open with EIO (fs/fuse/iomode.c). So the first open
 /// decides, and later ones follow, each as well as it can:
-/// * the node is in passthrough, this open would not want it: it carries the id together with DIRECT_IO.
-///   Then its reads and writes come to the daemon, coherent with everybody else's. The same holds for one that is
+/// * the node is in passthrough, this open only writes and would not want it: it carries the id together with
+///   DIRECT_IO. Then what it writes comes to the daemon, coherent with everybody else's. The same holds for one that is
 ///   `watched`: a writer whose branch has no ample room.
+/// * the node is in passthrough, this open reads and would not want it: it goes past the daemon all the same. With
+///   DIRECT_IO the kernel would take what is spliced (sendfile(2)) from the page cache of the pool
+///   (fs/fuse/file.c fuse_splice_read), which hears nothing of what others write.
+/// * the node is not in passthrough, this open would want it: it goes without.
 ///
 /// `parted` tells that the file is written through another node as well, which no cache would hear of.
-/// * the node is not in passthrough, this open would want it: it goes without.
 ///
 /// `cached_by_name` tells, for `per-process`, that the caller is one of the listed programs; `valid`, for
 /// `partial` and `auto-full`, that what the kernel has cached of the file is known to be good.
@@ -232,7 +235,10 @@ pub(crate) fn decide(
     };
     let direct_io = match backing {
         // `cache.files` rules the page cache of the pool, which passthrough does not use.
-        Some(_) => !wants_passthrough(config.passthrough, flags) || watched || may_lose_direct(flags),
+        Some(_) => {
+            let served = !wants_passthrough(config.passthrough, flags) || watched || may_lose_direct(flags);
+            served && flags.contains(OFlags::WRONLY)
+        }
         None => direct_io || parted,
     };
     Travel {
@@ -362,7 +368,8 @@ mod tests {
                         decide(&config, flags, Sharing::Shared { backing }, false, true, false, false)
                     };
                     assert_eq!(later(Some(3)).passthrough, Some(3));
-                    assert_eq!(later(Some(3)).direct_io, !wants_passthrough(option, flags));
+                    let served = flags == OFlags::WRONLY && !wants_passthrough(option, flags);
+                    assert_eq!(later(Some(3)).direct_io, served);
                     assert!(!later(Some(3)).keep_cache);
                     assert_eq!(later(None).passthrough, None);
                 }
@@ -374,10 +381,11 @@ mod tests {
     #[test]
     fn watched_writers_carry_the_id_too() {
         let config = config(PassthroughIo::Auto, CacheFiles::AutoFull);
-        for flags in [OFlags::WRONLY, OFlags::RDWR] {
+        // Who reads as well would be given stale pages by sendfile(2).
+        for (flags, beside) in [(OFlags::WRONLY, "DPL"), (OFlags::RDWR, "P")] {
             let joins =
                 |backing| decide(&config, flags, Sharing::Shared { backing }, false, false, true, false);
-            assert_eq!(letters(joins(Some(4))), "DPL");
+            assert_eq!(letters(joins(Some(4))), beside);
             assert_eq!(letters(joins(None)), "");
         }
     }

@@ -235,9 +235,7 @@ impl Pool {
         let (mut handle, written) = FileHandle::new(node.clone(), fd, flags, open);
         let parted = self.is_parted(node);
         let valid = (unchanged || written) && !parted;
-        // Not one that reads as well: of a file with DIRECT_IO the kernel takes what is spliced (sendfile(2)) from the
-        // page cache (fs/fuse/file.c fuse_splice_read), which hears nothing of writes past the daemon.
-        let watched = matches!(room, Room::Scarce) && flags.contains(OFlags::WRONLY);
+        let watched = matches!(room, Room::Scarce);
         let travel = handle::decide(&self.config(), flags, sharing, by_name, valid, watched, parted);
         handle.past = travel.passthrough.is_some() && !travel.direct_io;
         if let (Room::Ample(passed), Some(_)) = (room, travel.passthrough) {
