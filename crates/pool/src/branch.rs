@@ -407,6 +407,11 @@ impl Branches {
         OsString::from_vec(paths.join(&b':'))
     }
 
+    /// Is this the same snapshot?
+    pub(crate) fn are(&self, others: &Branches) -> bool {
+        Arc::ptr_eq(&self.list, &others.list)
+    }
+
     pub fn as_slice(&self) -> &[Arc<Branch>] {
         &self.list
     }

@@ -71,6 +71,11 @@ impl Follow {
         Follow { disguise, ..self }
     }
 
+    /// Is everything shown as what it is?
+    pub(crate) fn shows_all(self) -> bool {
+        self.mode == FollowSymlinks::Never && self.disguise == Disguise::None
+    }
+
     /// Are some files shown as symlinks?
     pub(crate) fn may_disguise(self) -> bool {
         self.disguise != Disguise::None

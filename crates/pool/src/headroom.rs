@@ -7,7 +7,7 @@
 //! on top of it the most that any one of them has written since the mount.
 
 use crate::branch::{Branch, BranchId};
-use crate::space::Space;
+use crate::space::{Space, SpaceCache};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,10 +64,12 @@ pub(crate) struct PassedWriter {
 
 impl Headroom {
     /// Lets a writer of a file of this size past the daemon, if the branch has ample room for him too.
-    pub(crate) fn admit(&self, branch: &Arc<Branch>, size: u64) -> Option<PassedWriter> {
-        // Asked before the lock is taken: a disk may be slow to answer.
-        let space = Space::of(branch.root()).ok()?;
+    pub(crate) fn admit(&self, spaces: &SpaceCache, branch: &Arc<Branch>, size: u64) -> Option<PassedWriter> {
         let most = self.shared.most.load(Ordering::Relaxed);
+        // Asked before the lock is taken: a disk may be slow to answer.
+        let space = spaces
+            .at_least(branch.id, branch.root(), |space| ample(space.size()).saturating_add(most))
+            .ok()?;
         let mut branches = self.shared.branches.lock();
         let watched = branches.known.entry(branch.id).or_default();
         watched.branch = Arc::downgrade(branch);
@@ -103,7 +105,7 @@ impl Drop for PassedWriter {
 /// Is there room for so many writers? Where there was not, it takes a quarter more, so that the answer does not
 /// change with every file that comes and goes.
 fn is_ample(space: &Space, writers: u64, most: u64, scarce: bool) -> bool {
-    let needed = ample(space.avail.saturating_add(space.used)).saturating_add(most).saturating_mul(writers);
+    let needed = ample(space.size()).saturating_add(most).saturating_mul(writers);
     space.avail >= if scarce { needed.saturating_add(needed / 4) } else { needed }
 }
 

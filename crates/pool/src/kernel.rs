@@ -11,6 +11,11 @@ pub trait Kernel: Send + Sync + 'static {
     /// `ENOTTY`/`EOPNOTSUPP` where the kernel has no passthrough (fs/fuse/backing.c).
     fn open_backing(&self, file: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno>;
 
+    /// Has the pool been told of all that others have changed on its branches before this call
+    /// ([`Pool::name_changed`](crate::Pool::name_changed) and its like)? False where not everything is watched. Called
+    /// without any lock held.
+    fn caught_up(&self) -> bool;
+
     /// Forget the cached attributes of a node, before this returns: the answers to some requests that change
     /// them carry none. Must not wait for anything: the kernel waits for an answer about that very node.
     fn invalidate_attr(&self, node: NodeId);
@@ -32,6 +37,9 @@ pub struct NoKernel;
 impl Kernel for NoKernel {
     fn open_backing(&self, _: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno> {
         Err(Errno::OPNOTSUPP)
+    }
+    fn caught_up(&self) -> bool {
+        false
     }
     fn invalidate_attr(&self, _: NodeId) {}
     fn forget_name(&self, _: NodeId, _: &[u8]) {}

@@ -16,6 +16,7 @@ mod headroom;
 pub mod ids;
 pub mod inode;
 pub mod kernel;
+mod memory;
 mod node;
 mod ops;
 pub mod policy;

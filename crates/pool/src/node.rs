@@ -12,6 +12,7 @@ pub(crate) mod known;
 
 use crate::branch::Branch;
 use crate::handle::{Fingerprint, OpenFile};
+use crate::memory;
 use crate::stat::FileKey;
 use crate::{Error, NodeId, Result};
 use parking_lot::{Mutex, RwLock};
@@ -24,6 +25,9 @@ use std::time::Instant;
 
 /// A path in the pool: bytes without a leading slash; the root is empty.
 pub(crate) type PoolPath = SmallVec<[u8; 128]>;
+
+/// One part of a path.
+pub(crate) type FileName = SmallVec<[u8; 64]>;
 
 /// `parent/name`.
 pub(crate) fn join(parent: &[u8], name: &[u8]) -> PoolPath {
@@ -75,6 +79,8 @@ pub(crate) struct Node {
     pub(crate) number: AtomicU64,
     /// Until then nobody tries to move the file: its names were not found.
     pub(crate) stays_until: Mutex<Option<Instant>>,
+    /// Of a directory: where it lies, and who holds its names.
+    pub(crate) memory: memory::Slot,
 }
 
 impl Node {
@@ -178,12 +184,25 @@ impl Nodes {
 
     /// The path of a directory in which names are about to be used.
     pub(crate) fn dir_path(&self, id: NodeId) -> Result<PoolPath> {
+        self.dir(id).map(|(_, path)| path)
+    }
+
+    /// A directory in which names are about to be used, and its path.
+    pub(crate) fn dir(&self, id: NodeId) -> Result<(Arc<Node>, PoolPath)> {
         let (node, path) = self.locate(id)?;
         if !node.is_dir() {
             return Err(Error::NotDirectory);
         }
         // A removed directory that somebody still stands in.
-        path.ok_or(Error::Absent)
+        Ok((node, path.ok_or(Error::Absent)?))
+    }
+
+    /// The directory and the name by which a node was found last.
+    pub(crate) fn newest_name(&self, id: NodeId) -> Option<(Arc<Node>, FileName)> {
+        let table = self.table.read();
+        let name = table.records.get(&id)?.names.last()?;
+        let dir = table.records.get(&name.parent)?;
+        Some((dir.node.clone(), FileName::from_slice(&name.name)))
     }
 
     /// The known names of a node, as directory and name, newest first. One at a time: a file may have tens
@@ -465,6 +484,7 @@ fn new_node(id: NodeId, identity: Identity, disguised: bool) -> Arc<Node> {
         moves: AtomicU32::new(0),
         number: AtomicU64::new(0),
         stays_until: Mutex::new(None),
+        memory: Mutex::new(None),
     })
 }
 

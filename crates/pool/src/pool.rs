@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::handle::{FileHandle, Handles, OpenFile};
 use crate::headroom::Headroom;
 use crate::kernel::{Kernel, NoKernel};
+use crate::memory::Memory;
 use crate::node::Nodes;
 use crate::ops::cow::Asked;
 use crate::ops::readdir::DirHandle;
@@ -35,7 +36,8 @@ pub struct Pool {
     /// attributes on the branches that have it: a clone must not miss the change. The kernel orders a change
     /// only against work in the directory itself, and clones are made of all those above as well.
     pub(crate) cloning: RwLock<()>,
-    pub(crate) kernel: RwLock<Arc<dyn Kernel>>,
+    pub(crate) kernel: ArcSwap<Arc<dyn Kernel>>,
+    pub(crate) memory: Memory,
     pub(crate) asked: Asked,
     pub(crate) headroom: Headroom,
     /// Files that have moved away from handles which the kernel serves by itself, for as long as these are open.
@@ -59,7 +61,8 @@ impl Pool {
             listings: Handles::default(),
             tree: TreeLock::default(),
             cloning: RwLock::default(),
-            kernel: RwLock::new(Arc::new(NoKernel)),
+            kernel: ArcSwap::from_pointee(Arc::new(NoKernel)),
+            memory: Memory::default(),
             asked: Asked::default(),
             headroom: Headroom::default(),
             parted: RwLock::default(),
@@ -77,7 +80,7 @@ impl Pool {
 
     /// Connects the pool to the kernel that it will serve. `passthrough` tells what INIT agreed on.
     pub fn connect(&self, kernel: Arc<dyn Kernel>, passthrough: bool) {
-        *self.kernel.write() = kernel;
+        self.kernel.store(Arc::new(kernel));
         self.no_passthrough.store(!passthrough, Ordering::Relaxed);
     }
 
@@ -91,12 +94,14 @@ impl Pool {
     pub fn reconfigure(&self, config: Config) {
         self.space.set_ttl(config.space_ttl.as_secs());
         self.config.store(Arc::new(config));
+        self.memory.lost();
     }
 
     /// Changes the branches. Operations under way finish on those they began with, and files open on a
     /// branch that is taken away stay usable until they are closed.
     pub fn set_branches(&self, branches: Branches) {
         self.branches.store(branches);
+        self.memory.clear();
         self.space.clear();
     }
 

@@ -4,8 +4,10 @@ use crate::beneath::{self, Dir};
 use crate::branch::{Branch, Branches, Mode};
 use crate::config::Func;
 use crate::follow::Follow;
+use crate::memory::Stamp;
+use crate::memory::names::Names;
 use crate::node::{Node, PoolPath};
-use crate::policy::{self, BranchView, Category, Choice, Needs, Refusal, ThreadDice};
+use crate::policy::{self, BranchView, Category, Choice, Needs, Refusal, Space, ThreadDice};
 use crate::stat::{self, Attr, FileKey};
 use crate::{Error, NodeId, Pool, Result};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,18 +17,61 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Since when what is remembered may be believed, if it may.
+pub(crate) type Belief = Option<Stamp>;
+
 /// Per branch, in branch order.
 pub(crate) type PerBranch<T> = SmallVec<[T; 4]>;
 
 /// One directory of the pool, opened on every branch that holds it.
 pub(crate) struct Dirs<'b> {
     pub(crate) branches: &'b Branches,
-    pub(crate) list: PerBranch<Option<Dir<'b>>>,
+    opened: Arc<Opened>,
     pub(crate) follow: Follow,
     /// On some branch a symlink leads to it.
     pub(crate) by_link: bool,
+    /// Its node, if it was found by that.
+    node: Option<Arc<Node>>,
+    /// What is known of its names, if it may be believed.
+    names: Option<Arc<Names>>,
+}
+
+/// A directory as it lies on the branches. What is opened here may be used by many at once, and remembered.
+#[derive(Clone, Default)]
+pub(crate) struct Opened {
+    list: PerBranch<Option<Place>>,
     /// The first answer that was neither "here" nor "not here": a sick branch.
     error: Option<Errno>,
+}
+
+#[derive(Clone)]
+enum Place {
+    /// The branch's root, which the branch keeps open.
+    Root,
+    Dir(Arc<OwnedFd>),
+}
+
+impl From<Dir<'_>> for Place {
+    fn from(dir: Dir<'_>) -> Self {
+        match dir {
+            Dir::Root(_) => Place::Root,
+            Dir::Opened(fd) => Place::Dir(Arc::new(fd)),
+        }
+    }
+}
+
+impl Opened {
+    pub(crate) fn get<'a>(&'a self, branches: &'a Branches, index: usize) -> Option<BorrowedFd<'a>> {
+        self.list[index].as_ref().map(|place| match place {
+            Place::Root => branches.as_slice()[index].root(),
+            Place::Dir(fd) => fd.as_fd(),
+        })
+    }
+
+    /// How many it keeps open.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.list.iter().filter(|place| matches!(place, Some(Place::Dir(_)))).count()
+    }
 }
 
 impl<'b> Dirs<'b> {
@@ -37,7 +82,7 @@ impl<'b> Dirs<'b> {
             .map(|branch| match follow.dir(branch.root.as_fd(), path) {
                 Ok((dir, through)) => {
                     by_link |= through;
-                    Some(dir)
+                    Some(dir.into())
                 }
                 Err(errno) => {
                     if !beneath::is_absent(errno) {
@@ -47,61 +92,104 @@ impl<'b> Dirs<'b> {
                 }
             })
             .collect();
-        Dirs { branches, list, follow, by_link, error }
+        Dirs { branches, opened: Arc::new(Opened { list, error }), follow, by_link, node: None, names: None }
     }
 
     /// No branch holds the directory: why.
     pub(crate) fn missing(&self) -> Error {
-        self.error.map_or(Error::Absent, Error::Branch)
+        self.opened.error.map_or(Error::Absent, Error::Branch)
     }
 
     pub(crate) fn get(&self, index: usize) -> Option<BorrowedFd<'_>> {
-        self.list[index].as_ref().map(|d| d.as_fd())
+        self.opened.get(self.branches, index)
+    }
+
+    pub(crate) fn lacks(&self, index: usize) -> bool {
+        self.opened.list[index].is_none()
+    }
+
+    /// A branch has been given the directory.
+    pub(crate) fn put(&mut self, index: usize, dir: Dir<'_>) {
+        Arc::make_mut(&mut self.opened).list[index] = Some(dir.into());
     }
 
     pub(crate) fn first(&self) -> Result<usize> {
-        self.list.iter().position(Option::is_some).ok_or_else(|| self.missing())
+        self.opened.list.iter().position(Option::is_some).ok_or_else(|| self.missing())
+    }
+
+    /// The branches that hold it.
+    fn each(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
+        (0..self.opened.list.len()).filter_map(|index| self.get(index).map(|dir| (index, dir)))
     }
 
     fn no_copies(&self) -> Copies {
-        Copies { list: PerBranch::with_capacity(self.list.len()), follow: self.follow, error: self.error }
+        let (branches, error) = (self.branches.len(), self.opened.error);
+        Copies { found: SmallVec::new(), branches, follow: self.follow, error }
     }
 
     /// The directory itself on each branch.
     pub(crate) fn own(&self) -> Copies {
         let mut copies = self.no_copies();
-        for dir in &self.list {
-            copies.push(dir.as_ref().map(|dir| stat::of(dir.as_fd())));
+        for (index, dir) in self.each() {
+            copies.put(index, stat::of(dir));
         }
         copies
     }
 
     /// What each branch holds under a name in this directory.
     pub(crate) fn copies(&self, name: &[u8]) -> Copies {
-        let mut copies = self.no_copies();
-        for dir in &self.list {
-            copies.push(dir.as_ref().map(|dir| self.follow.at(dir, name)));
-        }
-        copies
+        self.ask(name, false)
     }
 
     /// As `copies`, but branches after the first that holds the name are not asked, unless what it holds
     /// is a directory, for which all of them count.
     pub(crate) fn first_copy(&self, name: &[u8]) -> Copies {
+        self.ask(name, true)
+    }
+
+    fn ask(&self, name: &[u8], first: bool) -> Copies {
         let mut copies = self.no_copies();
-        let mut found = false;
-        for dir in &self.list {
-            let answer = dir.as_ref().filter(|_| !found).map(|dir| self.follow.at(dir, name));
-            found = found || matches!(&answer, Some(Ok(attr)) if !attr.is_dir());
-            copies.push(answer);
+        let known = self.names.as_ref().and_then(|names| names.holders(name));
+        let mut in_vain = 0;
+        for (index, dir) in self.each() {
+            if known.is_some_and(|holders| !holders.has(index)) {
+                continue;
+            }
+            let answer = self.follow.at(dir, name);
+            if matches!(answer, Err(errno) if beneath::is_absent(errno)) {
+                in_vain += 1;
+                if let (Some(names), Some(holders)) = (&self.names, known) {
+                    names.was_not(name, index, holders);
+                }
+            }
+            let found = matches!(&answer, Ok(attr) if !attr.is_dir());
+            copies.put(index, answer);
+            if first && found {
+                break;
+            }
+        }
+        if let (Some(names), None) = (&self.names, known)
+            && in_vain > 0
+            && names.asked_in_vain(in_vain)
+        {
+            names.learn(self.each());
         }
         copies
     }
+
+    /// A name was made here on a branch. To be called before anybody hears of it.
+    pub(crate) fn came(&self, name: &[u8], index: usize) {
+        if let Some(names) = self.node.as_ref().and_then(|node| node.names()) {
+            names.came(name, index);
+        }
+    }
 }
 
-/// What each branch holds under one path.
+/// What the branches hold under one path.
 pub(crate) struct Copies {
-    pub(crate) list: PerBranch<Option<Attr>>,
+    /// Index of the branch, and what it holds; in branch order.
+    found: SmallVec<[(usize, Attr); 1]>,
+    branches: usize,
     /// How they were looked at.
     pub(crate) follow: Follow,
     error: Option<Errno>,
@@ -110,25 +198,50 @@ pub(crate) struct Copies {
 impl Copies {
     /// One branch holds the name; nobody has asked the others.
     pub(crate) fn only(follow: Follow, branches: usize, index: usize, attr: Attr) -> Self {
-        let list = (0..branches).map(|i| (i == index).then_some(attr)).collect();
-        Copies { list, follow, error: None }
+        Copies { found: smallvec::smallvec![(index, attr)], branches, follow, error: None }
     }
 
-    fn push(&mut self, answer: Option<Result<Attr, Errno>>) {
-        self.list.push(match answer {
-            Some(Ok(attr)) => Some(attr),
-            Some(Err(errno)) => {
-                if !beneath::is_absent(errno) {
-                    self.error.get_or_insert(errno);
-                }
-                None
+    fn put(&mut self, index: usize, answer: Result<Attr, Errno>) {
+        match answer {
+            Ok(attr) => self.found.push((index, attr)),
+            Err(errno) if !beneath::is_absent(errno) => {
+                self.error.get_or_insert(errno);
             }
-            None => None,
-        });
+            Err(_) => {}
+        }
+    }
+
+    /// What one branch holds.
+    pub(crate) fn get(&self, index: usize) -> Option<&Attr> {
+        self.found.iter().find(|(at, _)| *at == index).map(|(_, attr)| attr)
+    }
+
+    /// Index of the branch, and what it holds.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Attr)> {
+        self.found.iter().map(|(index, attr)| (*index, attr))
+    }
+
+    /// For each branch what it holds.
+    fn each(&self) -> impl Iterator<Item = Option<&Attr>> {
+        let mut found = self.found.iter().peekable();
+        (0..self.branches).map(move |index| found.next_if(|(at, _)| *at == index).map(|(_, attr)| attr))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.found.len()
+    }
+
+    /// The first branch that holds something.
+    pub(crate) fn first(&self) -> Option<usize> {
+        self.found.first().map(|(index, _)| *index)
     }
 
     pub(crate) fn any(&self) -> bool {
-        self.list.iter().any(Option::is_some)
+        !self.found.is_empty()
+    }
+
+    pub(crate) fn any_dir(&self) -> bool {
+        self.found.iter().any(|(_, attr)| attr.is_dir())
     }
 
     /// Nobody holds it. A branch that could not answer is not taken for one that does not hold the name.
@@ -152,7 +265,7 @@ impl Copies {
     pub(crate) fn merge_dir(&self, base: Attr) -> Attr {
         let mut merged = base;
         let (mut holders, mut below, mut uncounted) = (0, 0, false);
-        for attr in self.list.iter().flatten().filter(|a| a.is_dir()) {
+        for (_, attr) in self.iter().filter(|(_, attr)| attr.is_dir()) {
             merged.atime = merged.atime.max(attr.atime);
             merged.mtime = merged.mtime.max(attr.mtime);
             merged.ctime = merged.ctime.max(attr.ctime);
@@ -211,14 +324,39 @@ pub(crate) struct Primary {
     pub(crate) attr: Attr,
 }
 
+/// What a policy wants to know of the space on a branch.
+#[derive(Clone, Copy)]
+enum Asked {
+    Nothing,
+    /// Whether it has its minfreespace: there is no other to compare it with.
+    Enough,
+    Exactly,
+}
+
+impl Asked {
+    fn of(space: bool, branches: &Branches) -> Asked {
+        match (space, branches.len()) {
+            (false, _) => Asked::Nothing,
+            (true, 1) => Asked::Enough,
+            (true, _) => Asked::Exactly,
+        }
+    }
+}
+
 impl Pool {
-    fn view(&self, branch: &Branch, present: Option<&Attr>, space: bool) -> BranchView {
+    fn view(&self, branch: &Branch, present: Option<&Attr>, space: Asked) -> BranchView {
+        let min_free = branch.min_free.unwrap_or(self.config().min_free);
+        let space = match space {
+            Asked::Nothing => None,
+            Asked::Enough => self.space.at_least(branch.id, branch.root(), |_| min_free).ok(),
+            Asked::Exactly => self.space.get(branch.id, branch.root()).ok(),
+        };
         BranchView {
             mode: branch.mode,
-            min_free: branch.min_free.unwrap_or(self.config().min_free),
+            min_free,
             present: present.is_some(),
             mtime: present.map_or(0, |attr| attr.mtime.sec),
-            space: if space { self.space.get(branch.id, branch.root.as_fd()).ok() } else { None },
+            space,
         }
     }
 
@@ -228,7 +366,8 @@ impl Pool {
         copies: &Copies,
         space: bool,
     ) -> SmallVec<[BranchView; 4]> {
-        branches.iter().zip(&copies.list).map(|(b, copy)| self.view(b, copy.as_ref(), space)).collect()
+        let asked = Asked::of(space, branches);
+        branches.iter().zip(copies.each()).map(|(b, copy)| self.view(b, copy, asked)).collect()
     }
 
     /// The copy that a search policy shows.
@@ -238,7 +377,7 @@ impl Pool {
             return Err(copies.missing());
         }
         if policy::first_only(policy, Category::Search) {
-            return copies.list.iter().position(Option::is_some).ok_or(Error::Absent);
+            return copies.first().ok_or(Error::Absent);
         }
         let needs = policy::needs(policy, Category::Search);
         let choice = policy::search(policy, &self.views(branches, copies, needs.space), &mut ThreadDice)?;
@@ -255,6 +394,20 @@ impl Pool {
 
     /// The copies that an action policy changes.
     pub(crate) fn acted(&self, func: Func, branches: &Branches, copies: &Copies) -> Result<Choice> {
+        // Of a single copy there is nothing to choose: that its filesystem is read-only it says itself.
+        if let [(index, attr)] = copies.found.as_slice() {
+            let view = self.view(&branches.as_slice()[*index], Some(attr), Asked::Nothing);
+            let sole = BranchView { space: Some(Space::default()), ..view };
+            let policy = self.config().policies.get(func);
+            return Ok(
+                policy::action(policy, &[sole], &mut ThreadDice).map(|_| Choice::from_slice(&[*index]))?
+            );
+        }
+        self.judged(func, branches, copies)
+    }
+
+    /// As `acted`, by all that the policy looks at.
+    pub(crate) fn judged(&self, func: Func, branches: &Branches, copies: &Copies) -> Result<Choice> {
         if !copies.any() && copies.error.is_some() {
             return Err(copies.missing());
         }
@@ -312,27 +465,34 @@ impl Pool {
                 &opened
             }
         };
-        let view = |(index, (branch, dir)): (usize, (&Arc<Branch>, &Option<Dir<'_>>))| {
-            let attr = dir.as_ref().filter(|_| needs.presence).and_then(|d| stat::of(d.as_fd()).ok());
-            let view = self.view(branch, attr.as_ref(), needs.space);
+        let view = |(index, branch): (usize, &Arc<Branch>)| {
+            let attr = dirs.get(index).filter(|_| needs.presence).and_then(|dir| stat::of(dir).ok());
+            let view = self.view(branch, attr.as_ref(), Asked::of(needs.space, dirs.branches));
             // What is made below a followed symlink is made where that leads, or not at all: a directory
             // in its place on another branch would not be what it leads to.
-            match whole.by_link && whole.list[index].is_none() {
+            match whole.by_link && whole.lacks(index) {
                 true => BranchView { mode: Mode::Ro, ..view },
                 false => view,
             }
         };
-        dirs.branches.iter().zip(&dirs.list).enumerate().map(view).collect()
+        dirs.branches.iter().enumerate().map(view).collect()
     }
 
     /// Errors when a copy lies where the pool may not remove it: what is taken away would come back.
-    pub(crate) fn all_removable(&self, branches: &Branches, copies: &Copies) -> Result<()> {
-        for (branch, copy) in branches.iter().zip(&copies.list) {
-            if copy.is_some() && (branch.mode == Mode::Ro || self.read_only(branch)) {
-                return Err(Error::ReadOnlyCopy);
-            }
-        }
-        Ok(())
+    pub(crate) fn all_removable<'a>(
+        &self,
+        branches: &Branches,
+        copies: impl Iterator<Item = &'a Copies> + Clone,
+    ) -> Result<()> {
+        let mut holders = copies.flat_map(|copies| copies.found.iter().map(|(index, _)| *index));
+        let first = holders.clone().next();
+        // On several branches none may be touched if one cannot be. A single one says so itself.
+        let asks = holders.clone().any(|index| Some(index) != first);
+        let stays = |index: usize| {
+            let branch = &branches.as_slice()[index];
+            branch.mode == Mode::Ro || asks && self.read_only(branch)
+        };
+        if holders.any(stays) { Err(Error::ReadOnlyCopy) } else { Ok(()) }
     }
 
     fn read_only(&self, branch: &Branch) -> bool {
@@ -375,6 +535,27 @@ impl Pool {
         Err(failed.map_or(Error::Stale, Error::Branch))
     }
 
+    /// What `act` makes of a node's file, given its branch, its directory there as it is remembered, and its name.
+    /// `None` if nothing is remembered. What it finds may be another file by now: it is for `act` to see.
+    pub(crate) fn hinted<R>(
+        &self,
+        branches: &Branches,
+        node: &Node,
+        act: impl Fn(&Arc<Branch>, BorrowedFd<'_>, &[u8], FileKey) -> Option<R>,
+    ) -> Option<R> {
+        let key = node.key()?;
+        let (dir, name) = self.nodes.newest_name(node.id)?;
+        let opened = self.memory.hint(&dir, branches)?;
+        let own = branches.iter().enumerate().filter(|(_, branch)| branch.dev == key.dev);
+        own.filter_map(|(index, branch)| act(branch, opened.get(branches, index)?, &name, key)).next()
+    }
+
+    /// Is the copy that a search function acts on the node's own file in any case?
+    pub(crate) fn acts_on_own(&self, func: Func, branches: &Branches) -> bool {
+        let (own, shown) = (self.config().policies.get(func), self.config().policies.get(Func::Getattr));
+        branches.len() == 1 || own == shown && policy::first_only(own, Category::Search)
+    }
+
     /// The copy of a file that a search function acts on: the node's own file, unless its policy asks for
     /// another copy of the name and that is what the function can act on.
     pub(crate) fn chosen(
@@ -385,14 +566,15 @@ impl Pool {
         fits: impl Fn(&Attr) -> bool,
     ) -> Result<Primary> {
         let primary = self.primary(branches, node)?;
-        let (own, shown) = (self.config().policies.get(func), self.config().policies.get(Func::Getattr));
-        let same = own == shown && policy::first_only(own, Category::Search);
-        let name = self.nodes.names(node.id).next();
-        let (false, Some((dir, name))) = (same || branches.len() == 1, name) else { return Ok(primary) };
+        if self.acts_on_own(func, branches) {
+            return Ok(primary);
+        }
+        let Some((dir, name)) = self.nodes.names(node.id).next() else { return Ok(primary) };
         let dirs = Dirs::open(self.follow(), branches, &dir);
         let copies = dirs.copies(&name);
         let Ok(index) = self.shown(func, branches, &copies) else { return Ok(primary) };
-        let Some(attr) = copies.list[index].filter(|a| fits(a) && a.key() != primary.attr.key()) else {
+        let Some(attr) = copies.get(index).copied().filter(|a| fits(a) && a.key() != primary.attr.key())
+        else {
             return Ok(primary);
         };
         let fd = dirs.follow.pin(dirs.get(index).ok_or(Error::Absent)?, &name)?;
@@ -419,11 +601,53 @@ impl Pool {
         node.disguised || self.config().inode.uses_path(false)
     }
 
-    /// The node of a directory, its path, and the directory on every branch.
-    pub(crate) fn dirs<'b>(&self, branches: &'b Branches, id: NodeId) -> Result<(PoolPath, Dirs<'b>)> {
-        let path = self.nodes.dir_path(id)?;
-        let dirs = Dirs::open(self.follow(), branches, &path);
+    /// May this operation believe what is remembered? To be asked before it takes a lock.
+    pub(crate) fn belief(&self) -> Belief {
+        self.kernel.load().caught_up().then(|| self.memory.stamp())
+    }
+
+    /// The path of a directory, and the directory on every branch.
+    pub(crate) fn dirs<'b>(
+        &self,
+        branches: &'b Branches,
+        id: NodeId,
+        belief: Belief,
+    ) -> Result<(PoolPath, Dirs<'b>)> {
+        let (node, path) = self.nodes.dir(id)?;
+        let dirs = self.dirs_of(branches, node, &path, belief);
         Ok((path, dirs))
+    }
+
+    pub(crate) fn dirs_of<'b>(
+        &self,
+        branches: &'b Branches,
+        node: Arc<Node>,
+        path: &[u8],
+        belief: Belief,
+    ) -> Dirs<'b> {
+        if belief.is_some()
+            && let Some((opened, names)) = self.memory.recall(&node, branches)
+        {
+            let (node, names) = (Some(node), Some(names));
+            return Dirs { branches, opened, follow: Follow::NEVER, by_link: false, node, names };
+        }
+        let mut dirs = Dirs::open(self.follow(), branches, path);
+        if let Some(stamp) = belief
+            && dirs.follow.shows_all()
+            && dirs.opened.error.is_none()
+        {
+            dirs.names = self.memory.remember(&node, branches, &dirs.opened, stamp);
+        }
+        dirs.node = Some(node);
+        dirs
+    }
+
+    /// A name was made on a branch by who knows no more than the path of its directory. As [`Dirs::came`].
+    pub(crate) fn came(&self, dir: &[u8], name: &[u8], index: usize) {
+        let node = self.known().dir(dir).and_then(|id| self.nodes.get(id).ok());
+        if let Some(names) = node.and_then(|node| node.names()) {
+            names.came(name, index);
+        }
     }
 }
 

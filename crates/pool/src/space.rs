@@ -22,6 +22,11 @@ pub struct Space {
 }
 
 impl Space {
+    /// What it holds in all, as far as unprivileged users may use it.
+    pub fn size(&self) -> u64 {
+        self.avail.saturating_add(self.used)
+    }
+
     /// Asks the filesystem through `root`, a descriptor of a branch's root (O_PATH will do).
     pub fn of(root: BorrowedFd<'_>) -> rustix::io::Result<Space> {
         Ok(Space::from(&rustix::fs::fstatvfs(root)?))
@@ -38,6 +43,9 @@ impl From<&StatVfs> for Space {
         }
     }
 }
+
+/// Bytes a second that no disk is written faster than.
+const FASTEST: u64 = 16 << 30;
 
 /// Remembers each branch's space for `cache.statfs` seconds.
 ///
@@ -73,6 +81,28 @@ impl SpaceCache {
     /// The space of branch `id`, whose root is `root`.
     pub fn get(&self, id: BranchId, root: BorrowedFd<'_>) -> rustix::io::Result<Space> {
         self.get_with(id, Instant::now, || Space::of(root))
+    }
+
+    /// The space of a branch for who only wants to know whether `needed` bytes are there, given what it holds in all: an
+    /// earlier answer will do for as long as nobody can have used up what was left beyond that, writing at
+    /// [`FASTEST`], and for a second at most. (What is allocated without being written may be faster.)
+    pub fn at_least(
+        &self,
+        id: BranchId,
+        root: BorrowedFd<'_>,
+        needed: impl Fn(&Space) -> u64,
+    ) -> rustix::io::Result<Space> {
+        let at = Instant::now();
+        if let Some((then, space)) = self.known.read().get(&id).copied() {
+            let age = at.saturating_duration_since(then);
+            let used = u64::try_from(age.as_micros()).unwrap_or(u64::MAX).saturating_mul(FASTEST / 1_000_000);
+            if age <= Duration::from_secs(1) && space.avail.saturating_sub(used) >= needed(&space) {
+                return Ok(space);
+            }
+        }
+        let space = Space::of(root)?;
+        self.known.write().insert(id, (at, space));
+        Ok(space)
     }
 
     fn get_with(

@@ -11,7 +11,8 @@ use canopy_pool::inode::InodeCalc;
 use canopy_pool::policy::{Category, Policy, ThreadDice};
 use canopy_testkit::LoopFs;
 use canopy_testkit::model::{Plain, Rules, World, check};
-use common::pool;
+use common::{NobodyElse, pool};
+use std::sync::Arc;
 
 const OPERATIONS: usize = 60;
 
@@ -35,6 +36,9 @@ fn run(sequences: u64, branches: usize, config: &Config) {
 fn world(seed: u64, branches: usize, config: &Config) -> World {
     ThreadDice::seed(seed);
     let made = pool(&vec![Mode::Rw; branches], config.clone());
+    if seed % 3 != 0 {
+        made.pool.connect(Arc::new(NobodyElse), false);
+    }
     let plain = made.home.path().join("plain");
     std::fs::create_dir(&plain).expect("the plain directory");
     common::chmod(&plain, 0o755);
@@ -64,6 +68,9 @@ fn run_on_full_branches(sequences: u64, config: &Config) {
             let plain = common::home();
             common::chmod(plain.path(), 0o755);
             let pool = common::over(&branches, &[Mode::Rw, Mode::Rw], config.clone());
+            if seed % 3 != 0 {
+                pool.connect(Arc::new(NobodyElse), false);
+            }
             World {
                 plain: Plain::new(plain.path()),
                 subject: Box::new(common::Client::new(pool)),

@@ -13,6 +13,8 @@ use std::marker::PhantomData;
 thread_local! {
     static PREPARED: Cell<bool> = const { Cell::new(false) };
     static UMASK: Cell<u32> = const { Cell::new(u32::MAX) };
+    /// The daemon's own uid and gid: it changes them before its threads begin to serve, if at all.
+    static OWN: Cell<(u32, u32)> = const { Cell::new((u32::MAX, u32::MAX)) };
 }
 
 /// Gives the calling thread a umask of its own and keeps its capabilities over a change of fsuid.
@@ -33,6 +35,7 @@ fn prepare() -> Result<(), Errno> {
             libc::prctl(libc::PR_SET_SECUREBITS, bits | libc::SECBIT_NO_SETUID_FIXUP);
         }
     }
+    OWN.set((rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()));
     PREPARED.set(true);
     Ok(())
 }
@@ -72,7 +75,7 @@ pub struct Assumed {
 pub fn assume(uid: u32, gid: u32, umask: u32) -> Result<Assumed, Errno> {
     prepare()?;
     set_umask(umask);
-    let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let own = OWN.get();
     if own == (uid, gid) || own.0 != 0 {
         return Ok(Assumed { back: None, _thread: PhantomData });
     }

@@ -5,7 +5,7 @@
 
 use super::convert::Terms;
 use super::dispatch::Dispatch;
-use super::fresh::Subject;
+use super::fresh::{NOBODY, Subject};
 use super::missing::{self, Watch};
 use super::tell;
 use crate::config::file::FileError;
@@ -350,7 +350,7 @@ impl Control {
 /// Makes the kernel look every name up again, from the moment this returns.
 pub(super) fn forget_names(serving: &Dispatch) {
     // What was read before, and is answered later, the kernel shall not remember.
-    serving.fresh.changed(Subject::ALL);
+    serving.fresh.changed(Subject::ALL, NOBODY);
     // Those it has been given in listings it will. A disk that hangs, and is perhaps being taken away for that, holds
     // nobody up for longer.
     let answered = serving.locking.wait(PATIENCE);

@@ -3,7 +3,7 @@
 use super::control::{self, Control};
 use super::convert::{self, Terms};
 use super::drain::Drain;
-use super::fresh::{Answering, Fresh, Subject};
+use super::fresh::{Answering, Asker, Fresh, Subject};
 use super::listed::Listed;
 use super::pin::Pins;
 use super::watch::Watch;
@@ -51,7 +51,7 @@ impl Handler for Dispatch {
         }
         // Before the branches are read, and until the answer is given.
         let _locking = locks_directory(&request.op).then(|| self.locking.enter());
-        let answering = self.fresh.begin();
+        let answering = self.fresh.begin(request.header.pid);
         let (pool, terms) = (&self.pool, &*self.terms.load());
         match request.op {
             Op::Read(_) | Op::Write(_) if terms.proxy_ioprio => ioprio::take(request.header.pid),
@@ -59,6 +59,7 @@ impl Handler for Dispatch {
         }
         let id = convert::node(request.header.node);
         let caller = |umask| convert::caller(&request.header, umask);
+        let by = request.header.pid;
         match request.op {
             Op::Lookup { name } if control::hides(id, name.as_bytes()) => {
                 reply.entry(&self.control.entry(terms))
@@ -122,8 +123,8 @@ impl Handler for Dispatch {
                 let made = pool.mkdir(&caller(umask), id, name.as_bytes(), mode);
                 self.made(reply, &answering, id, name, made)
             }
-            Op::Unlink { name } => done(reply, self.after([id], pool.unlink(id, name.as_bytes()))),
-            Op::Rmdir { name } => done(reply, self.after([id], pool.rmdir(id, name.as_bytes()))),
+            Op::Unlink { name } => done(reply, self.after(by, [id], pool.unlink(id, name.as_bytes()))),
+            Op::Rmdir { name } => done(reply, self.after(by, [id], pool.rmdir(id, name.as_bytes()))),
             Op::Rename { name, newdir, newname, flags } => {
                 let kind = match flags {
                     0 => RenameKind::Replace,
@@ -136,8 +137,8 @@ impl Handler for Dispatch {
                 let to = (convert::node(newdir), newname.as_bytes());
                 let renamed = pool.rename(&caller(0), id, name.as_bytes(), to.0, to.1, kind);
                 let renamed = match id == to.0 {
-                    true => self.after([id], renamed),
-                    false => self.after([id, to.0], renamed),
+                    true => self.after(by, [id], renamed),
+                    false => self.after(by, [id, to.0], renamed),
                 };
                 if !answering.tells(Subject::name(to.0, to.1)) {
                     // The kernel keeps the old name's time for the new one.
@@ -217,7 +218,7 @@ impl Handler for Dispatch {
                 let kill = create.open_flags.contains(OpenInFlags::KILL_SUIDGID);
                 let name = create.name.as_bytes();
                 let made = pool.create(&caller(create.umask), id, name, create.mode, create.flags, kill);
-                match self.after([id], made) {
+                match self.after(by, [id], made) {
                     Ok((entry, opened)) => {
                         let (flags, backing) = convert::travel(&opened.travel);
                         let entry = entry_of(&answering, terms, pool, id, name, &entry);
@@ -241,7 +242,7 @@ impl Handler for Dispatch {
             },
             Op::Setxattr { name, value, flags, setxattr_flags } => {
                 let kill = setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID);
-                done(reply, self.after([id], pool.setxattr(id, name.to_bytes(), value, flags, kill)))
+                done(reply, self.after(by, [id], pool.setxattr(id, name.to_bytes(), value, flags, kill)))
             }
             Op::Getxattr { name, size } => match control::file_key(pool, id, name.to_bytes()) {
                 Some(Ok(value)) => reply.xattr(&value),
@@ -262,14 +263,16 @@ impl Handler for Dispatch {
             Op::Listxattr { size } => {
                 reply.data(size as usize, |buffer| pool.listxattr(id, buffer).map_err(number))
             }
-            Op::Removexattr { name } => done(reply, self.after([id], pool.removexattr(id, name.to_bytes()))),
+            Op::Removexattr { name } => {
+                done(reply, self.after(by, [id], pool.removexattr(id, name.to_bytes())))
+            }
             Op::Access { mask } => done(reply, pool.access(id, mask)),
             Op::Ioctl { flags, cmd, data, .. } => {
                 if flags.contains(IoctlFlags::UNRESTRICTED) {
                     // Only CUSE may read and write its caller's memory.
                     return reply.error(Errno::PERM.raw_os_error());
                 }
-                match self.after([id], pool.ioctl(&caller(0), id, cmd, data)) {
+                match self.after(by, [id], pool.ioctl(&caller(0), id, cmd, data)) {
                     Ok(answer) => reply.ioctl(0, |buffer| {
                         let bytes = answer.bytes();
                         buffer
@@ -282,7 +285,7 @@ impl Handler for Dispatch {
                 }
             }
             Op::Fallocate { handle, offset, length, mode } => {
-                done(reply, self.after([id], pool.fallocate(HandleId(handle), mode, offset, length)))
+                done(reply, self.after(by, [id], pool.fallocate(HandleId(handle), mode, offset, length)))
             }
             Op::Lseek { handle, offset, whence } => {
                 let whence = match whence {
@@ -351,9 +354,9 @@ impl Handler for Dispatch {
 impl Dispatch {
     /// Passes on what came of a request that changes attributes of `nodes`, whole or in part, and of whose answer the
     /// kernel does not take that they are newer than what it may be just learning.
-    fn after<T, const N: usize>(&self, nodes: [NodeId; N], result: T) -> T {
+    fn after<T, const N: usize>(&self, by: Asker, nodes: [NodeId; N], result: T) -> T {
         for node in nodes {
-            if self.fresh.changed(Subject::attributes(node)) {
+            if self.fresh.changed(Subject::attributes(node), by) {
                 let _ = self.notifier.forget_attributes(wire::NodeId(node.0));
             }
         }
@@ -368,7 +371,7 @@ impl Dispatch {
         name: wire::Name<'_>,
         made: canopy_pool::Result<Entry>,
     ) -> Replied {
-        match self.after([parent], made) {
+        match self.after(answering.asker(), [parent], made) {
             Ok(entry) => {
                 let terms = &*self.terms.load();
                 reply.entry(&entry_of(answering, terms, &self.pool, parent, name.as_bytes(), &entry))

@@ -1,5 +1,7 @@
 //! What the pool asks of the kernel, through the session.
 
+use super::dispatch::Dispatch;
+use super::watch::Waiting;
 use canopy_fuse::NodeId;
 use canopy_fuse::backing::{Backing, BackingError, BackingId};
 use canopy_fuse::notify::Notifier;
@@ -7,10 +9,13 @@ use canopy_pool::kernel::{BackingFile, Kernel};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::ffi::CString;
+use std::sync::{Arc, Weak};
 
 pub(super) struct Connected {
     pub(super) backing: Backing,
     pub(super) notifier: Notifier,
+    pub(super) waiting: Arc<Waiting>,
+    pub(super) serving: Weak<Dispatch>,
 }
 
 struct Registered(BackingId);
@@ -30,6 +35,11 @@ impl Kernel for Connected {
             Err(BackingError::Unsupported) => Err(Errno::NOTTY),
             Err(BackingError::File(why)) => Err(Errno::from_io_error(&why).unwrap_or(Errno::IO)),
         }
+    }
+
+    fn caught_up(&self) -> bool {
+        self.waiting.nothing()
+            || self.serving.upgrade().is_some_and(|serving| serving.watch.catch_up(&serving))
     }
 
     fn invalidate_attr(&self, node: canopy_pool::NodeId) {

@@ -98,8 +98,6 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     config.pool.mountpoint.clone_from(&plan.mountpoint);
     let pool = Pool::new(config.pool.clone(), branches);
     pool.recover();
-    let connected = Connected { backing: session.backing(), notifier: session.notifier() };
-    pool.connect(Arc::new(connected), passthrough);
     // As it was derived, and as it was resolved.
     config.fsname = Some(plan.fsname.clone());
     config.mountpoint = Some(plan.mountpoint.clone());
@@ -124,6 +122,13 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
         listed: Listed::default(),
         pins,
     });
+    let connected = Connected {
+        backing: session.backing(),
+        notifier: session.notifier(),
+        waiting: dispatch.watch.waiting(),
+        serving: Arc::downgrade(&dispatch),
+    };
+    dispatch.pool.connect(Arc::new(connected), passthrough);
     let watching = Watching::start(Arc::clone(&dispatch)).map_err(StartError::Watching)?;
     let running = session.serve(dispatch, threads)?;
     if *running.transport() != planned {

@@ -23,12 +23,13 @@ use canopy_pool::policy;
 use events::Reader;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::Errno;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::time::Timespec;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use volumes::Volumes;
@@ -37,10 +38,32 @@ use volumes::Volumes;
 pub(super) struct Watch {
     /// Held over a change of the terms, and while events are worked on.
     state: Mutex<State>,
+    waiting: Arc<Waiting>,
+}
+
+/// Is there anything that has happened on the branches and was not worked on?
+pub(super) struct Waiting {
+    group: Option<Arc<OwnedFd>>,
+    /// All branches are watched.
+    all: AtomicBool,
+    /// Events that were read are being worked on.
+    working: AtomicBool,
+}
+
+impl Waiting {
+    /// False where not all is watched.
+    pub(super) fn nothing(&self) -> bool {
+        // In this order: what is not in the queue any more was read by somebody who had said so.
+        self.all.load(Ordering::Acquire)
+            && self.group.as_ref().is_some_and(|group| ioctl_fionread(group).is_ok_and(|bytes| bytes == 0))
+            && !self.working.load(Ordering::Acquire)
+    }
 }
 
 struct State {
     volumes: Volumes,
+    reader: Reader,
+    waiting: Arc<Waiting>,
     /// As it was settled last.
     config: Config,
     generation: u64,
@@ -59,10 +82,36 @@ impl Watch {
         forgets_all: bool,
     ) -> (Watch, Terms) {
         let volumes = Volumes::open();
-        let mut state = State { volumes, config: config.clone(), generation, forgets_all, told: Vec::new() };
+        let (all, working) = (AtomicBool::new(false), AtomicBool::new(false));
+        let waiting = Arc::new(Waiting { group: volumes.group(), all, working });
+        let mut state = State {
+            volumes,
+            reader: Reader::new(),
+            waiting: Arc::clone(&waiting),
+            config: config.clone(),
+            generation,
+            forgets_all,
+            told: Vec::new(),
+        };
         state.volumes.set(wanted(config, branches));
         let terms = state.terms();
-        (Watch { state: Mutex::new(state) }, terms)
+        (Watch { state: Mutex::new(state), waiting }, terms)
+    }
+
+    pub(super) fn waiting(&self) -> Arc<Waiting> {
+        Arc::clone(&self.waiting)
+    }
+
+    /// Works on what is waiting, if nobody else does and it is not much; true when nothing is left. For who cannot wait:
+    /// no lock may be held.
+    pub(super) fn catch_up(&self, serving: &Dispatch) -> bool {
+        let Some(group) = self.waiting.group.as_ref().filter(|_| self.waiting.all.load(Ordering::Acquire))
+        else {
+            return false;
+        };
+        let Some(mut state) = self.state.try_lock() else { return false };
+        // What cannot be read is told to the thread that watches.
+        state.work(serving, group.as_fd(), Some(HANDFUL)).is_ok() && self.waiting.nothing()
     }
 
     /// Another configuration, and perhaps other branches, are about to be in force. The kernel has to forget all names
@@ -71,19 +120,26 @@ impl Watch {
         let mut state = self.state.lock();
         state.config = config.clone();
         state.volumes.set(wanted(config, branches));
-        serving.terms.store(Arc::new(state.terms()));
+        let terms = state.terms();
+        serving.pool.changes_missed();
+        serving.terms.store(Arc::new(terms));
     }
 
     /// Something was mounted or unmounted somewhere.
     fn mounts_changed(&self, serving: &Dispatch) {
         let mut state = self.state.lock();
         if state.volumes.look_at_mounts() {
-            serving.terms.store(Arc::new(state.terms()));
+            let terms = state.terms();
+            serving.pool.changes_missed();
+            serving.terms.store(Arc::new(terms));
             drop(state);
             notices::forget_everything(serving);
         }
     }
 }
+
+/// Bytes of events that who serves a request works on: some tens of events.
+const HANDFUL: usize = 4096;
 
 /// The branches to be watched.
 fn wanted<'a>(config: &Config, branches: &'a Branches) -> Option<&'a Branches> {
@@ -91,8 +147,19 @@ fn wanted<'a>(config: &Config, branches: &'a Branches) -> Option<&'a Branches> {
 }
 
 impl State {
+    /// Works on what has happened by now, at most on so many bytes of it at once.
+    fn work(&mut self, serving: &Dispatch, group: BorrowedFd<'_>, most: Option<usize>) -> Result<(), Errno> {
+        self.waiting.working.store(true, Ordering::SeqCst);
+        let result = self.reader.work(serving, group, &mut self.volumes, most);
+        self.waiting.working.store(false, Ordering::Release);
+        result
+    }
+
+    /// What is remembered of directories is to be forgotten after this, for the pool may not have been told of all.
     fn terms(&mut self) -> Terms {
-        let told = match self.blindness() {
+        let blindness = self.blindness();
+        self.waiting.all.store(blindness.is_none(), Ordering::Release);
+        let told = match blindness {
             Some(lines) => lines,
             None => {
                 tracing::debug!("changes on all branches are watched");
@@ -153,7 +220,9 @@ impl Watching {
                 tracing::error!("changes on the branches are not watched any more: {errno}");
                 let mut state = serving.watch.state.lock();
                 state.volumes.give_up(errno);
-                serving.terms.store(Arc::new(state.terms()));
+                let terms = state.terms();
+                serving.pool.changes_missed();
+                serving.terms.store(Arc::new(terms));
                 drop(state);
                 notices::forget_everything(&serving);
             }
@@ -177,7 +246,6 @@ fn run(serving: &Dispatch, stop: &OwnedFd) -> Result<(), Errno> {
     // It becomes ready when the list has changed since it was last polled (proc_pid_mountinfo(5)).
     let mounts =
         File::open("/proc/self/mountinfo").map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))?;
-    let mut reader = Reader::new();
     // What was mounted between the first look and this one.
     serving.watch.mounts_changed(serving);
     loop {
@@ -186,7 +254,8 @@ fn run(serving: &Dispatch, stop: &OwnedFd) -> Result<(), Errno> {
             PollFd::from_borrowed_fd(mounts.as_fd(), PollFlags::PRI),
             PollFd::from_borrowed_fd(group.as_fd(), PollFlags::IN),
         ];
-        match poll(&mut ready, reader.pause().map(timespec).as_ref()) {
+        let pause = serving.watch.state.lock().reader.pause();
+        match poll(&mut ready, pause.map(timespec).as_ref()) {
             Err(Errno::INTR) => continue,
             result => result.map(drop)?,
         }
@@ -197,7 +266,7 @@ fn run(serving: &Dispatch, stop: &OwnedFd) -> Result<(), Errno> {
         if mounted {
             serving.watch.mounts_changed(serving);
         }
-        reader.work(serving, group.as_fd(), &mut serving.watch.state.lock().volumes)?;
+        serving.watch.state.lock().work(serving, group.as_fd(), None)?;
     }
 }
 

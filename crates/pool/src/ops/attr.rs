@@ -86,8 +86,7 @@ impl Pool {
         } else {
             self.change(&branches, node, handle, caller, set)?;
         }
-        let (node, path) = self.nodes.locate(node.id)?;
-        self.attr_of(&branches, &node, path.as_deref())
+        self.attr_of(&branches, node, None)
     }
 
     fn change(
@@ -208,8 +207,10 @@ impl Pool {
         for (dir, name) in self.nodes.names(node.id) {
             let dirs = Dirs::open(self.follow(), branches, &dir);
             let copies = dirs.copies(&name);
-            let is_primary = |index: usize| copies.list[index].is_some_and(|attr| attr.key() == key);
-            let Some(own) = (0..copies.list.len()).find(|&i| is_primary(i)) else { continue };
+            let is_primary = |index: usize| copies.get(index).is_some_and(|attr| attr.key() == key);
+            let Some(own) = copies.iter().map(|(index, _)| index).find(|&index| is_primary(index)) else {
+                continue;
+            };
             let chosen = match self.acted(func, branches, &copies) {
                 Ok(chosen) => chosen,
                 Err(_) if by_handle => SmallVec::new(),
@@ -218,8 +219,8 @@ impl Pool {
             for index in chosen {
                 // A hard link of the file is not a copy, and what is of another type is another thing.
                 let is_copy =
-                    |attr: Attr| attr.dirent_type() == primary.attr.dirent_type() && !is_primary(index);
-                if index != own && copies.list[index].is_some_and(is_copy) {
+                    |attr: &Attr| attr.dirent_type() == primary.attr.dirent_type() && !is_primary(index);
+                if index != own && copies.get(index).is_some_and(is_copy) {
                     let dir = dirs.get(index).ok_or(Error::Absent)?;
                     targets.push(Target {
                         index: Some(index),

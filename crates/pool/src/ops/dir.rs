@@ -1,13 +1,15 @@
 //! Making and removing names: mkdir, mknod, symlink, unlink, rmdir.
 
-use crate::branch::Branches;
+use crate::beneath::Dir;
+use crate::branch::{Branch, Branches};
 use crate::config::{FollowSymlinks, Func};
 use crate::follow::Follow;
 use crate::node::{Node, Orphan};
+use crate::ops::locate::split;
 use crate::ops::lookup::Entry;
 use crate::relocate::{self, is_full, is_reserved, may_be_made};
 use crate::resolve::{Copies, Dirs};
-use crate::stat;
+use crate::stat::{self, Attr};
 use crate::{Caller, Error, NodeId, Pool, Result, aggregate};
 use canopy_sys::creds;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -54,9 +56,10 @@ impl Pool {
         name: &[u8],
         act: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<Entry> {
+        let belief = self.belief();
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let (path, mut dirs) = self.dirs(&branches, parent)?;
+        let (path, mut dirs) = self.dirs(&branches, parent, belief)?;
         self.make_in(caller, func, &branches, &path, &mut dirs, name, act)?;
         // What was made is all there is: no other branch held the name. A symlink is told as one, whatever it
         // leads to: the kernel insists.
@@ -85,6 +88,11 @@ impl Pool {
                     let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
                     act(dirs.get(index).ok_or(Errno::NOENT)?)
                 }));
+                dirs.came(name, index);
+            }
+            if func == Func::Mkdir && chosen.len() > 1 {
+                // Somebody may have found it when not all had it.
+                self.memory.places_changed();
             }
             match aggregate::any_success(&results) {
                 Err(errno) if self.tries_elsewhere(errno, func, dirs, path, &chosen, &mut full) => {}
@@ -135,42 +143,68 @@ impl Pool {
         index: usize,
         path: &[u8],
     ) -> Result<(), Errno> {
-        if dirs.list[index].is_none() {
+        if dirs.lacks(index) {
             if dirs.by_link {
                 // A clone of what a symlink leads to is not what it leads to.
                 return Err(Errno::XDEV);
             }
             let _cloning = self.cloning.write();
             let copies = dirs.own();
-            if copies.list.iter().flatten().any(stat::Attr::is_immutable) {
+            if copies.iter().any(|(_, attr)| attr.is_immutable()) {
                 return Err(Errno::PERM);
             }
             let from = self.shown(Func::Getattr, branches, &copies).map_err(Error::errno)?;
             let list = branches.as_slice();
-            dirs.list[index] = Some(relocate::clone_dirs(list[from].root(), list[index].root(), path)?);
+            dirs.put(index, self.clone_path(&list[from], &list[index], path)?);
         }
         Ok(())
     }
 
+    /// [`clone_dirs`](relocate::clone_dirs), told to whoever remembers that the branch lacks them.
+    pub(crate) fn clone_path<'b>(
+        &self,
+        from: &Branch,
+        to: &'b Branch,
+        path: &[u8],
+    ) -> Result<Dir<'b>, Errno> {
+        let cloned = relocate::clone_dirs(from.root(), to.root(), path);
+        self.path_came(to, path);
+        cloned
+    }
+
+    /// A directory, and perhaps some above it, may have been made on a branch.
+    pub(crate) fn path_came(&self, branch: &Branch, path: &[u8]) {
+        if let Some(index) = self.branches.load().index_of(branch.id) {
+            let mut rest = path;
+            while !rest.is_empty() {
+                let (dir, name) = split(rest);
+                self.came(dir, name, index);
+                rest = dir;
+            }
+        }
+        self.memory.places_changed();
+    }
+
     /// Removes a name from every branch that the policy chooses; errors when it would come back.
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        let belief = self.belief();
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let (_, dirs) = self.dirs(&branches, parent)?;
+        let (_, dirs) = self.dirs(&branches, parent, belief)?;
         if is_reserved(name) {
             return Err(Error::Absent);
         }
         let copies = dirs.copies(name);
         let shown = self.shown(Func::Getattr, &branches, &copies)?;
-        if copies.list[shown].is_some_and(|attr| attr.is_dir()) {
+        if copies.get(shown).is_some_and(Attr::is_dir) {
             return Err(Error::IsDirectory);
         }
         let chosen = self.acted(Func::Unlink, &branches, &copies)?;
-        self.all_removable(&branches, &copies)?;
+        self.all_removable(&branches, std::iter::once(&copies))?;
         let victim = self.pin_victim(&branches, parent, name, &dirs, &copies);
         // From the back: should one fail, the copies that were shown before are shown still.
         for &index in chosen.iter().rev() {
-            if copies.list[index].is_some_and(|attr| attr.is_dir()) {
+            if copies.get(index).is_some_and(Attr::is_dir) {
                 // Hidden behind the file until now; not a copy of it.
                 continue;
             }
@@ -182,15 +216,16 @@ impl Pool {
 
     /// Removes a directory that is empty on all branches.
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        let belief = self.belief();
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let (path, dirs) = self.dirs(&branches, parent)?;
+        let (path, dirs) = self.dirs(&branches, parent, belief)?;
         if is_reserved(name) {
             return Err(Error::Absent);
         }
         let copies = dirs.copies(name);
         let shown = self.shown(Func::Getattr, &branches, &copies)?;
-        if !copies.list[shown].is_some_and(|attr| attr.is_dir()) {
+        if !copies.get(shown).is_some_and(Attr::is_dir) {
             return Err(Error::NotDirectory);
         }
         let chosen = self.acted(Func::Rmdir, &branches, &copies)?;
@@ -198,13 +233,13 @@ impl Pool {
         let is_link = |index: usize| {
             dirs.get(index).is_some_and(|dir| stat::at(dir, name).is_ok_and(|attr| attr.is_symlink()))
         };
-        self.all_removable(&branches, &copies)?;
+        self.all_removable(&branches, std::iter::once(&copies))?;
         // Before it goes: nobody who still holds it may find it neither by its name nor pinned.
         let victim =
             self.pin_victim(&branches, parent, name, &dirs, &copies).map(|victim| self.orphan(victim));
         let mut gone: SmallVec<[usize; 4]> = SmallVec::new();
         for &index in chosen.iter().rev() {
-            if !copies.list[index].is_some_and(|attr| attr.is_dir()) {
+            if !copies.get(index).is_some_and(Attr::is_dir) {
                 continue;
             }
             let dir = dirs.get(index).ok_or(Error::Absent)?;
@@ -215,7 +250,7 @@ impl Pool {
                 let full = crate::node::join(&path, name);
                 for &back in &gone {
                     let list = branches.as_slice();
-                    let _ = relocate::clone_dirs(list[index].root(), list[back].root(), &full);
+                    let _ = self.clone_path(&list[index], &list[back], &full);
                 }
                 if let Some(node) = victim {
                     self.settle(&node);
@@ -223,6 +258,10 @@ impl Pool {
                 return Err(errno.into());
             }
             gone.push(index);
+        }
+        if let Some(node) = victim {
+            let kept_open = node.memory.lock().take();
+            drop(kept_open);
         }
         self.nodes.name_removed(parent, name);
         Ok(())
@@ -232,10 +271,7 @@ impl Pool {
     /// could see it, nor remove it.
     pub(crate) fn all_empty(&self, dirs: &Dirs<'_>, copies: &Copies, name: &[u8]) -> Result<()> {
         let mut leftovers: SmallVec<[OwnedFd; 1]> = SmallVec::new();
-        for (index, copy) in copies.list.iter().enumerate() {
-            if !copy.is_some_and(|attr| attr.is_dir()) {
-                continue;
-            }
+        for (index, _) in copies.iter().filter(|(_, attr)| attr.is_dir()) {
             let dir = dirs.get(index).ok_or(Error::Absent)?;
             if stat::at(dir, name)?.is_symlink() {
                 continue;
@@ -261,11 +297,11 @@ impl Pool {
         copies: &Copies,
     ) -> Option<(Arc<Node>, Orphan)> {
         let node = self.nodes.child(parent, name)?;
-        let is_it = |attr: &stat::Attr| match node.key() {
+        let is_it = |attr: &Attr| match node.key() {
             Some(key) => attr.key() == key,
             None => attr.is_dir(),
         };
-        let index = copies.list.iter().position(|copy| copy.as_ref().is_some_and(is_it))?;
+        let (index, _) = copies.iter().find(|(_, attr)| is_it(attr))?;
         let fd = dirs.follow.pin(dirs.get(index)?, name).ok()?;
         Some((node, Orphan { branch: branches.as_slice()[index].clone(), fd }))
     }

@@ -62,7 +62,7 @@ impl Pool {
         let caller = caller.identified().ok_or(Error::CrossBranch)?;
         let act = |dir: BorrowedFd<'_>| rustix::fs::symlinkat(target.as_slice(), dir, new_name);
         self.make_in(&caller, Func::Symlink, branches, path, dirs, new_name, act)?;
-        let attr = self.attr_of(branches, node, None)?;
+        let attr = self.file_attr(branches, node)?;
         self.nodes.hand_out_again(node.id)?;
         Ok(Entry { node: node.id, attr, brief: true })
     }
@@ -84,7 +84,7 @@ impl Pool {
         // A symlink cannot take the place of a directory, and what has been set aside once is not set aside
         // again: mv(1) then copies, which is what its user wants of it.
         if how == RenameExdev::Passthrough
-            || new.copies.list.iter().flatten().any(stat::Attr::is_dir)
+            || new.copies.iter().any(|(_, attr)| attr.is_dir())
             || is_at_or_below(&source, HOLDING)
             || is_at_or_below(&new.path, &source)
         {
@@ -93,7 +93,10 @@ impl Pool {
         let caller = caller.identified().ok_or(Error::CrossBranch)?;
         let chosen = self.acted(Func::Rename, branches, &old.copies)?;
         for &index in &chosen {
-            self.make_room_aside(&branches.as_slice()[index], &old.path).map_err(|errno| {
+            let branch = &branches.as_slice()[index];
+            let made = self.make_room_aside(branch, &old.path);
+            self.path_came(branch, &aside_of(&old.path));
+            made.map_err(|errno| {
                 tracing::warn!("a rename to another branch was refused: cannot set files aside: {errno}");
                 Error::CrossBranch
             })?;
@@ -116,10 +119,7 @@ impl Pool {
         chosen: &Choice,
         known: &mut SmallVec<[NodeId; 4]>,
     ) -> Result<()> {
-        let path = match old.path.is_empty() {
-            true => PoolPath::from_slice(HOLDING),
-            false => join(HOLDING, &old.path),
-        };
+        let path = aside_of(&old.path);
         let parent = self.known_dir(branches, &path, known).map_err(|_| Error::CrossBranch)?;
         let dirs = Dirs::open(Follow::NEVER, branches, &path);
         // An earlier file of that name must not be lost: symlinks lead to it.
@@ -138,7 +138,10 @@ impl Pool {
         let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
         for &index in chosen {
             match shift(old, &held, index, RenameFlags::NOREPLACE) {
-                Ok(()) => done.push((index, Step::Moved)),
+                Ok(()) => {
+                    self.came(&held.path, &name, index);
+                    done.push((index, Step::Moved));
+                }
                 Err(errno) => {
                     tracing::debug!("a file could not be set aside: {errno}");
                     take_back(old, &held, &done);
@@ -152,8 +155,8 @@ impl Pool {
         match put {
             // The kernel thinks that the file itself is there now.
             Ok(()) => {
-                self.kernel.read().forget_name(new.parent, new.name);
-                self.kernel.read().forget_name(parent, &name);
+                self.kernel.load().forget_name(new.parent, new.name);
+                self.kernel.load().forget_name(parent, &name);
             }
             Err(_) => {
                 take_back(old, &held, &done);
@@ -230,7 +233,7 @@ impl Pool {
             let entry = self.enter(branches, parent, &at, &Dirs::open(Follow::NEVER, branches, &at), part)?;
             given.push(entry.node);
             // It may have been made just now, and the kernel remember that there was none.
-            self.kernel.read().forget_name(parent, part);
+            self.kernel.load().forget_name(parent, part);
             if !entry.attr.is_dir() {
                 return Err(Error::NotDirectory);
             }
@@ -272,6 +275,14 @@ fn holding(branch: &Branch) -> Result<OwnedFd, Errno> {
     match owner == rustix::process::geteuid().as_raw() || owner == stat::of(root)?.uid {
         true => Ok(dir),
         false => Err(Errno::ACCESS),
+    }
+}
+
+/// Where what is set aside of a directory lies.
+fn aside_of(path: &[u8]) -> PoolPath {
+    match path.is_empty() {
+        true => PoolPath::from_slice(HOLDING),
+        false => join(HOLDING, path),
     }
 }
 

@@ -83,9 +83,9 @@ impl Pool {
                 let placed = self.placed_seen(func, &dirs, dir, &[], ALL, see);
                 name.map_or(Ok(()), |name| must_be_new(&dirs, name, &copies)).and(placed)
             }
-            Category::Action => self.acted(func, &branches, &copies).and_then(|choice| {
+            Category::Action => self.judged(func, &branches, &copies).and_then(|choice| {
                 if matches!(func, Func::Unlink | Func::Rmdir | Func::Rename) {
-                    self.all_removable(&branches, &copies)?;
+                    self.all_removable(&branches, std::iter::once(&copies))?;
                 }
                 Ok(choice)
             }),

@@ -153,7 +153,7 @@ impl Pool {
     fn kill_before_write(&self, handle: &FileHandle, fd: BorrowedFd<'_>, caller: &Caller) -> Result<()> {
         if kill_suidgid(fd, caller)? {
             // The answer to a write carries no attributes; a stale set-id bit must not be trusted.
-            self.kernel.read().invalidate_attr(handle.node.id);
+            self.kernel.load().invalidate_attr(handle.node.id);
         }
         Ok(())
     }

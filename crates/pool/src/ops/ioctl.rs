@@ -59,7 +59,7 @@ impl Pool {
             flag_ioctl(file.as_fd(), ioctl, &mut buffer.clone())
         })?;
         // chattr(1) moves ctime; the kernel does not expect that of an ioctl.
-        self.kernel.read().invalidate_attr(id);
+        self.kernel.load().invalidate_attr(id);
         Ok(IoctlAnswer { buffer, len: 0 })
     }
 }

@@ -17,13 +17,14 @@ impl Pool {
     /// `link-exdev` has another answer.
     pub fn link(&self, caller: &Caller, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
         may_be_made(new_name)?;
+        let belief = self.belief();
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let node = self.nodes.get(id)?;
         if node.is_dir() {
             return Err(Error::NotPermitted);
         }
-        let (path, mut dirs) = self.dirs(&branches, new_parent)?;
+        let (path, mut dirs) = self.dirs(&branches, new_parent, belief)?;
         dirs.first()?;
         dirs.copies(new_name).must_be_absent()?;
         let (targets, _) = self.targets(&branches, &node, Func::Link, false)?;
@@ -33,7 +34,7 @@ impl Pool {
                 Some(index) => index,
                 None => branches.index_of(self.primary(&branches, &node)?.branch.id).ok_or(Error::Stale)?,
             };
-            if dirs.list[index].is_none() && self.preserves_paths() {
+            if dirs.lacks(index) && self.preserves_paths() {
                 results.push(Err(Errno::XDEV));
                 continue;
             }
@@ -43,6 +44,7 @@ impl Pool {
                 let follow = AtFlags::SYMLINK_FOLLOW;
                 rustix::fs::linkat(rustix::fs::CWD, source.as_bytes(), dir, new_name, follow)
             }));
+            dirs.came(new_name, index);
         }
         match aggregate::link(&results) {
             Err(Errno::XDEV) => {

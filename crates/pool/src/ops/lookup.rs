@@ -1,14 +1,14 @@
 //! Names to nodes, and back to nothing: lookup, forget, getattr.
 
 use crate::beneath::ProcPath;
-use crate::branch::Branches;
+use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::node::{Identity, Node, PoolPath, join};
 use crate::relocate::is_reserved;
-use crate::resolve::{Copies, Dirs, is_absent, on_branch};
-use crate::stat::{self, Attr, S_IFDIR};
+use crate::resolve::{Belief, Copies, Dirs, is_absent, on_branch};
+use crate::stat::{self, Attr, FileKey, S_IFDIR};
 use crate::{Error, HandleId, NodeId, Pool, Result};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Access, AtFlags};
 use std::sync::Arc;
 
@@ -33,9 +33,10 @@ impl Pool {
             _ if is_reserved(name) => return Err(Error::Absent),
             _ => {}
         }
+        let belief = self.belief();
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let (path, dirs) = self.dirs(&branches, parent)?;
+        let (path, dirs) = self.dirs(&branches, parent, belief)?;
         self.enter(&branches, parent, &path, &dirs, name)
     }
 
@@ -74,13 +75,13 @@ impl Pool {
     /// Which of several copies of a file is the one that is open under this name, if any is: while it is,
     /// the name must not lead to another, whatever the policy thinks of them by now.
     fn open_copy(&self, parent: NodeId, name: &[u8], copies: &Copies) -> Option<usize> {
-        if copies.list.iter().flatten().count() < 2 {
+        if copies.count() < 2 {
             return None;
         }
         let node = self.nodes.child(parent, name)?;
         let key = node.key()?;
         node.opened()?;
-        copies.list.iter().position(|copy| copy.is_some_and(|attr| attr.key() == key))
+        copies.iter().find(|(_, attr)| attr.key() == key).map(|(index, _)| index)
     }
 
     /// The entry for what a policy shows under a name.
@@ -93,7 +94,7 @@ impl Pool {
         copies: &Copies,
         index: usize,
     ) -> Result<Entry> {
-        let attr = copies.list[index].ok_or(Error::Absent)?;
+        let attr = *copies.get(index).ok_or(Error::Absent)?;
         let branch = &branches.as_slice()[index];
         let (node, attr) = if attr.is_dir() {
             let full = join(path, name);
@@ -112,27 +113,47 @@ impl Pool {
 
     /// Attributes of a node; of an open file if a handle is given.
     pub fn getattr(&self, id: NodeId, handle: Option<HandleId>) -> Result<Attr> {
-        let _held = self.tree.shared();
-        let branches = self.branches.load();
         if let Some(handle) = handle.and_then(|h| self.files.get(h).ok()) {
+            let _held = self.tree.shared();
             let attr = stat::of(handle.fd().as_fd())?;
             return Ok(self.show_file(&handle.node, &handle.open.place().branch, attr));
         }
-        let (node, path) = self.nodes.locate(id)?;
-        self.attr_of(&branches, &node, path.as_deref())
+        let node = self.nodes.get(id)?;
+        let belief = if node.is_dir() { self.belief() } else { None };
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        self.attr_of(&branches, &node, belief)
     }
 
-    pub(crate) fn attr_of(&self, branches: &Branches, node: &Arc<Node>, path: Option<&[u8]>) -> Result<Attr> {
-        if !node.is_dir() {
-            let primary = self.primary(branches, node)?;
-            return Ok(self.show_file(node, &primary.branch, primary.attr));
+    pub(crate) fn attr_of(&self, branches: &Branches, node: &Arc<Node>, belief: Belief) -> Result<Attr> {
+        match node.is_dir() {
+            true => self.dir_attr(branches, node, belief),
+            false => self.file_attr(branches, node),
         }
-        if let Some(path) = path {
-            let dirs = Dirs::open(self.follow(), branches, path);
+    }
+
+    pub(crate) fn file_attr(&self, branches: &Branches, node: &Arc<Node>) -> Result<Attr> {
+        let look = |branch: &Arc<Branch>, dir: BorrowedFd<'_>, name: &[u8], key: FileKey| {
+            let attr = stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
+            Some(self.show_file(node, branch, attr))
+        };
+        if node.opened().is_none()
+            && let Some(attr) = self.hinted(branches, node, look)
+        {
+            return Ok(attr);
+        }
+        let primary = self.primary(branches, node)?;
+        Ok(self.show_file(node, &primary.branch, primary.attr))
+    }
+
+    fn dir_attr(&self, branches: &Branches, node: &Arc<Node>, belief: Belief) -> Result<Attr> {
+        if let (_, Some(path)) = self.nodes.locate(node.id)? {
+            let path = path.as_slice();
+            let dirs = self.dirs_of(branches, node.clone(), path, belief);
             let copies = dirs.own();
             match self.shown(Func::Getattr, branches, &copies) {
                 Ok(index) => {
-                    let attr = copies.merge_dir(copies.list[index].ok_or(Error::Absent)?);
+                    let attr = copies.merge_dir(*copies.get(index).ok_or(Error::Absent)?);
                     return Ok(self.show(node, &branches.as_slice()[index], path, attr));
                 }
                 Err(_) if node.id == NodeId::ROOT => return Ok(rootless(node)),

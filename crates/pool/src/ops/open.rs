@@ -31,6 +31,16 @@ enum Room {
     Scarce,
 }
 
+/// A file opened on its branch, of which nothing was open.
+struct First {
+    branch: Arc<Branch>,
+    fd: Arc<OwnedFd>,
+    /// By which it can be opened again.
+    pinned: Arc<OwnedFd>,
+    /// In bytes.
+    size: u64,
+}
+
 /// A handle that lives until it is released, and how its data travels.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
@@ -66,7 +76,7 @@ impl Pool {
         let branch_flags = self.branch_flags(flags);
         let first = match node.opened() {
             Some(_) => None,
-            None => Some(self.chosen_to_open(branches, node)?),
+            None => Some(self.open_first(branches, node, branch_flags)?),
         };
         // Held until the backing file is known to all: the kernel allows one a node.
         let mut slot = node.open.lock();
@@ -76,17 +86,17 @@ impl Pool {
             (Some(open), _) => {
                 let fd = Arc::new(beneath::reopen(&*open.place().fd, branch_flags)?);
                 let backing = open.backing.as_ref().map(|file| file.id());
+                let size = || stat::of(fd.as_fd()).map_or(0, |attr| attr.size);
                 let room = match backing {
-                    Some(_) => self.room(&open.place().branch, &fd, branch_flags),
+                    Some(_) => self.room(&open.place().branch, branch_flags, size),
                     None => Room::Any,
                 };
                 (fd, open, Sharing::Shared { backing }, room)
             }
-            (None, Some(primary)) => {
-                let fd = Arc::new(self.open_on_branch(node, &primary, branch_flags)?);
-                let (backing, room) = self.register(&primary.branch, &fd, branch_flags);
+            (None, Some(First { branch, fd, pinned, size })) => {
+                let (backing, room) = self.register(&branch, &fd, branch_flags, size);
                 let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
-                let open = Arc::new(OpenFile::new(primary.branch, primary.fd.into_shared(), backing));
+                let open = Arc::new(OpenFile::new(branch, pinned, backing));
                 *slot = Arc::downgrade(&open);
                 (fd, open, sharing, room)
             }
@@ -103,9 +113,23 @@ impl Pool {
         self.opened(caller, node, fd, branch_flags, open, sharing, room, true)
     }
 
-    /// The copy that `func.open` chooses; the node's own file unless another policy asks for another copy.
-    fn chosen_to_open(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
-        self.chosen(Func::Open, branches, node, Attr::is_regular)
+    /// Opens the copy that `func.open` chooses; the node's own file unless another policy asks for another copy.
+    fn open_first(&self, branches: &Branches, node: &Arc<Node>, flags: OFlags) -> Result<First> {
+        if self.acts_on_own(Func::Open, branches)
+            && !flags.contains(OFlags::TRUNC)
+            && let Some(first) = self.hinted(branches, node, |branch, dir, name, key| {
+                // What has come under the name meanwhile must not make us wait, or be harmed.
+                let careful = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+                let fd = Arc::new(rustix::fs::openat(dir, name, careful, Mode::empty()).ok()?);
+                let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key && attr.is_regular())?;
+                Some(First { branch: branch.clone(), pinned: fd.clone(), fd, size: attr.size })
+            })
+        {
+            return Ok(first);
+        }
+        let primary = self.chosen(Func::Open, branches, node, Attr::is_regular)?;
+        let fd = Arc::new(self.open_on_branch(node, &primary, flags)?);
+        Ok(First { branch: primary.branch, fd, pinned: primary.fd.into_shared(), size: primary.attr.size })
     }
 
     /// Opens a file on its branch; with `nfsopenhack`, also one that its mode keeps the daemon from writing.
@@ -150,14 +174,13 @@ impl Pool {
     }
 
     /// May a handle with these flags read and write the branch past the daemon, as far as room goes?
-    fn room(&self, branch: &Arc<Branch>, fd: &OwnedFd, flags: OFlags) -> Room {
+    fn room(&self, branch: &Arc<Branch>, flags: OFlags, size: impl FnOnce() -> u64) -> Room {
         let config = self.config();
         let moves = config.passthrough == PassthroughIo::Auto && config.move_when_full.0.is_some();
         if !moves || !handle::writes(flags) {
             return Room::Any;
         }
-        let size = stat::of(fd.as_fd()).map_or(0, |attr| attr.size);
-        self.headroom.admit(branch, size).map_or(Room::Scarce, Room::Ample)
+        self.headroom.admit(&self.space, branch, size()).map_or(Room::Scarce, Room::Ample)
     }
 
     /// Registers a file for passthrough, if this handle wants it and there is room for what it may write.
@@ -166,6 +189,7 @@ impl Pool {
         branch: &Arc<Branch>,
         fd: &Arc<OwnedFd>,
         flags: OFlags,
+        size: u64,
     ) -> (Option<Box<dyn BackingFile>>, Room) {
         if self.no_passthrough.load(Ordering::Relaxed)
             || !handle::wants_passthrough(self.config().passthrough, flags)
@@ -174,7 +198,7 @@ impl Pool {
         {
             return (None, Room::Any);
         }
-        let room = self.room(branch, fd, flags);
+        let room = self.room(branch, flags, || size);
         match room {
             // Nobody else has it open: then all that comes is served by the daemon, and the file can move.
             Room::Scarce => (None, room),
@@ -183,7 +207,7 @@ impl Pool {
     }
 
     fn backing(&self, branch: &Branch, fd: &OwnedFd) -> Option<Box<dyn BackingFile>> {
-        match self.kernel.read().open_backing(fd.as_fd()) {
+        match self.kernel.load().open_backing(fd.as_fd()) {
             Ok(id) => Some(id),
             Err(errno @ (Errno::PERM | Errno::NOTTY | Errno::OPNOTSUPP)) => {
                 if !self.no_passthrough.swap(true, Ordering::Relaxed) {
@@ -260,9 +284,10 @@ impl Pool {
         flags: u32,
         kill_suidgid: bool,
     ) -> Result<(Entry, Opened)> {
+        let belief = self.belief();
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let (path, mut dirs) = self.dirs(&branches, parent)?;
+        let (path, mut dirs) = self.dirs(&branches, parent, belief)?;
         let chosen = match self.room_for(Func::Create, &path, &dirs, name, &[]) {
             Err(Error::Exists) if flags & OFlags::EXCL.bits() == 0 => {
                 let entry = self.enter(&branches, parent, &path, &dirs, name)?;
@@ -276,9 +301,7 @@ impl Pool {
                     false => Err(Error::Stale),
                 };
                 return match opened {
-                    Ok(opened) => {
-                        Ok((Entry { attr: self.attr_of(&branches, &node, None)?, ..entry }, opened))
-                    }
+                    Ok(opened) => Ok((Entry { attr: self.file_attr(&branches, &node)?, ..entry }, opened)),
                     Err(error) => {
                         self.forget(entry.node, 1);
                         Err(error)
@@ -292,6 +315,7 @@ impl Pool {
         let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
             rustix::fs::openat(dir, name, create, Mode::from_raw_mode(mode & 0o7777))
         })?;
+        dirs.came(name, index);
         let attr = stat::of(fd.as_fd())?;
         let node = self.nodes.hand_out_file(parent, name, attr.key(), false)?;
         let path = || join(&path, name);
@@ -302,7 +326,7 @@ impl Pool {
     pub fn tmpfile(&self, caller: &Caller, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)> {
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let (path, mut dirs) = self.dirs(&branches, parent)?;
+        let (path, mut dirs) = self.dirs(&branches, parent, None)?;
         dirs.first()?;
         let chosen = self.placed(Func::Create, &dirs, &path, &[])?;
         let exclusive = OFlags::from_bits_retain(flags as _) & OFlags::EXCL;
@@ -358,7 +382,7 @@ impl Pool {
         let fd = Arc::new(fd);
         let (open, sharing, room) = {
             let mut slot = node.open.lock();
-            let (backing, room) = self.register(branch, &fd, flags);
+            let (backing, room) = self.register(branch, &fd, flags, attr.size);
             let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
             let open = Arc::new(OpenFile::new(branch.clone(), fd.clone(), backing));
             *slot = Arc::downgrade(&open);

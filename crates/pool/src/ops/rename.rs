@@ -9,7 +9,7 @@ use crate::config::Func;
 use crate::follow::Follow;
 use crate::relocate::{is_reserved, may_be_made};
 use crate::resolve::{Copies, Dirs};
-use crate::tree::Held;
+use crate::stat::Attr;
 use crate::{Caller, Error, NodeId, Pool, Result};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
@@ -51,11 +51,11 @@ pub(super) struct Side<'b, 'n> {
 
 impl Side<'_, '_> {
     fn held_by(&self, index: usize) -> bool {
-        self.copies.list[index].is_some()
+        self.copies.get(index).is_some()
     }
 
     fn is_dir(&self, index: usize) -> bool {
-        self.copies.list[index].is_some_and(|attr| attr.is_dir())
+        self.copies.get(index).is_some_and(Attr::is_dir)
     }
 }
 
@@ -82,31 +82,30 @@ impl Pool {
         new_name: &[u8],
         kind: RenameKind,
     ) -> Result<()> {
-        let branches = self.branches.load();
-        // Whoever works below a directory must not lose it under his feet.
-        let moves_dir = {
-            let _held = self.tree.shared();
-            let is_dir = |parent, name: &[u8]| -> Result<bool> {
-                let (_, dirs) = self.dirs(&branches, parent)?;
-                Ok(dirs.copies(name).list.iter().flatten().any(|attr| attr.is_dir()))
-            };
-            is_dir(parent, name)? || (kind == RenameKind::Exchange && is_dir(new_parent, new_name)?)
-        };
-        let _held: Held<'_> = if moves_dir { self.tree.exclusive() } else { self.tree.shared() };
         if is_reserved(name) {
             return Err(Error::Absent);
         }
         may_be_made(new_name)?;
-        let side = |parent, name| -> Result<Side<'_, '_>> {
-            let (path, mut dirs) = self.dirs(&branches, parent)?;
+        let belief = self.belief();
+        let mut held = self.tree.shared();
+        let branches = self.branches.load();
+        let side = |parent, name, belief| -> Result<Side<'_, '_>> {
+            let (path, mut dirs) = self.dirs(&branches, parent, belief)?;
             dirs.first()?;
             // Names are moved, and what is under them: of a followed symlink, the link.
             dirs.follow = Follow::NEVER;
             let copies = dirs.copies(name);
             Ok(Side { parent, name, path, dirs, copies })
         };
-        let (mut old, mut new) = (side(parent, name)?, side(new_parent, new_name)?);
-        match kind {
+        let (mut old, mut new) = (side(parent, name, belief)?, side(new_parent, new_name, belief)?);
+        // Whoever works below a directory must not lose it under his feet.
+        let moves_dir = self.is_dir(&mut old) || (kind == RenameKind::Exchange && self.is_dir(&mut new));
+        if moves_dir {
+            drop(held);
+            held = self.tree.exclusive();
+            (old, new) = (side(parent, name, None)?, side(new_parent, new_name, None)?);
+        }
+        let result = match kind {
             RenameKind::Exchange => self.exchange(&branches, &mut old, &mut new),
             _ => match self.replace(&branches, &mut old, &mut new, kind) {
                 Err(error) if error.errno() == Errno::XDEV && !kind.leaves_whiteout() => {
@@ -114,7 +113,24 @@ impl Pool {
                 }
                 result => result,
             },
+        };
+        if moves_dir {
+            self.memory.places_changed();
         }
+        drop(held);
+        result
+    }
+
+    /// Is it a directory to the pool's users? A followed symlink may be.
+    fn is_dir(&self, side: &mut Side<'_, '_>) -> bool {
+        let follow = self.follow();
+        if side.copies.any_dir() || follow.shows_all() {
+            return side.copies.any_dir();
+        }
+        let as_named = std::mem::replace(&mut side.dirs.follow, follow);
+        let found = side.dirs.copies(side.name).any_dir();
+        side.dirs.follow = as_named;
+        found
     }
 
     pub(super) fn replace<'b>(
@@ -131,9 +147,9 @@ impl Pool {
             new.copies.must_be_absent()?;
         }
         let chosen = self.acted(Func::Rename, branches, &old.copies)?;
-        self.all_removable(branches, &old.copies)?;
+        self.all_removable(branches, std::iter::once(&old.copies))?;
         if let Some(target) = target {
-            let same = |a: &Copies, b: &Copies| matches!((a.list[source], b.list[target]), (Some(a), Some(b)) if !a.is_dir() && a.key() == b.key());
+            let same = |a: &Copies, b: &Copies| matches!((a.get(source), b.get(target)), (Some(a), Some(b)) if !a.is_dir() && a.key() == b.key());
             // Two names of one file: rename(2) does nothing.
             if same(&old.copies, &new.copies) {
                 return Ok(());
@@ -143,23 +159,29 @@ impl Pool {
                 (false, true) => return Err(Error::IsDirectory),
                 _ => {}
             }
-            self.all_removable(branches, &new.copies)?;
+            self.all_removable(branches, [&old.copies, &new.copies].into_iter())?;
             self.all_empty(&new.dirs, &new.copies, new.name)?;
         }
-        if self.preserves_paths() && chosen.iter().any(|&index| new.dirs.list[index].is_none()) {
+        if self.preserves_paths() && chosen.iter().any(|&index| new.dirs.lacks(index)) {
             return Err(Error::CrossBranch);
         }
         let victim = self.pin_victim(branches, new.parent, new.name, &new.dirs, &new.copies);
         // One copy is renamed atomically by its branch; several must be revocable, so a target that is in
         // the way changes places with the source until all are done.
-        let revocable = chosen.len() > 1 || new.copies.list.iter().flatten().count() > 1;
+        let revocable = chosen.len() > 1 || new.copies.count() > 1;
         let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
         for &index in &chosen {
             let step = self
                 .bring_dir(branches, &mut new.dirs, index, &new.path)
                 .and_then(|()| step_forward(old, new, index, revocable, kind));
             match step {
-                Ok(step) => done.push((index, step)),
+                Ok(step) => {
+                    new.dirs.came(new.name, index);
+                    if let Step::MovedUnderWhiteout = step {
+                        old.dirs.came(old.name, index);
+                    }
+                    done.push((index, step));
+                }
                 Err(errno) => {
                     take_back(old, new, &done);
                     return Err(errno.into());
@@ -167,7 +189,7 @@ impl Pool {
             }
         }
         let mut removed_any = false;
-        for index in 0..new.copies.list.len() {
+        for index in 0..branches.len() {
             if !new.held_by(index) || chosen.contains(&index) {
                 continue;
             }
@@ -186,6 +208,7 @@ impl Pool {
             if let (Step::Swapped, Some(dir)) = (step, old.dirs.get(*index)) {
                 let flags = if new.is_dir(*index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
                 if let Err(errno) = rustix::fs::unlinkat(dir, old.name, flags) {
+                    old.dirs.came(old.name, *index);
                     tracing::error!("rename left the replaced target under the old name: {errno}");
                 }
             }
@@ -196,6 +219,7 @@ impl Pool {
                 let device = rustix::fs::makedev(0, 0);
                 rustix::fs::mknodat(dir, old.name, FileType::CharacterDevice, Mode::empty(), device)
             });
+            old.dirs.came(old.name, first);
             if let Err(errno) = put {
                 tracing::error!("a rename was done, but could not leave a whiteout: {errno}");
             }
@@ -218,8 +242,8 @@ impl Pool {
             if !side.copies.any() {
                 return Err(side.copies.missing());
             }
-            self.all_removable(branches, &side.copies)?;
         }
+        self.all_removable(branches, [&old.copies, &new.copies].into_iter())?;
         let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
         for index in 0..branches.len() {
             let step = match (old.held_by(index), new.held_by(index)) {
@@ -233,7 +257,11 @@ impl Pool {
                     .and_then(|()| shift(new, old, index, RenameFlags::NOREPLACE).map(|()| Step::MovedBack)),
             };
             match step {
-                Ok(step) => done.push((index, step)),
+                Ok(step) => {
+                    old.dirs.came(old.name, index);
+                    new.dirs.came(new.name, index);
+                    done.push((index, step));
+                }
                 Err(errno) => {
                     take_back(old, new, &done);
                     return Err(errno.into());
@@ -297,6 +325,8 @@ pub(super) fn take_back(old: &Side, new: &Side, done: &[(usize, Step)]) {
             Step::Swapped => swap(old, new, *index).map(drop),
             Step::MovedBack => shift(old, new, *index, RenameFlags::NOREPLACE),
         };
+        old.dirs.came(old.name, *index);
+        new.dirs.came(new.name, *index);
         if let Err(errno) = back {
             tracing::error!("a rename that failed on one branch could not be taken back on another: {errno}");
         }

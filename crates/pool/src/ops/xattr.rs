@@ -77,7 +77,7 @@ impl Pool {
     /// does not expect that.
     fn acl_changed(&self, id: NodeId, name: &[u8]) {
         if name.starts_with(b"system.posix_acl_") {
-            self.kernel.read().invalidate_attr(id);
+            self.kernel.load().invalidate_attr(id);
         }
     }
 

@@ -213,9 +213,11 @@ impl Pool {
         let open = node.opened();
         let orphan = node.orphan.lock().is_some();
         let branches = self.branches.load();
-        if branches.index_of(target.id).is_none() || branches.index_of(file.source.id).is_none() {
+        let Some(index) =
+            branches.index_of(target.id).filter(|_| branches.index_of(file.source.id).is_some())
+        else {
             return Err(Stays::Branch(Errno::ROFS));
-        }
+        };
         let number = self.number_to_keep(&branches, node).map_err(|error| Stays::File(error.errno()))?;
         let reopened = || -> Result<_, Errno> {
             let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
@@ -230,7 +232,12 @@ impl Pool {
             Ok((handles, Place::new(target.clone(), Arc::new(pinned()?)), orphan, carry.key()?))
         };
         let (handles, place, orphan, key) = reopened().map_err(Stays::Branch)?;
-        carry.switch().map_err(|errno| match errno {
+        let switched = carry.switch();
+        for name in &file.names {
+            let (dir, name) = split(name);
+            self.came(dir, name, index);
+        }
+        switched.map_err(|errno| match errno {
             Errno::AGAIN => Stays::File(errno),
             _ => Stays::Branch(errno),
         })?;
@@ -261,7 +268,7 @@ impl Pool {
         drop(held);
         carry.finish();
         self.space.clear();
-        let kernel = self.kernel.read();
+        let kernel = self.kernel.load();
         kernel.invalidate_attr(node.id);
         names.iter().for_each(|(parent, name)| kernel.forget_name(*parent, name));
         Ok(())

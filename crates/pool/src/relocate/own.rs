@@ -56,7 +56,7 @@ impl Pool {
             true => self.nodes.moved(node, key, 0),
             false => self.nodes.name_removed(parent, name),
         }
-        self.kernel.read().invalidate_attr(node.id);
+        self.kernel.load().invalidate_attr(node.id);
         Ok(alone)
     }
 }

@@ -9,7 +9,10 @@ pub use client::Client;
 
 use canopy_pool::branch::{BranchList, BranchSpec, Branches, Mode};
 use canopy_pool::config::Config;
-use canopy_pool::{Caller, Pool};
+use canopy_pool::kernel::{BackingFile, Kernel};
+use canopy_pool::{Caller, NodeId, Pool};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -63,6 +66,20 @@ pub fn over(branches: &[PathBuf], modes: &[Mode], config: Config) -> Arc<Pool> {
     let list: BranchList = branches.iter().zip(modes).map(spec).collect();
     let branches = Branches::open(&list).expect("branches");
     Arc::new(Pool::new(Config { min_free: 0, ..config }, branches))
+}
+
+/// Nobody changes the branches but the pool: it may remember what it has seen of them.
+pub struct NobodyElse;
+
+impl Kernel for NobodyElse {
+    fn open_backing(&self, _: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+    fn caught_up(&self) -> bool {
+        true
+    }
+    fn invalidate_attr(&self, _: NodeId) {}
+    fn forget_name(&self, _: NodeId, _: &[u8]) {}
 }
 
 pub fn chmod(path: &Path, mode: u32) {

@@ -7,7 +7,7 @@
 use super::notices::{Repeats, Round};
 use super::volumes::Volumes;
 use crate::serve::dispatch::Dispatch;
-use crate::serve::fresh::Subject;
+use crate::serve::fresh::{NOBODY, Subject};
 use canopy_pool::config::Func;
 use canopy_pool::policy::{self, Category};
 use canopy_sys::fanotify::{self, Event};
@@ -50,8 +50,9 @@ impl Reader {
         serving: &Dispatch,
         group: BorrowedFd<'_>,
         volumes: &mut Volumes,
+        most: Option<usize>,
     ) -> Result<(), Errno> {
-        let length = match rustix::io::read(group, &mut self.buffer[..]) {
+        let length = match rustix::io::read(group, &mut self.buffer[..most.unwrap_or(BUFFER).min(BUFFER)]) {
             Err(Errno::AGAIN | Errno::INTR) => 0,
             result => result?,
         };
@@ -98,6 +99,9 @@ impl Gathering<'_> {
         if event.pid == self.own {
             return;
         }
+        if event.mask & fanotify::ONDIR != 0 && event.mask & NAMES != 0 {
+            self.serving.pool.places_changed();
+        }
         // The directory's path on the branch and in the node table must be of one moment.
         let lost = self.serving.pool.while_still(|moves| -> Result<(), Errno> {
             let dirs = self.volumes.places(place.fsid, place.dir, moves)?;
@@ -116,7 +120,8 @@ impl Gathering<'_> {
     }
 
     fn all(&mut self) {
-        self.serving.fresh.changed(Subject::ALL);
+        self.serving.pool.changes_missed();
+        self.serving.fresh.changed(Subject::ALL, NOBODY);
         self.round.now.all = true;
         self.round.again.all = true;
     }
@@ -132,13 +137,16 @@ impl Gathering<'_> {
             return Ok(());
         }
         let named = mask & NAMES != 0;
+        if named {
+            serving.pool.name_changed(dir, name);
+        }
         // Which copy is shown may depend on which was changed last.
         let shows = serving.pool.config().policies.get(Func::Getattr);
         if named || !policy::first_only(shows, Category::Search) {
             self.round.name(serving, dir, name);
         } else {
             // Who looks it up at this moment has entered in the table what he found, or is told that it is out of date.
-            serving.fresh.changed(Subject::name(dir, name));
+            serving.fresh.changed(Subject::name(dir, name), NOBODY);
         }
         if named {
             self.round.node(serving, dir, true);
@@ -167,7 +175,7 @@ impl Gathering<'_> {
     /// that is known below is to be looked up again; that something is missing there is as true as before.
     fn gone(&mut self, dir: canopy_pool::NodeId) {
         // Also what is being looked up there at this moment.
-        self.serving.fresh.changed(Subject::ALL);
+        self.serving.fresh.changed(Subject::ALL, NOBODY);
         for below in self.serving.pool.known().below(dir) {
             self.round.name(self.serving, below.parent, &below.name);
             self.round.node(self.serving, below.node, below.is_dir);
@@ -235,7 +243,7 @@ impl Gathering<'_> {
         match self.serving.pool.known().file(file.as_fd()) {
             // Looked up by another name at this moment, it may become known with attributes of before.
             Ok((nodes, links)) if nodes.is_empty() && links > 1 => {
-                self.serving.fresh.changed(Subject::ALL);
+                self.serving.fresh.changed(Subject::ALL, NOBODY);
             }
             Ok((nodes, _)) => nodes.into_iter().for_each(|node| self.file_changed(node, event.mask)),
             Err(_) => {}
@@ -247,7 +255,7 @@ impl Round {
     /// A name must be looked up again.
     fn name(&mut self, serving: &Dispatch, dir: canopy_pool::NodeId, name: &[u8]) {
         // Before it is told: an answer that comes in between is told without time, or is known to be under way.
-        if serving.fresh.changed(Subject::name(dir, name)) {
+        if serving.fresh.changed(Subject::name(dir, name), NOBODY) {
             self.again.name(dir, name);
         }
         self.now.name(dir, name);
@@ -255,7 +263,7 @@ impl Round {
 
     /// The attributes of a node, and perhaps the listing of a directory, must be asked for again.
     fn node(&mut self, serving: &Dispatch, node: canopy_pool::NodeId, listing: bool) {
-        if serving.fresh.changed(Subject::attributes(node)) {
+        if serving.fresh.changed(Subject::attributes(node), NOBODY) {
             self.again.node(node, listing);
         }
         self.now.node(node, listing);
@@ -264,7 +272,7 @@ impl Round {
     /// A file was closed that may have been written: it has attributes that are young, and so are not relied upon for
     /// long. Programs that wrote it through the pool, past the daemon, are told as well, for it is they who close it.
     fn written(&mut self, serving: &Dispatch, node: canopy_pool::NodeId) {
-        serving.fresh.changed(Subject::attributes(node));
+        serving.fresh.changed(Subject::attributes(node), NOBODY);
         self.now.node(node, false);
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::serve::control::forget_all_names;
 use crate::serve::dispatch::Dispatch;
-use crate::serve::fresh::Subject;
+use crate::serve::fresh::{NOBODY, Subject};
 use canopy_fuse as wire;
 use canopy_pool::NodeId;
 use std::collections::{HashMap, HashSet};
@@ -84,7 +84,7 @@ fn forget_node(serving: &Dispatch, node: NodeId, listing: bool) {
 
 /// Makes the kernel ask again for whatever it knows.
 pub(super) fn forget_everything(serving: &Dispatch) {
-    serving.fresh.changed(Subject::ALL);
+    serving.fresh.changed(Subject::ALL, NOBODY);
     forget_all_names(serving);
     let listings = serving.terms.load().keep_listings;
     for node in serving.pool.known().nodes() {

@@ -1,0 +1,222 @@
+//! What is remembered of the pool's directories: where each lies on the branches, opened, and which branches may hold
+//! which of its names (`names`).
+//!
+//! An operation believes it only if all that others had changed on the branches before it began has been worked on
+//! ([`Kernel::caught_up`](crate::kernel::Kernel::caught_up)): so it is as true as asking the branches. Whoever watches
+//! them tells what others change (`told`), and operations tell what they change themselves. Where not all branches are
+//! watched, nothing is remembered.
+//!
+//! A file found with its help is looked at once more, by its key; for such a look it need not be true at all.
+
+pub(crate) mod names;
+mod told;
+
+use crate::branch::Branches;
+use crate::node::Node;
+use crate::resolve::{Opened, PerBranch};
+use crate::stat;
+use names::Names;
+use parking_lot::Mutex;
+use rustix::process::Resource;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Names that are remembered in all, at 20 to 40 bytes each; beyond, directories not used of late are forgotten.
+const NAMES: usize = 2 << 20;
+
+/// Of the descriptors that the process may have, one in so many is for remembered directories.
+const SHARE: u64 = 4;
+/// And no more than this.
+const DESCRIPTORS: u64 = 32 << 10;
+
+/// What is remembered of one directory, in its node.
+pub(crate) type Slot = Mutex<Option<Arc<Remembered>>>;
+
+pub(crate) struct Memory {
+    /// Rises when a directory has come to a place on a branch, or gone from it.
+    places: AtomicU64,
+    /// Rises when changes may have been missed.
+    epoch: AtomicU64,
+    tally: Arc<Tally>,
+    /// Directories of which something is remembered, in the order in which they are to be forgotten.
+    order: Mutex<VecDeque<Weak<Node>>>,
+    /// Descriptors that may be kept.
+    descriptors: usize,
+}
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    descriptors: AtomicUsize,
+    names: AtomicUsize,
+}
+
+/// One directory, as it was at some moment.
+pub(crate) struct Remembered {
+    branches: Branches,
+    stamp: Stamp,
+    opened: Arc<Opened>,
+    /// Device and inode number on each branch.
+    ids: PerBranch<Option<(u64, u64)>>,
+    names: Arc<Names>,
+    /// Since it was last thought of forgetting it.
+    used: AtomicBool,
+    tally: Arc<Tally>,
+}
+
+/// A moment, before directories are opened that are to be remembered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    places: u64,
+    epoch: u64,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS * SHARE);
+        Memory {
+            places: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
+            tally: Arc::default(),
+            order: Mutex::default(),
+            descriptors: (limit / SHARE).min(DESCRIPTORS) as usize,
+        }
+    }
+}
+
+impl Memory {
+    pub(crate) fn stamp(&self) -> Stamp {
+        Stamp { places: self.places.load(Ordering::Acquire), epoch: self.epoch.load(Ordering::Acquire) }
+    }
+
+    /// The directory as it is remembered, if that is still so; for operations that may believe it.
+    pub(crate) fn recall(&self, node: &Node, branches: &Branches) -> Option<(Arc<Opened>, Arc<Names>)> {
+        let slot = node.memory.lock();
+        let known =
+            slot.as_ref().filter(|known| known.stamp == self.stamp() && known.branches.are(branches))?;
+        known.used.store(true, Ordering::Relaxed);
+        Some((Arc::clone(&known.opened), Arc::clone(&known.names)))
+    }
+
+    /// The directory as it was: for who proves what he finds there.
+    pub(crate) fn hint(&self, node: &Node, branches: &Branches) -> Option<Arc<Opened>> {
+        let slot = node.memory.lock();
+        slot.as_ref().filter(|known| known.branches.are(branches)).map(|known| Arc::clone(&known.opened))
+    }
+
+    /// Remembers a directory that was opened after `stamp`. What is known of its names is known still if these are the
+    /// same directories. `None` for one that cannot be remembered: a part of it lies on a filesystem of its own, which
+    /// nobody watches.
+    pub(crate) fn remember(
+        &self,
+        node: &Arc<Node>,
+        branches: &Branches,
+        opened: &Arc<Opened>,
+        stamp: Stamp,
+    ) -> Option<Arc<Names>> {
+        let (mut ids, mut bytes) = (PerBranch::with_capacity(branches.len()), 0);
+        for (index, branch) in branches.iter().enumerate() {
+            let attr = opened.get(branches, index).map(stat::of).transpose().ok()?;
+            if attr.is_some_and(|attr| attr.dev != branch.dev) {
+                return None;
+            }
+            bytes += attr.map_or(0, |attr| attr.size);
+            ids.push(attr.map(|attr| (attr.dev, attr.ino)));
+        }
+        let descriptors = opened.descriptors();
+        self.tally.descriptors.fetch_add(descriptors, Ordering::Relaxed);
+        let known = {
+            let mut slot = node.memory.lock();
+            let before = slot.take();
+            let same = |before: &&Arc<Remembered>| {
+                before.stamp.epoch == stamp.epoch && before.branches.are(branches) && before.ids == ids
+            };
+            let names = match before.as_ref().filter(same) {
+                Some(before) => Arc::clone(&before.names),
+                None => Arc::new(Names::new(bytes, branches.len(), Arc::clone(&self.tally))),
+            };
+            *slot = Some(Arc::new(Remembered {
+                branches: branches.clone(),
+                stamp,
+                opened: Arc::clone(opened),
+                ids,
+                names: Arc::clone(&names),
+                used: AtomicBool::new(true),
+                tally: Arc::clone(&self.tally),
+            }));
+            // The node keeps its place in the order.
+            if before.is_none() { Err(names) } else { Ok(names) }
+        };
+        let names = known.unwrap_or_else(|names| {
+            self.order.lock().push_back(Arc::downgrade(node));
+            names
+        });
+        if self.stamp() != stamp {
+            // Who has cleared everything meanwhile may have come too early for this one.
+            let freed = node.memory.lock().take();
+            drop(freed);
+        }
+        self.make_room();
+        Some(names)
+    }
+
+    /// Forgets directories that were not used of late, while too much is remembered.
+    pub(crate) fn make_room(&self) {
+        let mut turns = None;
+        while self.tally.descriptors.load(Ordering::Relaxed) > self.descriptors
+            || self.tally.names.load(Ordering::Relaxed) > NAMES
+        {
+            let mut order = self.order.lock();
+            // Each gets a second chance once.
+            let turns = turns.get_or_insert(2 * order.len());
+            let Some(oldest) = order.pop_front().filter(|_| *turns > 0) else { return };
+            *turns -= 1;
+            let Some(node) = oldest.upgrade() else { continue };
+            let freed = {
+                let mut slot = node.memory.lock();
+                match slot.as_ref() {
+                    Some(known) if known.used.swap(false, Ordering::Relaxed) => {
+                        order.push_back(oldest);
+                        None
+                    }
+                    _ => slot.take(),
+                }
+            };
+            drop(order);
+            drop(freed);
+        }
+    }
+
+    /// Directories have come to, or gone from, places on a branch: they are opened anew.
+    pub(crate) fn places_changed(&self) {
+        self.places.fetch_add(1, Ordering::Release);
+    }
+
+    /// Nothing is known any more. What was kept open is closed as its turn comes.
+    pub(crate) fn lost(&self) {
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// As `lost`, and nothing is kept open when this returns.
+    pub(crate) fn clear(&self) {
+        self.lost();
+        let nodes = std::mem::take(&mut *self.order.lock());
+        for node in nodes.iter().filter_map(Weak::upgrade) {
+            let freed = node.memory.lock().take();
+            drop(freed);
+        }
+    }
+}
+
+impl Node {
+    /// What is known of the directory's names, whether it may be believed or not.
+    pub(crate) fn names(&self) -> Option<Arc<Names>> {
+        self.memory.lock().as_ref().map(|known| Arc::clone(&known.names))
+    }
+}
+
+impl Drop for Remembered {
+    fn drop(&mut self) {
+        self.tally.descriptors.fetch_sub(self.opened.descriptors(), Ordering::Relaxed);
+    }
+}
