@@ -179,7 +179,10 @@ impl<'b> Dirs<'b> {
 
     /// A name was made here on a branch. To be called before anybody hears of it.
     pub(crate) fn came(&self, name: &[u8], index: usize) {
-        if let Some(names) = self.node.as_ref().and_then(|node| node.names()) {
+        let current = self.node.as_ref().and_then(|node| node.names());
+        // What this operation goes by may have been put away meanwhile, with the directory that lay here.
+        let own = self.names.as_ref().filter(|own| current.as_ref().is_none_or(|now| !Arc::ptr_eq(own, now)));
+        for names in current.iter().chain(own) {
             names.came(name, index);
         }
     }

@@ -36,7 +36,7 @@ fn run(sequences: u64, branches: usize, config: &Config) {
 fn world(seed: u64, branches: usize, config: &Config) -> World {
     ThreadDice::seed(seed);
     let made = pool(&vec![Mode::Rw; branches], config.clone());
-    if seed % 3 != 0 {
+    if !seed.is_multiple_of(3) {
         made.pool.connect(Arc::new(NobodyElse), false);
     }
     let plain = made.home.path().join("plain");
@@ -68,7 +68,7 @@ fn run_on_full_branches(sequences: u64, config: &Config) {
             let plain = common::home();
             common::chmod(plain.path(), 0o755);
             let pool = common::over(&branches, &[Mode::Rw, Mode::Rw], config.clone());
-            if seed % 3 != 0 {
+            if !seed.is_multiple_of(3) {
                 pool.connect(Arc::new(NobodyElse), false);
             }
             World {
