@@ -178,7 +178,7 @@ const TICKS: u64 = (1 << Told::TICKS) - 1;
 /// In ticks of 16 milliseconds; comes round every nine hours.
 fn now() -> u64 {
     let time = clock_gettime(ClockId::MonotonicCoarse);
-    ((time.tv_sec as u64).wrapping_mul(1000) + time.tv_nsec as u64 / 1_000_000) / 16 & TICKS
+    (((time.tv_sec as u64).wrapping_mul(1000) + time.tv_nsec as u64 / 1_000_000) / 16) & TICKS
 }
 
 #[cfg(test)]
