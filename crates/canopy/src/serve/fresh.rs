@@ -56,7 +56,7 @@ pub(super) type Asker = u32;
 /// Nobody in particular.
 pub(super) const NOBODY: Asker = 0;
 
-/// To whom a subject was told, in one word: 22 bits for the last thread (the kernel has no larger numbers: PID_MAX_LIMIT),
+/// To whom a subject was told, in one word: 22 bits for the last thread (below PID_MAX_LIMIT),
 /// 21 for when it was told last, and 21 for when another one was told last. 0 for never.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Told(u64);
@@ -188,7 +188,7 @@ mod tests {
     const DIR: Subject = Subject(7);
     const OTHER: Subject = Subject(8);
     const ONE: Asker = 11;
-    const TWO: Asker = 4_194_304;
+    const TWO: Asker = 4_194_303;
 
     #[test]
     fn what_changed_meanwhile_is_told_without_time() {
