@@ -179,6 +179,12 @@ fn listed(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
+/// An error of the system, without its number.
+pub fn words(error: impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
 /// Control characters in their escaped form, so that a text is one line and leaves a terminal alone.
 pub fn one_line(text: &str) -> String {
     text.chars()

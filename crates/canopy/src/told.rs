@@ -98,6 +98,20 @@ pub struct BranchTold {
     pub ino: u64,
     /// False when files on it cannot be passed through.
     pub passes_through: bool,
+    /// What is wrong with it, as far as the pool has noticed.
+    #[serde(default)]
+    pub illness: Option<IllnessTold>,
+}
+
+/// Why a pool does not rely on a branch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct IllnessTold {
+    /// `read-only`, `failing`, `gone` or `hung`.
+    pub health: String,
+    /// Seconds since the epoch.
+    pub since: u64,
+    /// The error behind it, in words.
+    pub cause: String,
 }
 
 /// What a policy would choose, and why.
@@ -157,6 +171,8 @@ pub enum Verdict {
     Lost,
     /// Its mode does not allow it; for RW, that it lacks the symlink which is followed here.
     Mode,
+    /// The branch fails, has become read-only, or does not answer.
+    Unwell,
     /// It does not hold what is looked at.
     Absent,
     /// Its free space could not be read.

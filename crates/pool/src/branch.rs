@@ -16,6 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::health::Condition;
 use crate::inode::BranchSeed;
 use crate::size::{self, SizeError};
 
@@ -327,6 +328,8 @@ pub struct Branch {
     pub ino: u64,
     /// For inode numbers of files on this branch.
     pub seed: BranchSeed,
+    /// How it fares; the branch keeps it along with its id.
+    pub health: Arc<Condition>,
 }
 
 impl Branch {
@@ -344,6 +347,7 @@ impl Branch {
             dev: stat.st_dev,
             ino: stat.st_ino,
             seed: BranchSeed::new(spec.path.as_os_str().as_bytes()),
+            health: Arc::default(),
         })
     }
 
@@ -391,6 +395,7 @@ impl Branches {
                 return Ok(Arc::clone(old));
             }
             branch.id = old.id;
+            branch.health = Arc::clone(&old.health);
             Ok(Arc::new(branch))
         };
         Ok(Branches { list: list.iter().map(open).collect::<Result<_, _>>()? })

@@ -3,6 +3,7 @@
 use crate::branch::Branch;
 use crate::config::{CacheFiles, Config, FlushOnClose, PassthroughIo};
 use crate::headroom::PassedWriter;
+use crate::health::Deed;
 use crate::kernel::BackingFile;
 use crate::node::Node;
 use crate::stat::Attr;
@@ -119,6 +120,11 @@ impl FileHandle {
     /// does.
     pub(crate) fn fd(&self) -> Guard<Arc<OwnedFd>> {
         self.fd.load()
+    }
+
+    /// Takes note of an error that the file's branch has answered with, and gives it back.
+    pub(crate) fn notice(&self, errno: Errno, deed: Deed) -> Errno {
+        self.open.place().branch.notice(errno, deed)
     }
 
     pub(crate) fn move_to(&self, fd: OwnedFd) {

@@ -13,6 +13,7 @@ pub mod error;
 mod follow;
 mod handle;
 mod headroom;
+pub mod health;
 pub mod ids;
 pub mod inode;
 pub mod kernel;

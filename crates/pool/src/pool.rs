@@ -105,6 +105,11 @@ impl Pool {
         self.space.clear();
     }
 
+    /// Has the branches asked for their space again, whatever is remembered of it.
+    pub fn forget_space(&self) {
+        self.space.clear();
+    }
+
     /// The branches as they are now.
     pub fn branches(&self) -> Arc<Branches> {
         self.branches.load()

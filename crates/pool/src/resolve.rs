@@ -4,6 +4,7 @@ use crate::beneath::{self, Dir};
 use crate::branch::{Branch, Branches, Mode};
 use crate::config::Func;
 use crate::follow::Follow;
+use crate::health::Deed;
 use crate::memory::Stamp;
 use crate::memory::names::Names;
 use crate::node::{Node, PoolPath};
@@ -346,16 +347,31 @@ impl Asked {
     }
 }
 
+/// Takes note of a branch that cannot be written to, or cannot say.
+fn noticed(branch: &Branch, space: Result<Space, Errno>) -> Option<Space> {
+    match space {
+        Ok(space) if space.readonly && branch.mode != Mode::Ro => {
+            branch.notice(Errno::ROFS, Deed::Looking);
+        }
+        Ok(_) => {}
+        Err(errno) => {
+            branch.notice(errno, Deed::Looking);
+        }
+    }
+    space.ok()
+}
+
 impl Pool {
     fn view(&self, branch: &Branch, present: Option<&Attr>, space: Asked) -> BranchView {
         let min_free = branch.min_free.unwrap_or(self.config().min_free);
         let space = match space {
             Asked::Nothing => None,
-            Asked::Enough => self.space.at_least(branch.id, branch.root(), |_| min_free).ok(),
-            Asked::Exactly => self.space.get(branch.id, branch.root()).ok(),
+            Asked::Enough => noticed(branch, self.space.at_least(branch.id, branch.root(), |_| min_free)),
+            Asked::Exactly => noticed(branch, self.space.get(branch.id, branch.root())),
         };
         BranchView {
             mode: branch.mode,
+            unwell: !branch.health.is_well(),
             min_free,
             present: present.is_some(),
             mtime: present.map_or(0, |attr| attr.mtime.sec),
@@ -493,13 +509,13 @@ impl Pool {
         let asks = holders.clone().any(|index| Some(index) != first);
         let stays = |index: usize| {
             let branch = &branches.as_slice()[index];
-            branch.mode == Mode::Ro || asks && self.read_only(branch)
+            branch.mode == Mode::Ro || !branch.health.is_well() || asks && self.read_only(branch)
         };
         if holders.any(stays) { Err(Error::ReadOnlyCopy) } else { Ok(()) }
     }
 
     fn read_only(&self, branch: &Branch) -> bool {
-        self.space.get(branch.id, branch.root.as_fd()).is_ok_and(|space| space.readonly)
+        noticed(branch, self.space.get(branch.id, branch.root())).is_some_and(|space| space.readonly)
     }
 
     /// The file of a node that is not a directory, found by what is open, by a name that still leads to

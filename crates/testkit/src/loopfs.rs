@@ -110,12 +110,18 @@ impl LoopFs {
     /// Like [`LoopFs::new`], with more arguments for mkfs and more mount data (comma-separated).
     #[track_caller]
     pub fn with(kind: Kind, size: u64, mkfs_args: &[&str], mount_data: &str) -> Self {
+        Self::within(&std::env::temp_dir(), kind, size, mkfs_args, mount_data)
+    }
+
+    /// Like [`LoopFs::with`], with its image in this directory.
+    #[track_caller]
+    pub fn within(dir: &Path, kind: Kind, size: u64, mkfs_args: &[&str], mount_data: &str) -> Self {
         crate::require_root();
         assert!(size >= kind.least(), "{} needs at least {} bytes", kind.name(), kind.least());
         let home = tempfile::Builder::new()
             .prefix(&format!("canopy-{}-", kind.name()))
             .permissions(Permissions::from_mode(0o755))
-            .tempdir()
+            .tempdir_in(dir)
             .expect("a temporary directory");
         let point = home.path().canonicalize().expect("a path").join("fs");
         fs::create_dir(&point).expect("a mount point");
@@ -170,11 +176,16 @@ impl LoopFs {
     /// Remounts read-only or writable again, as a disk with errors does by itself.
     ///
     /// # Panics
-    /// When the kernel refuses, for instance because a file is open for writing.
+    /// When the kernel refuses, for instance because a file stays open for writing.
     #[track_caller]
     pub fn set_read_only(&self, read_only: bool) {
         let flags = if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
-        mount_remount(&self.point, flags, c"").expect("remount");
+        let mut outcome = Err(Errno::BUSY);
+        wait_until(PATIENCE, || {
+            outcome = mount_remount(&self.point, flags, c"");
+            outcome != Err(Errno::BUSY)
+        });
+        outcome.expect("remount");
     }
 
     /// Unmounts now; for tests which take a branch away. The image stays until drop.

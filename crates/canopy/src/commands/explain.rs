@@ -142,6 +142,7 @@ fn verdict(branch: &VerdictTold, told: &ExplainTold) -> String {
         // What is made below a followed symlink is made where that leads.
         Verdict::Mode if branch.mode == "RW" => "refused: not below the symlink that is followed".into(),
         Verdict::Mode => "refused: RO is not written to".into(),
+        Verdict::Unwell => "refused: it is unwell (see canopy status)".into(),
         Verdict::Absent => "does not hold it".into(),
         Verdict::SpaceUnknown => "refused: its free space cannot be read".into(),
         Verdict::ReadOnly => "refused: its filesystem is mounted read-only".into(),

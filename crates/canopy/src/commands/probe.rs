@@ -5,7 +5,7 @@
 
 use crate::child::{self, Asked};
 use crate::cli::ProbeArgs;
-use crate::error::Error;
+use crate::error::{Error, words};
 use crate::live::Live;
 use crate::told::{EXPLAIN, ExplainTold, Name, PoolTold, STATUS};
 use crate::{mounts, waiting};
@@ -79,9 +79,7 @@ impl From<Error> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         let cause = if error.kind() == io::ErrorKind::NotFound { Cause::Missing } else { Cause::Other };
-        let text = error.to_string();
-        // Without its number.
-        Failure { cause, why: text.split(" (os error").next().unwrap_or(&text).to_owned() }
+        Failure { cause, why: words(error) }
     }
 }
 

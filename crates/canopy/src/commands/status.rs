@@ -13,7 +13,7 @@ use crate::cli::StatusArgs;
 use crate::error::Error;
 use crate::mounts::{self, Mounted};
 use crate::screen;
-use crate::told::{BranchTold, ExplainTold, KernelTold, Name, PoolTold};
+use crate::told::{BranchTold, ExplainTold, IllnessTold, KernelTold, Name, PoolTold};
 use rustix::process::Pid;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -80,6 +80,8 @@ pub struct BranchStatus {
     pub health: Health,
     /// What is wrong, in words.
     pub error: Option<String>,
+    /// What the pool itself has met with; null when it relies on the branch.
+    pub illness: Option<IllnessTold>,
     /// Left out when the branch could not be looked at.
     #[serde(flatten)]
     pub facts: Option<BranchFacts>,
@@ -100,6 +102,8 @@ pub enum Health {
     /// Its filesystem has counted errors.
     Errors,
     NotMounted,
+    /// The pool has met with errors there, and makes and changes nothing on it.
+    Failing,
 }
 
 pub fn run(args: &StatusArgs) -> Result<(), Error> {
@@ -223,11 +227,15 @@ fn branches(told: &[BranchTold]) -> Result<Vec<BranchStatus>, Error> {
         status.mode = Some(told.mode.clone());
         status.min_free = Some(told.min_free);
         status.passes_through = Some(told.passes_through);
+        status.illness = told.illness.clone();
         let Some(facts) = &status.facts else { continue };
+        let is_told = |health: &str| told.illness.as_ref().is_some_and(|illness| illness.health == health);
         status.health = if (facts.dev, facts.ino) != (told.dev, told.ino) {
             Health::Replaced
-        } else if facts.read_only && told.mode != "RO" {
+        } else if (facts.read_only && told.mode != "RO") || is_told("read-only") {
             Health::ReadOnly
+        } else if told.illness.is_some() {
+            Health::Failing
         } else if facts.errors.is_some_and(|errors| errors > 0) {
             Health::Errors
         } else {
@@ -252,7 +260,16 @@ fn branches_at(paths: Vec<PathBuf>) -> Result<Vec<BranchStatus>, Error> {
             }
         };
         let path = Name::from(path.as_path());
-        BranchStatus { path, mode: None, min_free: None, passes_through: None, health, error, facts }
+        BranchStatus {
+            path,
+            mode: None,
+            min_free: None,
+            passes_through: None,
+            health,
+            error,
+            illness: None,
+            facts,
+        }
     };
     Ok(paths.into_iter().zip(asked).map(look).collect())
 }

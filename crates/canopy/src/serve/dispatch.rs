@@ -4,6 +4,7 @@ use super::control::{self, Control};
 use super::convert::{self, Terms};
 use super::drain::Drain;
 use super::fresh::{Answering, Asker, Fresh, Subject};
+use super::health::Care;
 use super::listed::Listed;
 use super::pin::Pins;
 use super::watch::Watch;
@@ -33,6 +34,7 @@ pub(super) struct Dispatch {
     pub(super) locking: Drain,
     pub(super) listed: Listed,
     pub(super) pins: Pins,
+    pub(super) care: Care,
 }
 
 const RENAME_NOREPLACE: u32 = 1;

@@ -2,7 +2,7 @@
 //!
 //! `dispatch` is the one match over the operations; `convert` turns values of one side into the other's;
 //! `kernel` is what the pool may ask of the kernel; `control` changes a running pool, `tell` tells about it; `missing`
-//! waits for branches; `pin` says where the workers run; `drain`, `fresh` and `listed` keep the kernel from remembering what
+//! waits for branches, `health` looks after them; `pin` says where the workers run; `drain`, `fresh` and `listed` keep the kernel from remembering what
 //! is no longer so; `watch` sees what changes on the branches behind the pool's back. Here is the start of it all.
 
 mod control;
@@ -10,6 +10,7 @@ mod convert;
 mod dispatch;
 mod drain;
 mod fresh;
+mod health;
 mod kernel;
 mod listed;
 mod missing;

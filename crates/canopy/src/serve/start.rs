@@ -4,6 +4,7 @@ use super::control::Control;
 use super::dispatch::Dispatch;
 use super::drain::Drain;
 use super::fresh::Fresh;
+use super::health::{self, Care};
 use super::kernel::Connected;
 use super::listed::Listed;
 use super::pin::Pins;
@@ -121,6 +122,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
         locking: Drain::default(),
         listed: Listed::default(),
         pins,
+        care: Care::default(),
     });
     let connected = Connected {
         backing: session.backing(),
@@ -130,6 +132,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     };
     dispatch.pool.connect(Arc::new(connected), passthrough);
     let watching = Watching::start(Arc::clone(&dispatch)).map_err(StartError::Watching)?;
+    health::watch(&dispatch).map_err(StartError::Watching)?;
     let running = session.serve(dispatch, threads)?;
     if *running.transport() != planned {
         tracing::info!("{}", running.transport());

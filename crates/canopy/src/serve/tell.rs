@@ -3,17 +3,20 @@
 use crate::config::Config;
 use crate::config::options;
 use crate::told::{
-    BranchTold, EXPLAIN, ErrorTold, ExplainTold, KernelTold, Name, PoolTold, Verdict, VerdictTold,
+    BranchTold, EXPLAIN, ErrorTold, ExplainTold, IllnessTold, KernelTold, Name, PoolTold, Verdict,
+    VerdictTold,
 };
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::{Agreed, abi};
 use canopy_pool::config::Func;
+use canopy_pool::health::Illness;
 use canopy_pool::policy::Bar;
 use canopy_pool::{Error, Explained, NodeId, Pool};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::time::UNIX_EPOCH;
 
 /// What was agreed with the kernel, and how its requests are served.
 pub(super) struct Connection {
@@ -32,6 +35,7 @@ pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool) -> V
         dev: branch.dev,
         ino: branch.ino,
         passes_through: pool.passes_through(branch.id),
+        illness: branch.health.illness().map(|illness| illness_told(&illness)),
     };
     let value = |spec: &options::Spec| Some((spec.name.to_string(), spec.render(config)?));
     json(&PoolTold {
@@ -49,6 +53,14 @@ pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool) -> V
         given: config.given.iter().cloned().collect(),
         branches: pool.branches().iter().map(|held| branch(held)).collect(),
     })
+}
+
+fn illness_told(illness: &Illness) -> IllnessTold {
+    IllnessTold {
+        health: illness.health.word().into(),
+        since: illness.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        cause: crate::error::words(illness.cause),
+    }
 }
 
 fn names(flags: InitFlags) -> Vec<String> {
@@ -79,6 +91,7 @@ fn told(func: Func, explained: &Explained) -> ExplainTold {
         let chance = explained.chances.as_ref().map(|chances| chances[index]);
         let verdict = match explained.bars[index] {
             Some(Bar::Mode) => Verdict::Mode,
+            Some(Bar::Unwell) => Verdict::Unwell,
             Some(Bar::Absent) => Verdict::Absent,
             Some(Bar::SpaceUnknown) => Verdict::SpaceUnknown,
             Some(Bar::ReadOnly) => Verdict::ReadOnly,

@@ -55,6 +55,7 @@ fn a_healthy_pool() {
         "errors",
         "fstype",
         "health",
+        "illness",
         "ino",
         "inodes",
         "inodes_free",

@@ -4,6 +4,7 @@ use crate::beneath::Dir;
 use crate::branch::{Branch, Branches};
 use crate::config::{FollowSymlinks, Func};
 use crate::follow::Follow;
+use crate::health::{Deed, is_illness};
 use crate::node::{Node, Orphan};
 use crate::ops::locate::split;
 use crate::ops::lookup::Entry;
@@ -84,10 +85,11 @@ impl Pool {
             let chosen = self.room_for(func, path, dirs, name, &full)?;
             let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
             for &index in &chosen {
-                results.push(self.bring_dir(branches, dirs, index, path).and_then(|()| {
+                let made = self.bring_dir(branches, dirs, index, path).and_then(|()| {
                     let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
                     act(dirs.get(index).ok_or(Errno::NOENT)?)
-                }));
+                });
+                results.push(made.map_err(|errno| branches[index].notice(errno, Deed::Changing)));
                 dirs.came(name, index);
             }
             if func == Func::Mkdir && chosen.len() > 1 {
@@ -101,8 +103,8 @@ impl Pool {
         }
     }
 
-    /// Something new has met a full branch: is there another one that the policy would give? Then `full` holds those
-    /// that it has given already.
+    /// Something new has met a branch that is full, or fails: is there another one that the policy would give? Then
+    /// `full` holds those that it has given already.
     pub(crate) fn tries_elsewhere(
         &self,
         errno: Errno,
@@ -112,7 +114,8 @@ impl Pool {
         chosen: &[usize],
         full: &mut SmallVec<[usize; 4]>,
     ) -> bool {
-        if !is_full(errno) || self.config().move_when_full.0.is_none() {
+        let moves = is_full(errno) && self.config().move_when_full.0.is_some();
+        if !moves && !is_illness(errno) {
             return false;
         }
         full.extend_from_slice(chosen);

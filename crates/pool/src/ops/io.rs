@@ -1,6 +1,7 @@
 //! Data of open files: read, write, sync, allocate, seek, copy.
 
 use crate::handle::FileHandle;
+use crate::health::Deed;
 use crate::ops::attr::kill_suidgid;
 use crate::stat;
 use crate::{Caller, Error, HandleId, Pool, Result};
@@ -77,8 +78,13 @@ impl Pool {
                     fd = Guard::from_inner(handle.open.plain()?);
                     continue;
                 }
-                Err(errno) if done == 0 => return Err(errno.into()),
-                Err(_) => break,
+                Err(errno) => {
+                    handle.notice(errno, Deed::Looking);
+                    if done == 0 {
+                        return Err(errno.into());
+                    }
+                    break;
+                }
             }
             if direct {
                 // What is left need not be aligned as O_DIRECT asks.
@@ -141,7 +147,7 @@ impl Pool {
             match written {
                 Ok(n) => *done += n,
                 Err(Errno::INTR) => continue,
-                Err(errno) => return Err(errno.into()),
+                Err(errno) => return Err(handle.notice(errno, Deed::Changing).into()),
             }
             if held.contains(OFlags::DIRECT) {
                 break;
@@ -160,11 +166,11 @@ impl Pool {
 
     pub fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
         let handle = self.files.get(handle)?;
-        match data_only {
-            true => rustix::fs::fdatasync(&**handle.fd())?,
-            false => rustix::fs::fsync(&**handle.fd())?,
-        }
-        Ok(())
+        let synced = match data_only {
+            true => rustix::fs::fdatasync(&**handle.fd()),
+            false => rustix::fs::fsync(&**handle.fd()),
+        };
+        Ok(synced.map_err(|errno| handle.notice(errno, Deed::Changing))?)
     }
 
     /// `mode` as in fallocate(2): punching, zeroing, collapsing and inserting are the branch's to grant.
@@ -177,7 +183,7 @@ impl Pool {
             loop {
                 match rustix::fs::fallocate(&**handle.fd(), mode, offset, len) {
                     Err(Errno::INTR) => continue,
-                    other => return Ok(other?),
+                    other => return Ok(other.map_err(|errno| handle.notice(errno, Deed::Changing))?),
                 }
             }
         })

@@ -5,6 +5,7 @@ use crate::branch::{Branch, Branches};
 use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
 use crate::handle::{self, FileHandle, Fingerprint, OpenFile, Sharing, Travel};
 use crate::headroom::PassedWriter;
+use crate::health::Deed;
 use crate::kernel::BackingFile;
 use crate::node::{Node, join};
 use crate::ops::attr;
@@ -340,7 +341,7 @@ impl Pool {
         self.finish_create(caller, &branches.as_slice()[index], node, fd, flags, attr, Default::default)
     }
 
-    /// Makes a file on the first of the chosen branches; if that is full, on the next that the policy gives.
+    /// Makes a file on the first of the chosen branches; if that is full or fails, on the next that the policy gives.
     fn open_new<'b>(
         &self,
         caller: &Caller,
@@ -357,6 +358,7 @@ impl Pool {
                 let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
                 make(dirs.get(index).ok_or(Errno::NOENT)?)
             });
+            let made = made.map_err(|errno| branches[index].notice(errno, Deed::Changing));
             match made {
                 Ok(fd) => return Ok((index, fd)),
                 Err(errno) if self.tries_elsewhere(errno, Func::Create, dirs, path, &[index], &mut full) => {

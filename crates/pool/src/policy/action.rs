@@ -4,7 +4,7 @@ use super::{Bar, BranchView, Choice, Dice, Mode, Policy, Refusal, choose};
 
 /// Branches on which to change an entry, given views of the entry itself.
 ///
-/// A branch is admitted if, in this order: its mode is not RO (else EROFS); it holds the path (else ENOENT);
+/// A branch is admitted if, in this order: its mode is not RO, and it is well (else EROFS); it holds the path (else ENOENT);
 /// its space is known (else ENOENT); and its filesystem is writable (else EROFS). As the mode comes first,
 /// one RO branch in the pool makes the refusal for a path that exists nowhere EROFS.
 pub fn action(policy: Policy, views: &[BranchView], dice: &mut impl Dice) -> Result<Choice, Refusal> {
@@ -15,6 +15,9 @@ pub(super) fn admit(view: &BranchView) -> Result<(), Bar> {
     match view.mode {
         Mode::Rw | Mode::Nc => {}
         Mode::Ro => return Err(Bar::Mode),
+    }
+    if view.unwell {
+        return Err(Bar::Unwell);
     }
     if !view.present {
         return Err(Bar::Absent);

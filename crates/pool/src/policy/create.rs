@@ -4,7 +4,7 @@ use super::{Bar, BranchView, Choice, Dice, Mode, Pick, Policy, Refusal, choose};
 
 /// Branches on which to create an entry, given views of its parent directory.
 ///
-/// A branch is admitted if, in this order: its mode is RW (else EROFS); it holds the parent, for `ep*`,
+/// A branch is admitted if, in this order: its mode is RW, and it is well (else EROFS); it holds the parent, for `ep*`,
 /// `msp*` and `newest` (else ENOENT); its space is known (else ENOENT); its filesystem is writable (else
 /// EROFS); and it has at least minfreespace available (else ENOSPC).
 ///
@@ -17,6 +17,9 @@ pub(super) fn admit(policy: Policy, view: &BranchView) -> Result<(), Bar> {
     match view.mode {
         Mode::Rw => {}
         Mode::Ro | Mode::Nc => return Err(Bar::Mode),
+    }
+    if view.unwell {
+        return Err(Bar::Unwell);
     }
     if policy.create_tests_path() && !view.present {
         return Err(Bar::Absent);

@@ -254,6 +254,8 @@ impl Category {
 pub struct BranchView {
     /// The branch's mode in the branch list.
     pub mode: Mode,
+    /// It is not relied upon at present ([`crate::health`]): nothing is made or changed there.
+    pub unwell: bool,
     /// Bytes that must stay available after which no new file goes here: the branch's own
     /// minfreespace, or the pool's.
     pub min_free: u64,
@@ -315,7 +317,7 @@ pub enum Refusal {
     /// ENOSPC: a branch was below its minfreespace.
     #[error("every usable branch is below its minfreespace")]
     NoSpace,
-    /// EROFS: a branch was excluded by its mode or is mounted read-only.
+    /// EROFS: a branch was excluded by its mode, is unwell, or is mounted read-only.
     #[error("no branch may be written to")]
     ReadOnly,
 }
@@ -333,6 +335,8 @@ impl Refusal {
 pub enum Bar {
     /// The branch's mode does not allow it.
     Mode,
+    /// The branch is unwell.
+    Unwell,
     /// It does not hold the path.
     Absent,
     /// Its free space could not be read.
@@ -347,7 +351,7 @@ impl Bar {
     /// What it adds to the answer when no branch is admitted.
     pub fn refusal(self) -> Refusal {
         match self {
-            Bar::Mode | Bar::ReadOnly => Refusal::ReadOnly,
+            Bar::Mode | Bar::Unwell | Bar::ReadOnly => Refusal::ReadOnly,
             Bar::Absent | Bar::SpaceUnknown => Refusal::NotFound,
             Bar::BelowMinFree => Refusal::NoSpace,
         }

@@ -25,7 +25,8 @@ impl Dice for Counting {
 }
 
 fn view(mode: Mode, present: bool, avail: u64, used: u64, mtime: i64) -> BranchView {
-    BranchView { mode, min_free: 4, present, mtime, space: Some(Space { avail, used, readonly: false }) }
+    let space = Some(Space { avail, used, readonly: false });
+    BranchView { mode, unwell: false, min_free: 4, present, mtime, space }
 }
 
 /// An RW branch that holds the path.
@@ -204,6 +205,7 @@ fn ties() {
 fn worked() -> [BranchView; 3] {
     [(10, 90), (50, 50), (50, 10)].map(|(avail, used)| BranchView {
         mode: Mode::Rw,
+        unwell: false,
         min_free: 4 * GIB,
         present: false,
         mtime: 0,
@@ -289,6 +291,7 @@ fn filters() {
     let absent_and_full = BranchView { present: false, ..full };
     let readonly_and_full = BranchView { min_free: 11, ..readonly };
     let (ro, nc) = (BranchView { mode: Mode::Ro, ..good }, BranchView { mode: Mode::Nc, ..good });
+    let unwell = BranchView { unwell: true, ..good };
     use Refusal::{NoSpace, NotFound, ReadOnly};
     for (what, view, creates, creates_existing, acts, finds, finds_by_space) in [
         ("good", good, Ok(()), Ok(()), Ok(()), Ok(()), Ok(())),
@@ -307,6 +310,7 @@ fn filters() {
             Err(NotFound),
         ),
         ("readonly, full", readonly_and_full, Err(ReadOnly), Err(ReadOnly), Err(ReadOnly), Ok(()), Ok(())),
+        ("unwell", unwell, Err(ReadOnly), Err(ReadOnly), Err(ReadOnly), Ok(()), Ok(())),
         ("RO", ro, Err(ReadOnly), Err(ReadOnly), Err(ReadOnly), Ok(()), Ok(())),
         ("NC", nc, Err(ReadOnly), Err(ReadOnly), Ok(()), Ok(()), Ok(())),
     ] {

@@ -179,6 +179,7 @@ impl Pool {
                 let ruled_out = branch.id == file.source.id || tried.contains(&branch.id);
                 BranchView {
                     mode: if ruled_out { Mode::Ro } else { branch.mode },
+                    unwell: !branch.health.is_well(),
                     min_free: branch.min_free_or(self.config().min_free).max(needed),
                     present: attr.is_some(),
                     mtime: attr.map_or(0, |attr| attr.mtime.sec),

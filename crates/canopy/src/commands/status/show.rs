@@ -102,5 +102,6 @@ fn health(health: Health) -> &'static str {
         Health::ReadOnly => "read-only",
         Health::Errors => "errors",
         Health::NotMounted => "not mounted",
+        Health::Failing => "failing",
     }
 }

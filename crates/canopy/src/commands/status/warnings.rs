@@ -43,11 +43,13 @@ codes! {
     BranchReplaced = "branch-replaced":
         "the path of a branch leads to another directory than the pool holds",
     BranchReadOnly = "branch-read-only":
-        "a branch that may be written to lies on a filesystem mounted read-only",
+        "a branch that may be written to lies on a filesystem mounted read-only, or that takes no changes any more",
     BranchErrors = "branch-errors":
         "the filesystem of a branch has counted errors (ext4, btrfs)",
     BranchNotMounted = "branch-not-mounted":
         "a branch lies on the filesystem that others are mounted below, as a branch does whose disk is not mounted",
+    BranchFailing = "branch-failing":
+        "the pool has met with errors on a branch, and makes and changes nothing there until it is well again",
     SameFilesystem = "same-filesystem":
         "several branches lie on one filesystem",
     NearlyFull = "nearly-full":
@@ -165,7 +167,10 @@ fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
         ),
         Health::ReadOnly => (
             Code::BranchReadOnly,
-            format!("the filesystem of {path} is mounted read-only, though the branch is {mode}"),
+            match branch.facts.as_ref().is_some_and(|facts| facts.read_only) {
+                true => format!("the filesystem of {path} is mounted read-only, though the branch is {mode}"),
+                false => format!("the filesystem of {path} takes no changes any more, as after an error"),
+            },
             format!(
                 "see why (dmesg | grep -i remount), then mount -o remount,rw {}; or declare it: {path}=RO",
                 branch.facts.as_ref().map_or_else(String::new, |facts| facts.mounted_at.shown())
@@ -180,6 +185,16 @@ fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
             "copy what matters, look at the disk (smartctl -a), and check it unmounted with e2fsck -f"
                 .to_owned(),
         ),
+        Health::Failing => {
+            let cause = branch.illness.as_ref().map_or("an error", |illness| illness.cause.as_str());
+            (
+                Code::BranchFailing,
+                format!(
+                    "{path} answers with \"{cause}\": nothing is made or changed there until it is well again"
+                ),
+                format!("look at the disk (dmesg | tail; smartctl -a), copy what matters; {take_out}"),
+            )
+        }
         Health::NotMounted => (
             Code::BranchNotMounted,
             format!(

@@ -1,0 +1,104 @@
+//! Filesystems that take no changes any more, or give errors.
+
+use super::rig::{Ward, is_fifo, trigger_error};
+use canopy_testkit::cmd::run_within;
+use canopy_testkit::{Kind, LoopFs};
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_disk_that_is_remounted_read_only_is_left_out_until_it_is_writable_again() {
+    let ward = Ward::new(vec![LoopFs::ext4(32 * MIB), LoopFs::tmpfs(32 * MIB)], "");
+    fs::write(ward.at("before"), "on the first").unwrap();
+    let first = ward.make_all("a-");
+    ward.only_on(0, &first);
+    ward.disks[0].set_read_only(true);
+    let second = ward.make_all("b-");
+    ward.only_on(1, &second);
+    assert!(is_fifo(&ward.at("b-fifo")));
+    ward.wait_for(0, Some("read-only"));
+    // What is there is read as ever, and cannot be changed.
+    assert_eq!(fs::read_to_string(ward.at("before")).unwrap(), "on the first");
+    assert_eq!(fs::remove_file(ward.at("before")).unwrap_err().raw_os_error(), Some(30));
+    let status = ward.status();
+    assert_eq!(status["branches"][0]["health"], "read-only");
+    assert_eq!(status["warnings"][0]["code"], "branch-read-only");
+    ward.disks[0].set_read_only(false);
+    ward.wait_for(0, None);
+    let third = ward.make_all("c-");
+    ward.only_on(0, &third);
+    fs::remove_file(ward.at("before")).unwrap();
+    let log = ward.pool.umount();
+    assert!(log.contains("it has become read-only") && log.contains("is well again"), "{log}");
+}
+
+/// As the kernel does it since Linux 6.15, statvfs(3) does not tell: only changes fail.
+#[test]
+fn an_error_of_ext4_that_stops_all_changes_is_met_once() {
+    let sick = LoopFs::with(Kind::Ext4, 32 * MIB, &[], "errors=remount-ro");
+    let ward = Ward::new(vec![sick, LoopFs::tmpfs(32 * MIB)], "");
+    fs::write(ward.at("before"), "on the first").unwrap();
+    trigger_error(&ward.disks[0]);
+    let names = ward.make_all("a-");
+    ward.only_on(1, &names);
+    ward.wait_for(0, Some("read-only"));
+    let names = ward.make_all("b-");
+    ward.only_on(1, &names);
+    assert_eq!(fs::read_to_string(ward.at("before")).unwrap(), "on the first");
+    let status = ward.status();
+    assert_eq!(status["branches"][0]["health"], "read-only", "{status:#}");
+    let shown = ward.pool.command(["status".as_ref(), ward.pool.path().as_os_str()]);
+    assert!(shown.stdout.contains("read-only"), "{}", shown.describe());
+    let explained = ward.pool.command(["explain".as_ref(), "create".as_ref(), ward.at("new").as_os_str()]);
+    assert!(explained.stdout.contains("it is unwell"), "{}", explained.describe());
+    ward.pool.umount();
+}
+
+/// The image of the disk cannot be written to any more: what is written gives an error, what is there can be read.
+#[test]
+fn a_disk_that_gives_errors_is_left_out_until_it_gives_none() {
+    let below = LoopFs::ext4(128 * MIB);
+    // Without a journal nothing turns it read-only.
+    let sick = LoopFs::within(below.path(), Kind::Ext4, 64 * MIB, &["-O", "^has_journal"], "errors=continue");
+    let image = sick.image().expect("an image");
+    let ward = Ward::new(vec![sick, LoopFs::tmpfs(64 * MIB)], "");
+    fs::write(ward.at("before"), "on the first").unwrap();
+    sync(&ward.on(0, ""));
+    immutable(&image, true);
+    // The first to hear of it is who waits for the disk.
+    let mut file = fs::File::create(ward.at("victim")).unwrap();
+    let written = file.write_all(&vec![1; 4 << 20]).and_then(|()| file.sync_all());
+    assert_eq!(written.unwrap_err().raw_os_error(), Some(5), "an error is never hidden where data are lost");
+    ward.wait_for(0, Some("failing"));
+    let names = ward.make_all("a-");
+    ward.only_on(1, &names);
+    assert_eq!(fs::read_to_string(ward.at("before")).unwrap(), "on the first");
+    let status = ward.status();
+    assert_eq!(
+        (&status["branches"][0]["health"], &status["warnings"][0]["code"]),
+        (&"failing".into(), &"branch-failing".into())
+    );
+    assert_eq!(status["branches"][0]["illness"]["cause"], "Input/output error");
+    immutable(&image, false);
+    ward.wait_for(0, None);
+    let names = ward.make_all("b-");
+    ward.only_on(0, &names);
+    drop(file);
+    ward.pool.umount();
+    drop(ward.disks);
+}
+
+fn sync(dir: &Path) {
+    rustix::fs::syncfs(fs::File::open(dir).expect("a directory")).expect("sync");
+}
+
+fn immutable(path: &Path, immutable: bool) {
+    let flag = if immutable { "+i" } else { "-i" };
+    let done = run_within(Command::new("chattr").arg(flag).arg(path), Duration::from_secs(30));
+    assert!(done.success(), "{}", done.describe());
+}
