@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
+use canopy_sys::sched;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -319,7 +320,11 @@ impl Sender {
         for slot in 0..SENDERS {
             let shared = Arc::clone(&sender.notifier.shared);
             let thread = std::thread::Builder::new().name(format!("canopy-note-{slot}"));
-            sender.threads.push(thread.spawn(move || run(&shared, slot))?);
+            let run = move || {
+                sched::prompt();
+                run(&shared, slot);
+            };
+            sender.threads.push(thread.spawn(run)?);
         }
         Ok(sender)
     }

@@ -11,4 +11,5 @@ pub mod fanotify;
 pub mod glob;
 pub mod inode_flags;
 pub mod ioprio;
+pub mod sched;
 pub mod uring;

@@ -1,5 +1,6 @@
 //! Values of the pool as the wire has them, and back.
 
+use super::watch::Stirred;
 use crate::config::{Config, ShownAs, Timeouts};
 use canopy_fuse::abi;
 use canopy_fuse::flags::OpenFlags;
@@ -41,9 +42,6 @@ const NAMED: Duration = Duration::from_secs(86_400);
 /// Attributes at most: nothing tells of a file that is being written until it is closed.
 const ATTRS: Duration = Duration::from_secs(10);
 
-/// A directory in which nothing was made or removed for so long is likely to stay as it is.
-const SETTLED: Duration = Duration::from_secs(2);
-
 impl Terms {
     /// `watched`: `None` where the branches are not; else the places in the pool that are not, and whether the kernel can
     /// be made to forget all names that it knows to be missing (Linux 6.16): nobody else knows which those are.
@@ -81,15 +79,20 @@ impl Terms {
         self.watching(|| pool.known().path_of(parent, name)).map_or(self.entry, |watched| watched.entry)
     }
 
-    /// How long, that there is no such name. Where the directory has changed of late, it is asked again: who is at work
-    /// on a branch, and looks through the pool in between, shall not find that he was faster than the notice of it.
-    pub(super) fn missing(&self, pool: &pool::Pool, parent: pool::NodeId, name: &[u8]) -> Duration {
-        let Some(watched) = self.watching(|| pool.known().path_of(parent, name)) else {
-            return self.negative;
-        };
-        let settled = |attr: pool::Attr| age(attr.mtime) >= SETTLED;
-        let may_stay = watched.negative <= self.negative || pool.getattr(parent, None).is_ok_and(settled);
-        if may_stay { watched.negative } else { self.negative }
+    /// How long, that there is no such name. Where somebody is at work directly on a branch it is asked for again:
+    /// he shall not find that he was faster than the notice of what he made.
+    pub(super) fn missing(
+        &self,
+        pool: &pool::Pool,
+        stirred: &Stirred,
+        parent: pool::NodeId,
+        name: &[u8],
+    ) -> Duration {
+        let watched = self.watching(|| pool.known().path_of(parent, name));
+        match watched.map_or(self.negative, |watched| watched.negative) {
+            time if time > self.negative && stirred.of_late(parent) => self.negative,
+            time => time,
+        }
     }
 
     /// How long attributes may be relied upon: as long as they have not changed before, since what has changed of

@@ -71,7 +71,8 @@ impl Handler for Dispatch {
                 // A name known not to exist is an answer too.
                 Err(Error::Absent) => {
                     let fresh = answering.tells(Subject::name(id, name.as_bytes()));
-                    let time = lasting(fresh, terms.missing(pool, id, name.as_bytes()));
+                    let missing = terms.missing(pool, &self.watch.stirred, id, name.as_bytes());
+                    let time = lasting(fresh, missing);
                     reply.entry(&EntryOut::negative(time))
                 }
                 Err(error) => fail(reply, error),

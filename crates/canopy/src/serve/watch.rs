@@ -11,6 +11,7 @@
 
 mod events;
 mod notices;
+mod stirred;
 mod volumes;
 
 use super::convert::Terms;
@@ -20,6 +21,7 @@ use crate::config::values::Coherence;
 use canopy_pool::branch::Branches;
 use canopy_pool::config::{FollowSymlinks, Func};
 use canopy_pool::policy;
+use canopy_sys::sched;
 use events::Reader;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -32,6 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+pub(super) use stirred::Stirred;
 use volumes::Volumes;
 
 /// What the answers of a pool are given by, and where changes are watched for.
@@ -39,6 +42,8 @@ pub(super) struct Watch {
     /// Held over a change of the terms, and while events are worked on.
     state: Mutex<State>,
     waiting: Arc<Waiting>,
+    /// Directories in which somebody makes or removes names directly on a branch.
+    pub(super) stirred: Stirred,
 }
 
 /// Is there anything that has happened on the branches and was not worked on?
@@ -95,7 +100,7 @@ impl Watch {
         };
         state.volumes.set(wanted(config, branches));
         let terms = state.terms();
-        (Watch { state: Mutex::new(state), waiting }, terms)
+        (Watch { state: Mutex::new(state), waiting, stirred: Stirred::default() }, terms)
     }
 
     pub(super) fn waiting(&self) -> Arc<Waiting> {
@@ -216,6 +221,7 @@ impl Watching {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("canopy-watch".into()).spawn(move || {
+            sched::prompt();
             if let Err(errno) = run(&serving, &stopped) {
                 tracing::error!("changes on the branches are not watched any more: {errno}");
                 let mut state = serving.watch.state.lock();
@@ -254,8 +260,10 @@ fn run(serving: &Dispatch, stop: &OwnedFd) -> Result<(), Errno> {
             PollFd::from_borrowed_fd(mounts.as_fd(), PollFlags::PRI),
             PollFd::from_borrowed_fd(group.as_fd(), PollFlags::IN),
         ];
-        let pause = serving.watch.state.lock().reader.pause();
-        match poll(&mut ready, pause.map(timespec).as_ref()) {
+        // Who makes an event has nobody to wake while nobody waits for it.
+        let (rest, pause) = serving.watch.state.lock().reader.rest();
+        let polled = if rest { &mut ready[..2] } else { &mut ready[..] };
+        match poll(polled, pause.map(timespec).as_ref()) {
             Err(Errno::INTR) => continue,
             result => result.map(drop)?,
         }

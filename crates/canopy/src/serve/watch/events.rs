@@ -27,21 +27,34 @@ const BELOW: usize = 10_000;
 const NAMES: u64 = fanotify::CREATE | fanotify::DELETE | fanotify::MOVED_FROM | fanotify::MOVED_TO;
 const MOVED: u64 = fanotify::MOVED_FROM | fanotify::MOVED_TO;
 
+/// For how long what happens is left to gather, once it is the pool's own and there is much of it: who makes a file
+/// through the pool then wakes nobody up. From, to; a small part of what is promised.
+const RESTS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(8)];
+
 pub(super) struct Reader {
     buffer: Vec<u8>,
     /// This process: what it does is what the pool does, of which the kernel knows.
     own: i32,
     repeats: Repeats,
+    /// How long what happens was left to gather last; none if it was not.
+    rest: Option<Duration>,
+    /// What was read since, by whomever, can wait.
+    calm: bool,
 }
 
 impl Reader {
     pub(super) fn new() -> Reader {
-        Reader { buffer: vec![0; BUFFER], own: std::process::id().cast_signed(), repeats: Repeats::default() }
+        let own = std::process::id().cast_signed();
+        Reader { buffer: vec![0; BUFFER], own, repeats: Repeats::default(), rest: None, calm: false }
     }
 
-    /// How long there is nothing to do unless something happens; `None` for ever.
-    pub(super) fn pause(&self) -> Option<Duration> {
-        self.repeats.next().map(|at| at.saturating_duration_since(Instant::now()))
+    /// Whether nobody need be woken by what happens next, and how long there is nothing to do; `None` for ever.
+    pub(super) fn rest(&mut self) -> (bool, Option<Duration>) {
+        let [least, most] = RESTS;
+        let longer = self.rest.map_or(least, |rest| (rest * 2).min(most));
+        self.rest = std::mem::take(&mut self.calm).then_some(longer);
+        let due = self.repeats.next().map(|at| at.saturating_duration_since(Instant::now()));
+        (self.rest.is_some(), self.rest.into_iter().chain(due).min())
     }
 
     /// Works on what has happened by now, and on what is due.
@@ -57,11 +70,14 @@ impl Reader {
             result => result?,
         };
         let mut round = Round::default();
+        let mut urgent = false;
         let mut gathering =
             Gathering { serving, volumes, round: &mut round, own: self.own, looked_at: HashSet::new() };
         for event in fanotify::events(&self.buffer[..length]) {
+            urgent |= event.pid != self.own && event.mask != fanotify::CLOSE_WRITE;
             gathering.take(&event);
         }
+        self.calm = !urgent && (self.calm || length > 0);
         volumes.rest();
         round.now.send(serving);
         let now = Instant::now();
@@ -105,10 +121,12 @@ impl Gathering<'_> {
         // The directory's path on the branch and in the node table must be of one moment.
         let lost = self.serving.pool.while_still(|moves| -> Result<(), Errno> {
             let dirs = self.volumes.places(place.fsid, place.dir, moves)?;
+            // All names of a file are one node, whichever of them it happened by. Who has renamed it since has told so.
+            let mut found = event.mask & fanotify::ONDIR != 0 || dirs.is_empty();
             for dir in dirs.iter() {
-                self.happened(dir, place.name, event)?;
+                found |= self.happened(dir, place.name, event)? && event.mask == fanotify::CLOSE_WRITE;
             }
-            if !dirs.is_empty() && event.mask & fanotify::ONDIR == 0 {
+            if !found {
                 self.file(place.fsid, event);
             }
             Ok(())
@@ -126,19 +144,20 @@ impl Gathering<'_> {
         self.round.again.all = true;
     }
 
-    /// Something happened to a name in a directory of the pool.
-    fn happened(&mut self, dir: &[u8], name: &[u8], event: &Event<'_>) -> Result<(), Errno> {
+    /// Something happened to a name in a directory of the pool; true if a node is known by it.
+    fn happened(&mut self, dir: &[u8], name: &[u8], event: &Event<'_>) -> Result<bool, Errno> {
         let (serving, mask) = (self.serving, event.mask);
         let known = serving.pool.known();
         // Of what is not known the kernel knows nothing, nor of what lies below.
-        let Some(dir) = known.dir(dir) else { return Ok(()) };
+        let Some(dir) = known.dir(dir) else { return Ok(false) };
         if name == b"." {
             self.round.node(serving, dir, false);
-            return Ok(());
+            return Ok(true);
         }
         let named = mask & NAMES != 0;
         if named {
             serving.pool.name_changed(dir, name);
+            serving.watch.stirred.note(dir);
         }
         // Which copy is shown may depend on which was changed last.
         let shows = serving.pool.config().policies.get(Func::Getattr);
@@ -151,10 +170,10 @@ impl Gathering<'_> {
         if named {
             self.round.node(serving, dir, true);
         }
-        let Some(child) = known.child(dir, name) else { return Ok(()) };
+        let Some(child) = known.child(dir, name) else { return Ok(false) };
         self.file_changed(child.node, mask);
         if !child.is_dir || mask & fanotify::ONDIR == 0 {
-            return Ok(());
+            return Ok(true);
         }
         if mask & (fanotify::DELETE | fanotify::MOVED_FROM) != 0 {
             self.gone(child.node);
@@ -162,13 +181,13 @@ impl Gathering<'_> {
         match event.target.zip(event.place) {
             Some((target, place)) if mask & fanotify::MOVED_TO != 0 => {
                 let mut left = BELOW;
-                match self.volumes.find(place.fsid, target) {
-                    Some(found) => self.came(child.node, found.as_fd(), &mut left),
-                    None => Ok(()),
+                if let Some(found) = self.volumes.find(place.fsid, target) {
+                    self.came(child.node, found.as_fd(), &mut left)?;
                 }
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(true)
     }
 
     /// A directory has gone from a branch. What moved out of it before cannot be told any more once it is gone, so all
@@ -232,7 +251,7 @@ impl Gathering<'_> {
         }
     }
 
-    /// Something happened to a file: all names of it are one node, whichever of them it happened by.
+    /// Something happened to a file, which may be known by another name.
     fn file(&mut self, fsid: u64, event: &Event<'_>) {
         let Some(target) = event.target else { return };
         if event.mask != fanotify::CLOSE_WRITE && !self.looked_at.insert(target.to_vec()) {
@@ -269,8 +288,8 @@ impl Round {
         self.now.node(node, listing);
     }
 
-    /// A file was closed that may have been written: it has attributes that are young, and so are not relied upon for
-    /// long. Programs that wrote it through the pool, past the daemon, are told as well, for it is they who close it.
+    /// A file was closed that may have been written: it has attributes that are young, and so are looked at again
+    /// (`young`). Programs that wrote it through the pool, past the daemon, are told as well, for it is they who close it.
     fn written(&mut self, serving: &Dispatch, node: canopy_pool::NodeId) {
         serving.fresh.changed(Subject::attributes(node), NOBODY);
         self.now.node(node, false);

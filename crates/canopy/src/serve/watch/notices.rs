@@ -78,8 +78,12 @@ impl Notices {
 }
 
 fn forget_node(serving: &Dispatch, node: NodeId, listing: bool) {
-    // A negative offset leaves its data alone, which a listing is.
-    let _ = serving.notifier.inval_inode(wire::NodeId(node.0), if listing { 0 } else { -1 }, 0);
+    let node = wire::NodeId(node.0);
+    if listing {
+        let _ = serving.notifier.inval_inode(node, 0, 0);
+    } else if let Err(why) = serving.notifier.forget_attributes(node) {
+        tracing::debug!("cannot invalidate the attributes of {}: {why}", node.0);
+    }
 }
 
 /// Makes the kernel ask again for whatever it knows.
