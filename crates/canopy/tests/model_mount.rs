@@ -143,6 +143,16 @@ fn two_branches_remembered() {
     run(2, options, RULES);
 }
 
+/// However requests travel, and whatever keeps the kernel from remembering what is no longer so.
+#[test]
+fn both_transports_and_both_coherences() {
+    for transport in ["on", "off"] {
+        for coherence in ["watch", "timeout"] {
+            run(2, &format!("category.create=rand,io-uring={transport},cache.coherence={coherence}"), RULES);
+        }
+    }
+}
+
 #[test]
 fn four_branches_path_preserving() {
     run(4, "category.create=eprand,func.mkdir=rand", Rules { path_preserving: true, ..RULES });

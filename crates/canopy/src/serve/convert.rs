@@ -1,6 +1,7 @@
 //! Values of the pool as the wire has them, and back.
 
 use super::watch::Stirred;
+use super::young::{self, Young, age};
 use crate::config::{Config, ShownAs, Timeouts};
 use canopy_fuse::abi;
 use canopy_fuse::flags::OpenFlags;
@@ -39,9 +40,6 @@ struct Watched {
 
 /// A name that is watched: it is told when it changes.
 const NAMED: Duration = Duration::from_secs(86_400);
-/// Attributes at most: nothing tells of a file that is being written until it is closed.
-const ATTRS: Duration = Duration::from_secs(10);
-
 impl Terms {
     /// `watched`: `None` where the branches are not; else the places in the pool that are not, and whether the kernel can
     /// be made to forget all names that it knows to be missing (Linux 6.16): nobody else knows which those are.
@@ -52,7 +50,7 @@ impl Terms {
         let watched = watched.map(|(blind, forgets_all)| Watched {
             entry: given("cache.entry", entry, NAMED),
             negative: given("cache.negative-entry", negative, if forgets_all { NAMED } else { negative }),
-            attr: given("cache.attr", attr, ATTRS),
+            attr: given("cache.attr", attr, young::OLD),
             blind,
         });
         Terms {
@@ -95,11 +93,19 @@ impl Terms {
         }
     }
 
-    /// How long attributes may be relied upon: as long as they have not changed before, since what has changed of
-    /// late is likely to change again without being told, in its bounds.
-    pub(super) fn attrs(&self, pool: &pool::Pool, node: pool::NodeId, attr: &pool::Attr) -> Duration {
+    /// How long attributes may be relied upon. Nothing tells that a file is being written before it is closed, and what
+    /// has changed of late is likely to change again: as long as it has not changed before, or else it is looked at.
+    pub(super) fn attrs(
+        &self,
+        pool: &pool::Pool,
+        young: &Young,
+        node: pool::NodeId,
+        attr: &pool::Attr,
+    ) -> Duration {
         let Some(watched) = self.watching(|| pool.known().path(node)) else { return self.attr };
-        age(attr.ctime).max(self.attr).min(watched.attr)
+        let unseen = age(attr.ctime).max(self.attr).min(watched.attr);
+        let known = unseen == watched.attr || !attr.is_regular() || young.takes(node, attr);
+        if known { watched.attr } else { unseen }
     }
 
     /// The terms for what is watched, if this is.
@@ -107,12 +113,6 @@ impl Terms {
         let watched = self.watched.as_ref()?;
         (watched.blind.is_empty() || path().is_some_and(|path| !watched.is_blind(&path))).then_some(watched)
     }
-}
-
-/// In whole seconds.
-fn age(time: pool::Time) -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec;
-    Duration::from_secs(u64::try_from(now.saturating_sub(time.sec)).unwrap_or_default())
 }
 
 impl Watched {

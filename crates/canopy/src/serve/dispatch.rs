@@ -8,6 +8,7 @@ use super::health::Care;
 use super::listed::Listed;
 use super::pin::Pins;
 use super::watch::Watch;
+use super::young::Young;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, EntryOut};
 use canopy_fuse::flags::{IoctlFlags, OpenFlags, OpenInFlags, SetxattrFlags, WriteFlags};
@@ -30,6 +31,7 @@ pub(super) struct Dispatch {
     pub(super) notifier: Notifier,
     pub(super) fresh: Fresh,
     pub(super) watch: Watch,
+    pub(super) young: Young,
     /// Answers under way that the kernel keeps a directory locked for.
     pub(super) locking: Drain,
     pub(super) listed: Listed,
@@ -67,7 +69,7 @@ impl Handler for Dispatch {
                 reply.entry(&self.control.entry(terms))
             }
             Op::Lookup { name } => match pool.lookup_for(&caller(0), id, name.as_bytes()) {
-                Ok(entry) => reply.entry(&entry_of(&answering, terms, pool, id, name.as_bytes(), &entry)),
+                Ok(entry) => reply.entry(&self.entry_of(&answering, terms, id, name.as_bytes(), &entry)),
                 // A name known not to exist is an answer too.
                 Err(Error::Absent) => {
                     let fresh = answering.tells(Subject::name(id, name.as_bytes()));
@@ -90,14 +92,14 @@ impl Handler for Dispatch {
             Op::Getattr { handle } => match pool.getattr(id, handle.map(HandleId)) {
                 Ok(attr) => reply.attr(&abi::AttrOut::new(
                     convert::attr(&attr, terms),
-                    attr_time(&answering, terms, pool, id, &attr),
+                    self.attr_time(&answering, terms, id, &attr),
                 )),
                 Err(error) => fail(reply, error),
             },
             Op::Statx { handle, .. } => match pool.getattr(id, handle.map(HandleId)) {
                 Ok(attr) => reply.statx(&abi::StatxOut::new(
                     convert::statx(&attr, terms),
-                    attr_time(&answering, terms, pool, id, &attr),
+                    self.attr_time(&answering, terms, id, &attr),
                 )),
                 Err(error) => fail(reply, error),
             },
@@ -105,7 +107,7 @@ impl Handler for Dispatch {
                 match pool.setattr(&caller(0), id, set.handle.map(HandleId), &convert::changes(&set)) {
                     Ok(attr) => reply.attr(&abi::AttrOut::new(
                         convert::attr(&attr, terms),
-                        attr_time(&answering, terms, pool, id, &attr),
+                        self.attr_time(&answering, terms, id, &attr),
                     )),
                     Err(error) => fail(reply, error),
                 }
@@ -224,7 +226,7 @@ impl Handler for Dispatch {
                 match self.after(by, [id], made) {
                     Ok((entry, opened)) => {
                         let (flags, backing) = convert::travel(&opened.travel);
-                        let entry = entry_of(&answering, terms, pool, id, name, &entry);
+                        let entry = self.entry_of(&answering, terms, id, name, &entry);
                         reply.created(&entry, opened.handle.0, flags, backing)
                     }
                     Err(error) => fail(reply, error),
@@ -233,7 +235,7 @@ impl Handler for Dispatch {
             Op::Tmpfile(create) => match pool.tmpfile(&caller(create.umask), id, create.mode, create.flags) {
                 Ok((entry, opened)) => {
                     let (flags, backing) = convert::travel(&opened.travel);
-                    let attrs = attr_time(&answering, terms, pool, entry.node, &entry.attr);
+                    let attrs = self.attr_time(&answering, terms, entry.node, &entry.attr);
                     let entry = convert::entry(&entry, terms.entry, attrs, terms);
                     reply.created(&entry, opened.handle.0, flags, backing)
                 }
@@ -377,10 +379,30 @@ impl Dispatch {
         match self.after(answering.asker(), [parent], made) {
             Ok(entry) => {
                 let terms = &*self.terms.load();
-                reply.entry(&entry_of(answering, terms, &self.pool, parent, name.as_bytes(), &entry))
+                reply.entry(&self.entry_of(answering, terms, parent, name.as_bytes(), &entry))
             }
             Err(error) => fail(reply, error),
         }
+    }
+
+    fn entry_of(
+        &self,
+        answering: &Answering<'_>,
+        terms: &Terms,
+        parent: NodeId,
+        name: &[u8],
+        entry: &Entry,
+    ) -> EntryOut {
+        let fresh = answering.tells(Subject::name(parent, name));
+        let named = lasting(fresh, terms.named(&self.pool, parent, name));
+        // What happened to a file that was not known yet, happened to its name.
+        let attrs = lasting(fresh, self.attr_time(answering, terms, entry.node, &entry.attr));
+        convert::entry(entry, named, attrs, terms)
+    }
+
+    fn attr_time(&self, answering: &Answering<'_>, terms: &Terms, id: NodeId, attr: &Attr) -> Duration {
+        let fresh = answering.tells(Subject::attributes(id));
+        lasting(fresh, terms.attrs(&self.pool, &self.young, id, attr))
     }
 
     fn readdirplus(&self, reply: Reply<'_>, answering: &Answering<'_>, dir: NodeId, io: &FileIo) -> Replied {
@@ -402,7 +424,7 @@ impl Dispatch {
                 }
                 // Without a node the kernel just learns the name.
                 let head = node.as_ref().map_or_else(EntryOut::default, |node| {
-                    entry_of(answering, terms, &self.pool, dir, entry.name, node)
+                    self.entry_of(answering, terms, dir, entry.name, node)
                 });
                 given.extend(node.map(|node| node.node));
                 let full =
@@ -453,25 +475,6 @@ fn locks_directory(op: &Op<'_>) -> bool {
 /// How long an answer may be relied upon: not at all if it has been overtaken.
 fn lasting(fresh: bool, time: Duration) -> Duration {
     if fresh { time } else { Duration::ZERO }
-}
-
-fn entry_of(
-    answering: &Answering<'_>,
-    terms: &Terms,
-    pool: &Pool,
-    parent: NodeId,
-    name: &[u8],
-    entry: &Entry,
-) -> EntryOut {
-    let fresh = answering.tells(Subject::name(parent, name));
-    let named = lasting(fresh, terms.named(pool, parent, name));
-    // What happened to a file that was not known yet, happened to its name.
-    let attrs = lasting(fresh, attr_time(answering, terms, pool, entry.node, &entry.attr));
-    convert::entry(entry, named, attrs, terms)
-}
-
-fn attr_time(answering: &Answering<'_>, terms: &Terms, pool: &Pool, id: NodeId, attr: &Attr) -> Duration {
-    lasting(answering.tells(Subject::attributes(id)), terms.attrs(pool, id, attr))
 }
 
 fn number(error: Error) -> i32 {

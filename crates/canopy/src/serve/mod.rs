@@ -2,8 +2,9 @@
 //!
 //! `dispatch` is the one match over the operations; `convert` turns values of one side into the other's;
 //! `kernel` is what the pool may ask of the kernel; `control` changes a running pool, `tell` tells about it; `missing`
-//! waits for branches, `health` looks after them; `pin` says where the workers run; `drain`, `fresh` and `listed` keep the kernel from remembering what
-//! is no longer so; `watch` sees what changes on the branches behind the pool's back. Here is the start of it all.
+//! waits for branches, `health` looks after them; `pin` says where the workers run; `drain`, `fresh` and `listed` keep
+//! the kernel from remembering what is no longer so; `watch` sees what changes on the branches behind the pool's back,
+//! and `young` looks at what may be changing unseen. Here is the start of it all.
 
 mod control;
 mod convert;
@@ -18,5 +19,6 @@ mod pin;
 mod start;
 mod tell;
 mod watch;
+mod young;
 
 pub use start::{Serving, start};

@@ -10,6 +10,7 @@ use super::listed::Listed;
 use super::pin::Pins;
 use super::tell::Connection;
 use super::watch::{Watch, Watching};
+use super::young::Young;
 use crate::config::Config;
 use crate::config::kernel::{self, IoUring};
 use crate::config::resolve::Plan;
@@ -119,6 +120,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
         notifier,
         fresh: Fresh::default(),
         watch,
+        young: Young::default(),
         locking: Drain::default(),
         listed: Listed::default(),
         pins,
@@ -131,6 +133,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
         serving: Arc::downgrade(&dispatch),
     };
     dispatch.pool.connect(Arc::new(connected), passthrough);
+    Young::look(&dispatch).map_err(StartError::Watching)?;
     let watching = Watching::start(Arc::clone(&dispatch)).map_err(StartError::Watching)?;
     health::watch(&dispatch).map_err(StartError::Watching)?;
     let running = session.serve(dispatch, threads)?;

@@ -204,3 +204,38 @@ fn what_the_pool_does_is_not_told_back() {
     let (timeout, watch) = (written("timeout"), written("watch"));
     assert!(watch < timeout + FILES + 100, "{watch} writes of the daemon, {timeout} without watching");
 }
+
+/// What files were like a moment ago, and that a name was missing then, is known without the daemon; yet what somebody
+/// writes on the branch without a word of it shows soon.
+#[test]
+fn young_files_and_missing_names_are_remembered() {
+    let bed = Bed::new(Kind::Tmpfs, "");
+    let known = (0..10).any(|round| {
+        let dir = format!("d{round}");
+        fs::create_dir(bed.on(0, &dir)).expect("mkdir");
+        let paths = ["f", "missing"].map(|name| bed.at(&format!("{dir}/{name}")));
+        fs::write(&paths[0], "x").expect("a file through the pool");
+        // Until what was told of these has been told for the last time.
+        std::thread::sleep(Duration::from_millis(2300));
+        let ask = || paths.each_ref().map(|path| look(path));
+        let before = ask();
+        assert_eq!(before[1], "entity not found");
+        std::thread::sleep(Duration::from_millis(3200));
+        let stopped = Stopped::new(&bed.pool);
+        let (told, answer) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| told.send(ask()));
+            let after = answer.recv_timeout(Duration::from_secs(2));
+            drop(stopped);
+            after.is_ok_and(|after| after == before)
+        })
+    });
+    assert!(known, "the daemon had to be asked");
+    for size in [5, 5000, 3] {
+        let file = fs::File::options().write(true).open(bed.on(0, "d0/f")).expect("a file");
+        // Open all the while.
+        file.set_len(size).expect("truncate");
+        assert!(wait_until(SOON, || look(&bed.at("d0/f")) == look(&bed.on(0, "d0/f"))));
+    }
+    bed.pool.umount();
+}

@@ -87,9 +87,14 @@ fn plain_ext4() {
     }
 }
 
+/// The first of these is what the default options come to.
 #[test]
-fn default_options() {
-    holds("");
+fn both_transports_and_both_coherences() {
+    for transport in ["on", "off"] {
+        for coherence in ["watch", "timeout"] {
+            holds(&format!("io-uring={transport},cache.coherence={coherence}"));
+        }
+    }
 }
 
 #[test]

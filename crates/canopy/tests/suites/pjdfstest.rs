@@ -107,14 +107,15 @@ fn compare(options: &str) {
     rig.end();
 }
 
+/// What the default options come to.
 #[test]
-fn default_options() {
-    compare("");
+fn over_io_uring_and_watched() {
+    compare("io-uring=on,cache.coherence=watch");
 }
 
 #[test]
-fn without_passthrough() {
-    compare(NO_PASSTHROUGH);
+fn over_dev_fuse_for_a_time_and_without_passthrough() {
+    compare(&format!("io-uring=off,cache.coherence=timeout,{NO_PASSTHROUGH}"));
 }
 
 /// The one case that pjdfstest leaves out on FUSE: the pool takes as many links as its branch, then says EMLINK.
