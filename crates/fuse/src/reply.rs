@@ -252,7 +252,7 @@ impl<'b> Reply<'b> {
     /// READDIRPLUS: entries with attributes, up to `max` bytes of them.
     pub fn plus(self, max: usize) -> DirPlusBuf<'b> {
         let max = max.min(self.limit);
-        DirPlusBuf { reply: self, max, len: 0 }
+        DirPlusBuf { reply: self, max, len: 0, granted: 0 }
     }
 }
 
@@ -333,6 +333,8 @@ pub struct DirPlusBuf<'b> {
     reply: Reply<'b>,
     max: usize,
     len: usize,
+    /// Granted by [`DirPlusBuf::grant`], pushed or not.
+    granted: usize,
 }
 
 impl DirPlusBuf<'_> {
@@ -349,6 +351,18 @@ impl DirPlusBuf<'_> {
     #[must_use]
     pub fn fits(&self, name_len: usize) -> bool {
         self.len + abi::record_align(size_of::<abi::DirentPlus>() + name_len) <= self.max
+    }
+
+    /// Sets room aside for an entry with a name of this many bytes, if there is some left: for who pushes only after
+    /// all have been asked about.
+    #[must_use]
+    pub fn grant(&mut self, name_len: usize) -> bool {
+        let total = self.granted + abi::record_align(size_of::<abi::DirentPlus>() + name_len);
+        let granted = total <= self.max;
+        if granted {
+            self.granted = total;
+        }
+        granted
     }
 
     #[must_use]

@@ -330,6 +330,16 @@ pub struct Branch {
     pub seed: BranchSeed,
     /// How it fares; the branch keeps it along with its id.
     pub health: Arc<Condition>,
+    /// close(2) of its files has nothing to tell.
+    pub(crate) closes_quietly: bool,
+}
+
+/// Is this a filesystem that does nothing at close(2) (no `flush` in its `file_operations`)? Then whatever was
+/// written is in the page cache, and what comes of it is told by fsync(2). Others, such as NFS, write back at close.
+fn closes_quietly(root: &OwnedFd) -> bool {
+    /// ext2 to ext4, XFS, btrfs and tmpfs (include/uapi/linux/magic.h).
+    const QUIET: [u64; 4] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994];
+    rustix::fs::fstatfs(root).is_ok_and(|told| QUIET.contains(&(told.f_type as u64 & u64::from(u32::MAX))))
 }
 
 impl Branch {
@@ -343,11 +353,12 @@ impl Branch {
             path: spec.path.clone(),
             mode: spec.mode,
             min_free: spec.min_free,
-            root,
             dev: stat.st_dev,
             ino: stat.st_ino,
             seed: BranchSeed::new(spec.path.as_os_str().as_bytes()),
             health: Arc::default(),
+            closes_quietly: closes_quietly(&root),
+            root,
         })
     }
 

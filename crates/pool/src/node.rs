@@ -8,6 +8,7 @@
 //! A node lives while the kernel has looked it up more often than it has forgotten it, or while a known
 //! name lies below it; with `never-forget-nodes`, also while it has a name. It may outlive its last name: then an open file or a pinned descriptor stands in.
 
+mod batch;
 pub(crate) mod known;
 
 use crate::branch::Branch;
@@ -18,10 +19,12 @@ use crate::{Error, NodeId, Result};
 use parking_lot::{Mutex, RwLock};
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
+
+/// Keys are names and numbers that users choose, so each table has a seed of its own.
+type HashMap<K, V> = std::collections::HashMap<K, V, rapidhash::fast::RandomState>;
 
 /// A path in the pool: bytes without a leading slash; the root is empty.
 pub(crate) type PoolPath = SmallVec<[u8; 128]>;
@@ -158,9 +161,10 @@ impl Nodes {
         let root = new_node(NodeId::ROOT, Identity::Directory { ino: root_ino }, false);
         // The kernel never forgets the root.
         root.lookups.store(1, Ordering::Relaxed);
-        table
-            .records
-            .insert(NodeId::ROOT, Record { node: root, names: SmallVec::new(), children: HashMap::new() });
+        table.records.insert(
+            NodeId::ROOT,
+            Record { node: root, names: SmallVec::new(), children: HashMap::default() },
+        );
         table.numbers.insert(root_ino, NodeId::ROOT);
         let next = AtomicU64::new(NodeId::ROOT.0 + 1);
         Nodes { table: RwLock::new(table), next, any_kept: AtomicBool::new(false) }
@@ -313,24 +317,34 @@ impl Nodes {
                 return Ok(node.clone());
             }
         }
-        let mut table = self.table.write();
-        if let Some(node) =
-            table.files.get(&shown).and_then(|id| table.records.get(id)).map(|r| r.node.clone())
-        {
-            let replaced = match table.child(parent, name).is_some_and(|n| n.id == node.id) {
-                true => Vec::new(),
-                false => table.add_name(node.id, parent, name)?,
-            };
+        let mut freed = Vec::new();
+        let node = self.file_under(&mut self.table.write(), parent, name, shown, &mut freed);
+        // Outside the lock: dropping a node closes descriptors.
+        drop(freed);
+        node
+    }
+
+    /// The node of a file that was found under a name, with one more reference; what the name led to before may be
+    /// freed.
+    fn file_under(
+        &self,
+        table: &mut Table,
+        parent: NodeId,
+        name: &[u8],
+        shown: Shown,
+        freed: &mut Vec<Record>,
+    ) -> Result<Arc<Node>> {
+        if let Some(node) = table.files.get(&shown).and_then(|id| table.records.get(id)).map(|r| &r.node) {
+            let node = node.clone();
+            if table.child(parent, name).is_none_or(|n| n.id != node.id) {
+                freed.extend(table.add_name(node.id, parent, name)?);
+            }
             node.lookups.fetch_add(1, Ordering::Relaxed);
-            drop(table);
-            drop(replaced);
             return Ok(node);
         }
-        let node = self.new_node(Identity::File(key), disguised);
-        let replaced = table.insert(parent, name, node.clone())?;
+        let node = self.new_node(Identity::File(shown.0), shown.1);
+        freed.extend(table.insert(parent, name, node.clone())?);
         table.files.insert(shown, node.id);
-        drop(table);
-        drop(replaced);
         Ok(node)
     }
 
@@ -338,9 +352,10 @@ impl Nodes {
     pub(crate) fn hand_out_nameless(&self, key: FileKey) -> Arc<Node> {
         let node = self.new_node(Identity::File(key), false);
         let mut table = self.table.write();
-        table
-            .records
-            .insert(node.id, Record { node: node.clone(), names: SmallVec::new(), children: HashMap::new() });
+        table.records.insert(
+            node.id,
+            Record { node: node.clone(), names: SmallVec::new(), children: HashMap::default() },
+        );
         table.files.insert((key, false), node.id);
         node
     }
@@ -539,7 +554,7 @@ impl Table {
     /// As `add_name`, for a node that is new.
     fn insert(&mut self, parent: NodeId, name: &[u8], node: Arc<Node>) -> Result<Vec<Record>> {
         let id = node.id;
-        self.records.insert(id, Record { node, names: SmallVec::new(), children: HashMap::new() });
+        self.records.insert(id, Record { node, names: SmallVec::new(), children: HashMap::default() });
         self.add_name(id, parent, name).inspect_err(|_| {
             self.records.remove(&id);
         })

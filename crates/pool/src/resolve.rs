@@ -200,11 +200,6 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// One branch holds the name; nobody has asked the others.
-    pub(crate) fn only(follow: Follow, branches: usize, index: usize, attr: Attr) -> Self {
-        Copies { found: smallvec::smallvec![(index, attr)], branches, follow, error: None }
-    }
-
     fn put(&mut self, index: usize, answer: Result<Attr, Errno>) {
         match answer {
             Ok(attr) => self.found.push((index, attr)),

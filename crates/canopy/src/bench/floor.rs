@@ -1,8 +1,8 @@
 //! The floor: a server that answers from memory, and so costs what the way there and back costs.
 //!
 //! It does what a pool must do to be used and nothing else. Its files all have one backing file, which lies in
-//! memory; those called `direct...` are read and written through the server, which moves no data itself. A
-//! directory called `full.N.TAG` holds N files from its beginning, so that names can be asked for that the kernel
+//! memory; those called `direct...` are read and written through the server, which copies the data from and to memory
+//! of its own, once, as whoever has it must. A directory called `full.N.TAG` holds N files from its beginning, so that names can be asked for that the kernel
 //! has never seen, without anybody making them.
 
 use crate::error::Error;
@@ -13,14 +13,15 @@ use canopy_fuse::mount::{MountSpec, mount};
 use canopy_fuse::transport::uring;
 use canopy_fuse::{Handler, Limits, Op, Replied, Reply, Request, Session, Wish};
 use parking_lot::RwLock;
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 const ENOENT: i32 = 2;
+const EIO: i32 = 5;
 const EEXIST: i32 = 17;
 const ENOSYS: i32 = 38;
 
@@ -50,7 +51,7 @@ pub fn serve(mountpoint: &Path, io_uring: bool) -> Result<(), Error> {
     }
     let (device, mounted) = mount(&spec).map_err(|error| failed(error.to_string()))?;
     let session = Session::negotiate(device, &wish, Limits::NONE).map_err(|e| failed(e.to_string()))?;
-    let floor = Floor { backing: backing(&session), tree: RwLock::new(Tree::new()) };
+    let floor = Floor { backing: backing(&session), data: OnceLock::new(), tree: RwLock::new(Tree::new()) };
     let running = session.serve(Arc::new(floor), WORKERS).map_err(|error| failed(error.to_string()))?;
     running.join().map_err(|error| failed(error.to_string()))?;
     mounted.release();
@@ -78,6 +79,8 @@ fn backing(session: &Session) -> Option<BackingId> {
 
 struct Floor {
     backing: Option<BackingId>,
+    /// What lies in all files called `direct...`, over and over; made with the first of them.
+    data: OnceLock<Option<OwnedFd>>,
     tree: RwLock<Tree>,
 }
 
@@ -180,6 +183,33 @@ impl Floor {
     }
 }
 
+/// Bytes of data: more than a processor's caches hold, as with a file that is read or written from its beginning.
+const DATA: u64 = 64 << 20;
+
+/// Pages that are there, for a hole costs less to read.
+fn data() -> Option<OwnedFd> {
+    let file = rustix::fs::memfd_create("floor-data", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
+    let block = vec![7; 1 << 20];
+    for at in (0..DATA).step_by(block.len()) {
+        rustix::io::pwrite(&file, &block, at).ok()?;
+    }
+    Some(file)
+}
+
+impl Floor {
+    fn data(&self) -> Result<&OwnedFd, i32> {
+        self.data.get_or_init(data).as_ref().ok_or(EIO)
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, i32> {
+        rustix::io::pread(self.data()?, buffer, offset % DATA).map_err(|errno| errno.raw_os_error())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<usize, i32> {
+        rustix::io::pwrite(self.data()?, data, offset % DATA).map_err(|errno| errno.raw_os_error())
+    }
+}
+
 impl Handler for Floor {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
         let this = request.header.node.0;
@@ -226,9 +256,11 @@ impl Handler for Floor {
                 reply.opened(this, flags, backing)
             }
             Op::Opendir { .. } => reply.opened(this, OpenFlags::empty(), None),
-            // The data is whatever lies in the answer's buffer: this process' own, and nobody looks at it.
-            Op::Read(io) => reply.data(io.size as usize, |buffer| Ok(buffer.len())),
-            Op::Write(io) => reply.written(io.data.len() as u32),
+            Op::Read(io) => reply.data(io.size as usize, |buffer| self.read(io.offset, buffer)),
+            Op::Write(io) => match self.write(io.offset, io.data) {
+                Ok(written) => reply.written(written as u32),
+                Err(errno) => reply.error(errno),
+            },
             Op::Unlink { name } | Op::Rmdir { name } => {
                 done(reply, self.tree.write().remove(this, name.as_bytes()))
             }

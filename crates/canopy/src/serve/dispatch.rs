@@ -416,7 +416,7 @@ impl Dispatch {
         let listed = self.pool.readdirplus(
             HandleId(io.handle),
             io.offset,
-            |name| out.borrow().fits(name.len()),
+            |name| out.borrow_mut().grant(name.len()),
             |entry, node| {
                 if control::hides(dir, entry.name) {
                     hidden = node.map(|node| node.node);

@@ -4,11 +4,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Counts the answers under way in two lots, of which one is filled while the other runs dry.
+const SHARDS: usize = 16;
+
+/// Counts the answers under way in two lots, of which one is filled while the other runs dry. Threads count apart from
+/// each other, so that they share no cache line that changes.
 #[derive(Default)]
 pub(super) struct Drain {
     lot: AtomicUsize,
-    inside: [AtomicUsize; 2],
+    inside: [Shard; SHARDS],
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard([AtomicUsize; 2]);
+
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
 }
 
 /// An answer under way.
@@ -22,9 +34,10 @@ impl Drop for Inside<'_> {
 
 impl Drain {
     pub(super) fn enter(&self) -> Inside<'_> {
+        let shard = &self.inside[MINE.with(|&mine| mine)];
         loop {
             let lot = self.lot.load(Ordering::SeqCst);
-            let inside = &self.inside[lot % 2];
+            let inside = &shard.0[lot % 2];
             inside.fetch_add(1, Ordering::SeqCst);
             let entered = Inside(inside);
             // Who waits may have changed lots in between, and not have seen us.
@@ -37,9 +50,9 @@ impl Drain {
     /// Returns once every answer that had begun is given; false when that takes longer than `patience`. One at a
     /// time may wait.
     pub(super) fn wait(&self, patience: Duration) -> bool {
-        let inside = &self.inside[self.lot.fetch_add(1, Ordering::SeqCst) % 2];
+        let lot = self.lot.fetch_add(1, Ordering::SeqCst) % 2;
         let begun = Instant::now();
-        while inside.load(Ordering::SeqCst) != 0 {
+        while self.inside.iter().any(|shard| shard.0[lot].load(Ordering::SeqCst) != 0) {
             if begun.elapsed() > patience {
                 return false;
             }

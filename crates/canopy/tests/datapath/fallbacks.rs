@@ -17,13 +17,13 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(20);
 
 /// An overlayfs over a tmpfs of its own.
-struct Overlay {
-    merged: PathBuf,
+pub(super) struct Overlay {
+    pub(super) merged: PathBuf,
     _below: LoopFs,
 }
 
 impl Overlay {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let below = LoopFs::tmpfs(64 << 20);
         let dirs = ["lower", "upper", "work", "merged"].map(|name| below.path().join(name));
         dirs.iter().for_each(|dir| fs::create_dir(dir).expect("mkdir"));

@@ -1,5 +1,6 @@
 //! What the other options of the data path do.
 
+use super::fallbacks::Overlay;
 use super::files::{BLOCK, open, read_at, size, write_at, xfs_io};
 use super::rig::{Disks, LISTED, Mode, builder, moved, pages_limit, said};
 use super::{checks, direct};
@@ -7,6 +8,7 @@ use canopy_testkit::cmd::{run, wait_until};
 use canopy_testkit::{LoopFs, Pool, procs};
 use rustix::fs::OFlags;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 /// 14.2 #13: a read with nullrw gave what happened to be in the buffer.
@@ -152,34 +154,43 @@ fn shared_mappings_of_uncached_files() {
     }
 }
 
-/// Requests that the daemon has received over /dev/fuse.
-fn requests(pool: &Pool) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{}/io", pool.pid())).expect("counters");
-    text.lines().find_map(|line| line.strip_prefix("syscr: ")?.parse().ok()).expect("syscr")
-}
-
+/// A writer's close is told to a branch whose filesystem does something then, as overlayfs does, and to one it may move to.
 #[test]
 fn flush_on_close() {
-    const TIMES: u64 = 100;
-    let disks = Disks::new();
-    for (option, reading, writing) in [("never", 2, 2), ("opened-for-write", 2, 3), ("always", 3, 3)] {
-        // The daemon reads what it is told of the branches, too.
-        let unwatched = "cache.coherence=timeout,cache.attr=60,cache.entry=60,io-uring=off";
-        let pool = disks.pool(&format!("{unwatched},flush-on-close={option}"));
-        let file = disks.ext4(&pool).file("f", b"");
-        for (flags, each) in [(OFlags::RDONLY, reading), (OFlags::WRONLY, writing)] {
-            drop(open(&file.pool, flags));
-            let before = requests(&pool);
-            for _ in 0..TIMES {
-                drop(open(&file.pool, flags));
-            }
-            let enough = || requests(&pool) - before >= each * TIMES;
-            let seen = wait_until(Duration::from_secs(5), enough);
-            let count = requests(&pool) - before;
-            assert!(seen && count < each * TIMES + TIMES / 2, "{option}, {flags:?}: {count} requests");
+    let (quiet, overlay) = (LoopFs::ext4(256 << 20), Overlay::new());
+    let (quiet, telling) = (quiet.path(), overlay.merged.as_path());
+    for (branches, moving, told) in [
+        (&[quiet][..], "true", false),
+        (&[telling], "false", true),
+        (&[quiet, telling], "true", true),
+        (&[quiet, telling], "false", false),
+    ] {
+        for (option, reading, writing) in
+            [("never", false, false), ("opened-for-write", false, told), ("always", true, true)]
+        {
+            let options = format!("flush-on-close={option},moveonenospc={moving}");
+            flushes(branches, &options, reading, writing);
         }
-        pool.umount();
     }
+}
+
+fn flushes(branches: &[&Path], options: &str, reading: bool, writing: bool) {
+    const TIMES: usize = 20;
+    let trace = tempfile::NamedTempFile::new().expect("a file");
+    let traced = format!("debug=true,log.file={}", trace.path().display());
+    let pool = builder(branches, &format!("{traced},{options}")).option("category.create=ff").mount();
+    let path = pool.path().join("f");
+    fs::write(&path, "").expect("a file");
+    let count = || fs::read_to_string(trace.path()).expect("a trace").matches(" FLUSH unique=").count();
+    for (flags, told) in [(OFlags::RDONLY, reading), (OFlags::WRONLY, writing)] {
+        let before = count();
+        for _ in 0..TIMES {
+            drop(open(&path, flags));
+        }
+        // close(2) waits for the answer, which comes after the line.
+        assert_eq!(count() - before, if told { TIMES } else { 0 }, "{options}, {flags:?}");
+    }
+    pool.umount();
 }
 
 #[test]

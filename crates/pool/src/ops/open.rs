@@ -257,16 +257,27 @@ impl Pool {
         let by_name = self.config().cache_files == CacheFiles::PerProcess && self.is_listed(caller);
         // While somebody writes through the cache it must not be dropped: the kernel drops pages whose write
         // is on its way to us, and who reads them in between caches for good what was there before the write.
+        let quietly = handle::writes(flags) && self.closes_quietly(node, &open.place().branch);
         let (mut handle, written) = FileHandle::new(node.clone(), fd, flags, open);
         let parted = self.is_parted(node);
         let valid = (unchanged || written) && !parted;
         let watched = matches!(room, Room::Scarce);
-        let travel = handle::decide(&self.config(), flags, sharing, by_name, valid, watched, parted);
+        let mut travel = handle::decide(&self.config(), flags, sharing, by_name, valid, watched, parted);
+        travel.no_flush = handle::no_flush(self.config().flush_on_close, flags, quietly);
         handle.past = travel.passthrough.is_some() && !travel.direct_io;
         if let (Room::Ample(passed), Some(_)) = (room, travel.passthrough) {
             handle.passed = Some(passed);
         }
         Ok(Opened { handle: self.files.insert(handle), travel })
+    }
+
+    /// Has a close of this file nothing to tell, wherever it may be by then?
+    fn closes_quietly(&self, node: &Node, branch: &Branch) -> bool {
+        let may_move = self.config().move_when_full.0.is_some();
+        // Of another filesystem that is mounted on the branch nothing is known.
+        branch.closes_quietly
+            && node.key().is_some_and(|key| key.dev == branch.dev)
+            && (!may_move || self.branches.load().iter().all(|branch| branch.closes_quietly))
     }
 
     fn is_listed(&self, caller: &Caller) -> bool {

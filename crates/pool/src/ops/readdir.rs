@@ -4,23 +4,24 @@
 //! that a position (`telldir`) stays good whatever happens to the directory meanwhile. Names are told
 //! apart exactly, never by hash alone.
 
+mod merge;
+
 use crate::beneath;
 use crate::branch::{BranchId, Branches};
-use crate::config::{FollowSymlinks, Func, ReaddirMode};
+use crate::config::{Func, ReaddirMode};
 use crate::follow::Follow;
-use crate::inode::DirentInodes;
-use crate::node::{Identity, Node};
+use crate::node::{Node, join};
 use crate::ops::lookup::Entry;
 use crate::policy::{self, Category};
-use crate::relocate::is_reserved;
-use crate::resolve::{Copies, Dirs, PerBranch};
+use crate::resolve::{Dirs, PerBranch};
+use crate::stat::Attr;
 use crate::{Error, HandleId, NodeId, Pool, Result};
-use hashbrown::HashTable;
+use merge::Merge;
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{OFlags, RawDir};
 use rustix::io::Errno;
-use std::hash::BuildHasher;
+use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -56,7 +57,7 @@ struct Item {
 struct Listing {
     names: Vec<u8>,
     items: Vec<Item>,
-    /// The branches that it was read from, and the directory on each.
+    /// By branch, in their order when it was read: the directory there.
     sources: PerBranch<Option<(BranchId, OwnedFd)>>,
 }
 
@@ -117,61 +118,73 @@ impl Pool {
     }
 
     /// As `readdir`, each entry with its node, to which the kernel then holds a reference. `.` and `..`
-    /// come without; so does what has gone since it was listed. `take` says whether it has taken the entry
-    /// and the reference.
+    /// come without; so does what has gone since it was listed. `room` is asked about the names one after the other,
+    /// and what it has granted is given to `take`, with the reference.
     pub fn readdirplus(
         &self,
         handle: HandleId,
         position: u64,
-        room: impl Fn(&[u8]) -> bool,
+        mut room: impl FnMut(&[u8]) -> bool,
         mut take: impl FnMut(DirEntry<'_>, Option<Entry>),
     ) -> Result<()> {
         let handle = self.listings.get(handle)?;
         let _held = self.tree.shared();
-        let branches = self.branches.load();
         let mut slot = handle.listing.lock();
         let listing = self.listing(&handle.node, &mut slot, position)?;
-        let path = self.nodes.dir_path(handle.node.id).ok();
-        let mut everywhere = None;
-        for (index, item) in listing.items.iter().enumerate().skip(position as usize) {
-            let name = listing.name(item);
-            if !room(name) {
-                break;
-            }
-            let entry = DirEntry { ino: item.ino, next: index as u64 + 1, kind: item.kind, name };
-            let node = match &path {
-                Some(path) if name != b"." && name != b".." => {
-                    self.listed(&branches, &handle.node, path, listing, item, &mut everywhere).ok()
-                }
-                _ => None,
-            };
-            take(entry, node);
+        let rest = listing.items.get(position as usize..).unwrap_or_default();
+        let granted = rest.iter().take_while(|item| room(listing.name(item))).count();
+        let nodes = self.nodes_of(&handle.node, listing, &rest[..granted]);
+        for (at, (item, node)) in rest.iter().zip(nodes).enumerate() {
+            let next = position + at as u64 + 1;
+            take(DirEntry { ino: item.ino, next, kind: item.kind, name: listing.name(item) }, node);
         }
         Ok(())
     }
 
-    /// The node of a listed name. A file is where it was first listed, if the policy is the branch order.
-    fn listed<'b>(
-        &self,
-        branches: &'b Branches,
-        dir: &Node,
-        path: &[u8],
-        listing: &Listing,
-        item: &Item,
-        everywhere: &mut Option<Dirs<'b>>,
-    ) -> Result<Entry> {
-        let name = listing.name(item);
+    /// The nodes of listed names. The kernel lets nobody change names of the directory meanwhile: it asks for a
+    /// listing with the directory locked.
+    fn nodes_of(&self, dir: &Node, listing: &Listing, items: &[Item]) -> Vec<Option<Entry>> {
+        let mut entries: Vec<Option<Entry>> = vec![None; items.len()];
+        let Ok(path) = self.nodes.dir_path(dir.id) else { return entries };
+        let (branches, follow) = (self.branches.load(), self.follow());
+        // A file is where it was first listed, if the policy is the branch order.
         let in_order = policy::first_only(self.config().policies.get(Func::Getattr), Category::Search);
-        if let (true, Some((branch, fd))) = (in_order, &listing.sources[usize::from(item.branch)])
-            && let Some(index) = branches.index_of(*branch)
-            && let Ok(attr) = self.follow().at(fd, name)
-            && !attr.is_dir()
-        {
-            let copies = Copies::only(self.follow(), branches.len(), index, attr);
-            return self.entry(branches, dir.id, path, name, &copies, index);
+        let source = |source: &Option<(BranchId, OwnedFd)>| {
+            let index = branches.index_of(source.as_ref()?.0)?;
+            Some(branches.as_slice()[index].clone())
+        };
+        let sources: PerBranch<_> = listing.sources.iter().map(source).collect();
+        let look = |item: &Item| {
+            let at = usize::from(item.branch);
+            let fd = &listing.sources[at].as_ref().filter(|_| in_order && sources[at].is_some())?.1;
+            let looks = item.kind != DT_DIR && !matches!(listing.name(item), b"." | b"..");
+            looks.then(|| follow.at(fd, listing.name(item)).ok())?.filter(|attr| !attr.is_dir())
+        };
+        let looked: Vec<Option<Attr>> = items.iter().map(look).collect();
+        let files = items.iter().zip(&looked).map(|(item, attr)| {
+            let attr = attr.as_ref()?;
+            Some((listing.name(item), attr.key(), follow.disguises(attr)))
+        });
+        self.nodes.hand_out_files(dir.id, files, |at, node| {
+            let (name, branch) = (listing.name(&items[at]), &sources[usize::from(items[at].branch)]);
+            if let (Some(attr), Some(branch)) = (looked[at], branch) {
+                let attr = match self.needs_path(&node) {
+                    true => self.show(&node, branch, &join(&path, name), attr),
+                    false => self.show(&node, branch, b"", attr),
+                };
+                entries[at] = Some(Entry { node: node.id, attr, brief: false });
+            }
+        });
+        // Directories, which are merged, and what is chosen by more than the order.
+        let mut dirs = None;
+        for (at, item) in items.iter().enumerate() {
+            let name = listing.name(item);
+            if entries[at].is_none() && !matches!(name, b"." | b"..") {
+                let dirs = dirs.get_or_insert_with(|| Dirs::open(follow, &branches, &path));
+                entries[at] = self.enter(&branches, dir.id, &path, dirs, name).ok();
+            }
         }
-        let dirs = everywhere.get_or_insert_with(|| Dirs::open(self.follow(), branches, path));
-        self.enter(branches, dir.id, path, dirs, name)
+        entries
     }
 
     fn listing<'l>(
@@ -195,108 +208,27 @@ impl Pool {
         let branches = self.branches.load();
         let follow = self.follow();
         let open_dir = |root: BorrowedFd<'_>| open_dir(follow, root, path);
-        let raw = match self.config().readdir {
-            ReaddirMode::Seq => branches.iter().map(|b| open_dir(b.root()).and_then(read_names)).collect(),
+        let mut merge = Merge::new(self, node, path, &branches);
+        match self.config().readdir {
+            ReaddirMode::Seq => {
+                for (index, branch) in branches.iter().enumerate() {
+                    merge.read(index, open_dir(branch.root()));
+                }
+            }
             ReaddirMode::Cosr { threads, .. } => {
                 // Opened side by side, so that sleeping disks wake together; read in order.
-                let opened = side_by_side(&branches, threads, open_dir);
-                opened.into_iter().map(|dir| dir.and_then(read_names)).collect()
+                for (index, opened) in side_by_side(&branches, threads, open_dir).into_iter().enumerate() {
+                    merge.read(index, opened);
+                }
             }
             ReaddirMode::Cor { threads, .. } => {
-                side_by_side(&branches, threads, |root| open_dir(root).and_then(read_names))
+                let raw = side_by_side(&branches, threads, |root| open_dir(root).map(RawListing::read));
+                for (index, raw) in raw.into_iter().enumerate() {
+                    merge.take(index, raw);
+                }
             }
-        };
-        self.merge(node, path, &branches, raw)
-    }
-
-    fn merge(
-        &self,
-        node: &Node,
-        path: &[u8],
-        branches: &Branches,
-        raw: Vec<Result<RawListing, Errno>>,
-    ) -> Result<Listing> {
-        let mut listing = Listing::default();
-        let follow = self.follow();
-        let following = self.config().follow_symlinks != FollowSymlinks::Never;
-        let mut failed = None;
-        let several = raw.iter().flatten().count() > 1;
-        let mut seen: HashTable<u32> = HashTable::new();
-        let hasher = std::hash::RandomState::new();
-        let mut inodes = DirentInodes::new(self.config().inode, path);
-        let own = match node.identity() {
-            Identity::Directory { ino } => ino,
-            Identity::File(_) => 0,
-        };
-        let above = self.nodes.parent(node.id).ok().and_then(|id| self.nodes.get(id).ok());
-        let above = match above.map(|parent| parent.identity()) {
-            Some(Identity::Directory { ino }) => ino,
-            _ => own,
-        };
-        for (index, result) in raw.into_iter().enumerate() {
-            let raw = match result {
-                Ok(raw) => raw,
-                Err(errno) => {
-                    if !beneath::is_absent(errno) {
-                        failed.get_or_insert(errno);
-                    }
-                    listing.sources.push(None);
-                    continue;
-                }
-            };
-            if listing.items.is_empty() {
-                listing.push(b".", DT_DIR, index, own);
-                listing.push(b"..", DT_DIR, index, above);
-            }
-            let branch = &branches.as_slice()[index];
-            for (name, mut kind, mut ino) in raw.entries() {
-                if matches!(name, b"." | b"..") || is_reserved(name) {
-                    continue;
-                }
-                if several {
-                    let hash = hasher.hash_one(name);
-                    let same = |&at: &u32| listing.name(&listing.items[at as usize]) == name;
-                    if seen.find(hash, same).is_some() {
-                        continue;
-                    }
-                    let rehash = |&at: &u32| hasher.hash_one(listing.name(&listing.items[at as usize]));
-                    seen.insert_unique(hash, listing.items.len() as u32, rehash);
-                }
-                if (kind == DT_UNKNOWN || kind == DT_LNK && following)
-                    && let Ok(attr) = follow.at(&raw.dir, name)
-                {
-                    (kind, ino) = (attr.dirent_type(), attr.ino);
-                }
-                let shown = inodes.inode(branch.seed, name, ino, kind == DT_DIR);
-                if follow.may_disguise() && !matches!(kind, DT_DIR | DT_LNK) {
-                    // Only its age could tell what it is shown as, and that may have changed when somebody looks.
-                    kind = DT_UNKNOWN;
-                }
-                let ino = match kind {
-                    DT_DIR => self.nodes.dir_number(node.id, name, shown),
-                    _ => self.nodes.kept_number(branch.dev, ino).unwrap_or(shown),
-                };
-                listing.push(name, kind, index, ino);
-            }
-            if let Some(errno) = raw.broken {
-                tracing::warn!(
-                    "the listing of a directory on {} is incomplete: {errno}",
-                    branch.path.display()
-                );
-            }
-            listing.sources.push(Some((branch.id, raw.dir)));
         }
-        match failed {
-            Some(errno) if listing.items.is_empty() => Err(Error::Branch(errno)),
-            None if listing.items.is_empty() && node.id != NodeId::ROOT => Err(Error::Absent),
-            None if listing.items.is_empty() => {
-                listing.push(b".", DT_DIR, 0, own);
-                listing.push(b"..", DT_DIR, 0, own);
-                listing.push(b"error: no valid canopy branch found, check config", DT_UNKNOWN, 0, 0);
-                Ok(listing)
-            }
-            _ => Ok(listing),
-        }
+        merge.finish()
     }
 
     /// fsync(2) of a directory: on every branch that holds it.
@@ -341,32 +273,29 @@ struct RawListing {
 }
 
 impl RawListing {
-    fn entries(&self) -> impl Iterator<Item = (&[u8], u8, u64)> {
-        self.items
-            .iter()
-            .map(|&(start, len, kind, ino)| (&self.names[start as usize..][..usize::from(len)], kind, ino))
+    fn read(dir: OwnedFd) -> RawListing {
+        let (mut names, mut items) = (Vec::new(), Vec::new());
+        let broken = read_names(dir.as_fd(), |name, kind, ino| {
+            items.push((names.len() as u32, name.len() as u16, kind, ino));
+            names.extend_from_slice(name);
+        });
+        RawListing { dir, names, items, broken: broken.err() }
     }
 }
 
-fn read_names(dir: OwnedFd) -> Result<RawListing, Errno> {
-    let mut raw = RawListing { dir, names: Vec::new(), items: Vec::new(), broken: None };
-    let mut buffer = vec![MaybeUninit::uninit(); 128 << 10];
-    let mut entries = RawDir::new(raw.dir.as_fd(), &mut buffer);
-    while let Some(entry) = entries.next() {
-        match entry {
-            Ok(entry) => {
-                let name = entry.file_name().to_bytes();
-                let kind = dirent_type(entry.file_type());
-                raw.items.push((raw.names.len() as u32, name.len() as u16, kind, entry.ino()));
-                raw.names.extend_from_slice(name);
-            }
-            Err(errno) => {
-                raw.broken = Some(errno);
-                break;
-            }
-        }
+/// Gives each name with its `DT_*` and its inode number. An error ends the listing early.
+fn read_names(dir: BorrowedFd<'_>, mut give: impl FnMut(&[u8], u8, u64)) -> Result<(), Errno> {
+    thread_local! {
+        static BUFFER: RefCell<Vec<MaybeUninit<u8>>> = RefCell::new(vec![MaybeUninit::uninit(); 128 << 10]);
     }
-    Ok(raw)
+    BUFFER.with_borrow_mut(|buffer| {
+        let mut entries = RawDir::new(dir, buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            give(entry.file_name().to_bytes(), dirent_type(entry.file_type()), entry.ino());
+        }
+        Ok(())
+    })
 }
 
 fn dirent_type(kind: rustix::fs::FileType) -> u8 {
