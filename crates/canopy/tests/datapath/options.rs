@@ -5,7 +5,7 @@ use super::files::{BLOCK, open, read_at, size, write_at, xfs_io};
 use super::rig::{Disks, LISTED, Mode, builder, moved, pages_limit, said};
 use super::{checks, direct};
 use canopy_testkit::cmd::{run, wait_until};
-use canopy_testkit::{LoopFs, Pool, procs};
+use canopy_testkit::{LoopFs, procs};
 use rustix::fs::OFlags;
 use std::fs;
 use std::path::Path;
