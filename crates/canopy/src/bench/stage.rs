@@ -4,6 +4,7 @@ use super::fault::{Fault, Tried};
 use super::interrupt::Interrupt;
 use crate::mounts;
 use rustix::mount::MountFlags;
+use std::cell::RefCell;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,9 @@ use tempfile::TempDir;
 /// What the directories are called, wherever they are made.
 const PREFIX: &str = "canopy-bench-";
 const MIB: u64 = 1 << 20;
+
+/// Bytes that pools with branches of their own may need: they are for metadata.
+const APART: u64 = 256 * MIB;
 
 /// Where the branches are to lie.
 #[derive(Debug, Default)]
@@ -27,7 +31,7 @@ pub(super) struct Ground {
 
 pub(super) struct Stage {
     // Dropped in this order: mounts go before the directories beneath them.
-    tmpfs: Option<Tmpfs>,
+    tmpfs: RefCell<Vec<Tmpfs>>,
     branches: Vec<PathBuf>,
     against: Option<TempDir>,
     _dirs: Vec<TempDir>,
@@ -40,8 +44,14 @@ impl Stage {
     pub(super) fn new(ground: &Ground) -> Result<Stage, Fault> {
         let interrupt = Interrupt::watch()?;
         let home = directory_in(&std::env::temp_dir())?;
-        let mut stage =
-            Stage { tmpfs: None, branches: Vec::new(), against: None, _dirs: Vec::new(), home, interrupt };
+        let mut stage = Stage {
+            tmpfs: RefCell::default(),
+            branches: Vec::new(),
+            against: None,
+            _dirs: Vec::new(),
+            home,
+            interrupt,
+        };
         fs::create_dir(stage.home().join("mounts")).tried("make a directory in", stage.home())?;
         match (&ground.dir, ground.branches.as_slice()) {
             (_, [_, ..]) => {
@@ -62,7 +72,7 @@ impl Stage {
                 room_in_memory(ground.need)?;
                 let root = stage.home().join("branches");
                 fs::create_dir(&root).tried("make", &root)?;
-                stage.tmpfs = Some(Tmpfs::mount(&root, ground.need)?);
+                stage.tmpfs.get_mut().push(Tmpfs::mount(&root, ground.need)?);
                 stage.branches = numbered(&root, ground.count)?;
             }
             (None, []) => {
@@ -85,6 +95,20 @@ impl Stage {
 
     pub(super) fn branches(&self) -> &[PathBuf] {
         &self.branches
+    }
+
+    /// So many branches on which nothing happens but what is done through one pool: a pool is told of all that happens
+    /// on the filesystems of its branches, and those that stand idle would cost the others time. Where the branches are
+    /// not in a memory of our own, it is those that all work on.
+    pub(super) fn apart(&self, count: usize) -> Result<Vec<PathBuf>, Fault> {
+        let mut mounted = self.tmpfs.borrow_mut();
+        if mounted.is_empty() {
+            return Ok(self.branches[..count].to_vec());
+        }
+        let root = self.home().join(format!("branches{}", mounted.len()));
+        fs::create_dir(&root).tried("make", &root)?;
+        mounted.push(Tmpfs::mount(&root, APART)?);
+        numbered(&root, count)
     }
 
     pub(super) fn against(&self) -> Option<&Path> {

@@ -182,15 +182,19 @@ impl<'b, 's> Places<'b, 's> {
 
     /// A pool over that many branches. What it works on lies on the last of them.
     fn pool(&mut self, name: &str, count: usize, options: &str) -> Result<Place, Fault> {
-        let branches = &self.bench.stage.branches()[..count];
+        let branches = match count {
+            1 => vec![self.bench.stage.branches()[0].clone()],
+            _ => self.bench.stage.apart(count)?,
+        };
         let tag = format!("pool{}", self.servers.len());
         let beneath: Vec<PathBuf> = branches.iter().map(|branch| branch.join(&tag)).collect();
         if let Some(last) = beneath.last() {
             fs::create_dir_all(last).tried("make", last)?;
         }
         let options = self.bench.pool_options(options);
-        let server = Server::pool(self.bench.stage, &tag, branches, &options)?;
+        let server = Server::pool(self.bench.stage, &tag, &branches, &options)?;
         let (root, data) = (server.point().join(&tag), server.point().join(DATA));
+        fs::create_dir_all(branches[0].join(DATA)).tried("make", &branches[0])?;
         self.servers.push(server);
         let data_beneath = Some(branches[0].join(DATA));
         Ok(Place { name: name.into(), kind: Kind::Pool, root, beneath, data, data_beneath })

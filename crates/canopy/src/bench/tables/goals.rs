@@ -24,7 +24,8 @@ pub(super) fn goals<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Fault> {
     let mut places = Places::new(bench)?;
     let (branch, floor) = (places.branch()?, places.floor()?);
     let pool = places.pool("pool", 1, "")?;
-    let direct = places.pool("pool, direct", 1, DIRECT)?;
+    // It lies on the first one's branch, and would be told of all that happens there.
+    let direct = places.pool("pool, direct", 1, &format!("{DIRECT},cache.coherence=timeout"))?;
     let most = bench.stage.branches().len();
     let wide = (most > 1).then(|| places.pool(&format!("pool of {most}"), most, "")).transpose()?;
     let against = places.against();
