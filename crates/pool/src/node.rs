@@ -9,6 +9,7 @@
 //! name lies below it; with `never-forget-nodes`, also while it has a name. It may outlive its last name: then an open file or a pinned descriptor stands in.
 
 mod batch;
+mod children;
 pub(crate) mod known;
 
 use crate::branch::Branch;
@@ -16,6 +17,7 @@ use crate::handle::{Fingerprint, OpenFile};
 use crate::memory;
 use crate::stat::FileKey;
 use crate::{Error, NodeId, Result};
+use children::{Children, shrink};
 use parking_lot::{Mutex, RwLock};
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
@@ -121,7 +123,7 @@ struct Record {
     /// One for a directory, any number for a file. Newest last.
     names: SmallVec<[Name; 1]>,
     /// Known names below; each holds this node in the table.
-    children: HashMap<Box<[u8]>, Child>,
+    children: Children,
 }
 
 /// A known name, as its directory has it.
@@ -163,7 +165,7 @@ impl Nodes {
         root.lookups.store(1, Ordering::Relaxed);
         table.records.insert(
             NodeId::ROOT,
-            Record { node: root, names: SmallVec::new(), children: HashMap::default() },
+            Record { node: root, names: SmallVec::new(), children: Children::default() },
         );
         table.numbers.insert(root_ino, NodeId::ROOT);
         let next = AtomicU64::new(NodeId::ROOT.0 + 1);
@@ -247,11 +249,7 @@ impl Nodes {
     /// The known names in a directory.
     pub(crate) fn children(&self, id: NodeId) -> Vec<Vec<u8>> {
         let table = self.table.read();
-        table
-            .records
-            .get(&id)
-            .map(|r| r.children.keys().map(|name| name.to_vec()).collect())
-            .unwrap_or_default()
+        table.records.get(&id).map(|r| r.children.names().map(<[u8]>::to_vec).collect()).unwrap_or_default()
     }
 
     pub(crate) fn parent(&self, id: NodeId) -> Result<NodeId> {
@@ -354,7 +352,7 @@ impl Nodes {
         let mut table = self.table.write();
         table.records.insert(
             node.id,
-            Record { node: node.clone(), names: SmallVec::new(), children: HashMap::default() },
+            Record { node: node.clone(), names: SmallVec::new(), children: Children::default() },
         );
         table.files.insert((key, false), node.id);
         node
@@ -554,7 +552,7 @@ impl Table {
     /// As `add_name`, for a node that is new.
     fn insert(&mut self, parent: NodeId, name: &[u8], node: Arc<Node>) -> Result<Vec<Record>> {
         let id = node.id;
-        self.records.insert(id, Record { node, names: SmallVec::new(), children: HashMap::default() });
+        self.records.insert(id, Record { node, names: SmallVec::new(), children: Children::default() });
         self.add_name(id, parent, name).inspect_err(|_| {
             self.records.remove(&id);
         })
@@ -652,6 +650,9 @@ impl Table {
             }
             freed.push(record);
         }
+        shrink(&mut self.records);
+        shrink(&mut self.files);
+        shrink(&mut self.numbers);
         freed
     }
 }

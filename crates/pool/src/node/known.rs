@@ -62,7 +62,7 @@ impl KnownTree<'_> {
         let mut found: Vec<Known> = Vec::new();
         let (mut next, mut at) = (0, dir);
         loop {
-            let names = table.records.get(&at).into_iter().flat_map(|record| record.children.keys());
+            let names = table.records.get(&at).into_iter().flat_map(|record| record.children.names());
             found.extend(names.filter_map(|name| table.known(at, name)));
             let Some(below) = found.get(next..).and_then(|rest| rest.iter().position(|known| known.is_dir))
             else {
