@@ -370,13 +370,17 @@ impl Nodes {
         if id == NodeId::ROOT {
             return;
         }
-        let gone = {
+        let (gone, memory) = {
             let table = self.table.read();
             let Some(record) = table.records.get(&id) else { return };
             let less = |held: u64| Some(held.saturating_sub(count));
             let before = record.node.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-            !table.keeps(record) && before.is_ok_and(|before| before <= count)
+            let forgotten = before.is_ok_and(|before| before <= count);
+            // Though the node may stay, nobody asks for what is in it.
+            let memory = if forgotten { record.node.memory.lock().take() } else { None };
+            (!table.keeps(record) && forgotten, memory)
         };
+        drop(memory);
         if gone {
             // Freed outside the lock: dropping a node closes descriptors.
             let freed = self.table.write().release(id);
