@@ -23,7 +23,7 @@ const ENOTSUPP: i32 = 524;
 /// The right to answer one request.
 #[must_use = "a request that is not answered blocks its caller for ever"]
 pub struct Reply<'b> {
-    payload: &'b mut [u8],
+    pub(crate) payload: &'b mut [u8],
     unique: u64,
     /// How many bytes of variable length the kernel takes as the answer to this request.
     limit: usize,

@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::health::Condition;
+use crate::health::{Condition, Health};
 use crate::inode::BranchSeed;
 use crate::size::{self, SizeError};
 
@@ -328,6 +329,8 @@ pub struct Branch {
     pub ino: u64,
     /// For inode numbers of files on this branch.
     pub seed: BranchSeed,
+    /// The type of its filesystem (statfs(2)).
+    pub kind: u64,
     /// How it fares; the branch keeps it along with its id.
     pub health: Arc<Condition>,
     /// close(2) of its files has nothing to tell.
@@ -336,11 +339,31 @@ pub struct Branch {
 
 /// Is this a filesystem that does nothing at close(2) (no `flush` in its `file_operations`)? Then whatever was
 /// written is in the page cache, and what comes of it is told by fsync(2). Others, such as NFS, write back at close.
-fn closes_quietly(root: &OwnedFd) -> bool {
+fn closes_quietly(kind: u64) -> bool {
     /// ext2 to ext4, XFS, btrfs and tmpfs (include/uapi/linux/magic.h).
     const QUIET: [u64; 4] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994];
-    rustix::fs::fstatfs(root).is_ok_and(|told| QUIET.contains(&(told.f_type as u64 & u64::from(u32::MAX))))
+    QUIET.contains(&kind)
 }
+
+/// Filesystems whose answers come from another machine, or from another program: 9P, AFS, BeeGFS, Ceph, CIFS and SMB, Coda,
+/// FUSE, GPFS, Lustre, NFS (include/uapi/linux/magic.h, statfs(2)).
+const REMOTE: [u64; 12] = [
+    0x0102_1997,
+    0x5346_414f,
+    0x1983_0326,
+    0x00c3_6400,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x517b,
+    0x7375_7245,
+    0x6573_5546,
+    0x4750_4653,
+    0x0bd0_0bd0,
+    0x6969,
+];
+
+/// How long a remote branch may take to answer where nobody has said it.
+const REMOTE_DEADLINE: Duration = Duration::from_secs(30);
 
 impl Branch {
     fn open(spec: &BranchSpec) -> Result<Branch, BranchError> {
@@ -348,6 +371,7 @@ impl Branch {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&spec.path, flags, rustix::fs::Mode::empty()).map_err(error)?;
         let stat = rustix::fs::fstat(&root).map_err(error)?;
+        let kind = rustix::fs::fstatfs(&root).map_err(error)?.f_type as u64 & u64::from(u32::MAX);
         Ok(Branch {
             id: BranchId::next(),
             path: spec.path.clone(),
@@ -356,10 +380,24 @@ impl Branch {
             dev: stat.st_dev,
             ino: stat.st_ino,
             seed: BranchSeed::new(spec.path.as_os_str().as_bytes()),
+            kind,
             health: Arc::default(),
-            closes_quietly: closes_quietly(&root),
+            closes_quietly: closes_quietly(kind),
             root,
         })
+    }
+
+    /// How long an operation waits for it: as `branch-timeout` says, zero being for ever; without that, not for ever where
+    /// it is remote.
+    pub fn deadline(&self, timeout: Option<Duration>) -> Option<Duration> {
+        timeout
+            .or_else(|| REMOTE.contains(&self.kind).then_some(REMOTE_DEADLINE))
+            .filter(|deadline| !deadline.is_zero())
+    }
+
+    /// It does not answer, and is not asked.
+    pub fn is_silent(&self) -> bool {
+        self.health.health() == Health::Hung
     }
 
     /// The root directory's descriptor.
@@ -382,12 +420,14 @@ impl Branch {
 #[derive(Clone, Debug)]
 pub struct Branches {
     list: Arc<[Arc<Branch>]>,
+    /// Some are left out, for they do not answer.
+    without_silent: bool,
 }
 
 impl Branches {
     /// Opens every root. The first that cannot be opened is the error.
     pub fn open(list: &BranchList) -> Result<Branches, BranchError> {
-        Branches { list: Arc::new([]) }.update(list)
+        Branches { list: Arc::new([]), without_silent: false }.update(list)
     }
 
     /// Opens `list`, where branches that stay (same path, and still the same directory) keep their ids.
@@ -409,7 +449,22 @@ impl Branches {
             branch.health = Arc::clone(&old.health);
             Ok(Arc::new(branch))
         };
-        Ok(Branches { list: list.iter().map(open).collect::<Result<_, _>>()? })
+        Ok(Branches { list: list.iter().map(open).collect::<Result<_, _>>()?, without_silent: false })
+    }
+
+    /// Those that answer.
+    fn answering(&self) -> Branches {
+        if !self.iter().any(|branch| branch.is_silent()) {
+            return self.clone();
+        }
+        let list = self.iter().filter(|branch| !branch.is_silent()).cloned().collect();
+        Branches { list, without_silent: true }
+    }
+
+    /// What is to be said of a name that none of these branches holds, if not that there is none: others have not been
+    /// asked, since they do not answer.
+    pub fn unheard(&self) -> Option<Errno> {
+        self.without_silent.then_some(Errno::TIMEDOUT)
     }
 
     /// The text form.
@@ -482,32 +537,52 @@ impl std::ops::Index<usize> for Branches {
 /// Lock order: `changing`, then `current`. `current` is held only to copy or to put a pointer.
 #[derive(Debug)]
 pub struct LiveBranches {
+    /// Those that answer, which are all as a rule.
     current: RwLock<Arc<Branches>>,
-    changing: Mutex<()>,
+    /// All.
+    changing: Mutex<Arc<Branches>>,
 }
 
 impl LiveBranches {
     pub fn new(branches: Branches) -> LiveBranches {
-        LiveBranches { current: RwLock::new(Arc::new(branches)), changing: Mutex::new(()) }
+        let all = Arc::new(branches);
+        LiveBranches { current: RwLock::new(Arc::clone(&all)), changing: Mutex::new(all) }
     }
 
-    /// The snapshot in force.
+    /// All branches, also those that do not answer.
+    pub fn all(&self) -> Arc<Branches> {
+        Arc::clone(&self.changing.lock())
+    }
+
+    /// Leaves a branch out of the snapshot, or takes it back. True when that is news.
+    pub fn set_silent(&self, id: BranchId, silent: bool) -> bool {
+        let all = self.changing.lock();
+        let Some(branch) = all.by_id(id) else { return false };
+        let news = branch.health.hangs(silent);
+        if news {
+            *self.current.write() = Arc::new(all.answering());
+        }
+        news
+    }
+
+    /// The snapshot in force: of the branches that answer.
     pub fn load(&self) -> Arc<Branches> {
         Arc::clone(&self.current.read())
     }
 
     /// Puts another snapshot in force.
     pub fn store(&self, branches: Branches) {
-        let _changing = self.changing.lock();
-        *self.current.write() = Arc::new(branches);
+        let mut all = self.changing.lock();
+        *all = Arc::new(branches);
+        *self.current.write() = Arc::new(all.answering());
     }
 
     /// Puts in force what `make` makes of the present snapshot, or leaves it if `make` fails. Changes follow
     /// each other; `make` must not change the branches itself (it would wait for itself).
     pub fn change<E>(&self, make: impl FnOnce(&Branches) -> Result<Branches, E>) -> Result<(), E> {
-        let _changing = self.changing.lock();
-        let branches = make(&self.load())?;
-        *self.current.write() = Arc::new(branches);
+        let mut all = self.changing.lock();
+        *all = Arc::new(make(&all)?);
+        *self.current.write() = Arc::new(all.answering());
         Ok(())
     }
 }

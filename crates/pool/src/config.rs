@@ -329,6 +329,8 @@ pub struct Config {
     /// Opening one of several hard links for writing makes a file of its own of it.
     pub link_cow: bool,
     pub move_when_full: MoveWhenFull,
+    /// How long an operation waits for a branch; zero: for ever. None: as the branch's filesystem suggests.
+    pub branch_timeout: Option<Duration>,
     /// Where the pool appears: what absolute symlinks into it begin with. Empty where nobody has told.
     pub mountpoint: PathBuf,
     pub passthrough: PassthroughIo,
@@ -367,6 +369,7 @@ impl Default for Config {
             rename_exdev: RenameExdev::Passthrough,
             link_cow: false,
             move_when_full: MoveWhenFull::USUAL,
+            branch_timeout: None,
             mountpoint: PathBuf::new(),
             passthrough: PassthroughIo::Auto,
             cache_files: CacheFiles::Off,

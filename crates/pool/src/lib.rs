@@ -24,6 +24,7 @@ pub mod policy;
 mod pool;
 mod relocate;
 mod resolve;
+mod silence;
 pub mod size;
 pub mod space;
 mod stat;

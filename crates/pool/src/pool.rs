@@ -10,11 +10,13 @@ use crate::node::Nodes;
 use crate::ops::cow::Asked;
 use crate::ops::readdir::DirHandle;
 use crate::relocate;
+use crate::silence::Silence;
 use crate::space::SpaceCache;
 use crate::stat::FileKey;
-use crate::tree::TreeLock;
+use crate::tree::{Held, TreeLock};
 use arc_swap::{ArcSwap, Guard};
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -42,6 +44,7 @@ pub struct Pool {
     pub(crate) headroom: Headroom,
     /// Files that have moved away from handles which the kernel serves by itself, for as long as these are open.
     pub(crate) parted: RwLock<Vec<(FileKey, Weak<OpenFile>)>>,
+    pub(crate) silence: Silence,
     /// The kernel has refused passthrough for good.
     pub(crate) no_passthrough: AtomicBool,
     /// Branches whose files cannot be passed through, being themselves stacked filesystems.
@@ -52,7 +55,7 @@ impl Pool {
     pub fn new(config: Config, branches: Branches) -> Self {
         let root_ino = config.inode.inode(b"", b"", crate::NodeId::ROOT.0, true);
         let nodes = Nodes::new(root_ino, config.never_forget);
-        Pool {
+        let pool = Pool {
             space: SpaceCache::new(config.space_ttl.as_secs()),
             config: ArcSwap::from_pointee(config),
             branches: LiveBranches::new(branches),
@@ -66,10 +69,13 @@ impl Pool {
             asked: Asked::default(),
             headroom: Headroom::default(),
             parted: RwLock::default(),
+            silence: Silence::default(),
             // Until a kernel is connected there is nothing to pass through.
             no_passthrough: AtomicBool::new(true),
             stacked: RwLock::default(),
-        }
+        };
+        pool.count_deadlines();
+        pool
     }
 
     /// Finishes what a crash has cut short on the branches: files on their way from one to another. Before anybody
@@ -95,6 +101,7 @@ impl Pool {
         self.space.set_ttl(config.space_ttl.as_secs());
         self.config.store(Arc::new(config));
         self.memory.lost();
+        self.count_deadlines();
     }
 
     /// Changes the branches. Operations under way finish on those they began with, and files open on a
@@ -102,6 +109,7 @@ impl Pool {
     pub fn set_branches(&self, branches: Branches) {
         self.branches.store(branches);
         self.memory.clear();
+        self.count_deadlines();
         self.space.clear();
     }
 
@@ -110,9 +118,37 @@ impl Pool {
         self.space.clear();
     }
 
-    /// The branches as they are now.
+    /// The branches as they are now, also those that do not answer.
     pub fn branches(&self) -> Arc<Branches> {
-        self.branches.load()
+        self.branches.all()
+    }
+
+    /// Directories are brought onto another branch by the one who holds it.
+    ///
+    /// Errors: `ETIMEDOUT` when somebody who holds it waits for a branch.
+    pub(crate) fn clone_alone(&self) -> Result<RwLockWriteGuard<'_, ()>, Errno> {
+        match self.silence.while_waiting() {
+            None => Ok(self.cloning.write()),
+            Some(limit) => self.cloning.try_write_for(limit).ok_or(Errno::TIMEDOUT),
+        }
+    }
+
+    /// No directory is brought onto another branch meanwhile. Errors: as [`Pool::clone_alone`].
+    pub(crate) fn not_cloning(&self) -> Result<RwLockReadGuard<'_, ()>, Errno> {
+        match self.silence.while_waiting() {
+            None => Ok(self.cloning.read()),
+            Some(limit) => self.cloning.try_read_for(limit).ok_or(Errno::TIMEDOUT),
+        }
+    }
+
+    /// Directories are renamed by the one who holds it. Errors: as [`Pool::clone_alone`].
+    pub(crate) fn tree_alone(&self) -> Result<Held<'_>, Errno> {
+        match self.silence.while_waiting() {
+            None => Ok(self.tree.exclusive()),
+            // Who wants it keeps everybody else from it.
+            Some(_) if self.silence.is_stuck() => Err(Errno::TIMEDOUT),
+            Some(limit) => self.tree.exclusive_within(limit).ok_or(Errno::TIMEDOUT),
+        }
     }
 
     /// Can data of files on this branch be passed through? False once the kernel has refused it.

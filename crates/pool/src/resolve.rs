@@ -98,7 +98,7 @@ impl<'b> Dirs<'b> {
 
     /// No branch holds the directory: why.
     pub(crate) fn missing(&self) -> Error {
-        self.opened.error.map_or(Error::Absent, Error::Branch)
+        self.opened.error.or(self.branches.unheard()).map_or(Error::Absent, Error::Branch)
     }
 
     pub(crate) fn get(&self, index: usize) -> Option<BorrowedFd<'_>> {
@@ -125,7 +125,13 @@ impl<'b> Dirs<'b> {
 
     fn no_copies(&self) -> Copies {
         let (branches, error) = (self.branches.len(), self.opened.error);
-        Copies { found: SmallVec::new(), branches, follow: self.follow, error }
+        Copies {
+            found: SmallVec::new(),
+            branches,
+            follow: self.follow,
+            error,
+            unheard: self.branches.unheard(),
+        }
     }
 
     /// The directory itself on each branch.
@@ -197,6 +203,8 @@ pub(crate) struct Copies {
     /// How they were looked at.
     pub(crate) follow: Follow,
     error: Option<Errno>,
+    /// Branches that do not answer have not been asked.
+    unheard: Option<Errno>,
 }
 
 impl Copies {
@@ -245,7 +253,7 @@ impl Copies {
 
     /// Nobody holds it. A branch that could not answer is not taken for one that does not hold the name.
     pub(crate) fn missing(&self) -> Error {
-        self.error.map_or(Error::Absent, Error::Branch)
+        self.error.or(self.unheard).map_or(Error::Absent, Error::Branch)
     }
 
     /// Errors unless no branch holds the path, and all could say so.
@@ -422,7 +430,7 @@ impl Pool {
 
     /// As `acted`, by all that the policy looks at.
     pub(crate) fn judged(&self, func: Func, branches: &Branches, copies: &Copies) -> Result<Choice> {
-        if !copies.any() && copies.error.is_some() {
+        if !copies.any() && copies.error.or(copies.unheard).is_some() {
             return Err(copies.missing());
         }
         let policy = self.config().policies.get(func);
@@ -674,7 +682,7 @@ pub(crate) fn find_file(
     name: &[u8],
     key: FileKey,
 ) -> Result<Option<Primary>, Errno> {
-    let mut failed = None;
+    let mut failed = branches.unheard();
     for branch in branches.iter() {
         let pinned = follow.dir(branch.root.as_fd(), dir).and_then(|(dir, _)| follow.pin(dir, name));
         match pinned.and_then(|fd| Ok((stat::of(fd.as_fd())?, fd))) {

@@ -9,8 +9,10 @@
 //! outermost lock (docs/ARCHITECTURE.md, "Lock order").
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 const SHARDS: usize = 16;
 
@@ -29,7 +31,7 @@ pub(crate) struct TreeLock {
 }
 
 pub(crate) struct Exclusive<'a> {
-    _guards: [RwLockWriteGuard<'a, ()>; SHARDS],
+    _guards: SmallVec<[RwLockWriteGuard<'a, ()>; SHARDS]>,
     _turn: MutexGuard<'a, ()>,
 }
 
@@ -53,9 +55,18 @@ impl TreeLock {
     /// Nobody else uses a path while the guard lives.
     pub(crate) fn exclusive(&self) -> Held<'_> {
         let turn = self.turn.lock();
-        let guards = std::array::from_fn(|index| self.shards[index].0.write());
+        let guards = self.shards.iter().map(|shard| shard.0.write()).collect();
         self.moves.fetch_add(1, Ordering::Relaxed);
         Held::Exclusive { _guard: Exclusive { _guards: guards, _turn: turn } }
+    }
+
+    /// The same, but no longer waiting than so. Those who come meanwhile wait too.
+    pub(crate) fn exclusive_within(&self, limit: Duration) -> Option<Held<'_>> {
+        let until = Instant::now() + limit;
+        let turn = self.turn.try_lock_until(until)?;
+        let guards = self.shards.iter().map(|shard| shard.0.try_write_until(until)).collect::<Option<_>>()?;
+        self.moves.fetch_add(1, Ordering::Relaxed);
+        Some(Held::Exclusive { _guard: Exclusive { _guards: guards, _turn: turn } })
     }
 
     /// How often directories were renamed. While the lock is held shared, no more are.

@@ -34,6 +34,8 @@ pub struct Spec {
     pub changes: Changes,
     /// Not shown in lists: there only because older setups carry it.
     pub hidden: bool,
+    /// Not among the listed keys, which tools rely upon: a key all the same.
+    pub unlisted: bool,
     /// Is it a key of the runtime interface? What mount(2) alone is told is not.
     pub key: bool,
     slot: Box<dyn Slot>,
@@ -73,6 +75,7 @@ fn spec(
         since: None,
         changes: Changes::AtMount,
         hidden: false,
+        unlisted: false,
         key: true,
         slot: Box::new(slot),
     }
@@ -93,6 +96,10 @@ impl Spec {
     }
     fn hidden(mut self) -> Self {
         self.hidden = true;
+        self
+    }
+    fn unlisted(mut self) -> Self {
+        self.unlisted = true;
         self
     }
     /// Tools that read the keys know the list.
@@ -135,6 +142,13 @@ fn what_is_pooled() -> Vec<Spec> {
             field!(branches_wait.fail),
             "then no pool is mounted, rather than one with branches missing",
         ),
+        spec(
+            "branch-timeout",
+            field!(pool.branch_timeout),
+            "seconds until a branch that hangs is left out; 0: never; auto: 30 if remote or FUSE",
+        )
+        .live()
+        .unlisted(),
         spec(
             "lazy-umount-mountpoint",
             field!(detach_mountpoint),

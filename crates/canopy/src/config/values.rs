@@ -290,6 +290,19 @@ impl Value for Option<u32> {
     }
 }
 
+/// Seconds; None: what seems best.
+impl Value for Option<Duration> {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        if text == "auto" { Ok(None) } else { Duration::parse(text).map(Some) }
+    }
+    fn render(&self) -> String {
+        self.map_or("auto".into(), |time| time.render())
+    }
+    fn accepted() -> String {
+        format!("auto or {}", Duration::accepted())
+    }
+}
+
 /// Free text; None: not given.
 impl Value for Option<OsString> {
     fn parse(text: &OsStr) -> Result<Self, Refused> {

@@ -206,7 +206,7 @@ impl Control {
 
     /// Every shown key, each with its terminating NUL, in the order of its bytes.
     fn list(&self) -> Vec<u8> {
-        let shown = options::table().iter().filter(|spec| spec.key && !spec.hidden);
+        let shown = options::table().iter().filter(|spec| spec.key && !spec.hidden && !spec.unlisted);
         let mut keys: Vec<&str> = shown.map(|spec| spec.name.as_ref()).chain(["version", "pid"]).collect();
         keys.sort_unstable();
         keys.iter().flat_map(|key| [PREFIX, key.as_bytes(), b"\0"].concat()).collect()

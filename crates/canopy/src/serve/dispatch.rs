@@ -2,11 +2,13 @@
 
 use super::control::{self, Control};
 use super::convert::{self, Terms};
+use super::deputies::{self, Deputies};
 use super::drain::Drain;
 use super::fresh::{Answering, Asker, Fresh, Subject};
 use super::health::Care;
 use super::listed::Listed;
 use super::pin::Pins;
+use super::probes::Probes;
 use super::watch::Watch;
 use super::young::Young;
 use arc_swap::ArcSwap;
@@ -37,6 +39,8 @@ pub(super) struct Dispatch {
     pub(super) listed: Listed,
     pub(super) pins: Pins,
     pub(super) care: Care,
+    pub(super) deputies: Deputies,
+    pub(super) probes: Probes,
 }
 
 const RENAME_NOREPLACE: u32 = 1;
@@ -53,6 +57,10 @@ impl Handler for Dispatch {
         if let Some(errno) = control::refuses(&request) {
             return reply.error(errno.raw_os_error());
         }
+        let reply = match deputies::answer(self, &request, reply) {
+            Ok(replied) => return replied,
+            Err(reply) => reply,
+        };
         // Before the branches are read, and until the answer is given.
         let _locking = locks_directory(&request.op).then(|| self.locking.enter());
         let answering = self.fresh.begin(request.header.pid);

@@ -1,6 +1,7 @@
 //! From a plan to a pool that answers.
 
 use super::control::Control;
+use super::deputies::Deputies;
 use super::dispatch::Dispatch;
 use super::drain::Drain;
 use super::fresh::Fresh;
@@ -8,6 +9,7 @@ use super::health::{self, Care};
 use super::kernel::Connected;
 use super::listed::Listed;
 use super::pin::Pins;
+use super::probes::{self, Probes};
 use super::tell::Connection;
 use super::watch::{Watch, Watching};
 use super::young::Young;
@@ -47,6 +49,7 @@ pub struct Serving {
     running: Running,
     mounted: Mounted,
     watching: Watching,
+    serving: Arc<Dispatch>,
     /// How it came to where another pool was, if one was there.
     pub shown: Option<Shown>,
 }
@@ -61,6 +64,10 @@ impl Serving {
     pub fn join(self) {
         let result = self.running.join();
         drop(self.watching);
+        if self.serving.pool.patience().is_some() {
+            // Closing what is open on a branch that hangs would hold the end up. The end of the process closes it.
+            std::mem::forget(self.serving);
+        }
         if let Err(why) = result {
             tracing::error!("the session ended badly: {why}");
             // Dropping the guard takes the mount away, if it is still there.
@@ -125,6 +132,8 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
         listed: Listed::default(),
         pins,
         care: Care::default(),
+        deputies: Deputies::default(),
+        probes: Probes::default(),
     });
     let connected = Connected {
         backing: session.backing(),
@@ -134,6 +143,8 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     };
     dispatch.pool.connect(Arc::new(connected), passthrough);
     Young::look(&dispatch).map_err(StartError::Watching)?;
+    probes::start(&dispatch).map_err(StartError::Watching)?;
+    let kept = Arc::clone(&dispatch);
     let watching = Watching::start(Arc::clone(&dispatch)).map_err(StartError::Watching)?;
     health::watch(&dispatch).map_err(StartError::Watching)?;
     let running = session.serve(dispatch, threads)?;
@@ -144,7 +155,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
         tracing::warn!("io-uring=on comes to nothing: {why}");
     }
     let shown = plan.replaces.then(|| mounted.show()).transpose()?;
-    Ok(Serving { running, mounted, watching, shown })
+    Ok(Serving { running, mounted, watching, serving: kept, shown })
 }
 
 /// What to ask of the kernel.

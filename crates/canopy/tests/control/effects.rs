@@ -84,6 +84,18 @@ pub(super) const ROWS: &[Row] = &[
         live.set("branches", &format!("+{}", live.b("").display()));
         assert!(live.at("f").exists());
     }),
+    (&["branch-timeout"], "threads that ask the branches whether they answer", |live| {
+        let asking = |expected: usize| {
+            let tasks = fs::read_dir(format!("/proc/{}/task", live.pool.pid())).expect("threads");
+            let names = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+            names.filter(|name| name.trim() == "canopy-probe").count() == expected
+        };
+        assert!(asking(0));
+        for (value, branches) in [("8", 2), ("0", 0), ("8", 2), ("auto", 0)] {
+            live.set("branch-timeout", value);
+            now_and_then("as many as branches with a deadline", || asking(branches));
+        }
+    }),
     (&["minfreespace"], "the branch that gets a new file", |live| {
         live.set("minfreespace", "100M");
         fs::write(live.at("roomy"), "").expect("a file");

@@ -7,6 +7,7 @@ mod attr;
 mod decode;
 mod dir;
 mod file;
+mod owned;
 mod xattr;
 
 use std::ffi::{CStr, OsStr};
@@ -16,6 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 pub use attr::{SetTime, Setattr, Timestamp};
 pub use dir::{ForgetItem, Forgets};
 pub use file::{CopyRange, Create, FileIo, Lock, Tmpfile, WriteIo};
+pub use owned::Owned;
 
 use crate::abi;
 use crate::flags::{FsyncFlags, InitFlags, IoctlFlags, OpenInFlags, PollFlags, ReleaseFlags, SetxattrFlags};

@@ -3,6 +3,7 @@
 //! A transport's worker owns one buffer for requests and one for answers. It receives, calls [`serve_one`], and sends
 //! what was built in place. Neither buffer grows: their sizes follow from what was agreed in INIT.
 
+mod aside;
 mod dev;
 pub mod uring;
 
@@ -17,6 +18,7 @@ use crate::reply::{Answer, Held, Replied, Reply};
 use crate::request::{Dialect, Header, Malformed, NodeId, Op, Request};
 use crate::trace::Trace;
 
+pub use aside::Aside;
 pub(crate) use dev::{Worker, WorkerEnd};
 pub use uring::NoUring;
 

@@ -160,7 +160,10 @@ impl Pool {
         mut undo: Option<&mut SmallVec<[(Target, Attr); 2]>>,
         change: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<()> {
-        let _not_cloning = node.is_dir().then(|| self.cloning.read());
+        let _not_cloning = match node.is_dir() {
+            true => Some(self.not_cloning()?),
+            false => None,
+        };
         let (targets, shown) = self.targets(branches, node, func, handle.is_some())?;
         let mut results: SmallVec<[(Option<usize>, aggregate::Outcome); 2]> = SmallVec::new();
         for target in targets {

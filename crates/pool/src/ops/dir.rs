@@ -151,7 +151,7 @@ impl Pool {
                 // A clone of what a symlink leads to is not what it leads to.
                 return Err(Errno::XDEV);
             }
-            let _cloning = self.cloning.write();
+            let _cloning = self.clone_alone()?;
             let copies = dirs.own();
             if copies.iter().any(|(_, attr)| attr.is_immutable()) {
                 return Err(Errno::PERM);

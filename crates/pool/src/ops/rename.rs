@@ -102,7 +102,7 @@ impl Pool {
         let moves_dir = self.is_dir(&mut old) || (kind == RenameKind::Exchange && self.is_dir(&mut new));
         if moves_dir {
             drop(held);
-            held = self.tree.exclusive();
+            held = self.tree_alone()?;
             (old, new) = (side(parent, name, None)?, side(new_parent, new_name, None)?);
         }
         let result = match kind {

@@ -83,6 +83,7 @@ impl Pool {
         let Some(policy) = self.config().move_when_full.0 else { return false };
         // Whoever else writes the file waits here or where he began, and finds it moved.
         let _alone = node.moving.write();
+        let _takes_its_time = self.silence.moving();
         if node.moves.load(Ordering::Relaxed) != seen {
             return true;
         }
@@ -207,7 +208,7 @@ impl Pool {
         let names = file.names.clone();
         let mut carry = Carry::copy(&file.source, target, source, names, note).map_err(Stays::Branch)?;
         // From here on nobody uses a path, or opens anything.
-        let held = self.tree.exclusive();
+        let held = self.tree_alone().map_err(Stays::File)?;
         if self.is_held_in_place(node) {
             return Err(Stays::File(Errno::BUSY));
         }

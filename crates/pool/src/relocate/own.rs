@@ -34,10 +34,11 @@ impl Pool {
         }
         let (dir, _) = split(&path);
         let plan = Plan { source: Vec::new(), names: vec![path.clone()] };
+        let _takes_its_time = self.silence.moving();
         let mut copy = Replica::begin(branch.root(), dir, true, Note::write(branch.root(), &plan)?)?;
         copy.fill(file.as_fd(), &before)?;
         // From here on nobody uses a path, or opens anything.
-        let _held = self.tree.exclusive();
+        let _held = self.tree_alone()?;
         let now = stat::of(file.as_fd())?;
         let same = (now.size, now.mtime, now.ctime) == (before.size, before.mtime, before.ctime)
             && self.nodes.dir_path(parent).is_ok_and(|at| at.as_slice() == dir)

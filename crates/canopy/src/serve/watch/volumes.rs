@@ -100,8 +100,7 @@ impl Volumes {
             Errno::INVAL => "it takes Linux 5.17".to_owned(),
             errno => errno.to_string(),
         })?;
-        let kind = rustix::fs::fstatfs(branch.root()).map_err(told)?.f_type as u64 & u64::from(u32::MAX);
-        if !LOCAL.contains(&kind) {
+        if !LOCAL.contains(&branch.kind) {
             return Err("only ext, XFS, btrfs and tmpfs can be".into());
         }
         let fsid = rustix::fs::fstatvfs(branch.root()).map_err(told)?.f_fsid;

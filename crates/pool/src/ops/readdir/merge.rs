@@ -59,7 +59,7 @@ impl<'p> Merge<'p> {
             disguising: follow.may_disguise(),
             own,
             above,
-            failed: None,
+            failed: branches.unheard(),
         }
     }
 

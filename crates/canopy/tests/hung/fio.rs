@@ -1,0 +1,62 @@
+//! fio on the other branches, for as long as one hangs: `CANOPY_SCALE` times six seconds (100 for ten minutes).
+
+use super::rig::{DEADLINE, Rig, SLACK};
+use canopy_testkit::Fault;
+use canopy_testkit::cmd::run_within;
+use serde_json::Value;
+use std::fs;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+#[test]
+fn fio_on_other_branches_shows_no_pause_above_the_deadline() {
+    let scale = std::env::var("CANOPY_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(1_u64);
+    let seconds = 6 * scale;
+    // Every request comes to the daemon.
+    let rig = Rig::new("passthrough.io=off,cache.files=off");
+    for branch in &rig.well {
+        fs::create_dir(branch.path().join("fio")).expect("mkdir");
+    }
+    for number in 0..4 {
+        let file = format!("fio/{number}.0.0");
+        fs::write(rig.well[number % 2].path().join(file), vec![0; 8 << 20]).expect("a file");
+    }
+    let mut fio = Command::new("fio");
+    fio.args(["--name=pool", "--filename_format=$jobnum.0.0", "--size=8m", "--numjobs=4", "--rw=randrw"])
+        .args(["--bs=16k", "--ioengine=psync", "--fallocate=none", "--time_based", "--rate_iops=200,200"])
+        .args(["--output-format=json"])
+        .arg(format!("--runtime={seconds}"))
+        .arg(format!("--directory={}", rig.at("fio").display()));
+    let over = AtomicBool::new(false);
+    let done = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_secs(1));
+            rig.faulty.set_all(Fault::Hang);
+            while !over.load(Ordering::Relaxed) {
+                let _ = fs::metadata(rig.at("d/b"));
+                let _ = fs::read_dir(rig.at("d")).map(Iterator::count);
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            rig.faulty.heal();
+        });
+        let done = run_within(&mut fio, Duration::from_secs(seconds + 60));
+        over.store(true, Ordering::Relaxed);
+        done
+    });
+    assert!(done.success(), "{}", done.describe());
+    let told: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let jobs = told["jobs"].as_array().expect("jobs");
+    let longest = |job: &Value| {
+        let of = |way: &str| job[way]["lat_ns"]["max"].as_u64().expect("a latency");
+        of("read").max(of("write"))
+    };
+    let longest = Duration::from_nanos(jobs.iter().map(longest).max().expect("a job"));
+    let sum =
+        |way: &str| jobs.iter().map(|job| job[way]["total_ios"].as_u64().expect("a count")).sum::<u64>();
+    println!("{seconds} s: {} reads, {} writes, the longest took {longest:?}", sum("read"), sum("write"));
+    assert!(longest < DEADLINE + SLACK, "{longest:?}");
+    rig.heal();
+    assert_eq!(fs::read(rig.at("d/b")).expect("a file"), b"b");
+    rig.pool.umount();
+}

@@ -1,0 +1,257 @@
+//! What goes on while a branch hangs, what fails, and that all is well afterwards.
+
+use super::rig::{DEADLINE, LOOKS, PATIENCE, Rig, SLACK, in_time, timed_out};
+use canopy_fuse::Opcode;
+use canopy_testkit::Fault;
+use canopy_testkit::cmd::wait_until;
+use rustix::fs::statvfs;
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+fn names(dir: &Path) -> BTreeSet<String> {
+    let dir = dir.to_owned();
+    in_time(move || {
+        let entries = fs::read_dir(dir).expect("a listing");
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect()
+    })
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[track_caller]
+fn all_is_well(rig: &Rig) {
+    rig.heal();
+    assert_eq!(names(&rig.at("d")), set(&["a", "b", "c"]));
+    for (path, expected) in [("d/a", "a"), ("d/b", "b"), ("d/c", "c"), ("only-b", "b")] {
+        let path = rig.at(path);
+        assert_eq!(in_time(move || fs::read_to_string(path)).expect("a file"), expected);
+    }
+    let new = rig.at("d/new");
+    in_time(move || fs::write(&new, "new").and_then(|()| fs::remove_file(&new))).expect("a new file");
+}
+
+/// The first that meets the branch waits for the deadline; those who come later are told at once.
+#[test]
+fn names_on_other_branches_are_found_and_those_on_the_hung_one_time_out() {
+    let rig = Rig::new("");
+    rig.faulty.set_all(Fault::Hang);
+    let path = rig.at("only-b");
+    timed_out(in_time(move || fs::metadata(path)));
+    rig.known_to_hang();
+    for (path, found) in [("d/a", true), ("d/c", true), ("only-a", true), ("d/b", false), ("nowhere", false)]
+    {
+        let full = rig.at(path);
+        let began = Instant::now();
+        let answer = in_time(move || fs::metadata(full));
+        match found {
+            true => assert!(answer.is_ok_and(|stat| stat.len() == 1), "{path}"),
+            false => timed_out(answer),
+        }
+        assert!(began.elapsed() < DEADLINE + SLACK);
+    }
+    assert_eq!(names(&rig.at("d")), set(&["a", "c"]));
+    // Only what answers is counted.
+    let point = rig.at("");
+    let room = in_time(move || statvfs(&point)).expect("statfs");
+    assert_eq!(room.f_blocks * room.f_frsize, 512 << 20);
+    // Changes of what is there, and taking it away.
+    let (a, c) = (rig.at("d/a"), rig.at("d/c"));
+    in_time(move || {
+        fs::write(&a, "more")?;
+        fs::rename(&a, a.with_file_name("c"))?;
+        fs::remove_file(&c)
+    })
+    .expect("changes");
+    assert_eq!(names(&rig.at("d")), set(&[]));
+    fs::write(rig.well[0].path().join("d/a"), "a").expect("a file");
+    fs::write(rig.well[1].path().join("d/c"), "c").expect("a file");
+    all_is_well(&rig);
+    rig.pool.umount();
+}
+
+/// Each of these hangs alone, the rest of the branch answers.
+#[test]
+fn one_kind_of_request_hangs() {
+    let rig = Rig::new("passthrough.io=off,cache.files=off");
+    rig.faulty.set(Fault::Hang, LOOKS);
+    let path = rig.at("d/b");
+    timed_out(in_time(move || fs::metadata(path)));
+    rig.known_to_hang();
+    let path = rig.at("d/a");
+    in_time(move || fs::metadata(path)).expect("a file of another branch");
+    all_is_well(&rig);
+
+    rig.faulty.set(Fault::Hang, &[Opcode::Opendir, Opcode::Readdir]);
+    rig.known_to_hang();
+    assert_eq!(names(&rig.at("d")), set(&["a", "c"]));
+    all_is_well(&rig);
+
+    rig.faulty.set(Fault::Hang, &[Opcode::Statfs]);
+    let point = rig.at("");
+    in_time(move || statvfs(&point).map_err(Into::into)).or_else(ignore_time_out).expect("statfs");
+    rig.known_to_hang();
+    let point = rig.at("");
+    in_time(move || statvfs(&point)).expect("statfs");
+    all_is_well(&rig);
+
+    let mut open = File::open(rig.at("d/b")).expect("a file");
+    rig.faulty.set(Fault::Hang, &[Opcode::Read]);
+    let mut read = open.try_clone().expect("a file");
+    timed_out(in_time(move || read.read(&mut [0; 8])));
+    let path = rig.at("d/b");
+    timed_out(in_time(move || fs::metadata(path)));
+    let path = rig.at("d/c");
+    in_time(move || fs::read(path)).expect("a file of another branch");
+    rig.heal();
+    open.rewind().expect("a seek");
+    let mut text = String::new();
+    open.read_to_string(&mut text).expect("a read");
+    assert_eq!(text, "b");
+    drop(open);
+    all_is_well(&rig);
+    rig.pool.umount();
+}
+
+fn ignore_time_out(error: std::io::Error) -> std::io::Result<rustix::fs::StatVfs> {
+    timed_out::<()>(Err(error));
+    Ok(statvfs("/")?)
+}
+
+/// What was written is there, or was reported as failed; and it may come after that.
+#[test]
+fn a_write_that_hangs_fails_and_is_not_torn() {
+    let rig = Rig::new("passthrough.io=off,cache.files=off");
+    let file = OpenOptions::new().write(true).open(rig.at("d/b")).expect("a file");
+    rig.faulty.set(Fault::Hang, &[Opcode::Write]);
+    let written = file.try_clone().expect("a file");
+    timed_out(in_time(move || written.write_at(&[7; 4096], 0)));
+    let after = file.try_clone().expect("a file");
+    timed_out(in_time(move || after.write_at(&[8; 4096], 4096)));
+    // Whoever fails at once has written nothing.
+    assert_eq!(fs::read(rig.faulty.behind().join("d/b")).expect("a file"), b"b");
+    rig.heal();
+    file.write_at(&[9; 4096], 8192).expect("a write");
+    let there = fs::read(rig.at("d/b")).expect("a file");
+    assert_eq!((there.len(), &there[8192..]), (12288, &[9; 4096][..]));
+    assert!(there[..4096] == [7; 4096], "it was under way, and has come to its end");
+    assert!(there[4096..8192] == [0; 4096]);
+    drop(file);
+    rig.pool.umount();
+}
+
+/// Nobody who works on other branches is held up for longer than the deadline.
+#[test]
+fn writers_on_other_branches_go_on() {
+    let rig = Rig::new("");
+    let stop = AtomicBool::new(false);
+    let longest = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4)
+            .map(|number| {
+                let path = match number % 2 {
+                    0 => rig.at("d/a"),
+                    _ => rig.at("d/c"),
+                };
+                let stop = &stop;
+                scope.spawn(move || {
+                    let file = OpenOptions::new().read(true).write(true).open(path).expect("a file");
+                    let (mut longest, mut rounds) = (Duration::ZERO, 0_u64);
+                    while !stop.load(Ordering::Relaxed) {
+                        let began = Instant::now();
+                        file.write_at(&rounds.to_ne_bytes(), 4096 * number).expect("a write");
+                        let mut back = [0; 8];
+                        file.read_exact_at(&mut back, 4096 * number).expect("a read");
+                        assert_eq!(u64::from_ne_bytes(back), rounds);
+                        file.metadata().expect("attributes");
+                        longest = longest.max(began.elapsed());
+                        rounds += 1;
+                    }
+                    (longest, rounds)
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(500));
+        // As many who wait for it as there are workers, and more.
+        let waiting: Vec<_> = (0..12)
+            .map(|number| {
+                let path = rig.at("only-b");
+                let faulty = &rig.faulty;
+                scope.spawn(move || {
+                    if number == 0 {
+                        faulty.set_all(Fault::Hang);
+                    }
+                    for _ in 0..3 {
+                        let _ = fs::metadata(&path);
+                    }
+                })
+            })
+            .collect();
+        waiting.into_iter().for_each(|thread| thread.join().expect("an end"));
+        std::thread::sleep(Duration::from_secs(1));
+        stop.store(true, Ordering::Relaxed);
+        let results = writers.into_iter().map(|thread| thread.join().expect("a writer"));
+        results.map(|(longest, rounds)| (longest, assert!(rounds > 10)).0).max().expect("writers")
+    });
+    assert!(longest < DEADLINE + SLACK, "somebody waited for {longest:?}");
+    all_is_well_after_writing(&rig);
+    rig.pool.umount();
+}
+
+fn all_is_well_after_writing(rig: &Rig) {
+    rig.heal();
+    assert_eq!(names(&rig.at("d")), set(&["a", "b", "c"]));
+}
+
+/// Who is stuck holds the directories in place; renaming one must not hold up everybody else.
+#[test]
+fn renaming_a_directory_does_not_freeze_the_pool() {
+    let rig = Rig::new("");
+    fs::create_dir(rig.well[0].path().join("mine")).expect("mkdir");
+    rig.faulty.set(Fault::Hang, &[Opcode::Getattr, Opcode::Lookup, Opcode::Statx]);
+    let path = rig.at("only-b");
+    timed_out(in_time(move || fs::metadata(path)));
+    rig.known_to_hang();
+    let (from, to) = (rig.at("mine"), rig.at("yours"));
+    timed_out(in_time(move || fs::rename(from, to)));
+    let path = rig.at("d/a");
+    in_time(move || fs::metadata(path)).expect("a file");
+    rig.heal();
+    let (from, to) = (rig.at("mine"), rig.at("yours"));
+    assert!(wait_until(PATIENCE, || fs::rename(&from, &to).is_ok()));
+    assert!(rig.well[0].path().join("yours").is_dir());
+    rig.pool.umount();
+}
+
+/// It may hang again and again: nothing is left of those who have waited, neither descriptors nor lookups.
+#[test]
+fn nothing_is_left_of_answers_that_nobody_waited_for() {
+    let rig = Rig::new("passthrough.io=off");
+    for _ in 0..3 {
+        rig.faulty.set_all(Fault::Hang);
+        let all: Vec<_> = ["only-b", "d/b", "nowhere"].map(|name| rig.at(name)).into();
+        std::thread::scope(|scope| {
+            for path in &all {
+                scope.spawn(move || {
+                    let _ = fs::metadata(path);
+                    let _ = File::open(path);
+                    let _ = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+                });
+            }
+        });
+        rig.known_to_hang();
+        rig.heal();
+    }
+    let path = rig.at("d/made");
+    let mut file = File::create(path).expect("a new file");
+    file.write_all(b"text").expect("a write");
+    drop(file);
+    // The pool's end looks for descriptors on the branches, the faulty branch's for who uses it still.
+    assert!(wait_until(PATIENCE, || rig.faulty.hanging() == 0));
+    rig.pool.umount();
+}

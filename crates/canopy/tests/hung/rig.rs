@@ -1,0 +1,104 @@
+//! A pool of two disks that are well and one that may hang.
+
+use canopy_fuse::Opcode;
+use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{Fault, Faulty, Ground, LoopFs, Pool};
+use rustix::io::Errno;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
+/// `branch-timeout` of these tests.
+pub(super) const DEADLINE: Duration = Duration::from_secs(2);
+/// What a busy machine may add to it.
+pub(super) const SLACK: Duration = Duration::from_secs(15);
+/// For what has to happen sooner or later.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) struct Rig {
+    pub(super) pool: Pool,
+    pub(super) well: [LoopFs; 2],
+    pub(super) faulty: Faulty,
+    // Looks whether something is left, after all else has gone.
+    _ground: Ground,
+}
+
+impl Rig {
+    /// The branches are `well[0]`, the faulty one, `well[1]`.
+    pub(super) fn new(options: &str) -> Rig {
+        let ground = Ground::new("canopy-hung-", &[]);
+        let faulty = Faulty::mount(&ground.dir());
+        let well = [LoopFs::tmpfs(256 << 20), LoopFs::tmpfs(256 << 20)];
+        for (place, name) in [(well[0].path(), "a"), (faulty.behind(), "b"), (well[1].path(), "c")] {
+            fs::create_dir(place.join("d")).expect("mkdir");
+            fs::write(place.join("d").join(name), name).expect("a file");
+            fs::write(place.join(format!("only-{name}")), name).expect("a file");
+        }
+        let pool = Pool::builder(BINARY)
+            .branch(well[0].path())
+            .branch(faulty.path())
+            .branch(well[1].path())
+            .option(format!("minfreespace=0,category.create=ff,branch-timeout={}", DEADLINE.as_secs()))
+            // Nothing is answered from what the kernel remembers.
+            .option("cache.attr=0,cache.entry=0")
+            .option(options)
+            .mount();
+        Rig { pool, well, faulty, _ground: ground }
+    }
+
+    pub(super) fn at(&self, path: &str) -> PathBuf {
+        self.pool.path().join(path)
+    }
+
+    /// Every request to the branch hangs from now on, and the pool knows it.
+    pub(super) fn hang(&self) {
+        self.faulty.set_all(Fault::Hang);
+        self.known_to_hang();
+    }
+
+    /// Waits until the pool leaves the branch out.
+    pub(super) fn known_to_hang(&self) {
+        let said = || self.pool.log().matches("does not answer").count();
+        let taken_back = || self.pool.log().matches("answers again").count();
+        assert!(wait_until(PATIENCE, || said() > taken_back()), "{}", self.pool.log());
+    }
+
+    /// Lets the branch go on, until the pool has taken it back.
+    pub(super) fn heal(&self) {
+        self.faulty.heal();
+        let balanced = || {
+            let log = self.pool.log();
+            log.matches("does not answer").count() == log.matches("answers again").count()
+        };
+        assert!(wait_until(PATIENCE, balanced), "{}", self.pool.log());
+    }
+}
+
+/// Runs something that must not hang, and tells how long it took.
+#[track_caller]
+pub(super) fn timed<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> (T, Duration) {
+    let (send, receive) = channel();
+    let began = Instant::now();
+    std::thread::spawn(move || send.send(work()));
+    let Ok(result) = receive.recv_timeout(PATIENCE) else { panic!("it hangs, after {PATIENCE:?}") };
+    (result, began.elapsed())
+}
+
+/// As [`timed`], for what the deadline bounds.
+#[track_caller]
+pub(super) fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (result, took) = timed(work);
+    assert!(took < DEADLINE + SLACK, "it took {took:?}");
+    result
+}
+
+#[track_caller]
+pub(super) fn timed_out<T: std::fmt::Debug>(result: io::Result<T>) {
+    let errno = result.as_ref().err().and_then(io::Error::raw_os_error);
+    assert_eq!(errno, Some(Errno::TIMEDOUT.raw_os_error()), "{result:?}");
+}
+
+pub(super) const LOOKS: &[Opcode] = &[Opcode::Lookup, Opcode::Getattr, Opcode::Statx];

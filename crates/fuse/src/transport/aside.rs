@@ -1,0 +1,64 @@
+//! Answers that are made apart from the worker that sends them.
+//!
+//! A worker may leave a request to another thread, and go on without it when that takes too long. So both the request
+//! and the answer are in memory of their own; who makes an answer that nobody waits for any more gives back what it
+//! holds.
+
+use canopy_sys::buf::{PageBuf, page_size};
+
+use super::{EIO, Handler, Holds, call, give_back};
+use crate::reply::{Answer, Replied, Reply};
+use crate::request::{Op, Owned};
+
+/// Room for any answer of fixed size, a symlink's target, and a value of the largest extended attribute.
+const ROOM: usize = 65_536 + 4096;
+
+/// An answer, and what the kernel holds once it has it.
+pub struct Aside {
+    payload: PageBuf,
+    replied: Replied,
+    holds: Holds,
+}
+
+impl Aside {
+    /// Has a request answered by `handler`, on this thread.
+    ///
+    /// # Errors
+    /// Without memory for the answer.
+    pub fn make<H: Handler + ?Sized>(request: &Owned, handler: &H) -> std::io::Result<Aside> {
+        let request = request.request();
+        let mut payload = PageBuf::new(room(&request.op))?;
+        let (answer, held) = call(&request, &mut payload, handler);
+        let dir = matches!(request.op, Op::Opendir { .. });
+        let holds = Holds { held, node: request.header.node, dir };
+        Ok(Aside { payload, replied: Replied { unique: request.header.unique, answer, held }, holds })
+    }
+
+    /// Nobody will send it: gives back what it holds.
+    pub fn discard<H: Handler + ?Sized>(self, handler: &H) {
+        let Answer::Payload(len) = self.replied.answer else { return };
+        give_back(handler, self.holds, &self.payload[..len]);
+    }
+}
+
+fn room(op: &Op<'_>) -> usize {
+    let asked = match op {
+        Op::Read(io) | Op::Readdir(io) | Op::Readdirplus(io) => io.size as usize,
+        Op::Ioctl { out_size, .. } => *out_size as usize + page_size(),
+        _ => 0,
+    };
+    asked.max(ROOM)
+}
+
+impl Reply<'_> {
+    /// Answers with what was made aside for the same request.
+    pub fn aside(self, made: Aside) -> Replied {
+        if let Answer::Payload(len) = made.replied.answer {
+            match self.payload.get_mut(..len) {
+                Some(room) => room.copy_from_slice(&made.payload[..len]),
+                None => return self.error(EIO),
+            }
+        }
+        made.replied
+    }
+}
