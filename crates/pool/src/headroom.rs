@@ -124,7 +124,8 @@ fn watch(shared: &Weak<Shared>) {
             }
             busy.iter().filter_map(Weak::upgrade).collect()
         };
-        for branch in looked_at {
+        // One that does not answer would keep this thread from looking at the others.
+        for branch in looked_at.into_iter().filter(|branch| !branch.is_silent()) {
             let Ok(space) = Space::of(branch.root()) else { continue };
             let most = shared.most.load(Ordering::Relaxed);
             let mut branches = shared.branches.lock();
