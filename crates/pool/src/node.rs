@@ -148,6 +148,8 @@ struct Table {
     kept: HashMap<(u64, u64), u64>,
     /// Nodes stay while they have a name.
     never_forget: bool,
+    /// Far fewer nodes are known than once were.
+    shrunk: bool,
 }
 
 pub(crate) struct Nodes {
@@ -383,8 +385,14 @@ impl Nodes {
         drop(memory);
         if gone {
             // Freed outside the lock: dropping a node closes descriptors.
-            let freed = self.table.write().release(id);
+            let (freed, shrunk) = {
+                let mut table = self.table.write();
+                (table.release(id), std::mem::take(&mut table.shrunk))
+            };
             drop(freed);
+            if shrunk {
+                canopy_sys::heap::give_back();
+            }
         }
     }
 
@@ -654,7 +662,7 @@ impl Table {
             }
             freed.push(record);
         }
-        shrink(&mut self.records);
+        self.shrunk |= shrink(&mut self.records);
         shrink(&mut self.files);
         shrink(&mut self.numbers);
         freed

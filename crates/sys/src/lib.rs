@@ -9,6 +9,7 @@ pub mod descriptors;
 pub mod device;
 pub mod fanotify;
 pub mod glob;
+pub mod heap;
 pub mod inode_flags;
 pub mod ioprio;
 pub mod sched;

@@ -39,10 +39,12 @@ impl Children {
 }
 
 /// Gives room back once less than an eighth of it is used, so that what a walk through a large tree has filled is not
-/// kept for ever.
-pub(super) fn shrink<K: Eq + std::hash::Hash, V>(map: &mut HashMap<K, V>) {
+/// kept for ever. True if it did.
+pub(super) fn shrink<K: Eq + std::hash::Hash, V>(map: &mut HashMap<K, V>) -> bool {
     const SMALL: usize = 1024;
-    if map.capacity() > SMALL && map.len() * 8 < map.capacity() {
+    let wide = map.capacity() > SMALL && map.len() * 8 < map.capacity();
+    if wide {
         map.shrink_to(map.len() * 2);
     }
+    wide
 }
