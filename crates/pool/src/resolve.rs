@@ -1,7 +1,7 @@
 //! From names to branches: who holds a path, and which of them a policy chooses.
 
 use crate::beneath::{self, Dir};
-use crate::branch::{Branch, Branches, Mode};
+use crate::branch::{Branch, BranchId, Branches, Mode};
 use crate::config::Func;
 use crate::follow::Follow;
 use crate::health::Deed;
@@ -186,10 +186,11 @@ impl<'b> Dirs<'b> {
 
     /// A name was made here on a branch. To be called before anybody hears of it.
     pub(crate) fn came(&self, name: &[u8], index: usize) {
-        let current = self.node.as_ref().and_then(|node| node.names());
+        if let Some(node) = &self.node {
+            node.came(name, self.branches.as_slice()[index].id);
+        }
         // What this operation goes by may have been put away meanwhile, with the directory that lay here.
-        let own = self.names.as_ref().filter(|own| current.as_ref().is_none_or(|now| !Arc::ptr_eq(own, now)));
-        for names in current.iter().chain(own) {
+        if let Some(names) = &self.names {
             names.came(name, index);
         }
     }
@@ -665,10 +666,9 @@ impl Pool {
     }
 
     /// A name was made on a branch by who knows no more than the path of its directory. As [`Dirs::came`].
-    pub(crate) fn came(&self, dir: &[u8], name: &[u8], index: usize) {
-        let node = self.known().dir(dir).and_then(|id| self.nodes.get(id).ok());
-        if let Some(names) = node.and_then(|node| node.names()) {
-            names.came(name, index);
+    pub(crate) fn came(&self, dir: &[u8], name: &[u8], branch: BranchId) {
+        if let Some(node) = self.known().dir(dir).and_then(|id| self.nodes.get(id).ok()) {
+            node.came(name, branch);
         }
     }
 }

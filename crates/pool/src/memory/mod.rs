@@ -11,7 +11,7 @@
 pub(crate) mod names;
 mod told;
 
-use crate::branch::Branches;
+use crate::branch::{BranchId, Branches};
 use crate::node::Node;
 use crate::resolve::{Opened, PerBranch};
 use crate::stat;
@@ -210,8 +210,20 @@ impl Memory {
 
 impl Node {
     /// What is known of the directory's names, whether it may be believed or not.
-    pub(crate) fn names(&self) -> Option<Arc<Names>> {
+    pub(super) fn names(&self) -> Option<Arc<Names>> {
         self.memory.lock().as_ref().map(|known| Arc::clone(&known.names))
+    }
+
+    /// A name of this directory was made on a branch. To be called before anybody hears of it.
+    pub(crate) fn came(&self, name: &[u8], branch: BranchId) {
+        // Whoever made it may have begun when there were other branches than those by which names are known by now.
+        let known = {
+            let slot = self.memory.lock();
+            slot.as_ref().and_then(|known| Some((Arc::clone(&known.names), known.branches.index_of(branch)?)))
+        };
+        if let Some((names, index)) = known {
+            names.came(name, index);
+        }
     }
 }
 

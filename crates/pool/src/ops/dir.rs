@@ -177,13 +177,11 @@ impl Pool {
 
     /// A directory, and perhaps some above it, may have been made on a branch.
     pub(crate) fn path_came(&self, branch: &Branch, path: &[u8]) {
-        if let Some(index) = self.branches.load().index_of(branch.id) {
-            let mut rest = path;
-            while !rest.is_empty() {
-                let (dir, name) = split(rest);
-                self.came(dir, name, index);
-                rest = dir;
-            }
+        let mut rest = path;
+        while !rest.is_empty() {
+            let (dir, name) = split(rest);
+            self.came(dir, name, branch.id);
+            rest = dir;
         }
         self.memory.places_changed();
     }

@@ -139,7 +139,7 @@ impl Pool {
         for &index in chosen {
             match shift(old, &held, index, RenameFlags::NOREPLACE) {
                 Ok(()) => {
-                    self.came(&held.path, &name, index);
+                    self.came(&held.path, &name, branches.as_slice()[index].id);
                     done.push((index, Step::Moved));
                 }
                 Err(errno) => {

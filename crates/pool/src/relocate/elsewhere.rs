@@ -215,11 +215,9 @@ impl Pool {
         let open = node.opened();
         let orphan = node.orphan.lock().is_some();
         let branches = self.branches.load();
-        let Some(index) =
-            branches.index_of(target.id).filter(|_| branches.index_of(file.source.id).is_some())
-        else {
+        if branches.index_of(target.id).is_none() || branches.index_of(file.source.id).is_none() {
             return Err(Stays::Branch(Errno::ROFS));
-        };
+        }
         let number = self.number_to_keep(&branches, node).map_err(|error| Stays::File(error.errno()))?;
         let reopened = || -> Result<_, Errno> {
             let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
@@ -237,7 +235,7 @@ impl Pool {
         let switched = carry.switch();
         for name in &file.names {
             let (dir, name) = split(name);
-            self.came(dir, name, index);
+            self.came(dir, name, target.id);
         }
         switched.map_err(|errno| match errno {
             Errno::AGAIN => Stays::File(errno),
