@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use canopy_fuse::mount::unmount_path;
+use rustix::fd::{AsRawFd as _, BorrowedFd};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -57,9 +58,21 @@ pub fn at(mountpoint: &Path) -> io::Result<Option<Mounted>> {
 /// The mount that a path lies on, which must be resolved.
 pub fn holding(path: &Path) -> Result<Option<Mounted>, Error> {
     let listed = list().map_err(Error::system("cannot read /proc/self/mountinfo"))?;
-    let holds = listed.into_iter().filter(|mounted| path.starts_with(&mounted.mountpoint));
+    Ok(holding_in(&listed, path).cloned())
+}
+
+/// The same, among mounts that were listed.
+pub fn holding_in<'a>(listed: &'a [Mounted], path: &Path) -> Option<&'a Mounted> {
+    let holds = listed.iter().filter(|mounted| path.starts_with(&mounted.mountpoint));
     // Of several at one place the last is on top, and the last of equals is taken.
-    Ok(holds.max_by_key(|mounted| mounted.mountpoint.components().count()))
+    holds.max_by_key(|mounted| mounted.mountpoint.components().count())
+}
+
+/// The mount that a descriptor was opened on, by its number. Does not touch the filesystem.
+pub fn id_of(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    id.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 fn parse(mountinfo: &[u8]) -> Vec<Mounted> {

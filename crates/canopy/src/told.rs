@@ -93,7 +93,7 @@ pub struct BranchTold {
     pub mode: String,
     /// The minfreespace in force, in bytes.
     pub min_free: u64,
-    /// The directory that the daemon holds open.
+    /// The directory that the daemon holds open; 0 for a branch that it has let go of.
     pub dev: u64,
     pub ino: u64,
     /// False when files on it cannot be passed through.

@@ -6,5 +6,6 @@
 
 mod sick {
     mod failing;
+    mod gone;
     mod rig;
 }

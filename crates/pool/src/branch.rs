@@ -467,6 +467,12 @@ impl Branches {
         self.without_silent.then_some(Errno::TIMEDOUT)
     }
 
+    /// The same without some of them. Nothing is opened.
+    pub fn without(&self, others: &[Arc<Branch>]) -> Branches {
+        let stays = |branch: &&Arc<Branch>| !others.iter().any(|other| other.id == branch.id);
+        Branches { list: self.iter().filter(stays).cloned().collect() }
+    }
+
     /// The text form.
     pub fn to_list(&self) -> BranchList {
         self.iter().map(|branch| branch.spec()).collect()

@@ -187,6 +187,25 @@ impl Condition {
         self.now.store(health as u8, Ordering::Relaxed);
     }
 
+    /// Is there a reason to look now?
+    pub fn wants_a_look(&self) -> bool {
+        self.is_due(Instant::now())
+    }
+
+    /// Takes in what a look finds. Gives what is to be told, if it changes anything.
+    pub fn look(&self, look: impl FnOnce() -> Finding) -> Option<Illness> {
+        let now = Instant::now();
+        self.judge(now, look())
+    }
+
+    /// Goes on where another one is.
+    pub fn inherit(&self, other: &Condition) {
+        let course = other.record.lock().clone();
+        let mut record = self.record.lock();
+        *record = course;
+        self.publish(&record);
+    }
+
     fn is_due(&self, now: Instant) -> bool {
         let record = self.record.lock();
         match record.health {
@@ -212,10 +231,10 @@ impl Condition {
 }
 
 /// What a look has found: nothing wrong, or what is wrong.
-type Finding = Result<(), (Health, Errno)>;
+pub type Finding = Result<(), (Health, Errno)>;
 
 /// The course of a branch's health.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Record {
     health: Health,
     /// Since when it is not well; the end of the last illness otherwise.
@@ -313,17 +332,16 @@ impl Branch {
 
     /// Is there a reason to look after it now?
     pub fn wants_a_look(&self) -> bool {
-        self.health.is_due(Instant::now())
+        self.health.wants_a_look()
     }
 
     /// Looks at the branch if it gives reason to, and tells when that has changed how it is. A sick disk may keep
     /// the caller waiting for as long as it likes.
     pub fn look_after(&self) -> Option<Illness> {
-        let now = Instant::now();
-        if !self.health.is_due(now) {
+        if !self.wants_a_look() {
             return None;
         }
-        self.health.judge(now, self.examine())
+        self.health.look(|| self.examine())
     }
 
     /// What is wrong with the branch, found by doing what operations do there.

@@ -199,6 +199,19 @@ impl LoopFs {
         }
     }
 
+    /// Takes the mount out of the tree at once, whoever still uses it.
+    #[track_caller]
+    pub fn unmount_lazily(&mut self) {
+        unmount(&self.point, UnmountFlags::DETACH).expect("a lazy unmount");
+        self.mounted = false;
+    }
+
+    /// Mounts it again in its place.
+    #[track_caller]
+    pub fn mount_again(&mut self) {
+        self.mount("");
+    }
+
     fn try_unmount(&mut self) -> Result<(), String> {
         if !self.mounted {
             return Ok(());

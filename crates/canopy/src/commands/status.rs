@@ -104,6 +104,8 @@ pub enum Health {
     NotMounted,
     /// The pool has met with errors there, and makes and changes nothing on it.
     Failing,
+    /// The pool has let go of it: its mount is not there, or its root cannot be read.
+    Gone,
 }
 
 pub fn run(args: &StatusArgs) -> Result<(), Error> {
@@ -228,6 +230,10 @@ fn branches(told: &[BranchTold]) -> Result<Vec<BranchStatus>, Error> {
         status.min_free = Some(told.min_free);
         status.passes_through = Some(told.passes_through);
         status.illness = told.illness.clone();
+        if told.illness.as_ref().is_some_and(|illness| illness.health == "gone") {
+            // What is in its place by now is none of the pool's.
+            (status.health, status.facts, status.passes_through) = (Health::Gone, None, None);
+        }
         let Some(facts) = &status.facts else { continue };
         let is_told = |health: &str| told.illness.as_ref().is_some_and(|illness| illness.health == health);
         status.health = if (facts.dev, facts.ino) != (told.dev, told.ino) {

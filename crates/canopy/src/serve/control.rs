@@ -155,7 +155,7 @@ impl Control {
                 };
                 reply.statx(&StatxOut::new(stat, terms.attr))
             }
-            Op::Getxattr { name, .. } => match self.get(&serving.pool, name.to_bytes()) {
+            Op::Getxattr { name, .. } => match self.get(serving, name.to_bytes()) {
                 Ok(value) => reply.xattr(&value),
                 Err(errno) => reply.error(errno.raw_os_error()),
             },
@@ -179,7 +179,7 @@ impl Control {
     }
 
     /// The value of a key, shown or hidden; `_` and `-` are the same.
-    fn get(&self, pool: &Pool, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    fn get(&self, serving: &Dispatch, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let key =
             name.strip_prefix(PREFIX).and_then(|key| std::str::from_utf8(key).ok()).ok_or(Errno::NODATA)?;
         match key.replace('_', "-").as_str() {
@@ -194,7 +194,9 @@ impl Control {
             // Paths are bytes, which need not be text.
             "branches" => return Ok(self.now.load().branches.to_os_string().into_vec()),
             // Not listed, as none of these is.
-            crate::told::STATUS => return Ok(tell::status(&self.connection, &self.now.load(), pool)),
+            crate::told::STATUS => {
+                return Ok(tell::status(&self.connection, &self.now.load(), &serving.pool, &serving.care));
+            }
             _ => {}
         }
         let spec = options::find(key).filter(|spec| spec.key).ok_or(Errno::NODATA)?;

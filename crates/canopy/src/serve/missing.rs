@@ -6,6 +6,7 @@
 
 use super::control::{Control, forget_names};
 use super::dispatch::Dispatch;
+use super::health;
 use crate::config::{Config, check};
 use canopy_pool::Pool;
 use canopy_pool::branch::{BranchList, BranchSpec};
@@ -31,18 +32,27 @@ pub(super) struct Watch {
 /// that it does not exist.
 pub(super) fn take_branches(serving: &Dispatch, config: &Config, mountpoint: &Path) -> Result<(), Errno> {
     let list = &config.branches;
+    serving.care.keep_only(list.as_slice());
+    // None is opened anew where its mount is not there any more.
+    health::let_go(serving, config);
     for branch in list.iter() {
         check::not_around(&branch.path, mountpoint).map_err(|error| {
             tracing::warn!("{error}");
             Errno::INVAL
         })?;
     }
-    let is_there = |spec: &&BranchSpec| match rustix::fs::stat(&spec.path) {
-        Err(Errno::NOENT) => {
-            tracing::warn!("branch {} does not exist: it takes part when it does", spec.path.display());
-            false
-        }
-        _ => true,
+    let is_there = |spec: &&BranchSpec| {
+        !serving.care.is_gone(&spec.path)
+            && match rustix::fs::stat(&spec.path) {
+                Err(Errno::NOENT) => {
+                    tracing::warn!(
+                        "branch {} does not exist: it takes part when it does",
+                        spec.path.display()
+                    );
+                    false
+                }
+                _ => true,
+            }
     };
     take(serving, config, list.iter().filter(is_there).cloned().collect())
 }
@@ -55,14 +65,22 @@ fn take(serving: &Dispatch, config: &Config, list: BranchList) -> Result<(), Err
     })?;
     // Before they are in force: what they hold must be watched once it is relied upon.
     serving.watch.settle(serving, config, &branches);
+    serving.care.learn(&branches);
     pool.set_branches(branches);
     Ok(())
+}
+
+/// Puts a branch in force again that the pool has let go of. Called while the list cannot change.
+pub(super) fn take_back(serving: &Dispatch, path: &Path) -> Result<(), Errno> {
+    let config = serving.control.config();
+    let wanted = |spec: &&BranchSpec| spec.path == path || is_branch(&serving.pool, spec);
+    take(serving, &config, config.branches.iter().filter(wanted).cloned().collect())
 }
 
 /// Looks for the branches that are missing from now on, if any are. Called while the list cannot change.
 pub(super) fn watch(serving: &Dispatch, list: &BranchList) {
     let watch = &serving.control.missing;
-    if !some_missing(&serving.pool, list) || watch.running.swap(true, Ordering::Relaxed) {
+    if !some_missing(serving, list) || watch.running.swap(true, Ordering::Relaxed) {
         return;
     }
     let pool = serving.own.clone();
@@ -88,7 +106,7 @@ fn look(control: &Control, serving: &Dispatch) -> bool {
     let usable = |spec: &&BranchSpec| {
         is_branch(&serving.pool, spec)
             // What has come may be a symlink, into the pool for one.
-            || fs::canonicalize(&spec.path).is_ok_and(|path| {
+            || !serving.care.is_gone(&spec.path) && fs::canonicalize(&spec.path).is_ok_and(|path| {
                 path.is_dir() && check::not_around(&path, control.mountpoint()).is_ok()
             })
     };
@@ -96,11 +114,15 @@ fn look(control: &Control, serving: &Dispatch) -> bool {
     let come = control.branches().iter().any(|spec| !is_branch(&serving.pool, spec) && usable(&spec));
     let _changing = control.changing();
     let list = control.branches();
-    if come && take(serving, &control.config(), list.iter().filter(usable).cloned().collect()).is_ok() {
+    let left = come && health::let_go(serving, &control.config());
+    if left {
+        forget_names(serving);
+    } else if come && take(serving, &control.config(), list.iter().filter(usable).cloned().collect()).is_ok()
+    {
         tracing::info!("the branches are {} now", serving.pool.branches().to_list());
         forget_names(serving);
     }
-    let more = some_missing(&serving.pool, &list);
+    let more = some_missing(serving, &list);
     control.missing.running.store(more, Ordering::Relaxed);
     more
 }
@@ -109,6 +131,7 @@ fn is_branch(pool: &Pool, spec: &BranchSpec) -> bool {
     pool.branches().iter().any(|branch| branch.path == spec.path)
 }
 
-fn some_missing(pool: &Pool, list: &BranchList) -> bool {
-    list.iter().any(|spec| !is_branch(pool, spec))
+/// Those that the pool has let go of are looked for by others.
+fn some_missing(serving: &Dispatch, list: &BranchList) -> bool {
+    list.iter().any(|spec| !is_branch(&serving.pool, spec) && !serving.care.is_gone(&spec.path))
 }

@@ -1,5 +1,6 @@
 //! What a running pool tells about itself, for `canopy status` and `canopy explain`.
 
+use super::health::Care;
 use crate::config::Config;
 use crate::config::options;
 use crate::told::{
@@ -8,6 +9,7 @@ use crate::told::{
 };
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::{Agreed, abi};
+use canopy_pool::branch::BranchSpec;
 use canopy_pool::config::Func;
 use canopy_pool::health::Illness;
 use canopy_pool::policy::Bar;
@@ -26,7 +28,7 @@ pub(super) struct Connection {
 }
 
 /// Asks no branch: a disk that hangs holds nobody up here.
-pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool) -> Vec<u8> {
+pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool, care: &Care) -> Vec<u8> {
     let agreed = &connection.agreed;
     let branch = |branch: &canopy_pool::branch::Branch| BranchTold {
         path: Name::from(branch.path.as_path()),
@@ -36,6 +38,18 @@ pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool) -> V
         ino: branch.ino,
         passes_through: pool.passes_through(branch.id),
         illness: branch.health.illness().map(|illness| illness_told(&illness)),
+    };
+    let gone = |spec: &BranchSpec| {
+        let illness = care.gone(&spec.path)?;
+        Some(BranchTold {
+            path: Name::from(spec.path.as_path()),
+            mode: spec.mode.to_string(),
+            min_free: spec.min_free.unwrap_or(config.pool.min_free),
+            dev: 0,
+            ino: 0,
+            passes_through: false,
+            illness: Some(illness_told(&illness)),
+        })
     };
     let value = |spec: &options::Spec| Some((spec.name.to_string(), spec.render(config)?));
     json(&PoolTold {
@@ -51,7 +65,12 @@ pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool) -> V
         },
         options: options::table().iter().filter(|spec| !spec.hidden).filter_map(value).collect(),
         given: config.given.iter().cloned().collect(),
-        branches: pool.branches().iter().map(|held| branch(held)).collect(),
+        branches: pool
+            .branches()
+            .iter()
+            .map(|held| branch(held))
+            .chain(config.branches.iter().filter_map(gone))
+            .collect(),
     })
 }
 

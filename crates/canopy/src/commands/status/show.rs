@@ -103,5 +103,6 @@ fn health(health: Health) -> &'static str {
         Health::Errors => "errors",
         Health::NotMounted => "not mounted",
         Health::Failing => "failing",
+        Health::Gone => "gone",
     }
 }

@@ -50,6 +50,8 @@ codes! {
         "a branch lies on the filesystem that others are mounted below, as a branch does whose disk is not mounted",
     BranchFailing = "branch-failing":
         "the pool has met with errors on a branch, and makes and changes nothing there until it is well again",
+    BranchGone = "branch-gone":
+        "the mount of a branch is not there any more, or its root cannot be read: the pool goes on without it until it is back",
     SameFilesystem = "same-filesystem":
         "several branches lie on one filesystem",
     NearlyFull = "nearly-full":
@@ -193,6 +195,16 @@ fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
                     "{path} answers with \"{cause}\": nothing is made or changed there until it is well again"
                 ),
                 format!("look at the disk (dmesg | tail; smartctl -a), copy what matters; {take_out}"),
+            )
+        }
+        Health::Gone => {
+            let cause = branch.illness.as_ref().map_or("an error", |illness| illness.cause.as_str());
+            (
+                Code::BranchGone,
+                format!("{path} is gone ({cause}): its files are not shown, and nothing is made there"),
+                format!(
+                    "look at the disk (dmesg | tail), and mount it again: the pool takes it back by itself; {take_out}"
+                ),
             )
         }
         Health::NotMounted => (

@@ -1,0 +1,182 @@
+//! Disks that fall off: nothing meant for them lands in the directory below, and they come back by themselves.
+
+use super::rig::{PATIENCE, Ward};
+use canopy_testkit::cmd::{run_within, wait_until};
+use canopy_testkit::{Ground, Kind, LoopFs, Pool};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::fs;
+use std::io::{Read as _, Seek as _};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+#[track_caller]
+fn empty(dir: &Path) {
+    let names: Vec<_> =
+        fs::read_dir(dir).expect("a directory").map(|entry| entry.unwrap().file_name()).collect();
+    assert!(names.is_empty(), "{names:?} in {}", dir.display());
+}
+
+#[track_caller]
+fn shut_down(disk: &LoopFs) {
+    let done = run_within(
+        Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(disk.path()),
+        Duration::from_secs(60),
+    );
+    assert!(done.success(), "{}", done.describe());
+}
+
+#[test]
+fn a_disk_that_is_unmounted_lazily_is_gone_until_it_is_mounted_again() {
+    let mut ward = Ward::new(vec![LoopFs::ext4(32 * MIB), LoopFs::tmpfs(32 * MIB)], "");
+    let third = LoopFs::tmpfs(32 * MIB);
+    let first = ward.make_all("a-");
+    ward.only_on(0, &first);
+    fs::write(ward.at("a-dir/below"), "kept").unwrap();
+    let mut open = fs::File::open(ward.at("a-dir/below")).unwrap();
+    ward.disks[0].unmount_lazily();
+    // Whatever is set meanwhile, the directory below is not taken for the disk.
+    let pool = ward.pool.path().as_os_str();
+    let more = format!("branches=+{}=NC", third.path().display());
+    let done = ward.pool.command(["set".as_ref(), pool, more.as_ref()]);
+    assert!(done.success(), "{}", done.describe());
+    ward.wait_for(0, Some("gone"));
+    assert!(!ward.at("a-file").exists() && !ward.at("a-dir").exists());
+    let second = ward.make_all("b-");
+    ward.only_on(1, &second);
+    let status = ward.status();
+    let told = status["branches"].as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (&told["health"], &told["path"]),
+        (&"gone".into(), &ward.disks[0].path().to_str().unwrap().into())
+    );
+    assert_eq!(status["warnings"][0]["code"], "branch-gone", "{status:#}");
+    // What is open stays open.
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    open.rewind().unwrap();
+    assert_eq!(text, "kept");
+    empty(ward.disks[0].path());
+    drop(open);
+    ward.disks[0].mount_again();
+    ward.wait_for(0, None);
+    assert_eq!(fs::read_to_string(ward.at("a-file")).unwrap(), "a-");
+    assert_eq!(fs::read_to_string(ward.at("a-dir/below")).unwrap(), "kept");
+    let names = ward.make_all("c-");
+    ward.only_on(0, &names);
+    let log = ward.pool.umount();
+    assert!(log.contains("its mount is not there any more") && log.contains("is back"), "{log}");
+    drop(ward.disks);
+    drop(third);
+}
+
+/// Files are made all the while: each is on a disk in the end, and none below a mountpoint.
+#[test]
+fn nothing_lands_below_a_disk_that_comes_and_goes() {
+    let mut ward = Ward::new(vec![LoopFs::ext4(32 * MIB), LoopFs::tmpfs(32 * MIB)], "category.create=rand");
+    let stop = AtomicBool::new(false);
+    let made = std::thread::scope(|scope| {
+        let (pool, stop) = (&ward.pool, &stop);
+        let maker = scope.spawn(move || {
+            let mut made = 0;
+            while !stop.load(Ordering::Relaxed) {
+                fs::write(pool.path().join(format!("f{made}")), made.to_string()).expect("a file");
+                made += 1;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            made
+        });
+        for _ in 0..4 {
+            std::thread::sleep(Duration::from_millis(300));
+            ward.disks[0].unmount_lazily();
+            std::thread::sleep(Duration::from_millis(300));
+            empty(ward.disks[0].path());
+            ward.disks[0].mount_again();
+        }
+        stop.store(true, Ordering::Relaxed);
+        maker.join().expect("a maker")
+    });
+    ward.wait_for(0, None);
+    for file in 0..made {
+        let name = format!("f{file}");
+        assert_eq!(fs::read_to_string(ward.at(&name)).unwrap(), file.to_string());
+        assert!(ward.on(0, &name).exists() != ward.on(1, &name).exists(), "{name}");
+    }
+    ward.pool.umount();
+    drop(ward.disks);
+}
+
+/// XFS gives EIO to everything from then on. The pool keeps nothing open there, so it can be unmounted and repaired.
+#[test]
+fn a_disk_that_has_shut_down_can_be_unmounted_under_the_pool() {
+    let mut ward = Ward::new(vec![LoopFs::xfs(320 * MIB), LoopFs::tmpfs(32 * MIB)], "");
+    fs::create_dir(ward.at("dir")).unwrap();
+    fs::write(ward.at("dir/before"), "on the first").unwrap();
+    rustix::fs::syncfs(fs::File::open(ward.on(0, "")).unwrap()).unwrap();
+    shut_down(&ward.disks[0]);
+    // The first who comes may meet the error: it is not taken for an empty disk.
+    let first = fs::write(ward.at("after"), "elsewhere");
+    assert!(first.is_ok() || first.as_ref().unwrap_err().raw_os_error() == Some(5), "{first:?}");
+    ward.wait_for(0, Some("gone"));
+    let names = ward.make_all("b-");
+    ward.only_on(1, &names);
+    ward.disks[0].unmount();
+    empty(ward.disks[0].path());
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(ward.illness(0).as_deref(), Some("gone"), "the directory below is not the disk");
+    ward.disks[0].mount_again();
+    ward.wait_for(0, None);
+    assert_eq!(fs::read_to_string(ward.at("dir/before")).unwrap(), "on the first");
+    let names = ward.make_all("c-");
+    ward.only_on(0, &names);
+    ward.pool.umount();
+    drop(ward.disks);
+}
+
+/// A branch within a disk, and the only one.
+#[test]
+fn the_last_branch_goes_and_comes_as_well() {
+    let mut disk = LoopFs::with(Kind::Ext4, 32 * MIB, &[], "");
+    let branch = disk.path().join("sub/branch");
+    fs::create_dir_all(&branch).unwrap();
+    let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy")).branch(&branch).option("minfreespace=0").mount();
+    let file = pool.path().join("file");
+    fs::write(&file, "here").unwrap();
+    disk.unmount_lazily();
+    assert!(wait_until(PATIENCE, || pool.log().contains("goes on without it")), "{}", pool.log());
+    assert!(fs::read(&file).is_err() && fs::write(pool.path().join("new"), "").is_err());
+    // The same path, and not the disk.
+    fs::create_dir_all(&branch).unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(fs::write(pool.path().join("new"), "").is_err());
+    empty(&branch);
+    disk.mount_again();
+    assert!(wait_until(PATIENCE, || fs::read(&file).is_ok()), "{}", pool.log());
+    fs::write(pool.path().join("new"), "").unwrap();
+    assert!(branch.join("new").exists());
+    pool.umount();
+    drop(disk);
+}
+
+/// The pool was there before the disk.
+#[test]
+fn a_disk_that_is_mounted_over_a_branch_takes_its_place() {
+    let ground = Ground::new("canopy-sick-", &["branch"]);
+    let branch = ground.path("branch");
+    let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
+        .branch(&branch)
+        .option("minfreespace=0")
+        .forgive_descriptors()
+        .mount();
+    fs::write(pool.path().join("below"), "").unwrap();
+    mount("tmpfs", &branch, "tmpfs", MountFlags::empty(), None).unwrap();
+    let lands = || fs::write(pool.path().join("new"), "").is_ok() && branch.join("new").exists();
+    assert!(wait_until(PATIENCE, lands), "{}", pool.log());
+    assert!(!pool.path().join("below").exists());
+    pool.umount();
+    unmount(&branch, UnmountFlags::empty()).unwrap();
+    assert!(branch.join("below").exists());
+}
