@@ -446,7 +446,10 @@ impl Branches {
                 return Ok(Arc::clone(old));
             }
             branch.id = old.id;
-            branch.health = Arc::clone(&old.health);
+            if branch.mode != Mode::Ro {
+                // Nobody minds that it cannot be written to otherwise.
+                branch.health = Arc::clone(&old.health);
+            }
             Ok(Arc::new(branch))
         };
         Ok(Branches { list: list.iter().map(open).collect::<Result<_, _>>()?, without_silent: false })
@@ -470,7 +473,7 @@ impl Branches {
     /// The same without some of them. Nothing is opened.
     pub fn without(&self, others: &[Arc<Branch>]) -> Branches {
         let stays = |branch: &&Arc<Branch>| !others.iter().any(|other| other.id == branch.id);
-        Branches { list: self.iter().filter(stays).cloned().collect() }
+        Branches { list: self.iter().filter(stays).cloned().collect(), without_silent: self.without_silent }
     }
 
     /// The text form.

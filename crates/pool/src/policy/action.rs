@@ -4,8 +4,8 @@ use super::{Bar, BranchView, Choice, Dice, Mode, Policy, Refusal, choose};
 
 /// Branches on which to change an entry, given views of the entry itself.
 ///
-/// A branch is admitted if, in this order: its mode is not RO, and it is well (else EROFS); it holds the path (else ENOENT);
-/// its space is known (else ENOENT); and its filesystem is writable (else EROFS). As the mode comes first,
+/// A branch is admitted if, in this order: its mode is not RO (else EROFS); it holds the path (else ENOENT);
+/// its space is known (else ENOENT); and its filesystem is writable and it is well (else EROFS). As the mode comes first,
 /// one RO branch in the pool makes the refusal for a path that exists nowhere EROFS.
 pub fn action(policy: Policy, views: &[BranchView], dice: &mut impl Dice) -> Result<Choice, Refusal> {
     choose(policy.pick(), views, admit, dice)
@@ -16,15 +16,15 @@ pub(super) fn admit(view: &BranchView) -> Result<(), Bar> {
         Mode::Rw | Mode::Nc => {}
         Mode::Ro => return Err(Bar::Mode),
     }
-    if view.unwell {
-        return Err(Bar::Unwell);
-    }
     if !view.present {
         return Err(Bar::Absent);
     }
     let space = view.space.ok_or(Bar::SpaceUnknown)?;
     if space.readonly {
         return Err(Bar::ReadOnly);
+    }
+    if view.unwell {
+        return Err(Bar::Unwell);
     }
     Ok(())
 }

@@ -4,9 +4,9 @@ use super::{Bar, BranchView, Choice, Dice, Mode, Pick, Policy, Refusal, choose};
 
 /// Branches on which to create an entry, given views of its parent directory.
 ///
-/// A branch is admitted if, in this order: its mode is RW, and it is well (else EROFS); it holds the parent, for `ep*`,
-/// `msp*` and `newest` (else ENOENT); its space is known (else ENOENT); its filesystem is writable (else
-/// EROFS); and it has at least minfreespace available (else ENOSPC).
+/// A branch is admitted if, in this order: its mode is RW (else EROFS); it holds the parent, for `ep*`,
+/// `msp*` and `newest` (else ENOENT); its space is known (else ENOENT); its filesystem is writable and it is
+/// well (else EROFS); and it has at least minfreespace available (else ENOSPC).
 ///
 /// The climbing policies are their existing-path form here, on this one level; see [`create_climbing`].
 pub fn create(policy: Policy, views: &[BranchView], dice: &mut impl Dice) -> Result<Choice, Refusal> {
@@ -18,15 +18,15 @@ pub(super) fn admit(policy: Policy, view: &BranchView) -> Result<(), Bar> {
         Mode::Rw => {}
         Mode::Ro | Mode::Nc => return Err(Bar::Mode),
     }
-    if view.unwell {
-        return Err(Bar::Unwell);
-    }
     if policy.create_tests_path() && !view.present {
         return Err(Bar::Absent);
     }
     let space = view.space.ok_or(Bar::SpaceUnknown)?;
     if space.readonly {
         return Err(Bar::ReadOnly);
+    }
+    if view.unwell {
+        return Err(Bar::Unwell);
     }
     if space.avail < view.min_free {
         return Err(Bar::BelowMinFree);

@@ -335,14 +335,14 @@ impl Refusal {
 pub enum Bar {
     /// The branch's mode does not allow it.
     Mode,
-    /// The branch is unwell.
-    Unwell,
     /// It does not hold the path.
     Absent,
     /// Its free space could not be read.
     SpaceUnknown,
     /// Its filesystem is mounted read-only.
     ReadOnly,
+    /// The branch is unwell.
+    Unwell,
     /// Less is available than its minfreespace.
     BelowMinFree,
 }
