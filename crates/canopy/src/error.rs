@@ -46,6 +46,22 @@ pub enum Error {
     )]
     BranchInMountpoint { branch: PathBuf, mountpoint: PathBuf },
 
+    #[error(
+        "branch {branch} lies in pool {pool}, of which branch {inner} leads to {mountpoint}: they would lie over each other (leave out {branch}, or take {inner} from {pool})",
+        branch = .branch.display(), pool = .pool.display(), inner = .inner.display(), mountpoint = .mountpoint.display()
+    )]
+    PoolsOverEachOther { branch: PathBuf, pool: PathBuf, inner: PathBuf, mountpoint: PathBuf },
+    #[error(
+        "branch {branch} is a bind mount of pool {} itself (name the directory that is meant, outside of the pool)",
+        .mountpoint.display(), branch = .branch.display()
+    )]
+    BranchIsOwnPool { branch: PathBuf, mountpoint: PathBuf },
+    #[error(
+        "branch {} lies outside of those that pool {pool} is confined to by landlock=true (canopy umount {pool}, and mount it with this branch too)",
+        .branch.display(), pool = .pool.display()
+    )]
+    OutsideOfLandlock { branch: PathBuf, pool: PathBuf },
+
     #[error("mountpoint {path} does not exist (create it: mkdir -p {path})", path = .0.display())]
     MountpointMissing(PathBuf),
     #[error("mountpoint {} is not a directory", .0.display())]

@@ -7,6 +7,7 @@ pub mod child;
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod confine;
 pub mod daemon;
 pub mod error;
 pub mod live;

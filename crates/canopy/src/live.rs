@@ -2,10 +2,10 @@
 
 use crate::config::check::not_around;
 use crate::config::options::{self, Changes, closest};
-use crate::config::{Config, named};
+use crate::config::{Config, named, nested};
 use crate::error::Error;
 use crate::mounts;
-use crate::told::ExplainTold;
+use crate::told::{ExplainTold, PoolTold, STATUS};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -140,8 +140,22 @@ impl Live {
         if let Err(error) = options::set(&mut config, key, value) {
             return error.into();
         }
-        let around =
-            config.branches.iter().find_map(|branch| not_around(&branch.path, &self.mountpoint).err());
+        if errno == Errno::XDEV
+            && let Ok(told) = self.get(STATUS)
+            && let Ok(told) = serde_json::from_slice::<PoolTold>(told.as_bytes())
+        {
+            let inside = |path: &Path| told.branches.iter().any(|held| path.starts_with(held.path.to_path()));
+            if let Some(spec) = config.branches.iter().find(|spec| !inside(&spec.path)) {
+                let (branch, pool) = (spec.path.clone(), self.mountpoint.clone());
+                return Error::OutsideOfLandlock { branch, pool };
+            }
+        }
+        let own = mounts::at(&self.mountpoint).ok().flatten().map(|mounted| mounted.device);
+        let around = config.branches.iter().map(|spec| &spec.path).find_map(|branch| {
+            not_around(branch, &self.mountpoint)
+                .and_then(|()| nested::check(branch, &self.mountpoint, own))
+                .err()
+        });
         around.unwrap_or_else(|| self.failed(key, errno))
     }
 

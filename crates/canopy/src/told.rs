@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -72,6 +73,19 @@ pub struct PoolTold {
     /// Options that somebody set.
     pub given: Vec<String>,
     pub branches: Vec<BranchTold>,
+    /// What the daemon has kept, and is kept from. A daemon of an older version does not tell.
+    #[serde(default)]
+    pub security: SecurityTold,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SecurityTold {
+    /// Those that are effective, by their names in lower case (capabilities(7)).
+    pub capabilities: Vec<String>,
+    /// Its workers can gain no privilege by executing something.
+    pub no_new_privs: bool,
+    /// Its workers reach nothing but the branches.
+    pub landlock: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -112,6 +126,17 @@ pub struct IllnessTold {
     pub since: u64,
     /// The error behind it, in words.
     pub cause: String,
+}
+
+impl fmt::Display for SecurityTold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.capabilities.as_slice() {
+            [] => write!(f, "no capabilities")?,
+            some => write!(f, "capabilities {}", some.join(", "))?,
+        }
+        let privileges = if self.no_new_privs { "; no new privileges" } else { "" };
+        write!(f, "{privileges}; landlock {}", if self.landlock { "on" } else { "off" })
+    }
 }
 
 /// What a policy would choose, and why.

@@ -549,6 +549,15 @@ fn an_ordinary_user_mounts_through_fusermount3() {
         "$2" mount -f "$1/a" "$1/p" 2> /dev/null & 
         until grep -q " $1/p " /proc/self/mountinfo; do sleep 0.02; done
         stat "$1/p" > /dev/null
+        # Which is set-uid: workers could not run it, whoever unmounts can.
+        until grep -q fuse-0 /proc/$!/task/*/comm; do sleep 0.02; done
+        for task in /proc/$!/task/*; do
+            case $(cat $task/comm) in
+            canopy-q* | canopy-fuse-*) grep "NoNewPrivs:.*0" $task/status || true ;;
+            canopy | signals) grep "NoNewPrivs:.*1" $task/status || true ;;
+            esac
+            grep "^CapEff:.*[1-9a-f]" $task/status || true
+        done
         kill $!; wait $!
         ! grep " $1/p " /proc/self/mountinfo
         echo done' sh "$@""#;

@@ -12,5 +12,6 @@ pub mod glob;
 pub mod heap;
 pub mod inode_flags;
 pub mod ioprio;
+pub mod landlock;
 pub mod sched;
 pub mod uring;

@@ -221,7 +221,8 @@ fn for_programs(roff: &mut Roff) {
             "canopy status --json",
             "linux; pools, each with mountpoint, fstype, source, state (serving, does-not-answer, ended, mute, unreachable), error, \
              version, pid, transport, threads, kernel (protocol, features, missing, max_stack_depth), passthrough, \
-             options, branches and warnings. A branch has path, mode, min_free, passes_through, health (ok, \
+             options, security (capabilities that are effective, no_new_privs, landlock), branches and warnings. A branch \
+             has path, mode, min_free, passes_through, health (ok, \
              does-not-answer, missing, unreachable, replaced, read-only, failing, gone, errors, not-mounted), error, illness \
              (null, or what the pool has met with there: health, since and cause) and, where it could be looked at, dev, ino, fstype, source, mounted_at, device, size, used, available, inodes, \
              inodes_free, read_only, marked and errors. A warning has code, branch, text and mend.",

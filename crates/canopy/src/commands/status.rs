@@ -13,7 +13,7 @@ use crate::cli::StatusArgs;
 use crate::error::Error;
 use crate::mounts::{self, Mounted};
 use crate::screen;
-use crate::told::{BranchTold, ExplainTold, IllnessTold, KernelTold, Name, PoolTold};
+use crate::told::{BranchTold, ExplainTold, IllnessTold, KernelTold, Name, PoolTold, SecurityTold};
 use rustix::process::Pid;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -52,6 +52,7 @@ pub struct PoolStatus {
     /// `off` when nothing is passed through now.
     pub passthrough: Option<String>,
     pub options: Option<BTreeMap<String, String>>,
+    pub security: Option<SecurityTold>,
     pub branches: Vec<BranchStatus>,
     pub warnings: Vec<Warning>,
 }
@@ -207,6 +208,7 @@ fn pool(
         threads: told.as_ref().map(|told| told.threads),
         passthrough: told.as_ref().map(passthrough),
         kernel: told.as_ref().map(|told| told.kernel.clone()),
+        security: told.as_ref().map(|told| told.security.clone()),
         options: told.as_ref().map(|told| told.options.clone()),
         branches,
         warnings: Vec::new(),

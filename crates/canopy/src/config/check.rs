@@ -1,8 +1,8 @@
 //! Holds a plan against the machine before anything is mounted, so that a mistake leaves nothing
 //! half done.
 
-use super::Config;
 use super::resolve::Plan;
+use super::{Config, nested};
 use crate::error::Error;
 use crate::mounts::{self, Mounted};
 use canopy_pool::branch::{BranchSpec, Mode};
@@ -47,6 +47,7 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
     let mounts = mounts::list().unwrap_or_default();
     for branch in &branches {
         loops(branch, &place, &mounts)?;
+        nested::check(&branch.path, &place.path, None)?;
     }
     overlaps(&branches, &mut findings);
     findings.warnings.extend(no_room(&plan.config));
@@ -135,7 +136,7 @@ pub fn not_around(branch: &Path, mountpoint: &Path) -> Result<(), Error> {
 /// Would something mounted on `inner` be seen below `outer`, though no path leads from one to the
 /// other? It would where both are bind mounts of one tree and mounts spread between them
 /// (shared subtrees, mount_namespaces(7)).
-fn appears_below(inner: &Path, outer: &Path, mounts: &[Mounted]) -> bool {
+pub(super) fn appears_below(inner: &Path, outer: &Path, mounts: &[Mounted]) -> bool {
     let holder = |path: &Path| {
         mounts
             .iter()

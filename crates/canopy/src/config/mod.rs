@@ -11,6 +11,7 @@ pub mod file;
 pub mod kernel;
 pub mod line;
 pub mod named;
+pub mod nested;
 pub mod options;
 pub mod persist;
 pub mod resolve;
@@ -50,6 +51,8 @@ pub struct Config {
     pub debug: bool,
     /// Where to; the log when empty.
     pub log_file: PathBuf,
+    /// Workers reach nothing but the branches.
+    pub landlock: bool,
     /// The nice value to serve with.
     pub priority: i32,
     /// What lies on the mountpoint is detached before the pool comes there.
@@ -211,6 +214,7 @@ impl Default for Config {
             shown: ShownAs::default(),
             debug: false,
             log_file: PathBuf::new(),
+            landlock: false,
             priority: -10,
             detach_mountpoint: false,
             branches_wait: BranchesWait { timeout: Duration::ZERO, fail: false },

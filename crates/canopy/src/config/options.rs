@@ -352,6 +352,9 @@ fn kernel_and_threads() -> Vec<Spec> {
         spec("io-uring", field!(kernel.io_uring), "requests come over io_uring; auto: where it is to be had")
             .since("6.14")
             .no_key(),
+        spec("landlock", field!(landlock), "threads that serve reach nothing but the branches of the mount")
+            .since("5.19")
+            .no_key(),
         spec(
             "process-thread-queue-depth",
             field!(threads.depth),

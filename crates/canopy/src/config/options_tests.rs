@@ -89,6 +89,7 @@ const ROWS: &[Row] = &[
         &[("off", None), ("ro", None), ("wo", None), ("rw", None), ("auto", None)],
         &["", "on"],
     ),
+    ("landlock", &[("true", None), ("false", None)], &["", "x"]),
     ("io-uring", &[("auto", None), ("on", None), ("off", None)], &["", "true", "yes"]),
     ("passthrough.max-stack-depth", &[("1", None), ("2", None)], &["", "0", "3"]),
     ("parallel-direct-writes", &[("true", None), ("false", None)], &["", "x"]),
@@ -268,6 +269,7 @@ fn defaults_are_those_of_the_reference() {
         // New here: the reference has passthrough off.
         ("passthrough.io", "auto"),
         ("io-uring", "auto"),
+        ("landlock", "false"),
     ];
     for (name, value) in table {
         assert_eq!(find(name).unwrap().render(&config).as_deref(), Some(value), "{name}");

@@ -11,7 +11,7 @@ use super::tell;
 use crate::config::file::FileError;
 use crate::config::options::{self, Changes, OptionError};
 use crate::config::{Config, kernel, resolve};
-use crate::error::one_line;
+use crate::error::{self, one_line};
 use crate::log;
 use arc_swap::ArcSwap;
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
@@ -103,6 +103,28 @@ impl Control {
 
     pub(super) fn mountpoint(&self) -> &Path {
         &self.mountpoint
+    }
+
+    /// With `landlock`, workers reach nothing outside of the branches that the pool was mounted with.
+    pub(super) fn is_on_ground(&self, path: &Path) -> bool {
+        self.connection.ground.as_ref().is_none_or(|ground| ground.iter().any(|root| path.starts_with(root)))
+    }
+
+    /// Errors: `EXDEV` for a branch that workers could not reach.
+    pub(super) fn on_ground(&self, list: &BranchList) -> Result<(), Errno> {
+        match list.iter().find(|spec| !self.is_on_ground(&spec.path)) {
+            None => Ok(()),
+            Some(spec) => {
+                tracing::warn!(
+                    "{}",
+                    error::Error::OutsideOfLandlock {
+                        branch: spec.path.clone(),
+                        pool: self.mountpoint.clone(),
+                    }
+                );
+                Err(Errno::XDEV)
+            }
+        }
     }
 
     /// Nothing is changed while it is held.
@@ -277,7 +299,7 @@ impl Control {
     }
 
     /// The pool's own, which nobody but the kernel is asked for.
-    fn device(&self) -> Option<(u32, u32)> {
+    pub(super) fn device(&self) -> Option<(u32, u32)> {
         crate::mounts::at(&self.mountpoint).ok().flatten().map(|mounted| mounted.device)
     }
 

@@ -7,7 +7,7 @@
 use super::control::{Control, forget_names};
 use super::dispatch::Dispatch;
 use super::health;
-use crate::config::{Config, check};
+use crate::config::{Config, check, nested};
 use canopy_pool::Pool;
 use canopy_pool::branch::{BranchList, BranchSpec};
 use rustix::io::Errno;
@@ -28,8 +28,8 @@ pub(super) struct Watch {
 
 /// Puts a list in force, as far as its branches are there. Nothing changes when it fails.
 ///
-/// Errors: `EINVAL` for a branch that lies within the pool or around it, and whatever opening one gives, other than
-/// that it does not exist.
+/// Errors: `EINVAL` for a branch that lies within the pool or around it, `EXDEV` for one outside of what the workers may
+/// reach, and whatever opening one gives, other than that it does not exist.
 pub(super) fn take_branches(serving: &Dispatch, config: &Config, mountpoint: &Path) -> Result<(), Errno> {
     let list = &config.branches;
     serving.care.keep_only(list.as_slice());
@@ -38,6 +38,14 @@ pub(super) fn take_branches(serving: &Dispatch, config: &Config, mountpoint: &Pa
     for branch in list.iter() {
         check::not_around(&branch.path, mountpoint).map_err(|error| {
             tracing::warn!("{error}");
+            Errno::INVAL
+        })?;
+    }
+    serving.control.on_ground(list)?;
+    let own = serving.control.device();
+    for branch in list.iter().filter(|spec| !is_branch(&serving.pool, spec)) {
+        nested::check(&branch.path, mountpoint, own).map_err(|error| {
+            tracing::warn!("{}", error.line());
             Errno::INVAL
         })?;
     }
@@ -106,8 +114,12 @@ fn look(control: &Control, serving: &Dispatch) -> bool {
     let usable = |spec: &&BranchSpec| {
         is_branch(&serving.pool, spec)
             // What has come may be a symlink, into the pool for one.
-            || !serving.care.is_gone(&spec.path) && fs::canonicalize(&spec.path).is_ok_and(|path| {
-                path.is_dir() && check::not_around(&path, control.mountpoint()).is_ok()
+            || !serving.care.is_gone(&spec.path)
+                && fs::canonicalize(&spec.path).is_ok_and(|path| {
+                    path.is_dir()
+                        && control.is_on_ground(&path)
+                        && check::not_around(&path, control.mountpoint()).is_ok()
+                        && nested::check(&path, control.mountpoint(), control.device()).is_ok()
             })
     };
     // A disk that hangs is waited for without holding up changes.

@@ -16,6 +16,7 @@ use super::young::Young;
 use crate::config::Config;
 use crate::config::kernel::{self, IoUring};
 use crate::config::resolve::Plan;
+use crate::confine::{self, Ground};
 use crate::error::Error;
 use crate::log;
 use arc_swap::ArcSwap;
@@ -40,6 +41,8 @@ pub enum StartError {
     Session(#[from] SessionError),
     #[error("cannot start a thread: {0}")]
     Watching(std::io::Error),
+    #[error("cannot confine the threads that serve: {0}")]
+    Confine(std::io::Error),
     #[error(transparent)]
     Program(#[from] Error),
 }
@@ -89,6 +92,11 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     log::trace(config.debug, trace);
     kernel::offer_uring(plan);
     let (device, mut mounted) = mount::mount(&kernel::mount_spec(plan))?;
+    // The mount is made, and there is no other thread yet.
+    let mut security = confine::give_up();
+    let ground = Ground::new(&config, &branches);
+    security.landlock = ground.is_some();
+    tracing::info!("{security}");
     let session = Session::negotiate(device, &wish(plan), limits)?;
     let agreed = *session.agreed();
     let planned = session.transport();
@@ -110,13 +118,13 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     // As it was derived, and as it was resolved.
     config.fsname = Some(plan.fsname.clone());
     config.mountpoint = Some(plan.mountpoint.clone());
-    let connection = match planned {
-        Transport::Device(_) => Connection { agreed, transport: "dev-fuse", threads },
+    let (transport, workers) = match planned {
+        Transport::Device(_) => ("dev-fuse", threads),
         // And the one that reads what stays on /dev/fuse.
-        Transport::Uring { workers, .. } => {
-            Connection { agreed, transport: "io-uring", threads: workers + 1 }
-        }
+        Transport::Uring { workers, .. } => ("io-uring", workers + 1),
     };
+    let within = ground.as_ref().map(|ground| ground.branches().to_vec());
+    let connection = Connection { agreed, transport, threads: workers, security, ground: within };
     let control = Control::new(config, plan.mountpoint.clone(), connection);
     let notifier = session.notifier();
     let dispatch = Arc::new_cyclic(|own| Dispatch {
@@ -147,7 +155,8 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let kept = Arc::clone(&dispatch);
     let watching = Watching::start(Arc::clone(&dispatch)).map_err(StartError::Watching)?;
     health::watch(&dispatch).map_err(StartError::Watching)?;
-    let running = session.serve(dispatch, threads)?;
+    let running = confine::apart(ground.as_ref(), || session.serve(dispatch, threads))
+        .map_err(StartError::Confine)??;
     if *running.transport() != planned {
         tracing::info!("{}", running.transport());
     }

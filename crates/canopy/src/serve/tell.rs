@@ -4,8 +4,8 @@ use super::health::Care;
 use crate::config::Config;
 use crate::config::options;
 use crate::told::{
-    BranchTold, EXPLAIN, ErrorTold, ExplainTold, IllnessTold, KernelTold, Name, PoolTold, Verdict,
-    VerdictTold,
+    BranchTold, EXPLAIN, ErrorTold, ExplainTold, IllnessTold, KernelTold, Name, PoolTold, SecurityTold,
+    Verdict, VerdictTold,
 };
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::{Agreed, abi};
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
 /// What was agreed with the kernel, and how its requests are served.
@@ -25,6 +26,9 @@ pub(super) struct Connection {
     pub(super) agreed: Agreed,
     pub(super) transport: &'static str,
     pub(super) threads: usize,
+    pub(super) security: SecurityTold,
+    /// What later branches must lie in; none for anywhere.
+    pub(super) ground: Option<Vec<PathBuf>>,
 }
 
 /// Asks no branch: a disk that hangs holds nobody up here.
@@ -71,6 +75,7 @@ pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool, care
             .map(|held| branch(held))
             .chain(config.branches.iter().filter_map(gone))
             .collect(),
+        security: connection.security.clone(),
     })
 }
 

@@ -52,6 +52,7 @@ pub(super) const ROWS: &[Row] = &[
     (&["process-thread-queue-depth"], "no effect by design: told as given", queue_depth),
     (&["pin-threads"], "processors that the threads may use", pin_threads),
     (&["io-uring"], "which threads serve: one for each entry of a queue, or readers of /dev/fuse", io_uring),
+    (&["landlock"], "a branch outside of those of the mount is taken, or refused", landlock),
     (&["scheduling-priority"], "the nice value of the threads", scheduling_priority),
     (&["allow_other"], "others may enter what a user has mounted", allow_other),
     (&["max_read"], "in force in the mount table", max_read),
@@ -388,6 +389,16 @@ fn io_uring() {
         assert_eq!(serving("canopy-q") > 1, rings, "{mode}: {names:?}");
         // One goes on reading what stays on /dev/fuse.
         assert_eq!(serving("canopy-fuse-") == 1, rings, "{mode}: {names:?}");
+        pool.umount();
+    }
+}
+
+fn landlock() {
+    let dirs = Dirs::new();
+    for (on, taken) in [("true", Err(Errno::XDEV)), ("false", Ok(()))] {
+        let pool = dirs.pool(&format!("landlock={on}"));
+        fs::write(pool.path().join("f"), "x").expect("a write");
+        assert_eq!(try_set(&pool, "branches", &format!("+>{}", dirs.text("c"))), taken, "{on}");
         pool.umount();
     }
 }

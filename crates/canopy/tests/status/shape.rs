@@ -38,6 +38,7 @@ fn a_healthy_pool() {
         "options",
         "passthrough",
         "pid",
+        "security",
         "source",
         "state",
         "threads",
@@ -47,6 +48,7 @@ fn a_healthy_pool() {
     ];
     assert_eq!(keys(&told), expected);
     assert_eq!(keys(&told["kernel"]), ["features", "max_stack_depth", "missing", "protocol"]);
+    assert_eq!(keys(&told["security"]), ["capabilities", "landlock", "no_new_privs"]);
     let expected = [
         "available",
         "dev",
@@ -72,7 +74,9 @@ fn a_healthy_pool() {
     ];
     assert_eq!(keys(&told["branches"][0]), expected);
     let manual = include_str!("../../../../man/canopy.8").replace("\\-", "-");
-    for key in [keys(&told), keys(&told["kernel"]), keys(&told["branches"][0])].concat() {
+    for key in
+        [keys(&told), keys(&told["kernel"]), keys(&told["security"]), keys(&told["branches"][0])].concat()
+    {
         assert!(manual.contains(key), "{key} is not in the manual");
     }
     assert_eq!(told["mountpoint"], pool.path().to_str().unwrap());

@@ -112,7 +112,17 @@ impl Pool {
     }
 }
 
-/// A kernel thread has no program.
+/// Kernel threads do not. Who they are tells a file that everybody may read (proc_pid_stat(5)).
 fn looks_up_again(caller: &Caller) -> bool {
-    caller.pid != 0 && std::fs::read_link(format!("/proc/{}/exe", caller.pid)).is_ok()
+    const PF_KTHREAD: u32 = 0x0020_0000;
+    // Behind the name, which may hold anything: state, ppid, pgrp, session, tty_nr, tpgid, flags.
+    const FLAGS: usize = 6;
+    let stat = match caller.pid {
+        0 => return false,
+        pid => std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default(),
+    };
+    let name = stat.iter().rposition(|&byte| byte == b')');
+    let rest = name.and_then(|end| std::str::from_utf8(&stat[end + 1..]).ok()).unwrap_or_default();
+    let flags = rest.split_ascii_whitespace().nth(FLAGS).and_then(|flags| flags.parse::<u32>().ok());
+    flags.is_some_and(|flags| flags & PF_KTHREAD == 0)
 }

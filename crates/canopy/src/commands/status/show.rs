@@ -37,6 +37,15 @@ fn pool(pool: &PoolStatus, linux: &str, screen: Screen) -> String {
         };
         fact(&mut text, "kernel", &format!("Linux {linux}, FUSE {}: {missing}", kernel.protocol));
     }
+    if let Some(security) = &pool.security {
+        let privileges = match (security.capabilities.len(), security.no_new_privs) {
+            (0, _) => "has no privileges".to_owned(),
+            (held, true) => format!("keeps {held} capabilities and gains none"),
+            (held, false) => format!("keeps {held} capabilities"),
+        };
+        let reach = if security.landlock { "reaches its branches only" } else { "landlock off" };
+        fact(&mut text, "security", &format!("{privileges}; {reach}"));
+    }
     if let Some(options) = &pool.options {
         let option = |name: &str| options.get(name).map_or("", String::as_str);
         let passthrough = pool.passthrough.as_deref().unwrap_or("off");
