@@ -155,11 +155,9 @@ fn attack(ground: &Ground, taken: &[Mutex<()>], number: u64, rng: &mut Rng) {
 fn bound(ground: &Ground) -> Option<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let top = format!("{}/", ground.disk.path().display());
-    let places = table.lines().filter_map(|line| line.split(' ').nth(4));
-    places
-        .filter(|place| place.starts_with(&top))
-        .next_back()
-        .map(|place| PathBuf::from(place.replace("//deleted", "")))
+    let mut places = table.lines().filter_map(|line| line.split(' ').nth(4));
+    let place = places.rfind(|place| place.starts_with(&top))?;
+    Some(PathBuf::from(place.replace("//deleted", "")))
 }
 
 /// No client may see this.
