@@ -7,7 +7,7 @@
 //! on top of it the most that any one of them has written since the mount.
 
 use crate::branch::{Branch, BranchId};
-use crate::space::{Space, SpaceCache};
+use crate::space::Space;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,12 +64,11 @@ pub(crate) struct PassedWriter {
 
 impl Headroom {
     /// Lets a writer of a file of this size past the daemon, if the branch has ample room for him too.
-    pub(crate) fn admit(&self, spaces: &SpaceCache, branch: &Arc<Branch>, size: u64) -> Option<PassedWriter> {
+    pub(crate) fn admit(&self, branch: &Arc<Branch>, size: u64) -> Option<PassedWriter> {
+        // Asked each time: room can be taken faster than anybody writes (fallocate(2)). And before the lock is taken, for
+        // a disk may be slow to answer.
+        let space = Space::of(branch.root()).ok()?;
         let most = self.shared.most.load(Ordering::Relaxed);
-        // Asked before the lock is taken: a disk may be slow to answer.
-        let space = spaces
-            .at_least(branch.id, branch.root(), |space| ample(space.size()).saturating_add(most))
-            .ok()?;
         let mut branches = self.shared.branches.lock();
         let watched = branches.known.entry(branch.id).or_default();
         watched.branch = Arc::downgrade(branch);

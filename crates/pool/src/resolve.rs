@@ -370,7 +370,7 @@ impl Pool {
         let min_free = branch.min_free.unwrap_or(self.config().min_free);
         let space = match space {
             Asked::Nothing => None,
-            Asked::Enough => noticed(branch, self.space.at_least(branch.id, branch.root(), |_| min_free)),
+            Asked::Enough => noticed(branch, self.space.at_least(branch.id, branch.root(), min_free)),
             Asked::Exactly => noticed(branch, self.space.get(branch.id, branch.root())),
         };
         BranchView {

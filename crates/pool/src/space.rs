@@ -83,20 +83,15 @@ impl SpaceCache {
         self.get_with(id, Instant::now, || Space::of(root))
     }
 
-    /// The space of a branch for who only wants to know whether `needed` bytes are there, given what it holds in all: an
-    /// earlier answer will do for as long as nobody can have used up what was left beyond that, writing at
-    /// [`FASTEST`], and for a second at most. (What is allocated without being written may be faster.)
-    pub fn at_least(
-        &self,
-        id: BranchId,
-        root: BorrowedFd<'_>,
-        needed: impl Fn(&Space) -> u64,
-    ) -> rustix::io::Result<Space> {
+    /// The space of a branch for who only wants to know whether `needed` bytes are there: an earlier answer will do for as
+    /// long as nobody can have used up what was left beyond that, writing at [`FASTEST`], and for a second at most. (What
+    /// is allocated without being written may be faster.)
+    pub fn at_least(&self, id: BranchId, root: BorrowedFd<'_>, needed: u64) -> rustix::io::Result<Space> {
         let at = Instant::now();
         if let Some((then, space)) = self.known.read().get(&id).copied() {
             let age = at.saturating_duration_since(then);
             let used = u64::try_from(age.as_micros()).unwrap_or(u64::MAX).saturating_mul(FASTEST / 1_000_000);
-            if age <= Duration::from_secs(1) && space.avail.saturating_sub(used) >= needed(&space) {
+            if age <= Duration::from_secs(1) && space.avail.saturating_sub(used) >= needed {
                 return Ok(space);
             }
         }

@@ -181,7 +181,7 @@ impl Pool {
         if !moves || !handle::writes(flags) {
             return Room::Any;
         }
-        self.headroom.admit(&self.space, branch, size()).map_or(Room::Scarce, Room::Ample)
+        self.headroom.admit(branch, size()).map_or(Room::Scarce, Room::Ample)
     }
 
     /// Registers a file for passthrough, if this handle wants it and there is room for what it may write.
