@@ -9,6 +9,7 @@ mod beneath;
 pub mod branch;
 mod caller;
 pub mod config;
+mod dirs;
 pub mod error;
 mod follow;
 mod handle;

@@ -12,8 +12,8 @@ pub(crate) mod names;
 mod told;
 
 use crate::branch::{BranchId, Branches};
+use crate::dirs::{Opened, PerBranch};
 use crate::node::Node;
-use crate::resolve::{Opened, PerBranch};
 use crate::stat;
 use names::Names;
 use parking_lot::Mutex;

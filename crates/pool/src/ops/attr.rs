@@ -6,9 +6,10 @@
 use crate::beneath::{self, ProcPath};
 use crate::branch::Branches;
 use crate::config::Func;
+use crate::dirs::Dirs;
 use crate::handle::FileHandle;
 use crate::node::Node;
-use crate::resolve::{Dirs, Target, TargetFd};
+use crate::resolve::{Target, TargetFd};
 use crate::stat::{self, Attr, S_ISGID, S_ISUID, S_IXGRP, Time};
 use crate::{Caller, Error, HandleId, NodeId, Pool, Result, aggregate};
 use rustix::fd::{AsFd, BorrowedFd};

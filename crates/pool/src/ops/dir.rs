@@ -3,13 +3,13 @@
 use crate::beneath::Dir;
 use crate::branch::{Branch, Branches};
 use crate::config::{FollowSymlinks, Func};
+use crate::dirs::{Copies, Dirs};
 use crate::follow::Follow;
 use crate::health::{Deed, is_illness};
 use crate::node::{Node, Orphan};
 use crate::ops::locate::split;
 use crate::ops::lookup::Entry;
 use crate::relocate::{self, is_full, is_reserved, may_be_made};
-use crate::resolve::{Copies, Dirs};
 use crate::stat::{self, Attr};
 use crate::{Caller, Error, NodeId, Pool, Result, aggregate};
 use canopy_sys::creds;

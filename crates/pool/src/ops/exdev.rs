@@ -5,13 +5,14 @@
 
 use crate::branch::{Branch, Branches};
 use crate::config::{Func, LinkExdev, RenameExdev};
+use crate::dirs::Dirs;
 use crate::follow::Follow;
 use crate::node::{Node, PoolPath, join};
 use crate::ops::lookup::Entry;
 use crate::ops::rename::{RenameKind, Side, Step, shift, take_back};
 use crate::policy::Choice;
 use crate::relocate::{clone_dirs, name_aside};
-use crate::resolve::{Dirs, find_file};
+use crate::resolve::find_file;
 use crate::{Caller, Error, NodeId, Pool, Result, aggregate, beneath, stat};
 use canopy_sys::creds;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -2,11 +2,11 @@
 
 use crate::branch::Branch;
 use crate::config::Func;
+use crate::dirs::Dirs;
 use crate::follow::Follow;
 use crate::ops::dir::must_be_new;
 use crate::ops::locate::split;
 use crate::policy::{self, Bar, BranchView, Category, Choice, Needs, Policy};
-use crate::resolve::Dirs;
 use crate::{Error, NodeId, Pool, Result};
 use std::sync::Arc;
 

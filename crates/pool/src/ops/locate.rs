@@ -2,7 +2,7 @@
 
 use crate::branch::Branch;
 use crate::config::Func;
-use crate::resolve::Dirs;
+use crate::dirs::Dirs;
 use crate::{Error, NodeId, Pool, Result};
 use std::os::unix::ffi::OsStrExt;
 

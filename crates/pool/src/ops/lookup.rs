@@ -3,9 +3,10 @@
 use crate::beneath::ProcPath;
 use crate::branch::{Branch, Branches};
 use crate::config::Func;
+use crate::dirs::{Belief, Copies, Dirs};
 use crate::node::{Identity, Node, PoolPath, join};
 use crate::relocate::is_reserved;
-use crate::resolve::{Belief, Copies, Dirs, is_absent, on_branch};
+use crate::resolve::{is_absent, on_branch};
 use crate::stat::{self, Attr, FileKey, S_IFDIR};
 use crate::{Error, HandleId, NodeId, Pool, Result};
 use rustix::fd::{AsFd, BorrowedFd};

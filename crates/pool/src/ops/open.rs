@@ -3,6 +3,7 @@
 use crate::beneath::{self, ProcPath};
 use crate::branch::{Branch, Branches};
 use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
+use crate::dirs::Dirs;
 use crate::handle::{self, FileHandle, Fingerprint, OpenFile, Sharing, Travel};
 use crate::headroom::PassedWriter;
 use crate::health::Deed;
@@ -11,7 +12,7 @@ use crate::node::{Node, join};
 use crate::ops::attr;
 use crate::ops::lookup::Entry;
 use crate::policy::Choice;
-use crate::resolve::{Dirs, Primary, TargetFd};
+use crate::resolve::{Primary, TargetFd};
 use crate::stat::{self, Attr};
 use crate::{Caller, Error, HandleId, NodeId, Pool, Result};
 use canopy_sys::creds;

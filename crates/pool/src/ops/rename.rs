@@ -6,9 +6,9 @@
 
 use crate::branch::Branches;
 use crate::config::Func;
+use crate::dirs::{Copies, Dirs};
 use crate::follow::Follow;
 use crate::relocate::{is_reserved, may_be_made};
-use crate::resolve::{Copies, Dirs};
 use crate::stat::Attr;
 use crate::{Caller, Error, NodeId, Pool, Result};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};

@@ -3,9 +3,10 @@
 use crate::beneath::ProcPath;
 use crate::branch::Branches;
 use crate::config::{Func, XattrMode};
+use crate::dirs::Dirs;
 use crate::node::Node;
 use crate::relocate::is_shadow;
-use crate::resolve::{Dirs, TargetFd};
+use crate::resolve::TargetFd;
 use crate::stat::{S_ISGID, of};
 use crate::{Error, NodeId, Pool, Result};
 use rustix::fd::AsFd;
