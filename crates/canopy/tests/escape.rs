@@ -142,7 +142,11 @@ fn attack(ground: &Ground, taken: &[Mutex<()>], number: u64, rng: &mut Rng) {
             let from = ground.at(&format!("branch/d{}", rng.below(DIRS)));
             let Ok(from) = rustix::fs::open(from, flags, Mode::empty()) else { return };
             let named = |fd: &OwnedFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
-            mount_bind(named(&from), named(&dir)).expect("mount --bind");
+            if let Err(errno) = mount_bind(named(&from), named(&dir)) {
+                // Somebody has removed it meanwhile.
+                assert_eq!(errno, Errno::NOENT, "mount --bind");
+                return;
+            }
             pause();
             while let Some(at) = bound(ground) {
                 unmount(&at, UnmountFlags::DETACH).expect("umount");

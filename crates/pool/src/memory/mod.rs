@@ -6,7 +6,7 @@
 //! them tells what others change (`told`), and operations tell what they change themselves. Where not all branches are
 //! watched, nothing is remembered.
 //!
-//! A file found with its help is looked at once more, by its key; for such a look it need not be true at all.
+//! A file found with its help is looked at once more, by its key; for such a look nobody asks what has happened this moment.
 
 pub(crate) mod names;
 mod told;
@@ -98,10 +98,9 @@ impl Memory {
         Some((Arc::clone(&known.opened), Arc::clone(&known.names)))
     }
 
-    /// The directory as it was: for who proves what he finds there.
+    /// The directory as it was when changes were last worked on: for who proves what he finds there.
     pub(crate) fn hint(&self, node: &Node, branches: &Branches) -> Option<Arc<Opened>> {
-        let slot = node.memory.lock();
-        slot.as_ref().filter(|known| known.branches.are(branches)).map(|known| Arc::clone(&known.opened))
+        self.recall(node, branches).map(|(opened, _)| opened)
     }
 
     /// Remembers a directory that was opened after `stamp`. What is known of its names is known still if these are the
