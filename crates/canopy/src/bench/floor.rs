@@ -24,6 +24,7 @@ const ENOENT: i32 = 2;
 const EIO: i32 = 5;
 const EEXIST: i32 = 17;
 const ENOSYS: i32 = 38;
+const ENODATA: i32 = 61;
 
 const DIR: u32 = 0o040_755;
 const FILE: u32 = 0o100_644;
@@ -291,6 +292,8 @@ impl Handler for Floor {
                 reply.statfs(&Kstatfs { bsize: 4096, frsize: 4096, namelen: 255, ..Kstatfs::default() })
             }
             // What the kernel need not ask again; of requests without an answer none is sent.
+            // It has extended attributes, as a pool has, but this one is not set. ENOSYS would end all such questions.
+            Op::Getxattr { .. } => reply.error(ENODATA),
             _ => reply.error(ENOSYS),
         }
     }

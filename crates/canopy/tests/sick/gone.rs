@@ -147,7 +147,9 @@ fn the_last_branch_goes_and_comes_as_well() {
     fs::write(&file, "here").unwrap();
     disk.unmount_lazily();
     assert!(wait_until(PATIENCE, || pool.log().contains("goes on without it")), "{}", pool.log());
-    assert!(fs::read(&file).is_err() && fs::write(pool.path().join("new"), "").is_err());
+    // It is told a moment before it is done.
+    assert!(wait_until(PATIENCE, || fs::read(&file).is_err()));
+    assert!(fs::write(pool.path().join("new"), "").is_err());
     // The same path, and not the disk.
     fs::create_dir_all(&branch).unwrap();
     std::thread::sleep(Duration::from_millis(1500));

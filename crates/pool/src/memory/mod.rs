@@ -98,6 +98,12 @@ impl Memory {
         Some((Arc::clone(&known.opened), Arc::clone(&known.names)))
     }
 
+    /// Since when it is remembered where a directory lies, if it is still so as far as changes were worked on.
+    pub(crate) fn lies(&self, node: &Node) -> Option<Stamp> {
+        let now = self.stamp();
+        node.memory.lock().as_ref().is_some_and(|known| known.stamp == now).then_some(now)
+    }
+
     /// The directory as it was when changes were last worked on: for who proves what he finds there.
     pub(crate) fn hint(&self, node: &Node, branches: &Branches) -> Option<Arc<Opened>> {
         self.recall(node, branches).map(|(opened, _)| opened)

@@ -120,7 +120,11 @@ impl Pool {
             return Ok(self.show_file(&handle.node, &handle.open.place().branch, attr));
         }
         let node = self.nodes.get(id)?;
-        let belief = if node.is_dir() { self.belief() } else { None };
+        // Where a directory lies may be known as late as the kernel knows of its name.
+        let belief = match node.is_dir() {
+            true => self.memory.lies(&node).or_else(|| self.belief()),
+            false => None,
+        };
         let _held = self.tree.shared();
         let branches = self.branches.load();
         self.attr_of(&branches, &node, belief)
