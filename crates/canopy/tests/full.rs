@@ -9,5 +9,6 @@ mod full {
     mod crash;
     mod moving;
     mod passthrough;
+    mod quota;
     mod rig;
 }

@@ -1,0 +1,46 @@
+//! Quotas: a disk that has room and gives none (EDQUOT).
+
+use super::rig::{Bed, MIB, hidden, pattern};
+use canopy_testkit::cmd::run;
+use canopy_testkit::{Kind, LoopFs};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+
+/// A btrfs whose files may take up so much: the quotas of ext4, XFS and tmpfs depend on how the kernel was built.
+fn limited(bytes: u64) -> LoopFs {
+    let disk = LoopFs::new(Kind::Btrfs, 256 << 20);
+    let at = disk.path().to_str().expect("a path of ours");
+    run("btrfs", ["quota", "enable", at]);
+    run("btrfs", ["qgroup", "limit", &bytes.to_string(), "0/5", at]);
+    disk
+}
+
+#[test]
+fn what_a_quota_refuses_goes_elsewhere() {
+    for options in ["passthrough.io=off,cache.files=off", "cache.writeback=true", ""] {
+        let bed = Bed::new(vec![limited(12 << 20), LoopFs::tmpfs(96 << 20)], options);
+        // One that grows moves.
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(bed.at("grows")).unwrap();
+        let data = pattern(5, 24 * MIB);
+        for (index, piece) in data.chunks(MIB).enumerate() {
+            file.write_all_at(piece, (index * MIB) as u64)
+                .unwrap_or_else(|error| panic!("{options}: {error}"));
+        }
+        file.sync_all().unwrap_or_else(|error| panic!("{options}: {error}"));
+        assert_eq!(bed.holders("grows"), [1], "{options}");
+        assert!(fs::read(bed.at("grows")).unwrap() == data, "{options}");
+        // And one file after another finds a place, and is what was written.
+        for number in 0..24 {
+            let piece = pattern(number, MIB);
+            fs::write(bed.at(&format!("f{number}")), &piece)
+                .unwrap_or_else(|error| panic!("{options}: {error}"));
+        }
+        for number in 0..24 {
+            assert!(fs::read(bed.at(&format!("f{number}"))).unwrap() == pattern(number, MIB), "{options}");
+        }
+        assert!((0..24).any(|number| bed.holders(&format!("f{number}")) == [1]), "{options}");
+        drop(file);
+        assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()), "{options}");
+        bed.pool.umount();
+    }
+}
