@@ -12,6 +12,7 @@ fail() {
     exit 1
 }
 
+(($# == 0)) || fail "takes no arguments (CANOPY_DEMO=DIR chooses where)"
 command -v cargo >/dev/null || fail "cargo is not installed (https://rustup.rs)"
 say "Setting up"
 scripts/setup.sh run
