@@ -13,7 +13,8 @@ fn scale() -> u64 {
 }
 
 fn disks() -> Vec<LoopFs> {
-    let size = scale() * (120 << 20);
+    // And what ext4 keeps for itself: all files grow at once, and each must always fit somewhere as a whole.
+    let size = scale() * (120 << 20) + (12 << 20);
     vec![LoopFs::ext4(size), LoopFs::ext4(size), LoopFs::ext4(size)]
 }
 
