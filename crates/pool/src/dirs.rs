@@ -3,12 +3,14 @@
 use crate::beneath::{self, Dir};
 use crate::branch::{BranchId, Branches};
 use crate::follow::Follow;
+use crate::health::Deed;
 use crate::memory::Stamp;
 use crate::memory::names::Names;
 use crate::node::{Node, PoolPath};
 use crate::stat::{self, Attr};
 use crate::{Error, NodeId, Pool, Result};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -82,7 +84,7 @@ impl<'b> Dirs<'b> {
                 }
                 Err(errno) => {
                     if !beneath::is_absent(errno) {
-                        error.get_or_insert(errno);
+                        error.get_or_insert(branch.notice(errno, Deed::Looking));
                     }
                     None
                 }
@@ -133,9 +135,26 @@ impl<'b> Dirs<'b> {
     pub(crate) fn own(&self) -> Copies {
         let mut copies = self.no_copies();
         for (index, dir) in self.each() {
-            copies.put(index, stat::of(dir));
+            self.put_copy(&mut copies, index, stat::of(dir));
         }
         copies
+    }
+
+    fn put_copy(&self, copies: &mut Copies, index: usize, answer: Result<Attr, Errno>) {
+        match answer {
+            Ok(attr) => copies.found.push((index, attr)),
+            Err(errno) if !beneath::is_absent(errno) => {
+                copies.error.get_or_insert(self.branches[index].notice(errno, Deed::Looking));
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Removes a name from a branch.
+    pub(crate) fn unlink(&self, index: usize, name: &[u8], flags: AtFlags) -> Result<(), Errno> {
+        let dir = self.get(index).ok_or(Errno::NOENT)?;
+        rustix::fs::unlinkat(dir, name, flags)
+            .map_err(|errno| self.branches[index].notice(errno, Deed::Changing))
     }
 
     /// What each branch holds under a name in this directory.
@@ -165,7 +184,7 @@ impl<'b> Dirs<'b> {
                 }
             }
             let found = matches!(&answer, Ok(attr) if !attr.is_dir());
-            copies.put(index, answer);
+            self.put_copy(&mut copies, index, answer);
             if first && found {
                 break;
             }
@@ -204,16 +223,6 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    fn put(&mut self, index: usize, answer: Result<Attr, Errno>) {
-        match answer {
-            Ok(attr) => self.found.push((index, attr)),
-            Err(errno) if !beneath::is_absent(errno) => {
-                self.error.get_or_insert(errno);
-            }
-            Err(_) => {}
-        }
-    }
-
     /// What one branch holds.
     pub(crate) fn get(&self, index: usize) -> Option<&Attr> {
         self.found.iter().find(|(at, _)| *at == index).map(|(_, attr)| attr)

@@ -77,7 +77,8 @@ impl OpenFile {
         if let Some(fd) = place.plain.get() {
             return Ok(fd.clone());
         }
-        let fd = beneath::reopen(&*place.fd, OFlags::RDWR)?;
+        let fd = beneath::reopen(&*place.fd, OFlags::RDWR)
+            .map_err(|errno| place.branch.notice(errno, Deed::Looking))?;
         Ok(place.plain.get_or_init(|| Arc::new(fd)).clone())
     }
 }

@@ -154,7 +154,9 @@ impl Condition {
             return;
         }
         self.noticed.fetch_add(1, Ordering::Relaxed);
-        if deed == Deed::Changing {
+        // A filesystem that takes no changes is found out by a look. Where that finds nothing, it is a snapshot or another
+        // filesystem below the branch.
+        if deed == Deed::Changing && errno != Errno::ROFS {
             self.failed.fetch_add(1, Ordering::Relaxed);
         }
         self.record.lock().noticed = errno;
@@ -326,7 +328,10 @@ impl Record {
 impl Branch {
     /// Takes note of an error that the branch has answered with, and gives it back.
     pub(crate) fn notice(&self, errno: Errno, deed: Deed) -> Errno {
-        self.health.notice(errno, deed);
+        // What is not to be changed may well be read-only.
+        if !(errno == Errno::ROFS && self.mode == Mode::Ro) {
+            self.health.notice(errno, deed);
+        }
         errno
     }
 

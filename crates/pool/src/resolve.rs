@@ -256,7 +256,8 @@ impl Pool {
     pub(crate) fn primary(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
         if let Some(open) = node.opened() {
             let place = open.place();
-            let attr = stat::of(place.fd.as_fd())?;
+            let attr =
+                stat::of(place.fd.as_fd()).map_err(|errno| place.branch.notice(errno, Deed::Looking))?;
             return Ok(Primary {
                 branch: place.branch.clone(),
                 fd: TargetFd::Shared(place.fd.clone()),
@@ -277,7 +278,8 @@ impl Pool {
             let orphan = node.orphan.lock().clone();
             if let Some(orphan) = orphan {
                 let fd = rustix::io::fcntl_dupfd_cloexec(&orphan.fd, 0)?;
-                let attr = stat::of(fd.as_fd())?;
+                let attr =
+                    stat::of(fd.as_fd()).map_err(|errno| orphan.branch.notice(errno, Deed::Looking))?;
                 return Ok(Primary { branch: orphan.branch.clone(), fd: TargetFd::Pinned(fd), attr });
             }
             if attempt > 0 {
@@ -372,7 +374,7 @@ pub(crate) fn find_file(
             }
             Ok(_) => {}
             Err(errno) if beneath::is_absent(errno) => {}
-            Err(errno) => failed = Some(errno),
+            Err(errno) => failed = Some(branch.notice(errno, Deed::Looking)),
         }
     }
     failed.map_or(Ok(None), Err)

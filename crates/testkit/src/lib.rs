@@ -20,6 +20,7 @@ mod rng;
 pub mod tree;
 mod user;
 
+pub use canopy_fuse::Opcode;
 pub use faulty::{Claim, Fault, Faulty};
 pub use ground::{Ground, program_to_test};
 pub use grow::{Spec, grow};

@@ -94,6 +94,20 @@ fn changes_that_fail_again_and_again_are_believed_and_reads_are_not() {
     ]);
 }
 
+/// A snapshot below the branch says so for ever, and nothing is wrong with the branch.
+#[test]
+fn refused_changes_are_not_failed_ones() {
+    for (errno, expected) in [(Errno::ROFS, Health::Well), (Errno::IO, Health::Failing)] {
+        let condition = Condition::default();
+        for _ in 0..STRIKES {
+            condition.notice(errno, Deed::Changing);
+            assert!(condition.wants_a_look());
+            condition.look(|| FINE);
+        }
+        assert_eq!(condition.health(), expected, "{errno}");
+    }
+}
+
 #[test]
 fn looks_at_what_stays_unwell_become_rare() {
     let (mut record, mut now) = (Record::default(), Instant::now());

@@ -8,6 +8,7 @@ use crate::branch::Branches;
 use crate::config::Func;
 use crate::dirs::Dirs;
 use crate::handle::FileHandle;
+use crate::health::Deed;
 use crate::node::Node;
 use crate::resolve::{Target, TargetFd};
 use crate::stat::{self, Attr, S_ISGID, S_ISUID, S_IXGRP, Time};
@@ -170,12 +171,27 @@ impl Pool {
         for target in targets {
             let before = if undo.is_some() { Some(stat::of(target.fd.as_fd())?) } else { None };
             let result = change(target.fd.as_fd());
+            if let Err(errno) = result {
+                self.met_by_change(branches, node, target.index, errno);
+            }
             results.push((target.index, result));
             if let (Ok(()), Some(undo), Some(before)) = (result, undo.as_mut(), before) {
                 undo.push((target, before));
             }
         }
         Ok(aggregate::by_search(&results, || Ok(shown))?)
+    }
+
+    /// A change of a node's copy has met an error. Without an index it is the file that no name leads to.
+    fn met_by_change(&self, branches: &Branches, node: &Arc<Node>, index: Option<usize>, errno: Errno) {
+        match index {
+            Some(index) => {
+                branches[index].notice(errno, Deed::Changing);
+            }
+            None => {
+                let _ = self.primary(branches, node).map(|own| own.branch.notice(errno, Deed::Changing));
+            }
+        }
     }
 
     /// The copies of a node that an action function changes, and the index of the branch that is shown.
@@ -256,6 +272,7 @@ impl Pool {
             return Ok(());
         }
         let primary = self.primary(branches, node)?;
+        let failed = |errno| primary.branch.notice(errno, Deed::Changing);
         let left = without_set_id(&primary.attr, || caller.is_in_group(primary.attr.gid));
         let mut written = node.opened().is_some_and(|open| open.is_written());
         if left.is_some() && (caller.keeps_set_id() || !caller.owns(primary.attr.uid)) {
@@ -270,12 +287,12 @@ impl Pool {
             if !written && !caller.owns(primary.attr.uid) {
                 return Err(Errno::PERM.into());
             }
-            rustix::fs::chmod(ProcPath::of(&primary.fd).as_bytes(), mode)?;
+            rustix::fs::chmod(ProcPath::of(&primary.fd).as_bytes(), mode).map_err(failed)?;
         }
         if primary.attr.is_regular() {
             match rustix::fs::removexattr(ProcPath::of(&primary.fd).as_bytes(), c"security.capability") {
                 Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
-                Err(errno) => return Err(errno.into()),
+                Err(errno) => return Err(failed(errno).into()),
             }
         }
         Ok(())

@@ -172,7 +172,7 @@ impl Pool {
     ) -> Result<Dir<'b>, Errno> {
         let cloned = relocate::clone_dirs(from.root(), to.root(), path);
         self.path_came(to, path);
-        cloned
+        cloned.map_err(|errno| to.notice(from.notice(errno, Deed::Looking), Deed::Changing))
     }
 
     /// A directory, and perhaps some above it, may have been made on a branch.
@@ -209,7 +209,7 @@ impl Pool {
                 // Hidden behind the file until now; not a copy of it.
                 continue;
             }
-            rustix::fs::unlinkat(dirs.get(index).ok_or(Error::Absent)?, name, AtFlags::empty())?;
+            dirs.unlink(index, name, AtFlags::empty())?;
         }
         self.removed(parent, name, victim);
         Ok(())
@@ -243,10 +243,9 @@ impl Pool {
             if !copies.get(index).is_some_and(Attr::is_dir) {
                 continue;
             }
-            let dir = dirs.get(index).ok_or(Error::Absent)?;
             // Of a symlink that is followed, the link goes.
             let flags = if is_link(index) { AtFlags::empty() } else { AtFlags::REMOVEDIR };
-            if let Err(errno) = rustix::fs::unlinkat(dir, name, flags) {
+            if let Err(errno) = dirs.unlink(index, name, flags) {
                 // Filled behind our back, or busy: put back what is gone already.
                 let full = crate::node::join(&path, name);
                 for &back in &gone {
@@ -274,10 +273,11 @@ impl Pool {
         let mut leftovers: SmallVec<[OwnedFd; 1]> = SmallVec::new();
         for (index, _) in copies.iter().filter(|(_, attr)| attr.is_dir()) {
             let dir = dirs.get(index).ok_or(Error::Absent)?;
-            if stat::at(dir, name)?.is_symlink() {
-                continue;
-            }
-            match contents(dir, name)? {
+            let inside = match stat::at(dir, name) {
+                Ok(attr) if attr.is_symlink() => continue,
+                found => found.and_then(|_| contents(dir, name)),
+            };
+            match inside.map_err(|errno| dirs.branches[index].notice(errno, Deed::Looking))? {
                 Contents::Nothing => {}
                 Contents::Leftovers(dir) => leftovers.push(dir),
                 Contents::Entries => return Err(Error::NotEmpty),

@@ -157,7 +157,7 @@ impl Pool {
     }
 
     fn kill_before_write(&self, handle: &FileHandle, fd: BorrowedFd<'_>, caller: &Caller) -> Result<()> {
-        if kill_suidgid(fd, caller)? {
+        if kill_suidgid(fd, caller).map_err(|errno| handle.notice(errno, Deed::Changing))? {
             // The answer to a write carries no attributes; a stale set-id bit must not be trusted.
             self.kernel.load().invalidate_attr(handle.node.id);
         }
@@ -203,7 +203,11 @@ impl Pool {
             Whence::Data => SeekFrom::Data(offset),
             Whence::Hole => SeekFrom::Hole(offset),
         };
-        Ok(rustix::fs::seek(&**handle.fd(), from)?)
+        Ok(rustix::fs::seek(&**handle.fd(), from).map_err(|errno| match errno {
+            // Not the one of a missing device.
+            Errno::NXIO => errno,
+            errno => handle.notice(errno, Deed::Looking),
+        })?)
     }
 
     /// copy_file_range(2). Errors: `EXDEV` and `EOPNOTSUPP` make the kernel copy by itself.
@@ -224,16 +228,20 @@ impl Pool {
         };
         let mut done = 0;
         let all = self.with_room(&to.node, len as u64, || {
-            let (from, to) = (from.fd(), to.fd());
+            let (source, target) = (from.fd(), to.fd());
             // A branch that fills up copies as much as it can first.
             while done < len {
                 let (mut at, mut into) = (from_offset + done as u64, to_offset + done as u64);
-                match rustix::fs::copy_file_range(&**from, Some(&mut at), &**to, Some(&mut into), len - done)
+                let left = len - done;
+                match rustix::fs::copy_file_range(&**source, Some(&mut at), &**target, Some(&mut into), left)
                 {
                     Ok(0) => break,
                     Ok(copied) => done += copied,
                     Err(Errno::INTR) => continue,
-                    Err(errno) => return Err(errno.into()),
+                    // Which of the two it was is for a look to find out.
+                    Err(errno) => {
+                        return Err(to.notice(from.notice(errno, Deed::Looking), Deed::Looking).into());
+                    }
                 }
             }
             Ok(())
@@ -251,7 +259,7 @@ impl Pool {
         for branch in self.branches.load().iter() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let synced = crate::beneath::open(branch.root(), b"", flags).and_then(rustix::fs::syncfs);
-            result = result.and(synced.map_err(Error::Branch));
+            result = result.and(synced.map_err(|errno| Error::Branch(branch.notice(errno, Deed::Changing))));
         }
         result
     }

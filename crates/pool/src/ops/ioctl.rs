@@ -42,8 +42,9 @@ impl Pool {
         let func = if ioctl.writes() { Func::Chmod } else { Func::Getattr };
         let kind = if node.is_dir() { OFlags::DIRECTORY } else { OFlags::NONBLOCK };
         if !ioctl.writes() {
-            let (targets, _) = self.readable(&branches, &node, func)?;
-            flag_ioctl(beneath::reopen(targets, OFlags::RDONLY | kind)?.as_fd(), ioctl, &mut buffer)?;
+            self.ask(&branches, &node, func, |fd| {
+                flag_ioctl(beneath::reopen(fd, OFlags::RDONLY | kind)?.as_fd(), ioctl, &mut buffer)
+            })?;
             return Ok(IoctlAnswer { buffer, len: ioctl.size() });
         }
         self.on_copies(&branches, &node, func, None, None, |fd| {

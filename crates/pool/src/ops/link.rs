@@ -2,6 +2,7 @@
 
 use crate::beneath::ProcPath;
 use crate::config::Func;
+use crate::health::Deed;
 use crate::ops::lookup::Entry;
 use crate::relocate::may_be_made;
 use crate::{Caller, Error, NodeId, Pool, Result, aggregate};
@@ -43,6 +44,7 @@ impl Pool {
                 // Following the last step of such a link is a jump to the file itself, symlinks included.
                 let follow = AtFlags::SYMLINK_FOLLOW;
                 rustix::fs::linkat(rustix::fs::CWD, source.as_bytes(), dir, new_name, follow)
+                    .map_err(|errno| branches[index].notice(errno, Deed::Changing))
             }));
             dirs.came(new_name, index);
         }

@@ -4,6 +4,7 @@ use crate::beneath::ProcPath;
 use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dirs::{Belief, Copies, Dirs};
+use crate::health::Deed;
 use crate::node::{Identity, Node, PoolPath, join};
 use crate::relocate::is_reserved;
 use crate::resolve::{is_absent, on_branch};
@@ -116,7 +117,7 @@ impl Pool {
     pub fn getattr(&self, id: NodeId, handle: Option<HandleId>) -> Result<Attr> {
         if let Some(handle) = handle.and_then(|h| self.files.get(h).ok()) {
             let _held = self.tree.shared();
-            let attr = stat::of(handle.fd().as_fd())?;
+            let attr = stat::of(handle.fd().as_fd()).map_err(|errno| handle.notice(errno, Deed::Looking))?;
             return Ok(self.show_file(&handle.node, &handle.open.place().branch, attr));
         }
         let node = self.nodes.get(id)?;
@@ -193,11 +194,14 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let node = self.nodes.get(id)?;
-        let fd = match node.is_dir() {
-            true => self.readable(&branches, &node, Func::Access)?.0,
-            false => self.chosen(Func::Access, &branches, &node, |attr| !attr.is_dir())?.fd,
+        let may = |fd: BorrowedFd<'_>| {
+            rustix::fs::accessat(rustix::fs::CWD, ProcPath::of(fd).as_bytes(), mask, AtFlags::EACCESS)
         };
-        Ok(rustix::fs::accessat(rustix::fs::CWD, ProcPath::of(&fd).as_bytes(), mask, AtFlags::EACCESS)?)
+        if node.is_dir() {
+            return self.ask(&branches, &node, Func::Access, may);
+        }
+        let chosen = self.chosen(Func::Access, &branches, &node, |attr| !attr.is_dir())?;
+        Ok(may(chosen.fd.as_fd()).map_err(|errno| chosen.branch.notice(errno, Deed::Looking))?)
     }
 
     /// Target of a symlink.
@@ -211,7 +215,8 @@ impl Pool {
         if node.disguised {
             return Ok(on_branch(&primary.branch, &self.a_path(&node).ok_or(Error::Stale)?));
         }
-        Ok(rustix::fs::readlinkat(primary.fd.as_fd(), c"", Vec::new())?.into_bytes())
+        let target = rustix::fs::readlinkat(primary.fd.as_fd(), c"", Vec::new());
+        Ok(target.map_err(|errno| primary.branch.notice(errno, Deed::Looking))?.into_bytes())
     }
 }
 

@@ -86,7 +86,9 @@ impl Pool {
             // The name leads to a new node by now.
             (Some(open), _) if open.is_parted() => return Err(Error::Stale),
             (Some(open), _) => {
-                let fd = Arc::new(beneath::reopen(&*open.place().fd, branch_flags)?);
+                let place = open.place();
+                let fd = beneath::reopen(&*place.fd, branch_flags);
+                let fd = Arc::new(fd.map_err(|errno| place.branch.notice(errno, Deed::Looking))?);
                 let backing = open.backing.as_ref().map(|file| file.id());
                 let size = || stat::of(fd.as_fd()).map_or(0, |attr| attr.size);
                 let room = match backing {
@@ -130,7 +132,8 @@ impl Pool {
             return Ok(first);
         }
         let primary = self.chosen(Func::Open, branches, node, Attr::is_regular)?;
-        let fd = Arc::new(self.open_on_branch(node, &primary, flags)?);
+        let fd = self.open_on_branch(node, &primary, flags);
+        let fd = Arc::new(fd.map_err(|errno| primary.branch.notice(errno, Deed::Looking))?);
         Ok(First { branch: primary.branch, fd, pinned: primary.fd.into_shared(), size: primary.attr.size })
     }
 
@@ -416,7 +419,7 @@ impl Pool {
     pub fn flush(&self, handle: HandleId) -> Result<()> {
         let handle = self.files.get(handle)?;
         let copy = rustix::io::fcntl_dupfd_cloexec(&**handle.fd(), 0)?;
-        Ok(canopy_sys::close::close(copy)?)
+        Ok(canopy_sys::close::close(copy).map_err(|errno| handle.notice(errno, Deed::Changing))?)
     }
 
     /// The last descriptor of a handle is gone.

@@ -11,6 +11,7 @@ use crate::branch::{BranchId, Branches};
 use crate::config::{Func, ReaddirMode};
 use crate::dirs::{Dirs, PerBranch};
 use crate::follow::Follow;
+use crate::health::Deed;
 use crate::node::{Node, join};
 use crate::ops::lookup::Entry;
 use crate::policy::{self, Category};
@@ -245,7 +246,7 @@ impl Pool {
                 Err(errno) if beneath::is_absent(errno) => Ok(()),
                 Err(errno) => Err(errno),
             };
-            result = result.and(synced.map_err(Error::Branch));
+            result = result.and(synced.map_err(|errno| Error::Branch(branch.notice(errno, Deed::Changing))));
         }
         result
     }

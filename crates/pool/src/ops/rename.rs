@@ -8,6 +8,7 @@ use crate::branch::Branches;
 use crate::config::Func;
 use crate::dirs::{Copies, Dirs};
 use crate::follow::Follow;
+use crate::health::Deed;
 use crate::relocate::{is_reserved, may_be_made};
 use crate::stat::Attr;
 use crate::{Caller, Error, NodeId, Pool, Result};
@@ -194,8 +195,7 @@ impl Pool {
                 continue;
             }
             let flags = if new.is_dir(index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            let dir = new.dirs.get(index).ok_or(Error::Absent)?;
-            match rustix::fs::unlinkat(dir, new.name, flags) {
+            match new.dirs.unlink(index, new.name, flags) {
                 Ok(()) | Err(Errno::NOENT) => removed_any = true,
                 Err(errno) if !removed_any => {
                     take_back(old, new, &done);
@@ -205,9 +205,9 @@ impl Pool {
             }
         }
         for (index, step) in &done {
-            if let (Step::Swapped, Some(dir)) = (step, old.dirs.get(*index)) {
+            if let Step::Swapped = step {
                 let flags = if new.is_dir(*index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-                if let Err(errno) = rustix::fs::unlinkat(dir, old.name, flags) {
+                if let Err(errno) = old.dirs.unlink(*index, old.name, flags) {
                     old.dirs.came(old.name, *index);
                     tracing::error!("rename left the replaced target under the old name: {errno}");
                 }
@@ -305,16 +305,16 @@ fn swap(old: &Side, new: &Side, index: usize) -> Result<Step, Errno> {
 pub(super) fn shift(from: &Side, to: &Side, index: usize, flags: RenameFlags) -> Result<(), Errno> {
     let (source, target) =
         (from.dirs.get(index).ok_or(Errno::NOENT)?, to.dirs.get(index).ok_or(Errno::NOENT)?);
-    if flags.is_empty() {
-        return rustix::fs::renameat(source, from.name, target, to.name);
-    }
-    match rustix::fs::renameat_with(source, from.name, target, to.name, flags) {
-        // A filesystem without the flag: the pool has looked that nothing is there.
-        Err(Errno::INVAL) if flags == RenameFlags::NOREPLACE => {
-            rustix::fs::renameat(source, from.name, target, to.name)
-        }
-        other => other,
-    }
+    let plainly = || rustix::fs::renameat(source, from.name, target, to.name);
+    let done = match flags.is_empty() {
+        true => plainly(),
+        false => match rustix::fs::renameat_with(source, from.name, target, to.name, flags) {
+            // A filesystem without the flag: the pool has looked that nothing is there.
+            Err(Errno::INVAL) if flags == RenameFlags::NOREPLACE => plainly(),
+            other => other,
+        },
+    };
+    done.map_err(|errno| from.dirs.branches[index].notice(errno, Deed::Changing))
 }
 
 pub(super) fn take_back(old: &Side, new: &Side, done: &[(usize, Step)]) {

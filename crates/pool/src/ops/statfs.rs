@@ -2,6 +2,7 @@
 
 use crate::aggregate::{self, BranchStat, Figures};
 use crate::config::StatfsMode;
+use crate::health::Deed;
 use crate::ops::locate::split;
 use crate::stat;
 use crate::{NodeId, Pool, Result};
@@ -32,11 +33,21 @@ impl Pool {
                             opened = fd;
                             opened.as_fd()
                         }
-                        Err(_) => continue,
+                        Err(errno) => {
+                            branch.notice(errno, Deed::Looking);
+                            continue;
+                        }
                     }
                 }
             };
-            let (Ok(attr), Ok(vfs)) = (stat::of(fd), rustix::fs::fstatvfs(fd)) else { continue };
+            let told = stat::of(fd).and_then(|attr| Ok((attr, rustix::fs::fstatvfs(fd)?)));
+            let (attr, vfs) = match told {
+                Ok(told) => told,
+                Err(errno) => {
+                    branch.notice(errno, Deed::Looking);
+                    continue;
+                }
+            };
             stats.push(BranchStat {
                 dev: attr.dev,
                 mode: branch.mode,

@@ -1,16 +1,17 @@
 //! Extended attributes.
 
 use crate::beneath::ProcPath;
-use crate::branch::Branches;
+use crate::branch::{Branch, Branches};
 use crate::config::{Func, XattrMode};
 use crate::dirs::Dirs;
+use crate::health::Deed;
 use crate::node::Node;
 use crate::relocate::is_shadow;
-use crate::resolve::TargetFd;
 use crate::stat::{S_ISGID, of};
 use crate::{Error, NodeId, Pool, Result};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, XattrFlags};
+use rustix::io::Errno;
 use std::sync::Arc;
 
 impl Pool {
@@ -24,11 +25,12 @@ impl Pool {
         }
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let (fd, _) = self.readable(&branches, &self.nodes.get(id)?, Func::Getxattr)?;
-        let path = ProcPath::of(&fd);
-        Ok(match buffer.is_empty() {
-            true => rustix::fs::getxattr_query(path.as_bytes(), name)?,
-            false => rustix::fs::getxattr(path.as_bytes(), name, buffer)?,
+        self.ask(&branches, &self.nodes.get(id)?, Func::Getxattr, |fd| {
+            let path = ProcPath::of(fd);
+            match buffer.is_empty() {
+                true => rustix::fs::getxattr_query(path.as_bytes(), name),
+                false => rustix::fs::getxattr(path.as_bytes(), name, buffer),
+            }
         })
     }
 
@@ -41,13 +43,14 @@ impl Pool {
         }
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let (fd, _) = self.readable(&branches, &self.nodes.get(id)?, Func::Listxattr)?;
-        let path = ProcPath::of(&fd);
-        if buffer.is_empty() {
-            return Ok(rustix::fs::listxattr_query(path.as_bytes())?);
-        }
-        let length = rustix::fs::listxattr(path.as_bytes(), &mut *buffer)?;
-        Ok(without_shadows(&mut buffer[..length]))
+        self.ask(&branches, &self.nodes.get(id)?, Func::Listxattr, |fd| {
+            let path = ProcPath::of(fd);
+            if buffer.is_empty() {
+                return rustix::fs::listxattr_query(path.as_bytes());
+            }
+            let length = rustix::fs::listxattr(path.as_bytes(), &mut *buffer)?;
+            Ok(without_shadows(&mut buffer[..length]))
+        })
     }
 
     /// Sets an attribute on every copy. `flags` are those of setxattr(2); `kill_sgid` comes with an access
@@ -109,25 +112,26 @@ impl Pool {
         }
     }
 
-    /// The copy of a node that a search function reads.
-    pub(crate) fn readable(
+    /// Asks the copy of a node that a search function reads.
+    pub(crate) fn ask<T>(
         &self,
         branches: &Branches,
         node: &Arc<Node>,
         func: Func,
-    ) -> Result<(TargetFd, usize)> {
+        ask: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
+    ) -> Result<T> {
+        let asked = |branch: &Branch, fd| Ok(ask(fd).map_err(|errno| branch.notice(errno, Deed::Looking))?);
         if !node.is_dir() {
-            return self.primary(branches, node).map(|primary| (primary.fd, 0));
+            let primary = self.primary(branches, node)?;
+            return asked(&primary.branch, primary.fd.as_fd());
         }
         let (_, Some(path)) = self.nodes.locate(node.id)? else {
             let orphan = node.orphan.lock().clone().ok_or(Error::Stale)?;
-            return Ok((TargetFd::Pinned(rustix::io::fcntl_dupfd_cloexec(orphan.fd.as_fd(), 0)?), 0));
+            return asked(&orphan.branch, orphan.fd.as_fd());
         };
         let dirs = Dirs::open(self.follow(), branches, &path);
-        let copies = dirs.own();
-        let index = self.shown(func, branches, &copies)?;
-        let fd = rustix::io::fcntl_dupfd_cloexec(dirs.get(index).ok_or(Error::Absent)?, 0)?;
-        Ok((TargetFd::Pinned(fd), index))
+        let index = self.shown(func, branches, &dirs.own())?;
+        asked(&branches[index], dirs.get(index).ok_or(Error::Absent)?)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::branch::{Branch, BranchId, Branches};
 use crate::dirs::Dirs;
 use crate::follow::Follow;
 use crate::handle::{FileHandle, Place};
+use crate::health::Deed;
 use crate::node::{Node, Orphan, PoolPath, join};
 use crate::ops::locate::split;
 use crate::policy::{self, BranchView, Mode, Policy, ThreadDice};
@@ -96,7 +97,14 @@ impl Pool {
             let moved = self.movable(node).map_err(Stays::File).and_then(|file| {
                 let target = self.roomier(policy, &file, wanted, &tried).map_err(Stays::File)?;
                 tried.push(target.id);
-                self.carry(node, &file, &target).map(|()| (file, target))
+                match self.carry(node, &file, &target) {
+                    Err(why @ (Stays::Branch(errno) | Stays::File(errno))) => {
+                        // Which of the two it was is for a look to find out.
+                        target.notice(file.source.notice(errno, Deed::Looking), Deed::Looking);
+                        Err(why)
+                    }
+                    Ok(()) => Ok((file, target)),
+                }
             });
             match moved {
                 Ok((file, target)) => {

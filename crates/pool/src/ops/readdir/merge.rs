@@ -5,6 +5,7 @@ use crate::beneath;
 use crate::branch::{Branch, Branches};
 use crate::config::FollowSymlinks;
 use crate::follow::Follow;
+use crate::health::Deed;
 use crate::inode::DirentInodes;
 use crate::node::{Identity, Node};
 use crate::relocate::is_reserved;
@@ -99,7 +100,7 @@ impl<'p> Merge<'p> {
             }
             Err(errno) => {
                 if !beneath::is_absent(errno) {
-                    self.failed.get_or_insert(errno);
+                    self.failed.get_or_insert(self.branches[index].notice(errno, Deed::Looking));
                 }
                 self.listing.sources.push(None);
                 None
@@ -154,6 +155,7 @@ impl<'p> Merge<'p> {
 
     fn end(&mut self, branch: &Branch, dir: OwnedFd, broken: Option<Errno>) {
         if let Some(errno) = broken {
+            branch.notice(errno, Deed::Looking);
             tracing::warn!("the listing of a directory on {} is incomplete: {errno}", branch.path.display());
         }
         self.listing.sources.push(Some((branch.id, dir)));
