@@ -3,7 +3,8 @@
 use crate::config::options::OptionError;
 use crate::names::Name;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -20,7 +21,7 @@ pub enum Error {
     #[error("branches '{instruction}': {why}")]
     Branches { instruction: String, why: String },
 
-    #[error("branch {path} does not exist (create it: mkdir -p {path})", path = .0.display())]
+    #[error("branch {path} {}", missing(.0), path = .0.display())]
     BranchMissing(PathBuf),
     #[error(
         "{} not mounted within {seconds} s (a branch that needs no mount is marked by: touch BRANCH/.mergerfs.branch)",
@@ -184,6 +185,14 @@ fn named(branches: &[PathBuf]) -> String {
     match branches {
         [one] => format!("branch {} is", one.display()),
         _ => format!("branches {} are", listed(branches)),
+    }
+}
+
+/// A pattern that matches nothing is taken literally; nobody means to make a directory of that name.
+fn missing(path: &Path) -> String {
+    match path.as_os_str().as_bytes().iter().any(|byte| b"*?[{".contains(byte)) {
+        true => "matches no directory (mount the disks it stands for, or name one that is there)".into(),
+        false => format!("does not exist (create it: mkdir -p {})", path.display()),
     }
 }
 

@@ -68,6 +68,18 @@ pub fn holding_in<'a>(listed: &'a [Mounted], path: &Path) -> Option<&'a Mounted>
     holds.max_by_key(|mounted| mounted.mountpoint.components().count())
 }
 
+/// Why nothing can be said of a path: what the system says, or that the server of its pool has ended.
+pub fn unasked(path: &Path, why: io::Error) -> Error {
+    let ended =
+        matches!(Errno::from_io_error(&why), Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED));
+    // Nothing can be resolved on a dead mount, so it is found by the path as it was typed.
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match holding(&path).ok().flatten().filter(|mounted| ended && mounted.is_pool()) {
+        Some(pool) => Error::PoolDead(pool.mountpoint),
+        None => Error::Explain { path, why: why.to_string() },
+    }
+}
+
 /// The mount that a descriptor was opened on, by its number. Does not touch the filesystem.
 pub fn id_of(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;

@@ -157,7 +157,7 @@ fn every_mistake_is_one_line_with_culprit_and_mend() {
         ("mount -o branches=@a", &["no mountpoint"]),
         ("mount @none @p", &["/none does not exist", "mkdir -p"]),
         ("mount @a:@none @p", &["/none does not exist"]),
-        ("mount @none* @p", &["/none* does not exist"]),
+        ("mount @none* @p", &["branch", "/none* matches no directory"]),
         ("mount @file @p", &["/file is not a directory"]),
         ("mount @a:: @p", &["branches", "empty"]),
         ("mount @a=XX @p", &["XX", "RW, RO or NC"]),
@@ -176,6 +176,7 @@ fn every_mistake_is_one_line_with_culprit_and_mend() {
         ("mount -o minfreespace=1P @a @p", &["minfreespace", "1P", "K, M, G or T"]),
         ("mount -o func.create=best @a @p", &["func.create", "best", "mfs"]),
         ("mount -o ro=1 @a @p", &["ro takes no value"]),
+        ("mount -o max_read=a @a @p", &["max_read", "must be a number of bytes"]),
         ("mount -o nullrw @a @p", &["nullrw", "true or false"]),
         ("umount @p", &["/p is not mounted"]),
         ("umount @none", &["/none is not mounted"]),
@@ -432,6 +433,11 @@ fn a_dead_mount_can_be_unmounted_and_is_no_branch() {
     assert!(wait_until(SOON, || bed.daemons().is_empty()));
     let line = bed.mistake("mount @p @q");
     assert!(line.contains("server is gone") && line.contains("umount -l"), "{line}");
+    for asked in ["get @p category.create", "explain create @p/film", "explain getattr @p", "fsck @p"] {
+        let done = run_within(&mut bed.command(asked), SOON);
+        assert!(!done.success() && done.stderr.lines().count() == 1, "{}", done.describe());
+        assert!(done.stderr.contains("has ended (canopy umount "), "{asked}: {}", done.stderr);
+    }
     bed.umount();
 }
 
@@ -592,6 +598,30 @@ fn an_ordinary_user_without_the_helper_is_told_its_package() {
     command.args(["PATH=/nonexistent", canopy.to_str().unwrap(), "mount", &bed.text("a"), &bed.text("p")]);
     let line = bed.refused(&mut command);
     assert!(line.contains("fusermount3") && line.contains("fuse3"), "{line}");
+}
+
+#[test]
+fn an_ordinary_user_is_told_what_the_helper_refuses() {
+    let bed = Bed::new();
+    give_to_nobody(&bed);
+    fs::create_dir(bed.path("roots")).unwrap();
+    let canopy = public_binary(&bed);
+    let script = r#"
+        user() { ! setpriv --reuid 65534 --regid 65534 --clear-groups "$canopy" mount "$@" 2>&1 || exit 1; }
+        dir=$1 canopy=$2
+        user "$dir/a" "$dir/roots"
+        user -o allow_other "$dir/a" "$dir/p"
+        chmod 600 /dev/fuse
+        user "$dir/a" "$dir/p"
+        ! grep " $dir/[pr]" /proc/self/mountinfo"#;
+    let done = in_private_mounts(&bed, script, &[canopy.as_os_str()]);
+    assert!(done.success(), "{}", done.describe());
+    let lines: Vec<_> = done.stdout.lines().collect();
+    let [place, others, device] = lines[..] else { panic!("{}", done.describe()) };
+    assert!(place.contains("/roots failed: ") && place.ends_with("or mount as root)"), "{place}");
+    assert!(others.contains("user_allow_other") && others.contains("/etc/fuse.conf"), "{others}");
+    assert!(device.contains("/dev/fuse: ") && device.ends_with("(as root: chmod 666 /dev/fuse)"), "{device}");
+    assert_eq!(device.matches("fusermount3").count(), 1, "{device}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::told::{EXPLAIN, ExplainTold, Name, Verdict, VerdictTold};
 use canopy_pool::config::Func;
 use canopy_pool::policy::Category;
 use serde::Serialize;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -57,12 +58,12 @@ fn func(word: &str) -> Result<Func, Error> {
 
 /// Where the path leads, its last component apart: that may be missing, or a symlink that is itself meant.
 fn full_path(path: &Path) -> Result<PathBuf, Error> {
-    let failed = |why: io::Error| Error::Explain { path: path.to_owned(), why: why.to_string() };
+    let failed = |why: io::Error| mounts::unasked(path, why);
     let absolute = std::path::absolute(path).map_err(failed)?;
     match (absolute.parent(), absolute.file_name()) {
         (Some(parent), Some(name)) => {
             let parent = parent.canonicalize().map_err(failed)?;
-            match parent.is_dir() {
+            match fs::metadata(&parent).map_err(failed)?.is_dir() {
                 true => Ok(parent.join(name)),
                 false => Err(failed(io::ErrorKind::NotADirectory.into())),
             }

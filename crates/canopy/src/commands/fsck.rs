@@ -113,9 +113,9 @@ fn summary(count: &Count) -> String {
 /// None: there is nothing to check, which fsck(8) at boot may well ask for.
 fn check(args: &FsckArgs) -> Result<Option<Count>, Error> {
     let Some(path) = args.path.as_deref() else { return Ok(None) };
-    let failed = |why: io::Error| Error::Explain { path: path.to_owned(), why: why.to_string() };
-    let start = match path.canonicalize() {
-        Ok(start) if start.is_dir() => start,
+    let failed = |why: io::Error| mounts::unasked(path, why);
+    let start = match path.canonicalize().and_then(|start| Ok((fs::metadata(&start)?.is_dir(), start))) {
+        Ok((true, start)) => start,
         _ if args.by_fsck => return Ok(None),
         Ok(_) => return Err(failed(io::ErrorKind::NotADirectory.into())),
         Err(why) => return Err(failed(why)),

@@ -6,9 +6,10 @@ use crate::config::{Config, check, kernel, line, named, options};
 use crate::daemon::{self, Reporter};
 use crate::error::Error;
 use crate::live::Live;
+use crate::serve::StartError;
 use crate::stop::{Target, Watch};
 use crate::{log, mounts, notify, process, waiting};
-use canopy_fuse::mount::Shown;
+use canopy_fuse::mount::{MountError, Shown};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -87,7 +88,7 @@ fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
     let watch = Watch::new()?;
     let before = plan.replaces.then(|| replaced(&plan));
     let session = crate::serve::start(&plan)
-        .map_err(|why| Error::Serve { mountpoint: plan.mountpoint.clone(), why: why.to_string() })?;
+        .map_err(|why| Error::Serve { mountpoint: plan.mountpoint.clone(), why: refusal(&why) })?;
     if let (Some((source, root)), Some(shown)) = (before, session.shown) {
         // What the kernel still holds of the other pool's files reaches the branches that both have.
         root.map(rustix::fs::syncfs);
@@ -144,4 +145,25 @@ fn replaced(plan: &Plan) -> (String, Option<OwnedFd>) {
 fn ignored(plan: &Plan) -> Option<String> {
     let words: Vec<&str> = plan.config.ignored.iter().map(String::as_str).collect();
     (!words.is_empty()).then(|| format!("options without effect: {}", words.join(", ")))
+}
+
+/// Why nothing could be mounted, and the mend where it is known. Which mountpoint is meant is said already.
+fn refusal(why: &StartError) -> String {
+    match why {
+        StartError::Mount(MountError::Mount { error, .. }) => error.to_string(),
+        StartError::Mount(MountError::Helper { message, .. }) => {
+            let mend = if message.contains("/dev/fuse: Permission denied") {
+                " (as root: chmod 666 /dev/fuse)"
+            } else if ["no write access to mountpoint", "chdir to mountpoint", "not owned by user"]
+                .iter()
+                .any(|refusal| message.contains(refusal))
+            {
+                " (choose a mountpoint of your own, or mount as root)"
+            } else {
+                ""
+            };
+            format!("{why}{mend}")
+        }
+        _ => why.to_string(),
+    }
 }

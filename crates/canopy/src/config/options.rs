@@ -547,7 +547,9 @@ pub fn set(config: &mut Config, key: &str, value: &OsStr) -> Result<(), OptionEr
         let (value, accepted) = (value.to_string_lossy().into_owned(), accepted.unwrap_or_default());
         let (why, nearest) = match refused {
             Refused::Invalid => {
-                let words = accepted.split([' ', ',']).filter(|word| !matches!(*word, "" | "or"));
+                // Of alternatives, those that are meant literally: "a number" is no word to write.
+                let words = accepted.split(", ").flat_map(|part| part.split(" or "));
+                let words = words.filter(|word| !word.contains(' '));
                 ("not valid", closest(&value, words.map(str::to_owned)))
             }
             Refused::But(why) => (why, None),

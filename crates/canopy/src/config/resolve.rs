@@ -30,7 +30,9 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
     if config.branches.is_empty() {
         return Err(Error::NoBranch(config.name));
     }
-    let typed = config.mountpoint.as_deref().ok_or(Error::NoMountpoint(config.name))?;
+    // Empty is what a shell makes of a variable that is not set.
+    let typed = config.mountpoint.as_deref().filter(|typed| !typed.as_os_str().is_empty());
+    let typed = typed.ok_or(Error::NoMountpoint(config.name))?;
     let mountpoint =
         std::path::absolute(typed).map_err(|why| Error::Mountpoint { path: typed.to_owned(), why })?;
     let fsname = config.fsname.clone().unwrap_or_else(|| {

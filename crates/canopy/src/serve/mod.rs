@@ -24,4 +24,4 @@ mod tell;
 mod watch;
 mod young;
 
-pub use start::{Serving, start};
+pub use start::{Serving, StartError, start};

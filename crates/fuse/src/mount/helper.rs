@@ -44,6 +44,8 @@ pub(super) fn mount(spec: &MountSpec, path: &Path) -> Result<OwnedFd, MountError
         let received = receive(&ours);
         let output = child.wait_with_output().map_err(failed)?;
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        // It begins with its own name, as we do.
+        let message = message.strip_prefix(&format!("{program}: ")).unwrap_or(&message).to_owned();
         return match received {
             Ok(Some(device)) if output.status.success() => Ok(device),
             Err(error) if message.is_empty() => Err(failed(error)),
