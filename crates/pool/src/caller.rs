@@ -11,6 +11,7 @@ const UNKNOWN: u32 = u32::MAX;
 /// Positions of capabilities (include/uapi/linux/capability.h).
 const CAP_FSETID: u32 = 4;
 const CAP_LINUX_IMMUTABLE: u32 = 9;
+const CAP_SYS_ADMIN: u32 = 21;
 
 impl Caller {
     /// Who the caller is when it comes to files; none when nobody can tell.
@@ -55,6 +56,11 @@ impl Caller {
     /// Do set-id bits survive what the caller does to a file?
     pub(crate) fn keeps_set_id(&self) -> bool {
         self.is_root_with(CAP_FSETID)
+    }
+
+    /// May the caller read attributes called `trusted.*`?
+    pub(crate) fn sees_trusted(&self) -> bool {
+        self.is_root_with(CAP_SYS_ADMIN)
     }
 
     /// Root of a user namespace has another id out here, and rights over nothing but its own.

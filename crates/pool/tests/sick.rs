@@ -190,7 +190,7 @@ const LOOKS: &[Case] = &[
     ("size of an xattr", &[Opcode::Getxattr], true, |s| {
         s.pool.getxattr(s.file, b"user.known", &mut []).map(drop)
     }),
-    ("listxattr", &[Opcode::Listxattr], true, |s| s.pool.listxattr(s.file, &mut [0; 64]).map(drop)),
+    ("listxattr", &[Opcode::Listxattr], true, |s| s.pool.listxattr(&ROOT, s.file, &mut [0; 64]).map(drop)),
     ("lsattr", &[Opcode::Ioctl], true, |s| s.pool.ioctl(&ROOT, s.file, FS_IOC_GETFLAGS, &[]).map(drop)),
     ("open to read", &[Opcode::Open], true, |s| {
         let victim = s.pool.lookup(NodeId::ROOT, b"victim")?;

@@ -269,12 +269,13 @@ impl Handler for Dispatch {
                     reply.data(size as usize, get)
                 }
             },
-            Op::Listxattr { size: 0 } => match pool.listxattr(id, &mut []) {
+            Op::Listxattr { size: 0 } => match pool.listxattr(&caller(0), id, &mut []) {
                 Ok(size) => reply.xattr_size(size as u32),
                 Err(error) => fail(reply, error),
             },
             Op::Listxattr { size } => {
-                reply.data(size as usize, |buffer| pool.listxattr(id, buffer).map_err(number))
+                let list = |buffer: &mut [u8]| pool.listxattr(&caller(0), id, buffer).map_err(number);
+                reply.data(size as usize, list)
             }
             Op::Removexattr { name } => {
                 done(reply, self.after(by, [id], pool.removexattr(id, name.to_bytes())))

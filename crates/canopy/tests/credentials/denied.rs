@@ -8,8 +8,8 @@ use std::thread;
 
 use rustix::fs::{
     Access, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags,
-    access, getxattr, linkat, mkdirat, mknodat, openat, renameat, renameat_with, setxattr, statat, symlinkat,
-    unlinkat, utimensat,
+    access, getxattr, linkat, listxattr, mkdirat, mknodat, openat, renameat, renameat_with, setxattr, statat,
+    symlinkat, unlinkat, utimensat,
 };
 
 use super::rig::{Actors, EVERYBODY, GROUP, OWNER, Places, ROOT, STRANGER, THE_OWNER, told};
@@ -170,6 +170,35 @@ fn restore(dir: &Path) {
         fs::create_dir(dir.join("empty")).unwrap();
         chown(dir.join("empty"), Some(OWNER), Some(GROUP)).unwrap();
     }
+}
+
+/// What is listed and cannot be read makes copying fail; other filesystems do not list it.
+#[test]
+fn trusted_attributes_are_listed_for_root_alone() {
+    Places::new().compare(&WAYS, |dir| {
+        let (file, inner) = (dir.join("file"), dir.join("dir"));
+        fs::write(&file, "").unwrap();
+        fs::create_dir(&inner).unwrap();
+        for path in [&file, &inner] {
+            for name in ["user.a", "trusted.b", "user.c", "trusted.d"] {
+                setxattr(path, name, b"1", XattrFlags::empty()).unwrap();
+            }
+        }
+        let names = |path: &Path| {
+            let mut list = [0; 256];
+            let length = listxattr(path, &mut list[..]).unwrap();
+            let mut names: Vec<_> = list[..length].split_inclusive(|&byte| byte == 0).collect();
+            names.sort_unstable();
+            String::from_utf8(names.concat()).unwrap()
+        };
+        thread::scope(|scope| {
+            let actors = Actors::start(scope);
+            let one = |actor| actors.act(actor, || [names(&file), names(&inner)].join(" "));
+            let lists: Vec<_> = EVERYBODY.map(|actor| format!("{}: {:?}", actor.name, one(actor))).into();
+            drop(actors);
+            lists
+        })
+    });
 }
 
 #[test]

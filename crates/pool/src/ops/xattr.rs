@@ -8,7 +8,7 @@ use crate::health::Deed;
 use crate::node::Node;
 use crate::relocate::is_shadow;
 use crate::stat::{S_ISGID, of};
-use crate::{Error, NodeId, Pool, Result};
+use crate::{Caller, Error, NodeId, Pool, Result};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;
@@ -35,7 +35,10 @@ impl Pool {
     }
 
     /// The names, each with its terminating NUL, or room enough for them where the buffer is empty.
-    pub fn listxattr(&self, id: NodeId, buffer: &mut [u8]) -> Result<usize> {
+    ///
+    /// `trusted.*` is listed for those alone who may read it (xattr(7)): who copies a file fails over a name that
+    /// is listed and cannot be read. The kernel leaves that to each filesystem.
+    pub fn listxattr(&self, caller: &Caller, id: NodeId, buffer: &mut [u8]) -> Result<usize> {
         match self.config().xattr {
             XattrMode::Passthrough => {}
             XattrMode::NoAttr => return Ok(0),
@@ -49,7 +52,12 @@ impl Pool {
                 return rustix::fs::listxattr_query(path.as_bytes());
             }
             let length = rustix::fs::listxattr(path.as_bytes(), &mut *buffer)?;
-            Ok(without_shadows(&mut buffer[..length]))
+            let mut sees_trusted = None;
+            Ok(retain(&mut buffer[..length], |name| {
+                let hidden = name.starts_with(b"trusted.")
+                    && !*sees_trusted.get_or_insert_with(|| caller.sees_trusted());
+                !hidden && !is_shadow(name)
+            }))
         })
     }
 
@@ -135,12 +143,12 @@ impl Pool {
     }
 }
 
-/// Takes second forms of ACLs out of a list in place; gives its length.
-fn without_shadows(list: &mut [u8]) -> usize {
+/// Takes names out of a list in place; gives its length.
+fn retain(list: &mut [u8], mut keeps: impl FnMut(&[u8]) -> bool) -> usize {
     let (mut from, mut to) = (0, 0);
     while from < list.len() {
         let length = list[from..].iter().position(|&byte| byte == 0).map_or(list.len() - from, |end| end + 1);
-        if !is_shadow(&list[from..from + length]) {
+        if keeps(&list[from..from + length]) {
             list.copy_within(from..from + length, to);
             to += length;
         }
@@ -162,7 +170,7 @@ mod tests {
             (b"user.a\0trusted.SGI_ACL_FILE\0user.b\0trusted.SGI_ACL_DEFAULT\0", b"user.a\0user.b\0"),
         ] {
             let mut list = given.to_vec();
-            let length = without_shadows(&mut list);
+            let length = retain(&mut list, |name| !is_shadow(name));
             assert_eq!(&list[..length], left);
         }
     }

@@ -271,7 +271,7 @@ impl Client {
                 return Ok(Outcome::Bytes(buffer[..count].to_vec()));
             }
             XattrHow::List => {
-                let count = number(pool.listxattr(node, &mut buffer))?;
+                let count = number(pool.listxattr(&CALLER, node, &mut buffer))?;
                 let names = buffer[..count].split(|&b| b == 0).filter(|name| name.starts_with(b"user."));
                 let names: BTreeSet<_> = names.map(|name| (name.to_vec(), 0)).collect();
                 return Ok(Outcome::Names(names.into_iter().collect()));

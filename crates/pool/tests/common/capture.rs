@@ -104,7 +104,7 @@ impl Client {
 
     fn xattrs(&self, node: NodeId) -> Answer<BTreeMap<Vec<u8>, Vec<u8>>> {
         let mut list = [0; 4096];
-        let count = told("listxattr", self.pool.listxattr(node, &mut list))?;
+        let count = told("listxattr", self.pool.listxattr(&CALLER, node, &mut list))?;
         let names = list[..count].split(|&b| b == 0).filter(|name| !name.is_empty());
         let value = |name: &[u8]| -> Answer<Vec<u8>> {
             let mut value = vec![0; 4096];
