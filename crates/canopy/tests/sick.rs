@@ -7,5 +7,6 @@
 mod sick {
     mod failing;
     mod gone;
+    mod pulled;
     mod rig;
 }

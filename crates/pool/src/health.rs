@@ -12,6 +12,7 @@
 
 use crate::beneath;
 use crate::branch::{Branch, Mode};
+use crate::disk;
 use crate::relocate::name_aside;
 use crate::space::Space;
 use parking_lot::Mutex;
@@ -32,7 +33,8 @@ pub enum Health {
     ReadOnly,
     /// Changes give errors.
     Failing,
-    /// Not even its root can be read. Or, of a branch that the pool has let go of: its mount is not there.
+    /// Not even its root can be read, or its disk is not there. Or, of a branch that the pool has let go of: its mount is not
+    /// there.
     Gone,
     /// It does not answer.
     Hung,
@@ -359,6 +361,8 @@ impl Branch {
             Errno::STALE => Err((Health::Gone, errno)),
             errno => ill(Health::Gone)(errno),
         })?;
+        // What is read of it may be but remembered.
+        disk::answers(self.dev).map_err(|errno| (Health::Gone, errno))?;
         if self.mode == Mode::Ro {
             return Ok(());
         }

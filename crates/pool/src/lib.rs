@@ -10,6 +10,7 @@ pub mod branch;
 mod caller;
 pub mod config;
 mod dirs;
+pub mod disk;
 pub mod error;
 mod follow;
 mod handle;

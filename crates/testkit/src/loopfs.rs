@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
-use tempfile::TempDir;
+use tempfile::{TempDir, TempPath};
 
 use crate::cmd::{run_within, wait_until};
 use crate::procs;
@@ -75,6 +75,8 @@ pub struct LoopFs {
     /// None once everything is undone.
     home: Option<TempDir>,
     point: PathBuf,
+    /// The image, if it does not lie beside the mount point.
+    elsewhere: Option<TempPath>,
     device: Option<PathBuf>,
     mounted: bool,
 }
@@ -116,6 +118,26 @@ impl LoopFs {
     /// Like [`LoopFs::with`], with its image in this directory.
     #[track_caller]
     pub fn within(dir: &Path, kind: Kind, size: u64, mkfs_args: &[&str], mount_data: &str) -> Self {
+        Self::made(dir, None, kind, size, mkfs_args, mount_data)
+    }
+
+    /// Like [`LoopFs::new`], with nothing but its image in this directory, read and written past the page cache: what
+    /// befalls the directory befalls the disk.
+    #[track_caller]
+    pub fn with_image_in(dir: &Path, kind: Kind, size: u64) -> Self {
+        let image = tempfile::Builder::new().prefix("image-").tempfile_in(dir).expect("an image");
+        Self::made(&std::env::temp_dir(), Some(image.into_temp_path()), kind, size, &[], "")
+    }
+
+    #[track_caller]
+    fn made(
+        dir: &Path,
+        elsewhere: Option<TempPath>,
+        kind: Kind,
+        size: u64,
+        mkfs_args: &[&str],
+        mount_data: &str,
+    ) -> Self {
         crate::require_root();
         assert!(size >= kind.least(), "{} needs at least {} bytes", kind.name(), kind.least());
         let home = tempfile::Builder::new()
@@ -125,7 +147,8 @@ impl LoopFs {
             .expect("a temporary directory");
         let point = home.path().canonicalize().expect("a path").join("fs");
         fs::create_dir(&point).expect("a mount point");
-        let mut own = Self { kind, home: Some(home), point, device: None, mounted: false };
+        let direct = elsewhere.is_some();
+        let mut own = Self { kind, home: Some(home), point, elsewhere, device: None, mounted: false };
         if kind != Kind::Tmpfs {
             let image = own.image().expect("an image path");
             File::create(&image).and_then(|file| file.set_len(size)).expect("a sparse image");
@@ -134,7 +157,7 @@ impl LoopFs {
             command.args(args).args(mkfs_args).arg(&image);
             let done = run_within(&mut command, Duration::from_secs(60));
             assert!(done.success(), "{command:?}: {}", done.describe());
-            own.device = Some(attach(&image));
+            own.device = Some(attach(&image, direct));
         }
         let mut data = kind.mount_data(size);
         if !mount_data.is_empty() {
@@ -170,7 +193,8 @@ impl LoopFs {
 
     /// The image file; none on tmpfs.
     pub fn image(&self) -> Option<PathBuf> {
-        (self.kind != Kind::Tmpfs).then(|| self.point.with_file_name("image"))
+        let beside = || self.point.with_file_name("image");
+        (self.kind != Kind::Tmpfs).then(|| self.elsewhere.as_deref().map_or_else(beside, Path::to_owned))
     }
 
     /// Remounts read-only or writable again, as a disk with errors does by itself.
@@ -236,6 +260,7 @@ impl LoopFs {
             _ => Ok(()),
         };
         let Some(home) = self.home.take() else { return Ok(()) };
+        drop(self.elsewhere.take());
         // Removing recursively through a mount that is still there would destroy what it shows.
         let mut removed = Ok(());
         if unmounted.is_ok() && procs::mount_at(&self.point).is_none() {
@@ -257,11 +282,11 @@ impl Drop for LoopFs {
 
 /// Attaches an image to a free loop device; others may take the same one in between, so it tries again.
 #[track_caller]
-fn attach(image: &Path) -> PathBuf {
+fn attach(image: &Path, direct: bool) -> PathBuf {
     let mut last = String::new();
     for _ in 0..10 {
         let mut command = Command::new("losetup");
-        command.args(["--find", "--show"]).arg(image);
+        command.args(["--find", "--show"]).args(direct.then_some("--direct-io=on")).arg(image);
         let done = run_within(&mut command, Duration::from_secs(30));
         if done.success() {
             return PathBuf::from(done.stdout.trim());

@@ -3,9 +3,10 @@
 //! One thread asks once a second which branches have given reason to be looked at, and hears at once when mounts come
 //! and go. Each branch is looked at by a thread of its own, for a sick disk may keep whoever touches it.
 //!
-//! Of a branch that is gone the pool lets go: one whose mount is not where it was, or whose root cannot be read. It keeps
-//! nothing open there but the files that its users have open, so that the disk can be unmounted and repaired. It stays
-//! listed, and is a branch again once there is a mount in the old place that can be read: never the directory below.
+//! Of a branch that is gone the pool lets go: one whose mount is not where it was, whose root cannot be read, or whose
+//! disk is not there. It keeps nothing open there but the files that its users have open, so that the disk can be
+//! unmounted and repaired. It stays listed, and is a branch again once there is a mount in the old place that can be
+//! read: never the directory below.
 
 use super::control::forget_names;
 use super::dispatch::Dispatch;
@@ -13,12 +14,14 @@ use super::missing;
 use crate::config::{Config, check};
 use crate::mounts::{self, Mounted};
 use canopy_pool::branch::{Branch, BranchId, BranchSpec, Branches};
+use canopy_pool::disk;
 use canopy_pool::health::{Condition, Finding, Health, Illness};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -113,10 +116,7 @@ fn run(pool: &Weak<Dispatch>) {
         let is_gone = |branch: &Arc<Branch>| branch.health.health() == Health::Gone;
         let left = changed && !serving.care.have_left(&branches).is_empty();
         if left || branches.iter().any(is_gone) {
-            let _changing = serving.control.changing();
-            if let_go(&serving, &serving.control.config()) {
-                forget_names(&serving);
-            }
+            go_on_without(&serving);
         }
         for branch in serving.pool.branches().iter().filter(|branch| branch.wants_a_look()) {
             look_at_branch(&serving, branch);
@@ -146,6 +146,14 @@ fn mounts_change(table: Option<&File>) -> bool {
     }
 }
 
+/// Lets go of branches that are gone, now.
+fn go_on_without(serving: &Dispatch) {
+    let _changing = serving.control.changing();
+    if let_go(serving, &serving.control.config()) {
+        forget_names(serving);
+    }
+}
+
 /// Lets go of the branches that have left, or whose roots cannot be read; true if there were any. Called while the
 /// configuration cannot change.
 pub(super) fn let_go(serving: &Dispatch, config: &Config) -> bool {
@@ -159,6 +167,7 @@ pub(super) fn let_go(serving: &Dispatch, config: &Config) -> bool {
     if leaving.is_empty() {
         return false;
     }
+    let mut told = Vec::new();
     for branch in &leaving {
         let path = branch.path.clone();
         let anchor = serving.care.anchors.lock().get(&branch.id).cloned();
@@ -166,7 +175,7 @@ pub(super) fn let_go(serving: &Dispatch, config: &Config) -> bool {
             true => "its mount is not there any more".to_owned(),
             false => branch.health.illness().map_or_else(String::new, |illness| illness.to_string()),
         };
-        tracing::warn!("branch {}: {why}; the pool goes on without it until it is back", path.display());
+        told.push(format!("branch {}: {why}; the pool goes on without it until it is back", path.display()));
         let mountpoint = anchor.map_or_else(|| path.clone(), |anchor| anchor.mountpoint);
         let gone = Gone { mountpoint, condition: Arc::clone(&branch.health) };
         serving.care.gone.lock().insert(path, gone);
@@ -174,6 +183,7 @@ pub(super) fn let_go(serving: &Dispatch, config: &Config) -> bool {
     let rest = branches.without(&leaving);
     serving.watch.settle(serving, config, &rest);
     serving.pool.set_branches(rest);
+    told.iter().for_each(|told| tracing::warn!("{told}"));
     true
 }
 
@@ -189,7 +199,7 @@ fn look_at_branch(serving: &Dispatch, branch: &Arc<Branch>) {
         match illness.health {
             Health::Well => tracing::info!("branch {path} is well again: it takes part in everything"),
             // Told when it is let go of.
-            Health::Gone => {}
+            Health::Gone => go_on_without(&serving),
             _ => tracing::warn!(
                 "branch {path}: {illness}; nothing is made or changed there until it is well again"
             ),
@@ -234,7 +244,9 @@ fn is_back(path: &Path, mountpoint: &Path, pool: &Path) -> Finding {
     mounts::holding_in(&listed, path).filter(there).ok_or(gone(Errno::NODEV))?;
     check::not_around(path, pool).map_err(|_| gone(Errno::NODEV))?;
     let errno = |why: std::io::Error| gone(Errno::from_io_error(&why).unwrap_or(Errno::IO));
-    fs::read_dir(path).map_err(errno)?.next().transpose().map(drop).map_err(errno)
+    fs::read_dir(path).map_err(errno)?.next().transpose().map_err(errno)?;
+    // Of a disk that was pulled there is what the kernel remembers.
+    disk::answers(fs::metadata(path).map_err(errno)?.dev()).map_err(gone)
 }
 
 /// Runs a look in a thread of its own, one a path at a time.

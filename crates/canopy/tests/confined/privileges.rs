@@ -1,7 +1,7 @@
 //! Capabilities and `no_new_privs`.
 
 use super::rig::{BINARY, everything, field, serves, threads};
-use canopy_testkit::cmd::run_within;
+use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{LoopFs, Pool};
 use serde_json::Value;
 use std::fs;
@@ -23,8 +23,13 @@ fn every_thread_has_what_it_needs_and_nothing_else() {
             .option(format!("minfreespace=0,io-uring={transport}"))
             .mount();
         let look = || {
-            let threads = threads(pool.pid());
-            assert!(threads.iter().filter(|(name, _)| serves(name)).count() > 1, "{threads:?}");
+            let mut threads = Vec::new();
+            // The first to serve starts the others.
+            let serve = wait_until(Duration::from_secs(60), || {
+                threads = super::rig::threads(pool.pid());
+                threads.iter().filter(|(name, _)| serves(name)).count() > 1
+            });
+            assert!(serve, "{threads:?}");
             for (name, status) in threads {
                 let set = |name: &str| u64::from_str_radix(field(&status, name), 16).expect("a mask");
                 assert_eq!((set("CapInh"), set("CapAmb")), (0, 0), "{name}");

@@ -51,7 +51,7 @@ codes! {
     BranchFailing = "branch-failing":
         "the pool has met with errors on a branch, and makes and changes nothing there until it is well again",
     BranchGone = "branch-gone":
-        "the mount of a branch is not there any more, or its root cannot be read: the pool goes on without it until it is back",
+        "the mount of a branch is not there any more, its root cannot be read, or its disk is not there: the pool goes on without it until it is back",
     SameFilesystem = "same-filesystem":
         "several branches lie on one filesystem",
     NearlyFull = "nearly-full":
@@ -194,7 +194,11 @@ fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
                 format!(
                     "{path} answers with \"{cause}\": nothing is made or changed there until it is well again"
                 ),
-                format!("look at the disk (dmesg | tail; smartctl -a), copy what matters; {take_out}"),
+                format!(
+                    "look at the disk (dmesg | tail; smartctl -a), copy what matters; umount --lazy {} makes the pool \
+                     let go of it, to be checked, and take it back once it is mounted again; {take_out}",
+                    branch.facts.as_ref().map_or_else(|| path.clone(), |facts| facts.mounted_at.shown())
+                ),
             )
         }
         Health::Gone => {

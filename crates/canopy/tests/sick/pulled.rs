@@ -1,0 +1,217 @@
+//! Disks that end: filesystems that have shut down, disks that are pulled, disks that answer nothing but errors. The
+//! rest of the pool goes on, and they come back once they are mounted anew.
+
+use super::rig::{PATIENCE, Ward};
+use canopy_testkit::cmd::{run_within, wait_until};
+use canopy_testkit::{Fault, Faulty, Ground, Kind, LoopFs, Tree, tree};
+use rustix::io::Errno;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+fn size(kind: Kind) -> u64 {
+    if kind == Kind::Xfs { 320 * MIB } else { 64 * MIB }
+}
+
+/// Fills a disk with a few things of which nothing is in memory afterwards, and joins it with another one.
+#[track_caller]
+fn ward(mut sick: LoopFs) -> Ward {
+    let well = LoopFs::tmpfs(32 * MIB);
+    let _ = fs::remove_dir(sick.path().join("lost+found"));
+    for disk in [&sick, &well] {
+        fs::create_dir(disk.path().join("both")).unwrap();
+        fs::create_dir(disk.path().join("both/deep")).unwrap();
+    }
+    fs::create_dir(sick.path().join("first")).unwrap();
+    for file in ["first/file", "both/deep/here"] {
+        fs::write(sick.path().join(file), "on the first").unwrap();
+    }
+    fs::write(well.path().join("both/deep/there"), "on the second").unwrap();
+    sick.unmount();
+    sick.mount_again();
+    Ward::new(vec![sick, well], "")
+}
+
+/// Somebody meets the error, one way or another.
+fn meet(ward: &Ward) {
+    let written = fs::File::create(ward.at("met")).and_then(|mut file| {
+        file.write_all(&[1; 65536])?;
+        file.sync_all()
+    });
+    let read = fs::read(ward.at("first/file"));
+    assert!(written.is_err() || read.is_err() || !ward.on(0, "met").exists(), "there was none");
+}
+
+/// It is told when it is done.
+#[track_caller]
+fn is_let_go(ward: &Ward) {
+    assert!(wait_until(PATIENCE, || ward.pool.log().contains("goes on without it")), "{}", ward.pool.log());
+    assert_eq!(ward.illness(0).as_deref(), Some("gone"));
+}
+
+/// What lies on the other disk is used as ever, in directories that both hold.
+#[track_caller]
+fn life_goes_on(ward: &Ward, round: &str) {
+    for dir in ["", "both", "both/deep"] {
+        let at = |name: &str| ward.at(dir).join(format!("{round}{name}"));
+        fs::write(at("new"), "made")
+            .unwrap_or_else(|why| panic!("create in {dir}: {why}\n{}", ward.pool.log()));
+        assert_eq!(fs::read_to_string(at("new")).unwrap(), "made");
+        fs::OpenOptions::new().append(true).open(at("new")).unwrap().write_all(b", changed").unwrap();
+        fs::rename(at("new"), at("renamed")).unwrap();
+        fs::hard_link(at("renamed"), at("linked")).unwrap();
+        fs::remove_file(at("linked")).unwrap();
+        fs::create_dir(at("dir")).unwrap();
+        fs::rename(at("renamed"), at("dir").join("moved")).unwrap();
+        let listed = fs::read_dir(ward.at(dir)).unwrap().map(|entry| entry.unwrap().file_name());
+        assert!(listed.collect::<Vec<_>>().contains(&format!("{round}dir").into()), "{dir}");
+        assert_eq!(fs::read_to_string(at("dir").join("moved")).unwrap(), "made, changed");
+        fs::remove_file(at("dir").join("moved")).unwrap();
+        fs::remove_dir(at("dir")).unwrap();
+        fs::write(at("stays"), round).unwrap();
+        assert!(ward.on(1, dir).join(format!("{round}stays")).exists(), "{dir}");
+    }
+    assert_eq!(fs::read_to_string(ward.at("both/deep/there")).unwrap(), "on the second");
+    let names = ward.make_all(round);
+    for name in names {
+        assert!(fs::symlink_metadata(ward.on(1, &name)).is_ok(), "{name}");
+    }
+}
+
+/// The pool tells which disk it is, and what to do.
+#[track_caller]
+fn is_told(ward: &Ward, code: &str, mend: &str) {
+    let status = ward.status();
+    let path = ward.disks[0].path().to_str().unwrap();
+    let warnings = status["warnings"].as_array().unwrap();
+    let told = warnings.iter().find(|told| told["branch"] == path);
+    let told = told.unwrap_or_else(|| panic!("{status:#}"));
+    assert_eq!(told["code"], code, "{status:#}");
+    assert!(told["mend"].as_str().unwrap().contains(mend), "{told:#}");
+}
+
+/// Once the disk is mounted again it takes part in everything, and the pool shows what the disks hold.
+#[track_caller]
+fn comes_back(mut ward: Ward) {
+    // As long as it is still known, mounting it again would bring it back as it was.
+    let device = ward.disks[0].device().and_then(Path::file_name).expect("a device").to_owned();
+    let known = |kind: &str| Path::new("/sys/fs").join(kind).join(&device).exists();
+    let ended = wait_until(PATIENCE, || !known("ext4") && !known("xfs"));
+    assert!(ended, "the old mount lives on\n{}", ward.pool.log());
+    ward.disks[0].mount_again();
+    ward.wait_for(0, None);
+    assert_eq!(fs::read_to_string(ward.at("first/file")).unwrap(), "on the first");
+    let names = ward.make_all("again-");
+    ward.only_on(0, &names);
+    let fields = tree::Fields::without_dir_times();
+    let [first, second] = [0, 1].map(|index| Tree::capture_with(ward.disks[index].path(), fields));
+    let union = Tree::union([&first, &second]).expect("no name twice");
+    union.assert_same(&Tree::capture_with(ward.pool.path(), fields));
+    let log = ward.pool.umount();
+    assert!(!log.contains("panicked"), "{log}");
+    drop(ward.disks);
+}
+
+/// Everything that is to be written is an error from then on; ext4 goes on reading what it has in memory.
+#[test]
+fn a_filesystem_that_has_shut_down_is_done_without() {
+    for (kind, illness, code, mend) in [
+        (Kind::Ext4, "failing", "branch-failing", "umount --lazy"),
+        (Kind::Xfs, "gone", "branch-gone", "mount it again"),
+    ] {
+        let mut ward = ward(LoopFs::new(kind, size(kind)));
+        let mut shutdown = Command::new("xfs_io");
+        shutdown.args(["-x", "-c", "shutdown"]).arg(ward.disks[0].path());
+        let done = run_within(&mut shutdown, Duration::from_secs(60));
+        assert!(done.success(), "{}", done.describe());
+        meet(&ward);
+        match illness {
+            "gone" => is_let_go(&ward),
+            illness => ward.wait_for(0, Some(illness)),
+        }
+        life_goes_on(&ward, "a-");
+        is_told(&ward, code, mend);
+        // As the mend says.
+        match illness {
+            "gone" => ward.disks[0].unmount(),
+            _ => {
+                ward.disks[0].unmount_lazily();
+                is_let_go(&ward);
+                life_goes_on(&ward, "b-");
+            }
+        }
+        comes_back(ward);
+    }
+}
+
+/// The device is there and has no capacity any more.
+#[test]
+fn a_disk_that_is_pulled_is_done_without() {
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let ground = Ground::new("canopy-pulled-", &[]);
+        let mut ward = ward(LoopFs::new(kind, size(kind)));
+        let (image, kept) = (ward.disks[0].image().unwrap(), ground.path("kept"));
+        copy(&image, &kept);
+        let set_size = |size| {
+            fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(size).unwrap();
+            let device = ward.disks[0].device().unwrap();
+            let done = run_within(Command::new("losetup").arg("-c").arg(device), Duration::from_secs(30));
+            assert!(done.success(), "{}", done.describe());
+        };
+        set_size(0);
+        meet(&ward);
+        is_let_go(&ward);
+        life_goes_on(&ward, "a-");
+        is_told(&ward, "branch-gone", "mount it again");
+        // It can still be listed from memory, and is not taken back for that.
+        std::thread::sleep(Duration::from_secs(3));
+        assert_eq!(ward.illness(0).as_deref(), Some("gone"));
+        life_goes_on(&ward, "b-");
+        ward.disks[0].unmount();
+        copy(&kept, &image);
+        let device = ward.disks[0].device().unwrap();
+        let done = run_within(Command::new("losetup").arg("-c").arg(device), Duration::from_secs(30));
+        assert!(done.success(), "{}", done.describe());
+        comes_back(ward);
+    }
+}
+
+/// The device is there, and every read and write of it fails.
+#[test]
+fn a_disk_that_answers_nothing_but_errors_is_done_without() {
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let ground = Ground::new("canopy-dead-", &[]);
+        let faulty = Faulty::mount(&ground.dir());
+        let mut ward = ward(LoopFs::with_image_in(faulty.path(), kind, size(kind)));
+        let _heals = Heals(&faulty);
+        faulty.set_all(Fault::Fail(Errno::IO));
+        meet(&ward);
+        is_let_go(&ward);
+        life_goes_on(&ward, "a-");
+        is_told(&ward, "branch-gone", "mount it again");
+        ward.disks[0].unmount();
+        life_goes_on(&ward, "b-");
+        faulty.heal();
+        comes_back(ward);
+    }
+}
+
+/// A test that fails leaves a disk that can be detached.
+struct Heals<'f>(&'f Faulty);
+
+impl Drop for Heals<'_> {
+    fn drop(&mut self) {
+        self.0.heal();
+    }
+}
+
+fn copy(from: &Path, to: &PathBuf) {
+    let mut cp = Command::new("cp");
+    cp.args(["--sparse=always"]).arg(from).arg(to);
+    let done = run_within(&mut cp, Duration::from_secs(60));
+    assert!(done.success(), "{}", done.describe());
+}
