@@ -23,14 +23,14 @@ fn every_thread_has_what_it_needs_and_nothing_else() {
             .option(format!("minfreespace=0,io-uring={transport}"))
             .mount();
         let look = || {
-            let mut threads = Vec::new();
+            let mut found = Vec::new();
             // The first to serve starts the others.
             let serve = wait_until(Duration::from_secs(60), || {
-                threads = super::rig::threads(pool.pid());
-                threads.iter().filter(|(name, _)| serves(name)).count() > 1
+                found = threads(pool.pid());
+                found.iter().filter(|(name, _)| serves(name)).count() > 1
             });
-            assert!(serve, "{threads:?}");
-            for (name, status) in threads {
+            assert!(serve, "{found:?}");
+            for (name, status) in found {
                 let set = |name: &str| u64::from_str_radix(field(&status, name), 16).expect("a mask");
                 assert_eq!((set("CapInh"), set("CapAmb")), (0, 0), "{name}");
                 for held in ["CapPrm", "CapEff", "CapBnd"] {
