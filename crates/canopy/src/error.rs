@@ -119,8 +119,8 @@ pub enum Error {
     Persist { file: PathBuf, why: String },
     #[error("{file} cannot be written: {why}; and the pool could not be set back: {kept} (canopy get shows what it has)", file = .file.display())]
     HalfPersisted { file: PathBuf, why: String, kept: String },
-    #[error("{key} cannot be changed while the pool runs (canopy umount {path}, and mount it with -o {key}={value})", path = .path.display())]
-    FixedKey { key: String, value: String, path: PathBuf },
+    #[error("{key} cannot be changed while the pool runs (canopy umount {path}, and mount it with -o {pair})", path = .path.display())]
+    FixedKey { key: String, pair: String, path: PathBuf },
     #[error("{key} tells about the pool and cannot be set")]
     ToldKey { key: String },
     #[error("pool {path} is mounted read-only, and so are its options (mount -o remount,rw {path})", path = .0.display())]

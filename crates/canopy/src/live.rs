@@ -1,7 +1,7 @@
 //! A running pool as its control file shows it to other programs.
 
 use crate::config::check::not_around;
-use crate::config::options::{self, Changes, closest};
+use crate::config::options::{self, Changes, Spec, closest};
 use crate::config::{Config, named, nested};
 use crate::error::Error;
 use crate::mounts;
@@ -95,16 +95,14 @@ impl Live {
         let set = rustix::fs::setxattr(&self.control, attribute, value.as_bytes(), XattrFlags::empty());
         set.map_err(|errno| match errno {
             Errno::NODATA if TOLD.contains(&name) => Error::ToldKey { key: name.to_owned() },
-            Errno::NODATA => self.unknown(key),
+            Errno::NODATA => options::find(key)
+                .filter(|spec| spec.changes == Changes::AtMount && !spec.is_ignored())
+                .map_or_else(|| self.unknown(key), |spec| self.fixed(spec, value)),
             Errno::ROFS if TOLD.contains(&name) => Error::ToldKey { key: name.to_owned() },
             Errno::ROFS if spec.is_some_and(|spec| spec.changes == Changes::Live) => {
                 Error::PoolReadOnly(self.mountpoint.clone())
             }
-            Errno::ROFS => Error::FixedKey {
-                key: name.to_owned(),
-                value: value.to_string_lossy().into_owned(),
-                path: self.mountpoint.clone(),
-            },
+            Errno::ROFS => spec.map_or_else(|| self.unknown(key), |spec| self.fixed(spec, value)),
             Errno::ACCESS | Errno::PERM => {
                 Error::NotOwner { key: name.to_owned(), path: self.mountpoint.clone() }
             }
@@ -163,6 +161,19 @@ impl Live {
         let known = self.keys().unwrap_or_default().into_iter();
         let nearest = closest(&key.replace('_', "-"), known.chain(TOLD.map(str::to_owned)));
         Error::UnknownKey { key: key.to_owned(), nearest }
+    }
+
+    /// Of an option that has its value from the mount. Whoever mounts the pool again is told what works.
+    fn fixed(&self, spec: &Spec, value: &OsStr) -> Error {
+        let key = spec.name.to_string();
+        let pair = match spec.accepted() {
+            None => key.clone(),
+            Some(_) => match options::set(&mut Config::default(), &key, value) {
+                Ok(()) => format!("{key}={}", value.to_string_lossy()),
+                Err(error) => return error.into(),
+            },
+        };
+        Error::FixedKey { key, pair, path: self.mountpoint.clone() }
     }
 
     fn failed(&self, key: &str, errno: Errno) -> Error {

@@ -329,13 +329,17 @@ fn the_transport_is_said() {
         ("", "io-uring=on", if offered { ring } else { device }),
         ("", "io-uring=off", device),
         ("mask:OVER_IO_URING", "io-uring=auto", device),
+        // Agreed upon, and not taken.
+        ("refuse:queues", "io-uring=auto", device),
         // Too small for every request to fit into.
         ("", "fuse-msg-size=4", device),
     ] {
         let pool = branches.pool(kernel, options);
         smoke(&pool, true);
         let log = pool.log();
-        assert_eq!((said(&pool, carrier), said(&pool, "requests over")), (1, 1), "{options}: {log}");
+        // What was agreed upon is said first.
+        let lines = if kernel == "refuse:queues" && offered { 2 } else { 1 };
+        assert_eq!((said(&pool, carrier), said(&pool, "requests over")), (1, lines), "{options}: {log}");
         let status = run(env!("CARGO_BIN_EXE_canopy"), ["status".as_ref(), pool.path().as_os_str()]);
         assert!(status.contains(if carrier == ring { "io-uring" } else { "/dev/fuse" }), "{status}");
         pool.umount();

@@ -75,16 +75,19 @@ pub struct Limits {
     pub minor: u32,
     /// Flags that may be offered.
     pub mask: InitFlags,
+    /// Whether queues of io_uring are taken once they were agreed upon.
+    pub takes_queues: bool,
 }
 
 impl Limits {
     /// No limits.
-    pub const NONE: Limits = Limits { minor: abi::MINOR, mask: InitFlags::from_bits_retain(u64::MAX) };
+    pub const NONE: Limits =
+        Limits { minor: abi::MINOR, mask: InitFlags::from_bits_retain(u64::MAX), takes_queues: true };
 
     /// What a kernel speaking 7.`minor` could do.
     #[must_use]
     pub fn minor(minor: u32) -> Limits {
-        Limits { minor, mask: InitFlags::known_at(minor) }
+        Limits { minor, mask: InitFlags::known_at(minor), ..Limits::NONE }
     }
 }
 
@@ -222,6 +225,9 @@ impl Session {
             let mut rings = Err(NoUring::NotWanted);
             let (reply, verdict) = answer(&input[..len], wish, limits, |agreed| {
                 rings = prepare(agreed, wish);
+                if let (Ok(rings), false) = (&mut rings, limits.takes_queues) {
+                    rings.spoil();
+                }
                 rings.is_ok()
             });
             if let Some(reply) = reply {

@@ -18,7 +18,9 @@ pub fn run(args: &SetArgs) -> Result<(), Error> {
     let equals = pair.iter().position(|&byte| byte == b'=');
     let (key, value) = pair.split_at(equals.unwrap_or(pair.len()));
     let key = String::from_utf8_lossy(key.trim_ascii()).into_owned();
-    if equals.is_none() && !key.starts_with("cmd.") {
+    // A word that takes no value is complete, and the pool says what is to be said of it.
+    let is_word = options::find(&key).is_some_and(|spec| spec.accepted().is_none());
+    if equals.is_none() && !is_word && !key.starts_with("cmd.") {
         return Err(Error::NoValue { key, path: args.mount.clone() });
     }
     let value = OsStr::from_bytes(value.get(1..).unwrap_or_default().trim_ascii());

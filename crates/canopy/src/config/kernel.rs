@@ -123,8 +123,8 @@ pub fn max_write(plan: &Plan) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Tests make the kernel look older with this: `minor:31`, `mask:PASSTHROUGH|READDIRPLUS_AUTO`, or
-/// both with a comma between them.
+/// Tests make the kernel look older with this: `minor:31`, `mask:PASSTHROUGH|READDIRPLUS_AUTO`, `refuse:queues` (of
+/// io_uring, that were agreed upon), or several with commas between them.
 const LIMITS: &str = "CANOPY_TEST_KERNEL";
 
 /// What tests want hidden of the kernel's abilities; without them, nothing.
@@ -152,7 +152,8 @@ fn parse_limits(text: &str) -> Result<Limits, String> {
                         InitFlags::from_name(name).ok_or_else(|| format!("'{name}' is not an INIT flag"))?;
                 }
             }
-            _ => return Err(format!("'{part}' is neither minor:NUMBER nor mask:FLAG|FLAG")),
+            Some(("refuse", "queues")) => limits.takes_queues = false,
+            _ => return Err(format!("'{part}' is neither minor:NUMBER, mask:FLAG|FLAG nor refuse:queues")),
         }
     }
     limits.mask -= hidden;

@@ -105,6 +105,11 @@ impl Control {
         &self.mountpoint
     }
 
+    /// What was planned to carry the requests was refused, and this does.
+    pub(super) fn carried_by(&self, carrier: tell::Carrier) {
+        let _ = self.connection.instead.set(carrier);
+    }
+
     /// With `landlock`, workers reach nothing outside of the branches that the pool was mounted with.
     pub(super) fn is_on_ground(&self, path: &Path) -> bool {
         self.connection.ground.as_ref().is_none_or(|ground| ground.iter().any(|root| path.starts_with(root)))

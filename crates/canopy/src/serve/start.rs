@@ -10,7 +10,7 @@ use super::kernel::Connected;
 use super::listed::Listed;
 use super::pin::Pins;
 use super::probes::{self, Probes};
-use super::tell::Connection;
+use super::tell::{Carrier, Connection};
 use super::watch::{Watch, Watching};
 use super::young::Young;
 use crate::config::Config;
@@ -28,7 +28,7 @@ use canopy_pool::Pool;
 use canopy_pool::branch::{BranchError, Branches};
 use canopy_pool::config::PassthroughIo;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Why a pool could not be brought up; nothing stays mounted.
 #[derive(Debug, thiserror::Error)]
@@ -118,13 +118,14 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     // As it was derived, and as it was resolved.
     config.fsname = Some(plan.fsname.clone());
     config.mountpoint = Some(plan.mountpoint.clone());
-    let (transport, workers) = match planned {
-        Transport::Device(_) => ("dev-fuse", threads),
-        // And the one that reads what stays on /dev/fuse.
-        Transport::Uring { workers, .. } => ("io-uring", workers + 1),
-    };
     let within = ground.as_ref().map(|ground| ground.branches().to_vec());
-    let connection = Connection { agreed, transport, threads: workers, security, ground: within };
+    let connection = Connection {
+        agreed,
+        planned: Carrier::new(&planned, threads),
+        instead: OnceLock::new(),
+        security,
+        ground: within,
+    };
     let control = Control::new(config, plan.mountpoint.clone(), connection);
     let notifier = session.notifier();
     let dispatch = Arc::new_cyclic(|own| Dispatch {
@@ -158,6 +159,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let running = confine::apart(ground.as_ref(), || session.serve(dispatch, threads))
         .map_err(StartError::Confine)??;
     if *running.transport() != planned {
+        kept.control.carried_by(Carrier::new(running.transport(), threads));
         tracing::info!("{}", running.transport());
     }
     if let (IoUring::On, Transport::Device(why)) = (plan.config.kernel.io_uring, running.transport()) {

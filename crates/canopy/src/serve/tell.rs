@@ -8,7 +8,7 @@ use crate::told::{
     Verdict, VerdictTold,
 };
 use canopy_fuse::flags::InitFlags;
-use canopy_fuse::{Agreed, abi};
+use canopy_fuse::{Agreed, Transport, abi};
 use canopy_pool::branch::BranchSpec;
 use canopy_pool::config::Func;
 use canopy_pool::health::Illness;
@@ -19,21 +19,41 @@ use serde::Serialize;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::UNIX_EPOCH;
 
 /// What was agreed with the kernel, and how its requests are served.
 pub(super) struct Connection {
     pub(super) agreed: Agreed,
-    pub(super) transport: &'static str,
-    pub(super) threads: usize,
+    pub(super) planned: Carrier,
+    /// What carries the requests in its place, should the kernel have refused that.
+    pub(super) instead: OnceLock<Carrier>,
     pub(super) security: SecurityTold,
     /// What later branches must lie in; none for anywhere.
     pub(super) ground: Option<Vec<PathBuf>>,
 }
 
+/// What carries the requests.
+pub(super) struct Carrier {
+    transport: &'static str,
+    threads: usize,
+}
+
+impl Carrier {
+    /// `readers` serve over /dev/fuse.
+    pub(super) fn new(transport: &Transport, readers: usize) -> Carrier {
+        match transport {
+            Transport::Device(_) => Carrier { transport: "dev-fuse", threads: readers },
+            // And the one that reads what stays on /dev/fuse.
+            Transport::Uring { workers, .. } => Carrier { transport: "io-uring", threads: workers + 1 },
+        }
+    }
+}
+
 /// Asks no branch: a disk that hangs holds nobody up here.
 pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool, care: &Care) -> Vec<u8> {
     let agreed = &connection.agreed;
+    let carrier = connection.instead.get().unwrap_or(&connection.planned);
     let branch = |branch: &canopy_pool::branch::Branch| BranchTold {
         path: Name::from(branch.path.as_path()),
         mode: branch.mode.to_string(),
@@ -59,8 +79,8 @@ pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool, care
     json(&PoolTold {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
-        transport: connection.transport.into(),
-        threads: connection.threads,
+        transport: carrier.transport.into(),
+        threads: carrier.threads,
         kernel: KernelTold {
             protocol: format!("{}.{}", abi::MAJOR, agreed.minor),
             features: names(agreed.flags),

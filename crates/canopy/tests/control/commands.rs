@@ -86,6 +86,13 @@ fn every_mistake_is_one_line_with_culprit_and_mend() {
         (&["set", "@", "cmd.gcc"], &["unknown key 'cmd.gcc'"]),
         (&["set", "@", "minfreespace=16777216T"], &["minfreespace", "too large"]),
         (&["set", "@", "async_read=false"], &["async-read cannot be changed", "-o async-read=false"]),
+        // Those that are no keys as well.
+        (&["set", "@", "io-uring=off"], &["io-uring cannot be changed", "-o io-uring=off"]),
+        (&["set", "@", "landlock=true", "--persist"], &["landlock cannot be changed", "-o landlock=true"]),
+        (&["set", "@", "max_read=4096"], &["max_read cannot be changed", "-o max_read=4096"]),
+        (&["set", "@", "allow_other"], &["allow_other cannot be changed", "-o allow_other)"]),
+        (&["set", "@", "allow_other=true"], &["allow_other cannot be changed", "-o allow_other)"]),
+        (&["set", "@", "io-uring=perhaps"], &["'perhaps' is not valid", "auto, on or off"]),
         (&["set", "@", "version=2"], &["version tells about the pool"]),
         (&["set", "@", "srcmounts=/a"], &["srcmounts tells about the pool"]),
         (&["set", "@", "branches=+/nowhere/at/all"], &["branch /nowhere/at/all does not exist", "mkdir"]),

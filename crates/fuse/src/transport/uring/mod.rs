@@ -102,7 +102,6 @@ impl Rings {
     }
 
     /// Makes the kernel refuse them: the buffers seem too small.
-    #[cfg(test)]
     pub(crate) fn spoil(&mut self) {
         self.payload = 1;
     }
