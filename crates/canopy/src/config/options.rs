@@ -211,7 +211,11 @@ fn caching() -> Vec<Spec> {
             "programs that cache.files=per-process caches for",
         )
         .live(),
-        spec("cache.writeback", field!(pool.writeback), "the kernel gathers writes; excludes passthrough"),
+        spec(
+            "cache.writeback",
+            field!(pool.writeback),
+            "the kernel gathers writes in its page cache; excludes passthrough",
+        ),
         spec(
             "cache.coherence",
             field!(coherence),

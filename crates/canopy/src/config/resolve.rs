@@ -93,6 +93,14 @@ pub fn settle(config: &mut Config) -> Vec<String> {
             }
         }
     }
+    if config.pool.writeback && matches!(config.pool.cache_files, CacheFiles::Off | CacheFiles::PerProcess) {
+        // With the writeback cache the kernel keeps the time of modification itself, and takes none from us; a write
+        // that does not go through the page cache leaves it as it was (fs/fuse/file.c fuse_direct_write_iter).
+        config.pool.cache_files = CacheFiles::AutoFull;
+        if config.is_given("cache.files") {
+            notes.push("cache.writeback=true needs the page cache: cache.files is auto-full".into());
+        }
+    }
     if config.pool.passthrough == PassthroughIo::Auto && config.pool.nullrw {
         // Data that goes past the daemon would not be nulled.
         config.pool.passthrough = PassthroughIo::Off;
@@ -162,7 +170,9 @@ mod tests {
             ("ro", "auto", "auto-full", false, 0),
             ("cache.files=off", "auto", "off", false, 0),
             ("cache.files=full", "auto", "full", false, 0),
-            ("cache.writeback=true", "off", "off", true, 1),
+            ("cache.writeback=true", "off", "auto-full", true, 1),
+            ("cache.writeback=true,cache.files=off", "off", "auto-full", true, 2),
+            ("cache.writeback=true,passthrough.io=off,cache.files=per-process", "off", "auto-full", true, 1),
             ("cache.writeback=true,cache.files=full", "off", "full", true, 1),
             ("nullrw=true", "off", "auto-full", false, 1),
             ("passthrough.io=off", "off", "off", false, 0),

@@ -1,13 +1,14 @@
 //! What the other options of the data path do.
 
 use super::fallbacks::Overlay;
-use super::files::{BLOCK, open, read_at, size, write_at, xfs_io};
-use super::rig::{Disks, LISTED, Mode, builder, moved, pages_limit, said};
+use super::files::{Aligned, BLOCK, open, read_at, size, write_at, xfs_io};
+use super::rig::{CACHES, Disks, LISTED, Mode, builder, moved, pages_limit, said};
 use super::{checks, direct};
 use canopy_testkit::cmd::{run, wait_until};
 use canopy_testkit::{LoopFs, procs};
 use rustix::fs::OFlags;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ fn options_that_exclude_each_other() {
         ("passthrough.io=wo,cache.files=off,cache.writeback=true", vec![auto_full, writeback], false, true),
         ("cache.writeback=true", vec![yields], true, false),
         ("passthrough.io=off,cache.writeback=true,cache.files=full", vec![], true, false),
+        ("passthrough.io=off,cache.writeback=true,cache.files=off", vec![auto_full], true, false),
+        ("passthrough.io=off,cache.writeback=true,cache.files=per-process", vec![auto_full], true, false),
         ("", vec![], false, true),
     ] {
         let pool = disks.pool(options);
@@ -64,6 +67,41 @@ fn options_that_exclude_each_other() {
         let agreed = agreed(&log);
         assert_eq!(agreed.contains("writeback_cache"), has_writeback, "{options}: {agreed}");
         assert_eq!(agreed.contains("passthrough"), has_passthrough, "{options}: {agreed}");
+        pool.umount();
+    }
+}
+
+/// make(1), rsync(1) and backups go by that time. With the writeback cache the kernel keeps it by itself.
+#[test]
+fn a_write_moves_the_time_of_modification() {
+    let disks = Disks::new();
+    let passed = ["auto", "rw"].map(|passthrough| Mode::new(passthrough, "auto-full"));
+    let served = CACHES.map(|cache| Mode::new("off", cache));
+    let gathered = served.map(|mode| Mode { writeback: true, ..mode });
+    for mode in passed.into_iter().chain(served).chain(gathered) {
+        // Waiting for descriptors to be given back, a table of pools would take a minute; others look at them.
+        let pool = disks.builder(&mode.to_string()).forgive_descriptors().mount();
+        // Asked for while the pool runs, it is no different.
+        let later = (mode.writeback && mode.cache == "full").then_some("off");
+        for cache in [Some(mode.cache), later].into_iter().flatten() {
+            if cache != mode.cache {
+                let point = pool.path().to_str().unwrap();
+                let done = pool.command(["set", point, &format!("cache.files={cache}")]);
+                assert!(done.success(), "{}", done.describe());
+            }
+            for flags in [OFlags::WRONLY, OFlags::RDWR, OFlags::RDWR | OFlags::DIRECT] {
+                let file = disks.ext4(&pool).file("f", &[b'.'; 2 * BLOCK]);
+                let old = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(5);
+                let fd = fs::File::from(open(&file.pool, flags));
+                fd.set_modified(old).expect("a time");
+                write_at(&fd, 0, Aligned::filled(BLOCK, b'w').get());
+                let moved = |meta: io::Result<fs::Metadata>| meta.unwrap().modified().unwrap() > old;
+                let what = format!("{mode}, now {cache}, {flags:?}");
+                assert!(moved(fd.metadata()), "{what}: not while it is open");
+                drop(fd);
+                assert!(moved(fs::metadata(&file.pool)), "{what}: not after it was closed");
+            }
+        }
         pool.umount();
     }
 }
