@@ -1,10 +1,11 @@
 //! Filesystems that take no changes any more, or give errors.
 
-use super::rig::{Ward, is_fifo, trigger_error};
-use canopy_testkit::cmd::run_within;
-use canopy_testkit::{Kind, LoopFs};
+use super::rig::{PATIENCE, Ward, is_fifo, trigger_error};
+use canopy_testkit::cmd::{run_within, wait_until};
+use canopy_testkit::{Kind, LoopFs, Pool};
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -35,6 +36,48 @@ fn a_disk_that_is_remounted_read_only_is_left_out_until_it_is_writable_again() {
     fs::remove_file(ward.at("before")).unwrap();
     let log = ward.pool.umount();
     assert!(log.contains("it has become read-only") && log.contains("is well again"), "{log}");
+}
+
+/// Each operation by itself, on a pool of its own.
+#[test]
+fn whatever_meets_a_read_only_disk_has_it_marked() {
+    type Act = fn(&Path) -> std::io::Result<()>;
+    const ACTS: &[(&str, Act)] = &[
+        ("chmod", |dir| fs::set_permissions(dir.join("file"), fs::Permissions::from_mode(0o600))),
+        ("chown", |dir| std::os::unix::fs::chown(dir.join("file"), Some(7), None)),
+        ("utimens", |dir| {
+            let file = fs::File::open(dir.join("file"))?;
+            file.set_modified(std::time::SystemTime::now())
+        }),
+        ("setxattr", |dir| {
+            Ok(rustix::fs::setxattr(dir.join("file"), c"user.x", b"y", rustix::fs::XattrFlags::empty())?)
+        }),
+        ("rename", |dir| fs::rename(dir.join("file"), dir.join("new"))),
+        ("link", |dir| fs::hard_link(dir.join("file"), dir.join("new"))),
+        ("unlink", |dir| fs::remove_file(dir.join("file"))),
+        ("rmdir", |dir| fs::remove_dir(dir.join("dir"))),
+        ("open", |dir| fs::OpenOptions::new().write(true).open(dir.join("file")).map(drop)),
+    ];
+    let disk = LoopFs::ext4(32 * MIB);
+    let pools: Vec<Pool> = ACTS
+        .iter()
+        .map(|(what, _)| {
+            let branch = disk.path().join(what);
+            fs::create_dir_all(branch.join("dir")).unwrap();
+            fs::write(branch.join("file"), "text").unwrap();
+            Pool::builder(env!("CARGO_BIN_EXE_canopy")).branch(branch).option("minfreespace=0").mount()
+        })
+        .collect();
+    disk.set_read_only(true);
+    for ((what, act), pool) in ACTS.iter().zip(&pools) {
+        assert_eq!(act(pool.path()).unwrap_err().raw_os_error(), Some(30), "{what}");
+    }
+    for ((what, _), pool) in ACTS.iter().zip(&pools) {
+        let told = wait_until(PATIENCE, || pool.log().contains("it has become read-only"));
+        assert!(told, "{what}: {}", pool.log());
+    }
+    pools.into_iter().for_each(|pool| drop(pool.umount()));
+    drop(disk);
 }
 
 /// As the kernel does it since Linux 6.15, statvfs(3) does not tell: only changes fail.
