@@ -480,6 +480,24 @@ fn the_mount_shows_what_it_was_told() {
     assert!(!told.options.contains("nosuid") && !told.options.contains("nodev"), "{}", told.options);
 }
 
+/// Their names together are longer than the kernel takes for the source of a mount.
+#[test]
+fn more_branches_than_the_mount_can_name() {
+    let bed = Bed::new();
+    for number in 1000..2500 {
+        fs::create_dir_all(bed.path(&format!("many/disk{number}"))).unwrap();
+    }
+    fs::write(bed.path("many/disk2499/last"), "there").unwrap();
+    bed.ok("mount @many/* @p");
+    assert_eq!(fs::read_to_string(bed.path("p/last")).unwrap(), "there");
+    let source = procs::mount_at(&bed.path("p")).unwrap().source;
+    assert!(source.starts_with("1000:1001:") && source.ends_with(":..."), "{source}");
+    bed.umount();
+    let limited = r#"ulimit -n 64; exec "$1" mount "$2/many/*" "$2/p""#;
+    let line = bed.refused(&mut shell(limited, &[binary().as_os_str(), bed.dir().as_os_str()]));
+    assert!(line.contains("Too many open files") && line.ends_with("(ulimit -n)"), "{line}");
+}
+
 #[test]
 fn the_foreground_log_tells_what_was_mounted() {
     let bed = Bed::new();

@@ -95,9 +95,10 @@ pub enum BranchError {
     TooManyItems(String),
     #[error("the branch list is empty already: there is none to remove")]
     NothingToRemove,
-    #[error(
-        "branch {path:?} cannot be opened ({errno}): make or mount the directory, or take it out of branches"
-    )]
+    #[error("branch {path:?} cannot be opened ({errno}): {}", match *.errno {
+        Errno::MFILE | Errno::NFILE => "each takes a descriptor: raise the limit of open files (ulimit -n)",
+        _ => "make or mount the directory, or take it out of branches",
+    })]
     Open { path: PathBuf, errno: Errno },
 }
 
@@ -596,11 +597,15 @@ impl LiveBranches {
     }
 }
 
+/// In bytes: `PATH_MAX`, less the NUL and `...`, and room for what a mount helper puts before it.
+const LONGEST_FSNAME: usize = 4000;
+
 /// The mount source shown when `fsname` is not given: the branch paths joined by colons, without the
 /// beginning they have in common.
 ///
 /// The common beginning is counted in characters and not in path components: `/mnt/disk1` and `/mnt/disk2`
-/// give `1:2`. Nothing is left out if the first path would be left empty (a single branch, for one).
+/// give `1:2`. Nothing is left out if the first path would be left empty (a single branch, for one). What would be
+/// longer than mount(2) takes (`PATH_MAX`) ends with `...` in place of the last branches.
 pub fn default_fsname(paths: &[PathBuf]) -> OsString {
     let bytes: Vec<&[u8]> = paths.iter().map(|path: &PathBuf| Path::as_os_str(path).as_bytes()).collect();
     let Some(first) = bytes.first() else { return OsString::new() };
@@ -613,7 +618,16 @@ pub fn default_fsname(paths: &[PathBuf]) -> OsString {
     while common > 0 && first[common] & 0xC0 == 0x80 {
         common -= 1;
     }
-    let rest: Vec<&[u8]> = bytes.iter().map(|path| &path[common..]).collect();
+    let mut rest: Vec<&[u8]> = bytes.iter().map(|path| &path[common..]).collect();
+    let mut length = 0;
+    let fits = |path: &&&[u8]| {
+        length += path.len() + 1;
+        length <= LONGEST_FSNAME
+    };
+    let fitting = rest.iter().take_while(fits).count();
+    if fitting < rest.len() {
+        rest.splice(fitting.., [b"...".as_slice()]);
+    }
     OsString::from_vec(rest.join(&b':'))
 }
 

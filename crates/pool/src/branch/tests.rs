@@ -144,6 +144,10 @@ fn fsname() {
         let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
         assert_eq!(default_fsname(&paths), expected, "{paths:?}");
     }
+    let many: Vec<PathBuf> = (1000..3000).map(|number| format!("/mnt/disk{number}").into()).collect();
+    let name = default_fsname(&many).into_string().unwrap();
+    assert!(name.starts_with("1000:1001:") && name.ends_with(":1799:..."), "{name}");
+    assert_eq!(default_fsname(&many[..800]).len(), 800 * 4 - 1);
 }
 
 /// A directory of one test's own, removed at the end.
