@@ -153,6 +153,8 @@ pub struct Place<'a> {
 const METADATA: usize = 24;
 /// `sizeof(struct fanotify_event_info_fid)` without the handle: type, padding, length; the filesystem.
 const INFO: usize = 12;
+/// No event is longer, in bytes: with a directory, a name in it (`NAME_MAX`, padded), and what that leads to.
+pub const LONGEST: usize = METADATA + 2 * (INFO + 8 + HANDLE_MAX) + 256 + 8;
 
 /// The events in a buffer that was read. What cannot be understood ends the list.
 pub fn events(mut buffer: &[u8]) -> impl Iterator<Item = Event<'_>> {

@@ -20,8 +20,8 @@ pub(super) struct Terms {
     watched: Option<Watched>,
     /// Tells nodes of this mount from those of an earlier one behind the same NFS export.
     pub(super) generation: u64,
-    /// `cache.readdir`
-    pub(super) keep_listings: bool,
+    /// `cache.readdir`, where it is given; else listings are kept where changes are watched for.
+    keep_listings: Option<bool>,
     pub(super) shown: ShownAs,
     /// `proxy-ioprio`
     pub(super) proxy_ioprio: bool,
@@ -59,7 +59,7 @@ impl Terms {
             negative,
             watched,
             generation,
-            keep_listings: config.kernel.cache_readdir,
+            keep_listings: config.is_given("cache.readdir").then_some(config.kernel.cache_readdir),
             shown: config.shown,
             proxy_ioprio: config.threads.proxy_ioprio,
         }
@@ -106,6 +106,26 @@ impl Terms {
         let unseen = age(attr.ctime).max(self.attr).min(watched.attr);
         let known = unseen == watched.attr || !attr.is_regular() || young.takes(node, attr);
         if known { watched.attr } else { unseen }
+    }
+
+    /// May the kernel keep the listing of a directory?
+    pub(super) fn keeps_listing(&self, pool: &pool::Pool, dir: pool::NodeId) -> bool {
+        let watched = || self.watching(|| pool.known().path(dir)).is_some();
+        self.keep_listings.unwrap_or_else(watched)
+    }
+
+    /// May it keep any?
+    pub(super) fn keeps_listings(&self) -> bool {
+        self.keep_listings.unwrap_or(self.watched.is_some())
+    }
+
+    /// How old a listing may become. By then the attributes of what it lists have to be asked for again, which a new
+    /// listing does for many at once. `None` where the user wants it kept (`cache.readdir=true`), though it may be out of date.
+    pub(super) fn listing_age(&self) -> Option<Duration> {
+        match &self.watched {
+            Some(watched) if self.keep_listings.is_none() => Some(watched.attr),
+            _ => None,
+        }
     }
 
     /// The terms for what is watched, if this is.

@@ -195,9 +195,9 @@ impl Handler for Dispatch {
             Op::Opendir { .. } => match pool.opendir(id) {
                 Ok(handle) => {
                     let mut flags = OpenFlags::empty();
-                    if terms.keep_listings {
+                    if terms.keeps_listing(pool, id) {
                         flags |= OpenFlags::CACHE_DIR;
-                        flags.set(OpenFlags::KEEP_CACHE, self.listed.keeps(request.header.node));
+                        flags.set(OpenFlags::KEEP_CACHE, self.keeps(terms, request.header.node));
                     }
                     reply.opened(handle.0, flags, None)
                 }
@@ -205,7 +205,7 @@ impl Handler for Dispatch {
             },
             Op::Readdir(io) => {
                 // A listing has no time that could be left out; whoever changes it must know that it was told.
-                if terms.keep_listings {
+                if terms.keeps_listing(pool, id) {
                     answering.tells(Subject::attributes(id));
                 }
                 let mut out = reply.dir(io.size as usize);
@@ -369,12 +369,22 @@ impl Dispatch {
     /// Passes on what came of a request that changes attributes of `nodes`, whole or in part, and of whose answer the
     /// kernel does not take that they are newer than what it may be just learning.
     fn after<T, const N: usize>(&self, by: Asker, nodes: [NodeId; N], result: T) -> T {
+        self.watch.changing();
         for node in nodes {
             if self.fresh.changed(Subject::attributes(node), by) {
                 let _ = self.notifier.forget_attributes(wire::NodeId(node.0));
             }
         }
         result
+    }
+
+    /// A directory is being opened: may the kernel go by the listing that it has?
+    fn keeps(&self, terms: &Terms, dir: wire::NodeId) -> bool {
+        match terms.listing_age() {
+            // What has happened by now is worked on first.
+            Some(age) => self.watch.caught_up(self) && self.listed.keeps(dir, age),
+            None => self.listed.keeps(dir, Duration::MAX),
+        }
     }
 
     fn made(
@@ -416,7 +426,7 @@ impl Dispatch {
 
     fn readdirplus(&self, reply: Reply<'_>, answering: &Answering<'_>, dir: NodeId, io: &FileIo) -> Replied {
         let terms = &*self.terms.load();
-        if terms.keep_listings {
+        if terms.keeps_listing(&self.pool, dir) {
             answering.tells(Subject::attributes(dir));
         }
         let out = std::cell::RefCell::new(reply.plus(io.size as usize));

@@ -7,7 +7,9 @@
 use canopy_fuse::NodeId;
 use canopy_fuse::notify::Notifier;
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
 
 /// A name that no directory has: the pool keeps it for itself.
 const NOBODYS: &std::ffi::CStr = c".canopy-clone.";
@@ -19,8 +21,8 @@ const KEPT: usize = 65_536;
 pub(super) struct Listed {
     /// Open directories that were listed with nodes, by handle.
     open: Mutex<HashMap<u64, NodeId>>,
-    /// Directories of which the kernel keeps no listing that is older than the last change (`cache.readdir`).
-    kept: Mutex<HashSet<NodeId>>,
+    /// Directories of which the kernel keeps no listing that is older than the last change, and since when.
+    kept: Mutex<HashMap<NodeId, Instant>>,
 }
 
 impl Listed {
@@ -33,13 +35,25 @@ impl Listed {
         self.open.lock().remove(&handle);
     }
 
-    /// A directory is being opened: may the kernel go by a listing that it has kept?
-    pub(super) fn keeps(&self, dir: NodeId) -> bool {
+    /// A directory is being opened: may the kernel go by a listing that it has kept, if it is no older than this?
+    pub(super) fn keeps(&self, dir: NodeId, age: Duration) -> bool {
+        let now = Instant::now();
         let mut kept = self.kept.lock();
         if kept.len() >= KEPT {
             kept.clear();
         }
-        !kept.insert(dir)
+        match kept.entry(dir) {
+            Entry::Occupied(since) if now - *since.get() <= age => true,
+            entry => {
+                entry.insert_entry(now);
+                false
+            }
+        }
+    }
+
+    /// The listing of a directory is not what it was.
+    pub(super) fn changed(&self, dir: NodeId) {
+        self.kept.lock().remove(&dir);
     }
 
     /// No listing so far holds any longer.

@@ -22,7 +22,7 @@ use canopy_pool::branch::Branches;
 use canopy_pool::config::{FollowSymlinks, Func};
 use canopy_pool::policy;
 use canopy_sys::sched;
-use events::Reader;
+use events::{Left, Reader};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -53,13 +53,17 @@ pub(super) struct Waiting {
     all: AtomicBool,
     /// Events that were read are being worked on.
     working: AtomicBool,
+    /// The pool has changed something itself, of which it is told as of everything: there is no need to ask whether there
+    /// is anything.
+    own: AtomicBool,
 }
 
 impl Waiting {
-    /// False where not all is watched.
+    /// False where not all is watched, and where there is something in all likelihood.
     pub(super) fn nothing(&self) -> bool {
         // In this order: what is not in the queue any more was read by somebody who had said so.
         self.all.load(Ordering::Acquire)
+            && !(self.own.load(Ordering::Relaxed) && self.own.swap(false, Ordering::Relaxed))
             && self.group.as_ref().is_some_and(|group| ioctl_fionread(group).is_ok_and(|bytes| bytes == 0))
             && !self.working.load(Ordering::Acquire)
     }
@@ -87,8 +91,8 @@ impl Watch {
         forgets_all: bool,
     ) -> (Watch, Terms) {
         let volumes = Volumes::open();
-        let (all, working) = (AtomicBool::new(false), AtomicBool::new(false));
-        let waiting = Arc::new(Waiting { group: volumes.group(), all, working });
+        let [all, working, own] = [const { AtomicBool::new(false) }; 3];
+        let waiting = Arc::new(Waiting { group: volumes.group(), all, working, own });
         let mut state = State {
             volumes,
             reader: Reader::new(),
@@ -107,16 +111,27 @@ impl Watch {
         Arc::clone(&self.waiting)
     }
 
-    /// Works on what is waiting, if nobody else does and it is not much; true when nothing is left. For who cannot wait:
-    /// no lock may be held.
+    /// The pool is about to change something on a branch.
+    pub(super) fn changing(&self) {
+        if !self.waiting.own.load(Ordering::Relaxed) {
+            self.waiting.own.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Has everything been worked on that has happened by now? For who cannot wait: no lock may be held.
+    pub(super) fn caught_up(&self, serving: &Dispatch) -> bool {
+        self.waiting.nothing() || self.catch_up(serving)
+    }
+
+    /// Works on what is waiting, if nobody else does and it is not much; true when nothing is left.
     pub(super) fn catch_up(&self, serving: &Dispatch) -> bool {
         let Some(group) = self.waiting.group.as_ref().filter(|_| self.waiting.all.load(Ordering::Acquire))
         else {
             return false;
         };
-        let Some(mut state) = self.state.try_lock() else { return false };
+        let Some(mut state) = self.state.try_lock() else { return self.waiting.nothing() };
         // What cannot be read is told to the thread that watches.
-        state.work(serving, group.as_fd(), Some(HANDFUL)).is_ok() && self.waiting.nothing()
+        matches!(state.work(serving, group.as_fd(), Some(HANDFUL)), Ok(Left::Nothing))
     }
 
     /// Another configuration, and perhaps other branches, are about to be in force. The kernel has to forget all names
@@ -153,7 +168,12 @@ fn wanted<'a>(config: &Config, branches: &'a Branches) -> Option<&'a Branches> {
 
 impl State {
     /// Works on what has happened by now, at most on so many bytes of it at once.
-    fn work(&mut self, serving: &Dispatch, group: BorrowedFd<'_>, most: Option<usize>) -> Result<(), Errno> {
+    fn work(
+        &mut self,
+        serving: &Dispatch,
+        group: BorrowedFd<'_>,
+        most: Option<usize>,
+    ) -> Result<Left, Errno> {
         self.waiting.working.store(true, Ordering::SeqCst);
         let result = self.reader.work(serving, group, &mut self.volumes, most);
         self.waiting.working.store(false, Ordering::Release);

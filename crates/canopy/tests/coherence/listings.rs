@@ -5,6 +5,7 @@ use canopy_testkit::Kind;
 use canopy_testkit::cmd::wait_until;
 use std::collections::BTreeSet;
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[test]
@@ -33,5 +34,34 @@ fn remembered_listings_follow_the_branches() {
         }
         assert!(wait_until(Duration::from_secs(5), || listed() == there), "round {round}: {:?}", listed());
     }
+    bed.pool.umount();
+}
+
+/// By default listings are remembered as well, but nobody who looks after a change is given one of before it: also
+/// while the pool itself is so busy that what happens on the branches is left to gather.
+#[test]
+fn listings_are_true_at_once() {
+    let bed = Bed::new(Kind::Tmpfs, "");
+    fs::create_dir(bed.on(0, "d")).expect("mkdir");
+    fs::create_dir(bed.on(0, "busy")).expect("mkdir");
+    let listed = || fs::read_dir(bed.at("d")).expect("a listing").count();
+    let stop = AtomicBool::new(false);
+    let wrong = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                fs::write(bed.at("busy/file"), "own").expect("a file");
+                fs::remove_file(bed.at("busy/file")).expect("removed");
+            }
+        });
+        let wrong = (0..500).find_map(|round| {
+            let before = (listed(), listed());
+            fs::write(bed.on(0, &format!("d/n{round}")), "").expect("a file");
+            let after = listed();
+            (before != (round, round) || after != round + 1).then_some((round, before, after))
+        });
+        stop.store(true, Ordering::Relaxed);
+        wrong
+    });
+    assert_eq!(wrong, None, "round, entries listed twice before it, and after it");
     bed.pool.umount();
 }

@@ -237,7 +237,7 @@ impl Pool {
         self.all_removable(&branches, std::iter::once(&copies))?;
         // Before it goes: nobody who still holds it may find it neither by its name nor pinned.
         let victim =
-            self.pin_victim(&branches, parent, name, &dirs, &copies).map(|victim| self.orphan(victim));
+            self.pin_victim(&branches, parent, name, &dirs, &copies).map(|victim| self.orphan(victim, false));
         let mut gone: SmallVec<[usize; 4]> = SmallVec::new();
         for &index in chosen.iter().rev() {
             if !copies.get(index).is_some_and(Attr::is_dir) {
@@ -296,30 +296,33 @@ impl Pool {
         name: &[u8],
         dirs: &Dirs<'_>,
         copies: &Copies,
-    ) -> Option<(Arc<Node>, Orphan)> {
+    ) -> Option<Victim> {
         let node = self.nodes.child(parent, name)?;
         let is_it = |attr: &Attr| match node.key() {
             Some(key) => attr.key() == key,
             None => attr.is_dir(),
         };
-        let (index, _) = copies.iter().find(|(_, attr)| is_it(attr))?;
+        let (index, attr) = copies.iter().find(|(_, attr)| is_it(attr))?;
         let fd = dirs.follow.pin(dirs.get(index)?, name).ok()?;
-        Some((node, Orphan { branch: branches.as_slice()[index].clone(), fd }))
+        let last = copies.count() == 1 && attr.nlink == 1;
+        Some(Victim { node, orphan: Orphan { branch: branches.as_slice()[index].clone(), fd }, last })
     }
 
     /// The name is gone from the branches.
-    pub(crate) fn removed(&self, parent: NodeId, name: &[u8], victim: Option<(Arc<Node>, Orphan)>) {
-        let gone = victim.map(|victim| self.orphan(victim));
+    pub(crate) fn removed(&self, parent: NodeId, name: &[u8], victim: Option<Victim>) {
+        let gone = victim.map(|victim| self.orphan(victim, true));
         self.nodes.name_removed(parent, name);
         if let Some(node) = gone {
             self.settle(&node);
         }
     }
 
-    /// Leaves the pinned file with its node, before the name goes: somebody may ask in between.
-    pub(crate) fn orphan(&self, (node, orphan): (Arc<Node>, Orphan)) -> Arc<Node> {
-        let last = stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink == 0);
-        if let (true, Some(key)) = (last, node.key()) {
+    /// Leaves the pinned file with its node, before the table hears of it: somebody may ask in between. `removed`: the
+    /// name has gone from the branches.
+    pub(crate) fn orphan(&self, victim: Victim, removed: bool) -> Arc<Node> {
+        let Victim { node, orphan, last } = victim;
+        let gone = last && removed || stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink == 0);
+        if let (true, Some(key)) = (gone, node.key()) {
             self.nodes.file_gone(key);
         }
         *node.orphan.lock() = Some(Arc::new(orphan));
@@ -338,6 +341,14 @@ impl Pool {
         drop(orphan);
         drop(unneeded);
     }
+}
+
+/// A node that is about to lose a name.
+pub(crate) struct Victim {
+    node: Arc<Node>,
+    orphan: Orphan,
+    /// It was the only name of the only copy.
+    last: bool,
 }
 
 enum Contents {

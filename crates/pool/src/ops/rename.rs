@@ -224,7 +224,7 @@ impl Pool {
                 tracing::error!("a rename was done, but could not leave a whiteout: {errno}");
             }
         }
-        let gone = victim.map(|victim| self.orphan(victim));
+        let gone = victim.map(|victim| self.orphan(victim, true));
         self.nodes.renamed((old.parent, old.name), (new.parent, new.name));
         if let Some(node) = gone {
             self.settle(&node);

@@ -23,9 +23,19 @@ impl Pool {
         if is_shadow(name) {
             return Err(Error::NoAttribute);
         }
+        let node = self.nodes.get(id)?;
         let _held = self.tree.shared();
+        // The kernel asks before the first write to a file: mostly one that is open, and needs no way to it.
+        if let Some(open) = node.opened() {
+            let place = open.place();
+            match get(&*place.fd, name, buffer) {
+                // Pinned only.
+                Err(Errno::BADF) => {}
+                result => return Ok(result.map_err(|errno| place.branch.notice(errno, Deed::Looking))?),
+            }
+        }
         let branches = self.branches.load();
-        self.ask(&branches, &self.nodes.get(id)?, Func::Getxattr, |fd| {
+        self.ask(&branches, &node, Func::Getxattr, |fd| {
             let path = ProcPath::of(fd);
             match buffer.is_empty() {
                 true => rustix::fs::getxattr_query(path.as_bytes(), name),
@@ -140,6 +150,14 @@ impl Pool {
         let dirs = Dirs::open(self.follow(), branches, &path);
         let index = self.shown(func, branches, &dirs.own())?;
         asked(&branches[index], dirs.get(index).ok_or(Error::Absent)?)
+    }
+}
+
+/// fgetxattr(2), or the size where the buffer is empty. Errors: `EBADF` for an `O_PATH` descriptor.
+fn get(fd: impl AsFd, name: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
+    match buffer.is_empty() {
+        true => rustix::fs::fgetxattr_query(fd, name),
+        false => rustix::fs::fgetxattr(fd, name, buffer),
     }
 }
 

@@ -4,10 +4,11 @@
 //! may be told as one, and by the time they are read the directory may have moved. So nothing is concluded but that the
 //! kernel must ask again, which does no harm where it need not have.
 
-use super::notices::{Repeats, Round};
+use super::notices::{Notices, Repeats, Round};
 use super::volumes::Volumes;
 use crate::serve::dispatch::Dispatch;
 use crate::serve::fresh::{NOBODY, Subject};
+use canopy_fuse as wire;
 use canopy_pool::config::Func;
 use canopy_pool::policy::{self, Category};
 use canopy_sys::fanotify::{self, Event};
@@ -40,12 +41,28 @@ pub(super) struct Reader {
     rest: Option<Duration>,
     /// What was read since, by whomever, can wait.
     calm: bool,
+    /// Files that were closed; to be told by the thread that watches, so that nobody who asks for something waits for it.
+    written: Notices,
+}
+
+/// What is in the queue after a part of it was worked on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Left {
+    Nothing,
+    Perhaps,
 }
 
 impl Reader {
     pub(super) fn new() -> Reader {
         let own = std::process::id().cast_signed();
-        Reader { buffer: vec![0; BUFFER], own, repeats: Repeats::default(), rest: None, calm: false }
+        Reader {
+            buffer: vec![0; BUFFER],
+            own,
+            repeats: Repeats::default(),
+            rest: None,
+            calm: false,
+            written: Notices::default(),
+        }
     }
 
     /// Whether nobody need be woken by what happens next, and how long there is nothing to do; `None` for ever.
@@ -57,17 +74,23 @@ impl Reader {
         (self.rest.is_some(), self.rest.into_iter().chain(due).min())
     }
 
-    /// Works on what has happened by now, and on what is due.
+    /// Works on what has happened by now, and on what is due. `most`: on no more than so many bytes, for somebody who
+    /// waits for it.
     pub(super) fn work(
         &mut self,
         serving: &Dispatch,
         group: BorrowedFd<'_>,
         volumes: &mut Volumes,
         most: Option<usize>,
-    ) -> Result<(), Errno> {
-        let length = match rustix::io::read(group, &mut self.buffer[..most.unwrap_or(BUFFER).min(BUFFER)]) {
-            Err(Errno::AGAIN | Errno::INTR) => 0,
-            result => result?,
+    ) -> Result<Left, Errno> {
+        let room = most.unwrap_or(BUFFER).min(BUFFER);
+        let (length, left) = match rustix::io::read(group, &mut self.buffer[..room]) {
+            Err(Errno::AGAIN) => (0, Left::Nothing),
+            Err(Errno::INTR) => (0, Left::Perhaps),
+            // It gives what there is as long as there is room (fs/notify/fanotify/fanotify_user.c).
+            Ok(length) if room - length >= fanotify::LONGEST => (length, Left::Nothing),
+            Ok(length) => (length, Left::Perhaps),
+            Err(errno) => return Err(errno),
         };
         let mut round = Round::default();
         let mut urgent = false;
@@ -80,10 +103,15 @@ impl Reader {
         self.calm = !urgent && (self.calm || length > 0);
         volumes.rest();
         round.now.send(serving);
+        self.written.add(round.written);
+        // While it rests it will come by itself, and soon.
+        if most.is_none() || self.rest.is_none() {
+            std::mem::take(&mut self.written).send(serving);
+        }
         let now = Instant::now();
         self.repeats.add(now, round.again);
         self.repeats.send_due(now, serving);
-        Ok(())
+        Ok(left)
     }
 }
 
@@ -139,6 +167,7 @@ impl Gathering<'_> {
 
     fn all(&mut self) {
         self.serving.pool.changes_missed();
+        self.serving.listed.renew();
         self.serving.fresh.changed(Subject::ALL, NOBODY);
         self.round.now.all = true;
         self.round.again.all = true;
@@ -282,6 +311,9 @@ impl Round {
 
     /// The attributes of a node, and perhaps the listing of a directory, must be asked for again.
     fn node(&mut self, serving: &Dispatch, node: canopy_pool::NodeId, listing: bool) {
+        if listing {
+            serving.listed.changed(wire::NodeId(node.0));
+        }
         if serving.fresh.changed(Subject::attributes(node), NOBODY) {
             self.again.node(node, listing);
         }
@@ -292,6 +324,6 @@ impl Round {
     /// (`young`). Programs that wrote it through the pool, past the daemon, are told as well, for it is they who close it.
     fn written(&mut self, serving: &Dispatch, node: canopy_pool::NodeId) {
         serving.fresh.changed(Subject::attributes(node), NOBODY);
-        self.now.node(node, false);
+        self.written.node(node, false);
     }
 }

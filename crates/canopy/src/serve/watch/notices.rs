@@ -27,6 +27,8 @@ pub(super) struct Notices {
 #[derive(Default)]
 pub(super) struct Round {
     pub(super) now: Notices,
+    /// Soon.
+    pub(super) written: Notices,
     pub(super) again: Notices,
 }
 
@@ -46,7 +48,7 @@ impl Notices {
         !self.all && self.names.is_empty() && self.nodes.is_empty()
     }
 
-    fn add(&mut self, other: Notices) {
+    pub(super) fn add(&mut self, other: Notices) {
         self.all |= other.all || self.names.len() + self.nodes.len() > MANY;
         if self.all {
             self.names.clear();
@@ -70,7 +72,7 @@ impl Notices {
                 let _ = serving.notifier.expire_entry(wire::NodeId(dir.0), &name);
             }
         }
-        let listings = serving.terms.load().keep_listings;
+        let listings = serving.terms.load().keeps_listings();
         for (&node, &listing) in &self.nodes {
             forget_node(serving, node, listing && listings);
         }
@@ -90,7 +92,7 @@ fn forget_node(serving: &Dispatch, node: NodeId, listing: bool) {
 pub(super) fn forget_everything(serving: &Dispatch) {
     serving.fresh.changed(Subject::ALL, NOBODY);
     forget_all_names(serving);
-    let listings = serving.terms.load().keep_listings;
+    let listings = serving.terms.load().keeps_listings();
     for node in serving.pool.known().nodes() {
         forget_node(serving, node, listings);
     }
