@@ -43,6 +43,9 @@ pub enum Command {
         /// As the option of pools
         #[arg(long)]
         io_uring: bool,
+        /// A directory whose files are passed through, as `data` of the mount
+        #[arg(long, value_name = "DIR")]
+        through: Option<PathBuf>,
         mountpoint: PathBuf,
     },
 }

@@ -2,12 +2,13 @@
 //!
 //! It does what a pool must do to be used and nothing else. Its files all have one backing file, which lies in
 //! memory; those called `direct...` are read and written through the server, which copies the data from and to memory
-//! of its own, once, as whoever has it must. A directory called `full.N.TAG` holds N files from its beginning, so that names can be asked for that the kernel
-//! has never seen, without anybody making them.
+//! of its own, once, as whoever has it must. A directory called `full.N.TAG` holds N files from its beginning, so that
+//! names can be asked for that the kernel has never seen, without anybody making them. The directory `data` holds the files
+//! of one that exists, each passed through: what that costs is the kernel's alone.
 
 use crate::error::Error;
 use canopy_fuse::abi::{Attr, AttrOut, EntryOut, Kstatfs};
-use canopy_fuse::backing::BackingId;
+use canopy_fuse::backing::{Backing, BackingId};
 use canopy_fuse::flags::{InitFlags, OpenFlags};
 use canopy_fuse::mount::{MountSpec, mount};
 use canopy_fuse::transport::uring;
@@ -15,8 +16,11 @@ use canopy_fuse::{Handler, Limits, Op, Replied, Reply, Request, Session, Wish};
 use parking_lot::RwLock;
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
 use std::io::Write;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -39,8 +43,11 @@ const SIZE: u64 = 4096;
 /// place below.
 const PLACE_BITS: u32 = 32;
 
+/// What the directory is called whose files are passed through.
+pub(super) const THROUGH: &str = "data";
+
 /// `canopy bench-floor MOUNTPOINT`: serves until it is unmounted. Over io_uring where that is to be had, as pools do.
-pub fn serve(mountpoint: &Path, io_uring: bool) -> Result<(), Error> {
+pub fn serve(mountpoint: &Path, io_uring: bool, through: Option<&Path>) -> Result<(), Error> {
     let failed = |why: String| Error::Serve { mountpoint: mountpoint.to_owned(), why };
     let mut spec = MountSpec::new(mountpoint, "floor", "canopy-floor");
     spec.default_permissions = true;
@@ -52,7 +59,15 @@ pub fn serve(mountpoint: &Path, io_uring: bool) -> Result<(), Error> {
     }
     let (device, mounted) = mount(&spec).map_err(|error| failed(error.to_string()))?;
     let session = Session::negotiate(device, &wish, Limits::NONE).map_err(|e| failed(e.to_string()))?;
-    let floor = Floor { backing: backing(&session), data: OnceLock::new(), tree: RwLock::new(Tree::new()) };
+    let mut tree = Tree::new();
+    let through = match through {
+        None => None,
+        Some(dir) => {
+            let node = tree.make(ROOT, THROUGH.as_bytes(), DIR).map_err(|errno| failed(errno.to_string()))?;
+            Some(Through { dir: dir.to_owned(), node, registers: session.backing() })
+        }
+    };
+    let floor = Floor { backing: backing(&session), data: OnceLock::new(), tree: RwLock::new(tree), through };
     let running = session.serve(Arc::new(floor), WORKERS).map_err(|error| failed(error.to_string()))?;
     running.join().map_err(|error| failed(error.to_string()))?;
     mounted.release();
@@ -83,6 +98,30 @@ struct Floor {
     /// What lies in all files called `direct...`, over and over; made with the first of them.
     data: OnceLock<Option<OwnedFd>>,
     tree: RwLock<Tree>,
+    through: Option<Through>,
+}
+
+/// A directory of files that exist.
+struct Through {
+    dir: PathBuf,
+    node: u64,
+    registers: Backing,
+}
+
+/// One of them.
+struct Passed {
+    backing: BackingId,
+    size: u64,
+}
+
+impl Through {
+    /// None where there is no such file, or no passthrough.
+    fn file(&self, name: &[u8]) -> Option<Passed> {
+        let path = self.dir.join(OsStr::from_bytes(name));
+        let file = File::options().read(true).write(true).open(path).ok()?;
+        let size = file.metadata().ok().filter(Metadata::is_file)?.len();
+        Some(Passed { backing: self.registers.open(file.as_fd()).ok()?, size })
+    }
 }
 
 struct Tree {
@@ -98,6 +137,8 @@ struct Node {
     names: HashMap<Box<[u8]>, u64>,
     /// How many files it holds besides: `f0` and so on.
     full: u64,
+    /// Its own file, in the directory of those that exist.
+    passed: Option<Passed>,
 }
 
 impl Tree {
@@ -146,7 +187,9 @@ impl Tree {
         let mode = if id >> PLACE_BITS == 0 { self.nodes.get(&id)?.mode } else { FILE };
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let nlink = if mode == DIR { 2 } else { 1 };
-        Some(Attr { ino: id, mode, nlink, uid, gid, size: SIZE, blksize: 4096, ..Attr::default() })
+        let passed = self.nodes.get(&id).and_then(|node| node.passed.as_ref());
+        let size = passed.map_or(SIZE, |passed| passed.size);
+        Some(Attr { ino: id, mode, nlink, uid, gid, size, blksize: 4096, ..Attr::default() })
     }
 
     fn entry(&self, id: u64) -> Option<EntryOut> {
@@ -175,12 +218,23 @@ impl Tree {
 }
 
 impl Floor {
-    fn open_flags(&self, direct: bool) -> (OpenFlags, Option<u32>) {
-        match (&self.backing, direct) {
+    fn open_flags(&self, node: Option<&Node>) -> (OpenFlags, Option<u32>) {
+        let own = node.and_then(|node| node.passed.as_ref()).map(|passed| &passed.backing);
+        match (own.or(self.backing.as_ref()), node.is_some_and(|node| node.direct)) {
             (_, true) => (OpenFlags::DIRECT_IO | OpenFlags::NOFLUSH, None),
             (Some(backing), false) => (OpenFlags::NOFLUSH, Some(backing.raw())),
             (None, false) => (OpenFlags::KEEP_CACHE | OpenFlags::NOFLUSH, None),
         }
+    }
+
+    /// A file that exists becomes known once it is asked for.
+    fn find(&self, parent: u64, name: &[u8]) -> Option<EntryOut> {
+        let through = self.through.as_ref().filter(|through| through.node == parent)?;
+        let passed = through.file(name)?;
+        let mut tree = self.tree.write();
+        let id = tree.make(parent, name, FILE).ok()?;
+        tree.nodes.get_mut(&id)?.passed = Some(passed);
+        tree.entry(id)
     }
 }
 
@@ -225,7 +279,9 @@ impl Handler for Floor {
         match request.op {
             Op::Lookup { name } => {
                 let tree = self.tree.read();
-                known(reply, tree.lookup(this, name.as_bytes()).and_then(|id| tree.entry(id)))
+                let found = tree.lookup(this, name.as_bytes()).and_then(|id| tree.entry(id));
+                drop(tree);
+                known(reply, found.or_else(|| self.find(this, name.as_bytes())))
             }
             Op::Getattr { .. } | Op::Setattr(_) => match self.tree.read().attr(this) {
                 Some(attr) => reply.attr(&AttrOut::new(attr, FOREVER)),
@@ -242,7 +298,7 @@ impl Handler for Floor {
                 let mut tree = self.tree.write();
                 match tree.make(this, create.name.as_bytes(), FILE) {
                     Ok(id) => {
-                        let (flags, backing) = self.open_flags(tree.nodes[&id].direct);
+                        let (flags, backing) = self.open_flags(tree.nodes.get(&id));
                         match tree.entry(id) {
                             Some(entry) => reply.created(&entry, id, flags, backing),
                             None => reply.error(ENOENT),
@@ -252,8 +308,7 @@ impl Handler for Floor {
                 }
             }
             Op::Open { .. } => {
-                let direct = self.tree.read().nodes.get(&this).is_some_and(|node| node.direct);
-                let (flags, backing) = self.open_flags(direct);
+                let (flags, backing) = self.open_flags(self.tree.read().nodes.get(&this));
                 reply.opened(this, flags, backing)
             }
             Op::Opendir { .. } => reply.opened(this, OpenFlags::empty(), None),

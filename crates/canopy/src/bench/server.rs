@@ -38,10 +38,11 @@ impl Server {
         Server::start(stage, name, args).map_err(|why| Fault::NoPool { options: options.into(), why })?
     }
 
-    pub(super) fn floor(stage: &Stage, name: &str, io_uring: bool) -> Result<Server, Fault> {
-        let args = ["bench-floor", "--io-uring"].map(OsString::from).into_iter();
-        Server::start(stage, name, args.take(if io_uring { 2 } else { 1 }))
-            .map_err(|why| Fault::NoFloor { why })?
+    /// `through`: the directory whose files it passes through.
+    pub(super) fn floor(stage: &Stage, name: &str, io_uring: bool, through: &Path) -> Result<Server, Fault> {
+        let args = ["bench-floor".into(), "--through".into(), through.into()].into_iter();
+        let args = args.chain(io_uring.then(|| "--io-uring".into()));
+        Server::start(stage, name, args).map_err(|why| Fault::NoFloor { why })?
     }
 
     pub(super) fn point(&self) -> &Path {

@@ -7,6 +7,7 @@ mod meta;
 use super::engine::{Row, Table};
 use super::fault::{Fault, Tried};
 use super::figures::{Goal, Unit};
+use super::floor::THROUGH;
 use super::server::Server;
 use super::stage::Stage;
 use super::work::{Kind, Place, Work};
@@ -207,13 +208,21 @@ impl<'b, 's> Places<'b, 's> {
 
     fn floor_over(&mut self, name: &str, io_uring: bool) -> Result<Place, Fault> {
         let tag = format!("floor{}", self.servers.len());
-        let server = Server::floor(self.bench.stage, &tag, io_uring)?;
+        let data = self.bench.stage.branches()[0].join(DATA);
+        let server = Server::floor(self.bench.stage, &tag, io_uring, &data)?;
         // As deep as the others.
         let root = server.point().join(&tag);
         fs::create_dir(&root).tried("make", &root)?;
         self.servers.push(server);
         let (beneath, data) = (Vec::new(), root.clone());
         Ok(Place { name: name.into(), kind: Kind::Floor, root, beneath, data, data_beneath: None })
+    }
+
+    /// The same floor, where data is passed through it: to the files that the others work on as well.
+    fn passing(&self, floor: &Place) -> Place {
+        let point = floor.root.parent().unwrap_or(&floor.root);
+        let data_beneath = Some(self.bench.stage.branches()[0].join(DATA));
+        Place { data: point.join(THROUGH), data_beneath, ..floor.clone() }
     }
 
     /// What the user put beside; none when nothing was.

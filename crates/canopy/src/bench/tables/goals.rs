@@ -58,8 +58,8 @@ pub(super) fn goals<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Fault> {
         }
         rows.push(many(bench, &branch, wide, &floor)?);
     }
-    // The floor's memory is another than the branch's.
-    let sides: Vec<&Place> = [&branch, &pool].into_iter().chain(against.as_ref()).collect();
+    let passing = places.passing(&floor);
+    let sides: Vec<&Place> = [&branch, &pool, &passing].into_iter().chain(against.as_ref()).collect();
     rows.extend(passthrough(bench, &sides));
     let title = "What work costs, beside the goal for it".into();
     Ok(places.table(Which::Goals, title, rows))
