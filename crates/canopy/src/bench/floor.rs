@@ -43,7 +43,7 @@ const SIZE: u64 = 4096;
 /// place below.
 const PLACE_BITS: u32 = 32;
 
-/// What the directory is called whose files are passed through.
+/// What the directory is called whose files are passed through. It is there where the kernel allows that.
 pub(super) const THROUGH: &str = "data";
 
 /// `canopy bench-floor MOUNTPOINT`: serves until it is unmounted. Over io_uring where that is to be had, as pools do.
@@ -60,14 +60,15 @@ pub fn serve(mountpoint: &Path, io_uring: bool, through: Option<&Path>) -> Resul
     let (device, mounted) = mount(&spec).map_err(|error| failed(error.to_string()))?;
     let session = Session::negotiate(device, &wish, Limits::NONE).map_err(|e| failed(e.to_string()))?;
     let mut tree = Tree::new();
-    let through = match through {
+    let backing = backing(&session);
+    let through = match through.filter(|_| backing.is_some()) {
         None => None,
         Some(dir) => {
             let node = tree.make(ROOT, THROUGH.as_bytes(), DIR).map_err(|errno| failed(errno.to_string()))?;
             Some(Through { dir: dir.to_owned(), node, registers: session.backing() })
         }
     };
-    let floor = Floor { backing: backing(&session), data: OnceLock::new(), tree: RwLock::new(tree), through };
+    let floor = Floor { backing, data: OnceLock::new(), tree: RwLock::new(tree), through };
     let running = session.serve(Arc::new(floor), WORKERS).map_err(|error| failed(error.to_string()))?;
     running.join().map_err(|error| failed(error.to_string()))?;
     mounted.release();

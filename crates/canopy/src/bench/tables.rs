@@ -218,11 +218,12 @@ impl<'b, 's> Places<'b, 's> {
         Ok(Place { name: name.into(), kind: Kind::Floor, root, beneath, data, data_beneath: None })
     }
 
-    /// The same floor, where data is passed through it: to the files that the others work on as well.
-    fn passing(&self, floor: &Place) -> Place {
-        let point = floor.root.parent().unwrap_or(&floor.root);
+    /// The same floor, where data is passed through it: to the files that the others work on as well. None where the
+    /// kernel does not allow that.
+    fn passing(&self, floor: &Place) -> Option<Place> {
+        let data = floor.root.parent()?.join(THROUGH);
         let data_beneath = Some(self.bench.stage.branches()[0].join(DATA));
-        Place { data: point.join(THROUGH), data_beneath, ..floor.clone() }
+        data.is_dir().then(|| Place { data, data_beneath, ..floor.clone() })
     }
 
     /// What the user put beside; none when nothing was.

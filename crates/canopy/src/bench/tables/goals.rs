@@ -59,7 +59,7 @@ pub(super) fn goals<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Fault> {
         rows.push(many(bench, &branch, wide, &floor)?);
     }
     let passing = places.passing(&floor);
-    let sides: Vec<&Place> = [&branch, &pool, &passing].into_iter().chain(against.as_ref()).collect();
+    let sides: Vec<&Place> = [&branch, &pool].into_iter().chain(&passing).chain(against.as_ref()).collect();
     rows.extend(passthrough(bench, &sides));
     let title = "What work costs, beside the goal for it".into();
     Ok(places.table(Which::Goals, title, rows))
