@@ -3,10 +3,13 @@
 //! A filesystem whose disk was pulled goes on showing what it has in memory: its root can be read for as long as it is
 //! mounted, and everything else is an error. So the disk itself is asked, past every cache.
 
+use rustix::fd::{AsRawFd as _, BorrowedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use crate::health::is_illness;
 
@@ -15,16 +18,53 @@ const BLOCK: usize = 4096;
 /// In which /sys counts, in bytes.
 const SECTOR: u64 = 512;
 
-/// Reads a few blocks of the disk of a filesystem, given as in `st_dev`. `Ok` also where that cannot be told:
-/// filesystems without a device or with several (major number 0), no /sys, no node in /dev, no right to open it.
+/// Reads a few blocks of the disk below a directory. One of several that answers is enough (btrfs). `Ok` also where it
+/// cannot be told: filesystems without a disk, no /sys, no node in /dev, no right to open it.
 ///
 /// Errors: `ENODEV` for a disk that is not there or has no capacity left; else what reading it has answered, if none of
 /// it could be read. Takes as long as the disk does.
-pub fn answers(dev: u64) -> Result<(), Errno> {
-    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
-    if major == 0 {
-        return Ok(());
+pub fn answers(dir: BorrowedFd<'_>) -> Result<(), Errno> {
+    let dev = rustix::fs::fstat(dir)?.st_dev;
+    let mut answer = Ok(());
+    for disk in if rustix::fs::major(dev) == 0 { several(dir) } else { vec![Some(dev)] } {
+        answer = disk.map_or(Err(Errno::NODEV), one_answers);
+        if answer.is_ok() {
+            break;
+        }
     }
+    answer
+}
+
+/// The disks of a btrfs, which gives its files a device number of its own; None for one that is not there. Of other
+/// filesystems there are none.
+fn several(dir: BorrowedFd<'_>) -> Vec<Option<u64>> {
+    let Some(source) = source(dir) else { return Vec::new() };
+    let resolved = fs::canonicalize(&source).unwrap_or(source);
+    let Some(name) = resolved.file_name() else { return Vec::new() };
+    let number = |disk: &OsStr| {
+        let number = fs::read_to_string(Path::new("/sys/class/block").join(disk).join("dev")).ok()?;
+        let (major, minor) = number.trim().split_once(':')?;
+        Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+    };
+    let mounted = fs::read_dir("/sys/fs/btrfs").into_iter().flatten().flatten();
+    let lists = mounted.map(|one| one.path().join("devices"));
+    let own = lists.into_iter().find(|list| list.join(name).symlink_metadata().is_ok());
+    let disks = own.and_then(|list| fs::read_dir(list).ok()).into_iter().flatten().flatten();
+    disks.map(|disk| number(&disk.file_name())).collect()
+}
+
+/// What is mounted there, as /proc/self/mountinfo has it (proc_pid_mountinfo(5)).
+fn source(dir: BorrowedFd<'_>) -> Option<PathBuf> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", dir.as_raw_fd())).ok()?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let line = mounts.lines().find(|line| line.split(' ').next() == Some(id))?;
+    line.split_once(" - ")?.1.split(' ').nth(1).map(PathBuf::from)
+}
+
+/// The same of one disk, by its device number.
+fn one_answers(dev: u64) -> Result<(), Errno> {
+    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
     let about = |what: &str| fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{what}"));
     // It is listed for as long as it exists, mounted or not.
     let size = match about("size") {
@@ -70,14 +110,17 @@ pub fn answers(dev: u64) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fd::AsFd as _;
 
     #[test]
     fn what_cannot_be_told_is_no_error() {
-        let tmpfs_and_the_like = rustix::fs::makedev(0, 7);
-        assert_eq!(answers(tmpfs_and_the_like), Ok(()));
+        for dir in ["/proc", "/dev/shm", "/"] {
+            let dir = fs::File::open(dir).unwrap();
+            assert_eq!(answers(dir.as_fd()), Ok(()));
+        }
         // The last one that there can be (MINORBITS in include/linux/kdev_t.h).
         let no_such = rustix::fs::makedev(4095, 1_048_575);
         let expected = if fs::exists("/sys/dev/block").unwrap() { Err(Errno::NODEV) } else { Ok(()) };
-        assert_eq!(answers(no_such), expected);
+        assert_eq!(one_answers(no_such), expected);
     }
 }

@@ -362,7 +362,7 @@ impl Branch {
             errno => ill(Health::Gone)(errno),
         })?;
         // What is read of it may be but remembered.
-        disk::answers(self.dev).map_err(|errno| (Health::Gone, errno))?;
+        disk::answers(self.root()).map_err(|errno| (Health::Gone, errno))?;
         if self.mode == Mode::Ro {
             return Ok(());
         }

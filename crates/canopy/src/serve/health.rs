@@ -21,11 +21,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -36,7 +36,8 @@ pub(super) struct Care {
     looked_at: Mutex<HashSet<PathBuf>>,
     /// The mount that each branch in force lies on.
     anchors: Mutex<HashMap<BranchId, Anchor>>,
-    /// Those that the pool has let go of, by their paths. Changed while the configuration cannot be.
+    /// Those that the pool has let go of, by their paths. Changed while the configuration cannot be; what is told here
+    /// before it leaves the branches, and until it is one again, is never missing from both.
     gone: Mutex<HashMap<PathBuf, Gone>>,
 }
 
@@ -61,7 +62,9 @@ impl Care {
 
     /// Why the pool has let go of a branch.
     pub(super) fn gone(&self, path: &Path) -> Option<Illness> {
-        self.gone.lock().get(path).and_then(|gone| gone.condition.illness())
+        // Until it is a branch again it is gone, however well it is by now.
+        let still = Illness { health: Health::Gone, since: SystemTime::now(), cause: Errno::NODEV };
+        self.gone.lock().get(path).map(|gone| gone.condition.illness().unwrap_or(still))
     }
 
     /// Those that are not listed any more are nobody's concern.
@@ -217,7 +220,7 @@ fn look_for(serving: &Dispatch, path: PathBuf, gone: Gone) {
         let well = news.is_some_and(|illness| illness.health == Health::Well);
         let Some(serving) = serving.upgrade().filter(|_| well) else { return };
         let _changing = serving.control.changing();
-        if serving.care.gone.lock().remove(&path).is_none() {
+        if !serving.care.is_gone(&path) {
             return;
         }
         match missing::take_back(&serving, &path) {
@@ -225,12 +228,12 @@ fn look_for(serving: &Dispatch, path: PathBuf, gone: Gone) {
                 if let Some(branch) = serving.pool.branches().iter().find(|branch| branch.path == path) {
                     branch.health.inherit(&gone.condition);
                 }
+                serving.care.gone.lock().remove(&path);
                 tracing::info!("branch {} is back: it takes part in everything", path.display());
                 forget_names(&serving);
             }
             Err(_) => {
                 gone.condition.look(|| Err((Health::Gone, Errno::NODEV)));
-                serving.care.gone.lock().insert(path, gone);
             }
         }
     });
@@ -246,7 +249,7 @@ fn is_back(path: &Path, mountpoint: &Path, pool: &Path) -> Finding {
     let errno = |why: std::io::Error| gone(Errno::from_io_error(&why).unwrap_or(Errno::IO));
     fs::read_dir(path).map_err(errno)?.next().transpose().map_err(errno)?;
     // Of a disk that was pulled there is what the kernel remembers.
-    disk::answers(fs::metadata(path).map_err(errno)?.dev()).map_err(gone)
+    disk::answers(File::open(path).map_err(errno)?.as_fd()).map_err(gone)
 }
 
 /// Runs a look in a thread of its own, one a path at a time.

@@ -19,7 +19,7 @@ use serde::Serialize;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
 
 /// What was agreed with the kernel, and how its requests are served.
@@ -63,8 +63,18 @@ pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool, care
         passes_through: pool.passes_through(branch.id),
         illness: branch.health.illness().map(|illness| illness_told(&illness)),
     };
-    let gone = |spec: &BranchSpec| {
-        let illness = care.gone(&spec.path)?;
+    // Of one moment: a branch comes and goes while somebody asks.
+    let mut held = pool.branches();
+    let gone_ones: Vec<Option<Illness>> = loop {
+        let gone = config.branches.iter().map(|spec| care.gone(&spec.path)).collect();
+        let now = pool.branches();
+        if Arc::ptr_eq(&held, &now) {
+            break gone;
+        }
+        held = now;
+    };
+    let gone = |(spec, illness): (&BranchSpec, Option<Illness>)| {
+        let illness = illness.filter(|_| held.iter().all(|branch| branch.path != spec.path))?;
         Some(BranchTold {
             path: Name::from(spec.path.as_path()),
             mode: spec.mode.to_string(),
@@ -89,11 +99,10 @@ pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool, care
         },
         options: options::table().iter().filter(|spec| !spec.hidden).filter_map(value).collect(),
         given: config.given.iter().cloned().collect(),
-        branches: pool
-            .branches()
+        branches: held
             .iter()
             .map(|held| branch(held))
-            .chain(config.branches.iter().filter_map(gone))
+            .chain(config.branches.iter().zip(gone_ones).filter_map(gone))
             .collect(),
         security: connection.security.clone(),
     })

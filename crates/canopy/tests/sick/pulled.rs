@@ -14,7 +14,11 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 
 fn size(kind: Kind) -> u64 {
-    if kind == Kind::Xfs { 320 * MIB } else { 64 * MIB }
+    match kind {
+        Kind::Xfs => 320 * MIB,
+        Kind::Btrfs => 160 * MIB,
+        _ => 64 * MIB,
+    }
 }
 
 /// Fills a disk with a few things of which nothing is in memory afterwards, and joins it with another one.
@@ -100,7 +104,11 @@ fn comes_back(mut ward: Ward) {
     // As long as it is still known, mounting it again would bring it back as it was.
     let device = ward.disks[0].device().and_then(Path::file_name).expect("a device").to_owned();
     let known = |kind: &str| Path::new("/sys/fs").join(kind).join(&device).exists();
-    let ended = wait_until(PATIENCE, || !known("ext4") && !known("xfs"));
+    let known_to_btrfs = || {
+        let all = fs::read_dir("/sys/fs/btrfs").into_iter().flatten().flatten();
+        all.into_iter().any(|one| one.path().join("devices").join(&device).symlink_metadata().is_ok())
+    };
+    let ended = wait_until(PATIENCE, || !known("ext4") && !known("xfs") && !known_to_btrfs());
     assert!(ended, "the old mount lives on\n{}", ward.pool.log());
     ward.disks[0].mount_again();
     ward.wait_for(0, None);
@@ -151,7 +159,7 @@ fn a_filesystem_that_has_shut_down_is_done_without() {
 /// The device is there and has no capacity any more.
 #[test]
 fn a_disk_that_is_pulled_is_done_without() {
-    for kind in [Kind::Ext4, Kind::Xfs] {
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
         let ground = Ground::new("canopy-pulled-", &[]);
         let mut ward = ward(LoopFs::new(kind, size(kind)));
         let (image, kept) = (ward.disks[0].image().unwrap(), ground.path("kept"));
@@ -183,7 +191,7 @@ fn a_disk_that_is_pulled_is_done_without() {
 /// The device is there, and every read and write of it fails.
 #[test]
 fn a_disk_that_answers_nothing_but_errors_is_done_without() {
-    for kind in [Kind::Ext4, Kind::Xfs] {
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
         let ground = Ground::new("canopy-dead-", &[]);
         let faulty = Faulty::mount(&ground.dir());
         let mut ward = ward(LoopFs::with_image_in(faulty.path(), kind, size(kind)));
