@@ -177,6 +177,7 @@ fn every_mistake_is_one_line_with_culprit_and_mend() {
         ("mount -o func.create=best @a @p", &["func.create", "best", "mfs"]),
         ("mount -o ro=1 @a @p", &["ro takes no value"]),
         ("mount -o max_read=a @a @p", &["max_read", "must be a number of bytes"]),
+        ("mount -o context=x @a @p", &["Invalid argument", "SELinux", "fsname"]),
         ("mount -o nullrw @a @p", &["nullrw", "true or false"]),
         ("umount @p", &["/p is not mounted"]),
         ("umount @none", &["/none is not mounted"]),
@@ -450,6 +451,7 @@ fn what_is_odd_is_told_and_still_mounted() {
         ("@a:@a/inner", "lies inside branch"),
         ("-o minfreespace=1000T @a:@b=RO", "so nothing can be created"),
         ("-o passthrough.io=rw,cache.writeback=true @a", "excludes cache.writeback"),
+        ("-o threads=100000,fsname= @a", "there are 1024"),
     ];
     for (args, needle) in table {
         let done = bed.ok(&format!("mount {args} @p"));

@@ -11,6 +11,7 @@ use crate::stop::{Target, Watch};
 use crate::{log, mounts, notify, process, waiting};
 use canopy_fuse::mount::{MountError, Shown};
 use rustix::fs::{Mode, OFlags};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -150,6 +151,12 @@ fn ignored(plan: &Plan) -> Option<String> {
 /// Why nothing could be mounted, and the mend where it is known. Which mountpoint is meant is said already.
 fn refusal(why: &StartError) -> String {
     match why {
+        // The one refusal whose reason the kernel keeps to itself: paths and device have been looked at.
+        StartError::Mount(MountError::Mount { error, .. }) if error.kind() == io::ErrorKind::InvalidInput => {
+            format!(
+                "{error} (the kernel takes context options with SELinux alone, and fsname up to 4095 bytes)"
+            )
+        }
         StartError::Mount(MountError::Mount { error, .. }) => error.to_string(),
         StartError::Mount(MountError::Helper { message, .. }) => {
             let mend = if message.contains("/dev/fuse: Permission denied") {

@@ -252,7 +252,7 @@ fn privileges() -> Result<(), Error> {
         return Err(Error::NoFuseDevice);
     }
     if !rustix::process::geteuid().is_root() {
-        // The helper opens the device with its own privilege.
+        // As whom the helper opens the device differs by version; what it says is told.
         return if mounts::is_installed("fusermount3") { Ok(()) } else { Err(Error::NoFusermount) };
     }
     match rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC, rustix::fs::Mode::empty()) {

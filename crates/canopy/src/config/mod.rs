@@ -153,6 +153,10 @@ pub struct Threads {
     pub proxy_ioprio: bool,
 }
 
+/// Threads beyond this are asked for by a slip of the hand: each has buffers of a message's size, and a system that
+/// runs out of threads half-way gives none.
+pub const MOST_WORKERS: usize = 1024;
+
 impl Threads {
     /// Worker threads on a machine with `cpus` processors. Every worker here reads, serves and
     /// answers a request by itself; where a setup asks for readers and processors apart, it gets
@@ -162,7 +166,7 @@ impl Threads {
         let count = |asked: i32| match asked {
             0 => cpus.min(8),
             n if n < 0 => (cpus / n.unsigned_abs() as usize).max(1),
-            n => n as usize,
+            n => (n as usize).min(MOST_WORKERS),
         };
         match (self.read, self.process) {
             (read, -1) => count(read),
@@ -255,6 +259,7 @@ mod tests {
             (-2, -1, 16, 8),
             (-32, -1, 16, 1),
             (3, 7, 2, 7),
+            (100_000, -1, 2, 1024),
             (3, 0, 4, 4),
         ];
         for (read, process, cpus, workers) in table {

@@ -1,7 +1,7 @@
 //! From what was said to what is mounted: required values, derived ones, and options that give way
 //! to others. Pure; the machine is asked in `check`.
 
-use super::Config;
+use super::{Config, MOST_WORKERS};
 use crate::error::Error;
 use canopy_pool::branch::default_fsname;
 use canopy_pool::config::{CacheFiles, PassthroughIo};
@@ -35,12 +35,15 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
     let typed = typed.ok_or(Error::NoMountpoint(config.name))?;
     let mountpoint =
         std::path::absolute(typed).map_err(|why| Error::Mountpoint { path: typed.to_owned(), why })?;
-    let fsname = config.fsname.clone().unwrap_or_else(|| {
+    let fsname = config.fsname.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| {
         let paths: Vec<PathBuf> = config.branches.iter().map(|spec| spec.path.clone()).collect();
         default_fsname(&paths)
     });
     let mut notes = std::mem::take(&mut config.notes);
     notes.extend(settle(&mut config));
+    if config.threads.read.max(config.threads.process) > MOST_WORKERS as i32 {
+        notes.push(format!("more threads are asked for than a pool starts: there are {MOST_WORKERS}"));
+    }
     let subtype = config.name.as_str();
     Ok(Plan { config, mountpoint, fsname, subtype, replaces: false, notes })
 }
