@@ -19,6 +19,8 @@ const MOUNT_DEADLINE: Duration = Duration::from_secs(30);
 const END_DEADLINE: Duration = Duration::from_secs(15);
 /// How long descriptors on the branches may take to be closed: RELEASE and FORGET are asynchronous.
 const SETTLE: Duration = Duration::from_secs(5);
+/// And how long mostly: beyond that they are of directories that the daemon remembers as long as the kernel does.
+const SOON: Duration = Duration::from_millis(100);
 
 /// Runs a suite over another transport: `on` or `off`, as the option `io-uring`.
 const TRANSPORT: &str = "CANOPY_TEST_IO_URING";
@@ -289,8 +291,8 @@ impl Pool {
     /// Descriptors on the branches beyond those held right after the mount, after time to settle.
     pub fn leaked_descriptors(&self) -> Vec<PathBuf> {
         let mut extra = Vec::new();
-        for attempt in 0..2 {
-            let settled = wait_until(SETTLE, || {
+        for patience in [SOON, SETTLE] {
+            let settled = wait_until(patience, || {
                 extra = self.branch_descriptors();
                 for known in &self.baseline {
                     if let Some(index) = extra.iter().position(|path| path == known) {
@@ -299,7 +301,7 @@ impl Pool {
                 }
                 extra.is_empty()
             });
-            if settled || attempt > 0 {
+            if settled {
                 break;
             }
             // Names the kernel remembers may keep descriptors in the daemon; only those it must give back now.

@@ -1,10 +1,12 @@
 //! The daemon dies while files are on their way from one branch to another.
 
 use super::rig::{MIB, builder, fill, hidden, pattern};
+use canopy_testkit::cmd::run_within;
 use canopy_testkit::{Fields, LoopFs, Rng, Tree};
 use rustix::fs::XattrFlags;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::Command;
 use std::time::Duration;
 
 /// How often it is killed; `CANOPY_KILLS` asks for more.
@@ -59,6 +61,9 @@ fn a_killed_move_leaves_one_whole_file() {
         for disk in &disks {
             assert!(hidden(disk.path()).is_empty(), "{what}: {:?}", hidden(disk.path()));
         }
+        let mut fsck = Command::new(env!("CARGO_BIN_EXE_canopy"));
+        let fsck = run_within(fsck.args(["fsck", "--check-size"]).arg(pool.path()), Duration::from_secs(60));
+        assert_eq!(fsck.code(), Some(0), "{what}: {}", fsck.describe());
         let meta = fs::metadata(pool.path().join("d/f")).unwrap();
         assert_eq!(meta.nlink(), 2, "{what}");
         let seen = fs::read(pool.path().join("g")).unwrap();
