@@ -19,6 +19,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use canopy_sys::sched;
 use parking_lot::{Condvar, Mutex};
@@ -204,6 +205,12 @@ impl Notifier {
         if self.shared.known.epoch { self.push(Message::IncEpoch) } else { Err(NotifyError::Unsupported) }
     }
 
+    /// Can a name's time run out without more ([`Notifier::expire_entry`])?
+    #[must_use]
+    pub fn expires(&self) -> bool {
+        self.shared.known.expire
+    }
+
     /// Can all names be forgotten at once ([`Notifier::increment_epoch`])?
     #[must_use]
     pub fn forgets_all(&self) -> bool {
@@ -221,11 +228,20 @@ impl Notifier {
     /// Waits until everything queued before has been sent, or the session has ended. A thread that serves requests may
     /// call it only while another goes on serving: the kernel may hold up a notification until a request is answered.
     pub fn flush(&self) {
+        while !self.flush_within(Duration::from_secs(60)) {}
+    }
+
+    /// As [`Notifier::flush`], for no longer than this; false if not all has been sent by then.
+    pub fn flush_within(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
         let mut queue = self.shared.queue.lock();
         let target = queue.queued;
         while queue.oldest().is_some_and(|oldest| oldest < target) && !queue.closed {
-            self.shared.idle.wait(&mut queue);
+            if self.shared.idle.wait_until(&mut queue, until).timed_out() {
+                return false;
+            }
         }
+        true
     }
 
     /// Notifications the kernel has taken.

@@ -5,7 +5,7 @@
 
 use super::convert::Terms;
 use super::dispatch::Dispatch;
-use super::fresh::{NOBODY, Subject};
+use super::forget::forget_names;
 use super::missing::{self, Watch};
 use super::tell;
 use crate::config::file::FileError;
@@ -23,13 +23,13 @@ use canopy_pool::config::{Func, PassthroughIo};
 use canopy_pool::{Error, Located, Pool};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Its name in the root.
 const NAME: &[u8] = b".mergerfs";
@@ -39,8 +39,6 @@ pub(super) const NODE: NodeId = NodeId(u64::MAX - 1);
 const PREFIX: &[u8] = b"user.mergerfs.";
 const COMMAND: &[u8] = b"cmd.";
 const XATTR_CREATE: u32 = 1;
-/// How long a change waits for operations under way.
-const PATIENCE: Duration = Duration::from_secs(2);
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const ENTRY_MODE: u32 = 0o100_664;
 
@@ -373,38 +371,6 @@ impl Control {
             forget_names(serving);
         }
         Ok(())
-    }
-}
-
-/// Makes the kernel look every name up again, from the moment this returns.
-pub(super) fn forget_names(serving: &Dispatch) {
-    // What was read before, and is answered later, the kernel shall not remember.
-    serving.fresh.changed(Subject::ALL, NOBODY);
-    // Those it has been given in listings it will. A disk that hangs, and is perhaps being taken away for that, holds
-    // nobody up for longer.
-    let answered = serving.locking.wait(PATIENCE);
-    if answered {
-        serving.listed.settle(&serving.notifier);
-        // What is sent later may overtake it otherwise.
-        serving.notifier.flush();
-    } else {
-        tracing::warn!("a branch does not answer: names may stay visible until their cache.entry ends");
-    }
-    forget_all_names(serving);
-    // The kernel lets one thread at a time set attributes of a file, so others are left to serve.
-    serving.notifier.flush();
-}
-
-/// Makes the kernel look every name up again, soon, but for those of answers under way.
-pub(super) fn forget_all_names(serving: &Dispatch) {
-    serving.listed.renew();
-    if serving.notifier.increment_epoch().is_err() {
-        // Before Linux 6.16: what lies below a name that is forgotten is looked up again as well.
-        for name in serving.pool.top_level_names() {
-            if let Ok(name) = CString::new(name) {
-                let _ = serving.notifier.inval_entry(NodeId(canopy_pool::NodeId::ROOT.0), &name);
-            }
-        }
     }
 }
 

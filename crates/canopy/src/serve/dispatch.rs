@@ -4,6 +4,7 @@ use super::control::{self, Control};
 use super::convert::{self, Terms};
 use super::deputies::{self, Deputies};
 use super::drain::Drain;
+use super::forget::Forget;
 use super::fresh::{Answering, Asker, Fresh, Subject};
 use super::health::Care;
 use super::listed::Listed;
@@ -37,6 +38,7 @@ pub(super) struct Dispatch {
     /// Answers under way that the kernel keeps a directory locked for.
     pub(super) locking: Drain,
     pub(super) listed: Listed,
+    pub(super) forget: Forget,
     pub(super) pins: Pins,
     pub(super) care: Care,
     pub(super) deputies: Deputies,

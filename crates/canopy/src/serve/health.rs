@@ -8,8 +8,8 @@
 //! unmounted and repaired. It stays listed, and is a branch again once there is a mount in the old place that can be
 //! read: never the directory below.
 
-use super::control::forget_names;
 use super::dispatch::Dispatch;
+use super::forget::forget_names;
 use super::missing;
 use crate::config::{Config, check};
 use crate::mounts::{self, Mounted};

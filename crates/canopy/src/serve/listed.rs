@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 /// A name that no directory has: the pool keeps it for itself.
-const NOBODYS: &std::ffi::CStr = c".canopy-clone.";
+pub(super) const NOBODYS: &std::ffi::CStr = c".canopy-clone.";
 
 /// Directories that may be kept at a time; beyond that all are read afresh once.
 const KEPT: usize = 65_536;

@@ -4,8 +4,9 @@
 //! the list that users see, and a branch as soon as there is a directory: a thread looks for it, for as long as one
 //! is missing.
 
-use super::control::{Control, forget_names};
+use super::control::Control;
 use super::dispatch::Dispatch;
+use super::forget::forget_names;
 use super::health;
 use crate::config::{Config, check, nested};
 use canopy_pool::Pool;

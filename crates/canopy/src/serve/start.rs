@@ -4,6 +4,7 @@ use super::control::Control;
 use super::deputies::Deputies;
 use super::dispatch::Dispatch;
 use super::drain::Drain;
+use super::forget::Forget;
 use super::fresh::Fresh;
 use super::health::{self, Care};
 use super::kernel::Connected;
@@ -139,6 +140,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
         young: Young::default(),
         locking: Drain::default(),
         listed: Listed::default(),
+        forget: Forget::default(),
         pins,
         care: Care::default(),
         deputies: Deputies::default(),
@@ -166,6 +168,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
         tracing::warn!("io-uring=on comes to nothing: {why}");
     }
     let shown = plan.replaces.then(|| mounted.show()).transpose()?;
+    kept.forget.shown(&plan.mountpoint);
     Ok(Serving { running, mounted, watching, serving: kept, shown })
 }
 

@@ -1,8 +1,8 @@
 //! Where changes cannot be watched, or not all of them; and what watching must not cost.
 
 use super::rig::{BINARY, Bed, builder, look};
-use canopy_testkit::cmd::{run, run_within, wait_until};
-use canopy_testkit::{Kind, LoopFs, Pool, require_root};
+use canopy_testkit::cmd::{run_within, wait_until};
+use canopy_testkit::{Kind, LoopFs, Nested, Pool, require_root};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -38,6 +38,8 @@ fn more_changes_than_can_be_told() {
     fs::write(bed.on(0, "goes"), "").expect("a file");
     fs::write(bed.on(0, "changes"), "").expect("a file");
     fs::create_dir(bed.on(1, "fill")).expect("mkdir");
+    fs::create_dir_all(bed.on(1, "with/mount")).expect("mkdir");
+    let nested = Nested::on(bed.at("with/mount"));
     let seen = || ["goes", "comes", "changes"].map(|name| look(&bed.at(name)));
     seen();
     std::thread::sleep(Duration::from_millis(200));
@@ -55,6 +57,10 @@ fn more_changes_than_can_be_told() {
     let right = ["goes", "comes", "changes"].map(|name| look(&bed.on(0, name)));
     assert_ne!(was, right);
     assert!(wait_until(SOON, || seen() == right), "{:?}", seen());
+    // The last repetition of what is told again.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(nested.file().exists(), "what was mounted in the pool is gone");
+    drop(nested);
     let log = bed.pool.umount();
     assert!(log.contains("more has changed on the branches than could be told"), "{log}");
 }
@@ -99,19 +105,12 @@ fn another_filesystem_below_a_branch() {
     assert_eq!(known("dir/sub/f"), "entity not found");
     {
         let point = bed.on(0, "dir/sub");
-        run("mount", ["-t", "tmpfs", "nested", point.to_str().expect("UTF-8")]);
-        struct Nested<'a>(&'a Path);
-        impl Drop for Nested<'_> {
-            fn drop(&mut self) {
-                run("umount", [self.0]);
-            }
-        }
-        let nested = Nested(&point);
+        let nested = Nested::on(point);
         assert!(wait_until(SOON, || known("dir/sub/below") == "entity not found"));
-        follows_in_time(&bed.at("dir/sub/f"), &nested.0.join("f"));
-        fs::create_dir(nested.0.join("d")).expect("mkdir");
+        follows_in_time(&bed.at("dir/sub/f"), &nested.path().join("f"));
+        fs::create_dir(nested.path().join("d")).expect("mkdir");
         assert!(wait_until(SOON, || known("dir/sub/d").starts_with("40")));
-        follows_in_time(&bed.at("dir/sub/d/f"), &nested.0.join("d/f"));
+        follows_in_time(&bed.at("dir/sub/d/f"), &nested.path().join("d/f"));
         // What lies beside it is watched as before.
         follows_in_time(&bed.at("dir/f"), &bed.on(0, "dir/f"));
         // The pool's names lead there; it must be left before it can be unmounted.

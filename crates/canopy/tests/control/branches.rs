@@ -1,8 +1,8 @@
 //! The branch instructions of COMPATIBILITY, Appendix B, on a pool that runs.
 
 use super::rig::{BINARY, Dirs, Stopped, get, set, try_set};
-use canopy_testkit::Pool;
 use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{Nested, Pool};
 use rustix::fs::Dir;
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -173,6 +173,28 @@ fn kept_listings_follow_the_branches() {
         }
         pool.umount();
     }
+}
+
+/// What is mounted on a directory of the pool stays when branches come and go, though every name is looked up again.
+#[test]
+fn mounts_in_the_pool_stay() {
+    let dirs = Dirs::new();
+    fs::create_dir_all(dirs.path("a/x/y")).expect("mkdir");
+    fs::create_dir(dirs.path("third")).expect("mkdir");
+    fs::write(dirs.path("third/comes"), "").expect("a file");
+    let pool = dirs.pool("cache.negative-entry=3600,cache.entry=3600");
+    let point = pool.path().join("x/y");
+    let nested = Nested::on(point);
+    let third = dirs.text("third");
+    for round in 0..3 {
+        assert!(!pool.path().join("comes").exists(), "round {round}");
+        set(&pool, "branches", &format!("+{third}"));
+        assert!(nested.file().exists() && pool.path().join("comes").exists(), "round {round}");
+        set(&pool, "branches", &format!("-{third}"));
+        assert!(nested.file().exists(), "round {round}");
+    }
+    drop(nested);
+    pool.umount();
 }
 
 /// The path of a disk that is not mounted yet: it is listed, and takes part as soon as it is there.

@@ -78,6 +78,18 @@ impl KnownTree<'_> {
         self.0.table.read().records.keys().copied().collect()
     }
 
+    /// Every known directory.
+    pub fn dirs(&self) -> Vec<NodeId> {
+        let table = self.0.table.read();
+        let dirs = table.records.iter().filter(|(_, record)| record.node.is_dir());
+        dirs.map(|(&id, _)| id).collect()
+    }
+
+    /// The names that are known of a node, each with its directory.
+    pub fn names_of(&self, id: NodeId) -> Vec<(NodeId, Box<[u8]>)> {
+        self.0.known(id)
+    }
+
     /// The path of a node by its newest name; `None` when it has none.
     pub fn path(&self, id: NodeId) -> Option<Vec<u8>> {
         self.0.locate(id).ok()?.1.map(|path| path.to_vec())

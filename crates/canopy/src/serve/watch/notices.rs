@@ -5,8 +5,8 @@
 //! knows, it takes the answer's time as it comes; attributes of a node that it did not know yet, likewise. So what was
 //! told of late (`fresh`) is notified again, within the time in which changes are to be seen, and once more later.
 
-use crate::serve::control::forget_all_names;
 use crate::serve::dispatch::Dispatch;
+use crate::serve::forget::forget_names_soon;
 use crate::serve::fresh::{NOBODY, Subject};
 use canopy_fuse as wire;
 use canopy_pool::NodeId;
@@ -91,7 +91,7 @@ fn forget_node(serving: &Dispatch, node: NodeId, listing: bool) {
 /// Makes the kernel ask again for whatever it knows.
 pub(super) fn forget_everything(serving: &Dispatch) {
     serving.fresh.changed(Subject::ALL, NOBODY);
-    forget_all_names(serving);
+    forget_names_soon(serving);
     let listings = serving.terms.load().keeps_listings();
     for node in serving.pool.known().nodes() {
         forget_node(serving, node, listings);
