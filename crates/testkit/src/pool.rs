@@ -302,8 +302,8 @@ impl Pool {
     /// Descriptors on the branches beyond those held right after the mount, after time to settle.
     pub fn leaked_descriptors(&self) -> Vec<PathBuf> {
         let mut extra = Vec::new();
-        for patience in [SOON, SETTLE] {
-            let settled = wait_until(patience, || {
+        let mut settled = |patience| {
+            wait_until(patience, || {
                 extra = self.branch_descriptors();
                 for known in &self.baseline {
                     if let Some(index) = extra.iter().position(|path| path == known) {
@@ -311,11 +311,12 @@ impl Pool {
                     }
                 }
                 extra.is_empty()
-            });
-            if settled {
-                break;
-            }
-            // Names the kernel remembers may keep descriptors in the daemon; only those it must give back now.
+            })
+        };
+        let begun = Instant::now();
+        while !settled(SOON) && begun.elapsed() < SETTLE {
+            // Names the kernel remembers may keep descriptors in the daemon; only those it must give back now, which it
+            // does not with names that whoever has just ended has still in use.
             self.forget_names();
         }
         extra

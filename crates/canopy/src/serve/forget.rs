@@ -27,6 +27,8 @@ use std::time::Duration;
 
 /// How long whoever wants names forgotten waits for operations under way.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long dropping names may take: some microseconds each, and there may be a million.
+const SHRINKING: Duration = Duration::from_secs(15);
 /// Notifications that are sent before they are waited for: fewer than are melted together.
 const BATCH: usize = 4096;
 
@@ -161,7 +163,7 @@ fn shrink(serving: &Dispatch) -> bool {
         serving.forget.shrinking.store(false, Ordering::SeqCst);
         return false;
     }
-    done.recv_timeout(PATIENCE).unwrap_or(false)
+    done.recv_timeout(SHRINKING).unwrap_or(false)
 }
 
 /// As mount(8) with `remount` and nothing else does. Errors: `ENODEV` if it is not our own that is seen there; `EPERM`.
