@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes that each writer must find on a disk of this size, whatever others have written before him: an eighth of it,
 /// but no less than 4 GiB and no more than 64.
@@ -22,9 +22,6 @@ fn ample(size: u64) -> u64 {
 
 /// How often the space is looked at while there are writers past the daemon.
 const INTERVAL: Duration = Duration::from_secs(1);
-
-/// How long a branch with plenty of room need not be asked.
-const MOMENT: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 pub(crate) struct Headroom {
@@ -55,8 +52,6 @@ struct Watched {
     scarce: bool,
     /// Those who write past the daemon were told of.
     told: bool,
-    /// What was found when it was asked last, and when.
-    found: Option<(Space, Instant)>,
 }
 
 /// One handle that writes past the daemon, for as long as it is open.
@@ -70,20 +65,13 @@ pub(crate) struct PassedWriter {
 impl Headroom {
     /// Lets a writer of a file of this size past the daemon, if the branch has ample room for him too.
     pub(crate) fn admit(&self, branch: &Arc<Branch>, size: u64) -> Option<PassedWriter> {
+        // Asked each time: room can be taken faster than anybody writes (fallocate(2)). And before the lock is taken, for
+        // a disk may be slow to answer.
+        let space = Space::of(branch.root()).ok()?;
         let most = self.shared.most.load(Ordering::Relaxed);
-        let remembered = {
-            let branches = self.shared.branches.lock();
-            branches.known.get(&branch.id).and_then(|watched| watched.plenty(most))
-        };
-        // Before the lock is taken, for a disk may be slow to answer.
-        let (space, asked) = match remembered {
-            Some(found) => found,
-            None => (Space::of(branch.root()).ok()?, Instant::now()),
-        };
         let mut branches = self.shared.branches.lock();
         let watched = branches.known.entry(branch.id).or_default();
         watched.branch = Arc::downgrade(branch);
-        watched.found = Some((space, asked));
         watched.scarce = !is_ample(&space, watched.writers + 1, most, watched.scarce);
         if watched.scarce {
             return None;
@@ -95,15 +83,6 @@ impl Headroom {
             branches.watching = thread.spawn(move || watch(&shared)).is_ok();
         }
         Some(PassedWriter { shared: self.shared.clone(), branch: branch.id, before: size })
-    }
-}
-
-impl Watched {
-    /// What was found a moment ago, if it was more than twice what one more writer needs: room can be taken faster than
-    /// anybody writes (fallocate(2)).
-    fn plenty(&self, most: u64) -> Option<(Space, Instant)> {
-        let (space, asked) = self.found.filter(|(_, asked)| asked.elapsed() < MOMENT)?;
-        is_ample(&space, 2 * (self.writers + 1), most, true).then_some((space, asked))
     }
 }
 
