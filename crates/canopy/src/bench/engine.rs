@@ -6,6 +6,7 @@ use super::interrupt::Interrupt;
 use super::server::Server;
 use super::work::{Kind, Place, Work};
 use indicatif::ProgressBar;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -68,6 +69,28 @@ fn explain(fault: Fault, servers: &mut [Server], interrupt: &Interrupt) -> Fault
     }
 }
 
+/// This thread, bound to the processor it is on. One that waits for answers would else be woken on another that is idle, at
+/// some answers and not at others, as the scheduler has it: that takes longer than the answer, and is the same for all.
+struct Staying(Option<CpuSet>);
+
+impl Staying {
+    fn here() -> Staying {
+        let before = sched_getaffinity(None).ok();
+        let mut here = CpuSet::new();
+        here.set(sched_getcpu());
+        let bound = sched_setaffinity(None, &here).is_ok();
+        Staying(before.filter(|_| bound))
+    }
+}
+
+impl Drop for Staying {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0 {
+            let _ = sched_setaffinity(None, before);
+        }
+    }
+}
+
 impl Row<'_> {
     fn measure(&self, rounds: usize, interrupt: &Interrupt) -> Result<RowFigures, Fault> {
         let side = |place: &Place| Rounds {
@@ -89,6 +112,7 @@ impl Row<'_> {
             for turn in 0..self.places.len() {
                 interrupt.check()?;
                 let index = (turn + round) % self.places.len();
+                let _stays = self.does.is_alone().then(Staying::here);
                 let sample = self.does.measure(&self.places[index], round)?;
                 if round > 0 {
                     let seconds = sample.took.as_secs_f64().max(1e-9);

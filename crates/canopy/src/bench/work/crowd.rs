@@ -40,6 +40,10 @@ impl Work for Crowd {
         Ok(Sample::of_operations(took, self.share() * self.threads))
     }
 
+    fn is_alone(&self) -> bool {
+        false
+    }
+
     fn tidy(&self, place: &Place, round: usize) -> Result<(), Fault> {
         (0..self.threads).try_for_each(|thread| place.clear(&self.dir(thread, round)))
     }

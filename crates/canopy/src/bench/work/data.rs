@@ -178,6 +178,10 @@ impl Work for Jobs {
         Ok(())
     }
 
+    fn is_alone(&self) -> bool {
+        false
+    }
+
     fn measure(&self, place: &Place, _round: usize) -> Result<Sample, Fault> {
         let paths: Vec<PathBuf> = self.names().iter().map(|name| place.data.join(name)).collect();
         let files: Result<Vec<OwnedFd>, Fault> =

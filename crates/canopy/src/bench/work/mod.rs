@@ -87,6 +87,11 @@ pub(super) trait Work {
 
     fn measure(&self, place: &Place, round: usize) -> Result<Sample, Fault>;
 
+    /// Does one thread measure, which waits for each answer?
+    fn is_alone(&self) -> bool {
+        true
+    }
+
     /// After the round.
     fn tidy(&self, _place: &Place, _round: usize) -> Result<(), Fault> {
         Ok(())
