@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use canopy_sys::device;
@@ -36,17 +37,19 @@ impl Session {
     pub fn serve<H: Handler>(mut self, handler: Arc<H>, threads: usize) -> Result<Running, SessionError> {
         let rings = std::mem::replace(&mut self.rings, Err(NoUring::NotWanted));
         let mut workers = Vec::new();
+        let elsewhere = Arc::new(AtomicBool::new(false));
         // The first reads FORGET and INTERRUPT in any case.
-        workers.push(self.device_worker(&handler, 0)?);
+        workers.push(self.device_worker(&handler, 0, &elsewhere)?);
         let mut transport = transport(&rings);
         let started = rings
             .and_then(|rings| rings.start(&self.device, &handler, self.agreed.dialect(), 1, &mut workers));
         if let Err(why) = started {
             for number in 1..threads.max(1) {
-                workers.push(self.device_worker(&handler, number)?);
+                workers.push(self.device_worker(&handler, number, &elsewhere)?);
             }
             transport = Transport::Device(why);
         }
+        elsewhere.store(matches!(transport, Transport::Uring { .. }), Ordering::Relaxed);
         Ok(Running { workers, session: self, transport })
     }
 
@@ -54,10 +57,12 @@ impl Session {
         &self,
         handler: &Arc<H>,
         number: usize,
+        elsewhere: &Arc<AtomicBool>,
     ) -> Result<JoinHandle<WorkerEnd>, SessionError> {
         let (max_write, payload) = (self.agreed.max_write as usize, self.agreed.max_payload());
         let device = self.device_for(number);
-        Worker::new(device, Arc::clone(handler), self.agreed.dialect(), max_write, payload)
+        let (handler, elsewhere) = (Arc::clone(handler), Arc::clone(elsewhere));
+        Worker::new(device, handler, self.agreed.dialect(), max_write, payload, elsewhere)
             .and_then(|worker| {
                 std::thread::Builder::new()
                     .name(format!("canopy-fuse-{number}"))

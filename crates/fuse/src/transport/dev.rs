@@ -2,6 +2,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
 
 use canopy_sys::buf::{PageBuf, page_size};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -9,7 +12,7 @@ use rustix::io::Errno;
 
 use super::{Handler, Outcome, give_back, serve_one, write_header};
 use crate::abi;
-use crate::opcode;
+use crate::opcode::{self, Opcode};
 use crate::request::{Dialect, Header};
 
 /// Where the data of a WRITE starts in its request.
@@ -36,7 +39,13 @@ pub(crate) struct Worker<H: Handler> {
     /// The header lies right before a page boundary, the payload on it.
     output: PageBuf,
     page: usize,
+    /// Requests that somebody waits for do not come this way.
+    elsewhere: Arc<AtomicBool>,
 }
+
+/// So long the kernel gathers FORGETs before they are read, where nothing else comes by the device: then many come at once
+/// (BATCH_FORGET), and one who removes files does not have a thread woken for each.
+const GATHER: Duration = Duration::from_micros(200);
 
 impl<H: Handler> Worker<H> {
     /// `payload` is the most that can be asked for in one request, in bytes; `max_write` the most it can carry.
@@ -46,13 +55,14 @@ impl<H: Handler> Worker<H> {
         dialect: Dialect,
         max_write: usize,
         payload: usize,
+        elsewhere: Arc<AtomicBool>,
     ) -> std::io::Result<Worker<H>> {
         let page = page_size();
         // Room beyond max_write is for requests that it does not bound, such as SETXATTR with 64 KiB of value.
         let carried = max_write.max(XATTR_SIZE_MAX + abi::MIN_READ_BUFFER);
         let input = PageBuf::new(page + carried + page)?;
         let output = PageBuf::new(page + payload.max(XATTR_SIZE_MAX) + page)?;
-        Ok(Worker { device, handler, dialect, input, output, page })
+        Ok(Worker { device, handler, dialect, input, output, page, elsewhere })
     }
 
     /// Serves until the connection ends.
@@ -62,7 +72,12 @@ impl<H: Handler> Worker<H> {
             let start = self.page - WRITE_DATA;
             match rustix::io::read(&*self.device, &mut self.input[start..]) {
                 Ok(0) | Err(Errno::NODEV | Errno::CONNABORTED) => return WorkerEnd::Disconnected,
-                Ok(len) => self.serve(start, len),
+                Ok(len) => {
+                    self.serve(start, len);
+                    if self.elsewhere.load(Ordering::Relaxed) && forgets(&self.input[start..start + len]) {
+                        sleep(GATHER);
+                    }
+                }
                 // NOENT: the request was interrupted before it could be read.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 // Only when the descriptor came to us as non-blocking.
@@ -101,6 +116,11 @@ impl<H: Handler> Worker<H> {
         write_header(&mut bytes, 0, -EIO, header.unique);
         let _ = send(&self.device, &bytes);
     }
+}
+
+fn forgets(request: &[u8]) -> bool {
+    let opcode = Header::decode(request).ok().and_then(|(header, _)| Opcode::from_u32(header.opcode));
+    matches!(opcode, Some(Opcode::Forget | Opcode::BatchForget))
 }
 
 /// `XATTR_SIZE_MAX`, include/uapi/linux/limits.h.
