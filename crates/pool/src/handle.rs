@@ -5,15 +5,16 @@ use crate::config::{CacheFiles, Config, FlushOnClose, PassthroughIo};
 use crate::headroom::PassedWriter;
 use crate::health::Deed;
 use crate::kernel::BackingFile;
+use crate::memory::kept::Keeping;
 use crate::node::Node;
-use crate::stat::Attr;
+use crate::stat::{Attr, FileKey};
 use crate::{Error, HandleId, Result, beneath, stat};
-use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -22,13 +23,15 @@ pub(crate) struct Place {
     pub(crate) branch: Arc<Branch>,
     /// The file; opened for whatever, or `O_PATH`.
     pub(crate) fd: Arc<OwnedFd>,
+    /// Which file it is, if it is open for reading and nothing else: whoever reads may use the same descriptor.
+    pub(crate) reads: Option<FileKey>,
     /// For pages that the kernel writes back on nobody's behalf: never `O_APPEND`, never `O_DIRECT`.
     plain: OnceLock<Arc<OwnedFd>>,
 }
 
 impl Place {
-    pub(crate) fn new(branch: Arc<Branch>, fd: Arc<OwnedFd>) -> Self {
-        Place { branch, fd, plain: OnceLock::new() }
+    pub(crate) fn new(branch: Arc<Branch>, fd: Arc<OwnedFd>, reads: Option<FileKey>) -> Self {
+        Place { branch, fd, reads, plain: OnceLock::new() }
     }
 }
 
@@ -36,26 +39,40 @@ impl Place {
 /// happens to its names, and how its data travels.
 pub(crate) struct OpenFile {
     /// Swapped, with the descriptors of all handles, when the file moves to another branch.
-    place: ArcSwap<Place>,
+    place: RwLock<Arc<Place>>,
     pub(crate) backing: Option<Box<dyn BackingFile>>,
+    /// Those who have it open, or are about to.
+    users: AtomicUsize,
     /// Handles that can write.
     writers: AtomicUsize,
     /// The file has moved, and the kernel still reads the old one for some handles: nobody else may join.
     parted: AtomicBool,
+    pub(crate) keeping: Keeping,
 }
 
 impl OpenFile {
-    pub(crate) fn new(branch: Arc<Branch>, fd: Arc<OwnedFd>, backing: Option<Box<dyn BackingFile>>) -> Self {
-        let place = ArcSwap::from_pointee(Place::new(branch, fd));
-        OpenFile { place, backing, writers: AtomicUsize::new(0), parted: AtomicBool::new(false) }
+    pub(crate) fn new(place: Place, backing: Option<Box<dyn BackingFile>>) -> Self {
+        OpenFile {
+            place: RwLock::new(Arc::new(place)),
+            backing,
+            users: AtomicUsize::new(0),
+            writers: AtomicUsize::new(0),
+            parted: AtomicBool::new(false),
+            keeping: Keeping::default(),
+        }
     }
 
-    pub(crate) fn place(&self) -> Guard<Arc<Place>> {
-        self.place.load()
+    /// Changes from 0 with the node's `open` locked.
+    pub(crate) fn users(&self) -> usize {
+        self.users.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn place(&self) -> Arc<Place> {
+        self.place.read().clone()
     }
 
     pub(crate) fn move_to(&self, place: Place) {
-        self.place.store(Arc::new(place));
+        *self.place.write() = Arc::new(place);
     }
 
     pub(crate) fn part(&self) {
@@ -83,10 +100,34 @@ impl OpenFile {
     }
 }
 
+/// Somebody's share in an open file.
+pub(crate) struct Using(Arc<OpenFile>);
+
+impl Using {
+    pub(crate) fn new(file: Arc<OpenFile>) -> Using {
+        file.users.fetch_add(1, Ordering::AcqRel);
+        Using(file)
+    }
+}
+
+impl Deref for Using {
+    type Target = Arc<OpenFile>;
+
+    fn deref(&self) -> &Arc<OpenFile> {
+        &self.0
+    }
+}
+
+impl Drop for Using {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// Changes whenever a file's content may have changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fingerprint {
-    key: crate::stat::FileKey,
+    key: FileKey,
     size: u64,
     mtime: crate::stat::Time,
     ctime: crate::stat::Time,
@@ -101,9 +142,10 @@ impl From<&Attr> for Fingerprint {
 /// One open(2) of a file.
 pub(crate) struct FileHandle {
     pub(crate) node: Arc<Node>,
-    fd: ArcSwap<OwnedFd>,
+    // Not an `ArcSwap`: one that goes away visits all threads, and files come and go more often than they are read.
+    fd: RwLock<Arc<OwnedFd>>,
     pub(crate) flags: OFlags,
-    pub(crate) open: Arc<OpenFile>,
+    pub(crate) open: Using,
     /// The kernel reads and writes by itself.
     pub(crate) past: bool,
     /// The room for what it writes so has been counted.
@@ -112,15 +154,15 @@ pub(crate) struct FileHandle {
 
 impl FileHandle {
     /// Also tells whether another handle can write the file.
-    pub(crate) fn new(node: Arc<Node>, fd: Arc<OwnedFd>, flags: OFlags, open: Arc<OpenFile>) -> (Self, bool) {
+    pub(crate) fn new(node: Arc<Node>, fd: Arc<OwnedFd>, flags: OFlags, open: Using) -> (Self, bool) {
         let others = open.writers.fetch_add(usize::from(writes(flags)), Ordering::Relaxed);
-        (FileHandle { node, fd: ArcSwap::new(fd), flags, open, past: false, passed: None }, others > 0)
+        (FileHandle { node, fd: RwLock::new(fd), flags, open, past: false, passed: None }, others > 0)
     }
 
     /// The branch's file, opened as this handle is. Whoever writes through it holds the node's `moving` while he
     /// does.
-    pub(crate) fn fd(&self) -> Guard<Arc<OwnedFd>> {
-        self.fd.load()
+    pub(crate) fn fd(&self) -> Arc<OwnedFd> {
+        self.fd.read().clone()
     }
 
     /// Takes note of an error that the file's branch has answered with, and gives it back.
@@ -129,7 +171,7 @@ impl FileHandle {
     }
 
     pub(crate) fn move_to(&self, fd: OwnedFd) {
-        self.fd.store(Arc::new(fd));
+        *self.fd.write() = Arc::new(fd);
     }
 
     pub(crate) fn writable(&self) -> bool {

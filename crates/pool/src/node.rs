@@ -69,8 +69,8 @@ pub(crate) struct Node {
     pub(crate) disguised: bool,
     /// How often the kernel was given this node, less what it has forgotten.
     lookups: AtomicU64,
-    /// What all handles of this node share; empty once the last of them is closed. Held over an open,
-    /// so that two first opens cannot register two backing files.
+    /// What all handles of this node share. Without users it is only kept open (`memory::kept`), and counts as closed.
+    /// Held over an open, so that two first opens cannot register two backing files.
     pub(crate) open: Mutex<Weak<OpenFile>>,
     pub(crate) orphan: Mutex<Option<Arc<Orphan>>>,
     /// What the file looked like at its last open, for `cache.files=auto-full`.
@@ -109,7 +109,7 @@ impl Node {
     }
 
     pub(crate) fn opened(&self) -> Option<Arc<OpenFile>> {
-        self.open.lock().upgrade()
+        self.open.lock().upgrade().filter(|open| open.users() > 0)
     }
 }
 

@@ -100,7 +100,7 @@ impl Pool {
     pub fn reconfigure(&self, config: Config) {
         self.space.set_ttl(config.space_ttl.as_secs());
         self.config.store(Arc::new(config));
-        self.memory.lost();
+        self.memory.clear();
         self.count_deadlines();
     }
 

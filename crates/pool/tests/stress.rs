@@ -311,7 +311,12 @@ fn stress(locking: bool, create: Policy) -> Made {
         }
     });
     assert_eq!(made.pool.counts(), (1, 0, 0), "nodes, files and directories are left");
-    assert_eq!(descriptors(), before, "descriptors are left open");
+    // Files are kept open for a moment.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while descriptors() > before && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(descriptors() <= before, "descriptors are left open");
     made
 }
 

@@ -8,6 +8,7 @@
 //!
 //! A file found with its help is looked at once more, by its key; for such a look nobody asks what has happened this moment.
 
+pub(crate) mod kept;
 pub(crate) mod names;
 mod told;
 
@@ -15,6 +16,7 @@ use crate::branch::{BranchId, Branches};
 use crate::dirs::{Opened, PerBranch};
 use crate::node::Node;
 use crate::stat;
+use kept::Kept;
 use names::Names;
 use parking_lot::Mutex;
 use rustix::process::Resource;
@@ -43,6 +45,7 @@ pub(crate) struct Memory {
     order: Mutex<VecDeque<Weak<Node>>>,
     /// Descriptors that may be kept.
     descriptors: usize,
+    pub(crate) kept: Kept,
 }
 
 #[derive(Default)]
@@ -80,6 +83,7 @@ impl Default for Memory {
             tally: Arc::default(),
             order: Mutex::default(),
             descriptors: (limit / SHARE).min(DESCRIPTORS) as usize,
+            kept: Kept::new(limit),
         }
     }
 }
@@ -205,6 +209,7 @@ impl Memory {
     /// As `lost`, and nothing is kept open when this returns.
     pub(crate) fn clear(&self) {
         self.lost();
+        self.kept.clear();
         let nodes = std::mem::take(&mut *self.order.lock());
         for node in nodes.iter().filter_map(Weak::upgrade) {
             let freed = node.memory.lock().take();

@@ -334,7 +334,7 @@ fn truncate(
     if let Some(handle) = opened
         && stat::of(fd)?.key() == stat::of(handle.fd().as_fd())?.key()
     {
-        rustix::fs::ftruncate(&**handle.fd(), size)?;
+        rustix::fs::ftruncate(&*handle.fd(), size)?;
     } else {
         rustix::fs::ftruncate(beneath::reopen(fd, OFlags::WRONLY | OFlags::NONBLOCK)?, size)?;
     }

@@ -326,6 +326,7 @@ impl Pool {
             self.nodes.file_gone(key);
         }
         *node.orphan.lock() = Some(Arc::new(orphan));
+        self.memory.kept.close(&node);
         node
     }
 

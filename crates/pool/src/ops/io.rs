@@ -5,7 +5,6 @@ use crate::health::Deed;
 use crate::ops::attr::kill_suidgid;
 use crate::stat;
 use crate::{Caller, Error, HandleId, Pool, Result};
-use arc_swap::Guard;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
@@ -65,17 +64,17 @@ impl Pool {
         let mut fd = handle.fd();
         let mut direct = handle.flags.contains(OFlags::DIRECT);
         if direct && lost(&handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
-            (fd, direct) = (Guard::from_inner(handle.open.plain()?), false);
+            (fd, direct) = (handle.open.plain()?, false);
         }
         let mut done = 0;
         while done < buffer.len() {
-            match rustix::io::pread(&**fd, &mut buffer[done..], offset + done as u64) {
+            match rustix::io::pread(&*fd, &mut buffer[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => continue,
                 // The kernel fills a page around a write, through a handle that cannot read.
                 Err(Errno::BADF) if done == 0 && handle.flags.contains(OFlags::WRONLY) => {
-                    fd = Guard::from_inner(handle.open.plain()?);
+                    fd = handle.open.plain()?;
                     continue;
                 }
                 Err(errno) => {
@@ -124,7 +123,7 @@ impl Pool {
         done: &mut usize,
     ) -> Result<()> {
         let (fd, held) = match kind.from_cache || !lost(handle, now).is_empty() {
-            true => (Guard::from_inner(handle.open.plain()?), OFlags::empty()),
+            true => (handle.open.plain()?, OFlags::empty()),
             false => (handle.fd(), handle.flags),
         };
         if let Some(caller) = &kind.kill_suidgid {
@@ -141,8 +140,8 @@ impl Pool {
         while *done < data.len() {
             let (rest, at) = (&data[*done..], offset + *done as u64);
             let written = match extra.is_empty() {
-                true => rustix::io::pwrite(&**fd, rest, at),
-                false => rustix::io::pwritev2(&**fd, &[IoSlice::new(rest)], at, extra),
+                true => rustix::io::pwrite(&*fd, rest, at),
+                false => rustix::io::pwritev2(&*fd, &[IoSlice::new(rest)], at, extra),
             };
             match written {
                 Ok(n) => *done += n,
@@ -167,8 +166,8 @@ impl Pool {
     pub fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
         let handle = self.files.get(handle)?;
         let synced = match data_only {
-            true => rustix::fs::fdatasync(&**handle.fd()),
-            false => rustix::fs::fsync(&**handle.fd()),
+            true => rustix::fs::fdatasync(&*handle.fd()),
+            false => rustix::fs::fsync(&*handle.fd()),
         };
         Ok(synced.map_err(|errno| handle.notice(errno, Deed::Changing))?)
     }
@@ -181,7 +180,7 @@ impl Pool {
         let wanted = if mode.intersects(gives_back) { 0 } else { len };
         self.with_room(&handle.node, wanted, || {
             loop {
-                match rustix::fs::fallocate(&**handle.fd(), mode, offset, len) {
+                match rustix::fs::fallocate(&*handle.fd(), mode, offset, len) {
                     Err(Errno::INTR) => continue,
                     other => return Ok(other.map_err(|errno| handle.notice(errno, Deed::Changing))?),
                 }
@@ -203,7 +202,7 @@ impl Pool {
             Whence::Data => SeekFrom::Data(offset),
             Whence::Hole => SeekFrom::Hole(offset),
         };
-        Ok(rustix::fs::seek(&**handle.fd(), from).map_err(|errno| match errno {
+        Ok(rustix::fs::seek(&*handle.fd(), from).map_err(|errno| match errno {
             // Not the one of a missing device.
             Errno::NXIO => errno,
             errno => handle.notice(errno, Deed::Looking),
@@ -233,8 +232,7 @@ impl Pool {
             while done < len {
                 let (mut at, mut into) = (from_offset + done as u64, to_offset + done as u64);
                 let left = len - done;
-                match rustix::fs::copy_file_range(&**source, Some(&mut at), &**target, Some(&mut into), left)
-                {
+                match rustix::fs::copy_file_range(&*source, Some(&mut at), &*target, Some(&mut into), left) {
                     Ok(0) => break,
                     Ok(copied) => done += copied,
                     Err(Errno::INTR) => continue,

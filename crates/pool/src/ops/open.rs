@@ -4,16 +4,17 @@ use crate::beneath::{self, ProcPath};
 use crate::branch::{Branch, Branches};
 use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
 use crate::dirs::Dirs;
-use crate::handle::{self, FileHandle, Fingerprint, OpenFile, Sharing, Travel};
+use crate::handle::{self, FileHandle, Fingerprint, OpenFile, Place, Sharing, Travel, Using};
 use crate::headroom::PassedWriter;
 use crate::health::Deed;
 use crate::kernel::BackingFile;
+use crate::memory::kept;
 use crate::node::{Node, join};
 use crate::ops::attr;
 use crate::ops::lookup::Entry;
 use crate::policy::Choice;
 use crate::resolve::{Primary, TargetFd};
-use crate::stat::{self, Attr};
+use crate::stat::{self, Attr, FileKey};
 use crate::{Caller, Error, HandleId, NodeId, Pool, Result};
 use canopy_sys::creds;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,6 +40,8 @@ struct First {
     fd: Arc<OwnedFd>,
     /// By which it can be opened again.
     pinned: Arc<OwnedFd>,
+    /// Which file it is, if `pinned` is what readers may read by.
+    reads: Option<FileKey>,
     /// In bytes.
     size: u64,
 }
@@ -76,45 +79,83 @@ impl Pool {
         kill_suidgid: bool,
     ) -> Result<Opened> {
         let branch_flags = self.branch_flags(flags);
-        let first = match node.opened() {
+        // What has users is joined; what is only kept must be proven to be what the name leads to.
+        let kept = match node.opened() {
             Some(_) => None,
-            None => Some(self.open_first(branches, node, branch_flags)?),
+            None => Some(self.kept(branches, node, branch_flags)),
         };
+        let first = match kept {
+            Some(None) => Some(self.open_first(branches, node, branch_flags)?),
+            _ => None,
+        };
+        let kept = kept.flatten();
         // Held until the backing file is known to all: the kernel allows one a node.
         let mut slot = node.open.lock();
-        let (fd, open, sharing, room) = match (slot.upgrade(), first) {
-            // The name leads to a new node by now.
-            (Some(open), _) if open.is_parted() => return Err(Error::Stale),
-            (Some(open), _) => {
-                let place = open.place();
-                let fd = beneath::reopen(&*place.fd, branch_flags);
-                let fd = Arc::new(fd.map_err(|errno| place.branch.notice(errno, Deed::Looking))?);
-                let backing = open.backing.as_ref().map(|file| file.id());
-                let size = || stat::of(fd.as_fd()).map_or(0, |attr| attr.size);
-                let room = match backing {
-                    Some(_) => self.room(&open.place().branch, branch_flags, size),
-                    None => Room::Any,
-                };
-                (fd, open, Sharing::Shared { backing }, room)
-            }
-            (None, Some(First { branch, fd, pinned, size })) => {
-                let (backing, room) = self.register(&branch, &fd, branch_flags, size);
-                let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
-                let open = Arc::new(OpenFile::new(branch, pinned, backing));
-                *slot = Arc::downgrade(&open);
-                (fd, open, sharing, room)
-            }
-            (None, None) => {
-                // The last handle was closed since we looked.
-                drop(slot);
-                return self.open_node(caller, branches, node, flags, kill_suidgid);
-            }
-        };
+        let proven = |open: &Arc<OpenFile>| kept.as_ref().is_some_and(|kept| Arc::ptr_eq(open, kept));
+        let (fd, open, sharing, room) =
+            match (slot.upgrade().filter(|open| open.users() > 0 || proven(open)), first) {
+                // The name leads to a new node by now.
+                (Some(open), _) if open.is_parted() => return Err(Error::Stale),
+                (Some(open), _) => {
+                    let open = Using::new(open);
+                    let fd = self.join(&open, branch_flags)?;
+                    let backing = open.backing.as_ref().map(|file| file.id());
+                    let size = || stat::of(fd.as_fd()).map_or(0, |attr| attr.size);
+                    let room = match backing {
+                        Some(_) => self.room(&open.place().branch, branch_flags, size),
+                        None => Room::Any,
+                    };
+                    (fd, open, Sharing::Shared { backing }, room)
+                }
+                (None, Some(First { branch, fd, pinned, reads, size })) => {
+                    let (backing, room) = self.register(&branch, &fd, branch_flags, size);
+                    let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
+                    let open =
+                        Using::new(Arc::new(OpenFile::new(Place::new(branch, pinned, reads), backing)));
+                    if let Some(kept) = std::mem::replace(&mut *slot, Arc::downgrade(&open)).upgrade() {
+                        self.memory.kept.give_up(&kept);
+                    }
+                    (fd, open, sharing, room)
+                }
+                (None, None) => {
+                    // The last handle was closed since we looked.
+                    drop(slot);
+                    return self.open_node(caller, branches, node, flags, kill_suidgid);
+                }
+            };
         drop(slot);
         if kill_suidgid && branch_flags.contains(OFlags::TRUNC) {
             attr::kill_suidgid(fd.as_fd(), caller)?;
         }
         self.opened(caller, node, fd, branch_flags, open, sharing, room, true)
+    }
+
+    /// The node's file as its last reader has left it, if that is what its name leads to.
+    fn kept(&self, branches: &Branches, node: &Node, flags: OFlags) -> Option<Arc<OpenFile>> {
+        if !kept::only_reads(flags) || !self.acts_on_own(Func::Open, branches) {
+            return None;
+        }
+        let open = self.memory.kept.of(node)?;
+        let (branch, file) = {
+            let place = open.place();
+            (place.branch.id, place.reads?)
+        };
+        self.hinted(branches, node, |at, dir, name, key| {
+            let same =
+                at.id == branch && key == file && stat::at(dir, name).is_ok_and(|attr| attr.key() == key);
+            same.then_some(())
+        })?;
+        Some(open)
+    }
+
+    /// A descriptor for one who joins those who have a file open.
+    fn join(&self, open: &OpenFile, flags: OFlags) -> Result<Arc<OwnedFd>> {
+        let place = open.place();
+        if place.reads.is_some() && kept::only_reads(flags) {
+            return Ok(place.fd.clone());
+        }
+        let fd = beneath::reopen(&*place.fd, flags);
+        Ok(Arc::new(fd.map_err(|errno| place.branch.notice(errno, Deed::Looking))?))
     }
 
     /// Opens the copy that `func.open` chooses; the node's own file unless another policy asks for another copy.
@@ -126,7 +167,8 @@ impl Pool {
                 let careful = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
                 let fd = Arc::new(rustix::fs::openat(dir, name, careful, Mode::empty()).ok()?);
                 let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key && attr.is_regular())?;
-                Some(First { branch: branch.clone(), pinned: fd.clone(), fd, size: attr.size })
+                let reads = kept::only_reads(flags).then_some(key);
+                Some(First { branch: branch.clone(), pinned: fd.clone(), fd, reads, size: attr.size })
             })
         {
             return Ok(first);
@@ -134,7 +176,13 @@ impl Pool {
         let primary = self.chosen(Func::Open, branches, node, Attr::is_regular)?;
         let fd = self.open_on_branch(node, &primary, flags);
         let fd = Arc::new(fd.map_err(|errno| primary.branch.notice(errno, Deed::Looking))?);
-        Ok(First { branch: primary.branch, fd, pinned: primary.fd.into_shared(), size: primary.attr.size })
+        Ok(First {
+            branch: primary.branch,
+            fd,
+            pinned: primary.fd.into_shared(),
+            reads: None,
+            size: primary.attr.size,
+        })
     }
 
     /// Opens a file on its branch; with `nfsopenhack`, also one that its mode keeps the daemon from writing.
@@ -246,7 +294,7 @@ impl Pool {
         node: &Arc<Node>,
         fd: Arc<OwnedFd>,
         flags: OFlags,
-        open: Arc<OpenFile>,
+        open: Using,
         sharing: Sharing,
         room: Room,
         known_before: bool,
@@ -401,7 +449,8 @@ impl Pool {
             let mut slot = node.open.lock();
             let (backing, room) = self.register(branch, &fd, flags, attr.size);
             let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
-            let open = Arc::new(OpenFile::new(branch.clone(), fd.clone(), backing));
+            let place = Place::new(branch.clone(), fd.clone(), None);
+            let open = Using::new(Arc::new(OpenFile::new(place, backing)));
             *slot = Arc::downgrade(&open);
             (open, sharing, room)
         };
@@ -418,7 +467,7 @@ impl Pool {
     /// says so only now (network filesystems).
     pub fn flush(&self, handle: HandleId) -> Result<()> {
         let handle = self.files.get(handle)?;
-        let copy = rustix::io::fcntl_dupfd_cloexec(&**handle.fd(), 0)?;
+        let copy = rustix::io::fcntl_dupfd_cloexec(&*handle.fd(), 0)?;
         Ok(canopy_sys::close::close(copy).map_err(|errno| handle.notice(errno, Deed::Changing))?)
     }
 
@@ -428,8 +477,11 @@ impl Pool {
         if self.config().drop_cache_on_close {
             // Twice: pages that were dirty at the first go are clean at the second.
             for _ in 0..2 {
-                let _ = rustix::fs::fadvise(&**handle.fd(), 0, NonZeroU64::new(0), Advice::DontNeed);
+                let _ = rustix::fs::fadvise(&*handle.fd(), 0, NonZeroU64::new(0), Advice::DontNeed);
             }
+        }
+        if self.branches.load().index_of(handle.open.place().branch.id).is_some() {
+            self.memory.kept.keep(&handle);
         }
         Ok(())
     }

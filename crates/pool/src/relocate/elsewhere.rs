@@ -220,6 +220,7 @@ impl Pool {
         if self.is_held_in_place(node) {
             return Err(Stays::File(Errno::BUSY));
         }
+        self.memory.kept.close(node);
         let open = node.opened();
         let orphan = node.orphan.lock().is_some();
         let branches = self.branches.load();
@@ -237,7 +238,7 @@ impl Pool {
             }
             let pinned = || carry.reopen(OFlags::PATH);
             let orphan = if orphan { Some(Orphan { branch: target.clone(), fd: pinned()? }) } else { None };
-            Ok((handles, Place::new(target.clone(), Arc::new(pinned()?)), orphan, carry.key()?))
+            Ok((handles, Place::new(target.clone(), Arc::new(pinned()?), None), orphan, carry.key()?))
         };
         let (handles, place, orphan, key) = reopened().map_err(Stays::Branch)?;
         let switched = carry.switch();

@@ -49,6 +49,7 @@ impl Pool {
         if node.opened().is_some() {
             return Err(Errno::BUSY.into());
         }
+        self.memory.kept.close(node);
         let key = copy.key()?;
         copy.replace(name)?;
         let alone = self.nodes.known(node.id).len() < 2;

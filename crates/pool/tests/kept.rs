@@ -1,0 +1,225 @@
+//! What was read a moment ago is still open on its branch. It must never be taken for what it no longer is, nor be in
+//! anybody's way.
+//!
+//! One test program, one test: descriptors of the process are counted.
+
+mod common;
+
+use canopy_pool::branch::{BranchList, BranchSpec, Branches, Mode};
+use canopy_pool::config::Config;
+use canopy_pool::kernel::{BackingFile, Kernel};
+use canopy_pool::{NodeId, Opened, Result, WriteKind};
+use common::{Made, ROOT};
+use rustix::fd::BorrowedFd;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Gives backing files their numbers. Nobody else changes the branches, as far as it knows.
+struct Numbers(Arc<AtomicU32>);
+
+struct Number(u32);
+
+impl BackingFile for Number {
+    fn id(&self) -> u32 {
+        self.0
+    }
+}
+
+impl Kernel for Numbers {
+    fn open_backing(&self, _: BorrowedFd<'_>) -> std::result::Result<Box<dyn BackingFile>, Errno> {
+        Ok(Box::new(Number(self.0.fetch_add(1, Ordering::Relaxed) + 1)))
+    }
+    fn caught_up(&self) -> bool {
+        true
+    }
+    fn invalidate_attr(&self, _: NodeId) {}
+    fn forget_name(&self, _: NodeId, _: &[u8]) {}
+}
+
+struct Rig {
+    made: Made,
+    /// Backing files so far.
+    backed: Arc<AtomicU32>,
+}
+
+impl Rig {
+    fn new(config: Config) -> Rig {
+        let made = common::pool(&[Mode::Rw, Mode::Rw], config);
+        let backed = Arc::new(AtomicU32::new(0));
+        made.pool.connect(Arc::new(Numbers(backed.clone())), true);
+        for name in ["f", "g"] {
+            fs::write(made.on(0, name), name).expect("a file");
+        }
+        Rig { made, backed }
+    }
+
+    fn find(&self, name: &str) -> NodeId {
+        self.made.pool.lookup(NodeId::ROOT, name.as_bytes()).expect("a lookup").node
+    }
+
+    fn open(&self, node: NodeId, flags: OFlags) -> Result<Opened> {
+        self.made.pool.open(&ROOT, node, flags.bits(), false)
+    }
+
+    /// Opened, read and closed; which backing file it had, and what was read by the daemon.
+    fn read(&self, node: NodeId) -> Result<(Option<u32>, String)> {
+        let opened = self.open(node, OFlags::RDONLY)?;
+        let mut buffer = [0; 64];
+        let read = self.made.pool.read(opened.handle, 0, &mut buffer).expect("a read");
+        self.made.pool.release(opened.handle).expect("a close");
+        Ok((opened.travel.passthrough, String::from_utf8_lossy(&buffer[..read]).into_owned()))
+    }
+
+    fn backed(&self) -> u32 {
+        self.backed.load(Ordering::Relaxed)
+    }
+
+    /// What this process has open on a branch, the branch itself left out.
+    fn held(&self, branch: usize) -> Vec<PathBuf> {
+        let below =
+            |path: &Path| path.starts_with(&self.made.branches[branch]) && path != self.made.branches[branch];
+        let fds = fs::read_dir("/proc/self/fd").expect("/proc").flatten();
+        fds.filter_map(|fd| fs::read_link(fd.path()).ok()).filter(|path| below(path)).collect()
+    }
+
+    fn comes_to_nothing(&self) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !self.held(0).is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(self.held(0), Vec::<PathBuf>::new(), "left open");
+    }
+}
+
+fn read_again_it_is_not_opened_again() {
+    let rig = Rig::new(Config::default());
+    let node = rig.find("f");
+    let first = rig.read(node).unwrap();
+    assert_eq!(first, (Some(1), "f".into()));
+    assert!(rig.held(0).len() <= 1);
+    for _ in 0..100 {
+        assert_eq!(rig.read(node).unwrap(), first);
+    }
+    assert_eq!(rig.backed(), 1);
+    // Two at once, and one that outlives the other.
+    let (one, two) = (rig.open(node, OFlags::RDONLY).unwrap(), rig.open(node, OFlags::RDONLY).unwrap());
+    assert_eq!((one.travel, two.travel), (two.travel, one.travel));
+    rig.made.pool.release(one.handle).unwrap();
+    assert_eq!(rig.read(node).unwrap(), first);
+    rig.made.pool.release(two.handle).unwrap();
+    assert_eq!(rig.backed(), 1);
+    rig.comes_to_nothing();
+    assert_eq!(rig.read(node).unwrap(), (Some(2), "f".into()), "closed meanwhile");
+}
+
+fn who_writes_opens_it_anew() {
+    let rig = Rig::new(Config::default());
+    let node = rig.find("f");
+    assert_eq!(rig.read(node).unwrap().0, Some(1));
+    let writer = rig.open(node, OFlags::WRONLY).unwrap();
+    let kind = WriteKind { from_cache: false, kill_suidgid: None };
+    assert_eq!(rig.made.pool.write(writer.handle, 0, b"new", kind).unwrap(), 3);
+    // A reader beside him is of his company, and one that comes after both finds what was written.
+    assert_eq!(rig.read(node).unwrap(), (writer.travel.passthrough, "new".into()));
+    rig.made.pool.release(writer.handle).unwrap();
+    assert_eq!(rig.read(node).unwrap().1, "new");
+    let direct = rig.open(node, OFlags::RDONLY | OFlags::NOATIME).unwrap();
+    assert_ne!(direct.travel.passthrough, Some(1), "opened with other flags");
+    rig.made.pool.release(direct.handle).unwrap();
+}
+
+fn what_is_gone_is_closed() {
+    let rig = Rig::new(Config::default());
+    let (node, other) = (rig.find("f"), rig.find("g"));
+    rig.read(node).unwrap();
+    rig.read(other).unwrap();
+    rig.made.pool.unlink(NodeId::ROOT, b"f").unwrap();
+    rig.made
+        .pool
+        .rename(&ROOT, NodeId::ROOT, b"g", NodeId::ROOT, b"f", canopy_pool::RenameKind::Replace)
+        .unwrap();
+    rig.made.pool.forget(node, 1);
+    let held = rig.held(0);
+    assert!(held.iter().all(|path| path.ends_with("f")), "{held:?}");
+    // Under its new name it is the same file.
+    assert_eq!(rig.read(other).unwrap(), (Some(2), "g".into()));
+    // Closed after its name went.
+    let opened = rig.open(other, OFlags::RDONLY).unwrap();
+    rig.made.pool.unlink(NodeId::ROOT, b"f").unwrap();
+    rig.made.pool.release(opened.handle).unwrap();
+    rig.made.pool.forget(other, 1);
+    assert_eq!(rig.held(0), Vec::<PathBuf>::new());
+}
+
+fn what_came_behind_our_back_is_not_mistaken() {
+    let rig = Rig::new(Config::default());
+    let node = rig.find("f");
+    rig.read(node).unwrap();
+    fs::write(rig.made.on(0, "new"), "another").unwrap();
+    fs::rename(rig.made.on(0, "new"), rig.made.on(0, "f")).unwrap();
+    let error = rig.read(node).expect_err("the name leads elsewhere");
+    assert_eq!(error.errno(), Errno::STALE);
+    let found = rig.find("f");
+    assert_eq!(rig.read(found).unwrap().1, "another");
+    fs::remove_file(rig.made.on(0, "f")).unwrap();
+    assert!(rig.read(found).is_err());
+}
+
+fn a_copy_made_for_its_writer_is_what_is_read() {
+    let rig = Rig::new(Config { link_cow: true, ..Config::default() });
+    fs::hard_link(rig.made.on(0, "f"), rig.made.on(0, "h")).unwrap();
+    let node = rig.find("f");
+    assert_eq!(rig.read(node).unwrap().1, "f");
+    let writer = rig.open(node, OFlags::WRONLY).unwrap();
+    let kind = WriteKind { from_cache: false, kill_suidgid: None };
+    rig.made.pool.write(writer.handle, 0, b"mine", kind).unwrap();
+    rig.made.pool.release(writer.handle).unwrap();
+    assert_eq!(rig.read(node).unwrap().1, "mine");
+    assert_eq!(fs::read(rig.made.on(0, "h")).unwrap(), b"f");
+}
+
+fn a_branch_that_goes_is_free_at_once() {
+    let rig = Rig::new(Config::default());
+    let node = rig.find("f");
+    rig.read(node).unwrap();
+    let open = rig.open(rig.find("g"), OFlags::RDONLY).unwrap();
+    let rest: BranchList =
+        [BranchSpec { path: rig.made.branches[1].clone(), mode: Mode::Rw, min_free: None }]
+            .into_iter()
+            .collect();
+    rig.made.pool.set_branches(Branches::open(&rest).expect("branches"));
+    let held = rig.held(0);
+    assert!(held.iter().all(|path| path.ends_with("g")), "{held:?}");
+    // Nor does what is closed from then on stay.
+    rig.made.pool.release(open.handle).unwrap();
+    assert_eq!(rig.held(0), Vec::<PathBuf>::new());
+    assert!(rig.read(node).is_err());
+}
+
+fn no_more_than_a_share_of_the_descriptors_is_kept() {
+    let rig = Rig::new(Config::default());
+    for number in 0..700 {
+        fs::write(rig.made.on(0, &number.to_string()), "x").unwrap();
+    }
+    for number in 0..700 {
+        rig.read(rig.find(&number.to_string())).unwrap();
+        assert!(rig.held(0).len() <= 512);
+    }
+    rig.comes_to_nothing();
+}
+
+#[test]
+fn files_are_kept_open_for_a_moment() {
+    read_again_it_is_not_opened_again();
+    who_writes_opens_it_anew();
+    what_is_gone_is_closed();
+    what_came_behind_our_back_is_not_mistaken();
+    a_copy_made_for_its_writer_is_what_is_read();
+    a_branch_that_goes_is_free_at_once();
+    no_more_than_a_share_of_the_descriptors_is_kept();
+}
