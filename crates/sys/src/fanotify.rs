@@ -10,7 +10,9 @@ use rustix::io::Errno;
 /// read on the filesystem.
 pub const CREATE: u64 = libc::FAN_CREATE;
 pub const DELETE: u64 = libc::FAN_DELETE;
+/// Half of a rename: a name has gone to another place. The other half follows it.
 pub const MOVED_FROM: u64 = libc::FAN_MOVED_FROM;
+/// It has come to its new one.
 pub const MOVED_TO: u64 = libc::FAN_MOVED_TO;
 pub const ATTRIB: u64 = libc::FAN_ATTRIB;
 pub const CLOSE_WRITE: u64 = libc::FAN_CLOSE_WRITE;
@@ -19,7 +21,10 @@ pub const ONDIR: u64 = libc::FAN_ONDIR;
 /// Events were lost.
 pub const OVERFLOW: u64 = libc::FAN_Q_OVERFLOW;
 
-const WANTED: u64 = CREATE | DELETE | MOVED_FROM | MOVED_TO | ATTRIB | CLOSE_WRITE | ONDIR;
+/// Both halves in one: costs whoever renames half as much.
+const RENAME: u64 = libc::FAN_RENAME;
+
+const WANTED: u64 = CREATE | DELETE | RENAME | ATTRIB | CLOSE_WRITE | ONDIR;
 
 /// Opens a group that reports names, and what they lead to (Linux 5.17). It does not block, and its queue holds what
 /// the system allows (`fs.fanotify.max_queued_events`).
@@ -149,12 +154,16 @@ pub struct Place<'a> {
     pub name: &'a [u8],
 }
 
+const DFID_NAME: u8 = libc::FAN_EVENT_INFO_TYPE_DFID_NAME;
+const OLD_DFID_NAME: u8 = libc::FAN_EVENT_INFO_TYPE_OLD_DFID_NAME;
+const NEW_DFID_NAME: u8 = libc::FAN_EVENT_INFO_TYPE_NEW_DFID_NAME;
+
 /// `sizeof(struct fanotify_event_metadata)`
 const METADATA: usize = 24;
 /// `sizeof(struct fanotify_event_info_fid)` without the handle: type, padding, length; the filesystem.
 const INFO: usize = 12;
-/// No event is longer, in bytes: with a directory, a name in it (`NAME_MAX`, padded), and what that leads to.
-pub const LONGEST: usize = METADATA + 2 * (INFO + 8 + HANDLE_MAX) + 256 + 8;
+/// No event is longer, in bytes: with two directories, a name in each (`NAME_MAX`, padded), and what that leads to.
+pub const LONGEST: usize = METADATA + 3 * (INFO + 8 + HANDLE_MAX) + 2 * (256 + 8);
 
 /// The events in a buffer that was read. What cannot be understood ends the list.
 pub fn events(mut buffer: &[u8]) -> impl Iterator<Item = Event<'_>> {
@@ -162,11 +171,24 @@ pub fn events(mut buffer: &[u8]) -> impl Iterator<Item = Event<'_>> {
         let len = u32::from_ne_bytes(*buffer.first_chunk()?) as usize;
         let (event, rest) = buffer.split_at_checked(len).filter(|_| len >= METADATA)?;
         buffer = rest;
-        event_of(event)
+        halves(event)
     })
+    .flatten()
+    .flatten()
 }
 
-fn event_of(event: &[u8]) -> Option<Event<'_>> {
+/// A rename is two events, any other is one.
+fn halves(event: &[u8]) -> Option<[Option<Event<'_>>; 2]> {
+    let (event, old) = parse(event)?;
+    if event.mask & RENAME == 0 {
+        return Some([Some(event), None]);
+    }
+    let half = |kind: u64, place| Some(Event { mask: event.mask & !RENAME | kind, place, ..event });
+    Some([half(MOVED_FROM, old), half(MOVED_TO, event.place)])
+}
+
+/// An event, and the old place of what was renamed.
+fn parse(event: &[u8]) -> Option<(Event<'_>, Option<Place<'_>>)> {
     let metadata_len = u16::from_ne_bytes(*event.get(6..)?.first_chunk()?) as usize;
     let mut parsed = Event {
         mask: u64::from_ne_bytes(*event.get(8..)?.first_chunk()?),
@@ -174,6 +196,7 @@ fn event_of(event: &[u8]) -> Option<Event<'_>> {
         place: None,
         target: None,
     };
+    let mut old = None;
     let mut infos = event.get(metadata_len..)?;
     while let Some((&kind, _)) = infos.split_first() {
         let len = u16::from_ne_bytes(*infos.get(2..)?.first_chunk()?) as usize;
@@ -184,23 +207,24 @@ fn event_of(event: &[u8]) -> Option<Event<'_>> {
         let bytes = u32::from_ne_bytes(*info.get(INFO..)?.first_chunk()?) as usize;
         let (handle, name) = info.get(INFO..)?.split_at_checked(8 + bytes)?;
         match kind {
-            libc::FAN_EVENT_INFO_TYPE_DFID_NAME => {
+            DFID_NAME | OLD_DFID_NAME | NEW_DFID_NAME => {
                 let name = name.split(|&byte| byte == 0).next()?;
-                parsed.place = Some(Place { fsid, dir: handle, name });
+                let place = Some(Place { fsid, dir: handle, name });
+                if kind == OLD_DFID_NAME { old = place } else { parsed.place = place }
             }
             libc::FAN_EVENT_INFO_TYPE_DFID => parsed.place = Some(Place { fsid, dir: handle, name: b"." }),
             libc::FAN_EVENT_INFO_TYPE_FID => parsed.target = Some(handle),
             _ => {}
         }
     }
-    Some(parsed)
+    Some((parsed, old))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Two events as Linux 6.18 lays them out: a file created in a directory, and the loss of others.
+    /// Events as Linux 6.18 lays them out: a file created in a directory, a directory renamed, and the loss of others.
     fn bytes() -> Vec<u8> {
         let info = |kind: u8, name: &[u8]| {
             let len = (INFO + 8 + 8 + name.len()) as u16;
@@ -224,26 +248,35 @@ mod tests {
             event
         };
         let infos = [info(2, b"file\0\0\0\0"), info(1, b"")].concat();
-        [event(CREATE, 77, &infos), event(OVERFLOW, 0, b"")].concat()
+        let places = [info(10, b"old\0"), info(12, b"new\0"), info(1, b"")].concat();
+        let renamed = event(RENAME | ONDIR, 78, &places);
+        [event(CREATE, 77, &infos), renamed, event(OVERFLOW, 0, b"")].concat()
     }
 
     #[test]
     fn events_are_read_as_the_kernel_writes_them() {
         let bytes = bytes();
         let list: Vec<Event<'_>> = events(&bytes).collect();
-        assert_eq!(list.len(), 2);
+        assert_eq!(list.len(), 4);
         let place = list[0].place.unwrap();
         assert_eq!((list[0].mask, list[0].pid, place.name), (CREATE, 77, &b"file"[..]));
         assert_eq!((place.fsid, place.dir.len(), place.dir[15]), (0x0000_0002_0000_0001, 16, 2));
         assert_eq!(list[0].target.map(|handle| (handle.len(), handle[15])), Some((16, 1)));
-        assert_eq!((list[1].mask, list[1].place, list[1].target), (OVERFLOW, None, None));
+        let half = |event: &Event<'_>| {
+            let place =
+                event.place.map(|place| (place.dir[15], String::from_utf8_lossy(place.name).into_owned()));
+            (event.mask, event.pid, place, event.target.map(|handle| handle[15]))
+        };
+        assert_eq!(half(&list[1]), (MOVED_FROM | ONDIR, 78, Some((10, "old".into())), Some(1)));
+        assert_eq!(half(&list[2]), (MOVED_TO | ONDIR, 78, Some((12, "new".into())), Some(1)));
+        assert_eq!((list[3].mask, list[3].place, list[3].target), (OVERFLOW, None, None));
     }
 
     #[test]
     fn what_is_cut_short_is_no_event() {
         let bytes = bytes();
         for len in 0..bytes.len() {
-            assert!(events(&bytes[..len]).count() <= 1, "{len} bytes");
+            assert!(events(&bytes[..len]).count() <= 3, "{len} bytes");
         }
         for handle in [&b""[..], &[0; 7], &[200, 0, 0, 0, 1, 0, 0, 0]] {
             let dir = std::fs::File::open("/").unwrap();
