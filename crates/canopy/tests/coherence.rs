@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "coherence/ahead.rs"]
+mod ahead;
 #[path = "coherence/at_once.rs"]
 mod at_once;
 #[path = "coherence/kinds.rs"]

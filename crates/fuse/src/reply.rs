@@ -24,7 +24,7 @@ const ENOTSUPP: i32 = 524;
 #[must_use = "a request that is not answered blocks its caller for ever"]
 pub struct Reply<'b> {
     pub(crate) payload: &'b mut [u8],
-    unique: u64,
+    pub(crate) unique: u64,
     /// How many bytes of variable length the kernel takes as the answer to this request.
     limit: usize,
 }

@@ -181,7 +181,12 @@ impl FileHandle {
     /// Could something be written that does not come to the daemon? With a backing file, a shared mapping is one of
     /// that file, whoever serves read and write; to map it so, a descriptor must be able to do both.
     pub(crate) fn writes_past(&self) -> bool {
-        self.writable() && (self.past || (self.open.backing.is_some() && self.flags.contains(OFlags::RDWR)))
+        self.writable() && self.past || self.maps_past()
+    }
+
+    /// As [`FileHandle::writes_past`], by a shared mapping. That outlives the handle, too.
+    pub(crate) fn maps_past(&self) -> bool {
+        self.open.backing.is_some() && self.flags.contains(OFlags::RDWR)
     }
 }
 

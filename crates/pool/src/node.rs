@@ -73,6 +73,9 @@ pub(crate) struct Node {
     /// Held over an open, so that two first opens cannot register two backing files.
     pub(crate) open: Mutex<Weak<OpenFile>>,
     pub(crate) orphan: Mutex<Option<Arc<Orphan>>>,
+    /// Somebody has had it open such that he could write it by a mapping of the branch's own file, which may outlive what
+    /// is open here.
+    pub(crate) mapped: AtomicBool,
     /// What the file looked like at its last open, for `cache.files=auto-full`.
     pub(crate) seen: Mutex<Option<Fingerprint>>,
     /// Shared by whoever writes the file, exclusively by who moves it to another branch.
@@ -504,6 +507,7 @@ fn new_node(id: NodeId, identity: Identity, disguised: bool) -> Arc<Node> {
         lookups: AtomicU64::new(1),
         open: Mutex::new(Weak::new()),
         orphan: Mutex::new(None),
+        mapped: AtomicBool::new(false),
         seen: Mutex::new(None),
         moving: RwLock::new(()),
         moves: AtomicU32::new(0),

@@ -9,6 +9,7 @@
 //! There are as many deputies as requests wait at once. Idle ones are kept for the next request.
 
 use super::dispatch::Dispatch;
+use super::pin;
 use canopy_fuse::request::{Name, Owned};
 use canopy_fuse::transport::Aside;
 use canopy_fuse::{Op, Replied, Reply, Request};
@@ -186,10 +187,7 @@ impl Deputies {
         let handed = Arc::new(Mutex::new(Some(job)));
         let mine = Arc::clone(&handed);
         let run = move || {
-            // Workers may be bound to one processor; these run wherever the process may, as its first thread does.
-            if let Ok(set) = rustix::thread::sched_getaffinity(Some(rustix::process::getpid())) {
-                let _ = rustix::thread::sched_setaffinity(None, &set);
-            }
+            pin::anywhere();
             DEPUTY.set(true);
             let first = mine.lock().take();
             if let Some(job) = first {

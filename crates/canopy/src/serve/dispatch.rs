@@ -1,5 +1,7 @@
 //! One operation of the kernel to one of the pool.
 
+use super::acts::{self, Acts};
+use super::ahead::{self, Ahead};
 use super::control::{self, Control};
 use super::convert::{self, Terms};
 use super::deputies::{self, Deputies};
@@ -21,6 +23,7 @@ use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::{Attr, Entry, Error, HandleId, NodeId, Pool, RenameKind, Via, Whence, WriteKind};
 use canopy_sys::ioprio;
 use rustix::io::Errno;
+use std::cell::RefCell;
 use std::sync::Weak;
 use std::time::Duration;
 
@@ -33,6 +36,8 @@ pub(super) struct Dispatch {
     pub(super) control: Control,
     pub(super) notifier: Notifier,
     pub(super) fresh: Fresh,
+    pub(super) acts: Acts,
+    pub(super) ahead: Ahead,
     pub(super) watch: Watch,
     pub(super) young: Young,
     /// Answers under way that the kernel keeps a directory locked for.
@@ -53,6 +58,7 @@ const SEEK_HOLE: u32 = 4;
 
 impl Handler for Dispatch {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
+        let _act = acts::changes(&request.op).then(|| self.acts.begin());
         if request.header.node == control::NODE {
             return self.control.answer(self, &request, reply);
         }
@@ -206,6 +212,7 @@ impl Handler for Dispatch {
                 Err(error) => fail(reply, error),
             },
             Op::Readdir(io) => {
+                self.ahead.leave(io.handle);
                 // A listing has no time that could be left out; whoever changes it must know that it was told.
                 if terms.keeps_listing(pool, id) {
                     answering.tells(Subject::attributes(id));
@@ -222,10 +229,11 @@ impl Handler for Dispatch {
             }
             Op::Readdirplus(io) => {
                 self.listed.given(io.handle, request.header.node);
-                self.readdirplus(reply, &answering, id, &io)
+                ahead::answer(self, &request.header, reply, &answering, &io)
             }
             Op::Releasedir { handle, .. } => {
                 self.listed.closed(handle);
+                self.ahead.closed(self, handle);
                 done(reply, pool.releasedir(HandleId(handle)))
             }
             Op::Fsyncdir { handle, datasync } => done(reply, pool.fsyncdir(HandleId(handle), datasync)),
@@ -426,19 +434,30 @@ impl Dispatch {
         lasting(fresh, terms.attrs(&self.pool, &self.young, id, attr))
     }
 
-    fn readdirplus(&self, reply: Reply<'_>, answering: &Answering<'_>, dir: NodeId, io: &FileIo) -> Replied {
+    /// Answers a READDIRPLUS, whether it has been asked for or will be.
+    pub(super) fn readdirplus(
+        &self,
+        reply: Reply<'_>,
+        answering: &Answering<'_>,
+        dir: NodeId,
+        io: &FileIo,
+    ) -> Listing {
         let terms = &*self.terms.load();
         if terms.keeps_listing(&self.pool, dir) {
             answering.tells(Subject::attributes(dir));
         }
-        let out = std::cell::RefCell::new(reply.plus(io.size as usize));
-        let mut given: Vec<NodeId> = Vec::new();
-        let mut hidden = None;
+        let out = RefCell::new(reply.plus(io.size as usize));
+        let mut nodes: Vec<NodeId> = Vec::new();
+        let (mut hidden, mut full, mut next) = (None, false, io.offset);
         let listed = self.pool.readdirplus(
             HandleId(io.handle),
             io.offset,
-            |name| out.borrow_mut().grant(name.len()),
+            |name| {
+                full = !out.borrow_mut().grant(name.len());
+                !full
+            },
             |entry, node| {
+                next = entry.next;
                 if control::hides(dir, entry.name) {
                     hidden = node.map(|node| node.node);
                     return;
@@ -447,7 +466,7 @@ impl Dispatch {
                 let head = node.as_ref().map_or_else(EntryOut::default, |node| {
                     self.entry_of(answering, terms, dir, entry.name, node)
                 });
-                given.extend(node.map(|node| node.node));
+                nodes.extend(node.map(|node| node.node));
                 let full =
                     out.borrow_mut().push(&head, entry.ino, entry.next, u32::from(entry.kind), entry.name);
                 debug_assert!(!full, "there was room for it");
@@ -458,15 +477,24 @@ impl Dispatch {
             self.pool.forget(node, 1);
         }
         match listed {
-            Ok(()) => out.finish(),
+            Ok(()) => Listing { replied: out.finish(), nodes, next: full.then_some(next) },
             Err(error) => {
-                for node in given {
+                for node in nodes {
                     self.pool.forget(node, 1);
                 }
-                out.error(number(error))
+                Listing { replied: out.error(number(error)), nodes: Vec::new(), next: None }
             }
         }
     }
+}
+
+/// An answer to READDIRPLUS.
+pub(super) struct Listing {
+    pub(super) replied: Replied,
+    /// Those it gives a reference to, one each time that it is named.
+    pub(super) nodes: Vec<NodeId>,
+    /// Where the next answer begins, if there was no room for all.
+    pub(super) next: Option<u64>,
 }
 
 /// Does the kernel keep a directory locked until it has the answer?

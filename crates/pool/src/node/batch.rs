@@ -1,9 +1,11 @@
 //! Many nodes at once, for listings.
 
 use super::{Node, Nodes};
-use crate::NodeId;
+use crate::handle::OpenFile;
 use crate::stat::FileKey;
+use crate::{NodeId, Pool};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// So many are handed out in one turn of the table's lock: enough to make it cheap, few enough for those who wait.
 const TURN: usize = 64;
@@ -31,6 +33,23 @@ impl Nodes {
             freed.clear();
             nodes.drain(..).for_each(|(at, node)| give(at, node));
         }
+    }
+}
+
+impl Pool {
+    /// May any of these be written without a request that says so: being open for writing, or mapped past the daemon by
+    /// somebody who has closed it since?
+    pub fn written_unseen(&self, nodes: &[NodeId]) -> bool {
+        let table = self.nodes.table.read();
+        let mut known = nodes.iter().filter_map(|id| table.records.get(id));
+        known.any(|record| {
+            let node = &record.node;
+            // It is taken before the table by who opens: then it is as good as open.
+            let open = |slot: parking_lot::MutexGuard<'_, std::sync::Weak<_>>| slot.upgrade();
+            let opened = node.open.try_lock().map(open);
+            node.mapped.load(Ordering::Relaxed)
+                || opened.is_none_or(|file: Option<Arc<OpenFile>>| file.is_some_and(|file| file.is_written()))
+        })
     }
 }
 

@@ -317,6 +317,9 @@ impl Pool {
         let mut travel = handle::decide(&self.config(), flags, sharing, by_name, valid, watched, parted);
         travel.no_flush = handle::no_flush(self.config().flush_on_close, flags, quietly);
         handle.past = travel.passthrough.is_some() && !travel.direct_io;
+        if handle.maps_past() {
+            node.mapped.store(true, Ordering::Relaxed);
+        }
         if let (Room::Ample(passed), Some(_)) = (room, travel.passthrough) {
             handle.passed = Some(passed);
         }

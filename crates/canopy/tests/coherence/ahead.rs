@@ -1,0 +1,573 @@
+//! Long listings, of which the daemon prepares the next part while the client is at work on one: whatever is changed in
+//! between, nobody is told what was before.
+
+use super::rig::{Bed, builder};
+use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{Kind, LoopFs, Rng, require_root};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, RawDir, XattrFlags, setxattr};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{BufRead, BufReader, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+const DIR: &str = "d";
+/// A part is one answer to the kernel, of 32 KiB: about 190 names.
+const FILES: usize = 1500;
+
+fn bed(kind: Kind, options: &str) -> Bed {
+    require_root();
+    let branches = [LoopFs::new(kind, 512 << 20), LoopFs::new(kind, 512 << 20)];
+    for branch in &branches {
+        let _ = fs::remove_dir(branch.path().join("lost+found"));
+    }
+    let pool = builder(options).env("CANOPY_LOG", "debug");
+    let pool = pool.branch(branches[0].path()).branch(branches[1].path()).mount();
+    Bed { pool, branches }
+}
+
+/// Every tenth is a directory.
+fn fill(dir: &Path, files: usize) {
+    fs::create_dir(dir).expect("mkdir");
+    for n in 0..files {
+        let path = dir.join(format!("name-{n:05}"));
+        match n % 10 {
+            7 => fs::create_dir(path).expect("mkdir"),
+            _ => drop(File::create(path).expect("a file")),
+        }
+    }
+}
+
+fn open(dir: &Path) -> OwnedFd {
+    rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .expect("a directory")
+}
+
+/// What one getdents64(2) gives; nothing at the end.
+fn part(dir: &OwnedFd) -> Vec<String> {
+    let mut buffer = vec![MaybeUninit::uninit(); 32 << 10];
+    let mut entries = RawDir::new(dir, &mut buffer);
+    let mut names = Vec::new();
+    while let Some(entry) = entries.next() {
+        let name = entry.expect("an entry").file_name().to_str().expect("text").to_owned();
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+        if entries.is_buffer_empty() {
+            break;
+        }
+    }
+    names
+}
+
+/// As `ls -l` does; without it the kernel asks for names alone from then on.
+fn look_at(dir: &Path, names: &[String]) {
+    for name in names {
+        let _ = fs::symlink_metadata(dir.join(name));
+    }
+}
+
+/// All that is told of a name, or nothing. Directories are merged from the branches; the times of files are the kernel's own
+/// with the writeback cache.
+fn told(path: &Path, times: bool) -> Option<Vec<i64>> {
+    let meta = fs::symlink_metadata(path).ok()?;
+    let mut told = vec![i64::from(meta.mode())];
+    if times {
+        told.extend([meta.mtime(), meta.mtime_nsec()]);
+    }
+    if times && !meta.is_dir() {
+        told.extend([meta.ctime(), meta.ctime_nsec()]);
+    }
+    if !meta.is_dir() {
+        told.extend([meta.size() as i64, meta.nlink() as i64]);
+    }
+    Some(told)
+}
+
+/// Parts that were prepared and given, that were not, and the nodes that were known at the end, of each listing so far.
+fn counted(log: &str) -> Vec<[u64; 3]> {
+    let lines = log.lines().filter_map(|line| line.split_once("a listing: ")).map(|(_, line)| {
+        let mut numbers = line.split(' ').filter_map(|word| word.parse().ok());
+        std::array::from_fn(|_| numbers.next().expect("a number"))
+    });
+    lines.collect()
+}
+
+/// A process that has a file of the pool mapped and not open.
+struct Mapped(Child, BufReader<ChildStdout>);
+
+impl Mapped {
+    fn new(path: &Path) -> Mapped {
+        // Python's own mmap keeps a descriptor.
+        let script = "import ctypes, os, sys\n\
+                      mmap = ctypes.CDLL(None).mmap\n\
+                      mmap.restype = ctypes.c_void_p\n\
+                      f = os.open(sys.argv[1], os.O_RDWR)\n\
+                      at = mmap(None, ctypes.c_size_t(4096), 3, 1, f, ctypes.c_long(0))\n\
+                      os.close(f)\n\
+                      print('done', flush=True)\n\
+                      sys.stdin.readline()\n\
+                      ctypes.memset(at, 7, 1)\n\
+                      print('done', flush=True)\n\
+                      sys.stdin.readline()";
+        let mut python = Command::new("python3");
+        python.args(["-c", script]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = python.spawn().expect("python3");
+        let out = BufReader::new(child.stdout.take().expect("its output"));
+        let mut mapped = Mapped(child, out);
+        mapped.done();
+        mapped
+    }
+
+    fn done(&mut self) {
+        let mut line = String::new();
+        self.1.read_line(&mut line).expect("a line");
+        assert_eq!(line, "done\n");
+    }
+
+    fn write(&mut self) {
+        self.0.stdin.as_mut().expect("its input").write_all(b"\n").expect("a line");
+        self.done();
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// The kernel shall not go by a listing that it has.
+fn renew(dir: &Path) {
+    File::create(dir.join("marker")).expect("a file");
+    fs::remove_file(dir.join("marker")).expect("removed");
+}
+
+fn append(path: &Path) {
+    OpenOptions::new().append(true).open(path).expect("a file").write_all(b"more").expect("written");
+}
+
+type Change = (&'static str, fn(&Path));
+
+/// What can be done to a file by its path, in the pool and on a branch alike.
+const OF_FILES: [Change; 9] = [
+    ("unlink", |path| fs::remove_file(path).expect("removed")),
+    ("unlink and create", |path| {
+        fs::remove_file(path).expect("removed");
+        fs::write(path, "new").expect("a file");
+    }),
+    ("rename", |path| fs::rename(path, path.with_extension("other")).expect("a rename")),
+    ("replace", |path| {
+        fs::write(path.with_extension("aside"), "something else").expect("a file");
+        fs::rename(path.with_extension("aside"), path).expect("a rename");
+    }),
+    ("chmod", |path| fs::set_permissions(path, Permissions::from_mode(0o600)).expect("chmod")),
+    ("append", append),
+    ("link", |path| fs::hard_link(path, path.with_extension("link")).expect("a link")),
+    ("xattr", |path| setxattr(path, "user.x", b"y", XattrFlags::empty()).expect("an attribute")),
+    ("mkdir", |path| {
+        fs::remove_file(path).expect("removed");
+        fs::create_dir(path).expect("mkdir");
+    }),
+];
+
+const OF_DIRS: [Change; 3] = [
+    ("rmdir", |path| fs::remove_dir(path).expect("removed")),
+    ("create in a directory", |path| fs::write(path.join("f"), "").expect("a file")),
+    ("chmod of a directory", |path| {
+        fs::set_permissions(path, Permissions::from_mode(0o700)).expect("chmod");
+    }),
+];
+
+const BUSY: &str = "on a busy pool";
+
+/// Reads some parts of a listing, has a name of the next one changed when that has been prepared, and reads that: all of it
+/// must be told as it is by then. `before` is done to the name before anything is listed.
+fn changed_in_between<T>(
+    bed: &Bed,
+    what: &str,
+    options: &str,
+    dirs: bool,
+    before: impl FnOnce(&Path) -> T,
+    change: impl FnOnce(&mut T, &Path, &Path),
+) {
+    let (pool, branch) = (bed.at(DIR), bed.on(0, DIR));
+    let what = format!("{what}, {options}");
+    let times = !options.contains("writeback");
+    let on_branch = open(&branch);
+    let parts = std::iter::from_fn(|| Some(part(&on_branch)).filter(|names| !names.is_empty()));
+    let order: Vec<String> = parts.flatten().collect();
+    renew(&pool);
+    let trial = open(&pool);
+    let mut read = 0;
+    for _ in 0..3 {
+        let names = part(&trial);
+        look_at(&pool, &names);
+        read += names.len();
+    }
+    drop(trial);
+    let suits = |name: &&String| {
+        let meta = fs::symlink_metadata(branch.join(name)).expect("a name");
+        let empty = || fs::read_dir(branch.join(name)).expect("a listing").next().is_none();
+        meta.is_dir() == dirs && if dirs { empty() } else { meta.nlink() == 1 }
+    };
+    let victim = order[read + 3..read + 150].iter().find(suits).expect("a name for it");
+    let mut state = before(&pool.join(victim));
+    renew(&pool);
+    let listing = open(&pool);
+    for number in 0..3 {
+        // So much of its own that the daemon leaves what happens on the branches to gather for some milliseconds.
+        let begun = Instant::now();
+        while number == 2 && what.contains(BUSY) && begun.elapsed() < Duration::from_millis(20) {
+            renew(bed.pool.path());
+        }
+        look_at(&pool, &part(&listing));
+    }
+    thread::sleep(Duration::from_millis(1));
+    change(&mut state, &pool.join(victim), &branch.join(victim));
+    let mut names = part(&listing);
+    let is = told(&branch.join(victim), times);
+    if is.is_none() {
+        // What went from a branch the kernel is told, not asked about (docs/caching.md).
+        wait_until(Duration::from_secs(5), || told(&pool.join(victim), times).is_none());
+    }
+    assert_eq!(told(&pool.join(victim), times), is, "{what}: {victim}");
+    assert!(names.contains(victim), "{what}: {victim} is not in it");
+    for name in &names {
+        assert_eq!(told(&pool.join(name), times), told(&branch.join(name), times), "{what}: {name}");
+    }
+    let mut listed = read;
+    while !names.is_empty() {
+        listed += names.len();
+        names = part(&listing);
+        look_at(&pool, &names);
+    }
+    assert_eq!(listed, order.len(), "{what}: names in all");
+}
+
+#[test]
+fn what_changes_between_two_parts_is_told() {
+    for (kind, options) in [
+        (Kind::Ext4, "passthrough.io=rw"),
+        (Kind::Ext4, "cache.writeback=true"),
+        (Kind::Tmpfs, "cache.files=off,passthrough.io=off"),
+    ] {
+        let bed = bed(kind, options);
+        fill(&bed.on(0, DIR), FILES);
+        // On a branch: before anybody has been told, and after that.
+        for (pause, when) in [(0, BUSY), (10, "and told")] {
+            for (dirs, changes) in [(false, &OF_FILES[..]), (true, &OF_DIRS)] {
+                for (what, change) in changes {
+                    let through = format!("{what} through the pool");
+                    changed_in_between(&bed, &through, options, dirs, |_| (), |(), pool, _| change(pool));
+                    // With the writeback cache the kernel goes by its own sizes and times.
+                    if !options.contains("writeback") {
+                        let direct = format!("{what} on the branch, {when}");
+                        changed_in_between(
+                            &bed,
+                            &direct,
+                            options,
+                            dirs,
+                            |_| (),
+                            |(), _, branch| {
+                                change(branch);
+                                thread::sleep(Duration::from_millis(pause));
+                            },
+                        );
+                    }
+                }
+            }
+            let other = |path: &Path| {
+                let other = bed.at("other");
+                let _ = fs::remove_file(&other);
+                fs::hard_link(path, &other).expect("a link");
+            };
+            let chmod = |mode| Permissions::from_mode(mode);
+            changed_in_between(&bed, "by another name", options, false, other, |(), _, _| {
+                fs::set_permissions(bed.at("other"), chmod(0o640)).expect("chmod");
+            });
+            changed_in_between(
+                &bed,
+                &format!("by another name on the branch, {when}"),
+                options,
+                false,
+                other,
+                |(), _, _| {
+                    fs::set_permissions(bed.on(0, "other"), chmod(0o640)).expect("chmod");
+                    thread::sleep(Duration::from_millis(pause));
+                },
+            );
+            let write = |path: &Path| OpenOptions::new().write(true).open(path).expect("a file");
+            changed_in_between(
+                &bed,
+                "truncate",
+                options,
+                false,
+                |_| (),
+                |(), pool, _| write(pool).set_len(5000).expect("truncate"),
+            );
+            changed_in_between(&bed, "utimes", options, false, write, |file, _, _| {
+                let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+                file.set_modified(then).expect("utimes");
+            });
+            if !options.contains("writeback") {
+                let opened = |file: &mut Option<File>, pool: &Path, _: &Path| {
+                    file.insert(write(pool)).write_all(b"more").expect("written");
+                };
+                changed_in_between(&bed, "open and write", options, false, |_| None, opened);
+                changed_in_between(&bed, "write to what is open", options, false, write, |file, _, _| {
+                    file.write_all(b"more").expect("written");
+                });
+            }
+        }
+        // Where mappings are of the branch's own file.
+        if options == "passthrough.io=rw" {
+            let map = |path: &Path| {
+                fs::write(path, vec![0; 4096]).expect("a file");
+                Mapped::new(path)
+            };
+            changed_in_between(&bed, "write to a mapping", options, false, map, |mapped, _, branch| {
+                let before = told(branch, true);
+                mapped.write();
+                assert_ne!(told(branch, true), before, "its times");
+            });
+        }
+        let counted = counted(&bed.pool.umount());
+        let sum = |which: usize| counted.iter().map(|listing| listing[which]).sum::<u64>();
+        assert!(sum(0) > 0 && sum(1) > 0, "parts that were prepared, given and not: {counted:?}");
+    }
+}
+
+/// Lists a directory, part by part as `parts` says: so many, then from its beginning; then closes it.
+fn read_some(dir: &Path, parts: &[usize]) {
+    let listing = open(dir);
+    for &count in parts {
+        rustix::fs::seek(&listing, rustix::fs::SeekFrom::Start(0)).expect("a rewind");
+        for _ in 0..count {
+            let names = part(&listing);
+            if names.is_empty() {
+                break;
+            }
+            look_at(dir, &names);
+        }
+    }
+}
+
+/// How many nodes are known once the kernel has forgotten whatever it can, and `probe` has been listed.
+fn known(bed: &Bed, probe: &Path) -> u64 {
+    bed.pool.forget_names();
+    let before = counted(&bed.pool.log()).len();
+    read_some(probe, &[4]);
+    let line = || counted(&bed.pool.log()).get(before).map(|line| line[2]);
+    assert!(wait_until(Duration::from_secs(20), || line().is_some()), "no word of the listing");
+    line().expect("a line")
+}
+
+/// What was prepared for nobody is given back: nodes do not stay known for it.
+#[test]
+fn what_nobody_comes_for_is_forgotten() {
+    let bed = bed(Kind::Tmpfs, "");
+    let probe = bed.at("probe");
+    fill(&bed.on(0, DIR), FILES);
+    fill(&bed.on(0, "probe"), FILES);
+    // It is the more the later the last part is given back; and somebody may have had the kernel forget all it knows.
+    let before = (0..3).map(|_| known(&bed, &probe)).max().expect("a number");
+    let dir = bed.at(DIR);
+    let rng = &mut Rng::new(3);
+    for _ in 0..60 {
+        let some = (0..rng.index(4)).map(|_| rng.index(7)).collect::<Vec<_>>();
+        read_some(&dir, &some);
+        let listing = open(&dir);
+        look_at(&dir, &part(&listing));
+        look_at(&dir, &part(&listing));
+        // A place that was told before is another than the one that is prepared.
+        let second = rustix::fs::tell(&listing).expect("a place");
+        let third = part(&listing);
+        look_at(&dir, &third);
+        thread::sleep(Duration::from_millis(rng.below(3)));
+        rustix::fs::seek(&listing, rustix::fs::SeekFrom::Start(second)).expect("a seek");
+        let again = part(&listing);
+        assert!(
+            again.starts_with(&third) || third.starts_with(&again),
+            "{again:?} in the place of {third:?}"
+        );
+        look_at(&dir, &again);
+        if rng.below(2) == 0 {
+            // Too old by now.
+            thread::sleep(Duration::from_millis(60));
+            look_at(&dir, &part(&listing));
+        }
+        thread::sleep(Duration::from_millis(rng.below(3)));
+    }
+    let mut after = u64::MAX;
+    assert!(
+        wait_until(Duration::from_secs(30), || {
+            after = known(&bed, &probe);
+            after <= before
+        }),
+        "{before} nodes were known, and {after} are"
+    );
+    let wasted: u64 = counted(&bed.pool.umount()).iter().map(|listing| listing[1]).sum();
+    assert!(wasted > 50, "only {wasted} parts were prepared in vain");
+}
+
+/// More listings at once than parts are prepared for, by several clients: each gets every name once, and all is given back.
+#[test]
+fn many_listings_at_once() {
+    let bed = bed(Kind::Tmpfs, "");
+    let (dir, probe) = (bed.at(DIR), bed.at("probe"));
+    fill(&bed.on(0, DIR), FILES);
+    fill(&bed.on(0, "probe"), FILES);
+    // It is the more the later the last part is given back; and somebody may have had the kernel forget all it knows.
+    let before = (0..3).map(|_| known(&bed, &probe)).max().expect("a number");
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut listings: Vec<(OwnedFd, Vec<String>)> =
+                    (0..40).map(|_| (open(&dir), Vec::new())).collect();
+                for _ in 0..FILES {
+                    let mut done = true;
+                    for (listing, names) in &mut listings {
+                        let more = part(listing);
+                        look_at(&dir, &more);
+                        done &= more.is_empty();
+                        names.extend(more);
+                    }
+                    if done {
+                        break;
+                    }
+                }
+                for (_, mut names) in listings {
+                    names.sort();
+                    assert_eq!(names.len(), FILES);
+                    assert!(names.iter().enumerate().all(|(n, name)| *name == format!("name-{n:05}")));
+                }
+            });
+        }
+    });
+    let mut after = u64::MAX;
+    assert!(
+        wait_until(Duration::from_secs(30), || {
+            after = known(&bed, &probe);
+            after <= before
+        }),
+        "{before} nodes were known, and {after} are"
+    );
+    bed.pool.umount();
+}
+
+/// Files that only grow, by writers of all kinds: no listing tells less of one than it had when its part was asked for.
+#[test]
+fn files_that_grow_meanwhile() {
+    let bed = bed(Kind::Ext4, "passthrough.io=rw");
+    let (dir, branch) = (bed.at(DIR), bed.on(0, DIR));
+    fs::create_dir(&branch).expect("mkdir");
+    let name = |n: usize| format!("name-{n:05}");
+    (0..FILES).for_each(|n| drop(File::create(branch.join(name(n))).expect("a file")));
+    let grown: Vec<AtomicU64> = (0..FILES).map(|_| AtomicU64::new(0)).collect();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for writer in 0..3 {
+            let (dir, branch, grown, stop) = (&dir, &branch, &grown, &stop);
+            scope.spawn(move || {
+                let rng = &mut Rng::new(writer as u64);
+                let file = |n| OpenOptions::new().append(true).open(dir.join(name(n))).expect("a file");
+                // Each has files of its own: that tells how long they are.
+                let own = |n: usize| n * 3 + writer;
+                // One in three parts at most has a file that is open for writing.
+                let mut held = file(own(157));
+                while !stop.load(SeqCst) {
+                    let n = match rng.below(3) {
+                        0 => {
+                            held.write_all(b"more").expect("written");
+                            own(157)
+                        }
+                        1 => {
+                            let n = own(rng.index(FILES / 3));
+                            append(&dir.join(name(n)));
+                            n
+                        }
+                        _ => {
+                            let n = own(rng.index(FILES / 3));
+                            append(&branch.join(name(n)));
+                            n
+                        }
+                    };
+                    grown[n].fetch_add(4, SeqCst);
+                    thread::sleep(Duration::from_micros(rng.below(120_000)));
+                }
+            });
+        }
+        let wrong = (0..120).find_map(|round| {
+            renew(&dir);
+            let listing = open(&dir);
+            loop {
+                let least: Vec<u64> = grown.iter().map(|size| size.load(SeqCst)).collect();
+                let names = part(&listing);
+                if names.is_empty() {
+                    return None;
+                }
+                for name in names {
+                    let n: usize = name[5..].parse().expect("a number");
+                    let size = fs::symlink_metadata(dir.join(&name)).expect("a file").len();
+                    if size < least[n] {
+                        return Some((round, name, size, least[n]));
+                    }
+                }
+            }
+        });
+        stop.store(true, SeqCst);
+        assert_eq!(wrong, None, "round, name, its size as it was told, and what it was before");
+    });
+    let given: u64 = counted(&bed.pool.umount()).iter().map(|listing| listing[0]).sum();
+    assert!(given > 0, "nothing that was prepared was given");
+}
+
+/// What is prepared is of use where nothing changes, and not where changes are not told.
+#[test]
+fn parts_are_prepared_where_changes_are_told() {
+    for (options, prepared) in [("", true), ("cache.coherence=timeout", false), ("branch-timeout=5", false)] {
+        let bed = bed(Kind::Tmpfs, options);
+        let dir = bed.at(DIR);
+        fill(&bed.on(0, DIR), FILES);
+        for _ in 0..10 {
+            renew(&dir);
+            read_some(&dir, &[FILES]);
+        }
+        let given: u64 = counted(&bed.pool.umount()).iter().map(|listing| listing[0]).sum();
+        assert_eq!(given > 0, prepared, "{options}: {given} parts");
+    }
+}
+
+/// Nobody is given what was prepared for another thread, or too long ago.
+#[test]
+fn parts_are_for_who_goes_on() {
+    let bed = bed(Kind::Tmpfs, "");
+    let dir = bed.at(DIR);
+    fill(&bed.on(0, DIR), FILES);
+    for slowly in [false, true] {
+        renew(&dir);
+        let listing = open(&dir);
+        for _ in 0..5 {
+            if slowly {
+                look_at(&dir, &part(&listing));
+                thread::sleep(Duration::from_millis(60));
+            } else {
+                thread::scope(|scope| scope.spawn(|| look_at(&dir, &part(&listing))).join().expect("a part"));
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+    let counted = counted(&bed.pool.umount());
+    assert_eq!(counted.iter().map(|listing| listing[0]).collect::<Vec<_>>(), [0, 0]);
+    assert!(
+        counted.iter().all(|listing| (1..=2).contains(&listing[1])),
+        "two in vain are enough: {counted:?}"
+    );
+}
