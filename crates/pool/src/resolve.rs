@@ -299,9 +299,19 @@ impl Pool {
     ) -> Option<R> {
         let key = node.key()?;
         let (dir, name) = self.nodes.newest_name(node.id)?;
-        let opened = self.memory.hint(&dir, branches)?;
+        // Where the directory is now; its path is that of now, too.
+        let there = |branch: &Branch| {
+            let path = self.nodes.dir_path(dir.id).ok()?;
+            let (opened, _) = self.follow().dir(branch.root.as_fd(), &path).ok()?;
+            let attr = stat::of(opened.as_fd()).ok()?;
+            Some((attr.dev, attr.ino))
+        };
         let own = branches.iter().enumerate().filter(|(_, branch)| branch.dev == key.dev);
-        own.filter_map(|(index, branch)| act(branch, opened.get(branches, index)?, &name, key)).next()
+        let mut found = own.filter_map(|(index, branch)| {
+            let known = self.memory.hint(&dir, branches, index, || there(branch))?;
+            act(branch, known.opened.get(branches, index)?, &name, key)
+        });
+        found.next()
     }
 
     /// Is the copy that a search function acts on the node's own file in any case?

@@ -170,6 +170,38 @@ fn what_came_behind_our_back_is_not_mistaken() {
     assert!(rig.read(found).is_err());
 }
 
+fn directories_that_come_and_go_elsewhere_change_nothing() {
+    let rig = Rig::new(Config::default());
+    for dir in ["d", "d/sub"] {
+        fs::create_dir(rig.made.on(0, dir)).unwrap();
+    }
+    fs::write(rig.made.on(0, "d/sub/f"), "deep").unwrap();
+    let below = |dir, name: &str| rig.made.pool.lookup(dir, name.as_bytes()).expect("a lookup").node;
+    let (dir, sub) = (rig.find("d"), below(rig.find("d"), "sub"));
+    let node = below(sub, "f");
+    assert_eq!(rig.read(node).unwrap(), (Some(1), "deep".into()));
+    fs::create_dir(rig.made.on(0, "elsewhere")).unwrap();
+    for _ in 0..2 {
+        rig.made.pool.places_changed();
+        assert_eq!(rig.read(node).unwrap(), (Some(1), "deep".into()));
+        assert_eq!(rig.made.pool.getattr(node, None).unwrap().size, 4);
+    }
+    // Moved by the pool, it is still what it was.
+    rig.made
+        .pool
+        .rename(&ROOT, NodeId::ROOT, b"d", NodeId::ROOT, b"e", canopy_pool::RenameKind::Replace)
+        .unwrap();
+    rig.made.pool.places_changed();
+    assert_eq!(rig.read(node).unwrap(), (Some(1), "deep".into()));
+    // Moved away behind its back, with another in its place: nothing below it is found by where it was.
+    fs::rename(rig.made.on(0, "e"), rig.made.on(0, "away")).unwrap();
+    fs::create_dir_all(rig.made.on(0, "e/sub")).unwrap();
+    rig.made.pool.places_changed();
+    assert_eq!(rig.read(node).expect_err("it has gone").errno(), Errno::STALE);
+    assert_eq!(rig.made.pool.getattr(node, None).expect_err("it has gone").errno(), Errno::STALE);
+    assert!(rig.made.pool.getattr(dir, None).is_ok());
+}
+
 fn a_copy_made_for_its_writer_is_what_is_read() {
     let rig = Rig::new(Config { link_cow: true, ..Config::default() });
     fs::hard_link(rig.made.on(0, "f"), rig.made.on(0, "h")).unwrap();
@@ -219,6 +251,7 @@ fn files_are_kept_open_for_a_moment() {
     who_writes_opens_it_anew();
     what_is_gone_is_closed();
     what_came_behind_our_back_is_not_mistaken();
+    directories_that_come_and_go_elsewhere_change_nothing();
     a_copy_made_for_its_writer_is_what_is_read();
     a_branch_that_goes_is_free_at_once();
     no_more_than_a_share_of_the_descriptors_is_kept();

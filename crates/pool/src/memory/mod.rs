@@ -58,9 +58,11 @@ pub(crate) struct Tally {
 pub(crate) struct Remembered {
     branches: Branches,
     stamp: Stamp,
-    opened: Arc<Opened>,
+    pub(crate) opened: Arc<Opened>,
     /// Device and inode number on each branch.
     ids: PerBranch<Option<(u64, u64)>>,
+    /// On each branch: as of which change of places it was known to lie there.
+    seen: PerBranch<AtomicU64>,
     names: Arc<Names>,
     /// Since it was last thought of forgetting it.
     used: AtomicBool,
@@ -108,9 +110,27 @@ impl Memory {
         node.memory.lock().as_ref().is_some_and(|known| known.stamp == now).then_some(now)
     }
 
-    /// The directory as it was when changes were last worked on: for who proves what he finds there.
-    pub(crate) fn hint(&self, node: &Node, branches: &Branches) -> Option<Arc<Opened>> {
-        self.recall(node, branches).map(|(opened, _)| opened)
+    /// The directory as it lies on one branch, as far as changes were worked on: for who proves what he finds there. Where
+    /// directories have come or gone since it was remembered, `open` tells whether it is still in its place.
+    pub(crate) fn hint(
+        &self,
+        node: &Node,
+        branches: &Branches,
+        index: usize,
+        open: impl FnOnce() -> Option<(u64, u64)>,
+    ) -> Option<Arc<Remembered>> {
+        let now = self.stamp();
+        let known = node.memory.lock().clone();
+        let known = known.filter(|known| known.stamp.epoch == now.epoch && known.branches.are(branches))?;
+        let seen = &known.seen[index];
+        if seen.load(Ordering::Acquire) != now.places {
+            if known.ids[index].is_none_or(|id| open() != Some(id)) {
+                return None;
+            }
+            seen.store(now.places, Ordering::Release);
+        }
+        known.used.store(true, Ordering::Relaxed);
+        Some(known)
     }
 
     /// Remembers a directory that was opened after `stamp`. What is known of its names is known still if these are the
@@ -148,6 +168,7 @@ impl Memory {
                 branches: branches.clone(),
                 stamp,
                 opened: Arc::clone(opened),
+                seen: ids.iter().map(|_| AtomicU64::new(stamp.places)).collect(),
                 ids,
                 names: Arc::clone(&names),
                 used: AtomicBool::new(true),
