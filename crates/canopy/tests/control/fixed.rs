@@ -380,15 +380,17 @@ fn io_uring() {
     let offered = fs::exists("/sys/module/fuse/parameters/enable_uring").unwrap_or(false);
     for (mode, rings) in [("auto", offered), ("on", offered), ("off", false)] {
         let pool = dirs.pool(&format!("io-uring={mode}"));
-        let names: Vec<String> = fs::read_dir(format!("/proc/{}/task", pool.pid()))
-            .expect("threads")
-            .flatten()
-            .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
-            .collect();
-        let serving = |kind: &str| names.iter().filter(|name| name.starts_with(kind)).count();
-        assert_eq!(serving("canopy-q") > 1, rings, "{mode}: {names:?}");
-        // One goes on reading what stays on /dev/fuse.
-        assert_eq!(serving("canopy-fuse-") == 1, rings, "{mode}: {names:?}");
+        let names = || -> Vec<String> {
+            let tasks = fs::read_dir(format!("/proc/{}/task", pool.pid())).expect("threads").flatten();
+            tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok()).collect()
+        };
+        // A thread gives itself its name when it begins to run. One goes on reading what stays on /dev/fuse.
+        let as_asked = || {
+            let names = names();
+            let serving = |kind: &str| names.iter().filter(|name| name.starts_with(kind)).count();
+            (serving("canopy-q") > 1) == rings && (serving("canopy-fuse-") == 1) == rings
+        };
+        assert!(wait_until(SOON, as_asked), "{mode}: {:?}", names());
         pool.umount();
     }
 }
