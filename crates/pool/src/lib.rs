@@ -26,6 +26,7 @@ pub mod policy;
 mod pool;
 mod relocate;
 mod resolve;
+pub mod shards;
 mod silence;
 pub mod size;
 pub mod space;

@@ -8,21 +8,15 @@
 //! Readers on different threads take different shards, so that they share no cache line. It is the
 //! outermost lock (docs/ARCHITECTURE.md, "Lock order").
 
+use crate::shards::{self, Shards};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-const SHARDS: usize = 16;
-
-#[derive(Default)]
-#[repr(align(128))]
-struct Shard(RwLock<()>);
 
 #[derive(Default)]
 pub(crate) struct TreeLock {
-    shards: [Shard; SHARDS],
+    shards: Shards<RwLock<()>>,
     /// One at a time asks for all shards. Else those who wait for one of them stand in the way of those
     /// who wait for another, and some wait for seconds. Taken before the shards.
     turn: Mutex<()>,
@@ -31,7 +25,7 @@ pub(crate) struct TreeLock {
 }
 
 pub(crate) struct Exclusive<'a> {
-    _guards: SmallVec<[RwLockWriteGuard<'a, ()>; SHARDS]>,
+    _guards: SmallVec<[RwLockWriteGuard<'a, ()>; shards::COUNT]>,
     _turn: MutexGuard<'a, ()>,
 }
 
@@ -41,21 +35,16 @@ pub(crate) enum Held<'a> {
     Exclusive { _guard: Exclusive<'a> },
 }
 
-static NEXT: AtomicUsize = AtomicUsize::new(0);
-thread_local! {
-    static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
-}
-
 impl TreeLock {
     /// Directories stay where they are while the guard lives. Must not be taken twice by one thread.
     pub(crate) fn shared(&self) -> Held<'_> {
-        Held::Shared { _guard: self.shards[MINE.get()].0.read() }
+        Held::Shared { _guard: self.shards.mine().read() }
     }
 
     /// Nobody else uses a path while the guard lives.
     pub(crate) fn exclusive(&self) -> Held<'_> {
         let turn = self.turn.lock();
-        let guards = self.shards.iter().map(|shard| shard.0.write()).collect();
+        let guards = self.shards.iter().map(RwLock::write).collect();
         self.moves.fetch_add(1, Ordering::Relaxed);
         Held::Exclusive { _guard: Exclusive { _guards: guards, _turn: turn } }
     }
@@ -64,7 +53,7 @@ impl TreeLock {
     pub(crate) fn exclusive_within(&self, limit: Duration) -> Option<Held<'_>> {
         let until = Instant::now() + limit;
         let turn = self.turn.try_lock_until(until)?;
-        let guards = self.shards.iter().map(|shard| shard.0.try_write_until(until)).collect::<Option<_>>()?;
+        let guards = self.shards.iter().map(|shard| shard.try_write_until(until)).collect::<Option<_>>()?;
         self.moves.fetch_add(1, Ordering::Relaxed);
         Some(Held::Exclusive { _guard: Exclusive { _guards: guards, _turn: turn } })
     }

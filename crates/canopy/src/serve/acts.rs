@@ -1,26 +1,18 @@
 //! What is changed through the pool, as far as requests tell: by it one can say that nothing was between two moments.
 
 use canopy_fuse::Op;
+use canopy_pool::shards::Shards;
 use rustix::fs::OFlags;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-const SHARDS: usize = 16;
-
-/// Counts requests that may change a name or an attribute, when they begin and when they end. Threads count apart from
-/// each other, so that they share no cache line that changes.
+/// Counts requests that may change a name or an attribute, when they begin and when they end.
 #[derive(Default)]
-pub(super) struct Acts([Shard; SHARDS]);
+pub(super) struct Acts(Shards<Count>);
 
 #[derive(Default)]
-#[repr(align(128))]
-struct Shard {
+struct Count {
     begun: AtomicU64,
     ended: AtomicU64,
-}
-
-static NEXT: AtomicUsize = AtomicUsize::new(0);
-thread_local! {
-    static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
 }
 
 /// A change under way.
@@ -35,20 +27,20 @@ impl Drop for Act<'_> {
 impl Acts {
     /// A change begins; it ends with what is given, before its caller is answered or after.
     pub(super) fn begin(&self) -> Act<'_> {
-        let shard = &self.0[MINE.with(|&mine| mine)];
-        shard.begun.fetch_add(1, Ordering::SeqCst);
-        Act(&shard.ended)
+        let count = self.0.mine();
+        count.begun.fetch_add(1, Ordering::SeqCst);
+        Act(&count.ended)
     }
 
     /// How many have begun so far, if none of them is under way. As long as `begun` tells the same, nothing has changed.
     pub(super) fn quiet(&self) -> Option<u64> {
         // In this order: there is a moment between the two at which all that had begun had ended.
-        let ended: u64 = self.0.iter().map(|shard| shard.ended.load(Ordering::SeqCst)).sum();
+        let ended: u64 = self.0.iter().map(|count| count.ended.load(Ordering::SeqCst)).sum();
         Some(self.begun()).filter(|&begun| begun == ended)
     }
 
     pub(super) fn begun(&self) -> u64 {
-        self.0.iter().map(|shard| shard.begun.load(Ordering::SeqCst)).sum()
+        self.0.iter().map(|count| count.begun.load(Ordering::SeqCst)).sum()
     }
 }
 

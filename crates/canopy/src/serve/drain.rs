@@ -1,26 +1,15 @@
 //! Waiting for answers that are on their way, without holding up those that begin meanwhile.
 
+use canopy_pool::shards::Shards;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const SHARDS: usize = 16;
-
-/// Counts the answers under way in two lots, of which one is filled while the other runs dry. Threads count apart from
-/// each other, so that they share no cache line that changes.
+/// Counts the answers under way in two lots, of which one is filled while the other runs dry.
 #[derive(Default)]
 pub(super) struct Drain {
     lot: AtomicUsize,
-    inside: [Shard; SHARDS],
-}
-
-#[derive(Default)]
-#[repr(align(128))]
-struct Shard([AtomicUsize; 2]);
-
-static NEXT: AtomicUsize = AtomicUsize::new(0);
-thread_local! {
-    static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+    inside: Shards<[AtomicUsize; 2]>,
 }
 
 /// An answer under way.
@@ -34,10 +23,10 @@ impl Drop for Inside<'_> {
 
 impl Drain {
     pub(super) fn enter(&self) -> Inside<'_> {
-        let shard = &self.inside[MINE.with(|&mine| mine)];
+        let lots = self.inside.mine();
         loop {
             let lot = self.lot.load(Ordering::SeqCst);
-            let inside = &shard.0[lot % 2];
+            let inside = &lots[lot % 2];
             inside.fetch_add(1, Ordering::SeqCst);
             let entered = Inside(inside);
             // Who waits may have changed lots in between, and not have seen us.
@@ -52,7 +41,7 @@ impl Drain {
     pub(super) fn wait(&self, patience: Duration) -> bool {
         let lot = self.lot.fetch_add(1, Ordering::SeqCst) % 2;
         let begun = Instant::now();
-        while self.inside.iter().any(|shard| shard.0[lot].load(Ordering::SeqCst) != 0) {
+        while self.inside.iter().any(|lots| lots[lot].load(Ordering::SeqCst) != 0) {
             if begun.elapsed() > patience {
                 return false;
             }
