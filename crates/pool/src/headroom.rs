@@ -8,6 +8,7 @@
 
 use crate::branch::{Branch, BranchId};
 use crate::space::Space;
+use canopy_sys::sched;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,6 +111,7 @@ fn is_ample(space: &Space, writers: u64, most: u64, scarce: bool) -> bool {
 
 /// Looks at the branches of writers past the daemon until there are none.
 fn watch(shared: &Weak<Shared>) {
+    sched::anywhere();
     loop {
         std::thread::sleep(INTERVAL);
         let Some(shared) = shared.upgrade() else { return };

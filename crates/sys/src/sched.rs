@@ -1,6 +1,7 @@
-//! Threads that others wait for and that have little to do: sched_setscheduler(2), for which rustix has no function.
+//! When threads run, and where. For sched_setscheduler(2) rustix has no function.
 
-use rustix::process::{getpriority_process, setpriority_process};
+use rustix::process::{getpid, getpriority_process, setpriority_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The lowest there is in real time.
 const PRIORITY: libc::c_int = 1;
@@ -20,9 +21,58 @@ pub fn prompt() {
     }
 }
 
+/// Where the process may run: where its first thread may. The calling one may be bound to less.
+fn everywhere() -> Option<CpuSet> {
+    sched_getaffinity(Some(getpid())).ok()
+}
+
+/// How many processors the process may run on.
+#[must_use]
+pub fn processors() -> usize {
+    everywhere().map_or(1, |set| set.count() as usize)
+}
+
+/// Has the calling thread run wherever the process may. For one that was started by a thread which is bound to a processor: it
+/// would be bound to the same.
+pub fn anywhere() {
+    anywhere_but(None);
+}
+
+/// The same, but not on this processor, unless there is no other.
+pub fn anywhere_but(processor: Option<usize>) {
+    let Some(mut set) = everywhere() else { return };
+    if let Some(processor) = processor
+        && set.count() > 1
+    {
+        set.unset(processor);
+    }
+    let _ = sched_setaffinity(None, &set);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_of_one_that_is_bound_may_run_elsewhere() {
+        let mine = || sched_getaffinity(None).unwrap();
+        let bound = move || {
+            let first = (0..).find(|&cpu| mine().is_set(cpu)).unwrap();
+            let mut one = CpuSet::new();
+            one.set(first);
+            sched_setaffinity(None, &one).unwrap();
+            let started = std::thread::spawn(move || {
+                anywhere();
+                let all = mine();
+                anywhere_but(Some(first));
+                (all.count() as usize, mine().count() as usize, mine().is_set(first))
+            });
+            started.join().unwrap()
+        };
+        let (all, others, first) = std::thread::spawn(bound).join().unwrap();
+        assert_eq!(all, processors());
+        assert_eq!((others, first), if all > 1 { (all - 1, false) } else { (1, true) });
+    }
 
     #[test]
     fn a_prompt_thread_goes_before_others_where_that_is_permitted() {

@@ -31,13 +31,14 @@
 //! not (fs/fuse/readdir.c fuse_use_readdirplus). When two in a row were in vain, that handle gets no more. Where a branch has
 //! a deadline nothing is prepared: whoever waits for it would have to be a deputy.
 
+use super::convert;
 use super::dispatch::{Dispatch, Listing};
 use super::fresh::{Answering, Asker};
-use super::{convert, pin};
 use crate::serve::convert::Terms;
 use canopy_fuse::request::{Extensions, FileIo, Header, Owned};
 use canopy_fuse::transport::Aside;
 use canopy_fuse::{Handler, NodeId, Op, Replied, Reply, Request};
+use canopy_sys::sched;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::thread::sched_getcpu;
@@ -173,9 +174,8 @@ pub(super) fn answer(
 
 impl Ahead {
     pub(super) fn new() -> Ahead {
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        // On a single one there is nothing to be gained.
-        let desk = Arc::new(Desk { threads: (processors / 2).min(4), ..Desk::default() });
+        // On a single processor there is nothing to be gained.
+        let desk = Arc::new(Desk { threads: (sched::processors() / 2).min(4), ..Desk::default() });
         Ahead { handles: Mutex::default(), used: AtomicUsize::new(0), desk }
     }
 
@@ -467,7 +467,7 @@ impl Desk {
             drop(work);
             if avoided != Some(processor) {
                 avoided = Some(processor);
-                pin::anywhere_but(avoided);
+                sched::anywhere_but(avoided);
             }
             if let Some(serving) = serving.upgrade() {
                 slot.work(&serving);

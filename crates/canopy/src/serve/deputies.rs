@@ -9,12 +9,12 @@
 //! There are as many deputies as requests wait at once. Idle ones are kept for the next request.
 
 use super::dispatch::Dispatch;
-use super::pin;
 use canopy_fuse::request::{Name, Owned};
 use canopy_fuse::transport::Aside;
 use canopy_fuse::{Op, Replied, Reply, Request};
 use canopy_pool::branch::BranchId;
 use canopy_pool::{HandleId, NodeId};
+use canopy_sys::sched;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -187,7 +187,7 @@ impl Deputies {
         let handed = Arc::new(Mutex::new(Some(job)));
         let mine = Arc::clone(&handed);
         let run = move || {
-            pin::anywhere();
+            sched::anywhere();
             DEPUTY.set(true);
             let first = mine.lock().take();
             if let Some(job) = first {

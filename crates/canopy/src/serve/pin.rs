@@ -35,24 +35,6 @@ impl Pins {
     }
 }
 
-/// Has the calling thread, started by a worker that may be bound to one processor, run wherever the process may, as its first
-/// thread does.
-pub(super) fn anywhere() {
-    anywhere_but(None);
-}
-
-/// The same, but not on this processor, unless there is no other.
-pub(super) fn anywhere_but(cpu: Option<usize>) {
-    if let Ok(mut set) = sched_getaffinity(Some(rustix::process::getpid())) {
-        if let Some(cpu) = cpu
-            && set.count() > 1
-        {
-            set.unset(cpu);
-        }
-        let _ = sched_setaffinity(None, &set);
-    }
-}
-
 /// The processors for a worker; none when it may run on any.
 fn chosen(strategy: PinThreads, processing: bool, cores: &[Vec<usize>], worker: usize) -> Option<Vec<usize>> {
     let mut logical = cores.concat();

@@ -8,6 +8,7 @@
 
 use crate::handle::{FileHandle, OpenFile};
 use crate::node::Node;
+use canopy_sys::sched;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use std::collections::VecDeque;
@@ -137,6 +138,7 @@ impl Queue {
 
 /// Closes what is not used any more, until there is nothing left.
 fn look(shared: &Weak<Shared>) {
+    sched::anywhere();
     loop {
         std::thread::sleep(MOMENT);
         let Some(shared) = shared.upgrade() else { return };

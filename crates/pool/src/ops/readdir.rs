@@ -17,6 +17,7 @@ use crate::ops::lookup::Entry;
 use crate::policy::{self, Category};
 use crate::stat::Attr;
 use crate::{Error, HandleId, NodeId, Pool, Result};
+use canopy_sys::sched;
 use merge::Merge;
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -314,18 +315,14 @@ fn side_by_side<T: Send>(
     threads: u32,
     work: impl Fn(BorrowedFd<'_>) -> Result<T, Errno> + Sync,
 ) -> Vec<Result<T, Errno>> {
-    // The calling thread may be bound to one processor; these run wherever the process may, as its first thread does.
-    let everywhere = rustix::thread::sched_getaffinity(Some(rustix::process::getpid())).ok();
-    let processors = everywhere.as_ref().map_or(1, |set| set.count() as usize).clamp(1, 8);
-    let threads = if threads == 0 { processors } else { threads as usize }.min(branches.len());
+    let threads = if threads == 0 { sched::processors().clamp(1, 8) } else { threads as usize };
+    let threads = threads.min(branches.len());
     let next = AtomicUsize::new(0);
     let results: Vec<Mutex<Option<Result<T, Errno>>>> = branches.iter().map(|_| Mutex::new(None)).collect();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                if let Some(set) = &everywhere {
-                    let _ = rustix::thread::sched_setaffinity(None, set);
-                }
+                sched::anywhere();
                 while let Some(branch) = branches.get(next.fetch_add(1, Ordering::Relaxed)).cloned() {
                     let index = branches.index_of(branch.id).unwrap_or_default();
                     *results[index].lock() = Some(work(branch.root.as_fd()));
