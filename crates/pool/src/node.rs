@@ -370,12 +370,13 @@ impl Nodes {
         Ok(node)
     }
 
-    /// Takes back `count` references from the kernel; of more than it has, those that it has.
-    pub(crate) fn forget(&self, id: NodeId, count: u64) {
+    /// Takes back `count` references from the kernel; of more than it has, those that it has. `gone` is told of the nodes
+    /// that go, without any lock held.
+    pub(crate) fn forget(&self, id: NodeId, count: u64, gone: impl Fn(&Node)) {
         if id == NodeId::ROOT {
             return;
         }
-        let (gone, memory) = {
+        let (goes, memory) = {
             let table = self.table.read();
             let Some(record) = table.records.get(&id) else { return };
             let less = |held: u64| Some(held.saturating_sub(count));
@@ -386,12 +387,13 @@ impl Nodes {
             (!table.keeps(record) && forgotten, memory)
         };
         drop(memory);
-        if gone {
+        if goes {
             // Freed outside the lock: dropping a node closes descriptors.
             let (freed, shrunk) = {
                 let mut table = self.table.write();
                 (table.release(id), std::mem::take(&mut table.shrunk))
             };
+            freed.iter().for_each(|record| gone(&record.node));
             drop(freed);
             if shrunk {
                 canopy_sys::heap::give_back();

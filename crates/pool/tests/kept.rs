@@ -233,6 +233,16 @@ fn a_branch_that_goes_is_free_at_once() {
     assert!(rig.read(node).is_err());
 }
 
+fn what_the_kernel_has_forgotten_is_closed() {
+    let rig = Rig::new(Config::default());
+    let (node, other) = (rig.find("f"), rig.find("g"));
+    rig.read(node).unwrap();
+    rig.read(other).unwrap();
+    rig.made.pool.forget(node, 1);
+    let held = rig.held(0);
+    assert!(held.iter().all(|path| path.ends_with("g")), "{held:?}");
+}
+
 fn no_more_than_a_share_of_the_descriptors_is_kept() {
     let rig = Rig::new(Config::default());
     for number in 0..700 {
@@ -254,5 +264,6 @@ fn files_are_kept_open_for_a_moment() {
     directories_that_come_and_go_elsewhere_change_nothing();
     a_copy_made_for_its_writer_is_what_is_read();
     a_branch_that_goes_is_free_at_once();
+    what_the_kernel_has_forgotten_is_closed();
     no_more_than_a_share_of_the_descriptors_is_kept();
 }

@@ -6,6 +6,7 @@
 //! open for reading alone, so it keeps nobody from remounting its filesystem read-only. Who uses it again has looked at
 //! the name before, as at any open: what it leads to by now must be this file.
 
+use crate::branch::Branches;
 use crate::handle::{FileHandle, OpenFile};
 use crate::node::Node;
 use canopy_sys::sched;
@@ -40,9 +41,10 @@ struct Queue {
     looking: bool,
 }
 
-/// What an open file knows of being kept. Changes with the queue locked.
+/// What an open file knows of being kept.
 #[derive(Default)]
 pub(crate) struct Keeping {
+    /// Changes with the queue locked.
     queued: AtomicBool,
     /// Since it was last looked at.
     used: AtomicBool,
@@ -61,16 +63,22 @@ impl Kept {
     }
 
     /// A handle is about to be closed: keeps its file, if nobody else has it open and it can be used again.
-    pub(crate) fn keep(&self, handle: &FileHandle) {
+    pub(crate) fn keep(&self, handle: &FileHandle, branches: &Branches) {
         // Held until the file is in the queue: who removes its last name pins it, and then closes what is kept.
         let slot = handle.node.open.lock();
         let open = &*handle.open;
-        let fits = open.place().reads.is_some() && open.users() == 1 && !open.is_parted();
-        if !fits || handle.node.orphan.lock().is_some() {
+        let place = open.place();
+        let fits = place.reads.is_some() && open.users() == 1 && !open.is_parted();
+        let branch_stays = || branches.index_of(place.branch.id).is_some();
+        if !fits || handle.node.orphan.lock().is_some() || !branch_stays() {
+            return;
+        }
+        open.keeping.used.store(true, Ordering::Relaxed);
+        if open.keeping.queued.load(Ordering::Relaxed) {
+            // As a rule, and without a lock that others want. Should it be thrown out at this moment, it is opened anew.
             return;
         }
         let mut queue = self.shared.0.lock();
-        open.keeping.used.store(true, Ordering::Relaxed);
         let oldest = match open.keeping.queued.swap(true, Ordering::Relaxed) {
             true => None,
             false => {
@@ -97,7 +105,7 @@ impl Kept {
         node.open.lock().upgrade().filter(|open| open.users() == 0)
     }
 
-    /// Closes the file of a node as soon as nobody has it open.
+    /// Closes the file of a node as soon as nobody has it open. To be called when the node goes, or its name.
     pub(crate) fn close(&self, node: &Node) {
         let slot = node.open.lock();
         let Some(open) = slot.upgrade() else { return };

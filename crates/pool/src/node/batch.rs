@@ -1,7 +1,6 @@
 //! Many nodes at once, for listings.
 
 use super::{Node, Nodes};
-use crate::handle::OpenFile;
 use crate::stat::FileKey;
 use crate::{NodeId, Pool};
 use std::sync::Arc;
@@ -44,11 +43,12 @@ impl Pool {
         let mut known = nodes.iter().filter_map(|id| table.records.get(id));
         known.any(|record| {
             let node = &record.node;
-            // It is taken before the table by who opens: then it is as good as open.
-            let open = |slot: parking_lot::MutexGuard<'_, std::sync::Weak<_>>| slot.upgrade();
-            let opened = node.open.try_lock().map(open);
-            node.mapped.load(Ordering::Relaxed)
-                || opened.is_none_or(|file: Option<Arc<OpenFile>>| file.is_some_and(|file| file.is_written()))
+            // Who opens a file takes its lock before the table's: where it is taken, the file is as good as open.
+            let written = || match node.open.try_lock() {
+                Some(slot) => slot.upgrade().is_some_and(|file| file.is_written()),
+                None => true,
+            };
+            node.mapped.load(Ordering::Relaxed) || written()
         })
     }
 }
@@ -80,15 +80,15 @@ mod tests {
         }
         assert_eq!(given[0], given[20]);
         // One reference for each name, and those from before.
-        nodes.forget(known.id, 1);
+        nodes.forget(known.id, 1, |_| {});
         assert!(nodes.get(known.id).is_ok());
-        nodes.forget(known.id, 1);
+        nodes.forget(known.id, 1, |_| {});
         assert!(nodes.get(known.id).is_err());
         let links = given.iter().filter(|&&id| id == given[0]).count();
         let first = given[0].unwrap();
-        nodes.forget(first, links as u64 - 1);
+        nodes.forget(first, links as u64 - 1, |_| {});
         assert!(nodes.get(first).is_ok());
-        nodes.forget(first, 1);
+        nodes.forget(first, 1, |_| {});
         assert!(nodes.get(first).is_err() && nodes.child(NodeId::ROOT, b"f20").is_none());
     }
 

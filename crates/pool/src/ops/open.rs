@@ -80,15 +80,13 @@ impl Pool {
     ) -> Result<Opened> {
         let branch_flags = self.branch_flags(flags);
         // What has users is joined; what is only kept must be proven to be what the name leads to.
-        let kept = match node.opened() {
-            Some(_) => None,
-            None => Some(self.kept(branches, node, branch_flags)),
+        let (kept, first) = match node.opened() {
+            Some(_) => (None, None),
+            None => match self.kept(branches, node, branch_flags) {
+                Some(kept) => (Some(kept), None),
+                None => (None, Some(self.open_first(branches, node, branch_flags)?)),
+            },
         };
-        let first = match kept {
-            Some(None) => Some(self.open_first(branches, node, branch_flags)?),
-            _ => None,
-        };
-        let kept = kept.flatten();
         // Held until the backing file is known to all: the kernel allows one a node.
         let mut slot = node.open.lock();
         let proven = |open: &Arc<OpenFile>| kept.as_ref().is_some_and(|kept| Arc::ptr_eq(open, kept));
@@ -483,9 +481,7 @@ impl Pool {
                 let _ = rustix::fs::fadvise(&*handle.fd(), 0, NonZeroU64::new(0), Advice::DontNeed);
             }
         }
-        if self.branches.load().index_of(handle.open.place().branch.id).is_some() {
-            self.memory.kept.keep(&handle);
-        }
+        self.memory.kept.keep(&handle, &self.branches.load());
         Ok(())
     }
 }
