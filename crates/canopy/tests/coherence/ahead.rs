@@ -369,6 +369,16 @@ fn known(bed: &Bed, probe: &Path) -> u64 {
     line().expect("a line")
 }
 
+/// Waits until no more nodes are known than before.
+fn all_is_given_back(bed: &Bed, probe: &Path, before: u64) {
+    let mut after = u64::MAX;
+    let all = wait_until(Duration::from_secs(30), || {
+        after = known(bed, probe);
+        after <= before
+    });
+    assert!(all, "{before} nodes were known, and {after} are");
+}
+
 /// What was prepared for nobody is given back: nodes do not stay known for it.
 #[test]
 fn what_nobody_comes_for_is_forgotten() {
@@ -405,14 +415,7 @@ fn what_nobody_comes_for_is_forgotten() {
         }
         thread::sleep(Duration::from_millis(rng.below(3)));
     }
-    let mut after = u64::MAX;
-    assert!(
-        wait_until(Duration::from_secs(30), || {
-            after = known(&bed, &probe);
-            after <= before
-        }),
-        "{before} nodes were known, and {after} are"
-    );
+    all_is_given_back(&bed, &probe, before);
     let wasted: u64 = counted(&bed.pool.umount()).iter().map(|listing| listing[1]).sum();
     assert!(wasted > 50, "only {wasted} parts were prepared in vain");
 }
@@ -451,14 +454,7 @@ fn many_listings_at_once() {
             });
         }
     });
-    let mut after = u64::MAX;
-    assert!(
-        wait_until(Duration::from_secs(30), || {
-            after = known(&bed, &probe);
-            after <= before
-        }),
-        "{before} nodes were known, and {after} are"
-    );
+    all_is_given_back(&bed, &probe, before);
     bed.pool.umount();
 }
 
