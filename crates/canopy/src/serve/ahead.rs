@@ -38,6 +38,7 @@ use crate::serve::convert::Terms;
 use canopy_fuse::request::{Extensions, FileIo, Header, Owned};
 use canopy_fuse::transport::Aside;
 use canopy_fuse::{Handler, NodeId, Op, Replied, Reply, Request};
+use canopy_pool::HandleId;
 use canopy_sys::sched;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -143,9 +144,16 @@ struct Work {
 
 struct Job {
     serving: Weak<Dispatch>,
-    slot: Arc<Slot>,
+    what: What,
     /// The processor on which the request before was answered, as a rule its client's.
     processor: usize,
+}
+
+enum What {
+    /// The next part of a listing.
+    Part(Arc<Slot>),
+    /// The names of a listing that has been begun.
+    Names(HandleId),
 }
 
 /// Answers a READDIRPLUS, and has the next prepared.
@@ -164,8 +172,11 @@ pub(super) fn answer(
             reply.prepared(made)
         }
         None => {
-            let Listing { replied, next, .. } =
+            let Listing { replied, next, unread, .. } =
                 serving.readdirplus(reply, answering, convert::node(header.node), io);
+            if unread && io.offset == 0 {
+                serving.ahead.read_on(serving, HandleId(io.handle));
+            }
             serving.ahead.want(serving, header, io, next);
             replied
         }
@@ -246,7 +257,17 @@ impl Ahead {
             }
             part.state = State::Wanted(Task { asks, request });
         }
-        Desk::put(&self.desk, Job { serving: serving.own.clone(), slot, processor: sched_getcpu() });
+        let processor = sched_getcpu();
+        Desk::put(&self.desk, Job { serving: serving.own.clone(), what: What::Part(slot), processor });
+    }
+
+    /// A listing has been begun: all its names are read, without the client who waits for the first of them, if it can be.
+    fn read_on(&self, serving: &Dispatch, handle: HandleId) {
+        let job = Job { serving: serving.own.clone(), what: What::Names(handle), processor: sched_getcpu() };
+        // Who reads a branch that has a deadline must be a deputy, as who does this is.
+        if serving.pool.patience().is_some() || !Desk::put(&self.desk, job) {
+            while serving.pool.read_on(handle) {}
+        }
     }
 
     /// The place for what is prepared for a handle, if there is one; and those that made room for it: of handles of which
@@ -417,7 +438,7 @@ impl Handler for Making {
         let Op::Readdirplus(io) = request.op else { return reply.error(Errno::IO.raw_os_error()) };
         let answering = self.serving.fresh.begin(request.header.pid);
         let dir = convert::node(request.header.node);
-        let Listing { replied, nodes, next } = self.serving.readdirplus(reply, &answering, dir, &io);
+        let Listing { replied, nodes, next, .. } = self.serving.readdirplus(reply, &answering, dir, &io);
         let _ = self.told.set((nodes, next));
         replied
     }
@@ -431,27 +452,28 @@ impl Work {
 }
 
 impl Desk {
-    fn put(desk: &Arc<Desk>, job: Job) {
+    /// False if nobody will come to it.
+    fn put(desk: &Arc<Desk>, job: Job) -> bool {
         let mut work = desk.work.lock();
         // Nobody comes to them: a disk sleeps.
-        if work.ended || work.jobs.len() >= HANDLES {
-            return;
+        if work.ended || desk.threads == 0 || work.jobs.len() >= HANDLES {
+            return false;
+        }
+        if work.threads - work.busy <= work.jobs.len() && work.threads < desk.threads {
+            let own = Arc::clone(desk);
+            let started = thread::Builder::new().name("canopy-ahead".into()).spawn(move || own.run());
+            match started {
+                Ok(_) => work.threads += 1,
+                Err(why) => tracing::debug!("cannot start a thread for what may be asked for next: {why}"),
+            }
+        }
+        if work.threads == 0 {
+            return false;
         }
         work.jobs.push_back(job);
-        if work.threads - work.busy >= work.jobs.len() {
-            drop(work);
-            desk.more.notify_one();
-            return;
-        }
-        if work.threads == desk.threads {
-            return;
-        }
-        let own = Arc::clone(desk);
-        let started = thread::Builder::new().name("canopy-ahead".into()).spawn(move || own.run());
-        match started {
-            Ok(_) => work.threads += 1,
-            Err(why) => tracing::debug!("cannot start a thread for what may be asked for next: {why}"),
-        }
+        drop(work);
+        desk.more.notify_one();
+        true
     }
 
     fn run(&self) {
@@ -459,7 +481,7 @@ impl Desk {
         let mut avoided = None;
         let mut work = self.work.lock();
         while !work.ended {
-            let Some(Job { serving, slot, processor }) = work.jobs.pop_front() else {
+            let Some(Job { serving, what, processor }) = work.jobs.pop_front() else {
                 self.more.wait(&mut work);
                 continue;
             };
@@ -469,11 +491,20 @@ impl Desk {
                 avoided = Some(processor);
                 sched::anywhere_but(avoided);
             }
-            if let Some(serving) = serving.upgrade() {
-                slot.work(&serving);
-            }
-            drop((serving, slot));
+            let unread = match (&what, serving.upgrade()) {
+                (What::Part(slot), Some(serving)) => {
+                    slot.work(&serving);
+                    false
+                }
+                (What::Names(handle), Some(serving)) => serving.pool.read_on(*handle),
+                (_, None) => false,
+            };
+            let unread = unread.then_some(Job { serving, what, processor });
             work = self.work.lock();
+            if let Some(job) = unread.filter(|_| !work.ended) {
+                // After what others have asked for: a piece at a time.
+                work.jobs.push_back(job);
+            }
             work.busy -= 1;
             if work.ended {
                 self.idle.notify_all();

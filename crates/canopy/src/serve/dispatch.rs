@@ -477,12 +477,12 @@ impl Dispatch {
             self.pool.forget(node, 1);
         }
         match listed {
-            Ok(()) => Listing { replied: out.finish(), nodes, next: full.then_some(next) },
+            Ok(unread) => Listing { replied: out.finish(), nodes, next: full.then_some(next), unread },
             Err(error) => {
                 for node in nodes {
                     self.pool.forget(node, 1);
                 }
-                Listing { replied: out.error(number(error)), nodes: Vec::new(), next: None }
+                Listing { replied: out.error(number(error)), nodes: Vec::new(), next: None, unread: false }
             }
         }
     }
@@ -495,6 +495,8 @@ pub(super) struct Listing {
     pub(super) nodes: Vec<NodeId>,
     /// Where the next answer begins, if there was no room for all.
     pub(super) next: Option<u64>,
+    /// Names have not been read yet.
+    pub(super) unread: bool,
 }
 
 /// Does the kernel keep a directory locked until it has the answer?

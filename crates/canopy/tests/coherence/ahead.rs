@@ -238,7 +238,8 @@ fn changed_in_between<T>(
         wait_until(Duration::from_secs(5), || told(&pool.join(victim), times).is_none());
     }
     assert_eq!(told(&pool.join(victim), times), is, "{what}: {victim}");
-    assert!(names.contains(victim), "{what}: {victim} is not in it");
+    // What goes before its name has been read from the branch need not be listed, nor what comes.
+    assert!(is.is_none() || names.contains(victim), "{what}: {victim} is not in it");
     for name in &names {
         assert_eq!(told(&pool.join(name), times), told(&branch.join(name), times), "{what}: {name}");
     }
@@ -248,7 +249,7 @@ fn changed_in_between<T>(
         names = part(&listing);
         look_at(&pool, &names);
     }
-    assert_eq!(listed, order.len(), "{what}: names in all");
+    assert!(listed.abs_diff(order.len()) <= 1, "{what}: {listed} names in all, of {}", order.len());
 }
 
 #[test]
@@ -566,4 +567,27 @@ fn parts_are_for_who_goes_on() {
         counted.iter().all(|listing| (1..=2).contains(&listing[1])),
         "two in vain are enough: {counted:?}"
     );
+}
+
+/// Names that are not in the first answer are read from the branches without being asked for.
+#[test]
+fn the_names_of_a_long_listing_are_read_at_once() {
+    let bed = bed(Kind::Tmpfs, "");
+    let mut tries = 0;
+    let all = wait_until(Duration::from_secs(30), || {
+        tries += 1;
+        let dir = format!("{DIR}{tries}");
+        fill(&bed.on(0, &dir), 5 * FILES);
+        let listing = open(&bed.at(&dir));
+        let mut listed = part(&listing).len();
+        thread::sleep(Duration::from_millis(50 * tries));
+        fs::remove_dir_all(bed.on(0, &dir)).expect("removed");
+        loop {
+            match part(&listing).len() {
+                0 => return listed == 5 * FILES,
+                more => listed += more,
+            }
+        }
+    });
+    assert!(all, "in {tries} tries");
 }

@@ -1,8 +1,13 @@
 //! Listing directories: the names of all branches, each once.
 //!
-//! A listing is made whole at its first read and again at each rewind, and is then served by position, so
-//! that a position (`telldir`) stays good whatever happens to the directory meanwhile. Names are told
-//! apart exactly, never by hash alone.
+//! A listing is begun at its first read and again at each rewind, and is served by position, so that a position
+//! (`telldir`) stays good whatever happens to the directory meanwhile. Names are told apart exactly, never by hash
+//! alone.
+//!
+//! Names are read from the branches as they are asked for, a buffer at a time, so that the first answer about a large
+//! directory does not wait for its end. Whoever serves has the rest read at once ([`Pool::read_on`]): a name that others
+//! move from one branch to another must not be where the listing is not any more, or not yet, for longer than reading takes.
+//! After a move of the pool's own, what is not read yet is read from the beginning, for names that are not listed yet.
 
 mod merge;
 
@@ -49,8 +54,8 @@ struct Item {
     start: u32,
     len: u16,
     kind: u8,
-    /// Which branch listed it first.
-    branch: u16,
+    /// Which source listed it first.
+    source: u16,
     ino: u64,
 }
 
@@ -59,8 +64,10 @@ struct Item {
 struct Listing {
     names: Vec<u8>,
     items: Vec<Item>,
-    /// By branch, in their order when it was read: the directory there.
-    sources: PerBranch<Option<(BranchId, OwnedFd)>>,
+    /// The directories whose names are here, in the order in which they were read.
+    sources: Vec<(BranchId, Arc<OwnedFd>)>,
+    /// What has not been read yet.
+    rest: Option<Box<Merge>>,
 }
 
 impl Listing {
@@ -68,12 +75,20 @@ impl Listing {
         &self.names[item.start as usize..][..usize::from(item.len)]
     }
 
-    fn push(&mut self, name: &[u8], kind: u8, branch: usize, ino: u64) {
+    /// To be called when it was left alone for a while: what comes may be listed already, having been removed and made.
+    fn resume(&mut self) {
+        if let Some(mut rest) = self.rest.take() {
+            rest.remember(self);
+            self.rest = Some(rest);
+        }
+    }
+
+    fn push(&mut self, name: &[u8], kind: u8, source: usize, ino: u64) {
         self.items.push(Item {
             start: self.names.len() as u32,
             len: name.len() as u16,
             kind,
-            branch: branch as u16,
+            source: source as u16,
             ino,
         });
         self.names.extend_from_slice(name);
@@ -109,6 +124,7 @@ impl Pool {
         let _held = self.tree.shared();
         let mut slot = handle.listing.lock();
         let listing = self.listing(&handle.node, &mut slot, position)?;
+        while self.extend(&handle.node, listing) {}
         for (index, item) in listing.items.iter().enumerate().skip(position as usize) {
             let entry =
                 DirEntry { ino: item.ino, next: index as u64 + 1, kind: item.kind, name: listing.name(item) };
@@ -121,26 +137,46 @@ impl Pool {
 
     /// As `readdir`, each entry with its node, to which the kernel then holds a reference. `.` and `..`
     /// come without; so does what has gone since it was listed. `room` is asked about the names one after the other,
-    /// and what it has granted is given to `take`, with the reference.
+    /// and what it has granted is given to `take`, with the reference. True when names have not been read yet: the caller
+    /// sees to it that they are ([`Pool::read_on`]).
     pub fn readdirplus(
         &self,
         handle: HandleId,
         position: u64,
         mut room: impl FnMut(&[u8]) -> bool,
         mut take: impl FnMut(DirEntry<'_>, Option<Entry>),
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let handle = self.listings.get(handle)?;
         let _held = self.tree.shared();
         let mut slot = handle.listing.lock();
         let listing = self.listing(&handle.node, &mut slot, position)?;
-        let rest = listing.items.get(position as usize..).unwrap_or_default();
-        let granted = rest.iter().take_while(|item| room(listing.name(item))).count();
-        let nodes = self.nodes_of(&handle.node, listing, &rest[..granted]);
-        for (at, (item, node)) in rest.iter().zip(nodes).enumerate() {
+        let start = position as usize;
+        let mut end = start;
+        while end < listing.items.len() || self.extend(&handle.node, listing) {
+            match listing.items.get(end) {
+                Some(item) if !room(listing.name(item)) => break,
+                Some(_) => end += 1,
+                // Nothing of what was read is shown.
+                None => {}
+            }
+        }
+        let granted = listing.items.get(start..end).unwrap_or_default();
+        let nodes = self.nodes_of(&handle.node, listing, granted);
+        for (at, (item, node)) in granted.iter().zip(nodes).enumerate() {
             let next = position + at as u64 + 1;
             take(DirEntry { ino: item.ino, next, kind: item.kind, name: listing.name(item) }, node);
         }
-        Ok(())
+        Ok(listing.rest.is_some())
+    }
+
+    /// Reads names of a listing that has been begun, a buffer full of them. False when there are no more.
+    pub fn read_on(&self, handle: HandleId) -> bool {
+        let Ok(handle) = self.listings.get(handle) else { return false };
+        let _held = self.tree.shared();
+        let mut slot = handle.listing.lock();
+        let Some(listing) = slot.as_mut() else { return false };
+        listing.resume();
+        self.extend(&handle.node, listing)
     }
 
     /// The nodes of listed names. The kernel lets nobody change names of the directory meanwhile: it asks for a
@@ -151,14 +187,11 @@ impl Pool {
         let (branches, follow) = (self.branches.load(), self.follow());
         // A file is where it was first listed, if the policy is the branch order.
         let in_order = policy::first_only(self.config().policies.get(Func::Getattr), Category::Search);
-        let source = |source: &Option<(BranchId, OwnedFd)>| {
-            let index = branches.index_of(source.as_ref()?.0)?;
-            Some(branches.as_slice()[index].clone())
-        };
+        let source = |source: &(BranchId, _)| Some(branches.as_slice()[branches.index_of(source.0)?].clone());
         let sources: PerBranch<_> = listing.sources.iter().map(source).collect();
         let look = |item: &Item| {
-            let at = usize::from(item.branch);
-            let fd = &listing.sources[at].as_ref().filter(|_| in_order && sources[at].is_some())?.1;
+            let at = usize::from(item.source);
+            let fd = &listing.sources.get(at).filter(|_| in_order && sources[at].is_some())?.1;
             let looks = item.kind != DT_DIR && !matches!(listing.name(item), b"." | b"..");
             looks.then(|| follow.at(fd, listing.name(item)).ok())?.filter(|attr| !attr.is_dir())
         };
@@ -168,8 +201,8 @@ impl Pool {
             Some((listing.name(item), attr.key(), follow.disguises(attr)))
         });
         self.nodes.hand_out_files(dir.id, files, |at, node| {
-            let (name, branch) = (listing.name(&items[at]), &sources[usize::from(items[at].branch)]);
-            if let (Some(attr), Some(branch)) = (looked[at], branch) {
+            let (name, branch) = (listing.name(&items[at]), sources.get(usize::from(items[at].source)));
+            if let (Some(attr), Some(Some(branch))) = (looked[at], branch) {
                 let attr = match self.needs_path(&node) {
                     true => self.show(&node, branch, &join(&path, name), attr),
                     false => self.show(&node, branch, b"", attr),
@@ -194,43 +227,62 @@ impl Pool {
         node: &Arc<Node>,
         slot: &'l mut Option<Listing>,
         position: u64,
-    ) -> Result<&'l Listing> {
-        if position == 0 || slot.is_none() {
-            *slot = Some(match self.nodes.dir_path(node.id) {
+    ) -> Result<&'l mut Listing> {
+        let begun = slot.take().filter(|_| position != 0);
+        let listing = match begun {
+            Some(mut begun) => {
+                begun.resume();
+                begun
+            }
+            None => match self.nodes.dir_path(node.id) {
                 Ok(path) => self.list(node, &path)?,
                 // A removed directory has no entries, not even its own.
                 Err(Error::Absent) => Listing::default(),
                 Err(error) => return Err(error),
-            });
-        }
-        slot.as_ref().ok_or(Error::BadHandle)
+            },
+        };
+        Ok(slot.insert(listing))
     }
 
+    /// Begins a listing: the directory is open on every branch.
     fn list(&self, node: &Node, path: &[u8]) -> Result<Listing> {
         let branches = self.branches.load();
         let follow = self.follow();
         let open_dir = |root: BorrowedFd<'_>| open_dir(follow, root, path);
-        let mut merge = Merge::new(self, node, path, &branches);
-        match self.config().readdir {
+        let names_of = |root: BorrowedFd<'_>| open_dir(root).map(RawListing::read);
+        let opened: Vec<_> = match self.config().readdir {
             ReaddirMode::Seq => {
-                for (index, branch) in branches.iter().enumerate() {
-                    merge.read(index, open_dir(branch.root()));
-                }
+                branches.iter().map(|branch| open_dir(branch.root()).map(Source::Dir)).collect()
             }
+            // Opened side by side, so that sleeping disks wake together; read in order.
             ReaddirMode::Cosr { threads, .. } => {
-                // Opened side by side, so that sleeping disks wake together; read in order.
-                for (index, opened) in side_by_side(&branches, threads, open_dir).into_iter().enumerate() {
-                    merge.read(index, opened);
-                }
+                let opened = side_by_side(&branches, threads, open_dir);
+                opened.into_iter().map(|dir| dir.map(Source::Dir)).collect()
             }
             ReaddirMode::Cor { threads, .. } => {
-                let raw = side_by_side(&branches, threads, |root| open_dir(root).map(RawListing::read));
-                for (index, raw) in raw.into_iter().enumerate() {
-                    merge.take(index, raw);
-                }
+                let read = side_by_side(&branches, threads, names_of);
+                read.into_iter().map(|names| names.map(Source::Names)).collect()
             }
+        };
+        Merge::begin(self, node, path, branches, opened)
+    }
+
+    /// Reads more names into a listing, a buffer full of them; false when all have been read.
+    fn extend(&self, node: &Node, listing: &mut Listing) -> bool {
+        let Some(mut rest) = listing.rest.take() else { return false };
+        if rest.moves != self.tree.moves()
+            && let Ok(path) = self.nodes.dir_path(node.id)
+            && let Ok(Listing { rest: Some(mut again), .. }) = self.list(node, &path)
+        {
+            // What was on a branch that is not read yet may be on one that has been, or on another path.
+            while again.read(self, node, listing) {}
+            return true;
         }
-        merge.finish()
+        let more = rest.read(self, node, listing);
+        if more {
+            listing.rest = Some(rest);
+        }
+        more
     }
 
     /// fsync(2) of a directory: on every branch that holds it.
@@ -264,6 +316,12 @@ fn open_dir(follow: Follow, root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd
     }
 }
 
+/// Where names come from.
+enum Source {
+    Dir(OwnedFd),
+    Names(RawListing),
+}
+
 /// What one branch lists.
 struct RawListing {
     dir: OwnedFd,
@@ -277,26 +335,41 @@ struct RawListing {
 impl RawListing {
     fn read(dir: OwnedFd) -> RawListing {
         let (mut names, mut items) = (Vec::new(), Vec::new());
-        let broken = read_names(dir.as_fd(), |name, kind, ino| {
-            items.push((names.len() as u32, name.len() as u16, kind, ino));
-            names.extend_from_slice(name);
-        });
-        RawListing { dir, names, items, broken: broken.err() }
+        let mut read = || {
+            read_names(dir.as_fd(), |name, kind, ino| {
+                items.push((names.len() as u32, name.len() as u16, kind, ino));
+                names.extend_from_slice(name);
+            })
+        };
+        let broken = loop {
+            match read() {
+                Ok(true) => {}
+                other => break other.err(),
+            }
+        };
+        RawListing { dir, names, items, broken }
     }
 }
 
-/// Gives each name with its `DT_*` and its inode number. An error ends the listing early.
-fn read_names(dir: BorrowedFd<'_>, mut give: impl FnMut(&[u8], u8, u64)) -> Result<(), Errno> {
+/// Gives each name that the directory's next buffer holds, with its `DT_*` and its inode number. False at the end.
+fn read_names(dir: BorrowedFd<'_>, mut give: impl FnMut(&[u8], u8, u64)) -> Result<bool, Errno> {
+    // What getdents(2) is asked for by most: filesystems do well with it.
+    const BUFFER: usize = 32 << 10;
     thread_local! {
-        static BUFFER: RefCell<Vec<MaybeUninit<u8>>> = RefCell::new(vec![MaybeUninit::uninit(); 128 << 10]);
+        static NAMES: RefCell<Vec<MaybeUninit<u8>>> = RefCell::new(vec![MaybeUninit::uninit(); BUFFER]);
     }
-    BUFFER.with_borrow_mut(|buffer| {
+    NAMES.with_borrow_mut(|buffer| {
         let mut entries = RawDir::new(dir, buffer);
+        let mut some = false;
         while let Some(entry) = entries.next() {
             let entry = entry?;
             give(entry.file_name().to_bytes(), dirent_type(entry.file_type()), entry.ino());
+            some = true;
+            if entries.is_buffer_empty() {
+                break;
+            }
         }
-        Ok(())
+        Ok(some)
     })
 }
 

@@ -1,8 +1,8 @@
 //! One listing out of those of the branches.
 
-use super::{DT_DIR, DT_LNK, DT_UNKNOWN, Listing, RawListing, read_names};
+use super::{DT_DIR, DT_LNK, DT_UNKNOWN, Listing, Source, read_names};
 use crate::beneath;
-use crate::branch::{Branch, Branches};
+use crate::branch::Branches;
 use crate::config::FollowSymlinks;
 use crate::follow::Follow;
 use crate::health::Deed;
@@ -12,31 +12,39 @@ use crate::relocate::is_reserved;
 use crate::{Error, NodeId, Pool, Result};
 use hashbrown::HashTable;
 use rapidhash::fast::RandomState;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
-/// A listing in the making. Branches come in their order.
-pub(super) struct Merge<'p> {
-    pool: &'p Pool,
-    node: &'p Node,
-    branches: &'p Branches,
-    listing: Listing,
-    /// Where the names are in the listing, once more than one branch has any.
+/// What has not been read yet of a listing. Branches come in their order.
+pub(super) struct Merge {
+    /// How often directories and files had moved when it was begun ([`TreeLock::moves`](crate::tree::TreeLock::moves)).
+    pub(super) moves: u64,
+    branches: Arc<Branches>,
+    /// With the branch's place among them.
+    sources: VecDeque<(usize, Source)>,
+    /// What is being read: the last source of the listing.
+    reading: Option<(usize, Arc<OwnedFd>)>,
+    /// Where the names are in the listing, once a name could come twice: more than one branch has any, or time has passed.
     seen: Option<HashTable<u32>>,
     hasher: RandomState,
     inodes: DirentInodes,
     follow: Follow,
     following: bool,
     disguising: bool,
-    /// Inode numbers of the directory and of the one above.
-    own: u64,
-    above: u64,
-    failed: Option<Errno>,
 }
 
-impl<'p> Merge<'p> {
-    pub(super) fn new(pool: &'p Pool, node: &'p Node, path: &[u8], branches: &'p Branches) -> Self {
+impl Merge {
+    /// Begins the listing of a directory. `opened` is in the order of the branches.
+    pub(super) fn begin(
+        pool: &Pool,
+        node: &Node,
+        path: &[u8],
+        branches: Arc<Branches>,
+        opened: Vec<Result<Source, Errno>>,
+    ) -> Result<Listing> {
         let own = match node.identity() {
             Identity::Directory { ino } => ino,
             Identity::File(_) => 0,
@@ -46,74 +54,94 @@ impl<'p> Merge<'p> {
             Some(Identity::Directory { ino }) => ino,
             _ => own,
         };
-        let (config, follow) = (pool.config(), pool.follow());
-        Merge {
-            pool,
-            node,
-            branches,
-            listing: Listing::default(),
-            seen: None,
-            hasher: RandomState::new(),
-            inodes: DirentInodes::new(config.inode, path),
-            follow,
-            following: config.follow_symlinks != FollowSymlinks::Never,
-            disguising: follow.may_disguise(),
-            own,
-            above,
-            failed: branches.unheard(),
-        }
-    }
-
-    /// Adds what the next branch has, straight from the filesystem.
-    pub(super) fn read(&mut self, index: usize, dir: Result<OwnedFd, Errno>) {
-        let Some(dir) = self.begin(index, dir) else { return };
-        let branches = self.branches;
-        let branch = &branches.as_slice()[index];
-        let read = read_names(dir.as_fd(), |name, kind, ino| {
-            self.add(index, branch, dir.as_fd(), name, kind, ino);
-        });
-        self.end(branch, dir, read.err());
-    }
-
-    /// Adds what has been read of the next branch.
-    pub(super) fn take(&mut self, index: usize, raw: Result<RawListing, Errno>) {
-        let Some(raw) = self.begin(index, raw) else { return };
-        let branches = self.branches;
-        let branch = &branches.as_slice()[index];
-        for &(start, len, kind, ino) in &raw.items {
-            let name = &raw.names[start as usize..][..usize::from(len)];
-            self.add(index, branch, raw.dir.as_fd(), name, kind, ino);
-        }
-        self.end(branch, raw.dir, raw.broken);
-    }
-
-    fn begin<T>(&mut self, index: usize, dir: Result<T, Errno>) -> Option<T> {
-        match dir {
-            Ok(dir) => {
-                if self.listing.items.is_empty() {
-                    self.listing.push(b".", DT_DIR, index, self.own);
-                    self.listing.push(b"..", DT_DIR, index, self.above);
-                } else {
-                    self.remember();
+        let (mut sources, mut failed) = (VecDeque::new(), branches.unheard());
+        for (index, opened) in opened.into_iter().enumerate() {
+            match opened {
+                Ok(source) => sources.push_back((index, source)),
+                Err(errno) if beneath::is_absent(errno) => {}
+                Err(errno) => {
+                    failed.get_or_insert(branches[index].notice(errno, Deed::Looking));
                 }
-                Some(dir)
             }
-            Err(errno) => {
-                if !beneath::is_absent(errno) {
-                    self.failed.get_or_insert(self.branches[index].notice(errno, Deed::Looking));
-                }
-                self.listing.sources.push(None);
-                None
+        }
+        let mut listing = Listing::default();
+        listing.push(b".", DT_DIR, 0, own);
+        listing.push(b"..", DT_DIR, 0, above);
+        match failed {
+            _ if !sources.is_empty() => {
+                let (config, follow) = (pool.config(), pool.follow());
+                listing.rest = Some(Box::new(Merge {
+                    moves: pool.tree.moves(),
+                    branches,
+                    sources,
+                    reading: None,
+                    seen: None,
+                    hasher: RandomState::new(),
+                    inodes: DirentInodes::new(config.inode, path),
+                    follow,
+                    following: config.follow_symlinks != FollowSymlinks::Never,
+                    disguising: follow.may_disguise(),
+                }));
+                Ok(listing)
+            }
+            Some(errno) => Err(Error::Branch(errno)),
+            None if node.id != NodeId::ROOT => Err(Error::Absent),
+            None => {
+                listing.push(b"error: no valid canopy branch found, check config", DT_UNKNOWN, 0, 0);
+                Ok(listing)
             }
         }
     }
 
-    /// Another branch has the directory too: from now on names are told apart. Those of one branch are apart already.
-    fn remember(&mut self) {
+    /// Adds what the next buffer of names holds. False when there are none left.
+    pub(super) fn read(&mut self, pool: &Pool, node: &Node, listing: &mut Listing) -> bool {
+        loop {
+            let (index, dir) = match self.reading.take() {
+                Some(reading) => reading,
+                None => {
+                    let Some((index, source)) = self.sources.pop_front() else { return false };
+                    if !listing.sources.is_empty() {
+                        self.remember(listing);
+                    }
+                    let id = self.branches[index].id;
+                    match source {
+                        Source::Dir(dir) => {
+                            let dir = Arc::new(dir);
+                            listing.sources.push((id, Arc::clone(&dir)));
+                            (index, dir)
+                        }
+                        Source::Names(raw) => {
+                            listing.sources.push((id, Arc::new(raw.dir)));
+                            for &(start, len, kind, ino) in &raw.items {
+                                let name = &raw.names[start as usize..][..usize::from(len)];
+                                self.add(pool, node, listing, index, name, kind, ino);
+                            }
+                            self.ended(index, raw.broken);
+                            return true;
+                        }
+                    }
+                }
+            };
+            let read = read_names(dir.as_fd(), |name, kind, ino| {
+                self.add(pool, node, listing, index, name, kind, ino);
+            });
+            match read {
+                Ok(true) => {
+                    self.reading = Some((index, dir));
+                    return true;
+                }
+                Ok(false) => {}
+                Err(errno) => self.ended(index, Some(errno)),
+            }
+        }
+    }
+
+    /// From now on names are told apart. Those that one branch gives in one go are apart already.
+    pub(super) fn remember(&mut self, listing: &Listing) {
         if self.seen.is_some() {
             return;
         }
-        let (listing, hasher) = (&self.listing, &self.hasher);
+        let hasher = &self.hasher;
         let hash = |&at: &u32| hasher.hash_one(listing.name(&listing.items[at as usize]));
         let mut seen = HashTable::with_capacity(2 * listing.items.len());
         for at in 0..listing.items.len() as u32 {
@@ -122,13 +150,23 @@ impl<'p> Merge<'p> {
         self.seen = Some(seen);
     }
 
-    fn add(&mut self, index: usize, branch: &Branch, dir: BorrowedFd<'_>, name: &[u8], kind: u8, ino: u64) {
+    #[allow(clippy::too_many_arguments)]
+    fn add(
+        &mut self,
+        pool: &Pool,
+        node: &Node,
+        listing: &mut Listing,
+        index: usize,
+        name: &[u8],
+        kind: u8,
+        ino: u64,
+    ) {
         let (mut kind, mut ino) = (kind, ino);
         if matches!(name, b"." | b"..") || is_reserved(name) {
             return;
         }
         if let Some(seen) = &mut self.seen {
-            let (listing, hasher) = (&self.listing, &self.hasher);
+            let hasher = &self.hasher;
             let named = |&at: &u32| listing.name(&listing.items[at as usize]);
             let hash = hasher.hash_one(name);
             if seen.find(hash, |at| named(at) == name).is_some() {
@@ -137,42 +175,30 @@ impl<'p> Merge<'p> {
             seen.insert_unique(hash, listing.items.len() as u32, |at| hasher.hash_one(named(at)));
         }
         if (kind == DT_UNKNOWN || kind == DT_LNK && self.following)
+            && let Some((_, dir)) = listing.sources.last()
             && let Ok(attr) = self.follow.at(dir, name)
         {
             (kind, ino) = (attr.dirent_type(), attr.ino);
         }
+        let branch = &self.branches[index];
         let shown = self.inodes.inode(branch.seed, name, ino, kind == DT_DIR);
         if self.disguising && !matches!(kind, DT_DIR | DT_LNK) {
             // Only its age could tell what it is shown as, and that may have changed when somebody looks.
             kind = DT_UNKNOWN;
         }
         let ino = match kind {
-            DT_DIR => self.pool.nodes.dir_number(self.node.id, name, shown),
-            _ => self.pool.nodes.kept_number(branch.dev, ino).unwrap_or(shown),
+            DT_DIR => pool.nodes.dir_number(node.id, name, shown),
+            _ => pool.nodes.kept_number(branch.dev, ino).unwrap_or(shown),
         };
-        self.listing.push(name, kind, index, ino);
+        listing.push(name, kind, listing.sources.len() - 1, ino);
     }
 
-    fn end(&mut self, branch: &Branch, dir: OwnedFd, broken: Option<Errno>) {
-        if let Some(errno) = broken {
+    fn ended(&self, index: usize, broken: Option<Errno>) {
+        // A directory that was removed while it was read has no more names.
+        if let Some(errno) = broken.filter(|&errno| !beneath::is_absent(errno)) {
+            let branch = &self.branches[index];
             branch.notice(errno, Deed::Looking);
             tracing::warn!("the listing of a directory on {} is incomplete: {errno}", branch.path.display());
-        }
-        self.listing.sources.push(Some((branch.id, dir)));
-    }
-
-    pub(super) fn finish(self) -> Result<Listing> {
-        let Merge { mut listing, failed, own, .. } = self;
-        match failed {
-            _ if !listing.items.is_empty() => Ok(listing),
-            Some(errno) => Err(Error::Branch(errno)),
-            None if self.node.id != NodeId::ROOT => Err(Error::Absent),
-            None => {
-                listing.push(b".", DT_DIR, 0, own);
-                listing.push(b"..", DT_DIR, 0, own);
-                listing.push(b"error: no valid canopy branch found, check config", DT_UNKNOWN, 0, 0);
-                Ok(listing)
-            }
         }
     }
 }
