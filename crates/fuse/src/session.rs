@@ -5,8 +5,9 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use canopy_sys::buf::{PageBuf, page_size};
+use canopy_sys::buf::PageBuf;
 use rustix::io::Errno;
+use rustix::param::page_size;
 use zerocopy::{FromZeros, IntoBytes};
 
 pub use running::Running;

@@ -1,5 +1,6 @@
 //! Open files and directories, and the one decision about how an open file's data travels.
 
+use crate::HashMap;
 use crate::branch::Branch;
 use crate::config::{CacheFiles, Config, FlushOnClose, PassthroughIo};
 use crate::headroom::PassedWriter;
@@ -13,7 +14,6 @@ use parking_lot::RwLock;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -6,11 +6,11 @@
 //! is nobody knows beforehand; the measure is a part of the disk, for files are as large as disks allow (`ample`), and
 //! on top of it the most that any one of them has written since the mount.
 
+use crate::HashMap;
 use crate::branch::{Branch, BranchId};
 use crate::space::Space;
 use canopy_sys::sched;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;

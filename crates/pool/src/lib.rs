@@ -33,6 +33,9 @@ pub mod space;
 mod stat;
 mod tree;
 
+/// Keys are names and numbers that users choose, so each table has a seed of its own.
+pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, rapidhash::fast::RandomState>;
+
 pub use beneath::pretend_no_openat2;
 pub use error::{Error, Result};
 pub use handle::Travel;

@@ -12,6 +12,7 @@ mod batch;
 mod children;
 pub(crate) mod known;
 
+use crate::HashMap;
 use crate::branch::Branch;
 use crate::handle::{Fingerprint, OpenFile};
 use crate::memory;
@@ -24,9 +25,6 @@ use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
-
-/// Keys are names and numbers that users choose, so each table has a seed of its own.
-type HashMap<K, V> = std::collections::HashMap<K, V, rapidhash::fast::RandomState>;
 
 /// A path in the pool: bytes without a leading slash; the root is empty.
 pub(crate) type PoolPath = SmallVec<[u8; 128]>;

@@ -1,6 +1,5 @@
 //! Free space of a branch, and a short memory of it.
 
-use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,6 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::RwLock;
 use rustix::fs::{StatVfs, StatVfsMountFlags};
 
+use crate::HashMap;
 use crate::branch::BranchId;
 
 /// Space of the filesystem a branch's root lies on, in bytes.

@@ -6,14 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags};
-
-/// The size of a page of memory, in bytes.
-#[must_use]
-pub fn page_size() -> usize {
-    // SAFETY: sysconf reads a constant; it takes no pointer and has no precondition.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(4096)
-}
+use rustix::param::page_size;
 
 /// A private anonymous mapping: zeroed, page aligned, of fixed size, and paid for page by page as it is touched.
 ///

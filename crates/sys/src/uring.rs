@@ -238,7 +238,7 @@ mod tests {
         let Some(mut entry) = entry() else { return };
         let (header, payload) = entry.buffers();
         assert_eq!((header.len(), payload.len()), (HEADER, 10_000));
-        assert_eq!(payload.as_ptr() as usize % crate::buf::page_size(), 0);
+        assert_eq!(payload.as_ptr() as usize % rustix::param::page_size(), 0);
         payload[9_999] = 7;
         assert_eq!(entry.payload()[9_999], 7);
     }

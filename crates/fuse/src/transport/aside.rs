@@ -4,7 +4,8 @@
 //! and the answer are in memory of their own; who makes an answer that nobody waits for any more gives back what it
 //! holds.
 
-use canopy_sys::buf::{PageBuf, page_size};
+use canopy_sys::buf::PageBuf;
+use rustix::param::page_size;
 
 use super::{EIO, Handler, Holds, call, give_back};
 use crate::reply::{Answer, Replied, Reply};

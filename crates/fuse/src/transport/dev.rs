@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use canopy_sys::buf::{PageBuf, page_size};
+use canopy_sys::buf::PageBuf;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::param::page_size;
 
 use super::{Handler, Outcome, give_back, serve_one, write_header};
 use crate::abi;

@@ -203,7 +203,7 @@ fn call<H: Handler + ?Sized>(request: &Request<'_>, payload: &mut [u8], handler:
         }
         _ => {}
     }
-    let reply = Reply::new(payload, request, canopy_sys::buf::page_size());
+    let reply = Reply::new(payload, request, rustix::param::page_size());
     match catch_unwind(AssertUnwindSafe(|| handler.handle(*request, reply))) {
         // The token of another request would send that one's length with this one's buffer.
         Ok(replied) if replied.unique == request.header.unique => (replied.answer, replied.held),

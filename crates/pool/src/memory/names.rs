@@ -8,12 +8,13 @@
 
 use super::Tally;
 use parking_lot::RwLock;
+use rapidhash::fast::RandomState;
 use rustix::fd::BorrowedFd;
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};

@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-use canopy_sys::buf::{PageBuf, page_size};
+use canopy_sys::buf::PageBuf;
 use canopy_sys::uring::{Entry, HEADER};
 use parking_lot::RwLock;
 use rustix::io::Errno;
+use rustix::param::page_size;
 use zerocopy::FromBytes;
 
 pub use machine::{Parameter, online_cpus, turn_on};
