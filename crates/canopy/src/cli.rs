@@ -43,9 +43,9 @@ pub enum Command {
         /// As the option of pools
         #[arg(long)]
         io_uring: bool,
-        /// A directory whose files are passed through, as `data` of the mount
+        /// A directory whose files are passed through as those of `data`, and copied as those of `copied`
         #[arg(long, value_name = "DIR")]
-        through: Option<PathBuf>,
+        existing: Option<PathBuf>,
         mountpoint: PathBuf,
     },
 }

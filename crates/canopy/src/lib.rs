@@ -66,8 +66,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Explain(args) => commands::explain::run(&args),
         Command::CollectInfo(args) => commands::collect_info::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
-        Command::BenchFloor { io_uring, through, mountpoint } => {
-            bench::floor::serve(&mountpoint, io_uring, through.as_deref())
+        Command::BenchFloor { io_uring, existing, mountpoint } => {
+            bench::floor::serve(&mountpoint, io_uring, existing.as_deref())
         }
         // With exit statuses of its own.
         Command::Fsck(args) => return commands::fsck::run(&args),

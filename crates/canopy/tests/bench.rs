@@ -95,7 +95,7 @@ fn endless(ground: &Ground) -> Child {
     let stderr = File::create(ground.path("stderr")).unwrap();
     let mut command = bench(ground, "--quick --rounds 1000 --only goals");
     let mut child = spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr)).unwrap();
-    let up = || pools(ground).len() == 3 && mounts(ground) == 7;
+    let up = || pools(ground).len() == 3 && mounts(ground) == 8;
     if !wait_until(Duration::from_secs(60), up) {
         send(Pid::from_child(&child).as_raw_pid(), Signal::TERM);
         let _ = wait_within(&mut child, Duration::from_secs(30));

@@ -46,6 +46,9 @@ pub(super) struct Cell {
     pub ratio: Spread,
     /// The same by the floor's; not told of the first side.
     pub by_floor: Option<Spread>,
+    /// The same by the sum of the floor's and the first side's, of what takes time: nobody who has the files on the branch
+    /// can do with less, for he is asked as the floor is, and must ask as whoever works on the branch does.
+    pub by_both: Option<Spread>,
     pub goal: Option<Judged>,
 }
 
@@ -66,30 +69,40 @@ pub(super) enum Verdict {
     Reached,
     /// Not reached, nor by a server that answers from memory, which is at most 15 % better.
     Floor,
+    /// Not reached, nor by that server and the branch itself together, which are at most 15 % better.
+    FloorAndBranch,
     NotReached,
 }
 
 /// How near the floor is as good as it gets.
 const NEAR: f64 = 1.15;
 
+/// What a figure is compared with: its ratio to it, and that one's own ratio to what the goal is of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bound {
+    by: f64,
+    own: f64,
+}
+
 impl Verdict {
-    /// `by_floor` is the side's ratio to the floor, `floor` the floor's own to what the goal is of.
     pub(super) fn of(
         unit: Unit,
         limit: f64,
         ratio: f64,
-        by_floor: Option<f64>,
-        floor: Option<f64>,
+        floor: Option<Bound>,
+        both: Option<Bound>,
     ) -> Verdict {
         let holds = |ratio: f64, limit: f64| match unit {
             Unit::Time => ratio <= limit,
             Unit::Rate => ratio >= limit,
         };
         let near = if unit == Unit::Time { NEAR } else { 1.0 / NEAR };
-        match (by_floor, floor) {
-            _ if holds(ratio, limit) => Verdict::Reached,
-            (Some(by), Some(floor)) if holds(by, near) && !holds(floor, limit) => Verdict::Floor,
-            _ => Verdict::NotReached,
+        let excuses = |bound: Bound| holds(bound.by, near) && !holds(bound.own, limit);
+        match () {
+            () if holds(ratio, limit) => Verdict::Reached,
+            () if floor.is_some_and(excuses) => Verdict::Floor,
+            () if both.is_some_and(excuses) => Verdict::FloorAndBranch,
+            () => Verdict::NotReached,
         }
     }
 }
@@ -125,29 +138,34 @@ pub(super) struct Goal {
 
 /// Ratios are made round by round: what disturbs one round disturbs both its figures.
 pub(super) fn evaluate(work: &str, unit: Unit, rounds: &[Rounds], goal: Option<Goal>) -> RowFigures {
-    let ratio = |side: usize, of: usize| -> Vec<f64> {
-        rounds[side].figures.iter().zip(&rounds[of].figures).map(|(a, b)| a / b).collect()
-    };
-    let floor = rounds.iter().position(|side| side.floor);
-    let median = |side, of| Spread::of(ratio(side, of)).map(|spread| spread.median);
+    let by = |these: &[f64], those: &[f64]| Spread::of(these.iter().zip(those).map(|(a, b)| a / b).collect());
+    let figures = |side: usize| rounds[side].figures.as_slice();
+    let floor = rounds.iter().position(|side| side.floor).filter(|&floor| floor != 0);
+    let both: Option<Vec<f64>> = floor
+        .filter(|_| unit == Unit::Time)
+        .map(|floor| figures(0).iter().zip(figures(floor)).map(|(a, b)| a + b).collect());
     let cell = |(index, side): (usize, &Rounds)| {
-        let by_floor = floor
-            .filter(|&floor| index != 0 && floor != index)
-            .and_then(|floor| Spread::of(ratio(index, floor)));
+        let compared = index != 0 && floor != Some(index);
+        let by_floor = floor.filter(|_| compared).and_then(|floor| by(&side.figures, figures(floor)));
+        let by_both = both.as_ref().filter(|_| compared).and_then(|both| by(&side.figures, both));
         let judged = goal.filter(|goal| goal.side == index).and_then(|goal| {
-            let ratio = median(index, goal.of)?;
+            let median = |these: &[f64]| by(these, figures(goal.of)).map(|spread| spread.median);
+            let bound = |by: Option<Spread>, own: &[f64]| Some(Bound { by: by?.median, own: median(own)? });
+            let ratio = median(&side.figures)?;
             // Of the floor itself it says nothing that it is the floor.
-            let floors = floor.filter(|&floor| floor != goal.of).and_then(|floor| median(floor, goal.of));
-            let by = by_floor.map(|spread| spread.median);
-            let verdict = Verdict::of(unit, goal.limit, ratio, by, floors);
+            let floor =
+                floor.filter(|&floor| floor != goal.of).and_then(|floor| bound(by_floor, figures(floor)));
+            let both = both.as_ref().and_then(|both| bound(by_both, both));
+            let verdict = Verdict::of(unit, goal.limit, ratio, floor, both);
             Some(Judged { limit: goal.limit, of: rounds[goal.of].side.clone(), ratio, verdict })
         });
         Some(Cell {
             side: side.side.clone(),
             floor: side.floor,
             figure: Spread::of(side.figures.clone())?,
-            ratio: Spread::of(ratio(index, 0))?,
+            ratio: by(&side.figures, figures(0))?,
             by_floor,
+            by_both,
             goal: judged,
         })
     };
@@ -184,14 +202,38 @@ mod tests {
     #[test]
     fn what_even_the_floor_misses_is_told_apart() {
         let (time, rate) = (Unit::Time, Unit::Rate);
-        assert_eq!(Verdict::of(time, 3.0, 2.9, Some(1.5), Some(2.0)), Verdict::Reached);
-        assert_eq!(Verdict::of(time, 3.0, 5.0, Some(1.1), Some(4.6)), Verdict::Floor);
-        assert_eq!(Verdict::of(time, 3.0, 5.0, Some(1.2), Some(4.2)), Verdict::NotReached);
+        let is = |by, own| Some(Bound { by, own });
+        assert_eq!(Verdict::of(time, 3.0, 2.9, is(1.5, 2.0), None), Verdict::Reached);
+        assert_eq!(Verdict::of(time, 3.0, 5.0, is(1.1, 4.6), is(0.9, 5.6)), Verdict::Floor);
+        assert_eq!(Verdict::of(time, 3.0, 5.0, is(1.2, 4.2), None), Verdict::NotReached);
+        assert_eq!(Verdict::of(time, 3.0, 5.0, is(1.2, 4.2), is(1.0, 5.2)), Verdict::FloorAndBranch);
+        assert_eq!(Verdict::of(time, 3.0, 5.0, is(1.6, 2.9), is(1.3, 3.9)), Verdict::NotReached);
         // The floor shows that it can be done.
-        assert_eq!(Verdict::of(time, 3.0, 3.1, Some(1.1), Some(2.8)), Verdict::NotReached);
+        assert_eq!(Verdict::of(time, 3.0, 3.1, is(1.1, 2.8), None), Verdict::NotReached);
+        assert_eq!(Verdict::of(time, 3.0, 3.1, is(1.6, 1.9), is(1.1, 2.9)), Verdict::NotReached);
         assert_eq!(Verdict::of(time, 3.0, 3.1, None, None), Verdict::NotReached);
         assert_eq!(Verdict::of(rate, 0.6, 0.7, None, None), Verdict::Reached);
-        assert_eq!(Verdict::of(rate, 0.6, 0.5, Some(0.95), Some(0.53)), Verdict::Floor);
-        assert_eq!(Verdict::of(rate, 0.6, 0.5, Some(0.8), Some(0.55)), Verdict::NotReached);
+        assert_eq!(Verdict::of(rate, 0.6, 0.5, is(0.95, 0.53), None), Verdict::Floor);
+        assert_eq!(Verdict::of(rate, 0.6, 0.5, is(0.8, 0.55), None), Verdict::NotReached);
+    }
+
+    #[test]
+    fn a_pool_is_asked_and_asks() {
+        let sides = [
+            side("branch", false, &[1.0, 2.0]),
+            side("pool", false, &[6.0, 11.0]),
+            side("floor", true, &[4.0, 8.0]),
+        ];
+        let goal = |of, limit| Some(Goal { side: 1, of, limit });
+        let cells = evaluate("work", Unit::Time, &sides, goal(0, 4.9)).sides;
+        let spread = cells[1].by_both.unwrap();
+        assert_eq!((spread.lowest, spread.highest), (1.1, 1.2));
+        assert!(cells[0].by_both.is_none() && cells[2].by_both.is_none());
+        let verdict = |cells: &[Cell]| cells[1].goal.as_ref().unwrap().verdict;
+        assert_eq!(verdict(&cells), Verdict::FloorAndBranch);
+        // Both together would reach it.
+        assert_eq!(verdict(&evaluate("work", Unit::Time, &sides, goal(2, 1.3)).sides), Verdict::NotReached);
+        // Rates do not add up.
+        assert!(evaluate("work", Unit::Rate, &sides, goal(0, 4.9)).sides[1].by_both.is_none());
     }
 }

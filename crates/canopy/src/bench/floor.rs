@@ -1,10 +1,13 @@
 //! The floor: a server that answers from memory, and so costs what the way there and back costs.
 //!
-//! It does what a pool must do to be used and nothing else. Its files all have one backing file, which lies in
-//! memory; those called `direct...` are read and written through the server, which copies the data from and to memory
-//! of its own, once, as whoever has it must. A directory called `full.N.TAG` holds N files from its beginning, so that
-//! names can be asked for that the kernel has never seen, without anybody making them. The directory `data` holds the files
-//! of one that exists, each passed through: what that costs is the kernel's alone.
+//! It does what a pool must do to be used and nothing else. Each of its files has a backing file of its own in memory,
+//! registered for passthrough when it is first opened, as every server's that passes files through; so the kernel
+//! works on as many files as with a pool. A directory called `full.N.TAG` holds N files from its beginning, so that names
+//! can be asked for that the kernel has never seen, without anybody making them.
+//!
+//! What moving data costs depends on how a file lies in memory. So the directory `data` holds the files of one that exists,
+//! each passed through: what that costs is the kernel's alone. The directory `copied` holds them too, read and written
+//! through the server, which copies once, as whoever has the data must.
 
 use crate::error::Error;
 use canopy_fuse::abi::{Attr, AttrOut, EntryOut, Kstatfs};
@@ -15,17 +18,19 @@ use canopy_fuse::transport::uring;
 use canopy_fuse::{Handler, Limits, Op, Replied, Reply, Request, Session, Wish};
 use parking_lot::RwLock;
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 const ENOENT: i32 = 2;
-const EIO: i32 = 5;
 const EEXIST: i32 = 17;
 const ENOSYS: i32 = 38;
 const ENODATA: i32 = 61;
@@ -43,11 +48,12 @@ const SIZE: u64 = 4096;
 /// place below.
 const PLACE_BITS: u32 = 32;
 
-/// What the directory is called whose files are passed through. It is there where the kernel allows that.
+/// What the directories are called whose files exist. The first is there where the kernel allows passthrough.
 pub(super) const THROUGH: &str = "data";
+pub(super) const COPIED: &str = "copied";
 
 /// `canopy bench-floor MOUNTPOINT`: serves until it is unmounted. Over io_uring where that is to be had, as pools do.
-pub fn serve(mountpoint: &Path, io_uring: bool, through: Option<&Path>) -> Result<(), Error> {
+pub fn serve(mountpoint: &Path, io_uring: bool, existing: Option<&Path>) -> Result<(), Error> {
     let failed = |why: String| Error::Serve { mountpoint: mountpoint.to_owned(), why };
     let mut spec = MountSpec::new(mountpoint, "floor", "canopy-floor");
     spec.default_permissions = true;
@@ -59,16 +65,18 @@ pub fn serve(mountpoint: &Path, io_uring: bool, through: Option<&Path>) -> Resul
     }
     let (device, mounted) = mount(&spec).map_err(|error| failed(error.to_string()))?;
     let session = Session::negotiate(device, &wish, Limits::NONE).map_err(|e| failed(e.to_string()))?;
-    let mut tree = Tree::new();
-    let backing = backing(&session);
-    let through = match through.filter(|_| backing.is_some()) {
-        None => None,
-        Some(dir) => {
-            let node = tree.make(ROOT, THROUGH.as_bytes(), DIR).map_err(|errno| failed(errno.to_string()))?;
-            Some(Through { dir: dir.to_owned(), node, registers: session.backing() })
-        }
-    };
-    let floor = Floor { backing, data: OnceLock::new(), tree: RwLock::new(tree), through };
+    let registers = session.backing();
+    let mut floor =
+        Floor { own: RwLock::default(), tree: RwLock::new(Tree::new()), existing: None, registers };
+    if let Some(dir) = existing {
+        let tree = floor.tree.get_mut();
+        let mut make =
+            |name: &str| tree.make(ROOT, name.as_bytes(), DIR).map_err(|errno| failed(errno.to_string()));
+        let copied = make(COPIED)?;
+        // Where nothing can be passed through, nobody may believe that it is.
+        let through = backing(&floor.registers, &[]).map(|_| make(THROUGH)).transpose()?;
+        floor.existing = Some(Existing { dir: dir.to_owned(), through, copied });
+    }
     let running = session.serve(Arc::new(floor), WORKERS).map_err(|error| failed(error.to_string()))?;
     running.join().map_err(|error| failed(error.to_string()))?;
     mounted.release();
@@ -88,40 +96,55 @@ fn wish() -> Wish {
     Wish { flags, ..Wish::default() }
 }
 
-/// None where passthrough is not to be had: data then comes through the page cache.
-fn backing(session: &Session) -> Option<BackingId> {
-    let file = rustix::fs::memfd_create("floor", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
-    session.backing().open(file.as_fd()).ok()
+/// A file in memory. None where passthrough is not to be had: data then comes through the page cache.
+fn backing(registers: &Backing, data: &[u8]) -> Option<BackingId> {
+    let file = rustix::fs::memfd_create("floor", MemfdFlags::CLOEXEC).ok()?;
+    if !data.is_empty() {
+        rustix::io::pwrite(&file, data, 0).ok()?;
+    }
+    registers.open(file.as_fd()).ok()
 }
 
 struct Floor {
-    backing: Option<BackingId>,
-    /// What lies in all files called `direct...`, over and over; made with the first of them.
-    data: OnceLock<Option<OwnedFd>>,
+    registers: Backing,
+    /// What files have that lie in memory, once they have been opened.
+    own: RwLock<HashMap<u64, BackingId>>,
     tree: RwLock<Tree>,
-    through: Option<Through>,
+    existing: Option<Existing>,
 }
 
-/// A directory of files that exist.
-struct Through {
+/// A directory of files that exist, and its two nodes.
+struct Existing {
     dir: PathBuf,
-    node: u64,
-    registers: Backing,
+    through: Option<u64>,
+    copied: u64,
 }
 
 /// One of them.
-struct Passed {
-    backing: BackingId,
+struct Found {
     size: u64,
+    data: Data,
 }
 
-impl Through {
+enum Data {
+    Through(BackingId),
+    Copied(OwnedFd),
+}
+
+impl Existing {
     /// None where there is no such file, or no passthrough.
-    fn file(&self, name: &[u8]) -> Option<Passed> {
+    fn file(&self, registers: &Backing, parent: u64, name: &[u8]) -> Option<Found> {
+        if parent != self.copied && Some(parent) != self.through {
+            return None;
+        }
         let path = self.dir.join(OsStr::from_bytes(name));
         let file = File::options().read(true).write(true).open(path).ok()?;
         let size = file.metadata().ok().filter(Metadata::is_file)?.len();
-        Some(Passed { backing: self.registers.open(file.as_fd()).ok()?, size })
+        let data = match parent == self.copied {
+            true => Data::Copied(file.into()),
+            false => Data::Through(registers.open(file.as_fd()).ok()?),
+        };
+        Some(Found { size, data })
     }
 }
 
@@ -133,13 +156,11 @@ struct Tree {
 #[derive(Default)]
 struct Node {
     mode: u32,
-    /// Read and written through the server.
-    direct: bool,
     names: HashMap<Box<[u8]>, u64>,
     /// How many files it holds besides: `f0` and so on.
     full: u64,
-    /// Its own file, in the directory of those that exist.
-    passed: Option<Passed>,
+    /// It exists.
+    found: Option<Found>,
 }
 
 impl Tree {
@@ -165,16 +186,15 @@ impl Tree {
         self.nodes.get_mut(&parent).ok_or(ENOENT)?.names.insert(name.into(), self.last);
         let full = name.strip_prefix(b"full.").and_then(|rest| rest.split(|&byte| byte == b'.').next());
         let full = full.and_then(|number| std::str::from_utf8(number).ok()?.parse().ok()).unwrap_or(0);
-        let direct = name.starts_with(b"direct");
-        self.nodes.insert(self.last, Node { mode, direct, full, ..Node::default() });
+        self.nodes.insert(self.last, Node { mode, full, ..Node::default() });
         Ok(self.last)
     }
 
     /// Nothing is asked of a file after its name is gone, but to be closed.
-    fn remove(&mut self, parent: u64, name: &[u8]) -> Result<(), i32> {
+    fn remove(&mut self, parent: u64, name: &[u8]) -> Result<u64, i32> {
         let id = self.nodes.get_mut(&parent).and_then(|dir| dir.names.remove(name)).ok_or(ENOENT)?;
         self.nodes.remove(&id);
-        Ok(())
+        Ok(id)
     }
 
     fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8])) -> Result<(), i32> {
@@ -184,12 +204,17 @@ impl Tree {
         Ok(())
     }
 
+    /// Of a file that exists.
+    fn data(&self, id: u64) -> Option<&Data> {
+        Some(&self.nodes.get(&id)?.found.as_ref()?.data)
+    }
+
     fn attr(&self, id: u64) -> Option<Attr> {
         let mode = if id >> PLACE_BITS == 0 { self.nodes.get(&id)?.mode } else { FILE };
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let nlink = if mode == DIR { 2 } else { 1 };
-        let passed = self.nodes.get(&id).and_then(|node| node.passed.as_ref());
-        let size = passed.map_or(SIZE, |passed| passed.size);
+        let found = self.nodes.get(&id).and_then(|node| node.found.as_ref());
+        let size = found.map_or(SIZE, |found| found.size);
         Some(Attr { ino: id, mode, nlink, uid, gid, size, blksize: 4096, ..Attr::default() })
     }
 
@@ -219,51 +244,49 @@ impl Tree {
 }
 
 impl Floor {
-    fn open_flags(&self, node: Option<&Node>) -> (OpenFlags, Option<u32>) {
-        let own = node.and_then(|node| node.passed.as_ref()).map(|passed| &passed.backing);
-        match (own.or(self.backing.as_ref()), node.is_some_and(|node| node.direct)) {
-            (_, true) => (OpenFlags::DIRECT_IO | OpenFlags::NOFLUSH, None),
-            (Some(backing), false) => (OpenFlags::NOFLUSH, Some(backing.raw())),
-            (None, false) => (OpenFlags::KEEP_CACHE | OpenFlags::NOFLUSH, None),
+    /// How a file's data travels. `made`: it has none yet.
+    fn opened(&self, id: u64, made: bool) -> (OpenFlags, Option<u32>) {
+        match self.tree.read().data(id) {
+            Some(Data::Copied(_)) => return (OpenFlags::DIRECT_IO | OpenFlags::NOFLUSH, None),
+            Some(Data::Through(backing)) => return (OpenFlags::NOFLUSH, Some(backing.raw())),
+            None => {}
         }
+        let known = self.own.read().get(&id).map(BackingId::raw);
+        let own = known.or_else(|| match self.own.write().entry(id) {
+            // One node has one backing file: the kernel takes no other while it is open.
+            Entry::Occupied(own) => Some(own.get().raw()),
+            Entry::Vacant(own) => {
+                let data: &[u8] = if made { &[] } else { &[7; SIZE as usize] };
+                Some(own.insert(backing(&self.registers, data)?).raw())
+            }
+        });
+        (if own.is_some() { OpenFlags::NOFLUSH } else { OpenFlags::KEEP_CACHE | OpenFlags::NOFLUSH }, own)
     }
 
     /// A file that exists becomes known once it is asked for.
     fn find(&self, parent: u64, name: &[u8]) -> Option<EntryOut> {
-        let through = self.through.as_ref().filter(|through| through.node == parent)?;
-        let passed = through.file(name)?;
+        let found = self.existing.as_ref()?.file(&self.registers, parent, name)?;
         let mut tree = self.tree.write();
         let id = tree.make(parent, name, FILE).ok()?;
-        tree.nodes.get_mut(&id)?.passed = Some(passed);
+        tree.nodes.get_mut(&id)?.found = Some(found);
         tree.entry(id)
     }
-}
 
-/// Bytes of data: as much as the file that the others read or write from its beginning, for what lies in the processor's
-/// caches is there sooner.
-const DATA: u64 = 128 << 20;
-
-/// Pages that are there, for a hole costs less to read.
-fn data() -> Option<OwnedFd> {
-    let file = rustix::fs::memfd_create("floor-data", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
-    let block = vec![7; 1 << 20];
-    for at in (0..DATA).step_by(block.len()) {
-        rustix::io::pwrite(&file, &block, at).ok()?;
-    }
-    Some(file)
-}
-
-impl Floor {
-    fn data(&self) -> Result<&OwnedFd, i32> {
-        self.data.get_or_init(data).as_ref().ok_or(EIO)
+    /// Where nothing is passed through, files in memory are read and written here too: all of one byte, and never kept.
+    fn read(&self, id: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, i32> {
+        if let Some(Data::Copied(file)) = self.tree.read().data(id) {
+            return rustix::io::pread(file, buffer, offset).map_err(Errno::raw_os_error);
+        }
+        let length = (SIZE.saturating_sub(offset) as usize).min(buffer.len());
+        buffer[..length].fill(7);
+        Ok(length)
     }
 
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, i32> {
-        rustix::io::pread(self.data()?, buffer, offset % DATA).map_err(|errno| errno.raw_os_error())
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> Result<usize, i32> {
-        rustix::io::pwrite(self.data()?, data, offset % DATA).map_err(|errno| errno.raw_os_error())
+    fn write(&self, id: u64, offset: u64, data: &[u8]) -> Result<usize, i32> {
+        match self.tree.read().data(id) {
+            Some(Data::Copied(file)) => rustix::io::pwrite(file, data, offset).map_err(Errno::raw_os_error),
+            _ => Ok(data.len()),
+        }
     }
 }
 
@@ -297,30 +320,29 @@ impl Handler for Floor {
                 }
             }
             Op::Create(create) => {
-                let mut tree = self.tree.write();
-                match tree.make(this, create.name.as_bytes(), FILE) {
-                    Ok(id) => {
-                        let (flags, backing) = self.open_flags(tree.nodes.get(&id));
-                        match tree.entry(id) {
-                            Some(entry) => reply.created(&entry, id, flags, backing),
-                            None => reply.error(ENOENT),
-                        }
+                let made = self.tree.write().make(this, create.name.as_bytes(), FILE);
+                match made.and_then(|id| self.tree.read().entry(id).ok_or(ENOENT)) {
+                    Ok(entry) => {
+                        let (flags, backing) = self.opened(entry.nodeid, true);
+                        reply.created(&entry, entry.nodeid, flags, backing)
                     }
                     Err(errno) => reply.error(errno),
                 }
             }
             Op::Open { .. } => {
-                let (flags, backing) = self.open_flags(self.tree.read().nodes.get(&this));
+                let (flags, backing) = self.opened(this, false);
                 reply.opened(this, flags, backing)
             }
-            Op::Opendir { .. } => reply.opened(this, OpenFlags::empty(), None),
-            Op::Read(io) => reply.data(io.size as usize, |buffer| self.read(io.offset, buffer)),
-            Op::Write(io) => match self.write(io.offset, io.data) {
+            Op::Opendir { .. } => reply.opened(this, OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE, None),
+            Op::Read(io) => reply.data(io.size as usize, |buffer| self.read(this, io.offset, buffer)),
+            Op::Write(io) => match self.write(this, io.offset, io.data) {
                 Ok(written) => reply.written(written as u32),
                 Err(errno) => reply.error(errno),
             },
             Op::Unlink { name } | Op::Rmdir { name } => {
-                done(reply, self.tree.write().remove(this, name.as_bytes()))
+                let removed = self.tree.write().remove(this, name.as_bytes());
+                let _own = removed.as_ref().ok().and_then(|id| self.own.write().remove(id));
+                done(reply, removed.map(drop))
             }
             Op::Rename { name, newdir, newname, flags: 0 } => {
                 let to = (newdir.0, newname.as_bytes());

@@ -111,10 +111,11 @@ pub(super) fn print_verdicts(report: &Report) {
     }
     let count = |wanted| verdicts.iter().filter(|&&verdict| verdict == wanted).count();
     print_text(&format!(
-        "\nOf {} goals {} are reached, {} are missed by the floor too, {} are not reached. Load: {:.1} before, {:.1} after.\n",
+        "\nOf {} goals {} are reached, {} are missed by the floor too, {} by the floor and the branch together, {} are not reached. Load: {:.1} before, {:.1} after.\n",
         verdicts.len(),
         count(Verdict::Reached),
         count(Verdict::Floor),
+        count(Verdict::FloorAndBranch),
         count(Verdict::NotReached),
         report.load[0],
         report.load[1],
@@ -130,7 +131,7 @@ fn text(table: &TableFigures) -> String {
     let mut text = format!("\n{}: {}\n", table.table, table.title);
     let width = table.rows.iter().map(|row| row.work.chars().count()).max().unwrap_or(0);
     let side = table.rows.iter().flat_map(|row| &row.sides).map(|cell| cell.side.len()).max().unwrap_or(0);
-    let head = ["work", "side", "figure", "ratio", "lowest - highest", "x floor", "goal"];
+    let head = ["work", "side", "figure", "ratio", "lowest - highest", "x floor", "x both", "goal"];
     line(&mut text, [width, side], head);
     for row in &table.rows {
         for (index, cell) in row.sides.iter().enumerate() {
@@ -138,19 +139,24 @@ fn text(table: &TableFigures) -> String {
                 0 => (String::new(), String::new()),
                 _ => (short(cell.ratio.median), range(cell.ratio)),
             };
-            let floor = cell.by_floor.map(|spread| short(spread.median)).unwrap_or_default();
+            let median =
+                |spread: Option<Spread>| spread.map(|spread| short(spread.median)).unwrap_or_default();
+            let (floor, both) = (median(cell.by_floor), median(cell.by_both));
             let work = if index == 0 { row.work.as_str() } else { "" };
             let figure = figure(row.unit, cell.figure.median);
             let goal = goal(row, cell);
-            line(&mut text, [width, side], [work, &cell.side, &figure, &ratio, &spread, &floor, &goal]);
+            let words = [work, &cell.side, &figure, &ratio, &spread, &floor, &both, &goal];
+            line(&mut text, [width, side], words);
         }
     }
     text
 }
 
-fn line(text: &mut String, [work, side]: [usize; 2], words: [&str; 7]) {
-    let [a, b, figure, ratio, spread, floor, goal] = words;
-    let line = format!("{a:<work$}  {b:<side$}  {figure:>10}  {ratio:>7}  {spread:>16}  {floor:>7}  {goal}");
+fn line(text: &mut String, [work, side]: [usize; 2], words: [&str; 8]) {
+    let [a, b, figure, ratio, spread, floor, both, goal] = words;
+    let line = format!(
+        "{a:<work$}  {b:<side$}  {figure:>10}  {ratio:>7}  {spread:>16}  {floor:>7}  {both:>6}  {goal}"
+    );
     let _ = writeln!(text, "{}", line.trim_end());
 }
 
@@ -161,6 +167,7 @@ fn goal(row: &RowFigures, cell: &Cell) -> String {
     let verdict = match goal.verdict {
         Verdict::Reached => "reached",
         Verdict::Floor => "the floor",
+        Verdict::FloorAndBranch => "the floor and the branch",
         Verdict::NotReached => "not reached",
     };
     format!("{sign} {}{of}: {verdict}", goal.limit)
@@ -208,7 +215,8 @@ mod tests {
         let pool = text.lines().find(|line| line.contains("pool")).unwrap();
         let words: Vec<&str> = pool.split_whitespace().collect();
         let expected = [
-            "pool", "12.0", "us", "40.0", "40.0", "-", "40.0", "1.04", "<=", "1.15", "x", "floor:", "reached",
+            "pool", "12.0", "us", "40.0", "40.0", "-", "40.0", "1.04", "1.02", "<=", "1.15", "x", "floor:",
+            "reached",
         ];
         assert_eq!(words, expected);
         assert!(text.contains("300 ns"), "{text}");

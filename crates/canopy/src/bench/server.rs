@@ -38,9 +38,9 @@ impl Server {
         Server::start(stage, name, args).map_err(|why| Fault::NoPool { options: options.into(), why })?
     }
 
-    /// `through`: the directory whose files it passes through.
-    pub(super) fn floor(stage: &Stage, name: &str, io_uring: bool, through: &Path) -> Result<Server, Fault> {
-        let args = ["bench-floor".into(), "--through".into(), through.into()].into_iter();
+    /// `existing`: the directory whose files it passes through, and copies.
+    pub(super) fn floor(stage: &Stage, name: &str, io_uring: bool, existing: &Path) -> Result<Server, Fault> {
+        let args = ["bench-floor".into(), "--existing".into(), existing.into()].into_iter();
         let args = args.chain(io_uring.then(|| "--io-uring".into()));
         Server::start(stage, name, args).map_err(|why| Fault::NoFloor { why })?
     }

@@ -7,7 +7,7 @@ mod meta;
 use super::engine::{Row, Table};
 use super::fault::{Fault, Tried};
 use super::figures::{Goal, Unit};
-use super::floor::THROUGH;
+use super::floor::{COPIED, THROUGH};
 use super::server::Server;
 use super::stage::Stage;
 use super::work::{Kind, Place, Work};
@@ -16,7 +16,7 @@ use crate::config::kernel::IoUring;
 use crate::config::line::{self, Arg};
 use clap::ValueEnum;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -168,7 +168,16 @@ impl<'b, 's> Places<'b, 's> {
 
     /// The first branch itself.
     fn branch(&self) -> Result<Place, Fault> {
-        let root = self.bench.stage.branches()[0].join("branch");
+        self.branch_in(&self.bench.stage.branches()[0])
+    }
+
+    /// The same for metadata: where no pool is told of what happens. To tell is part of what a pool costs.
+    fn unwatched(&self) -> Result<Place, Fault> {
+        self.branch_in(&self.bench.stage.apart(1)?[0])
+    }
+
+    fn branch_in(&self, dir: &Path) -> Result<Place, Fault> {
+        let root = dir.join("branch");
         fs::create_dir_all(&root).tried("make", &root)?;
         let data = self.bench.stage.branches()[0].join(DATA);
         Ok(Place {
@@ -221,9 +230,17 @@ impl<'b, 's> Places<'b, 's> {
     /// The same floor, where data is passed through it: to the files that the others work on as well. None where the
     /// kernel does not allow that.
     fn passing(&self, floor: &Place) -> Option<Place> {
-        let data = floor.root.parent()?.join(THROUGH);
+        Some(self.existing(floor, THROUGH)).filter(|place| place.data.is_dir())
+    }
+
+    /// The same, where the server copies their data.
+    fn copying(&self, floor: &Place) -> Place {
+        self.existing(floor, COPIED)
+    }
+
+    fn existing(&self, floor: &Place, name: &str) -> Place {
         let data_beneath = Some(self.bench.stage.branches()[0].join(DATA));
-        data.is_dir().then(|| Place { data, data_beneath, ..floor.clone() })
+        Place { data: floor.root.with_file_name(name), data_beneath, ..floor.clone() }
     }
 
     /// What the user put beside; none when nothing was.

@@ -22,7 +22,7 @@ const DEVICE: usize = 3;
 
 pub(super) fn goals<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Fault> {
     let mut places = Places::new(bench)?;
-    let (branch, floor) = (places.branch()?, places.floor()?);
+    let (branch, floor) = (places.unwatched()?, places.floor()?);
     let pool = places.pool("pool", 1, "")?;
     // It lies on the first one's branch, and would be told of all that happens there.
     let direct = places.pool("pool, direct", 1, &format!("{DIRECT},cache.coherence=timeout"))?;
@@ -49,7 +49,7 @@ pub(super) fn goals<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Fault> {
         readdir(bench, &sides).goal(BRANCH, 1.5),
         first_listing(bench, &sides).goal(BRANCH, 2.5),
     ];
-    rows.extend(through_the_daemon(bench, &[&branch, &direct, &floor]));
+    rows.extend(through_the_daemon(bench, &[&branch, &direct, &places.copying(&floor)]));
     if let Some(wide) = &wide {
         for names in [Names::Existing, Names::Missing] {
             let mut row = first_stat(bench, names, &[&pool, wide]).goal(0, 1.2);
@@ -80,7 +80,6 @@ fn known<'s>(bench: &Bench<'s>, names: Names, sides: &[&Place]) -> Row<'s> {
     Row { pause: bench.size.pause, ..row(work, Unit::Time, does, sides).most(bench.size.few + 2) }
 }
 
-/// The floor moves no data: its figure is that of the way alone.
 fn through_the_daemon<'s>(bench: &Bench<'s>, sides: &[&Place]) -> [Row<'s>; 2] {
     [(Way::Read, "read"), (Way::Write, "write")].map(|(way, word)| {
         let size = bench.size.stream / 2;

@@ -53,7 +53,7 @@ fn counts(bench: &Bench<'_>) -> Vec<usize> {
 
 pub(super) fn meta<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Fault> {
     let mut places = Places::new(bench)?;
-    let mut sides = vec![places.branch()?];
+    let mut sides = vec![places.unwatched()?];
     for count in counts(bench) {
         sides.push(places.pool(&format!("pool of {count}"), count, "")?);
     }
@@ -71,7 +71,7 @@ pub(super) fn meta<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Fault> {
 
 pub(super) fn concurrency<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Fault> {
     let mut places = Places::new(bench)?;
-    let mut sides = vec![places.branch()?, places.pool("pool", 1, "")?, places.floor()?];
+    let mut sides = vec![places.unwatched()?, places.pool("pool", 1, "")?, places.floor()?];
     sides.extend(places.against());
     let sides: Vec<&Place> = sides.iter().collect();
     let mut rows = Vec::new();
