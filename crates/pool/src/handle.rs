@@ -193,10 +193,8 @@ impl FileHandle {
 impl Drop for FileHandle {
     fn drop(&mut self) {
         self.open.writers.fetch_sub(usize::from(self.writable()), Ordering::Relaxed);
-        if let Some(passed) = &self.passed
-            && let Ok(attr) = stat::of(self.fd().as_fd())
-        {
-            passed.closed(attr.size);
+        if let Some(passed) = &self.passed {
+            passed.closed(|| stat::of(self.fd().as_fd()).map_or(0, |attr| attr.size));
         }
     }
 }

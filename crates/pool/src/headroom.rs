@@ -13,13 +13,16 @@ use canopy_sys::sched;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes that each writer must find on a disk of this size, whatever others have written before him: an eighth of it,
 /// but no less than 4 GiB and no more than 64.
 fn ample(size: u64) -> u64 {
     (size / 8).clamp(4 << 30, 64 << 30)
 }
+
+/// Who was open for less cannot have written a sixty-fourth of what each must find: 64 MiB, at 16 GiB a second.
+const BRIEF: Duration = Duration::from_millis(4);
 
 /// How often the space is looked at while there are writers past the daemon.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -59,8 +62,9 @@ struct Watched {
 pub(crate) struct PassedWriter {
     shared: Arc<Shared>,
     branch: BranchId,
-    /// The file's size when it was opened.
+    /// The file's size when it was opened, and when that was.
     before: u64,
+    since: Instant,
 }
 
 impl Headroom {
@@ -83,14 +87,17 @@ impl Headroom {
             let thread = std::thread::Builder::new().name("headroom".into());
             branches.watching = thread.spawn(move || watch(&shared)).is_ok();
         }
-        Some(PassedWriter { shared: self.shared.clone(), branch: branch.id, before: size })
+        let since = Instant::now();
+        Some(PassedWriter { shared: self.shared.clone(), branch: branch.id, before: size, since })
     }
 }
 
 impl PassedWriter {
-    /// The size of the file now that this handle is closed.
-    pub(crate) fn closed(&self, size: u64) {
-        self.shared.most.fetch_max(size.saturating_sub(self.before), Ordering::Relaxed);
+    /// This handle is closed; `size` looks how large the file is by now.
+    pub(crate) fn closed(&self, size: impl FnOnce() -> u64) {
+        if self.since.elapsed() >= BRIEF {
+            self.shared.most.fetch_max(size().saturating_sub(self.before), Ordering::Relaxed);
+        }
     }
 }
 
