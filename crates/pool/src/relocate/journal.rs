@@ -123,6 +123,13 @@ impl Note {
     }
 }
 
+impl Drop for Note {
+    /// Whoever has been forked meanwhile holds the file open, and with it the lock, until it executes something.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 /// The notes that a crash has left on a branch, now locked by us.
 pub(super) fn left_behind(root: BorrowedFd<'_>) -> Result<Vec<(Note, Option<Plan>)>, Errno> {
     let prefix = [UNDER_CONSTRUCTION, NOTE].concat();
@@ -187,6 +194,8 @@ mod tests {
         let plan = Plan { source: b"/mnt/a".to_vec(), names: Vec::new() };
         let note = Note::write(root.as_fd(), &plan).unwrap();
         assert!(left_behind(root.as_fd()).unwrap().is_empty());
+        // As a process has it that was forked from this one.
+        let inherited = note.file.try_clone().unwrap();
         // Forgets the lock, as a crash does.
         drop(note);
         let mut found = left_behind(root.as_fd()).unwrap();
@@ -194,6 +203,7 @@ mod tests {
         let (note, read) = found.remove(0);
         assert!(super::super::name_aside().starts_with(&note.writer()));
         assert_eq!(read, Some(plan));
+        drop(inherited);
         note.erase();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
