@@ -174,7 +174,7 @@ pub(super) fn answer(
         None => {
             let Listing { replied, next, unread, .. } =
                 serving.readdirplus(reply, answering, convert::node(header.node), io);
-            if unread && io.offset == 0 {
+            if unread {
                 serving.ahead.read_on(serving, HandleId(io.handle));
             }
             serving.ahead.want(serving, header, io, next);

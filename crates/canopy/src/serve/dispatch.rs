@@ -495,7 +495,7 @@ pub(super) struct Listing {
     pub(super) nodes: Vec<NodeId>,
     /// Where the next answer begins, if there was no room for all.
     pub(super) next: Option<u64>,
-    /// Names have not been read yet.
+    /// A listing has been begun whose names have not all been read.
     pub(super) unread: bool,
 }
 

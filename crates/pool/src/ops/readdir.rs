@@ -137,8 +137,8 @@ impl Pool {
 
     /// As `readdir`, each entry with its node, to which the kernel then holds a reference. `.` and `..`
     /// come without; so does what has gone since it was listed. `room` is asked about the names one after the other,
-    /// and what it has granted is given to `take`, with the reference. True when names have not been read yet: the caller
-    /// sees to it that they are ([`Pool::read_on`]).
+    /// and what it has granted is given to `take`, with the reference. True when this began the listing and has not read
+    /// all names: the caller sees to it that they are ([`Pool::read_on`]).
     pub fn readdirplus(
         &self,
         handle: HandleId,
@@ -149,6 +149,7 @@ impl Pool {
         let handle = self.listings.get(handle)?;
         let _held = self.tree.shared();
         let mut slot = handle.listing.lock();
+        let begins = position == 0 || slot.is_none();
         let listing = self.listing(&handle.node, &mut slot, position)?;
         let start = position as usize;
         let mut end = start;
@@ -166,7 +167,7 @@ impl Pool {
             let next = position + at as u64 + 1;
             take(DirEntry { ino: item.ino, next, kind: item.kind, name: listing.name(item) }, node);
         }
-        Ok(listing.rest.is_some())
+        Ok(begins && listing.rest.is_some())
     }
 
     /// Reads names of a listing that has been begun, a buffer full of them. False when there are no more.
