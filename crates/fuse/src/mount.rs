@@ -61,6 +61,7 @@ pub struct MountSpec {
     pub fsname: String,
     /// The filesystem's type is `fuse.` and this.
     pub subtype: String,
+    /// Flags of mount(2) that hold for the whole mount.
     pub flags: MountFlags,
     /// The kernel checks permissions by mode (and ACL).
     pub default_permissions: bool,
@@ -98,17 +99,22 @@ impl MountSpec {
 /// Why nothing was mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
+    /// The mount point cannot be used.
     #[error("mountpoint {path}: {error}")]
     Mountpoint { path: PathBuf, error: io::Error },
+    /// /dev/fuse cannot be opened.
     #[error("cannot open /dev/fuse: {0}")]
     Device(io::Error),
+    /// An option cannot be handed to the kernel.
     #[error("an option contains a NUL byte")]
     Option,
+    /// mount(2) failed.
     #[error("mounting on {path}: {error}")]
     Mount { path: PathBuf, error: io::Error },
     /// Neither permitted to mount nor a `fusermount3` to ask.
     #[error("not permitted to mount, and no fusermount3 or fusermount was found")]
     NoHelper,
+    /// fusermount3 failed.
     #[error("{program} failed: {message}")]
     Helper { program: String, message: String },
 }

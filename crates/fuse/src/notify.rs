@@ -42,11 +42,17 @@ const EXPIRE_ONLY: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum NotifyCode {
+    /// Wakes up who polls.
     Poll = 1,
+    /// Attributes or cached data of a node are stale.
     InvalInode = 2,
+    /// A name is stale.
     InvalEntry = 3,
+    /// Puts data into the page cache.
     Store = 4,
+    /// Asks for data of the page cache.
     Retrieve = 5,
+    /// A name is gone.
     Delete = 6,
     /// 7.40.
     Resend = 7,

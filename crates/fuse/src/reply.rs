@@ -311,6 +311,7 @@ impl DirBuf<'_> {
         self.len + abi::record_align(size_of::<abi::Dirent>() + name_len) <= self.max
     }
 
+    /// Whether nothing has been pushed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -365,6 +366,7 @@ impl DirPlusBuf<'_> {
         granted
     }
 
+    /// Whether nothing has been pushed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -115,11 +115,15 @@ pub struct Agreed {
     pub max_pages: u16,
     /// In bytes.
     pub max_readahead: u32,
+    /// Background requests at once.
     pub max_background: u16,
+    /// Background requests at once from which the kernel calls the connection congested.
     pub congestion_threshold: u16,
     /// 0 without passthrough.
     pub max_stack_depth: u32,
+    /// Granularity of timestamps, in nanoseconds.
     pub time_gran: u32,
+    /// In seconds; 0 means none.
     pub request_timeout: u16,
 }
 
@@ -169,12 +173,16 @@ pub enum SessionError {
     /// Unmounted or aborted before INIT was answered.
     #[error("unmounted before the session began")]
     Disconnected,
+    /// The kernel did not take the answer to INIT.
     #[error("the kernel refused the answer to INIT: {0}")]
     Refused(Errno),
+    /// The device cannot be read.
     #[error("reading from the FUSE device failed: {0}")]
     Read(Errno),
+    /// A thread could not be started.
     #[error("cannot start the session's threads: {0}")]
     Start(#[source] std::io::Error),
+    /// A thread ended with a panic.
     #[error("a session thread died")]
     Thread,
 }

@@ -8,7 +8,9 @@ use crate::flags::FattrFlags;
 /// A point in time: seconds since the epoch, which may be negative, and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamp {
+    /// Since the epoch.
     pub sec: i64,
+    /// Nanoseconds, below 1,000,000,000.
     pub nsec: u32,
 }
 
@@ -17,22 +19,32 @@ pub struct Timestamp {
 pub enum SetTime {
     /// The server's clock when it acts.
     Now,
+    /// A given time.
     At(Timestamp),
 }
 
 /// The changes a SETATTR asks for; `None` leaves a field alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setattr {
+    /// Which fields are given (`FATTR_*`), as it stands on the wire.
     pub valid: FattrFlags,
+    /// The open file by which the change is made.
     pub handle: Option<u64>,
+    /// With the file type.
     pub mode: Option<u32>,
+    /// The new owner.
     pub uid: Option<u32>,
+    /// The new group.
     pub gid: Option<u32>,
+    /// In bytes.
     pub size: Option<u64>,
+    /// The new access time.
     pub atime: Option<SetTime>,
+    /// The new modification time.
     pub mtime: Option<SetTime>,
     /// Only sent with the writeback cache.
     pub ctime: Option<Timestamp>,
+    /// Whose lock the change respects, with mandatory locking.
     pub lock_owner: Option<u64>,
     /// Clear suid and sgid as the VFS would (only with `HANDLE_KILLPRIV_V2`).
     pub kill_suidgid: bool,

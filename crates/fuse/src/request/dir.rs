@@ -13,7 +13,9 @@ pub struct Forgets<'a>(&'a [u8]);
 /// One node that is forgotten `nlookup` times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForgetItem {
+    /// Whose lookups are given back.
     pub node: NodeId,
+    /// How many of them.
     pub nlookup: u64,
 }
 

@@ -8,11 +8,15 @@ use crate::flags::{LkFlags, OpenInFlags, ReadFlags, WriteFlags};
 /// CREATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create<'a> {
+    /// The new name.
     pub name: Name<'a>,
     /// `O_*`.
     pub flags: u32,
+    /// Permission bits and file type.
     pub mode: u32,
+    /// Of the caller; already applied unless `DONT_MASK` was agreed upon.
     pub umask: u32,
+    /// What the kernel asks for besides (`FUSE_OPEN_*`).
     pub open_flags: OpenInFlags,
 }
 
@@ -31,8 +35,11 @@ impl<'a> Create<'a> {
 pub struct Tmpfile {
     /// `O_*`.
     pub flags: u32,
+    /// Permission bits and file type.
     pub mode: u32,
+    /// Of the caller; already applied unless `DONT_MASK` was agreed upon.
     pub umask: u32,
+    /// What the kernel asks for besides (`FUSE_OPEN_*`).
     pub open_flags: OpenInFlags,
 }
 
@@ -50,12 +57,17 @@ impl Tmpfile {
 /// READ, READDIR and READDIRPLUS: up to `size` bytes from `offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIo {
+    /// The open file, as the server numbered it.
     pub handle: u64,
+    /// In bytes; for directories the position of the entry to begin with.
     pub offset: u64,
+    /// Most bytes to answer with.
     pub size: u32,
+    /// What the kernel tells besides (`FUSE_READ_*`).
     pub read_flags: ReadFlags,
     /// The open file's `O_*` flags at this moment.
     pub flags: u32,
+    /// Who reads or writes, where mandatory locks matter.
     pub lock_owner: Option<u64>,
 }
 
@@ -78,12 +90,17 @@ impl FileIo {
 /// WRITE. The data starts on a page boundary, so that it can be written with `O_DIRECT` from where it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteIo<'a> {
+    /// The open file, as the server numbered it.
     pub handle: u64,
+    /// From the beginning of the file, in bytes.
     pub offset: u64,
+    /// What is written, borrowed from the request.
     pub data: &'a [u8],
+    /// What the kernel tells besides (`FUSE_WRITE_*`).
     pub write_flags: WriteFlags,
     /// The open file's `O_*` flags at this moment.
     pub flags: u32,
+    /// Who reads or writes, where mandatory locks matter.
     pub lock_owner: Option<u64>,
 }
 
@@ -100,9 +117,13 @@ impl<'a> WriteIo<'a> {
 /// GETLK, SETLK and SETLKW.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
+    /// The open file, as the server numbered it.
     pub handle: u64,
+    /// Who takes the lock: unique to a process or a descriptor.
     pub owner: u64,
+    /// Range, type and process.
     pub lock: abi::FileLock,
+    /// Flags of the call.
     pub flags: LkFlags,
 }
 
@@ -121,13 +142,19 @@ impl Lock {
 /// COPY_FILE_RANGE: from the request's node to `node_out`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyRange {
+    /// The open file to copy from.
     pub handle_in: u64,
+    /// Where to copy from, in bytes.
     pub offset_in: u64,
+    /// The node to copy to.
     pub node_out: NodeId,
+    /// The open file to copy to.
     pub handle_out: u64,
+    /// Where to copy to, in bytes.
     pub offset_out: u64,
     /// In bytes; can be larger than 4 GiB.
     pub len: u64,
+    /// Flags of the call.
     pub flags: u64,
     /// The answer has room for 64 bits; to be handed to [`Reply::copied`](crate::reply::Reply::copied).
     pub reply64: bool,

@@ -93,6 +93,7 @@ fn transport(rings: &Result<Rings, NoUring>) -> Transport {
 }
 
 impl Running {
+    /// What kernel and server have agreed upon.
     #[must_use]
     pub fn agreed(&self) -> &Agreed {
         &self.session.agreed
@@ -104,11 +105,13 @@ impl Running {
         &self.transport
     }
 
+    /// For telling the kernel what to forget.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
         self.session.notifier()
     }
 
+    /// For registering files that the kernel reads and writes by itself.
     #[must_use]
     pub fn backing(&self) -> Backing {
         self.session.backing()
