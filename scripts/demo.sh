@@ -13,9 +13,11 @@ fail() {
 }
 
 (($# == 0)) || fail "takes no arguments (CANOPY_DEMO=DIR chooses where)"
-command -v cargo >/dev/null || fail "cargo is not installed (https://rustup.rs)"
 say "Setting up"
 scripts/setup.sh run
+# shellcheck source=scripts/rust.sh
+. scripts/rust.sh
+rust_on_path
 say "Building"
 cargo build --release --quiet --package canopy --bin canopy
 canopy=$(realpath "${CARGO_TARGET_DIR:-target}/release/canopy")

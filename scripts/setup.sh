@@ -11,6 +11,9 @@ readonly CARGO_TOOLS=(pjdfstest=0.2.2 fsx=0.3.2)
 readonly FUZZ_TOOL=cargo-fuzz=0.13.2
 readonly TOOLS=target/tools
 
+# shellcheck source=scripts/rust.sh
+. scripts/rust.sh
+
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
@@ -29,6 +32,20 @@ quietly() {
     fi
 }
 
+# Fetches the lists of packages, once.
+lists() {
+    [[ -z ${listed:-} ]] || return 0
+    quietly apt-get -q -o DPkg::Lock::Timeout=300 update
+    listed=yes
+}
+
+install_packages() {
+    export DEBIAN_FRONTEND=noninteractive
+    say "packages: installing $*"
+    lists
+    quietly apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "$@"
+}
+
 packages() {
     local missing=() package
     for package in "$@"; do
@@ -41,10 +58,48 @@ packages() {
         return
     fi
     ((EUID == 0)) || fail "run as root to install: ${missing[*]}"
-    export DEBIAN_FRONTEND=noninteractive
-    say "packages: installing ${missing[*]}"
-    quietly apt-get -q -o DPkg::Lock::Timeout=300 update
-    quietly apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "${missing[@]}"
+    install_packages "${missing[@]}"
+}
+
+# The version of a package that would be installed, without the distribution's part.
+candidate() { apt-cache policy "$1" 2>/dev/null | sed -nE 's/^ *Candidate: ([0-9]+:)?([0-9.]+).*/\2/p'; }
+
+# A cargo and its compiler that are new enough: the names of their packages. Debian updates the one it builds browsers
+# with, Ubuntu has several beside each other.
+rust_packages() {
+    local cargo
+    for cargo in cargo cargo-web $(apt-cache search --names-only '^cargo-[0-9.]+$' | cut -d' ' -f1 | sort -rV); do
+        if rust_is_new_enough "$(candidate "$cargo")" && rust_is_new_enough "$(candidate "${cargo/cargo/rustc}")"; then
+            echo "$cargo ${cargo/cargo/rustc}"
+            return
+        fi
+    done
+}
+
+toolchain() {
+    local found=no packages
+    rust_on_path || {
+        found=$(rust_version "") || found=none
+        ! command -v rustup >/dev/null || fail "$(rust_wanted "$found"): run rustup update"
+        command -v apt-cache >/dev/null || fail "$(rust_wanted "$found"): install it (https://rustup.rs)"
+        if ((EUID == 0)); then lists; fi
+        packages=$(rust_packages)
+        [[ -n $packages ]] || fail "$(rust_wanted "$found"), and this distribution has none: install it (https://rustup.rs)"
+        ((EUID == 0)) || fail "$(rust_wanted "$found"): run apt-get install $packages as root, or install it (https://rustup.rs)"
+        # Unquoted: two names.
+        # shellcheck disable=SC2086
+        install_packages $packages
+        rust_on_path || fail "$packages is installed, and still there is no cargo $(rust_needed) on PATH"
+    }
+    say "rust: $(rustc --version)"
+}
+
+# rust_wanted FOUND
+rust_wanted() {
+    case $1 in
+    none) echo "building needs cargo $(rust_needed) or later, and there is none" ;;
+    *) echo "building needs cargo $(rust_needed) or later, and this is $1" ;;
+    esac
 }
 
 modules() {
@@ -58,16 +113,24 @@ modules() {
     say "kernel: $(uname -r), /dev/fuse present"
 }
 
+# rustfmt and clippy, for .ci/run.
 components() {
-    local component
+    local component package=rust
     for component in rustfmt clippy; do
-        if ! cargo "${component/rustfmt/fmt}" --version >/dev/null 2>&1; then
-            command -v rustup >/dev/null || fail "cargo has no $component, and there is no rustup to add it"
+        ! cargo "${component/rustfmt/fmt}" --version >/dev/null 2>&1 || continue
+        if command -v rustup >/dev/null; then
             say "rust: adding $component"
             quietly rustup component add "$component"
+        else
+            package=$(dpkg-query -S "$(realpath "$(command -v rustc)")" 2>/dev/null | cut -d: -f1)
+            case $component in
+            rustfmt) install_packages "${package/rustc/rustfmt}" ;;
+            clippy) install_packages "${package/rustc/rust}-clippy" ;;
+            esac
         fi
+        cargo "${component/rustfmt/fmt}" --version >/dev/null || fail "cargo has no $component"
     done
-    say "rust: $(rustc --version), rustfmt and clippy present"
+    say "rust: rustfmt and clippy present"
 }
 
 tool() {
@@ -84,10 +147,12 @@ tool() {
 case ${1:-} in
 run)
     packages "${RUN_PACKAGES[@]}"
+    toolchain
     modules run
     ;;
 test)
     packages "${RUN_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
+    toolchain
     modules test
     components
     for entry in "${CARGO_TOOLS[@]}"; do tool "$entry"; done

@@ -11,4 +11,7 @@ fail() {
 (($# == 0)) || fail "takes no arguments (for some of the tests: cargo test -p canopy --test NAME)"
 ((EUID == 0)) || fail "needs root, to mount filesystems (sudo $0)"
 scripts/setup.sh test
+# shellcheck source=scripts/rust.sh
+. scripts/rust.sh
+rust_on_path
 cargo test --workspace --no-fail-fast
