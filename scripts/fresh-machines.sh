@@ -55,6 +55,7 @@ make_root() {
 }
 
 # What runs inside: as the first process of the system, with a /dev and a /proc of its own.
+# shellcheck disable=SC2016,SC2317 # it is called by a shell of its own, and its last words are another's
 inside() {
     local root=$1 what=$2 node
     mount --make-rprivate /
@@ -71,6 +72,7 @@ inside() {
     mount -t sysfs -o ro sysfs "$root/sys"
     mount -t tmpfs tmp "$root/tmp"
     env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 chroot "$root" bash -euc '
+        update-ca-certificates >/dev/null 2>&1
         cd /root/canopy
         case $1 in
         demo)
@@ -93,6 +95,8 @@ for system in "${systems[@]}"; do
         }
     fi
     cp /etc/resolv.conf "$root/etc/resolv.conf"
+    # A network may have an authority of its own.
+    cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/" 2>/dev/null || true
     rm -rf --one-file-system "$root/root/canopy" "$root/root/demo"
     git clone --quiet . "$root/root/canopy"
     if (
