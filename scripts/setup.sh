@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 readonly RUN_PACKAGES=(gcc libc6-dev pkg-config fuse3 e2fsprogs util-linux mount kmod)
 readonly TEST_PACKAGES=(git g++ make groff-base xfsprogs btrfs-progs attr acl rsync sqlite3 python3 stress-ng strace fio jq procps shellcheck systemd)
 # name=version of programs from crates.io, installed into target/tools.
-readonly CARGO_TOOLS=(pjdfstest=0.2.2 fsx=0.3.2)
+readonly CARGO_TOOLS=(pjdfstest=0.2.2 fsx=0.3.2 cargo-deny=0.20.2)
 readonly FUZZ_TOOL=cargo-fuzz=0.13.2
 readonly TOOLS=target/tools
 
