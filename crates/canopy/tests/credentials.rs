@@ -5,6 +5,7 @@
 
 mod credentials {
     mod acl;
+    mod attributes;
     mod clearing;
     mod creating;
     mod defects;

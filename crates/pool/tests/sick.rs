@@ -119,8 +119,8 @@ const CHANGES: &[Case] = &[
         assert!(done.is_err());
         Ok(())
     }),
-    ("setxattr", &[Opcode::Setxattr], true, |s| s.pool.setxattr(s.file, b"user.new", b"v", 0, false)),
-    ("removexattr", &[Opcode::Removexattr], true, |s| s.pool.removexattr(s.file, b"user.known")),
+    ("setxattr", &[Opcode::Setxattr], true, |s| s.pool.setxattr(&ROOT, s.file, b"user.new", b"v", 0, false)),
+    ("removexattr", &[Opcode::Removexattr], true, |s| s.pool.removexattr(&ROOT, s.file, b"user.known")),
     ("chattr", &[Opcode::Ioctl], true, |s| {
         s.pool.ioctl(&ROOT, s.file, FS_IOC_SETFLAGS, &0_u64.to_ne_bytes()).map(drop)
     }),
@@ -237,7 +237,7 @@ fn what_is_nobodys_illness_is_not_told() {
     let sick = Sick::new();
     for errno in [Errno::NOSPC, Errno::DQUOT, Errno::ACCESS, Errno::NODATA, Errno::OPNOTSUPP] {
         sick.faulty.set(Fault::Fail(errno), &[Opcode::Setxattr, Opcode::Unlink, Opcode::Getxattr]);
-        assert!(sick.pool.setxattr(sick.file, b"user.new", b"v", 0, false).is_err());
+        assert!(sick.pool.setxattr(&ROOT, sick.file, b"user.new", b"v", 0, false).is_err());
         assert!(sick.pool.unlink(NodeId::ROOT, b"victim").is_err());
         assert!(sick.pool.getxattr(sick.file, b"user.known", &mut []).is_err());
         assert_eq!(sick.noticed(), [false; 2], "{errno}");

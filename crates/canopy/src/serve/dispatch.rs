@@ -265,7 +265,8 @@ impl Handler for Dispatch {
             },
             Op::Setxattr { name, value, flags, setxattr_flags } => {
                 let kill = setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID);
-                done(reply, self.after(by, [id], pool.setxattr(id, name.to_bytes(), value, flags, kill)))
+                let set = pool.setxattr(&caller(0), id, name.to_bytes(), value, flags, kill);
+                done(reply, self.after(by, [id], set))
             }
             Op::Getxattr { name, size } => match control::file_key(pool, id, name.to_bytes()) {
                 Some(Ok(value)) => reply.xattr(&value),
@@ -288,7 +289,7 @@ impl Handler for Dispatch {
                 reply.data(size as usize, list)
             }
             Op::Removexattr { name } => {
-                done(reply, self.after(by, [id], pool.removexattr(id, name.to_bytes())))
+                done(reply, self.after(by, [id], pool.removexattr(&caller(0), id, name.to_bytes())))
             }
             Op::Access { mask } => done(reply, pool.access(id, mask)),
             Op::Ioctl { flags, cmd, data, .. } => {

@@ -275,7 +275,7 @@ impl Pool {
         let failed = |errno| primary.branch.notice(errno, Deed::Changing);
         let left = without_set_id(&primary.attr, || caller.is_in_group(primary.attr.gid));
         let mut written = node.opened().is_some_and(|open| open.is_written());
-        if left.is_some() && (caller.keeps_set_id() || !caller.owns(primary.attr.uid)) {
+        if left.is_some() && (caller.keeps_set_id(&primary.attr) || !caller.owns(&primary.attr)) {
             // It matters who asks. The last writer may have closed the file already: the kernel tells of that late.
             let since = Instant::now();
             while written && since.elapsed() < LATE_RELEASE {
@@ -283,8 +283,8 @@ impl Pool {
                 written = node.opened().is_some_and(|open| open.is_written());
             }
         }
-        if let Some(mode) = left.filter(|_| !(written && caller.keeps_set_id())) {
-            if !written && !caller.owns(primary.attr.uid) {
+        if let Some(mode) = left.filter(|_| !(written && caller.keeps_set_id(&primary.attr))) {
+            if !written && !caller.owns(&primary.attr) {
                 return Err(Errno::PERM.into());
             }
             rustix::fs::chmod(ProcPath::of(&primary.fd).as_bytes(), mode).map_err(failed)?;

@@ -10,7 +10,7 @@ use crate::node::{Node, Orphan};
 use crate::ops::locate::split;
 use crate::ops::lookup::Entry;
 use crate::relocate::{self, is_full, is_reserved, may_be_made};
-use crate::stat::{self, Attr};
+use crate::stat::{self, Attr, S_ISGID, S_IXGRP};
 use crate::{Caller, Error, NodeId, Pool, Result, aggregate};
 use canopy_sys::creds;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,8 +38,10 @@ impl Pool {
         let kind = FileType::from_raw_mode(mode);
         // A regular file is a regular file, however it is made.
         let func = if kind == FileType::RegularFile { Func::Create } else { Func::Mknod };
-        let (mode, device) = (Mode::from_raw_mode(mode & 0o7777), rustix::fs::makedev(major, minor));
-        self.make(caller, func, parent, name, |dir| rustix::fs::mknodat(dir, name, kind, mode, device))
+        let device = rustix::fs::makedev(major, minor);
+        self.make(caller, func, parent, name, |dir| {
+            rustix::fs::mknodat(dir, name, kind, mode_in(caller, dir, mode)?, device)
+        })
     }
 
     pub fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry> {
@@ -373,6 +375,20 @@ fn contents(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Contents, Errno> {
         }
     }
     Ok(if leftovers { Contents::Leftovers(fd) } else { Contents::Nothing })
+}
+
+/// The mode of a file that is made in a directory: without set-group-ID where that would be for a group its maker is
+/// not in. Before Linux 6.0 the kernel leaves it to the filesystem (fs/inode.c inode_init_owner), which judges the daemon.
+pub(crate) fn mode_in(caller: &Caller, dir: BorrowedFd<'_>, mode: u32) -> Result<Mode, Errno> {
+    const RUNS_AS_GROUP: u32 = S_ISGID | S_IXGRP;
+    let mut mode = mode & 0o7777;
+    if mode & RUNS_AS_GROUP == RUNS_AS_GROUP {
+        let dir = stat::of(dir)?;
+        if dir.mode & S_ISGID != 0 && !caller.gives_group(&dir) {
+            mode &= !S_ISGID;
+        }
+    }
+    Ok(Mode::from_raw_mode(mode))
 }
 
 /// Errors for a name that cannot be made in this directory: a branch holds it already, or it is the pool's own.

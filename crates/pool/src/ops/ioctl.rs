@@ -49,8 +49,9 @@ impl Pool {
         }
         self.on_copies(&branches, &node, func, None, None, |fd| {
             let file = beneath::reopen(fd, OFlags::RDONLY | kind)?;
-            // The kernel checks ownership itself for all but the version, which it hands on unseen.
-            if ioctl == FlagIoctl::SetVersion && !caller.owns(stat::of(fd)?.uid) {
+            // The version the kernel hands on unseen; the others it checks itself, since Linux 5.13.
+            let seen = ioctl != FlagIoctl::SetVersion && caller.is_checked();
+            if !seen && !caller.owns(&stat::of(fd)?) {
                 return Err(rustix::io::Errno::PERM);
             }
             let changed = guarded_bits(ioctl, &buffer) != current_guarded_bits(file.as_fd(), ioctl)?;

@@ -11,6 +11,7 @@ use crate::kernel::BackingFile;
 use crate::memory::kept;
 use crate::node::{Node, join};
 use crate::ops::attr;
+use crate::ops::dir::mode_in;
 use crate::ops::lookup::Entry;
 use crate::policy::Choice;
 use crate::resolve::{Primary, TargetFd};
@@ -378,7 +379,7 @@ impl Pool {
         let flags = self.branch_flags(flags) - OFlags::TRUNC;
         let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
-            rustix::fs::openat(dir, name, create, Mode::from_raw_mode(mode & 0o7777))
+            rustix::fs::openat(dir, name, create, mode_in(caller, dir, mode)?)
         })?;
         dirs.came(name, index);
         let attr = stat::of(fd.as_fd())?;
@@ -398,7 +399,7 @@ impl Pool {
         let flags = self.branch_flags(flags) - OFlags::TRUNC;
         let create = flags | exclusive | OFlags::TMPFILE | OFlags::CLOEXEC;
         let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
-            rustix::fs::openat(dir, c".", create, Mode::from_raw_mode(mode & 0o7777))
+            rustix::fs::openat(dir, c".", create, mode_in(caller, dir, mode)?)
         })?;
         let attr = stat::of(fd.as_fd())?;
         let node = self.nodes.hand_out_nameless(attr.key());

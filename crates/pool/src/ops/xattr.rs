@@ -73,7 +73,17 @@ impl Pool {
 
     /// Sets an attribute on every copy. `flags` are those of setxattr(2); `kill_sgid` comes with an access
     /// ACL by somebody who may not keep setgid (`FUSE_SETXATTR_ACL_KILL_SGID`).
-    pub fn setxattr(&self, id: NodeId, name: &[u8], value: &[u8], flags: u32, kill_sgid: bool) -> Result<()> {
+    ///
+    /// Errors: `EPERM` for `system.*` by anyone but the owner and who has `CAP_FOWNER`.
+    pub fn setxattr(
+        &self,
+        caller: &Caller,
+        id: NodeId,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        kill_sgid: bool,
+    ) -> Result<()> {
         self.xattr_allowed(name)?;
         if is_shadow(name) {
             // Copied from an XFS disk; the list itself comes under its own name.
@@ -83,6 +93,7 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         self.on_copies(&branches, &self.nodes.get(id)?, Func::Setxattr, None, None, |fd| {
+            may_write(caller, name, fd)?;
             let path = ProcPath::of(fd);
             rustix::fs::setxattr(path.as_bytes(), name, value, flags)?;
             if kill_sgid {
@@ -98,12 +109,13 @@ impl Pool {
     /// An ACL changes the mode as well. Where the kernel does not know about ACLs (`posix-acl=false`) it
     /// does not expect that.
     fn acl_changed(&self, id: NodeId, name: &[u8]) {
-        if name.starts_with(b"system.posix_acl_") {
+        if is_posix_acl(name) {
             self.kernel.load().invalidate_attr(id);
         }
     }
 
-    pub fn removexattr(&self, id: NodeId, name: &[u8]) -> Result<()> {
+    /// Errors: as for [`Pool::setxattr`].
+    pub fn removexattr(&self, caller: &Caller, id: NodeId, name: &[u8]) -> Result<()> {
         self.xattr_allowed(name)?;
         if is_shadow(name) {
             return Err(Error::NoAttribute);
@@ -111,6 +123,7 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         self.on_copies(&branches, &self.nodes.get(id)?, Func::Removexattr, None, None, |fd| {
+            may_write(caller, name, fd)?;
             rustix::fs::removexattr(ProcPath::of(fd).as_bytes(), name)
         })?;
         self.acl_changed(id, name);
@@ -151,6 +164,27 @@ impl Pool {
         let index = self.shown(func, branches, &dirs.own())?;
         asked(&branches[index], dirs.get(index).ok_or(Error::Absent)?)
     }
+}
+
+/// Who may write an attribute the kernel has checked, but for `system.*`: that it leaves to the filesystem
+/// (fs/xattr.c xattr_permission), which would judge the daemon. All that is known under that name, access lists of
+/// several kinds and attributes of DOS, is for the owner to change.
+///
+/// Errors: `EPERM`; `EOPNOTSUPP` if the branch has nothing of that name for anybody.
+fn may_write(caller: &Caller, name: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    // For ACLs the kernel has done the same since Linux 6.2.
+    let checked = !name.starts_with(b"system.") || is_posix_acl(name) && caller.is_checked();
+    if checked || caller.owns(&of(fd)?) {
+        return Ok(());
+    }
+    match rustix::fs::getxattr_query(ProcPath::of(fd).as_bytes(), name) {
+        Err(Errno::OPNOTSUPP) => Err(Errno::OPNOTSUPP),
+        _ => Err(Errno::PERM),
+    }
+}
+
+fn is_posix_acl(name: &[u8]) -> bool {
+    name.starts_with(b"system.posix_acl_")
 }
 
 /// fgetxattr(2), or the size where the buffer is empty. Errors: `EBADF` for an `O_PATH` descriptor.

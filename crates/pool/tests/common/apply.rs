@@ -262,7 +262,7 @@ impl Client {
         let Some((node, _)) = self.find(on)? else { return Ok(Outcome::Skipped) };
         let pool = &self.pool;
         let set = |name: &str, value: &str, flags: XattrFlags| {
-            number(pool.setxattr(node, name.as_bytes(), value.as_bytes(), flags.bits(), false))
+            number(pool.setxattr(&super::ROOT, node, name.as_bytes(), value.as_bytes(), flags.bits(), false))
         };
         let mut buffer = [0; 4096];
         match how {
@@ -279,7 +279,7 @@ impl Client {
             XattrHow::Set { name, value } => set(name, value, XattrFlags::empty())?,
             XattrHow::Create { name, value } => set(name, value, XattrFlags::CREATE)?,
             XattrHow::Replace { name, value } => set(name, value, XattrFlags::REPLACE)?,
-            XattrHow::Remove(name) => number(pool.removexattr(node, name.as_bytes()))?,
+            XattrHow::Remove(name) => number(pool.removexattr(&super::ROOT, node, name.as_bytes()))?,
         }
         Ok(Outcome::Done)
     }

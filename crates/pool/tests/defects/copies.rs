@@ -60,7 +60,7 @@ fn defect_21_changes_by_handle_and_by_path_reach_all_copies() {
         set(SetAttr { uid: Some(12), gid: Some(34), ..SetAttr::default() });
         set(SetAttr { size: Some(4), ..SetAttr::default() });
         set(SetAttr { mtime: Some(SetTime::At(Time { sec: 77, nsec: 5 })), ..SetAttr::default() });
-        made.pool.setxattr(node, b"user.k", b"v", 0, false).unwrap();
+        made.pool.setxattr(&ROOT, node, b"user.k", b"v", 0, false).unwrap();
         for branch in [0, 1] {
             let path = made.on(branch, "f");
             let meta = fs::metadata(&path).unwrap();
@@ -207,7 +207,7 @@ fn modes_of_branches_are_kept_to() {
     assert_eq!(errno(made.pool.link(&common::ROOT, ro, NodeId::ROOT, b"link")), Errno::ROFS);
     client.took(made.pool.link(&common::ROOT, nc, NodeId::ROOT, b"link").unwrap());
     assert_eq!(names_on(made.on(1, "")), ["link", "nc"]);
-    assert_eq!(errno(made.pool.setxattr(ro, b"user.k", b"", 0, false)), Errno::ROFS);
+    assert_eq!(errno(made.pool.setxattr(&ROOT, ro, b"user.k", b"", 0, false)), Errno::ROFS);
     client.end().unwrap();
 
     let made = pool(&[Ro, Nc], first());

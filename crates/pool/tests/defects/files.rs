@@ -117,7 +117,7 @@ fn an_unlinked_file_can_still_be_used_by_its_holders() {
     }
     assert_eq!(read(pool, handle), "con");
     pool.fallocate(handle, 0, 0, 10).unwrap();
-    pool.setxattr(node, b"user.k", b"v", 0, false).unwrap();
+    pool.setxattr(&ROOT, node, b"user.k", b"v", 0, false).unwrap();
     assert_eq!(pool.getxattr(node, b"user.k", &mut []), Ok(1));
     // A second descriptor, through /proc.
     let second = open(pool, node, OFlags::RDONLY);

@@ -1,6 +1,8 @@
 //! Passes requests on to a directory: a node is a descriptor of what it stands for.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -257,12 +259,17 @@ impl Pass {
                 Given::Done
             }
             Op::Setxattr { name, value, flags, .. } => {
-                rustix::fs::setxattr(path(&this), name, value, XattrFlags::from_bits_retain(flags))?;
+                rustix::fs::setxattr(
+                    path(&this),
+                    &*kept_as(name),
+                    value,
+                    XattrFlags::from_bits_retain(flags),
+                )?;
                 Given::Done
             }
             Op::Getxattr { name, .. } => {
                 let mut value = vec![0; XATTR_MAX];
-                let len = rustix::fs::getxattr(path(&this), name, &mut value)?;
+                let len = rustix::fs::getxattr(path(&this), &*kept_as(name), &mut value)?;
                 value.truncate(len);
                 Given::Xattr(value)
             }
@@ -273,7 +280,7 @@ impl Pass {
                 Given::Xattr(names)
             }
             Op::Removexattr { name } => {
-                rustix::fs::removexattr(path(&this), name)?;
+                rustix::fs::removexattr(path(&this), &*kept_as(name))?;
                 Given::Done
             }
             Op::Flush { .. } | Op::Fsyncdir { .. } | Op::Syncfs | Op::Destroy => Given::Done,
@@ -336,6 +343,17 @@ impl Pass {
             nodes.known.remove(&id.0);
         }
     }
+}
+
+/// Attributes for which another filesystem has a place (`system.nfs4_acl`, `system.ntfs_attrib`) are kept under a name
+/// that any has one for, and shown under their own. As with those filesystems, who may write them is for the server to
+/// say; this one takes them from anybody.
+fn kept_as(name: &CStr) -> Cow<'_, CStr> {
+    let bytes = name.to_bytes();
+    if !bytes.starts_with(b"system.") || bytes.starts_with(b"system.posix_acl_") {
+        return Cow::Borrowed(name);
+    }
+    Cow::Owned(CString::new([b"trusted.", bytes].concat()).expect("no NUL"))
 }
 
 /// A path to the very file, for the calls that take no `O_PATH` descriptor.

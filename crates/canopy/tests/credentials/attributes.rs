@@ -1,0 +1,164 @@
+//! Extended attributes of every namespace, written and read by everybody.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use canopy_testkit::cmd::run_within;
+use canopy_testkit::{Faulty, Pool, leaks};
+use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
+
+use super::acl::{self, Tag};
+use super::rig::{Actors, EVERYBODY, GROUP, OWNER, Places, STRANGER, told};
+
+/// Of each namespace one that the kernel knows and one that nobody does.
+const NAMES: [&str; 14] = [
+    "user.note",
+    "trusted.note",
+    "security.note",
+    "security.capability",
+    "system.posix_acl_access",
+    "system.posix_acl_default",
+    "system.nfs4_acl",
+    "system.richacl",
+    "system.ntfs_attrib",
+    "system.cifs_acl",
+    "system.unknown",
+    "unknown.note",
+    "note",
+    "user.",
+];
+
+fn value(name: &str) -> Vec<u8> {
+    let list =
+        [(Tag::Owner, 7), (Tag::User(STRANGER.uid), 7), (Tag::Group, 5), (Tag::Mask, 7), (Tag::Other, 4)];
+    match name {
+        "system.posix_acl_access" | "system.posix_acl_default" => acl::encode(&list),
+        // Version 2, cap_net_raw.
+        "security.capability" => {
+            [0x0200_0001_u32, 1 << 13, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect()
+        }
+        _ => b"value".to_vec(),
+    }
+}
+
+fn table(root: &Path) -> Vec<String> {
+    let mut cells = Vec::new();
+    let kinds = [("file", 0o604), ("open file", 0o666), ("directory", 0o705), ("sticky directory", 0o1777)];
+    thread::scope(|scope| {
+        let actors = Actors::start(scope);
+        for (kind, mode) in kinds {
+            let path = root.join(kind);
+            match kind.ends_with("file") {
+                true => fs::write(&path, "content").unwrap(),
+                false => fs::create_dir(&path).unwrap(),
+            }
+            chown(&path, Some(OWNER), Some(GROUP)).unwrap();
+            fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            for name in NAMES {
+                for actor in EVERYBODY {
+                    let path = &path;
+                    let mut attempt = |what: &str, job: fn(&Path, &str) -> String| {
+                        let own = path.clone();
+                        let result = actors.act(actor, move || job(&own, name));
+                        cells.push(format!("{kind} {what} {name} by {}: {result}", actor.name));
+                    };
+                    let set = |path: &Path, name: &str| {
+                        told(setxattr(path, name, &value(name), XattrFlags::empty()))
+                    };
+                    let remove = |path: &Path, name: &str| told(removexattr(path, name));
+                    attempt("set", set);
+                    // So that there is something to be read, replaced and removed.
+                    let _ = setxattr(path, name, &value(name), XattrFlags::empty());
+                    attempt("replace", set);
+                    attempt("get", |path, name| told(getxattr(path, name, &mut [0; 256][..])));
+                    attempt("list", |path, _| match listxattr(path, &mut [0; 512][..]) {
+                        Ok(length) => format!("{length} bytes"),
+                        Err(errno) => format!("{errno}"),
+                    });
+                    attempt("remove", remove);
+                    let _ = removexattr(path, name);
+                    attempt("remove again", remove);
+                    // An access list has changed it.
+                    fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+                }
+            }
+        }
+    });
+    cells
+}
+
+#[test]
+fn attributes_are_written_and_read_by_whom_ext4_lets() {
+    Places::new().compare(&["posix-acl=true", "posix-acl=true,allow-idmap=false"], table);
+}
+
+/// Callers by the words that make a command theirs, and whether they may do what is the owner's to do.
+fn callers() -> Vec<(String, bool)> {
+    let stranger = format!("--reuid {0} --regid {0} --clear-groups", STRANGER.uid);
+    let owner = format!("setpriv --reuid {OWNER} --regid {OWNER} --clear-groups");
+    let row = |words: &str, owns| (words.to_owned(), owns);
+    vec![
+        row("", true),
+        row("setpriv --bounding-set -fowner", false),
+        row("unshare -Ur", false),
+        row(&owner, true),
+        row(&format!("{owner} unshare -Ur"), true),
+        row(&format!("setpriv --reuid {} --regid {GROUP} --clear-groups", STRANGER.uid), false),
+        row(&format!("setpriv {stranger}"), false),
+        row(&format!("setpriv {stranger} unshare -Ur"), false),
+        row(&format!("setpriv {stranger} --inh-caps +fowner --ambient-caps +fowner"), true),
+    ]
+}
+
+/// Filesystems with access lists of their own obey the daemon, which is root: so the pool asks who its caller is.
+#[test]
+fn attributes_of_the_system_are_their_owners_to_change() {
+    canopy_testkit::require_root();
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let _guard = leaks::Guard::under(dir.path());
+    let disk = Faulty::mount(dir.path());
+    for options in ["", "allow-idmap=false"] {
+        let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
+            .branch(disk.path())
+            .option("minfreespace=0")
+            .option(options)
+            .mount();
+        for kind in ["file", "directory"] {
+            let (inner, outer) = (disk.behind().join(kind), pool.path().join(kind));
+            let _ = if kind == "file" { fs::write(&inner, "") } else { fs::create_dir_all(&inner) };
+            chown(&inner, Some(OWNER), Some(GROUP)).unwrap();
+            // Rights to write it are not enough.
+            fs::set_permissions(&inner, PermissionsExt::from_mode(0o777)).unwrap();
+            for name in ["system.nfs4_acl", "system.ntfs_attrib"] {
+                let kept = format!("trusted.{name}");
+                let stored = || getxattr(&inner, &*kept, &mut [0; 16][..]).is_ok();
+                for (who, owns) in callers() {
+                    let act = |words: &str| {
+                        let script = format!("exec {who} setfattr {words} \"$1\"");
+                        let mut command = Command::new("sh");
+                        command.args(["-c", &script, "sh"]).arg(&outer);
+                        run_within(&mut command, Duration::from_secs(20))
+                    };
+                    let cell = format!("[{options}] {name} of the {kind} by '{who}'");
+                    let set = act(&format!("-n {name} -v value"));
+                    assert_eq!((set.success(), stored()), (owns, owns), "{cell}: {}", set.describe());
+                    setxattr(&inner, &*kept, b"value", XattrFlags::empty()).unwrap();
+                    let removed = act(&format!("-x {name}"));
+                    assert_eq!(
+                        (removed.success(), stored()),
+                        (owns, !owns),
+                        "{cell}: {}",
+                        removed.describe()
+                    );
+                    let _ = removexattr(&inner, &*kept);
+                }
+            }
+        }
+        pool.umount();
+    }
+}

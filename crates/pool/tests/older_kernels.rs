@@ -1,0 +1,120 @@
+//! What older kernels leave to the filesystem, and newer ones check before they ask it. Requests that newer ones would
+//! not send are given to the pool itself.
+
+#![forbid(unsafe_code)]
+
+mod common;
+
+use canopy_pool::branch::Mode::Rw;
+use canopy_pool::config::Config;
+use canopy_pool::{Caller, Entry, Error, NodeId, Opened, Pool, Result};
+use common::{Made, ROOT, chmod, pool};
+use rustix::io::Errno;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+
+const OWNER: Caller = Caller { uid: 6001, gid: 7001, pid: 0, umask: 0 };
+const MEMBER: Caller = Caller { uid: 6002, gid: 7001, pid: 0, umask: 0 };
+const STRANGER: Caller = Caller { uid: 6004, gid: 7004, pid: 0, umask: 0 };
+
+const O_WRONLY: u32 = 1;
+const O_CREAT_EXCL: u32 = O_WRONLY | 0o300;
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const FS_NOATIME_FL: u64 = 0x80;
+
+fn made() -> Option<Made> {
+    rustix::process::geteuid().is_root().then(|| pool(&[Rw], Config::default()))
+}
+
+/// An ACL that lets the stranger do everything, in the kernel's form.
+fn acl() -> Vec<u8> {
+    let entries = [(0x01, 6, u32::MAX), (0x02, 7, STRANGER.uid), (0x04, 4, u32::MAX), (0x10, 7, u32::MAX)];
+    let entry = |&(tag, rights, id): &(u16, u16, u32)| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let others = entry(&(0x20, 0, u32::MAX));
+    [2_u32.to_le_bytes().to_vec(), entries.iter().flat_map(entry).collect(), others].concat()
+}
+
+/// Up to Linux 6.1 the kernel hands on ACLs unseen where it does not enforce them, and up to 5.12 chattr(1).
+#[test]
+fn lists_and_flags_are_their_owners_to_change() {
+    let Some(made) = made() else { return };
+    fs::write(made.on(0, "f"), "").unwrap();
+    chmod(&made.on(0, "f"), 0o666);
+    chown(made.on(0, "f"), Some(OWNER.uid), Some(OWNER.gid)).unwrap();
+    let mut client = made.client();
+    let node = client.walk("f").unwrap().node;
+    let list = "system.posix_acl_access";
+    let stored = || rustix::fs::getxattr(made.on(0, "f"), list, &mut [0; 64][..]).is_ok();
+    type Change = fn(&Pool, &Caller, NodeId) -> Result<()>;
+    let changes: [(&str, Change); 3] = [
+        ("setfacl", |pool, who, node| pool.setxattr(who, node, b"system.posix_acl_access", &acl(), 0, false)),
+        ("setfacl -b", |pool, who, node| pool.removexattr(who, node, b"system.posix_acl_access")),
+        ("chattr", |pool, who, node| {
+            pool.ioctl(who, node, FS_IOC_SETFLAGS, &FS_NOATIME_FL.to_ne_bytes()).map(drop)
+        }),
+    ];
+    for (what, change) in changes {
+        for (who, may) in [(STRANGER, false), (MEMBER, false), (OWNER, true), (ROOT, true)] {
+            let before = stored();
+            let changed = change(&made.pool, &who, node);
+            let expected = if may { Ok(()) } else { Err(Errno::PERM) };
+            match changed.map_err(Error::errno) {
+                // The owner has taken it away.
+                Err(Errno::NODATA) if who == ROOT => {}
+                // Not every filesystem in memory has flags.
+                Err(Errno::OPNOTSUPP | Errno::NOTTY) if may => {}
+                other => assert_eq!(other, expected, "{what} by {who:?}"),
+            }
+            assert!(may || stored() == before, "{what} by {who:?}");
+        }
+    }
+    client.end().unwrap();
+}
+
+/// Up to Linux 5.19 the kernel hands on set-group-ID of what is made in a set-group-ID directory.
+#[test]
+fn nothing_runs_with_the_group_of_a_directory_that_its_maker_is_not_in() {
+    let Some(made) = made() else { return };
+    for (dir, mode) in [("shared", 0o2777), ("plain", 0o777)] {
+        fs::create_dir(made.on(0, dir)).unwrap();
+        chown(made.on(0, dir), Some(OWNER.uid), Some(OWNER.gid)).unwrap();
+        chmod(&made.on(0, dir), mode);
+    }
+    let mut client = made.client();
+    let mut count = 0;
+    for dir in ["shared", "plain"] {
+        let parent = client.walk(dir).unwrap().node;
+        for who in [STRANGER, MEMBER, OWNER, ROOT] {
+            for mode in [0o2755, 0o2655, 0o2745, 0o755, 0o6711] {
+                // Where nobody may execute it for the group, set-group-ID means a mandatory lock, or nothing.
+                let lost = dir == "shared" && who == STRANGER && mode & 0o2010 == 0o2010;
+                let expected = if lost { mode & !0o2000 } else { mode };
+                for how in ["create", "mknod", "tmpfile"] {
+                    count += 1;
+                    let name = format!("f{count}");
+                    let opened = |(entry, opened): (Entry, Opened)| {
+                        made.pool.release(opened.handle).unwrap();
+                        entry
+                    };
+                    let name = name.as_bytes();
+                    let entry = match how {
+                        "mknod" => made.pool.mknod(&who, parent, name, 0o100_000 | mode, (0, 0)),
+                        "create" => {
+                            made.pool.create(&who, parent, name, mode, O_CREAT_EXCL, false).map(opened)
+                        }
+                        _ => made.pool.tmpfile(&who, parent, mode, O_WRONLY).map(opened),
+                    };
+                    let entry = entry.unwrap();
+                    let cell = format!("{how} {mode:o} in {dir} by {who:?}");
+                    assert_eq!(entry.attr.mode & 0o7777, expected, "{cell}");
+                    assert_eq!(entry.attr.gid, if dir == "shared" { OWNER.gid } else { who.gid }, "{cell}");
+                    client.took(entry);
+                }
+            }
+        }
+        assert!(fs::metadata(made.on(0, dir)).unwrap().mode() & 0o777 == 0o777);
+    }
+    client.end().unwrap();
+}
