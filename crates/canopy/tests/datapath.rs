@@ -15,6 +15,7 @@ mod datapath {
     mod mapped;
     mod matrix;
     mod options;
+    mod overwriting;
     mod rig;
     mod spliced;
     mod unlinked;

@@ -80,6 +80,11 @@ impl fmt::Display for Asked<'_> {
             Op::Getattr { handle: Some(handle) } | Op::Statx { handle: Some(handle), .. } => {
                 write!(f, " fh={handle}")
             }
+            Op::Setattr(set) => {
+                write!(f, " valid={:#x}", set.valid)?;
+                set.handle.map_or(Ok(()), |handle| write!(f, " fh={handle}"))?;
+                set.size.map_or(Ok(()), |size| write!(f, " size={size}"))
+            }
             Op::Setxattr { name, value, .. } => write!(f, " name={name:?} size={}", value.len()),
             Op::Getxattr { name, size } => write!(f, " name={name:?} size={size}"),
             Op::Removexattr { name } => write!(f, " name={name:?}"),

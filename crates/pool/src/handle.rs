@@ -45,9 +45,19 @@ pub(crate) struct OpenFile {
     users: AtomicUsize,
     /// Handles that can write.
     writers: AtomicUsize,
+    /// The thread that may be within an open(2) of the file: [`NOBODY`], [`SEVERAL`], or one more than its number.
+    opener: AtomicU64,
     /// The file has moved, and the kernel still reads the old one for some handles: nobody else may join.
     parted: AtomicBool,
     pub(crate) keeping: Keeping,
+}
+
+const NOBODY: u64 = 0;
+const SEVERAL: u64 = u64::MAX;
+
+/// Threads of other PID namespaces all have the number 0.
+fn number_of(thread: u32) -> u64 {
+    if thread == 0 { SEVERAL } else { u64::from(thread) + 1 }
 }
 
 impl OpenFile {
@@ -57,6 +67,7 @@ impl OpenFile {
             backing,
             users: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
+            opener: AtomicU64::new(NOBODY),
             parted: AtomicBool::new(false),
             keeping: Keeping::default(),
         }
@@ -86,6 +97,29 @@ impl OpenFile {
     /// Can any handle write the file?
     pub(crate) fn is_written(&self) -> bool {
         self.writers.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn opened_by(&self, thread: u32) {
+        let thread = number_of(thread);
+        let alone = self.opener.compare_exchange(NOBODY, thread, Ordering::Relaxed, Ordering::Relaxed);
+        if alone.is_err_and(|other| other != thread) {
+            self.opener.store(SEVERAL, Ordering::Relaxed);
+        }
+    }
+
+    /// A thread truncates the file to nothing, by its name: may that be the `O_TRUNC` of an open(2)?
+    ///
+    /// The kernel's requests for open(O_TRUNC) and for open(2) with a truncate(2) behind it are the same: OPEN without
+    /// `O_TRUNC`, then SETATTR without a handle (fs/fuse/dir.c fuse_do_setattr). But the first always come from one
+    /// thread. So nothing is missed; and where several threads have the file open, a truncate(2) passes for an `O_TRUNC`.
+    pub(crate) fn may_be_opening(&self, thread: u32) -> bool {
+        let opener = self.opener.load(Ordering::Relaxed);
+        let may_be = opener == SEVERAL || opener == number_of(thread);
+        if may_be && opener != SEVERAL {
+            // One open(2) truncates once.
+            let _ = self.opener.compare_exchange(opener, NOBODY, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        may_be
     }
 
     /// A descriptor for reading and writing at given offsets, whatever flags the handles have.

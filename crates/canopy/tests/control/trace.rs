@@ -53,11 +53,13 @@ fn or_in_a_file() {
     let pool = dirs.pool(&format!("debug=true,log.file={}", one.display()));
     fs::write(pool.path().join("f"), "content").expect("a file");
     fs::rename(pool.path().join("f"), pool.path().join("g")).expect("a rename");
+    fs::File::options().write(true).open(pool.path().join("g")).and_then(|g| g.set_len(3)).expect("a size");
     let log = text(&one);
     for (opcode, part) in [
         ("CREATE", " node=1 "),
         ("CREATE", " name=\"f\" mode="),
         ("RENAME2", " name=\"f\" newdir=1 newname=\"g\""),
+        ("SETATTR", " size=3"),
         ("RELEASE", " fh="),
     ] {
         let there =

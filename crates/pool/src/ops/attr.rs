@@ -1,7 +1,8 @@
 //! Changing attributes: chmod, chown, truncate, utimens, and the clearing of set-id bits.
 //!
-//! A change goes to every copy that the action policy chooses, an open file's own among them, so that
-//! copies never drift apart by which call was used.
+//! A change of mode, owner or times goes to every copy that the action policy chooses, an open file's own among them, so
+//! that copies never drift apart by which call was used. What belongs to the data goes where the data goes: a truncation
+//! through a handle, or by open(2), reaches the open file alone, as writes do. Only truncate(2) by a name reaches all copies.
 
 use crate::beneath::{self, ProcPath};
 use crate::branch::Branches;
@@ -64,9 +65,10 @@ impl Pool {
         handle: Option<HandleId>,
         set: &SetAttr,
     ) -> Result<Attr> {
-        let handle = handle.and_then(|h| self.files.get(h).ok());
         let node = self.nodes.get(id)?;
-        let attr = || self.set_attributes(caller, &node, handle.as_deref(), set);
+        let handle = handle.and_then(|h| self.files.get(h).ok()).filter(|h| Arc::ptr_eq(&h.node, &node));
+        let with_data = handle.is_some() || is_by_open(&node, caller, set);
+        let attr = || self.set_attributes(caller, &node, handle.as_deref(), set, with_data);
         match set.size {
             // On some filesystems a file takes up room as soon as it grows.
             Some(size) if !node.is_dir() => self.with_room(&node, size, attr),
@@ -80,17 +82,19 @@ impl Pool {
         node: &Arc<Node>,
         handle: Option<&FileHandle>,
         set: &SetAttr,
+        with_data: bool,
     ) -> Result<Attr> {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         if set.changes_nothing() {
             self.kill_privileges(&branches, node, caller)?;
         } else {
-            self.change(&branches, node, handle, caller, set)?;
+            self.change(&branches, node, handle, caller, set, with_data)?;
         }
         self.attr_of(&branches, node, None)
     }
 
+    /// `with_data`: sizes and times are those of the open file.
     fn change(
         &self,
         branches: &Branches,
@@ -98,6 +102,7 @@ impl Pool {
         handle: Option<&FileHandle>,
         caller: &Caller,
         set: &SetAttr,
+        with_data: bool,
     ) -> Result<()> {
         let mut undo: SmallVec<[(Target, Attr); 2]> = SmallVec::new();
         let mut run = || -> Result<()> {
@@ -121,20 +126,23 @@ impl Pool {
             }
             if let Some(size) = set.size {
                 let opened = handle.filter(|h| h.writable());
-                self.on_copies(branches, node, Func::Truncate, handle, None, |fd| {
-                    truncate(fd, opened, size, set.kill_suidgid.then_some(caller))
-                })?;
+                let cut = |fd: BorrowedFd<'_>| truncate(fd, opened, size, set.kill_suidgid.then_some(caller));
+                match with_data {
+                    true => self.on_open_file(branches, node, cut)?,
+                    false => self.on_copies(branches, node, Func::Truncate, None, None, cut)?,
+                }
             }
+            // Through a handle come the times of data that the kernel has cached (writeback), and no other.
             if set.atime.is_some() || set.mtime.is_some() {
                 let times = Timestamps { last_access: spec(set.atime), last_modification: spec(set.mtime) };
-                self.on_copies(branches, node, Func::Utimens, handle, None, |fd| {
-                    rustix::fs::utimensat(
-                        rustix::fs::CWD,
-                        ProcPath::of(fd).as_bytes(),
-                        &times,
-                        AtFlags::empty(),
-                    )
-                })?;
+                let touch = |fd: BorrowedFd<'_>| {
+                    let path = ProcPath::of(fd);
+                    rustix::fs::utimensat(rustix::fs::CWD, path.as_bytes(), &times, AtFlags::empty())
+                };
+                match with_data {
+                    true => self.on_open_file(branches, node, touch)?,
+                    false => self.on_copies(branches, node, Func::Utimens, None, None, touch)?,
+                }
             }
             Ok(())
         };
@@ -149,6 +157,17 @@ impl Pool {
             }
         }
         result
+    }
+
+    /// Runs a change on the file that is open, whatever its branch's mode is: so are writes.
+    fn on_open_file(
+        &self,
+        branches: &Branches,
+        node: &Arc<Node>,
+        change: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<()> {
+        let own = self.primary(branches, node)?;
+        Ok(change(own.fd.as_fd()).map_err(|errno| own.branch.notice(errno, Deed::Changing))?)
     }
 
     /// Runs a change on every copy that `func`'s policy chooses; mixed results count as what happened to
@@ -297,6 +316,11 @@ impl Pool {
         }
         Ok(())
     }
+}
+
+/// May this be the `O_TRUNC` of an open(2) by the same caller? What it is to empty is open by then.
+fn is_by_open(node: &Node, caller: &Caller, set: &SetAttr) -> bool {
+    set.size == Some(0) && node.opened().is_some_and(|open| open.may_be_opening(caller.pid))
 }
 
 /// The mode without the set-id bits that a write or chown must not leave on anything but a directory: setuid,

@@ -309,6 +309,7 @@ impl Pool {
         // While somebody writes through the cache it must not be dropped: the kernel drops pages whose write
         // is on its way to us, and who reads them in between caches for good what was there before the write.
         let quietly = handle::writes(flags) && self.closes_quietly(node, &open.place().branch);
+        open.opened_by(caller.pid);
         let (mut handle, written) = FileHandle::new(node.clone(), fd, flags, open);
         let parted = self.is_parted(node);
         let valid = (unchanged || written) && !parted;

@@ -6,6 +6,7 @@ use canopy_pool::branch::Mode::{Nc, Ro, Rw};
 use canopy_pool::config::Func;
 use canopy_pool::{SetAttr, SetTime, Time};
 use std::os::unix::fs::MetadataExt;
+use std::time::UNIX_EPOCH;
 
 /// Success was told while the copy on the RO branch made the name reappear.
 #[test]
@@ -58,20 +59,92 @@ fn defect_21_changes_by_handle_and_by_path_reach_all_copies() {
         let set = |set| made.pool.setattr(&ROOT, node, handle_given, &set).map(drop).unwrap();
         set(SetAttr { mode: Some(0o640), ..SetAttr::default() });
         set(SetAttr { uid: Some(12), gid: Some(34), ..SetAttr::default() });
-        set(SetAttr { size: Some(4), ..SetAttr::default() });
-        set(SetAttr { mtime: Some(SetTime::At(Time { sec: 77, nsec: 5 })), ..SetAttr::default() });
+        if !by_handle {
+            set(SetAttr { size: Some(4), ..SetAttr::default() });
+            set(SetAttr { mtime: Some(SetTime::At(Time { sec: 77, nsec: 5 })), ..SetAttr::default() });
+        }
         made.pool.setxattr(&ROOT, node, b"user.k", b"v", 0, false).unwrap();
         for branch in [0, 1] {
             let path = made.on(branch, "f");
             let meta = fs::metadata(&path).unwrap();
             assert_eq!(meta.mode() & 0o7777, 0o640, "by_handle {by_handle}, branch {branch}");
             assert_eq!((meta.uid(), meta.gid()), (12, 34));
-            assert_eq!(text(&path), "some");
-            assert_eq!((meta.mtime(), meta.mtime_nsec()), (77, 5));
+            if !by_handle {
+                assert_eq!(text(&path), "some");
+                assert_eq!((meta.mtime(), meta.mtime_nsec()), (77, 5));
+            }
             let mut value = [0; 9];
             assert_eq!(rustix::fs::getxattr(&path, "user.k", &mut value[..]), Ok(1));
         }
         made.pool.release(handle).unwrap();
+        client.end().unwrap();
+    }
+}
+
+fn by(thread: u32) -> Caller {
+    Caller { pid: thread, ..ROOT }
+}
+
+fn resize(made: &crate::common::Made, node: NodeId, thread: u32, handle: Option<HandleId>, size: u64) {
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    assert_eq!(made.pool.setattr(&by(thread), node, handle, &set).unwrap().size, size);
+}
+
+/// The copy on the other branch was left with nothing in it. The kernel opens first, and truncates then, without a handle.
+#[test]
+fn overwriting_by_open_empties_the_open_copy_alone() {
+    for searched in ["ff", "newest"] {
+        let mut config = first();
+        config.policies.set_category(Category::Search, searched.parse().unwrap());
+        let made = pool(&[Rw, Rw], config);
+        put(made.on(0, "f"), "older copy");
+        put(made.on(1, "f"), "newer copy");
+        std::fs::File::options().write(true).open(made.on(0, "f")).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        let (own, other) = if searched == "newest" { (1, 0) } else { (0, 1) };
+        let kept = text(made.on(other, "f"));
+        let mut client = made.client();
+        let node = client.walk("f").unwrap().node;
+        let open =
+            |thread, flags: OFlags| made.pool.open(&by(thread), node, flags.bits(), false).unwrap().handle;
+        // Two who overwrite it at once, and one who empties it without being able to write.
+        let handles = [open(7, OFlags::WRONLY), open(8, OFlags::RDWR), open(9, OFlags::RDONLY)];
+        for thread in [8, 9, 7] {
+            resize(&made, node, thread, None, 0);
+        }
+        write(&made.pool, handles[0], "new");
+        assert_eq!([text(made.on(own, "f")), text(made.on(other, "f"))], ["new", &kept], "{searched}");
+        // Through a handle, as well.
+        resize(&made, node, 7, Some(handles[0]), 2);
+        resize(&made, node, 7, Some(handles[0]), 0);
+        assert_eq!([text(made.on(own, "f")), text(made.on(other, "f"))], ["", &kept], "{searched}");
+        for handle in handles {
+            made.pool.release(handle).unwrap();
+        }
+        client.end().unwrap();
+    }
+}
+
+#[test]
+fn truncating_by_name_reaches_all_copies() {
+    for size in [0, 2] {
+        let made = pool(&[Rw, Rw], first());
+        put(made.on(0, "f"), "one");
+        put(made.on(1, "f"), "two");
+        let mut client = made.client();
+        let node = client.walk("f").unwrap().node;
+        // Somebody else has it open, or the same thread has overwritten it before.
+        let reader = made.pool.open(&by(7), node, OFlags::RDONLY.bits(), false).unwrap().handle;
+        if size == 0 {
+            resize(&made, node, 7, None, 0);
+            assert_eq!([text(made.on(0, "f")), text(made.on(1, "f"))], ["", "two"]);
+            resize(&made, node, 7, None, 0);
+        } else {
+            resize(&made, node, 8, None, size);
+        }
+        for (branch, content) in [(0, "one"), (1, "two")] {
+            assert_eq!(text(made.on(branch, "f")), content[..size as usize]);
+        }
+        made.pool.release(reader).unwrap();
         client.end().unwrap();
     }
 }
