@@ -13,4 +13,5 @@ mod credentials {
     mod flags;
     mod namespaces;
     mod rig;
+    mod unwritable;
 }

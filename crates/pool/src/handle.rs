@@ -179,6 +179,8 @@ pub(crate) struct FileHandle {
     // Not an `ArcSwap`: one that goes away visits all threads, and files come and go more often than they are read.
     fd: RwLock<Arc<OwnedFd>>,
     pub(crate) flags: OFlags,
+    /// The branch's descriptor has neither `O_APPEND` nor `O_DIRECT` any more.
+    plain: AtomicBool,
     pub(crate) open: Using,
     /// The kernel reads and writes by itself.
     pub(crate) past: bool,
@@ -190,7 +192,35 @@ impl FileHandle {
     /// Also tells whether another handle can write the file.
     pub(crate) fn new(node: Arc<Node>, fd: Arc<OwnedFd>, flags: OFlags, open: Using) -> (Self, bool) {
         let others = open.writers.fetch_add(usize::from(writes(flags)), Ordering::Relaxed);
-        (FileHandle { node, fd: RwLock::new(fd), flags, open, past: false, passed: None }, others > 0)
+        let plain = AtomicBool::new(false);
+        (FileHandle { node, fd: RwLock::new(fd), flags, plain, open, past: false, passed: None }, others > 0)
+    }
+
+    /// What the branch's descriptor acts by.
+    pub(crate) fn held(&self) -> OFlags {
+        match self.plain.load(Ordering::Relaxed) {
+            true => self.flags - NOT_PLAIN,
+            false => self.flags,
+        }
+    }
+
+    /// A descriptor for data that goes exactly where it is told to, aligned or not: this handle's if it is of that kind,
+    /// else one of the open file's. The daemon of an ordinary user may not open for writing what was made unwritable
+    /// meanwhile (`O_CREAT` with mode 0444, as git does); then this handle's becomes of that kind.
+    pub(crate) fn plain(&self) -> Result<Arc<OwnedFd>, Errno> {
+        const DOES_MORE: OFlags = NOT_PLAIN.union(OFlags::SYNC).union(OFlags::DSYNC);
+        if self.plain.load(Ordering::Relaxed) || !self.flags.intersects(DOES_MORE) {
+            return Ok(self.fd());
+        }
+        let refused = match self.open.plain() {
+            Err(errno @ (Errno::ACCESS | Errno::PERM)) => errno,
+            other => return other,
+        };
+        let fd = self.fd();
+        let now = rustix::fs::fcntl_getfl(&*fd)?;
+        rustix::fs::fcntl_setfl(&*fd, now - NOT_PLAIN).map_err(|_| refused)?;
+        self.plain.store(true, Ordering::Relaxed);
+        Ok(fd)
     }
 
     /// The branch's file, opened as this handle is. Whoever writes through it holds the node's `moving` while he
@@ -206,6 +236,7 @@ impl FileHandle {
 
     pub(crate) fn move_to(&self, fd: OwnedFd) {
         *self.fd.write() = Arc::new(fd);
+        self.plain.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn writable(&self) -> bool {
@@ -232,6 +263,9 @@ impl Drop for FileHandle {
         }
     }
 }
+
+/// Data goes elsewhere than it is told to, or must be aligned.
+const NOT_PLAIN: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
 
 pub(crate) fn writes(flags: OFlags) -> bool {
     flags.intersects(OFlags::WRONLY | OFlags::RDWR)

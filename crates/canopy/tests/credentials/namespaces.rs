@@ -9,17 +9,17 @@ use canopy_testkit::cmd::{Finished, run_within};
 use canopy_testkit::{User, leaks, require_root};
 
 /// nobody: fusermount3 serves only users who have a name.
-const USER: User<'static> = User { uid: 65534, gid: 65534, groups: &[] };
+pub(super) const USER: User<'static> = User { uid: 65534, gid: 65534, groups: &[] };
 
 /// A directory with two branches and a mountpoint that belong to an ordinary user, and the program for all to run.
-struct Home {
+pub(super) struct Home {
     // Dropped first: the check comes before what it looks at is removed.
     _guard: leaks::Guard,
     dir: tempfile::TempDir,
 }
 
 impl Home {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         require_root();
         let dir = tempfile::Builder::new().prefix("canopy-user-").tempdir().unwrap();
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -33,13 +33,13 @@ impl Home {
         own
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().canonicalize().unwrap().join(name)
     }
 
     /// Runs a script as root, with the words that make a command the user's in `$user`, in a mount namespace in
     /// which everybody may open the device (containers often have it for root only).
-    fn run_beside(&self, script: &str) -> Finished {
+    pub(super) fn run_beside(&self, script: &str) -> Finished {
         let dir = self.dir.path().canonicalize().unwrap();
         let outer = format!(
             "mkdir \"$1/dev\"; cp -a /dev/fuse \"$1/dev/fuse\"; chmod 666 \"$1/dev/fuse\"

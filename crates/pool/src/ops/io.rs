@@ -49,7 +49,7 @@ pub enum Whence {
 
 /// What the branch's descriptor acts by, and an open file may have lost since it was opened.
 fn lost(handle: &FileHandle, now: OFlags) -> OFlags {
-    (handle.flags - now) & (OFlags::APPEND | OFlags::DIRECT)
+    (handle.held() - now) & (OFlags::APPEND | OFlags::DIRECT)
 }
 
 impl Pool {
@@ -62,9 +62,9 @@ impl Pool {
             return Ok(buffer.len());
         }
         let mut fd = handle.fd();
-        let mut direct = handle.flags.contains(OFlags::DIRECT);
+        let mut direct = handle.held().contains(OFlags::DIRECT);
         if direct && lost(&handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
-            (fd, direct) = (handle.open.plain()?, false);
+            (fd, direct) = (handle.plain()?, false);
         }
         let mut done = 0;
         while done < buffer.len() {
@@ -123,8 +123,8 @@ impl Pool {
         done: &mut usize,
     ) -> Result<()> {
         let (fd, held) = match kind.from_cache || !lost(handle, now).is_empty() {
-            true => (handle.open.plain()?, OFlags::empty()),
-            false => (handle.fd(), handle.flags),
+            true => (handle.plain()?, OFlags::empty()),
+            false => (handle.fd(), handle.held()),
         };
         if let Some(caller) = &kind.kill_suidgid {
             self.kill_before_write(handle, fd.as_fd(), caller)?;

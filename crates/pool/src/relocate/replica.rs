@@ -77,9 +77,18 @@ impl Replica {
         stat::of(self.file.as_fd()).map(|attr| attr.key())
     }
 
-    /// The very file once more, with flags of open(2).
+    /// The very file once more, with flags of open(2). Its mode keeps nobody from that who has the original open.
     pub(super) fn reopen(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
-        beneath::reopen(&self.file, flags)
+        let refused = match beneath::reopen(&self.file, flags) {
+            Err(Errno::ACCESS) => Errno::ACCESS,
+            other => return other,
+        };
+        // The daemon of an ordinary user, to whom it belongs.
+        let mode = Mode::from_raw_mode(stat::of(self.file.as_fd())?.mode & 0o7777);
+        rustix::fs::fchmod(&self.file, mode | Mode::RUSR | Mode::WUSR).map_err(|_| refused)?;
+        let opened = beneath::reopen(&self.file, flags);
+        rustix::fs::fchmod(&self.file, mode)?;
+        opened
     }
 
     pub(super) fn dir(&self) -> BorrowedFd<'_> {
