@@ -23,6 +23,12 @@ pub trait Kernel: Send + Sync + 'static {
     /// Have a name looked up again, soon: it is not what the kernel takes it for. Must not wait for anything: the
     /// kernel keeps the directory locked until it has its answer.
     fn forget_name(&self, parent: NodeId, name: &[u8]);
+
+    /// Has the process that waits for the calling thread's operation been killed? It waits for the answer all the same, so
+    /// an operation that takes long ends early where it can.
+    fn caller_is_killed(&self) -> bool {
+        false
+    }
 }
 
 /// A file registered for passthrough; its end takes the registration back.

@@ -13,5 +13,6 @@ pub mod heap;
 pub mod inode_flags;
 pub mod ioprio;
 pub mod landlock;
+pub mod reflink;
 pub mod sched;
 pub mod uring;

@@ -9,6 +9,7 @@ use super::drain::Drain;
 use super::forget::Forget;
 use super::fresh::{Answering, Asker, Fresh, Subject};
 use super::health::Care;
+use super::interrupts::Interrupts;
 use super::listed::Listed;
 use super::pin::Pins;
 use super::probes::Probes;
@@ -48,6 +49,7 @@ pub(super) struct Dispatch {
     pub(super) care: Care,
     pub(super) deputies: Deputies,
     pub(super) probes: Probes,
+    pub(super) interrupts: Interrupts,
 }
 
 const RENAME_NOREPLACE: u32 = 1;
@@ -58,6 +60,7 @@ const SEEK_HOLE: u32 = 4;
 
 impl Handler for Dispatch {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
+        self.interrupts.serves(&request.header);
         let _act = acts::changes(&request.op).then(|| self.acts.begin());
         if request.header.node == control::NODE {
             return self.control.answer(self, &request, reply);
@@ -333,8 +336,10 @@ impl Handler for Dispatch {
                 }
             }
             Op::Syncfs => done(reply, pool.syncfs()),
-            // Every operation ends by itself, and none may be left half done.
-            Op::Interrupt { .. } => reply.none(),
+            Op::Interrupt { unique } => {
+                self.interrupts.interrupted(unique);
+                reply.none()
+            }
             // Sent once all else has been answered; the threads end with the connection.
             Op::Destroy => reply.ok(),
             // Nothing is ever asked for that would be answered by it.

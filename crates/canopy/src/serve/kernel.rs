@@ -56,4 +56,8 @@ impl Kernel for Connected {
             tracing::debug!("cannot have a name in {parent} looked up again: {why}");
         }
     }
+
+    fn caller_is_killed(&self) -> bool {
+        self.serving.upgrade().is_some_and(|serving| serving.interrupts.caller_is_killed())
+    }
 }

@@ -18,6 +18,7 @@ mod drain;
 mod forget;
 mod fresh;
 mod health;
+mod interrupts;
 mod kernel;
 mod listed;
 mod missing;

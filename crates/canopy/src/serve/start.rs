@@ -9,6 +9,7 @@ use super::drain::Drain;
 use super::forget::Forget;
 use super::fresh::Fresh;
 use super::health::{self, Care};
+use super::interrupts::Interrupts;
 use super::kernel::Connected;
 use super::listed::Listed;
 use super::pin::Pins;
@@ -150,6 +151,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
         care: Care::default(),
         deputies: Deputies::default(),
         probes: Probes::default(),
+        interrupts: Interrupts::default(),
     });
     let connected = Connected {
         backing: session.backing(),

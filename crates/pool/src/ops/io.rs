@@ -5,6 +5,7 @@ use crate::health::Deed;
 use crate::ops::attr::kill_suidgid;
 use crate::stat;
 use crate::{Caller, Error, HandleId, Pool, Result};
+use canopy_sys::reflink;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
@@ -39,6 +40,11 @@ pub struct WriteKind {
     /// A writer who may not keep set-id bits (`FUSE_WRITE_KILL_SUIDGID`).
     pub kill_suidgid: Option<Caller>,
 }
+
+/// What one COPY_FILE_RANGE copies at most, in bytes. Nobody can stop a client that waits for an answer, so it gets one soon.
+pub const COPIED_AT_ONCE: u64 = 16 << 20;
+/// So many bytes are copied before a look whether the caller is still there.
+const STEP: usize = 4 << 20;
 
 /// lseek(2) into a file's allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -209,7 +215,10 @@ impl Pool {
         })?)
     }
 
-    /// copy_file_range(2). Errors: `EXDEV` and `EOPNOTSUPP` make the kernel copy by itself.
+    /// copy_file_range(2): copies [`COPIED_AT_ONCE`] at most, or all of it where the branch can share the blocks. The caller
+    /// comes back for the rest. Less if it has been killed.
+    ///
+    /// Errors: `EXDEV` and `EOPNOTSUPP` make the kernel copy by itself.
     pub fn copy_file_range(
         &self,
         (from, from_offset): (HandleId, u64),
@@ -218,20 +227,26 @@ impl Pool {
     ) -> Result<u64> {
         let (from, to) = (self.files.get(from)?, self.files.get(to)?);
         // One call copies at most 0x7ffff000 bytes (MAX_RW_COUNT in include/linux/fs.h).
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        // Within one file, what is copied may lie behind its end, and must not be copied on.
-        let len = match from.node.id == to.node.id {
-            true => usize::try_from(stat::of(from.fd().as_fd())?.size.saturating_sub(from_offset))
-                .map_or(len, |left| left.min(len)),
-            false => len,
-        };
+        let mut len = len.min(0x7fff_f000);
+        if from.node.id == to.node.id || len > COPIED_AT_ONCE {
+            // Within one file, what is copied may lie behind its end, and must not be copied on.
+            len = len.min(stat::of(from.fd().as_fd())?.size.saturating_sub(from_offset));
+        }
+        if len > COPIED_AT_ONCE {
+            let (source, target) = (from.fd(), to.fd());
+            if reflink::clone_range((source.as_fd(), from_offset), (target.as_fd(), to_offset), len).is_ok() {
+                return Ok(len);
+            }
+            len = COPIED_AT_ONCE;
+        }
+        let len = len as usize;
         let mut done = 0;
         let all = self.with_room(&to.node, len as u64, || {
             let (source, target) = (from.fd(), to.fd());
             // A branch that fills up copies as much as it can first.
-            while done < len {
+            while done < len && !(done != 0 && self.kernel.load().caller_is_killed()) {
                 let (mut at, mut into) = (from_offset + done as u64, to_offset + done as u64);
-                let left = len - done;
+                let left = (len - done).min(STEP);
                 match rustix::fs::copy_file_range(&*source, Some(&mut at), &*target, Some(&mut into), left) {
                     Ok(0) => break,
                     Ok(copied) => done += copied,

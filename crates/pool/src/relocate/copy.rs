@@ -7,10 +7,19 @@ use rustix::io::Errno;
 /// Bytes that are read and written at once where the kernel does not copy by itself.
 const CHUNK: usize = 1 << 20;
 
+/// So many bytes are copied before a look whether somebody still wants them.
+const STEP: u64 = 4 << 20;
+
 /// Copies the first `size` bytes of `source` into the empty `target`. Both must be really open.
 ///
-/// Errors: `EIO` when the source ends early; whatever reading and writing gives, `ENOSPC` among it.
-pub(super) fn copy_data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
+/// Errors: `EINTR` as soon as nobody wants it; `EIO` when the source ends early; whatever reading and writing gives,
+/// `ENOSPC` among it.
+pub(super) fn copy_data(
+    source: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    size: u64,
+    wanted: &dyn Fn() -> bool,
+) -> Result<(), Errno> {
     // Costs no space; only within one filesystem that can (ioctl_ficlone(2)).
     if rustix::fs::ioctl_ficlone(target, source).is_ok() {
         return rustix::fs::ftruncate(target, size);
@@ -18,8 +27,15 @@ pub(super) fn copy_data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u6
     let mut buffer = Vec::new();
     let mut at = 0;
     while let Some((start, end)) = next_data(source, at, size)? {
-        copy_range(source, target, start, end, &mut buffer)?;
-        at = end;
+        at = start;
+        while at < end {
+            if !wanted() {
+                return Err(Errno::INTR);
+            }
+            let upto = end.min(at + STEP);
+            copy_range(source, target, at, upto, &mut buffer)?;
+            at = upto;
+        }
     }
     rustix::fs::ftruncate(target, size)
 }

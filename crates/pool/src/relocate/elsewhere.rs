@@ -214,7 +214,12 @@ impl Pool {
             }
         };
         let names = file.names.clone();
-        let mut carry = Carry::copy(&file.source, target, source, names, note).map_err(Stays::Branch)?;
+        let wanted = || !self.kernel.load().caller_is_killed();
+        let copied = Carry::copy(&file.source, target, source, names, note, &wanted);
+        let mut carry = copied.map_err(|errno| match errno {
+            Errno::INTR => Stays::File(errno),
+            errno => Stays::Branch(errno),
+        })?;
         // From here on nobody uses a path, or opens anything.
         let held = self.tree_alone().map_err(Stays::File)?;
         if self.is_held_in_place(node) {

@@ -103,13 +103,15 @@ impl Carry {
     /// Copies a file onto another branch, under a name that nobody is shown; on disk when this returns.
     ///
     /// `names` are all that the file has, and `file` is it, readable. The target holds their directories. The
-    /// caller sees to it that nobody writes the file meanwhile through the pool.
+    /// caller sees to it that nobody writes the file meanwhile through the pool. Errors: `EINTR` when it is not `wanted` any
+    /// more.
     pub(super) fn copy(
         source: &Arc<Branch>,
         target: &Arc<Branch>,
         file: OwnedFd,
         names: Vec<PoolPath>,
         note: Note,
+        wanted: &dyn Fn() -> bool,
     ) -> Result<Carry, Errno> {
         let first = names.first().map_or(&b""[..], |name| split(name).0);
         let replica = Replica::begin(target.root(), first, !names.is_empty(), note)?;
@@ -117,7 +119,7 @@ impl Carry {
         if !can_leave(&copied) {
             return Err(Errno::PERM);
         }
-        replica.fill(file.as_fd(), &copied)?;
+        replica.fill(file.as_fd(), &copied, wanted)?;
         sync_way(target, &names)?;
         Ok(Carry { source: source.clone(), target: target.clone(), file, copied, names, replica })
     }
@@ -273,7 +275,7 @@ mod tests {
             let file = beneath::open(a.root(), b"d/f", OFlags::RDONLY | OFlags::NOATIME).unwrap();
             let names = vec![PoolPath::from_slice(b"d/f")];
             let note = Carry::announce(a, b, &names).unwrap();
-            Carry::copy(a, b, file, names, note).unwrap()
+            Carry::copy(a, b, file, names, note, &|| true).unwrap()
         }
 
         /// The names in the directory on both branches, and in the roots.

@@ -36,7 +36,7 @@ impl Pool {
         let plan = Plan { source: Vec::new(), names: vec![path.clone()] };
         let _takes_its_time = self.silence.moving();
         let mut copy = Replica::begin(branch.root(), dir, true, Note::write(branch.root(), &plan)?)?;
-        copy.fill(file.as_fd(), &before)?;
+        copy.fill(file.as_fd(), &before, &|| !self.kernel.load().caller_is_killed())?;
         // From here on nobody uses a path, or opens anything.
         let _held = self.tree_alone()?;
         let now = stat::of(file.as_fd())?;

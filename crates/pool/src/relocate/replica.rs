@@ -56,9 +56,15 @@ impl Replica {
         }
     }
 
-    /// Copies data and all that belongs to the file; on disk when this returns. `source` must be readable.
-    pub(super) fn fill(&self, source: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
-        copy_data(source, self.file.as_fd(), attr.size)?;
+    /// Copies data and all that belongs to the file; on disk when this returns. `source` must be readable. Errors: `EINTR`
+    /// when it is not `wanted` any more.
+    pub(super) fn fill(
+        &self,
+        source: BorrowedFd<'_>,
+        attr: &Attr,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(), Errno> {
+        copy_data(source, self.file.as_fd(), attr.size, wanted)?;
         self.dress(source, attr)
     }
 

@@ -25,6 +25,8 @@ const NEVER: Duration = Duration::ZERO;
 const XATTR_MAX: usize = 65536;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
+/// In bytes, so that a large copy takes many requests.
+const COPIED_AT_ONCE: usize = 1 << 20;
 
 pub(super) struct Pass {
     nodes: Mutex<Nodes>,
@@ -249,7 +251,8 @@ impl Pass {
             Op::CopyFileRange(copy) => {
                 let (from, to) = (self.files.get(copy.handle_in)?, self.files.get(copy.handle_out)?);
                 let (mut at, mut into) = (copy.offset_in, copy.offset_out);
-                let len = usize::try_from(copy.len).unwrap_or(usize::MAX);
+                // Short answers, as a server far away gives them.
+                let len = usize::try_from(copy.len).unwrap_or(usize::MAX).min(COPIED_AT_ONCE);
                 let bytes = rustix::fs::copy_file_range(&*from, Some(&mut at), &*to, Some(&mut into), len)?;
                 Given::Copied(bytes, copy.reply64)
             }

@@ -1,0 +1,8 @@
+//! Operations that take long hold up nobody but those who wait for them.
+
+#![forbid(unsafe_code)]
+
+#[path = "strangers/copies.rs"]
+mod copies;
+#[path = "strangers/rig.rs"]
+mod rig;
