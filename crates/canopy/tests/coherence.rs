@@ -16,3 +16,5 @@ mod listings;
 mod rig;
 #[path = "coherence/storm.rs"]
 mod storm;
+#[path = "coherence/twice.rs"]
+mod twice;

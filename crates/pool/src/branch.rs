@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use crate::health::{Condition, Health};
 use crate::inode::BranchSeed;
 use crate::size::{self, SizeError};
+use crate::stat;
 
 /// Identity of a branch, unique for the life of the process: a branch keeps it while it stays in the list and
 /// its path leads to the same directory, and it is never given to another.
@@ -328,6 +329,8 @@ pub struct Branch {
     /// st_dev and st_ino of the root.
     pub dev: u64,
     pub ino: u64,
+    /// The mount that its root was opened on (Linux 5.8).
+    pub mount: Option<u64>,
     /// For inode numbers of files on this branch.
     pub seed: BranchSeed,
     /// The type of its filesystem (statfs(2)).
@@ -371,15 +374,16 @@ impl Branch {
         let error = |errno| BranchError::Open { path: spec.path.clone(), errno };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&spec.path, flags, rustix::fs::Mode::empty()).map_err(error)?;
-        let stat = rustix::fs::fstat(&root).map_err(error)?;
+        let (attr, mount) = stat::with_mount(root.as_fd()).map_err(error)?;
         let kind = rustix::fs::fstatfs(&root).map_err(error)?.f_type as u64 & u64::from(u32::MAX);
         Ok(Branch {
             id: BranchId::next(),
             path: spec.path.clone(),
             mode: spec.mode,
             min_free: spec.min_free,
-            dev: stat.st_dev,
-            ino: stat.st_ino,
+            dev: attr.dev,
+            ino: attr.ino,
+            mount,
             seed: BranchSeed::new(spec.path.as_os_str().as_bytes()),
             kind,
             health: Arc::default(),

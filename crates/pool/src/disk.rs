@@ -3,7 +3,7 @@
 //! A filesystem whose disk was pulled goes on showing what it has in memory: its root can be read for as long as it is
 //! mounted, and everything else is an error. So the disk itself is asked, past every cache.
 
-use rustix::fd::{AsRawFd as _, BorrowedFd};
+use rustix::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -78,13 +78,8 @@ fn one_answers(dev: u64) -> Result<(), Errno> {
     if size.trim() == "0" {
         return Err(Errno::NODEV);
     }
-    let uevent = about("uevent").unwrap_or_default();
-    let Some(node) = uevent.lines().find_map(|line| line.strip_prefix("DEVNAME=")) else { return Ok(()) };
-    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let read = rustix::fs::open(format!("/dev/{node}"), flags, Mode::empty()).and_then(|disk| {
-        if rustix::fs::fstat(&disk)?.st_rdev != dev {
-            return Ok(());
-        }
+    let read = open(dev, OFlags::DIRECT).and_then(|disk| {
+        let Some(disk) = disk else { return Ok(()) };
         // O_DIRECT wants memory on block boundaries.
         let mut buffer = vec![0_u8; 2 * BLOCK];
         let start = buffer.as_ptr().align_offset(BLOCK).min(BLOCK);
@@ -105,6 +100,28 @@ fn one_answers(dev: u64) -> Result<(), Errno> {
         answer
     });
     read.or_else(|errno| if is_illness(errno) { Err(errno) } else { Ok(()) })
+}
+
+/// The disk of this number, to be read; `None` where /sys or /dev do not have it.
+fn open(dev: u64, flags: OFlags) -> Result<Option<OwnedFd>, Errno> {
+    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    let uevent = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/uevent")).unwrap_or_default();
+    let Some(node) = uevent.lines().find_map(|line| line.strip_prefix("DEVNAME=")) else { return Ok(None) };
+    let flags = flags | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let disk = rustix::fs::open(format!("/dev/{node}"), flags, Mode::empty())?;
+    Ok((rustix::fs::fstat(&disk)?.st_rdev == dev).then_some(disk))
+}
+
+/// Reads the beginning of the disk of this number, as its filesystem has it in memory.
+///
+/// Errors: `ENODEV` where it cannot be found, and what opening and reading it give.
+pub fn beginning<const BYTES: usize>(dev: u64) -> Result<[u8; BYTES], Errno> {
+    let disk = open(dev, OFlags::empty())?.ok_or(Errno::NODEV)?;
+    let mut bytes = [0; BYTES];
+    match rustix::io::pread(&disk, &mut bytes, 0)? {
+        read if read == BYTES => Ok(bytes),
+        _ => Err(Errno::IO),
+    }
 }
 
 #[cfg(test)]

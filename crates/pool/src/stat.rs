@@ -127,6 +127,13 @@ pub(crate) fn of(fd: BorrowedFd<'_>) -> Result<Attr, Errno> {
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, WANTED).map(Attr::from)
 }
 
+/// The same, and the number of the mount that the descriptor was opened on (Linux 5.8).
+pub(crate) fn with_mount(fd: BorrowedFd<'_>) -> Result<(Attr, Option<u64>), Errno> {
+    let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, WANTED | StatxFlags::MNT_ID)?;
+    let mount = (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id);
+    Ok((found.into(), mount))
+}
+
 /// The attributes of one name in a directory; a symlink is not followed.
 pub(crate) fn at(dir: impl AsFd, name: &[u8]) -> Result<Attr, Errno> {
     rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, WANTED).map(Attr::from)

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub const FS_IMMUTABLE_FL: u32 = 0x10;
 pub const FS_APPEND_FL: u32 = 0x20;
+pub const FS_CASEFOLD_FL: u32 = 0x4000_0000;
 
 /// An ioctl whose argument is a plain structure of a known size, so that forwarding it is safe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,4 +75,26 @@ pub fn flag_ioctl(fd: BorrowedFd<'_>, ioctl: FlagIoctl, buffer: &mut [u8; 28]) -
         bytes.copy_from_slice(&word.to_ne_bytes());
     }
     Ok(())
+}
+
+/// Does this XFS take names that differ in the case of ASCII letters for the same? `dir` is any directory on it that is
+/// really open.
+///
+/// # Errors
+/// `ENOTTY` on another filesystem.
+pub fn xfs_ignores_case(dir: BorrowedFd<'_>) -> Result<bool, Errno> {
+    /// `XFS_IOC_FSGEOMETRY_V1` (include/uapi xfs_fs.h): 112 bytes, the flags at byte 92.
+    const GEOMETRY: u64 = 0x8070_5864;
+    const FLAGS: usize = 92 / size_of::<u64>();
+    /// `XFS_FSOP_GEOM_FLAGS_DIRV2CI`
+    const ASCII_CI: u64 = 1 << 13;
+    let mut geometry = [0_u64; 112 / size_of::<u64>()];
+    // SAFETY: the kernel writes 112 bytes, which there are, aligned for any of their fields.
+    let result = unsafe { libc::ioctl(dir.as_raw_fd(), GEOMETRY as _, geometry.as_mut_ptr()) };
+    if result < 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    let words = geometry[FLAGS].to_ne_bytes();
+    let flags = u32::from_ne_bytes([words[4], words[5], words[6], words[7]]);
+    Ok(u64::from(flags) & ASCII_CI != 0)
 }

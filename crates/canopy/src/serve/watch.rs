@@ -9,6 +9,7 @@
 //! A branch that cannot be watched, and what another filesystem covers below a branch, is as it is without watching:
 //! the kernel asks again after a short time.
 
+mod case;
 mod events;
 mod notices;
 mod stirred;

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Long enough for what is remembered briefly to be asked again, and much less than for what is watched.
-const SOON: Duration = Duration::from_secs(20);
+pub(super) const SOON: Duration = Duration::from_secs(20);
 
 /// Stops a process as long as it lives.
 struct Stopped(Pid);
@@ -66,14 +66,35 @@ fn more_changes_than_can_be_told() {
 }
 
 /// Names that are missing are not remembered where they are not watched, and others briefly.
-fn follows_in_time(at: &Path, on: &Path) {
+pub(super) fn follows_in_time(at: &Path, on: &Path) {
     assert_eq!(look(at), "entity not found");
     fs::write(on, "").expect("a file");
-    assert!(wait_until(SOON, || look(at) == look(on)));
+    assert!(
+        wait_until(SOON, || look(at) == look(on)),
+        "{} is {}, {} is {}",
+        at.display(),
+        look(at),
+        on.display(),
+        look(on)
+    );
     fs::set_permissions(on, fs::Permissions::from_mode(0o600)).expect("chmod");
-    assert!(wait_until(SOON, || look(at) == look(on)));
+    assert!(
+        wait_until(SOON, || look(at) == look(on)),
+        "{} is {}, {} is {}",
+        at.display(),
+        look(at),
+        on.display(),
+        look(on)
+    );
     fs::remove_file(on).expect("removal");
-    assert!(wait_until(SOON, || look(at) == look(on)));
+    assert!(
+        wait_until(SOON, || look(at) == look(on)),
+        "{} is {}, {} is {}",
+        at.display(),
+        look(at),
+        on.display(),
+        look(on)
+    );
 }
 
 #[test]

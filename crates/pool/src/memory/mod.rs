@@ -134,8 +134,8 @@ impl Memory {
     }
 
     /// Remembers a directory that was opened after `stamp`. What is known of its names is known still if these are the
-    /// same directories. `None` for one that cannot be remembered: a part of it lies on a filesystem of its own, which
-    /// nobody watches.
+    /// same directories. `None` for one that cannot be remembered: a part of it lies on a mount or a subvolume of its own,
+    /// whose changes may be told by other paths, or by none.
     pub(crate) fn remember(
         &self,
         node: &Arc<Node>,
@@ -145,10 +145,14 @@ impl Memory {
     ) -> Option<Arc<Names>> {
         let (mut ids, mut bytes) = (PerBranch::with_capacity(branches.len()), 0);
         for (index, branch) in branches.iter().enumerate() {
-            let attr = opened.get(branches, index).map(stat::of).transpose().ok()?;
-            if attr.is_some_and(|attr| attr.dev != branch.dev) {
+            let found = opened.get(branches, index).map(stat::with_mount).transpose().ok()?;
+            // A bind mount of the branch's own filesystem has the branch's device; its changes are told by another path.
+            if found.is_some_and(|(attr, mount)| {
+                attr.dev != branch.dev || mount.is_none() || mount != branch.mount
+            }) {
                 return None;
             }
+            let attr = found.map(|(attr, _)| attr);
             bytes += attr.map_or(0, |attr| attr.size);
             ids.push(attr.map(|attr| (attr.dev, attr.ino)));
         }

@@ -127,7 +127,8 @@ struct Gathering<'a> {
 impl Gathering<'_> {
     fn take(&mut self, event: &Event<'_>) {
         let dir_moved = event.mask & fanotify::ONDIR != 0 && event.mask & MOVED != 0;
-        if event.pid == self.own && !dir_moved {
+        let own = event.pid == self.own;
+        if own && !dir_moved && !self.overlap() {
             return;
         }
         if event.mask & fanotify::OVERFLOW != 0 {
@@ -140,7 +141,7 @@ impl Gathering<'_> {
         if dir_moved {
             self.volumes.forget_places(place.fsid);
         }
-        if event.pid == self.own {
+        if own && !self.overlap() {
             return;
         }
         if event.mask & fanotify::ONDIR != 0 && event.mask & NAMES != 0 {
@@ -163,6 +164,11 @@ impl Gathering<'_> {
             tracing::warn!("cannot tell where something has changed: {errno}; all names are looked up again");
             self.all();
         }
+    }
+
+    /// Can what the pool has changed itself show at a place that it does not know of?
+    fn overlap(&mut self) -> bool {
+        self.volumes.overlap(&self.serving.pool)
     }
 
     fn all(&mut self) {

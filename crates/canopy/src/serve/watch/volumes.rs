@@ -1,6 +1,8 @@
 //! The filesystems that branches lie on: which are watched, and where in the pool a directory of theirs is.
 
+use super::case;
 use crate::mounts;
+use canopy_pool::Pool;
 use canopy_pool::branch::{Branch, Branches};
 use canopy_sys::fanotify;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,7 +15,7 @@ use std::sync::Arc;
 
 /// Filesystems that change only through this kernel, and tell of all of it: ext2 to ext4, XFS, btrfs, tmpfs
 /// (include/uapi/linux/magic.h). Others might change on another machine, or in a layer below.
-const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
+const LOCAL: [u64; 4] = [case::EXT, case::XFS, 0x9123_683e, case::TMPFS];
 
 /// Directories whose place is remembered, most of them outside of the branches where the filesystem holds more.
 const REMEMBERED: usize = 8192;
@@ -53,6 +55,9 @@ pub(super) struct Volumes {
     places: HashMap<Handle, Arc<[PoolPath]>>,
     /// How many renames through the pool `places` knows of.
     moves: u64,
+    /// Some branch lies inside another, so that what is changed in one shows at a second place; as long as no directory
+    /// is renamed.
+    overlap: Option<bool>,
 }
 
 impl Volumes {
@@ -64,6 +69,7 @@ impl Volumes {
             blind: Vec::new(),
             places: HashMap::new(),
             moves: 0,
+            overlap: None,
         }
     }
 
@@ -76,6 +82,7 @@ impl Volumes {
         let before = std::mem::take(&mut self.list);
         self.unwatched.clear();
         self.places.clear();
+        self.overlap = None;
         for branch in branches.into_iter().flatten() {
             if let Err(why) = self.add(branch) {
                 self.unwatched.push((branch.path.clone(), why));
@@ -113,6 +120,9 @@ impl Volumes {
             return Ok(());
         }
         let dir = open_to_read(branch).map_err(told)?;
+        if let Some(why) = case::ignored(branch, dir.as_fd()) {
+            return Err(why);
+        }
         let handle = fanotify::handle_of(dir.as_fd()).map_err(told)?;
         fanotify::open_by_handle(dir.as_fd(), &handle).map_err(told)?;
         fanotify::mark(group.as_fd(), dir.as_fd(), true).map_err(|why| match errno_of(why) {
@@ -165,6 +175,7 @@ impl Volumes {
 
     /// A directory was renamed on this filesystem.
     pub(super) fn forget_places(&mut self, fsid: u64) {
+        self.overlap = None;
         self.places.retain(|(on, _), _| *on != fsid);
     }
 
@@ -201,6 +212,32 @@ impl Volumes {
             self.places.insert(key, Arc::clone(&places));
         }
         Ok(places)
+    }
+
+    /// Can a change that the pool makes show at a second place of it?
+    pub(super) fn overlap(&mut self, pool: &Pool) -> bool {
+        if self.overlap.is_none() {
+            // What cannot be told is taken for true until it can be.
+            self.overlap = pool.while_still(|moves| self.find_overlap(moves)).ok();
+        }
+        self.overlap.unwrap_or(true)
+    }
+
+    fn find_overlap(&mut self, moves: u64) -> Result<bool, Errno> {
+        let mut shared: HashMap<u64, Vec<Arc<Branch>>> = HashMap::new();
+        for volume in &self.list {
+            shared.entry(volume.fsid).or_default().extend(volume.branches.iter().cloned());
+        }
+        // As a rule each branch is a filesystem of its own.
+        for (fsid, branches) in shared.into_iter().filter(|(_, branches)| branches.len() > 1) {
+            for branch in branches {
+                let handle = fanotify::handle_of(open_to_read(&branch)?.as_fd())?;
+                if self.places(fsid, &handle, moves)?.len() > 1 {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// What a handle stands for; `None` when it is gone.
