@@ -159,6 +159,12 @@ fn fstab(roff: &mut Roff) {
          Mounting over a running pool replaces it (Linux 6.5); mount -a finds nothing to do where the same line was \
          mounted.",
     );
+    paragraph(
+        roff,
+        "Set-id programs and device files on the branches do nothing in the pool, unless suid and dev are asked for: a \
+         chroot in it needs both, a store of containers suid. With the type mergerfs or fuse.mergerfs they work unless \
+         nosuid and nodev are, as mergerfs has it.",
+    );
     roff.control("PP", []);
     roff.control("nf", []);
     roff.text([roman("/mnt/disk*  /pool  fuse.canopy  category.create=mfs,minfreespace=20G,nofail  0 0")]);

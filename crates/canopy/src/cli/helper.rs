@@ -95,8 +95,9 @@ fn for_the_pool(options: Vec<Vec<u8>>, mount: &mut MountArgs) -> Result<OsString
             _ => kept.push(piece),
         }
     }
-    // A line in fstab means all that a filesystem can do, unless it says otherwise. Only root can give it.
-    if mount.user.is_none() && geteuid().is_root() {
+    // Under this name a line in fstab means all that a filesystem can do, unless it says otherwise; setups may rely on
+    // it. Only root can give it. Under our own, data disks bring no devices and nobody's rights, unless it is asked for.
+    if mount.name == Name::Mergerfs && mount.user.is_none() && geteuid().is_root() {
         for (word, opposite) in [("dev", "nodev"), ("suid", "nosuid")] {
             if !kept.iter().any(|piece| piece == opposite.as_bytes()) {
                 kept.push(word.into());
@@ -111,7 +112,8 @@ mod tests {
     use super::*;
 
     fn parse_words(words: &str) -> Result<Command, Said> {
-        parse(words.split_whitespace().map(OsString::from), Name::Canopy)
+        let name = if words.starts_with("mergerfs ") { Name::Mergerfs } else { Name::Canopy };
+        parse(words.split_whitespace().map(OsString::from), name)
     }
 
     fn mount(words: &str) -> MountArgs {
@@ -128,23 +130,34 @@ mod tests {
         }
     }
 
-    /// What an option group becomes; the tests run as root, and as somebody else.
-    fn becomes(group: &str, expected: &str) {
-        let root = if geteuid().is_root() { expected.to_owned() } else { expected.replace(",dev,suid", "") };
-        assert_eq!(options(&format!("m /a /m -o {group}")), root);
+    #[test]
+    fn words_for_others_are_dropped() {
+        for (group, left) in [
+            (
+                "rw,nofail,x-systemd.requires=/a,X-mount.mkdir,_netdev,noauto,user,users,comment=x,cache.attr=5",
+                "rw,cache.attr=5",
+            ),
+            (r"branches=/a\,b,nodev", r"branches=/a\,b,nodev"),
+            ("nosuid,nodev,,", "nosuid,nodev"),
+        ] {
+            assert_eq!(options(&format!("m /a /m -o {group}")), left);
+        }
     }
 
     #[test]
-    fn words_for_others_are_dropped() {
-        becomes(
-            "rw,nofail,x-systemd.requires=/a,X-mount.mkdir,_netdev,noauto,user,users,comment=x,cache.attr=5",
-            "rw,cache.attr=5,dev,suid",
-        );
-        becomes(
-            r"branches=/a\,b,nodev",
-            if geteuid().is_root() { r"branches=/a\,b,nodev,suid" } else { r"branches=/a\,b,nodev" },
-        );
-        assert_eq!(options("m /a /m -o nosuid,nodev,,"), "nosuid,nodev");
+    fn devices_and_set_id_programs_are_asked_for_but_where_they_always_came() {
+        let always = if geteuid().is_root() { ",dev,suid" } else { "" };
+        for (words, expected) in [
+            ("m /a /m -o ro", "ro".to_owned()),
+            ("m /a /m -o suid", "suid".into()),
+            ("mergerfs /a /m -o ro", format!("ro{always}")),
+            ("m /a /m -t fuse.mergerfs -o ro", format!("ro{always}")),
+            ("mergerfs /a /m -t canopy -o ro", "ro".into()),
+            ("mergerfs /a /m -o nosuid,nodev", "nosuid,nodev".into()),
+            ("mergerfs /a /m -o setuid=me,ro", "ro".into()),
+        ] {
+            assert_eq!(options(words), expected, "{words}");
+        }
     }
 
     #[test]
