@@ -21,8 +21,11 @@ pub enum Error {
     #[error("branches '{instruction}': {why}")]
     Branches { instruction: String, why: String },
 
-    #[error("branch {path} {}", missing(.0), path = .0.display())]
+    #[error("branch {path} {}", missing(.0, "; or mount without it: -o allow-missing-branches=true"), path = .0.display())]
     BranchMissing(PathBuf),
+    /// The same, of one that a running pool is to be given.
+    #[error("branch {path} {}", missing(.0, ""), path = .0.display())]
+    NewBranchMissing(PathBuf),
     #[error(
         "{} not mounted within {seconds} s (a branch that needs no mount is marked by: touch BRANCH/.mergerfs.branch)",
         named(.branches)
@@ -189,11 +192,18 @@ fn named(branches: &[PathBuf]) -> String {
 }
 
 /// A pattern that matches nothing is taken literally; nobody means to make a directory of that name.
-fn missing(path: &Path) -> String {
-    match path.as_os_str().as_bytes().iter().any(|byte| b"*?[{".contains(byte)) {
-        true => "matches no directory (mount the disks it stands for, or name one that is there)".into(),
-        false => format!("does not exist (create it: mkdir -p {})", path.display()),
+fn missing(path: &Path, otherwise: &str) -> String {
+    match is_pattern(path) {
+        true => format!(
+            "matches no directory (mount the disks it stands for, or name one that is there{otherwise})"
+        ),
+        false => format!("does not exist (create it: mkdir -p {}{otherwise})", path.display()),
     }
+}
+
+/// Was this written as a pattern (glob(7)), and matched nothing?
+pub fn is_pattern(path: &Path) -> bool {
+    path.as_os_str().as_bytes().iter().any(|byte| b"*?[{".contains(byte))
 }
 
 fn are_listed(mounts: &[PathBuf]) -> String {

@@ -89,7 +89,7 @@ impl Live {
         let name = spec.map_or(key, |spec| spec.name.as_ref());
         if let Some(path) = self.missing(name, value) {
             // The pool would wait for it; who types it has mistyped it.
-            return Err(Error::BranchMissing(path));
+            return Err(Error::NewBranchMissing(path));
         }
         let attribute = format!("{PREFIX}{name}");
         let set = rustix::fs::setxattr(&self.control, attribute, value.as_bytes(), XattrFlags::empty());

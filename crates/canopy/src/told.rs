@@ -107,7 +107,7 @@ pub struct BranchTold {
     pub mode: String,
     /// The minfreespace in force, in bytes.
     pub min_free: u64,
-    /// The directory that the daemon holds open; 0 for a branch that it has let go of.
+    /// The directory that the daemon holds open; 0 for a branch that it holds none of.
     pub dev: u64,
     pub ino: u64,
     /// False when files on it cannot be passed through.
@@ -115,6 +115,9 @@ pub struct BranchTold {
     /// What is wrong with it, as far as the pool has noticed.
     #[serde(default)]
     pub illness: Option<IllnessTold>,
+    /// It is listed, and none of the pool until there is a directory at its path.
+    #[serde(default)]
+    pub awaited: bool,
 }
 
 /// Why a pool does not rely on a branch.

@@ -123,7 +123,9 @@ fn mergerfs_fails_in_one_line_and_with_one() {
         ("mergerfs", "no branch given: mergerfs [options] <branches> <mountpoint>"),
         ("mergerfs -o branches=@a", "no mountpoint given: mergerfs"),
         ("mergerfs -o cache.files=x @a @p", "cache.files: 'x' is not valid"),
-        ("mergerfs @none @p", "/none does not exist"),
+        ("mount.canopy @a:@none @p", "/none does not exist (create it"),
+        ("mergerfs -o allow-missing-branches=false @none @p", "allow-missing-branches=true"),
+        ("mergerfs @a:@p/none @p", "lies inside mountpoint"),
         ("mergerfs @a @p -o", "-o needs options"),
         ("mount.mergerfs @a", "usage:"),
         ("mount.canopy @a @p -o cache.file=off", "unknown option 'cache.file'"),
@@ -208,6 +210,58 @@ fn devices_and_set_id_programs_work_where_they_are_asked_for() {
         );
         bed.umount();
     }
+}
+
+#[test]
+fn a_missing_branch_costs_no_pool_and_is_taken_when_it_comes() {
+    let bed = Bed::new();
+    for line in [
+        "mergerfs",
+        "mount.mergerfs -o nofail",
+        "mount.fuse.mergerfs",
+        "canopy mount -o allow-missing-branches=true",
+        "mount.canopy -o allow-missing-branches=true",
+    ] {
+        let (_, said) = bed.mount(&format!("{line} -o minfreespace=0 @late/x:@a @p"));
+        let told =
+            format!("branch {} is not there: the pool is mounted without it", bed.path("late/x").display());
+        assert!(said.contains(&told) && said.lines().count() == 1, "{line}: {said}");
+        fs::write(bed.path("p/file"), line).unwrap();
+        assert_eq!(fs::read_to_string(bed.path("a/file")).unwrap(), line);
+        let status = bed.run("canopy status @p");
+        assert!(
+            status.stdout.contains("awaited") && status.stdout.contains("is not there yet"),
+            "{}",
+            status.stdout
+        );
+        let listed = bed.run("canopy get @p srcmounts").stdout;
+        assert!(listed.contains("late/x"), "it stays listed: {listed}");
+
+        fs::create_dir_all(bed.path("late/x")).unwrap();
+        fs::write(bed.path("late/x/from-late"), "here").unwrap();
+        assert!(wait_until(SOON, || bed.path("p/from-late").exists()), "{line}: it is taken");
+        assert!(!bed.run("canopy status @p").stdout.contains("awaited"));
+        fs::create_dir(bed.path("late/x/only-here")).unwrap();
+        assert!(bed.path("p/only-here").is_dir());
+        bed.umount();
+        fs::remove_dir_all(bed.path("late")).unwrap();
+    }
+}
+
+/// All of them: the pool is empty until there is one.
+#[test]
+fn a_pool_may_wait_for_all_its_branches() {
+    let bed = Bed::new();
+    let (_, said) = bed.mount("mergerfs -o minfreespace=0 @one:@two:@disk* @p");
+    assert_eq!(said.lines().count(), 3, "{said}");
+    assert!(said.contains("/disk* matches no directory") && said.contains("canopy set"), "{said}");
+    assert_eq!(fs::read_dir(bed.path("p")).unwrap().count(), 0);
+    assert!(fs::write(bed.path("p/file"), "x").is_err());
+    fs::create_dir(bed.path("two")).unwrap();
+    assert!(wait_until(SOON, || fs::write(bed.path("p/file"), "x").is_ok()));
+    assert!(bed.path("two/file").exists());
+    bed.umount();
+    fs::remove_dir_all(bed.path("two")).unwrap();
 }
 
 /// Puts the links in the place of /sbin, where mount(8) looks for its helpers.

@@ -6,6 +6,7 @@ use crate::config::{Config, check, kernel, line, named, options};
 use crate::daemon::{self, Reporter};
 use crate::error::Error;
 use crate::live::Live;
+use crate::names::Name;
 use crate::serve::StartError;
 use crate::stop::{Target, Watch};
 use crate::{log, mounts, notify, process, waiting};
@@ -46,8 +47,14 @@ pub fn run(args: MountArgs) -> Result<(), Error> {
 }
 
 fn plan(args: MountArgs) -> Result<Plan, Error> {
-    let mut config =
-        Config { name: args.name, sloppy: args.sloppy, notes: args.warnings, ..Config::default() };
+    let mut config = Config {
+        name: args.name,
+        sloppy: args.sloppy,
+        notes: args.warnings,
+        // Setups in use rely on it: a disk that stays away at boot costs them no pool.
+        allow_missing: args.name == Name::Mergerfs,
+        ..Config::default()
+    };
     let words = named::take(args.in_order, args.by_mount)?;
     if let Some(pool) = words.pool {
         // Before all options, wherever they stand: what is typed wins over what is written down.

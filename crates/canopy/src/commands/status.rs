@@ -107,6 +107,8 @@ pub enum Health {
     Failing,
     /// The pool has let go of it: its mount is not there, or its root cannot be read.
     Gone,
+    /// It is not there yet; the pool takes it as soon as it is.
+    Awaited,
 }
 
 pub fn run(args: &StatusArgs) -> Result<(), Error> {
@@ -235,6 +237,9 @@ fn branches(told: &[BranchTold]) -> Result<Vec<BranchStatus>, Error> {
         if told.illness.as_ref().is_some_and(|illness| illness.health == "gone") {
             // What is in its place by now is none of the pool's.
             (status.health, status.facts, status.passes_through) = (Health::Gone, None, None);
+        }
+        if told.awaited {
+            (status.health, status.facts, status.passes_through) = (Health::Awaited, None, None);
         }
         let Some(facts) = &status.facts else { continue };
         let is_told = |health: &str| told.illness.as_ref().is_some_and(|illness| illness.health == health);

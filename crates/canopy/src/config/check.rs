@@ -3,7 +3,7 @@
 
 use super::resolve::Plan;
 use super::{Config, nested};
-use crate::error::Error;
+use crate::error::{self, Error};
 use crate::mounts::{self, Mounted};
 use canopy_pool::branch::{BranchSpec, Mode};
 use canopy_pool::size;
@@ -27,8 +27,7 @@ pub struct Findings {
 pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
     let mut findings = Findings::default();
     // Branches first: a dead mount is only touched by a command that is right otherwise.
-    let branches =
-        plan.config.branches.iter().map(|spec| Place::branch(&spec.path)).collect::<Result<Vec<_>, _>>()?;
+    let branches = branches(plan, &mut findings)?;
     privileges()?;
     plan.mountpoint = mountpoint(&plan.mountpoint, &mut findings)?;
     let there = mounts::at(&plan.mountpoint).ok().flatten();
@@ -43,6 +42,7 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
         branches.iter().try_for_each(|branch| not_around(&branch.path, &plan.mountpoint))?;
         detach(&plan.mountpoint)?;
     }
+    plan.missing.iter().try_for_each(|branch| not_around(branch, &plan.mountpoint))?;
     let place = Place::of(&plan.mountpoint).map_err(|why| unusable(&plan.mountpoint, why))?;
     let mounts = mounts::list().unwrap_or_default();
     for branch in &branches {
@@ -58,6 +58,39 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
         findings.details.push(format!("{} is not empty: the pool hides what is in it", place.path.display()));
     }
     Ok(findings)
+}
+
+/// The branches that are there. Those that are not are a mistake, unless a pool is wanted without them.
+fn branches(plan: &mut Plan, findings: &mut Findings) -> Result<Vec<Place>, Error> {
+    let mut there = Vec::new();
+    for spec in plan.config.branches.iter() {
+        match Place::branch(&spec.path) {
+            Ok(place) => there.push(place),
+            // Workers that are confined would never reach what comes later.
+            Err(Error::BranchMissing(path) | Error::BranchDead(path))
+                if plan.config.allow_missing && !plan.config.landlock =>
+            {
+                findings.warnings.push(goes_without(&path));
+                plan.missing.push(path);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(there)
+}
+
+/// What is to be told of a branch that a pool is mounted without.
+fn goes_without(path: &Path) -> String {
+    let branch = path.display();
+    match error::is_pattern(path) {
+        true => format!(
+            "branch {branch} matches no directory: the pool is mounted without it (name it again when it does: \
+             canopy set MOUNT branches=+{branch})"
+        ),
+        false => format!(
+            "branch {branch} is not there: the pool is mounted without it, and takes it as soon as there is a directory"
+        ),
+    }
 }
 
 /// Nothing can be created when every branch has less free than it must keep; on small disks the default

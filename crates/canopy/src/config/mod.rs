@@ -58,6 +58,8 @@ pub struct Config {
     /// What lies on the mountpoint is detached before the pool comes there.
     pub detach_mountpoint: bool,
     pub branches_wait: BranchesWait,
+    /// A pool is mounted without the branches that do not exist, and takes them once they do.
+    pub allow_missing: bool,
     /// See the pool's `never_forget`.
     pub remember: Remember,
     /// Options that somebody set, by name: a value that was only a default may give way to another.
@@ -222,6 +224,7 @@ impl Default for Config {
             priority: -10,
             detach_mountpoint: false,
             branches_wait: BranchesWait { timeout: Duration::ZERO, fail: false },
+            allow_missing: false,
             remember: Remember(false),
             given: BTreeSet::new(),
             ignored: BTreeSet::new(),

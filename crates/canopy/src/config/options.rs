@@ -143,6 +143,12 @@ fn what_is_pooled() -> Vec<Spec> {
             "then no pool is mounted, rather than one with branches missing",
         ),
         spec(
+            "allow-missing-branches",
+            field!(allow_missing),
+            "mount without branches that do not exist, and take them once they do (as mergerfs: default)",
+        )
+        .no_key(),
+        spec(
             "branch-timeout",
             field!(pool.branch_timeout),
             "seconds until a branch that hangs is left out; 0: never; auto: 30 if remote or FUSE",

@@ -18,6 +18,8 @@ pub struct Plan {
     pub fsname: OsString,
     /// The filesystem type behind `fuse.`.
     pub subtype: &'static str,
+    /// Branches that are not there, and are taken once they are; found by `check`.
+    pub missing: Vec<PathBuf>,
     /// A pool runs at the mountpoint, whose place this one takes; found by `check`.
     pub replaces: bool,
     /// What became different from what was said, each to be logged once.
@@ -45,7 +47,7 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
         notes.push(format!("more threads are asked for than a pool starts: there are {MOST_WORKERS}"));
     }
     let subtype = config.name.as_str();
-    Ok(Plan { config, mountpoint, fsname, subtype, replaces: false, notes })
+    Ok(Plan { config, mountpoint, fsname, subtype, missing: Vec::new(), replaces: false, notes })
 }
 
 /// Lets options give way where two exclude each other.

@@ -1,8 +1,8 @@
 //! Branches that do not exist yet.
 //!
-//! A running pool takes the path of a disk that will be mounted later, as a mount does not. Such a path is part of
-//! the list that users see, and a branch as soon as there is a directory: a thread looks for it, for as long as one
-//! is missing.
+//! A running pool takes the path of a disk that will be mounted later, as a mount does where that is asked for. Such a
+//! path is part of the list that users see, and a branch as soon as there is a directory: a thread looks for it, for as
+//! long as one is missing.
 
 use super::control::Control;
 use super::dispatch::Dispatch;

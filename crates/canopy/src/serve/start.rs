@@ -12,6 +12,7 @@ use super::health::{self, Care};
 use super::interrupts::Interrupts;
 use super::kernel::Connected;
 use super::listed::Listed;
+use super::missing;
 use super::pin::Pins;
 use super::probes::{self, Probes};
 use super::tell::{Carrier, Connection};
@@ -29,7 +30,7 @@ use canopy_fuse::mount::{self, MountError, Mounted, Shown};
 use canopy_fuse::session::{Running, SessionError};
 use canopy_fuse::{Agreed, Session, Transport, Wish};
 use canopy_pool::Pool;
-use canopy_pool::branch::{BranchError, Branches};
+use canopy_pool::branch::{BranchError, BranchSpec, Branches};
 use canopy_pool::config::PassthroughIo;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
@@ -90,7 +91,8 @@ impl Serving {
 /// usable.
 pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let mut config = plan.config.clone();
-    let branches = Branches::open(&config.branches)?;
+    let is_there = |spec: &&BranchSpec| !plan.missing.contains(&spec.path);
+    let branches = Branches::open(&config.branches.iter().filter(is_there).cloned().collect())?;
     let limits = kernel::limits()?;
     let trace =
         log::open(&config.log_file).map_err(|why| Error::LogFile { path: config.log_file.clone(), why })?;
@@ -165,6 +167,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let kept = Arc::clone(&dispatch);
     let watching = Watching::start(Arc::clone(&dispatch)).map_err(StartError::Watching)?;
     health::watch(&dispatch).map_err(StartError::Watching)?;
+    missing::watch(&dispatch, &plan.config.branches);
     let running = confine::apart(ground.as_ref(), || session.serve(dispatch, threads))
         .map_err(StartError::Confine)??;
     if *running.transport() != planned {

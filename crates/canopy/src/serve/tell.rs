@@ -62,6 +62,7 @@ pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool, care
         ino: branch.ino,
         passes_through: pool.passes_through(branch.id),
         illness: branch.health.illness().map(|illness| illness_told(&illness)),
+        awaited: false,
     };
     // Of one moment: a branch comes and goes while somebody asks.
     let mut held = pool.branches();
@@ -73,16 +74,16 @@ pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool, care
         }
         held = now;
     };
-    let gone = |(spec, illness): (&BranchSpec, Option<Illness>)| {
-        let illness = illness.filter(|_| held.iter().all(|branch| branch.path != spec.path))?;
-        Some(BranchTold {
+    let not_held = |(spec, illness): (&BranchSpec, Option<Illness>)| {
+        held.iter().all(|branch| branch.path != spec.path).then(|| BranchTold {
             path: Name::from(spec.path.as_path()),
             mode: spec.mode.to_string(),
             min_free: spec.min_free.unwrap_or(config.pool.min_free),
             dev: 0,
             ino: 0,
             passes_through: false,
-            illness: Some(illness_told(&illness)),
+            awaited: illness.is_none(),
+            illness: illness.map(|illness| illness_told(&illness)),
         })
     };
     let value = |spec: &options::Spec| Some((spec.name.to_string(), spec.render(config)?));
@@ -102,7 +103,7 @@ pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool, care
         branches: held
             .iter()
             .map(|held| branch(held))
-            .chain(config.branches.iter().zip(gone_ones).filter_map(gone))
+            .chain(config.branches.iter().zip(gone_ones).filter_map(not_held))
             .collect(),
         security: connection.security.clone(),
     })

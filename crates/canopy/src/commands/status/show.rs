@@ -113,5 +113,6 @@ fn health(health: Health) -> &'static str {
         Health::NotMounted => "not mounted",
         Health::Failing => "failing",
         Health::Gone => "gone",
+        Health::Awaited => "awaited",
     }
 }

@@ -154,6 +154,13 @@ fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
             format!("{path} does not exist any more"),
             format!("bring it back, then {anew}; {take_out}"),
         ),
+        Health::Awaited => (
+            Code::BranchMissing,
+            format!(
+                "{path} is not there yet: the pool goes without it, and takes it as soon as there is a directory"
+            ),
+            format!("mount the disk or make the directory; {take_out}"),
+        ),
         Health::Unreachable => (
             Code::BranchUnreachable,
             format!("{path}: {}", branch.error.as_deref().unwrap_or("an error")),
