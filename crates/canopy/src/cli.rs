@@ -25,6 +25,9 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     Mount(MountArgs),
+    /// What mount(8) asks of its helpers alone.
+    #[command(skip)]
+    Remount(RemountArgs),
     Umount(UmountArgs),
     Get(GetArgs),
     Set(SetArgs),
@@ -100,6 +103,19 @@ Environment: CANOPY_LOG=debug logs more; CANOPY_CONFIG_DIR for /etc/canopy.
 Examples:
   canopy mount /mnt/disk1:/mnt/disk2 /pool
   canopy mount -o category.create=mfs,minfreespace=20G '/mnt/disk*' /pool";
+
+/// Other flags for a pool that is mounted.
+#[derive(Debug, Default)]
+pub struct RemountArgs {
+    pub mountpoint: PathBuf,
+    /// As they follow a `-o`.
+    pub options: OsString,
+    /// They are all that is to hold: mount(8) leaves out words such as `exec`, having taken away `noexec` for it.
+    pub complete: bool,
+    pub sloppy: bool,
+    /// Everything but the change.
+    pub fake: bool,
+}
 
 /// Unmount a pool
 #[derive(Args, Debug)]

@@ -2,6 +2,7 @@
 
 use crate::config::options::OptionError;
 use crate::names::Name;
+use rustix::io::Errno;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -97,6 +98,11 @@ pub enum Error {
     #[error("{path} cannot be unmounted: {why}", path = .path.display())]
     Unmount { path: PathBuf, why: String },
 
+    #[error("{path} cannot be remounted: {}", remount_refusal(*.why, .path), path = .path.display())]
+    Remount { path: PathBuf, why: Errno },
+    #[error("a remount changes the flags of a mount alone, and {} keeps its options: {}", .path.display(), .others.join(", "))]
+    RemountOptions { path: PathBuf, others: Vec<String> },
+
     #[error("setuid={user}: {why}")]
     User { user: String, why: String },
 
@@ -124,6 +130,8 @@ pub enum Error {
     HalfPersisted { file: PathBuf, why: String, kept: String },
     #[error("{key} cannot be changed while the pool runs (canopy umount {path}, and mount it with -o {pair})", path = .path.display())]
     FixedKey { key: String, pair: String, path: PathBuf },
+    #[error("{key} is a flag of the mount (mount -o remount,{key} {path})", path = .path.display())]
+    FlagKey { key: String, path: PathBuf },
     #[error("{key} tells about the pool and cannot be set")]
     ToldKey { key: String },
     #[error("pool {path} is mounted read-only, and so are its options (mount -o remount,rw {path})", path = .0.display())]
@@ -204,6 +212,16 @@ fn missing(path: &Path, otherwise: &str) -> String {
 /// Was this written as a pattern (glob(7)), and matched nothing?
 pub fn is_pattern(path: &Path) -> bool {
     path.as_os_str().as_bytes().iter().any(|byte| b"*?[{".contains(byte))
+}
+
+fn remount_refusal(why: Errno, path: &Path) -> String {
+    match why {
+        Errno::BUSY => {
+            format!("files on it are open for writing (fuser -vm {} shows by whom)", path.display())
+        }
+        Errno::PERM => "only root may, and not what was locked outside of a container".into(),
+        why => words(why),
+    }
 }
 
 fn are_listed(mounts: &[PathBuf]) -> String {

@@ -58,6 +58,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let done = match command {
         Command::Mount(args) => commands::mount::run(args),
+        Command::Remount(args) => commands::remount::run(&args),
         Command::Umount(args) => commands::umount::run(&args),
         Command::Get(args) => commands::get::run(&args),
         Command::Set(args) => commands::set::run(&args),

@@ -91,6 +91,9 @@ impl Live {
             // The pool would wait for it; who types it has mistyped it.
             return Err(Error::NewBranchMissing(path));
         }
+        if let Some(flag) = options::find(key).filter(|spec| spec.is_flag()) {
+            return Err(self.fixed(flag, value));
+        }
         let attribute = format!("{PREFIX}{name}");
         let set = rustix::fs::setxattr(&self.control, attribute, value.as_bytes(), XattrFlags::empty());
         set.map_err(|errno| match errno {
@@ -166,6 +169,10 @@ impl Live {
     /// Of an option that has its value from the mount. Whoever mounts the pool again is told what works.
     fn fixed(&self, spec: &Spec, value: &OsStr) -> Error {
         let key = spec.name.to_string();
+        // mount(2) takes that one at the mount alone.
+        if spec.is_flag() && key != "dirsync" {
+            return Error::FlagKey { key, path: self.mountpoint.clone() };
+        }
         let pair = match spec.accepted() {
             None => key.clone(),
             Some(_) => match options::set(&mut Config::default(), &key, value) {

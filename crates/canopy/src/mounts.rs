@@ -27,6 +27,9 @@ pub struct Mounted {
     pub master: Option<u32>,
     pub fstype: String,
     pub source: OsString,
+    /// The options of this mount, and of its filesystem, separated by commas.
+    pub options: String,
+    pub super_options: String,
 }
 
 impl Mounted {
@@ -99,7 +102,7 @@ fn parse_line(line: &[u8]) -> Option<Mounted> {
     let (major, minor) = device.split_once(':')?;
     let root = PathBuf::from(unescape(fields.next()?));
     let mountpoint = PathBuf::from(unescape(fields.next()?));
-    let _options = fields.next()?;
+    let options = String::from_utf8_lossy(fields.next()?).into_owned();
     // Any number of optional fields, up to a lone dash.
     let (mut peers, mut master) = (None, None);
     for field in fields.by_ref().take_while(|field| *field != b"-") {
@@ -112,6 +115,7 @@ fn parse_line(line: &[u8]) -> Option<Mounted> {
     }
     let fstype = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next()?);
+    let super_options = String::from_utf8_lossy(fields.next().unwrap_or_default()).into_owned();
     Some(Mounted {
         id,
         parent,
@@ -122,6 +126,8 @@ fn parse_line(line: &[u8]) -> Option<Mounted> {
         master,
         fstype,
         source,
+        options,
+        super_options,
     })
 }
 

@@ -129,7 +129,7 @@ fn mergerfs_fails_in_one_line_and_with_one() {
         ("mergerfs @a @p -o", "-o needs options"),
         ("mount.mergerfs @a", "usage:"),
         ("mount.canopy @a @p -o cache.file=off", "unknown option 'cache.file'"),
-        ("mount.canopy @a @p -o remount,ro", "cannot be remounted"),
+        ("mount.canopy @a @p -o remount,ro", "/p is not the mountpoint of a pool"),
         ("mount.canopy @a @p -o setuid=no-such-user", "setuid=no-such-user: no such user"),
         ("mount.canopy @a @p -t ext4", "type ext4"),
     ] {
@@ -193,6 +193,7 @@ fn devices_and_set_id_programs_work_where_they_are_asked_for() {
         ("mount.fuse.canopy -o defaults,rw", true, true),
         ("mount.canopy -o suid", false, true),
         ("mount.fuse.canopy -o suid,dev", false, false),
+        ("mount.canopy -o rw,allow_suid,allow_dev", false, false),
         ("mergerfs", true, true),
         ("mergerfs -o suid,dev", false, false),
         ("mount.mergerfs", false, false),
@@ -285,6 +286,85 @@ fn mount_finds_its_helpers() {
                     mergerfs fuse.mergerfs a:b\nfuse.mergerfs fuse.mergerfs a:b\n";
     assert_eq!(done.stdout, expected);
     assert!(wait_until(SOON, || bed.daemons().is_empty()));
+}
+
+/// What is not named stays, whether the mount table or fstab names the rest.
+#[test]
+fn mount_remounts_a_pool() {
+    let bed = Bed::new();
+    let script = format!(
+        r#"{SBIN}
+        flags() {{ findmnt -no OPTIONS "$1/p" | tr , '\n' | grep -vx '.*_id=.*\|allow_other\|default_permissions' | paste -sd,; }}
+        for type in canopy fuse.mergerfs; do
+            mount -t $type -o minfreespace=0,nosuid,nodev,noexec "$1/a" "$1/p"
+            for words in ro rw noatime relatime,ro rw,strictatime nodiratime exec; do
+                mount -o remount,$words "$1/p"; echo "$words: $(flags "$1")"
+            done
+            umount "$1/p"
+        done
+        # A pool that was read-only from the beginning, and a line of fstab with options of the pool.
+        echo "$1/a $1/p canopy noatime,allow_dev,nofail,cache.attr=5,category.create=mfs,func.mkdir=ff,io-uring=off,minfreespace=0 0 0" > "$1/fstab"
+        mount -T "$1/fstab" -o ro "$1/p"
+        ! touch "$1/p/x" 2> /dev/null
+        mount -T "$1/fstab" -o remount,rw "$1/p"; echo "fstab: $(flags "$1")"; touch "$1/p/x"
+        exec 3> "$1/p/open"; echo busy: $(mount -T "$1/fstab" -o remount,ro "$1/p" 2>&1); exec 3>&-
+        mount -T "$1/fstab" -o remount,ro "$1/p"; echo "fstab: $(flags "$1")"
+        umount "$1/p""#
+    );
+    let done = bed.private(&script);
+    assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
+    let each = "ro: ro,nosuid,nodev,noexec,relatime\n\
+                rw: rw,nosuid,nodev,noexec,relatime\n\
+                noatime: rw,nosuid,nodev,noexec,noatime\n\
+                relatime,ro: ro,nosuid,nodev,noexec,relatime\n\
+                rw,strictatime: rw,nosuid,nodev,noexec\n\
+                nodiratime: rw,nosuid,nodev,noexec,nodiratime\n\
+                exec: rw,nosuid,nodev,nodiratime\n";
+    let path = bed.path("p");
+    let rest = format!(
+        "fstab: rw,nosuid,noatime\n\
+         busy: canopy: {0} cannot be remounted: files on it are open for writing (fuser -vm {0} shows by whom)\n\
+         fstab: ro,nosuid,noatime\n",
+        path.display()
+    );
+    assert_eq!(done.stdout, format!("{each}{each}{rest}"), "{}", done.describe());
+    assert!(wait_until(SOON, || bed.daemons().is_empty()));
+}
+
+#[test]
+fn a_remount_tells_what_it_does_not_change() {
+    let bed = Bed::new();
+    bed.mount("mount.canopy @a @p -o cache.attr=5,noatime");
+    let flags = || procs::mount_at(&bed.path("p")).unwrap().options;
+    let point = bed.path("p").display().to_string();
+    // The flags are changed, and the rest is told.
+    let done = bed.run("mount.canopy @a @p -o remount,ro,cache.attr=7,io-uring=off,cache.entry=1");
+    assert!(done.success() && flags().starts_with("ro,"), "{}", done.describe());
+    let line = format!(
+        "canopy: a remount changes the flags of a mount alone, and {point} keeps its options: \
+         canopy set {point} cache.attr=7, io-uring=off at the next mount\n"
+    );
+    assert_eq!(done.stderr, line);
+    // Where there is nothing else to do it has failed.
+    let done = bed.run("mount.canopy @a @p -o remount,cache.attr=7");
+    assert_eq!((done.code(), done.stderr.lines().count()), (Some(1), 1), "{}", done.describe());
+    for (line, needle) in [
+        ("mount.canopy @a @p -o remount,frob", "unknown option 'frob'"),
+        ("mount.canopy @a @b -o remount,ro", "/b is not the mountpoint of a pool"),
+        ("canopy set @p noatime=", "mount -o remount,noatime"),
+        ("canopy set @p cache.attr=7", "mount -o remount,rw"),
+    ] {
+        let done = bed.run(line);
+        assert!(!done.success() && done.stderr.lines().count() == 1, "{line}: {}", done.describe());
+        assert!(done.stderr.contains(needle), "{line}: {}", done.stderr);
+    }
+    // As the message says.
+    let done = bed.run(
+        "mount.canopy a:b @p -o rw,noatime,remount,user_id=0,group_id=0,default_permissions,allow_other",
+    );
+    assert!(done.success() && done.stderr.is_empty() && flags().starts_with("rw,"), "{}", done.describe());
+    assert!(bed.run("canopy set @p cache.attr=7").success());
+    bed.umount();
 }
 
 #[test]

@@ -269,7 +269,6 @@ fn a_mistake_replaces_nothing() {
         "canopy mount -o cache.file=off @b @p",
         // Found by the kernel only.
         "canopy mount -o rootcontext=no-such-context @b @p",
-        "mount.canopy @b @p -o remount",
     ] {
         let done = bed.run(line);
         assert!(!done.success() && done.stderr.lines().count() == 1, "{line}: {}", done.describe());

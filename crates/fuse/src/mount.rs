@@ -3,8 +3,11 @@
 //! A mount in the tree is known by its mount id, not by its path: something else can be mounted at the same place
 //! later, and that is not ours to unmount.
 
+mod again;
 mod aside;
 mod helper;
+
+pub use again::{TIMES, remount};
 
 use std::ffi::CString;
 use std::io;
@@ -233,8 +236,7 @@ fn direct(spec: &MountSpec, path: &Path, mode: u32) -> Result<OwnedFd, MountErro
     let device = device::open().map_err(MountError::Device)?;
     let data = CString::new(kernel_options(spec, device.as_raw_fd(), mode).join(","))
         .map_err(|_| MountError::Option)?;
-    let flags = FLAGS.iter().filter(|(flag, ..)| spec.flags.contains(*flag));
-    let flags = flags.fold(Ms::empty(), |all, (_, bit, _)| all | *bit);
+    let flags = bits(spec.flags);
     let attempt = |source: &str, kind: &str| rustix::mount::mount(source, path, kind, flags, data.as_c_str());
     let mut result = attempt(&spec.fsname, &format!("fuse.{}", spec.subtype));
     if result == Err(Errno::NODEV) {
@@ -245,6 +247,12 @@ fn direct(spec: &MountSpec, path: &Path, mode: u32) -> Result<OwnedFd, MountErro
         Ok(()) => Ok(device),
         Err(errno) => Err(MountError::Mount { path: path.into(), error: errno.into() }),
     }
+}
+
+/// As mount(2) takes them.
+fn bits(flags: MountFlags) -> Ms {
+    let flags = FLAGS.iter().filter(|(flag, ..)| flags.contains(*flag));
+    flags.fold(Ms::empty(), |all, (_, bit, _)| all | *bit)
 }
 
 /// What the kernel is told of the filesystem (Documentation/filesystems/fuse).

@@ -161,9 +161,15 @@ fn fstab(roff: &mut Roff) {
     );
     paragraph(
         roff,
-        "Set-id programs and device files on the branches do nothing in the pool, unless suid and dev are asked for: a \
-         chroot in it needs both, a store of containers suid. With the type mergerfs or fuse.mergerfs they work unless \
+        "Set-id programs and device files on the branches do nothing in the pool, unless allow_suid and allow_dev are \
+         asked for: a chroot in it needs both, a store of containers the first. mount(8) keeps the words suid and dev for \
+         itself, so in fstab they do nothing. With the type mergerfs or fuse.mergerfs they work unless \
          nosuid and nodev are, as mergerfs has it.",
+    );
+    paragraph(
+        roff,
+        "mount -o remount,ro (rw, noatime, noexec and the like) changes the flags of a running pool; its options are \
+         changed with canopy-set(8).",
     );
     roff.control("PP", []);
     roff.control("nf", []);

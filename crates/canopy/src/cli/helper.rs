@@ -1,7 +1,7 @@
 //! The command line that mount(8) gives the helpers `mount.TYPE` and `mount.fuse.TYPE`:
 //! `SRC MNT [-sfnv] [-t TYPE] [-o OPTIONS]`, where SRC is branches or the name of a pool.
 
-use super::{Command, MountArgs, Said};
+use super::{Command, MountArgs, RemountArgs, Said};
 use crate::config::line::{Arg, pieces, split_group};
 use crate::names::Name;
 use rustix::process::geteuid;
@@ -64,24 +64,35 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Res
     let [branches, mountpoint] = <[OsString; 2]>::try_from(places).map_err(|places| {
         mistake(if places.len() < 2 { "branches or mountpoint missing" } else { "too many words" })
     })?;
-    let options = for_the_pool(options, &mut mount).map_err(Said::Mistake)?;
+    // mount(8) begins with one of these, and gives everything that is to hold; people begin with what they want.
+    let complete = options.first().is_some_and(|first| first == b"rw" || first == b"ro");
+    let before = options.len();
+    options.retain(|piece| piece != b"remount");
+    let remount = options.len() < before;
+    let kept = for_the_pool(options, &mut mount).map_err(Said::Mistake)?;
+    if remount {
+        // Where it is says which pool is meant; the rest is what it is said to be.
+        let (mountpoint, options) = (mountpoint.into(), OsString::from_vec(kept.join(&b',')));
+        return Ok(Command::Remount(RemountArgs {
+            mountpoint,
+            options,
+            complete,
+            sloppy: mount.sloppy,
+            fake: mount.fake,
+        }));
+    }
+    let options = with_all_there_is(kept, &mount);
     mount.in_order = vec![Arg::Path(branches), Arg::Path(mountpoint), Arg::Options(options)];
     Ok(Command::Mount(mount))
 }
 
-/// The options without what is meant for others, and with what fstab means when it says nothing.
-fn for_the_pool(options: Vec<Vec<u8>>, mount: &mut MountArgs) -> Result<OsString, String> {
+/// The options without what is meant for others.
+fn for_the_pool(options: Vec<Vec<u8>>, mount: &mut MountArgs) -> Result<Vec<Vec<u8>>, String> {
     let mut kept: Vec<Vec<u8>> = Vec::new();
     for piece in options {
         let text = String::from_utf8_lossy(&piece);
         let key = text.split('=').next().unwrap_or_default().trim();
         match key {
-            // The pool would be mounted a second time, over itself.
-            "remount" => {
-                return Err("a pool cannot be remounted: unmount it, or change the running one through \
-                            MOUNTPOINT/.mergerfs"
-                    .into());
-            }
             "setuid" => {
                 let value = split_group(OsStr::from_bytes(&piece)).into_iter().next().unwrap_or_default();
                 let user = value.as_bytes().splitn(2, |&byte| byte == b'=').nth(1).unwrap_or_default();
@@ -95,6 +106,11 @@ fn for_the_pool(options: Vec<Vec<u8>>, mount: &mut MountArgs) -> Result<OsString
             _ => kept.push(piece),
         }
     }
+    Ok(kept)
+}
+
+/// With what a line of fstab means when it says nothing.
+fn with_all_there_is(mut kept: Vec<Vec<u8>>, mount: &MountArgs) -> OsString {
     // Under this name a line in fstab means all that a filesystem can do, unless it says otherwise; setups may rely on
     // it. Only root can give it. Under our own, data disks bring no devices and nobody's rights, unless it is asked for.
     if mount.name == Name::Mergerfs && mount.user.is_none() && geteuid().is_root() {
@@ -104,7 +120,7 @@ fn for_the_pool(options: Vec<Vec<u8>>, mount: &mut MountArgs) -> Result<OsString
             }
         }
     }
-    Ok(OsString::from_vec(kept.join(&b',')))
+    OsString::from_vec(kept.join(&b','))
 }
 
 #[cfg(test)]
@@ -176,6 +192,18 @@ mod tests {
     }
 
     #[test]
+    fn a_remount_is_told_by_its_word() {
+        for (words, expected) in [
+            ("m a:b /m -o rw,remount,noatime,nofail,x-a=b", "rw,noatime"),
+            ("mergerfs a:b /m -o remount -o ro", "ro"),
+            ("m a:b /m -o remount", ""),
+        ] {
+            let Ok(Command::Remount(args)) = parse_words(words) else { panic!("{words}") };
+            assert_eq!((args.mountpoint, args.options), ("/m".into(), expected.into()), "{words}");
+        }
+    }
+
+    #[test]
     fn mistakes_are_one_line() {
         // Grammar is told with the usage, for nothing else does it help.
         let table = [
@@ -185,7 +213,6 @@ mod tests {
             ("m /a /m -o", "usage"),
             ("m /a /m -t ext4", "usage"),
             ("m /a /m -N 1", "nsenter"),
-            ("m /a /m -o remount,ro", ".mergerfs"),
             ("m /a /m -o setuid=", "needs a user"),
         ];
         for (words, needle) in table {

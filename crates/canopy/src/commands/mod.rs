@@ -9,6 +9,7 @@ pub mod list;
 pub mod mount;
 pub mod options;
 pub mod probe;
+pub mod remount;
 pub mod set;
 pub mod status;
 pub mod umount;

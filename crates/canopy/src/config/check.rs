@@ -368,6 +368,8 @@ mod tests {
             master,
             fstype: "ext4".into(),
             source: "/dev/sda".into(),
+            options: "rw".into(),
+            super_options: "rw".into(),
         };
         // inner, outer, mount of outer -> seen there?
         let table = [

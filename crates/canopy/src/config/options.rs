@@ -52,6 +52,11 @@ impl Spec {
         self.slot.is_ignored()
     }
 
+    /// Is it a word for a flag of mount(2)?
+    pub fn is_flag(&self) -> bool {
+        self.slot.is_flag()
+    }
+
     /// Is it called so, letter by letter?
     pub fn is_called(&self, name: &str) -> bool {
         names(self).any(|own| own == name)
@@ -407,10 +412,17 @@ fn mount_words() -> Vec<Spec> {
         spec("rootcontext", field!(mount.rootcontext), "SELinux context of the root"),
         flag("ro", MountFlags::RDONLY, true, "read-only"),
         flag("rw", MountFlags::RDONLY, false, "read and write (default)"),
-        flag("suid", MountFlags::NOSUID, false, "set-user-id programs work (a chroot or containers need it)"),
+        flag(
+            "suid",
+            MountFlags::NOSUID,
+            false,
+            "set-user-id programs work (a chroot or containers need it; in fstab: allow_suid)",
+        ),
         flag("nosuid", MountFlags::NOSUID, true, "they do not (default, but with mount -t mergerfs)"),
-        flag("dev", MountFlags::NODEV, false, "device files work (a chroot needs it)"),
+        flag("dev", MountFlags::NODEV, false, "device files work (a chroot needs it; in fstab: allow_dev)"),
         flag("nodev", MountFlags::NODEV, true, "they do not (default, but with mount -t mergerfs)"),
+        flag("allow_suid", MountFlags::NOSUID, false, "as suid, a word that mount(8) keeps for itself"),
+        flag("allow_dev", MountFlags::NODEV, false, "as dev, a word that mount(8) keeps for itself"),
         flag("exec", MountFlags::NOEXEC, false, "programs can be run (default)"),
         flag("noexec", MountFlags::NOEXEC, true, "they cannot"),
         flag("sync", MountFlags::SYNCHRONOUS, true, "every write is synchronous"),

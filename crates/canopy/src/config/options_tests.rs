@@ -329,7 +329,6 @@ fn mount_words_set_and_clear_flags() {
         set_ok(&mut config, word, "");
     }
     let flags = MountFlags::NOEXEC
-        | MountFlags::NOATIME
         | MountFlags::SYNCHRONOUS
         | MountFlags::DIRSYNC
         | MountFlags::NODIRATIME

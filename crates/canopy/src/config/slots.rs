@@ -4,7 +4,7 @@ use super::file;
 use super::options::OptionError;
 use super::values::{Refused, Value};
 use super::{Config, StackDepth};
-use canopy_fuse::mount::MountFlags;
+use canopy_fuse::mount::{MountFlags, TIMES};
 use canopy_pool::branch::{BranchError, Expand, FileSystem};
 use canopy_pool::config::Func;
 use canopy_pool::policy::{Category, Policy};
@@ -33,6 +33,10 @@ pub(super) trait Slot: Send + Sync {
     fn accepted(&self) -> Option<String>;
     /// See `Spec::is_ignored`.
     fn is_ignored(&self) -> bool {
+        false
+    }
+    /// See `Spec::is_flag`.
+    fn is_flag(&self) -> bool {
         false
     }
 }
@@ -133,8 +137,14 @@ pub(super) struct MountFlag {
 
 impl Slot for MountFlag {
     fn set(&self, config: &mut Config, _name: &str, _value: &OsStr) -> Result<(), Slip> {
+        if self.on && TIMES.contains(self.flag) {
+            config.mount.flags.remove(TIMES);
+        }
         config.mount.flags.set(self.flag, self.on);
         Ok(())
+    }
+    fn is_flag(&self) -> bool {
+        true
     }
     fn get(&self, _config: &Config) -> Option<String> {
         None

@@ -26,6 +26,7 @@ pub(super) const ROWS: &[Row] = &[
         "a mount with a warning, or none, after waiting for a branch",
         branches_mount_timeout,
     ),
+    (&["allow-missing-branches"], "a mount with a branch missing, or none", allow_missing_branches),
     (&["cache.writeback"], "small writes reach the branch with fsync, not before", writeback),
     (&["cache.symlinks"], "reading a link again costs no request", symlinks),
     (&["passthrough.max-stack-depth"], "files on an overlay are passed through, or not", stack_depth),
@@ -157,6 +158,20 @@ fn branches_mount_timeout() {
                 pool.umount();
             }
             Err(failed) => assert!(fail && failed.log.contains(&told), "{}", failed.log),
+        }
+    }
+}
+
+fn allow_missing_branches() {
+    let dirs = Dirs::new();
+    for (value, mounted) in [("true", true), ("false", false)] {
+        let pool = Pool::builder(BINARY).branch(dirs.path("a")).branch(dirs.path("none"));
+        match pool.option(format!("allow-missing-branches={value}")).try_mount() {
+            Ok(pool) => {
+                assert!(mounted && pool.log().contains("/none is not there"), "{}", pool.log());
+                pool.umount();
+            }
+            Err(failed) => assert!(!mounted && failed.log.contains("/none does not exist"), "{}", failed.log),
         }
     }
 }
