@@ -157,8 +157,10 @@ impl Walk<'_> {
     fn below(&mut self, dir: &Path, copies: &[PathBuf]) {
         let entries = match fs::read_dir(dir) {
             Ok(entries) => entries,
-            // As somebody else's directories are.
-            Err(why) if why.kind() == io::ErrorKind::PermissionDenied => return,
+            // As somebody else's directories are. What lies below is not known to be alike.
+            Err(why) if why.kind() == io::ErrorKind::PermissionDenied => {
+                return self.error(dir, "not looked at, for you may not read it (root may)");
+            }
             Err(why) => return self.error(dir, &why.to_string()),
         };
         for entry in entries {
