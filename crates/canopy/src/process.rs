@@ -20,6 +20,8 @@ pub fn prepare(priority: i32) {
     raise_open_files();
     // The size limit of whoever mounted is not that of whoever writes.
     raise(Resource::Fsize, None);
+    // Nor is that of its processor time, beyond which the kernel kills.
+    raise(Resource::Cpu, None);
     // Rings of io_uring count, once CAP_IPC_LOCK is given up.
     raise(Resource::Memlock, None);
     // Better for the machine to lose any one program than the files of all of them.

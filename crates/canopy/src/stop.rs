@@ -3,14 +3,42 @@
 use crate::error::Error;
 use crate::{mounts, notify};
 use rustix::fs::{Mode, OFlags};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
+use rustix::process::Signal;
+use signal_hook::consts::{
+    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
+};
 use signal_hook::iterator::Signals;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 /// How long those who still use an ended pool have to finish.
 const GRACE: Duration = Duration::from_secs(5);
+
+const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGQUIT];
+
+/// Signals that mean nothing here, and whose default is to end the process. They are caught so that they do not end the
+/// pool, and leave a dead mount: of a size limit the failed write tells by itself. Caught, and not ignored, for programs
+/// that are run from here would ignore them too. Those of faults (SIGSEGV, SIGABRT, SIGTRAP and the like) stay what they
+/// are: who sends one wants a core.
+const MEANINGLESS: [i32; 11] = [
+    SIGHUP,
+    SIGUSR1,
+    SIGUSR2,
+    SIGXFSZ,
+    SIGALRM,
+    SIGVTALRM,
+    SIGPROF,
+    SIGXCPU,
+    SIGIO,
+    Signal::POWER.as_raw(),
+    STKFLT,
+];
+/// `SIGSTKFLT`, signal(7); some machines have another of this number that is as harmless.
+const STKFLT: i32 = 16;
+/// Those that C libraries leave to programs (signal(7)).
+const REAL_TIME: RangeInclusive<i32> = 34..=64;
 
 /// The mount that is to end: where it is, and which it is, for another may lie over it by then.
 #[derive(Clone, Debug)]
@@ -27,11 +55,10 @@ pub struct Watch {
 
 impl Watch {
     pub fn new() -> Result<Watch, Error> {
-        // The last four mean nothing here. They are caught so that they do not end the pool; of a size
-        // limit the failed write tells by itself.
-        Signals::new([SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGXFSZ])
-            .map(|signals| Watch { signals })
-            .map_err(Error::system("cannot watch for signals"))
+        let signals = Signals::new(ENDING).map_err(Error::system("cannot watch for signals"))?;
+        // Those that a system lacks, or keeps for itself, come from nobody.
+        MEANINGLESS.into_iter().chain(REAL_TIME).for_each(|signal| drop(signals.add_signal(signal)));
+        Ok(Watch { signals })
     }
 
     /// Ends this pool at the first SIGINT, SIGTERM or SIGQUIT, and the process at the second.

@@ -337,8 +337,11 @@ fn every_way_to_end_a_pool_ends_it() {
 fn other_signals_change_nothing() {
     let bed = Bed::new();
     let mut child = bed.foreground("@a:@b @p");
-    for name in ["HUP", "USR1", "USR2", "PIPE", "XFSZ"] {
-        signal(child.id(), name);
+    let named =
+        ["HUP", "USR1", "USR2", "PIPE", "XFSZ", "ALRM", "VTALRM", "PROF", "XCPU", "IO", "PWR", "STKFLT"];
+    let real_time = (34..=64).map(|number| number.to_string());
+    for name in named.map(str::to_owned).into_iter().chain(real_time) {
+        signal(child.id(), &name);
     }
     std::thread::sleep(Duration::from_millis(200));
     assert!(child.try_wait().unwrap().is_none());
