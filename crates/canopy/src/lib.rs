@@ -18,6 +18,7 @@ pub mod notify;
 pub mod process;
 pub mod screen;
 pub mod serve;
+pub mod servers;
 pub mod stop;
 pub mod told;
 pub mod waiting;

@@ -173,6 +173,12 @@ impl Identity {
     }
 }
 
+/// The number of the topmost mount at `path` that is never used again (Linux 6.8). No request is sent for it.
+#[must_use]
+pub fn unique_id(path: &Path) -> Option<u64> {
+    Identity::of(path).ok()?.unique
+}
+
 /// The mount id as mountinfo has it. Found without asking for attributes: the kernel refuses those once a server has
 /// given nonsense about the root, and the mount must be known even then.
 fn plain_id(path: &Path) -> Option<u64> {
@@ -290,6 +296,12 @@ impl Mounted {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Its number that is never used again (Linux 6.8), once it is in the tree.
+    #[must_use]
+    pub fn unique_id(&self) -> Option<u64> {
+        self.identity?.unique
     }
 
     /// Puts it into the tree, if it is not there yet.

@@ -7,12 +7,12 @@ mod show;
 mod warnings;
 
 use super::probe::{self, Answer, BranchFacts, Cause};
-use super::umount;
 use crate::child::Asked;
 use crate::cli::StatusArgs;
 use crate::error::Error;
 use crate::mounts::{self, Mounted};
 use crate::screen;
+use crate::servers;
 use crate::told::{BranchTold, ExplainTold, IllnessTold, KernelTold, Name, PoolTold, SecurityTold};
 use rustix::process::Pid;
 use serde::Serialize;
@@ -184,7 +184,7 @@ fn pool(
         Some(told) => branches(&told.branches)?,
         // A daemon that is stuck still holds its branches open.
         None if state == State::DoesNotAnswer => {
-            let held = umount::serving(mounted.device.1).into_iter().flat_map(held_by).collect();
+            let held = servers::of(&mounted).into_iter().flat_map(held_by).collect();
             branches_at(distinct(held))?
         }
         None => Vec::new(),

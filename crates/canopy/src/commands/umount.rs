@@ -3,13 +3,12 @@
 use crate::cli::UmountArgs;
 use crate::config::named;
 use crate::error::Error;
-use crate::mounts;
+use crate::mounts::{self, Mounted};
+use crate::servers;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::fs;
+use rustix::process::{PidfdFlags, pidfd_open};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long the daemon has to end after the mount has.
@@ -27,7 +26,9 @@ pub fn run(args: &UmountArgs) -> Result<(), Error> {
         return Err(Error::NotAPool { path, fstype: mounted.fstype });
     }
     // Found before the mount goes: afterwards nothing leads from one to the other.
-    let servers = if args.lazy { Vec::new() } else { servers(mounted.device.1) };
+    let servers = if args.lazy || is_elsewhere(&mounted) { Vec::new() } else { servers::of(&mounted) };
+    let servers: Vec<OwnedFd> =
+        servers.into_iter().filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect();
     mounts::end(&path, args.lazy)?;
     let deadline = Instant::now() + PATIENCE;
     if !servers.into_iter().all(|server| ends_before(server, deadline)) {
@@ -36,36 +37,10 @@ pub fn run(args: &UmountArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// The processes that serve a FUSE connection, as what tells when they end.
-fn servers(connection: u32) -> Vec<OwnedFd> {
-    serving(connection).into_iter().filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect()
-}
-
-/// The processes that serve a FUSE connection. They hold its device open, and the kernel tells
-/// which connection a device belongs to (since Linux 6.16; before that none is found).
-pub(super) fn serving(connection: u32) -> Vec<Pid> {
-    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-    processes
-        .flatten()
-        .filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
-            serves(&entry.path(), connection).then_some(pid)
-        })
-        .collect()
-}
-
-fn serves(process: &Path, connection: u32) -> bool {
-    // Another user's process cannot be read, and is none that we could have started.
-    let Ok(files) = fs::read_dir(process.join("fd")) else { return false };
-    files.flatten().any(|file| {
-        fs::read_link(file.path()).is_ok_and(|target| target == Path::new("/dev/fuse"))
-            && fs::read_to_string(process.join("fdinfo").join(file.file_name()))
-                .is_ok_and(|info| connection_of(&info) == Some(connection))
-    })
-}
-
-fn connection_of(fdinfo: &str) -> Option<u32> {
-    fdinfo.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse().ok())
+/// Is the pool mounted at another place as well? Then it goes on there.
+fn is_elsewhere(mounted: &Mounted) -> bool {
+    let listed = mounts::list().unwrap_or_default();
+    listed.iter().any(|other| other.device == mounted.device && other.id != mounted.id)
 }
 
 fn ends_before(server: OwnedFd, deadline: Instant) -> bool {
@@ -84,13 +59,7 @@ fn ends_before(server: OwnedFd, deadline: Instant) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reads_which_connection_a_device_belongs_to() {
-        let info = "pos:\t0\nflags:\t02100002\nmnt_id:\t24\nino:\t90\nfuse_connection:\t40\n";
-        assert_eq!(connection_of(info), Some(40));
-        assert_eq!(connection_of("pos:\t0\n"), None);
-    }
+    use rustix::process::Pid;
 
     #[test]
     fn waits_for_a_process_to_end() {

@@ -24,6 +24,7 @@ use crate::config::resolve::Plan;
 use crate::confine::{self, Ground};
 use crate::error::Error;
 use crate::log;
+use crate::servers::Badge;
 use arc_swap::ArcSwap;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{self, MountError, Mounted, Shown};
@@ -58,6 +59,8 @@ pub struct Serving {
     mounted: Mounted,
     watching: Watching,
     serving: Arc<Dispatch>,
+    /// Others find the server of the mount by it.
+    _badge: Option<Badge>,
     /// How it came to where another pool was, if one was there.
     pub shown: Option<Shown>,
 }
@@ -179,7 +182,10 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     }
     let shown = plan.replaces.then(|| mounted.show()).transpose()?;
     kept.forget.shown(&plan.mountpoint);
-    Ok(Serving { running, mounted, watching, serving: kept, shown })
+    let badge = mounted.unique_id().map(Badge::wear).transpose();
+    let badge =
+        badge.inspect_err(|errno| tracing::warn!("canopy umount will not wait for this pool: {errno}"));
+    Ok(Serving { running, mounted, watching, serving: kept, _badge: badge.ok().flatten(), shown })
 }
 
 /// What to ask of the kernel.

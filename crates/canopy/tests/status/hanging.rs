@@ -1,8 +1,9 @@
 //! A branch that never answers. It is a pool itself, whose daemon is stopped.
 
-use super::rig::{BINARY, codes, shown, status};
+use super::rig::{BINARY, canopy, codes, shown, status};
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{LoopFs, Pool};
+use canopy_testkit::{LoopFs, Pool, procs};
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::time::Duration;
@@ -86,4 +87,50 @@ fn a_branch_hangs_and_the_pool_with_it() {
     }
     outer.umount();
     inner.umount();
+}
+
+/// The kernel gives the number of a connection again, once its mount is gone, whoever still has the old one open.
+#[test]
+fn a_server_of_another_pool_with_the_same_number_is_no_server_of_this_one() {
+    let (theirs, ours) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
+    let number = |pool: &Pool| procs::mount_at(pool.path()).expect("a mount").minor;
+    // Others mount, too, and may be given it.
+    let shared = (0..100).any(|_| {
+        let old = Pool::builder(BINARY).branch(theirs.path()).forgive_descriptors().mount();
+        let before = number(&old);
+        let _stopped = Stopped::new(&old);
+        unmount(old.path(), UnmountFlags::empty()).expect("umount");
+        let pool =
+            Pool::builder(BINARY).branch(ours.path()).option("cache.attr=0").forgive_descriptors().mount();
+        if number(&pool) != before {
+            pool.umount();
+            return false;
+        }
+        {
+            let _stopped = Stopped::new(&pool);
+            let told = status(pool.path());
+            assert_eq!(told["state"], "does-not-answer");
+            let branches = told["branches"].as_array().unwrap();
+            assert!(branches.len() == 1 && branches[0]["path"] == ours.path().to_str().unwrap(), "{told:#}");
+        }
+        let done = canopy(["umount".as_ref(), pool.path().as_os_str()]);
+        assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
+        assert!(!pool.is_alive(), "its own server is waited for");
+        true
+    });
+    assert!(shared, "the kernel gave no number again");
+}
+
+/// Of a pool that is mounted at two places one goes, and nobody is waited for.
+#[test]
+fn a_pool_goes_on_at_another_place() {
+    let disk = LoopFs::tmpfs(16 * MIB);
+    let pool = Pool::builder(BINARY).branch(disk.path()).mount();
+    let other = tempfile::tempdir().unwrap();
+    let other = other.path().canonicalize().unwrap();
+    rustix::mount::mount_bind(pool.path(), &other).unwrap();
+    let done = canopy(["umount".as_ref(), other.as_os_str()]);
+    assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
+    assert!(pool.is_alive() && pool.mounted());
+    pool.umount();
 }
