@@ -134,6 +134,8 @@ mod tests {
             master: None,
             fstype: "fuse.canopy".into(),
             source: "x".into(),
+            options: String::new(),
+            super_options: String::new(),
         }
     }
 

@@ -233,6 +233,8 @@ impl Pool {
             len = len.min(stat::of(from.fd().as_fd())?.size.saturating_sub(from_offset));
         }
         if len > COPIED_AT_ONCE {
+            // The target stays where it is meanwhile.
+            let _moving = to.node.moving.read();
             let (source, target) = (from.fd(), to.fd());
             if reflink::clone_range((source.as_fd(), from_offset), (target.as_fd(), to_offset), len).is_ok() {
                 return Ok(len);
