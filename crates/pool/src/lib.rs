@@ -8,6 +8,7 @@ pub mod aggregate;
 mod beneath;
 pub mod branch;
 mod caller;
+mod cloning;
 pub mod config;
 mod dirs;
 pub mod disk;

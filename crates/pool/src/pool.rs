@@ -1,12 +1,13 @@
 //! The pool itself: what all operations share.
 
 use crate::branch::{BranchId, Branches, LiveBranches};
+use crate::cloning::{Cloning, UnderWay};
 use crate::config::Config;
 use crate::handle::{FileHandle, Handles, OpenFile};
 use crate::headroom::Headroom;
 use crate::kernel::{Kernel, NoKernel};
 use crate::memory::Memory;
-use crate::node::Nodes;
+use crate::node::{Nodes, PoolPath};
 use crate::ops::cow::Asked;
 use crate::ops::readdir::DirHandle;
 use crate::relocate;
@@ -15,7 +16,7 @@ use crate::space::SpaceCache;
 use crate::stat::FileKey;
 use crate::tree::{Held, TreeLock};
 use arc_swap::{ArcSwap, Guard};
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::RwLock;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,10 +35,7 @@ pub struct Pool {
     pub(crate) files: Handles<FileHandle>,
     pub(crate) listings: Handles<DirHandle>,
     pub(crate) tree: TreeLock,
-    /// Exclusively by who clones directories onto another branch, shared by who changes a directory's
-    /// attributes on the branches that have it: a clone must not miss the change. The kernel orders a change
-    /// only against work in the directory itself, and clones are made of all those above as well.
-    pub(crate) cloning: RwLock<()>,
+    pub(crate) cloning: Cloning,
     pub(crate) kernel: ArcSwap<Arc<dyn Kernel>>,
     pub(crate) memory: Memory,
     pub(crate) asked: Asked,
@@ -63,7 +61,7 @@ impl Pool {
             files: Handles::default(),
             listings: Handles::default(),
             tree: TreeLock::default(),
-            cloning: RwLock::default(),
+            cloning: Cloning::default(),
             kernel: ArcSwap::from_pointee(Arc::new(NoKernel)),
             memory: Memory::default(),
             asked: Asked::default(),
@@ -123,32 +121,25 @@ impl Pool {
         self.branches.all()
     }
 
-    /// Directories are brought onto another branch by the one who holds it.
+    /// A directory is brought onto a branch by the one who holds it.
     ///
     /// Errors: `ETIMEDOUT` when somebody who holds it waits for a branch.
-    pub(crate) fn clone_alone(&self) -> Result<RwLockWriteGuard<'_, ()>, Errno> {
-        match self.silence.while_waiting() {
-            None => Ok(self.cloning.write()),
-            Some(limit) => self.cloning.try_write_for(limit).ok_or(Errno::TIMEDOUT),
-        }
+    pub(crate) fn clone_alone(&self, path: &[u8], to: BranchId) -> Result<UnderWay<'_>, Errno> {
+        self.cloning.clones(path, to, self.silence.while_waiting()).ok_or(Errno::TIMEDOUT)
     }
 
-    /// No directory is brought onto another branch meanwhile. Errors: as [`Pool::clone_alone`].
-    pub(crate) fn not_cloning(&self) -> Result<RwLockReadGuard<'_, ()>, Errno> {
-        match self.silence.while_waiting() {
-            None => Ok(self.cloning.read()),
-            Some(limit) => self.cloning.try_read_for(limit).ok_or(Errno::TIMEDOUT),
-        }
+    /// A directory is not brought onto another branch meanwhile. Errors: as [`Pool::clone_alone`].
+    pub(crate) fn not_cloning(&self, path: PoolPath) -> Result<UnderWay<'_>, Errno> {
+        self.cloning.changes(path, self.silence.while_waiting()).ok_or(Errno::TIMEDOUT)
     }
 
     /// Directories are renamed by the one who holds it. Errors: as [`Pool::clone_alone`].
     pub(crate) fn tree_alone(&self) -> Result<Held<'_>, Errno> {
-        match self.silence.while_waiting() {
-            None => Ok(self.tree.exclusive()),
-            // Who wants it keeps everybody else from it.
-            Some(_) if self.silence.is_stuck() => Err(Errno::TIMEDOUT),
-            Some(limit) => self.tree.exclusive_within(limit).ok_or(Errno::TIMEDOUT),
+        let limit = self.silence.while_waiting();
+        if limit.is_some() && self.silence.is_stuck() {
+            return Err(Errno::TIMEDOUT);
         }
+        self.tree.exclusive(limit).ok_or(Errno::TIMEDOUT)
     }
 
     /// Can data of files on this branch be passed through? False once the kernel has refused it.

@@ -12,7 +12,13 @@ use crate::shards::{self, Shards};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
+
+/// For so long the lock is waited for at first, and in the end. The latter is longer than a request takes as a rule on a disk at
+/// work, so that they do not keep a rename from its turn.
+const FIRST_BIT: Duration = Duration::from_millis(10);
+const LAST_BIT: Duration = Duration::from_millis(150);
 
 #[derive(Default)]
 pub(crate) struct TreeLock {
@@ -41,16 +47,27 @@ impl TreeLock {
         Held::Shared { _guard: self.shards.mine().read() }
     }
 
-    /// Nobody else uses a path while the guard lives.
-    pub(crate) fn exclusive(&self) -> Held<'_> {
-        let turn = self.turn.lock();
-        let guards = self.shards.iter().map(RwLock::write).collect();
-        self.moves.fetch_add(1, Ordering::Relaxed);
-        Held::Exclusive { _guard: Exclusive { _guards: guards, _turn: turn } }
+    /// Nobody else uses a path while the guard lives. None when somebody uses one for longer than `limit`.
+    ///
+    /// Who waits keeps those who come meanwhile from the lock, and somebody who holds it may wait for a disk. So it is waited for
+    /// in bits, and in between it is left to the others for twice as long.
+    pub(crate) fn exclusive(&self, limit: Option<Duration>) -> Option<Held<'_>> {
+        let began = Instant::now();
+        let mut bit = FIRST_BIT;
+        loop {
+            let left = limit.map_or(Duration::MAX, |limit| limit.saturating_sub(began.elapsed()));
+            if let Some(held) = self.exclusive_within(bit.min(left)) {
+                return Some(held);
+            }
+            if left.is_zero() {
+                return None;
+            }
+            thread::sleep((2 * bit).min(left));
+            bit = (2 * bit).min(LAST_BIT);
+        }
     }
 
-    /// The same, but no longer waiting than so. Those who come meanwhile wait too.
-    pub(crate) fn exclusive_within(&self, limit: Duration) -> Option<Held<'_>> {
+    fn exclusive_within(&self, limit: Duration) -> Option<Held<'_>> {
         let until = Instant::now() + limit;
         let turn = self.turn.try_lock_until(until)?;
         let guards = self.shards.iter().map(|shard| shard.try_write_until(until)).collect::<Option<_>>()?;

@@ -181,10 +181,9 @@ impl Pool {
         mut undo: Option<&mut SmallVec<[(Target, Attr); 2]>>,
         change: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<()> {
-        let _not_cloning = match node.is_dir() {
-            true => Some(self.not_cloning()?),
-            false => None,
-        };
+        // One that has been removed is cloned by nobody.
+        let dir = if node.is_dir() { self.nodes.locate(node.id)?.1 } else { None };
+        let _not_cloning = dir.map(|path| self.not_cloning(path)).transpose()?;
         let (targets, shown) = self.targets(branches, node, func, handle.is_some())?;
         let mut results: SmallVec<[(Option<usize>, aggregate::Outcome); 2]> = SmallVec::new();
         for target in targets {

@@ -153,7 +153,7 @@ impl Pool {
                 // A clone of what a symlink leads to is not what it leads to.
                 return Err(Errno::XDEV);
             }
-            let _cloning = self.clone_alone()?;
+            let _cloning = self.clone_alone(path, branches.as_slice()[index].id)?;
             let copies = dirs.own();
             if copies.iter().any(|(_, attr)| attr.is_immutable()) {
                 return Err(Errno::PERM);

@@ -202,7 +202,7 @@ impl Pool {
 
     /// The holding directory of a branch, and the directory `path` in it.
     fn make_room_aside(&self, branch: &Branch, path: &[u8]) -> Result<(), Errno> {
-        let _cloning = self.clone_alone()?;
+        let _cloning = self.clone_alone(path, branch.id)?;
         let holding = holding(branch)?;
         if path.is_empty() {
             return Ok(());

@@ -1,0 +1,106 @@
+//! Directories that are being brought onto further branches, and directories whose attributes are being changed.
+//!
+//! A clone must not miss a change of what it is a clone of. The kernel orders a change only against work in the directory
+//! itself, and clones are made of all those above as well. Whoever is at work on other directories, or clones to another
+//! branch, does not wait: the branch may be one that takes its time.
+
+use crate::branch::BranchId;
+use crate::node::PoolPath;
+use parking_lot::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+#[derive(Default)]
+pub(crate) struct Cloning {
+    under_way: Mutex<Vec<(u64, Work)>>,
+    ended: Condvar,
+}
+
+/// What somebody does.
+enum Work {
+    /// Brings a directory, and those above it, onto a branch. One at a time for each branch.
+    Clone { path: PoolPath, to: BranchId },
+    /// Changes a directory's attributes on all branches.
+    Change { path: PoolPath },
+}
+
+/// It is under way for as long as this lives.
+pub(crate) struct UnderWay<'a> {
+    cloning: &'a Cloning,
+    number: u64,
+}
+
+impl Work {
+    fn excludes(&self, other: &Work) -> bool {
+        match (self, other) {
+            (Work::Clone { to, .. }, Work::Clone { to: also, .. }) => to == also,
+            (Work::Clone { path, .. }, Work::Change { path: changed })
+            | (Work::Change { path: changed }, Work::Clone { path, .. }) => lies_above(changed, path),
+            (Work::Change { .. }, Work::Change { .. }) => false,
+        }
+    }
+}
+
+/// Is `dir` the directory at `path`, or one of those above it? The root is not counted: every branch has it.
+fn lies_above(dir: &[u8], path: &[u8]) -> bool {
+    !dir.is_empty()
+        && path.strip_prefix(dir).is_some_and(|rest| rest.first().is_none_or(|&byte| byte == b'/'))
+}
+
+impl Cloning {
+    /// None when somebody else's work takes longer than `limit`.
+    pub(crate) fn clones(&self, path: &[u8], to: BranchId, limit: Option<Duration>) -> Option<UnderWay<'_>> {
+        self.begin(Work::Clone { path: PoolPath::from_slice(path), to }, limit)
+    }
+
+    /// None when somebody else's work takes longer than `limit`.
+    pub(crate) fn changes(&self, path: PoolPath, limit: Option<Duration>) -> Option<UnderWay<'_>> {
+        self.begin(Work::Change { path }, limit)
+    }
+
+    fn begin(&self, work: Work, limit: Option<Duration>) -> Option<UnderWay<'_>> {
+        let until = limit.map(|limit| Instant::now() + limit);
+        let mut under_way = self.under_way.lock();
+        while under_way.iter().any(|(_, other)| work.excludes(other)) {
+            match until {
+                None => self.ended.wait(&mut under_way),
+                Some(until) if self.ended.wait_until(&mut under_way, until).timed_out() => return None,
+                Some(_) => {}
+            }
+        }
+        let number = under_way.iter().map(|(number, _)| number + 1).max().unwrap_or_default();
+        under_way.push((number, work));
+        Some(UnderWay { cloning: self, number })
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.cloning.under_way.lock().retain(|(number, _)| *number != self.number);
+        self.cloning.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_concerns_the_same_directories_waits() {
+        let cloning = Cloning::default();
+        let (one, two) = (BranchId(1), BranchId(2));
+        let at_once = Some(Duration::ZERO);
+        let clone = cloning.clones(b"a/b", one, None);
+        assert!(cloning.clones(b"c", one, at_once).is_none(), "one at a time for a branch");
+        assert!(cloning.clones(b"a/b", two, at_once).is_some());
+        for (changed, waits) in [("a", true), ("a/b", true), ("a/b/c", false), ("a/bc", false), ("", false)] {
+            let began = cloning.changes(PoolPath::from_slice(changed.as_bytes()), at_once);
+            assert_eq!(began.is_none(), waits, "{changed}");
+        }
+        drop(clone);
+        let change = cloning.changes(PoolPath::from_slice(b"a"), at_once);
+        assert!(change.is_some() && cloning.changes(PoolPath::from_slice(b"a"), at_once).is_some());
+        assert!(cloning.clones(b"a/b", one, at_once).is_none());
+        drop(change);
+        assert!(cloning.clones(b"a/b", one, at_once).is_some());
+    }
+}
