@@ -4,5 +4,7 @@
 
 #[path = "strangers/copies.rs"]
 mod copies;
+#[path = "strangers/long.rs"]
+mod long;
 #[path = "strangers/rig.rs"]
 mod rig;

@@ -309,6 +309,7 @@ wire! {
     DirentPlus = 152 { entry: EntryOut = 0, dirent: Dirent = 128 }
 }
 
+wire! { NotifyRetrieveOut = 32 { notify_unique: u64 = 0, nodeid: u64 = 8, offset: u64 = 16, size: u32 = 24, padding: u32 = 28 } }
 wire! { NotifyInvalInodeOut = 24 { ino: u64 = 0, off: i64 = 8, len: i64 = 16 } }
 wire! { NotifyInvalEntryOut = 16 { parent: u64 = 0, namelen: u32 = 8, flags: u32 = 12 } }
 wire! { NotifyDeleteOut = 24 { parent: u64 = 0, child: u64 = 8, namelen: u32 = 16, padding: u32 = 20 } }

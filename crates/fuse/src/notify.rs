@@ -37,6 +37,8 @@ pub const QUEUE_HARD_MAX: usize = 1 << 20;
 
 /// Flag of `fuse_notify_inval_entry_out` (`FUSE_EXPIRE_ONLY`).
 const EXPIRE_ONLY: u32 = 1;
+/// Numbers that requests of the kernel's own do not reach. Even, for odd ones mean an INTERRUPT.
+const RETRIEVALS: u64 = 1 << 62;
 
 /// `enum fuse_notify_code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -434,6 +436,21 @@ fn send(device: &OwnedFd, message: &Message) -> Result<(), Errno> {
         Message::Resend => write(device, NotifyCode::Resend, b"", b""),
         Message::IncEpoch => write(device, NotifyCode::IncEpoch, b"", b""),
     }
+}
+
+/// Asks for no data of a file that the kernel knows, which it answers by a NOTIFY_REPLY: a request that nobody waits for.
+/// Over io_uring it comes by the queue of the processor that the calling thread runs on.
+///
+/// Errors: `ENOENT` for a file that the kernel does not know, `EINVAL` for what is no regular file.
+pub(crate) fn retrieve_nothing(device: &OwnedFd, file: NodeId, number: u64) -> Result<(), Errno> {
+    let body = abi::NotifyRetrieveOut {
+        notify_unique: RETRIEVALS | (number << 1),
+        nodeid: file.0,
+        offset: 0,
+        size: 0,
+        padding: 0,
+    };
+    write(device, NotifyCode::Retrieve, body.as_bytes(), b"")
 }
 
 fn name_len(name: &CStr) -> u32 {

@@ -18,7 +18,7 @@ use crate::flags::InitFlags;
 use crate::notify::{Known, Notifier, Sender};
 use crate::request::{Dialect, Header, Op, Request};
 use crate::transport::uring::{Parameter, Rings};
-use crate::transport::{NoUring, write_header};
+use crate::transport::{Growth, NoUring, write_header};
 
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
 const MAX_PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
@@ -51,6 +51,8 @@ pub struct Wish {
     /// With `OVER_IO_URING`: workers for each processor's queue, at least two. Each holds a buffer for the largest
     /// request, paid for as it is used.
     pub queue_workers: u16,
+    /// When more workers are started.
+    pub growth: Growth,
 }
 
 impl Default for Wish {
@@ -65,6 +67,7 @@ impl Default for Wish {
             time_gran: 1,
             request_timeout: 0,
             queue_workers: 4,
+            growth: Growth::default(),
         }
     }
 }
@@ -207,6 +210,7 @@ pub struct Session {
     agreed: Agreed,
     sender: Sender,
     rings: Result<Rings, NoUring>,
+    growth: Growth,
 }
 
 impl Session {
@@ -250,7 +254,7 @@ impl Session {
             }
             match verdict {
                 Verdict::Again => {}
-                Verdict::Agreed(agreed) => return Session::new(device, agreed, rings),
+                Verdict::Agreed(agreed) => return Session::new(device, agreed, rings, wish.growth),
                 Verdict::Fail(error) => return Err(error),
             }
         }
@@ -263,14 +267,19 @@ impl Session {
     /// [`SessionError::Start`].
     pub fn adopt(device: OwnedFd, agreed: Agreed, wish: &Wish) -> Result<Session, SessionError> {
         let rings = prepare(&agreed, wish);
-        Session::new(device, agreed, rings)
+        Session::new(device, agreed, rings, wish.growth)
     }
 
-    fn new(device: OwnedFd, agreed: Agreed, rings: Result<Rings, NoUring>) -> Result<Session, SessionError> {
+    fn new(
+        device: OwnedFd,
+        agreed: Agreed,
+        rings: Result<Rings, NoUring>,
+        growth: Growth,
+    ) -> Result<Session, SessionError> {
         let device = Arc::new(device);
         let known = Known::new(agreed.minor, agreed.offered);
         let sender = Sender::start(Arc::clone(&device), known).map_err(SessionError::Start)?;
-        Ok(Session { device, agreed, sender, rings })
+        Ok(Session { device, agreed, sender, rings, growth })
     }
 
     /// What has been agreed upon.

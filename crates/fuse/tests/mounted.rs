@@ -1,6 +1,8 @@
 //! The whole way: mount, serve, unmount, on this machine's kernel. `uring.rs` runs all of it once more.
 
 pub(crate) mod common;
+#[path = "mounted/workers.rs"]
+mod workers;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -414,6 +414,14 @@ impl<T> Handles<T> {
         shards.filter(|handle| interesting(handle)).collect()
     }
 
+    /// A few of those that are open now.
+    pub(crate) fn some(&self, count: usize) -> Vec<Arc<T>> {
+        let of = |shard: &RwLock<HashMap<u64, Arc<T>>>| -> Vec<Arc<T>> {
+            shard.read().values().take(count).cloned().collect()
+        };
+        self.shards.iter().flat_map(of).take(count).collect()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|s| s.read().len()).sum()
     }

@@ -36,6 +36,14 @@ impl PageBuf {
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(PageBuf { start, len })
     }
+
+    /// Gives the memory back to the system: all of it is zero again, and paid for as it is touched.
+    pub fn discard(&mut self) {
+        let advice = rustix::mm::Advice::LinuxDontNeed;
+        // SAFETY: the range is this value's own private anonymous mapping, which reads as zeros then, and no slice of it is
+        // alive, for it is borrowed exclusively.
+        let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, advice) };
+    }
 }
 
 impl Deref for PageBuf {

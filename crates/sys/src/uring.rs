@@ -89,6 +89,20 @@ impl Command {
     }
 }
 
+/// What is left of an entry whose ring has been closed: the buffers, of which the kernel keeps the addresses, and the request in
+/// them.
+pub struct Parked {
+    header: PageBuf,
+    payload: PageBuf,
+    size: usize,
+    commit_id: u64,
+}
+
+/// A ring that is not enabled yet.
+fn ring() -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
+    IoUring::builder().setup_r_disabled().setup_single_issuer().setup_defer_taskrun().dontfork().build(1)
+}
+
 /// A ring and its buffers.
 pub struct Entry {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
@@ -107,14 +121,46 @@ impl Entry {
     /// another errno), `ENOSYS` and `EINVAL` on kernels without it or without deferred work (6.1), `EMFILE`, `ENFILE`,
     /// `ENOMEM`.
     pub fn new(size: usize) -> io::Result<Entry> {
-        let ring = IoUring::builder()
-            .setup_r_disabled()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .dontfork()
-            .build(1)?;
-        let (header, payload) = (PageBuf::new(HEADER)?, PageBuf::new(size)?);
+        let (ring, header, payload) = (ring()?, PageBuf::new(HEADER)?, PageBuf::new(size)?);
         Ok(Entry { ring, header, payload, size, iovecs: Box::default() })
+    }
+
+    /// Closes the ring while the entry holds a request, which `commit_id` names. So the kernel has nothing under way in it, and
+    /// no other request can be lost; that one waits.
+    #[must_use]
+    pub fn park(self, commit_id: u64) -> Parked {
+        let Entry { ring, header, mut payload, size, .. } = self;
+        drop(ring);
+        payload.discard();
+        Parked { header, payload, size, commit_id }
+    }
+
+    /// The latest of the parked, in a new ring that is not enabled yet. [`Entry::resume`] comes next. None if there are none.
+    ///
+    /// # Errors
+    /// As [`Entry::new`]; it stays parked.
+    pub fn unpark(parked: &mut Vec<Parked>) -> io::Result<Option<(Entry, u64)>> {
+        if parked.is_empty() {
+            return Ok(None);
+        }
+        let ring = ring()?;
+        let Some(Parked { header, payload, size, commit_id }) = parked.pop() else { return Ok(None) };
+        Ok(Some((Entry { ring, header, payload, size, iovecs: Box::default() }, commit_id)))
+    }
+
+    /// Hands over the answer to the request that was parked, which the header holds, and asks for the next one: the entry belongs
+    /// to this ring from now on. Once only; the result is [`Entry::commit`]'s.
+    ///
+    /// # Errors
+    /// Whatever io_uring_register(2) and io_uring_enter(2) give.
+    pub fn resume(
+        &mut self,
+        device: BorrowedFd<'_>,
+        queue: u16,
+        commit_id: u64,
+    ) -> io::Result<Option<Result<(), i32>>> {
+        self.ring.submitter().register_files(&[device.as_raw_fd()])?;
+        self.commit(queue, commit_id)
     }
 
     /// Ties the ring to the calling thread; from now on any other gets `EEXIST`.

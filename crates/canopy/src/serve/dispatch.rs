@@ -342,8 +342,6 @@ impl Handler for Dispatch {
             }
             // Sent once all else has been answered; the threads end with the connection.
             Op::Destroy => reply.ok(),
-            // Nothing is ever asked for that would be answered by it.
-            Op::NotifyReply { .. } => reply.none(),
             // Locks are kept by the kernel, per node: FUSE_POSIX_LOCKS and FUSE_FLOCK_LOCKS are not asked
             // for at INIT. All names of a file are one node, so they hold among all users of the pool, and
             // cost no round trip. The branches do not see them.
@@ -356,12 +354,16 @@ impl Handler for Dispatch {
             // DAX windows belong to virtiofs: they need a shared memory region that /dev/fuse has not.
             Op::SetupMapping(_) | Op::RemoveMapping { .. } => unsupported(reply),
             // Dealt with before they get here.
-            Op::Init(_) | Op::CuseInit(_) | Op::Unknown(_) => unsupported(reply),
+            Op::Init(_) | Op::CuseInit(_) | Op::NotifyReply { .. } | Op::Unknown(_) => unsupported(reply),
         }
     }
 
     fn thread_start(&self, worker: usize) {
         self.pins.bind(worker);
+    }
+
+    fn known_files(&self) -> Vec<wire::NodeId> {
+        self.pool.some_files().into_iter().map(|node| wire::NodeId(node.0)).collect()
     }
 
     fn undelivered(&self, what: Undelivered) {

@@ -18,15 +18,15 @@ const FILES: usize = 40;
 
 pub(super) struct Rig {
     pub(super) pool: Pool,
-    pub(super) well: LoopFs,
     pub(super) faulty: Faulty,
+    _well: LoopFs,
     // Looks whether something is left, after all else has gone.
     _ground: Ground,
 }
 
 impl Rig {
     /// The branches are `well`, the faulty one, and `others`. `busy0` to `busy{dirs}` are on the faulty one, with two files of
-    /// a mebibyte each.
+    /// a mebibyte each; directories of these names below `only` are on the first.
     pub(super) fn new(transport: &str, dirs: usize, options: &str, others: &[&Path]) -> Rig {
         let ground = Ground::new("canopy-strangers-", &[]);
         let faulty = Faulty::mount(&ground.dir());
@@ -35,8 +35,12 @@ impl Rig {
         for file in 0..FILES {
             fs::write(well.path().join(format!("mine/s{file}")), "s").expect("a file");
         }
+        // Its lock is the one that is held on the slow disk while a directory is brought there.
+        fs::create_dir(faulty.behind().join("only")).expect("mkdir");
         for dir in 0..dirs {
-            let dir = faulty.behind().join(format!("busy{dir}"));
+            let name = format!("busy{dir}");
+            fs::create_dir_all(well.path().join("only").join(&name)).expect("mkdir");
+            let dir = faulty.behind().join(name);
             fs::create_dir(&dir).expect("mkdir");
             for name in ["f", "g"] {
                 fs::write(dir.join(name), vec![7; 1 << 20]).expect("a file");
@@ -52,7 +56,7 @@ impl Rig {
             .option(format!("io-uring={transport}"))
             .option(options)
             .mount();
-        Rig { pool, well, faulty, _ground: ground }
+        Rig { pool, faulty, _well: well, _ground: ground }
     }
 
     pub(super) fn at(&self, path: &str) -> PathBuf {

@@ -11,11 +11,15 @@ use super::{Agreed, Session, SessionError};
 use crate::backing::Backing;
 use crate::notify::Notifier;
 use crate::transport::uring::Rings;
-use crate::transport::{Handler, NoUring, Transport, Worker, WorkerEnd};
+use crate::transport::{
+    Crew, Handler, NoUring, Post, Recruited, Recruiting, Transport, Watchdog, Worker, WorkerEnd,
+};
 
 /// A connection being served.
 pub struct Running {
     workers: Vec<JoinHandle<WorkerEnd>>,
+    /// Gives back those that came later.
+    watchdog: JoinHandle<Vec<JoinHandle<WorkerEnd>>>,
     session: Session,
     transport: Transport,
 }
@@ -30,7 +34,8 @@ impl Session {
 
     /// Starts the threads that serve. Over `/dev/fuse` there are `threads` of them (at least one), named
     /// `canopy-fuse-N`; each has a clone of the device, or shares this one where cloning does not work. Over io_uring
-    /// there is one of these, and as many of the queues' as were wished for, named `canopy-qN-M`.
+    /// there is one of these, and as many of the queues' as were wished for, named `canopy-qN-M`. More are started while
+    /// these wait for something ([`Growth`](crate::transport::Growth)).
     ///
     /// # Errors
     /// [`SessionError::Start`]. Threads that had been started end with the connection.
@@ -38,19 +43,38 @@ impl Session {
         let rings = std::mem::replace(&mut self.rings, Err(NoUring::NotWanted));
         let mut workers = Vec::new();
         let elsewhere = Arc::new(AtomicBool::new(false));
+        let queues = rings.as_ref().map_or(0, Rings::queues);
+        let crew = Crew::new(self.growth, self.agreed.max_payload(), 1 + usize::from(queues));
         // The first reads FORGET and INTERRUPT in any case.
-        workers.push(self.device_worker(&handler, 0, &elsewhere)?);
+        workers.push(self.device_worker(&handler, 0, &elsewhere, crew.post(0))?);
         let mut transport = transport(&rings);
+        let dialect = self.agreed.dialect();
+        let mut lines = Vec::new();
         let started = rings
-            .and_then(|rings| rings.start(&self.device, &handler, self.agreed.dialect(), 1, &mut workers));
+            .and_then(|rings| rings.start(&self.device, &handler, dialect, &crew, &mut workers, &mut lines));
         if let Err(why) = started {
             for number in 1..threads.max(1) {
-                workers.push(self.device_worker(&handler, number, &elsewhere)?);
+                workers.push(self.device_worker(&handler, number, &elsewhere, crew.post(0))?);
             }
             transport = Transport::Device(why);
         }
         elsewhere.store(matches!(transport, Transport::Uring { .. }), Ordering::Relaxed);
-        Ok(Running { workers, session: self, transport })
+        let starter = self.starter();
+        let device = Recruiting {
+            start: {
+                let (handler, elsewhere) = (Arc::clone(&handler), Arc::clone(&elsewhere));
+                Box::new(move |number, post| {
+                    let thread = starter.start(&handler, number, &elsewhere, post)?;
+                    Ok(Recruited { thread, idle: false })
+                })
+            },
+            queue: None,
+            leaves: true,
+        };
+        lines.insert(0, device);
+        let watchdog = Watchdog::start(&crew, &self.device, &handler, lines, workers.len());
+        let watchdog = watchdog.map_err(SessionError::Start)?;
+        Ok(Running { workers, watchdog, session: self, transport })
     }
 
     fn device_worker<H: Handler>(
@@ -58,17 +82,36 @@ impl Session {
         handler: &Arc<H>,
         number: usize,
         elsewhere: &Arc<AtomicBool>,
+        post: Post,
     ) -> Result<JoinHandle<WorkerEnd>, SessionError> {
+        self.starter().start(handler, number, elsewhere, post).map_err(SessionError::Start)
+    }
+
+    fn starter(&self) -> Starter {
+        Starter { device: Arc::clone(&self.device), agreed: self.agreed }
+    }
+}
+
+/// Starts workers of `/dev/fuse`.
+struct Starter {
+    device: Arc<OwnedFd>,
+    agreed: Agreed,
+}
+
+impl Starter {
+    fn start<H: Handler>(
+        &self,
+        handler: &Arc<H>,
+        number: usize,
+        elsewhere: &Arc<AtomicBool>,
+        post: Post,
+    ) -> std::io::Result<JoinHandle<WorkerEnd>> {
         let (max_write, payload) = (self.agreed.max_write as usize, self.agreed.max_payload());
         let device = self.device_for(number);
         let (handler, elsewhere) = (Arc::clone(handler), Arc::clone(elsewhere));
-        Worker::new(device, handler, self.agreed.dialect(), max_write, payload, elsewhere)
-            .and_then(|worker| {
-                std::thread::Builder::new()
-                    .name(format!("canopy-fuse-{number}"))
-                    .spawn(move || worker.run(number))
-            })
-            .map_err(SessionError::Start)
+        let worker =
+            Worker::new(device, handler, self.agreed.dialect(), max_write, payload, elsewhere, post)?;
+        std::thread::Builder::new().name(format!("canopy-fuse-{number}")).spawn(move || worker.run(number))
     }
 
     fn device_for(&self, number: usize) -> Arc<OwnedFd> {
@@ -123,12 +166,21 @@ impl Running {
     /// When a thread ended for another reason.
     pub fn join(self) -> Result<(), SessionError> {
         let mut result = Ok(());
-        for worker in self.workers {
-            match worker.join() {
-                Ok(WorkerEnd::Disconnected) => {}
-                Ok(WorkerEnd::Failed(errno)) => result = Err(SessionError::Read(errno)),
-                Err(_) => result = Err(SessionError::Thread),
+        let mut wait = |workers: Vec<JoinHandle<WorkerEnd>>| {
+            for worker in workers {
+                match worker.join() {
+                    Ok(WorkerEnd::Disconnected | WorkerEnd::Dismissed) => {}
+                    Ok(WorkerEnd::Failed(errno)) => result = Err(SessionError::Read(errno)),
+                    Err(_) => result = Err(SessionError::Thread),
+                }
             }
+        };
+        // It ends when the first of them does, but for those that were not needed any more.
+        let later = self.watchdog.join();
+        wait(self.workers);
+        match later {
+            Ok(later) => wait(later),
+            Err(_) => result = Err(SessionError::Thread),
         }
         result
     }

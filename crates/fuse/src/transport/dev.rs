@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
+use super::workers::Post;
 use super::{Handler, Outcome, give_back, serve_one, write_header};
 use crate::abi;
 use crate::opcode::{self, Opcode};
@@ -28,6 +29,8 @@ pub(crate) enum WorkerEnd {
     Disconnected,
     /// Reading failed in a way that does not pass.
     Failed(Errno),
+    /// There were more than are needed.
+    Dismissed,
 }
 
 /// One thread's share of the transport.
@@ -42,6 +45,7 @@ pub(crate) struct Worker<H: Handler> {
     page: usize,
     /// Requests that somebody waits for do not come this way.
     elsewhere: Arc<AtomicBool>,
+    post: Post,
 }
 
 /// So long the kernel gathers FORGETs before they are read, where nothing else comes by the device: then many come at once
@@ -57,24 +61,36 @@ impl<H: Handler> Worker<H> {
         max_write: usize,
         payload: usize,
         elsewhere: Arc<AtomicBool>,
+        post: Post,
     ) -> std::io::Result<Worker<H>> {
         let page = page_size();
         // Room beyond max_write is for requests that it does not bound, such as SETXATTR with 64 KiB of value.
         let carried = max_write.max(XATTR_SIZE_MAX + abi::MIN_READ_BUFFER);
         let input = PageBuf::new(page + carried + page)?;
         let output = PageBuf::new(page + payload.max(XATTR_SIZE_MAX) + page)?;
-        Ok(Worker { device, handler, dialect, input, output, page, elsewhere })
+        Ok(Worker { device, handler, dialect, input, output, page, elsewhere, post })
     }
 
     /// Serves until the connection ends.
     pub(crate) fn run(mut self, number: usize) -> WorkerEnd {
         self.handler.thread_start(number);
+        let end = self.serve_all();
+        if end != WorkerEnd::Dismissed {
+            self.post.disconnected();
+        }
+        end
+    }
+
+    fn serve_all(&mut self) -> WorkerEnd {
         loop {
             let start = self.page - WRITE_DATA;
             match rustix::io::read(&*self.device, &mut self.input[start..]) {
                 Ok(0) | Err(Errno::NODEV | Errno::CONNABORTED) => return WorkerEnd::Disconnected,
                 Ok(len) => {
                     self.serve(start, len);
+                    if self.post.dismissed() {
+                        return WorkerEnd::Dismissed;
+                    }
                     if self.elsewhere.load(Ordering::Relaxed) && forgets(&self.input[start..start + len]) {
                         sleep(GATHER);
                     }
@@ -92,6 +108,7 @@ impl<H: Handler> Worker<H> {
     }
 
     fn serve(&mut self, start: usize, len: usize) {
+        let _busy = self.post.begin();
         let request = &self.input[start..start + len];
         let answer = &mut self.output[self.page - OUT_HEADER..];
         let Outcome::Answer { payload, holds } = serve_one(request, answer, &*self.handler, self.dialect)
@@ -109,7 +126,7 @@ impl<H: Handler> Worker<H> {
     }
 
     /// The kernel did not like an answer. It has ended the request if it got as far as finding it; make sure.
-    fn refused(&mut self, start: usize, len: usize, errno: Errno) {
+    fn refused(&self, start: usize, len: usize, errno: Errno) {
         let Ok((header, _)) = Header::decode(&self.input[start..start + len]) else { return };
         let opcode = opcode::name_of(header.opcode);
         tracing::error!(%errno, opcode, unique = header.unique, "the kernel refused an answer");

@@ -6,6 +6,7 @@
 mod aside;
 mod dev;
 pub mod uring;
+mod workers;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,6 +22,8 @@ use crate::trace::Trace;
 pub use aside::Aside;
 pub(crate) use dev::{Worker, WorkerEnd};
 pub use uring::NoUring;
+pub use workers::Growth;
+pub(crate) use workers::{Crew, Post, Recruited, Recruiting, Watchdog};
 
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;
@@ -28,13 +31,19 @@ const ENOSYS: i32 = 38;
 
 /// What serves the requests. Called from several threads at once.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers one request. [`Op::Init`], [`Op::CuseInit`] and [`Op::Unknown`] are dealt with before.
+    /// Answers one request. [`Op::Init`], [`Op::CuseInit`], [`Op::NotifyReply`] and [`Op::Unknown`] are dealt with before.
     ///
     /// A panic is caught and answered with `EIO`.
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied;
 
     /// Called on each thread before its first request, with its number from 0: for credentials, affinity and the like.
     fn thread_start(&self, _worker: usize) {}
+
+    /// Some regular files that the kernel knows, most likely: those it was given last, or has open. Asked while requests wait
+    /// for a disk, so it must not do the same.
+    fn known_files(&self) -> Vec<NodeId> {
+        Vec::new()
+    }
 
     /// The kernel did not get an answer that would have given it references (the request was aborted, or the mount
     /// has gone): the server has to take them back, since neither FORGET nor RELEASE will come.
@@ -69,6 +78,10 @@ impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
 
     fn thread_start(&self, worker: usize) {
         (**self).thread_start(worker);
+    }
+
+    fn known_files(&self) -> Vec<NodeId> {
+        (**self).known_files()
     }
 
     fn undelivered(&self, what: Undelivered) {
@@ -201,6 +214,8 @@ fn call<H: Handler + ?Sized>(request: &Request<'_>, payload: &mut [u8], handler:
             tracing::error!("a second INIT");
             return (Answer::Error(EIO), Held::Nothing);
         }
+        // It has done what it was sent for.
+        Op::NotifyReply { .. } => return (Answer::Nothing, Held::Nothing),
         _ => {}
     }
     let reply = Reply::new(payload, request, rustix::param::page_size());

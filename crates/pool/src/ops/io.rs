@@ -42,7 +42,7 @@ pub struct WriteKind {
 }
 
 /// What one COPY_FILE_RANGE copies at most, in bytes. Nobody can stop a client that waits for an answer, so it gets one soon.
-pub const COPIED_AT_ONCE: u64 = 16 << 20;
+const COPIED_AT_ONCE: u64 = 16 << 20;
 /// So many bytes are copied before a look whether the caller is still there.
 const STEP: usize = 4 << 20;
 

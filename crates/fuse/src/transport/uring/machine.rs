@@ -80,16 +80,27 @@ fn parse(list: &str) -> Option<Vec<u16>> {
 
 /// Keeps the calling thread on the processor whose queue it serves, so that a request wakes nobody elsewhere. Where
 /// that is not allowed, or the processor is not running, the thread stays free.
-pub(super) fn pin(queue: u16) {
+/// False then.
+pub(in crate::transport) fn pin(queue: u16) -> bool {
     let cpu = usize::from(queue);
     if cpu >= CpuSet::MAX_CPU {
-        return;
+        return false;
     }
     let mut set = CpuSet::new();
     set.set(cpu);
-    if let Err(error) = sched_setaffinity(None, &set) {
+    let pinned = sched_setaffinity(None, &set);
+    if let Err(error) = pinned {
         tracing::debug!(%error, cpu, "cannot stay on this processor");
     }
+    pinned.is_ok()
+}
+
+/// Whether the kernel ends a connection some of whose requests are not answered in time (7.43), though its server has not asked for
+/// that.
+pub(super) fn requests_expire() -> bool {
+    ["default_request_timeout", "max_request_timeout"].iter().any(|limit| {
+        fs::read_to_string(format!("/proc/sys/fs/fuse/{limit}")).is_ok_and(|text| text.trim() != "0")
+    })
 }
 
 #[cfg(test)]

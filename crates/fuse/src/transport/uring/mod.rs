@@ -10,19 +10,21 @@ mod machine;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use canopy_sys::buf::PageBuf;
-use canopy_sys::uring::{Entry, HEADER};
-use parking_lot::RwLock;
+use canopy_sys::uring::{Entry, HEADER, Parked};
+use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 use rustix::param::page_size;
 use zerocopy::FromBytes;
 
+pub(super) use machine::pin;
 pub use machine::{Parameter, online_cpus, turn_on};
 
-use super::{Handler, Out, Outcome, WorkerEnd, give_back, serve, write_header};
+use super::workers::Post;
+use super::{Crew, Handler, Out, Outcome, Recruited, Recruiting, WorkerEnd, give_back, serve, write_header};
 use crate::abi;
 use crate::opcode::Opcode;
 use crate::request::{Dialect, Header, Malformed, Request};
@@ -115,8 +117,9 @@ impl Rings {
         self.entries.len()
     }
 
-    /// Starts a thread for each entry, numbered from `first`, and returns once the kernel has them all. Should that
-    /// fail, the kernel goes on over `/dev/fuse`, and the threads that had been started end with the connection.
+    /// Starts a thread for each entry, numbered from 1, and returns once the kernel has them all. `lines` gets what is needed to
+    /// start more, for each queue. Should that fail, the kernel goes on over `/dev/fuse`, and the threads that had been
+    /// started end with the connection.
     ///
     /// The kernel sends requests as soon as every queue has an entry, and a request that found none idle is given to
     /// an entry that comes free, but not to one that joins. So the queues are filled one after the other, and no
@@ -126,53 +129,128 @@ impl Rings {
         device: &Arc<OwnedFd>,
         handler: &Arc<H>,
         dialect: Dialect,
-        first: usize,
+        crew: &Arc<Crew>,
         threads: &mut Vec<JoinHandle<WorkerEnd>>,
+        lines: &mut Vec<Recruiting>,
     ) -> Result<(), NoUring> {
+        let queues: Vec<Queue<H>> = (0..self.queues)
+            .map(|number| Queue {
+                number,
+                payload: self.payload,
+                device: Arc::clone(device),
+                handler: Arc::clone(handler),
+                dialect,
+                parked: Arc::default(),
+            })
+            .collect();
         let last = self.queues - 1;
         let mut begun = false;
         let gate = Arc::new(RwLock::new(()));
         let closed = gate.write();
         let mut failure = None;
         for (number, (queue, entry)) in self.entries.into_iter().enumerate() {
-            let worker =
-                Worker::new(entry, queue, self.payload, Arc::clone(device), Arc::clone(handler), dialect);
-            let (report, joined) = channel();
-            let gate = Arc::clone(&gate);
-            let started = worker.and_then(|worker| {
-                std::thread::Builder::new()
-                    .name(format!("canopy-q{queue}-{number}"))
-                    .spawn(move || worker.run(first + number, &report, &gate))
-            });
-            match started {
-                Ok(thread) => threads.push(thread),
-                Err(error) => {
-                    failure = Some(NoUring::Resources(errno(&error)));
-                    break;
-                }
-            }
+            let post = crew.post(1 + usize::from(queue));
+            let joins = Joins::First(Arc::clone(&gate));
             // One by one: what the kernel refuses the first, it refuses all.
-            match joined.recv() {
-                Ok(Ok(())) => begun = queue == last,
-                Ok(Err(why)) => {
-                    failure = Some(why);
-                    break;
+            let joined = match queues[usize::from(queue)].start(entry, joins, 1 + number, post) {
+                Ok((thread, joined)) => {
+                    threads.push(thread);
+                    // If it has not said so, it has panicked.
+                    joined.recv().unwrap_or(Err(NoUring::Resources(Errno::CANCELED)))
                 }
-                // It panicked.
-                Err(_) => {
-                    failure = Some(NoUring::Resources(Errno::CANCELED));
+                Err(error) => Err(NoUring::Resources(errno(&error))),
+            };
+            match joined {
+                Ok(()) => begun = queue == last,
+                Err(why) => {
+                    failure = Some(why);
                     break;
                 }
             }
         }
         drop(closed);
-        let Some(why) = failure else { return Ok(()) };
-        if begun {
-            tracing::warn!("requests over io_uring by {} workers only ({why})", threads.len());
-            return Ok(());
+        match failure {
+            Some(why) if !begun => {
+                give_up(device, self.payload);
+                return Err(why);
+            }
+            Some(why) => tracing::warn!("requests over io_uring by {} workers only ({why})", threads.len()),
+            None => {}
         }
-        give_up(device, self.payload);
-        Err(why)
+        lines.extend(queues.into_iter().map(Queue::recruiting));
+        Ok(())
+    }
+}
+
+/// What the workers of a queue share, those that come later too.
+struct Queue<H: Handler> {
+    number: u16,
+    /// Given to the kernel, in bytes.
+    payload: usize,
+    device: Arc<OwnedFd>,
+    handler: Arc<H>,
+    dialect: Dialect,
+    /// Entries whose workers have left.
+    parked: Arc<Mutex<Vec<Parked>>>,
+}
+
+/// How a worker comes to its queue.
+enum Joins {
+    /// With all others, and serves once the gate opens.
+    First(Arc<RwLock<()>>),
+    /// With one more entry.
+    Later,
+    /// With the entry of one that has left: by its commit id.
+    Again(u64),
+}
+
+impl<H: Handler> Queue<H> {
+    /// Starts a worker, who reports how joining the queue went.
+    fn start(
+        &self,
+        entry: Entry,
+        joins: Joins,
+        number: usize,
+        post: Post,
+    ) -> std::io::Result<(JoinHandle<WorkerEnd>, Receiver<Result<(), NoUring>>)> {
+        let (input, aside) = (PageBuf::new(self.payload)?, PageBuf::new(page_size())?);
+        let worker = Worker {
+            entry,
+            queue: self.number,
+            payload: self.payload,
+            device: Arc::clone(&self.device),
+            handler: Arc::clone(&self.handler),
+            dialect: self.dialect,
+            post,
+            parked: Arc::clone(&self.parked),
+            input,
+            aside,
+        };
+        let (report, joined) = channel();
+        let thread = std::thread::Builder::new()
+            .name(format!("canopy-q{}-{number}", self.number))
+            .spawn(move || worker.run(number, joins, &report))?;
+        Ok((thread, joined))
+    }
+
+    fn recruiting(self) -> Recruiting {
+        let queue = self.number;
+        let start = move |number, post| {
+            let unparked = Entry::unpark(&mut self.parked.lock())?;
+            let (entry, joins) = match unparked {
+                Some((entry, commit_id)) => (entry, Joins::Again(commit_id)),
+                None => (Entry::new(self.payload)?, Joins::Later),
+            };
+            // The kernel gives an entry that is handed over anew what waits, and one that is new none of it.
+            let idle = matches!(joins, Joins::Later);
+            let (thread, joined) = self.start(entry, joins, number, post)?;
+            match joined.recv() {
+                Ok(Ok(())) => Ok(Recruited { thread, idle }),
+                Ok(Err(why)) => Err(std::io::Error::other(why.to_string())),
+                Err(_) => Err(std::io::ErrorKind::BrokenPipe.into()),
+            }
+        };
+        Recruiting { start: Box::new(start), queue: Some(queue), leaves: !machine::requests_expire() }
     }
 }
 
@@ -201,31 +279,29 @@ struct Worker<H: Handler> {
     device: Arc<OwnedFd>,
     handler: Arc<H>,
     dialect: Dialect,
+    post: Post,
+    parked: Arc<Mutex<Vec<Parked>>>,
     /// A request other than WRITE is moved here, out of the way of its answer.
     input: PageBuf,
     /// The few bytes that answer a WRITE, whose data stays where it came.
     aside: PageBuf,
 }
 
-impl<H: Handler> Worker<H> {
-    fn new(
-        entry: Entry,
-        queue: u16,
-        payload: usize,
-        device: Arc<OwnedFd>,
-        handler: Arc<H>,
-        dialect: Dialect,
-    ) -> std::io::Result<Worker<H>> {
-        let (input, aside) = (PageBuf::new(payload)?, PageBuf::new(page_size())?);
-        Ok(Worker { entry, queue, payload, device, handler, dialect, input, aside })
-    }
+/// What came of a request.
+enum Served {
+    /// Its answer was handed over, with [`Entry::commit`]'s result.
+    Committed(Option<Result<(), i32>>),
+    /// Nobody waits for an answer, and the worker is to leave with it.
+    Kept { commit_id: u64 },
+}
 
-    /// Joins the queue, reports how that went, and serves from when the gate opens until the connection ends.
-    fn run(mut self, number: usize, report: &Sender<Result<(), NoUring>>, gate: &RwLock<()>) -> WorkerEnd {
+impl<H: Handler> Worker<H> {
+    /// Joins the queue, reports how that went, and serves until the connection ends or there are too many workers.
+    fn run(mut self, number: usize, joins: Joins, report: &Sender<Result<(), NoUring>>) -> WorkerEnd {
         // Before the handler's word, which may be that threads stay elsewhere.
         machine::pin(self.queue);
         self.handler.thread_start(number);
-        let mut next = match self.join_queue() {
+        let next = match self.join_queue(&joins) {
             Ok(next) => {
                 let _ = report.send(Ok(()));
                 next
@@ -235,33 +311,60 @@ impl<H: Handler> Worker<H> {
                 return WorkerEnd::Disconnected;
             }
         };
-        drop(gate.read());
+        if let Joins::First(gate) = joins {
+            drop(gate.read());
+        }
+        match self.serve_all(next) {
+            Ok(commit_id) => {
+                let Worker { entry, parked, .. } = self;
+                parked.lock().push(entry.park(commit_id));
+                WorkerEnd::Dismissed
+            }
+            Err(end) => {
+                self.post.disconnected();
+                end
+            }
+        }
+    }
+
+    /// Serves until there is an end to it, or the worker is to leave: then with the commit id of the request that it holds.
+    fn serve_all(&mut self, mut next: Option<Result<(), i32>>) -> Result<u64, WorkerEnd> {
         loop {
             let arrived = match next.take() {
                 Some(arrived) => arrived,
                 None => match self.entry.wait() {
                     Ok(arrived) => arrived,
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                    Err(error) => return failed(errno(&error)),
+                    Err(error) => return Err(failed(errno(&error))),
                 },
             };
             if let Err(errno) = arrived {
-                return if disconnected(errno) {
+                return Err(if disconnected(errno) {
                     WorkerEnd::Disconnected
                 } else {
                     failed(Errno::from_raw_os_error(errno))
-                };
+                });
             }
             match self.serve() {
-                Ok(committed) => next = committed,
-                Err(error) => return failed(errno(&error)),
+                Ok(Served::Committed(committed)) => next = committed,
+                Ok(Served::Kept { commit_id }) => return Ok(commit_id),
+                Err(error) => return Err(failed(errno(&error))),
             }
         }
     }
 
-    fn join_queue(&mut self) -> Result<Option<Result<(), i32>>, NoUring> {
+    fn join_queue(&mut self, joins: &Joins) -> Result<Option<Result<(), i32>>, NoUring> {
         self.entry.enable().map_err(|error| NoUring::Resources(errno(&error)))?;
-        match self.entry.register(self.device.as_fd(), self.queue, self.payload) {
+        let device = self.device.as_fd();
+        let joined = match *joins {
+            Joins::First(_) | Joins::Later => self.entry.register(device, self.queue, self.payload),
+            Joins::Again(commit_id) => {
+                write_header(&mut self.entry.buffers().0[..OUT_HEADER], 0, 0, commit_id);
+                set_payload(self.entry.buffers().0, 0);
+                self.entry.resume(device, self.queue, commit_id)
+            }
+        };
+        match joined {
             // Unmounted already: that is no refusal, and the worker will see it.
             Ok(Some(Err(errno))) if !disconnected(errno) => {
                 Err(NoUring::Refused(Errno::from_raw_os_error(errno)))
@@ -271,8 +374,9 @@ impl<H: Handler> Worker<H> {
         }
     }
 
-    /// Serves the request in the buffers, and hands over its answer. The result is [`Entry::commit`]'s.
-    fn serve(&mut self) -> std::io::Result<Option<Result<(), i32>>> {
+    /// Serves the request in the buffers, and hands over its answer.
+    fn serve(&mut self) -> std::io::Result<Served> {
+        let _busy = self.post.begin();
         let (header, payload) = self.entry.buffers();
         let (in_out, rest) = header.split_at_mut(OP_IN);
         let (op_in, ent) = rest.split_at_mut(ENT - OP_IN);
@@ -290,6 +394,12 @@ impl<H: Handler> Worker<H> {
             if carried < len { Err(Malformed::Length) } else { request }
         };
         let outcome = match Header::decode(&first) {
+            Ok((head, _)) if head.opcode() == Some(Opcode::NotifyReply) => {
+                if self.post.dismissed() {
+                    return Ok(Served::Kept { commit_id });
+                }
+                Outcome::Silent
+            }
             Ok((head, _)) if head.opcode() == Some(Opcode::Write) => {
                 let out = Out { header: out, payload: &mut self.aside };
                 let outcome = serve(head, decode(&payload[..carried]), out, &*self.handler);
@@ -319,7 +429,7 @@ impl<H: Handler> Worker<H> {
             // What was not taken lies there still.
             give_back(&*self.handler, holds, &self.entry.payload()[..len]);
         }
-        committed
+        committed.map(Served::Committed)
     }
 }
 
