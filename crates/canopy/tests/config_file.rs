@@ -5,6 +5,7 @@ use canopy_testkit::{Ground, Pool};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -171,4 +172,47 @@ fn without_a_file_there_is_none_to_read_again() {
     assert_eq!(get(&pool, "config"), "");
     assert_eq!(set(&pool, "config", ""), Err(Errno::INVAL));
     pool.umount();
+}
+
+/// Whoever writes the file decides what root mounts.
+#[test]
+fn a_file_that_others_may_write_is_told() {
+    let bed = Bed::new(&[("config", "branches=@a\nmountpoint=@p\n")]);
+    fs::create_dir(bed.path("etc")).unwrap();
+    fs::copy(bed.path("config"), bed.path("etc/theirs")).unwrap();
+    std::os::unix::fs::symlink(bed.path("config"), bed.path("etc/link")).unwrap();
+    let mode =
+        |name: &str, mode| fs::set_permissions(bed.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    let owner = |name: &str, uid, gid| chown(bed.path(name), Some(uid), Some(gid)).unwrap();
+    let mut said = |file: &str| {
+        let option = format!("config={}", bed.path(file).display());
+        let done = run_within(Command::new(binary()).args(["mount", "-o", &option]), Duration::from_secs(20));
+        assert!(done.success(), "{}", done.describe());
+        let done_too =
+            run_within(Command::new(binary()).arg("umount").arg(bed.path("p")), Duration::from_secs(20));
+        assert!(done_too.success(), "{}", done_too.describe());
+        done.stderr
+    };
+    let mut told = |file: &str, culprit: &str, needle: &str| {
+        let (line, path) = (said(file), bed.path(culprit));
+        assert_eq!(line.lines().count(), 1, "{file}: {line}");
+        assert!(line.contains(needle) && line.contains(&format!("chmod go-w {})", path.display())), "{line}");
+    };
+    mode("config", 0o646);
+    told("config", "config", "others may change it (uid 0, gid 0, mode 0646)");
+    mode("config", 0o664);
+    owner("config", 0, 100);
+    told("config", "config", "mode 0664");
+    owner("config", 0, 0);
+    owner("etc/theirs", 1000, 1000);
+    told("etc/theirs", "etc/theirs", "others may change it (uid 1000");
+    owner("etc/theirs", 0, 0);
+    mode("etc", 0o777);
+    told("etc/theirs", "etc", "the directory it is reached through");
+    told("etc/link", "etc", "mode 0777");
+    // Nobody else writes these.
+    mode("etc", 0o1777);
+    assert_eq!(said("etc/theirs"), "");
+    mode("etc", 0o775);
+    assert_eq!(said("config") + &said("etc/theirs") + &said("etc/link"), "");
 }

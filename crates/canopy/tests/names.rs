@@ -76,7 +76,7 @@ impl Bed {
 }
 
 /// Whatever fails in a script, no pool outlives it.
-const ALWAYS: &str = r#"trap 'umount -l "$1/p" "$1/q" "$1/r" 2> /dev/null || :' EXIT; "#;
+const ALWAYS: &str = r#"trap 'umount -l "$1/p" "$1/q" "$1/r" "$1/s" "$1/t" 2> /dev/null || :' EXIT; "#;
 
 fn has(mount: &procs::Mount, word: &str) -> bool {
     mount.options.split(',').any(|option| option == word)
@@ -370,7 +370,7 @@ fn a_remount_tells_what_it_does_not_change() {
 #[test]
 fn mount_all_takes_the_lines_of_fstab() {
     let bed = Bed::new();
-    for name in ["q", "r", "with space"] {
+    for name in ["q", "r", "s", "t", "with space"] {
         fs::create_dir(bed.path(name)).unwrap();
     }
     let dir = bed.dir();
@@ -378,20 +378,25 @@ fn mount_all_takes_the_lines_of_fstab() {
     let fstab = format!(
         "{dir}/a:{dir}/b {dir}/p fuse.canopy rw,nofail,x-systemd.requires=/a,x-systemd.automount,_netdev,cache.attr=5 0 0\n\
          {dir}/[ab] {dir}/q mergerfs defaults,allow_other,use_ino,category.create=mfs,fsname=old 0 0\n\
-         {dir}/with\\040space {dir}/r canopy nofail,noatime 0 0\n"
+         {dir}/with\\040space {dir}/r canopy nofail,noatime 0 0\n\
+         none {dir}/s canopy branches={dir}/a:{dir}/b,minfreespace=0 0 0\n\
+         none {dir}/t mergerfs branches={dir}/b 0 0\n"
     );
     fs::write(bed.path("fstab"), fstab).unwrap();
     let script = format!(
         r#"{SBIN}
         mount -T "$1/fstab" -a
-        for at in p q r; do findmnt -no FSTYPE,SOURCE "$1/$at" | tr -s ' '; stat "$1/$at" > /dev/null; done
+        for at in p q r s t; do findmnt -no FSTYPE,SOURCE "$1/$at" | tr -s ' '; stat "$1/$at" > /dev/null; done
         getfattr --only-values -n user.mergerfs.cache.attr "$1/p/.mergerfs"; echo
         getfattr --only-values -n user.mergerfs.func.create "$1/q/.mergerfs"; echo
-        umount "$1/p" "$1/q" "$1/r""#
+        umount "$1/p" "$1/q" "$1/r" "$1/s" "$1/t""#
     );
     let done = bed.private(&script);
     assert!(done.success(), "{}", done.describe());
-    let expected = format!("fuse.canopy a:b\nfuse.mergerfs old\nfuse.canopy {dir}/with space\n5\nmfs\n");
+    let expected = format!(
+        "fuse.canopy a:b\nfuse.mergerfs old\nfuse.canopy {dir}/with space\nfuse.canopy a:b\nfuse.mergerfs {dir}/b\n\
+         5\nmfs\n"
+    );
     assert_eq!(done.stdout, expected, "{}", done.describe());
     assert_eq!(done.stderr.lines().filter(|line| line.starts_with("canopy:")).count(), 0, "{}", done.stderr);
 }

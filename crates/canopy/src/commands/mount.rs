@@ -64,7 +64,12 @@ fn plan(args: MountArgs) -> Result<Plan, Error> {
     let typed = words.others.iter().filter(|arg| matches!(arg, line::Arg::Path(_))).count();
     line::apply(&mut config, words.others)?;
     // A lone path may be the mountpoint of branches that an option names.
-    if let Some(nobody) = words.nobody.filter(|_| typed == 2 || config.branches.is_empty()) {
+    // Nor is it one where options replace what stands in the place of the branches, as `none` does in fstab.
+    let is_branch = |name: &str| {
+        let path = std::path::absolute(name).unwrap_or_default();
+        config.branches.is_empty() || typed == 2 && config.branches.iter().any(|spec| spec.path == path)
+    };
+    if let Some(nobody) = words.nobody.filter(|nobody| is_branch(&nobody.name)) {
         return Err(nobody.missing());
     }
     if let Some(mountpoint) = words.mountpoint {

@@ -5,7 +5,7 @@
 //! Who loads the file decides what becomes of it then: a mount fails, a running pool keeps what was good.
 
 use super::options::{self, OptionError};
-use super::{Config, toml};
+use super::{Config, toml, trust};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -96,6 +96,14 @@ pub fn load(config: &mut Config, name: &OsStr) -> Result<(), OptionError> {
         errno: why.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
         why: why.to_string(),
     })?;
+    if instead.is_none()
+        && let Some(told) = trust::others_decide(&path)
+    {
+        match config.file.pool {
+            Some(_) => tracing::warn!("{told}"),
+            None => config.notes.push(told),
+        }
+    }
     config.file.depth += 1;
     let mistakes = apply(config, &path, &text);
     config.file.depth -= 1;

@@ -1,7 +1,7 @@
 //! What one mount is told: the values, and where they come from.
 //!
 //! `options` declares each option once; `slots` are the places of their values; `line` reads them off the
-//! command line, `file` and `toml` from files, of which `named` finds those of named pools; `resolve` turns
+//! command line, `file` and `toml` from files, of which `named` finds those of named pools and `trust` tells who else writes them; `resolve` turns
 //! what was typed into what is mounted; `check` holds it against the machine; `kernel` words it for
 //! the kernel; `persist` writes a change of a running pool back, by means of `edit`.
 
@@ -17,6 +17,7 @@ pub mod persist;
 pub mod resolve;
 mod slots;
 mod toml;
+mod trust;
 pub mod values;
 
 use crate::names::Name;
