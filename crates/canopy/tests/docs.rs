@@ -81,3 +81,65 @@ fn help_fits_a_screen() {
     let options = canopy(&["options"]);
     assert!(options.lines().all(|line| line.chars().count() <= 80), "{options}");
 }
+
+/// Words of a text, without the marks around them.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| c.is_whitespace() || "`()[]|,;\"'".contains(c))
+        .map(|word| word.trim_end_matches(['.', ':']))
+}
+
+fn texts(dirs: &[&str]) -> Vec<(PathBuf, String)> {
+    let files = dirs.iter().flat_map(|dir| fs::read_dir(root().join(dir)).expect("a directory").flatten());
+    let files = files.map(|entry| entry.path()).chain([root().join("README.md")]);
+    files.filter_map(|path| Some((path.clone(), fs::read_to_string(&path).ok()?))).collect()
+}
+
+/// Manual pages of ours that a unit, a page or a document names.
+#[test]
+fn pages_that_are_named_exist() {
+    let mut named = 0;
+    for (path, text) in texts(&["man", "docs", "dist"]) {
+        // In roff a hyphen has a backslash before it; in a unit a page follows `man:`.
+        let text = text.replace("\\-", "-").replace("man:", " ");
+        for (at, _) in text.match_indices("canopy") {
+            let name = &text[at..];
+            let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(name.len());
+            let Some((section, _)) = name[end..].strip_prefix('(').and_then(|rest| rest.split_once(')'))
+            else {
+                continue;
+            };
+            if section.parse::<u32>().is_ok() {
+                let page = format!("man/{}.{section}", &name[..end]);
+                assert!(root().join(&page).exists(), "{}: there is no {page}", path.display());
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 10, "{named}");
+}
+
+/// Files of the source that documents name: from the root of the repository, of the crates, or of what most is said about.
+#[test]
+fn files_that_are_named_exist() {
+    let bases =
+        ["", "crates", "crates/canopy/src", "crates/canopy/tests", "crates/pool/src", "crates/pool/tests"];
+    let bases = bases.map(|base| root().join(base));
+    let (mut named, mut missing) = (0, Vec::new());
+    for (path, text) in texts(&["docs", "dist"]) {
+        let is_file = |word: &&str| {
+            word.contains('/')
+                && !word.starts_with('/')
+                && !word.contains(['{', '*', '$', '%'])
+                && [".rs", ".md", ".sh", ".toml"].iter().any(|ending| word.ends_with(ending))
+        };
+        for word in words(&text).filter(is_file) {
+            let linked = path.parent().expect("a directory").join(word);
+            let there = linked.exists() || bases.iter().any(|base| base.join(word).exists());
+            named += 1;
+            if !there {
+                missing.push(format!("{}: {word}", path.display()));
+            }
+        }
+    }
+    assert!(named > 50 && missing.is_empty(), "{named}, {missing:#?}");
+}

@@ -125,7 +125,7 @@ fn systemd_takes_the_unit() {
     // With the program where this machine has it.
     let text = fs::read_to_string(file).unwrap().replace("/usr/bin/canopy", binary().to_str().unwrap());
     // What man and others miss here is not the unit's fault.
-    let text = text.replace("Documentation=man:canopy(1)\n", "");
+    let text = text.replace("Documentation=man:canopy(8)\n", "");
     let unit = ground.path("canopy@service.service");
     fs::write(&unit, text).unwrap();
     let mut command = Command::new("systemd-analyze");
