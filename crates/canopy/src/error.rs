@@ -67,6 +67,13 @@ pub enum Error {
     )]
     OutsideOfLandlock { branch: PathBuf, pool: PathBuf },
 
+    #[error(
+        "branch {} is a branch of pool {pool} already{} (canopy get {pool} branches shows them; to change its mode, name the whole list)",
+        .branch.display(), if .branch == .other { String::new() } else { format!(", as {}", .other.display()) },
+        pool = .pool.display()
+    )]
+    BranchTwice { branch: PathBuf, other: PathBuf, pool: PathBuf },
+
     #[error("mountpoint {path} does not exist (create it: mkdir -p {path})", path = .0.display())]
     MountpointMissing(PathBuf),
     #[error("mountpoint {} is not a directory", .0.display())]

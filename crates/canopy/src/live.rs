@@ -6,12 +6,14 @@ use crate::config::{Config, named, nested};
 use crate::error::Error;
 use crate::mounts;
 use crate::told::{ExplainTold, PoolTold, STATUS};
+use canopy_pool::branch::BranchList;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "user.mergerfs.";
@@ -141,6 +143,9 @@ impl Live {
         if let Err(error) = options::set(&mut config, key, value) {
             return error.into();
         }
+        if errno == Errno::EXIST {
+            return self.twice(&config.branches);
+        }
         if errno == Errno::XDEV
             && let Ok(told) = self.get(STATUS)
             && let Ok(told) = serde_json::from_slice::<PoolTold>(told.as_bytes())
@@ -158,6 +163,18 @@ impl Live {
                 .err()
         });
         around.unwrap_or_else(|| self.failed(key, errno))
+    }
+
+    /// Of a list that names one directory more than once.
+    fn twice(&self, list: &BranchList) -> Error {
+        let paths: Vec<&PathBuf> = list.iter().map(|spec| &spec.path).collect();
+        let identity = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+        let same = |a: &Path, b: &Path| a == b || identity(a).is_some_and(|own| identity(b) == Some(own));
+        // The new one, which is last as a rule.
+        let pairs = (0..paths.len()).rev().flat_map(|at| paths[..at].iter().map(move |other| (at, *other)));
+        let found = pairs.map(|(at, other)| (paths[at], other)).find(|(branch, other)| same(branch, other));
+        let (branch, other) = found.map_or_else(Default::default, |(a, b)| (a.clone(), b.clone()));
+        Error::BranchTwice { branch, other, pool: self.mountpoint.clone() }
     }
 
     fn unknown(&self, key: &str) -> Error {

@@ -10,7 +10,7 @@ use super::forget::forget_names;
 use super::health;
 use crate::config::{Config, check, nested};
 use canopy_pool::Pool;
-use canopy_pool::branch::{BranchList, BranchSpec};
+use canopy_pool::branch::{Branch, BranchList, BranchSpec};
 use rustix::io::Errno;
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ pub(super) struct Watch {
 
 /// Puts a list in force, as far as its branches are there. Nothing changes when it fails.
 ///
-/// Errors: `EINVAL` for a branch that lies within the pool or around it, `EXDEV` for one outside of what the workers may
+/// Errors: `EINVAL` for a branch that lies within the pool or around it, `EEXIST` for one that is a branch already, `EXDEV` for one outside of what the workers may
 /// reach, and whatever opening one gives, other than that it does not exist.
 pub(super) fn take_branches(serving: &Dispatch, config: &Config, mountpoint: &Path) -> Result<(), Errno> {
     let list = &config.branches;
@@ -43,6 +43,7 @@ pub(super) fn take_branches(serving: &Dispatch, config: &Config, mountpoint: &Pa
         })?;
     }
     serving.control.on_ground(list)?;
+    not_twice(serving, list)?;
     let own = serving.control.device();
     for branch in list.iter().filter(|spec| !is_branch(&serving.pool, spec)) {
         nested::check(&branch.path, mountpoint, own).map_err(|error| {
@@ -64,6 +65,34 @@ pub(super) fn take_branches(serving: &Dispatch, config: &Config, mountpoint: &Pa
             }
     };
     take(serving, config, list.iter().filter(is_there).cloned().collect())
+}
+
+/// Refuses a directory that is in the list already, under whichever path. Those that the pool was mounted with stay.
+fn not_twice(serving: &Dispatch, list: &BranchList) -> Result<(), Errno> {
+    let held = serving.pool.branches();
+    let before = serving.control.branches();
+    let count = |list: &BranchList, path: &Path| list.iter().filter(|spec| spec.path == path).count();
+    let is_listed = |branch: &Branch| count(list, &branch.path) > 0;
+    for (index, spec) in list.iter().enumerate() {
+        let path = &spec.path;
+        let grown = count(list, path) > count(&before, path).max(1);
+        // A disk that hangs is asked only if it is new.
+        let identity = |path: &Path| rustix::fs::stat(path).ok().map(|stat| (stat.st_dev, stat.st_ino));
+        let own = (count(&before, path) == 0).then(|| identity(path)).flatten();
+        let is_held = own.is_some()
+            && (held.iter().any(|branch| is_listed(branch) && own == Some((branch.dev, branch.ino)))
+                || list.as_slice()[..index]
+                    .iter()
+                    .any(|other| count(&before, &other.path) == 0 && identity(&other.path) == own));
+        if grown || is_held {
+            tracing::warn!(
+                "branch {} is given twice: it is the same directory as another branch",
+                path.display()
+            );
+            return Err(Errno::EXIST);
+        }
+    }
+    Ok(())
 }
 
 fn take(serving: &Dispatch, config: &Config, list: BranchList) -> Result<(), Errno> {

@@ -300,3 +300,34 @@ fn modes_change_in_place() {
     }
     pool.umount();
 }
+
+/// What a mount tells, a running pool refuses: a directory is one branch, under whichever path.
+#[test]
+fn a_branch_is_given_once() {
+    let dirs = Dirs::new();
+    std::os::unix::fs::symlink(dirs.path("a"), dirs.path("link")).expect("a symlink");
+    rustix::mount::mount_bind(dirs.path("a"), dirs.path("d")).expect("a bind mount");
+    let pool = dirs.builder("").mount();
+    let before = get(&pool, "branches");
+    for value in ["+@a", "+<@b=RO", "+>@link", "+@d", "@a:@a", "+@c:@c", "+@none:@none", "+@[ab]"] {
+        let value = value.replace('@', &dirs.text(""));
+        assert_eq!(try_set(&pool, "branches", &value), Err(Errno::EXIST), "{value}");
+        assert_eq!(get(&pool, "branches"), before, "{value}");
+    }
+    for (value, culprit) in [("+@a", "a is a branch of pool"), ("+@d", "d is a branch of pool")] {
+        let pair = format!("branches={}", value.replace('@', &dirs.text("")));
+        let done = pool.command(["set".as_ref(), pool.path().as_os_str(), pair.as_ref()]);
+        assert!(!done.success() && done.stderr.lines().count() == 1, "{}", done.describe());
+        assert!(done.stderr.contains(culprit), "{}", done.stderr);
+    }
+    // Another mode of the same is no second one, nor is what takes the place of another.
+    for value in ["@a=RO:@b", "@b:@a", "@d:@b", "@c"] {
+        set(&pool, "branches", &value.replace('@', &dirs.text("")));
+    }
+    pool.umount();
+    // Those that a pool was mounted with stay, whatever else is changed.
+    let pool = Pool::builder(BINARY).branch(dirs.path("a")).branch(dirs.path("a")).mount();
+    set(&pool, "branches", &format!("+{}", dirs.text("c")));
+    pool.umount();
+    rustix::mount::unmount(dirs.path("d"), rustix::mount::UnmountFlags::DETACH).expect("umount");
+}
