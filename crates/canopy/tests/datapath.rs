@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod datapath {
+    mod beside_mapping;
     mod checks;
     mod direct;
     mod fallbacks;

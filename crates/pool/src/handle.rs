@@ -8,6 +8,7 @@ use crate::health::Deed;
 use crate::kernel::BackingFile;
 use crate::memory::kept::Keeping;
 use crate::node::Node;
+use crate::overtaken::Overtaken;
 use crate::stat::{Attr, FileKey};
 use crate::{Error, HandleId, Result, beneath, stat};
 use parking_lot::RwLock;
@@ -50,6 +51,10 @@ pub(crate) struct OpenFile {
     /// The file has moved, and the kernel still reads the old one for some handles: nobody else may join.
     parted: AtomicBool,
     pub(crate) keeping: Keeping,
+    /// Some handle reads and writes past the page cache.
+    direct: AtomicBool,
+    /// Pages have been fetched nevertheless: the file is mapped.
+    overtaken: OnceLock<Box<Overtaken>>,
 }
 
 const NOBODY: u64 = 0;
@@ -70,6 +75,8 @@ impl OpenFile {
             opener: AtomicU64::new(NOBODY),
             parted: AtomicBool::new(false),
             keeping: Keeping::default(),
+            direct: AtomicBool::new(false),
+            overtaken: OnceLock::new(),
         }
     }
 
@@ -120,6 +127,23 @@ impl OpenFile {
             let _ = self.opener.compare_exchange(opener, NOBODY, Ordering::Relaxed, Ordering::Relaxed);
         }
         may_be
+    }
+
+    /// A page is about to be fetched. Whoever writes past the page cache from now on leaves word of it.
+    pub(crate) fn fetching(&self, node: &Node) -> Option<&Overtaken> {
+        if !self.direct.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.overtaken().or_else(|| {
+            // Not beside somebody who has looked already.
+            let _no_writers = node.moving.write();
+            Some(self.overtaken.get_or_init(Box::default))
+        })
+    }
+
+    /// For somebody who holds the node's `moving`.
+    pub(crate) fn overtaken(&self) -> Option<&Overtaken> {
+        self.overtaken.get().map(Box::as_ref)
     }
 
     /// A descriptor for reading and writing at given offsets, whatever flags the handles have.
@@ -184,6 +208,8 @@ pub(crate) struct FileHandle {
     pub(crate) open: Using,
     /// The kernel reads and writes by itself.
     pub(crate) past: bool,
+    /// What is read and written comes here, past the page cache.
+    direct: bool,
     /// The room for what it writes so has been counted.
     pub(crate) passed: Option<PassedWriter>,
 }
@@ -193,7 +219,32 @@ impl FileHandle {
     pub(crate) fn new(node: Arc<Node>, fd: Arc<OwnedFd>, flags: OFlags, open: Using) -> (Self, bool) {
         let others = open.writers.fetch_add(usize::from(writes(flags)), Ordering::Relaxed);
         let plain = AtomicBool::new(false);
-        (FileHandle { node, fd: RwLock::new(fd), flags, plain, open, past: false, passed: None }, others > 0)
+        (
+            FileHandle {
+                node,
+                fd: RwLock::new(fd),
+                flags,
+                plain,
+                open,
+                past: false,
+                direct: false,
+                passed: None,
+            },
+            others > 0,
+        )
+    }
+
+    pub(crate) fn travels(&mut self, travel: &Travel) {
+        self.past = travel.passthrough.is_some() && !travel.direct_io;
+        // With a backing file a mapping is one of that file.
+        self.direct = travel.passthrough.is_none() && travel.direct_io;
+        if self.direct {
+            self.open.direct.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct
     }
 
     /// What the branch's descriptor acts by.

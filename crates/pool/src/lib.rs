@@ -23,6 +23,7 @@ pub mod kernel;
 mod memory;
 mod node;
 mod ops;
+mod overtaken;
 pub mod policy;
 mod pool;
 mod relocate;

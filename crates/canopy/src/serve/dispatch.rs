@@ -186,7 +186,8 @@ impl Handler for Dispatch {
                 }
             }
             Op::Read(io) => {
-                let via = Via::with_flags(HandleId(io.handle), io.flags);
+                // Whoever asks on a caller's behalf tells on whose (fs/fuse/file.c fuse_send_read).
+                let via = Via::with_flags(HandleId(io.handle), io.flags).for_pages(io.lock_owner.is_none());
                 reply.data(io.size as usize, |buffer| pool.read(via, io.offset, buffer).map_err(number))
             }
             Op::Write(io) => {

@@ -16,19 +16,25 @@ pub struct Via {
     handle: HandleId,
     /// Its flags at this moment; None where they are those it was opened with.
     flags: Option<OFlags>,
+    /// The kernel fetches pages to keep.
+    pages: bool,
 }
 
 impl Via {
     /// `flags` are those of open(2) as they are by now: fcntl(F_SETFL) changes `O_APPEND` and `O_DIRECT`
     /// without a word to us, and pwritev2(2) has flags for one write.
     pub fn with_flags(handle: HandleId, flags: u32) -> Via {
-        Via { handle, flags: Some(OFlags::from_bits_retain(flags as _)) }
+        Via { handle, flags: Some(OFlags::from_bits_retain(flags as _)), pages: false }
+    }
+
+    pub fn for_pages(self, pages: bool) -> Via {
+        Via { pages, ..self }
     }
 }
 
 impl From<HandleId> for Via {
     fn from(handle: HandleId) -> Via {
-        Via { handle, flags: None }
+        Via { handle, flags: None, pages: false }
     }
 }
 
@@ -67,6 +73,8 @@ impl Pool {
             buffer.fill(0);
             return Ok(buffer.len());
         }
+        let overtaken = if via.pages { handle.open.fetching(&handle.node) } else { None };
+        let _order = overtaken.map(|overtaken| overtaken.order.read());
         let mut fd = handle.fd();
         let mut direct = handle.held().contains(OFlags::DIRECT);
         if direct && lost(&handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
@@ -95,6 +103,9 @@ impl Pool {
                 // What is left need not be aligned as O_DIRECT asks.
                 break;
             }
+        }
+        if let Some(overtaken) = overtaken {
+            overtaken.fetched(offset..offset + buffer.len() as u64);
         }
         Ok(done)
     }
@@ -143,8 +154,23 @@ impl Pool {
             extra.set(ReadWriteFlags::DSYNC, gained(OFlags::DSYNC));
             extra.set(ReadWriteFlags::SYNC, gained(OFlags::SYNC));
         }
+        // Nobody fetches pages for the first time beside a write: the node's `moving` is held.
+        let overtaken = handle.open.overtaken();
+        let overtakes = overtaken.filter(|_| handle.is_direct() && !kind.from_cache);
+        let overtaken = overtaken.filter(|_| kind.from_cache);
+        let _alone = overtakes.map(|overtaken| overtaken.order.write());
+        let _beside = overtaken.map(|overtaken| overtaken.order.read());
         while *done < data.len() {
-            let (rest, at) = (&data[*done..], offset + *done as u64);
+            let mut rest = &data[*done..];
+            if let Some(overtaken) = overtaken {
+                let (newer, len) = overtaken.next(offset + *done as u64, offset + data.len() as u64);
+                *done += newer as usize;
+                rest = &rest[newer as usize..][..len as usize];
+                if rest.is_empty() {
+                    continue;
+                }
+            }
+            let at = offset + *done as u64;
             let written = match extra.is_empty() {
                 true => rustix::io::pwrite(&*fd, rest, at),
                 false => rustix::io::pwritev2(&*fd, &[IoSlice::new(rest)], at, extra),
@@ -153,6 +179,9 @@ impl Pool {
                 Ok(n) => *done += n,
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(handle.notice(errno, Deed::Changing).into()),
+            }
+            if let (Some(overtakes), Ok(n)) = (overtakes, written) {
+                overtakes.written(at..at + n as u64);
             }
             if held.contains(OFlags::DIRECT) {
                 break;

@@ -316,7 +316,7 @@ impl Pool {
         let watched = matches!(room, Room::Scarce);
         let mut travel = handle::decide(&self.config(), flags, sharing, by_name, valid, watched, parted);
         travel.no_flush = handle::no_flush(self.config().flush_on_close, flags, quietly);
-        handle.past = travel.passthrough.is_some() && !travel.direct_io;
+        handle.travels(&travel);
         if handle.maps_past() {
             node.mapped.store(true, Ordering::Relaxed);
         }
