@@ -9,6 +9,7 @@ use crate::kernel::BackingFile;
 use crate::memory::kept::Keeping;
 use crate::node::Node;
 use crate::overtaken::Overtaken;
+use crate::shrink::shrink;
 use crate::stat::{Attr, FileKey};
 use crate::{Error, HandleId, Result, beneath, stat};
 use parking_lot::RwLock;
@@ -456,7 +457,10 @@ impl<T> Handles<T> {
     }
 
     pub(crate) fn remove(&self, id: HandleId) -> Result<Arc<T>> {
-        self.shard(id).write().remove(&id.0).ok_or(Error::BadHandle)
+        let mut shard = self.shard(id).write();
+        let removed = shard.remove(&id.0).ok_or(Error::BadHandle);
+        shrink(&mut shard);
+        removed
     }
 
     /// Those that are open now and of interest.

@@ -29,6 +29,7 @@ mod pool;
 mod relocate;
 mod resolve;
 pub mod shards;
+pub mod shrink;
 mod silence;
 pub mod size;
 pub mod space;

@@ -16,9 +16,10 @@ use crate::HashMap;
 use crate::branch::Branch;
 use crate::handle::{Fingerprint, OpenFile};
 use crate::memory;
+use crate::shrink::shrink;
 use crate::stat::FileKey;
 use crate::{Error, NodeId, Result};
-use children::{Children, shrink};
+use children::Children;
 use parking_lot::{Mutex, RwLock};
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
@@ -87,6 +88,8 @@ pub(crate) struct Node {
     pub(crate) stays_until: Mutex<Option<Instant>>,
     /// Of a directory: where it lies, and who holds its names.
     pub(crate) memory: memory::Slot,
+    /// It has a place among those of which something is remembered.
+    pub(crate) ordered: AtomicBool,
 }
 
 impl Node {
@@ -493,6 +496,19 @@ impl Nodes {
         new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), identity, disguised)
     }
 
+    /// How many entries each table has.
+    pub(crate) fn sizes(&self) -> [(&'static str, usize); 5] {
+        let table = self.table.read();
+        let names = table.records.values().map(|record| record.names.len()).sum();
+        [
+            ("nodes", table.records.len()),
+            ("names", names),
+            ("files", table.files.len()),
+            ("numbers", table.numbers.len()),
+            ("kept numbers", table.kept.len()),
+        ]
+    }
+
     /// How many nodes are known.
     pub(crate) fn len(&self) -> usize {
         self.table.read().records.len()
@@ -514,6 +530,7 @@ fn new_node(id: NodeId, identity: Identity, disguised: bool) -> Arc<Node> {
         number: AtomicU64::new(0),
         stays_until: Mutex::new(None),
         memory: Mutex::new(None),
+        ordered: AtomicBool::new(false),
     })
 }
 
@@ -669,6 +686,7 @@ impl Table {
         self.shrunk |= shrink(&mut self.records);
         shrink(&mut self.files);
         shrink(&mut self.numbers);
+        shrink(&mut self.kept);
         freed
     }
 }

@@ -147,6 +147,19 @@ impl Pool {
         !self.no_passthrough.load(Ordering::Relaxed) && !self.stacked.read().contains(&branch)
     }
 
+    /// How many entries there are in each table that grows with use: for leak tests.
+    pub fn sizes(&self) -> Vec<(&'static str, usize)> {
+        let (_, files, listings) = self.counts();
+        let others = [
+            ("open files", files),
+            ("open directories", listings),
+            ("remembered directories", self.memory.ordered()),
+            ("files that have parted", self.parted.read().len()),
+            ("threads asked to look again", self.asked.len()),
+        ];
+        self.nodes.sizes().into_iter().chain(others).collect()
+    }
+
     /// How many nodes the kernel holds, and how many files and directories are open: for leak tests.
     pub fn counts(&self) -> (usize, usize, usize) {
         (self.nodes.len(), self.files.len(), self.listings.len())

@@ -6,6 +6,7 @@
 
 use canopy_fuse::NodeId;
 use canopy_fuse::notify::Notifier;
+use canopy_pool::shrink::shrink;
 use parking_lot::Mutex;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -32,7 +33,9 @@ impl Listed {
     }
 
     pub(super) fn closed(&self, handle: u64) {
-        self.open.lock().remove(&handle);
+        let mut open = self.open.lock();
+        open.remove(&handle);
+        shrink(&mut open);
     }
 
     /// A directory is being opened: may the kernel go by a listing that it has kept, if it is no older than this?

@@ -50,6 +50,10 @@ pub(crate) struct Memory {
 
 #[derive(Default)]
 pub(crate) struct Tally {
+    /// Directories of which something is remembered.
+    dirs: AtomicUsize,
+    /// Places in the order that they are to be forgotten in, also of those of which nothing is remembered any more.
+    ordered: AtomicUsize,
     descriptors: AtomicUsize,
     names: AtomicUsize,
 }
@@ -157,8 +161,9 @@ impl Memory {
             ids.push(attr.map(|attr| (attr.dev, attr.ino)));
         }
         let descriptors = opened.descriptors();
+        self.tally.dirs.fetch_add(1, Ordering::Relaxed);
         self.tally.descriptors.fetch_add(descriptors, Ordering::Relaxed);
-        let known = {
+        let names = {
             let mut slot = node.memory.lock();
             let before = slot.take();
             let same = |before: &&Arc<Remembered>| {
@@ -178,13 +183,12 @@ impl Memory {
                 used: AtomicBool::new(true),
                 tally: Arc::clone(&self.tally),
             }));
-            // The node keeps its place in the order.
-            if before.is_none() { Err(names) } else { Ok(names) }
-        };
-        let names = known.unwrap_or_else(|names| {
-            self.order.lock().push_back(Arc::downgrade(node));
             names
-        });
+        };
+        if !node.ordered.swap(true, Ordering::Relaxed) {
+            self.order.lock().push_back(Arc::downgrade(node));
+            self.tally.ordered.fetch_add(1, Ordering::Relaxed);
+        }
         if self.stamp() != stamp {
             // Who has cleared everything meanwhile may have come too early for this one.
             let freed = node.memory.lock().take();
@@ -203,14 +207,21 @@ impl Memory {
             let mut order = self.order.lock();
             // Each gets a second chance once.
             let turns = turns.get_or_insert(2 * order.len());
-            let Some(oldest) = order.pop_front().filter(|_| *turns > 0) else { return };
-            *turns -= 1;
+            let Some(turns_left) = turns.checked_sub(1) else { return };
+            *turns = turns_left;
+            let Some(oldest) = order.pop_front() else { return };
+            self.tally.ordered.fetch_sub(1, Ordering::Relaxed);
             let Some(node) = oldest.upgrade() else { continue };
+            // Who remembers it from now on gives it a place, or finds that it has one.
+            node.ordered.store(false, Ordering::Relaxed);
             let freed = {
                 let mut slot = node.memory.lock();
                 match slot.as_ref() {
                     Some(known) if known.used.swap(false, Ordering::Relaxed) => {
-                        order.push_back(oldest);
+                        if !node.ordered.swap(true, Ordering::Relaxed) {
+                            order.push_back(oldest);
+                            self.tally.ordered.fetch_add(1, Ordering::Relaxed);
+                        }
                         None
                     }
                     _ => slot.take(),
@@ -219,6 +230,36 @@ impl Memory {
             drop(order);
             drop(freed);
         }
+    }
+
+    /// Takes directories out of the order of which nothing is remembered any more, once they are most of it: a place there
+    /// keeps the room that a node took up, long after the node has gone.
+    pub(crate) fn tidy(&self) {
+        const FEW: usize = 64;
+        let (dirs, ordered) = (&self.tally.dirs, &self.tally.ordered);
+        if ordered.load(Ordering::Relaxed) <= 2 * dirs.load(Ordering::Relaxed) + FEW {
+            return;
+        }
+        let mut order = self.order.lock();
+        let before = order.len();
+        order.retain(|node| {
+            let Some(node) = node.upgrade() else { return false };
+            let slot = node.memory.lock();
+            if slot.is_none() {
+                // Under the lock: who remembers it next gives it a place.
+                node.ordered.store(false, Ordering::Relaxed);
+            }
+            slot.is_some()
+        });
+        if order.capacity() > 4 * order.len() + FEW {
+            order.shrink_to_fit();
+        }
+        ordered.fetch_sub(before - order.len(), Ordering::Relaxed);
+    }
+
+    /// How many places there are in the order: for leak tests.
+    pub(crate) fn ordered(&self) -> usize {
+        self.order.lock().len()
     }
 
     /// Directories have come to, or gone from, places on a branch: they are opened anew.
@@ -236,7 +277,9 @@ impl Memory {
         self.lost();
         self.kept.clear();
         let nodes = std::mem::take(&mut *self.order.lock());
+        self.tally.ordered.fetch_sub(nodes.len(), Ordering::Relaxed);
         for node in nodes.iter().filter_map(Weak::upgrade) {
+            node.ordered.store(false, Ordering::Relaxed);
             let freed = node.memory.lock().take();
             drop(freed);
         }
@@ -264,6 +307,7 @@ impl Node {
 
 impl Drop for Remembered {
     fn drop(&mut self) {
+        self.tally.dirs.fetch_sub(1, Ordering::Relaxed);
         self.tally.descriptors.fetch_sub(self.opened.descriptors(), Ordering::Relaxed);
     }
 }

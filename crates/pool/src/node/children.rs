@@ -1,6 +1,7 @@
 //! The known names below a node: most nodes are files and have none.
 
 use super::{Child, HashMap};
+use crate::shrink::shrink;
 
 #[derive(Default)]
 pub(super) struct Children(Option<Box<HashMap<Box<[u8]>, Child>>>);
@@ -36,15 +37,4 @@ impl Children {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
-}
-
-/// Gives room back once less than an eighth of it is used, so that what a walk through a large tree has filled is not
-/// kept for ever. True if it did.
-pub(super) fn shrink<K: Eq + std::hash::Hash, V>(map: &mut HashMap<K, V>) -> bool {
-    const SMALL: usize = 1024;
-    let wide = map.capacity() > SMALL && map.len() * 8 < map.capacity();
-    if wide {
-        map.shrink_to(map.len() * 2);
-    }
-    wide
 }

@@ -36,6 +36,10 @@ impl Asked {
         self.count.store(threads.len(), Ordering::Relaxed);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.threads.lock().len()
+    }
+
     /// True if the thread was asked about this node; it is not any more.
     fn take(&self, thread: u32, node: NodeId) -> bool {
         if self.count.load(Ordering::Relaxed) == 0 {

@@ -51,6 +51,7 @@ impl Pool {
     /// The kernel gives back `count` references.
     pub fn forget(&self, node: NodeId, count: u64) {
         self.nodes.forget(node, count, |gone| self.memory.kept.close(gone));
+        self.memory.tidy();
     }
 
     pub(crate) fn enter(
