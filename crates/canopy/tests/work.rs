@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod work {
+    mod below;
     mod building;
     mod copying;
     mod crowd;

@@ -40,6 +40,12 @@ impl BranchSeed {
         BranchSeed(rapidhash_v3(path))
     }
 
+    /// The share of what lies on the branch and not on its filesystem: on one that is mounted below it, or in a subvolume,
+    /// where the branch's numbers come again.
+    pub fn within(self, filesystem: u64) -> BranchSeed {
+        BranchSeed(self.hash(filesystem))
+    }
+
     fn hash(self, st_ino: u64) -> u64 {
         rapidhash_v3_seeded(&st_ino.to_ne_bytes(), &RapidSecrets::seed_cpp(self.0))
     }
@@ -154,6 +160,11 @@ impl DirentInodes {
         }
         let stem = path.len();
         DirentInodes { calc, path, stem }
+    }
+
+    /// As [`InodeCalc::uses_path`].
+    pub fn uses_path(&self, is_dir: bool) -> bool {
+        self.calc.uses_path(is_dir)
     }
 
     /// The number of entry `name`, found on the branch of `seed` as `st_ino`.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
+mod below;
 mod beneath;
 pub mod branch;
 mod caller;

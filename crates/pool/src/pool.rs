@@ -1,5 +1,6 @@
 //! The pool itself: what all operations share.
 
+use crate::below::Below;
 use crate::branch::{BranchId, Branches, LiveBranches};
 use crate::cloning::{Cloning, UnderWay};
 use crate::config::Config;
@@ -43,6 +44,7 @@ pub struct Pool {
     /// Files that have moved away from handles which the kernel serves by itself, for as long as these are open.
     pub(crate) parted: RwLock<Vec<(FileKey, Weak<OpenFile>)>>,
     pub(crate) silence: Silence,
+    pub(crate) below: Below,
     /// The kernel has refused passthrough for good.
     pub(crate) no_passthrough: AtomicBool,
     /// Branches whose files cannot be passed through, being themselves stacked filesystems.
@@ -68,6 +70,7 @@ impl Pool {
             headroom: Headroom::default(),
             parted: RwLock::default(),
             silence: Silence::default(),
+            below: Below::default(),
             // Until a kernel is connected there is nothing to pass through.
             no_passthrough: AtomicBool::new(true),
             stacked: RwLock::default(),

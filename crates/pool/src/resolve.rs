@@ -350,7 +350,10 @@ impl Pool {
         attr.ino = match node.identity() {
             crate::node::Identity::Directory { ino } => ino,
             crate::node::Identity::File(_) => match node.number.load(Ordering::Relaxed) {
-                0 => self.config().inode.inode_seeded(branch.seed, path, attr.ino, false),
+                0 => {
+                    let seed = self.seed(branch, attr.dev, || self.some_fd(node, branch));
+                    self.config().inode.inode_seeded(seed, path, attr.ino, false)
+                }
                 known => known,
             },
         };

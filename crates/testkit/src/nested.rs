@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::panicking;
 
-/// A tmpfs on a directory, with a file in it, for as long as it lives.
+/// A mount on a directory, for as long as it lives.
 #[derive(Debug)]
 pub struct Nested(PathBuf);
 
 impl Nested {
-    /// Mounts it.
+    /// Mounts a tmpfs with a file in it.
     ///
     /// # Panics
     /// When that is refused.
@@ -20,6 +20,15 @@ impl Nested {
         let nested = Nested(point);
         fs::write(nested.file(), "").expect("a file on a tmpfs");
         nested
+    }
+
+    /// Shows a directory or file at another place as well, for as long as it lives.
+    ///
+    /// # Panics
+    /// When that is refused.
+    pub fn bind(from: &Path, point: &Path) -> Nested {
+        run("mount", ["--bind".as_ref(), from.as_os_str(), point.as_os_str()]);
+        Nested(point.to_owned())
     }
 
     pub fn path(&self) -> &Path {

@@ -3,29 +3,10 @@
 use super::limits::{SOON, follows_in_time};
 use super::rig::{Bed, builder, look};
 use canopy_testkit::cmd::{run, wait_until};
-use canopy_testkit::{Kind, LoopFs, require_root};
+use canopy_testkit::{Kind, LoopFs, Nested, require_root};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// A directory or file that shows at a second place, for as long as it lives.
-struct Bound(PathBuf);
-
-impl Bound {
-    fn new(from: &Path, to: &Path) -> Bound {
-        run("mount", ["--bind".as_ref(), from.as_os_str(), to.as_os_str()]);
-        Bound(to.to_owned())
-    }
-}
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        let ended = Command::new("umount").arg(&self.0).output();
-        let ended = ended.is_ok_and(|output| output.status.success());
-        assert!(ended || std::thread::panicking(), "cannot unmount {}", self.0.display());
-    }
-}
+use std::path::Path;
 
 const KINDS: [Kind; 4] = [Kind::Tmpfs, Kind::Ext4, Kind::Xfs, Kind::Btrfs];
 
@@ -63,15 +44,15 @@ fn a_bind_mount_of_the_same_filesystem_below_a_branch() {
         let on = |path: &str| ground.path().join(path);
         fs::write(on("outside/file"), "of the other place").expect("a file");
         fs::write(on("branch/file"), "").expect("a file");
-        let early = Bound::new(&on("outside/dir"), &on("branch/early"));
+        let early = Nested::bind(&on("outside/dir"), &on("branch/early"));
         let pool = builder("").branch(on("branch")).branch(other.path()).mount();
         shows(&pool.path().join("early"), &on("outside/dir"));
         // One that is made while the pool is mounted, of a directory and of a file.
         known(&pool.path().join("late"));
-        let late = Bound::new(&on("outside"), &on("branch/late"));
+        let late = Nested::bind(&on("outside"), &on("branch/late"));
         assert!(wait_until(SOON, || look(&pool.path().join("late/dir")).starts_with("40")), "{kind:?}");
         shows(&pool.path().join("late/dir"), &on("outside/dir"));
-        let file = Bound::new(&on("outside/file"), &on("branch/file"));
+        let file = Nested::bind(&on("outside/file"), &on("branch/file"));
         let read = || fs::read_to_string(pool.path().join("file")).unwrap_or_default();
         assert!(wait_until(SOON, || read() == "of the other place"), "{kind:?}");
         fs::set_permissions(on("outside/file"), fs::Permissions::from_mode(0o640)).expect("chmod");
@@ -93,7 +74,7 @@ fn a_branch_that_is_a_bind_mount() {
         fs::create_dir_all(ground.path().join(dir)).expect("mkdir");
     }
     let on = |path: &str| ground.path().join(path);
-    let bound = Bound::new(&on("real"), &on("branch"));
+    let bound = Nested::bind(&on("real"), &on("branch"));
     let pool = builder("").branch(on("branch")).mount();
     shows(pool.path(), &on("real"));
     shows(&pool.path().join("dir"), &on("real/dir"));
@@ -159,7 +140,7 @@ fn a_branch_that_is_a_bind_mount_of_what_is_inside_another() {
         fs::create_dir_all(ground.path().join(dir)).expect("mkdir");
     }
     let on = |path: &str| ground.path().join(path);
-    let bound = Bound::new(&on("outer/inner"), &on("bound"));
+    let bound = Nested::bind(&on("outer/inner"), &on("bound"));
     let pool = builder(EXISTING).branch(on("bound")).branch(on("outer")).mount();
     both_ways(pool.path(), "inner");
     pool.umount();

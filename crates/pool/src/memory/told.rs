@@ -18,5 +18,6 @@ impl Pool {
     /// Changes were missed, or are not watched for any more; what a filesystem covers by now counts as changed.
     pub fn changes_missed(&self) {
         self.memory.clear();
+        self.below.clear();
     }
 }

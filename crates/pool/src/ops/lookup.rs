@@ -1,6 +1,6 @@
 //! Names to nodes, and back to nothing: lookup, forget, getattr.
 
-use crate::beneath::ProcPath;
+use crate::beneath::{self, ProcPath};
 use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dirs::{Belief, Copies, Dirs};
@@ -11,7 +11,7 @@ use crate::resolve::{is_absent, on_branch};
 use crate::stat::{self, Attr, FileKey, S_IFDIR};
 use crate::{Error, HandleId, NodeId, Pool, Result};
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{Access, AtFlags};
+use rustix::fs::{Access, AtFlags, OFlags};
 use std::sync::Arc;
 
 /// A node that the kernel now holds a reference to, until it is forgotten.
@@ -101,7 +101,15 @@ impl Pool {
         let branch = &branches.as_slice()[index];
         let (node, attr) = if attr.is_dir() {
             let full = join(path, name);
-            let ino = self.config().inode.inode_seeded(branch.seed, &full, attr.ino, true);
+            let inode = self.config().inode;
+            // On the branch it may be the root of another filesystem, as is every other root there.
+            let seed = match inode.uses_path(true) {
+                true => branch.seed,
+                false => {
+                    self.seed(branch, attr.dev, || beneath::open(branch.root(), &full, OFlags::PATH).ok())
+                }
+            };
+            let ino = inode.inode_seeded(seed, &full, attr.ino, true);
             (self.nodes.hand_out_dir(parent, name, ino)?, copies.merge_dir(attr))
         } else {
             let disguised = copies.follow.disguises(&attr);

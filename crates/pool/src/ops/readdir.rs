@@ -165,7 +165,9 @@ impl Pool {
         let nodes = self.nodes_of(&handle.node, listing, granted);
         for (at, (item, node)) in granted.iter().zip(nodes).enumerate() {
             let next = position + at as u64 + 1;
-            take(DirEntry { ino: item.ino, next, kind: item.kind, name: listing.name(item) }, node);
+            // What is mounted on a name has another number than the name was listed with.
+            let ino = node.map_or(item.ino, |entry| entry.attr.ino);
+            take(DirEntry { ino, next, kind: item.kind, name: listing.name(item) }, node);
         }
         Ok(begins && listing.rest.is_some())
     }
@@ -321,6 +323,17 @@ fn open_dir(follow: Follow, root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd
 enum Source {
     Dir(OwnedFd),
     Names(RawListing),
+}
+
+impl Source {
+    /// The device that the directory is on.
+    fn device(&self) -> Option<u64> {
+        let dir = match self {
+            Source::Dir(dir) => dir,
+            Source::Names(names) => &names.dir,
+        };
+        rustix::fs::fstat(dir).ok().map(|stat| stat.st_dev)
+    }
 }
 
 /// What one branch lists.

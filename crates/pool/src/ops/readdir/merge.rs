@@ -27,6 +27,8 @@ pub(super) struct Merge {
     sources: VecDeque<(usize, Source)>,
     /// What is being read: the last source of the listing.
     reading: Option<(usize, Arc<OwnedFd>)>,
+    /// The device of that source.
+    dev: u64,
     /// Where the names are in the listing, once a name could come twice: more than one branch has any, or time has passed.
     seen: Option<HashTable<u32>>,
     hasher: RandomState,
@@ -75,6 +77,7 @@ impl Merge {
                     branches,
                     sources,
                     reading: None,
+                    dev: 0,
                     seen: None,
                     hasher: RandomState::new(),
                     inodes: DirentInodes::new(config.inode, path),
@@ -104,6 +107,7 @@ impl Merge {
                         self.remember(listing);
                     }
                     let id = self.branches[index].id;
+                    self.dev = source.device().unwrap_or(self.branches[index].dev);
                     match source {
                         Source::Dir(dir) => {
                             let dir = Arc::new(dir);
@@ -174,21 +178,26 @@ impl Merge {
             }
             seen.insert_unique(hash, listing.items.len() as u32, |at| hasher.hash_one(named(at)));
         }
-        if (kind == DT_UNKNOWN || kind == DT_LNK && self.following)
+        let mut dev = self.dev;
+        // A listing has the number of the directory on which another filesystem is mounted.
+        let doubtful = kind == DT_DIR && !self.inodes.uses_path(true);
+        if (kind == DT_UNKNOWN || kind == DT_LNK && self.following || doubtful)
             && let Some((_, dir)) = listing.sources.last()
             && let Ok(attr) = self.follow.at(dir, name)
         {
-            (kind, ino) = (attr.dirent_type(), attr.ino);
+            (kind, ino, dev) = (attr.dirent_type(), attr.ino, attr.dev);
         }
         let branch = &self.branches[index];
-        let shown = self.inodes.inode(branch.seed, name, ino, kind == DT_DIR);
+        let dir = listing.sources.last().map(|(_, dir)| dir);
+        let seed = pool.seed(branch, dev, || self.follow.pin(dir?, name).ok());
+        let shown = self.inodes.inode(seed, name, ino, kind == DT_DIR);
         if self.disguising && !matches!(kind, DT_DIR | DT_LNK) {
             // Only its age could tell what it is shown as, and that may have changed when somebody looks.
             kind = DT_UNKNOWN;
         }
         let ino = match kind {
             DT_DIR => pool.nodes.dir_number(node.id, name, shown),
-            _ => pool.nodes.kept_number(branch.dev, ino).unwrap_or(shown),
+            _ => pool.nodes.kept_number(dev, ino).unwrap_or(shown),
         };
         listing.push(name, kind, listing.sources.len() - 1, ino);
     }

@@ -1,0 +1,155 @@
+//! Branches with other filesystems below: their inode numbers are those of the branch once more, and programs that keep
+//! hard links together take files with one number for one file.
+
+use super::rig::{Disks, names, shell_ok};
+use canopy_testkit::cmd::run;
+use canopy_testkit::{Kind, LoopFs, Nested, Pool};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+const FILES: usize = 20;
+
+/// The same files in the same order on each filesystem, so that they have the same numbers; each with a second name, or no
+/// program would look at its number.
+fn fill(dir: &Path, content: &str) {
+    for number in 0..FILES {
+        let file = dir.join(format!("f{number}"));
+        fs::write(&file, format!("{content} {number}")).unwrap();
+        fs::hard_link(&file, dir.join(format!("other name of f{number}"))).unwrap();
+    }
+    fs::create_dir(dir.join("dir")).unwrap();
+    fs::write(dir.join("dir/f"), content).unwrap();
+}
+
+/// A branch that holds subvolumes, snapshots of one, and filesystems of each kind, two of them twins.
+struct Ground {
+    _mounts: Vec<Nested>,
+    _others: Vec<LoopFs>,
+    disks: Disks,
+}
+
+impl Ground {
+    fn new() -> Ground {
+        let disks = Disks::new(&[Kind::Btrfs]);
+        let branch = disks.branches().remove(0);
+        fill(&branch, "of the branch");
+        let at = |name: &str| branch.join(name);
+        let subvolume = |what: &[&OsStr]| {
+            run("btrfs", [OsStr::new("subvolume")].iter().chain(what));
+        };
+        subvolume(&["create".as_ref(), at("home").as_os_str()]);
+        fill(&at("home"), "at home");
+        fs::create_dir(at(".snapshots")).unwrap();
+        for snapshot in ["1", "2"] {
+            let to = at(".snapshots").join(snapshot);
+            subvolume(&["snapshot".as_ref(), at("home").as_os_str(), to.as_os_str()]);
+            for number in 0..FILES {
+                fs::write(to.join(format!("f{number}")), format!("snapshot {snapshot} {number}")).unwrap();
+            }
+        }
+        let (mut mounts, mut others) = (Vec::new(), Vec::new());
+        for (index, kind) in
+            [Kind::Ext4, Kind::Ext4, Kind::Xfs, Kind::Tmpfs, Kind::Tmpfs].into_iter().enumerate()
+        {
+            let other = LoopFs::new(kind, 512 << 20);
+            fill(other.path(), &format!("{kind:?} {index}"));
+            let point = at(&format!("mounted{index}"));
+            fs::create_dir(&point).unwrap();
+            mounts.push(Nested::bind(other.path(), &point));
+            others.push(other);
+        }
+        Ground { disks, _mounts: mounts, _others: others }
+    }
+
+    fn branch(&self) -> PathBuf {
+        self.disks.branches().remove(0)
+    }
+}
+
+/// The regular files below a directory, by path: content and link count.
+fn files(root: &Path) -> BTreeMap<PathBuf, (String, u64)> {
+    let files = names(root).into_iter().filter(|path| path.symlink_metadata().unwrap().is_file());
+    let told = |path: PathBuf| {
+        let content = (fs::read_to_string(&path).unwrap(), path.metadata().unwrap().nlink());
+        (path.strip_prefix(root).unwrap().to_owned(), content)
+    };
+    files.map(told).collect()
+}
+
+/// Which paths are one file, and that a listing gives the number that a file has.
+fn same_files(root: &Path, by: impl Fn(&fs::Metadata) -> (u64, u64)) -> BTreeSet<Vec<PathBuf>> {
+    let mut same: BTreeMap<(u64, u64), Vec<PathBuf>> = BTreeMap::new();
+    for path in names(root) {
+        let key = by(&path.symlink_metadata().unwrap());
+        same.entry(key).or_default().push(path.strip_prefix(root).unwrap().to_owned());
+    }
+    same.into_values().map(|mut paths| (paths.sort(), paths).1).collect()
+}
+
+fn listed_as_they_are(pool: &Pool, options: &str) {
+    let mut dirs = vec![pool.path().to_owned()];
+    dirs.extend(names(pool.path()).into_iter().filter(|path| path.symlink_metadata().unwrap().is_dir()));
+    for dir in dirs {
+        // The first listing comes with attributes, one whose attributes nobody has used without.
+        for _ in 0..3 {
+            let listed: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap()).collect();
+            for entry in listed {
+                let own = entry.path().symlink_metadata().unwrap().ino();
+                assert_eq!(entry.ino(), own, "{} {options}", entry.path().display());
+            }
+            for _ in 0..2 {
+                fs::read_dir(&dir).unwrap().for_each(drop);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_two_files_have_one_number() {
+    let ground = Ground::new();
+    let expected = same_files(&ground.branch(), |meta| (meta.dev(), meta.ino()));
+    for calc in ["hybrid-hash", "devino-hash", "hybrid-hash32", "devino-hash32"] {
+        for mode in ["", ",func.readdir=cor:2"] {
+            let options = format!("inodecalc={calc}{mode}");
+            let pool = ground.disks.pool(&options);
+            let numbers = || same_files(pool.path(), |meta| (0, meta.ino()));
+            assert_eq!(numbers(), expected, "{options}");
+            listed_as_they_are(&pool, &options);
+            pool.forget_names();
+            listed_as_they_are(&pool, &options);
+            pool.umount();
+        }
+    }
+    // What users know of files on the branch itself, and another mount shows the same of all.
+    let seen = |pool: Pool| {
+        let told = names(pool.path()).into_iter().map(|path| {
+            let number = path.symlink_metadata().unwrap().ino();
+            (path.strip_prefix(pool.path()).unwrap().to_owned(), number)
+        });
+        let told: BTreeMap<PathBuf, u64> = told.collect();
+        pool.umount();
+        told
+    };
+    assert_eq!(seen(ground.disks.pool("")), seen(ground.disks.pool("")));
+}
+
+#[test]
+fn backups_hold_every_file() {
+    let ground = Ground::new();
+    let expected = files(&ground.branch());
+    assert!(expected.len() > 8 * 2 * FILES);
+    let pool = ground.disks.pool("");
+    for (program, script) in [
+        ("tar", "tar c -C \"$1\" . | tar x -C \"$2\""),
+        ("cp", "cp -a \"$1/.\" \"$2\""),
+        ("rsync", "rsync -aH \"$1/\" \"$2/\""),
+    ] {
+        let to = tempfile::tempdir().unwrap();
+        shell_ok(to.path(), script, &[pool.path().as_os_str(), to.path().as_os_str()]);
+        assert_eq!(files(to.path()), expected, "{program}");
+    }
+    pool.umount();
+}
