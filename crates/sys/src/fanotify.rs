@@ -46,8 +46,8 @@ pub fn open() -> io::Result<OwnedFd> {
 /// Asks for the changes of the filesystem that `within` lies on (not an `O_PATH` descriptor), or for no more of them.
 ///
 /// # Errors
-/// `ENODEV` and `EOPNOTSUPP` for a filesystem without an id or without handles, `EXDEV` for a btrfs subvolume that
-/// is not the whole filesystem, `EPERM` without the right to, `ENOENT` when nothing was asked for.
+/// `ENODEV` and `EOPNOTSUPP` for a filesystem without an id or without handles, `EXDEV` in a btrfs subvolume other than
+/// the one that holds all ([`btrfs_top`]), `EPERM` without the right to, `ENOENT` when nothing was asked for.
 pub fn mark(group: BorrowedFd<'_>, within: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     let what = if on { libc::FAN_MARK_ADD } else { libc::FAN_MARK_REMOVE };
     // SAFETY: without a path, fanotify_mark reads nothing of ours.
@@ -83,6 +83,27 @@ const _: () = assert!(size_of::<FileHandle>() == 8 + HANDLE_MAX);
 /// `ESTALE` when it is gone, `EPERM` without `CAP_DAC_READ_SEARCH`, `EOPNOTSUPP` where handles lead nowhere, `EINVAL`
 /// for what is no handle.
 pub fn open_by_handle(mount: BorrowedFd<'_>, handle: &[u8]) -> Result<OwnedFd, Errno> {
+    open_as(mount, handle, libc::O_PATH | libc::O_NOFOLLOW)
+}
+
+/// Opens, to be read, the root of the whole btrfs that `within` lies on: of the subvolume that holds all others, whether it
+/// is mounted anywhere or not. Marks are taken by its directories alone, and are told by its id.
+///
+/// # Errors
+/// As [`open_by_handle`].
+pub fn btrfs_top(within: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    // BTRFS_FIRST_FREE_OBJECTID in BTRFS_FS_TREE_OBJECTID, of any generation (include/uapi/linux/btrfs_tree.h, fs/btrfs/export.c).
+    const ROOT: u64 = 256;
+    const FS_TREE: u64 = 5;
+    const WITHOUT_PARENT: i32 = 0x4d;
+    let mut handle = [20_u32.to_ne_bytes(), WITHOUT_PARENT.to_ne_bytes()].concat();
+    handle.extend(ROOT.to_ne_bytes());
+    handle.extend(FS_TREE.to_ne_bytes());
+    handle.extend(0_u32.to_ne_bytes());
+    open_as(within, &handle, libc::O_RDONLY | libc::O_DIRECTORY)
+}
+
+fn open_as(mount: BorrowedFd<'_>, handle: &[u8], flags: libc::c_int) -> Result<OwnedFd, Errno> {
     let (bytes, rest) = handle.split_first_chunk().ok_or(Errno::INVAL)?;
     let (kind, rest) = rest.split_first_chunk().ok_or(Errno::INVAL)?;
     let mut whole = FileHandle {
@@ -92,7 +113,7 @@ pub fn open_by_handle(mount: BorrowedFd<'_>, handle: &[u8]) -> Result<OwnedFd, E
     };
     let given = rest.get(..whole.bytes as usize).ok_or(Errno::INVAL)?;
     whole.handle.get_mut(..given.len()).ok_or(Errno::INVAL)?.copy_from_slice(given);
-    let flags = libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let flags = flags | libc::O_CLOEXEC;
     // SAFETY: the kernel reads `bytes` bytes of the handle, which were checked to be there; layout as asserted above.
     let fd = unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut whole, flags) };
     if fd < 0 {

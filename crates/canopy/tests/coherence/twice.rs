@@ -167,3 +167,57 @@ fn subvolumes_below_a_branch() {
     assert!(wait_until(SOON, || look(&bed.at("dir/snap")) == "entity not found"));
     bed.pool.umount();
 }
+
+/// The branch is a subvolume: of a filesystem that is mounted whole, and mounted by itself.
+#[test]
+fn branches_that_are_subvolumes() {
+    require_root();
+    let mut ground = LoopFs::new(Kind::Btrfs, 512 << 20);
+    let root = ground.path().to_owned();
+    let on = |path: &str| root.join(path);
+    for name in ["one", "two"] {
+        run("btrfs", ["subvolume".as_ref(), "create".as_ref(), on(name).as_os_str()]);
+        fs::create_dir_all(on(name).join("dir/deep")).expect("mkdir");
+    }
+    let below = on("one/dir/below");
+    run("btrfs", ["subvolume".as_ref(), "create".as_ref(), below.as_os_str()]);
+    let point = tempfile::tempdir().expect("a directory");
+    let device = ground.device().expect("a device").to_owned();
+    for whole in [true, false] {
+        // By itself: nothing of the rest is mounted anywhere.
+        let (one, alone) = match whole {
+            true => (on("one"), None),
+            false => {
+                run(
+                    "mount",
+                    ["-o".as_ref(), "subvol=one".as_ref(), device.as_os_str(), point.path().as_os_str()],
+                );
+                ground.unmount_lazily();
+                (point.path().to_owned(), Some(Mounted(point.path())))
+            }
+        };
+        let pool = match whole {
+            true => builder("").branch(&one).branch(on("two")).mount(),
+            false => builder("").branch(&one).mount(),
+        };
+        for dir in ["", "dir/deep", "dir/below"] {
+            shows(&pool.path().join(dir), &one.join(dir));
+        }
+        if whole {
+            shows(&pool.path().join("dir"), &on("two/dir"));
+        }
+        // What is watched is remembered for long.
+        pool.forget_names();
+        let log = pool.umount();
+        assert!(!log.contains("are not watched"), "{log}");
+        drop(alone);
+    }
+}
+
+struct Mounted<'p>(&'p Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        run("umount", [self.0.as_os_str()]);
+    }
+}

@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 /// Filesystems that change only through this kernel, and tell of all of it: ext2 to ext4, XFS, btrfs, tmpfs
 /// (include/uapi/linux/magic.h). Others might change on another machine, or in a layer below.
-const LOCAL: [u64; 4] = [case::EXT, case::XFS, 0x9123_683e, case::TMPFS];
+const LOCAL: [u64; 4] = [case::EXT, case::XFS, BTRFS, case::TMPFS];
+const BTRFS: u64 = 0x9123_683e;
 
 /// Directories whose place is remembered, most of them outside of the branches where the filesystem holds more.
 const REMEMBERED: usize = 8192;
@@ -91,7 +92,7 @@ impl Volumes {
         if let Ok(group) = &self.group {
             for old in before {
                 if !self.list.iter().any(|volume| volume.fsid == old.fsid)
-                    && let Ok(dir) = open_to_read(&old.branches[0])
+                    && let Ok(dir) = to_be_marked(&old.branches[0])
                 {
                     let _ = fanotify::mark(group.as_fd(), dir.as_fd(), false);
                 }
@@ -110,7 +111,9 @@ impl Volumes {
         if !LOCAL.contains(&branch.kind) {
             return Err("only ext, XFS, btrfs and tmpfs can be".into());
         }
-        let fsid = rustix::fs::fstatvfs(branch.root()).map_err(told)?.f_fsid;
+        // By this id its changes are told.
+        let marked = to_be_marked(branch).map_err(told)?;
+        let fsid = rustix::fs::fstatvfs(&marked).map_err(told)?.f_fsid;
         let mount_id = rustix::fs::statx(branch.root(), c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
             .map_err(told)?
             .stx_mnt_id;
@@ -125,10 +128,7 @@ impl Volumes {
         }
         let handle = fanotify::handle_of(dir.as_fd()).map_err(told)?;
         fanotify::open_by_handle(dir.as_fd(), &handle).map_err(told)?;
-        fanotify::mark(group.as_fd(), dir.as_fd(), true).map_err(|why| match errno_of(why) {
-            Errno::XDEV => "it is a subvolume".to_owned(),
-            errno => errno.to_string(),
-        })?;
+        fanotify::mark(group.as_fd(), marked.as_fd(), true).map_err(|why| told(errno_of(why)))?;
         self.list.push(Volume { fsid, mount_id, branches: vec![Arc::clone(branch)], dir: None });
         Ok(())
     }
@@ -256,6 +256,15 @@ impl Volumes {
 fn open_to_read(branch: &Branch) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat(branch.root(), c".", flags, Mode::empty())
+}
+
+/// The directory by which the changes of a branch's filesystem are asked for.
+fn to_be_marked(branch: &Branch) -> Result<OwnedFd, Errno> {
+    let dir = open_to_read(branch)?;
+    match branch.kind {
+        BTRFS => fanotify::btrfs_top(dir.as_fd()),
+        _ => Ok(dir),
+    }
 }
 
 /// The path of an open file in the namespace of this process.
