@@ -115,6 +115,9 @@ pub struct BranchTold {
     /// What is wrong with it, as far as the pool has noticed.
     #[serde(default)]
     pub illness: Option<IllnessTold>,
+    /// Why changes on it cannot be watched for, where that should be possible or was asked for.
+    #[serde(default)]
+    pub unwatched: Option<String>,
     /// It is listed, and none of the pool until there is a directory at its path.
     #[serde(default)]
     pub awaited: bool,

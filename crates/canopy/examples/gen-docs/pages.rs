@@ -236,7 +236,8 @@ fn for_programs(roff: &mut Roff) {
              options, security (capabilities that are effective, no_new_privs, landlock), branches and warnings. A branch \
              has path, mode, min_free, passes_through, health (ok, \
              does-not-answer, missing, unreachable, replaced, read-only, failing, gone, errors, not-mounted), error, illness \
-             (null, or what the pool has met with there: health, since and cause) and, where it could be looked at, dev, ino, fstype, source, mounted_at, device, size, used, available, inodes, \
+             (null, or what the pool has met with there: health, since and cause), unwatched (null, or why its changes \
+             cannot be watched for) and, where it could be looked at, dev, ino, fstype, source, mounted_at, device, size, used, available, inodes, \
              inodes_free, read_only, marked and errors. A warning has code, branch, text and mend.",
         ),
         (

@@ -83,6 +83,8 @@ pub struct BranchStatus {
     pub error: Option<String>,
     /// What the pool itself has met with; null when it relies on the branch.
     pub illness: Option<IllnessTold>,
+    /// Why its changes are not watched for, where they should be; null where they are, or need not be.
+    pub unwatched: Option<String>,
     /// Left out when the branch could not be looked at.
     #[serde(flatten)]
     pub facts: Option<BranchFacts>,
@@ -234,6 +236,7 @@ fn branches(told: &[BranchTold]) -> Result<Vec<BranchStatus>, Error> {
         status.min_free = Some(told.min_free);
         status.passes_through = Some(told.passes_through);
         status.illness = told.illness.clone();
+        status.unwatched = told.unwatched.clone();
         if told.illness.as_ref().is_some_and(|illness| illness.health == "gone") {
             // What is in its place by now is none of the pool's.
             (status.health, status.facts, status.passes_through) = (Health::Gone, None, None);
@@ -281,6 +284,7 @@ fn branches_at(paths: Vec<PathBuf>) -> Result<Vec<BranchStatus>, Error> {
             health,
             error,
             illness: None,
+            unwatched: None,
             facts,
         }
     };

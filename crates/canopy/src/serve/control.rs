@@ -220,7 +220,14 @@ impl Control {
             "branches" => return Ok(self.now.load().branches.to_os_string().into_vec()),
             // Not listed, as none of these is.
             crate::told::STATUS => {
-                return Ok(tell::status(&self.connection, &self.now.load(), &serving.pool, &serving.care));
+                let unwatched = serving.watch.unwatched();
+                return Ok(tell::status(
+                    &self.connection,
+                    &self.now.load(),
+                    &serving.pool,
+                    &serving.care,
+                    &unwatched,
+                ));
             }
             _ => {}
         }

@@ -1,6 +1,7 @@
 //! What a running pool tells about itself, for `canopy status` and `canopy explain`.
 
 use super::health::Care;
+use super::watch::Unwatched;
 use crate::config::Config;
 use crate::config::options;
 use crate::told::{
@@ -51,7 +52,13 @@ impl Carrier {
 }
 
 /// Asks no branch: a disk that hangs holds nobody up here.
-pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool, care: &Care) -> Vec<u8> {
+pub(super) fn status(
+    connection: &Connection,
+    config: &Config,
+    pool: &Pool,
+    care: &Care,
+    unwatched: &[Unwatched],
+) -> Vec<u8> {
     let agreed = &connection.agreed;
     let carrier = connection.instead.get().unwrap_or(&connection.planned);
     let branch = |branch: &canopy_pool::branch::Branch| BranchTold {
@@ -62,6 +69,7 @@ pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool, care
         ino: branch.ino,
         passes_through: pool.passes_through(branch.id),
         illness: branch.health.illness().map(|illness| illness_told(&illness)),
+        unwatched: unwatched.iter().find(|one| one.branch == branch.path).map(|one| one.why.clone()),
         awaited: false,
     };
     // Of one moment: a branch comes and goes while somebody asks.
@@ -84,6 +92,7 @@ pub(super) fn status(connection: &Connection, config: &Config, pool: &Pool, care
             passes_through: false,
             awaited: illness.is_none(),
             illness: illness.map(|illness| illness_told(&illness)),
+            unwatched: None,
         })
     };
     let value = |spec: &options::Spec| Some((spec.name.to_string(), spec.render(config)?));

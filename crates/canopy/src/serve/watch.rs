@@ -19,6 +19,7 @@ use super::convert::Terms;
 use super::dispatch::Dispatch;
 use crate::config::Config;
 use crate::config::values::Coherence;
+use arc_swap::ArcSwap;
 use canopy_pool::branch::Branches;
 use canopy_pool::config::{FollowSymlinks, Func};
 use canopy_pool::policy;
@@ -36,6 +37,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 pub(super) use stirred::Stirred;
+pub(super) use volumes::Unwatched;
 use volumes::Volumes;
 
 /// What the answers of a pool are given by, and where changes are watched for.
@@ -57,6 +59,9 @@ pub(super) struct Waiting {
     /// The pool has changed something itself, of which it is told as of everything: there is no need to ask whether there
     /// is anything.
     own: AtomicBool,
+    /// Of branches that are not watched, those of which that is worth telling. Not in the state, which may be held for as
+    /// long as a disk takes to answer.
+    unwatched: ArcSwap<Vec<Unwatched>>,
 }
 
 impl Waiting {
@@ -93,7 +98,8 @@ impl Watch {
     ) -> (Watch, Terms) {
         let volumes = Volumes::open();
         let [all, working, own] = [const { AtomicBool::new(false) }; 3];
-        let waiting = Arc::new(Waiting { group: volumes.group(), all, working, own });
+        let waiting =
+            Arc::new(Waiting { group: volumes.group(), all, working, own, unwatched: ArcSwap::default() });
         let mut state = State {
             volumes,
             reader: Reader::new(),
@@ -106,6 +112,11 @@ impl Watch {
         state.volumes.set(wanted(config, branches));
         let terms = state.terms();
         (Watch { state: Mutex::new(state), waiting, stirred: Stirred::default() }, terms)
+    }
+
+    /// The branches that are not watched, though they could be as it seems, or somebody has asked for it.
+    pub(super) fn unwatched(&self) -> Arc<Vec<Unwatched>> {
+        self.waiting.unwatched.load_full()
     }
 
     pub(super) fn waiting(&self) -> Arc<Waiting> {
@@ -184,6 +195,10 @@ impl State {
     /// What is remembered of directories is to be forgotten after this, for the pool may not have been told of all.
     fn terms(&mut self) -> Terms {
         let blindness = self.blindness();
+        let asked = self.config.coherence == Coherence::Watch;
+        let worth_telling = |one: &&Unwatched| asked || one.local && self.volumes.group().is_some();
+        let unwatched = self.volumes.unwatched().iter().filter(worth_telling).cloned().collect();
+        self.waiting.unwatched.store(Arc::new(unwatched));
         self.waiting.all.store(blindness.is_none(), Ordering::Release);
         let told = match blindness {
             Some(lines) => lines,
@@ -224,8 +239,8 @@ impl State {
         if !policy::shows_by_copies(shows) {
             lines.push(format!("func.getattr={shows} shows one copy or another: names are kept briefly"));
         }
-        lines.extend(self.volumes.unwatched().iter().map(|(path, why)| {
-            format!("changes on branch {} are not watched, names are kept briefly: {why}", path.display())
+        lines.extend(self.volumes.unwatched().iter().map(|Unwatched { branch, why, .. }| {
+            format!("changes on branch {} are not watched, names are kept briefly: {why}", branch.display())
         }));
         (!lines.is_empty()).then_some(lines)
     }

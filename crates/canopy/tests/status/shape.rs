@@ -70,6 +70,7 @@ fn a_healthy_pool() {
         "read_only",
         "size",
         "source",
+        "unwatched",
         "used",
     ];
     assert_eq!(keys(&told["branches"][0]), expected);

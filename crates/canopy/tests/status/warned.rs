@@ -308,3 +308,31 @@ fn no_warning_is_without_its_test() {
         assert!(tests.contains(&format!("\"{word}\"")), "nothing provokes {word}");
     }
 }
+
+/// One that changes where this kernel does not see it, which matters to who asked for changes to be watched.
+#[test]
+fn a_branch_that_cannot_be_watched() {
+    let (inner, other) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
+    let lower = over(&[inner.path()], "");
+    for (coherence, expected) in [("watch", &["branch-not-watched"][..]), ("auto", &[]), ("timeout", &[])] {
+        let pool = over(&[other.path(), lower.path()], &format!("cache.coherence={coherence}"));
+        let told = status(pool.path());
+        let codes: Vec<String> = codes(&told).into_iter().filter(|code| code.contains("watched")).collect();
+        assert_eq!(codes, expected, "{coherence}: {told:#}");
+        if let [code] = expected {
+            let warning = warning(&told, code);
+            assert_eq!(warning["branch"], lower.path().to_str().unwrap());
+            assert!(warning["mend"].as_str().unwrap().contains("cache.coherence=timeout"), "{warning}");
+            // What the mend says mends it.
+            assert!(
+                canopy(["set".as_ref(), pool.path().as_os_str(), "cache.coherence=timeout".as_ref()])
+                    .success()
+            );
+            assert!(
+                status(pool.path())["warnings"].as_array().unwrap().iter().all(|one| one["code"] != *code)
+            );
+        }
+        pool.umount();
+    }
+    lower.umount();
+}

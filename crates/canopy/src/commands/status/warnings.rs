@@ -52,6 +52,8 @@ codes! {
         "the pool has met with errors on a branch, and makes and changes nothing there until it is well again",
     BranchGone = "branch-gone":
         "the mount of a branch is not there any more, its root cannot be read, or its disk is not there: the pool goes on without it until it is back",
+    BranchNotWatched = "branch-not-watched":
+        "changes on a branch cannot be watched for, so that the kernel remembers names of the whole pool for a second only",
     SameFilesystem = "same-filesystem":
         "several branches lie on one filesystem",
     NearlyFull = "nearly-full":
@@ -96,6 +98,7 @@ pub(super) fn warnings(
     let mut found = Vec::new();
     found.extend(of_state(pool));
     found.extend(pool.branches.iter().filter_map(|branch| of_health(pool, branch)));
+    found.extend(pool.branches.iter().filter_map(|branch| not_watched(pool, branch)));
     found.extend(shared_filesystems(&pool.branches));
     found.extend(pool.branches.iter().filter_map(nearly_full));
     found.extend(pool.branches.iter().filter_map(few_inodes));
@@ -229,6 +232,21 @@ fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
         ),
     };
     Some(Warning { code, branch: Some(branch.path.clone()), text, mend })
+}
+
+fn not_watched(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
+    let why = branch.unwatched.as_ref()?;
+    let (mount, path) = (pool.mountpoint.shown(), branch.path.shown());
+    Some(Warning {
+        code: Code::BranchNotWatched,
+        branch: Some(branch.path.clone()),
+        text: format!(
+            "changes on {path} cannot be watched for ({why}): names of the whole pool are remembered for a second only"
+        ),
+        mend: format!(
+            "give it a pool of its own, or accept it: canopy set {mount} cache.coherence=timeout, and the same at the mount"
+        ),
+    })
 }
 
 /// Branches without a mount of their own, on a filesystem below which other branches have theirs.

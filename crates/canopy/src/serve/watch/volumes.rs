@@ -46,10 +46,28 @@ impl Volume {
     }
 }
 
+/// A branch whose changes are not watched for.
+#[derive(Clone, Debug)]
+pub(in crate::serve) struct Unwatched {
+    pub(in crate::serve) branch: PathBuf,
+    pub(in crate::serve) why: String,
+    /// Others of its kind can be watched, and this process has the right to.
+    pub(super) local: bool,
+}
+
+/// Why a branch cannot be watched.
+#[derive(Debug, thiserror::Error)]
+enum Why {
+    #[error("{0}")]
+    System(#[from] Errno),
+    #[error("{0}")]
+    Other(String),
+}
+
 pub(super) struct Volumes {
     group: Result<Arc<OwnedFd>, Errno>,
     list: Vec<Volume>,
-    unwatched: Vec<(PathBuf, String)>,
+    unwatched: Vec<Unwatched>,
     /// What other filesystems cover.
     blind: Vec<PoolPath>,
     /// Where directories are, by filesystem and handle, as long as none is renamed.
@@ -86,7 +104,8 @@ impl Volumes {
         self.overlap = None;
         for branch in branches.into_iter().flatten() {
             if let Err(why) = self.add(branch) {
-                self.unwatched.push((branch.path.clone(), why));
+                let local = LOCAL.contains(&branch.kind) && !matches!(why, Why::System(Errno::PERM));
+                self.unwatched.push(Unwatched { branch: branch.path.clone(), why: why.to_string(), local });
             }
         }
         if let Ok(group) = &self.group {
@@ -101,34 +120,32 @@ impl Volumes {
         self.look_at_mounts();
     }
 
-    fn add(&mut self, branch: &Arc<Branch>) -> Result<(), String> {
-        let told = |errno: Errno| errno.to_string();
+    fn add(&mut self, branch: &Arc<Branch>) -> Result<(), Why> {
         let group = self.group.as_ref().map_err(|&errno| match errno {
-            Errno::PERM => "it takes CAP_SYS_ADMIN".to_owned(),
-            Errno::INVAL => "it takes Linux 5.17".to_owned(),
-            errno => errno.to_string(),
+            Errno::PERM => Why::Other("it takes CAP_SYS_ADMIN".to_owned()),
+            Errno::INVAL => Why::Other("it takes Linux 5.17".to_owned()),
+            errno => Why::System(errno),
         })?;
         if !LOCAL.contains(&branch.kind) {
-            return Err("only ext, XFS, btrfs and tmpfs can be".into());
+            return Err(Why::Other("only ext, XFS, btrfs and tmpfs can be".into()));
         }
         // By this id its changes are told.
-        let marked = to_be_marked(branch).map_err(told)?;
-        let fsid = rustix::fs::fstatvfs(&marked).map_err(told)?.f_fsid;
-        let mount_id = rustix::fs::statx(branch.root(), c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
-            .map_err(told)?
-            .stx_mnt_id;
+        let marked = to_be_marked(branch)?;
+        let fsid = rustix::fs::fstatvfs(&marked)?.f_fsid;
+        let mount_id =
+            rustix::fs::statx(branch.root(), c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id;
         let same = |volume: &&mut Volume| volume.fsid == fsid && volume.mount_id == mount_id;
         if let Some(volume) = self.list.iter_mut().find(same) {
             volume.branches.push(Arc::clone(branch));
             return Ok(());
         }
-        let dir = open_to_read(branch).map_err(told)?;
+        let dir = open_to_read(branch)?;
         if let Some(why) = case::ignored(branch, dir.as_fd()) {
-            return Err(why);
+            return Err(Why::Other(why));
         }
-        let handle = fanotify::handle_of(dir.as_fd()).map_err(told)?;
-        fanotify::open_by_handle(dir.as_fd(), &handle).map_err(told)?;
-        fanotify::mark(group.as_fd(), marked.as_fd(), true).map_err(|why| told(errno_of(why)))?;
+        let handle = fanotify::handle_of(dir.as_fd())?;
+        fanotify::open_by_handle(dir.as_fd(), &handle)?;
+        fanotify::mark(group.as_fd(), marked.as_fd(), true).map_err(errno_of)?;
         self.list.push(Volume { fsid, mount_id, branches: vec![Arc::clone(branch)], dir: None });
         Ok(())
     }
@@ -136,15 +153,18 @@ impl Volumes {
     /// Nothing can be watched any more.
     pub(super) fn give_up(&mut self, errno: Errno) {
         for volume in std::mem::take(&mut self.list) {
-            let paths = volume.branches.iter().map(|branch| (branch.path.clone(), errno.to_string()));
-            self.unwatched.extend(paths);
+            let told = volume.branches.iter().map(|branch| {
+                let (branch, why) = (branch.path.clone(), errno.to_string());
+                Unwatched { branch, why, local: true }
+            });
+            self.unwatched.extend(told);
         }
         self.group = Err(errno);
         self.places.clear();
     }
 
-    /// The branches that are not watched, and why.
-    pub(super) fn unwatched(&self) -> &[(PathBuf, String)] {
+    /// The branches that are not watched.
+    pub(super) fn unwatched(&self) -> &[Unwatched] {
         &self.unwatched
     }
 
