@@ -8,3 +8,5 @@ mod copies;
 mod long;
 #[path = "strangers/rig.rs"]
 mod rig;
+#[path = "strangers/workers.rs"]
+mod workers;

@@ -113,11 +113,18 @@ impl Post {
         Busy { slot: &self.slot, since }
     }
 
-    /// Whether the worker is to leave: true for as many as are too many.
+    /// Whether the worker is to leave: true for as many as are too many, which do not count any more then.
     pub(crate) fn dismissed(&self) -> bool {
-        let surplus = &self.crew.lines[self.line].surplus;
-        surplus.load(Ordering::Relaxed) != 0
-            && surplus.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+        let line = &self.crew.lines[self.line];
+        if line.surplus.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let mut slots = line.slots.lock();
+        let left = line.surplus.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        if left.is_ok() {
+            slots.retain(|slot| !Arc::ptr_eq(slot, &self.slot));
+        }
+        left.is_ok()
     }
 
     /// The connection has ended, so far as this worker can see.
@@ -235,6 +242,12 @@ impl Line {
         }
         seen
     }
+
+    /// All but `kept` workers are to leave.
+    fn dismiss(&self, kept: usize) {
+        let slots = self.slots.lock();
+        self.surplus.store(slots.len().saturating_sub(kept), Ordering::Relaxed);
+    }
 }
 
 /// How many workers a line needs that began with `fixed`, and of which so many are stuck: as many others.
@@ -324,12 +337,12 @@ impl<H: Handler> Watchdog<H> {
     /// Adds workers to a line that needs more, `room` at most, and takes them away from one that has needed less for a while.
     fn tend(&mut self, index: usize, now: u64, seen: &Seen, room: &mut usize) {
         let crew = Arc::clone(&self.crew);
-        let (line, surplus) = (&mut self.lines[index], &crew.lines[index].surplus);
+        let line = &mut self.lines[index];
         let needed = needed(line.fixed, seen.stuck);
         if seen.alive > needed {
             let over = seen.alive - needed;
             if line.recruiting.leaves && now.saturating_sub(line.needed) >= crew.growth.idle {
-                surplus.store(over, Ordering::Relaxed);
+                crew.lines[index].dismiss(needed);
                 // Those that are left will be asked again after some time.
                 line.needed = now.saturating_sub(crew.growth.idle - crew.growth.idle.div_ceil(10));
                 for _ in 0..over {
@@ -340,7 +353,7 @@ impl<H: Handler> Watchdog<H> {
             }
         } else {
             line.needed = now;
-            surplus.store(0, Ordering::Relaxed);
+            crew.lines[index].surplus.store(0, Ordering::Relaxed);
             let missing = needed - seen.alive;
             if missing > *room {
                 self.scarce(&format!("there are {} already", seen.alive));
