@@ -11,4 +11,5 @@ mod full {
     mod passthrough;
     mod quota;
     mod rig;
+    mod trim;
 }

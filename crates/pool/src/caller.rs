@@ -82,6 +82,11 @@ impl Caller {
         told("Uid:", self.uid) || told("Gid:", self.gid)
     }
 
+    /// May the caller do to a whole filesystem what only its administrator may?
+    pub(crate) fn administers(&self) -> bool {
+        self.has(CAP_SYS_ADMIN, Reach::System)
+    }
+
     /// May the caller read attributes called `trusted.*`?
     pub(crate) fn sees_trusted(&self) -> bool {
         self.has(CAP_SYS_ADMIN, Reach::System)

@@ -15,4 +15,5 @@ pub mod ioprio;
 pub mod landlock;
 pub mod reflink;
 pub mod sched;
+pub mod trim;
 pub mod uring;

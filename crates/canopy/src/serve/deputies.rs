@@ -148,6 +148,7 @@ fn course(serving: &Dispatch, request: &Request<'_>) -> Course {
         },
         Op::Setattr(set) => names(set.handle, set.size.is_some()),
         Op::Fsyncdir { .. } | Op::Syncfs => names(None, true),
+        Op::Ioctl { cmd: canopy_sys::trim::FITRIM, .. } => names(None, true),
         Op::Link { old, .. } if pool.is_silent(NodeId(old.0), None) => Course::Refused,
         // These touch no branch, or are for nobody to wait for.
         Op::Init(_)

@@ -57,6 +57,27 @@ fn attempts(dir: &Path, name: &str) -> String {
         results.push(told(fs::remove_file(path.join("inner"))));
         results.push(told(fs::rename(path.join("inner"), path.join("inner2"))));
         results.push(told(fs::remove_dir(path.join("below"))));
+        // What is refused for another reason, too; but where a type does not fit, the kernel says so without asking.
+        let (full, empty) = (path.join("full"), path.join("empty"));
+        results.extend([
+            told(fs::remove_dir(&full)),
+            told(fs::rename(&empty, &full)),
+            told(fs::remove_dir(path.join("none"))),
+            told(fs::rename(path.join("none"), &full)),
+            told(fs::rename(&full, full.join("in"))),
+            told(fs::create_dir(&full)),
+            told(fs::create_dir(path.join("new"))),
+            told(fs::hard_link(path.join("inner"), path.join("new"))),
+            told(fs::hard_link(path.join("inner"), &full)),
+            told(std::os::unix::fs::symlink("x", path.join("new"))),
+            told(std::os::unix::fs::symlink("x", &full)),
+            told(fs::File::create_new(path.join("inner"))),
+            told(fs::rename(&full, dir.join("moved"))),
+            told(fs::rename(dir.join("outside"), &full)),
+            told(fs::rename(dir.join("outside"), path.join("new2"))),
+            told(fs::rename(dir.join("outside"), dir.join("outside2"))),
+            told(fs::remove_dir(&path)),
+        ]);
     } else {
         results.push(told(fs::remove_file(&path)));
     }
@@ -76,6 +97,9 @@ fn table(root: &Path) -> Vec<String> {
             } else {
                 fs::create_dir_all(path.join("below")).unwrap();
                 fs::write(path.join("inner"), "content").unwrap();
+                fs::create_dir_all(path.join("full/inside")).unwrap();
+                fs::create_dir(path.join("empty")).unwrap();
+                fs::create_dir_all(dir.join("outside")).unwrap();
             }
             for (who, user) in [("owner", THE_OWNER), ("stranger", STRANGER)] {
                 chown(&path, Some(OWNER), None).unwrap();

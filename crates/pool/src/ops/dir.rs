@@ -232,11 +232,11 @@ impl Pool {
             return Err(Error::NotDirectory);
         }
         let chosen = self.acted(Func::Rmdir, &branches, &copies)?;
+        self.all_removable(&branches, std::iter::once(&copies))?;
         self.all_empty(&dirs, &copies, name)?;
         let is_link = |index: usize| {
             dirs.get(index).is_some_and(|dir| stat::at(dir, name).is_ok_and(|attr| attr.is_symlink()))
         };
-        self.all_removable(&branches, std::iter::once(&copies))?;
         // Before it goes: nobody who still holds it may find it neither by its name nor pinned.
         let victim =
             self.pin_victim(&branches, parent, name, &dirs, &copies).map(|victim| self.orphan(victim, false));
@@ -247,7 +247,9 @@ impl Pool {
             }
             // Of a symlink that is followed, the link goes.
             let flags = if is_link(index) { AtFlags::empty() } else { AtFlags::REMOVEDIR };
-            if let Err(errno) = dirs.unlink(index, name, flags) {
+            if let Err(errno) = dirs.unlink(index, name, flags)
+                && errno != Errno::NOENT
+            {
                 // Filled behind our back, or busy: put back what is gone already.
                 let full = crate::node::join(&path, name);
                 for &back in &gone {
@@ -269,8 +271,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Errors when a branch holds entries in the directory. What a crash left in it is swept away: nobody
-    /// could see it, nor remove it.
+    /// Errors when a branch holds entries in the directory: what the branch says to its removal, which something else may
+    /// forbid besides. What a crash left in it is swept away: nobody could see it, nor remove it.
     pub(crate) fn all_empty(&self, dirs: &Dirs<'_>, copies: &Copies, name: &[u8]) -> Result<()> {
         let mut leftovers: SmallVec<[OwnedFd; 1]> = SmallVec::new();
         for (index, _) in copies.iter().filter(|(_, attr)| attr.is_dir()) {
@@ -282,7 +284,8 @@ impl Pool {
             match inside.map_err(|errno| dirs.branches[index].notice(errno, Deed::Looking))? {
                 Contents::Nothing => {}
                 Contents::Leftovers(dir) => leftovers.push(dir),
-                Contents::Entries => return Err(Error::NotEmpty),
+                // If somebody has emptied it meanwhile, it goes.
+                Contents::Entries => dirs.unlink(index, name, AtFlags::REMOVEDIR)?,
             }
         }
         // Only now: where there is a directory to be cloned from, a clone may be under construction.

@@ -1,0 +1,55 @@
+//! fstrim(8) of a pool.
+
+use super::rig::{Bed, MIB, pattern};
+use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::{Kind, LoopFs, User};
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// What fstrim says that it has discarded, in bytes.
+fn trimmed(done: &Finished) -> Option<u64> {
+    let (_, rest) = done.stdout.split_once('(')?;
+    rest.split(' ').next()?.parse().ok()
+}
+
+#[test]
+fn trimming_a_pool_gives_back_what_every_branch_does_not_use() {
+    let disks = vec![LoopFs::ext4(64 << 20), LoopFs::tmpfs(16 << 20), LoopFs::new(Kind::Ext4, 64 << 20)];
+    let bed = Bed::new(disks, "");
+    let images = [0, 2].map(|disk: usize| bed.disks[disk].image().expect("an image"));
+    let in_use = || images.each_ref().map(|image| fs::metadata(image).expect("an image").blocks() * 512);
+    for branch in [0, 2] {
+        let path = bed.on(branch, "f");
+        fs::write(&path, pattern(1, 24 * MIB)).expect("a file");
+        File::open(&path).and_then(|file| file.sync_all()).expect("fsync");
+        fs::remove_file(&path).expect("unlink");
+        rustix::fs::syncfs(File::open(bed.on(branch, "")).expect("the branch")).expect("syncfs");
+    }
+    let before = in_use();
+    let fstrim =
+        |command: &mut Command| run_within(command.arg("-v").arg(bed.pool.path()), Duration::from_secs(60));
+    // Not for everybody.
+    let refused = fstrim(&mut User { uid: 1000, gid: 1000, groups: &[] }.command("fstrim"));
+    assert!(!refused.success() && refused.stderr.contains("not permitted"), "{}", refused.describe());
+    assert_eq!(in_use(), before);
+    let done = fstrim(&mut Command::new("fstrim"));
+    assert!(done.success(), "{}", done.describe());
+    let after = in_use();
+    for (before, after) in before.iter().zip(after) {
+        assert!(after + 20 * MIB as u64 <= *before, "{before} and then {after} bytes");
+    }
+    // All that is free on both, which is more than the files were.
+    let sum = trimmed(&done).expect("a number");
+    assert!((48 * MIB as u64..128 * MIB as u64).contains(&sum), "{}", done.describe());
+    bed.pool.umount();
+}
+
+#[test]
+fn trimming_needs_a_branch_that_can() {
+    let bed = Bed::new(vec![LoopFs::tmpfs(16 << 20), LoopFs::tmpfs(16 << 20)], "");
+    let done = run_within(Command::new("fstrim").arg(bed.pool.path()), Duration::from_secs(60));
+    assert!(!done.success() && done.stderr.contains("not supported"), "{}", done.describe());
+    bed.pool.umount();
+}

@@ -1,0 +1,63 @@
+//! Telling a disk which blocks its filesystem does not use: `FITRIM`, as fstrim(8) has it.
+
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `_IOWR('X', 121, struct fstrim_range)` in include/uapi/linux/fs.h.
+pub const FITRIM: u32 = 0xc018_5879;
+
+/// `struct fstrim_range`, in bytes of the filesystem.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TrimRange {
+    pub start: u64,
+    pub len: u64,
+    /// Shorter pieces of free space are left alone.
+    pub min_len: u64,
+}
+
+impl TrimRange {
+    pub const SIZE: usize = 24;
+
+    pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
+        let mut words = [0; 3];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            let mut whole = [0; 8];
+            whole.copy_from_slice(bytes);
+            *word = u64::from_ne_bytes(whole);
+        }
+        let [start, len, min_len] = words;
+        TrimRange { start, len, min_len }
+    }
+
+    pub fn to_bytes(self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        for (part, word) in bytes.chunks_exact_mut(8).zip([self.start, self.len, self.min_len]) {
+            part.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+}
+
+/// Discards the free space in a range of the filesystem of a file or directory that is really open; how many bytes that
+/// were.
+pub fn trim(fd: BorrowedFd<'_>, range: TrimRange) -> Result<u64, Errno> {
+    let mut words = [range.start, range.len, range.min_len];
+    // SAFETY: the argument points to three initialised words, which is what the kernel reads and writes.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), u64::from(FITRIM) as _, words.as_mut_ptr()) };
+    match result {
+        0 => Ok(words[1]),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_three_words() {
+        let range = TrimRange { start: 1, len: u64::MAX, min_len: 3 << 40 };
+        assert_eq!(TrimRange::from_bytes(range.to_bytes()), range);
+        assert_eq!(range.to_bytes()[8..16], [0xff; 8]);
+    }
+}
