@@ -19,5 +19,6 @@ mod datapath {
     mod overwriting;
     mod rig;
     mod spliced;
+    mod times;
     mod unlinked;
 }

@@ -21,6 +21,7 @@ use crate::health::{Condition, Health};
 use crate::inode::BranchSeed;
 use crate::size::{self, SizeError};
 use crate::stat;
+use crate::times::Times;
 
 /// Identity of a branch, unique for the life of the process: a branch keeps it while it stays in the list and
 /// its path leads to the same directory, and it is never given to another.
@@ -339,6 +340,8 @@ pub struct Branch {
     pub health: Arc<Condition>,
     /// close(2) of its files has nothing to tell.
     pub(crate) closes_quietly: bool,
+    /// When reads change the time of the last access.
+    pub(crate) times: Times,
 }
 
 /// Is this a filesystem that does nothing at close(2) (no `flush` in its `file_operations`)? Then whatever was
@@ -388,6 +391,7 @@ impl Branch {
             kind,
             health: Arc::default(),
             closes_quietly: closes_quietly(kind),
+            times: Times::default(),
             root,
         })
     }

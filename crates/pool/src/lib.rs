@@ -35,6 +35,7 @@ mod silence;
 pub mod size;
 pub mod space;
 mod stat;
+pub mod times;
 mod tree;
 
 /// Keys are names and numbers that users choose, so each table has a seed of its own.

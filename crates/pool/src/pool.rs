@@ -1,7 +1,7 @@
 //! The pool itself: what all operations share.
 
 use crate::below::Below;
-use crate::branch::{BranchId, Branches, LiveBranches};
+use crate::branch::{Branch, BranchId, Branches, LiveBranches};
 use crate::cloning::{Cloning, UnderWay};
 use crate::config::Config;
 use crate::handle::{FileHandle, Handles, OpenFile};
@@ -15,6 +15,7 @@ use crate::relocate;
 use crate::silence::Silence;
 use crate::space::SpaceCache;
 use crate::stat::FileKey;
+use crate::times::Reads;
 use crate::tree::{Held, TreeLock};
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
@@ -117,6 +118,13 @@ impl Pool {
     /// Has the branches asked for their space again, whatever is remembered of it.
     pub fn forget_space(&self) {
         self.space.clear();
+    }
+
+    /// Has a branch read so from now on.
+    pub fn read_so(&self, branch: &Branch, reads: Option<Reads>) {
+        branch.times.set(reads);
+        // What nobody has open was opened as it was before.
+        self.memory.kept.clear();
     }
 
     /// The branches as they are now, also those that do not answer.

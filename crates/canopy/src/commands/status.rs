@@ -309,6 +309,8 @@ fn held_by(pid: Pid) -> Vec<PathBuf> {
         .into_iter()
         .filter(is_path)
         .filter_map(|number| fs::read_link(process.join(format!("fd/{number}"))).ok())
+        // The root of a mount that is nowhere in the tree reads so: a copy of a branch's mount (`pool/src/times.rs`).
+        .filter(|path| path != Path::new("/"))
         .collect()
 }
 

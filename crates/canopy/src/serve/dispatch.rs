@@ -13,6 +13,7 @@ use super::interrupts::Interrupts;
 use super::listed::Listed;
 use super::pin::Pins;
 use super::probes::Probes;
+use super::times::Times;
 use super::watch::Watch;
 use super::young::Young;
 use arc_swap::ArcSwap;
@@ -49,6 +50,7 @@ pub(super) struct Dispatch {
     pub(super) care: Care,
     pub(super) deputies: Deputies,
     pub(super) probes: Probes,
+    pub(super) times: Times,
     pub(super) interrupts: Interrupts,
 }
 

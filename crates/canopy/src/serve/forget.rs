@@ -46,6 +46,11 @@ pub(super) struct Forget {
 }
 
 impl Forget {
+    /// The pool's own device, once it is to be seen.
+    pub(super) fn device(&self) -> Option<(u32, u32)> {
+        self.device.get().copied()
+    }
+
     /// The pool is to be seen at its mountpoint.
     pub(super) fn shown(&self, mountpoint: &Path) {
         if let Ok(Some(mounted)) = mounts::at(mountpoint) {

@@ -11,6 +11,7 @@
 use super::dispatch::Dispatch;
 use super::forget::forget_names;
 use super::missing;
+use super::times;
 use crate::config::{Config, check};
 use crate::mounts::{self, Mounted};
 use canopy_pool::branch::{Branch, BranchId, BranchSpec, Branches};
@@ -116,6 +117,9 @@ fn run(pool: &Weak<Dispatch>) {
         let changed = mounts_change(table.as_ref());
         let Some(serving) = pool.upgrade() else { return };
         let branches = serving.pool.branches();
+        if changed {
+            times::settle(&serving, &serving.control.config(), &branches);
+        }
         let is_gone = |branch: &Arc<Branch>| branch.health.health() == Health::Gone;
         let left = changed && !serving.care.have_left(&branches).is_empty();
         if left || branches.iter().any(is_gone) {

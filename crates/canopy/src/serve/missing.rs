@@ -8,6 +8,7 @@ use super::control::Control;
 use super::dispatch::Dispatch;
 use super::forget::forget_names;
 use super::health;
+use super::times;
 use crate::config::{Config, check, nested};
 use canopy_pool::Pool;
 use canopy_pool::branch::{Branch, BranchList, BranchSpec};
@@ -103,6 +104,7 @@ fn take(serving: &Dispatch, config: &Config, list: BranchList) -> Result<(), Err
     })?;
     // Before they are in force: what they hold must be watched once it is relied upon.
     serving.watch.settle(serving, config, &branches);
+    times::settle(serving, config, &branches);
     serving.care.learn(&branches);
     pool.set_branches(branches);
     Ok(())

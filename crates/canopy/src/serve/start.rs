@@ -16,6 +16,7 @@ use super::missing;
 use super::pin::Pins;
 use super::probes::{self, Probes};
 use super::tell::{Carrier, Connection};
+use super::times::{self, Times};
 use super::watch::{Watch, Watching};
 use super::young::Young;
 use crate::config::Config;
@@ -156,6 +157,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
         care: Care::default(),
         deputies: Deputies::default(),
         probes: Probes::default(),
+        times: Times::default(),
         interrupts: Interrupts::default(),
     });
     let connected = Connected {
@@ -169,8 +171,11 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     probes::start(&dispatch).map_err(StartError::Watching)?;
     let kept = Arc::clone(&dispatch);
     let watching = Watching::start(Arc::clone(&dispatch)).map_err(StartError::Watching)?;
+    times::begin(&dispatch, &plan.config);
     health::watch(&dispatch).map_err(StartError::Watching)?;
     missing::watch(&dispatch, &plan.config.branches);
+    // Before anybody is answered, unless the mount has no place yet.
+    let badge = wear_badge(&mounted);
     let running = confine::apart(ground.as_ref(), || session.serve(dispatch, threads))
         .map_err(StartError::Confine)??;
     if *running.transport() != planned {
@@ -182,10 +187,13 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     }
     let shown = plan.replaces.then(|| mounted.show()).transpose()?;
     kept.forget.shown(&plan.mountpoint);
-    let badge = mounted.unique_id().map(Badge::wear).transpose();
-    let badge =
-        badge.inspect_err(|errno| tracing::warn!("canopy umount will not wait for this pool: {errno}"));
-    Ok(Serving { running, mounted, watching, serving: kept, _badge: badge.ok().flatten(), shown })
+    let badge = badge.or_else(|| wear_badge(&mounted));
+    Ok(Serving { running, mounted, watching, serving: kept, _badge: badge, shown })
+}
+
+fn wear_badge(mounted: &Mounted) -> Option<Badge> {
+    let badge = mounted.unique_id().map(Badge::wear)?;
+    badge.inspect_err(|errno| tracing::warn!("canopy umount will not wait for this pool: {errno}")).ok()
 }
 
 /// What to ask of the kernel.

@@ -123,7 +123,7 @@ impl Kept {
     }
 
     /// Closes all that nobody has open.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let files = self.shared.0.lock().clear();
         drop(files);
     }

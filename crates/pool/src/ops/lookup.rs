@@ -224,7 +224,7 @@ impl Pool {
         if node.disguised {
             return Ok(on_branch(&primary.branch, &self.a_path(&node).ok_or(Error::Stale)?));
         }
-        let target = rustix::fs::readlinkat(primary.fd.as_fd(), c"", Vec::new());
+        let target = primary.branch.read_link(primary.fd.as_fd());
         Ok(target.map_err(|errno| primary.branch.notice(errno, Deed::Looking))?.into_bytes())
     }
 }

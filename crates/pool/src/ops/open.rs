@@ -154,7 +154,8 @@ impl Pool {
             return Ok(place.fd.clone());
         }
         let fd = beneath::reopen(&*place.fd, flags);
-        Ok(Arc::new(fd.map_err(|errno| place.branch.notice(errno, Deed::Looking))?))
+        let fd = fd.map_err(|errno| place.branch.notice(errno, Deed::Looking))?;
+        Ok(Arc::new(place.branch.timed(fd, flags)))
     }
 
     /// Opens the copy that `func.open` chooses; the node's own file unless another policy asks for another copy.
@@ -164,8 +165,9 @@ impl Pool {
             && let Some(first) = self.hinted(branches, node, |branch, dir, name, key| {
                 // What has come under the name meanwhile must not make us wait, or be harmed.
                 let careful = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-                let fd = Arc::new(rustix::fs::openat(dir, name, careful, Mode::empty()).ok()?);
+                let fd = rustix::fs::openat(dir, name, careful, Mode::empty()).ok()?;
                 let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key && attr.is_regular())?;
+                let fd = Arc::new(branch.timed(fd, careful));
                 let reads = kept::only_reads(flags).then_some(key);
                 Some(First { branch: branch.clone(), pinned: fd.clone(), fd, reads, size: attr.size })
             })
@@ -174,7 +176,8 @@ impl Pool {
         }
         let primary = self.chosen(Func::Open, branches, node, Attr::is_regular)?;
         let fd = self.open_on_branch(node, &primary, flags);
-        let fd = Arc::new(fd.map_err(|errno| primary.branch.notice(errno, Deed::Looking))?);
+        let fd = fd.map_err(|errno| primary.branch.notice(errno, Deed::Looking))?;
+        let fd = Arc::new(primary.branch.timed(fd, flags));
         Ok(First {
             branch: primary.branch,
             fd,

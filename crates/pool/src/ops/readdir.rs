@@ -12,7 +12,7 @@
 mod merge;
 
 use crate::beneath;
-use crate::branch::{BranchId, Branches};
+use crate::branch::{Branch, BranchId, Branches};
 use crate::config::{Func, ReaddirMode};
 use crate::dirs::{Dirs, PerBranch};
 use crate::follow::Follow;
@@ -251,12 +251,13 @@ impl Pool {
     fn list(&self, node: &Node, path: &[u8]) -> Result<Listing> {
         let branches = self.branches.load();
         let follow = self.follow();
-        let open_dir = |root: BorrowedFd<'_>| open_dir(follow, root, path);
-        let names_of = |root: BorrowedFd<'_>| open_dir(root).map(RawListing::read);
+        let open_dir = |branch: &Branch| {
+            open_dir(follow, branch.root(), path)
+                .map(|dir| branch.timed(dir, OFlags::RDONLY | OFlags::DIRECTORY))
+        };
+        let names_of = |branch: &Branch| open_dir(branch).map(RawListing::read);
         let opened: Vec<_> = match self.config().readdir {
-            ReaddirMode::Seq => {
-                branches.iter().map(|branch| open_dir(branch.root()).map(Source::Dir)).collect()
-            }
+            ReaddirMode::Seq => branches.iter().map(|branch| open_dir(branch).map(Source::Dir)).collect(),
             // Opened side by side, so that sleeping disks wake together; read in order.
             ReaddirMode::Cosr { threads, .. } => {
                 let opened = side_by_side(&branches, threads, open_dir);
@@ -395,12 +396,12 @@ fn dirent_type(kind: rustix::fs::FileType) -> u8 {
     }
 }
 
-/// Runs `work` on every branch's root, on at most `threads` threads (0: as many as processors, at most 8).
+/// Runs `work` on every branch, on at most `threads` threads (0: as many as processors, at most 8).
 /// The results are in branch order.
 fn side_by_side<T: Send>(
     branches: &Branches,
     threads: u32,
-    work: impl Fn(BorrowedFd<'_>) -> Result<T, Errno> + Sync,
+    work: impl Fn(&Branch) -> Result<T, Errno> + Sync,
 ) -> Vec<Result<T, Errno>> {
     let threads = if threads == 0 { sched::processors().clamp(1, 8) } else { threads as usize };
     let threads = threads.min(branches.len());
@@ -412,7 +413,7 @@ fn side_by_side<T: Send>(
                 sched::anywhere();
                 while let Some(branch) = branches.get(next.fetch_add(1, Ordering::Relaxed)).cloned() {
                     let index = branches.index_of(branch.id).unwrap_or_default();
-                    *results[index].lock() = Some(work(branch.root.as_fd()));
+                    *results[index].lock() = Some(work(&branch));
                 }
             });
         }

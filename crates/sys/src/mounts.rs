@@ -1,0 +1,40 @@
+//! Private copies of mounts: open_tree(2), and mount_setattr(2), for which rustix has no function.
+
+use std::ffi::c_uint;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
+
+/// The directory as the root of a mount of its own that nobody else sees (Linux 5.12), and that has these of the flags
+/// for access times and no others. What is mounted below the directory, now or later, is not in it. It keeps the filesystem
+/// in use, though not the mount that the directory is on.
+///
+/// Errors: `EPERM` without the right to mount; `EINVAL` for a mount of another namespace, or what is locked.
+pub fn copy_with_times(dir: BorrowedFd<'_>, times: MountAttrFlags) -> Result<OwnedFd, Errno> {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let copy = open_tree(dir, c"", flags)?;
+    let all = MountAttrFlags::MOUNT_ATTR__ATIME | MountAttrFlags::MOUNT_ATTR_NODIRATIME;
+    let attr = libc::mount_attr {
+        attr_set: (times & all).bits().into(),
+        attr_clr: all.bits().into(),
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: the path is a C string, and the kernel reads as many bytes of the structure as it is told.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            copy.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH as c_uint,
+            &raw const attr,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    match done {
+        0 => Ok(copy),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
