@@ -64,7 +64,8 @@ pub fn give_up() -> SecurityTold {
     let names = needed.iter().filter(|(cap, _)| held.contains(*cap)).map(|(_, name)| (*name).to_owned());
     let others = held - keep;
     let others = others.iter().map(|cap| format!("{}", cap.bits().trailing_zeros()));
-    SecurityTold { capabilities: names.chain(others).collect(), no_new_privs: true, landlock: false }
+    let capabilities = names.chain(others).collect();
+    SecurityTold { capabilities, no_new_privs: true, ..SecurityTold::default() }
 }
 
 fn drop_all_but(keep: Caps) -> Result<(), Errno> {

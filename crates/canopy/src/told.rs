@@ -86,6 +86,9 @@ pub struct SecurityTold {
     pub no_new_privs: bool,
     /// Its workers reach nothing but the branches.
     pub landlock: bool,
+    /// An ACL has been met that does not hold.
+    #[serde(default)]
+    pub unheeded_acls: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -151,7 +151,7 @@ fn a_running_pool_keeps_the_good_lines() {
     let pool = bed.pool();
     assert_eq!(set(&pool, "config", bed.path("bad")), Err(Errno::INVAL));
     assert_eq!((get(&pool, "cache.attr").as_str(), get(&pool, "cache.entry").as_str()), ("1", "3"));
-    assert_eq!(get(&pool, "posix-acl"), "false");
+    assert_eq!(get(&pool, "posix-acl"), "auto");
     assert_eq!(Path::new(&get(&pool, "config")), bed.path("config"), "what failed is not remembered");
     let log = pool.log();
     for needle in ["bad:2: option posix-acl can only be set at the mount", "bad:4: unknown option 'frob'"] {

@@ -11,6 +11,7 @@ mod credentials {
     mod defects;
     mod denied;
     mod flags;
+    mod judged;
     mod namespaces;
     mod rig;
     mod unwritable;

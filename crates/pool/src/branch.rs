@@ -17,6 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::acl;
 use crate::health::{Condition, Health};
 use crate::inode::BranchSeed;
 use crate::size::{self, SizeError};
@@ -342,6 +343,8 @@ pub struct Branch {
     pub(crate) closes_quietly: bool,
     /// When reads change the time of the last access.
     pub(crate) times: Times,
+    /// Its filesystem has POSIX ACLs.
+    pub(crate) has_acls: bool,
 }
 
 /// Is this a filesystem that does nothing at close(2) (no `flush` in its `file_operations`)? Then whatever was
@@ -392,6 +395,7 @@ impl Branch {
             health: Arc::default(),
             closes_quietly: closes_quietly(kind),
             times: Times::default(),
+            has_acls: acl::is_known(root.as_fd()),
             root,
         })
     }

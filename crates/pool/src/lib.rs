@@ -4,6 +4,7 @@
 //! [`Pool`] is the filesystem; its operations are in `ops/`, one file per group.
 #![forbid(unsafe_code)]
 
+mod acl;
 pub mod aggregate;
 mod below;
 mod beneath;
@@ -41,6 +42,7 @@ mod tree;
 /// Keys are names and numbers that users choose, so each table has a seed of its own.
 pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, rapidhash::fast::RandomState>;
 
+pub use acl::Judge;
 pub use beneath::pretend_no_openat2;
 pub use error::{Error, Result};
 pub use handle::Travel;

@@ -1,5 +1,6 @@
 //! The pool itself: what all operations share.
 
+use crate::acl::Acls;
 use crate::below::Below;
 use crate::branch::{Branch, BranchId, Branches, LiveBranches};
 use crate::cloning::{Cloning, UnderWay};
@@ -40,6 +41,7 @@ pub struct Pool {
     pub(crate) cloning: Cloning,
     pub(crate) kernel: ArcSwap<Arc<dyn Kernel>>,
     pub(crate) memory: Memory,
+    pub(crate) acls: Acls,
     pub(crate) asked: Asked,
     pub(crate) headroom: Headroom,
     /// Files that have moved away from handles which the kernel serves by itself, for as long as these are open.
@@ -67,6 +69,7 @@ impl Pool {
             cloning: Cloning::default(),
             kernel: ArcSwap::from_pointee(Arc::new(NoKernel)),
             memory: Memory::default(),
+            acls: Acls::default(),
             asked: Asked::default(),
             headroom: Headroom::default(),
             parted: RwLock::default(),

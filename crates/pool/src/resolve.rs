@@ -1,5 +1,6 @@
 //! From names to branches: who holds a path, and which of them a policy chooses.
 
+use crate::acl::At;
 use crate::beneath;
 use crate::branch::{Branch, Branches, Mode};
 use crate::config::Func;
@@ -346,7 +347,8 @@ impl Pool {
     }
 
     /// Attributes as the pool shows them. The path is read only where [`Pool::needs_path`] says so.
-    pub(crate) fn show(&self, node: &Node, branch: &Branch, path: &[u8], mut attr: Attr) -> Attr {
+    pub(crate) fn show(&self, node: &Node, branch: &Branch, path: &[u8], mut attr: Attr, at: At<'_>) -> Attr {
+        self.narrow(branch, &mut attr, at);
         attr.ino = match node.identity() {
             crate::node::Identity::Directory { ino } => ino,
             crate::node::Identity::File(_) => match node.number.load(Ordering::Relaxed) {

@@ -18,3 +18,4 @@ pub mod reflink;
 pub mod sched;
 pub mod trim;
 pub mod uring;
+pub mod xattr;

@@ -233,7 +233,7 @@ fn for_programs(roff: &mut Roff) {
             "canopy status --json",
             "linux; pools, each with mountpoint, fstype, source, state (serving, does-not-answer, ended, mute, unreachable), error, \
              version, pid, transport, threads, kernel (protocol, features, missing, max_stack_depth), passthrough, \
-             options, security (capabilities that are effective, no_new_privs, landlock), branches and warnings. A branch \
+             options, security (capabilities that are effective, no_new_privs, landlock, unheeded_acls), branches and warnings. A branch \
              has path, mode, min_free, passes_through, health (ok, \
              does-not-answer, missing, unreachable, replaced, read-only, failing, gone, errors, not-mounted), error, illness \
              (null, or what the pool has met with there: health, since and cause), unwatched (null, or why its changes \

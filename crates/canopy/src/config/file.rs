@@ -340,7 +340,7 @@ mod tests {
         // What holds since the mount may be said again.
         config.fsname = Some("mine".into());
         config.mount.flags |= canopy_fuse::mount::MountFlags::RDONLY;
-        files.write("again", "fsname=mine\nro\nposix-acl=false\nnullrw=true\nnoatime\n");
+        files.write("again", "fsname=mine\nro\nposix-acl=auto\nnullrw=true\nnoatime\n");
         let lines = files.mistakes(&mut config, "again");
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(

@@ -44,6 +44,35 @@ impl Value for IoUring {
     }
 }
 
+/// Whether the kernel enforces POSIX ACLs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PosixAcl {
+    /// Where the branches are seen to use them when the pool is mounted: it costs more requests.
+    Auto,
+    On,
+    Off,
+}
+
+impl Value for PosixAcl {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        if text == "auto" {
+            return Ok(PosixAcl::Auto);
+        }
+        bool::parse(text).map(|on| if on { PosixAcl::On } else { PosixAcl::Off })
+    }
+    fn render(&self) -> String {
+        match self {
+            PosixAcl::Auto => "auto",
+            PosixAcl::On => "true",
+            PosixAcl::Off => "false",
+        }
+        .into()
+    }
+    fn accepted() -> String {
+        "true, false or auto".into()
+    }
+}
+
 /// Has the kernel offer io_uring, if it is wanted and we may. To be called before mounting.
 pub fn offer_uring(plan: &Plan) {
     if plan.config.kernel.io_uring == IoUring::Off {
@@ -106,7 +135,8 @@ pub fn optional_flags(plan: &Plan) -> InitFlags {
         // The older HANDLE_KILLPRIV is never asked for: it makes the pool answerable for clearing set-id
         // bits without telling it who writes. Without the newer one the kernel clears them by SETATTR.
         (InitFlags::HANDLE_KILLPRIV_V2, kernel.handle_killpriv && kernel.handle_killpriv_v2),
-        (InitFlags::POSIX_ACL, kernel.posix_acl),
+        // With them the kernel judges in any case.
+        (InitFlags::POSIX_ACL, kernel.posix_acl == PosixAcl::On && plan.config.mount.permissions_check),
         // The kernel refuses INIT when owners are mapped and it does not check permissions itself.
         (InitFlags::ALLOW_IDMAP, kernel.allow_idmap && plan.config.mount.permissions_check),
         (InitFlags::CACHE_SYMLINKS, kernel.cache_symlinks),

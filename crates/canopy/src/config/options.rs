@@ -331,7 +331,12 @@ fn attributes() -> Vec<Spec> {
         spec("uid", field!(shown.uid), "the owner of every file, whatever the branches say").live().hidden(),
         spec("gid", field!(shown.gid), "the group of every file, whatever the branches say").live().hidden(),
         spec("umask", field!(shown.umask), "permissions are those that it leaves; decimal").live().hidden(),
-        spec("posix-acl", field!(kernel.posix_acl), "POSIX access control lists"),
+        spec(
+            "posix-acl",
+            field!(kernel.posix_acl),
+            "POSIX ACLs hold; false: modes are shown without what an ACL does not grant to all; auto: true where a \
+             branch's root, or what lies in it, has one",
+        ),
         spec("kernel-permissions-check", field!(mount.permissions_check), "the kernel checks modes and ACLs"),
         spec(
             "handle-killpriv",

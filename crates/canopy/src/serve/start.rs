@@ -20,7 +20,7 @@ use super::times::{self, Times};
 use super::watch::{Watch, Watching};
 use super::young::Young;
 use crate::config::Config;
-use crate::config::kernel::{self, IoUring};
+use crate::config::kernel::{self, IoUring, PosixAcl};
 use crate::config::resolve::Plan;
 use crate::confine::{self, Ground};
 use crate::error::Error;
@@ -31,9 +31,9 @@ use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{self, MountError, Mounted, Shown};
 use canopy_fuse::session::{Running, SessionError};
 use canopy_fuse::{Agreed, Session, Transport, Wish};
-use canopy_pool::Pool;
 use canopy_pool::branch::{BranchError, BranchSpec, Branches};
-use canopy_pool::config::PassthroughIo;
+use canopy_pool::config::{PassthroughIo, XattrMode};
+use canopy_pool::{Judge, Pool};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
 
@@ -108,7 +108,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let ground = Ground::new(&config, &branches);
     security.landlock = ground.is_some();
     tracing::info!("{security}");
-    let session = Session::negotiate(device, &wish(plan), limits)?;
+    let session = Session::negotiate(device, &wish(plan, &branches), limits)?;
     let agreed = *session.agreed();
     let planned = session.transport();
     tracing::info!("{planned}; {agreed}");
@@ -125,6 +125,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     }
     config.pool.mountpoint.clone_from(&plan.mountpoint);
     let pool = Pool::new(config.pool.clone(), branches);
+    pool.judged_by(judge(&config, &agreed));
     pool.recover();
     // As it was derived, and as it was resolved.
     config.fsname = Some(plan.fsname.clone());
@@ -196,8 +197,25 @@ fn wear_badge(mounted: &Mounted) -> Option<Badge> {
     badge.inspect_err(|errno| tracing::warn!("canopy umount will not wait for this pool: {errno}")).ok()
 }
 
+/// Is the kernel to enforce ACLs, though nobody has said so?
+fn uses_acls(config: &Config, branches: &Branches) -> bool {
+    // With neither would they hold: attributes that are not told, modes that are made up.
+    let can = config.pool.xattr == XattrMode::Passthrough && config.shown.umask.0.is_none();
+    let may = config.kernel.posix_acl == PosixAcl::Auto && config.mount.permissions_check;
+    may && can && branches.use_acls()
+}
+
+/// Who decides what a caller may do?
+fn judge(config: &Config, agreed: &Agreed) -> Judge {
+    match (config.mount.permissions_check, agreed.has(InitFlags::POSIX_ACL)) {
+        (false, _) => Judge::Branch,
+        (true, false) => Judge::Mode,
+        (true, true) => Judge::Acl,
+    }
+}
+
 /// What to ask of the kernel.
-fn wish(plan: &Plan) -> Wish {
+fn wish(plan: &Plan, branches: &Branches) -> Wish {
     // Not ATOMIC_O_TRUNC: with it the kernel sends O_TRUNC along before it has checked that nobody executes
     // the file, and O_RDONLY|O_TRUNC empties a running program instead of failing with ETXTBSY (fs/namei.c
     // do_open calls vfs_open before handle_truncate).
@@ -211,6 +229,8 @@ fn wish(plan: &Plan) -> Wish {
         | InitFlags::PARALLEL_DIROPS
         | InitFlags::SETXATTR_EXT;
     flags |= kernel::optional_flags(plan);
+    flags
+        .set(InitFlags::POSIX_ACL, flags.contains(InitFlags::POSIX_ACL) || uses_acls(&plan.config, branches));
     Wish {
         flags,
         max_write: kernel::max_write(plan),
@@ -225,6 +245,12 @@ fn adapt(config: &mut Config, agreed: &Agreed) {
     if config.pool.passthrough != PassthroughIo::Off && !agreed.has(InitFlags::PASSTHROUGH) {
         tracing::warn!("passthrough is off: the kernel does not offer it (it needs Linux 6.9)");
         config.pool.passthrough = PassthroughIo::Off;
+    }
+    if config.kernel.posix_acl == PosixAcl::On && !agreed.has(InitFlags::POSIX_ACL) {
+        if config.mount.permissions_check {
+            tracing::warn!("posix-acl is false: the kernel does not offer it");
+        }
+        config.kernel.posix_acl = PosixAcl::Off;
     }
     if config.pool.writeback && !agreed.has(InitFlags::WRITEBACK_CACHE) {
         tracing::warn!("cache.writeback is off: the kernel does not offer it");

@@ -114,7 +114,7 @@ pub(super) fn status(
             .map(|held| branch(held))
             .chain(config.branches.iter().zip(gone_ones).filter_map(not_held))
             .collect(),
-        security: connection.security.clone(),
+        security: SecurityTold { unheeded_acls: pool.has_unheeded_acls(), ..connection.security.clone() },
     })
 }
 

@@ -9,8 +9,8 @@ use rustix::fs::{CWD, Mode, OFlags, XattrFlags, getxattr, mkdirat, openat, remov
 
 use super::rig::{Actors, BY_SUPPLEMENT, EVERYBODY, GROUP, MEMBER, OWNER, Places, STRANGER, THE_OWNER, told};
 
-const ACCESS: &str = "system.posix_acl_access";
-const DEFAULT: &str = "system.posix_acl_default";
+pub(super) const ACCESS: &str = "system.posix_acl_access";
+pub(super) const DEFAULT: &str = "system.posix_acl_default";
 
 /// Whom an entry of an ACL is for.
 #[derive(Debug, Clone, Copy)]
@@ -162,6 +162,12 @@ fn access_lists_are_enforced_as_on_ext4() {
 /// A default ACL goes down with new directories, onto every branch.
 #[test]
 fn default_lists_are_inherited_as_on_ext4() {
+    Places::new().compare(&["posix-acl=true"], |root| inherited(root, |mode| format!("{mode:o} ")));
+    // Where lists do not hold, modes are shown as far as a list grants them to all.
+    Places::new().compare(&["", "posix-acl=false"], |root| inherited(root, |_| String::new()));
+}
+
+fn inherited(root: &Path, shown: impl Fn(u32) -> String) -> Vec<String> {
     let default = encode(&[
         (Tag::Owner, 7),
         (Tag::User(STRANGER.uid), 6),
@@ -170,47 +176,45 @@ fn default_lists_are_inherited_as_on_ext4() {
         (Tag::Mask, 7),
         (Tag::Other, 0),
     ]);
-    Places::new().compare(&["posix-acl=true", ""], |root| {
-        let top = root.join("top");
-        fs::create_dir(&top).unwrap();
-        fs::set_permissions(&top, PermissionsExt::from_mode(0o777)).unwrap();
-        setxattr(&top, DEFAULT, &default, XattrFlags::empty()).unwrap();
-        let mut cells = Vec::new();
-        thread::scope(|scope| {
-            let actors = Actors::start(scope);
-            for round in 0..6 {
-                let actor = EVERYBODY[round % EVERYBODY.len()];
-                let dir = top.join(format!("dir{round}"));
-                let own = dir.clone();
-                let made = actors.act(actor, move || {
-                    let made = told(mkdirat(CWD, &own, Mode::from_raw_mode(0o750)));
-                    let mut path = own;
-                    for level in 0..3 {
-                        path = path.join(format!("level{level}"));
-                        let _ = mkdirat(CWD, &path, Mode::from_raw_mode(0o777));
-                        let flags = OFlags::CREATE | OFlags::WRONLY;
-                        let _ = openat(CWD, path.join("file"), flags, Mode::from_raw_mode(0o666));
-                    }
-                    made
-                });
-                cells.push(format!("{round}: {made}"));
-                let mut path = dir;
+    let top = root.join("top");
+    fs::create_dir(&top).unwrap();
+    fs::set_permissions(&top, PermissionsExt::from_mode(0o777)).unwrap();
+    setxattr(&top, DEFAULT, &default, XattrFlags::empty()).unwrap();
+    let mut cells = Vec::new();
+    thread::scope(|scope| {
+        let actors = Actors::start(scope);
+        for round in 0..6 {
+            let actor = EVERYBODY[round % EVERYBODY.len()];
+            let dir = top.join(format!("dir{round}"));
+            let own = dir.clone();
+            let made = actors.act(actor, move || {
+                let made = told(mkdirat(CWD, &own, Mode::from_raw_mode(0o750)));
+                let mut path = own;
                 for level in 0..3 {
                     path = path.join(format!("level{level}"));
-                    for path in [path.clone(), path.join("file")] {
-                        let meta = fs::metadata(&path).unwrap();
-                        cells.push(format!(
-                            "{round} {level}: {:o} {}:{} {} {}",
-                            meta.mode(),
-                            meta.uid(),
-                            meta.gid(),
-                            stored(&path, ACCESS),
-                            stored(&path, DEFAULT)
-                        ));
-                    }
+                    let _ = mkdirat(CWD, &path, Mode::from_raw_mode(0o777));
+                    let flags = OFlags::CREATE | OFlags::WRONLY;
+                    let _ = openat(CWD, path.join("file"), flags, Mode::from_raw_mode(0o666));
+                }
+                made
+            });
+            cells.push(format!("{round}: {made}"));
+            let mut path = dir;
+            for level in 0..3 {
+                path = path.join(format!("level{level}"));
+                for path in [path.clone(), path.join("file")] {
+                    let meta = fs::metadata(&path).unwrap();
+                    cells.push(format!(
+                        "{round} {level}: {}{}:{} {} {}",
+                        shown(meta.mode()),
+                        meta.uid(),
+                        meta.gid(),
+                        stored(&path, ACCESS),
+                        stored(&path, DEFAULT)
+                    ));
                 }
             }
-        });
-        cells
+        }
     });
+    cells
 }

@@ -130,6 +130,11 @@ impl Places {
         builder.option("minfreespace=0,category.create=rand").option(options).mount()
     }
 
+    /// The filesystem that pools are compared with.
+    pub(super) fn plain(&self) -> &Path {
+        self.plain.path()
+    }
+
     /// Runs the table on ext4 and on a pool for each of the options; each gives lines `cell: result`. The cells must
     /// be the same and so must their results.
     #[track_caller]
@@ -155,7 +160,7 @@ impl Places {
 }
 
 /// An empty directory that everybody may use.
-fn fresh(root: &Path) -> PathBuf {
+pub(super) fn fresh(root: &Path) -> PathBuf {
     let dir = root.join("table");
     if dir.exists() {
         fs::remove_dir_all(&dir).unwrap();

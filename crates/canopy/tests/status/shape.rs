@@ -48,7 +48,7 @@ fn a_healthy_pool() {
     ];
     assert_eq!(keys(&told), expected);
     assert_eq!(keys(&told["kernel"]), ["features", "max_stack_depth", "missing", "protocol"]);
-    assert_eq!(keys(&told["security"]), ["capabilities", "landlock", "no_new_privs"]);
+    assert_eq!(keys(&told["security"]), ["capabilities", "landlock", "no_new_privs", "unheeded_acls"]);
     let expected = [
         "available",
         "dev",

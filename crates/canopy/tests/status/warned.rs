@@ -186,6 +186,34 @@ fn options_that_exclude_each_other() {
 }
 
 #[test]
+fn lists_that_do_not_hold() {
+    let fs = LoopFs::tmpfs(16 * MIB);
+    let file = fs.path().join("deep/file");
+    fs::create_dir(fs.path().join("deep")).unwrap();
+    fs::write(&file, "").unwrap();
+    // Where none is met there is nothing to tell.
+    let pool = over(&[fs.path()], "");
+    let inner = pool.path().join("deep/file");
+    fs::metadata(&inner).unwrap();
+    assert_eq!(codes(&status(pool.path())), [""; 0]);
+    // By way of the pool: it is stored, for whom it holds, and it is told that it does not hold here.
+    canopy_testkit::cmd::run("setfacl", ["-m", "u:4242:rw", inner.to_str().unwrap()]);
+    fs::metadata(&inner).unwrap();
+    let told = status(pool.path());
+    assert_eq!(codes(&told), ["acls-unheeded"], "{told:#}");
+    pool.umount();
+    for (options, expected) in
+        [("posix-acl=false", &["acls-unheeded"][..]), ("", &["acls-unheeded"]), ("posix-acl=true", &[])]
+    {
+        let pool = over(&[fs.path()], options);
+        assert_eq!(codes(&status(pool.path())), [""; 0], "{options}");
+        fs::metadata(pool.path().join("deep/file")).unwrap();
+        assert_eq!(codes(&status(pool.path())), expected, "{options}");
+        pool.umount();
+    }
+}
+
+#[test]
 fn a_branch_that_cannot_be_passed_through() {
     let (lower, plain) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
     let inner = over(&[lower.path()], "");

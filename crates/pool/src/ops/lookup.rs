@@ -1,9 +1,11 @@
 //! Names to nodes, and back to nothing: lookup, forget, getattr.
 
+use crate::acl::At;
 use crate::beneath::{self, ProcPath};
 use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dirs::{Belief, Copies, Dirs};
+use crate::follow::Follow;
 use crate::health::Deed;
 use crate::node::{Identity, Node, PoolPath, join};
 use crate::relocate::is_reserved;
@@ -66,7 +68,7 @@ impl Pool {
         match self.shown(Func::Getattr, branches, &copies) {
             Ok(index) => {
                 let index = self.open_copy(parent, name, &copies).unwrap_or(index);
-                self.entry(branches, parent, path, name, &copies, index)
+                self.entry(branches, parent, path, dirs, name, &copies, index)
             }
             // The table keeps what it knows: a name that is being made or moved at this moment must not
             // lose its node to an older answer. A name that went behind the pool's back does no harm.
@@ -88,11 +90,13 @@ impl Pool {
     }
 
     /// The entry for what a policy shows under a name.
-    pub(crate) fn entry(
+    #[allow(clippy::too_many_arguments)]
+    fn entry(
         &self,
         branches: &Branches,
         parent: NodeId,
         path: &[u8],
+        dirs: &Dirs<'_>,
         name: &[u8],
         copies: &Copies,
         index: usize,
@@ -115,9 +119,10 @@ impl Pool {
             let disguised = copies.follow.disguises(&attr);
             (self.nodes.hand_out_file(parent, name, attr.key(), disguised)?, attr)
         };
+        let at = At::Named(dirs.follow, dirs.get(index).ok_or(Error::Absent)?, name);
         let attr = match self.needs_path(&node) && !attr.is_dir() {
-            true => self.show(&node, branch, &join(path, name), attr),
-            false => self.show(&node, branch, b"", attr),
+            true => self.show(&node, branch, &join(path, name), attr, at),
+            false => self.show(&node, branch, b"", attr, at),
         };
         Ok(Entry { node: node.id, attr, brief: false })
     }
@@ -126,8 +131,10 @@ impl Pool {
     pub fn getattr(&self, id: NodeId, handle: Option<HandleId>) -> Result<Attr> {
         if let Some(handle) = handle.and_then(|h| self.files.get(h).ok()) {
             let _held = self.tree.shared();
-            let attr = stat::of(handle.fd().as_fd()).map_err(|errno| handle.notice(errno, Deed::Looking))?;
-            return Ok(self.show_file(&handle.node, &handle.open.place().branch, attr));
+            let fd = handle.fd();
+            let attr = stat::of(fd.as_fd()).map_err(|errno| handle.notice(errno, Deed::Looking))?;
+            let at = At::Opened(fd.as_fd());
+            return Ok(self.show_file(&handle.node, &handle.open.place().branch, attr, at));
         }
         let node = self.nodes.get(id)?;
         // Where a directory lies may be known as late as the kernel knows of its name.
@@ -150,7 +157,7 @@ impl Pool {
     pub(crate) fn file_attr(&self, branches: &Branches, node: &Arc<Node>) -> Result<Attr> {
         let look = |branch: &Arc<Branch>, dir: BorrowedFd<'_>, name: &[u8], key: FileKey| {
             let attr = stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
-            Some(self.show_file(node, branch, attr))
+            Some(self.show_file(node, branch, attr, At::Named(Follow::NEVER, dir, name)))
         };
         if node.opened().is_none()
             && let Some(attr) = self.hinted(branches, node, look)
@@ -158,7 +165,7 @@ impl Pool {
             return Ok(attr);
         }
         let primary = self.primary(branches, node)?;
-        Ok(self.show_file(node, &primary.branch, primary.attr))
+        Ok(self.show_file(node, &primary.branch, primary.attr, At::Opened(primary.fd.as_fd())))
     }
 
     fn dir_attr(&self, branches: &Branches, node: &Arc<Node>, belief: Belief) -> Result<Attr> {
@@ -169,7 +176,8 @@ impl Pool {
             match self.shown(Func::Getattr, branches, &copies) {
                 Ok(index) => {
                     let attr = copies.merge_dir(*copies.get(index).ok_or(Error::Absent)?);
-                    return Ok(self.show(node, &branches.as_slice()[index], path, attr));
+                    let at = At::Directory(dirs.get(index).ok_or(Error::Absent)?);
+                    return Ok(self.show(node, &branches.as_slice()[index], path, attr, at));
                 }
                 Err(_) if node.id == NodeId::ROOT => return Ok(rootless(node)),
                 Err(error) if !is_absent(error) => return Err(error),
@@ -177,16 +185,17 @@ impl Pool {
             }
         }
         let orphan = node.orphan.lock().clone().ok_or(Error::Stale)?;
-        Ok(self.show(node, &orphan.branch, b"", stat::of(orphan.fd.as_fd())?))
+        let attr = stat::of(orphan.fd.as_fd())?;
+        Ok(self.show(node, &orphan.branch, b"", attr, At::Opened(orphan.fd.as_fd())))
     }
 
     /// Attributes of a file as the pool shows them; looks its path up only where the number needs it.
-    pub(crate) fn show_file(&self, node: &Node, branch: &crate::branch::Branch, attr: Attr) -> Attr {
+    pub(crate) fn show_file(&self, node: &Node, branch: &Branch, attr: Attr, at: At<'_>) -> Attr {
         if self.needs_path(node) {
             let path = self.a_path(node).unwrap_or_default();
-            return self.show(node, branch, &path, attr);
+            return self.show(node, branch, &path, attr, at);
         }
-        self.show(node, branch, b"", attr)
+        self.show(node, branch, b"", attr, at)
     }
 
     /// A path of a file.

@@ -1,5 +1,6 @@
 //! Opening and closing files.
 
+use crate::acl::At;
 use crate::beneath::{self, ProcPath};
 use crate::branch::{Branch, Branches};
 use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
@@ -461,8 +462,8 @@ impl Pool {
             (open, sharing, room)
         };
         let shown = match self.config().inode.uses_path(false) {
-            true => self.show(&node, branch, &path(), attr),
-            false => self.show(&node, branch, b"", attr),
+            true => self.show(&node, branch, &path(), attr, At::Opened(fd.as_fd())),
+            false => self.show(&node, branch, b"", attr, At::Opened(fd.as_fd())),
         };
         let entry = Entry { node: node.id, attr: shown, brief: false };
         let opened = self.opened(caller, &node, fd, flags, open, sharing, room, false)?;

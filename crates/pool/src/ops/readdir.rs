@@ -11,6 +11,7 @@
 
 mod merge;
 
+use crate::acl::At;
 use crate::beneath;
 use crate::branch::{Branch, BranchId, Branches};
 use crate::config::{Func, ReaddirMode};
@@ -204,11 +205,12 @@ impl Pool {
             Some((listing.name(item), attr.key(), follow.disguises(attr)))
         });
         self.nodes.hand_out_files(dir.id, files, |at, node| {
-            let (name, branch) = (listing.name(&items[at]), sources.get(usize::from(items[at].source)));
-            if let (Some(attr), Some(Some(branch))) = (looked[at], branch) {
+            let (name, source) = (listing.name(&items[at]), usize::from(items[at].source));
+            if let (Some(attr), Some(Some(branch))) = (looked[at], sources.get(source)) {
+                let place = At::Named(follow, listing.sources[source].1.as_fd(), name);
                 let attr = match self.needs_path(&node) {
-                    true => self.show(&node, branch, &join(&path, name), attr),
-                    false => self.show(&node, branch, b"", attr),
+                    true => self.show(&node, branch, &join(&path, name), attr, place),
+                    false => self.show(&node, branch, b"", attr, place),
                 };
                 entries[at] = Some(Entry { node: node.id, attr, brief: false });
             }

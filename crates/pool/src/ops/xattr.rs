@@ -1,5 +1,6 @@
 //! Extended attributes.
 
+use crate::acl::{ACCESS, is_acl};
 use crate::beneath::ProcPath;
 use crate::branch::{Branch, Branches};
 use crate::config::{Func, XattrMode};
@@ -19,7 +20,22 @@ impl Pool {
     ///
     /// Errors: `ENODATA`, `ERANGE`, `EOPNOTSUPP` from the branch.
     pub fn getxattr(&self, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
-        self.xattr_allowed(name)?;
+        // The kernel judges by what it reads.
+        let judged = self.heeds_acls() && is_acl(name);
+        match self.xattr_allowed(name) {
+            // After ENOSYS it would never ask for an ACL again, and take the mask for the group's rights.
+            Err(Error::Unsupported) if self.heeds_acls() && !judged => return Err(Error::NoAttribute),
+            refused if !judged => refused?,
+            _ => {}
+        }
+        match self.read_xattr(id, name, buffer) {
+            // A filesystem without ACLs; the kernel would let nobody in but the owner.
+            Err(Error::Branch(Errno::OPNOTSUPP)) if judged => Err(Error::NoAttribute),
+            other => other,
+        }
+    }
+
+    fn read_xattr(&self, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
         if is_shadow(name) {
             return Err(Error::NoAttribute);
         }
@@ -35,7 +51,9 @@ impl Pool {
             }
         }
         let branches = self.branches.load();
-        self.ask(&branches, &node, Func::Getxattr, |fd| {
+        // An ACL goes with the mode, whose group's bits are its mask.
+        let func = if is_acl(name) { Func::Getattr } else { Func::Getxattr };
+        self.ask(&branches, &node, func, |fd| {
             let path = ProcPath::of(fd);
             match buffer.is_empty() {
                 true => rustix::fs::getxattr_query(path.as_bytes(), name),
@@ -96,9 +114,16 @@ impl Pool {
             may_write(caller, name, fd)?;
             let path = ProcPath::of(fd);
             rustix::fs::setxattr(path.as_bytes(), name, value, flags)?;
-            if kill_sgid {
-                let mode = of(fd)?.mode & 0o7777;
-                rustix::fs::chmod(path.as_bytes(), Mode::from_raw_mode(mode & !S_ISGID))?;
+            // The kernel tells it where it heeds ACLs; the branch lets the daemon keep the bit.
+            let unsaid = name == ACCESS && !self.heeds_acls();
+            if !kill_sgid && !unsaid {
+                return Ok(());
+            }
+            let attr = of(fd)?;
+            let keeps = || caller.is_in_group(attr.gid) || caller.keeps_set_id(&attr);
+            if attr.mode & S_ISGID != 0 && (kill_sgid || !keeps()) {
+                let mode = Mode::from_raw_mode(attr.mode & 0o7777 & !S_ISGID);
+                rustix::fs::chmod(path.as_bytes(), mode)?;
             }
             Ok(())
         })?;
@@ -109,7 +134,7 @@ impl Pool {
     /// An ACL changes the mode as well. Where the kernel does not know about ACLs (`posix-acl=false`) it
     /// does not expect that.
     fn acl_changed(&self, id: NodeId, name: &[u8]) {
-        if is_posix_acl(name) {
+        if is_acl(name) {
             self.kernel.load().invalidate_attr(id);
         }
     }
@@ -173,7 +198,7 @@ impl Pool {
 /// Errors: `EPERM`; `EOPNOTSUPP` if the branch has nothing of that name for anybody.
 fn may_write(caller: &Caller, name: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
     // For ACLs the kernel has done the same since Linux 6.2.
-    let checked = !name.starts_with(b"system.") || is_posix_acl(name) && caller.is_checked();
+    let checked = !name.starts_with(b"system.") || is_acl(name) && caller.is_checked();
     if checked || caller.owns(&of(fd)?) {
         return Ok(());
     }
@@ -181,10 +206,6 @@ fn may_write(caller: &Caller, name: &[u8], fd: BorrowedFd<'_>) -> Result<(), Err
         Err(Errno::OPNOTSUPP) => Err(Errno::OPNOTSUPP),
         _ => Err(Errno::PERM),
     }
-}
-
-fn is_posix_acl(name: &[u8]) -> bool {
-    name.starts_with(b"system.posix_acl_")
 }
 
 /// fgetxattr(2), or the size where the buffer is empty. Errors: `EBADF` for an `O_PATH` descriptor.

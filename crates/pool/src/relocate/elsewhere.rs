@@ -2,6 +2,7 @@
 
 use super::file::{Carry, can_leave};
 use super::links;
+use crate::acl::At;
 use crate::beneath;
 use crate::branch::{Branch, BranchId, Branches};
 use crate::dirs::Dirs;
@@ -327,7 +328,8 @@ impl Pool {
             return Ok(0);
         }
         let primary = self.primary(branches, node)?;
-        Ok(self.show_file(node, &primary.branch, primary.attr).ino)
+        let at = At::Opened(primary.fd.as_fd());
+        Ok(self.show_file(node, &primary.branch, primary.attr, at).ino)
     }
 }
 

@@ -64,6 +64,8 @@ codes! {
         "the create policy finds no branch for a new file in the root of the pool",
     RenameExdev = "rename-exdev":
         "a path-preserving create policy makes some renames fail with EXDEV",
+    AclsUnheeded = "acls-unheeded":
+        "files with ACLs were met, and posix-acl is false: what an ACL grants to some only is granted to nobody",
     Nullrw = "nullrw":
         "nullrw=true: what is written is lost",
     PassthroughMissing = "passthrough-missing":
@@ -104,6 +106,7 @@ pub(super) fn warnings(
     found.extend(pool.branches.iter().filter_map(few_inodes));
     found.extend(create.and_then(cannot_create));
     found.extend(path_preservation(pool));
+    found.extend(unheeded_acls(pool));
     found.extend(of_data(pool, given));
     found
 }
@@ -364,6 +367,17 @@ fn path_preservation(pool: &PoolStatus) -> Option<Warning> {
              category.create=mfs",
             pool.mountpoint.shown()
         ),
+    })
+}
+
+fn unheeded_acls(pool: &PoolStatus) -> Option<Warning> {
+    pool.security.as_ref().filter(|security| security.unheeded_acls).map(|_| Warning {
+        code: Code::AclsUnheeded,
+        branch: None,
+        text: "files on the branches have ACLs, which do not hold here: modes show what they grant to all, and users and \
+               groups that they name have no more than that"
+            .into(),
+        mend: "mount the pool with posix-acl=true".into(),
     })
 }
 
