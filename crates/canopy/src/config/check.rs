@@ -2,7 +2,7 @@
 //! half done.
 
 use super::resolve::Plan;
-use super::{Config, nested};
+use super::{Config, Mount, nested};
 use crate::error::{self, Error};
 use crate::mounts::{self, Mounted};
 use canopy_pool::branch::{BranchSpec, Mode};
@@ -50,6 +50,7 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
         nested::check(&branch.path, &place.path, None)?;
     }
     overlaps(&branches, &mut findings);
+    findings.warnings.extend(permissions(&mut plan.config.mount));
     findings.warnings.extend(no_room(&plan.config));
     if over_pool && !plan.replaces && !plan.config.detach_mountpoint {
         findings.warnings.push(hides(&plan.mountpoint));
@@ -91,6 +92,28 @@ fn goes_without(path: &Path) -> String {
             "branch {branch} is not there: the pool is mounted without it, and takes it as soon as there is a directory"
         ),
     }
+}
+
+/// Has the kernel check permissions wherever others than the one who mounts may come in. Nobody else would: what is done
+/// on the branches is done with the daemon's rights. A pool that is one user's alone is safe without, for the daemon
+/// has that user's rights.
+fn permissions(mount: &mut Mount) -> Option<String> {
+    let shared = mount.allow_other || rustix::process::geteuid().is_root();
+    if mount.unchecked {
+        mount.permissions_check = false;
+        let warning = "insecure-no-permission-checks=true: every user of this machine may read and change everything in \
+                       the pool";
+        return shared.then(|| warning.into());
+    }
+    if mount.permissions_check || !shared {
+        return None;
+    }
+    mount.permissions_check = true;
+    Some(
+        "kernel-permissions-check=false would let every user read and change everything: the kernel goes on checking \
+         (insecure-no-permission-checks=true, for who wants that)"
+            .into(),
+    )
 }
 
 /// Nothing can be created when every branch has less free than it must keep; on small disks the default

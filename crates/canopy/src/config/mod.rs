@@ -119,6 +119,8 @@ pub struct Mount {
     pub allow_other: bool,
     /// `default_permissions`: the kernel checks modes and ACLs.
     pub permissions_check: bool,
+    /// Nobody checks them, on a pool that others may use.
+    pub unchecked: bool,
     pub max_read: Option<u32>,
     pub context: Option<OsString>,
     pub fscontext: Option<OsString>,
@@ -211,6 +213,7 @@ impl Default for Config {
                 flags: MountFlags::NOSUID | MountFlags::NODEV,
                 allow_other: false,
                 permissions_check: true,
+                unchecked: false,
                 max_read: None,
                 context: None,
                 fscontext: None,

@@ -337,7 +337,17 @@ fn attributes() -> Vec<Spec> {
             "POSIX ACLs hold; false: modes are shown without what an ACL does not grant to all; auto: true where a \
              branch's root, or what lies in it, has one",
         ),
-        spec("kernel-permissions-check", field!(mount.permissions_check), "the kernel checks modes and ACLs"),
+        spec(
+            "kernel-permissions-check",
+            field!(mount.permissions_check),
+            "the kernel checks modes and ACLs; false counts where only the user who mounts can use the pool",
+        ),
+        spec(
+            "insecure-no-permission-checks",
+            field!(mount.unchecked),
+            "nobody checks modes or ACLs: every user may read and change everything",
+        )
+        .no_key(),
         spec(
             "handle-killpriv",
             field!(kernel.handle_killpriv),

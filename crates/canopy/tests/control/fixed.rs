@@ -44,7 +44,7 @@ pub(super) const ROWS: &[Row] = &[
     (&["nullrw"], "writes leave nothing on the branch, reads give zeros", nullrw),
     (&["posix-acl"], "somebody named in an ACL may read", posix_acl),
     (
-        &["kernel-permissions-check", "default_permissions"],
+        &["kernel-permissions-check", "insecure-no-permission-checks", "default_permissions"],
         "somebody else is kept out, or is not",
         permissions_check,
     ),
@@ -332,11 +332,23 @@ fn permissions_check() {
     File::options().write(true).create(true).truncate(true).mode(0o600).open(&file).expect("a file");
     for (options, let_in) in [
         ("kernel-permissions-check=true", false),
-        ("kernel-permissions-check=false", true),
+        // Nobody else would check, so the kernel goes on.
+        ("kernel-permissions-check=false", false),
+        ("kernel-permissions-check=false,posix-acl=true", false),
+        ("kernel-permissions-check=false,allow_other", false),
         ("kernel-permissions-check=false,default_permissions", false),
+        ("insecure-no-permission-checks=true", true),
+        ("insecure-no-permission-checks=true,kernel-permissions-check=false,posix-acl=true", true),
     ] {
         let pool = dirs.pool(options);
         assert_eq!(reads(&pool, "f"), let_in, "{options}");
+        let told = pool.log().contains("every user");
+        assert_eq!(
+            told,
+            options != "kernel-permissions-check=true" && !options.contains("default_"),
+            "{options}"
+        );
+        assert_eq!(get(&pool, "kernel-permissions-check"), (!let_in).to_string(), "{options}");
         pool.umount();
     }
 }

@@ -187,7 +187,7 @@ fn access_is_asked_of_the_copy_of_its_policy() {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
         stamp(&path, sec);
     }
-    let pool = dirs.pool("kernel-permissions-check=false,cache.attr=0");
+    let pool = dirs.pool("insecure-no-permission-checks=true,cache.attr=0");
     let ask = |access| rustix::fs::access(pool.path().join("program"), access);
     for (key, policy, runs) in [
         ("func.access", "ff", Err(Errno::ACCESS)),

@@ -318,7 +318,7 @@ fn errors_of_setting() {
 #[test]
 fn only_the_owner_changes() {
     let dirs = Dirs::new();
-    for options in ["", "kernel-permissions-check=false"] {
+    for options in ["", "insecure-no-permission-checks=true"] {
         let pool = dirs.pool(options);
         let read = run_within(
             as_user(4242, 4242, &[], "getfattr")

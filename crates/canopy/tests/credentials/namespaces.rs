@@ -138,3 +138,26 @@ fn nobody_else_sees_the_pool_of_a_user() {
     assert!(done.success() && lines.len() == 3, "{}", done.describe());
     assert!(lines[0] == "secret" && denied(lines[1]) && denied(lines[2]), "{}", done.describe());
 }
+
+/// A user's daemon has the user's rights, so that it may do without the kernel's checks as long as nobody else comes in.
+#[test]
+fn only_a_pool_of_ones_own_goes_unchecked() {
+    let home = Home::new();
+    let done = home.run_beside(
+        "mounted() {
+             $user $2 sh -euc './canopy mount -o minfreespace=0,kernel-permissions-check=false,'\"$1\"' a:b pool 2>/dev/null
+                 trap \"./canopy umount $PWD/pool\" EXIT
+                 echo content > pool/file; chmod 0 pool/file; cat pool/file 2>&1 || :; rm -f pool/file
+                 grep \" $PWD/pool \" /proc/self/mountinfo | grep -c default_permissions || :'
+         }
+         mounted fsname=x ''
+         mounted fsname=x 'unshare -Urm'",
+    );
+    let lines: Vec<&str> = done.stdout.lines().collect();
+    assert!(done.success() && lines.len() == 4, "{}", done.describe());
+    let denied = |line: &str| line.ends_with("Permission denied");
+    // Not checked by the kernel, and yet denied: by the branch.
+    assert!(denied(lines[0]) && lines[1] == "0", "{}", done.describe());
+    // In a namespace of his own he is root, for whom others may come in.
+    assert!(lines[3] == "1", "{}", done.describe());
+}
