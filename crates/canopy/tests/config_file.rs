@@ -184,7 +184,7 @@ fn a_file_that_others_may_write_is_told() {
     let mode =
         |name: &str, mode| fs::set_permissions(bed.path(name), fs::Permissions::from_mode(mode)).unwrap();
     let owner = |name: &str, uid, gid| chown(bed.path(name), Some(uid), Some(gid)).unwrap();
-    let mut said = |file: &str| {
+    let said = |file: &str| {
         let option = format!("config={}", bed.path(file).display());
         let done = run_within(Command::new(binary()).args(["mount", "-o", &option]), Duration::from_secs(20));
         assert!(done.success(), "{}", done.describe());
@@ -193,7 +193,7 @@ fn a_file_that_others_may_write_is_told() {
         assert!(done_too.success(), "{}", done_too.describe());
         done.stderr
     };
-    let mut told = |file: &str, culprit: &str, needle: &str| {
+    let told = |file: &str, culprit: &str, needle: &str| {
         let (line, path) = (said(file), bed.path(culprit));
         assert_eq!(line.lines().count(), 1, "{file}: {line}");
         assert!(line.contains(needle) && line.contains(&format!("chmod go-w {})", path.display())), "{line}");
