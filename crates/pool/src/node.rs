@@ -84,6 +84,8 @@ pub(crate) struct Node {
     /// The inode number that callers know of a file that has moved; else 0. A file that changes its number while
     /// it is open looks like another one put in its place.
     pub(crate) number: AtomicU64,
+    /// It has got so many names that some may not be its names any more: those that went on the branch itself.
+    pub(crate) doubtful: AtomicBool,
     /// Until then nobody tries to move the file: its names were not found.
     pub(crate) stays_until: Mutex<Option<Instant>>,
     /// Of a directory: where it lies, and who holds its names.
@@ -116,6 +118,9 @@ impl Node {
         self.open.lock().upgrade().filter(|open| open.users() > 0)
     }
 }
+
+/// A file's names are looked through each time that it has got so many more.
+const MANY_NAMES: usize = 64;
 
 struct Name {
     parent: NodeId,
@@ -531,6 +536,7 @@ fn new_node(id: NodeId, identity: Identity, disguised: bool) -> Arc<Node> {
         stays_until: Mutex::new(None),
         memory: Mutex::new(None),
         ordered: AtomicBool::new(false),
+        doubtful: AtomicBool::new(false),
     })
 }
 
@@ -601,6 +607,9 @@ impl Table {
         let record = self.records.get_mut(&id).ok_or(Error::Stale)?;
         let (slot, node) = (record.names.len(), record.node.clone());
         record.names.push(Name { parent, name: name.into() });
+        if record.names.len() % MANY_NAMES == 0 {
+            node.doubtful.store(true, Ordering::Relaxed);
+        }
         let dir = self.records.get_mut(&parent).ok_or(Error::Stale)?;
         dir.children.insert(name.into(), Child { id, slot });
         // A name makes the file reachable again (link(2) of an open file without one).

@@ -252,6 +252,24 @@ impl Pool {
         noticed(branch, self.space.get(branch.id, branch.root())).is_some_and(|space| space.readonly)
     }
 
+    /// Forgets those of a file's names that do not lead to it any more, if it has far more than links: names that went on
+    /// the branch, of which nobody has told as long as the file is held by another one.
+    pub(crate) fn tidy_names(&self, branches: &Branches, node: &Node, links: u32) {
+        if !node.doubtful.load(Ordering::Relaxed) || !node.doubtful.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let names = self.nodes.known(node.id);
+        // A link may have two names in the pool, where a branch lies inside another.
+        let (Some(key), true) = (node.key(), names.len() > 2 * links as usize) else { return };
+        for (parent, name) in names {
+            let dir = self.nodes.dir_path(parent);
+            let found = dir.map(|dir| find_file(self.follow(), branches, &dir, &name, key));
+            if matches!(found, Ok(Ok(None)) | Err(_)) {
+                self.nodes.name_removed(parent, &name);
+            }
+        }
+    }
+
     /// The file of a node that is not a directory, found by what is open, by a name that still leads to
     /// it, or by what was pinned when the last name went. `Stale` makes the kernel look the name up again.
     pub(crate) fn primary(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {

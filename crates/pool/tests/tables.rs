@@ -107,3 +107,52 @@ fn files_that_were_opened_renamed_linked_and_removed() {
     }
     nothing_is_left(pool, "files that were removed");
 }
+
+/// Whoever may write to a branch makes names of an open file, shows them to the pool and takes them away.
+#[test]
+fn names_that_come_and_go_on_the_branch() {
+    let made = made();
+    let pool = &*made.pool;
+    let open = OFlags::RDWR.bits();
+    let (file, opened) = pool.create(&ROOT, NodeId::ROOT, b"f", 0o644, open, false).expect("create");
+    let branch = usize::from(!made.on(0, "f").exists());
+    let kept: Vec<String> = (0..70).map(|number| format!("kept{number}")).collect();
+    for round in 0..MANY {
+        let name = format!("link{round}");
+        std::fs::hard_link(made.on(branch, "f"), made.on(branch, &name)).expect("a link");
+        pool.name_changed(NodeId::ROOT, name.as_bytes());
+        let entry = match round % 2 {
+            0 => pool.lookup(NodeId::ROOT, name.as_bytes()).expect("lookup"),
+            _ => {
+                let handle = pool.opendir(NodeId::ROOT).expect("opendir");
+                let mut found = None;
+                let mut take = |given: &[u8], entry| {
+                    if given == name.as_bytes() {
+                        found = entry
+                    } else {
+                        entry.iter().for_each(|entry: &Entry| pool.forget(entry.node, 1))
+                    }
+                };
+                pool.readdirplus(handle, 0, |_| true, |given, entry| take(given.name, entry))
+                    .expect("readdirplus");
+                pool.releasedir(handle).expect("releasedir");
+                found.expect("the name")
+            }
+        };
+        assert_eq!(entry.node, file.node);
+        std::fs::remove_file(made.on(branch, &name)).expect("removal");
+        pool.forget(entry.node, 1);
+    }
+    nothing_is_left(pool, "names that went on the branch");
+    // Names that stay are known still, however many.
+    for name in &kept {
+        std::fs::hard_link(made.on(branch, "f"), made.on(branch, name)).expect("a link");
+        pool.name_changed(NodeId::ROOT, name.as_bytes());
+        pool.lookup(NodeId::ROOT, name.as_bytes()).expect("lookup");
+    }
+    pool.release(opened.handle).expect("release");
+    for name in &kept {
+        pool.unlink(NodeId::ROOT, name.as_bytes()).expect("unlink");
+        assert_eq!(pool.getattr(file.node, None).expect("the file").ino, file.attr.ino);
+    }
+}

@@ -117,7 +117,9 @@ impl Pool {
             (self.nodes.hand_out_dir(parent, name, ino)?, copies.merge_dir(attr))
         } else {
             let disguised = copies.follow.disguises(&attr);
-            (self.nodes.hand_out_file(parent, name, attr.key(), disguised)?, attr)
+            let node = self.nodes.hand_out_file(parent, name, attr.key(), disguised)?;
+            self.tidy_names(branches, &node, attr.nlink);
+            (node, attr)
         };
         let at = At::Named(dirs.follow, dirs.get(index).ok_or(Error::Absent)?, name);
         let attr = match self.needs_path(&node) && !attr.is_dir() {

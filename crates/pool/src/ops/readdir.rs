@@ -207,6 +207,7 @@ impl Pool {
         self.nodes.hand_out_files(dir.id, files, |at, node| {
             let (name, source) = (listing.name(&items[at]), usize::from(items[at].source));
             if let (Some(attr), Some(Some(branch))) = (looked[at], sources.get(source)) {
+                self.tidy_names(&branches, &node, attr.nlink);
                 let place = At::Named(follow, listing.sources[source].1.as_fd(), name);
                 let attr = match self.needs_path(&node) {
                     true => self.show(&node, branch, &join(&path, name), attr, place),
