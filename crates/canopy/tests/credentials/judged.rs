@@ -5,7 +5,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::Path;
 use std::thread;
+use std::time::Duration;
 
+use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Kind, LoopFs, Pool};
 use rustix::fs::{Access, XattrFlags, access, getxattr, removexattr, setxattr};
 
@@ -292,6 +294,60 @@ fn lists_hold_whatever_attributes_are_shown() {
         });
         pool.umount();
     }
+}
+
+/// Attributes and modes of a directory may come from different copies. A list belongs to the mode that it is the mask of.
+#[test]
+fn a_list_goes_with_the_mode_that_is_shown() {
+    let places = Places::new();
+    let [shown, newest] = places.branches().map(|branch| branch.join("dir"));
+    let list = [(Tag::Owner, 7), (Tag::User(9999), 5), (Tag::Group, 0), (Tag::Mask, 5), (Tag::Other, 0)];
+    for dir in [&shown, &newest] {
+        fs::create_dir(dir).unwrap();
+        chown(dir, Some(OWNER), Some(GROUP)).unwrap();
+        fs::set_permissions(dir, PermissionsExt::from_mode(0o750)).unwrap();
+    }
+    setxattr(&shown, ACCESS, &encode(&list), XattrFlags::empty()).unwrap();
+    let later = std::time::SystemTime::now() + Duration::from_secs(60);
+    fs::File::open(&newest).unwrap().set_modified(later).unwrap();
+    let pool = places.pool("posix-acl=true,func.getxattr=newest");
+    let dir = pool.path().join("dir");
+    let done = thread::scope(|scope| Actors::start(scope).act(MEMBER, move || told(fs::read_dir(dir))));
+    assert_eq!(done, "EACCES");
+    pool.umount();
+}
+
+/// The kernel remembers lists, and is told when one changes on the branch.
+#[test]
+fn a_list_that_changes_on_the_branch_holds_soon() {
+    let places = Places::new();
+    let file = places.branches()[0].join("file");
+    fs::write(&file, "content").unwrap();
+    chown(&file, Some(OWNER), Some(GROUP)).unwrap();
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o640)).unwrap();
+    let list =
+        [(Tag::Owner, 6), (Tag::User(STRANGER.uid), 4), (Tag::Group, 4), (Tag::Mask, 4), (Tag::Other, 0)];
+    let pool = places.pool("posix-acl=true");
+    thread::scope(|scope| {
+        let actors = Actors::start(scope);
+        for round in 0..3 {
+            for listed in [false, true] {
+                match listed {
+                    true => setxattr(&file, ACCESS, &encode(&list), XattrFlags::empty()).unwrap(),
+                    false if round > 0 => removexattr(&file, ACCESS).unwrap(),
+                    false => {}
+                }
+                let inner = pool.path().join("file");
+                let holds = wait_until(Duration::from_secs(20), || {
+                    let inner = inner.clone();
+                    actors.act(STRANGER, move || told(fs::read(inner)))
+                        == if listed { "ok" } else { "EACCES" }
+                });
+                assert!(holds, "round {round}, {listed}");
+            }
+        }
+    });
+    pool.umount();
 }
 
 /// Who sets a list on a file of a group that he is not in has no set-group-ID left afterwards, as after chmod(1).
