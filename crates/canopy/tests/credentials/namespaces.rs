@@ -161,3 +161,35 @@ fn only_a_pool_of_ones_own_goes_unchecked() {
     // In a namespace of his own he is root, for whom others may come in.
     assert!(lines[3] == "1", "{}", done.describe());
 }
+
+/// A user's daemon has no more descriptors than its user may have.
+#[test]
+fn who_has_opened_all_files_that_can_be_still_lists_removes_and_truncates() {
+    let home = Home::new();
+    let program = r#"
+import os, sys
+os.chdir(sys.argv[1])
+os.makedirs("d/empty")
+for name in ("f", "d/one"):
+    open(name, "w").write("content")
+opened = []
+try:
+    while True:
+        opened.append(os.open("f", os.O_RDWR))
+except OSError as error:
+    print(len(opened) > 60, error.strerror)
+print(sorted(os.listdir(".")), sorted(os.listdir("d")))
+os.truncate("f", 3)
+os.rmdir("d/empty"); os.mkdir("d/new"); os.rename("d/new", "d/newer"); os.unlink("d/one"); os.chmod("d", 0o700)
+print(os.stat("f").st_size, os.listdir("d"), sorted(name for _, dirs, files in os.walk(".") for name in dirs + files))
+"#;
+    fs::write(home.path("program.py"), program).unwrap();
+    let done = home.run_beside(
+        "exec $user sh -eu -c '
+            (ulimit -n 200; exec ./canopy mount -o minfreespace=0 a:b pool)
+            trap \"./canopy umount $1/pool\" EXIT
+            python3 program.py pool' sh \"$1\"",
+    );
+    let expected = "True Too many open files\n['d', 'f'] ['empty', 'one']\n3 ['newer'] ['d', 'f', 'newer']\n";
+    assert!(done.success() && done.stdout == expected, "{}", done.describe());
+}

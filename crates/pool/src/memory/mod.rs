@@ -19,6 +19,8 @@ use crate::stat;
 use kept::Kept;
 use names::Names;
 use parking_lot::Mutex;
+use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
+use rustix::io::Errno;
 use rustix::process::Resource;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -31,6 +33,12 @@ const NAMES: usize = 2 << 20;
 const SHARE: u64 = 4;
 /// And no more than this.
 const DESCRIPTORS: u64 = 32 << 10;
+
+/// Of the descriptors that the process may have, one in so many is for operations that keep none: who has opened all that
+/// can be opened still lists, removes and truncates.
+const RESERVE: u64 = 4;
+/// And no more than this.
+const RESERVED: u64 = 1 << 10;
 
 /// What is remembered of one directory, in its node.
 pub(crate) type Slot = Mutex<Option<Arc<Remembered>>>;
@@ -45,6 +53,11 @@ pub(crate) struct Memory {
     order: Mutex<VecDeque<Weak<Node>>>,
     /// Descriptors that may be kept.
     descriptors: usize,
+    /// From this number on descriptors are the reserve. A new one has the lowest number that is free, so it tells how many
+    /// there are, and nobody needs to count.
+    reserve: RawFd,
+    /// As many as there may be.
+    limit: RawFd,
     pub(crate) kept: Kept,
 }
 
@@ -82,6 +95,7 @@ pub(crate) struct Stamp {
 
 impl Default for Memory {
     fn default() -> Self {
+        let number = |limit: u64| RawFd::try_from(limit).unwrap_or(RawFd::MAX);
         let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS * SHARE);
         Memory {
             places: AtomicU64::new(0),
@@ -89,6 +103,8 @@ impl Default for Memory {
             tally: Arc::default(),
             order: Mutex::default(),
             descriptors: (limit / SHARE).min(DESCRIPTORS) as usize,
+            reserve: number(limit - (limit / RESERVE).min(RESERVED)),
+            limit: number(limit),
             kept: Kept::new(limit),
         }
     }
@@ -137,6 +153,26 @@ impl Memory {
         Some(known)
     }
 
+    /// May this descriptor, just opened for a file, stay open for as long as a client likes? What is kept without need makes
+    /// room for it.
+    pub(crate) fn admit(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.admit_below(self.reserve, fd)
+    }
+
+    /// As `admit`, for a directory that is listed. Half of the reserve is for those.
+    pub(crate) fn admit_listing(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.admit_below(self.reserve.midpoint(self.limit), fd)
+    }
+
+    fn admit_below(&self, bound: RawFd, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        if fd.as_raw_fd() < bound {
+            return Ok(());
+        }
+        self.clear();
+        let lowest = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
+        if lowest.as_raw_fd() < bound { Ok(()) } else { Err(Errno::MFILE) }
+    }
+
     /// Remembers a directory that was opened after `stamp`. What is known of its names is known still if these are the
     /// same directories. `None` for one that cannot be remembered: a part of it lies on a mount or a subvolume of its own,
     /// whose changes may be told by other paths, or by none.
@@ -159,6 +195,10 @@ impl Memory {
             let attr = found.map(|(attr, _)| attr);
             bytes += attr.map_or(0, |attr| attr.size);
             ids.push(attr.map(|attr| (attr.dev, attr.ino)));
+        }
+        let mut used = (0..branches.len()).filter_map(|index| opened.get(branches, index));
+        if !used.all(|fd| fd.as_raw_fd() < self.reserve) {
+            return None;
         }
         let descriptors = opened.descriptors();
         self.tally.dirs.fetch_add(1, Ordering::Relaxed);

@@ -20,7 +20,7 @@ use crate::stat::{self, Attr, FileKey};
 use crate::{Caller, Error, HandleId, NodeId, Pool, Result};
 use canopy_sys::creds;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Advice, Mode, OFlags};
+use rustix::fs::{Advice, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::num::NonZeroU64;
@@ -86,7 +86,11 @@ impl Pool {
             Some(_) => (None, None),
             None => match self.kept(branches, node, branch_flags) {
                 Some(kept) => (Some(kept), None),
-                None => (None, Some(self.open_first(branches, node, branch_flags)?)),
+                None => {
+                    let first = self.open_first(branches, node, branch_flags)?;
+                    self.memory.admit(first.fd.as_fd())?;
+                    (None, Some(first))
+                }
             },
         };
         // Held until the backing file is known to all: the kernel allows one a node.
@@ -156,7 +160,9 @@ impl Pool {
         }
         let fd = beneath::reopen(&*place.fd, flags);
         let fd = fd.map_err(|errno| place.branch.notice(errno, Deed::Looking))?;
-        Ok(Arc::new(place.branch.timed(fd, flags)))
+        let fd = place.branch.timed(fd, flags);
+        self.memory.admit(fd.as_fd())?;
+        Ok(Arc::new(fd))
     }
 
     /// Opens the copy that `func.open` chooses; the node's own file unless another policy asks for another copy.
@@ -386,6 +392,10 @@ impl Pool {
         let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
             rustix::fs::openat(dir, name, create, mode_in(caller, dir, mode)?)
         })?;
+        self.memory.admit(fd.as_fd()).inspect_err(|_| {
+            // It was not there before, and nobody has been told of it.
+            let _ = dirs.unlink(index, name, AtFlags::empty());
+        })?;
         dirs.came(name, index);
         let attr = stat::of(fd.as_fd())?;
         let node = self.nodes.hand_out_file(parent, name, attr.key(), false)?;
@@ -406,6 +416,7 @@ impl Pool {
         let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
             rustix::fs::openat(dir, c".", create, mode_in(caller, dir, mode)?)
         })?;
+        self.memory.admit(fd.as_fd())?;
         let attr = stat::of(fd.as_fd())?;
         let node = self.nodes.hand_out_nameless(attr.key());
         self.finish_create(caller, &branches.as_slice()[index], node, fd, flags, attr, Default::default)

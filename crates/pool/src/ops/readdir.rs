@@ -330,13 +330,16 @@ enum Source {
 }
 
 impl Source {
+    fn dir(&self) -> BorrowedFd<'_> {
+        match self {
+            Source::Dir(dir) => dir.as_fd(),
+            Source::Names(names) => names.dir.as_fd(),
+        }
+    }
+
     /// The device that the directory is on.
     fn device(&self) -> Option<u64> {
-        let dir = match self {
-            Source::Dir(dir) => dir,
-            Source::Names(names) => &names.dir,
-        };
-        rustix::fs::fstat(dir).ok().map(|stat| stat.st_dev)
+        rustix::fs::fstat(self.dir()).ok().map(|stat| stat.st_dev)
     }
 }
 

@@ -59,7 +59,10 @@ impl Merge {
         let (mut sources, mut failed) = (VecDeque::new(), branches.unheard());
         for (index, opened) in opened.into_iter().enumerate() {
             match opened {
-                Ok(source) => sources.push_back((index, source)),
+                Ok(source) => {
+                    pool.memory.admit_listing(source.dir())?;
+                    sources.push_back((index, source));
+                }
                 Err(errno) if beneath::is_absent(errno) => {}
                 Err(errno) => {
                     failed.get_or_insert(branches[index].notice(errno, Deed::Looking));

@@ -1,0 +1,141 @@
+//! What goes on where the process may open no more files. A program of its own: the limit is the process's.
+
+use canopy_pool::branch::Mode::Rw;
+use canopy_pool::config::Config;
+use canopy_pool::{HandleId, NodeId, Pool, RenameKind, SetAttr};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fs;
+use std::sync::Arc;
+
+mod common;
+
+use common::{NobodyElse, ROOT};
+
+const LIMIT: u64 = 400;
+
+fn names(pool: &Pool, node: NodeId) -> canopy_pool::Result<Vec<String>> {
+    let handle = pool.opendir(node)?;
+    let mut names = Vec::new();
+    let listed = pool.readdir(handle, 0, |entry| {
+        names.push(String::from_utf8_lossy(entry.name).into_owned());
+        true
+    });
+    pool.releasedir(handle)?;
+    names.retain(|name| name != "." && name != "..");
+    names.sort();
+    listed.map(|()| names)
+}
+
+/// All that is opened for clients is given back where it is used up, and nothing else is refused for it.
+#[test]
+fn who_has_opened_all_that_can_be_still_lists_removes_and_truncates() {
+    let hard = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum: hard }).expect("a lower limit");
+    let made = common::pool(&[Rw, Rw], Config::default());
+    made.pool.connect(Arc::new(NobodyElse), false);
+    let pool = &made.pool;
+    for branch in [0, 1] {
+        for dir in ["deep/er", "deep/empty"] {
+            fs::create_dir_all(made.on(branch, dir)).expect("mkdir");
+        }
+        for many in 0..100 {
+            fs::create_dir(made.on(branch, &format!("d{many}"))).expect("mkdir");
+        }
+        for name in ["f", "deep/er/one", "deep/er/two"] {
+            fs::write(made.on(branch, name), "content").expect("a file");
+        }
+    }
+    let mut client = made.client();
+    let file = client.walk("f").expect("lookup").node;
+    let dir = client.walk("deep").expect("lookup").node;
+    // Directories are remembered, and kept open for it.
+    for many in 0..100 {
+        let node = client.walk(&format!("d{many}")).expect("lookup").node;
+        assert_eq!(names(pool, node).expect("a listing").len(), 0);
+    }
+    let errno = |error: canopy_pool::Error| error.errno();
+    let create = OFlags::CREATE.bits() | OFlags::RDWR.bits();
+    // One way or another: what is left for one may do for another, which needs fewer on its way.
+    let open = |handles: &mut Vec<HandleId>| {
+        for flags in [OFlags::WRONLY, OFlags::RDONLY, OFlags::RDWR] {
+            loop {
+                match pool.open(&ROOT, file, flags.bits(), false) {
+                    Ok(opened) => handles.push(opened.handle),
+                    Err(error) => {
+                        assert_eq!(error.errno(), Errno::MFILE);
+                        break;
+                    }
+                }
+            }
+        }
+        loop {
+            match pool.tmpfile(&ROOT, NodeId::ROOT, 0o600, create) {
+                Ok((entry, opened)) => {
+                    pool.forget(entry.node, 1);
+                    handles.push(opened.handle);
+                }
+                Err(error) => return error.errno(),
+            }
+        }
+    };
+    let mut handles = Vec::new();
+    assert_eq!(open(&mut handles), Errno::MFILE);
+    // Most of the descriptors can be had.
+    assert!((LIMIT as usize / 2..LIMIT as usize).contains(&handles.len()), "{} handles", handles.len());
+    // Who opens directories instead may do so longer, and does not use up all either.
+    let mut listings = Vec::new();
+    let refused = loop {
+        let handle = pool.opendir(dir).expect("opendir");
+        listings.push(handle);
+        match pool.readdir(handle, 0, |_| true) {
+            Ok(()) => assert!(listings.len() < LIMIT as usize),
+            Err(error) => break errno(error),
+        }
+    };
+    assert_eq!(refused, Errno::MFILE);
+    assert!(listings.len() > 5, "{} listings", listings.len());
+
+    for round in 0..3 {
+        let made_anew = pool.create(&ROOT, dir, b"new", 0o644, create, false);
+        assert_eq!(made_anew.map(drop).map_err(errno), Err(Errno::MFILE), "{round}");
+        assert!(!made.on(0, "deep/new").exists() && !made.on(1, "deep/new").exists());
+        assert_eq!(pool.tmpfile(&ROOT, dir, 0o600, create).map(drop).map_err(errno), Err(Errno::MFILE));
+        let read = pool.open(&ROOT, file, OFlags::RDONLY.bits(), false);
+        assert_eq!(read.map(drop).map_err(errno), Err(Errno::MFILE));
+
+        let size = SetAttr { size: Some(round), ..SetAttr::default() };
+        assert_eq!(pool.setattr(&ROOT, file, None, &size).expect("truncate").size, round);
+        let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        pool.setattr(&ROOT, dir, None, &mode).expect("chmod");
+        let node = pool.mkdir(&ROOT, dir, b"made", 0o755).expect("mkdir").node;
+        client.took(pool.lookup(dir, b"made").expect("lookup"));
+        pool.rename(&ROOT, dir, b"made", dir, b"moved", RenameKind::Replace).expect("rename");
+        pool.rmdir(dir, b"moved").expect("rmdir");
+        pool.forget(node, 1);
+        pool.setxattr(&ROOT, file, b"user.k", b"v", 0, false).expect("setxattr");
+        pool.statfs(NodeId::ROOT).expect("statfs");
+        pool.syncfs().expect("syncfs");
+    }
+    for handle in listings {
+        pool.releasedir(handle).expect("releasedir");
+    }
+    assert_eq!(names(pool, dir).expect("a listing"), ["empty", "er"]);
+    let deeper = client.walk("deep/er").expect("lookup").node;
+    assert_eq!(names(pool, deeper).expect("a listing"), ["one", "two"]);
+    pool.unlink(deeper, b"one").expect("unlink");
+    pool.rmdir(dir, b"empty").expect("rmdir");
+    // What is given back can be had again.
+    for handle in handles.drain(..20) {
+        pool.release(handle).expect("release");
+    }
+    let before = handles.len();
+    assert_eq!(open(&mut handles), Errno::MFILE);
+    assert!((15..=25).contains(&(handles.len() - before)), "{} more", handles.len() - before);
+    for handle in handles {
+        pool.release(handle).expect("release");
+    }
+    client.end().expect("no references left");
+    setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }).expect("the limit of before");
+}
