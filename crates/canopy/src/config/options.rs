@@ -371,7 +371,7 @@ fn kernel_and_threads() -> Vec<Spec> {
         spec(
             "read-thread-count",
             field!(threads.read),
-            "worker threads; 0: one a processor, at most 8; -N: processors/N",
+            "worker threads at first; 0: one a processor, at most 8; -N: processors/N",
         )
         .also(&["threads"]),
         spec(

@@ -200,7 +200,6 @@ fn directories_on_their_way() {
             let name = dir.file_name().expect("a name").to_str().expect("text");
             fs::create_dir(dir.with_file_name("only").join(name).join("d"))
         },
-        ..FSYNC
     };
     transports().into_iter().for_each(|transport| hangs(transport, &long, CLIENTS, &[]));
 }

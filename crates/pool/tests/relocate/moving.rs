@@ -1,7 +1,9 @@
 //! Writes that meet a full branch.
 
 use super::*;
+use canopy_pool::kernel::{BackingFile, Kernel, NoKernel};
 use canopy_pool::{SetAttr, Whence};
+use rustix::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -41,6 +43,43 @@ fn every_handle_goes_on_at_the_new_place() {
     }
     assert_eq!(disks.pool.getattr(node, None).unwrap().ino, before.ino);
     assert_eq!(disks.hidden(), NONE);
+    client.end().unwrap();
+}
+
+/// Whoever would be told of the end of it is gone.
+struct Killed;
+
+impl Kernel for Killed {
+    fn open_backing(&self, _: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+    fn caught_up(&self) -> bool {
+        false
+    }
+    fn invalidate_attr(&self, _: NodeId) {}
+    fn forget_name(&self, _: NodeId, _: &[u8]) {}
+    fn caller_is_killed(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_move_for_a_caller_who_is_killed_ends_early() {
+    let disks = Disks::small_and_large();
+    put(disks.on(0, "dir/f"), &pattern(1, MIB));
+    let mut client = disks_client(&disks);
+    let (_, writer) = disks.open(&mut client, "dir/f", OFlags::RDWR);
+    disks.fill(0);
+    disks.pool.connect(Arc::new(Killed), false);
+    assert_eq!(write(&disks.pool, writer, MIB as u64, &pattern(2, MIB)), Err(Errno::NOSPC));
+    assert_eq!(fs::read(disks.on(0, "dir/f")).unwrap()[..MIB], pattern(1, MIB));
+    assert!(!disks.on(1, "dir/f").exists());
+    assert_eq!(disks.hidden(), NONE);
+    // Another one comes, and waits for his answer.
+    disks.pool.connect(Arc::new(NoKernel), false);
+    write(&disks.pool, writer, MIB as u64, &pattern(2, MIB)).unwrap();
+    assert!(disks.on(1, "dir/f").exists());
+    disks.pool.release(writer).unwrap();
     client.end().unwrap();
 }
 

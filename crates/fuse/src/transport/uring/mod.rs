@@ -194,6 +194,9 @@ struct Queue<H: Handler> {
     parked: Arc<Mutex<Vec<Parked>>>,
 }
 
+/// How joining a queue went.
+type Joined = Result<(), NoUring>;
+
 /// How a worker comes to its queue.
 enum Joins {
     /// With all others, and serves once the gate opens.
@@ -212,7 +215,7 @@ impl<H: Handler> Queue<H> {
         joins: Joins,
         number: usize,
         post: Post,
-    ) -> std::io::Result<(JoinHandle<WorkerEnd>, Receiver<Result<(), NoUring>>)> {
+    ) -> std::io::Result<(JoinHandle<WorkerEnd>, Receiver<Joined>)> {
         let (input, aside) = (PageBuf::new(self.payload)?, PageBuf::new(page_size())?);
         let worker = Worker {
             entry,
@@ -297,7 +300,7 @@ enum Served {
 
 impl<H: Handler> Worker<H> {
     /// Joins the queue, reports how that went, and serves until the connection ends or there are too many workers.
-    fn run(mut self, number: usize, joins: Joins, report: &Sender<Result<(), NoUring>>) -> WorkerEnd {
+    fn run(mut self, number: usize, joins: Joins, report: &Sender<Joined>) -> WorkerEnd {
         // Before the handler's word, which may be that threads stay elsewhere.
         machine::pin(self.queue);
         self.handler.thread_start(number);
