@@ -12,4 +12,5 @@ mod full {
     mod quota;
     mod rig;
     mod trim;
+    mod writers;
 }

@@ -18,6 +18,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::acl;
+use crate::headroom::Seen;
 use crate::health::{Condition, Health};
 use crate::inode::BranchSeed;
 use crate::size::{self, SizeError};
@@ -339,6 +340,8 @@ pub struct Branch {
     pub kind: u64,
     /// How it fares; the branch keeps it along with its id.
     pub health: Arc<Condition>,
+    /// Whether there was room enough to write past the daemon, when it last mattered to readers.
+    pub(crate) room: Seen,
     /// close(2) of its files has nothing to tell.
     pub(crate) closes_quietly: bool,
     /// When reads change the time of the last access.
@@ -393,6 +396,7 @@ impl Branch {
             seed: BranchSeed::new(spec.path.as_os_str().as_bytes()),
             kind,
             health: Arc::default(),
+            room: Seen::default(),
             closes_quietly: closes_quietly(kind),
             times: Times::default(),
             has_acls: acl::is_known(root.as_fd()),

@@ -27,13 +27,19 @@ pub(crate) struct Place {
     pub(crate) fd: Arc<OwnedFd>,
     /// Which file it is, if it is open for reading and nothing else: whoever reads may use the same descriptor.
     pub(crate) reads: Option<FileKey>,
-    /// For pages that the kernel writes back on nobody's behalf: never `O_APPEND`, never `O_DIRECT`.
-    plain: OnceLock<Arc<OwnedFd>>,
+    /// For data that goes to given offsets whatever flags the handles have: never `O_APPEND`, never `O_DIRECT`.
+    plain_reads: OnceLock<Arc<OwnedFd>>,
+    plain_writes: OnceLock<Arc<OwnedFd>>,
 }
 
 impl Place {
     pub(crate) fn new(branch: Arc<Branch>, fd: Arc<OwnedFd>, reads: Option<FileKey>) -> Self {
-        Place { branch, fd, reads, plain: OnceLock::new() }
+        Place { branch, fd, reads, plain_reads: OnceLock::new(), plain_writes: OnceLock::new() }
+    }
+
+    pub(crate) fn into_descriptors(self) -> impl Iterator<Item = Arc<OwnedFd>> {
+        let plain = [self.plain_reads, self.plain_writes].into_iter().filter_map(OnceLock::into_inner);
+        plain.chain([self.fd])
     }
 }
 
@@ -49,7 +55,7 @@ pub(crate) struct OpenFile {
     writers: AtomicUsize,
     /// The thread that may be within an open(2) of the file: [`NOBODY`], [`SEVERAL`], or one more than its number.
     opener: AtomicU64,
-    /// The file has moved, and the kernel still reads the old one for some handles: nobody else may join.
+    /// The names lead to another node by now, for the kernel goes on reading this file by itself: nobody else may join.
     parted: AtomicBool,
     pub(crate) keeping: Keeping,
     /// Some handle reads and writes past the page cache.
@@ -92,6 +98,15 @@ impl OpenFile {
 
     pub(crate) fn move_to(&self, place: Place) {
         *self.place.write() = Arc::new(place);
+    }
+
+    /// Whoever opens the file anew does so by this descriptor. Gives what served so far.
+    pub(crate) fn stand_in(&self, fd: &Arc<OwnedFd>) -> Arc<Place> {
+        let mut place = self.place.write();
+        // What readers share can stay, for it is open for reading alone.
+        let fd = if place.reads.is_some() { &place.fd } else { fd };
+        let new = Place::new(place.branch.clone(), fd.clone(), place.reads);
+        std::mem::replace(&mut *place, Arc::new(new))
     }
 
     pub(crate) fn part(&self) {
@@ -147,15 +162,28 @@ impl OpenFile {
         self.overtaken.get().map(Box::as_ref)
     }
 
-    /// A descriptor for reading and writing at given offsets, whatever flags the handles have.
-    pub(crate) fn plain(&self) -> Result<Arc<OwnedFd>, Errno> {
+    /// A descriptor for reading at given offsets, whatever flags the handles have.
+    pub(crate) fn plain_to_read(&self) -> Result<Arc<OwnedFd>, Errno> {
+        self.plain(OFlags::RDONLY, |place| &place.plain_reads)
+    }
+
+    /// The same for writing. Whoever writes holds the node's `moving`.
+    pub(crate) fn plain_to_write(&self) -> Result<Arc<OwnedFd>, Errno> {
+        self.plain(OFlags::RDWR, |place| &place.plain_writes)
+    }
+
+    fn plain(
+        &self,
+        flags: OFlags,
+        slot: impl Fn(&Place) -> &OnceLock<Arc<OwnedFd>>,
+    ) -> Result<Arc<OwnedFd>, Errno> {
         let place = self.place();
-        if let Some(fd) = place.plain.get() {
+        if let Some(fd) = slot(&place).get() {
             return Ok(fd.clone());
         }
-        let fd = beneath::reopen(&*place.fd, OFlags::RDWR)
-            .map_err(|errno| place.branch.notice(errno, Deed::Looking))?;
-        Ok(place.plain.get_or_init(|| Arc::new(fd)).clone())
+        let fd =
+            beneath::reopen(&*place.fd, flags).map_err(|errno| place.branch.notice(errno, Deed::Looking))?;
+        Ok(slot(&place).get_or_init(|| Arc::new(fd)).clone())
     }
 }
 
@@ -264,7 +292,7 @@ impl FileHandle {
         if self.plain.load(Ordering::Relaxed) || !self.flags.intersects(DOES_MORE) {
             return Ok(self.fd());
         }
-        let refused = match self.open.plain() {
+        let refused = match self.open.plain_to_write() {
             Err(errno @ (Errno::ACCESS | Errno::PERM)) => errno,
             other => return other,
         };
@@ -273,6 +301,11 @@ impl FileHandle {
         rustix::fs::fcntl_setfl(&*fd, now - NOT_PLAIN).map_err(|_| refused)?;
         self.plain.store(true, Ordering::Relaxed);
         Ok(fd)
+    }
+
+    /// The same for data that is read, which nobody opens the file for writing for.
+    pub(crate) fn plain_to_read(&self) -> Result<Arc<OwnedFd>, Errno> {
+        self.open.plain_to_read().or_else(|_| self.plain())
     }
 
     /// The branch's file, opened as this handle is. Whoever writes through it holds the node's `moving` while he
@@ -286,9 +319,11 @@ impl FileHandle {
         self.open.place().branch.notice(errno, deed)
     }
 
-    pub(crate) fn move_to(&self, fd: OwnedFd) {
-        *self.fd.write() = Arc::new(fd);
+    /// Gives the descriptor that served so far.
+    pub(crate) fn move_to(&self, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
+        let former = std::mem::replace(&mut *self.fd.write(), fd);
         self.plain.store(false, Ordering::Relaxed);
+        former
     }
 
     pub(crate) fn writable(&self) -> bool {
@@ -360,7 +395,7 @@ pub(crate) fn wants_passthrough(option: PassthroughIo, flags: OFlags) -> bool {
 /// that is not aligned. The kernel opened the backing file with it, and has no way to take it back: the piece
 /// would fail with EINVAL. So such data comes to the daemon. Whoever opens for reading too (disks of virtual
 /// machines, databases) writes whole blocks, and keeps passthrough.
-fn may_lose_direct(flags: OFlags) -> bool {
+pub(crate) fn may_lose_direct(flags: OFlags) -> bool {
     flags.contains(OFlags::DIRECT) && flags & OFlags::ACCMODE == OFlags::WRONLY
 }
 
@@ -370,14 +405,11 @@ fn may_lose_direct(flags: OFlags) -> bool {
 /// or none carries any; anything else fails the open with EIO (fs/fuse/iomode.c). So the first open
 /// decides, and later ones follow, each as well as it can:
 /// * the node is in passthrough, this open only writes and would not want it: it carries the id together with
-///   DIRECT_IO. Then what it writes comes to the daemon, coherent with everybody else's. The same holds for one that is
-///   `watched`: a writer whose branch has no ample room.
+///   DIRECT_IO. Then what it writes comes to the daemon, coherent with everybody else's.
 /// * the node is in passthrough, this open reads and would not want it: it goes past the daemon all the same. With
 ///   DIRECT_IO the kernel would take what is spliced (sendfile(2)) from the page cache of the pool
 ///   (fs/fuse/file.c fuse_splice_read), which hears nothing of what others write.
 /// * the node is not in passthrough, this open would want it: it goes without.
-///
-/// `parted` tells that the file is written through another node as well, which no cache would hear of.
 ///
 /// `cached_by_name` tells, for `per-process`, that the caller is one of the listed programs; `valid`, for
 /// `partial` and `auto-full`, that what the kernel has cached of the file is known to be good.
@@ -387,8 +419,6 @@ pub(crate) fn decide(
     sharing: Sharing,
     cached_by_name: bool,
     valid: bool,
-    watched: bool,
-    parted: bool,
 ) -> Travel {
     let (direct_io, keep_cache) = match config.cache_files {
         CacheFiles::Off => (true, false),
@@ -403,10 +433,10 @@ pub(crate) fn decide(
     let direct_io = match backing {
         // `cache.files` rules the page cache of the pool, which passthrough does not use.
         Some(_) => {
-            let served = !wants_passthrough(config.passthrough, flags) || watched || may_lose_direct(flags);
+            let served = !wants_passthrough(config.passthrough, flags) || may_lose_direct(flags);
             served && flags.contains(OFlags::WRONLY)
         }
-        None => direct_io || parted,
+        None => direct_io || may_lose_direct(flags),
     };
     Travel {
         direct_io,
@@ -520,9 +550,7 @@ mod tests {
             (PerProcess, false, false, "DL"),
         ] {
             let config = config(PassthroughIo::Rw, cache);
-            let first = |backing| {
-                decide(&config, OFlags::RDWR, Sharing::First { backing }, named, valid, false, false)
-            };
+            let first = |backing| decide(&config, OFlags::RDWR, Sharing::First { backing }, named, valid);
             assert_eq!(letters(first(None)), without, "{cache} without passthrough");
             assert_eq!(letters(first(Some(7))), "P", "{cache} with passthrough");
         }
@@ -552,9 +580,7 @@ mod tests {
             for cache in [CacheFiles::Off, CacheFiles::Partial, CacheFiles::Full, CacheFiles::AutoFull] {
                 let config = config(option, cache);
                 for flags in [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR] {
-                    let later = |backing| {
-                        decide(&config, flags, Sharing::Shared { backing }, false, true, false, false)
-                    };
+                    let later = |backing| decide(&config, flags, Sharing::Shared { backing }, false, true);
                     assert_eq!(later(Some(3)).passthrough, Some(3));
                     let served = flags == OFlags::WRONLY && !wants_passthrough(option, flags);
                     assert_eq!(later(Some(3)).direct_io, served);
@@ -565,33 +591,18 @@ mod tests {
         }
     }
 
-    /// A writer on a nearly full branch beside readers in passthrough: only its own data comes to the daemon.
-    #[test]
-    fn watched_writers_carry_the_id_too() {
-        let config = config(PassthroughIo::Auto, CacheFiles::AutoFull);
-        // Who reads as well would be given stale pages by sendfile(2).
-        for (flags, beside) in [(OFlags::WRONLY, "DPL"), (OFlags::RDWR, "P")] {
-            let joins =
-                |backing| decide(&config, flags, Sharing::Shared { backing }, false, false, true, false);
-            assert_eq!(letters(joins(Some(4))), beside);
-            assert_eq!(letters(joins(None)), "");
-        }
-    }
-
+    /// The first of them is not in passthrough at all; later ones carry the id of those who are.
     #[test]
     fn uncached_streams_come_to_the_daemon() {
         let config = config(PassthroughIo::Rw, CacheFiles::AutoFull);
-        for (flags, expected) in [(OFlags::RDONLY, "P"), (OFlags::WRONLY, "DPL"), (OFlags::RDWR, "P")] {
-            let travel = decide(
-                &config,
-                flags | OFlags::DIRECT,
-                Sharing::First { backing: Some(1) },
-                false,
-                false,
-                false,
-                false,
-            );
-            assert_eq!(letters(travel), expected, "{flags:?}");
+        for (flags, beside, alone) in
+            [(OFlags::RDONLY, "P", ""), (OFlags::WRONLY, "DPL", "DL"), (OFlags::RDWR, "P", "")]
+        {
+            for (backing, expected) in [(Some(1), beside), (None, alone)] {
+                let sharing = Sharing::Shared { backing };
+                let travel = decide(&config, flags | OFlags::DIRECT, sharing, false, false);
+                assert_eq!(letters(travel), expected, "{flags:?}");
+            }
         }
     }
 

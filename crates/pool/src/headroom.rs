@@ -5,12 +5,17 @@
 //! is let past the daemon only where there is room for all that he and the others like him may write. How much that
 //! is nobody knows beforehand; the measure is a part of the disk, for files are as large as disks allow (`ample`), and
 //! on top of it the most that any one of them has written since the mount.
+//!
+//! Readers past the daemon keep the old file when theirs moves, and who comes to write it gets a node of his own beside
+//! them (`ops/apart.rs`). So where room is short, a file that may be at work is not read past the daemon either: then
+//! all who have it open go with it. One that has not changed for a day is hardly written today.
 
 use crate::HashMap;
 use crate::branch::{Branch, BranchId};
 use crate::space::Space;
 use canopy_sys::sched;
 use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -24,8 +29,11 @@ fn ample(size: u64) -> u64 {
 /// Who was open for less cannot have written a sixty-fourth of what each must find: 64 MiB, at 16 GiB a second.
 const BRIEF: Duration = Duration::from_millis(4);
 
-/// How often the space is looked at while there are writers past the daemon.
+/// How often the space is looked at while there are writers past the daemon, and for readers.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Seconds after which a file that has not changed counts as at rest.
+const AT_REST: i64 = 24 * 60 * 60;
 
 #[derive(Default)]
 pub(crate) struct Headroom {
@@ -78,6 +86,7 @@ impl Headroom {
         let watched = branches.known.entry(branch.id).or_default();
         watched.branch = Arc::downgrade(branch);
         watched.scarce = !is_ample(&space, watched.writers + 1, most, watched.scarce);
+        branch.room.put(watched.scarce);
         if watched.scarce {
             return None;
         }
@@ -89,6 +98,41 @@ impl Headroom {
         }
         let since = Instant::now();
         Some(PassedWriter { shared: self.shared.clone(), branch: branch.id, before: size, since })
+    }
+}
+
+/// What was seen of a branch's room for the sake of readers: when, in milliseconds, and whether it was scarce in the
+/// lowest bit. 0 before the first look.
+#[derive(Default, Debug)]
+pub(crate) struct Seen(AtomicU64);
+
+impl Seen {
+    fn put(&self, scarce: bool) {
+        self.0.store(millis() << 1 | u64::from(scarce), Ordering::Relaxed);
+    }
+}
+
+fn millis() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32).as_millis() as u64
+}
+
+impl Headroom {
+    /// Is a file that was last modified then, on this branch, better read by way of the daemon?
+    pub(crate) fn keeps_readers(&self, branch: &Branch, modified: i64) -> bool {
+        if clock_gettime(ClockId::RealtimeCoarse).tv_sec.saturating_sub(modified) > AT_REST {
+            return false;
+        }
+        let seen = branch.room.0.load(Ordering::Relaxed);
+        let scarce = seen & 1 == 1;
+        if seen != 0 && millis().wrapping_sub(seen >> 1) < INTERVAL.as_millis() as u64 {
+            return scarce;
+        }
+        let Ok(space) = Space::of(branch.root()) else { return scarce };
+        let most = self.shared.most.load(Ordering::Relaxed);
+        let scarce = !is_ample(&space, 1, most, scarce);
+        branch.room.put(scarce);
+        scarce
     }
 }
 

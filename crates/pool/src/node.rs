@@ -86,7 +86,7 @@ pub(crate) struct Node {
     pub(crate) number: AtomicU64,
     /// It has got so many names that some may not be its names any more: those that went on the branch itself.
     pub(crate) doubtful: AtomicBool,
-    /// Until then nobody tries to move the file: its names were not found.
+    /// Until then nobody tries to move the file: its names were not found, or it cannot be leased.
     pub(crate) stays_until: Mutex<Option<Instant>>,
     /// Of a directory: where it lies, and who holds its names.
     pub(crate) memory: memory::Slot,
@@ -448,12 +448,27 @@ impl Nodes {
         node.moves.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The node's file has moved, but the kernel holds on to the old one: whoever looks the names up from now on gets
-    /// a node of its own for the new file. Gives the names. The caller holds the tree exclusively.
-    pub(crate) fn parted(&self, node: &Node, number: u64) -> Vec<(NodeId, Box<[u8]>)> {
+    /// The kernel holds on to the file that this node has open: whoever looks the names up from now on gets a node of its own
+    /// for the file `to`, which may be the same one. This one keeps the number that callers know, and the other one shows it
+    /// too if it `stays` with the file. Gives the names. The caller holds the tree exclusively.
+    pub(crate) fn parted(
+        &self,
+        node: &Node,
+        to: FileKey,
+        number: u64,
+        stays: bool,
+    ) -> Vec<(NodeId, Box<[u8]>)> {
         let names = self.known(node.id);
-        if let Some(key) = node.key() {
-            self.file_gone(key);
+        match node.key() {
+            Some(from) if from != to => self.file_gone(from),
+            Some(from) => {
+                self.table.write().files.remove(&(from, node.disguised));
+            }
+            None => {}
+        }
+        if stays {
+            self.table.write().kept.insert((to.dev, to.ino), number);
+            self.any_kept.store(true, Ordering::Relaxed);
         }
         for (parent, name) in &names {
             self.name_removed(*parent, name);

@@ -5,7 +5,7 @@ use crate::below::Below;
 use crate::branch::{Branch, BranchId, Branches, LiveBranches};
 use crate::cloning::{Cloning, UnderWay};
 use crate::config::Config;
-use crate::handle::{FileHandle, Handles, OpenFile};
+use crate::handle::{FileHandle, Handles};
 use crate::headroom::Headroom;
 use crate::kernel::{Kernel, NoKernel};
 use crate::memory::Memory;
@@ -15,15 +15,14 @@ use crate::ops::readdir::DirHandle;
 use crate::relocate;
 use crate::silence::Silence;
 use crate::space::SpaceCache;
-use crate::stat::FileKey;
 use crate::times::Reads;
 use crate::tree::{Held, TreeLock};
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
 use rustix::io::Errno;
 use smallvec::SmallVec;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 
 /// Many directories as one tree. All operations take `&self` and may run side by side.
 ///
@@ -44,14 +43,16 @@ pub struct Pool {
     pub(crate) acls: Acls,
     pub(crate) asked: Asked,
     pub(crate) headroom: Headroom,
-    /// Files that have moved away from handles which the kernel serves by itself, for as long as these are open.
-    pub(crate) parted: RwLock<Vec<(FileKey, Weak<OpenFile>)>>,
+    /// Threads that were told to look a file up again which others read past the daemon.
+    pub(crate) sent_apart: Asked,
     pub(crate) silence: Silence,
     pub(crate) below: Below,
     /// The kernel has refused passthrough for good.
     pub(crate) no_passthrough: AtomicBool,
     /// Branches whose files cannot be passed through, being themselves stacked filesystems.
     pub(crate) stacked: RwLock<SmallVec<[BranchId; 2]>>,
+    /// Branches that were said to give no leases.
+    pub(crate) unleased: RwLock<SmallVec<[BranchId; 2]>>,
 }
 
 impl Pool {
@@ -72,12 +73,13 @@ impl Pool {
             acls: Acls::default(),
             asked: Asked::default(),
             headroom: Headroom::default(),
-            parted: RwLock::default(),
+            sent_apart: Asked::default(),
             silence: Silence::default(),
             below: Below::default(),
             // Until a kernel is connected there is nothing to pass through.
             no_passthrough: AtomicBool::new(true),
             stacked: RwLock::default(),
+            unleased: RwLock::default(),
         };
         pool.count_deadlines();
         pool
@@ -168,8 +170,8 @@ impl Pool {
             ("open files", files),
             ("open directories", listings),
             ("remembered directories", self.memory.ordered()),
-            ("files that have parted", self.parted.read().len()),
             ("threads asked to look again", self.asked.len()),
+            ("threads sent to another node", self.sent_apart.len()),
         ];
         self.nodes.sizes().into_iter().chain(others).collect()
     }

@@ -13,6 +13,7 @@ pub mod heap;
 pub mod inode_flags;
 pub mod ioprio;
 pub mod landlock;
+pub mod lease;
 pub mod mounts;
 pub mod reflink;
 pub mod sched;

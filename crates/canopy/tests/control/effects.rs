@@ -160,8 +160,8 @@ pub(super) const ROWS: &[Row] = &[
             ("off", "true", true, true),
             ("ro", "true", false, true),
             ("wo", "true", true, false),
-            // On a disk as small as this, who writes could meet the end of it.
-            ("auto", "true", false, true),
+            // On a disk as small as this, who writes could meet the end of it, and who reads would be left behind.
+            ("auto", "true", true, true),
             ("auto", "false", false, false),
         ] {
             live.set("moveonenospc", moves);

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, SystemTime};
 
 const MIB: usize = 1 << 20;
 /// What requests themselves may cost while no data comes along.
@@ -21,6 +22,13 @@ pub(super) fn served_by(pool: &Pool, mode: Mode, dir: &Place) {
     let content = vec![b'c'; MIB];
     for (access, flags) in [("r", OFlags::RDONLY), ("w", OFlags::WRONLY), ("rw", OFlags::RDWR)] {
         let file = dir.file(access, &content);
+        // What has changed of late is read by way of the daemon where room is short (`auto`).
+        let week_ago = SystemTime::now() - Duration::from_secs(7 * 24 * 60 * 60);
+        fs::File::options()
+            .append(true)
+            .open(&file.branch)
+            .and_then(|f| f.set_modified(week_ago))
+            .expect("times");
         let (bytes, ()) = moved(pool, || {
             let fd = open(&file.pool, flags);
             if flags != OFlags::WRONLY {

@@ -77,6 +77,29 @@ fn the_first_open_gets_a_file_of_its_own() {
     }
 }
 
+/// Who writes one of the names on the branch would go on writing the file that the others keep.
+#[test]
+fn a_link_that_is_written_on_the_branch_stays_one() {
+    let bed = Bed::new(vec![LoopFs::tmpfs(16 << 20)], "link-cow=true");
+    fs::write(bed.on(0, "a"), "content").unwrap();
+    fs::hard_link(bed.on(0, "a"), bed.on(0, "b")).unwrap();
+    let stranger = OpenOptions::new().write(true).open(bed.on(0, "a")).unwrap();
+    for name in ["a", "b"] {
+        let shared = OpenOptions::new().append(true).open(bed.at(name)).unwrap();
+        assert_eq!(shared.metadata().unwrap().nlink(), 2, "{name}");
+        drop(shared);
+        bed.closed(name);
+    }
+    stranger.write_all_at(b"C", 0).unwrap();
+    assert_eq!(fs::read(bed.at("a")).unwrap(), b"Content");
+    drop(stranger);
+    let own = OpenOptions::new().append(true).open(bed.at("a")).unwrap();
+    assert_eq!(own.metadata().unwrap().nlink(), 1);
+    assert!(hidden(bed.disks[0].path()).is_empty());
+    drop(own);
+    bed.pool.umount();
+}
+
 /// It is copied whole, with all that belongs to it.
 #[test]
 fn nothing_is_lost_in_the_copy() {
@@ -89,6 +112,7 @@ fn nothing_is_lost_in_the_copy() {
     rustix::fs::setxattr(bed.on(0, "a"), "user.x", b"value", rustix::fs::XattrFlags::empty()).unwrap();
     canopy_testkit::cmd::run("setfacl", ["-m", "u:77:r--", bed.on(0, "a").to_str().unwrap()]);
     file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::new(1_222_222_222, 987_654_321)).unwrap();
+    drop(file);
     fs::hard_link(bed.on(0, "a"), bed.on(0, "b")).unwrap();
     let fields = canopy_testkit::Fields { links: false, sparse: true, ..canopy_testkit::Fields::default() };
     let before = Tree::capture_with(bed.on(0, ""), fields);

@@ -2,10 +2,14 @@
 
 use super::rig::{Bed, MIB, fio, hidden, pattern};
 use canopy_testkit::LoopFs;
+use canopy_testkit::cmd::{spawn, wait_within};
 use rustix::fs::FallocateFlags;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 /// Three disks of 120 MiB and files of 12 MiB, or so many times that: `CANOPY_SCALE=10` is 1.2 GB and 3 GB.
 fn scale() -> u64 {
@@ -44,7 +48,8 @@ fn with_rw_the_end_of_the_disk_is_met() {
     bed.pool.umount();
 }
 
-/// Writers pass as long as there is ample room, and again when a quarter more than that is there. Readers always do.
+/// Writers, and readers of what is at work, pass as long as there is ample room, and again when a quarter more than that is
+/// there. Readers of files at rest always do.
 #[test]
 fn writers_pass_where_there_is_ample_room() {
     const GIB: u64 = 1 << 30;
@@ -65,6 +70,7 @@ fn writers_pass_where_there_is_ample_room() {
         // XFS gives back in the background.
         canopy_testkit::cmd::wait_until(std::time::Duration::from_secs(20), || free().abs_diff(left) < GIB);
     };
+    fs::write(bed.on(0, "g"), [1; MIB]).unwrap();
     let writes = |options: &OpenOptions| {
         // Others who have it open decide how its data travels.
         let file = options.open(bed.at("f")).unwrap();
@@ -88,11 +94,16 @@ fn writers_pass_where_there_is_ample_room() {
         bed.closed("f");
         let reader = File::open(bed.at("f")).unwrap();
         let mut seen = vec![0; MIB];
-        assert!(bed.moved(|| reader.read_exact_at(&mut seen, 0).unwrap()) < MIB, "{left} GiB left");
+        // He follows the file then, should it move.
+        let served = bed.moved(|| reader.read_exact_at(&mut seen, 0).unwrap()) >= MIB;
+        assert_eq!(served, comes, "{left} GiB left, reading");
         // A writer beside him, and both see what is written.
         assert_eq!(writes(OpenOptions::new().write(true)), comes, "{left} GiB left, beside a reader");
-        // Who reads as well may splice, which would show what the page cache held before others wrote.
-        assert!(!existing(), "{left} GiB left, reading and writing beside a reader");
+        assert_eq!(existing(), comes, "{left} GiB left, reading and writing beside a reader");
+        rested(&bed, "g");
+        let reader_at_rest = File::open(bed.at("g")).unwrap();
+        assert!(bed.moved(|| reader_at_rest.read_exact_at(&mut seen, 0).unwrap()) < MIB, "{left} GiB left");
+        drop(reader_at_rest);
         reader.read_exact_at(&mut seen, 0).unwrap();
         assert!(seen.iter().all(|byte| *byte == 1));
     }
@@ -102,7 +113,6 @@ fn writers_pass_where_there_is_ample_room() {
     assert!(!new());
     bed.closed("f");
     let first = OpenOptions::new().write(true).open(bed.at("f")).unwrap();
-    fs::write(bed.on(0, "g"), "").unwrap();
     let second = OpenOptions::new().write(true).open(bed.at("g")).unwrap();
     assert!(bed.moved(|| first.write_all_at(&[1; MIB], 0).unwrap()) < MIB);
     assert!(bed.moved(|| second.write_all_at(&[1; MIB], 0).unwrap()) >= MIB);
@@ -125,6 +135,7 @@ fn a_file_moves_from_under_readers_past_the_daemon() {
         let start = pattern(1, MIB);
         fs::create_dir(bed.on(0, "d")).unwrap();
         fs::write(bed.on(0, "d/f"), &start).unwrap();
+        rested(&bed, "d/f");
         fs::hard_link(bed.on(0, "d/f"), bed.on(0, "g")).unwrap();
         let reader = File::open(bed.at("d/f")).unwrap();
         let linked = File::open(bed.at("g")).unwrap();
@@ -170,23 +181,144 @@ fn a_file_moves_from_under_readers_past_the_daemon() {
     }
 }
 
-/// What could be written through a mapping would be lost: such a writer hears that there is no room.
+/// Makes of a file one that nobody has changed for a week.
+fn rested(bed: &Bed, name: &str) {
+    let file = File::options().append(true).open(bed.on(0, name)).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(7 * 24 * 60 * 60)).unwrap();
+}
+
+/// Whoever was there first, and however the writers open the file, it moves to where there is room.
 #[test]
-fn a_writer_who_could_map_the_file_beside_readers_is_told() {
-    let bed = Bed::new(vec![LoopFs::tmpfs(16 << 20), LoopFs::tmpfs(64 << 20)], "passthrough.io=auto");
+fn writers_find_room_whatever_the_order_of_opens() {
+    let (read, write, both) = (OpenOptions::new().read(true).clone(), options(false), options(true));
+    let orders: [&[&OpenOptions]; 6] = [
+        &[&read, &both],
+        &[&read, &write],
+        &[&both, &read, &write],
+        &[&read, &write, &read, &both],
+        &[&read, &both, &both, &read],
+        &[&write, &both, &read, &both],
+    ];
+    for (ample, order) in [true, false].into_iter().flat_map(|ample| orders.map(|order| (ample, order))) {
+        let first = if ample { LoopFs::xfs(40 << 30) } else { LoopFs::tmpfs(16 << 20) };
+        let bed = Bed::new(vec![first, LoopFs::tmpfs(64 << 20)], "passthrough.io=auto");
+        let start = pattern(1, MIB);
+        fs::write(bed.on(0, "f"), &start).unwrap();
+        let what = format!("{order:?}, room at first: {ample}");
+        // Those who were there while there was room, past the daemon; one of them maps the file.
+        let early = ample.then(|| File::open(bed.at("f")).unwrap());
+        let mapper = ample.then(|| Mapper::of(&bed.at("f")));
+        bed.fill(0, 0);
+        let files: Vec<File> = order.iter().map(|options| options.open(bed.at("f")).unwrap()).collect();
+        let mut whole = start.clone();
+        // These join whoever is past the daemon already.
+        let joined =
+            if ample { order.iter().take_while(|options| std::ptr::eq(**options, &read)).count() } else { 0 };
+        let writers = files.iter().zip(order).filter(|(_, options)| !std::ptr::eq(**options, &read));
+        for (number, (writer, _)) in writers.enumerate() {
+            let more = pattern(2 + number as u64, 6 * MIB);
+            writer.write_all_at(&more, whole.len() as u64).unwrap_or_else(|error| {
+                panic!("{what}: {error}\n{}", bed.pool.log());
+            });
+            whole.extend(more);
+        }
+        assert_eq!(bed.holders("f"), [1], "{what}");
+        assert!(fs::read(bed.on(1, "f")).unwrap() == whole, "{what}");
+        assert!(fs::read(bed.at("f")).unwrap() == whole, "{what}");
+        // Who came later follows the file; who was there keeps what he has.
+        for (file, options) in files.iter().zip(order).skip(joined) {
+            if !std::ptr::eq(*options, &write) {
+                let mut seen = vec![0; whole.len()];
+                file.read_exact_at(&mut seen, 0).unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert!(seen == whole, "{what}");
+            }
+            assert_eq!(file.metadata().unwrap().len(), whole.len() as u64, "{what}");
+        }
+        for early in early.iter().chain(&files[..joined]) {
+            let mut seen = vec![0; MIB];
+            early.read_exact_at(&mut seen, 0).unwrap();
+            assert!(seen == start, "{what}");
+            use std::os::unix::fs::MetadataExt;
+            assert_eq!(early.metadata().unwrap().ino(), fs::metadata(bed.at("f")).unwrap().ino(), "{what}");
+        }
+        assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()), "{what}");
+        if let Some(mapper) = mapper {
+            mapper.ends();
+        }
+        drop((early, files));
+        bed.pool.umount();
+    }
+}
+
+fn options(reads: bool) -> OpenOptions {
+    OpenOptions::new().read(reads).write(true).clone()
+}
+
+/// Beside one who was let past the daemon for good, nobody else can move the file; it is told, and nothing is lost.
+#[test]
+fn beside_a_writer_past_the_daemon_the_end_of_the_disk_is_met() {
+    let bed = Bed::new(vec![LoopFs::xfs(40 << 30), LoopFs::tmpfs(64 << 20)], "passthrough.io=auto");
     fs::write(bed.on(0, "f"), pattern(1, MIB)).unwrap();
-    let reader = File::open(bed.at("f")).unwrap();
-    let writer = OpenOptions::new().read(true).write(true).open(bed.at("f")).unwrap();
-    bed.fill(0, 1 << 20);
-    let refused = writer.write_all_at(&[1; 8 * MIB], MIB as u64).unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(28), "{refused}");
+    let past = options(true).open(bed.at("f")).unwrap();
+    bed.fill(0, 0);
+    for options in [options(true), options(false)] {
+        let writer = options.open(bed.at("f")).unwrap();
+        let refused = writer.write_all_at(&[1; 8 * MIB], MIB as u64).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(28), "{refused}");
+    }
     assert_eq!(bed.holders("f"), [0]);
-    // Once the reader is gone, and whoever opened beside him, the file moves.
-    drop((reader, writer));
+    past.write_all_at(b"past", 0).unwrap();
+    drop(past);
     bed.closed("f");
-    let writer = OpenOptions::new().read(true).write(true).open(bed.at("f")).unwrap();
+    let writer = options(true).open(bed.at("f")).unwrap();
     writer.write_all_at(&[1; 8 * MIB], MIB as u64).unwrap();
     assert_eq!(bed.holders("f"), [1]);
+    assert_eq!(&fs::read(bed.at("f")).unwrap()[..4], b"past");
     drop(writer);
     bed.pool.umount();
+}
+
+/// A file that is read by descriptor, without a name to look up again, opens as ever when writers have parted from it.
+#[test]
+fn a_file_that_writers_have_parted_from_is_reopened_by_its_descriptor() {
+    let bed = Bed::new(vec![LoopFs::xfs(40 << 30), LoopFs::tmpfs(64 << 20)], "passthrough.io=auto");
+    fs::write(bed.on(0, "f"), "content").unwrap();
+    let early = File::open(bed.at("f")).unwrap();
+    bed.fill(0, 64 << 10);
+    let writer = options(true).open(bed.at("f")).unwrap();
+    writer.write_all_at(b"C", 0).unwrap();
+    let by_descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&early));
+    assert_eq!(fs::read(&by_descriptor).unwrap(), b"Content");
+    assert_eq!(fs::read(bed.at("f")).unwrap(), b"Content");
+    // To write by it would bring back what was parted.
+    let refused = options(false).open(&by_descriptor).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(116), "{refused}");
+    drop((early, writer));
+    bed.pool.umount();
+}
+
+/// Another program, which maps a file to read it.
+struct Mapper(Child);
+
+impl Mapper {
+    fn of(path: &Path) -> Mapper {
+        let script = "import mmap, sys\n\
+                      file = open(sys.argv[1], 'rb')\n\
+                      pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n\
+                      print(pages[0], flush=True)\n\
+                      sys.stdin.read()\n\
+                      print(sum(pages[:]), flush=True)\n";
+        let mut python = Command::new("python3");
+        python.args(["-c".as_ref(), script.as_ref(), path.as_os_str()]);
+        let mut child = spawn(python.stdin(Stdio::piped()).stdout(Stdio::piped())).expect("python3");
+        let mut first = [0; 1];
+        child.stdout.as_mut().expect("stdout").read_exact(&mut first).expect("it is mapped");
+        Mapper(child)
+    }
+
+    fn ends(mut self) {
+        drop(self.0.stdin.take());
+        let status = wait_within(&mut self.0, Duration::from_secs(60)).expect("it ends");
+        assert!(status.success(), "{status}");
+    }
 }

@@ -70,6 +70,10 @@ impl Pool {
         let with_data = handle.is_some() || is_by_open(&node, caller, set);
         let attr = || self.set_attributes(caller, &node, handle.as_deref(), set, with_data);
         match set.size {
+            // The name leads to another node by now.
+            Some(_) if handle.is_none() && node.opened().is_some_and(|open| open.is_parted()) => {
+                Err(Error::Stale)
+            }
             // On some filesystems a file takes up room as soon as it grows.
             Some(size) if !node.is_dir() => self.with_room(&node, size, attr),
             _ => attr(),

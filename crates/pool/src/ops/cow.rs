@@ -29,7 +29,7 @@ pub(crate) struct Asked {
 const PATIENCE: Duration = Duration::from_secs(600);
 
 impl Asked {
-    fn put(&self, thread: u32, node: NodeId) {
+    pub(super) fn put(&self, thread: u32, node: NodeId) {
         let mut threads = self.threads.lock();
         threads.retain(|_, (_, since)| since.elapsed() < PATIENCE);
         threads.insert(thread, (node, Instant::now()));
@@ -41,7 +41,7 @@ impl Asked {
     }
 
     /// True if the thread was asked about this node; it is not any more.
-    fn take(&self, thread: u32, node: NodeId) -> bool {
+    pub(super) fn take(&self, thread: u32, node: NodeId) -> bool {
         if self.count.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -117,7 +117,7 @@ impl Pool {
 }
 
 /// Kernel threads do not. Who they are tells a file that everybody may read (proc_pid_stat(5)).
-fn looks_up_again(caller: &Caller) -> bool {
+pub(super) fn looks_up_again(caller: &Caller) -> bool {
     const PF_KTHREAD: u32 = 0x0020_0000;
     // Behind the name, which may hold anything: state, ppid, pgrp, session, tty_nr, tpgid, flags.
     const FLAGS: usize = 6;

@@ -78,7 +78,7 @@ impl Pool {
         let mut fd = handle.fd();
         let mut direct = handle.held().contains(OFlags::DIRECT);
         if direct && lost(&handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
-            (fd, direct) = (handle.plain()?, false);
+            (fd, direct) = (handle.plain_to_read()?, false);
         }
         let mut done = 0;
         while done < buffer.len() {
@@ -88,7 +88,7 @@ impl Pool {
                 Err(Errno::INTR) => continue,
                 // The kernel fills a page around a write, through a handle that cannot read.
                 Err(Errno::BADF) if done == 0 && handle.flags.contains(OFlags::WRONLY) => {
-                    fd = handle.open.plain()?;
+                    fd = handle.open.plain_to_read()?;
                     continue;
                 }
                 Err(errno) => {

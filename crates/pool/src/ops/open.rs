@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// How a branch stands to a handle that wants to read and write past the daemon.
-enum Room {
+pub(super) enum Room {
     /// It does not matter.
     Any,
     Ample(PassedWriter),
@@ -44,8 +44,7 @@ struct First {
     pinned: Arc<OwnedFd>,
     /// Which file it is, if `pinned` is what readers may read by.
     reads: Option<FileKey>,
-    /// In bytes.
-    size: u64,
+    attr: Attr,
 }
 
 /// A handle that lives until it is released, and how its data travels.
@@ -63,9 +62,12 @@ impl Pool {
     /// name to be looked up again first (`link-cow`).
     pub fn open(&self, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
         self.break_link(caller, id, flags)?;
+        let node = self.nodes.get(id)?;
+        self.stand_apart(caller, &node, flags)?;
+        // Who opens it for writing waits until it has moved.
+        let _stays = handle::writes(self.branch_flags(flags)).then(|| node.moving.read());
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let node = self.nodes.get(id)?;
         if node.is_dir() {
             return Err(Error::IsDirectory);
         }
@@ -99,7 +101,9 @@ impl Pool {
         let (fd, open, sharing, room) =
             match (slot.upgrade().filter(|open| open.users() > 0 || proven(open)), first) {
                 // The name leads to a new node by now.
-                (Some(open), _) if open.is_parted() => return Err(Error::Stale),
+                (Some(open), _) if open.is_parted() && !self.only_joins(caller, node, branch_flags) => {
+                    return Err(Error::Stale);
+                }
                 (Some(open), _) => {
                     let open = Using::new(open);
                     let fd = self.join(&open, branch_flags)?;
@@ -111,8 +115,8 @@ impl Pool {
                     };
                     (fd, open, Sharing::Shared { backing }, room)
                 }
-                (None, Some(First { branch, fd, pinned, reads, size })) => {
-                    let (backing, room) = self.register(&branch, &fd, branch_flags, size);
+                (None, Some(First { branch, fd, pinned, reads, attr })) => {
+                    let (backing, room) = self.register(&branch, &fd, branch_flags, &attr);
                     let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
                     let open =
                         Using::new(Arc::new(OpenFile::new(Place::new(branch, pinned, reads), backing)));
@@ -176,7 +180,7 @@ impl Pool {
                 let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key && attr.is_regular())?;
                 let fd = Arc::new(branch.timed(fd, careful));
                 let reads = kept::only_reads(flags).then_some(key);
-                Some(First { branch: branch.clone(), pinned: fd.clone(), fd, reads, size: attr.size })
+                Some(First { branch: branch.clone(), pinned: fd.clone(), fd, reads, attr })
             })
         {
             return Ok(first);
@@ -190,7 +194,7 @@ impl Pool {
             fd,
             pinned: primary.fd.into_shared(),
             reads: None,
-            size: primary.attr.size,
+            attr: primary.attr,
         })
     }
 
@@ -236,13 +240,22 @@ impl Pool {
     }
 
     /// May a handle with these flags read and write the branch past the daemon, as far as room goes?
-    fn room(&self, branch: &Arc<Branch>, flags: OFlags, size: impl FnOnce() -> u64) -> Room {
-        let config = self.config();
-        let moves = config.passthrough == PassthroughIo::Auto && config.move_when_full.0.is_some();
-        if !moves || !handle::writes(flags) {
+    pub(super) fn room(&self, branch: &Arc<Branch>, flags: OFlags, size: impl FnOnce() -> u64) -> Room {
+        // With `ro`, who only writes is served by the daemon, but beside readers past it the file cannot move away from him.
+        let only_writes = flags & OFlags::ACCMODE == OFlags::WRONLY;
+        let measured = || {
+            self.measures_room(PassthroughIo::Auto) || only_writes && self.measures_room(PassthroughIo::Ro)
+        };
+        if !handle::writes(flags) || !measured() {
             return Room::Any;
         }
         self.headroom.admit(branch, size()).map_or(Room::Scarce, Room::Ample)
+    }
+
+    /// Does it matter, with `passthrough.io` so, how much room there is?
+    fn measures_room(&self, option: PassthroughIo) -> bool {
+        let config = self.config();
+        config.passthrough == option && config.move_when_full.0.is_some()
     }
 
     /// Registers a file for passthrough, if this handle wants it and there is room for what it may write.
@@ -251,16 +264,23 @@ impl Pool {
         branch: &Arc<Branch>,
         fd: &Arc<OwnedFd>,
         flags: OFlags,
-        size: u64,
+        attr: &Attr,
     ) -> (Option<Box<dyn BackingFile>>, Room) {
         if self.no_passthrough.load(Ordering::Relaxed)
             || !handle::wants_passthrough(self.config().passthrough, flags)
+            || handle::may_lose_direct(flags)
             || self.config().nullrw
             || self.stacked.read().contains(&branch.id)
         {
             return (None, Room::Any);
         }
-        let room = self.room(branch, flags, || size);
+        if !handle::writes(flags)
+            && self.measures_room(PassthroughIo::Auto)
+            && self.headroom.keeps_readers(branch, attr.mtime.sec)
+        {
+            return (None, Room::Any);
+        }
+        let room = self.room(branch, flags, || attr.size);
         match room {
             // Nobody else has it open: then all that comes is served by the daemon, and the file can move.
             Room::Scarce => (None, room),
@@ -321,10 +341,8 @@ impl Pool {
         let quietly = handle::writes(flags) && self.closes_quietly(node, &open.place().branch);
         open.opened_by(caller.pid);
         let (mut handle, written) = FileHandle::new(node.clone(), fd, flags, open);
-        let parted = self.is_parted(node);
-        let valid = (unchanged || written) && !parted;
-        let watched = matches!(room, Room::Scarce);
-        let mut travel = handle::decide(&self.config(), flags, sharing, by_name, valid, watched, parted);
+        let valid = unchanged || written;
+        let mut travel = handle::decide(&self.config(), flags, sharing, by_name, valid);
         travel.no_flush = handle::no_flush(self.config().flush_on_close, flags, quietly);
         handle.travels(&travel);
         if handle.maps_past() {
@@ -369,7 +387,10 @@ impl Pool {
             Err(Error::Exists) if flags & OFlags::EXCL.bits() == 0 => {
                 let entry = self.enter(&branches, parent, &path, &dirs, name)?;
                 let node = self.nodes.get(entry.node)?;
+                let stays = node.moving.try_read();
                 let opened = match entry.attr.is_regular() {
+                    // It is opened by name then, which can wait.
+                    true if stays.is_none() || self.stands_apart(&node, flags) => Err(Error::Stale),
                     true => self
                         .break_created(caller, &node, entry.attr.nlink, flags)
                         .and_then(|()| self.open_node(caller, &branches, &node, flags, kill_suidgid)),
@@ -465,7 +486,7 @@ impl Pool {
         let fd = Arc::new(fd);
         let (open, sharing, room) = {
             let mut slot = node.open.lock();
-            let (backing, room) = self.register(branch, &fd, flags, attr.size);
+            let (backing, room) = self.register(branch, &fd, flags, &attr);
             let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
             let place = Place::new(branch.clone(), fd.clone(), None);
             let open = Using::new(Arc::new(OpenFile::new(place, backing)));
@@ -485,7 +506,9 @@ impl Pool {
     /// says so only now (network filesystems).
     pub fn flush(&self, handle: HandleId) -> Result<()> {
         let handle = self.files.get(handle)?;
-        let copy = rustix::io::fcntl_dupfd_cloexec(&*handle.fd(), 0)?;
+        // Kept until its copy is closed: who moves the file waits for that.
+        let fd = handle.fd();
+        let copy = rustix::io::fcntl_dupfd_cloexec(&*fd, 0)?;
         Ok(canopy_sys::close::close(copy).map_err(|errno| handle.notice(errno, Deed::Changing))?)
     }
 

@@ -1,39 +1,40 @@
 //! The data of a file, into another: shared where the filesystem can, and holes stay holes.
 
-use rustix::fd::BorrowedFd;
+use super::still::Still;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 /// Bytes that are read and written at once where the kernel does not copy by itself.
 const CHUNK: usize = 1 << 20;
-
-/// So many bytes are copied before a look whether somebody still wants them.
+/// So many bytes are copied before a look whether somebody still wants them, or wants to write the source.
 const STEP: u64 = 4 << 20;
 
-/// Copies the first `size` bytes of `source` into the empty `target`. Both must be really open.
+/// Copies the first `size` bytes of `source` into the empty `target`, which must be really open.
 ///
-/// Errors: `EINTR` as soon as nobody wants it; `EIO` when the source ends early; whatever reading and writing gives,
-/// `ENOSPC` among it.
+/// Errors: `EINTR` as soon as nobody wants it, `EBUSY` when the source does not keep still, `EIO` when it ends early;
+/// whatever reading and writing gives, `ENOSPC` among it.
 pub(super) fn copy_data(
-    source: BorrowedFd<'_>,
+    source: &Still,
     target: BorrowedFd<'_>,
     size: u64,
     wanted: &dyn Fn() -> bool,
 ) -> Result<(), Errno> {
     // Costs no space; only within one filesystem that can (ioctl_ficlone(2)).
-    if rustix::fs::ioctl_ficlone(target, source).is_ok() {
+    if rustix::fs::ioctl_ficlone(target, source.as_fd()).is_ok() {
         return rustix::fs::ftruncate(target, size);
     }
     let mut buffer = Vec::new();
     let mut at = 0;
-    while let Some((start, end)) = next_data(source, at, size)? {
+    while let Some((start, end)) = next_data(source.as_fd(), at, size)? {
         at = start;
         while at < end {
             if !wanted() {
                 return Err(Errno::INTR);
             }
+            source.check()?;
             let upto = end.min(at + STEP);
-            copy_range(source, target, at, upto, &mut buffer)?;
+            copy_range(source.as_fd(), target, at, upto, &mut buffer)?;
             at = upto;
         }
     }

@@ -2,6 +2,7 @@
 
 use super::file::{Carry, can_leave};
 use super::links;
+use super::still::Still;
 use crate::acl::At;
 use crate::beneath;
 use crate::branch::{Branch, BranchId, Branches};
@@ -26,12 +27,18 @@ use std::time::{Duration, Instant};
 /// How often a move begins anew because something about the file has changed on its way.
 const ATTEMPTS: u32 = 3;
 
-/// After a walk over a branch that has not found all names of a file. Each page that is written back may ask.
+/// After a walk over a branch that has not found all names of a file, and where a file cannot be leased. Each page that is
+/// written back may ask.
 const WALK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Is this the answer of a branch that has no room: no blocks, no inodes, or none for this owner?
 pub(crate) fn is_full(errno: Errno) -> bool {
     matches!(errno, Errno::NOSPC | Errno::DQUOT)
+}
+
+/// Is this the answer to who writes, or truncates, by a descriptor that is open for reading alone?
+fn is_withheld(errno: Errno) -> bool {
+    matches!(errno, Errno::BADF | Errno::INVAL)
 }
 
 /// Why a file does not move.
@@ -40,6 +47,16 @@ enum Stays {
     File(Errno),
     /// Not to this branch.
     Branch(Errno),
+}
+
+impl Stays {
+    /// By what a step on the way has failed with.
+    fn of(errno: Errno) -> Stays {
+        match errno {
+            Errno::AGAIN | Errno::BUSY | Errno::INTR => Stays::File(errno),
+            _ => Stays::Branch(errno),
+        }
+    }
 }
 
 /// A file that could move, as it was when somebody looked.
@@ -75,9 +92,16 @@ impl Pool {
                 {
                     moved += 1;
                 }
+                // Opening it again has failed after a move that was given up.
+                Err(error) if is_withheld(error.errno()) && self.write_again(node)? => {}
                 other => return other,
             }
         }
+    }
+
+    fn write_again(&self, node: &Arc<Node>) -> crate::Result<bool> {
+        let _alone = node.moving.write();
+        Ok(self.let_write(node)?)
     }
 
     /// Moves a file to a branch with room; true if it is somewhere else than when it had moved `seen` times.
@@ -94,11 +118,23 @@ impl Pool {
         }
         let mut tried: SmallVec<[BranchId; 4]> = SmallVec::new();
         let mut attempts = 0;
+        let mut stilled = None;
         loop {
             let moved = self.movable(node).map_err(Stays::File).and_then(|file| {
                 let target = self.roomier(policy, &file, wanted, &tried).map_err(Stays::File)?;
                 tried.push(target.id);
-                match self.carry(node, &file, &target) {
+                let still = match &mut stilled {
+                    Some(still) => still,
+                    none => {
+                        let held = self.hold_still(node).inspect_err(|errno| {
+                            if *errno == Errno::OPNOTSUPP {
+                                self.tell_unleased(&file.source);
+                            }
+                        });
+                        none.insert(held.map_err(Stays::File)?)
+                    }
+                };
+                match self.carry(node, &file, &target, still.as_ref()) {
                     Err(why @ (Stays::Branch(errno) | Stays::File(errno))) => {
                         // Which of the two it was is for a look to find out.
                         target.notice(file.source.notice(errno, Deed::Looking), Deed::Looking);
@@ -126,12 +162,24 @@ impl Pool {
                 Err(Stays::Branch(errno)) => tracing::debug!("a file cannot move to a branch: {errno}"),
                 Err(Stays::File(errno)) => {
                     tracing::debug!("a file on a full branch cannot move: {errno}");
-                    if errno == Errno::MLINK {
+                    if matches!(errno, Errno::MLINK | Errno::OPNOTSUPP) {
                         *node.stays_until.lock() = Some(Instant::now() + WALK_AGAIN);
                     }
                     return false;
                 }
             }
+        }
+    }
+
+    fn tell_unleased(&self, branch: &Branch) {
+        let mut told = self.unleased.write();
+        if !told.contains(&branch.id) {
+            told.push(branch.id);
+            tracing::warn!(
+                "{}: files stay there when it is full, for its filesystem gives no leases: who writes them could not be \
+                 told from who does not",
+                branch.path.display()
+            );
         }
     }
 
@@ -205,27 +253,24 @@ impl Pool {
     }
 
     /// Moves a node's file to a branch, and with it all handles. The caller holds the node's `moving` exclusively.
-    fn carry(&self, node: &Arc<Node>, file: &Movable, target: &Arc<Branch>) -> Result<(), Stays> {
+    fn carry(
+        &self,
+        node: &Arc<Node>,
+        file: &Movable,
+        target: &Arc<Branch>,
+        still: &Still,
+    ) -> Result<(), Stays> {
         let note = Carry::announce(&file.source, target, &file.names).map_err(Stays::Branch)?;
-        let source = match self.prepare(node, file, target) {
-            Ok(source) => source,
-            Err(why) => {
-                note.erase();
-                return Err(why);
-            }
-        };
+        if let Err(why) = self.prepare(file, target, still) {
+            note.erase();
+            return Err(why);
+        }
         let names = file.names.clone();
         let wanted = || !self.kernel.load().caller_is_killed();
-        let copied = Carry::copy(&file.source, target, source, names, note, &wanted);
-        let mut carry = copied.map_err(|errno| match errno {
-            Errno::INTR => Stays::File(errno),
-            errno => Stays::Branch(errno),
-        })?;
+        let copied = Carry::copy(&file.source, target, still, names, note, &wanted);
+        let mut carry = copied.map_err(Stays::of)?;
         // From here on nobody uses a path, or opens anything.
         let held = self.tree_alone().map_err(Stays::File)?;
-        if self.is_held_in_place(node) {
-            return Err(Stays::File(Errno::BUSY));
-        }
         self.memory.kept.close(node);
         let open = node.opened();
         let orphan = node.orphan.lock().is_some();
@@ -233,7 +278,7 @@ impl Pool {
         if branches.index_of(target.id).is_none() || branches.index_of(file.source.id).is_none() {
             return Err(Stays::Branch(Errno::ROFS));
         }
-        let number = self.number_to_keep(&branches, node).map_err(|error| Stays::File(error.errno()))?;
+        let number = self.shown_number(&branches, node).map_err(|error| Stays::File(error.errno()))?;
         let reopened = || -> Result<_, Errno> {
             let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
             // The kernel goes on reading the old file where it reads by itself.
@@ -252,30 +297,24 @@ impl Pool {
             let (dir, name) = split(name);
             self.came(dir, name, target.id);
         }
-        switched.map_err(|errno| match errno {
-            Errno::AGAIN => Stays::File(errno),
-            _ => Stays::Branch(errno),
-        })?;
+        switched.map_err(Stays::of)?;
         // Nothing below can fail.
         let parts = open.as_ref().filter(|open| open.backing.is_some());
         let names = match parts {
             None => {
-                self.nodes.moved(node, key, number);
+                self.nodes.moved(node, key, if self.numbers_stay() { number } else { 0 });
                 Vec::new()
             }
             Some(open) => {
                 open.part();
-                let mut parted = self.parted.write();
-                parted.retain(|(_, open)| open.strong_count() > 0);
-                parted.push((key, Arc::downgrade(open)));
-                self.nodes.parted(node, number)
+                self.nodes.parted(node, key, number, self.numbers_stay())
             }
         };
         if let Some(open) = open {
             open.move_to(place);
         }
         for (handle, fd) in handles {
-            handle.move_to(fd);
+            handle.move_to(Arc::new(fd));
         }
         if let Some(orphan) = orphan {
             *node.orphan.lock() = Some(Arc::new(orphan));
@@ -289,24 +328,16 @@ impl Pool {
         Ok(())
     }
 
-    /// Is the file written past the daemon, or through two nodes? What is written so would be lost.
+    /// Is the file known to be written past the daemon, or another node's by now?
     fn is_held_in_place(&self, node: &Arc<Node>) -> bool {
         let Some(open) = node.opened() else { return false };
         open.is_parted()
-            || self.is_parted(node)
             || (open.backing.is_some()
                 && !self.files.matching(|h| Arc::ptr_eq(&h.node, node) && h.writes_past()).is_empty())
     }
 
-    /// Is the node's file open through another node, from which it has moved away?
-    pub(crate) fn is_parted(&self, node: &Node) -> bool {
-        let parted = self.parted.read();
-        !parted.is_empty()
-            && parted.iter().any(|(key, open)| Some(*key) == node.key() && open.strong_count() > 0)
-    }
-
-    /// Brings the directories of all names onto the target, and opens the file to be read.
-    fn prepare(&self, node: &Arc<Node>, file: &Movable, target: &Branch) -> Result<OwnedFd, Stays> {
+    /// Brings the directories of all names onto the target.
+    fn prepare(&self, file: &Movable, target: &Branch, still: &Still) -> Result<(), Stays> {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let index = branches.index_of(target.id).ok_or(Stays::Branch(Errno::ROFS))?;
@@ -315,29 +346,21 @@ impl Pool {
             let mut dirs = Dirs::open(Follow::NEVER, &branches, dir);
             self.bring_dir(&branches, &mut dirs, index, dir).map_err(Stays::Branch)?;
         }
-        let primary = self.primary(&branches, node).map_err(|error| Stays::File(error.errno()))?;
-        if primary.attr.key() != file.attr.key() {
-            return Err(Stays::File(Errno::AGAIN));
+        match stat::of(still.as_fd()).map_err(Stays::File)?.key() == file.attr.key() {
+            true => Ok(()),
+            false => Err(Stays::File(Errno::AGAIN)),
         }
-        readable(&primary.fd).map_err(Stays::File)
     }
 
-    /// The inode number that callers know; 0 where it follows from the path.
-    fn number_to_keep(&self, branches: &Branches, node: &Arc<Node>) -> crate::Result<u64> {
-        if self.config().inode.uses_path(false) {
-            return Ok(0);
-        }
+    /// Is a file's inode number to be kept for it when it moves? Not where it follows from the path.
+    pub(crate) fn numbers_stay(&self) -> bool {
+        !self.config().inode.uses_path(false)
+    }
+
+    /// The inode number that callers know.
+    pub(crate) fn shown_number(&self, branches: &Branches, node: &Arc<Node>) -> crate::Result<u64> {
         let primary = self.primary(branches, node)?;
         let at = At::Opened(primary.fd.as_fd());
         Ok(self.show_file(node, &primary.branch, primary.attr, at).ino)
-    }
-}
-
-/// The file once more, to be read; its access time stays if that can be had.
-pub(super) fn readable(fd: impl AsFd) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    match beneath::reopen(&fd, flags | OFlags::NOATIME) {
-        Err(Errno::PERM) => beneath::reopen(&fd, flags),
-        other => other,
     }
 }

@@ -9,6 +9,7 @@ use super::dress::set_times;
 use super::journal::{Note, Plan};
 use super::links::holds;
 use super::replica::Replica;
+use super::still::Still;
 use crate::beneath::{self, ProcPath};
 use crate::branch::Branch;
 use crate::node::PoolPath;
@@ -22,10 +23,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// A file on its way. Dropping it before its names have changed leaves everything as it was.
-pub(super) struct Carry {
+pub(super) struct Carry<'s> {
     source: Arc<Branch>,
     target: Arc<Branch>,
-    file: OwnedFd,
+    file: &'s Still,
     /// The file as it was copied.
     copied: Attr,
     names: Vec<PoolPath>,
@@ -93,7 +94,7 @@ pub(super) fn can_leave(attr: &Attr) -> bool {
     attr.is_regular() && !attr.is_immutable() && !attr.is_append_only()
 }
 
-impl Carry {
+impl<'s> Carry<'s> {
     /// Notes, on the target, that a file is about to come. Before anything is made there, directories too.
     pub(super) fn announce(source: &Branch, target: &Branch, names: &[PoolPath]) -> Result<Note, Errno> {
         let plan = Plan { source: source.path.as_os_str().as_bytes().to_vec(), names: names.to_vec() };
@@ -102,24 +103,24 @@ impl Carry {
 
     /// Copies a file onto another branch, under a name that nobody is shown; on disk when this returns.
     ///
-    /// `names` are all that the file has, and `file` is it, readable. The target holds their directories. The
-    /// caller sees to it that nobody writes the file meanwhile through the pool. Errors: `EINTR` when it is not `wanted` any
-    /// more.
+    /// `names` are all that the file has. The target holds their directories.
+    ///
+    /// Errors: `EINTR` when it is not `wanted` any more; `EBUSY`, as later steps, when somebody wants to write the file.
     pub(super) fn copy(
         source: &Arc<Branch>,
         target: &Arc<Branch>,
-        file: OwnedFd,
+        file: &'s Still,
         names: Vec<PoolPath>,
         note: Note,
         wanted: &dyn Fn() -> bool,
-    ) -> Result<Carry, Errno> {
+    ) -> Result<Carry<'s>, Errno> {
         let first = names.first().map_or(&b""[..], |name| split(name).0);
         let replica = Replica::begin(target.root(), first, !names.is_empty(), note)?;
         let copied = stat::of(file.as_fd())?;
         if !can_leave(&copied) {
             return Err(Errno::PERM);
         }
-        replica.fill(file.as_fd(), &copied, wanted)?;
+        replica.fill(file, &copied, wanted)?;
         sync_way(target, &names)?;
         Ok(Carry { source: source.clone(), target: target.clone(), file, copied, names, replica })
     }
@@ -173,6 +174,7 @@ impl Carry {
 
     /// Errors unless the copy is one of the file as it is now.
     fn verify(&mut self) -> Result<(), Errno> {
+        self.file.check()?;
         let now = stat::of(self.file.as_fd())?;
         let same = now.key() == self.copied.key()
             && (now.size, now.mtime) == (self.copied.size, self.copied.mtime)
@@ -205,11 +207,12 @@ impl Carry {
     /// Takes all names from the source, or none.
     fn leave(&mut self, places: &Places<'_>) -> Result<(), Errno> {
         for (gone, (dir, name)) in places.iter().enumerate() {
-            let errno = match rustix::fs::unlinkat(&dir.source, name, AtFlags::empty()) {
+            let unlink = |()| rustix::fs::unlinkat(&dir.source, name, AtFlags::empty());
+            let errno = match self.file.check().and_then(unlink) {
                 Ok(()) | Err(Errno::NOENT) => continue,
                 Err(errno) => errno,
             };
-            let (file, follow) = (ProcPath::of(&self.file), AtFlags::SYMLINK_FOLLOW);
+            let (file, follow) = (ProcPath::of(self.file), AtFlags::SYMLINK_FOLLOW);
             let back = places.iter().take(gone).try_for_each(|(dir, name)| {
                 rustix::fs::linkat(rustix::fs::CWD, file.as_bytes(), &dir.source, name, follow)
             });
@@ -270,9 +273,13 @@ mod tests {
             stat::at(rustix::fs::CWD, self.home.path().join(path).as_os_str().as_bytes()).unwrap()
         }
 
-        fn copied(&self) -> Carry {
+        fn still(&self) -> Still {
+            let root = self.branches.as_slice()[0].root();
+            Still::hold(beneath::open(root, b"d/f", OFlags::RDONLY | OFlags::NOATIME).unwrap()).unwrap()
+        }
+
+        fn copied<'s>(&self, file: &'s Still) -> Carry<'s> {
             let [a, b] = self.branches.as_slice() else { panic!("two branches") };
-            let file = beneath::open(a.root(), b"d/f", OFlags::RDONLY | OFlags::NOATIME).unwrap();
             let names = vec![PoolPath::from_slice(b"d/f")];
             let note = Carry::announce(a, b, &names).unwrap();
             Carry::copy(a, b, file, names, note, &|| true).unwrap()
@@ -288,7 +295,8 @@ mod tests {
     fn times_are_those_of_before_also_of_directories() {
         let two = Two::new();
         let before = [two.attr("a/d/f"), two.attr("a/d"), two.attr("b/d")];
-        let mut carry = two.copied();
+        let still = two.still();
+        let mut carry = two.copied(&still);
         assert_eq!(two.names(), [1, 1, 1, 2], "a copy aside, and a note");
         carry.switch().unwrap();
         assert_eq!(two.names(), [0, 1, 1, 2], "the note stays until the old name is gone from the disk");
@@ -303,26 +311,39 @@ mod tests {
     #[test]
     fn what_changes_on_the_way_is_not_lost() {
         type Change = fn(&std::path::Path);
-        let table: [(&str, bool, Change); 6] = [
-            ("written", false, |home| fs::write(home.join("a/d/f"), "CONTENT").unwrap()),
-            ("linked", false, |home| fs::hard_link(home.join("a/d/f"), home.join("a/g")).unwrap()),
-            ("renamed", false, |home| fs::rename(home.join("a/d/f"), home.join("a/d/g")).unwrap()),
-            ("removed", false, |home| fs::remove_file(home.join("a/d/f")).unwrap()),
-            ("directory renamed", false, |home| fs::rename(home.join("b/d"), home.join("b/e")).unwrap()),
-            ("mode", true, |home| {
+        const MOVES: Result<(), Errno> = Ok(());
+        const STAYS: Result<(), Errno> = Err(Errno::BUSY);
+        const CHANGED: Result<(), Errno> = Err(Errno::AGAIN);
+        let table: [(&str, Result<(), Errno>, Change); 8] = [
+            ("opened for writing", STAYS, |home| {
+                let nonblocking = OFlags::WRONLY | OFlags::NONBLOCK;
+                let opened = rustix::fs::open(home.join("a/d/f"), nonblocking, rustix::fs::Mode::empty());
+                assert_eq!(opened.unwrap_err(), Errno::AGAIN, "it has to wait");
+            }),
+            ("read", MOVES, |home| assert_eq!(fs::read(home.join("a/d/f")).unwrap(), b"content")),
+            ("times", CHANGED, |home| {
+                let file = fs::File::open(home.join("a/d/f")).unwrap();
+                file.set_modified(UNIX_EPOCH).unwrap();
+            }),
+            ("linked", CHANGED, |home| fs::hard_link(home.join("a/d/f"), home.join("a/g")).unwrap()),
+            ("renamed", CHANGED, |home| fs::rename(home.join("a/d/f"), home.join("a/d/g")).unwrap()),
+            ("removed", CHANGED, |home| fs::remove_file(home.join("a/d/f")).unwrap()),
+            ("directory renamed", CHANGED, |home| fs::rename(home.join("b/d"), home.join("b/e")).unwrap()),
+            ("mode", MOVES, |home| {
                 let mode = std::os::unix::fs::PermissionsExt::from_mode(0o421);
                 fs::set_permissions(home.join("a/d/f"), mode).unwrap();
             }),
         ];
-        for (what, moves, change) in table {
+        for (what, expected, change) in table {
             let two = Two::new();
-            let mut carry = two.copied();
+            let still = two.still();
+            let mut carry = two.copied(&still);
             change(two.home.path());
-            let expected = if moves { Ok(()) } else { Err(Errno::AGAIN) };
             assert_eq!(carry.switch(), expected, "{what}");
             drop(carry);
+            let moves = expected.is_ok();
             assert_eq!(two.home.path().join("b/d/f").exists(), moves, "{what}");
-            if moves {
+            if what == "mode" {
                 assert_eq!(two.attr("b/d/f").mode & 0o777, 0o421);
             }
             let hidden = |dir: &str| {
@@ -337,7 +358,8 @@ mod tests {
     #[test]
     fn nothing_is_replaced() {
         let two = Two::new();
-        let mut carry = two.copied();
+        let still = two.still();
+        let mut carry = two.copied(&still);
         fs::write(two.home.path().join("b/d/f"), "another").unwrap();
         assert_eq!(carry.switch(), Err(Errno::EXIST));
         drop(carry);

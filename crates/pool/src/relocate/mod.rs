@@ -15,11 +15,13 @@ mod journal;
 mod links;
 mod own;
 mod replica;
+mod still;
 mod sweep;
 
 pub(crate) use dirs::clone_dirs;
 pub(crate) use dress::is_shadow;
 pub(crate) use elsewhere::is_full;
+pub(crate) use still::is_written;
 pub(crate) use sweep::{recover, sweep};
 
 use crate::Error;

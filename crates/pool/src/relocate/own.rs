@@ -1,10 +1,10 @@
 //! Making a file of its own of one of several hard links.
 
-use super::elsewhere::readable;
 use super::file::can_leave;
 use super::journal::{Note, Plan};
 use super::links::holds;
 use super::replica::Replica;
+use super::still::{Still, readable};
 use crate::node::{Node, join};
 use crate::ops::locate::split;
 use crate::stat;
@@ -19,14 +19,15 @@ impl Pool {
     /// The node stays with the other names, if any is known; the kernel is to look the name up again then. Else the
     /// node is the copy's from now on, and the answer is true. The caller holds no lock.
     ///
-    /// Errors: `EBUSY` when the file is open, `EAGAIN` when it or its name has changed meanwhile.
+    /// Errors: `EBUSY` when the file is open, or written on the branch: whoever writes it would go on writing the other
+    /// names' file. `EAGAIN` when it or its name has changed meanwhile.
     pub(crate) fn make_own(&self, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
         let _alone = node.moving.write();
         let (branch, path, file) = {
             let _held = self.tree.shared();
             let primary = self.primary(&self.branches.load(), node)?;
             let path = join(&self.nodes.dir_path(parent)?, name);
-            (primary.branch, path, readable(&primary.fd)?)
+            (primary.branch, path, Still::hold_if_possible(readable(&primary.fd)?)?)
         };
         let before = stat::of(file.as_fd())?;
         if !can_leave(&before) {
@@ -36,7 +37,7 @@ impl Pool {
         let plan = Plan { source: Vec::new(), names: vec![path.clone()] };
         let _takes_its_time = self.silence.moving();
         let mut copy = Replica::begin(branch.root(), dir, true, Note::write(branch.root(), &plan)?)?;
-        copy.fill(file.as_fd(), &before, &|| !self.kernel.load().caller_is_killed())?;
+        copy.fill(&file, &before, &|| !self.kernel.load().caller_is_killed())?;
         // From here on nobody uses a path, or opens anything.
         let _held = self.tree_alone()?;
         let now = stat::of(file.as_fd())?;
@@ -51,6 +52,7 @@ impl Pool {
         }
         self.memory.kept.close(node);
         let key = copy.key()?;
+        file.check()?;
         copy.replace(name)?;
         let alone = self.nodes.known(node.id).len() < 2;
         match alone {

@@ -5,6 +5,7 @@ use super::dirs::move_into_place;
 use super::dress::{dress_file, quietly};
 use super::journal::Note;
 use super::name_aside;
+use super::still::{Still, reopen_as_owner};
 use crate::beneath;
 use crate::stat::{self, Attr, FileKey};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -56,16 +57,11 @@ impl Replica {
         }
     }
 
-    /// Copies data and all that belongs to the file; on disk when this returns. `source` must be readable. Errors: `EINTR`
-    /// when it is not `wanted` any more.
-    pub(super) fn fill(
-        &self,
-        source: BorrowedFd<'_>,
-        attr: &Attr,
-        wanted: &dyn Fn() -> bool,
-    ) -> Result<(), Errno> {
+    /// Copies data and all that belongs to the file; on disk when this returns. Errors: `EINTR` when it is not `wanted` any
+    /// more.
+    pub(super) fn fill(&self, source: &Still, attr: &Attr, wanted: &dyn Fn() -> bool) -> Result<(), Errno> {
         copy_data(source, self.file.as_fd(), attr.size, wanted)?;
-        self.dress(source, attr)
+        self.dress(source.as_fd(), attr)
     }
 
     /// Once more all but the data.
@@ -85,16 +81,7 @@ impl Replica {
 
     /// The very file once more, with flags of open(2). Its mode keeps nobody from that who has the original open.
     pub(super) fn reopen(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let refused = match beneath::reopen(&self.file, flags) {
-            Err(Errno::ACCESS) => Errno::ACCESS,
-            other => return other,
-        };
-        // The daemon of an ordinary user, to whom it belongs.
-        let mode = Mode::from_raw_mode(stat::of(self.file.as_fd())?.mode & 0o7777);
-        rustix::fs::fchmod(&self.file, mode | Mode::RUSR | Mode::WUSR).map_err(|_| refused)?;
-        let opened = beneath::reopen(&self.file, flags);
-        rustix::fs::fchmod(&self.file, mode)?;
-        opened
+        reopen_as_owner(self.file.as_fd(), flags)
     }
 
     pub(super) fn dir(&self) -> BorrowedFd<'_> {

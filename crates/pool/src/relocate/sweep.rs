@@ -3,6 +3,7 @@
 use super::dirs::open_dir;
 use super::is_reserved;
 use super::journal::{self, Plan};
+use super::still::{Still, readable};
 use crate::beneath;
 use crate::branch::{Branch, Branches, Mode};
 use crate::node::PoolPath;
@@ -67,13 +68,26 @@ fn settle(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
     let complete = found
         .iter()
         .all(|(_, _, copy)| copy.zip(first).is_some_and(|(copy, first)| copy.key() == first.key()));
+    let surplus = if complete { source.as_ref() } else { target };
     let mut settled = true;
     for (name, original, copy) in found {
         let (Some(original), Some(copy)) = (original, copy) else { continue };
-        let surplus = if complete { source.as_ref() } else { target };
-        let alike = (original.size, original.mtime, original.uid, original.gid, original.mode)
-            == (copy.size, copy.mtime, copy.uid, copy.gid, copy.mode);
-        if !alike {
+        let removed = || {
+            if surplus.mode == Mode::Ro {
+                return Err(Errno::ROFS);
+            }
+            // Whoever writes it by now would go on writing what nobody is shown.
+            let pinned = beneath::open(surplus.root(), name, OFlags::PATH | OFlags::NOFOLLOW)?;
+            let still = Still::hold(readable(pinned)?)?;
+            let alike = |one: &Attr, other: &Attr| {
+                let of = |attr: &Attr| (attr.size, attr.mtime, attr.uid, attr.gid, attr.mode);
+                of(one) == of(other)
+            };
+            let (own, other) = if complete { (original, copy) } else { (copy, original) };
+            let now = stat::of(still.as_fd())?;
+            if now.key() == own.key() && alike(&now, &other) {
+                return still.check().and_then(|()| remove(surplus, name));
+            }
             tracing::warn!(
                 "{}: there are two of it, on {} and {}, that are not alike: one was changed while the pool was \
                  not mounted",
@@ -81,13 +95,9 @@ fn settle(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
                 source.path.display(),
                 target.path.display()
             );
-            continue;
-        }
-        let removed = match surplus.mode {
-            Mode::Ro => Err(Errno::ROFS),
-            Mode::Rw | Mode::Nc => remove(surplus, name),
+            Ok(())
         };
-        if let Err(errno) = removed {
+        if let Err(errno) = removed() {
             let (name, branch) = (String::from_utf8_lossy(name), surplus.path.display());
             tracing::warn!("{name}: its second copy on {branch} could not be removed: {errno}");
             settled = false;

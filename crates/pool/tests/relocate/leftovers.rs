@@ -110,6 +110,26 @@ fn copies_that_have_changed_since_are_both_kept() {
     assert_eq!(disks.hidden(), NONE);
 }
 
+/// What somebody writes, unseen by the pool, is not removed from under him.
+#[test]
+fn a_copy_that_is_being_written_waits_for_the_next_mount() {
+    for complete in [true, false] {
+        let disks = Disks::small_and_large();
+        twin(&disks, "f", b"whole");
+        let names: &[&str] = if complete { &["f"] } else { &["f", "missing"] };
+        let note = note(&disks, names);
+        let surplus = if complete { 0 } else { 1 };
+        let writer = fs::File::options().append(true).open(disks.on(surplus, "f")).unwrap();
+        disks.pool.recover();
+        assert_eq!(exists(&disks, "f"), [true, true]);
+        assert!(note.exists());
+        drop(writer);
+        disks.pool.recover();
+        assert!(!disks.on(surplus, "f").exists() && disks.on(1 - surplus, "f").exists());
+        assert_eq!(disks.hidden(), NONE);
+    }
+}
+
 #[test]
 fn a_move_from_a_branch_that_is_not_there_waits_for_it() {
     let disks = Disks::small_and_large();

@@ -154,6 +154,37 @@ fn a_file_with_thousands_of_names_moves() {
     client.end().unwrap();
 }
 
+/// Nothing that the pool has open keeps a file from moving, and nothing of it is lost when the file stays.
+#[test]
+fn handles_write_as_before_when_somebody_else_keeps_the_file_where_it_is() {
+    let disks = Disks::small_and_large();
+    put(disks.on(0, "dir/f"), &pattern(1, MIB));
+    let mut client = disks_client(&disks);
+    let flags = [OFlags::RDWR, OFlags::WRONLY, OFlags::RDWR | OFlags::APPEND, OFlags::RDWR | OFlags::DIRECT];
+    let handles = flags.map(|flags| disks.open(&mut client, "dir/f", flags));
+    let (_, reader) = disks.open(&mut client, "dir/f", OFlags::RDONLY);
+    disks.fill(0);
+    let stranger = fs::File::options().write(true).open(disks.on(0, "dir/f")).unwrap();
+    for (flags, (_, writer)) in flags.into_iter().zip(handles) {
+        assert_eq!(write(&disks.pool, writer, 8 * MIB as u64, &[1; 4096]), Err(Errno::NOSPC));
+        if !flags.contains(OFlags::APPEND) {
+            assert_eq!(write(&disks.pool, writer, 0, &[2; 4096]), Ok(()), "where there is room");
+        }
+    }
+    assert_eq!(&read(&disks.pool, reader, 4096), &[2; 4096]);
+    assert_eq!(disks.hidden(), NONE);
+    assert!(disks.on(0, "dir/f").exists());
+    drop(stranger);
+    for (_, writer) in handles {
+        assert_eq!(write(&disks.pool, writer, 8 * MIB as u64, &[1; 4096]), Ok(()));
+    }
+    assert!(disks.on(1, "dir/f").exists());
+    for handle in handles.map(|(_, handle)| handle).into_iter().chain([reader]) {
+        disks.pool.release(handle).unwrap();
+    }
+    client.end().unwrap();
+}
+
 #[test]
 fn a_file_stays_where_it_is_when_it_cannot_move() {
     type Row = (&'static str, fn() -> Config, fn(&Disks));

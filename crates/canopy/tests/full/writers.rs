@@ -1,0 +1,210 @@
+//! Writers that the pool does not see: a file does not move away from them, and moves once they are gone.
+
+use super::rig::{Bed, MIB, builder, hidden, pattern};
+use canopy_testkit::LoopFs;
+use canopy_testkit::cmd::{spawn, wait_until, wait_within};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Opens a file and writes it on demand: `pwrite` by its descriptor; `map` the same and close the descriptor; `store`
+/// through the mapping. Each answer tells how it went.
+const WRITER: &str = r#"
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+fd = os.open(sys.argv[1], os.O_RDWR)
+print("opened", flush=True)
+for line in sys.stdin:
+    word = line.strip()
+    if word == "map":
+        at = libc.mmap(None, 4096, 3, 1, fd, 0)
+        os.close(fd)
+    elif word == "store":
+        ctypes.memset(at, ord("s"), 4096)
+        assert libc.msync(at, 4096, 4) == 0, ctypes.get_errno()
+    elif word == "pwrite":
+        os.pwrite(fd, b"s" * 4096, 0)
+        os.fsync(fd)
+    elif word == "unmap":
+        assert libc.munmap(at, 4096) == 0
+    print("did " + word, flush=True)
+"#;
+
+/// Another program.
+struct Writer {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Writer {
+    #[track_caller]
+    fn start(path: &Path, preload: Option<&Path>) -> Writer {
+        let mut command = Command::new("python3");
+        command.args(["-c".as_ref(), WRITER.as_ref(), path.as_os_str()]);
+        if let Some(library) = preload {
+            command.env("LD_PRELOAD", library);
+        }
+        let mut child = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped())).expect("python3");
+        let orders = child.stdin.take().expect("stdin");
+        let answers = BufReader::new(child.stdout.take().expect("stdout"));
+        let mut writer = Writer { child, orders, answers };
+        writer.hears("opened");
+        writer
+    }
+
+    #[track_caller]
+    fn hears(&mut self, expected: &str) {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("an answer");
+        assert_eq!(line.trim_end(), expected);
+    }
+
+    #[track_caller]
+    fn does(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").expect("an order");
+        self.hears(&format!("did {order}"));
+    }
+
+    #[track_caller]
+    fn ends(mut self) {
+        drop(self.orders);
+        let status = wait_within(&mut self.child, SOON).expect("it ends");
+        assert!(status.success(), "{status}");
+    }
+}
+
+/// One disk that has room enough to write past the daemon, until it is filled, and another.
+fn bed(options: &str) -> Bed {
+    let bed = Bed::new(vec![LoopFs::xfs(40 << 30), LoopFs::tmpfs(64 << 20)], options);
+    fs::write(bed.on(0, "f"), pattern(1, MIB)).unwrap();
+    bed
+}
+
+/// What is written through the pool meanwhile finds no room, and nothing is lost; afterwards the file moves.
+#[track_caller]
+fn stays_until(bed: &Bed, name: &str, writes: impl FnOnce(), goes: impl FnOnce()) {
+    bed.fill(0, 0);
+    let other = OpenOptions::new().read(true).write(true).open(bed.at(name)).unwrap();
+    let refused = other.write_all_at(&pattern(2, 8 * MIB), MIB as u64).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(28), "{refused}");
+    assert_eq!(bed.holders(name), [0], "{}", bed.pool.log());
+    writes();
+    for path in [bed.at(name), bed.on(0, name)] {
+        let mut seen = [0; 4096];
+        File::open(&path).unwrap().read_exact_at(&mut seen, 0).unwrap();
+        assert!(seen.iter().all(|byte| *byte == b's'), "{}", path.display());
+    }
+    // Who was refused writes as ever where there is room.
+    other.write_all_at(b"r", 8192).unwrap();
+    goes();
+    // Whoever was past the daemon beside him is gone with him.
+    drop(other);
+    bed.closed(name);
+    let other = OpenOptions::new().read(true).write(true).open(bed.at(name)).unwrap();
+    other.write_all_at(&pattern(2, 8 * MIB), MIB as u64).unwrap();
+    assert_eq!(bed.holders(name), [1], "{}", bed.pool.log());
+    let whole = fs::read(bed.at(name)).unwrap();
+    assert!(whole[..4096].iter().all(|byte| *byte == b's') && whole[8192] == b'r');
+    assert!(whole[MIB..] == pattern(2, 8 * MIB));
+    assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()));
+}
+
+/// The mapping is one of the branch's file, and outlives what the pool has open.
+#[test]
+fn a_mapping_that_outlives_its_descriptor() {
+    let bed = bed("passthrough.io=auto");
+    let mut writer = Writer::start(&bed.at("f"), None);
+    writer.does("map");
+    bed.closed("f");
+    let writer = std::cell::RefCell::new(writer);
+    stays_until(&bed, "f", || writer.borrow_mut().does("store"), || writer.borrow_mut().does("unmap"));
+    writer.into_inner().ends();
+    bed.pool.umount();
+}
+
+#[test]
+fn a_program_that_has_the_file_open_on_the_branch() {
+    for name in ["f", "another name of it"] {
+        let bed = bed("passthrough.io=off");
+        if name != "f" {
+            fs::hard_link(bed.on(0, "f"), bed.on(0, name)).unwrap();
+        }
+        let mut writer = Some(Writer::start(&bed.on(0, name), None));
+        let mut writes = writer.take().unwrap();
+        let last = std::cell::Cell::new(None);
+        stays_until(
+            &bed,
+            "f",
+            || {
+                writes.does("pwrite");
+                last.set(Some(writes));
+            },
+            || last.take().unwrap().ends(),
+        );
+        assert_eq!(bed.holders(name), [1]);
+        bed.pool.umount();
+    }
+}
+
+/// The library opens the file on the branch.
+#[test]
+fn a_program_with_the_preload_library() {
+    let bed = bed("passthrough.io=off");
+    let library = std::env::current_exe().expect("this test").with_file_name("libcanopy_preload.so");
+    let mut writer = Writer::start(&bed.at("f"), Some(&library));
+    let last = std::cell::Cell::new(None);
+    stays_until(
+        &bed,
+        "f",
+        || {
+            writer.does("pwrite");
+            last.set(Some(writer));
+        },
+        || last.take().unwrap().ends(),
+    );
+    bed.pool.umount();
+}
+
+/// He waits for as long as it takes to notice him.
+#[test]
+fn a_program_that_opens_the_file_while_it_is_copied() {
+    let disks = vec![LoopFs::tmpfs(300 << 20), LoopFs::tmpfs(640 << 20)];
+    fs::write(disks[0].path().join("f"), pattern(1, 256 * MIB)).unwrap();
+    let pool = builder(&disks, "passthrough.io=off").mount();
+    let bed = Bed { pool, disks };
+    bed.fill(0, 0);
+    let other = OpenOptions::new().write(true).open(bed.at("f")).unwrap();
+    let stranger = std::thread::scope(|threads| {
+        let stranger = threads.spawn(|| {
+            let copied = || !hidden(bed.disks[1].path()).is_empty();
+            assert!(wait_until(SOON, || bed.holders("f") == [0] && copied()), "no copy is made");
+            OpenOptions::new().write(true).open(bed.on(0, "f")).unwrap()
+        });
+        let refused = other.write_all_at(&[1; 8 * MIB], 256 * MIB as u64).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(28), "{refused}");
+        stranger.join().unwrap()
+    });
+    stranger.write_all_at(b"stranger", 5).unwrap();
+    let mut seen = [0; 8];
+    File::open(bed.at("f")).unwrap().read_exact_at(&mut seen, 5).unwrap();
+    assert_eq!(&seen, b"stranger");
+    assert_eq!(bed.holders("f"), [0]);
+    assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()));
+    drop(stranger);
+    other.write_all_at(&[1; 8 * MIB], 256 * MIB as u64).unwrap();
+    assert_eq!(bed.holders("f"), [1]);
+    File::open(bed.at("f")).unwrap().read_exact_at(&mut seen, 5).unwrap();
+    assert_eq!(&seen, b"stranger");
+    drop(other);
+    bed.pool.umount();
+}
