@@ -238,9 +238,11 @@ impl Pool {
         procs::mount_at(&self.point).is_some_and(|mount| mount.kind.starts_with("fuse"))
     }
 
-    /// All descriptors of the serving process.
+    /// The descriptors of the serving process, but for those of its workers: there are more while requests wait, and for a
+    /// while afterwards.
     pub fn fd_count(&self) -> usize {
-        procs::descriptors(self.pid()).len()
+        let of_workers = ["/dev/fuse", "anon_inode:[io_uring]"].map(Path::new);
+        procs::descriptors(self.pid()).iter().filter(|path| !of_workers.contains(&path.as_path())).count()
     }
 
     /// What the serving process holds open on the branches.
