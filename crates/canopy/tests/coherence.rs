@@ -2,8 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-#[path = "coherence/ahead.rs"]
-mod ahead;
 #[path = "coherence/at_once.rs"]
 mod at_once;
 #[path = "coherence/kinds.rs"]
@@ -12,6 +10,8 @@ mod kinds;
 mod limits;
 #[path = "coherence/listings.rs"]
 mod listings;
+#[path = "coherence/parts.rs"]
+mod parts;
 #[path = "coherence/rig.rs"]
 mod rig;
 #[path = "coherence/storm.rs"]

@@ -46,6 +46,11 @@ impl BranchSeed {
         BranchSeed(self.hash(filesystem))
     }
 
+    /// A short one of so many bits.
+    pub(crate) fn mark(self, bits: u32) -> u16 {
+        (self.0 >> (u64::BITS - bits)) as u16
+    }
+
     fn hash(self, st_ino: u64) -> u64 {
         rapidhash_v3_seeded(&st_ino.to_ne_bytes(), &RapidSecrets::seed_cpp(self.0))
     }

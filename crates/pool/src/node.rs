@@ -88,6 +88,12 @@ pub(crate) struct Node {
     pub(crate) doubtful: AtomicBool,
     /// Until then nobody tries to move the file: its names were not found, or it cannot be leased.
     pub(crate) stays_until: Mutex<Option<Instant>>,
+    /// The kernel was given attributes in a listing, and goes by them until then ([`batch::now`]).
+    relied: AtomicU32,
+    /// Of a directory: the same of names in it.
+    relied_below: AtomicU32,
+    /// Of a directory: how many names the pool has made in it.
+    pub(crate) made: AtomicU32,
     /// Of a directory: where it lies, and who holds its names.
     pub(crate) memory: memory::Slot,
     /// It has a place among those of which something is remembered.
@@ -544,6 +550,9 @@ fn new_node(id: NodeId, identity: Identity, disguised: bool) -> Arc<Node> {
         open: Mutex::new(Weak::new()),
         orphan: Mutex::new(None),
         mapped: AtomicBool::new(false),
+        relied: AtomicU32::new(0),
+        relied_below: AtomicU32::new(0),
+        made: AtomicU32::new(0),
         seen: Mutex::new(None),
         moving: RwLock::new(()),
         moves: AtomicU32::new(0),

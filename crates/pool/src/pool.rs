@@ -11,7 +11,7 @@ use crate::kernel::{Kernel, NoKernel};
 use crate::memory::Memory;
 use crate::node::{Nodes, PoolPath};
 use crate::ops::cow::Asked;
-use crate::ops::readdir::DirHandle;
+use crate::ops::readdir::parked::Cursors;
 use crate::relocate;
 use crate::silence::Silence;
 use crate::space::SpaceCache;
@@ -27,15 +27,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Many directories as one tree. All operations take `&self` and may run side by side.
 ///
 /// Lock order, outermost first: a node's `moving`; `tree`; `cloning`; a node's `open`; the node table; a node's `orphan` and `seen`;
-/// the handle shards; the space cache. A directory handle's listing is taken under `tree`, before the
-/// node table.
+/// the handle shards; the space cache.
 pub struct Pool {
     config: ArcSwap<Config>,
     pub(crate) branches: LiveBranches,
     pub(crate) space: SpaceCache,
     pub(crate) nodes: Nodes,
     pub(crate) files: Handles<FileHandle>,
-    pub(crate) listings: Handles<DirHandle>,
+    pub(crate) cursors: Cursors,
     pub(crate) tree: TreeLock,
     pub(crate) cloning: Cloning,
     pub(crate) kernel: ArcSwap<Arc<dyn Kernel>>,
@@ -65,7 +64,7 @@ impl Pool {
             branches: LiveBranches::new(branches),
             nodes,
             files: Handles::default(),
-            listings: Handles::default(),
+            cursors: Cursors::default(),
             tree: TreeLock::default(),
             cloning: Cloning::default(),
             kernel: ArcSwap::from_pointee(Arc::new(NoKernel)),
@@ -115,6 +114,7 @@ impl Pool {
     /// branch that is taken away stay usable until they are closed.
     pub fn set_branches(&self, branches: Branches) {
         self.branches.store(branches);
+        self.cursors.clear();
         self.memory.clear();
         self.count_deadlines();
         self.space.clear();
@@ -165,10 +165,9 @@ impl Pool {
 
     /// How many entries there are in each table that grows with use: for leak tests.
     pub fn sizes(&self) -> Vec<(&'static str, usize)> {
-        let (_, files, listings) = self.counts();
+        let (_, files) = self.counts();
         let others = [
             ("open files", files),
-            ("open directories", listings),
             ("remembered directories", self.memory.ordered()),
             ("threads asked to look again", self.asked.len()),
             ("threads sent to another node", self.sent_apart.len()),
@@ -176,8 +175,8 @@ impl Pool {
         self.nodes.sizes().into_iter().chain(others).collect()
     }
 
-    /// How many nodes the kernel holds, and how many files and directories are open: for leak tests.
-    pub fn counts(&self) -> (usize, usize, usize) {
-        (self.nodes.len(), self.files.len(), self.listings.len())
+    /// How many nodes the kernel holds, and how many files are open: for leak tests.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.nodes.len(), self.files.len())
     }
 }

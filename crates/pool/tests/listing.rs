@@ -1,91 +1,99 @@
-//! Large directories are listed in pieces. Whatever happens between two of them, what nobody has touched is listed exactly
-//! once, and nothing is listed twice.
+//! Large directories are listed in pieces. Whatever happens between two of them, and whoever comes for the next, what
+//! nobody has touched is listed.
 
 mod common;
 
 use canopy_pool::branch::Mode::Rw;
 use canopy_pool::config::{Config, ReaddirMode};
-use canopy_pool::{HandleId, NodeId, RenameKind};
-use canopy_testkit::LoopFs;
-use common::Made;
+use canopy_pool::{NodeId, Pool, RenameKind};
+use canopy_testkit::{Faulty, Ground, Kind, LoopFs};
+use common::{Made, NobodyElse};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// More than a few buffers of getdents(2) hold.
 const FILES: usize = 5000;
 
 fn pool(branches: usize) -> Made {
     let made = common::pool(&vec![Rw; branches], Config::default());
-    fill(&made);
+    fill(&made, FILES);
     made
 }
 
-fn fill(made: &Made) {
+fn fill(made: &Made, files: usize) {
     for index in 0..made.branches.len() {
         fs::create_dir(made.on(index, "d")).expect("a directory");
-        for file in 0..FILES {
+        for file in 0..files {
             fs::write(made.on(index, &format!("d/{index}.{file}")), "").expect("a file");
         }
     }
 }
 
-struct Reader<'a> {
-    made: &'a Made,
-    handle: HandleId,
+fn dir_of(pool: &Pool) -> NodeId {
+    pool.lookup(NodeId::ROOT, b"d").expect("a directory").node
+}
+
+/// Reads a listing, as one process does that has the directory open.
+struct Reader {
+    pool: Arc<Pool>,
+    dir: NodeId,
     position: u64,
     /// How often each was listed.
     listed: HashMap<String, u32>,
 }
 
-impl<'a> Reader<'a> {
-    fn open(made: &'a Made) -> Reader<'a> {
-        let dir = made.pool.lookup(NodeId::ROOT, b"d").expect("a directory").node;
-        let handle = made.pool.opendir(dir).expect("an open directory");
-        Reader { made, handle, position: 0, listed: HashMap::new() }
+impl Reader {
+    fn open(made: &Made) -> Reader {
+        Reader { pool: made.pool.clone(), dir: dir_of(&made.pool), position: 0, listed: HashMap::new() }
     }
 
-    /// Reads some entries with their nodes; true if there are names that have not been read from the branches yet.
-    fn plus(&mut self, entries: u32) -> bool {
-        let left = Cell::new(entries);
-        let room = |_: &[u8]| left.replace(left.get().saturating_sub(1)) > 0;
-        let mut nodes = Vec::new();
-        let Reader { position, listed, .. } = self;
-        let unread = self.made.pool.readdirplus(self.handle, *position, room, |entry, node| {
-            *position = entry.next;
-            *listed.entry(String::from_utf8_lossy(entry.name).into_owned()).or_default() += 1;
-            nodes.extend(node.map(|node| node.node));
-        });
-        nodes.into_iter().for_each(|node| self.made.pool.forget(node, 1));
-        unread.expect("a listing")
+    /// Reads some entries, and gives their names.
+    fn some(&mut self, plus: bool, entries: u32) -> Vec<String> {
+        let Reader { pool, dir, position, listed } = self;
+        let (left, from) = (Cell::new(entries), *position);
+        let room = || left.replace(left.get().saturating_sub(1)) > 0;
+        let mut names = Vec::new();
+        let mut take = |name: &[u8], next| {
+            *position = next;
+            names.push(String::from_utf8_lossy(name).into_owned());
+        };
+        if plus {
+            let mut nodes = Vec::new();
+            let give = |entry: canopy_pool::DirEntry<'_>, node: Option<canopy_pool::Entry>| {
+                take(entry.name, entry.next);
+                nodes.extend(node.map(|node| node.node));
+                Duration::ZERO
+            };
+            pool.readdirplus(*dir, from, |_| room(), give).expect("a listing");
+            nodes.into_iter().for_each(|node| pool.forget(node, 1));
+        } else {
+            let give = |entry: canopy_pool::DirEntry<'_>| {
+                let room = room();
+                if room {
+                    take(entry.name, entry.next);
+                }
+                room
+            };
+            pool.readdir(*dir, from, give).expect("a listing");
+        }
+        names.iter().for_each(|name| *listed.entry(name.clone()).or_default() += 1);
+        names
     }
 
     /// All that is left, with nodes or without.
     fn rest(mut self, plus: bool) -> HashMap<String, u32> {
-        loop {
-            let before = self.position;
-            if plus {
-                self.plus(300);
-            } else {
-                let Reader { made, handle, position, listed } = &mut self;
-                let mut left = 300;
-                let from = *position;
-                let read = made.pool.readdir(*handle, from, |entry| {
-                    if left == 0 {
-                        return false;
-                    }
-                    left -= 1;
-                    *position = entry.next;
-                    *listed.entry(String::from_utf8_lossy(entry.name).into_owned()).or_default() += 1;
-                    true
-                });
-                read.expect("a listing");
-            }
-            if self.position == before {
-                self.made.pool.releasedir(self.handle).expect("closed");
-                return self.listed;
-            }
-        }
+        while !self.some(plus, 300).is_empty() {}
+        self.listed
+    }
+
+    /// Nothing is left of what the pool knows but the position.
+    fn starts_again(&mut self, branches: &[PathBuf]) {
+        self.pool = common::over(branches, &vec![Rw; branches.len()], Config::default());
+        self.dir = dir_of(&self.pool);
     }
 }
 
@@ -97,34 +105,111 @@ fn all_once(listed: &HashMap<String, u32>, branches: usize) {
 }
 
 #[test]
-fn the_first_names_do_not_wait_for_the_last() {
+fn it_can_be_read_from_any_position() {
     let made = pool(2);
     let mut reader = Reader::open(&made);
-    assert!(reader.plus(100));
-    assert_eq!(reader.listed.len(), 100);
-    // Whoever serves has the rest read.
-    let mut pieces = 1;
-    while made.pool.read_on(reader.handle) {
-        pieces += 1;
+    let whole = Reader::open(&made).rest(false);
+    all_once(&whole, 2);
+    let mut places = vec![(0, 0)];
+    loop {
+        let given = reader.some(false, 611).len();
+        if given == 0 {
+            break;
+        }
+        places.push((reader.position, places.last().expect("a place").1 + given));
     }
-    assert!(pieces > 4, "{pieces}");
-    fs::remove_dir_all(made.on(0, "d")).expect("removed");
-    fs::remove_dir_all(made.on(1, "d")).expect("removed");
-    assert!(!reader.plus(100), "all of it has been read");
-    all_once(&reader.rest(false), 2);
-    assert!(!made.pool.read_on(HandleId(12345)), "no such listing");
+    // Back and forth, as seekdir(3) leads; and to a pool that has listed nothing.
+    for plus in [true, false] {
+        for &(position, given) in places.iter().rev() {
+            let mut again = Reader { position, ..Reader::open(&made) };
+            if plus {
+                again.starts_again(&made.branches);
+            }
+            let listed = again.rest(plus);
+            assert_eq!(listed.len(), 2 * FILES + 2 - given, "{position:#x}");
+            assert!(listed.values().all(|&times| times == 1));
+        }
+    }
+    all_once(&Reader::open(&made).rest(true), 2);
+}
+
+/// A name that several branches hold is listed once, by whomever, from wherever.
+#[test]
+fn what_several_branches_hold_is_listed_once() {
+    for plus in [true, false] {
+        let made = common::pool(&[Rw; 3], Config::default());
+        for index in 0..3 {
+            fs::create_dir(made.on(index, "d")).expect("a directory");
+            for file in (0..1500).filter(|file| file % 3 != index) {
+                fs::create_dir(made.on(index, &format!("d/{file}"))).expect("a directory");
+            }
+        }
+        let mut reader = Reader::open(&made);
+        while !reader.some(plus, 100).is_empty() {
+            reader.starts_again(&made.branches);
+        }
+        assert_eq!(reader.listed.len(), 1502);
+        assert!(reader.listed.values().all(|&times| times == 1));
+        let listed = Reader::open(&made).rest(plus);
+        assert!(listed.len() == 1502 && listed.values().all(|&times| times == 1));
+    }
+}
+
+/// Who opens the directory anew for each piece, and removes what he got, is given every other name: a server of NFS does
+/// so for rm(1), and goes on after the daemon has been started again.
+fn who_removes_what_he_got_misses_nothing(what: &str, home: &Path, dirs: &[&Path]) {
+    const FEW: usize = 1000;
+    for (round, plus, again) in [(0, false, false), (1, true, false), (2, false, true), (3, true, true)] {
+        let branch = |(index, dir): (usize, &&Path)| dir.join(format!("{}-{round}-{index}", dirs.len()));
+        let branches: Vec<PathBuf> = dirs.iter().enumerate().map(branch).collect();
+        branches.iter().for_each(|branch| fs::create_dir(branch).expect("a branch"));
+        let pool = common::over(&branches, &vec![Rw; branches.len()], Config::default());
+        let made = Made { pool, branches, home: tempfile::tempdir_in(home).expect("a home") };
+        fill(&made, FEW);
+        let mut reader = Reader::open(&made);
+        loop {
+            if again {
+                reader.starts_again(&made.branches);
+            }
+            let names = reader.some(plus, 100);
+            if names.is_empty() {
+                break;
+            }
+            for name in names.iter().filter(|name| !name.starts_with('.')) {
+                // One in ten stays.
+                if !name.ends_with('7') {
+                    let _ = reader.pool.unlink(reader.dir, name.as_bytes());
+                }
+            }
+        }
+        for name in (0..made.branches.len()).flat_map(|index| (0..FEW).map(move |n| format!("{index}.{n}"))) {
+            assert!(reader.listed.contains_key(&name), "{what}, {plus}, {again}: {name} was left out");
+        }
+        let left = Reader::open(&made).rest(false).len();
+        assert_eq!(left, 2 + made.branches.len() * FEW / 10, "{what}");
+        // A place that a removed name has marked is not found again; names may come twice then.
+        let steady = !what.contains("counts");
+        assert!(!steady || reader.listed.values().all(|&times| times == 1), "{what}, {plus}, {again}");
+    }
 }
 
 #[test]
-fn it_can_be_read_from_any_position() {
-    let made = pool(1);
-    let reader = Reader::open(&made);
-    let whole = Reader::open(&made).rest(false);
-    all_once(&whole, 1);
-    // A server of NFS comes back so, to a handle that has listed nothing.
-    let behind = Reader { position: FILES as u64 - 98, ..reader };
-    assert_eq!(behind.rest(true).len(), 100);
-    all_once(&Reader::open(&made).rest(true), 1);
+fn who_removes_what_he_got_misses_nothing_on_any_filesystem() {
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs] {
+        let disks = [LoopFs::new(kind, 400 << 20), LoopFs::new(kind, 400 << 20)];
+        let home = common::home();
+        let dirs = [disks[0].path(), disks[1].path()];
+        who_removes_what_he_got_misses_nothing(&format!("{kind:?}"), home.path(), &dirs[..1]);
+        who_removes_what_he_got_misses_nothing(&format!("two of {kind:?}"), home.path(), &dirs);
+    }
+}
+
+#[test]
+fn who_removes_what_he_got_misses_nothing_where_a_branch_counts_its_entries() {
+    let ground = Ground::new("canopy-listing-", &["well"]);
+    let faulty = Faulty::mount(&ground.dir());
+    let (well, home) = (ground.path("well"), common::home());
+    who_removes_what_he_got_misses_nothing("counts", home.path(), &[faulty.path(), &well]);
 }
 
 /// XFS lists by where a name lies in the directory: at its end, if it was made anew when there was no room before.
@@ -135,9 +220,9 @@ fn a_name_that_is_met_again_is_not_listed_again() {
         let branches = vec![disk.path().to_owned()];
         let pool = common::over(&branches, &[Rw], Config::default());
         let made = Made { pool, branches, home: common::home() };
-        fill(&made);
+        fill(&made, FILES);
         let mut reader = Reader::open(&made);
-        assert!(reader.plus(1500));
+        reader.some(true, 1500);
         let files = reader.listed.keys().filter(|name| !name.starts_with('.'));
         let paths: Vec<_> = files.map(|name| made.on(0, &format!("d/{name}"))).collect();
         paths.iter().for_each(|path| fs::remove_file(path).expect("removed"));
@@ -152,24 +237,61 @@ fn a_name_that_is_met_again_is_not_listed_again() {
     }
 }
 
-/// The pool moves a file from a full branch to another, with the tree held.
+/// Files move from one branch to another: the pool does so with the tree held, others do it directly.
 #[test]
 fn what_moves_to_where_the_listing_has_been_is_listed() {
-    for (plus, readdir) in [(true, ReaddirMode::Seq), (false, ReaddirMode::Cosr { threads: 2, depth: 0 })] {
+    for (plus, by_the_pool, readdir) in [
+        (true, true, ReaddirMode::Seq),
+        (false, true, ReaddirMode::Cosr { threads: 2, depth: 0 }),
+        (true, false, ReaddirMode::Seq),
+        (false, false, ReaddirMode::Cosr { threads: 2, depth: 0 }),
+    ] {
         let made = pool(2);
         made.pool.reconfigure(Config { min_free: 0, readdir, ..Config::default() });
         let mut reader = Reader::open(&made);
-        assert!(reader.plus(1500));
+        reader.some(plus, 1500);
         for file in 0..FILES {
             let name = format!("d/1.{file}");
             fs::rename(made.on(1, &name), made.on(0, &name)).expect("moved");
         }
-        fs::create_dir(made.on(0, "x")).expect("a directory");
-        made.pool.lookup(NodeId::ROOT, b"x").expect("found");
-        made.pool
-            .rename(&common::ROOT, NodeId::ROOT, b"x", NodeId::ROOT, b"y", RenameKind::Replace)
-            .expect("renamed");
+        if by_the_pool {
+            fs::create_dir(made.on(0, "x")).expect("a directory");
+            made.pool.lookup(NodeId::ROOT, b"x").expect("found");
+            made.pool
+                .rename(&common::ROOT, NodeId::ROOT, b"x", NodeId::ROOT, b"y", RenameKind::Replace)
+                .expect("renamed");
+        }
         all_once(&reader.rest(plus), 2);
+    }
+}
+
+/// The new names may be listed or not, but nobody renames for ever.
+#[test]
+fn who_renames_what_he_lists_comes_to_an_end() {
+    let made = pool(2);
+    let mut reader = Reader::open(&made);
+    loop {
+        let names = reader.some(true, 300);
+        if names.is_empty() {
+            break;
+        }
+        for name in names.iter().filter(|name| !name.starts_with('.')) {
+            let new = format!("{name}'");
+            reader
+                .pool
+                .rename(
+                    &common::ROOT,
+                    reader.dir,
+                    name.as_bytes(),
+                    reader.dir,
+                    new.as_bytes(),
+                    RenameKind::Replace,
+                )
+                .expect("renamed");
+        }
+    }
+    for name in (0..2).flat_map(|index| (0..FILES).map(move |file| format!("{index}.{file}"))) {
+        assert_eq!(reader.listed.get(&name), Some(&1), "{name}");
     }
 }
 
@@ -177,8 +299,71 @@ fn what_moves_to_where_the_listing_has_been_is_listed() {
 fn a_directory_that_goes_meanwhile_ends() {
     let made = pool(1);
     let mut reader = Reader::open(&made);
-    assert!(reader.plus(100));
+    assert_eq!(reader.some(true, 100).len(), 100);
     fs::remove_dir_all(made.on(0, "d")).expect("removed");
     let listed = reader.rest(false);
     assert!(listed.len() < FILES && listed.values().all(|&times| times == 1));
+}
+
+/// More readers than cursors are kept for, each at another place.
+#[test]
+fn many_readers_of_one_directory() {
+    let made = pool(2);
+    let mut readers: Vec<Reader> = (0..150).map(|_| Reader::open(&made)).collect();
+    for (number, reader) in readers.iter_mut().enumerate() {
+        reader.some(number % 2 == 0, 30 * number as u32);
+    }
+    for (number, reader) in readers.into_iter().enumerate() {
+        if number % 10 == 9 {
+            all_once(&reader.rest(number % 3 == 0), 2);
+        }
+    }
+}
+
+/// What the kernel was given a moment ago it goes by, unless somebody has changed it: only that is looked at again.
+#[test]
+fn what_the_kernel_knows_it_is_not_given_again() {
+    const FEW: usize = 100;
+    let made = common::pool(&[Rw; 2], Config::default());
+    made.pool.connect(Arc::new(NobodyElse), false);
+    fill(&made, FEW);
+    let dir = dir_of(&made.pool);
+    let nodes_of = |time: Duration| {
+        let mut given = Vec::new();
+        let take = |entry: canopy_pool::DirEntry<'_>, node: Option<canopy_pool::Entry>| {
+            given.extend(node.map(|node| (String::from_utf8_lossy(entry.name).into_owned(), node.node)));
+            time
+        };
+        made.pool.readdirplus(dir, 0, |_| true, take).expect("a listing");
+        given
+    };
+    // One more than is wanted: by it the kernel sees whether attributes are asked for.
+    let others = |given: &[(String, NodeId)], wanted: &[&str]| {
+        let missing = wanted.iter().filter(|name| !given.iter().any(|(given, _)| given == **name)).count();
+        assert_eq!(missing, 0, "{given:?}");
+        given.len() - wanted.len()
+    };
+    // The kernel does not go by what has no time.
+    assert_eq!(nodes_of(Duration::ZERO).len(), 2 * FEW);
+    let all = nodes_of(Duration::from_secs(60));
+    assert_eq!(all.len(), 2 * FEW);
+    let node = |name: &str| all.iter().find(|(given, _)| given == name).expect("a name").1;
+    assert!(others(&nodes_of(Duration::from_secs(60)), &[]) <= 1);
+    // A new name, one that others have changed, and one that is being written.
+    let created = made.pool.create(&common::ROOT, dir, b"new", 0o644, 1, false).expect("a file");
+    made.pool.release(created.1.handle).expect("closed");
+    made.pool.attributes_changed(node("0.5"));
+    let opened = made.pool.open(&common::ROOT, node("1.7"), 2, false).expect("open");
+    let changed = ["new", "0.5", "1.7"];
+    assert!(others(&nodes_of(Duration::from_secs(60)), &changed) <= 1);
+    // As long as it is, and once after that.
+    assert!(others(&nodes_of(Duration::from_secs(60)), &["1.7"]) <= 1);
+    made.pool.release(opened.handle).expect("closed");
+    assert!(others(&nodes_of(Duration::from_secs(60)), &["1.7"]) <= 1);
+    assert!(others(&nodes_of(Duration::from_secs(60)), &[]) <= 1);
+    // What the kernel has forgotten it is given, and everything after changes may have been missed.
+    made.pool.forget(node("0.9"), 10);
+    assert!(others(&nodes_of(Duration::from_secs(60)), &["0.9"]) <= 1);
+    made.pool.changes_missed();
+    assert_eq!(nodes_of(Duration::from_secs(60)).len(), 2 * FEW + 1);
 }

@@ -27,9 +27,8 @@ struct Sick {
     file: NodeId,
     handle: HandleId,
     beside: HandleId,
-    /// A directory, on both branches, with a file `below`, and its listing.
+    /// A directory, on both branches, with a file `below`.
     dir: NodeId,
-    listing: HandleId,
     link: NodeId,
     ground: Ground,
 }
@@ -56,8 +55,7 @@ impl Sick {
         let open = |node| pool.open(&ROOT, node, OFlags::RDWR.bits(), false).expect("open").handle;
         let (file, dir, link) = (node("file"), node("dir"), node("link"));
         let (handle, beside) = (open(file), open(node("beside")));
-        let listing = pool.opendir(dir).expect("a listing");
-        Sick { file, handle, beside, dir, listing, link, pool, faulty, ground }
+        Sick { file, handle, beside, dir, link, pool, faulty, ground }
     }
 
     /// Which branches there is a reason to look after; there is none afterwards.
@@ -89,7 +87,6 @@ impl Drop for Sick {
         for handle in [self.handle, self.beside] {
             let _ = self.pool.release(handle);
         }
-        let _ = self.pool.releasedir(self.listing);
         // Nothing of the pool may keep the faulty filesystem busy when that is unmounted.
         let nobody = canopy_pool::branch::BranchList::default();
         self.pool.set_branches(canopy_pool::branch::Branches::open(&nobody).expect("no branches"));
@@ -177,11 +174,11 @@ const LOOKS: &[Case] = &[
     ("getattr of a directory", &[Opcode::Lookup], false, |s| s.pool.getattr(s.dir, None).map(drop)),
     ("access", &[Opcode::Lookup], true, |s| s.pool.access(s.link, 4)),
     ("readlink", &[Opcode::Readlink], true, |s| s.pool.readlink(s.link).map(drop)),
-    ("listing", &[Opcode::Opendir], false, |s| s.pool.readdir(s.listing, 0, |_| true)),
+    ("listing", &[Opcode::Opendir], false, |s| s.pool.readdir(s.dir, 0, |_| true)),
     ("reading a listing", &[Opcode::Readdir, Opcode::Readdirplus], false, |s| {
-        s.pool.readdir(s.listing, 0, |_| true)
+        s.pool.readdir(s.dir, 0, |_| true)
     }),
-    ("fsyncdir", &[Opcode::Fsyncdir], true, |s| s.pool.fsyncdir(s.listing, false)),
+    ("fsyncdir", &[Opcode::Fsyncdir], true, |s| s.pool.fsyncdir(s.dir, false)),
     ("syncfs", &[Opcode::Opendir], true, |s| s.pool.syncfs()),
     ("statfs", &[Opcode::Statfs], false, |s| s.pool.statfs(NodeId::ROOT).map(drop)),
     ("getxattr", &[Opcode::Getxattr], true, |s| {

@@ -36,10 +36,13 @@ impl Kernel<'_> {
     }
 
     fn list(&self, dir: NodeId) {
-        let handle = self.0.opendir(dir).expect("opendir");
+        self.0.opendir(dir).expect("opendir");
         let mut given: Vec<Entry> = Vec::new();
-        self.0.readdirplus(handle, 0, |_| true, |_, entry| given.extend(entry)).expect("readdirplus");
-        self.0.releasedir(handle).expect("releasedir");
+        let take = |_: canopy_pool::DirEntry<'_>, entry: Option<canopy_pool::Entry>| {
+            given.extend(entry);
+            std::time::Duration::ZERO
+        };
+        self.0.readdirplus(dir, 0, |_| true, take).expect("readdirplus");
         given.iter().for_each(|entry| self.0.forget(entry.node, 1));
     }
 }
@@ -124,7 +127,6 @@ fn names_that_come_and_go_on_the_branch() {
         let entry = match round % 2 {
             0 => pool.lookup(NodeId::ROOT, name.as_bytes()).expect("lookup"),
             _ => {
-                let handle = pool.opendir(NodeId::ROOT).expect("opendir");
                 let mut found = None;
                 let mut take = |given: &[u8], entry| {
                     if given == name.as_bytes() {
@@ -133,9 +135,11 @@ fn names_that_come_and_go_on_the_branch() {
                         entry.iter().for_each(|entry: &Entry| pool.forget(entry.node, 1))
                     }
                 };
-                pool.readdirplus(handle, 0, |_| true, |given, entry| take(given.name, entry))
-                    .expect("readdirplus");
-                pool.releasedir(handle).expect("releasedir");
+                let take = |given: canopy_pool::DirEntry<'_>, entry| {
+                    take(given.name, entry);
+                    std::time::Duration::ZERO
+                };
+                pool.readdirplus(NodeId::ROOT, 0, |_| true, take).expect("readdirplus");
                 found.expect("the name")
             }
         };

@@ -114,11 +114,6 @@ impl Terms {
         self.keep_listings.unwrap_or_else(watched)
     }
 
-    /// Is everything watched that the pool shows?
-    pub(super) fn sees_all(&self) -> bool {
-        self.watched.as_ref().is_some_and(|watched| watched.blind.is_empty())
-    }
-
     /// May it keep any?
     pub(super) fn keeps_listings(&self) -> bool {
         self.keep_listings.unwrap_or(self.watched.is_some())

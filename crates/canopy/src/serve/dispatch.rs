@@ -1,7 +1,5 @@
 //! One operation of the kernel to one of the pool.
 
-use super::acts::{self, Acts};
-use super::ahead::{self, Ahead};
 use super::control::{self, Control};
 use super::convert::{self, Terms};
 use super::deputies::{self, Deputies};
@@ -38,8 +36,6 @@ pub(super) struct Dispatch {
     pub(super) control: Control,
     pub(super) notifier: Notifier,
     pub(super) fresh: Fresh,
-    pub(super) acts: Acts,
-    pub(super) ahead: Ahead,
     pub(super) watch: Watch,
     pub(super) young: Young,
     /// Answers under way that the kernel keeps a directory locked for.
@@ -63,7 +59,6 @@ const SEEK_HOLE: u32 = 4;
 impl Handler for Dispatch {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
         self.interrupts.serves(&request.header);
-        let _act = acts::changes(&request.op).then(|| self.acts.begin());
         if request.header.node == control::NODE {
             return self.control.answer(self, &request, reply);
         }
@@ -207,24 +202,24 @@ impl Handler for Dispatch {
             Op::Flush { handle, .. } => done(reply, pool.flush(HandleId(handle))),
             Op::Fsync { handle, datasync } => done(reply, pool.fsync(HandleId(handle), datasync)),
             Op::Opendir { .. } => match pool.opendir(id) {
-                Ok(handle) => {
+                Ok(()) => {
                     let mut flags = OpenFlags::empty();
                     if terms.keeps_listing(pool, id) {
                         flags |= OpenFlags::CACHE_DIR;
                         flags.set(OpenFlags::KEEP_CACHE, self.keeps(terms, request.header.node));
                     }
-                    reply.opened(handle.0, flags, None)
+                    // A listing belongs to its directory.
+                    reply.opened(0, flags, None)
                 }
                 Err(error) => fail(reply, error),
             },
             Op::Readdir(io) => {
-                self.ahead.leave(io.handle);
                 // A listing has no time that could be left out; whoever changes it must know that it was told.
                 if terms.keeps_listing(pool, id) {
                     answering.tells(Subject::attributes(id));
                 }
                 let mut out = reply.dir(io.size as usize);
-                let listed = pool.readdir(HandleId(io.handle), io.offset, |entry| {
+                let listed = pool.readdir(id, io.offset, |entry| {
                     control::hides(id, entry.name)
                         || !out.push(entry.ino, entry.next, u32::from(entry.kind), entry.name)
                 });
@@ -233,16 +228,9 @@ impl Handler for Dispatch {
                     Err(error) => out.error(number(error)),
                 }
             }
-            Op::Readdirplus(io) => {
-                self.listed.given(io.handle, request.header.node);
-                ahead::answer(self, &request.header, reply, &answering, &io)
-            }
-            Op::Releasedir { handle, .. } => {
-                self.listed.closed(handle);
-                self.ahead.closed(self, handle);
-                done(reply, pool.releasedir(HandleId(handle)))
-            }
-            Op::Fsyncdir { handle, datasync } => done(reply, pool.fsyncdir(HandleId(handle), datasync)),
+            Op::Readdirplus(io) => self.readdirplus(reply, &answering, terms, id, &io),
+            Op::Releasedir { .. } => reply.ok(),
+            Op::Fsyncdir { datasync, .. } => done(reply, pool.fsyncdir(id, datasync)),
             Op::Create(create) => {
                 let kill = create.open_flags.contains(OpenInFlags::KILL_SUIDGID);
                 let name = create.name.as_bytes();
@@ -372,9 +360,7 @@ impl Handler for Dispatch {
     fn undelivered(&self, what: Undelivered) {
         match what {
             Undelivered::Entry { node } => self.pool.forget(convert::node(node), 1),
-            Undelivered::Opened { handle, dir: true, .. } => {
-                let _ = self.pool.releasedir(HandleId(handle));
-            }
+            Undelivered::Opened { dir: true, .. } => {}
             Undelivered::Opened { handle, dir: false, .. } => {
                 let _ = self.pool.release(HandleId(handle));
             }
@@ -433,11 +419,23 @@ impl Dispatch {
         name: &[u8],
         entry: &Entry,
     ) -> EntryOut {
+        let (named, attrs) = self.entry_times(answering, terms, parent, name, entry);
+        convert::entry(entry, named, attrs, terms)
+    }
+
+    /// For how long the kernel may go by a name, and by the attributes that are told with it.
+    fn entry_times(
+        &self,
+        answering: &Answering<'_>,
+        terms: &Terms,
+        parent: NodeId,
+        name: &[u8],
+        entry: &Entry,
+    ) -> (Duration, Duration) {
         let fresh = answering.tells(Subject::name(parent, name));
         let named = lasting(fresh, terms.named(&self.pool, parent, name));
         // What happened to a file that was not known yet, happened to its name.
-        let attrs = lasting(fresh, self.attr_time(answering, terms, entry.node, &entry.attr));
-        convert::entry(entry, named, attrs, terms)
+        (named, lasting(fresh, self.attr_time(answering, terms, entry.node, &entry.attr)))
     }
 
     fn attr_time(&self, answering: &Answering<'_>, terms: &Terms, id: NodeId, attr: &Attr) -> Duration {
@@ -445,42 +443,39 @@ impl Dispatch {
         lasting(fresh, terms.attrs(&self.pool, &self.young, id, attr))
     }
 
-    /// Answers a READDIRPLUS, whether it has been asked for or will be.
-    pub(super) fn readdirplus(
+    fn readdirplus(
         &self,
         reply: Reply<'_>,
         answering: &Answering<'_>,
+        terms: &Terms,
         dir: NodeId,
         io: &FileIo,
-    ) -> Listing {
-        let terms = &*self.terms.load();
+    ) -> Replied {
         if terms.keeps_listing(&self.pool, dir) {
             answering.tells(Subject::attributes(dir));
         }
         let out = RefCell::new(reply.plus(io.size as usize));
         let mut nodes: Vec<NodeId> = Vec::new();
-        let (mut hidden, mut full, mut next) = (None, false, io.offset);
+        let mut hidden = None;
         let listed = self.pool.readdirplus(
-            HandleId(io.handle),
+            dir,
             io.offset,
-            |name| {
-                full = !out.borrow_mut().grant(name.len());
-                !full
-            },
+            |name| out.borrow_mut().grant(name.len()),
             |entry, node| {
-                next = entry.next;
                 if control::hides(dir, entry.name) {
                     hidden = node.map(|node| node.node);
-                    return;
+                    return Duration::ZERO;
                 }
                 // Without a node the kernel just learns the name.
-                let head = node.as_ref().map_or_else(EntryOut::default, |node| {
-                    self.entry_of(answering, terms, dir, entry.name, node)
+                let (head, time) = node.as_ref().map_or_else(Default::default, |node| {
+                    let (named, attrs) = self.entry_times(answering, terms, dir, entry.name, node);
+                    (convert::entry(node, named, attrs, terms), named.min(attrs))
                 });
                 nodes.extend(node.map(|node| node.node));
                 let full =
                     out.borrow_mut().push(&head, entry.ino, entry.next, u32::from(entry.kind), entry.name);
                 debug_assert!(!full, "there was room for it");
+                time
             },
         );
         let out = out.into_inner();
@@ -488,26 +483,15 @@ impl Dispatch {
             self.pool.forget(node, 1);
         }
         match listed {
-            Ok(unread) => Listing { replied: out.finish(), nodes, next: full.then_some(next), unread },
+            Ok(()) => out.finish(),
             Err(error) => {
                 for node in nodes {
                     self.pool.forget(node, 1);
                 }
-                Listing { replied: out.error(number(error)), nodes: Vec::new(), next: None, unread: false }
+                out.error(number(error))
             }
         }
     }
-}
-
-/// An answer to READDIRPLUS.
-pub(super) struct Listing {
-    pub(super) replied: Replied,
-    /// Those it gives a reference to, one each time that it is named.
-    pub(super) nodes: Vec<NodeId>,
-    /// Where the next answer begins, if there was no room for all.
-    pub(super) next: Option<u64>,
-    /// A listing has been begun whose names have not all been read.
-    pub(super) unread: bool,
 }
 
 /// Does the kernel keep a directory locked until it has the answer?

@@ -9,7 +9,6 @@
 
 use super::dispatch::Dispatch;
 use super::fresh::{NOBODY, Subject};
-use super::listed;
 use crate::mounts;
 use canopy_fuse::NodeId;
 use parking_lot::Mutex;
@@ -17,13 +16,16 @@ use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fspick};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
+
+/// A name that no directory has: the pool keeps it for itself.
+const NOBODYS: &CStr = c".canopy-clone.";
 
 /// How long whoever wants names forgotten waits for operations under way.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -67,14 +69,14 @@ pub(super) fn forget_names(serving: &Dispatch) {
     // Those it has been given in listings it will. A disk that hangs, and is perhaps being taken away for that, holds
     // nobody up for longer.
     let answered = serving.locking.wait(PATIENCE);
-    if answered {
-        serving.listed.settle(&serving.notifier);
-        // What is sent later may overtake it otherwise.
-        serving.notifier.flush_within(PATIENCE);
-    } else {
+    if !answered {
         tracing::warn!("a branch does not answer: names may stay visible until their cache.entry ends");
     }
     if !answered || !gently(serving) {
+        // What is sent later may overtake the answers otherwise.
+        if answered {
+            settle(serving);
+        }
         new_epoch(serving);
     }
     // The kernel lets one thread at a time set attributes of a file, so others are left to serve.
@@ -111,6 +113,19 @@ pub(super) fn forget_names_soon(serving: &Dispatch) {
     }
 }
 
+/// Waits until the kernel is done with the names that it has been given; false if that takes too long.
+///
+/// It keeps a directory locked from before it asks for a name until it has taken in the answer, however long after the
+/// answer that is: so who takes that lock has waited for it. Of the names of a READDIRPLUS nothing else tells: it takes them for as
+/// new as the moment at which it gets round to them (fs/fuse/readdir.c fuse_direntplus_link reads the epoch). To be called
+/// when no request holds a directory locked for long.
+fn settle(serving: &Dispatch) -> bool {
+    batches(&serving.pool.known().dirs(), serving, |&dir| {
+        // The lock is all that is wanted of it.
+        let _ = serving.notifier.inval_entry(NodeId(dir.0), NOBODYS);
+    })
+}
+
 /// Has names forgotten such that mounts stay; false if that cannot be done, or not now.
 fn gently(serving: &Dispatch) -> bool {
     let (pool, notifier) = (&serving.pool, &serving.notifier);
@@ -119,13 +134,7 @@ fn gently(serving: &Dispatch) -> bool {
         return false;
     }
     let Some(_alone) = serving.forget.alone.try_lock_for(PATIENCE) else { return false };
-    // Who looks a name up keeps its directory locked until he has taken in the answer: so have all to whom names were
-    // given before now.
-    let dirs = pool.known().dirs();
-    let settled = batches(&dirs, serving, |&dir| {
-        let _ = notifier.inval_entry(NodeId(dir.0), listed::NOBODYS);
-    });
-    settled
+    settle(serving)
         && shrink(serving)
         && batches(&pool.known().nodes(), serving, |&node| {
             for (dir, name) in pool.known().names_of(node) {

@@ -133,11 +133,6 @@ impl Fresh {
         Told(self.told_at(subject).load(SeqCst)).to_others(by, now())
     }
 
-    /// How many changes there were so far.
-    pub(super) fn changes(&self) -> u64 {
-        self.changes.load(SeqCst)
-    }
-
     fn told_at(&self, subject: Subject) -> &AtomicU64 {
         &self.told[subject.0 as usize % TOLD]
     }

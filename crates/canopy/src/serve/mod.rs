@@ -4,12 +4,9 @@
 //! `kernel` is what the pool may ask of the kernel; `control` changes a running pool, `tell` tells about it; `missing`
 //! waits for branches, `health` looks after them, `times` has them read as the pool's mount says; `deputies` wait for those that hang, and `probes` find out which do; `pin`
 //! says where the workers run; `drain`, `fresh` and `listed` keep the kernel from remembering what is no longer so, and `forget` has it forget everything;
-//! `ahead` prepares what a listing will ask for next, and `acts` counts what is changed through the pool meanwhile;
 //! `watch` sees what changes on the branches behind the pool's back, and `young` looks at what may be changing unseen. Here is the
 //! start of it all.
 
-mod acts;
-mod ahead;
 mod control;
 mod convert;
 mod deputies;

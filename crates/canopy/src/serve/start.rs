@@ -1,7 +1,5 @@
 //! From a plan to a pool that answers.
 
-use super::acts::Acts;
-use super::ahead::Ahead;
 use super::control::Control;
 use super::deputies::Deputies;
 use super::dispatch::Dispatch;
@@ -75,7 +73,6 @@ impl Serving {
     /// Returns when the pool has been unmounted, by whomever.
     pub fn join(self) {
         let result = self.running.join();
-        self.serving.ahead.end();
         drop(self.watching);
         if self.serving.pool.patience().is_some() {
             // Closing what is open on a branch that hangs would hold the end up. The end of the process closes it.
@@ -147,8 +144,6 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
         control,
         notifier,
         fresh: Fresh::default(),
-        acts: Acts::default(),
-        ahead: Ahead::new(),
         watch,
         young: Young::default(),
         locking: Drain::default(),

@@ -118,6 +118,7 @@ impl Young {
             // Given once more meanwhile, it is looked at once more.
             let _ = slot.compare_exchange(held, 0, SeqCst, SeqCst);
             if !same {
+                serving.pool.attributes_changed(node);
                 serving.fresh.changed(Subject::attributes(node), NOBODY);
                 let _ = serving.notifier.forget_attributes(wire::NodeId(node.0));
             }

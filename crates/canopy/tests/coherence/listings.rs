@@ -1,10 +1,14 @@
-//! Remembered listings of directories that change on the branches.
+//! Remembered listings of directories that change on the branches; positions in listings, and what open directories cost.
 
 use super::rig::Bed;
 use canopy_testkit::Kind;
 use canopy_testkit::cmd::wait_until;
-use std::collections::BTreeSet;
-use std::fs;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::mem::MaybeUninit;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -63,5 +67,132 @@ fn listings_are_true_at_once() {
         wrong
     });
     assert_eq!(wrong, None, "round, entries listed twice before it, and after it");
+    bed.pool.umount();
+}
+
+fn open(dir: &Path) -> OwnedFd {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(dir, flags, Mode::empty()).expect("a directory")
+}
+
+/// Some names, each with the position after it.
+fn part(dir: &OwnedFd, bytes: usize) -> Vec<(String, u64)> {
+    let mut buffer = vec![MaybeUninit::uninit(); bytes];
+    let mut entries = RawDir::new(dir, &mut buffer);
+    let mut names = Vec::new();
+    while let Some(entry) = entries.next() {
+        let entry = entry.expect("an entry");
+        names.push((entry.file_name().to_str().expect("text").to_owned(), entry.next_entry_cookie()));
+        if entries.is_buffer_empty() {
+            break;
+        }
+    }
+    names
+}
+
+/// As a server of NFS does for rm(1): the directory is opened anew for each part, at the last position.
+#[test]
+fn positions_outlive_who_has_the_directory_open() {
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs] {
+        let bed = Bed::new(kind, "");
+        let dir = bed.at("d");
+        for branch in 0..2 {
+            fs::create_dir(bed.on(branch, "d")).expect("mkdir");
+            (0..500).for_each(|n| {
+                drop(File::create(bed.on(branch, &format!("d/{branch}.{n}"))).expect("a file"))
+            });
+        }
+        let (mut position, mut given) = (0, BTreeMap::<String, u32>::new());
+        for round in 0.. {
+            if round == 3 {
+                // Nothing is left of what the daemon has kept of it.
+                std::thread::sleep(Duration::from_secs(5));
+            }
+            let listing = open(&dir);
+            rustix::fs::seek(&listing, SeekFrom::Start(position)).expect("a seek");
+            let names = part(&listing, 2048);
+            drop(listing);
+            let Some((_, last)) = names.last() else { break };
+            position = *last;
+            for (name, _) in names.iter().filter(|(name, _)| name != "." && name != "..") {
+                *given.entry(name.clone()).or_default() += 1;
+                if !name.ends_with('3') {
+                    fs::remove_file(dir.join(name)).expect("removed");
+                }
+            }
+        }
+        assert_eq!(given.len(), 1000, "{kind:?}: names that were given");
+        assert!(given.values().all(|&times| times == 1), "{kind:?}");
+        assert_eq!(fs::read_dir(&dir).expect("a listing").count(), 100, "{kind:?}: what is left");
+        bed.pool.umount();
+    }
+}
+
+/// telldir(3) and seekdir(3), back and forth, while names go.
+#[test]
+fn positions_are_exact() {
+    let bed = Bed::new(Kind::Ext4, "");
+    for branch in 0..2 {
+        fs::create_dir(bed.on(branch, "d")).expect("mkdir");
+        (0..2000)
+            .for_each(|n| drop(File::create(bed.on(branch, &format!("d/{branch}.{n}"))).expect("a file")));
+    }
+    let dir = bed.at("d");
+    let listing = open(&dir);
+    let mut all = Vec::new();
+    loop {
+        let names = part(&listing, 1000);
+        if names.is_empty() {
+            break;
+        }
+        all.extend(names);
+    }
+    assert_eq!(all.len(), 4002);
+    let positions: BTreeSet<u64> = all.iter().map(|(_, position)| *position).collect();
+    assert_eq!(positions.len(), all.len(), "no two are the same");
+    for at in (5..all.len() - 10).step_by(97).rev() {
+        fs::remove_file(dir.join(&all[at].0)).expect("removed");
+        rustix::fs::seek(&listing, SeekFrom::Start(all[at].1)).expect("a seek");
+        let names: Vec<String> = part(&listing, 200).into_iter().map(|(name, _)| name).collect();
+        assert!(
+            !names.is_empty() && all[at + 1..].iter().map(|(name, _)| name).zip(&names).all(|(a, b)| a == b)
+        );
+    }
+    drop(listing);
+    bed.pool.umount();
+}
+
+/// Names are not kept for each who has the directory open.
+#[test]
+fn open_directories_cost_nothing() {
+    let bed = Bed::new(Kind::Tmpfs, "");
+    for branch in 0..2 {
+        fs::create_dir(bed.on(branch, "d")).expect("mkdir");
+        let name = |n| bed.on(branch, &format!("d/a-name-of-some-length-{branch}-{n:06}"));
+        (0..20_000).for_each(|n| drop(File::create(name(n)).expect("a file")));
+    }
+    let resident = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", bed.pool.pid())).expect("/proc");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+    };
+    let list =
+        |listing: &OwnedFd, parts: usize| (0..parts).map(|_| part(listing, 32 << 10).len()).sum::<usize>();
+    // The nodes are known afterwards, and the kernel may keep the listing.
+    assert_eq!(list(&open(&bed.at("d")), 1000), 40_002);
+    let before = resident();
+    let listings: Vec<OwnedFd> = (0..100)
+        .map(|_| {
+            // So that the kernel does not go by a listing that it has.
+            File::create(bed.at("d/marker")).expect("a file");
+            let listing = open(&bed.at("d"));
+            list(&listing, 3);
+            listing
+        })
+        .collect();
+    std::thread::sleep(Duration::from_secs(1));
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 64 << 10, "{grown} KiB for {} open directories", listings.len());
+    drop(listings);
     bed.pool.umount();
 }

@@ -35,12 +35,6 @@ impl Aside {
         Ok(Aside { payload, replied: Replied { unique: request.header.unique, answer, held }, holds })
     }
 
-    /// It is an errno.
-    #[must_use]
-    pub fn failed(&self) -> bool {
-        matches!(self.replied.answer, Answer::Error(_))
-    }
-
     /// Nobody will send it: gives back what it holds.
     pub fn discard<H: Handler + ?Sized>(self, handler: &H) {
         let Answer::Payload(len) = self.replied.answer else { return };
@@ -67,12 +61,5 @@ impl Reply<'_> {
             }
         }
         made.replied
-    }
-
-    /// Answers with what was made before this request came, for another one that asked for the same. There must be room
-    /// for it ([`Reply::limit`]): what it holds would be lost otherwise.
-    pub fn prepared(self, made: Aside) -> Replied {
-        let unique = self.unique;
-        Replied { unique, ..self.aside(made) }
     }
 }

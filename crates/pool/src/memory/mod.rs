@@ -334,6 +334,7 @@ impl Node {
 
     /// A name of this directory was made on a branch. To be called before anybody hears of it.
     pub(crate) fn came(&self, name: &[u8], branch: BranchId) {
+        self.made.fetch_add(1, Ordering::Relaxed);
         // Whoever made it may have begun when there were other branches than those by which names are known by now.
         let known = {
             let slot = self.memory.lock();

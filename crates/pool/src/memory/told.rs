@@ -10,6 +10,13 @@ impl Pool {
         }
     }
 
+    /// Somebody has changed attributes of a node.
+    pub fn attributes_changed(&self, node: NodeId) {
+        if let Ok(node) = self.nodes.get(node) {
+            node.changed();
+        }
+    }
+
     /// Somebody has made, moved or removed a directory on a branch.
     pub fn places_changed(&self) {
         self.memory.places_changed();
@@ -17,6 +24,7 @@ impl Pool {
 
     /// Changes were missed, or are not watched for any more; what a filesystem covers by now counts as changed.
     pub fn changes_missed(&self) {
+        self.nodes.rely_on_none();
         self.memory.clear();
         self.below.clear();
     }

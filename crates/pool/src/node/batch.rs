@@ -1,10 +1,12 @@
 //! Many nodes at once, for listings.
 
 use super::{Node, Nodes};
+use crate::NodeId;
 use crate::stat::FileKey;
-use crate::{NodeId, Pool};
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// So many are handed out in one turn of the table's lock: enough to make it cheap, few enough for those who wait.
 const TURN: usize = 64;
@@ -33,24 +35,80 @@ impl Nodes {
             nodes.drain(..).for_each(|(at, node)| give(at, node));
         }
     }
+
+    /// Which of these names in a directory the kernel knows, with attributes that it was given in a listing and goes by
+    /// still: it need not be given them again.
+    pub(crate) fn are_relied_upon<'n>(
+        &self,
+        parent: NodeId,
+        names: impl Iterator<Item = &'n [u8]>,
+    ) -> Vec<bool> {
+        let (table, now) = (self.table.read(), now());
+        let children = table.records.get(&parent).map(|record| &record.children);
+        let relied = |name: &[u8]| {
+            let node = &table.records.get(&children?.get(name)?.id)?.node;
+            // Whoever opens a file takes its lock before the table's.
+            let open = || {
+                node.open.try_lock().is_none_or(|slot| slot.upgrade().is_some_and(|file| file.is_written()))
+            };
+            let given = node.relied.load(Ordering::SeqCst) > now && node.lookups.load(Ordering::Relaxed) > 0;
+            // What is open for writing, or mapped so past the daemon, may have other attributes by now.
+            Some(given && !node.mapped.load(Ordering::Relaxed) && !open())
+        };
+        names.map(|name| relied(name).unwrap_or(false)).collect()
+    }
+
+    /// No attributes that were given are good any more.
+    pub(crate) fn rely_on_none(&self) {
+        self.table.read().records.values().for_each(|record| record.node.changed());
+    }
 }
 
-impl Pool {
-    /// May any of these be written without a request that says so: being open for writing, or mapped past the daemon by
-    /// somebody who has closed it since?
-    pub fn written_unseen(&self, nodes: &[NodeId]) -> bool {
-        let table = self.nodes.table.read();
-        let mut known = nodes.iter().filter_map(|id| table.records.get(id));
-        known.any(|record| {
-            let node = &record.node;
-            // Who opens a file takes its lock before the table's: where it is taken, the file is as good as open.
-            let written = || match node.open.try_lock() {
-                Some(slot) => slot.upgrade().is_some_and(|file| file.is_written()),
-                None => true,
-            };
-            node.mapped.load(Ordering::Relaxed) || written()
-        })
+impl Node {
+    /// The kernel is about to be given its attributes.
+    pub(crate) fn offer(&self) {
+        self.relied.store(OFFERED, Ordering::SeqCst);
     }
+
+    /// What was offered has been given to the kernel, to go by it for so long.
+    pub(crate) fn rely(&self, time: Duration) {
+        let until = if time.is_zero() { 0 } else { until(time) };
+        let _ = self.relied.compare_exchange(OFFERED, until, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Its attributes are not what the kernel was given.
+    pub(crate) fn changed(&self) {
+        self.relied.store(0, Ordering::SeqCst);
+    }
+
+    /// The kernel was given attributes of names in this directory, to go by them for so long at most.
+    pub(crate) fn rely_below(&self, time: Duration) {
+        if !time.is_zero() {
+            self.relied_below.store(until(time), Ordering::Relaxed);
+        }
+    }
+
+    /// May it still go by some of them?
+    pub(crate) fn has_relied_upon(&self) -> bool {
+        self.relied_below.load(Ordering::Relaxed) > now()
+    }
+}
+
+/// Not up to the last moment: it may be a while until the kernel needs what it was given.
+fn until(time: Duration) -> u32 {
+    now().saturating_add(u32::try_from(time.as_millis() / 2 / TICK).unwrap_or(u32::MAX / 2)).min(OFFERED - 1)
+}
+
+/// Attributes are on their way.
+const OFFERED: u32 = u32::MAX;
+
+/// In milliseconds.
+const TICK: u128 = 64;
+
+/// In ticks; never 0.
+fn now() -> u32 {
+    let time = clock_gettime(ClockId::MonotonicCoarse);
+    ((time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000) as u128 / TICK) as u32 + 1
 }
 
 #[cfg(test)]

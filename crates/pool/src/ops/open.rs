@@ -515,6 +515,9 @@ impl Pool {
     /// The last descriptor of a handle is gone.
     pub fn release(&self, handle: HandleId) -> Result<()> {
         let handle = self.files.remove(handle)?;
+        if handle.open.is_written() {
+            handle.node.changed();
+        }
         if self.config().drop_cache_on_close {
             // Twice: pages that were dirty at the first go are clean at the second.
             for _ in 0..2 {

@@ -1,6 +1,6 @@
 //! The operations of the reference model, asked of a pool as the kernel would.
 
-use super::client::{Answer, CALLER, Client, OpenedDir, OpenedFile};
+use super::client::{Answer, CALLER, Client, OpenedFile};
 use canopy_pool::{Attr, Entry, Error, HandleId, NodeId, RenameKind, SetAttr, SetTime, Time, WriteKind};
 use canopy_testkit::Tree;
 use canopy_testkit::model::{
@@ -96,25 +96,24 @@ impl Client {
             }
             Op::Same { on, path } => return self.same(on, path),
             Op::OpenDir { slot, path } => {
-                self.close_dir(slot)?;
+                self.dirs[slot] = None;
                 let node = self.dir(path)?;
-                self.dirs[slot] = Some(OpenedDir { node, handle: number(self.pool.opendir(node))? });
+                number(self.pool.opendir(node))?;
+                self.dirs[slot] = Some(node);
             }
-            Op::CloseDir { slot } => self.close_dir(slot)?,
+            Op::CloseDir { slot } => self.dirs[slot] = None,
             Op::SyncDir { slot } => match self.dirs[slot] {
-                Some(dir) => number(self.pool.fsyncdir(dir.handle, false))?,
+                Some(dir) => number(self.pool.fsyncdir(dir, false))?,
                 None => return Ok(Outcome::Skipped),
             },
             Op::List { on: On::Path(path) } => {
                 let node = self.dir(path)?;
-                let handle = number(self.pool.opendir(node))?;
-                let outcome = self.list(node, handle, Some(path));
-                number(self.pool.releasedir(handle))?;
-                return outcome;
+                number(self.pool.opendir(node))?;
+                return self.list(node, Some(path));
             }
             Op::List { on: On::Dir(slot) } => {
                 let Some(dir) = self.dirs[slot] else { return Ok(Outcome::Skipped) };
-                return self.list(dir.node, dir.handle, None);
+                return self.list(dir, None);
             }
             Op::Statfs { path } => {
                 let node = self.walk(path)?.node;
@@ -205,7 +204,7 @@ impl Client {
         Ok(match on {
             On::Path(path) => Some((self.walk(path)?.node, None)),
             On::File(slot) => self.files[slot].map(|file| (file.node, Some(file.handle))),
-            On::Dir(slot) => self.dirs[slot].map(|dir| (dir.node, None)),
+            On::Dir(slot) => self.dirs[slot].map(|dir| (dir, None)),
         })
     }
 
@@ -449,12 +448,12 @@ impl Client {
         Ok(Outcome::Number(count as u64))
     }
 
-    fn list(&mut self, node: NodeId, handle: HandleId, path: Option<&str>) -> Answer<Outcome> {
-        let entries = self.entries(handle, path)?;
+    fn list(&mut self, node: NodeId, path: Option<&str>) -> Answer<Outcome> {
+        let entries = self.entries(node, path)?;
         let (mut names, mut dots) = (BTreeSet::new(), 0);
         for (index, entry) in entries.iter().enumerate() {
             let shown = entry.name.escape_ascii();
-            let rest = self.entries_from(handle, entry.next, usize::MAX)?;
+            let rest = self.entries_from(node, entry.next, usize::MAX)?;
             if rest != entries[index + 1..] {
                 return Ok(Outcome::Broken(format!("seeking behind {shown} gives others")));
             }

@@ -29,8 +29,8 @@ impl Client {
             }
             let entry = self.entry(node, &attr)?;
             if attr.is_dir() {
-                let handle = told("opendir", self.pool.opendir(node))?;
-                let listed = self.entries(handle, Some(&path)).map_err(|errno| format!("{path}: {errno}"))?;
+                told("opendir", self.pool.opendir(node))?;
+                let listed = self.entries(node, Some(&path)).map_err(|errno| format!("{path}: {errno}"))?;
                 for listed in listed {
                     let name = String::from_utf8_lossy(&listed.name).into_owned();
                     match name.as_str() {
@@ -39,7 +39,6 @@ impl Client {
                         _ => to_do.push(format!("{path}/{name}")),
                     }
                 }
-                told("releasedir", self.pool.releasedir(handle))?;
             } else if attr.nlink > 1 {
                 links.entry(node).or_default().push(path.clone().into_bytes());
             }

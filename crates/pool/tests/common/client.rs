@@ -8,6 +8,7 @@ use canopy_testkit::model::{DIR_SLOTS, FILE_SLOTS};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub type Answer<T> = Result<T, Errno>;
 
@@ -20,12 +21,6 @@ pub struct OpenedFile {
     pub appends: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct OpenedDir {
-    pub node: NodeId,
-    pub handle: HandleId,
-}
-
 pub struct Client {
     pub pool: Arc<Pool>,
     /// References that the pool has handed out and not got back.
@@ -35,7 +30,7 @@ pub struct Client {
     /// Files that may be given their first name (`I_LINKABLE` in include/linux/fs.h).
     pub linkable: BTreeSet<NodeId>,
     pub files: [Option<OpenedFile>; FILE_SLOTS],
-    pub dirs: [Option<OpenedDir>; DIR_SLOTS],
+    pub dirs: [Option<NodeId>; DIR_SLOTS],
     /// Where the kernel has a choice, it falls by the operation, so that leaving out others changes nothing.
     choice: u64,
 }
@@ -168,15 +163,15 @@ impl Client {
     }
 
     /// All entries of a directory, read a few at a time, with the position behind each.
-    pub fn entries(&mut self, handle: HandleId, path: Option<&str>) -> Answer<Vec<Listed>> {
+    pub fn entries(&mut self, dir: NodeId, path: Option<&str>) -> Answer<Vec<Listed>> {
         let plus = path.is_some() && self.once_in(2);
         let mut entries: Vec<Listed> = Vec::new();
         loop {
             let position = entries.last().map_or(0, |entry| entry.next);
             let before = entries.len();
             match path {
-                Some(path) if plus => self.entries_plus(handle, position, path, &mut entries)?,
-                _ => entries.extend(self.entries_from(handle, position, 3)?),
+                Some(path) if plus => self.entries_plus(dir, position, path, &mut entries)?,
+                _ => entries.extend(self.entries_from(dir, position, 3)?),
             }
             if entries.len() == before {
                 return Ok(entries);
@@ -184,7 +179,7 @@ impl Client {
         }
     }
 
-    pub fn entries_from(&self, handle: HandleId, position: u64, count: usize) -> Answer<Vec<Listed>> {
+    pub fn entries_from(&self, dir: NodeId, position: u64, count: usize) -> Answer<Vec<Listed>> {
         let mut entries = Vec::new();
         let take = |entry: DirEntry<'_>| {
             let room = entries.len() < count;
@@ -193,13 +188,13 @@ impl Client {
             }
             room
         };
-        self.pool.readdir(handle, position, take).map_err(|e| e.errno())?;
+        self.pool.readdir(dir, position, take).map_err(|e| e.errno())?;
         Ok(entries)
     }
 
     fn entries_plus(
         &mut self,
-        handle: HandleId,
+        dir: NodeId,
         position: u64,
         path: &str,
         entries: &mut Vec<Listed>,
@@ -214,8 +209,9 @@ impl Client {
         let take = |entry: DirEntry<'_>, node: Option<Entry>| {
             entries.push(Listed::from(entry));
             nodes.extend(node.map(|node| (String::from_utf8_lossy(entry.name).into_owned(), node)));
+            Duration::ZERO
         };
-        self.pool.readdirplus(handle, position, has_room, take).map_err(|e| e.errno())?;
+        self.pool.readdirplus(dir, position, has_room, take).map_err(|e| e.errno())?;
         for (name, node) in nodes {
             self.took(node);
             let path = if path.is_empty() { name } else { format!("{path}/{name}") };
@@ -231,23 +227,11 @@ impl Client {
         flushed.map_err(|e| e.errno())
     }
 
-    pub fn close_dir(&mut self, slot: usize) -> Answer<()> {
-        match self.dirs[slot].take() {
-            Some(dir) => self.pool.releasedir(dir.handle).map_err(|e| e.errno()),
-            None => Ok(()),
-        }
-    }
-
     /// Gives references back: all that no open file needs, or half of them.
     pub fn forget(&mut self) {
         let all = !self.once_in(2);
-        let open: Vec<NodeId> = self
-            .files
-            .iter()
-            .flatten()
-            .map(|f| f.node)
-            .chain(self.dirs.iter().flatten().map(|d| d.node))
-            .collect();
+        let open: Vec<NodeId> =
+            self.files.iter().flatten().map(|f| f.node).chain(self.dirs.iter().flatten().copied()).collect();
         let gone: Vec<NodeId> = self
             .refs
             .keys()
@@ -280,14 +264,11 @@ impl Client {
         for slot in 0..FILE_SLOTS {
             self.close(slot).map_err(|errno| format!("closing a file: {errno}"))?;
         }
-        for slot in 0..DIR_SLOTS {
-            self.close_dir(slot).map_err(|errno| format!("closing a directory: {errno}"))?;
-        }
         let all: Vec<NodeId> = self.refs.keys().copied().collect();
         self.give_back(&all);
         match self.pool.counts() {
-            (1, 0, 0) => Ok(()),
-            counts => Err(format!("nodes, files and directories left in the pool: {counts:?}")),
+            (1, 0) => Ok(()),
+            counts => Err(format!("nodes and files left in the pool: {counts:?}")),
         }
     }
 }

@@ -22,11 +22,9 @@ fn defect_11_fsync_of_a_directory_reaches_every_branch() {
         (vec![proc, plain], Err(Errno::INVAL)),
     ] {
         let pool = over(&branches, &vec![Rw; branches.len()], first());
-        let handle = pool.opendir(NodeId::ROOT).unwrap();
         for data_only in [true, false] {
-            assert_eq!(pool.fsyncdir(handle, data_only).map_err(|e| e.errno()), expected);
+            assert_eq!(pool.fsyncdir(NodeId::ROOT, data_only).map_err(|e| e.errno()), expected);
         }
-        pool.releasedir(handle).unwrap();
     }
 }
 
@@ -187,9 +185,7 @@ fn listing_is_the_same_in_every_way() {
         let pool = over(&base.branches, &[Rw; 3], Config { readdir, ..first() });
         let mut client = common::Client::new(pool.clone());
         let dir = client.walk("d").unwrap().node;
-        let handle = pool.opendir(dir).unwrap();
-        let list = client.entries_from(handle, 0, usize::MAX).unwrap();
-        pool.releasedir(handle).unwrap();
+        let list = client.entries_from(dir, 0, usize::MAX).unwrap();
         client.end().unwrap();
         list
     });
@@ -207,18 +203,19 @@ fn positions_stay_good_while_the_directory_changes() {
     }
     let mut client = made.client();
     let dir = client.walk("d").unwrap().node;
-    let handle = made.pool.opendir(dir).unwrap();
-    let head = client.entries_from(handle, 0, 30).unwrap();
+    let head = client.entries_from(dir, 0, 30).unwrap();
     let position = head.last().unwrap().next;
-    let tail = client.entries_from(handle, position, usize::MAX).unwrap();
+    let tail = client.entries_from(dir, position, usize::MAX).unwrap();
     for entry in head.iter().filter(|entry| entry.name[0] != b'.') {
         made.pool.unlink(dir, &entry.name).unwrap();
     }
     client.took(made.pool.mkdir(&ROOT, dir, b"new", 0o755).unwrap());
-    assert_eq!(client.entries_from(handle, position, usize::MAX).unwrap(), tail);
-    let again = client.entries_from(handle, 0, usize::MAX).unwrap();
+    // What comes may be listed or not.
+    let mut now = client.entries_from(dir, position, usize::MAX).unwrap();
+    now.retain(|entry| entry.name != b"new");
+    assert!(now.iter().map(|entry| &entry.name).eq(tail.iter().map(|entry| &entry.name)));
+    let again = client.entries_from(dir, 0, usize::MAX).unwrap();
     assert_eq!(again.len(), 2 + tail.len() + 1, "a rewind sees what there is now");
-    made.pool.releasedir(handle).unwrap();
     client.end().unwrap();
 }
 
@@ -278,7 +275,7 @@ fn trees_deeper_than_path_max() {
     for node in &at[1..] {
         made.pool.forget(*node, 1);
     }
-    assert_eq!(made.pool.counts(), (1, 0, 0));
+    assert_eq!(made.pool.counts(), (1, 0));
 }
 
 #[test]
@@ -287,18 +284,16 @@ fn a_removed_directory_is_empty_and_refuses_new_names() {
     fs::create_dir(made.on(0, "d")).unwrap();
     let mut client = made.client();
     let dir = client.walk("d").unwrap().node;
-    let handle = made.pool.opendir(dir).unwrap();
     made.pool.rmdir(NodeId::ROOT, b"d").unwrap();
     client.drop_name("d");
-    assert!(client.entries_from(handle, 0, 9).unwrap().is_empty());
+    assert!(client.entries_from(dir, 0, 9).unwrap().is_empty());
     assert_eq!(errno(made.pool.mkdir(&ROOT, dir, b"x", 0o755)), Errno::NOENT);
     assert_eq!(errno(made.pool.lookup(dir, b"x")), Errno::NOENT);
     assert_eq!(made.pool.getattr(dir, None).unwrap().mode & 0o170_000, 0o040_000);
-    made.pool.fsyncdir(handle, false).unwrap();
+    made.pool.fsyncdir(dir, false).unwrap();
     // The next of that name is another.
     let next = client.took(made.pool.mkdir(&ROOT, NodeId::ROOT, b"d", 0o755).unwrap());
     assert_ne!(next.node, dir);
     assert_eq!(fs::metadata(made.on(0, "d")).unwrap().permissions().mode() & 0o777, 0o755);
-    made.pool.releasedir(handle).unwrap();
     client.end().unwrap();
 }

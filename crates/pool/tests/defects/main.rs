@@ -69,14 +69,12 @@ fn write(pool: &Pool, handle: HandleId, content: &str) {
 
 /// The names in a directory, without the dots, sorted.
 fn names(pool: &Pool, node: NodeId) -> Vec<String> {
-    let handle = pool.opendir(node).expect("opendir");
     let mut names = Vec::new();
     let take = |entry: canopy_pool::DirEntry<'_>| {
         names.push(String::from_utf8_lossy(entry.name).into_owned());
         true
     };
-    pool.readdir(handle, 0, take).expect("readdir");
-    pool.releasedir(handle).expect("releasedir");
+    pool.readdir(node, 0, take).expect("readdir");
     names.retain(|name| name != "." && name != "..");
     names.sort();
     names

@@ -323,6 +323,7 @@ impl Round {
         if serving.fresh.changed(Subject::attributes(node), NOBODY) {
             self.again.node(node, listing);
         }
+        serving.pool.attributes_changed(node);
         self.now.node(node, listing);
     }
 
@@ -330,6 +331,7 @@ impl Round {
     /// (`young`). Programs that wrote it through the pool, past the daemon, are told as well, for it is they who close it.
     fn written(&mut self, serving: &Dispatch, node: canopy_pool::NodeId) {
         serving.fresh.changed(Subject::attributes(node), NOBODY);
+        serving.pool.attributes_changed(node);
         self.written.node(node, false);
     }
 }
