@@ -13,11 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use canopy_sys::file_handle::Inodes;
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::acl;
+use crate::export::lasts;
 use crate::headroom::Seen;
 use crate::health::{Condition, Health};
 use crate::inode::BranchSeed;
@@ -348,6 +350,10 @@ pub struct Branch {
     pub(crate) times: Times,
     /// Its filesystem has POSIX ACLs.
     pub(crate) has_acls: bool,
+    /// A file keeps its inode number and tells its birth time.
+    pub(crate) lasts: bool,
+    /// How to find its files by their inode numbers.
+    pub(crate) inodes: Option<Inodes>,
 }
 
 /// Is this a filesystem that does nothing at close(2) (no `flush` in its `file_operations`)? Then whatever was
@@ -400,6 +406,8 @@ impl Branch {
             closes_quietly: closes_quietly(kind),
             times: Times::default(),
             has_acls: acl::is_known(root.as_fd()),
+            lasts: lasts(kind),
+            inodes: Inodes::of(root.as_fd(), kind, attr.ino),
             root,
         })
     }

@@ -321,9 +321,6 @@ pub struct Config {
     /// That while, in seconds; negative: none at all.
     pub symlinkify_timeout: i64,
     pub nfs_open_hack: NfsOpenHack,
-    /// Nodes are kept until their last name goes, though the kernel has forgotten them: NFS clients name files
-    /// by node for as long as they like. Agreed at the mount, as it were: it must not change.
-    pub never_forget: bool,
     pub link_exdev: LinkExdev,
     pub rename_exdev: RenameExdev,
     /// Opening one of several hard links for writing makes a file of its own of it.
@@ -331,6 +328,8 @@ pub struct Config {
     pub move_when_full: MoveWhenFull,
     /// How long an operation waits for a branch; zero: for ever. None: as the branch's filesystem suggests.
     pub branch_timeout: Option<Duration>,
+    /// The kernel lets a file be opened only by a name that leads to it from a branch (Landlock).
+    pub names_only: bool,
     /// Where the pool appears: what absolute symlinks into it begin with. Empty where nobody has told.
     pub mountpoint: PathBuf,
     pub passthrough: PassthroughIo,
@@ -364,12 +363,12 @@ impl Default for Config {
             symlinkify: false,
             symlinkify_timeout: 3600,
             nfs_open_hack: NfsOpenHack::Off,
-            never_forget: false,
             link_exdev: LinkExdev::Passthrough,
             rename_exdev: RenameExdev::Passthrough,
             link_cow: false,
             move_when_full: MoveWhenFull::USUAL,
             branch_timeout: None,
+            names_only: false,
             mountpoint: PathBuf::new(),
             passthrough: PassthroughIo::Auto,
             cache_files: CacheFiles::Off,

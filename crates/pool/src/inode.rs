@@ -56,6 +56,15 @@ impl BranchSeed {
     }
 }
 
+impl BranchSeed {
+    /// A number that a file of this branch has for itself, by its inode number and its birth time.
+    pub(crate) fn proof(self, st_ino: u64, birth: (i64, u32)) -> u64 {
+        let (words, mut bytes) = ([st_ino, birth.0.cast_unsigned(), u64::from(birth.1)], [0; 24]);
+        bytes.as_chunks_mut().0.iter_mut().zip(words).for_each(|(chunk, word)| *chunk = word.to_le_bytes());
+        rapidhash_v3_seeded(&bytes, &RapidSecrets::seed_cpp(self.0))
+    }
+}
+
 /// The 32-bit forms: Fibonacci hashing of the two halves, in the low 32 bits.
 fn fold32(hash: u64) -> u64 {
     (hash ^ (hash >> 32)).wrapping_mul(0x9E37_79B9) & 0xFFFF_FFFF

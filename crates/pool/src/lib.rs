@@ -15,6 +15,7 @@ pub mod config;
 mod dirs;
 pub mod disk;
 pub mod error;
+mod export;
 mod follow;
 mod handle;
 mod headroom;
@@ -38,6 +39,7 @@ pub mod space;
 mod stat;
 pub mod times;
 mod tree;
+mod walk;
 
 /// Keys are names and numbers that users choose, so each table has a seed of its own.
 pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, rapidhash::fast::RandomState>;

@@ -6,7 +6,8 @@
 //! (`symlinkify`): the kernel gives up an inode whose type changes, so that is a node of its own.
 //!
 //! A node lives while the kernel has looked it up more often than it has forgotten it, or while a known
-//! name lies below it; with `never-forget-nodes`, also while it has a name. It may outlive its last name: then an open file or a pinned descriptor stands in.
+//! name lies below it. It may outlive its last name: then an open file or a pinned descriptor stands in. Its id says
+//! where its file lies, so that it can be found again when it has been forgotten (`export`).
 
 mod batch;
 mod children;
@@ -14,6 +15,7 @@ pub(crate) mod known;
 
 use crate::HashMap;
 use crate::branch::Branch;
+use crate::export::Lasting;
 use crate::handle::{Fingerprint, OpenFile};
 use crate::memory;
 use crate::shrink::shrink;
@@ -23,6 +25,7 @@ use children::Children;
 use parking_lot::{Mutex, RwLock};
 use rustix::fd::OwnedFd;
 use smallvec::SmallVec;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -62,6 +65,8 @@ pub(crate) struct Orphan {
 
 pub(crate) struct Node {
     pub(crate) id: NodeId,
+    /// Tells its file from another one that a handle with this id may have been made of.
+    pub(crate) generation: u32,
     /// Changes only when the file moves to another branch.
     identity: Mutex<Identity>,
     /// Shown as a symlink to the file on its branch, whatever the file is like by now.
@@ -161,23 +166,25 @@ struct Table {
     numbers: HashMap<u64, NodeId>,
     /// Inode numbers that files had before they moved, by device and number on their branch.
     kept: HashMap<(u64, u64), u64>,
-    /// Nodes stay while they have a name.
-    never_forget: bool,
     /// Far fewer nodes are known than once were.
     shrunk: bool,
 }
 
 pub(crate) struct Nodes {
     table: RwLock<Table>,
+    /// The id of the next node that has none which lasts.
     next: AtomicU64,
+    /// Tells such nodes from those of an earlier run.
+    run: u32,
     /// Some file has kept its number.
     any_kept: AtomicBool,
 }
 
 impl Nodes {
-    pub(crate) fn new(root_ino: u64, never_forget: bool) -> Self {
-        let mut table = Table { never_forget, ..Table::default() };
-        let root = new_node(NodeId::ROOT, Identity::Directory { ino: root_ino }, false);
+    pub(crate) fn new(root_ino: u64) -> Self {
+        let mut table = Table::default();
+        let lasting = Lasting { id: NodeId::ROOT, generation: 0 };
+        let root = new_node(lasting, Identity::Directory { ino: root_ino }, false);
         // The kernel never forgets the root.
         root.lookups.store(1, Ordering::Relaxed);
         table.records.insert(
@@ -186,7 +193,8 @@ impl Nodes {
         );
         table.numbers.insert(root_ino, NodeId::ROOT);
         let next = AtomicU64::new(NodeId::ROOT.0 + 1);
-        Nodes { table: RwLock::new(table), next, any_kept: AtomicBool::new(false) }
+        let run = RandomState::new().hash_one(()) as u32;
+        Nodes { table: RwLock::new(table), next, run, any_kept: AtomicBool::new(false) }
     }
 
     pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>> {
@@ -276,8 +284,14 @@ impl Nodes {
     }
 
     /// Hands a reference to the kernel: the node of a directory that was found under a name.
-    /// `ino` is its inode number by that name.
-    pub(crate) fn hand_out_dir(&self, parent: NodeId, name: &[u8], ino: u64) -> Result<Arc<Node>> {
+    /// `ino` is its inode number by that name, `lasting` is asked if it was not known.
+    pub(crate) fn hand_out_dir(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        ino: u64,
+        lasting: impl FnOnce() -> Option<Lasting>,
+    ) -> Result<Arc<Node>> {
         {
             let table = self.table.read();
             if let Some(node) = table.child(parent, name).filter(|n| n.is_dir()) {
@@ -291,7 +305,7 @@ impl Nodes {
             return Ok(node.clone());
         }
         let ino = table.free_number(ino);
-        let node = self.new_node(Identity::Directory { ino }, false);
+        let node = self.new_node(&table, Identity::Directory { ino }, false, lasting());
         let replaced = table.insert(parent, name, node.clone())?;
         table.numbers.insert(ino, node.id);
         drop(table);
@@ -316,11 +330,12 @@ impl Nodes {
         }
     }
 
-    /// Hands a reference to the kernel: the node of a file that was found under a name.
+    /// Hands a reference to the kernel: the node of a file that was found under a name on a branch.
     pub(crate) fn hand_out_file(
         &self,
         parent: NodeId,
         name: &[u8],
+        branch: &Branch,
         key: FileKey,
         disguised: bool,
     ) -> Result<Arc<Node>> {
@@ -333,7 +348,7 @@ impl Nodes {
             }
         }
         let mut freed = Vec::new();
-        let node = self.file_under(&mut self.table.write(), parent, name, shown, &mut freed);
+        let node = self.file_under(&mut self.table.write(), parent, name, branch, shown, &mut freed);
         // Outside the lock: dropping a node closes descriptors.
         drop(freed);
         node
@@ -346,6 +361,7 @@ impl Nodes {
         table: &mut Table,
         parent: NodeId,
         name: &[u8],
+        branch: &Branch,
         shown: Shown,
         freed: &mut Vec<Record>,
     ) -> Result<Arc<Node>> {
@@ -357,29 +373,46 @@ impl Nodes {
             node.lookups.fetch_add(1, Ordering::Relaxed);
             return Ok(node);
         }
-        let node = self.new_node(Identity::File(shown.0), shown.1);
+        let node = self.new_file(table, branch, shown);
         freed.extend(table.insert(parent, name, node.clone())?);
         table.files.insert(shown, node.id);
         Ok(node)
     }
 
     /// Hands a reference to the kernel: a file that never had a name (`O_TMPFILE`).
-    pub(crate) fn hand_out_nameless(&self, key: FileKey) -> Arc<Node> {
-        let node = self.new_node(Identity::File(key), false);
+    pub(crate) fn hand_out_nameless(&self, branch: &Branch, key: FileKey) -> Arc<Node> {
         let mut table = self.table.write();
-        table.records.insert(
-            node.id,
-            Record { node: node.clone(), names: SmallVec::new(), children: Children::default() },
-        );
-        table.files.insert((key, false), node.id);
+        let node = self.new_file(&table, branch, (key, false));
+        table.put_nameless(&node, key);
         node
+    }
+
+    /// Hands a reference to the kernel: a file that it knows no more and that was found by its id.
+    ///
+    /// Errors: `ESTALE` when the file is known as another node.
+    pub(crate) fn hand_out_found(&self, lasting: Lasting, key: FileKey) -> Result<Arc<Node>> {
+        let mut table = self.table.write();
+        if let Some(record) = table.records.get(&lasting.id) {
+            // Somebody else has just found it.
+            let same = record.node.shown() == Some((key, false));
+            same.then(|| record.node.lookups.fetch_add(1, Ordering::Relaxed)).ok_or(Error::Stale)?;
+            return Ok(record.node.clone());
+        }
+        if table.files.contains_key(&(key, false)) {
+            return Err(Error::Stale);
+        }
+        let node = new_node(lasting, Identity::File(key), false);
+        table.put_nameless(&node, key);
+        Ok(node)
     }
 
     /// Hands a reference to the kernel: one more for a node that it already knows.
     pub(crate) fn hand_out_again(&self, id: NodeId) -> Result<Arc<Node>> {
-        let node = self.get(id)?;
+        let table = self.table.read();
+        let node = &table.records.get(&id).ok_or(Error::Stale)?.node;
+        // With the table held: who forgets it looks once more when nobody has it.
         node.lookups.fetch_add(1, Ordering::Relaxed);
-        Ok(node)
+        Ok(node.clone())
     }
 
     /// Takes back `count` references from the kernel; of more than it has, those that it has. `gone` is told of the nodes
@@ -396,7 +429,7 @@ impl Nodes {
             let forgotten = before.is_ok_and(|before| before <= count);
             // Though the node may stay, nobody asks for what is in it.
             let memory = if forgotten { record.node.memory.lock().take() } else { None };
-            (!table.keeps(record) && forgotten, memory)
+            (forgotten, memory)
         };
         drop(memory);
         if goes {
@@ -518,8 +551,25 @@ impl Nodes {
         drop(freed);
     }
 
-    fn new_node(&self, identity: Identity, disguised: bool) -> Arc<Node> {
-        new_node(NodeId(self.next.fetch_add(1, Ordering::Relaxed)), identity, disguised)
+    fn new_node(
+        &self,
+        table: &Table,
+        identity: Identity,
+        disguised: bool,
+        lasting: Option<Lasting>,
+    ) -> Arc<Node> {
+        let as_it_comes = || {
+            let id = NodeId(self.next.fetch_add(1, Ordering::Relaxed));
+            Lasting { id, generation: self.run }
+        };
+        let free = lasting.filter(|lasting| !table.records.contains_key(&lasting.id));
+        new_node(free.unwrap_or_else(as_it_comes), identity, disguised)
+    }
+
+    fn new_file(&self, table: &Table, branch: &Branch, (key, disguised): Shown) -> Arc<Node> {
+        // As a symlink it is another node than as itself, and the file can be found by one of them alone.
+        let lasting = if disguised { None } else { Lasting::of(branch, key) };
+        self.new_node(table, Identity::File(key), disguised, lasting)
     }
 
     /// How many entries each table has.
@@ -541,9 +591,10 @@ impl Nodes {
     }
 }
 
-fn new_node(id: NodeId, identity: Identity, disguised: bool) -> Arc<Node> {
+fn new_node(lasting: Lasting, identity: Identity, disguised: bool) -> Arc<Node> {
     Arc::new(Node {
-        id,
+        id: lasting.id,
+        generation: lasting.generation,
         identity: Mutex::new(identity),
         disguised,
         lookups: AtomicU64::new(1),
@@ -610,6 +661,12 @@ impl Table {
             ino = ino.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
         }
         ino
+    }
+
+    fn put_nameless(&mut self, node: &Arc<Node>, key: FileKey) {
+        let record = Record { node: node.clone(), names: SmallVec::new(), children: Children::default() };
+        self.records.insert(node.id, record);
+        self.files.insert((key, false), node.id);
     }
 
     /// As `add_name`, for a node that is new.
@@ -679,10 +736,6 @@ impl Table {
         }
     }
 
-    fn keeps(&self, record: &Record) -> bool {
-        self.never_forget && !record.names.is_empty()
-    }
-
     /// Drops the node if nothing holds it, and then its ancestors that only it held.
     fn release(&mut self, id: NodeId) -> Vec<Record> {
         let mut freed = Vec::new();
@@ -691,7 +744,7 @@ impl Table {
         while let Some(id) = doubtful.pop() {
             let Some(record) = self.records.get(&id) else { continue };
             let held = record.node.lookups.load(Ordering::Relaxed) > 0 || !record.children.is_empty();
-            if held || self.keeps(record) {
+            if held {
                 continue;
             }
             let Some(record) = self.records.remove(&id) else { continue };

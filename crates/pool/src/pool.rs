@@ -5,6 +5,7 @@ use crate::below::Below;
 use crate::branch::{Branch, BranchId, Branches, LiveBranches};
 use crate::cloning::{Cloning, UnderWay};
 use crate::config::Config;
+use crate::export::{Newborn, Walks};
 use crate::handle::{FileHandle, Handles};
 use crate::headroom::Headroom;
 use crate::kernel::{Kernel, NoKernel};
@@ -46,6 +47,8 @@ pub struct Pool {
     pub(crate) sent_apart: Asked,
     pub(crate) silence: Silence,
     pub(crate) below: Below,
+    pub(crate) newborn: Newborn,
+    pub(crate) walks: Walks,
     /// The kernel has refused passthrough for good.
     pub(crate) no_passthrough: AtomicBool,
     /// Branches whose files cannot be passed through, being themselves stacked filesystems.
@@ -57,7 +60,7 @@ pub struct Pool {
 impl Pool {
     pub fn new(config: Config, branches: Branches) -> Self {
         let root_ino = config.inode.inode(b"", b"", crate::NodeId::ROOT.0, true);
-        let nodes = Nodes::new(root_ino, config.never_forget);
+        let nodes = Nodes::new(root_ino);
         let pool = Pool {
             space: SpaceCache::new(config.space_ttl.as_secs()),
             config: ArcSwap::from_pointee(config),
@@ -75,6 +78,8 @@ impl Pool {
             sent_apart: Asked::default(),
             silence: Silence::default(),
             below: Below::default(),
+            newborn: Newborn::default(),
+            walks: Walks::default(),
             // Until a kernel is connected there is nothing to pass through.
             no_passthrough: AtomicBool::new(true),
             stacked: RwLock::default(),
@@ -102,7 +107,7 @@ impl Pool {
     }
 
     /// Changes the configuration, for operations that begin from now on. What was agreed at the mount
-    /// (`writeback`, `nullrw`, `never_forget`) must not change.
+    /// (`writeback`, `nullrw`) must not change.
     pub fn reconfigure(&self, config: Config) {
         self.space.set_ttl(config.space_ttl.as_secs());
         self.config.store(Arc::new(config));

@@ -5,6 +5,7 @@ use crate::beneath;
 use crate::branch::{Branch, Branches, Mode};
 use crate::config::Func;
 use crate::dirs::{Copies, Dirs};
+use crate::export;
 use crate::follow::Follow;
 use crate::health::Deed;
 use crate::node::Node;
@@ -271,7 +272,8 @@ impl Pool {
     }
 
     /// The file of a node that is not a directory, found by what is open, by a name that still leads to
-    /// it, or by what was pinned when the last name went. `Stale` makes the kernel look the name up again.
+    /// it, by what was pinned when the last name went, or if no name is known, by its inode number. `Stale` makes the
+    /// kernel look the name up again.
     pub(crate) fn primary(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
         if let Some(open) = node.opened() {
             let place = open.place();
@@ -304,6 +306,11 @@ impl Pool {
             if attempt > 0 {
                 std::thread::yield_now();
             }
+        }
+        if self.nodes.names(node.id).next().is_none()
+            && let Some((branch, fd, attr)) = export::reopen(branches, key)
+        {
+            return Ok(Primary { branch, fd: TargetFd::Pinned(fd), attr });
         }
         Err(failed.map_or(Error::Stale, Error::Branch))
     }

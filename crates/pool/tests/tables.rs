@@ -14,7 +14,7 @@ const FEW: usize = 200;
 const MANY: u64 = 3000;
 
 fn made() -> Made {
-    let made = common::pool(&[Rw, Rw], Config { never_forget: false, ..Config::default() });
+    let made = common::pool(&[Rw, Rw], Config::default());
     made.pool.connect(Arc::new(NobodyElse), false);
     made
 }

@@ -1,10 +1,10 @@
-//! Being told of changes on filesystems, by directory and name (fanotify(7)), and directories found again by the
-//! handle they are told by (open_by_handle_at(2)).
+//! Being told of changes on filesystems, by directory and name (fanotify(7)). What [`file_handle`](crate::file_handle)
+//! opens are the handles by which it tells of directories.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use rustix::io::Errno;
+use crate::file_handle::HANDLE_MAX;
 
 /// The kinds of change that are asked for (`FAN_*`). Neither `MODIFY` nor `ACCESS`: each would cost every write or
 /// read on the filesystem.
@@ -61,96 +61,6 @@ pub fn mark(group: BorrowedFd<'_>, within: BorrowedFd<'_>, on: bool) -> io::Resu
         )
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// `MAX_HANDLE_SZ`
-const HANDLE_MAX: usize = 128;
-
-/// `struct file_handle` with room for any handle.
-#[repr(C)]
-struct FileHandle {
-    bytes: u32,
-    kind: i32,
-    handle: [u8; HANDLE_MAX],
-}
-
-const _: () = assert!(size_of::<FileHandle>() == 8 + HANDLE_MAX);
-
-/// Opens (`O_PATH`) what a handle stands for, as an event carries it: its length, its type, its bytes. `mount` is any
-/// directory of the mount to find it in, not an `O_PATH` descriptor.
-///
-/// # Errors
-/// `ESTALE` when it is gone, `EPERM` without `CAP_DAC_READ_SEARCH`, `EOPNOTSUPP` where handles lead nowhere, `EINVAL`
-/// for what is no handle.
-pub fn open_by_handle(mount: BorrowedFd<'_>, handle: &[u8]) -> Result<OwnedFd, Errno> {
-    open_as(mount, handle, libc::O_PATH | libc::O_NOFOLLOW)
-}
-
-/// Opens, to be read, the root of the whole btrfs that `within` lies on: of the subvolume that holds all others, whether it
-/// is mounted anywhere or not. Marks are taken by its directories alone, and are told by its id.
-///
-/// # Errors
-/// As [`open_by_handle`].
-pub fn btrfs_top(within: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    // BTRFS_FIRST_FREE_OBJECTID in BTRFS_FS_TREE_OBJECTID, of any generation (include/uapi/linux/btrfs_tree.h, fs/btrfs/export.c).
-    const ROOT: u64 = 256;
-    const FS_TREE: u64 = 5;
-    const WITHOUT_PARENT: i32 = 0x4d;
-    let mut handle = [20_u32.to_ne_bytes(), WITHOUT_PARENT.to_ne_bytes()].concat();
-    handle.extend(ROOT.to_ne_bytes());
-    handle.extend(FS_TREE.to_ne_bytes());
-    handle.extend(0_u32.to_ne_bytes());
-    open_as(within, &handle, libc::O_RDONLY | libc::O_DIRECTORY)
-}
-
-fn open_as(mount: BorrowedFd<'_>, handle: &[u8], flags: libc::c_int) -> Result<OwnedFd, Errno> {
-    let (bytes, rest) = handle.split_first_chunk().ok_or(Errno::INVAL)?;
-    let (kind, rest) = rest.split_first_chunk().ok_or(Errno::INVAL)?;
-    let mut whole = FileHandle {
-        bytes: u32::from_ne_bytes(*bytes),
-        kind: i32::from_ne_bytes(*kind),
-        handle: [0; HANDLE_MAX],
-    };
-    let given = rest.get(..whole.bytes as usize).ok_or(Errno::INVAL)?;
-    whole.handle.get_mut(..given.len()).ok_or(Errno::INVAL)?.copy_from_slice(given);
-    let flags = flags | libc::O_CLOEXEC;
-    // SAFETY: the kernel reads `bytes` bytes of the handle, which were checked to be there; layout as asserted above.
-    let fd = unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut whole, flags) };
-    if fd < 0 {
-        return Err(last());
-    }
-    // SAFETY: a descriptor that the kernel has just given to us alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-/// The handle of a directory, in the form that events carry.
-///
-/// # Errors
-/// `EOPNOTSUPP` where the filesystem has none.
-pub fn handle_of(dir: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
-    let mut whole = FileHandle { bytes: HANDLE_MAX as u32, kind: 0, handle: [0; HANDLE_MAX] };
-    let mut mount_id = 0_i32;
-    // SAFETY: the path is a C string; the kernel writes at most `bytes` bytes of handle, and one int.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_name_to_handle_at,
-            dir.as_raw_fd(),
-            c"".as_ptr(),
-            &raw mut whole,
-            &raw mut mount_id,
-            libc::AT_EMPTY_PATH,
-        )
-    };
-    if result < 0 {
-        return Err(last());
-    }
-    let mut handle = [whole.bytes.to_ne_bytes(), whole.kind.to_ne_bytes()].concat();
-    handle.extend_from_slice(&whole.handle[..whole.bytes as usize]);
-    Ok(handle)
-}
-
-fn last() -> Errno {
-    Errno::from_raw_os_error(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// One change, as it lies in the buffer it was read into.
@@ -298,11 +208,6 @@ mod tests {
         let bytes = bytes();
         for len in 0..bytes.len() {
             assert!(events(&bytes[..len]).count() <= 3, "{len} bytes");
-        }
-        for handle in [&b""[..], &[0; 7], &[200, 0, 0, 0, 1, 0, 0, 0]] {
-            let dir = std::fs::File::open("/").unwrap();
-            use std::os::fd::AsFd;
-            assert_eq!(open_by_handle(dir.as_fd(), handle).err(), Some(Errno::INVAL));
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod creds;
 pub mod descriptors;
 pub mod device;
 pub mod fanotify;
+pub mod file_handle;
 pub mod glob;
 pub mod heap;
 pub mod inode_flags;

@@ -61,7 +61,7 @@ pub struct Config {
     pub branches_wait: BranchesWait,
     /// A pool is mounted without the branches that do not exist, and takes them once they do.
     pub allow_missing: bool,
-    /// See the pool's `never_forget`.
+    /// Without effect: nodes are found again.
     pub remember: Remember,
     /// Options that somebody set, by name: a value that was only a default may give way to another.
     pub given: BTreeSet<String>,

@@ -356,7 +356,7 @@ fn attributes() -> Vec<Spec> {
         spec("handle-killpriv-v2", field!(kernel.handle_killpriv_v2), "both must be true for it")
             .since("5.12"),
         spec("export-support", field!(kernel.export_support), "the pool can be exported over NFS"),
-        spec("never-forget-nodes", field!(remember), "nodes live until they are removed, for NFS").also(&[
+        spec("never-forget-nodes", field!(remember), "without effect: NFS handles last without it").also(&[
             "remember",
             "remember-nodes",
             "noforget",

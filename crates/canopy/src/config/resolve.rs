@@ -111,6 +111,9 @@ pub fn settle(config: &mut Config) -> Vec<String> {
         config.pool.passthrough = PassthroughIo::Off;
         notes.push("nullrw=true excludes passthrough: passthrough.io is off".into());
     }
+    if config.remember.0 {
+        notes.push("never-forget-nodes has no effect: NFS handles last without it".into());
+    }
     notes
 }
 

@@ -136,7 +136,7 @@ impl Control {
     }
 
     pub(super) fn entry(&self, terms: &Terms) -> EntryOut {
-        EntryOut::new(NODE.0, terms.generation, self.attr(), terms.entry, terms.attr)
+        EntryOut::new(NODE.0, 0, self.attr(), terms.entry, terms.attr)
     }
 
     fn attr(&self) -> abi::Attr {

@@ -10,7 +10,7 @@ use canopy_pool as pool;
 use canopy_pool::aggregate::Figures;
 use std::time::Duration;
 
-/// How long the kernel may rely on what it is told, and what it is told with every node.
+/// How long the kernel may rely on what it is told.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     /// Where changes behind the pool's back are not watched for.
@@ -18,8 +18,6 @@ pub(super) struct Terms {
     pub(super) attr: Duration,
     negative: Duration,
     watched: Option<Watched>,
-    /// Tells nodes of this mount from those of an earlier one behind the same NFS export.
-    pub(super) generation: u64,
     /// `cache.readdir`, where it is given; else listings are kept where changes are watched for.
     keep_listings: Option<bool>,
     pub(super) shown: ShownAs,
@@ -43,7 +41,7 @@ const NAMED: Duration = Duration::from_secs(86_400);
 impl Terms {
     /// `watched`: `None` where the branches are not; else the places in the pool that are not, and whether the kernel can
     /// be made to forget all names that it knows to be missing (Linux 6.16): nobody else knows which those are.
-    pub(super) fn new(config: &Config, generation: u64, watched: Option<(Vec<Vec<u8>>, bool)>) -> Self {
+    pub(super) fn new(config: &Config, watched: Option<(Vec<Vec<u8>>, bool)>) -> Self {
         let Timeouts { attr, entry, negative } = config.timeouts;
         let given =
             |key: &str, asked: Duration, else_: Duration| if config.is_given(key) { asked } else { else_ };
@@ -58,7 +56,6 @@ impl Terms {
             attr,
             negative,
             watched,
-            generation,
             keep_listings: config.is_given("cache.readdir").then_some(config.kernel.cache_readdir),
             shown: config.shown,
             proxy_ioprio: config.threads.proxy_ioprio,
@@ -203,7 +200,7 @@ pub(super) fn statx(attr: &pool::Attr, terms: &Terms) -> abi::Statx {
 /// `named` and `attrs`: how long the name and the attributes may be relied upon.
 pub(super) fn entry(entry: &pool::Entry, named: Duration, attrs: Duration, terms: &Terms) -> abi::EntryOut {
     let (named, attrs) = if entry.brief { Default::default() } else { (named, attrs) };
-    abi::EntryOut::new(entry.node.0, terms.generation, attr(&entry.attr, terms), named, attrs)
+    abi::EntryOut::new(entry.node.0, u64::from(entry.generation), attr(&entry.attr, terms), named, attrs)
 }
 
 /// The flags of an open's answer, and its backing file.

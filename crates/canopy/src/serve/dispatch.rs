@@ -85,7 +85,14 @@ impl Handler for Dispatch {
                 reply.entry(&self.control.entry(terms))
             }
             Op::Lookup { name } => match pool.lookup_for(&caller(0), id, name.as_bytes()) {
-                Ok(entry) => reply.entry(&self.entry_of(&answering, terms, id, name.as_bytes(), &entry)),
+                Ok(entry) => {
+                    if name.as_bytes() == b".." {
+                        // It is about to look in there for the name of a directory that it has a handle of, by its
+                        // number: that may be another one than when it was listed.
+                        self.listed.changed(wire::NodeId(entry.node.0));
+                    }
+                    reply.entry(&self.entry_of(&answering, terms, id, name.as_bytes(), &entry))
+                }
                 // A name known not to exist is an answer too.
                 Err(Error::Absent) => {
                     let fresh = answering.tells(Subject::name(id, name.as_bytes()));

@@ -32,7 +32,6 @@ use canopy_fuse::{Agreed, Session, Transport, Wish};
 use canopy_pool::branch::{BranchError, BranchSpec, Branches};
 use canopy_pool::config::{PassthroughIo, XattrMode};
 use canopy_pool::{Judge, Pool};
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
 
 /// Why a pool could not be brought up; nothing stays mounted.
@@ -104,6 +103,7 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     let mut security = confine::give_up();
     let ground = Ground::new(&config, &branches);
     security.landlock = ground.is_some();
+    config.pool.names_only = ground.is_some();
     tracing::info!("{security}");
     let session = Session::negotiate(device, &wish(plan, &branches), limits)?;
     let agreed = *session.agreed();
@@ -111,11 +111,9 @@ pub fn start(plan: &Plan) -> Result<Serving, StartError> {
     tracing::info!("{planned}; {agreed}");
     adapt(&mut config, &agreed);
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
-    let generation = RandomState::new().hash_one(std::process::id());
-    let (watch, terms) = Watch::start(&config, &branches, generation, session.notifier().forgets_all());
+    let (watch, terms) = Watch::start(&config, &branches, session.notifier().forgets_all());
     let threads = workers(&config);
     let pins = Pins::new(&config.threads);
-    config.pool.never_forget = config.remember.0;
     if !config.pool.symlinkify {
         // Should it be turned on later without a word about the time, it works at once.
         config.pool.symlinkify_timeout = -1;

@@ -81,7 +81,6 @@ struct State {
     waiting: Arc<Waiting>,
     /// As it was settled last.
     config: Config,
-    generation: u64,
     /// All names can be forgotten at once, those that are missing included.
     forgets_all: bool,
     /// Told already, so as not to tell again.
@@ -90,12 +89,7 @@ struct State {
 
 impl Watch {
     /// Begins to watch the branches as far as that is wanted and can be done, and gives the terms that follow.
-    pub(super) fn start(
-        config: &Config,
-        branches: &Branches,
-        generation: u64,
-        forgets_all: bool,
-    ) -> (Watch, Terms) {
+    pub(super) fn start(config: &Config, branches: &Branches, forgets_all: bool) -> (Watch, Terms) {
         let volumes = Volumes::open();
         let [all, working, own] = [const { AtomicBool::new(false) }; 3];
         let waiting =
@@ -105,7 +99,6 @@ impl Watch {
             reader: Reader::new(),
             waiting: Arc::clone(&waiting),
             config: config.clone(),
-            generation,
             forgets_all,
             told: Vec::new(),
         };
@@ -204,11 +197,7 @@ impl State {
             Some(lines) => lines,
             None => {
                 tracing::debug!("changes on all branches are watched");
-                return Terms::new(
-                    &self.config,
-                    self.generation,
-                    Some((self.volumes.blind(), self.forgets_all)),
-                );
+                return Terms::new(&self.config, Some((self.volumes.blind(), self.forgets_all)));
             }
         };
         for line in &told {
@@ -219,7 +208,7 @@ impl State {
             }
         }
         self.told = told;
-        Terms::new(&self.config, self.generation, None)
+        Terms::new(&self.config, None)
     }
 
     /// Why names cannot be relied upon for long; `None` if they can.

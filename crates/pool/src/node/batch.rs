@@ -2,6 +2,7 @@
 
 use super::{Node, Nodes};
 use crate::NodeId;
+use crate::branch::Branch;
 use crate::stat::FileKey;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
@@ -12,12 +13,12 @@ use std::time::Duration;
 const TURN: usize = 64;
 
 impl Nodes {
-    /// Hands a reference to the kernel for each file found in a directory: name, key, and whether it is shown as a
-    /// symlink. `give` is told which of `files` and its node, without those whose directory has gone.
+    /// Hands a reference to the kernel for each file found in a directory: name, branch, key, and whether it is shown as
+    /// a symlink. `give` is told which of `files` and its node, without those whose directory has gone.
     pub(crate) fn hand_out_files<'n>(
         &self,
         parent: NodeId,
-        files: impl Iterator<Item = Option<(&'n [u8], FileKey, bool)>>,
+        files: impl Iterator<Item = Option<(&'n [u8], &'n Branch, FileKey, bool)>>,
         mut give: impl FnMut(usize, Arc<Node>),
     ) {
         let mut files = files.enumerate().filter_map(|(at, file)| Some((at, file?))).peekable();
@@ -25,8 +26,9 @@ impl Nodes {
         let mut nodes = Vec::with_capacity(TURN);
         while files.peek().is_some() {
             let mut table = self.table.write();
-            for (at, (name, key, disguised)) in files.by_ref().take(TURN) {
-                if let Ok(node) = self.file_under(&mut table, parent, name, (key, disguised), &mut freed) {
+            for (at, (name, branch, key, disguised)) in files.by_ref().take(TURN) {
+                let shown = (key, disguised);
+                if let Ok(node) = self.file_under(&mut table, parent, name, branch, shown, &mut freed) {
                     nodes.push((at, node));
                 }
             }
@@ -114,6 +116,13 @@ fn now() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::branch::{BranchSpec, Branches, Mode};
+
+    /// One that no file is found on again.
+    fn branch() -> Arc<Branch> {
+        let spec = BranchSpec { path: "/proc".into(), mode: Mode::Ro, min_free: None };
+        Branches::open(&[spec].into_iter().collect()).unwrap()[0].clone()
+    }
 
     fn key(ino: u64) -> FileKey {
         FileKey { dev: 1, ino, birth: (0, 0) }
@@ -122,12 +131,12 @@ mod tests {
     /// As many as take several turns; some are not to be had, and each tenth is another name of the first.
     #[test]
     fn every_file_gets_the_node_that_a_lookup_gives() {
-        let nodes = Nodes::new(1, false);
-        let known = nodes.hand_out_file(NodeId::ROOT, b"f7", key(7), false).unwrap();
+        let (nodes, branch) = (Nodes::new(1), branch());
+        let known = nodes.hand_out_file(NodeId::ROOT, b"f7", &branch, key(7), false).unwrap();
         let names: Vec<String> = (0..3 * TURN).map(|n| format!("f{n}")).collect();
         let of = |n: usize| key(if n.is_multiple_of(10) { 0 } else { n as u64 });
-        let files =
-            names.iter().enumerate().map(|(n, name)| (n % 7 != 3).then(|| (name.as_bytes(), of(n), false)));
+        let file = |(n, name)| (n % 7 != 3).then(|| (String::as_bytes(name), &*branch, of(n), false));
+        let files = names.iter().enumerate().map(file);
         let mut given = vec![None; names.len()];
         nodes.hand_out_files(NodeId::ROOT, files, |at, node| given[at] = Some(node.id));
         assert_eq!(given[7], Some(known.id));
@@ -152,8 +161,8 @@ mod tests {
 
     #[test]
     fn a_directory_that_has_gone_gets_nothing() {
-        let nodes = Nodes::new(1, false);
-        let files = [Some((&b"f"[..], key(2), false))];
+        let (nodes, branch) = (Nodes::new(1), branch());
+        let files = [Some((&b"f"[..], &*branch, key(2), false))];
         nodes.hand_out_files(NodeId(99), files.into_iter(), |_, _| panic!("there is no such directory"));
         assert_eq!(nodes.len(), 1);
     }

@@ -4,13 +4,14 @@ use crate::beneath::Dir;
 use crate::branch::{Branch, Branches};
 use crate::config::{FollowSymlinks, Func};
 use crate::dirs::{Copies, Dirs};
+use crate::export::Lasting;
 use crate::follow::Follow;
 use crate::health::{Deed, is_illness};
 use crate::node::{Node, Orphan};
 use crate::ops::locate::split;
 use crate::ops::lookup::Entry;
 use crate::relocate::{self, is_full, is_reserved, may_be_made};
-use crate::stat::{self, Attr, S_ISGID, S_IXGRP};
+use crate::stat::{self, Attr, S_ISGID, S_IXGRP, Time};
 use crate::{Caller, Error, NodeId, Pool, Result, aggregate};
 use canopy_sys::creds;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -160,7 +161,7 @@ impl Pool {
             }
             let from = self.shown(Func::Getattr, branches, &copies).map_err(Error::errno)?;
             let list = branches.as_slice();
-            dirs.put(index, self.clone_path(&list[from], &list[index], path)?);
+            dirs.put(index, self.clone_path(branches, &list[from], &list[index], path)?);
         }
         Ok(())
     }
@@ -168,11 +169,18 @@ impl Pool {
     /// [`clone_dirs`](relocate::clone_dirs), told to whoever remembers that the branch lacks them.
     pub(crate) fn clone_path<'b>(
         &self,
+        branches: &Branches,
         from: &Branch,
         to: &'b Branch,
         path: &[u8],
     ) -> Result<Dir<'b>, Errno> {
-        let cloned = relocate::clone_dirs(from.root(), to.root(), path);
+        // A directory is found again by its oldest copy, also if this one is no younger.
+        let fits = |dir: &[u8], copy: &Attr| {
+            let copies = Dirs::open(Follow::NEVER, branches, dir).own();
+            let each = || copies.iter().map(|(index, attr)| (&*branches.as_slice()[index], attr));
+            Lasting::of_dir(each().chain([(to, copy)])) == Lasting::of_dir(each())
+        };
+        let cloned = relocate::clone_dirs(from.root(), to.root(), path, &fits);
         self.path_came(to, path);
         cloned.map_err(|errno| to.notice(from.notice(errno, Deed::Looking), Deed::Changing))
     }
@@ -254,7 +262,7 @@ impl Pool {
                 let full = crate::node::join(&path, name);
                 for &back in &gone {
                     let list = branches.as_slice();
-                    let _ = self.clone_path(&list[index], &list[back], &full);
+                    let _ = self.clone_path(&branches, &list[index], &list[back], &full);
                 }
                 if let Some(node) = victim {
                     self.settle(&node);
@@ -303,14 +311,21 @@ impl Pool {
         copies: &Copies,
     ) -> Option<Victim> {
         let node = self.nodes.child(parent, name)?;
-        let is_it = |attr: &Attr| match node.key() {
-            Some(key) => attr.key() == key,
-            None => attr.is_dir(),
+        let found = match node.key() {
+            Some(key) => copies.iter().find(|(_, attr)| attr.key() == key),
+            None => {
+                let finds = |(index, attr): &(usize, &Attr)| {
+                    Lasting::of(&branches.as_slice()[*index], attr.key()).is_some_and(|it| it.id == node.id)
+                };
+                // The copy by which the directory would be found again.
+                copies.iter().find(finds).or_else(|| copies.iter().find(|(_, attr)| attr.is_dir()))
+            }
         };
-        let (index, attr) = copies.iter().find(|(_, attr)| is_it(attr))?;
+        let (index, attr) = found?;
         let fd = dirs.follow.pin(dirs.get(index)?, name).ok()?;
         let last = copies.count() == 1 && attr.nlink == 1;
-        Some(Victim { node, orphan: Orphan { branch: branches.as_slice()[index].clone(), fd }, last })
+        let orphan = Orphan { branch: branches.as_slice()[index].clone(), fd };
+        Some(Victim { node, orphan, birth: attr.btime, last })
     }
 
     /// The name is gone from the branches.
@@ -325,12 +340,16 @@ impl Pool {
     /// Leaves the pinned file with its node, before the table hears of it: somebody may ask in between. `removed`: the
     /// name has gone from the branches.
     pub(crate) fn orphan(&self, victim: Victim, removed: bool) -> Arc<Node> {
-        let Victim { node, orphan, last } = victim;
+        let Victim { node, orphan, birth, last } = victim;
         let gone = last && removed || stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink == 0);
         if let (true, Some(key)) = (gone, node.key()) {
             self.nodes.file_gone(key);
         }
-        *node.orphan.lock() = Some(Arc::new(orphan));
+        let orphan = Arc::new(orphan);
+        if gone || node.is_dir() {
+            self.newborn.gone(birth, || orphan.clone());
+        }
+        *node.orphan.lock() = Some(orphan);
         self.memory.kept.close(&node);
         node
     }
@@ -353,6 +372,7 @@ impl Pool {
 pub(crate) struct Victim {
     node: Arc<Node>,
     orphan: Orphan,
+    birth: Time,
     /// It was the only name of the only copy.
     last: bool,
 }

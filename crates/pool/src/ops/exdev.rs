@@ -65,7 +65,7 @@ impl Pool {
         self.make_in(&caller, Func::Symlink, branches, path, dirs, new_name, act)?;
         let attr = self.file_attr(branches, node)?;
         self.nodes.hand_out_again(node.id)?;
-        Ok(Entry { node: node.id, attr, brief: true })
+        Ok(Entry { brief: true, ..Entry::new(node, attr) })
     }
 
     /// Sets the source aside and puts a symlink to it under the new name. When that fails everything is where
@@ -207,7 +207,7 @@ impl Pool {
         if path.is_empty() {
             return Ok(());
         }
-        clone_dirs(branch.root(), holding.as_fd(), path)?;
+        clone_dirs(branch.root(), holding.as_fd(), path, &|_, _| true)?;
         // Everybody may make directories in the holding directory. In one that is not as the original is, its
         // owner could do to a file what he could not where it was.
         for end in (0..=path.len()).filter(|&end| path.get(end).is_none_or(|&byte| byte == b'/')) {

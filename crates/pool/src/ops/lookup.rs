@@ -5,6 +5,7 @@ use crate::beneath::{self, ProcPath};
 use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dirs::{Belief, Copies, Dirs};
+use crate::export::Lasting;
 use crate::follow::Follow;
 use crate::health::Deed;
 use crate::node::{Identity, Node, PoolPath, join};
@@ -20,9 +21,17 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub node: NodeId,
+    /// Of the node: as long as it is known, always the same.
+    pub generation: u32,
     pub attr: Attr,
     /// The name leads elsewhere when it is looked up again, which must be at once.
     pub brief: bool,
+}
+
+impl Entry {
+    pub(crate) fn new(node: &Node, attr: Attr) -> Entry {
+        Entry { node: node.id, generation: node.generation, attr, brief: false }
+    }
 }
 
 impl Pool {
@@ -45,9 +54,14 @@ impl Pool {
     }
 
     fn lookup_again(&self, id: NodeId) -> Result<Entry> {
-        let attr = self.getattr(id, None)?;
-        self.nodes.hand_out_again(id)?;
-        Ok(Entry { node: id, attr, brief: false })
+        // The kernel may be giving back its last reference to the node at this moment.
+        let Ok(node) = self.nodes.hand_out_again(id) else { return self.find(id) };
+        let found = match self.getattr(id, None) {
+            // Nobody has it open, or this would not be asked.
+            Ok(attr) if attr.nlink == 0 => Err(Error::Stale),
+            other => other,
+        };
+        found.map(|attr| Entry::new(&node, attr)).inspect_err(|_| self.forget(id, 1))
     }
 
     /// The kernel gives back `count` references.
@@ -64,11 +78,24 @@ impl Pool {
         dirs: &Dirs<'_>,
         name: &[u8],
     ) -> Result<Entry> {
+        self.enter_as(branches, parent, path, dirs, name, None)
+    }
+
+    /// As `enter`; `dir` is what a directory that is not known becomes known as.
+    pub(crate) fn enter_as(
+        &self,
+        branches: &Branches,
+        parent: NodeId,
+        path: &[u8],
+        dirs: &Dirs<'_>,
+        name: &[u8],
+        dir: Option<Lasting>,
+    ) -> Result<Entry> {
         let copies = self.look(Func::Getattr, dirs, name);
         match self.shown(Func::Getattr, branches, &copies) {
             Ok(index) => {
                 let index = self.open_copy(parent, name, &copies).unwrap_or(index);
-                self.entry(branches, parent, path, dirs, name, &copies, index)
+                self.entry(branches, parent, path, dirs, name, &copies, index, dir)
             }
             // The table keeps what it knows: a name that is being made or moved at this moment must not
             // lose its node to an older answer. A name that went behind the pool's back does no harm.
@@ -100,6 +127,7 @@ impl Pool {
         name: &[u8],
         copies: &Copies,
         index: usize,
+        dir: Option<Lasting>,
     ) -> Result<Entry> {
         let attr = *copies.get(index).ok_or(Error::Absent)?;
         let branch = &branches.as_slice()[index];
@@ -114,10 +142,12 @@ impl Pool {
                 }
             };
             let ino = inode.inode_seeded(seed, &full, attr.ino, true);
-            (self.nodes.hand_out_dir(parent, name, ino)?, copies.merge_dir(attr))
+            let each = || copies.iter().map(|(index, attr)| (&*branches.as_slice()[index], attr));
+            let lasting = || dir.or_else(|| Lasting::of_dir(each()));
+            (self.nodes.hand_out_dir(parent, name, ino, lasting)?, copies.merge_dir(attr))
         } else {
             let disguised = copies.follow.disguises(&attr);
-            let node = self.nodes.hand_out_file(parent, name, attr.key(), disguised)?;
+            let node = self.nodes.hand_out_file(parent, name, branch, attr.key(), disguised)?;
             self.tidy_names(branches, &node, attr.nlink);
             (node, attr)
         };
@@ -126,7 +156,7 @@ impl Pool {
             true => self.show(&node, branch, &join(path, name), attr, at),
             false => self.show(&node, branch, b"", attr, at),
         };
-        Ok(Entry { node: node.id, attr, brief: false })
+        Ok(Entry::new(&node, attr))
     }
 
     /// Attributes of a node; of an open file if a handle is given.

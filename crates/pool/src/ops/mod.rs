@@ -6,6 +6,7 @@ pub(crate) mod cow;
 mod dir;
 mod exdev;
 pub(crate) mod explain;
+mod export;
 pub(crate) mod io;
 pub(crate) mod ioctl;
 mod link;

@@ -419,9 +419,10 @@ impl Pool {
         })?;
         dirs.came(name, index);
         let attr = stat::of(fd.as_fd())?;
-        let node = self.nodes.hand_out_file(parent, name, attr.key(), false)?;
+        let branch = &branches.as_slice()[index];
+        let node = self.nodes.hand_out_file(parent, name, branch, attr.key(), false)?;
         let path = || join(&path, name);
-        self.finish_create(caller, &branches.as_slice()[index], node, fd, flags, attr, path)
+        self.finish_create(caller, branch, node, fd, flags, attr, path)
     }
 
     /// Creates a file without a name in a directory (`O_TMPFILE`); link(2) may give it one.
@@ -439,8 +440,9 @@ impl Pool {
         })?;
         self.memory.admit(fd.as_fd())?;
         let attr = stat::of(fd.as_fd())?;
-        let node = self.nodes.hand_out_nameless(attr.key());
-        self.finish_create(caller, &branches.as_slice()[index], node, fd, flags, attr, Default::default)
+        let branch = &branches.as_slice()[index];
+        let node = self.nodes.hand_out_nameless(branch, attr.key());
+        self.finish_create(caller, branch, node, fd, flags, attr, Default::default)
     }
 
     /// Makes a file on the first of the chosen branches; if that is full or fails, on the next that the policy gives.
@@ -497,7 +499,7 @@ impl Pool {
             true => self.show(&node, branch, &path(), attr, At::Opened(fd.as_fd())),
             false => self.show(&node, branch, b"", attr, At::Opened(fd.as_fd())),
         };
-        let entry = Entry { node: node.id, attr: shown, brief: false };
+        let entry = Entry::new(&node, shown);
         let opened = self.opened(caller, &node, fd, flags, open, sharing, room, false)?;
         Ok((entry, opened))
     }

@@ -168,9 +168,9 @@ impl Pool {
             looks.then(|| follow.at(dir, entry.name).ok())?.filter(|attr| !attr.is_dir())
         };
         let looked: Vec<Option<Attr>> = items.iter().enumerate().map(look).collect();
-        let files = items.iter().zip(&looked).map(|((entry, _), attr)| {
-            let attr = attr.as_ref()?;
-            Some((entry.name, attr.key(), follow.disguises(attr)))
+        let files = items.iter().zip(&looked).map(|((entry, source), attr)| {
+            let (attr, (branch, _)) = (attr.as_ref()?, &sources[*source]);
+            Some((entry.name, &**branch.as_ref()?, attr.key(), follow.disguises(attr)))
         });
         self.nodes.hand_out_files(dir.id, files, |at, node| {
             let (entry, source) = items[at];
@@ -181,7 +181,7 @@ impl Pool {
                     true => self.show(&node, branch, &join(&path, entry.name), attr, place),
                     false => self.show(&node, branch, b"", attr, place),
                 };
-                entries[at] = Some((Entry { node: node.id, attr, brief: false }, node));
+                entries[at] = Some((Entry::new(&node, attr), node));
             }
         });
         // Directories, which are merged, and what is chosen by more than the order.

@@ -13,22 +13,27 @@ use crate::stat::{self, Attr};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 
 /// The directory `path` below `to` (the root of a branch, as a rule), which gets what it lacks of it from the
 /// same path below `from`.
+///
+/// A copy that is as old as what it is made of is made only if it `fits`, given its path and its attributes, as far as
+/// that is to be had by trying again.
 ///
 /// Errors: `ENOTDIR` when `to` holds something else under one of the names; whatever mkdir(2) gives.
 pub(crate) fn clone_dirs<'b>(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'b>,
     path: &[u8],
+    fits: Fits<'_>,
 ) -> Result<Dir<'b>, Errno> {
     loop {
         match beneath::dir(to, path) {
             Err(Errno::NOENT) => {}
             other => return other.map_err(|e| if e == Errno::LOOP { Errno::NOTDIR } else { e }),
         }
-        match build(from, to, path) {
+        match build(from, to, path, fits) {
             // Somebody else was faster with one of them.
             Err(Errno::EXIST | Errno::NOTEMPTY) => {}
             Err(errno) => return Err(errno),
@@ -37,7 +42,36 @@ pub(crate) fn clone_dirs<'b>(
     }
 }
 
-fn build(from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &[u8]) -> Result<(), Errno> {
+pub(crate) type Fits<'a> = &'a dyn Fn(&[u8], &Attr) -> bool;
+
+/// How often something is tried whose chance is one half.
+const TRIES: usize = 16;
+
+/// Makes a directory, empty, in place of the one at `path` whose attributes are given.
+fn make(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    path: &[u8],
+    source: &Attr,
+    fits: Fits<'_>,
+) -> Result<OwnedFd, Errno> {
+    // Held for a while, so that the next one gets another inode number.
+    let mut unfit: SmallVec<[OwnedFd; 2]> = SmallVec::new();
+    loop {
+        rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
+        let made = open_dir(parent, name).and_then(|dir| Ok((stat::of(dir.as_fd())?, dir)));
+        let does = |attr: &Attr| attr.btime > source.btime || unfit.len() >= TRIES || fits(path, attr);
+        match made {
+            Ok((attr, dir)) if does(&attr) => return Ok(dir),
+            other => {
+                rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?;
+                unfit.push(other?.1);
+            }
+        }
+    }
+}
+
+fn build(from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &[u8], fits: Fits<'_>) -> Result<(), Errno> {
     canopy_sys::creds::as_daemon()?;
     let mut source = open_dir(from, b".")?;
     let mut target = open_dir(to, b".")?;
@@ -59,11 +93,9 @@ fn build(from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &[u8]) -> Result<(), Er
         let mut next = Some(missing);
         while next.is_some() {
             let parent = made.last().map_or(target.as_fd(), |(fd, ..)| fd.as_fd());
-            rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
-            let dir = open_dir(parent, name).inspect_err(|_| {
-                let _ = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
-            })?;
             let attr = stat::of(source.as_fd())?;
+            let rest: usize = parts.clone().map(|part| part.len() + 1).sum();
+            let dir = make(parent, name, &path[..path.len() - rest], &attr, fits)?;
             made.push((dir, name.to_vec(), attr));
             dress(source.as_fd(), made[made.len() - 1].0.as_fd(), &attr)?;
             next = parts.next();

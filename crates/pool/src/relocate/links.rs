@@ -1,19 +1,19 @@
 //! All names of a file on its branch.
 
+use crate::beneath;
 use crate::node::{PoolPath, join};
 use crate::ops::locate::split;
 use crate::stat::{self, Attr};
-use crate::{beneath, relocate};
-use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{FileType, OFlags, RawDir};
+use crate::walk::walk;
+use rustix::fd::BorrowedFd;
+use rustix::fs::FileType;
 use rustix::io::Errno;
-use std::mem::MaybeUninit;
+use std::ops::ControlFlow;
 
 /// The paths under which a branch holds a file, all of them, in order; none for a file without a name.
 ///
 /// `known` are those that somebody believes it has. Only if the file has more links than they account for is the
-/// branch walked: one readdir of each directory, no stat but of directories. That is about a second for a million
-/// names that are in memory, and as long as the disk takes to read its directories otherwise.
+/// branch walked.
 ///
 /// Errors: `EMLINK` when there are links that the branch does not show, such as outside of it.
 pub(super) fn all_names(
@@ -25,7 +25,7 @@ pub(super) fn all_names(
     names.sort();
     names.dedup();
     if names.len() < attr.nlink as usize {
-        names = walk(root, attr)?;
+        names = search(root, attr)?;
     }
     if names.len() != attr.nlink as usize {
         return Err(Errno::MLINK);
@@ -41,45 +41,20 @@ pub(super) fn holds(root: BorrowedFd<'_>, path: &[u8], attr: &Attr) -> bool {
         .is_ok_and(|found| found.is_regular() && found.key() == attr.key())
 }
 
-fn walk(root: BorrowedFd<'_>, attr: &Attr) -> Result<Vec<PoolPath>, Errno> {
-    let (mut found, mut todo) = (Vec::new(), vec![PoolPath::new()]);
-    let mut buffer = [MaybeUninit::uninit(); 32768];
-    while let Some(path) = todo.pop() {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NOATIME;
-        let dir = match beneath::open(root, &path, flags) {
-            Err(Errno::PERM) => beneath::open(root, &path, flags - OFlags::NOATIME)?,
-            // Removed meanwhile; what was moved elsewhere is missed, and the count shows it.
-            Err(errno) if beneath::is_absent(errno) => continue,
-            other => other?,
-        };
-        // No link leads to another filesystem.
-        if stat::of(dir.as_fd())?.dev != attr.dev {
-            continue;
-        }
-        let mut entries = RawDir::new(&dir, &mut buffer);
-        while let Some(entry) = entries.next() {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if matches!(name, b"." | b"..") || relocate::is_reserved(name) {
-                continue;
-            }
-            let full = join(&path, name);
-            match entry.file_type() {
-                FileType::Directory => todo.push(full),
-                FileType::Unknown if stat::at(&dir, name).is_ok_and(|attr| attr.is_dir()) => todo.push(full),
-                FileType::RegularFile | FileType::Unknown
-                    if entry.ino() == attr.ino && holds(root, &full, attr) =>
-                {
-                    found.push(full);
-                    if found.len() == attr.nlink as usize {
-                        found.sort();
-                        return Ok(found);
-                    }
-                }
-                _ => {}
+fn search(root: BorrowedFd<'_>, attr: &Attr) -> Result<Vec<PoolPath>, Errno> {
+    let mut found = Vec::new();
+    walk(root, attr.dev, |visited| {
+        if visited.ino == attr.ino && matches!(visited.kind, FileType::RegularFile | FileType::Unknown) {
+            let full = join(visited.dir, visited.name);
+            if holds(root, &full, attr) {
+                found.push(full);
             }
         }
-    }
+        match found.len() == attr.nlink as usize {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    })?;
     found.sort();
     Ok(found)
 }
@@ -87,7 +62,8 @@ fn walk(root: BorrowedFd<'_>, attr: &Attr) -> Result<Vec<PoolPath>, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::Mode;
+    use rustix::fd::AsFd;
+    use rustix::fs::{Mode, OFlags};
     use std::fs;
 
     #[test]

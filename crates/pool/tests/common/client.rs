@@ -104,7 +104,7 @@ impl Client {
             && !self.once_in(3)
         {
             let attr = self.pool.getattr(node, None).map_err(|e| e.errno())?;
-            return Ok(Entry { node, attr, brief: false });
+            return Ok(Entry { node, generation: 0, attr, brief: false });
         }
         match self.pool.lookup(parent, name.as_bytes()) {
             Ok(entry) => {
@@ -138,7 +138,7 @@ impl Client {
     pub fn walk(&mut self, path: &str) -> Answer<Entry> {
         if path.is_empty() {
             let attr = self.pool.getattr(NodeId::ROOT, None).map_err(|e| e.errno())?;
-            return Ok(Entry { node: NodeId::ROOT, attr, brief: false });
+            return Ok(Entry { node: NodeId::ROOT, generation: 0, attr, brief: false });
         }
         let (parent, dir, name) = self.parent(path)?;
         self.lookup(parent, dir, name)

@@ -4,7 +4,7 @@ use super::case;
 use crate::mounts;
 use canopy_pool::Pool;
 use canopy_pool::branch::{Branch, Branches};
-use canopy_sys::fanotify;
+use canopy_sys::{fanotify, file_handle};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -143,8 +143,8 @@ impl Volumes {
         if let Some(why) = case::ignored(branch, dir.as_fd()) {
             return Err(Why::Other(why));
         }
-        let handle = fanotify::handle_of(dir.as_fd())?;
-        fanotify::open_by_handle(dir.as_fd(), &handle)?;
+        let handle = file_handle::of(dir.as_fd())?;
+        file_handle::open(dir.as_fd(), &handle)?;
         fanotify::mark(group.as_fd(), marked.as_fd(), true).map_err(errno_of)?;
         self.list.push(Volume { fsid, mount_id, branches: vec![Arc::clone(branch)], dir: None });
         Ok(())
@@ -215,7 +215,7 @@ impl Volumes {
         let mut found: Vec<PoolPath> = Vec::new();
         let mut gone = false;
         for volume in self.list.iter_mut().filter(|volume| volume.fsid == fsid) {
-            let path = match fanotify::open_by_handle(volume.dir()?, dir) {
+            let path = match file_handle::open(volume.dir()?, dir) {
                 Ok(dir) => path_of(dir.as_fd())?,
                 Err(Errno::STALE | Errno::NOENT) => {
                     gone = true;
@@ -251,7 +251,7 @@ impl Volumes {
         // As a rule each branch is a filesystem of its own.
         for (fsid, branches) in shared.into_iter().filter(|(_, branches)| branches.len() > 1) {
             for branch in branches {
-                let handle = fanotify::handle_of(open_to_read(&branch)?.as_fd())?;
+                let handle = file_handle::of(open_to_read(&branch)?.as_fd())?;
                 if self.places(fsid, &handle, moves)?.len() > 1 {
                     return Ok(true);
                 }
@@ -263,7 +263,7 @@ impl Volumes {
     /// What a handle stands for; `None` when it is gone.
     pub(super) fn find(&mut self, fsid: u64, handle: &[u8]) -> Option<OwnedFd> {
         let mut volumes = self.list.iter_mut().filter(|volume| volume.fsid == fsid);
-        volumes.find_map(|volume| fanotify::open_by_handle(volume.dir().ok()?, handle).ok())
+        volumes.find_map(|volume| file_handle::open(volume.dir().ok()?, handle).ok())
     }
 
     /// Nothing is open on the branches while nothing happens.
@@ -282,7 +282,7 @@ fn open_to_read(branch: &Branch) -> Result<OwnedFd, Errno> {
 fn to_be_marked(branch: &Branch) -> Result<OwnedFd, Errno> {
     let dir = open_to_read(branch)?;
     match branch.kind {
-        BTRFS => fanotify::btrfs_top(dir.as_fd()),
+        BTRFS => file_handle::btrfs_top(dir.as_fd()),
         _ => Ok(dir),
     }
 }

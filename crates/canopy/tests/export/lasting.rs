@@ -1,0 +1,183 @@
+//! Handles of what is still there.
+
+use super::rig::{Bed, Layout, handle, layouts, number};
+use canopy_testkit::Kind;
+use canopy_testkit::cmd::wait_until;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+#[test]
+fn files_and_directories_are_found_again() {
+    for layout in layouts() {
+        let mut bed = Bed::new(layout, 2, "");
+        fs::create_dir_all(bed.at("d/e")).unwrap();
+        for name in ["d/f", "d/e/g", "top"] {
+            fs::write(bed.at(name), name).unwrap();
+        }
+        fs::hard_link(bed.at("d/f"), bed.at("linked")).unwrap();
+        symlink("d/f", bed.at("link")).unwrap();
+        let names = ["d/f", "d/e/g", "top"].map(|name| (name, handle(bed.at(name)), number(bed.at(name))));
+        let dirs = [("d", vec!["e", "f"]), ("d/e", vec!["g"])]
+            .map(|(name, inside)| (name, handle(bed.at(name)), number(bed.at(name)), inside));
+        let (root, link) = (handle(bed.at("")), handle(bed.at("link")));
+        assert_eq!(handle(bed.at("linked")), names[0].1);
+        for round in 0..4 {
+            match round {
+                0 => {}
+                1 => bed.forget(),
+                _ => bed.restart(),
+            }
+            for (name, handle, number) in &names {
+                assert_eq!(bed.read(handle).as_deref(), Ok(*name), "{layout:?}, round {round}: {name}");
+                assert_eq!(bed.number(handle), Ok(*number), "{layout:?}, round {round}: {name}");
+            }
+            for (name, handle, number, inside) in &dirs {
+                let listed = bed.list(handle);
+                assert_eq!(listed.unwrap(), *inside, "{layout:?}, round {round}: {name}");
+                assert_eq!(bed.number(handle), Ok(*number), "{layout:?}, round {round}: {name}");
+            }
+            assert_eq!(bed.list(&root).map(|names| names.len()), Ok(4), "{layout:?}, round {round}");
+            let opened = bed.open(&link, OFlags::PATH | OFlags::NOFOLLOW).unwrap();
+            assert_eq!(rustix::fs::readlinkat(opened, "", Vec::new()).unwrap().as_bytes(), b"d/f");
+        }
+        // By its names it is the same file, whichever was looked up first.
+        let (_, first, _) = &names[0];
+        let opened = bed.open(first, OFlags::RDONLY).unwrap();
+        assert_eq!(&handle(bed.at("d/f")), first);
+        assert_eq!(&handle(bed.at("linked")), first);
+        drop(opened);
+        bed.end();
+    }
+}
+
+/// Through a handle a file is written, changed and linked as by its name.
+#[test]
+fn what_was_found_is_the_file_itself() {
+    for layout in layouts() {
+        let mut bed = Bed::new(layout, 2, "");
+        fs::create_dir(bed.at("d")).unwrap();
+        fs::write(bed.at("d/f"), "before").unwrap();
+        let found = handle(bed.at("d/f"));
+        bed.restart();
+        let mut file = fs::File::from(bed.open(&found, OFlags::WRONLY | OFlags::APPEND).unwrap());
+        file.write_all(b" and after").unwrap();
+        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+        drop(file);
+        assert_eq!(fs::read_to_string(bed.at("d/f")).unwrap(), "before and after", "{layout:?}");
+        assert_eq!(number(bed.at("d/f")), bed.number(&found).unwrap());
+        // Removed while it is open, it is there for who has it open, and for nobody else.
+        let file = bed.open(&found, OFlags::RDONLY).unwrap();
+        fs::remove_file(bed.at("d/f")).unwrap();
+        let mut content = [0; 6];
+        assert_eq!(rustix::io::read(&file, &mut content), Ok(6));
+        drop(file);
+        // The kernel gives it up a moment after its last close.
+        let gone = || {
+            bed.forget();
+            bed.read(&found) == Err(Errno::STALE)
+        };
+        assert!(wait_until(Duration::from_secs(20), gone), "{layout:?}");
+        bed.end();
+    }
+}
+
+#[test]
+fn what_was_renamed_is_found_under_its_new_name() {
+    for layout in layouts() {
+        let mut bed = Bed::new(layout, 2, "");
+        fs::create_dir_all(bed.at("d/e")).unwrap();
+        for name in ["d/f", "d/e/g"] {
+            fs::write(bed.at(name), name).unwrap();
+        }
+        let [f, g, d, e] = ["d/f", "d/e/g", "d", "d/e"].map(|name| handle(bed.at(name)));
+        fs::rename(bed.at("d/f"), bed.at("d/e/moved")).unwrap();
+        fs::rename(bed.at("d/e"), bed.at("elsewhere")).unwrap();
+        for round in 0..3 {
+            match round {
+                0 => {}
+                1 => bed.forget(),
+                _ => bed.restart(),
+            }
+            assert_eq!(bed.read(&f).as_deref(), Ok("d/f"), "{layout:?}, round {round}");
+            assert_eq!(bed.read(&g).as_deref(), Ok("d/e/g"), "{layout:?}, round {round}");
+            let names = |dir: &[u8]| bed.list(dir).map(|names| names.join(" "));
+            assert_eq!(names(&e).as_deref(), Ok("g moved"), "{layout:?}, round {round}");
+            assert_eq!(names(&d).as_deref(), Ok(""), "{layout:?}, round {round}");
+        }
+        // Renamed directly on its branch.
+        let place = bed.on_branch("elsewhere/moved");
+        fs::rename(&place, place.with_file_name("direct")).unwrap();
+        bed.restart();
+        assert_eq!(bed.read(&f).as_deref(), Ok("d/f"), "{layout:?}");
+        bed.end();
+    }
+}
+
+/// The kernel looks for the name of a directory by its number, in a listing that it may have from before.
+#[test]
+fn a_renamed_directory_is_found_whatever_listing_the_kernel_has() {
+    let bed = Bed::new(Layout { kind: Kind::Ext4, whole: true }, 1, "");
+    fs::create_dir(bed.at("before")).unwrap();
+    let found = handle(bed.at("before"));
+    fs::rename(bed.at("before"), bed.at("after")).unwrap();
+    let (root, old) = (handle(bed.at("")), number(bed.at("after")));
+    let gets_new_number = || {
+        // Read to its end, it is kept.
+        assert_eq!(bed.list(&root).unwrap(), ["after"]);
+        bed.forget();
+        let listed = bed.list(&found);
+        assert_eq!(listed.as_deref(), Ok(&[][..]));
+        bed.number(&found) != Ok(old)
+    };
+    assert!(wait_until(Duration::from_secs(20), gets_new_number));
+    bed.end();
+}
+
+/// A directory that other branches get a copy of stays what it is.
+#[test]
+fn a_directory_is_found_by_its_oldest_copy() {
+    let mut bed = Bed::new(Layout { kind: Kind::Ext4, whole: true }, 3, "");
+    fs::create_dir(bed.branches[1].join("d")).unwrap();
+    let found = handle(bed.at("d"));
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    fs::create_dir(bed.branches[0].join("d")).unwrap();
+    fs::create_dir(bed.branches[2].join("d")).unwrap();
+    for branch in 0..3 {
+        fs::write(bed.branches[branch].join(format!("d/{branch}")), "").unwrap();
+    }
+    for _ in 0..2 {
+        bed.restart();
+        assert_eq!(bed.list(&found).unwrap(), ["0", "1", "2"]);
+        assert_eq!(handle(bed.at("d")), found);
+    }
+    bed.end();
+}
+
+/// Landlock lets nobody open what has no path.
+#[test]
+fn a_file_is_found_again_by_threads_that_are_kept_on_their_ground() {
+    let mut bed = Bed::new(Layout { kind: Kind::Ext4, whole: true }, 2, "landlock=true");
+    fs::create_dir(bed.at("d")).unwrap();
+    fs::write(bed.at("d/f"), "f").unwrap();
+    let (found, dir) = (handle(bed.at("d/f")), handle(bed.at("d")));
+    bed.restart();
+    assert_eq!(bed.read(&found).as_deref(), Ok("f"));
+    assert_eq!(bed.list(&dir).unwrap(), ["f"]);
+    bed.end();
+}
+
+/// Numbers that come of a path are those by the path that the file has.
+#[test]
+fn a_number_that_is_a_hash_of_the_path_stays() {
+    let mut bed = Bed::new(Layout { kind: Kind::Ext4, whole: true }, 2, "inodecalc=path-hash");
+    fs::create_dir(bed.at("d")).unwrap();
+    fs::write(bed.at("d/f"), "f").unwrap();
+    let (found, expected) = (handle(bed.at("d/f")), number(bed.at("d/f")));
+    bed.restart();
+    assert_eq!((bed.read(&found).as_deref(), bed.number(&found)), (Ok("f"), Ok(expected)));
+    bed.end();
+}

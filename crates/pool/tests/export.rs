@@ -1,0 +1,93 @@
+//! Ids of nodes where files come and go within one tick of the clock. Root is needed.
+
+#![forbid(unsafe_code)]
+
+mod common;
+
+use canopy_pool::branch::Mode::Rw;
+use canopy_pool::config::Config;
+use canopy_pool::{Entry, NodeId, Pool};
+use canopy_testkit::LoopFs;
+use common::{ROOT, over};
+use rustix::fs::OFlags;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+fn make_file(pool: &Pool, name: &str) -> Entry {
+    let flags = (OFlags::CREATE | OFlags::RDWR).bits();
+    let (entry, opened) = pool.create(&ROOT, NodeId::ROOT, name.as_bytes(), 0o644, flags, false).unwrap();
+    pool.release(opened.handle).unwrap();
+    entry
+}
+
+fn make_dir(pool: &Pool, name: &str) -> Entry {
+    pool.mkdir(&ROOT, NodeId::ROOT, name.as_bytes(), 0o755).unwrap()
+}
+
+/// ext4 gives the inode number of what was removed to what is made next. Since Linux 6.13 few files are given the same birth
+/// time; before, nearly all of these are.
+#[test]
+fn what_lives_for_less_than_a_tick_shares_its_id_with_nobody() {
+    let disk = LoopFs::ext4(64 << 20);
+    let branches = [disk.path().to_owned()];
+    let pool: Arc<Pool> = over(&branches, &[Rw], Config::default());
+    let mut seen: HashMap<(NodeId, u32), String> = HashMap::new();
+    for round in 0..500 {
+        let name = format!("n{round}");
+        let is_dir = round % 2 == 0;
+        let entry = if is_dir { make_dir(&pool, &name) } else { make_file(&pool, &name) };
+        let before = seen.insert((entry.node, entry.generation), name.clone());
+        assert_eq!(before, None, "{name} is not told from it");
+        match round % 4 {
+            0 => pool.rmdir(NodeId::ROOT, name.as_bytes()).unwrap(),
+            1 => pool.unlink(NodeId::ROOT, name.as_bytes()).unwrap(),
+            // Replaced by what is made now.
+            kind => {
+                let other = if is_dir { make_dir(&pool, "other") } else { make_file(&pool, "other") };
+                let before =
+                    seen.insert((other.node, other.generation), format!("{kind} in place of {name}"));
+                assert_eq!(before, None, "what takes the place of {name} is not told from it");
+                let how = canopy_pool::RenameKind::Replace;
+                pool.rename(&ROOT, NodeId::ROOT, b"other", NodeId::ROOT, name.as_bytes(), how).unwrap();
+                pool.forget(other.node, 1);
+                let gone = if is_dir { Pool::rmdir } else { Pool::unlink };
+                gone(&pool, NodeId::ROOT, name.as_bytes()).unwrap();
+            }
+        }
+        pool.forget(entry.node, 1);
+    }
+    drop(pool);
+}
+
+/// The copies that other branches get of a directory do not change what it is found by, also if they are no younger.
+#[test]
+fn a_copy_made_at_once_is_not_the_directory() {
+    let disks = [0; 4].map(|_| LoopFs::ext4(64 << 20));
+    let branches = disks.each_ref().map(|disk| disk.path().to_owned());
+    let pool: Arc<Pool> = over(&branches, &[Rw; 4], Config::default());
+    let mut ties = 0;
+    for round in 0..40 {
+        let name = format!("d{round}");
+        let dir = make_dir(&pool, &name);
+        // Policies give branches by chance.
+        for file in 0..8 {
+            let flags = (OFlags::CREATE | OFlags::RDWR).bits();
+            let name = format!("f{file}");
+            let (entry, opened) = pool.create(&ROOT, dir.node, name.as_bytes(), 0o644, flags, false).unwrap();
+            pool.release(opened.handle).unwrap();
+            pool.forget(entry.node, 1);
+        }
+        let births = branches.iter().filter_map(|branch| std::fs::metadata(branch.join(&name)).ok());
+        let mut births: Vec<_> = births.map(|found| found.created().unwrap()).collect();
+        let copies = births.len();
+        births.sort();
+        births.dedup();
+        ties += i32::from(births.len() < copies);
+        pool.forget(dir.node, 1);
+        let again = pool.lookup(NodeId::ROOT, name.as_bytes()).unwrap();
+        assert_eq!((again.node, again.generation), (dir.node, dir.generation), "{name}");
+        pool.forget(dir.node, 1);
+    }
+    assert!(ties > 0, "no copies were born in one tick: nothing was tried");
+    drop(pool);
+}
