@@ -91,7 +91,7 @@ impl Pool {
             given += 1;
         }
         let names = (0..given).filter_map(|at| Some(cursor.given(at)?.name));
-        let mut known = known.then(|| self.nodes.are_relied_upon(id, names)).unwrap_or_default();
+        let mut known = if known { self.nodes.are_relied_upon(id, names) } else { Vec::new() };
         if let Some(one) = known.iter_mut().find(|known| **known) {
             // By one that it is given the kernel sees whether attributes are wanted of the next names, too.
             *one = false;
