@@ -73,7 +73,7 @@ fn number_of(thread: u32) -> u64 {
 }
 
 impl OpenFile {
-    pub(crate) fn new(place: Place, backing: Option<Box<dyn BackingFile>>) -> Self {
+    pub(crate) fn new(place: Place, backing: Option<Box<dyn BackingFile>>, keeping: Keeping) -> Self {
         OpenFile {
             place: RwLock::new(Arc::new(place)),
             backing,
@@ -81,7 +81,7 @@ impl OpenFile {
             writers: AtomicUsize::new(0),
             opener: AtomicU64::new(NOBODY),
             parted: AtomicBool::new(false),
-            keeping: Keeping::default(),
+            keeping,
             direct: AtomicBool::new(false),
             overtaken: OnceLock::new(),
         }

@@ -13,7 +13,7 @@ use canopy_sys::sched;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ const SHARE: u64 = 16;
 pub(crate) struct Kept {
     shared: Arc<Shared>,
     most: usize,
+    /// How often all were closed.
+    cleared: AtomicU32,
 }
 
 #[derive(Default)]
@@ -42,8 +44,9 @@ struct Queue {
 }
 
 /// What an open file knows of being kept.
-#[derive(Default)]
 pub(crate) struct Keeping {
+    /// How often all had been closed before it was opened.
+    cleared: u32,
     /// Changes with the queue locked.
     queued: AtomicBool,
     /// Since it was last looked at.
@@ -59,7 +62,17 @@ pub(crate) fn only_reads(flags: OFlags) -> bool {
 impl Kept {
     /// For a process that may have so many descriptors.
     pub(super) fn new(descriptors: u64) -> Kept {
-        Kept { shared: Arc::default(), most: (descriptors / SHARE).min(FILES) as usize }
+        let most = (descriptors / SHARE).min(FILES) as usize;
+        Kept { shared: Arc::default(), most, cleared: AtomicU32::new(0) }
+    }
+
+    /// For a file that is about to be opened.
+    pub(crate) fn begin(&self) -> Keeping {
+        Keeping {
+            cleared: self.cleared.load(Ordering::Acquire),
+            queued: AtomicBool::new(false),
+            used: AtomicBool::new(false),
+        }
     }
 
     /// A handle is about to be closed: keeps its file, if nobody else has it open and it can be used again.
@@ -70,6 +83,8 @@ impl Kept {
         let place = open.place();
         let fits = place.reads.is_some() && open.users() == 1 && !open.is_parted();
         let branch_stays = || branches.index_of(place.branch.id).is_some();
+        // What was opened before all were closed would be opened otherwise now.
+        let fits = fits && open.keeping.cleared == self.cleared.load(Ordering::Acquire);
         if !fits || handle.node.orphan.lock().is_some() || !branch_stays() {
             return;
         }
@@ -122,8 +137,9 @@ impl Kept {
         }
     }
 
-    /// Closes all that nobody has open.
+    /// Closes all that nobody has open, and the others once nobody has.
     pub(crate) fn clear(&self) {
+        self.cleared.fetch_add(1, Ordering::Release);
         let files = self.shared.0.lock().clear();
         drop(files);
     }

@@ -9,7 +9,7 @@ use crate::handle::{self, FileHandle, Fingerprint, OpenFile, Place, Sharing, Tra
 use crate::headroom::PassedWriter;
 use crate::health::Deed;
 use crate::kernel::BackingFile;
-use crate::memory::kept;
+use crate::memory::kept::{self, Keeping};
 use crate::node::{Node, join};
 use crate::ops::attr;
 use crate::ops::dir::mode_in;
@@ -44,6 +44,7 @@ struct First {
     pinned: Arc<OwnedFd>,
     /// Which file it is, if `pinned` is what readers may read by.
     reads: Option<FileKey>,
+    keeping: Keeping,
     attr: Attr,
 }
 
@@ -115,11 +116,11 @@ impl Pool {
                     };
                     (fd, open, Sharing::Shared { backing }, room)
                 }
-                (None, Some(First { branch, fd, pinned, reads, attr })) => {
+                (None, Some(First { branch, fd, pinned, reads, keeping, attr })) => {
                     let (backing, room) = self.register(&branch, &fd, branch_flags, &attr);
                     let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
-                    let open =
-                        Using::new(Arc::new(OpenFile::new(Place::new(branch, pinned, reads), backing)));
+                    let place = Place::new(branch, pinned, reads);
+                    let open = Using::new(Arc::new(OpenFile::new(place, backing, keeping)));
                     if let Some(kept) = std::mem::replace(&mut *slot, Arc::downgrade(&open)).upgrade() {
                         self.memory.kept.give_up(&kept);
                     }
@@ -171,16 +172,18 @@ impl Pool {
 
     /// Opens the copy that `func.open` chooses; the node's own file unless another policy asks for another copy.
     fn open_first(&self, branches: &Branches, node: &Arc<Node>, flags: OFlags) -> Result<First> {
+        let keeping = || self.memory.kept.begin();
         if self.acts_on_own(Func::Open, branches)
             && !flags.contains(OFlags::TRUNC)
             && let Some(first) = self.hinted(branches, node, |branch, dir, name, key| {
                 // What has come under the name meanwhile must not make us wait, or be harmed.
+                let keeping = keeping();
                 let careful = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
                 let fd = rustix::fs::openat(dir, name, careful, Mode::empty()).ok()?;
                 let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key && attr.is_regular())?;
                 let fd = Arc::new(branch.timed(fd, careful));
                 let reads = kept::only_reads(flags).then_some(key);
-                Some(First { branch: branch.clone(), pinned: fd.clone(), fd, reads, attr })
+                Some(First { branch: branch.clone(), pinned: fd.clone(), fd, reads, keeping, attr })
             })
         {
             return Ok(first);
@@ -194,6 +197,7 @@ impl Pool {
             fd,
             pinned: primary.fd.into_shared(),
             reads: None,
+            keeping: keeping(),
             attr: primary.attr,
         })
     }
@@ -491,7 +495,7 @@ impl Pool {
             let (backing, room) = self.register(branch, &fd, flags, &attr);
             let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
             let place = Place::new(branch.clone(), fd.clone(), None);
-            let open = Using::new(Arc::new(OpenFile::new(place, backing)));
+            let open = Using::new(Arc::new(OpenFile::new(place, backing, self.memory.kept.begin())));
             *slot = Arc::downgrade(&open);
             (open, sharing, room)
         };
