@@ -1,6 +1,7 @@
 //! The bit sets of the FUSE kernel interface (include/uapi/linux/fuse.h).
 //!
 //! Bits that have no name here are kept, not dropped: a newer kernel may mean something by them.
+#![allow(missing_docs, reason = "a constant without a word is what the header says")]
 
 use bitflags::bitflags;
 

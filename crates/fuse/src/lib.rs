@@ -7,6 +7,7 @@
 //!
 //! This crate knows nothing of what is served.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod abi;
 pub mod backing;

@@ -23,19 +23,30 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags as Ms, UnmountFlags};
 
 bitflags! {
-    /// mount(2) flags of the mount.
+    /// Flags of the mount, by their names in mount(2).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct MountFlags: u32 {
+        /// Nothing can be changed.
         const RDONLY = 1 << 0;
+        /// Set-id programs run as their caller.
         const NOSUID = 1 << 1;
+        /// Device files cannot be opened.
         const NODEV = 1 << 2;
+        /// Programs cannot be run.
         const NOEXEC = 1 << 3;
+        /// Every write is synchronous.
         const SYNCHRONOUS = 1 << 4;
+        /// Every change of a directory is synchronous.
         const DIRSYNC = 1 << 5;
+        /// Access times stay.
         const NOATIME = 1 << 6;
+        /// Access times of directories stay.
         const NODIRATIME = 1 << 7;
+        /// Access times change once after each change of the file, and once a day.
         const RELATIME = 1 << 8;
+        /// Access times change with every read.
         const STRICTATIME = 1 << 9;
+        /// Times reach the disk late.
         const LAZYTIME = 1 << 10;
     }
 }
@@ -104,7 +115,12 @@ impl MountSpec {
 pub enum MountError {
     /// The mount point cannot be used.
     #[error("mountpoint {path}: {error}")]
-    Mountpoint { path: PathBuf, error: io::Error },
+    Mountpoint {
+        /// As it was given.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: io::Error,
+    },
     /// /dev/fuse cannot be opened.
     #[error("cannot open /dev/fuse: {0}")]
     Device(io::Error),
@@ -113,13 +129,23 @@ pub enum MountError {
     Option,
     /// mount(2) failed.
     #[error("mounting on {path}: {error}")]
-    Mount { path: PathBuf, error: io::Error },
+    Mount {
+        /// The mount point.
+        path: PathBuf,
+        /// What the kernel said.
+        error: io::Error,
+    },
     /// Neither permitted to mount nor a `fusermount3` to ask.
     #[error("not permitted to mount, and no fusermount3 or fusermount was found")]
     NoHelper,
     /// fusermount3 failed.
     #[error("{program} failed: {message}")]
-    Helper { program: String, message: String },
+    Helper {
+        /// Which program was run.
+        program: String,
+        /// What it printed, or how it ended.
+        message: String,
+    },
 }
 
 impl MountError {

@@ -5,6 +5,7 @@ macro_rules! opcodes {
         /// What a request asks for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
+        #[allow(missing_docs, reason = "a request without a word is what its name says")]
         pub enum Opcode { $($(#[$meta])* $name = $number),* }
 
         impl Opcode {

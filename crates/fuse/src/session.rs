@@ -172,7 +172,12 @@ impl fmt::Display for Agreed {
 pub enum SessionError {
     /// The kernel's version is too old to speak with (`EPROTO`).
     #[error("the kernel speaks FUSE {major}.{minor}, at least 7.31 is needed")]
-    Version { major: u32, minor: u32 },
+    Version {
+        /// What the kernel speaks.
+        major: u32,
+        /// What the kernel speaks.
+        minor: u32,
+    },
     /// Unmounted or aborted before INIT was answered.
     #[error("unmounted before the session began")]
     Disconnected,

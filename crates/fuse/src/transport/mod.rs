@@ -56,7 +56,12 @@ pub enum Transport {
     /// `/dev/fuse`, and why not the other.
     Device(NoUring),
     /// io_uring: this many queues, with this many workers in all.
-    Uring { queues: u16, workers: usize },
+    Uring {
+        /// One for each processor.
+        queues: u16,
+        /// On all queues together, those that every pool begins with.
+        workers: usize,
+    },
 }
 
 /// A few words for the log.
@@ -93,11 +98,26 @@ impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undelivered {
     /// One lookup of a node.
-    Entry { node: NodeId },
+    Entry {
+        /// The node.
+        node: NodeId,
+    },
     /// A handle from OPEN or, with `dir`, from OPENDIR.
-    Opened { node: NodeId, handle: u64, dir: bool },
+    Opened {
+        /// What was opened.
+        node: NodeId,
+        /// As the server numbered it.
+        handle: u64,
+        /// Whether it is a directory.
+        dir: bool,
+    },
     /// One lookup of a node, and a handle on it, from CREATE or TMPFILE.
-    Created { node: NodeId, handle: u64 },
+    Created {
+        /// What was created.
+        node: NodeId,
+        /// As the server numbered it.
+        handle: u64,
+    },
 }
 
 /// Where an answer is built: the header apart from the payload, since io_uring keeps them apart. On `/dev/fuse` they
@@ -126,6 +146,7 @@ pub enum Outcome {
     Silent,
     /// The answer is in the buffer: this many bytes of payload after the header.
     Answer {
+        /// In bytes.
         payload: usize,
         /// What [`give_back`] needs to know if the answer does not arrive.
         holds: Holds,

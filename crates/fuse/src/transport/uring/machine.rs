@@ -14,7 +14,9 @@ const ONLINE: &str = "/sys/devices/system/cpu/online";
 pub enum Parameter {
     /// Linux before 6.14, or built without io_uring for FUSE.
     Missing,
+    /// It is off.
     Off,
+    /// It is on.
     On,
 }
 

@@ -41,6 +41,7 @@ const LEAST_WORKERS: u16 = 2;
 /// Why a connection is not served over io_uring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoUring {
+    /// The server did not ask for it.
     NotWanted,
     /// `fuse.enable_uring` is off.
     TurnedOff,
