@@ -135,9 +135,10 @@ fn the_file_stays_what_it_is() {
     let bed = Bed::new(&[("real", "branches=@a\ncache.attr=7\n")]);
     let real = bed.path("etc/real");
     fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
-    chown(&real, Some(65534), Some(12)).unwrap();
     symlink("etc/real", bed.path("link")).unwrap();
     bed.ok("mount -o config=link @p");
+    // Whose file others may change is told when it is mounted.
+    chown(&real, Some(65534), Some(12)).unwrap();
     bed.ok("set --persist @p cache.attr=8");
     assert_eq!(bed.read("real"), "branches=@a\ncache.attr=8\n");
     let meta = fs::metadata(&real).unwrap();

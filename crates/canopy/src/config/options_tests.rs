@@ -10,6 +10,8 @@ const ROWS: &[Row] = &[
     ("mountpoint", &[("/m", None), ("m", None)], &[""]),
     ("branches-mount-timeout", &[("0", None), ("60", None)], &["", "-1", "x"]),
     ("branches-mount-timeout-fail", &[("true", None), ("false", None)], &["", "x"]),
+    ("allow-missing-branches", &[("true", None), ("false", None)], &["", "x"]),
+    ("insecure-no-permission-checks", &[("true", None), ("false", None)], &["", "x"]),
     ("branch-timeout", &[("auto", None), ("0", None), ("30", None)], &["", "-1", "x", "1s"]),
     ("lazy-umount-mountpoint", &[("true", None), ("false", None)], &["", "x"]),
     ("scheduling-priority", &[("-10", None), ("0", None), ("19", None)], &["", "x"]),

@@ -4,11 +4,11 @@ use super::rig::{BINARY, canopy, codes, shown, status, warning};
 use canopy_testkit::cmd::run_within;
 use canopy_testkit::{Ground, LoopFs, Pool, as_user};
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -224,6 +224,9 @@ fn a_branch_that_cannot_be_passed_through() {
         .forgive_descriptors()
         .mount();
     fs::write(lower.path().join("f"), "once opened, the kernel has refused").unwrap();
+    // Files at work are not passed through while room is short.
+    let long_ago = SystemTime::now() - Duration::from_secs(3 * 24 * 3600);
+    File::options().write(true).open(lower.path().join("f")).unwrap().set_modified(long_ago).unwrap();
     fs::read(outer.path().join("f")).unwrap();
     let told = status(outer.path());
     assert_eq!(codes(&told), ["branch-stacked"], "{told:#}");
