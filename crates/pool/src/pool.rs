@@ -11,6 +11,7 @@ use crate::headroom::Headroom;
 use crate::kernel::{Kernel, NoKernel};
 use crate::memory::Memory;
 use crate::node::{Nodes, PoolPath};
+use crate::ops::apart::Apart;
 use crate::ops::cow::Asked;
 use crate::ops::readdir::parked::Cursors;
 use crate::relocate;
@@ -45,6 +46,7 @@ pub struct Pool {
     pub(crate) headroom: Headroom,
     /// Threads that were told to look a file up again which others read past the daemon.
     pub(crate) sent_apart: Asked,
+    pub(crate) apart: Apart,
     pub(crate) silence: Silence,
     pub(crate) below: Below,
     pub(crate) newborn: Newborn,
@@ -76,6 +78,7 @@ impl Pool {
             asked: Asked::default(),
             headroom: Headroom::default(),
             sent_apart: Asked::default(),
+            apart: Apart::default(),
             silence: Silence::default(),
             below: Below::default(),
             newborn: Newborn::default(),

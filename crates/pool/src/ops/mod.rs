@@ -1,6 +1,6 @@
 //! The operations, one file per group. Each is a method of [`Pool`](crate::Pool).
 
-mod apart;
+pub(crate) mod apart;
 pub(crate) mod attr;
 pub(crate) mod cow;
 mod dir;

@@ -278,10 +278,11 @@ impl Pool {
         {
             return (None, Room::Any);
         }
-        if !handle::writes(flags)
-            && self.measures_room(PassthroughIo::Auto)
-            && self.headroom.keeps_readers(branch, attr.mtime.sec)
-        {
+        let served = || {
+            let keeps = self.measures_room(PassthroughIo::Auto);
+            self.apart.waits(attr.key()) || keeps && self.headroom.keeps_readers(branch, attr.mtime.sec)
+        };
+        if !handle::writes(flags) && served() {
             return (None, Room::Any);
         }
         let room = self.room(branch, flags, || attr.size);
