@@ -46,7 +46,7 @@ make_root() {
         [[ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]] || keys=(--no-check-gpg)
         ;;
     esac
-    unshare --mount debootstrap --variant=minbase --include=git,ca-certificates --components=main,universe "${keys[@]}" "$1" "$root.new" "${@:2}"
+    unshare --mount --propagation slave debootstrap --variant=minbase --include=git,ca-certificates --components=main,universe "${keys[@]}" "$1" "$root.new" "${@:2}"
     case $1 in
     bookworm | trixie) echo "deb http://deb.debian.org/debian-security $1-security main" >"$root.new/etc/apt/sources.list.d/security.list" ;;
     noble) echo "deb http://archive.ubuntu.com/ubuntu noble-updates main universe" >"$root.new/etc/apt/sources.list.d/updates.list" ;;
@@ -58,7 +58,8 @@ make_root() {
 # shellcheck disable=SC2016,SC2317 # it is called by a shell of its own, and its last words are another's
 inside() {
     local root=$1 what=$2 node
-    mount --make-rprivate /
+    # What others unmount meanwhile is not to be kept here.
+    mount --make-rslave /
     mount -t tmpfs -o mode=755 dev "$root/dev"
     for node in "null 1 3" "zero 1 5" "full 1 7" "random 1 8" "urandom 1 9" "tty 5 0" "fuse 10 229" "loop-control 10 237"; do
         # shellcheck disable=SC2086
@@ -101,7 +102,7 @@ for system in "${systems[@]}"; do
     git clone --quiet . "$root/root/canopy"
     if (
         export -f inside
-        unshare --mount --pid --fork --kill-child bash -euc 'inside "$@"' bash "$root" "$what"
+        unshare --mount --propagation slave --pid --fork --kill-child bash -euc 'inside "$@"' bash "$root" "$what"
     ) </dev/null; then
         printf '=== %s: %s works\n' "$system" "$what"
     else
