@@ -5,13 +5,12 @@
 //! ask for ACLs, a mode is shown as far as the ACL grants it to everybody.
 
 use crate::Pool;
-use crate::beneath::{ProcPath, reopen};
+use crate::beneath::ProcPath;
 use crate::branch::{Branch, Branches};
 use crate::follow::Follow;
 use crate::stat::Attr;
 use canopy_sys::xattr;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::ffi::CStr;
@@ -104,22 +103,10 @@ pub(crate) fn is_known(dir: BorrowedFd<'_>) -> bool {
 }
 
 impl Branches {
-    /// Are there ACLs, as far as a look at the root of each branch and what lies in it tells?
-    pub fn use_acls(&self) -> bool {
-        self.iter().any(|branch| branch.has_acls && is_used(branch.root()))
+    /// Can anything on them have an ACL?
+    pub fn have_acls(&self) -> bool {
+        self.iter().any(|branch| branch.has_acls)
     }
-}
-
-/// Does this directory, or something that lies in it, have an ACL? Of large ones only a part is looked at.
-fn is_used(dir: BorrowedFd<'_>) -> bool {
-    const MANY: usize = 256;
-    let has = |name: &[u8]| [ACCESS, DEFAULT].iter().any(|acl| of_entry(dir, name, acl, &mut []).is_ok());
-    let entries = reopen(dir, OFlags::DIRECTORY).and_then(rustix::fs::Dir::new);
-    has(b".")
-        || entries.is_ok_and(|entries| {
-            let mut names = entries.flatten().take(MANY);
-            names.any(|entry| entry.file_name() != c".." && has(entry.file_name().to_bytes()))
-        })
 }
 
 /// What an ACL (include/uapi/linux/posix_acl_xattr.h) grants to each in the group, and to each outside of it: not

@@ -47,7 +47,7 @@ impl Value for IoUring {
 /// Whether the kernel enforces POSIX ACLs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PosixAcl {
-    /// Where the branches are seen to use them when the pool is mounted: it costs more requests.
+    /// Where the filesystem of a branch has them.
     Auto,
     On,
     Off,

@@ -335,7 +335,7 @@ fn attributes() -> Vec<Spec> {
             "posix-acl",
             field!(kernel.posix_acl),
             "POSIX ACLs hold; false: modes are shown without what an ACL does not grant to all; auto: true where a \
-             branch's root, or what lies in it, has one",
+             branch's filesystem has ACLs",
         ),
         spec(
             "kernel-permissions-check",

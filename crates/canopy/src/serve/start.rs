@@ -191,11 +191,11 @@ fn wear_badge(mounted: &Mounted) -> Option<Badge> {
 }
 
 /// Is the kernel to enforce ACLs, though nobody has said so?
-fn uses_acls(config: &Config, branches: &Branches) -> bool {
+fn heeds_acls(config: &Config, branches: &Branches) -> bool {
     // With neither would they hold: attributes that are not told, modes that are made up.
     let can = config.pool.xattr == XattrMode::Passthrough && config.shown.umask.0.is_none();
     let may = config.kernel.posix_acl == PosixAcl::Auto && config.mount.permissions_check;
-    may && can && branches.use_acls()
+    may && can && branches.have_acls()
 }
 
 /// Who decides what a caller may do?
@@ -222,8 +222,10 @@ fn wish(plan: &Plan, branches: &Branches) -> Wish {
         | InitFlags::PARALLEL_DIROPS
         | InitFlags::SETXATTR_EXT;
     flags |= kernel::optional_flags(plan);
-    flags
-        .set(InitFlags::POSIX_ACL, flags.contains(InitFlags::POSIX_ACL) || uses_acls(&plan.config, branches));
+    flags.set(
+        InitFlags::POSIX_ACL,
+        flags.contains(InitFlags::POSIX_ACL) || heeds_acls(&plan.config, branches),
+    );
     Wish {
         flags,
         max_write: kernel::max_write(plan),
