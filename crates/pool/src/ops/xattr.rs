@@ -24,7 +24,7 @@ impl Pool {
         let judged = self.heeds_acls() && is_acl(name);
         match self.xattr_allowed(name) {
             // After ENOSYS it would never ask for an ACL again, and take the mask for the group's rights.
-            Err(Error::Unsupported) if self.heeds_acls() && !judged => return Err(Error::NoAttribute),
+            Err(Error::Unsupported) if self.heeds_acls() && !judged => return Err(Errno::OPNOTSUPP.into()),
             refused if !judged => refused?,
             _ => {}
         }
