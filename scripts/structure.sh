@@ -6,7 +6,10 @@ cd "$(dirname "$0")/.."
 # What each crate may depend on; for development only, anything may use the testkit, and the tests of the program
 # the library that they load into others.
 declare -A allowed=(
-    [canopy]="canopy-fuse canopy-pool canopy-sys"
+    [canopy]="canopy-bench canopy-config canopy-fuse canopy-pool canopy-server canopy-sys"
+    [canopy-server]="canopy-config canopy-fuse canopy-pool canopy-sys"
+    [canopy-config]="canopy-fuse canopy-pool canopy-sys"
+    [canopy-bench]="canopy-config canopy-fuse canopy-sys"
     [canopy-fuse]="canopy-sys"
     [canopy-pool]="canopy-sys"
     [canopy-sys]=""

@@ -38,7 +38,7 @@ case ${1:-} in
 --fast)
     (($# == 1)) || fail "--fast takes nothing more (scripts/test.sh NAME FILTER runs some of a program's)"
     ready
-    cargo test -p canopy -p canopy-fuse -p canopy-pool -p canopy-sys --lib
+    cargo test -p canopy -p canopy-bench -p canopy-config -p canopy-fuse -p canopy-pool -p canopy-server -p canopy-sys --lib
     cargo test -p canopy-fuse --test wire
     cargo test -p canopy-pool --test explain --test stress
     ;;

@@ -1,7 +1,7 @@
 //! What can go wrong before a pool is usable. One line each: the culprit, and the mend.
 
-use crate::config::options::OptionError;
-use crate::names::Name;
+use canopy_config::options::OptionError;
+use canopy_config::text::{one_line, words};
 use rustix::io::Errno;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -10,18 +10,13 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
-    Option(#[from] OptionError),
-    #[error("no branch given: {}", .0.usage())]
-    NoBranch(Name),
-    #[error("no mountpoint given: {}", .0.usage())]
-    NoMountpoint(Name),
-    #[error("no pool is called '{name}': {file} does not exist{}", .nearest.as_ref().map_or_else(|| format!(" (a directory is written with a slash: ./{name})"), |name| format!(" (did you mean '{name}'?)")), file = .file.display())]
-    NoSuchPool { name: String, file: PathBuf, nearest: Option<String> },
-    #[error("the branches of pool {name} are in {}: give its name, and a mountpoint if that is another", .file.display())]
-    NamedBranches { name: String, file: PathBuf },
+    Config(#[from] canopy_config::Error),
+    #[error(transparent)]
+    Server(#[from] canopy_server::Error),
+    #[error(transparent)]
+    Bench(#[from] canopy_bench::Fault),
     #[error("branches '{instruction}': {why}")]
     Branches { instruction: String, why: String },
-
     #[error("branch {path} {}", missing(.0, "; or mount without it: -o allow-missing-branches=true"), path = .0.display())]
     BranchMissing(PathBuf),
     /// The same, of one that a running pool is to be given.
@@ -38,42 +33,12 @@ pub enum Error {
     BranchUnreadable { path: PathBuf, why: io::Error },
     #[error("branch {path} is a mount whose server is gone (umount -l {path})", path = .0.display())]
     BranchDead(PathBuf),
-    #[error("branch {} is the mountpoint itself (mount the pool somewhere else)", .0.display())]
-    BranchIsMountpoint(PathBuf),
-    #[error(
-        "mountpoint {} lies inside branch {}, so the pool would contain itself (choose a mountpoint outside every branch)",
-        .mountpoint.display(), .branch.display()
-    )]
-    MountpointInBranch { mountpoint: PathBuf, branch: PathBuf },
-    #[error(
-        "branch {} lies inside mountpoint {}, so the pool would hide it (choose another mountpoint)",
-        .branch.display(), .mountpoint.display()
-    )]
-    BranchInMountpoint { branch: PathBuf, mountpoint: PathBuf },
-
-    #[error(
-        "branch {branch} lies in pool {pool}, of which branch {inner} leads to {mountpoint}: they would lie over each other (leave out {branch}, or take {inner} from {pool})",
-        branch = .branch.display(), pool = .pool.display(), inner = .inner.display(), mountpoint = .mountpoint.display()
-    )]
-    PoolsOverEachOther { branch: PathBuf, pool: PathBuf, inner: PathBuf, mountpoint: PathBuf },
-    #[error(
-        "branch {branch} is a bind mount of pool {} itself (name the directory that is meant, outside of the pool)",
-        .mountpoint.display(), branch = .branch.display()
-    )]
-    BranchIsOwnPool { branch: PathBuf, mountpoint: PathBuf },
-    #[error(
-        "branch {} lies outside of those that pool {pool} is confined to by landlock=true (canopy umount {pool}, and mount it with this branch too)",
-        .branch.display(), pool = .pool.display()
-    )]
-    OutsideOfLandlock { branch: PathBuf, pool: PathBuf },
-
     #[error(
         "branch {} is a branch of pool {pool} already{} (canopy get {pool} branches shows them; to change its mode, name the whole list)",
         .branch.display(), if .branch == .other { String::new() } else { format!(", as {}", .other.display()) },
         pool = .pool.display()
     )]
     BranchTwice { branch: PathBuf, other: PathBuf, pool: PathBuf },
-
     #[error("mountpoint {path} does not exist (create it: mkdir -p {path})", path = .0.display())]
     MountpointMissing(PathBuf),
     #[error("mountpoint {} is not a directory", .0.display())]
@@ -82,20 +47,17 @@ pub enum Error {
     Mountpoint { path: PathBuf, why: io::Error },
     #[error("mountpoint {path} holds a dead mount that cannot be removed: {why} (as root: umount -l {path})", path = .path.display())]
     DeadMount { path: PathBuf, why: String },
-
     #[error(
         "the pool on {pool} cannot be replaced: {} mounted in it (unmount that first; -o lazy-umount-mountpoint=true detaches all of it)",
         are_listed(.within), pool = .pool.display()
     )]
     MountsWithin { pool: PathBuf, within: Vec<PathBuf> },
-
     #[error("/dev/fuse does not exist (load the kernel module: modprobe fuse)")]
     NoFuseDevice,
     #[error("/dev/fuse cannot be opened: {0} (as root: chmod 666 /dev/fuse)")]
     FuseDevice(io::Error),
     #[error("fusermount3 is not installed, and only root can mount without it (install the package fuse3)")]
     NoFusermount,
-
     #[error("{path} is not mounted", path = .0.display())]
     NotMounted(PathBuf),
     #[error("{path} is a mount of type {fstype}, not a pool (use umount)", path = .path.display())]
@@ -104,15 +66,12 @@ pub enum Error {
     Busy(PathBuf),
     #[error("{path} cannot be unmounted: {why}", path = .path.display())]
     Unmount { path: PathBuf, why: String },
-
     #[error("{path} cannot be remounted: {}", remount_refusal(*.why, .path), path = .path.display())]
     Remount { path: PathBuf, why: Errno },
     #[error("a remount changes the flags of a mount alone, and {} keeps its options: {}", .path.display(), .others.join(", "))]
     RemountOptions { path: PathBuf, others: Vec<String> },
-
     #[error("setuid={user}: {why}")]
     User { user: String, why: String },
-
     #[error("{path} is not the mountpoint of a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", path = .0.display())]
     NoPool(PathBuf),
     #[error("the server of pool {path} has ended (canopy umount {path}, and mount it again)", path = .0.display())]
@@ -127,12 +86,8 @@ pub enum Error {
     NoConfigFile(PathBuf),
     #[error("pool {path} has read {file}, but the command that mounted it names another or none (write {key} where it is to stay, or leave out --persist)", path = .path.display(), file = .file.display())]
     OtherConfigFile { key: String, file: PathBuf, path: PathBuf },
-    #[error("{key} in {file} would not hold: the command line of the mount, or another key of the file, wins over it (change it there; nothing was changed)", file = .file.display())]
-    Overridden { key: String, file: PathBuf },
     #[error("{key} is no option that a file could keep (canopy set without --persist)")]
     NotPersistent { key: String },
-    #[error("{file} cannot be written: {why} (nothing was changed; without --persist a change holds until the pool is unmounted)", file = .file.display())]
-    Persist { file: PathBuf, why: String },
     #[error("{file} cannot be written: {why}; and the pool could not be set back: {kept} (canopy get shows what it has)", file = .file.display())]
     HalfPersisted { file: PathBuf, why: String, kept: String },
     #[error("{key} cannot be changed while the pool runs (canopy umount {path}, and mount it with -o {pair})", path = .path.display())]
@@ -147,7 +102,6 @@ pub enum Error {
     NotOwner { key: String, path: PathBuf },
     #[error("{key} of pool {path}: {why} (the pool's log may tell more)", path = .path.display())]
     Control { key: String, path: PathBuf, why: String },
-
     #[error("pool {path} is served by another program, or another version of this one, and tells nothing (canopy umount {path}, and mount it again)", path = .0.display())]
     NotCanopy(PathBuf),
     #[error("{} cannot be asked about: {why}", .path.display())]
@@ -156,16 +110,10 @@ pub enum Error {
     OnNoPool(PathBuf),
     #[error("'{word}' is no function: must be one of {known}{}", .nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean '{name}'?)")))]
     NoFunction { word: String, known: String, nearest: Option<String> },
-
     #[error("{path} cannot be written: {why}", path = .path.display())]
     Output { path: PathBuf, why: io::Error },
     #[error("{path} exists already (give a new name, or remove it: rm {path})", path = .0.display())]
     OutputExists(PathBuf),
-    #[error(transparent)]
-    Bench(#[from] crate::bench::Fault),
-
-    #[error("environment variable {variable}: {why}")]
-    Environment { variable: &'static str, why: String },
     #[error("{what}: {why}")]
     System { what: &'static str, why: io::Error },
     /// Told by the background process, in the words of its own error.
@@ -173,10 +121,14 @@ pub enum Error {
     Background(String),
     #[error("the pool ended before it was usable ({0}); canopy mount -f shows more")]
     BackgroundDied(std::process::ExitStatus),
-    #[error("log.file {} cannot be written: {why}", .path.display())]
-    LogFile { path: PathBuf, why: io::Error },
     #[error("mounting on {} failed: {why}", .mountpoint.display())]
     Serve { mountpoint: PathBuf, why: String },
+}
+
+impl From<OptionError> for Error {
+    fn from(error: OptionError) -> Self {
+        Error::Config(error.into())
+    }
 }
 
 impl Error {
@@ -188,7 +140,7 @@ impl Error {
     /// Every mistake as a line of its own: a config file may hold several.
     pub fn lines(&self) -> Vec<String> {
         match self {
-            Error::Option(error) => error.lines().iter().map(|line| one_line(line)).collect(),
+            Error::Config(error) => error.lines(),
             other => vec![other.line()],
         }
     }
@@ -237,23 +189,6 @@ fn are_listed(mounts: &[PathBuf]) -> String {
 
 fn listed(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
-}
-
-/// An error of the system, without its number.
-pub fn words(error: impl std::fmt::Display) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
-}
-
-/// Control characters in their escaped form, so that a text is one line and leaves a terminal alone.
-pub fn one_line(text: &str) -> String {
-    text.chars()
-        .flat_map(|c| {
-            let (plain, escaped) =
-                if c.is_control() { (None, Some(c.escape_default())) } else { (Some(c), None) };
-            plain.into_iter().chain(escaped.into_iter().flatten())
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -1,30 +1,18 @@
-//! The program: command line, configuration, daemon life, and the translation between the kernel's
-//! protocol and the pool.
+//! The program: command line, commands, and the life of the daemon.
 #![forbid(unsafe_code)]
 
-pub mod bench;
-pub mod child;
 pub mod cli;
 pub mod commands;
-pub mod config;
-pub mod confine;
+pub mod control_client;
 pub mod daemon;
+pub mod deadline_command;
 pub mod error;
-pub mod live;
-pub mod log;
-pub mod mounts;
-pub mod names;
-pub mod notify;
-pub mod process;
-pub mod screen;
-pub mod serve;
-pub mod servers;
-pub mod stop;
-pub mod told;
-pub mod waiting;
+pub mod mount;
+pub mod terminal;
 
+use canopy_config::{program_name, text};
+use cli::called::Called;
 use cli::{Command, Said};
-use names::Called;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -38,7 +26,7 @@ const FSCK_USAGE: u8 = 16;
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     let called = Called::by(args.first().map_or_else(Default::default, OsString::as_os_str));
-    names::answer_to(called.name());
+    program_name::answer_to(called.name());
     let program = called.name().as_str();
     let command = match cli::parse(called, args) {
         Ok(command) => command,
@@ -48,7 +36,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(Said::Mistake(line)) => {
-            eprintln!("{program}: {}", error::one_line(&line));
+            eprintln!("{program}: {}", text::one_line(&line));
             return match called {
                 Called::Canopy => ExitCode::from(USAGE),
                 Called::Fsck => ExitCode::from(FSCK_USAGE),
@@ -69,7 +57,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::CollectInfo(args) => commands::collect_info::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::BenchFloor { io_uring, existing, mountpoint } => {
-            bench::floor::serve(&mountpoint, io_uring, existing.as_deref())
+            canopy_bench::floor::serve(&mountpoint, io_uring, existing.as_deref()).map_err(Into::into)
         }
         // With exit statuses of its own.
         Command::Fsck(args) => return commands::fsck::run(&args),
@@ -86,7 +74,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The child's mistakes are told by its parent.
-            if !daemon::is_child() {
+            if !daemon::background::is_child() {
                 error.lines().iter().for_each(|line| eprintln!("{program}: {line}"));
             }
             ExitCode::FAILURE

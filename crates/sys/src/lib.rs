@@ -15,6 +15,7 @@ pub mod inode_flags;
 pub mod ioprio;
 pub mod landlock;
 pub mod lease;
+pub mod mountinfo;
 pub mod mounts;
 pub mod reflink;
 pub mod sched;

@@ -2,8 +2,8 @@
 //! `SRC MNT [-sfnv] [-t TYPE] [-o OPTIONS]`, where SRC is branches or the name of a pool.
 
 use super::{Command, MountArgs, RemountArgs, Said};
-use crate::config::line::{Arg, pieces, split_group};
-use crate::names::Name;
+use canopy_config::program_name::Name;
+use canopy_config::source::command_line::{Arg, pieces, split_group};
 use rustix::process::geteuid;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -3,8 +3,8 @@
 //! What is not known there never was an error, and so it is none here; but it is told.
 
 use super::{Command, MountArgs, Said};
-use crate::config::line::Arg;
-use crate::names::Name;
+use canopy_config::program_name::Name;
+use canopy_config::source::command_line::Arg;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 

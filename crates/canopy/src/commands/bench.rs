@@ -1,8 +1,8 @@
 //! `canopy bench`: what a pool costs.
 
-use crate::bench::{self, BenchArgs};
 use crate::error::Error;
+use canopy_bench::BenchArgs;
 
 pub fn run(args: &BenchArgs) -> Result<(), Error> {
-    Ok(bench::run(args)?)
+    Ok(canopy_bench::run(args)?)
 }

@@ -1,9 +1,10 @@
 //! `canopy collect-info`, also as `mergerfs.collect-info`: what a report of a defect should tell.
 
-use crate::child;
 use crate::cli::CollectInfoArgs;
+use crate::deadline_command;
 use crate::error::Error;
-use crate::{mounts, screen};
+use crate::terminal;
+use canopy_sys::mountinfo;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -46,7 +47,7 @@ pub fn run(args: &CollectInfoArgs) -> Result<(), Error> {
     let usual = args.as_mergerfs.then(|| PathBuf::from(USUAL));
     let Some(path) = args.output.clone().or(usual) else {
         for (title, text) in sections() {
-            screen::print(&section(&title, &text));
+            terminal::print(&section(&title, &text));
         }
         return Ok(());
     };
@@ -63,12 +64,12 @@ pub fn run(args: &CollectInfoArgs) -> Result<(), Error> {
         io::ErrorKind::AlreadyExists => Error::OutputExists(path.clone()),
         _ => failed(why),
     })?;
-    screen::print(&format!("{} is to hold:\n", path.display()));
+    terminal::print(&format!("{} is to hold:\n", path.display()));
     for (title, text) in sections() {
         file.write_all(section(&title, &text).as_bytes()).map_err(failed)?;
-        screen::print(&format!("  {title}\n"));
+        terminal::print(&format!("  {title}\n"));
     }
-    screen::print("Passwords were left out; paths and names were not. Read it before you publish it.\n");
+    terminal::print("Passwords were left out; paths and names were not. Read it before you publish it.\n");
     Ok(())
 }
 
@@ -84,10 +85,10 @@ fn sections() -> impl Iterator<Item = (String, String)> {
         command.args(&words);
         (format!("canopy {}", title.join(" ")), output(&mut command))
     };
-    let pools: Vec<PathBuf> = mounts::list()
+    let pools: Vec<PathBuf> = mountinfo::list()
         .unwrap_or_default()
         .into_iter()
-        .filter(mounts::Mounted::is_pool)
+        .filter(mountinfo::Mounted::is_pool)
         .map(|mounted| mounted.mountpoint)
         .collect();
     let gets = pools.into_iter().map(move |pool| own(vec!["get".into(), pool.into()]));
@@ -105,7 +106,7 @@ fn sections() -> impl Iterator<Item = (String, String)> {
 }
 
 fn output(command: &mut Command) -> String {
-    match child::start(command).map(|asked| asked.until(Instant::now() + PATIENCE)) {
+    match deadline_command::start(command).map(|asked| asked.until(Instant::now() + PATIENCE)) {
         Ok(Some(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
         Ok(None) => format!("error: no answer within {} s", PATIENCE.as_secs()),
         Err(why) => format!("error: {why}"),
@@ -169,7 +170,7 @@ fn is_secret(key: &str) -> bool {
 
 /// Options of pools are no secrets, whatever their names hold (`passthrough.io`).
 fn is_ours(key: &str) -> bool {
-    crate::config::options::find(key).is_some()
+    canopy_config::options::find(key).is_some()
 }
 
 #[cfg(test)]

@@ -4,14 +4,15 @@
 //! branches and options it has now. Nothing of a policy is known here.
 
 use crate::cli::ExplainArgs;
-use crate::config::options::closest;
+use crate::control_client::Live;
 use crate::error::Error;
-use crate::live::Live;
-use crate::mounts::{self, Mounted};
-use crate::screen::{self, Paint, Screen, bytes, paragraph, table};
-use crate::told::{EXPLAIN, ExplainTold, Name, Verdict, VerdictTold};
+use crate::mount::unmount;
+use crate::terminal::{self, Paint, Screen, bytes, paragraph, table};
+use canopy_config::control_api::{EXPLAIN, ExplainTold, Name, Verdict, VerdictTold};
+use canopy_config::options::closest;
 use canopy_pool::config::Func;
 use canopy_pool::policy::Category;
+use canopy_sys::mountinfo::Mounted;
 use serde::Serialize;
 use std::fs;
 use std::io;
@@ -32,7 +33,7 @@ struct Explained {
 pub fn run(args: &ExplainArgs) -> Result<(), Error> {
     let func = func(&args.op)?;
     let path = full_path(&args.path)?;
-    let pool = mounts::holding(&path)?.filter(Mounted::is_pool);
+    let pool = unmount::holding(&path)?.filter(Mounted::is_pool);
     let pool = pool.ok_or_else(|| Error::OnNoPool(path.clone()))?;
     let live = Live::at(&pool.mountpoint)?;
     let (node, key) = question(func, &path, &pool.mountpoint);
@@ -40,9 +41,9 @@ pub fn run(args: &ExplainArgs) -> Result<(), Error> {
     let explained =
         Explained { pool: Name::from(pool.mountpoint.as_path()), path: Name::from(path.as_path()), told };
     if args.json {
-        screen::print_json(&explained);
+        terminal::print_json(&explained);
     } else {
-        screen::print(&show(&explained, Screen::stdout()));
+        terminal::print(&show(&explained, Screen::stdout()));
     }
     Ok(())
 }
@@ -58,7 +59,7 @@ fn func(word: &str) -> Result<Func, Error> {
 
 /// Where the path leads, its last component apart: that may be missing, or a symlink that is itself meant.
 fn full_path(path: &Path) -> Result<PathBuf, Error> {
-    let failed = |why: io::Error| mounts::unasked(path, why);
+    let failed = |why: io::Error| unmount::unasked(path, why);
     let absolute = std::path::absolute(path).map_err(failed)?;
     match (absolute.parent(), absolute.file_name()) {
         (Some(parent), Some(name)) => {

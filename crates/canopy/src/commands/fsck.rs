@@ -8,9 +8,10 @@
 mod mend;
 
 use crate::cli::{FsckArgs, Source};
-use crate::error::{Error, one_line};
-use crate::mounts;
-use crate::screen;
+use crate::error::Error;
+use crate::mount::unmount;
+use crate::terminal;
+use canopy_config::text::one_line;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -75,12 +76,12 @@ pub fn run(args: &FsckArgs) -> ExitCode {
         Ok(None) => ExitCode::SUCCESS,
         Ok(Some(count)) => {
             if !args.as_mergerfs && !args.quiet {
-                screen::print(&summary(&count));
+                terminal::print(&summary(&count));
             }
             status(args, &count)
         }
         Err(error) => {
-            eprintln!("{}: {}", crate::names::own().as_str(), error.line());
+            eprintln!("{}: {}", canopy_config::program_name::own().as_str(), error.line());
             ExitCode::from(FAILED)
         }
     }
@@ -113,7 +114,7 @@ fn summary(count: &Count) -> String {
 /// None: there is nothing to check, which fsck(8) at boot may well ask for.
 fn check(args: &FsckArgs) -> Result<Option<Count>, Error> {
     let Some(path) = args.path.as_deref() else { return Ok(None) };
-    let failed = |why: io::Error| mounts::unasked(path, why);
+    let failed = |why: io::Error| unmount::unasked(path, why);
     let start = match path.canonicalize().and_then(|start| Ok((fs::metadata(&start)?.is_dir(), start))) {
         Ok((true, start)) => start,
         _ if args.by_fsck => return Ok(None),
@@ -123,13 +124,13 @@ fn check(args: &FsckArgs) -> Result<Option<Count>, Error> {
     let copies = match all_paths(&start) {
         Ok(copies) => copies,
         Err(_) if args.by_fsck => return Ok(None),
-        Err(errno) => match mounts::holding(&start)? {
+        Err(errno) => match unmount::holding(&start)? {
             Some(mounted) if mounted.is_pool() => return Err(failed(errno.into())),
             _ => return Err(Error::OnNoPool(start)),
         },
     };
     if args.fix != Source::None && !rustix::process::geteuid().is_root() {
-        eprintln!("{}: only root can mend everything", crate::names::own().as_str());
+        eprintln!("{}: only root can mend everything", canopy_config::program_name::own().as_str());
     }
     let mut walk =
         Walk { args, device: fs::metadata(&start).map_err(failed)?.dev(), count: Count::default() };
@@ -187,14 +188,14 @@ impl Walk<'_> {
 
     fn error(&mut self, path: &Path, why: &str) {
         self.count.errors += 1;
-        eprintln!("{}: {}: {why}", crate::names::own().as_str(), shown(path));
+        eprintln!("{}: {}: {why}", canopy_config::program_name::own().as_str(), shown(path));
     }
 
     /// Compares the copies of one path; returns where it is held.
     fn entry(&mut self, path: &Path, places: Vec<PathBuf>) -> Vec<PathBuf> {
         self.count.looked_at += 1;
         if self.args.verbose {
-            screen::print(&format!("{}\n", shown(path)));
+            terminal::print(&format!("{}\n", shown(path)));
         }
         let mut copies = Vec::new();
         for place in places {
@@ -207,7 +208,7 @@ impl Walk<'_> {
         if differ(&copies, self.args.check_size) {
             self.count.differ += 1;
             if !self.args.quiet {
-                screen::print(&report(path, &copies));
+                terminal::print(&report(path, &copies));
             }
             match mend::mend(self.args, &copies) {
                 Ok(None) => {}
@@ -223,7 +224,7 @@ impl Walk<'_> {
 
     fn say(&self, text: &str) {
         if !self.args.quiet {
-            screen::print(text);
+            terminal::print(text);
         }
     }
 }

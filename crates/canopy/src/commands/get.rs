@@ -1,8 +1,8 @@
 //! `canopy get`: values of a running pool, for scripts.
 
 use crate::cli::GetArgs;
+use crate::control_client::Live;
 use crate::error::Error;
-use crate::live::Live;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 

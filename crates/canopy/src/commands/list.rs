@@ -1,9 +1,10 @@
 //! `canopy list`: the options of a running pool, for people.
 
 use crate::cli::ListArgs;
-use crate::config::options::{Changes, table};
-use crate::error::{Error, one_line};
-use crate::live::Live;
+use crate::control_client::Live;
+use crate::error::Error;
+use canopy_config::options::{Changes, table};
+use canopy_config::text::one_line;
 use std::fmt::Write as _;
 use std::io::Write as _;
 

@@ -1,16 +1,20 @@
 //! `canopy mount`: from the command line to a pool that serves, and on to its end.
 
 use crate::cli::MountArgs;
-use crate::config::resolve::{self, Plan};
-use crate::config::{Config, check, kernel, line, named, options};
-use crate::daemon::{self, Reporter};
+use crate::control_client::Live;
+use crate::daemon::background::{self, Reporter};
+use crate::daemon::signals::{Target, Watch};
+use crate::daemon::{process, systemd};
 use crate::error::Error;
-use crate::live::Live;
-use crate::names::Name;
-use crate::serve::StartError;
-use crate::stop::{Target, Watch};
-use crate::{log, mounts, notify, process, waiting};
+use crate::mount::{preflight, unmount, wait_for_branches};
+use canopy_config::Config;
+use canopy_config::program_name::Name;
+use canopy_config::resolve::{self, Plan};
+use canopy_config::source::{self, command_line, named};
 use canopy_fuse::mount::{MountError, Shown};
+use canopy_server::Error as StartError;
+use canopy_server::{log, negotiate};
+use canopy_sys::mountinfo;
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,19 +31,20 @@ pub fn run(args: MountArgs) -> Result<(), Error> {
     let foreground = args.foreground;
     let (fake, by_mount) = (args.fake, args.by_mount);
     let plan = plan(args)?;
-    kernel::limits()?;
-    if fake || (by_mount && !daemon::is_child() && is_mounted_so(&plan)) {
+    negotiate::limits()?;
+    if fake || (by_mount && !background::is_child() && is_mounted_so(&plan)) {
         return Ok(());
     }
     if foreground {
         log::start(log::Place::Stderr)?;
         return serve(plan, &mut Some(Reporter::foreground()));
     }
-    if !daemon::is_child() {
-        return daemon::start();
+    if !background::is_child() {
+        return background::start();
     }
     let mut reporter = Some(Reporter::background()?);
-    let served = log::start(log::Place::System).and_then(|()| serve(plan, &mut reporter));
+    let served =
+        log::start(log::Place::System).map_err(Error::from).and_then(|()| serve(plan, &mut reporter));
     if let (Err(error), Some(reporter)) = (&served, &mut reporter) {
         reporter.fail(error);
     }
@@ -58,11 +63,11 @@ fn plan(args: MountArgs) -> Result<Plan, Error> {
     let words = named::take(args.in_order, args.by_mount)?;
     if let Some(pool) = words.pool {
         // Before all options, wherever they stand: what is typed wins over what is written down.
-        options::set(&mut config, "config", pool.file.as_os_str())?;
+        source::set(&mut config, "config", pool.file.as_os_str())?;
         config.fsname.get_or_insert(pool.name.into());
     }
-    let typed = words.others.iter().filter(|arg| matches!(arg, line::Arg::Path(_))).count();
-    line::apply(&mut config, words.others)?;
+    let typed = words.others.iter().filter(|arg| matches!(arg, command_line::Arg::Path(_))).count();
+    command_line::apply(&mut config, words.others)?;
     // A lone path may be the mountpoint of branches that an option names.
     // Nor is it one where options replace what stands in the place of the branches, as `none` does in fstab.
     let is_branch = |name: &str| {
@@ -70,12 +75,12 @@ fn plan(args: MountArgs) -> Result<Plan, Error> {
         config.branches.is_empty() || typed == 2 && config.branches.iter().any(|spec| spec.path == path)
     };
     if let Some(nobody) = words.nobody.filter(|nobody| is_branch(&nobody.name)) {
-        return Err(nobody.missing());
+        return Err(nobody.missing().into());
     }
     if let Some(mountpoint) = words.mountpoint {
         config.mountpoint = Some(mountpoint.into());
     }
-    resolve::resolve(config)
+    Ok(resolve::resolve(config)?)
 }
 
 /// Mounts, says so, and serves until the pool is unmounted. The reporter is taken when the pool is usable.
@@ -84,9 +89,9 @@ fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
     if let Some(reporter) = reporter.as_ref() {
         reporter.waits(plan.config.branches_wait.timeout);
     }
-    let missing = waiting::for_branches(&plan.config.branches_wait, &branches, &plan.mountpoint)?;
+    let missing = wait_for_branches::for_branches(&plan.config.branches_wait, &branches, &plan.mountpoint)?;
     plan.notes.extend(missing);
-    let findings = check::check(&mut plan)?;
+    let findings = preflight::check(&mut plan)?;
     for text in findings.details.iter().chain(&ignored(&plan)) {
         tracing::debug!("{text}");
     }
@@ -100,14 +105,14 @@ fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
     std::env::set_current_dir("/").map_err(Error::system("cannot change to /"))?;
     let watch = Watch::new()?;
     let before = plan.replaces.then(|| replaced(&plan));
-    let session = crate::serve::start(&plan)
+    let session = canopy_server::start(&plan)
         .map_err(|why| Error::Serve { mountpoint: plan.mountpoint.clone(), why: refusal(&why) })?;
     if let (Some((source, root)), Some(shown)) = (before, session.shown) {
         // What the kernel still holds of the other pool's files reaches the branches that both have.
         root.map(rustix::fs::syncfs);
         let place = plan.mountpoint.display();
         let text = match shown {
-            Shown::OnTop => Some(check::hides(&plan.mountpoint)),
+            Shown::OnTop => Some(preflight::hides(&plan.mountpoint)),
             Shown::Instead if plan.config.detach_mountpoint => None,
             Shown::Instead => Some(format!(
                 "replaced pool {source} on {place}; it ends when the files that are open in it are closed"
@@ -117,8 +122,8 @@ fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
             reporter.warn(&text);
         }
     }
-    let device = mounts::at(&plan.mountpoint).ok().flatten().map(|mounted| mounted.device);
-    kernel::read_ahead(&plan, device);
+    let device = mountinfo::at(&plan.mountpoint).ok().flatten().map(|mounted| mounted.device);
+    negotiate::read_ahead(&plan, device);
     watch.run(Target { mountpoint: plan.mountpoint.clone(), device })?;
     tracing::info!(
         "{} is on {}: {}",
@@ -130,10 +135,10 @@ fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
     if reporter.take().is_some_and(|reporter| reporter.ready(&status).is_err()) {
         // Whoever asked for the pool was ended before it came, and would not know of it.
         tracing::warn!("the command that mounts was ended: unmounting again");
-        mounts::end(&plan.mountpoint, true)?;
+        unmount::end(&plan.mountpoint, true)?;
     }
     session.join();
-    notify::tell(&["STOPPING=1"]);
+    systemd::tell(&["STOPPING=1"]);
     tracing::info!("{} has ended", plan.mountpoint.display());
     Ok(())
 }
@@ -148,7 +153,7 @@ fn is_mounted_so(plan: &Plan) -> bool {
 
 /// The pool that is about to be replaced: its source, and its root.
 fn replaced(plan: &Plan) -> (String, Option<OwnedFd>) {
-    let there = mounts::at(&plan.mountpoint).ok().flatten();
+    let there = mountinfo::at(&plan.mountpoint).ok().flatten();
     let source = there.map_or_else(String::new, |mounted| mounted.source.to_string_lossy().into_owned());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     (source, rustix::fs::open(&plan.mountpoint, flags, Mode::empty()).ok())

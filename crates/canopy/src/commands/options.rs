@@ -1,9 +1,9 @@
 //! `canopy options`: the table of options, for people and for programs.
 
 use crate::cli::OptionsArgs;
-use crate::config::Config;
-use crate::config::options::{Changes, Spec, table};
-use crate::screen::{self, paragraph};
+use crate::terminal::{self, paragraph};
+use canopy_config::Config;
+use canopy_config::options::{Changes, Spec, table};
 use serde::Serialize;
 
 /// One option, as `--json` and the documentation tell it.
@@ -46,9 +46,9 @@ fn told_of(spec: &Spec, default: &Config) -> OptionTold {
 
 pub fn run(args: &OptionsArgs) {
     if args.json {
-        screen::print_json(&told());
+        terminal::print_json(&told());
     } else {
-        screen::print(&text());
+        terminal::print(&text());
     }
 }
 
@@ -104,7 +104,7 @@ fn entry(option: &OptionTold, policies_told: &mut bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::screen::WIDTH;
+    use crate::terminal::WIDTH;
 
     #[test]
     fn every_option_that_is_not_of_old_is_listed() {

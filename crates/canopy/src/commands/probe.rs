@@ -3,12 +3,14 @@
 //! A thread that waits for a sick disk or a stuck daemon can hold up the end of its whole process; a child can
 //! be left behind. `canopy probe` is that child: it writes one line of JSON to its standard output.
 
-use crate::child::{self, Asked};
 use crate::cli::ProbeArgs;
-use crate::error::{Error, words};
-use crate::live::Live;
-use crate::told::{EXPLAIN, ExplainTold, Name, PoolTold, STATUS};
-use crate::{mounts, waiting};
+use crate::control_client::Live;
+use crate::deadline_command::{self, Asked};
+use crate::error::Error;
+use crate::mount::{unmount, wait_for_branches};
+use canopy_config::control_api::{EXPLAIN, ExplainTold, Name, PoolTold, STATUS};
+use canopy_config::text::words;
+use canopy_sys::mountinfo;
 use rustix::fs::StatVfsMountFlags;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fs;
@@ -104,7 +106,7 @@ impl<T> Answer<T> {
 /// `what` is `branch`, answered by [`BranchFacts`]; `pool`, by [`PoolTold`]; or `create`, by what would become of a
 /// new file in the root of the pool.
 pub fn ask(what: &str, path: &Path) -> io::Result<Asked> {
-    child::start(Command::new("/proc/self/exe").args(["probe", what]).arg(path))
+    deadline_command::start(Command::new("/proc/self/exe").args(["probe", what]).arg(path))
 }
 
 /// The answer to a question that was asked.
@@ -124,7 +126,7 @@ pub fn run(args: &ProbeArgs) {
         "create" => serde_json::to_vec(&create(&args.path).map_err(Failure::from)),
         _ => serde_json::to_vec(&branch(&args.path).map_err(Failure::from)),
     };
-    crate::screen::print(&String::from_utf8_lossy(&json.unwrap_or_default()));
+    crate::terminal::print(&String::from_utf8_lossy(&json.unwrap_or_default()));
 }
 
 fn pool(path: &Path) -> Result<PoolTold, Error> {
@@ -144,7 +146,7 @@ fn branch(path: &Path) -> io::Result<BranchFacts> {
         Err(why) | Ok(Err(why)) if why.kind() != io::ErrorKind::PermissionDenied => return Err(why),
         _ => {}
     }
-    let mounted = mounts::holding(path).map_err(|error| io::Error::other(error.line()))?;
+    let mounted = unmount::holding(path).map_err(|error| io::Error::other(error.line()))?;
     let mounted = mounted.ok_or_else(|| io::Error::other("no mount holds it"))?;
     let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
     Ok(BranchFacts {
@@ -161,12 +163,12 @@ fn branch(path: &Path) -> io::Result<BranchFacts> {
         inodes: space.f_files,
         inodes_free: space.f_ffree,
         read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
-        marked: waiting::is_marked(path, "branch"),
+        marked: wait_for_branches::is_marked(path, "branch"),
     })
 }
 
 /// Errors that the filesystem has counted, since it was made (ext4) or its counters were reset (btrfs).
-fn errors(mounted: &mounts::Mounted) -> Option<u64> {
+fn errors(mounted: &mountinfo::Mounted) -> Option<u64> {
     let device = fs::canonicalize(Path::new(&mounted.source)).ok()?;
     let device = device.file_name()?;
     match mounted.fstype.as_str() {

@@ -4,20 +4,21 @@
 //! which nobody wants to change. Those that differ are told, with what changes them.
 
 use crate::cli::RemountArgs;
-use crate::config::line::split_group;
-use crate::config::options::{self, Changes, OptionError};
-use crate::config::{Config, resolve};
+use crate::control_client::Live;
 use crate::error::Error;
-use crate::live::Live;
-use crate::mounts::{self, Mounted};
-use crate::names;
-use crate::names::Name;
-use crate::told::{PoolTold, STATUS};
+use canopy_config::control_api::{PoolTold, STATUS};
+use canopy_config::options::{self, Changes, OptionError};
+use canopy_config::program_name;
+use canopy_config::program_name::Name;
+use canopy_config::source::command_line::split_group;
+use canopy_config::{Config, resolve};
 use canopy_fuse::mount::{MountFlags, TIMES, remount};
+use canopy_sys::mountinfo::{self, Mounted};
 use std::path::Path;
 
 pub fn run(args: &RemountArgs) -> Result<(), Error> {
-    let path = mounts::listed_path(&args.mountpoint).map_err(|_| Error::NoPool(args.mountpoint.clone()))?;
+    let path =
+        mountinfo::listed_path(&args.mountpoint).map_err(|_| Error::NoPool(args.mountpoint.clone()))?;
     let mounted = pool_at(&path)?;
     let before = flags(&mounted);
     let mut wanted = Config::default();
@@ -27,7 +28,7 @@ pub fn run(args: &RemountArgs) -> Result<(), Error> {
         if mounted.super_options.split(',').any(|word| pair == *word && !is_flag(word)) {
             continue;
         }
-        match options::set_pair(&mut wanted, &pair) {
+        match canopy_config::source::set_pair(&mut wanted, &pair) {
             Err(error @ OptionError::Unknown { .. }) if args.sloppy => say(&format!("{error}: ignored")),
             result => result?,
         }
@@ -75,11 +76,11 @@ fn start(args: &RemountArgs, mounted: &Mounted, before: MountFlags) -> MountFlag
 }
 
 fn say(line: &str) {
-    eprintln!("{}: {line}", names::own().as_str());
+    eprintln!("{}: {line}", program_name::own().as_str());
 }
 
 fn pool_at(path: &Path) -> Result<Mounted, Error> {
-    let mounted = mounts::at(path).map_err(Error::system("cannot read /proc/self/mountinfo"))?;
+    let mounted = mountinfo::at(path).map_err(Error::system("cannot read /proc/self/mountinfo"))?;
     mounted.filter(Mounted::is_pool).ok_or_else(|| Error::NoPool(path.to_owned()))
 }
 

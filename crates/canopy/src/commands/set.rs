@@ -1,12 +1,12 @@
 //! `canopy set`: changes an option of a running pool, and the config file it came from if that is wanted.
 
 use crate::cli::{self, SetArgs};
-use crate::config::Config;
-use crate::config::named::as_in_fstab;
-use crate::config::options::{self, Changes, Spec};
-use crate::config::persist::{Origin, Rewrite};
+use crate::control_client::Live;
 use crate::error::Error;
-use crate::live::Live;
+use canopy_config::Config;
+use canopy_config::options::{self, Changes, Spec};
+use canopy_config::source::named::as_in_fstab;
+use canopy_config::source::persist::{Origin, Rewrite};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -53,7 +53,7 @@ fn persist(pool: &Live, mount: &Path, key: &str, value: &OsStr) -> Result<(), Er
         file: file.clone(),
         path: mount.to_owned(),
     })?;
-    let failed = |why: io::Error| Error::Persist { file: file.clone(), why: why.to_string() };
+    let failed = |why: io::Error| canopy_config::Error::Persist { file: file.clone(), why: why.to_string() };
     let (mut rewrite, text) = Rewrite::begin(&file).map_err(failed)?;
     let value = match spec.name == "branches" {
         true => {
@@ -67,7 +67,7 @@ fn persist(pool: &Live, mount: &Path, key: &str, value: &OsStr) -> Result<(), Er
     let before = values(pool)?;
     pool.set(&spec.name, &value)?;
     rewrite.commit().map_err(|why| match set_back(pool, &before) {
-        Ok(()) => failed(why),
+        Ok(()) => failed(why).into(),
         Err(kept) => Error::HalfPersisted { file: file.clone(), why: why.to_string(), kept: kept.line() },
     })
 }
@@ -76,8 +76,8 @@ fn persist(pool: &Live, mount: &Path, key: &str, value: &OsStr) -> Result<(), Er
 /// and the pool are told the same.
 fn whole_list(pool: &Live, value: &OsStr) -> Result<Option<OsString>, Error> {
     let mut config = Config::default();
-    options::set(&mut config, "branches", &pool.get("branches")?)?;
-    options::set(&mut config, "branches", value)?;
+    canopy_config::source::set(&mut config, "branches", &pool.get("branches")?)?;
+    canopy_config::source::set(&mut config, "branches", value)?;
     Ok((!config.branches.is_empty()).then(|| config.branches.to_os_string()))
 }
 

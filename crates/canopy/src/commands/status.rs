@@ -7,13 +7,15 @@ mod show;
 mod warnings;
 
 use super::probe::{self, Answer, BranchFacts, Cause};
-use crate::child::Asked;
 use crate::cli::StatusArgs;
+use crate::deadline_command::Asked;
 use crate::error::Error;
-use crate::mounts::{self, Mounted};
-use crate::screen;
-use crate::servers;
-use crate::told::{BranchTold, ExplainTold, IllnessTold, KernelTold, Name, PoolTold, SecurityTold};
+use crate::terminal;
+use canopy_config::control_api::{
+    BranchTold, ExplainTold, IllnessTold, KernelTold, Name, PoolTold, SecurityTold,
+};
+use canopy_server::badge;
+use canopy_sys::mountinfo::{self, Mounted};
 use rustix::process::Pid;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -116,9 +118,9 @@ pub enum Health {
 pub fn run(args: &StatusArgs) -> Result<(), Error> {
     let status = Status { linux: release(), pools: pools(args.mount.as_deref())? };
     if args.json {
-        screen::print_json(&status);
+        terminal::print_json(&status);
     } else {
-        screen::print(&show::status(&status, screen::Screen::stdout()));
+        terminal::print(&show::status(&status, terminal::Screen::stdout()));
     }
     Ok(())
 }
@@ -129,11 +131,11 @@ fn release() -> String {
 
 /// All pools, or the one mounted there.
 fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
-    let listed = mounts::list().map_err(Error::system("cannot read /proc/self/mountinfo"))?;
+    let listed = mountinfo::list().map_err(Error::system("cannot read /proc/self/mountinfo"))?;
     let chosen: Vec<Mounted> = match mount {
         None => topmost_pools(listed),
         Some(path) => {
-            let path = mounts::listed_path(path).map_err(|_| Error::NoPool(path.to_owned()))?;
+            let path = mountinfo::listed_path(path).map_err(|_| Error::NoPool(path.to_owned()))?;
             let mounted = listed.into_iter().rev().find(|mounted| mounted.mountpoint == path);
             vec![mounted.filter(Mounted::is_pool).ok_or(Error::NoPool(path))?]
         }
@@ -186,7 +188,7 @@ fn pool(
         Some(told) => branches(&told.branches)?,
         // A daemon that is stuck still holds its branches open.
         None if state == State::DoesNotAnswer => {
-            let held = servers::of(&mounted).into_iter().flat_map(held_by).collect();
+            let held = badge::of(&mounted).into_iter().flat_map(held_by).collect();
             branches_at(distinct(held))?
         }
         None => Vec::new(),

@@ -1,10 +1,11 @@
 //! `canopy umount`: ends a pool, and returns when it has let go of its branches.
 
 use crate::cli::UmountArgs;
-use crate::config::named;
 use crate::error::Error;
-use crate::mounts::{self, Mounted};
-use crate::servers;
+use crate::mount::unmount;
+use canopy_config::source::named;
+use canopy_server::badge;
+use canopy_sys::mountinfo::{self, Mounted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
 use std::io;
@@ -16,20 +17,20 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn run(args: &UmountArgs) -> Result<(), Error> {
     let named = named::mountpoint(&args.mountpoint)?;
-    let path = mounts::listed_path(&named).map_err(|why| match why.kind() {
+    let path = mountinfo::listed_path(&named).map_err(|why| match why.kind() {
         io::ErrorKind::NotFound => Error::NotMounted(named.clone()),
         _ => Error::Unmount { path: named.clone(), why: why.to_string() },
     })?;
-    let mounted = mounts::at(&path).map_err(Error::system("cannot read /proc/self/mountinfo"))?;
+    let mounted = mountinfo::at(&path).map_err(Error::system("cannot read /proc/self/mountinfo"))?;
     let Some(mounted) = mounted else { return Err(Error::NotMounted(path)) };
     if !mounted.is_pool() {
         return Err(Error::NotAPool { path, fstype: mounted.fstype });
     }
     // Found before the mount goes: afterwards nothing leads from one to the other.
-    let servers = if args.lazy || is_elsewhere(&mounted) { Vec::new() } else { servers::of(&mounted) };
+    let servers = if args.lazy || is_elsewhere(&mounted) { Vec::new() } else { badge::of(&mounted) };
     let servers: Vec<OwnedFd> =
         servers.into_iter().filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect();
-    mounts::end(&path, args.lazy)?;
+    unmount::end(&path, args.lazy)?;
     let deadline = Instant::now() + PATIENCE;
     if !servers.into_iter().all(|server| ends_before(server, deadline)) {
         eprintln!("canopy: {} is unmounted, but its daemon has not ended yet", path.display());
@@ -39,7 +40,7 @@ pub fn run(args: &UmountArgs) -> Result<(), Error> {
 
 /// Is the pool mounted at another place as well? Then it goes on there.
 fn is_elsewhere(mounted: &Mounted) -> bool {
-    let listed = mounts::list().unwrap_or_default();
+    let listed = mountinfo::list().unwrap_or_default();
     listed.iter().any(|other| other.device == mounted.device && other.id != mounted.id)
 }
 

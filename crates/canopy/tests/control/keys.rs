@@ -1,7 +1,7 @@
 //! What the control file is, which keys it has, and which errors it gives.
 
 use super::rig::{Dirs, attribute, control, get, set, try_set};
-use canopy::config::options;
+use canopy_config::options;
 use canopy_testkit::cmd::{run, run_within};
 use canopy_testkit::{Pool, as_user};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, XattrFlags};

@@ -1,7 +1,7 @@
 //! Every option there is: how it can be changed, and what is observed of its effect, on real mounts.
 
 use super::{effects, fixed, funcs};
-use canopy::config::options::{self, Changes, Spec};
+use canopy_config::options::{self, Changes, Spec};
 use canopy_testkit::require_root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
 //! A status as people read it.
 
 use super::{BranchStatus, Health, PoolStatus, State, Status};
-use crate::screen::{Paint, Screen, bytes, paragraph, table};
+use crate::terminal::{Paint, Screen, bytes, paragraph, table};
 use std::fmt::Write as _;
 
 pub(super) fn status(status: &Status, screen: Screen) -> String {

@@ -1,8 +1,8 @@
 //! What is not as it should be, or will go wrong, each with its mend. Pure: judged by what was found.
 
 use super::{BranchStatus, Health, PoolStatus, State};
-use crate::screen::bytes;
-use crate::told::{ExplainTold, Name};
+use crate::terminal::bytes;
+use canopy_config::control_api::{ExplainTold, Name};
 use canopy_pool::policy::Policy;
 use serde::Serialize;
 use std::path::PathBuf;

@@ -1,0 +1,239 @@
+//! What was measured, and what it says.
+
+use serde::Serialize;
+
+/// How a row's figures are told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub(crate) enum Unit {
+    /// Nanoseconds an operation, or an entry: less is better.
+    #[serde(rename = "ns")]
+    Time,
+    /// Bytes a second: more is better.
+    #[serde(rename = "bytes/s")]
+    Rate,
+}
+
+/// The median of some rounds, and their extremes.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub(crate) struct Spread {
+    pub median: f64,
+    pub lowest: f64,
+    pub highest: f64,
+}
+
+impl Spread {
+    /// None of no rounds.
+    pub(crate) fn of(mut figures: Vec<f64>) -> Option<Spread> {
+        figures.sort_by(f64::total_cmp);
+        let (lowest, highest) = (*figures.first()?, *figures.last()?);
+        let half = figures.len() / 2;
+        let median = match figures.len() % 2 {
+            0 => f64::midpoint(figures[half - 1], figures[half]),
+            _ => figures[half],
+        };
+        Some(Spread { median, lowest, highest })
+    }
+}
+
+/// One side's figures in a row.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Cell {
+    pub side: String,
+    /// Is it the server that answers from memory?
+    pub floor: bool,
+    pub figure: Spread,
+    /// Each round's figure by that of the row's first side.
+    pub ratio: Spread,
+    /// The same by the floor's; not told of the first side.
+    pub by_floor: Option<Spread>,
+    /// The same by the sum of the floor's and the first side's, of what takes time: nobody who has the files on the branch
+    /// can do with less, for he is asked as the floor is, and must ask as whoever works on the branch does.
+    pub by_both: Option<Spread>,
+    pub goal: Option<Judged>,
+}
+
+/// A goal and what became of it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Judged {
+    pub limit: f64,
+    /// The side it is a ratio to.
+    pub of: String,
+    /// The ratio that was measured.
+    pub ratio: f64,
+    pub verdict: Verdict,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Verdict {
+    Reached,
+    /// Not reached, nor by a server that answers from memory, which is at most 15 % better.
+    Floor,
+    /// Not reached, nor by that server and the branch itself together, which are at most 15 % better.
+    FloorAndBranch,
+    NotReached,
+}
+
+/// How near the floor is as good as it gets.
+const NEAR: f64 = 1.15;
+
+/// What a figure is compared with: its ratio to it, and that one's own ratio to what the goal is of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    by: f64,
+    own: f64,
+}
+
+impl Verdict {
+    pub(crate) fn of(
+        unit: Unit,
+        limit: f64,
+        ratio: f64,
+        floor: Option<Bound>,
+        both: Option<Bound>,
+    ) -> Verdict {
+        let holds = |ratio: f64, limit: f64| match unit {
+            Unit::Time => ratio <= limit,
+            Unit::Rate => ratio >= limit,
+        };
+        let near = if unit == Unit::Time { NEAR } else { 1.0 / NEAR };
+        let excuses = |bound: Bound| holds(bound.by, near) && !holds(bound.own, limit);
+        match () {
+            () if holds(ratio, limit) => Verdict::Reached,
+            () if floor.is_some_and(excuses) => Verdict::Floor,
+            () if both.is_some_and(excuses) => Verdict::FloorAndBranch,
+            () => Verdict::NotReached,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RowFigures {
+    pub work: String,
+    pub unit: Unit,
+    pub sides: Vec<Cell>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TableFigures {
+    pub table: &'static str,
+    pub title: String,
+    pub rows: Vec<RowFigures>,
+}
+
+/// The rounds' figures of each side, in the row's order: times or rates.
+pub(crate) struct Rounds {
+    pub side: String,
+    pub floor: bool,
+    pub figures: Vec<f64>,
+}
+
+/// A goal as a row states it: the side judged and the side it is judged by, as places in the row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Goal {
+    pub side: usize,
+    pub of: usize,
+    pub limit: f64,
+}
+
+/// Ratios are made round by round: what disturbs one round disturbs both its figures.
+pub(crate) fn evaluate(work: &str, unit: Unit, rounds: &[Rounds], goal: Option<Goal>) -> RowFigures {
+    let by = |these: &[f64], those: &[f64]| Spread::of(these.iter().zip(those).map(|(a, b)| a / b).collect());
+    let figures = |side: usize| rounds[side].figures.as_slice();
+    let floor = rounds.iter().position(|side| side.floor).filter(|&floor| floor != 0);
+    let both: Option<Vec<f64>> = floor
+        .filter(|_| unit == Unit::Time)
+        .map(|floor| figures(0).iter().zip(figures(floor)).map(|(a, b)| a + b).collect());
+    let cell = |(index, side): (usize, &Rounds)| {
+        let compared = index != 0 && floor != Some(index);
+        let by_floor = floor.filter(|_| compared).and_then(|floor| by(&side.figures, figures(floor)));
+        let by_both = both.as_ref().filter(|_| compared).and_then(|both| by(&side.figures, both));
+        let judged = goal.filter(|goal| goal.side == index).and_then(|goal| {
+            let median = |these: &[f64]| by(these, figures(goal.of)).map(|spread| spread.median);
+            let bound = |by: Option<Spread>, own: &[f64]| Some(Bound { by: by?.median, own: median(own)? });
+            let ratio = median(&side.figures)?;
+            // Of the floor itself it says nothing that it is the floor.
+            let floor =
+                floor.filter(|&floor| floor != goal.of).and_then(|floor| bound(by_floor, figures(floor)));
+            let both = both.as_ref().and_then(|both| bound(by_both, both));
+            let verdict = Verdict::of(unit, goal.limit, ratio, floor, both);
+            Some(Judged { limit: goal.limit, of: rounds[goal.of].side.clone(), ratio, verdict })
+        });
+        Some(Cell {
+            side: side.side.clone(),
+            floor: side.floor,
+            figure: Spread::of(side.figures.clone())?,
+            ratio: by(&side.figures, figures(0))?,
+            by_floor,
+            by_both,
+            goal: judged,
+        })
+    };
+    RowFigures { work: work.to_owned(), unit, sides: rounds.iter().enumerate().filter_map(cell).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(side: &str, floor: bool, figures: &[f64]) -> Rounds {
+        Rounds { side: side.into(), floor, figures: figures.to_vec() }
+    }
+
+    #[test]
+    fn medians_and_extremes() {
+        let spread = Spread::of(vec![3.0, 1.0, 2.0]).unwrap();
+        assert_eq!((spread.median, spread.lowest, spread.highest), (2.0, 1.0, 3.0));
+        assert_eq!(Spread::of(vec![4.0, 1.0]).unwrap().median, 2.5);
+        assert!(Spread::of(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn ratios_are_made_within_a_round() {
+        // The second round was slow for both.
+        let rounds = [side("branch", false, &[1.0, 10.0, 1.0]), side("pool", false, &[2.0, 20.0, 2.0])];
+        let goal = Goal { side: 1, of: 0, limit: 2.0 };
+        let row = evaluate("work", Unit::Time, &rounds, Some(goal));
+        assert_eq!(row.sides[1].ratio, Spread { median: 2.0, lowest: 2.0, highest: 2.0 });
+        assert_eq!(row.sides[1].goal.as_ref().unwrap().verdict, Verdict::Reached);
+        assert!(row.sides[0].goal.is_none() && row.sides[1].by_floor.is_none());
+    }
+
+    #[test]
+    fn what_even_the_floor_misses_is_told_apart() {
+        let (time, rate) = (Unit::Time, Unit::Rate);
+        let is = |by, own| Some(Bound { by, own });
+        assert_eq!(Verdict::of(time, 3.0, 2.9, is(1.5, 2.0), None), Verdict::Reached);
+        assert_eq!(Verdict::of(time, 3.0, 5.0, is(1.1, 4.6), is(0.9, 5.6)), Verdict::Floor);
+        assert_eq!(Verdict::of(time, 3.0, 5.0, is(1.2, 4.2), None), Verdict::NotReached);
+        assert_eq!(Verdict::of(time, 3.0, 5.0, is(1.2, 4.2), is(1.0, 5.2)), Verdict::FloorAndBranch);
+        assert_eq!(Verdict::of(time, 3.0, 5.0, is(1.6, 2.9), is(1.3, 3.9)), Verdict::NotReached);
+        // The floor shows that it can be done.
+        assert_eq!(Verdict::of(time, 3.0, 3.1, is(1.1, 2.8), None), Verdict::NotReached);
+        assert_eq!(Verdict::of(time, 3.0, 3.1, is(1.6, 1.9), is(1.1, 2.9)), Verdict::NotReached);
+        assert_eq!(Verdict::of(time, 3.0, 3.1, None, None), Verdict::NotReached);
+        assert_eq!(Verdict::of(rate, 0.6, 0.7, None, None), Verdict::Reached);
+        assert_eq!(Verdict::of(rate, 0.6, 0.5, is(0.95, 0.53), None), Verdict::Floor);
+        assert_eq!(Verdict::of(rate, 0.6, 0.5, is(0.8, 0.55), None), Verdict::NotReached);
+    }
+
+    #[test]
+    fn a_pool_is_asked_and_asks() {
+        let sides = [
+            side("branch", false, &[1.0, 2.0]),
+            side("pool", false, &[6.0, 11.0]),
+            side("floor", true, &[4.0, 8.0]),
+        ];
+        let goal = |of, limit| Some(Goal { side: 1, of, limit });
+        let cells = evaluate("work", Unit::Time, &sides, goal(0, 4.9)).sides;
+        let spread = cells[1].by_both.unwrap();
+        assert_eq!((spread.lowest, spread.highest), (1.1, 1.2));
+        assert!(cells[0].by_both.is_none() && cells[2].by_both.is_none());
+        let verdict = |cells: &[Cell]| cells[1].goal.as_ref().unwrap().verdict;
+        assert_eq!(verdict(&cells), Verdict::FloorAndBranch);
+        // Both together would reach it.
+        assert_eq!(verdict(&evaluate("work", Unit::Time, &sides, goal(2, 1.3)).sides), Verdict::NotReached);
+        // Rates do not add up.
+        assert!(evaluate("work", Unit::Rate, &sides, goal(0, 4.9)).sides[1].by_both.is_none());
+    }
+}

@@ -1,0 +1,237 @@
+//! The figures as text and as JSON.
+
+use crate::fault::{Fault, Tried};
+use crate::figures::{Cell, RowFigures, Spread, TableFigures, Unit, Verdict};
+use crate::stage::Stage;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::fs::{self, Permissions};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// One run: the machine, what was asked for, and what came of it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    canopy: &'static str,
+    kernel: String,
+    processors: usize,
+    /// The filesystem of the branches.
+    beneath: String,
+    options: String,
+    rounds: usize,
+    quick: bool,
+    /// The load average of one minute, before and after: one that is much above one tells of a busy machine.
+    load: [f64; 2],
+    pub tables: Vec<TableFigures>,
+}
+
+impl Report {
+    pub(crate) fn begin(stage: &Stage, options: &str, rounds: usize, quick: bool) -> Report {
+        let report = Report {
+            canopy: env!("CARGO_PKG_VERSION"),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            beneath: stage.beneath(),
+            options: options.to_owned(),
+            rounds,
+            quick,
+            load: [load(), 0.0],
+            tables: Vec::new(),
+        };
+        print_text(&report.head());
+        report
+    }
+
+    pub(crate) fn add(&mut self, table: TableFigures) {
+        self.tables.push(table);
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.load[1] = load();
+    }
+
+    /// What all the figures are of, in one line.
+    pub(crate) fn head(&self) -> String {
+        let with = if self.options.is_empty() { String::new() } else { format!(" with -o {}", self.options) };
+        let quick = if self.quick { ", QUICK: figures mean little" } else { "" };
+        format!(
+            "canopy {}{with} over {}, Linux {}, {} processors, median of {} rounds (lowest - highest){quick}\n",
+            self.canopy, self.beneath, self.kernel, self.processors, self.rounds
+        )
+    }
+
+    pub(crate) fn json(&self) -> String {
+        // Numbers, texts and lists alone: there is nothing in it that could not be written.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+}
+
+fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or_default()
+}
+
+/// A file that appears when all of it is there, and that is known to be possible from the beginning.
+pub(crate) struct Output {
+    file: NamedTempFile,
+    path: PathBuf,
+}
+
+impl Output {
+    pub(crate) fn new(path: &Path) -> Result<Output, Fault> {
+        let unusable = |why: String| Fault::Unusable { path: path.to_owned(), why };
+        if fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_file()) {
+            // It would be replaced.
+            return Err(unusable("it exists and is not a regular file".into()));
+        }
+        let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+        let permissions = Permissions::from_mode(0o644);
+        let file = tempfile::Builder::new().permissions(permissions).tempfile_in(parent);
+        Ok(Output { file: file.map_err(|why| unusable(why.to_string()))?, path: path.to_owned() })
+    }
+
+    pub(crate) fn write(mut self, text: &str) -> Result<(), Fault> {
+        self.file.write_all(text.as_bytes()).tried("write", &self.path)?;
+        self.file.persist(&self.path).map(|_| ()).map_err(|error| error.error).tried("write", &self.path)
+    }
+}
+
+pub(crate) fn print(table: &TableFigures) {
+    print_text(&text(table));
+}
+
+/// The last lines: which goals were reached.
+pub(crate) fn print_verdicts(report: &Report) {
+    let cells = report.tables.iter().flat_map(|table| &table.rows).flat_map(|row| &row.sides);
+    let verdicts: Vec<Verdict> = cells.filter_map(|cell| Some(cell.goal.as_ref()?.verdict)).collect();
+    if verdicts.is_empty() {
+        return;
+    }
+    let count = |wanted| verdicts.iter().filter(|&&verdict| verdict == wanted).count();
+    print_text(&format!(
+        "\nOf {} goals {} are reached, {} are missed by the floor too, {} by the floor and the branch together, {} are not reached. Load: {:.1} before, {:.1} after.\n",
+        verdicts.len(),
+        count(Verdict::Reached),
+        count(Verdict::Floor),
+        count(Verdict::FloorAndBranch),
+        count(Verdict::NotReached),
+        report.load[0],
+        report.load[1],
+    ));
+}
+
+fn print_text(text: &str) {
+    // Whoever reads it may have seen enough, as `head` has.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn text(table: &TableFigures) -> String {
+    let mut text = format!("\n{}: {}\n", table.table, table.title);
+    let width = table.rows.iter().map(|row| row.work.chars().count()).max().unwrap_or(0);
+    let side = table.rows.iter().flat_map(|row| &row.sides).map(|cell| cell.side.len()).max().unwrap_or(0);
+    let head = ["work", "side", "figure", "ratio", "lowest - highest", "x floor", "x both", "goal"];
+    line(&mut text, [width, side], head);
+    for row in &table.rows {
+        for (index, cell) in row.sides.iter().enumerate() {
+            let (ratio, spread) = match index {
+                0 => (String::new(), String::new()),
+                _ => (short(cell.ratio.median), range(cell.ratio)),
+            };
+            let median =
+                |spread: Option<Spread>| spread.map(|spread| short(spread.median)).unwrap_or_default();
+            let (floor, both) = (median(cell.by_floor), median(cell.by_both));
+            let work = if index == 0 { row.work.as_str() } else { "" };
+            let figure = figure(row.unit, cell.figure.median);
+            let goal = goal(row, cell);
+            let words = [work, &cell.side, &figure, &ratio, &spread, &floor, &both, &goal];
+            line(&mut text, [width, side], words);
+        }
+    }
+    text
+}
+
+fn line(text: &mut String, [work, side]: [usize; 2], words: [&str; 8]) {
+    let [a, b, figure, ratio, spread, floor, both, goal] = words;
+    let line = format!(
+        "{a:<work$}  {b:<side$}  {figure:>10}  {ratio:>7}  {spread:>16}  {floor:>7}  {both:>6}  {goal}"
+    );
+    let _ = writeln!(text, "{}", line.trim_end());
+}
+
+fn goal(row: &RowFigures, cell: &Cell) -> String {
+    let Some(goal) = &cell.goal else { return String::new() };
+    let sign = if row.unit == Unit::Time { "<=" } else { ">=" };
+    let of = if goal.of == row.sides[0].side { String::new() } else { format!(" x {}", goal.of) };
+    let verdict = match goal.verdict {
+        Verdict::Reached => "reached",
+        Verdict::Floor => "the floor",
+        Verdict::FloorAndBranch => "the floor and the branch",
+        Verdict::NotReached => "not reached",
+    };
+    format!("{sign} {}{of}: {verdict}", goal.limit)
+}
+
+/// Three digits.
+pub(crate) fn short(ratio: f64) -> String {
+    match ratio {
+        ratio if ratio >= 99.5 => format!("{ratio:.0}"),
+        ratio if ratio >= 9.95 => format!("{ratio:.1}"),
+        ratio => format!("{ratio:.2}"),
+    }
+}
+
+fn range(spread: Spread) -> String {
+    format!("{} - {}", short(spread.lowest), short(spread.highest))
+}
+
+fn figure(unit: Unit, value: f64) -> String {
+    match unit {
+        Unit::Time if value >= 1e6 => format!("{} ms", short(value / 1e6)),
+        Unit::Time if value >= 1e3 => format!("{} us", short(value / 1e3)),
+        Unit::Time => format!("{value:.0} ns"),
+        Unit::Rate if value >= 1e9 => format!("{} GB/s", short(value / 1e9)),
+        Unit::Rate => format!("{} MB/s", short(value / 1e6)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::{Goal, Rounds, evaluate};
+
+    #[test]
+    fn a_table_is_read_from_left_to_right() {
+        let side = |side: &str, figure: f64| Rounds {
+            side: side.into(),
+            floor: side == "floor",
+            figures: vec![figure],
+        };
+        let sides = [side("branch", 300.0), side("pool", 12_000.0), side("floor", 11_500.0)];
+        let row = evaluate("stat", Unit::Time, &sides, Some(Goal { side: 1, of: 2, limit: 1.15 }));
+        let table = TableFigures { table: "goals", title: "T".into(), rows: vec![row] };
+        let text = text(&table);
+        let pool = text.lines().find(|line| line.contains("pool")).unwrap();
+        let words: Vec<&str> = pool.split_whitespace().collect();
+        let expected = [
+            "pool", "12.0", "us", "40.0", "40.0", "-", "40.0", "1.04", "1.02", "<=", "1.15", "x", "floor:",
+            "reached",
+        ];
+        assert_eq!(words, expected);
+        assert!(text.contains("300 ns"), "{text}");
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        assert!(Output::new(&link).is_err() && Output::new(&dir.path().join("no/file")).is_err());
+        let path = dir.path().join("file");
+        Output::new(&path).unwrap().write("text").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+        drop(Output::new(&path).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+    }
+}

@@ -1,0 +1,213 @@
+//! A running pool as its control file shows it to other programs.
+
+use crate::error::Error;
+use canopy_config::control_api::{ExplainTold, PoolTold, STATUS};
+use canopy_config::options::{self, Changes, Spec, closest};
+use canopy_config::overlap::not_around;
+use canopy_config::source::{self, named};
+use canopy_config::{Config, pool_loops};
+use canopy_pool::branch::BranchList;
+use canopy_sys::mountinfo;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+const PREFIX: &str = "user.mergerfs.";
+/// No attribute is larger (XATTR_SIZE_MAX), nor is a list of them (XATTR_LIST_MAX).
+const LARGEST: usize = 65_536;
+/// Keys that are told and never set.
+const TOLD: [&str; 3] = ["version", "pid", "srcmounts"];
+
+/// One pool, by its mountpoint.
+pub struct Live {
+    mountpoint: PathBuf,
+    control: PathBuf,
+}
+
+impl Live {
+    pub fn at(path: &Path) -> Result<Live, Error> {
+        let path = named::mountpoint(path)?;
+        let mountpoint = mountinfo::listed_path(&path).map_err(|why| match why.kind() {
+            io::ErrorKind::NotConnected => Error::PoolDead(path.clone()),
+            _ => Error::NoPool(path.clone()),
+        })?;
+        let mounted =
+            mountinfo::at(&mountpoint).map_err(Error::system("cannot read /proc/self/mountinfo"))?;
+        if !mounted.is_some_and(|mounted| mounted.is_pool()) {
+            return Err(Error::NoPool(mountpoint));
+        }
+        Ok(Live { control: mountpoint.join(".mergerfs"), mountpoint })
+    }
+
+    /// The keys that are shown, in the order of the alphabet.
+    pub fn keys(&self) -> Result<Vec<String>, Error> {
+        let mut buffer = vec![0; LARGEST];
+        let length = rustix::fs::listxattr(&self.control, buffer.as_mut_slice())
+            .map_err(|errno| self.failed("the list of keys", errno))?;
+        let names = buffer[..length].split(|&byte| byte == 0);
+        let names = names.filter_map(|name| std::str::from_utf8(name).ok()?.strip_prefix(PREFIX));
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    pub fn get(&self, key: &str) -> Result<OsString, Error> {
+        let mut buffer = vec![0; LARGEST];
+        match rustix::fs::getxattr(&self.control, format!("{PREFIX}{key}"), buffer.as_mut_slice()) {
+            Ok(length) => {
+                buffer.truncate(length);
+                Ok(OsString::from_vec(buffer))
+            }
+            Err(Errno::NODATA) => Err(self.unknown(key)),
+            Err(errno) => Err(self.failed(key, errno)),
+        }
+    }
+
+    /// The words by which its server was started, each with a NUL behind it.
+    pub fn process(&self) -> Result<Vec<u8>, Error> {
+        let pid = self.get("pid")?;
+        fs::read(Path::new("/proc").join(pid).join("cmdline"))
+            .map_err(Error::system("cannot read how the pool was mounted"))
+    }
+
+    /// The answer to a key of a file or directory of this pool that explains a choice.
+    pub fn explain(&self, path: &Path, key: &str) -> Result<ExplainTold, Error> {
+        let mut buffer = vec![0; LARGEST];
+        let length = rustix::fs::getxattr(path, format!("{PREFIX}{key}"), buffer.as_mut_slice());
+        let length = length.map_err(|errno| match errno {
+            Errno::NODATA => Error::NotCanopy(self.mountpoint.clone()),
+            Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::OPNOTSUPP | Errno::NOSYS => {
+                self.failed(key, errno)
+            }
+            errno => Error::Explain { path: path.to_owned(), why: errno.to_string() },
+        })?;
+        serde_json::from_slice(&buffer[..length]).map_err(|_| Error::NotCanopy(self.mountpoint.clone()))
+    }
+
+    pub fn set(&self, key: &str, value: &OsStr) -> Result<(), Error> {
+        // The pool takes a key only as it is listed.
+        let spec = options::find(key).filter(|spec| spec.key);
+        let name = spec.map_or(key, |spec| spec.name.as_ref());
+        if let Some(path) = self.missing(name, value) {
+            // The pool would wait for it; who types it has mistyped it.
+            return Err(Error::NewBranchMissing(path));
+        }
+        if let Some(flag) = options::find(key).filter(|spec| spec.is_flag()) {
+            return Err(self.fixed(flag, value));
+        }
+        let attribute = format!("{PREFIX}{name}");
+        let set = rustix::fs::setxattr(&self.control, attribute, value.as_bytes(), XattrFlags::empty());
+        set.map_err(|errno| match errno {
+            Errno::NODATA if TOLD.contains(&name) => Error::ToldKey { key: name.to_owned() },
+            Errno::NODATA => options::find(key)
+                .filter(|spec| spec.changes == Changes::AtMount && !spec.is_ignored())
+                .map_or_else(|| self.unknown(key), |spec| self.fixed(spec, value)),
+            Errno::ROFS if TOLD.contains(&name) => Error::ToldKey { key: name.to_owned() },
+            Errno::ROFS if spec.is_some_and(|spec| spec.changes == Changes::Live) => {
+                Error::PoolReadOnly(self.mountpoint.clone())
+            }
+            Errno::ROFS => spec.map_or_else(|| self.unknown(key), |spec| self.fixed(spec, value)),
+            Errno::ACCESS | Errno::PERM => {
+                Error::NotOwner { key: name.to_owned(), path: self.mountpoint.clone() }
+            }
+            errno => self.refused(name, value, errno),
+        })
+    }
+
+    /// A branch that this value adds, and that is not there.
+    fn missing(&self, key: &str, value: &OsStr) -> Option<PathBuf> {
+        if key != "branches" {
+            return None;
+        }
+        let mut config = Config::default();
+        source::set(&mut config, key, &self.get(key).ok()?).ok()?;
+        let before = config.branches.clone();
+        source::set(&mut config, key, value).ok()?;
+        let missing = |path: &&PathBuf| {
+            !before.iter().any(|branch| branch.path == **path)
+                && not_around(path, &self.mountpoint).is_ok()
+                && matches!(path.try_exists(), Ok(false))
+        };
+        config.branches.iter().map(|branch| &branch.path).find(missing).cloned()
+    }
+
+    /// The pool says no more than a number: the words are found by reading the value as the pool did.
+    fn refused(&self, key: &str, value: &OsStr, errno: Errno) -> Error {
+        let mut config = Config::default();
+        if key == "branches"
+            && let Ok(now) = self.get(key)
+        {
+            let _ = source::set(&mut config, key, &now);
+        }
+        if let Err(error) = source::set(&mut config, key, value) {
+            return error.into();
+        }
+        if errno == Errno::EXIST {
+            return self.twice(&config.branches);
+        }
+        if errno == Errno::XDEV
+            && let Ok(told) = self.get(STATUS)
+            && let Ok(told) = serde_json::from_slice::<PoolTold>(told.as_bytes())
+        {
+            let inside = |path: &Path| told.branches.iter().any(|held| path.starts_with(held.path.to_path()));
+            if let Some(spec) = config.branches.iter().find(|spec| !inside(&spec.path)) {
+                let (branch, pool) = (spec.path.clone(), self.mountpoint.clone());
+                return canopy_server::Error::OutsideOfLandlock { branch, pool }.into();
+            }
+        }
+        let own = mountinfo::at(&self.mountpoint).ok().flatten().map(|mounted| mounted.device);
+        let around = config.branches.iter().map(|spec| &spec.path).find_map(|branch| {
+            not_around(branch, &self.mountpoint)
+                .and_then(|()| pool_loops::check(branch, &self.mountpoint, own))
+                .err()
+        });
+        around.map_or_else(|| self.failed(key, errno), Error::from)
+    }
+
+    /// Of a list that names one directory more than once.
+    fn twice(&self, list: &BranchList) -> Error {
+        let paths: Vec<&PathBuf> = list.iter().map(|spec| &spec.path).collect();
+        let identity = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+        let same = |a: &Path, b: &Path| a == b || identity(a).is_some_and(|own| identity(b) == Some(own));
+        // The new one, which is last as a rule.
+        let pairs = (0..paths.len()).rev().flat_map(|at| paths[..at].iter().map(move |other| (at, *other)));
+        let found = pairs.map(|(at, other)| (paths[at], other)).find(|(branch, other)| same(branch, other));
+        let (branch, other) = found.map_or_else(Default::default, |(a, b)| (a.clone(), b.clone()));
+        Error::BranchTwice { branch, other, pool: self.mountpoint.clone() }
+    }
+
+    fn unknown(&self, key: &str) -> Error {
+        let known = self.keys().unwrap_or_default().into_iter();
+        let nearest = closest(&key.replace('_', "-"), known.chain(TOLD.map(str::to_owned)));
+        Error::UnknownKey { key: key.to_owned(), nearest }
+    }
+
+    /// Of an option that has its value from the mount. Whoever mounts the pool again is told what works.
+    fn fixed(&self, spec: &Spec, value: &OsStr) -> Error {
+        let key = spec.name.to_string();
+        // mount(2) takes that one at the mount alone.
+        if spec.is_flag() && key != "dirsync" {
+            return Error::FlagKey { key, path: self.mountpoint.clone() };
+        }
+        let pair = match spec.accepted() {
+            None => key.clone(),
+            Some(_) => match source::set(&mut Config::default(), &key, value) {
+                Ok(()) => format!("{key}={}", value.to_string_lossy()),
+                Err(error) => return error.into(),
+            },
+        };
+        Error::FixedKey { key, pair, path: self.mountpoint.clone() }
+    }
+
+    fn failed(&self, key: &str, errno: Errno) -> Error {
+        let path = self.mountpoint.clone();
+        match errno {
+            Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => Error::PoolDead(path),
+            Errno::OPNOTSUPP | Errno::NOSYS if key != "passthrough.io" => Error::PoolMute(path),
+            errno => Error::Control { key: key.to_owned(), path, why: errno.to_string() },
+        }
+    }
+}

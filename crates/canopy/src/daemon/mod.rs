@@ -1,0 +1,6 @@
+//! The life of the process that serves a pool.
+
+pub mod background;
+pub mod process;
+pub mod signals;
+pub mod systemd;

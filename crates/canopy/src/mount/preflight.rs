@@ -1,0 +1,377 @@
+//! Holds a plan against the machine before anything is mounted, so that a mistake leaves nothing
+//! half done.
+
+use super::unmount;
+use crate::error::{self, Error};
+use canopy_config::overlap::{appears_below, not_around};
+use canopy_config::resolve::Plan;
+use canopy_config::{Config, Mount, pool_loops};
+use canopy_pool::branch::{BranchSpec, Mode};
+use canopy_pool::size;
+use canopy_sys::mountinfo::{self, Mounted};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What was found and is no mistake, but worth a line.
+#[derive(Default, Debug)]
+pub struct Findings {
+    pub warnings: Vec<String>,
+    /// Of interest only to who looks for it.
+    pub details: Vec<String>,
+}
+
+/// Checks everything that can be known without mounting, and resolves the mountpoint. A dead mount
+/// that an earlier pool left at the mountpoint is removed.
+pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
+    let mut findings = Findings::default();
+    // Branches first: a dead mount is only touched by a command that is right otherwise.
+    let branches = branches(plan, &mut findings)?;
+    privileges()?;
+    plan.mountpoint = mountpoint(&plan.mountpoint, &mut findings)?;
+    let there = mountinfo::at(&plan.mountpoint).ok().flatten();
+    let pool = there.filter(Mounted::is_pool);
+    let over_pool = pool.is_some();
+    plan.replaces = over_pool && can_replace();
+    if let Some(pool) = pool.filter(|_| plan.replaces && !plan.config.detach_mountpoint) {
+        nothing_within(&pool)?;
+    }
+    // A pool stays until the other can answer.
+    if plan.config.detach_mountpoint && !plan.replaces {
+        branches.iter().try_for_each(|branch| not_around(&branch.path, &plan.mountpoint))?;
+        detach(&plan.mountpoint)?;
+    }
+    plan.missing.iter().try_for_each(|branch| not_around(branch, &plan.mountpoint))?;
+    let place = Place::of(&plan.mountpoint).map_err(|why| unusable(&plan.mountpoint, why))?;
+    let mounts = mountinfo::list().unwrap_or_default();
+    for branch in &branches {
+        loops(branch, &place, &mounts)?;
+        pool_loops::check(&branch.path, &place.path, None)?;
+    }
+    overlaps(&branches, &mut findings);
+    findings.warnings.extend(permissions(&mut plan.config.mount));
+    findings.warnings.extend(no_room(&plan.config));
+    if over_pool && !plan.replaces && !plan.config.detach_mountpoint {
+        findings.warnings.push(hides(&plan.mountpoint));
+    }
+    if !over_pool && fs::read_dir(&place.path).is_ok_and(|mut entries| entries.next().is_some()) {
+        findings.details.push(format!("{} is not empty: the pool hides what is in it", place.path.display()));
+    }
+    Ok(findings)
+}
+
+/// The branches that are there. Those that are not are a mistake, unless a pool is wanted without them.
+fn branches(plan: &mut Plan, findings: &mut Findings) -> Result<Vec<Place>, Error> {
+    let mut there = Vec::new();
+    for spec in plan.config.branches.iter() {
+        match Place::branch(&spec.path) {
+            Ok(place) => there.push(place),
+            // Workers that are confined would never reach what comes later.
+            Err(Error::BranchMissing(path) | Error::BranchDead(path))
+                if plan.config.allow_missing && !plan.config.landlock =>
+            {
+                findings.warnings.push(goes_without(&path));
+                plan.missing.push(path);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(there)
+}
+
+/// What is to be told of a branch that a pool is mounted without.
+fn goes_without(path: &Path) -> String {
+    let branch = path.display();
+    match error::is_pattern(path) {
+        true => format!(
+            "branch {branch} matches no directory: the pool is mounted without it (name it again when it does: \
+             canopy set MOUNT branches=+{branch})"
+        ),
+        false => format!(
+            "branch {branch} is not there: the pool is mounted without it, and takes it as soon as there is a directory"
+        ),
+    }
+}
+
+/// Has the kernel check permissions wherever others than the one who mounts may come in. Nobody else would: what is done
+/// on the branches is done with the daemon's rights. A pool that is one user's alone is safe without, for the daemon
+/// has that user's rights.
+fn permissions(mount: &mut Mount) -> Option<String> {
+    let shared = mount.allow_other || rustix::process::geteuid().is_root();
+    if mount.unchecked {
+        mount.permissions_check = false;
+        let warning = "insecure-no-permission-checks=true: every user of this machine may read and change everything in \
+                       the pool";
+        return shared.then(|| warning.into());
+    }
+    if mount.permissions_check || !shared {
+        return None;
+    }
+    mount.permissions_check = true;
+    Some(
+        "kernel-permissions-check=false would let every user read and change everything: the kernel goes on checking \
+         (insecure-no-permission-checks=true, for who wants that)"
+            .into(),
+    )
+}
+
+/// Nothing can be created when every branch has less free than it must keep; on small disks the default
+/// alone sees to that, and "no space left" would not tell why.
+fn no_room(config: &Config) -> Option<String> {
+    let mut open = config.branches.iter().filter(|branch| branch.mode == Mode::Rw).peekable();
+    open.peek()?;
+    let full = |branch: &BranchSpec| {
+        let space = rustix::fs::statvfs(&branch.path).ok()?;
+        let avail = space.f_bavail.saturating_mul(space.f_frsize);
+        Some(avail < branch.min_free.unwrap_or(config.pool.min_free))
+    };
+    let keep = size::humanise(config.pool.min_free);
+    open.all(|branch| full(branch) == Some(true)).then(|| {
+        format!(
+            "every branch has less free than minfreespace={keep} asks for, so nothing can be created \
+             (-o minfreespace=SIZE asks for less)"
+        )
+    })
+}
+
+/// A directory, by name and by identity.
+struct Place {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Place {
+    fn of(path: &Path) -> io::Result<Place> {
+        let meta = fs::metadata(path)?;
+        Ok(Place { path: path.to_owned(), identity: (meta.dev(), meta.ino()) })
+    }
+
+    /// A branch that exists, is a directory and can be listed.
+    fn branch(path: &Path) -> Result<Place, Error> {
+        let unreadable = |why: io::Error| match Errno::from_io_error(&why) {
+            Some(Errno::NOENT) => Error::BranchMissing(path.to_owned()),
+            Some(Errno::NOTDIR) => Error::BranchNotDirectory(path.to_owned()),
+            Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => Error::BranchDead(path.to_owned()),
+            _ => Error::BranchUnreadable { path: path.to_owned(), why },
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(path, flags, rustix::fs::Mode::empty()).map_err(|errno| unreadable(errno.into()))?;
+        Place::of(path).map_err(unreadable)
+    }
+}
+
+/// Refuses a pool that would contain itself, or hide one of its own branches.
+fn loops(branch: &Place, mountpoint: &Place, mounts: &[Mounted]) -> Result<(), canopy_config::Error> {
+    if branch.identity == mountpoint.identity {
+        return Err(canopy_config::Error::BranchIsMountpoint(branch.path.clone()));
+    }
+    if appears_below(&mountpoint.path, &branch.path, mounts) {
+        let (mountpoint, branch) = (mountpoint.path.clone(), branch.path.clone());
+        return Err(canopy_config::Error::MountpointInBranch { mountpoint, branch });
+    }
+    not_around(&branch.path, &mountpoint.path)
+}
+
+/// Warns of what shows files twice. Both have their uses, so they are no mistakes.
+fn overlaps(branches: &[Place], findings: &mut Findings) {
+    for (index, branch) in branches.iter().enumerate() {
+        for other in &branches[..index] {
+            let (a, b) = (other.path.display(), branch.path.display());
+            if branch.identity == other.identity {
+                findings.warnings.push(if other.path == branch.path {
+                    format!("branch {b} is given twice")
+                } else {
+                    format!("branches {a} and {b} are the same directory")
+                });
+            } else if branch.path.starts_with(&other.path) {
+                findings.warnings.push(format!("branch {b} lies inside branch {a}: its files appear twice"));
+            } else if other.path.starts_with(&branch.path) {
+                findings.warnings.push(format!("branch {a} lies inside branch {b}: its files appear twice"));
+            }
+        }
+    }
+}
+
+fn unusable(path: &Path, why: io::Error) -> Error {
+    match why.kind() {
+        io::ErrorKind::NotFound => Error::MountpointMissing(path.to_owned()),
+        io::ErrorKind::NotADirectory => Error::MountpointNotDirectory(path.to_owned()),
+        _ => Error::Mountpoint { path: path.to_owned(), why },
+    }
+}
+
+/// The mountpoint's real path, with nothing dead on it.
+fn mountpoint(path: &Path, findings: &mut Findings) -> Result<PathBuf, Error> {
+    // Several daemons may have died on one mountpoint, one after the other.
+    while let Some(dead) = dead_mount(path)? {
+        unmount::end(&dead, true)
+            .map_err(|error| Error::DeadMount { path: dead.clone(), why: error.line() })?;
+        findings.warnings.push(format!("a dead mount was left at {}: removed", dead.display()));
+    }
+    let real = path.canonicalize().map_err(|why| unusable(path, why))?;
+    if !fs::metadata(&real).map_err(|why| unusable(path, why))?.is_dir() {
+        return Err(Error::MountpointNotDirectory(real));
+    }
+    Ok(real)
+}
+
+/// Takes away what is mounted here, for everybody who does not use it already. Once: what lies under it was
+/// there before, and may be what keeps the place.
+fn detach(mountpoint: &Path) -> Result<(), Error> {
+    if let Ok(Some(mounted)) = mountinfo::at(mountpoint) {
+        unmount::end(mountpoint, true)?;
+        tracing::info!("{}: {} was mounted there, and is detached", mountpoint.display(), mounted.fstype);
+    }
+    Ok(())
+}
+
+/// Refuses to detach a pool along with what others have mounted in it.
+fn nothing_within(pool: &Mounted) -> Result<(), Error> {
+    let mounts = mountinfo::list().unwrap_or_default().into_iter();
+    let within: Vec<PathBuf> =
+        mounts.filter(|mounted| mounted.parent == pool.id).map(|mounted| mounted.mountpoint).collect();
+    match within.is_empty() {
+        true => Ok(()),
+        false => Err(Error::MountsWithin { pool: pool.mountpoint.clone(), within }),
+    }
+}
+
+/// Can a mount take the place of another without a moment in between? (move_mount(2), MOVE_MOUNT_BENEATH)
+fn can_replace() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    let version: (u32, u32) = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    rustix::process::geteuid().is_root() && version >= (6, 5)
+}
+
+/// What is to be told of a pool that stays beneath another.
+pub fn hides(mountpoint: &Path) -> String {
+    format!(
+        "{} holds a pool already, which this one hides: it cannot be replaced here (canopy umount {0} ends the topmost)",
+        mountpoint.display()
+    )
+}
+
+/// The place of a FUSE mount at this path whose server is gone.
+fn dead_mount(path: &Path) -> Result<Option<PathBuf>, Error> {
+    let listed = match mountinfo::listed_path(path) {
+        Ok(listed) => listed,
+        Err(why) => return Err(unusable(path, why)),
+    };
+    if !mountinfo::at(&listed).ok().flatten().is_some_and(|mounted| mounted.is_fuse()) {
+        return Ok(None);
+    }
+    // statfs always asks the server; stat may be answered from what the kernel remembers.
+    Ok(match rustix::fs::statfs(&listed) {
+        Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => Some(listed),
+        _ => None,
+    })
+}
+
+/// Is there a way to mount at all?
+fn privileges() -> Result<(), Error> {
+    let device = Path::new("/dev/fuse");
+    if !device.exists() {
+        return Err(Error::NoFuseDevice);
+    }
+    if !rustix::process::geteuid().is_root() {
+        // As whom the helper opens the device differs by version; what it says is told.
+        return if unmount::is_installed("fusermount3") { Ok(()) } else { Err(Error::NoFusermount) };
+    }
+    match rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC, rustix::fs::Mode::empty()) {
+        Ok(_) => Ok(()),
+        // The device file is there, but nothing is behind it.
+        Err(Errno::NODEV | Errno::NXIO) => Err(Error::NoFuseDevice),
+        Err(errno) => Err(Error::FuseDevice(errno.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    struct Scratch(tempfile::TempDir);
+
+    impl Scratch {
+        fn new(dirs: &[&str]) -> Scratch {
+            let scratch = Scratch(tempfile::tempdir().unwrap());
+            for dir in dirs {
+                fs::create_dir_all(scratch.path(dir)).unwrap();
+            }
+            scratch
+        }
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.path().canonicalize().unwrap().join(name)
+        }
+        fn place(&self, name: &str) -> Place {
+            Place::of(&self.path(name)).unwrap()
+        }
+    }
+
+    fn verdict(scratch: &Scratch, branch: &str, mountpoint: &str) -> Result<(), String> {
+        let mounts = mountinfo::list().unwrap();
+        loops(&scratch.place(branch), &scratch.place(mountpoint), &mounts).map_err(|error| error.line())
+    }
+
+    #[test]
+    fn branches_must_be_readable_directories() {
+        let scratch = Scratch::new(&["a"]);
+        fs::write(scratch.path("file"), "").unwrap();
+        assert!(Place::branch(&scratch.path("a")).is_ok());
+        let missing = scratch.path("none");
+        assert!(matches!(Place::branch(&missing), Err(Error::BranchMissing(path)) if path == missing));
+        assert!(matches!(Place::branch(&scratch.path("file")), Err(Error::BranchNotDirectory(_))));
+    }
+
+    #[test]
+    fn a_pool_must_not_contain_itself() {
+        let scratch = Scratch::new(&["a/deep/m", "ab", "m/inner"]);
+        for (branch, mountpoint) in [("a", "ab"), ("ab", "a"), ("a", "m")] {
+            assert_eq!(verdict(&scratch, branch, mountpoint), Ok(()), "{branch} {mountpoint}");
+        }
+        assert!(verdict(&scratch, "a", "a").unwrap_err().contains("is the mountpoint itself"));
+        assert!(verdict(&scratch, "a", "a/deep/m").unwrap_err().contains("lies inside branch"));
+        assert!(verdict(&scratch, "m/inner", "m").unwrap_err().contains("lies inside mountpoint"));
+    }
+
+    #[test]
+    fn symlinks_do_not_hide_a_loop() {
+        let scratch = Scratch::new(&["a/m"]);
+        symlink(scratch.path("a/m"), scratch.path("link")).unwrap();
+        let real = mountpoint(&scratch.path("link"), &mut Findings::default()).unwrap();
+        assert_eq!(real, scratch.path("a/m"));
+        symlink(scratch.path("a"), scratch.path("same")).unwrap();
+        let error = verdict(&scratch, "same", "a").unwrap_err();
+        assert!(error.contains("is the mountpoint itself"), "{error}");
+    }
+
+    #[test]
+    fn the_mountpoint_must_be_a_directory() {
+        let scratch = Scratch::new(&["m"]);
+        fs::write(scratch.path("file"), "").unwrap();
+        let ask = |name: &str| mountpoint(&scratch.path(name), &mut Findings::default());
+        assert_eq!(ask("m").unwrap(), scratch.path("m"));
+        assert!(matches!(ask("none"), Err(Error::MountpointMissing(_))));
+        assert!(matches!(ask("none/deeper"), Err(Error::MountpointMissing(_))));
+        assert!(matches!(ask("file"), Err(Error::MountpointNotDirectory(_))));
+        assert!(matches!(ask("file/below"), Err(Error::MountpointNotDirectory(_))));
+    }
+
+    #[test]
+    fn overlapping_branches_are_told() {
+        let scratch = Scratch::new(&["a/b", "c"]);
+        symlink(scratch.path("c"), scratch.path("d")).unwrap();
+        let places = ["a", "a/b", "c", "c", "d"].map(|name| scratch.place(name));
+        let mut findings = Findings::default();
+        overlaps(&places, &mut findings);
+        let told = findings.warnings.join("\n");
+        assert_eq!(findings.warnings.len(), 4, "{told}");
+        assert!(told.contains("a/b lies inside branch"), "{told}");
+        assert!(told.contains("c is given twice"), "{told}");
+        assert!(told.contains("d are the same directory"), "{told}");
+    }
+}

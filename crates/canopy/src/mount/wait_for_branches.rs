@@ -1,0 +1,135 @@
+//! Branches that are mounts of their own, and may not be mounted yet when the pool is: at boot, disks come
+//! in no order.
+
+use crate::error::Error;
+use canopy_config::BranchesWait;
+use rustix::fs::lgetxattr;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a branch that is missing is looked at.
+const PAUSE: Duration = Duration::from_millis(333);
+
+/// Waits until every branch is mounted, or for as long as was said. Returns what is to be told when some
+/// are missing and the pool is wanted all the same.
+pub fn for_branches(
+    wait: &BranchesWait,
+    branches: &[PathBuf],
+    mountpoint: &Path,
+) -> Result<Option<String>, Error> {
+    if wait.timeout.is_zero() {
+        return Ok(None);
+    }
+    let device = fs::metadata(mountpoint).map_or_else(
+        |why| {
+            tracing::error!("{}: {why}", mountpoint.display());
+            0
+        },
+        |meta| meta.dev(),
+    );
+    let mut missing: Vec<&PathBuf> = branches.iter().filter(|branch| !is_mounted(branch, device)).collect();
+    missing.iter().for_each(|branch| mount(branch));
+    let deadline = Instant::now() + wait.timeout;
+    let mut told = false;
+    loop {
+        missing.retain(|branch| {
+            let ready = is_mounted(branch, device);
+            if ready {
+                tracing::info!("branch {} is ready", branch.display());
+            }
+            !ready
+        });
+        let left = deadline.saturating_duration_since(Instant::now());
+        if missing.is_empty() || left.is_zero() {
+            break;
+        }
+        if !told {
+            told = true;
+            missing
+                .iter()
+                .for_each(|branch| tracing::info!("branch {} is not ready: waiting", branch.display()));
+        }
+        thread::sleep(PAUSE.min(left));
+    }
+    if missing.is_empty() {
+        return Ok(None);
+    }
+    let error = Error::BranchesNotMounted {
+        branches: missing.into_iter().cloned().collect(),
+        seconds: wait.timeout.as_secs(),
+    };
+    if wait.fail { Err(error) } else { Ok(Some(error.line())) }
+}
+
+/// Is what belongs on this branch there? Marks that its owner has put on it say so; where there are none, a
+/// mount is what lies on another device than the mountpoint.
+fn is_mounted(branch: &Path, device: u64) -> bool {
+    if is_marked(branch, "branch") {
+        return true;
+    }
+    if is_marked(branch, "branch_mounts_here") {
+        return false;
+    }
+    fs::symlink_metadata(branch).is_ok_and(|meta| meta.dev() != device)
+}
+
+/// Has its owner put this mark on a directory, as an attribute or as a file in it?
+pub fn is_marked(branch: &Path, mark: &str) -> bool {
+    lgetxattr(branch, format!("user.mergerfs.{mark}"), &mut [0_u8; 0][..]).is_ok()
+        || fs::symlink_metadata(branch.join(format!(".mergerfs.{mark}"))).is_ok()
+}
+
+/// Asks mount(8) for what fstab has for this place.
+fn mount(branch: &Path) {
+    let mut command = Command::new("mount");
+    // A branch may be a pool; that one is not who is waited for.
+    command.arg(branch).stdin(Stdio::null()).env_remove(crate::daemon::systemd::VARIABLE);
+    match command.output() {
+        Ok(told) if told.status.success() => tracing::info!("branch {}: mounted", branch.display()),
+        Ok(told) => {
+            let why = String::from_utf8_lossy(&told.stderr);
+            let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
+            tracing::warn!("branch {} cannot be mounted: {why}", branch.display());
+        }
+        Err(why) => tracing::warn!("branch {} cannot be mounted: mount: {why}", branch.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{XattrFlags, setxattr};
+
+    #[test]
+    fn the_first_mark_decides() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, own) = (dir.path(), fs::metadata(dir.path()).unwrap().dev());
+        assert!(!is_mounted(path, own), "the same device");
+        assert!(is_mounted(path, own + 1), "another device");
+        assert!(!is_mounted(&path.join("none"), own + 1));
+        fs::write(path.join(".mergerfs.branch_mounts_here"), "").unwrap();
+        assert!(!is_mounted(path, own + 1), "what belongs here hides the mark");
+        fs::write(path.join(".mergerfs.branch"), "").unwrap();
+        assert!(is_mounted(path, own), "the mark on the branch itself wins");
+    }
+
+    #[test]
+    fn marks_are_attributes_as_well() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, own) = (dir.path(), fs::metadata(dir.path()).unwrap().dev());
+        let mark = |name: &str| setxattr(path, format!("user.mergerfs.{name}"), b"", XattrFlags::empty());
+        if mark("branch_mounts_here").is_err() {
+            return; // this filesystem has no attributes
+        }
+        assert!(!is_mounted(path, own + 1));
+        fs::write(path.join(".mergerfs.branch"), "").unwrap();
+        assert!(is_mounted(path, own));
+        fs::remove_file(path.join(".mergerfs.branch")).unwrap();
+        mark("branch").unwrap();
+        assert!(is_mounted(path, own));
+    }
+}

@@ -1,0 +1,218 @@
+//! From what was said to what is mounted: required values, derived ones, and options that give way
+//! to others. Pure; the machine is asked in `check`.
+
+use crate::error::Error;
+use crate::{Config, MOST_WORKERS};
+use canopy_pool::branch::default_fsname;
+use canopy_pool::config::{CacheFiles, PassthroughIo};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// A mount that is complete as far as words go.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub config: Config,
+    /// Absolute; resolved by `check`.
+    pub mountpoint: PathBuf,
+    /// The source column of the mount.
+    pub fsname: OsString,
+    /// The filesystem type behind `fuse.`.
+    pub subtype: &'static str,
+    /// Branches that are not there, and are taken once they are; found by `check`.
+    pub missing: Vec<PathBuf>,
+    /// A pool runs at the mountpoint, whose place this one takes; found by `check`.
+    pub replaces: bool,
+    /// What became different from what was said, each to be logged once.
+    pub notes: Vec<String>,
+}
+
+/// Completes a configuration. Relative paths are taken from the working directory here, and
+/// nowhere later.
+pub fn resolve(mut config: Config) -> Result<Plan, Error> {
+    if config.branches.is_empty() {
+        return Err(Error::NoBranch(config.name));
+    }
+    // Empty is what a shell makes of a variable that is not set.
+    let typed = config.mountpoint.as_deref().filter(|typed| !typed.as_os_str().is_empty());
+    let typed = typed.ok_or(Error::NoMountpoint(config.name))?;
+    let mountpoint =
+        std::path::absolute(typed).map_err(|why| Error::Mountpoint { path: typed.to_owned(), why })?;
+    let fsname = config.fsname.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| {
+        let paths: Vec<PathBuf> = config.branches.iter().map(|spec| spec.path.clone()).collect();
+        default_fsname(&paths)
+    });
+    let mut notes = std::mem::take(&mut config.notes);
+    notes.extend(settle(&mut config));
+    if config.threads.read.max(config.threads.process) > MOST_WORKERS as i32 {
+        notes.push(format!("more threads are asked for than a pool starts: there are {MOST_WORKERS}"));
+    }
+    let subtype = config.name.as_str();
+    Ok(Plan { config, mountpoint, fsname, subtype, missing: Vec::new(), replaces: false, notes })
+}
+
+/// Lets options give way where two exclude each other.
+///
+/// Passthrough that was asked for by name wins over the page cache options, as it always did.
+/// `auto` is what nobody needs to ask for, so it yields to what somebody did ask for.
+pub fn settle(config: &mut Config) -> Vec<String> {
+    let mut notes = Vec::new();
+    let off = config.pool.cache_files == CacheFiles::Off;
+    match config.pool.passthrough {
+        PassthroughIo::Off => {}
+        PassthroughIo::Auto => {
+            if config.pool.writeback {
+                config.pool.passthrough = PassthroughIo::Off;
+                notes.push("cache.writeback=true excludes passthrough: passthrough.io is off".into());
+            } else if off && !config.is_given("cache.files") {
+                // Files that cannot be passed through are best served from the page cache.
+                config.pool.cache_files = CacheFiles::AutoFull;
+            }
+        }
+        PassthroughIo::Ro | PassthroughIo::Wo | PassthroughIo::Rw => {
+            let passthrough = config.pool.passthrough;
+            if off {
+                config.pool.cache_files = CacheFiles::AutoFull;
+                if config.is_given("cache.files") {
+                    notes.push(format!(
+                        "passthrough.io={passthrough} needs the page cache: cache.files is auto-full"
+                    ));
+                }
+            }
+            if config.pool.writeback {
+                config.pool.writeback = false;
+                notes.push(format!("passthrough.io={passthrough} excludes cache.writeback: it is false"));
+            }
+            if passthrough != PassthroughIo::Ro
+                && config.pool.move_when_full.0.is_some()
+                && config.is_given("moveonenospc")
+            {
+                notes.push(format!(
+                    "moveonenospc has no effect on files that passthrough.io={passthrough} passes through \
+                     (passthrough.io=auto keeps the two apart)"
+                ));
+            }
+            if config.pool.nullrw {
+                notes.push(format!(
+                    "nullrw has no effect on files that passthrough.io={passthrough} passes through"
+                ));
+            }
+        }
+    }
+    if config.pool.writeback && matches!(config.pool.cache_files, CacheFiles::Off | CacheFiles::PerProcess) {
+        // With the writeback cache the kernel keeps the time of modification itself, and takes none from us; a write
+        // that does not go through the page cache leaves it as it was (fs/fuse/file.c fuse_direct_write_iter).
+        config.pool.cache_files = CacheFiles::AutoFull;
+        if config.is_given("cache.files") {
+            notes.push("cache.writeback=true needs the page cache: cache.files is auto-full".into());
+        }
+    }
+    if config.pool.passthrough == PassthroughIo::Auto && config.pool.nullrw {
+        // Data that goes past the daemon would not be nulled.
+        config.pool.passthrough = PassthroughIo::Off;
+        notes.push("nullrw=true excludes passthrough: passthrough.io is off".into());
+    }
+    if config.remember.0 {
+        notes.push("never-forget-nodes has no effect: NFS handles last without it".into());
+    }
+    notes
+}
+
+/// The options that differ from their default, as one line for the log.
+pub fn summary(plan: &Plan) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let default = Config::default();
+    for spec in crate::options::table() {
+        if matches!(spec.name.as_ref(), "branches" | "mountpoint" | "fsname")
+            || spec.name.starts_with("category.")
+        {
+            continue;
+        }
+        let (now, before) = (spec.render(&plan.config), spec.render(&default));
+        if let Some(value) = now.filter(|now| Some(now) != before.as_ref()) {
+            words.push(format!("{}={value}", spec.name));
+        }
+    }
+    if words.is_empty() { "all options at their defaults".into() } else { words.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::command_line::{Arg, apply};
+
+    fn plan(options: &str) -> Plan {
+        let mut config = Config::default();
+        let args = [Arg::Options(options.into()), Arg::Path("/no-a".into()), Arg::Path("/no-m".into())];
+        apply(&mut config, args).unwrap();
+        resolve(config).unwrap()
+    }
+
+    #[test]
+    fn the_source_is_what_was_said_or_comes_of_the_branches() {
+        assert_eq!(plan("fsname=mine").fsname, "mine");
+        assert_eq!(plan("branches=/no-dir/1:/no-dir/2").fsname, "dir/1:dir/2:a");
+    }
+
+    #[test]
+    fn branches_and_a_mountpoint_are_required() {
+        assert!(matches!(resolve(Config::default()), Err(Error::NoBranch(_))));
+        let mut config = Config::default();
+        apply(&mut config, [Arg::Options("branches=/no-a".into())]).unwrap();
+        assert!(matches!(resolve(config), Err(Error::NoMountpoint(_))));
+    }
+
+    #[test]
+    fn relative_paths_become_absolute_at_once() {
+        let mut config = Config::default();
+        apply(&mut config, [Arg::Path("no-a".into()), Arg::Path("no-m".into())]).unwrap();
+        let plan = resolve(config).unwrap();
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(plan.mountpoint, here.join("no-m"));
+        assert_eq!(plan.config.branches.as_slice()[0].path, here.join("no-a"));
+    }
+
+    #[test]
+    fn options_that_exclude_each_other() {
+        // What is said -> passthrough, cache.files, writeback, number of notes
+        let table = [
+            ("ro", "auto", "auto-full", false, 0),
+            ("cache.files=off", "auto", "off", false, 0),
+            ("cache.files=full", "auto", "full", false, 0),
+            ("cache.writeback=true", "off", "auto-full", true, 1),
+            ("cache.writeback=true,cache.files=off", "off", "auto-full", true, 2),
+            ("cache.writeback=true,passthrough.io=off,cache.files=per-process", "off", "auto-full", true, 1),
+            ("cache.writeback=true,cache.files=full", "off", "full", true, 1),
+            ("nullrw=true", "off", "auto-full", false, 1),
+            ("passthrough.io=off", "off", "off", false, 0),
+            ("passthrough.io=rw", "rw", "auto-full", false, 0),
+            ("passthrough.io=rw,cache.files=off", "rw", "auto-full", false, 1),
+            ("passthrough.io=ro,cache.files=partial", "ro", "partial", false, 0),
+            ("passthrough.io=wo,cache.writeback=true", "wo", "auto-full", false, 1),
+            ("passthrough.io=rw,moveonenospc=true", "rw", "auto-full", false, 1),
+            ("passthrough.io=rw,moveonenospc=false", "rw", "auto-full", false, 0),
+            ("passthrough.io=ro,moveonenospc=mfs", "ro", "auto-full", false, 0),
+            ("passthrough.io=auto,moveonenospc=true", "auto", "auto-full", false, 0),
+        ];
+        for (options, passthrough, files, writeback, notes) in table {
+            let plan = plan(options);
+            let pool = &plan.config.pool;
+            let got = (
+                pool.passthrough.to_string(),
+                pool.cache_files.to_string(),
+                pool.writeback,
+                plan.notes.len(),
+            );
+            assert_eq!(got, (passthrough.into(), files.into(), writeback, notes), "{options}");
+        }
+    }
+
+    #[test]
+    fn the_summary_names_what_is_not_default() {
+        assert_eq!(summary(&plan("passthrough.io=off")), "passthrough.io=off");
+        let text = summary(&plan("cache.files=full,cache.attr=9,minfreespace=1M,func.create=ff"));
+        for word in ["cache.files=full", "cache.attr=9", "minfreespace=1048576", "func.create=ff"] {
+            assert!(text.split(' ').any(|part| part == word), "{text}");
+        }
+        assert!(!text.contains("category"), "{text}");
+    }
+}

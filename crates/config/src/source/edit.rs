@@ -1,0 +1,331 @@
+//! One option in the text of a config file, changed where it stands: everything else stays as somebody wrote it.
+
+use super::toml;
+use crate::Config;
+use crate::options::{self, Spec};
+use canopy_pool::branch::{BranchList, BranchSpec};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, RawString, Table, TableLike, Value};
+
+/// Where a changed line goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// Where the option stands last; behind everything when it does not stand there yet.
+    Own,
+    /// Behind everything, where nothing else in the file comes after it. (In TOML there is no such place.)
+    Last,
+}
+
+/// A file of lines with another value of one option.
+pub(super) fn lines(text: &[u8], spec: &Spec, value: &OsStr, place: Place) -> Vec<u8> {
+    let is_own = |line: &&[u8]| {
+        let line = line.trim_ascii();
+        let (key, _) = options::split(OsStr::from_bytes(line));
+        !line.starts_with(b"#") && options::find(&key).is_some_and(|found| found.name == spec.name)
+    };
+    let mut lines: Vec<&[u8]> = text.split_inclusive(|&byte| byte == b'\n').collect();
+    let own = lines.iter().rposition(is_own);
+    let changed: Vec<u8>;
+    match (own, place) {
+        (Some(index), Place::Own) => {
+            changed = with_value(lines[index], value);
+            lines[index] = &changed;
+            lines.concat()
+        }
+        (own, _) => {
+            if let Some(index) = own {
+                lines.remove(index);
+            }
+            let mut text = lines.concat();
+            if text.last().is_some_and(|&byte| byte != b'\n') {
+                text.push(b'\n');
+            }
+            text.extend([spec.name.as_bytes(), b"=", value.as_bytes(), b"\n"].concat());
+            text
+        }
+    }
+}
+
+/// The line with its blanks, its spelling of the key and its end.
+fn with_value(line: &[u8], value: &OsStr) -> Vec<u8> {
+    let end = line.trim_ascii_end().len();
+    let (said, end) = line.split_at(end);
+    let equals = said.iter().position(|&byte| byte == b'=');
+    let (key, old) = said.split_at(equals.map_or(said.len(), |at| at + 1));
+    let blanks = &old[..old.len() - old.trim_ascii_start().len()];
+    let equals: &[u8] = if equals.is_some() { b"" } else { b"=" };
+    [key, equals, blanks, value.as_bytes(), end].concat()
+}
+
+/// A TOML file with another value of one option.
+///
+/// # Errors
+/// In words, when it is no TOML or the value cannot be said there.
+pub(super) fn toml(text: &str, spec: &Spec, value: &OsStr) -> Result<String, String> {
+    let mut document: DocumentMut =
+        text.parse().map_err(|why: toml_edit::TomlError| why.message().replace('\n', ", "))?;
+    let text = value.to_str().ok_or("it is not UTF-8, as TOML must be")?;
+    let own = path_of(document.as_table(), "", spec);
+    let old = own.map(|path| path.iter().fold(document.as_item_mut(), |item, part| &mut item[part.as_str()]));
+    let new = |old: Option<&Item>| match spec.name == "branches" {
+        true => branches(old, text),
+        false => Ok(Item::Value(scalar(text))),
+    };
+    match old {
+        Some(old) => {
+            let mut new = new(Some(old))?;
+            if let (Some(new), Some(old)) = (new.as_value_mut(), old.as_value()) {
+                *new.decor_mut() = old.decor().clone();
+            }
+            *old = new;
+        }
+        None => insert(document.as_table_mut(), &spec.name, new(None)?),
+    }
+    Ok(document.to_string())
+}
+
+/// The keys that lead to an option, where it stands last.
+fn path_of(table: &dyn TableLike, above: &str, spec: &Spec) -> Option<Vec<String>> {
+    let paths = table.iter().filter_map(|(name, item)| {
+        let key = if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") };
+        let below = match item.as_table_like() {
+            _ if options::find(&key).is_some_and(|found| found.name == spec.name) => Vec::new(),
+            Some(inner) => path_of(inner, &key, spec)?,
+            None => return None,
+        };
+        Some([vec![name.to_owned()], below].concat())
+    });
+    paths.last()
+}
+
+/// A new key, in the tables that are there; where a key of its own stands in the way, with its dots in quotes.
+fn insert(root: &mut Table, name: &str, item: Item) {
+    let mut table: &mut dyn TableLike = root;
+    let mut rest = name;
+    while let Some((first, more)) = rest.split_once('.') {
+        if !table.contains_key(first) {
+            let mut dotted = Table::new();
+            dotted.set_dotted(true);
+            table.insert(first, Item::Table(dotted));
+        }
+        if table.get(first).is_none_or(|item| !item.is_table_like()) {
+            break;
+        }
+        let Some(inner) = table.get_mut(first).and_then(Item::as_table_like_mut) else { return };
+        (table, rest) = (inner, more);
+    }
+    table.insert(rest, item);
+}
+
+fn scalar(text: &str) -> Value {
+    match (text.parse::<bool>(), text.parse::<i64>()) {
+        (Ok(truth), _) => truth.into(),
+        (_, Ok(number)) if number.to_string() == text => number.into(),
+        _ => text.into(),
+    }
+}
+
+/// The branch list, in the form in which it stood. Branches that stay keep how they are written, and their comments.
+fn branches(old: Option<&Item>, text: &str) -> Result<Item, String> {
+    let list = list_of(text)?;
+    if let Some(Item::ArrayOfTables(tables)) = old {
+        let mut left: Vec<&Table> = tables.iter().collect();
+        let mut new = ArrayOfTables::new();
+        for spec in list.iter() {
+            new.push(
+                match left.iter().position(|table| toml::parts(*table).is_ok_and(|text| means(&text, spec))) {
+                    Some(index) => left.remove(index).clone(),
+                    None => table_of(spec)?,
+                },
+            );
+        }
+        return Ok(Item::ArrayOfTables(new));
+    }
+    match old.and_then(Item::as_array) {
+        Some(old) => array(old, &list).map(|array| Item::Value(array.into())),
+        None => Ok(Item::Value(list.iter().map(short).collect::<Result<Array, _>>()?.into())),
+    }
+}
+
+/// What stands between two values of an array: up to the end of the line it belongs to the one before.
+fn between(text: Option<&RawString>) -> (String, String) {
+    let text = text.and_then(RawString::as_str).unwrap_or_default();
+    let line = text.find('\n').unwrap_or(text.len());
+    let comment = if text[..line].contains('#') { line } else { 0 };
+    (text[..comment].to_owned(), text[comment..].to_owned())
+}
+
+fn array(old: &Array, list: &BranchList) -> Result<Array, String> {
+    // Each with what stands before it, and behind it on its line.
+    let mut left: Vec<(&Value, String, String)> = Vec::new();
+    let mut head = String::new();
+    for value in old.iter() {
+        let (comment, before) = between(value.decor().prefix());
+        match left.last_mut() {
+            Some((.., behind)) => *behind = comment,
+            None => head = comment,
+        }
+        left.push((value, before, String::new()));
+    }
+    let (comment, end) = between(Some(old.trailing()));
+    match left.last_mut() {
+        Some((.., behind)) => *behind = comment,
+        None => head = comment,
+    }
+    let blanks = |text: &str| text.rfind('\n').map_or_else(|| text.to_owned(), |at| text[at..].to_owned());
+    let indent = left.first().map(|(_, before, _)| blanks(before)).unwrap_or_default();
+
+    let mut new = Array::new();
+    let mut carried = head;
+    for (index, spec) in list.iter().enumerate() {
+        let kept =
+            left.iter().position(|(value, ..)| toml::branch(value).is_ok_and(|text| means(&text, spec)));
+        let (mut value, before, behind) = match kept.map(|kept| left.remove(kept)) {
+            Some((value, before, behind)) => (value.clone(), before, behind),
+            None => (short(spec)?.into(), indent.clone(), String::new()),
+        };
+        let blank = if index > 0 && before.is_empty() { " " } else { &before };
+        value.decor_mut().set_prefix(carried + blank);
+        carried = behind;
+        new.push_formatted(value);
+    }
+    new.set_trailing(carried + &end);
+    new.set_trailing_comma(old.trailing_comma());
+    Ok(new)
+}
+
+fn list_of(text: &str) -> Result<BranchList, String> {
+    let mut config = Config::default();
+    super::set(&mut config, "branches", OsStr::new(text)).map_err(|error| error.to_string())?;
+    Ok(config.branches)
+}
+
+/// Does an entry stand for this branch, and no other?
+fn means(entry: &str, spec: &BranchSpec) -> bool {
+    list_of(&format!("={entry}")).is_ok_and(|list| list.as_slice() == [spec.clone()])
+}
+
+fn utf8(text: OsString) -> Result<String, String> {
+    text.into_string().map_err(|text| format!("{} is not UTF-8, as TOML must be", text.to_string_lossy()))
+}
+
+/// A branch as people write it: what is default is left out.
+fn short(spec: &BranchSpec) -> Result<String, String> {
+    let path = utf8(spec.path.clone().into_os_string())?;
+    if means(&path, spec) {
+        return Ok(path);
+    }
+    utf8(BranchList::from_iter([spec.clone()]).to_os_string())
+}
+
+fn table_of(spec: &BranchSpec) -> Result<Table, String> {
+    let mut table = Table::new();
+    table.insert("path", Item::Value(utf8(spec.path.clone().into_os_string())?.into()));
+    table.insert("mode", Item::Value(spec.mode.to_string().into()));
+    if let Some(bytes) = spec.min_free {
+        table.insert("minfreespace", Item::Value(canopy_pool::size::humanise(bytes).into()));
+    }
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(key: &str) -> &'static Spec {
+        options::find(key).unwrap()
+    }
+
+    fn line(text: &str, key: &str, value: &str, place: Place) -> String {
+        String::from_utf8(lines(text.as_bytes(), spec(key), OsStr::new(value), place)).unwrap()
+    }
+
+    #[test]
+    fn a_line_changes_where_it_stands() {
+        let own = |text, key, value| line(text, key, value, Place::Own);
+        let table = [
+            ("cache.attr=7\n", "cache.attr=8\n"),
+            ("# cache.attr=1\n  cache.attr =  7 \r\nro\n", "# cache.attr=1\n  cache.attr =  8 \r\nro\n"),
+            ("cache.attr=1\ncache.attr=2\n#end", "cache.attr=1\ncache.attr=8\n#end"),
+            ("ro\nnoatime", "ro\nnoatime\ncache.attr=8\n"),
+            ("cache.attr\n", "cache.attr=8\n"),
+            ("cache.attr=", "cache.attr=8"),
+            ("", "cache.attr=8\n"),
+        ];
+        for (text, expected) in table {
+            assert_eq!(own(text, "cache.attr", "8"), expected, "{text:?}");
+        }
+        assert_eq!(own("flush_on_close=never\n", "flush-on-close", "always"), "flush_on_close=always\n");
+        let last = line("func.create=ff\ncategory.create=mfs", "func.create", "lfs", Place::Last);
+        assert_eq!(last, "category.create=mfs\nfunc.create=lfs\n");
+    }
+
+    fn toml(text: &str, key: &str, value: &str) -> String {
+        super::toml(text, spec(key), OsStr::new(value)).unwrap()
+    }
+
+    #[test]
+    fn a_toml_key_changes_where_it_stands() {
+        let table = [
+            ("cache.attr = 7 # s\n", "cache.attr = 8 # s\n"),
+            (
+                "# top\n[cache]\n# why\nattr   =  '7'  # s\nfiles = 'off'\n",
+                "# top\n[cache]\n# why\nattr   =  8  # s\nfiles = 'off'\n",
+            ),
+            ("\"cache.attr\" = 7\n", "\"cache.attr\" = 8\n"),
+            ("cache = { attr = 7, entry = 1 }\n", "cache = { attr = 8, entry = 1 }\n"),
+            // New ones, in the table that is there.
+            (
+                "ro = true\n[cache]\nentry = 1\n\n[func]\nopen = 'ff'\n",
+                "ro = true\n[cache]\nentry = 1\nattr = 8\n\n[func]\nopen = 'ff'\n",
+            ),
+            ("ro = true\n\n[func]\nopen = 'ff'\n", "ro = true\ncache.attr = 8\n\n[func]\nopen = 'ff'\n"),
+        ];
+        for (text, expected) in table {
+            assert_eq!(toml(text, "cache.attr", "8"), expected, "{text}");
+        }
+        assert_eq!(toml("", "cache.files", "auto-full"), "cache.files = \"auto-full\"\n");
+        assert_eq!(toml("nullrw = true\n", "minfreespace", "20G"), "nullrw = true\nminfreespace = \"20G\"\n");
+        assert_eq!(
+            toml("dropcacheonclose = false\n", "dropcacheonclose", "true"),
+            "dropcacheonclose = true\n"
+        );
+        let quoted = toml("[cache]\nfiles = 'off'\n", "cache.files.process-names", "a|b");
+        assert_eq!(quoted, "[cache]\nfiles = 'off'\n\"files.process-names\" = \"a|b\"\n");
+    }
+
+    #[test]
+    fn branches_that_stay_keep_how_they_are_written() {
+        let text = "branches = [\n  # the first\n  \"/no-a\", # big\n  { path = \"/no-b\", mode = \"NC\" },\n]\nro = true\n";
+        let list = "/no-a=RW:/no-b=NC:/no-c=RO,1G:/no-d=RW";
+        assert_eq!(
+            toml(text, "branches", list),
+            "branches = [\n  # the first\n  \"/no-a\", # big\n  { path = \"/no-b\", mode = \"NC\" },\n  \"/no-c=RO,1G\",\n  \"/no-d\",\n]\nro = true\n"
+        );
+        assert_eq!(
+            toml(text, "branches", "/no-a"),
+            "branches = [\n  # the first\n  \"/no-a\", # big\n]\nro = true\n"
+        );
+        assert_eq!(
+            toml("branches = ['/no-a']\n", "branches", "/no-b:/no-a"),
+            "branches = [\"/no-b\", '/no-a']\n"
+        );
+        assert_eq!(
+            toml("branches = '/no-a'\n", "branches", "/no-b:/no=a=RW"),
+            "branches = [\"/no-b\", \"/no=a=RW\"]\n"
+        );
+        let tables = "ro = true\n\n[[branches]]\npath = '/no-a' # big\n\n[[branches]]\npath = '/no-b'\n";
+        let changed = toml(tables, "branches", "/no-a=RW:/no-c=NC,1G");
+        assert!(changed.starts_with("ro = true\n\n[[branches]]\npath = '/no-a' # big\n"), "{changed}");
+        assert!(changed.contains("path = \"/no-c\"\nmode = \"NC\"\nminfreespace = \"1G\"\n"), "{changed}");
+        assert!(!changed.contains("no-b"), "{changed}");
+    }
+
+    #[test]
+    fn what_cannot_be_said_is_told() {
+        let bytes = OsStr::from_bytes(b"/no-\xff");
+        assert!(super::toml("", spec("branches"), bytes).unwrap_err().contains("UTF-8"));
+        assert!(super::toml("a = ", spec("branches"), OsStr::new("/a")).is_err());
+    }
+}

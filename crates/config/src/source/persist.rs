@@ -1,0 +1,322 @@
+//! A change of a running pool, written into the config file it was mounted by.
+//!
+//! What file that is, and what would win over it, is read off the command line by which the pool's server was started:
+//! that is the kernel's own record, which cannot be stale as a file of our own could.
+//!
+//! Pool and file never disagree: the new file is written aside, read as the next mount would read it, and has to give
+//! the very value; then the pool changes; then the file takes its place. If that last step fails the pool is set back.
+
+use super::command_line::{self, Arg};
+use super::edit::{self, Place};
+use super::file;
+use super::named::is_word;
+use crate::Config;
+use crate::error::Error;
+use crate::options::{self, Spec};
+use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid, flock};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+/// The file that a pool was mounted by, and the words that named it.
+pub struct Origin {
+    file: PathBuf,
+    args: Vec<Arg>,
+    sloppy: bool,
+}
+
+impl Origin {
+    /// From the command line of the mount, and the file that the pool says it has read. None when the command line
+    /// names another.
+    pub fn of(said: Vec<Arg>, sloppy: bool, file: PathBuf) -> Option<Origin> {
+        let mut args = Vec::new();
+        let mut found = false;
+        // A pool by its name comes before all options.
+        let first = said.iter().position(|arg| matches!(arg, Arg::Path(path) if names(path, &file)));
+        for (index, arg) in said.into_iter().enumerate() {
+            match arg {
+                Arg::Path(_) if first == Some(index) => {
+                    args.insert(0, config(&file));
+                    found = true;
+                }
+                Arg::Options(group) => {
+                    // The name of a file may be relative to where the mount was started.
+                    let (mut pairs, mut is_file) = (Vec::new(), false);
+                    for pair in command_line::split_group(&group) {
+                        let (key, value) = options::split(&pair);
+                        let is_config = options::find(&key).is_some_and(|spec| spec.name == "config");
+                        if is_config {
+                            is_file = is_same(Path::new(&value), &file);
+                            found = is_file;
+                        }
+                        pairs.push(if is_config && is_file {
+                            pair_of("config", file.as_os_str())
+                        } else {
+                            pair
+                        });
+                    }
+                    args.push(Arg::Options(command_line::join_group(&pairs)));
+                }
+                path => args.push(path),
+            }
+        }
+        found.then_some(Origin { file, args, sloppy })
+    }
+
+    /// What the next mount would be told if the file had this text.
+    fn evaluate(&self, text: &[u8]) -> Result<Config, Error> {
+        let mut config = Config { sloppy: self.sloppy, ..Config::default() };
+        config.file.instead = Some((self.file.clone(), text.to_owned()));
+        command_line::apply(&mut config, self.args.iter().cloned())?;
+        Ok(config)
+    }
+
+    /// The file's text with another value of one option, of which the next mount makes this value.
+    pub fn edited(&self, text: &[u8], spec: &Spec, value: &OsStr) -> Result<Vec<u8>, Error> {
+        let mut wanted = Config::default();
+        super::set(&mut wanted, &spec.name, value)?;
+        let failed = |why: String| Error::Persist { file: self.file.clone(), why };
+        if value.as_bytes().contains(&b'\n') {
+            return Err(failed("a value of several lines cannot be written".into()));
+        }
+        // As it is: mistakes that are there already are told as they are at a mount.
+        self.evaluate(text)?;
+        for place in [Place::Own, Place::Last] {
+            let edited = if file::is_toml(&self.file) {
+                let text = std::str::from_utf8(text).map_err(|why| failed(why.to_string()))?;
+                edit::toml(text, spec, value).map_err(failed)?.into_bytes()
+            } else {
+                edit::lines(text, spec, value, place)
+            };
+            if spec.render(&self.evaluate(&edited)?) == spec.render(&wanted) {
+                return Ok(edited);
+            }
+        }
+        Err(Error::Overridden { key: spec.name.to_string(), file: self.file.clone() })
+    }
+}
+
+fn pair_of(key: &str, value: &OsStr) -> OsString {
+    [OsStr::new(key), OsStr::new("="), value].into_iter().collect()
+}
+
+fn config(file: &Path) -> Arg {
+    Arg::Options(command_line::join_group(&[pair_of("config", file.as_os_str())]))
+}
+
+/// Is this word the name of the pool whose file that is?
+fn names(word: &OsStr, file: &Path) -> bool {
+    let by_name = is_word(word) && file.file_stem() == Some(word);
+    file::is_toml(file) && (by_name || file::is_toml(Path::new(word)) && is_same(Path::new(word), file))
+}
+
+/// Is this, as it was typed wherever that was, the file of that absolute path?
+fn is_same(typed: &Path, file: &Path) -> bool {
+    if typed.is_absolute() {
+        return std::path::absolute(typed).is_ok_and(|typed| typed == file);
+    }
+    let parts = typed.components().filter(|part| matches!(part, Component::Normal(_)));
+    file.ends_with(parts.collect::<PathBuf>()) && typed.file_name().is_some()
+}
+
+/// A config file that is about to be replaced. Until that is done it is as it was.
+pub struct Rewrite {
+    /// Where the file really is.
+    path: PathBuf,
+    /// Held, so that of two that change it the second sees what the first has done.
+    lock: File,
+    aside: Option<PathBuf>,
+}
+
+impl Rewrite {
+    /// Opens the file, or what it is a symlink to, and waits for others that change it. Returns its text as well.
+    pub fn begin(file: &Path) -> io::Result<(Rewrite, Vec<u8>)> {
+        loop {
+            let path = fs::canonicalize(file)?;
+            let lock = File::open(&path)?;
+            flock(&lock, FlockOperation::LockExclusive)?;
+            let (locked, there) = (lock.metadata()?, fs::metadata(&path)?);
+            // Who was before us has put another in its place.
+            if (locked.dev(), locked.ino()) == (there.dev(), there.ino()) {
+                let text = file::read(&path)?;
+                return Ok((Rewrite { path, lock, aside: None }, text));
+            }
+        }
+    }
+
+    /// Writes the new text beside the file: on its disk, with its owner and its mode.
+    pub fn write_aside(&mut self, text: &[u8]) -> io::Result<()> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let path = self.path.with_file_name(format!(".{name}.canopy-{}", std::process::id()));
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut aside = File::from(rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?);
+        self.aside = Some(path);
+        aside.write_all(text)?;
+        let meta = self.lock.metadata()?;
+        rustix::fs::fchown(&aside, Some(Uid::from_raw(meta.uid())), Some(Gid::from_raw(meta.gid())))?;
+        aside.set_permissions(meta.permissions())?;
+        aside.sync_all()
+    }
+
+    /// Puts the new file in the place of the old one.
+    pub fn commit(mut self) -> io::Result<()> {
+        let Some(aside) = &self.aside else { return Ok(()) };
+        fs::rename(aside, &self.path)?;
+        self.aside = None;
+        // The name is on the disk when the directory is. It is there for everybody now, whatever this says.
+        if let Some(dir) = self.path.parent() {
+            let _ = File::open(dir).and_then(|dir| dir.sync_all());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Rewrite {
+    fn drop(&mut self) {
+        if let Some(aside) = &self.aside {
+            let _ = fs::remove_file(aside);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(line: &str, file: &Path) -> Option<Origin> {
+        let mut words = line.split(' ').skip(1).filter(|word| !matches!(*word, "mount" | "-f"));
+        let mut said = Vec::new();
+        while let Some(word) = words.next() {
+            said.push(match word {
+                "-o" => Arg::Options(words.next()?.into()),
+                path => Arg::Path(path.into()),
+            });
+        }
+        Origin::of(said, false, file.to_owned())
+    }
+
+    #[test]
+    fn the_command_line_tells_the_file() {
+        let table = [
+            ("canopy mount media", "/etc/canopy/media.toml", true),
+            ("/usr/bin/canopy mount -f -o ro media /m", "/etc/canopy/media.toml", true),
+            ("mount.canopy media /m -o rw", "/etc/canopy/media.toml", true),
+            ("canopy mount ./x/pool.toml", "/home/x/pool.toml", true),
+            ("canopy mount /home/x/pool.toml", "/home/x/pool.toml", true),
+            ("canopy mount -o config=/c /a /m", "/c", true),
+            ("mergerfs /a /m -o ro,config=conf/c", "/srv/conf/c", true),
+            ("mergerfs /a /m -o config=c -o config=/d", "/d", true),
+            ("mergerfs /a /m -o config=c -o config=/d", "/srv/c", false),
+            ("canopy mount media", "/etc/canopy/other.toml", false),
+            ("canopy mount media", "/etc/media", false),
+            ("canopy mount /a /m", "/c", false),
+        ];
+        for (line, file, expected) in table {
+            assert_eq!(origin(line, Path::new(file)).is_some(), expected, "{line} {file}");
+        }
+    }
+
+    /// The edited file, or what stands in the way.
+    fn edit(line: &str, name: &str, text: &str, key: &str, value: &str) -> Result<String, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(name);
+        fs::write(&file, text).unwrap();
+        fs::write(dir.path().join("more"), "cache.attr=3\n").unwrap();
+        let here = dir.path().to_str().unwrap();
+        let origin = origin(&line.replace('@', &format!("{here}/")), &file).unwrap();
+        let text = text.replace('@', &format!("{here}/"));
+        let edited = origin.edited(text.as_bytes(), options::find(key).unwrap(), OsStr::new(value));
+        edited
+            .map(|text| String::from_utf8(text).unwrap().replace(&format!("{here}/"), "@"))
+            .map_err(|error| error.line().replace(&format!("{here}/"), "@"))
+    }
+
+    #[test]
+    fn the_next_mount_must_come_to_the_same() {
+        let mount = "canopy mount -o config=@c /no-m";
+        let ok = |line: &str, text: &str, key: &str, value: &str, expected: &str| {
+            assert_eq!(edit(line, "c", text, key, value).as_deref(), Ok(expected), "{line}: {text}");
+        };
+        ok(mount, "cache.attr=7\nro\n", "cache.attr", "8", "cache.attr=8\nro\n");
+        // What comes later in the file would win: the line goes behind it.
+        ok(mount, "cache.attr=7\nconfig=@more\n", "cache.attr", "8", "config=@more\ncache.attr=8\n");
+        ok(
+            mount,
+            "func.create=ff\ncategory.create=mfs\n",
+            "func.create",
+            "lfs",
+            "category.create=mfs\nfunc.create=lfs\n",
+        );
+        ok(
+            mount,
+            "category.create=mfs\nfunc.create=ff\n",
+            "category.create",
+            "lus",
+            "func.create=ff\ncategory.create=lus\n",
+        );
+        // Before the file the command line says nothing that counts, and behind it the same does not hurt.
+        ok(
+            "canopy mount -o cache.attr=1,config=@c /no-m",
+            "cache.attr=7\n",
+            "cache.attr",
+            "8",
+            "cache.attr=8\n",
+        );
+        ok(
+            "canopy mount -o config=@c,cache.attr=8 /no-m",
+            "cache.attr=7\n",
+            "cache.attr",
+            "8",
+            "cache.attr=8\n",
+        );
+        for (line, key, value) in [
+            ("canopy mount -o config=@c,cache.attr=1 /no-m", "cache.attr", "8"),
+            ("canopy mount -o config=@c,flush_on_close=never /no-m", "flush-on-close", "always"),
+            ("canopy mount -o config=@c,func.create=ff /no-m", "category.create", "lus"),
+            ("canopy mount -o config=@c,category.create=mfs /no-m", "func.create", "lus"),
+            ("canopy mount -o config=@c /no-a /no-m", "branches", "/no-b"),
+            ("canopy mount -o config=@c -o branches=/no-a /no-m", "branches", "/no-b"),
+        ] {
+            let refused = edit(line, "c", "branches=/no-x\n", key, value).unwrap_err();
+            assert!(refused.contains(&format!("{key} in @c would not hold")), "{line}: {refused}");
+        }
+    }
+
+    #[test]
+    fn toml_is_held_to_the_same() {
+        let edit = |line: &str, text: &str, key: &str, value: &str| edit(line, "c.toml", text, key, value);
+        let text = "branches = ['/no-a']\n[cache]\nattr = 7 # s\n";
+        let expected = "branches = ['/no-a']\n[cache]\nattr = 8 # s\n";
+        assert_eq!(edit("canopy mount c /no-m", text, "cache.attr", "8").as_deref(), Ok(expected));
+        let refused = edit("canopy mount -o cache.attr=1 c", text, "cache.attr", "8").unwrap_err();
+        assert!(refused.contains("cache.attr in @c.toml would not hold"), "{refused}");
+        let refused = edit("canopy mount c", "func.create = 'ff'\n", "category.create", "lus").unwrap_err();
+        assert!(refused.contains("category.create in @c.toml would not hold"), "{refused}");
+        // A file that has a mistake by now is left to who made it.
+        let refused = edit("canopy mount c", "frob = 1\n", "cache.attr", "8").unwrap_err();
+        assert!(refused.contains("c.toml:1: unknown option 'frob'"), "{refused}");
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("real"), dir.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink("real", &link).unwrap();
+        let names = || fs::read_dir(dir.path()).unwrap().count();
+        let (mut rewrite, text) = Rewrite::begin(&link).unwrap();
+        assert_eq!(text, b"old");
+        rewrite.write_aside(b"new").unwrap();
+        assert_eq!((fs::read(&file).unwrap(), names()), (b"old".to_vec(), 3));
+        drop(rewrite);
+        assert_eq!((fs::read(&file).unwrap(), names()), (b"old".to_vec(), 2));
+        let (mut rewrite, _) = Rewrite::begin(&link).unwrap();
+        rewrite.write_aside(b"new").unwrap();
+        rewrite.commit().unwrap();
+        assert_eq!((fs::read(&file).unwrap(), names()), (b"new".to_vec(), 2));
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    }
+}

@@ -1,0 +1,568 @@
+//! How each type of option value is written: one parser and one renderer per type, used by the
+//! command line, the config file and the control interface alike.
+
+use canopy_pool::config::{
+    CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, MoveWhenFull, NfsOpenHack, PassthroughIo,
+    ReaddirMode, RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
+};
+use canopy_pool::inode::InodeCalc;
+use canopy_pool::policy::Policy;
+use canopy_pool::size::{SizeError, parse_size};
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why a value was refused. The option's name and the text itself are added by the caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// None of what is accepted.
+    Invalid,
+    /// It would be accepted, were it not this ("too large").
+    But(&'static str),
+}
+
+/// A type that options can have.
+pub trait Value: Sized {
+    fn parse(text: &OsStr) -> Result<Self, Refused>;
+    /// The form that `parse` accepts and tools expect to read.
+    fn render(&self) -> String;
+    /// What can be written, to be read after "must be".
+    fn accepted() -> String;
+}
+
+/// The text, where the type has no use for bytes that are not UTF-8.
+fn utf8(text: &OsStr) -> Result<&str, Refused> {
+    text.to_str().ok_or(Refused::Invalid)
+}
+
+impl Value for bool {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        match utf8(text)? {
+            "true" | "t" | "1" | "on" | "yes" => Ok(true),
+            "false" | "f" | "0" | "off" | "no" => Ok(false),
+            _ => Err(Refused::Invalid),
+        }
+    }
+    fn render(&self) -> String {
+        self.to_string()
+    }
+    fn accepted() -> String {
+        "true or false".into()
+    }
+}
+
+/// A plain integer: the decimal digits a text starts with, whatever follows them is ignored
+/// (`8x` is 8): setups in use depend on it.
+impl Value for i32 {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        let text = utf8(text)?;
+        let digits_at = usize::from(text.starts_with('-'));
+        let len = text[digits_at..].bytes().take_while(u8::is_ascii_digit).count();
+        if len == 0 {
+            return Err(Refused::Invalid);
+        }
+        text[..digits_at + len].parse().map_err(|_| TOO_LARGE)
+    }
+    fn render(&self) -> String {
+        self.to_string()
+    }
+    fn accepted() -> String {
+        "a whole number".into()
+    }
+}
+
+/// How the kernel's memory of names and attributes stays true where branches are changed behind the pool's back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Coherence {
+    /// Changes are watched for where all branches can be watched.
+    #[default]
+    Auto,
+    /// The same, with a warning where they cannot.
+    Watch,
+    /// They are forgotten after a time.
+    Timeout,
+}
+
+impl Coherence {
+    const WORDS: [(&str, Coherence); 3] =
+        [("auto", Coherence::Auto), ("watch", Coherence::Watch), ("timeout", Coherence::Timeout)];
+}
+
+impl Value for Coherence {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        let text = utf8(text)?;
+        let found = Coherence::WORDS.iter().find(|(word, _)| *word == text);
+        found.map(|(_, coherence)| *coherence).ok_or(Refused::Invalid)
+    }
+    fn render(&self) -> String {
+        let found = Coherence::WORDS.iter().find(|(_, coherence)| coherence == self);
+        found.map(|(word, _)| (*word).to_owned()).unwrap_or_default()
+    }
+    fn accepted() -> String {
+        one_of(&Coherence::WORDS.map(|(word, _)| word))
+    }
+}
+
+/// Whether nodes are kept though the kernel has forgotten them. The number of seconds that the option once was
+/// means yes, unless it is zero; so does the word alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Remember(pub bool);
+
+impl Value for Remember {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        if text.is_empty() {
+            return Ok(Remember(true));
+        }
+        match i32::parse(text) {
+            Ok(number) => Ok(Remember(number != 0)),
+            Err(_) => bool::parse(text).map(Remember),
+        }
+    }
+    fn render(&self) -> String {
+        self.0.to_string()
+    }
+    fn accepted() -> String {
+        "true or false".into()
+    }
+}
+
+/// Where worker threads run: R for those that read requests, P for those that serve them; on one (1) processor (L)
+/// or core (P), or spread (S) over all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PinThreads {
+    /// Anywhere.
+    None,
+    R1L,
+    R1P,
+    RP1L,
+    RP1P,
+    R1LP1L,
+    R1PP1P,
+    RPSL,
+    RPSP,
+    R1PPSP,
+}
+
+impl PinThreads {
+    const WORDS: [(&str, PinThreads); 10] = [
+        ("false", PinThreads::None),
+        ("R1L", PinThreads::R1L),
+        ("R1P", PinThreads::R1P),
+        ("RP1L", PinThreads::RP1L),
+        ("RP1P", PinThreads::RP1P),
+        ("R1LP1L", PinThreads::R1LP1L),
+        ("R1PP1P", PinThreads::R1PP1P),
+        ("RPSL", PinThreads::RPSL),
+        ("RPSP", PinThreads::RPSP),
+        ("R1PPSP", PinThreads::R1PPSP),
+    ];
+}
+
+impl std::fmt::Display for PinThreads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Self::WORDS.iter().find(|(_, pin)| pin == self).map_or("false", |(word, _)| word))
+    }
+}
+
+impl Value for PinThreads {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        let text = utf8(text)?;
+        let found = Self::WORDS.into_iter().find(|(word, _)| *word == text);
+        match found {
+            Some((_, pin)) => Ok(pin),
+            None if text.is_empty() => Ok(PinThreads::None),
+            None => Err(Refused::Invalid),
+        }
+    }
+    fn render(&self) -> String {
+        self.to_string()
+    }
+    fn accepted() -> String {
+        one_of(&Self::WORDS.map(|(word, _)| word))
+    }
+}
+
+const TOO_LARGE: Refused = Refused::But("too large");
+
+/// A size in bytes, as branches write them too.
+impl Value for u64 {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        parse_size(utf8(text)?).map_err(|error| match error {
+            SizeError::Invalid => Refused::Invalid,
+            SizeError::Overflow => TOO_LARGE,
+        })
+    }
+    fn render(&self) -> String {
+        self.to_string()
+    }
+    fn accepted() -> String {
+        "a number, with K, M, G or T if need be".into()
+    }
+}
+
+/// The same with a sign, where one below zero has a meaning of its own.
+impl Value for i64 {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        let text = utf8(text)?;
+        match text.strip_prefix('-') {
+            None => i64::try_from(u64::parse(OsStr::new(text))?).map_err(|_| TOO_LARGE),
+            Some(digits) => {
+                let size = u64::parse(OsStr::new(digits))?;
+                0_i64.checked_sub_unsigned(size).ok_or(TOO_LARGE)
+            }
+        }
+    }
+    fn render(&self) -> String {
+        self.to_string()
+    }
+    fn accepted() -> String {
+        "a whole number, with K, M, G or T if need be".into()
+    }
+}
+
+/// An owner, or a umask, that every file is shown with whatever the branches say; below zero: none. All of them
+/// are decimal, the umask too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Instead(pub Option<u32>);
+
+impl Value for Instead {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        match i64::parse(text)? {
+            ..0 => Ok(Instead(None)),
+            number => u32::try_from(number).map(|number| Instead(Some(number))).map_err(|_| TOO_LARGE),
+        }
+    }
+    fn render(&self) -> String {
+        self.0.map_or_else(|| "-1".into(), |number| number.to_string())
+    }
+    fn accepted() -> String {
+        "a decimal number, or -1 for none".into()
+    }
+}
+
+/// Whole seconds.
+impl Value for Duration {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        u64::parse(text).map(Duration::from_secs)
+    }
+    fn render(&self) -> String {
+        self.as_secs().to_string()
+    }
+    fn accepted() -> String {
+        "a number of seconds".into()
+    }
+}
+
+/// A size in memory pages. A text that ends in a letter is in bytes and is rounded up; one that
+/// does not is a number of pages already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pages(pub u64);
+
+impl Value for Pages {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        let number = u64::parse(text)?;
+        let in_bytes = text.as_encoded_bytes().last().is_some_and(u8::is_ascii_alphabetic);
+        let pages = if in_bytes { number.div_ceil(rustix::param::page_size() as u64) } else { number };
+        if pages == 0 {
+            return Err(Refused::But("too small"));
+        }
+        Ok(Pages(pages))
+    }
+    fn render(&self) -> String {
+        self.0.to_string()
+    }
+    fn accepted() -> String {
+        "a size such as 1M, or a number of pages such as 256".into()
+    }
+}
+
+/// `max_read`, which the kernel wants as a plain 32 bit number of bytes. None: not given.
+impl Value for Option<u32> {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        let number = u64::parse(text)?;
+        u32::try_from(number).map(Some).map_err(|_| TOO_LARGE)
+    }
+    fn render(&self) -> String {
+        self.map(|n| n.to_string()).unwrap_or_default()
+    }
+    fn accepted() -> String {
+        "a number of bytes".into()
+    }
+}
+
+/// Seconds; None: what seems best.
+impl Value for Option<Duration> {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        if text == "auto" { Ok(None) } else { Duration::parse(text).map(Some) }
+    }
+    fn render(&self) -> String {
+        self.map_or("auto".into(), |time| time.render())
+    }
+    fn accepted() -> String {
+        format!("auto or {}", Duration::accepted())
+    }
+}
+
+/// Free text; None: not given.
+impl Value for Option<OsString> {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        Ok(Some(text.to_owned()))
+    }
+    fn render(&self) -> String {
+        self.as_deref().unwrap_or_default().to_string_lossy().into_owned()
+    }
+    fn accepted() -> String {
+        "a text".into()
+    }
+}
+
+/// A path; None: not given.
+impl Value for Option<PathBuf> {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        if text.is_empty() {
+            return Err(Refused::But("empty"));
+        }
+        Ok(Some(PathBuf::from(text)))
+    }
+    fn render(&self) -> String {
+        self.as_deref().map(|path| path.display().to_string()).unwrap_or_default()
+    }
+    fn accepted() -> String {
+        "a path".into()
+    }
+}
+
+/// A path that may be left empty. Relative to where the mount is started, and nowhere else later.
+impl Value for PathBuf {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        match text.is_empty() {
+            true => Ok(PathBuf::new()),
+            false => std::path::absolute(text).map_err(|_| Refused::Invalid),
+        }
+    }
+    fn render(&self) -> String {
+        self.display().to_string()
+    }
+    fn accepted() -> String {
+        "a path, or nothing".into()
+    }
+}
+
+/// A set of names joined by `|`; kept sorted, each once.
+impl Value for Vec<String> {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        let mut names: Vec<String> =
+            utf8(text)?.split('|').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        names.sort();
+        names.dedup();
+        Ok(names)
+    }
+    fn render(&self) -> String {
+        self.join("|")
+    }
+    fn accepted() -> String {
+        "names joined by |".into()
+    }
+}
+
+/// Values that the pool gives names to: its own parser and renderer serve here.
+macro_rules! named {
+    ($($type:ty => $accepted:expr;)+) => {$(
+        impl Value for $type {
+            fn parse(text: &OsStr) -> Result<Self, Refused> {
+                utf8(text)?.parse().map_err(|_| Refused::Invalid)
+            }
+            fn render(&self) -> String {
+                self.to_string()
+            }
+            fn accepted() -> String {
+                $accepted
+            }
+        }
+    )+};
+}
+
+named! {
+    CacheFiles => one_of(CacheFiles::WORDS);
+    PassthroughIo => one_of(PassthroughIo::WORDS);
+    FlushOnClose => one_of(FlushOnClose::WORDS);
+    StatfsMode => one_of(StatfsMode::WORDS);
+    StatfsIgnore => one_of(StatfsIgnore::WORDS);
+    XattrMode => one_of(XattrMode::WORDS);
+    FollowSymlinks => one_of(FollowSymlinks::WORDS);
+    NfsOpenHack => one_of(NfsOpenHack::WORDS);
+    LinkExdev => one_of(LinkExdev::WORDS);
+    RenameExdev => one_of(RenameExdev::WORDS);
+    ReaddirMode => "seq, cosr[:THREADS[:DEPTH]] or cor[:THREADS[:DEPTH]]".into();
+    InodeCalc => one_of(&InodeCalc::ALL.map(|calc| calc.to_string()));
+    Policy => one_of(&Policy::ALL.map(|policy| policy.to_string()));
+}
+
+/// A policy, or one of the words for yes and no.
+impl Value for MoveWhenFull {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        match bool::parse(text) {
+            Ok(true) => Ok(MoveWhenFull::USUAL),
+            Ok(false) => Ok(MoveWhenFull(None)),
+            Err(_) => Policy::parse(text).map(|policy| MoveWhenFull(Some(policy))),
+        }
+    }
+    fn render(&self) -> String {
+        self.0.map_or("false".into(), |policy| policy.to_string())
+    }
+    fn accepted() -> String {
+        "true, false or a policy as of category.create".into()
+    }
+}
+
+/// `a, b or c`.
+fn one_of<S: AsRef<str>>(words: &[S]) -> String {
+    match words {
+        [] => String::new(),
+        [only] => only.as_ref().to_owned(),
+        [first @ .., last] => {
+            let first: Vec<&str> = first.iter().map(AsRef::as_ref).collect();
+            format!("{} or {}", first.join(", "), last.as_ref())
+        }
+    }
+}
+
+/// Whether requests come over io_uring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoUring {
+    /// Where it is to be had: it was faster than /dev/fuse, or as fast, in all that was measured.
+    Auto,
+    /// The same, and a warning where it is not.
+    On,
+    Off,
+}
+
+impl Value for IoUring {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        match text.to_str() {
+            Some("auto") => Ok(IoUring::Auto),
+            Some("on") => Ok(IoUring::On),
+            Some("off") => Ok(IoUring::Off),
+            _ => Err(Refused::Invalid),
+        }
+    }
+    fn render(&self) -> String {
+        match self {
+            IoUring::Auto => "auto",
+            IoUring::On => "on",
+            IoUring::Off => "off",
+        }
+        .into()
+    }
+    fn accepted() -> String {
+        "auto, on or off".into()
+    }
+}
+
+/// Whether the kernel enforces POSIX ACLs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PosixAcl {
+    /// Where the filesystem of a branch has them.
+    Auto,
+    On,
+    Off,
+}
+
+impl Value for PosixAcl {
+    fn parse(text: &OsStr) -> Result<Self, Refused> {
+        if text == "auto" {
+            return Ok(PosixAcl::Auto);
+        }
+        bool::parse(text).map(|on| if on { PosixAcl::On } else { PosixAcl::Off })
+    }
+    fn render(&self) -> String {
+        match self {
+            PosixAcl::Auto => "auto",
+            PosixAcl::On => "true",
+            PosixAcl::Off => "false",
+        }
+        .into()
+    }
+    fn accepted() -> String {
+        "true, false or auto".into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse<T: Value>(text: &str) -> Result<T, Refused> {
+        T::parse(OsStr::new(text))
+    }
+
+    #[test]
+    fn bool_takes_ten_words_and_nothing_else() {
+        for word in ["true", "t", "1", "on", "yes"] {
+            assert_eq!(parse::<bool>(word), Ok(true), "{word}");
+        }
+        for word in ["false", "f", "0", "off", "no"] {
+            assert_eq!(parse::<bool>(word), Ok(false), "{word}");
+        }
+        for word in ["", "True", "YES", "2", "true ", "y"] {
+            assert!(parse::<bool>(word).is_err(), "{word:?}");
+        }
+    }
+
+    #[test]
+    fn size_suffixes_and_limits() {
+        let table = [
+            ("0", 0),
+            ("1024", 1024),
+            ("1b", 1),
+            ("1K", 1 << 10),
+            ("3m", 3 << 20),
+            ("2G", 2 << 30),
+            ("1t", 1 << 40),
+            ("1Kxyz", 1024),
+            ("18446744073709551615", u64::MAX),
+        ];
+        for (text, bytes) in table {
+            assert_eq!(parse::<u64>(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "K", "-1", "+1", " 1", "1P", "1 K"] {
+            assert!(parse::<u64>(text).is_err(), "{text:?}");
+        }
+        assert_eq!(parse::<u64>("16777216T"), Err(TOO_LARGE));
+    }
+
+    #[test]
+    fn integers_stop_at_the_first_other_character() {
+        let table = [("1", 1), ("-4", -4), ("1K", 1), ("12x3", 12)];
+        for (text, number) in table {
+            assert_eq!(parse::<i32>(text), Ok(number), "{text}");
+        }
+        for text in ["", "-", "+1", " 1", "x", "99999999999"] {
+            assert!(parse::<i32>(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn pages_are_counted_or_rounded_up_from_bytes() {
+        let page = rustix::param::page_size() as u64;
+        assert_eq!(parse::<Pages>("256"), Ok(Pages(256)));
+        assert_eq!(parse::<Pages>("1M"), Ok(Pages((1 << 20) / page)));
+        assert_eq!(parse::<Pages>("1b"), Ok(Pages(1)));
+        assert_eq!(parse::<Pages>(&format!("{}b", page + 1)), Ok(Pages(2)));
+        assert!(parse::<Pages>("0").is_err());
+        assert!(parse::<Pages>("many").is_err());
+    }
+
+    #[test]
+    fn sets_are_sorted_and_unique() {
+        assert_eq!(parse::<Vec<String>>("b|a|b||c").unwrap().render(), "a|b|c");
+        assert_eq!(parse::<Vec<String>>("").unwrap().render(), "");
+    }
+
+    #[test]
+    fn accepted_words_read_as_a_sentence() {
+        assert_eq!(FlushOnClose::accepted(), "never, always or opened-for-write");
+        assert_eq!(StatfsMode::accepted(), "base or full");
+        assert_eq!(parse::<StatfsMode>("Base"), Err(Refused::Invalid));
+    }
+}

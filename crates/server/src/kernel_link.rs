@@ -1,0 +1,63 @@
+//! What the pool asks of the kernel, through the session.
+
+use crate::dispatch::Dispatch;
+use crate::watch::Waiting;
+use canopy_fuse::NodeId;
+use canopy_fuse::backing::{Backing, BackingError, BackingId};
+use canopy_fuse::notify::Notifier;
+use canopy_pool::kernel::{BackingFile, Kernel};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use std::ffi::CString;
+use std::sync::{Arc, Weak};
+
+pub(crate) struct Connected {
+    pub(crate) backing: Backing,
+    pub(crate) notifier: Notifier,
+    pub(crate) waiting: Arc<Waiting>,
+    pub(crate) serving: Weak<Dispatch>,
+}
+
+struct Registered(BackingId);
+
+impl BackingFile for Registered {
+    fn id(&self) -> u32 {
+        self.0.raw()
+    }
+}
+
+impl Kernel for Connected {
+    fn open_backing(&self, file: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno> {
+        match self.backing.open(file) {
+            Ok(id) => Ok(Box::new(Registered(id))),
+            Err(BackingError::Permission) => Err(Errno::PERM),
+            Err(BackingError::TooDeep) => Err(Errno::LOOP),
+            Err(BackingError::Unsupported) => Err(Errno::NOTTY),
+            Err(BackingError::File(why)) => Err(Errno::from_io_error(&why).unwrap_or(Errno::IO)),
+        }
+    }
+
+    fn caught_up(&self) -> bool {
+        self.waiting.nothing()
+            || self.serving.upgrade().is_some_and(|serving| serving.watch.catch_up(&serving))
+    }
+
+    fn invalidate_attr(&self, node: canopy_pool::NodeId) {
+        if let Err(why) = self.notifier.forget_attributes(NodeId(node.0)) {
+            tracing::debug!("cannot invalidate the attributes of {node}: {why}");
+        }
+    }
+
+    fn forget_name(&self, parent: canopy_pool::NodeId, name: &[u8]) {
+        // Queued; a thread of its own sends it.
+        if let Ok(name) = CString::new(name)
+            && let Err(why) = self.notifier.expire_entry(NodeId(parent.0), &name)
+        {
+            tracing::debug!("cannot have a name in {parent} looked up again: {why}");
+        }
+    }
+
+    fn caller_is_killed(&self) -> bool {
+        self.serving.upgrade().is_some_and(|serving| serving.interrupts.caller_is_killed())
+    }
+}

@@ -1,0 +1,158 @@
+//! Where the log goes, and the trace of requests.
+
+use crate::error::Error;
+use arc_swap::ArcSwapOption;
+use canopy_config::program_name;
+use canopy_fuse::trace::TARGET;
+use rustix::fs::OFlags;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use syslog_tracing::{Facility, Options, Syslog};
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload::{self, Handle};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In the foreground: lines with times on stderr.
+    Stderr,
+    /// As a daemon: the journal, or syslog where there is none. A machine with neither gets none.
+    System,
+}
+
+/// What can be changed while the program runs.
+struct Filters {
+    /// What the main log shows when no requests are traced.
+    usual: String,
+    main: Handle<EnvFilter, Registry>,
+    /// The file shows requests, or nothing.
+    file: Handle<Targets, Registry>,
+}
+
+static FILTERS: OnceLock<Filters> = OnceLock::new();
+static FILE: ArcSwapOption<File> = ArcSwapOption::const_empty();
+
+/// Starts logging. What is logged is told by `CANOPY_LOG` or `RUST_LOG`, in the form of
+/// tracing's EnvFilter (`debug`, or `info,canopy_fuse=trace`); otherwise from info upwards.
+pub fn start(place: Place) -> Result<(), Error> {
+    let usual = usual()?;
+    let (main_filter, main) = reload::Layer::new(EnvFilter::new(&usual));
+    let (file_filter, file) = reload::Layer::new(Targets::new());
+    let mut layers = Vec::new();
+    layers.extend(layer(place).map(|layer| layer.with_filter(main_filter).boxed()));
+    let to_file = fmt::layer().compact().with_level(false).with_target(false).with_ansi(false);
+    layers.push(to_file.with_writer(ToFile).with_filter(file_filter).boxed());
+    tracing_subscriber::registry().with(layers).init();
+    let _ = FILTERS.set(Filters { usual, main, file });
+    Ok(())
+}
+
+type Boxed = Box<dyn Layer<Registry> + Send + Sync>;
+
+fn layer(place: Place) -> Option<Boxed> {
+    if place == Place::Stderr {
+        let layer = fmt::layer().compact().with_target(false).with_writer(io::stderr);
+        return Some(layer.with_ansi(io::stderr().is_terminal()).boxed());
+    }
+    if let Ok(journal) = tracing_journald::layer() {
+        return Some(journal.with_syslog_identifier(program_name::own().as_str().into()).boxed());
+    }
+    if !Path::new("/dev/log").exists() {
+        return None;
+    }
+    let syslog = Syslog::new(program_name::own().as_c_str(), Options::LOG_PID, Facility::Daemon)?;
+    // Time and level are syslog's own business.
+    let layer = fmt::layer().compact().without_time().with_level(false).with_target(false).with_ansi(false);
+    Some(layer.with_writer(syslog).boxed())
+}
+
+/// The filter that the environment asks for.
+fn usual() -> Result<String, Error> {
+    for variable in ["CANOPY_LOG", "RUST_LOG"] {
+        if let Ok(text) = std::env::var(variable)
+            && !text.is_empty()
+        {
+            return match EnvFilter::try_new(&text) {
+                Ok(_) => Ok(text),
+                Err(error) => Err(Error::Environment {
+                    variable,
+                    why: format!("'{text}' is not a log filter ({error})"),
+                }),
+            };
+        }
+    }
+    Ok("info".into())
+}
+
+/// Opens the file that requests are traced to, to write at its end; none for an empty path.
+///
+/// Errors: whatever open(2) gives, `ENXIO` for a pipe that nobody reads.
+pub fn open(path: &Path) -> io::Result<Option<Arc<File>>> {
+    if path.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let mut options = File::options();
+    // Names are for root to read. A pipe must not be waited for.
+    options.append(true).create(true).mode(0o600).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    options.open(path).map(|file| Some(Arc::new(file)))
+}
+
+/// Traces every request, or none: to a file, or where everything else is logged.
+pub fn trace(on: bool, file: Option<Arc<File>>) {
+    let Some(filters) = FILTERS.get() else { return };
+    let to_file = on && file.is_some();
+    FILE.store(file);
+    let mut main = EnvFilter::new(&filters.usual);
+    if on
+        && !to_file
+        && let Ok(requests) = format!("{TARGET}=trace").parse()
+    {
+        main = main.add_directive(requests);
+    }
+    let file = if to_file { Targets::new().with_target(TARGET, Level::TRACE) } else { Targets::new() };
+    // It fails only when nothing is logged any more.
+    let _ = filters.main.reload(main);
+    let _ = filters.file.reload(file);
+}
+
+/// Writes to the file of the moment.
+struct ToFile;
+
+impl<'a> MakeWriter<'a> for ToFile {
+    type Writer = Box<dyn Write>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        match FILE.load_full() {
+            Some(file) => Box::new(file),
+            None => Box::new(io::sink()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing::level_filters::LevelFilter;
+
+    /// What nobody listens to is not even looked at.
+    #[test]
+    fn nothing_is_asked_for_unless_requests_are_traced() {
+        start(Place::Stderr).unwrap();
+        let home = tempfile::tempdir().unwrap();
+        for (on, path) in [(false, ""), (true, ""), (false, "log"), (true, "log"), (false, "")] {
+            let file = if path.is_empty() { None } else { open(&home.path().join(path)).unwrap() };
+            trace(on, file);
+            let expected = if on { LevelFilter::TRACE } else { LevelFilter::INFO };
+            assert_eq!(LevelFilter::current(), expected, "{on} {path}");
+            assert!(!tracing::enabled!(target: "canopy_fuse", Level::TRACE));
+            assert_eq!(tracing::enabled!(target: TARGET, Level::TRACE), on);
+        }
+    }
+}

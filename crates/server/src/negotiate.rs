@@ -1,0 +1,245 @@
+//! A plan in the kernel's words.
+
+use crate::error::Error;
+use canopy_config::Config;
+use canopy_config::resolve::Plan;
+use canopy_config::values::{IoUring, PosixAcl};
+use canopy_fuse::Limits;
+use canopy_fuse::flags::InitFlags;
+use canopy_fuse::mount::MountSpec;
+use canopy_fuse::transport::uring;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+/// Has the kernel offer io_uring, if it is wanted and we may. To be called before mounting.
+pub fn offer_uring(plan: &Plan) {
+    if plan.config.kernel.io_uring == IoUring::Off {
+        return;
+    }
+    match uring::turn_on() {
+        Ok(true) => tracing::info!("turned on the module parameter fuse.enable_uring, for io-uring"),
+        Ok(false) => {}
+        // Why there is no io_uring then is told with what was agreed upon.
+        Err(why) => tracing::debug!("fuse.enable_uring: {why}"),
+    }
+}
+
+/// Workers for each processor's queue: four, and fewer on a large machine, where all of them together are many. A
+/// number of threads that was asked for is shared out.
+pub fn queue_workers(plan: &Plan) -> u16 {
+    let cpus = uring::online_cpus().len().max(1);
+    let config = &plan.config;
+    let workers = if config.is_given("read-thread-count") || config.is_given("process-thread-count") {
+        config.threads.workers(cpus).div_ceil(cpus)
+    } else {
+        (64 / cpus).clamp(2, 4)
+    };
+    u16::try_from(workers).unwrap_or(u16::MAX)
+}
+
+/// What mount(2), or the helper in its place, is told.
+pub fn mount_spec(plan: &Plan) -> MountSpec {
+    let mount = &plan.config.mount;
+    let fsname = plan.fsname.to_string_lossy().into_owned();
+    let mut spec = MountSpec::new(&plan.mountpoint, fsname, plan.subtype);
+    spec.flags = mount.flags;
+    spec.replaces = plan.replaces;
+    spec.default_permissions = mount.permissions_check;
+    // A pool that root mounts is there for everybody.
+    spec.allow_other = mount.allow_other || rustix::process::geteuid().is_root();
+    spec.max_read = mount.max_read;
+    let contexts = [
+        ("context", &mount.context),
+        ("fscontext", &mount.fscontext),
+        ("defcontext", &mount.defcontext),
+        ("rootcontext", &mount.rootcontext),
+    ];
+    for (name, value) in contexts {
+        if let Some(value) = value {
+            spec.extra.push(format!("{name}={}", value.to_string_lossy()));
+        }
+    }
+    spec
+}
+
+/// The flags of INIT that options decide about.
+pub fn optional_flags(plan: &Plan) -> InitFlags {
+    let (kernel, pool) = (&plan.config.kernel, &plan.config.pool);
+    let table = [
+        (InitFlags::ASYNC_READ, kernel.async_read),
+        (InitFlags::OVER_IO_URING, kernel.io_uring != IoUring::Off),
+        (InitFlags::DIRECT_IO_ALLOW_MMAP, kernel.direct_io_allow_mmap),
+        (InitFlags::EXPORT_SUPPORT, kernel.export_support),
+        // The older HANDLE_KILLPRIV is never asked for: it makes the pool answerable for clearing set-id
+        // bits without telling it who writes. Without the newer one the kernel clears them by SETATTR.
+        (InitFlags::HANDLE_KILLPRIV_V2, kernel.handle_killpriv && kernel.handle_killpriv_v2),
+        // With them the kernel judges in any case.
+        (InitFlags::POSIX_ACL, kernel.posix_acl == PosixAcl::On && plan.config.mount.permissions_check),
+        // The kernel refuses INIT when owners are mapped and it does not check permissions itself.
+        (InitFlags::ALLOW_IDMAP, kernel.allow_idmap && plan.config.mount.permissions_check),
+        (InitFlags::CACHE_SYMLINKS, kernel.cache_symlinks),
+        (InitFlags::WRITEBACK_CACHE, pool.writeback),
+        // Asked for even when it is off: it can be turned on later. It excludes gathered writes.
+        (InitFlags::PASSTHROUGH, !pool.writeback),
+    ];
+    table.into_iter().filter(|(_, wanted)| *wanted).fold(InitFlags::empty(), |all, (flag, _)| all | flag)
+}
+
+/// The largest read or write in one message, in bytes.
+pub fn max_write(plan: &Plan) -> u32 {
+    let bytes = plan.config.kernel.message.0.saturating_mul(rustix::param::page_size() as u64);
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+/// Tests make the kernel look older with this: `minor:31`, `mask:PASSTHROUGH|READDIRPLUS_AUTO`, `refuse:queues` (of
+/// io_uring, that were agreed upon), or several with commas between them.
+const LIMITS: &str = "CANOPY_TEST_KERNEL";
+
+/// What tests want hidden of the kernel's abilities; without them, nothing.
+pub fn limits() -> Result<Limits, Error> {
+    match std::env::var(LIMITS) {
+        Ok(text) if !text.is_empty() => {
+            parse_limits(&text).map_err(|why| Error::Environment { variable: LIMITS, why })
+        }
+        _ => Ok(Limits::NONE),
+    }
+}
+
+fn parse_limits(text: &str) -> Result<Limits, String> {
+    let mut limits = Limits::NONE;
+    let mut hidden = InitFlags::empty();
+    for part in text.split(',') {
+        match part.split_once(':') {
+            Some(("minor", number)) => {
+                let minor = number.parse().map_err(|_| format!("'{number}' is not a minor version"))?;
+                limits = Limits::minor(minor);
+            }
+            Some(("mask", names)) => {
+                for name in names.split('|') {
+                    hidden |=
+                        InitFlags::from_name(name).ok_or_else(|| format!("'{name}' is not an INIT flag"))?;
+                }
+            }
+            Some(("refuse", "queues")) => limits.takes_queues = false,
+            _ => return Err(format!("'{part}' is neither minor:NUMBER, mask:FLAG|FLAG nor refuse:queues")),
+        }
+    }
+    limits.mask -= hidden;
+    Ok(limits)
+}
+
+/// Sets how far the kernel reads ahead on the pool and on the disks behind it, where the option says
+/// so and the system lets us.
+pub fn read_ahead(plan: &Plan, pool: Option<(u32, u32)>) {
+    set_read_ahead(&plan.config, pool);
+}
+
+/// The same for a pool that runs.
+pub fn set_read_ahead(config: &Config, pool: Option<(u32, u32)>) {
+    let kib = config.kernel.readahead;
+    if kib == 0 {
+        return;
+    }
+    let branches = config.branches.iter().filter_map(|spec| fs::metadata(&spec.path).ok()).map(|meta| {
+        let dev = meta.dev();
+        (rustix::fs::major(dev), rustix::fs::minor(dev))
+    });
+    let mut devices: Vec<(u32, u32)> = pool.into_iter().chain(branches).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    for (major, minor) in devices {
+        // A partition has no figure of its own: its disk has.
+        let places = [
+            format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"),
+            format!("/sys/dev/block/{major}:{minor}/../queue/read_ahead_kb"),
+        ];
+        if !places.iter().any(|place| fs::write(place, kib.to_string()).is_ok()) {
+            tracing::debug!("device {major}:{minor}: readahead stays as it is");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canopy_config::resolve::resolve;
+    use canopy_config::source::command_line::{Arg, apply};
+
+    fn plan(options: &str) -> Plan {
+        let mut config = Config::default();
+        let args = [Arg::Options(options.into()), Arg::Path("/no-a".into()), Arg::Path("/no-m".into())];
+        apply(&mut config, args).unwrap();
+        resolve(config).unwrap()
+    }
+
+    #[test]
+    fn every_feature_option_asks_for_its_flag() {
+        let table = [
+            ("async-read", InitFlags::ASYNC_READ),
+            ("direct-io-allow-mmap", InitFlags::DIRECT_IO_ALLOW_MMAP),
+            ("export-support", InitFlags::EXPORT_SUPPORT),
+            ("handle-killpriv", InitFlags::HANDLE_KILLPRIV_V2),
+            ("handle-killpriv-v2", InitFlags::HANDLE_KILLPRIV_V2),
+            ("posix-acl", InitFlags::POSIX_ACL),
+            ("allow-idmap", InitFlags::ALLOW_IDMAP),
+            ("cache.symlinks", InitFlags::CACHE_SYMLINKS),
+            ("cache.writeback", InitFlags::WRITEBACK_CACHE),
+        ];
+        for (name, flag) in table {
+            assert!(optional_flags(&plan(&format!("{name}=true"))).contains(flag), "{name}");
+            assert!(!optional_flags(&plan(&format!("{name}=false"))).contains(flag), "{name}");
+        }
+        assert!(optional_flags(&plan("io-uring=auto")).contains(InitFlags::OVER_IO_URING));
+        assert!(optional_flags(&plan("io-uring=on")).contains(InitFlags::OVER_IO_URING));
+        assert!(!optional_flags(&plan("io-uring=off")).contains(InitFlags::OVER_IO_URING));
+        assert!(!optional_flags(&plan("handle-killpriv=true")).contains(InitFlags::HANDLE_KILLPRIV));
+        assert!(optional_flags(&plan("passthrough.io=auto")).contains(InitFlags::PASSTHROUGH));
+        assert!(optional_flags(&plan("passthrough.io=off")).contains(InitFlags::PASSTHROUGH));
+        assert!(!optional_flags(&plan("cache.writeback=true")).contains(InitFlags::PASSTHROUGH));
+        assert!(!optional_flags(&plan("kernel-permissions-check=false")).contains(InitFlags::ALLOW_IDMAP));
+    }
+
+    #[test]
+    fn mount_words_reach_the_mount() {
+        let spec =
+            mount_spec(&plan("ro,max_read=4096,context=a:b,fsname=x\\,y,kernel-permissions-check=false"));
+        assert!(spec.flags.contains(canopy_fuse::mount::MountFlags::RDONLY));
+        assert_eq!(
+            (spec.max_read, spec.fsname.as_str(), spec.default_permissions),
+            (Some(4096), "x,y", false)
+        );
+        assert_eq!(spec.extra, ["context=a:b"]);
+        assert_eq!(spec.subtype, "canopy");
+        assert!(mount_spec(&plan("allow_other")).allow_other);
+    }
+
+    #[test]
+    fn threads_are_shared_out_among_queues() {
+        let cpus = uring::online_cpus().len();
+        assert_eq!(usize::from(queue_workers(&plan(&format!("threads={}", 5 * cpus)))), 5);
+        assert_eq!(usize::from(queue_workers(&plan(&format!("threads={}", 5 * cpus + 1)))), 6);
+        assert!((2..=4).contains(&queue_workers(&plan("minfreespace=1"))));
+    }
+
+    #[test]
+    fn message_sizes_are_bytes() {
+        assert_eq!(max_write(&plan("fuse-msg-size=2M")), 2 << 20);
+        assert_eq!(max_write(&plan("fuse-msg-size=99999999999")), u32::MAX);
+    }
+
+    #[test]
+    fn limits_hide_what_they_name() {
+        let limits = parse_limits("minor:38,mask:ASYNC_READ|POSIX_ACL").unwrap();
+        assert_eq!(limits.minor, 38);
+        assert!(
+            !limits.mask.intersects(InitFlags::ASYNC_READ | InitFlags::POSIX_ACL | InitFlags::PASSTHROUGH)
+        );
+        assert!(limits.mask.contains(InitFlags::MAX_PAGES));
+        let limits = parse_limits("mask:PASSTHROUGH").unwrap();
+        assert_eq!(limits.minor, Limits::NONE.minor);
+        assert!(!limits.mask.contains(InitFlags::PASSTHROUGH) && limits.mask.contains(InitFlags::ASYNC_READ));
+        for text in ["minor:x", "mask:NOTHING", "frob", "minor:31;mask:X"] {
+            assert!(parse_limits(text).is_err(), "{text}");
+        }
+    }
+}

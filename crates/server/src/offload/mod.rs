@@ -1,0 +1,2 @@
+pub(crate) mod deadline;
+pub(crate) mod interrupts;

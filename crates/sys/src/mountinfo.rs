@@ -1,0 +1,181 @@
+//! Mounts as the kernel lists them (proc_pid_mountinfo(5)).
+
+use rustix::fd::{AsRawFd as _, BorrowedFd};
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mounted {
+    /// Of this mount, and of the one that holds its mountpoint.
+    pub id: u32,
+    pub parent: u32,
+    /// The device, as `MAJOR:MINOR`.
+    pub device: (u32, u32),
+    /// The directory of that filesystem that is the root of this mount (not `/` for a bind mount).
+    pub root: PathBuf,
+    pub mountpoint: PathBuf,
+    /// The group of mounts that a mount below this one spreads to.
+    pub peers: Option<u32>,
+    /// The group from which mounts spread to here.
+    pub master: Option<u32>,
+    pub fstype: String,
+    pub source: OsString,
+    /// The options of this mount, and of its filesystem, separated by commas.
+    pub options: String,
+    pub super_options: String,
+}
+
+impl Mounted {
+    /// A pool, by whichever name it was mounted.
+    pub fn is_pool(&self) -> bool {
+        matches!(self.fstype.as_str(), "fuse.canopy" | "fuse.mergerfs")
+    }
+
+    /// Where a path below this mount lies in the filesystem itself.
+    pub fn inside(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(&self.mountpoint).map(|rest| self.root.join(rest)).unwrap_or_default()
+    }
+
+    pub fn is_fuse(&self) -> bool {
+        self.fstype == "fuse" || self.fstype.starts_with("fuse.")
+    }
+}
+
+/// Every mount of this process' namespace, older ones first.
+pub fn list() -> io::Result<Vec<Mounted>> {
+    Ok(parse(&fs::read("/proc/self/mountinfo")?))
+}
+
+/// The mount that a path of the namespace leads to: the last one made at exactly this place.
+pub fn at(mountpoint: &Path) -> io::Result<Option<Mounted>> {
+    Ok(list()?.into_iter().rev().find(|mounted| mounted.mountpoint == mountpoint))
+}
+
+/// The mount that a path lies on, among those that were listed. The path must be resolved.
+pub fn holding_in<'a>(listed: &'a [Mounted], path: &Path) -> Option<&'a Mounted> {
+    let holds = listed.iter().filter(|mounted| path.starts_with(&mounted.mountpoint));
+    // Of several at one place the last is on top, and the last of equals is taken.
+    holds.max_by_key(|mounted| mounted.mountpoint.components().count())
+}
+
+/// The mount that a descriptor was opened on, by its number. Does not touch the filesystem.
+pub fn id_of(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    id.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn parse(mountinfo: &[u8]) -> Vec<Mounted> {
+    mountinfo.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
+}
+
+fn parse_line(line: &[u8]) -> Option<Mounted> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+    let (id, parent) = (number()?, number()?);
+    let device = std::str::from_utf8(fields.next()?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let root = PathBuf::from(unescape(fields.next()?));
+    let mountpoint = PathBuf::from(unescape(fields.next()?));
+    let options = String::from_utf8_lossy(fields.next()?).into_owned();
+    // Any number of optional fields, up to a lone dash.
+    let (mut peers, mut master) = (None, None);
+    for field in fields.by_ref().take_while(|field| *field != b"-") {
+        let field = std::str::from_utf8(field).unwrap_or_default();
+        if let Some(group) = field.strip_prefix("shared:") {
+            peers = group.parse().ok();
+        } else if let Some(group) = field.strip_prefix("master:") {
+            master = group.parse().ok();
+        }
+    }
+    let fstype = String::from_utf8_lossy(fields.next()?).into_owned();
+    let source = unescape(fields.next()?);
+    let super_options = String::from_utf8_lossy(fields.next().unwrap_or_default()).into_owned();
+    Some(Mounted {
+        id,
+        parent,
+        device: (major.parse().ok()?, minor.parse().ok()?),
+        root,
+        mountpoint,
+        peers,
+        master,
+        fstype,
+        source,
+        options,
+        super_options,
+    })
+}
+
+/// The kernel writes blanks and backslashes as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        match rest {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', tail @ ..] => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = tail;
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+/// The path as the kernel lists it, without touching its last component: that may be a mount whose
+/// server is dead or hangs. A symlink there is followed all the same, unless it cannot be.
+pub fn listed_path(path: &Path) -> io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    // What is listed as a mountpoint is one; only what is not may be a symlink, or hold `..`.
+    if at(&path)?.is_some() {
+        return Ok(path);
+    }
+    if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
+        let under = parent.canonicalize()?.join(name);
+        if at(&under)?.is_some() {
+            return Ok(under);
+        }
+    }
+    path.canonicalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_mountinfo() {
+        let lines = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 propagate_from:2 - ext3 /dev/root rw,errors=continue\n\
+            57 29 0:52 / /mnt/a\\040pool\\134x rw,nosuid,nodev - fuse.canopy 1:2\\040x rw,user_id=0\n\
+            broken line\n";
+        let mounts = parse(lines);
+        assert_eq!(mounts.len(), 2);
+        assert_eq!(mounts[0].mountpoint, Path::new("/mnt2"));
+        assert_eq!((mounts[0].id, mounts[0].parent), (36, 35));
+        assert_eq!(
+            (mounts[0].root.as_path(), mounts[0].peers, mounts[0].master),
+            (Path::new("/mnt1"), None, Some(1))
+        );
+        assert_eq!(mounts[0].inside(Path::new("/mnt2/x")), Path::new("/mnt1/x"));
+        assert_eq!(mounts[0].fstype, "ext3");
+        assert!(!mounts[0].is_fuse());
+        assert_eq!(mounts[1].device, (0, 52));
+        assert_eq!(mounts[1].mountpoint, Path::new("/mnt/a pool\\x"));
+        assert_eq!(mounts[1].source, "1:2 x");
+        assert!(mounts[1].is_pool() && mounts[1].is_fuse());
+    }
+
+    #[test]
+    fn finds_its_own_mounts() {
+        assert!(at(Path::new("/proc")).unwrap().is_some_and(|mounted| mounted.fstype == "proc"));
+        assert!(at(Path::new("/proc/self")).unwrap().is_none());
+        assert_eq!(listed_path(Path::new("/proc/../proc")).unwrap(), Path::new("/proc"));
+    }
+}
