@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeMap;
 use std::fs;
 
-pub(crate) struct Pins {
+pub(crate) struct Affinity {
     strategy: PinThreads,
     /// The workers count as processing threads.
     processing: bool,
@@ -18,10 +18,10 @@ pub(crate) struct Pins {
     cores: Vec<Vec<usize>>,
 }
 
-impl Pins {
-    pub(crate) fn new(threads: &Threads) -> Pins {
+impl Affinity {
+    pub(crate) fn new(threads: &Threads) -> Affinity {
         let cores = if threads.pin == PinThreads::None { Vec::new() } else { usable_cores() };
-        Pins { strategy: threads.pin, processing: threads.process != -1, cores }
+        Affinity { strategy: threads.pin, processing: threads.process != -1, cores }
     }
 
     /// Binds the calling thread, a worker with this number.

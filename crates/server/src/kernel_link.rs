@@ -1,7 +1,7 @@
 //! What the pool asks of the kernel, through the session.
 
-use crate::dispatch::Dispatch;
-use crate::watch::Waiting;
+use crate::interrupts::Interrupts;
+use crate::watch::{Waiting, Watch};
 use canopy_fuse::NodeId;
 use canopy_fuse::backing::{Backing, BackingError, BackingId};
 use canopy_fuse::notify::Notifier;
@@ -11,11 +11,12 @@ use rustix::io::Errno;
 use std::ffi::CString;
 use std::sync::{Arc, Weak};
 
-pub(crate) struct Connected {
+pub(crate) struct KernelLink {
     pub(crate) backing: Backing,
     pub(crate) notifier: Notifier,
     pub(crate) waiting: Arc<Waiting>,
-    pub(crate) serving: Weak<Dispatch>,
+    pub(crate) watch: Weak<Watch>,
+    pub(crate) interrupts: Arc<Interrupts>,
 }
 
 struct Registered(BackingId);
@@ -26,7 +27,7 @@ impl BackingFile for Registered {
     }
 }
 
-impl Kernel for Connected {
+impl Kernel for KernelLink {
     fn open_backing(&self, file: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno> {
         match self.backing.open(file) {
             Ok(id) => Ok(Box::new(Registered(id))),
@@ -38,8 +39,7 @@ impl Kernel for Connected {
     }
 
     fn caught_up(&self) -> bool {
-        self.waiting.nothing()
-            || self.serving.upgrade().is_some_and(|serving| serving.watch.catch_up(&serving))
+        self.waiting.nothing() || self.watch.upgrade().is_some_and(|watch| watch.catch_up())
     }
 
     fn invalidate_attr(&self, node: canopy_pool::NodeId) {
@@ -58,6 +58,6 @@ impl Kernel for Connected {
     }
 
     fn caller_is_killed(&self) -> bool {
-        self.serving.upgrade().is_some_and(|serving| serving.interrupts.caller_is_killed())
+        self.interrupts.caller_is_killed()
     }
 }

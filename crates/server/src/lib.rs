@@ -1,10 +1,11 @@
 //! Serves a pool to the kernel: the only crate that knows both the protocol and the pool.
 //!
-//! `start` brings a pool up, `negotiate` says what is asked of the kernel. `dispatch` is the one match over the
-//! operations, `translate` turns values of one side into the other's. `coherence` decides what the kernel may still
-//! believe, `watch` sees what changes on the branches behind the pool's back. `branches` looks after branches that are
-//! missing, gone or hang; `offload` keeps them from holding up whoever does not need them. `control` is the interface by
-//! which a running pool is changed and asked.
+//! From top to bottom: `start` brings a pool up, `negotiate` says what is asked of the kernel. `deadline` is a layer around
+//! `dispatch`, which holds the one match over the operations. `control` is the interface by which a running pool is asked
+//! and changed. `branches` looks after the branches and decides which are in force; `watch` sees what changes on them
+//! behind the pool's back; `coherence` decides what the kernel may still believe. `settings` is the configuration in force,
+//! `translate` turns values of the protocol into the pool's and tells what an operation is. `kernel_link` is what the pool
+//! asks of the kernel.
 #![forbid(unsafe_code)]
 
 mod affinity;
@@ -13,12 +14,14 @@ mod branches;
 mod coherence;
 mod confine;
 mod control;
+mod deadline;
 mod dispatch;
 pub mod error;
+mod interrupts;
 mod kernel_link;
 pub mod log;
 pub mod negotiate;
-mod offload;
+mod settings;
 mod start;
 mod translate;
 mod watch;

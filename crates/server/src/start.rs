@@ -1,28 +1,23 @@
 //! From a plan to a pool that answers.
 
-use crate::affinity::Pins;
+use crate::affinity::Affinity;
 use crate::badge::Badge;
-use crate::branches::access_times::{self, Times};
-use crate::branches::liveness::{self, Probes};
-use crate::branches::monitor::{self, Care};
-use crate::branches::pending;
-use crate::coherence::dir_listings::Listed;
-use crate::coherence::freshness::Fresh;
-use crate::coherence::in_flight::Drain;
-use crate::coherence::invalidate::Forget;
-use crate::coherence::recent_files::Young;
+use crate::branches::liveness::Liveness;
+use crate::branches::monitor;
+use crate::branches::pending::PendingBranches;
+use crate::branches::topology::Topology;
+use crate::coherence::{CacheTtl, Coherence};
 use crate::confine::{self, Ground};
-use crate::control::Control;
-use crate::control::status::{Carrier, Connection};
+use crate::control::{Carrier, Connection, Control};
+use crate::deadline::Deadline;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
-use crate::kernel_link::Connected;
+use crate::interrupts::Interrupts;
+use crate::kernel_link::KernelLink;
 use crate::log;
 use crate::negotiate;
-use crate::offload::deadline::Deputies;
-use crate::offload::interrupts::Interrupts;
+use crate::settings::Settings;
 use crate::watch::{Watch, Watching};
-use arc_swap::ArcSwap;
 use canopy_config::Config;
 use canopy_config::resolve::Plan;
 use canopy_config::values::{IoUring, PosixAcl};
@@ -40,7 +35,7 @@ pub struct Serving {
     running: Running,
     mounted: Mounted,
     watching: Watching,
-    serving: Arc<Dispatch>,
+    pool: Arc<Pool>,
     /// Others find the server of the mount by it.
     _badge: Option<Badge>,
     /// How it came to where another pool was, if one was there.
@@ -57,9 +52,9 @@ impl Serving {
     pub fn join(self) {
         let result = self.running.join();
         drop(self.watching);
-        if self.serving.pool.patience().is_some() {
+        if self.pool.patience().is_some() {
             // Closing what is open on a branch that hangs would hold the end up. The end of the process closes it.
-            std::mem::forget(self.serving);
+            std::mem::forget(self.pool);
         }
         if let Err(why) = result {
             tracing::error!("the session ended badly: {why}");
@@ -95,78 +90,69 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
     tracing::info!("{planned}; {agreed}");
     adapt(&mut config, &agreed);
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
-    let (watch, terms) = Watch::start(&config, &branches, session.notifier().forgets_all());
     let threads = workers(&config);
-    let pins = Pins::new(&config.threads);
+    let affinity = Affinity::new(&config.threads);
     if !config.pool.symlinkify {
         // Should it be turned on later without a word about the time, it works at once.
         config.pool.symlinkify_timeout = -1;
     }
     config.pool.mountpoint.clone_from(&plan.mountpoint);
-    let pool = Pool::new(config.pool.clone(), branches);
+    let pool = Arc::new(Pool::new(config.pool.clone(), branches));
     pool.judged_by(judge(&config, &agreed));
     pool.recover();
     // As it was derived, and as it was resolved.
     config.fsname = Some(plan.fsname.clone());
     config.mountpoint = Some(plan.mountpoint.clone());
     let within = ground.as_ref().map(|ground| ground.branches().to_vec());
-    let connection = Connection {
-        agreed,
-        planned: Carrier::new(&planned, threads),
-        instead: OnceLock::new(),
-        security,
-        ground: within,
-    };
-    let control = Control::new(config, plan.mountpoint.clone(), connection);
-    let notifier = session.notifier();
-    let dispatch = Arc::new_cyclic(|own| Dispatch {
-        own: own.clone(),
-        pool,
-        terms: ArcSwap::from_pointee(terms),
-        control,
-        notifier,
-        fresh: Fresh::default(),
-        watch,
-        young: Young::default(),
-        locking: Drain::default(),
-        listed: Listed::default(),
-        forget: Forget::default(),
-        pins,
-        care: Care::default(),
-        deputies: Deputies::default(),
-        probes: Probes::default(),
-        times: Times::default(),
-        interrupts: Interrupts::default(),
-    });
-    let connected = Connected {
+    let settings = Arc::new(Settings::new(config.clone(), plan.mountpoint.clone(), within));
+    let ttl = CacheTtl::new(&config, None);
+    let coherence = Coherence::start(Arc::clone(&pool), Arc::clone(&settings), session.notifier(), ttl)
+        .map_err(Error::Watching)?;
+    let forgets_all = session.notifier().forgets_all();
+    let watch = Arc::new(Watch::start(&config, Arc::clone(&pool), Arc::clone(&coherence), forgets_all));
+    let interrupts = Arc::new(Interrupts::default());
+    let link = KernelLink {
         backing: session.backing(),
         notifier: session.notifier(),
-        waiting: dispatch.watch.waiting(),
-        serving: Arc::downgrade(&dispatch),
+        waiting: watch.waiting(),
+        watch: Arc::downgrade(&watch),
+        interrupts: Arc::clone(&interrupts),
     };
-    dispatch.pool.connect(Arc::new(connected), passthrough);
-    Young::look(&dispatch).map_err(Error::Watching)?;
-    liveness::start(&dispatch).map_err(Error::Watching)?;
-    let kept = Arc::clone(&dispatch);
-    let watching = Watching::start(Arc::clone(&dispatch)).map_err(Error::Watching)?;
-    access_times::begin(&dispatch, &plan.config);
-    monitor::watch(&dispatch).map_err(Error::Watching)?;
-    pending::watch(&dispatch, &plan.config.branches);
+    pool.connect(Arc::new(link), passthrough);
+    let topology = Arc::new(Topology::new(
+        Arc::clone(&pool),
+        Arc::clone(&settings),
+        Arc::clone(&coherence),
+        Arc::clone(&watch),
+    ));
+    let liveness = Liveness::start(&pool).map_err(Error::Watching)?;
+    let watching = Watching::start(Arc::clone(&watch)).map_err(Error::Watching)?;
+    topology.begin_access_times(&plan.config);
+    monitor::start(&topology).map_err(Error::Watching)?;
+    let pending = PendingBranches::new(Arc::clone(&topology));
+    pending.look_for(&plan.config.branches);
+    let planned_carrier = Carrier::new(&planned, threads);
+    let connection = Connection { agreed, planned: planned_carrier, instead: OnceLock::new(), security };
+    let control = Control::new(topology, pending, connection);
+    let notifier = session.notifier();
+    let dispatch =
+        Arc::new(Dispatch { pool: Arc::clone(&pool), coherence, watch, control, affinity, interrupts });
+    let handler = Arc::new(Deadline::new(Arc::clone(&dispatch), Arc::clone(&pool), liveness, notifier));
     // Before anybody is answered, unless the mount has no place yet.
     let badge = wear_badge(&mounted);
     let running =
-        confine::apart(ground.as_ref(), || session.serve(dispatch, threads)).map_err(Error::Confine)??;
+        confine::apart(ground.as_ref(), || session.serve(handler, threads)).map_err(Error::Confine)??;
     if *running.transport() != planned {
-        kept.control.carried_by(Carrier::new(running.transport(), threads));
+        dispatch.control.carried_by(Carrier::new(running.transport(), threads));
         tracing::info!("{}", running.transport());
     }
     if let (IoUring::On, Transport::Device(why)) = (plan.config.kernel.io_uring, running.transport()) {
         tracing::warn!("io-uring=on comes to nothing: {why}");
     }
     let shown = plan.replaces.then(|| mounted.show()).transpose()?;
-    kept.forget.shown(&plan.mountpoint);
+    settings.shown();
     let badge = badge.or_else(|| wear_badge(&mounted));
-    Ok(Serving { running, mounted, watching, serving: kept, _badge: badge, shown })
+    Ok(Serving { running, mounted, watching, pool, _badge: badge, shown })
 }
 
 fn wear_badge(mounted: &Mounted) -> Option<Badge> {

@@ -4,9 +4,10 @@
 //! The pool's flags are those of the mount table, whose changes wake whoever looks after the branches: a remount counts,
 //! too.
 
-use crate::dispatch::Dispatch;
+use crate::settings::Settings;
 use canopy_config::Config;
 use canopy_fuse::mount::{MountFlags, TIMES};
+use canopy_pool::Pool;
 use canopy_pool::branch::{Branch, BranchId, Branches};
 use canopy_pool::times::Reads;
 use canopy_sys::mountinfo::{self, Mounted};
@@ -22,7 +23,7 @@ const WORDS: [&str; 4] = ["noatime", "relatime", "strictatime", "nodiratime"];
 
 /// What is known of the times of branches.
 #[derive(Default)]
-pub(crate) struct Times(Mutex<State>);
+pub(crate) struct AccessTimes(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -36,45 +37,54 @@ struct State {
 /// The times of the pool, over what the branch's own mount has; none for as that says.
 type Wanted = (MountFlags, String);
 
-/// Has the branches read as the pool is to be mounted. Before anything is served: the mount may not be seen yet.
-pub(crate) fn begin(serving: &Dispatch, config: &Config) {
-    let Ok(listed) = mountinfo::list() else { return };
-    let told = config.mount.flags & OURS;
-    let own = if told.intersects(TIMES) { told } else { told | MountFlags::RELATIME };
-    read_as(own, serving, config, &serving.pool.branches(), &listed);
-}
+impl AccessTimes {
+    /// Has the branches read as the pool is to be mounted. Before anything is served: the mount may not be seen yet.
+    pub(super) fn begin(&self, pool: &Pool, config: &Config) {
+        let Ok(listed) = mountinfo::list() else { return };
+        let told = config.mount.flags & OURS;
+        let own = if told.intersects(TIMES) { told } else { told | MountFlags::RELATIME };
+        self.read_as(own, pool, config, &pool.branches(), &listed);
+    }
 
-/// Has these branches read as the pool's mount says. Before they are in force, and when mounts have changed.
-pub(crate) fn settle(serving: &Dispatch, config: &Config, branches: &Branches) {
-    let (Some(device), Ok(listed)) = (serving.forget.device(), mountinfo::list()) else { return };
-    // Another pool may lie there, before this one has its place or over it, and this one may be seen elsewhere.
-    let is_own =
-        |mounted: &&Mounted| mounted.device == device && mounted.mountpoint == serving.control.mountpoint();
-    let Some(own) = listed.iter().find(is_own) else { return };
-    let own = MountFlags::listed(&own.options) & OURS;
-    read_as(own, serving, config, branches, &listed);
-}
+    /// Has these branches read as the pool's mount says. Before they are in force, and when mounts have changed.
+    pub(super) fn settle(&self, pool: &Pool, settings: &Settings, config: &Config, branches: &Branches) {
+        let (Some(device), Ok(listed)) = (settings.device(), mountinfo::list()) else { return };
+        // Another pool may lie there, before this one has its place or over it, and this one may be seen elsewhere.
+        let is_own =
+            |mounted: &&Mounted| mounted.device == device && mounted.mountpoint == settings.mountpoint();
+        let Some(own) = listed.iter().find(is_own) else { return };
+        let own = MountFlags::listed(&own.options) & OURS;
+        self.read_as(own, pool, config, branches, &listed);
+    }
 
-fn read_as(own: MountFlags, serving: &Dispatch, config: &Config, branches: &Branches, listed: &[Mounted]) {
-    let mut state = serving.times.0.lock();
-    let first = *state.first.get_or_insert(own);
-    state.asked |= first != own || WORDS.iter().any(|word| config.is_given(word));
-    let asked = state.asked;
-    state.settled.retain(|id, _| branches.by_id(*id).is_some());
-    for branch in branches.iter() {
-        let on = listed.iter().find(|mounted| branch.mount == Some(mounted.id.into()));
-        let wanted = on
-            .filter(|on| asked && MountFlags::listed(&on.options) & OURS != own)
-            .map(|on| (own, on.options.clone()));
-        // With another mode the branch is another value.
-        let is_settled = |(settled, as_it_is): &(Weak<Branch>, Option<Wanted>)| {
-            std::ptr::eq(settled.as_ptr(), Arc::as_ptr(branch)) && *as_it_is == wanted
-        };
-        if state.settled.get(&branch.id).is_some_and(is_settled) {
-            continue;
+    fn read_as(
+        &self,
+        own: MountFlags,
+        pool: &Pool,
+        config: &Config,
+        branches: &Branches,
+        listed: &[Mounted],
+    ) {
+        let mut state = self.0.lock();
+        let first = *state.first.get_or_insert(own);
+        state.asked |= first != own || WORDS.iter().any(|word| config.is_given(word));
+        let asked = state.asked;
+        state.settled.retain(|id, _| branches.by_id(*id).is_some());
+        for branch in branches.iter() {
+            let on = listed.iter().find(|mounted| branch.mount == Some(mounted.id.into()));
+            let wanted = on
+                .filter(|on| asked && MountFlags::listed(&on.options) & OURS != own)
+                .map(|on| (own, on.options.clone()));
+            // With another mode the branch is another value.
+            let is_settled = |(settled, as_it_is): &(Weak<Branch>, Option<Wanted>)| {
+                std::ptr::eq(settled.as_ptr(), Arc::as_ptr(branch)) && *as_it_is == wanted
+            };
+            if state.settled.get(&branch.id).is_some_and(is_settled) {
+                continue;
+            }
+            pool.read_so(branch, wanted.is_some().then(|| reads(branch, own)).flatten());
+            state.settled.insert(branch.id, (Arc::downgrade(branch), wanted));
         }
-        serving.pool.read_so(branch, wanted.is_some().then(|| reads(branch, own)).flatten());
-        state.settled.insert(branch.id, (Arc::downgrade(branch), wanted));
     }
 }
 

@@ -5,7 +5,6 @@
 //! whoever waits too long, his branch is left out (`Pool::set_silent`) until it answers again, and until whatever else waits
 //! for it has come to an end. These threads may be lost; nobody waits for them.
 
-use crate::dispatch::Dispatch;
 use canopy_pool::Pool;
 use canopy_pool::branch::{Branch, BranchId};
 use parking_lot::Mutex;
@@ -18,8 +17,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Lock order: the list before a branch's own.
-#[derive(Default)]
-pub(crate) struct Probes {
+pub(crate) struct Liveness {
+    pool: Arc<Pool>,
     list: Mutex<HashMap<BranchId, Arc<Probe>>>,
     silent: AtomicUsize,
 }
@@ -43,28 +42,36 @@ struct State {
     over: bool,
 }
 
-/// Starts the thread that looks after the others. It ends with the pool.
-pub(crate) fn start(serving: &Arc<Dispatch>) -> std::io::Result<()> {
-    let pool = Arc::downgrade(serving);
-    std::thread::Builder::new().name("canopy-probes".into()).spawn(move || run(&pool)).map(drop)
+impl Liveness {
+    /// Starts the thread that looks after the others. It ends with the value.
+    pub(crate) fn start(pool: &Arc<Pool>) -> std::io::Result<Arc<Liveness>> {
+        let liveness = Arc::new(Liveness {
+            pool: Arc::clone(pool),
+            list: Mutex::default(),
+            silent: AtomicUsize::new(0),
+        });
+        let weak = Arc::downgrade(&liveness);
+        std::thread::Builder::new().name("canopy-probes".into()).spawn(move || run(&weak))?;
+        Ok(liveness)
+    }
 }
 
-fn run(serving: &Weak<Dispatch>) {
-    while let Some(serving) = serving.upgrade() {
-        let pause = serving.probes.look(&serving);
-        drop(serving);
+fn run(liveness: &Weak<Liveness>) {
+    while let Some(liveness) = liveness.upgrade() {
+        let pause = liveness.look();
+        drop(liveness);
         std::thread::sleep(pause);
     }
 }
 
-impl Probes {
+impl Liveness {
     /// Does every branch answer?
     pub(crate) fn all_answer(&self) -> bool {
         self.silent.load(Ordering::Relaxed) == 0
     }
 
     /// An operation on a file of the branch has waited in vain, or has come to an end after all.
-    pub(crate) fn blame(&self, pool: &Pool, branch: BranchId, in_vain: bool) {
+    pub(crate) fn blame(&self, branch: BranchId, in_vain: bool) {
         let Some(probe) = self.list.lock().get(&branch).cloned() else { return };
         let mut state = probe.state.lock();
         match in_vain {
@@ -73,22 +80,21 @@ impl Probes {
         }
         // It is taken back by the next answer of the branch itself.
         if in_vain {
-            self.settle(pool, &probe, &mut state);
+            self.settle(&probe, &mut state);
         }
     }
 
     /// Takes on the branches that have a deadline by now, and finds those that do not answer. Gives the time until it is
     /// to be done again.
-    fn look(&self, serving: &Arc<Dispatch>) -> Duration {
-        let pool = &serving.pool;
-        let wanted = pool.deadlines();
+    fn look(self: &Arc<Self>) -> Duration {
+        let wanted = self.pool.deadlines();
         let mut list = self.list.lock();
         list.retain(|id, probe| {
             let stays = wanted.iter().any(|(branch, _)| branch.id == *id);
             if !stays {
                 let mut state = probe.state.lock();
                 (state.over, state.unanswered, state.blamed) = (true, false, 0);
-                self.settle(pool, probe, &mut state);
+                self.settle(probe, &mut state);
             }
             stays
         });
@@ -106,9 +112,9 @@ impl Probes {
                 over: false,
             };
             let probe = Arc::new(Probe { branch: Arc::clone(branch), state: Mutex::new(state) });
-            let (pool, asking) = (Arc::downgrade(serving), Arc::clone(&probe));
+            let (liveness, asking) = (Arc::downgrade(self), Arc::clone(&probe));
             let thread = std::thread::Builder::new().name("canopy-probe".into());
-            match thread.spawn(move || ask(&pool, &asking)) {
+            match thread.spawn(move || ask(&liveness, &asking)) {
                 Ok(_) => drop(list.insert(branch.id, probe)),
                 Err(why) => tracing::error!("nobody looks whether {} answers: {why}", branch.path.display()),
             }
@@ -123,14 +129,14 @@ impl Probes {
             let waits = state.asked.is_some_and(|asked| asked.elapsed() >= state.deadline / 4 * 3);
             if waits && !state.unanswered {
                 state.unanswered = true;
-                self.settle(pool, &probe, &mut state);
+                self.settle(&probe, &mut state);
             }
         }
         pause.max(Duration::from_millis(20))
     }
 
     /// Makes of a branch what is known of it.
-    fn settle(&self, pool: &Pool, probe: &Probe, state: &mut State) {
+    fn settle(&self, probe: &Probe, state: &mut State) {
         let silent = !state.over && (state.unanswered || state.blamed > 0);
         if std::mem::replace(&mut state.silent, silent) == silent {
             return;
@@ -143,12 +149,12 @@ impl Probes {
             self.silent.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!("branch {path} answers again");
         }
-        pool.set_silent(probe.branch.id, silent);
+        self.pool.set_silent(probe.branch.id, silent);
     }
 }
 
 /// Asks a branch for as long as it has a deadline.
-fn ask(serving: &Weak<Dispatch>, probe: &Probe) {
+fn ask(liveness: &Weak<Liveness>, probe: &Probe) {
     for number in 0_u64.. {
         let pause = {
             let mut state = probe.state.lock();
@@ -160,13 +166,13 @@ fn ask(serving: &Weak<Dispatch>, probe: &Probe) {
         };
         // An error is an answer.
         let _ = question(&probe.branch, number);
-        let Some(serving) = serving.upgrade() else { return };
+        let Some(liveness) = liveness.upgrade() else { return };
         {
             let mut state = probe.state.lock();
             (state.asked, state.unanswered) = (None, false);
-            serving.probes.settle(&serving.pool, probe, &mut state);
+            liveness.settle(probe, &mut state);
         }
-        drop(serving);
+        drop(liveness);
         std::thread::sleep(pause);
     }
 }

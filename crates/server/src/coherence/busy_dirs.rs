@@ -13,15 +13,15 @@ const NOTES: usize = 1024;
 /// For how long somebody is taken to go on, in milliseconds.
 const AT_WORK: u32 = 1000;
 
-pub(crate) struct Stirred(Box<[AtomicU32]>);
+pub(crate) struct BusyDirs(Box<[AtomicU32]>);
 
-impl Default for Stirred {
+impl Default for BusyDirs {
     fn default() -> Self {
-        Stirred((0..NOTES).map(|_| AtomicU32::new(0)).collect())
+        BusyDirs((0..NOTES).map(|_| AtomicU32::new(0)).collect())
     }
 }
 
-impl Stirred {
+impl BusyDirs {
     fn at(&self, dir: NodeId) -> &AtomicU32 {
         &self.0[dir.0 as usize % NOTES]
     }
@@ -32,7 +32,7 @@ impl Stirred {
     }
 
     /// Is somebody at work in it?
-    pub(crate) fn of_late(&self, dir: NodeId) -> bool {
+    pub(crate) fn is_busy(&self, dir: NodeId) -> bool {
         let noted = self.at(dir).load(Relaxed);
         noted != 0 && now().wrapping_sub(noted) < AT_WORK
     }
@@ -50,12 +50,12 @@ mod tests {
 
     #[test]
     fn who_was_at_work_is_taken_to_go_on_for_a_while() {
-        let stirred = Stirred::default();
+        let busy = BusyDirs::default();
         let dir = NodeId(7);
-        assert!(!stirred.of_late(dir));
-        stirred.note(dir);
-        assert!(stirred.of_late(dir) && !stirred.of_late(NodeId(8)));
-        stirred.at(dir).store(now().wrapping_sub(AT_WORK), Relaxed);
-        assert!(!stirred.of_late(dir));
+        assert!(!busy.is_busy(dir));
+        busy.note(dir);
+        assert!(busy.is_busy(dir) && !busy.is_busy(NodeId(8)));
+        busy.at(dir).store(now().wrapping_sub(AT_WORK), Relaxed);
+        assert!(!busy.is_busy(dir));
     }
 }

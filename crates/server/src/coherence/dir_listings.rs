@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 const KEPT: usize = 65_536;
 
 #[derive(Default)]
-pub(crate) struct Listed {
+pub(crate) struct DirListings {
     /// Directories of which the kernel keeps no listing that is older than the last change, and since when.
     kept: Mutex<HashMap<NodeId, Instant>>,
 }
 
-impl Listed {
+impl DirListings {
     /// A directory is being opened: may the kernel go by a listing that it has kept, if it is no older than this?
     pub(crate) fn keeps(&self, dir: NodeId, age: Duration) -> bool {
         let now = Instant::now();

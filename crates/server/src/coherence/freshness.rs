@@ -100,7 +100,7 @@ impl Told {
     }
 }
 
-pub(crate) struct Fresh {
+pub(crate) struct Freshness {
     /// How many changes there were.
     changes: AtomicU64,
     /// The last of them: subject, and the low bits of its number.
@@ -109,9 +109,9 @@ pub(crate) struct Fresh {
     told: Box<[AtomicU64]>,
 }
 
-impl Default for Fresh {
+impl Default for Freshness {
     fn default() -> Self {
-        Fresh {
+        Freshness {
             changes: AtomicU64::new(0),
             log: (0..LOG).map(|_| AtomicU64::new(u64::MAX)).collect(),
             told: (0..TOLD).map(|_| AtomicU64::new(0)).collect(),
@@ -119,7 +119,7 @@ impl Default for Fresh {
     }
 }
 
-impl Fresh {
+impl Freshness {
     /// Begins a request, before anything is read for it.
     pub(crate) fn begin(&self, asker: Asker) -> Answering<'_> {
         Answering { fresh: self, asker, since: self.changes.load(SeqCst), now: now() }
@@ -140,7 +140,7 @@ impl Fresh {
 
 /// A request that is being worked on.
 pub(crate) struct Answering<'a> {
-    fresh: &'a Fresh,
+    fresh: &'a Freshness,
     asker: Asker,
     since: u64,
     now: u64,
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn what_changed_meanwhile_is_told_without_time() {
-        let fresh = Fresh::default();
+        let fresh = Freshness::default();
         let name = Subject::name(NodeId(7), b"f");
         let answering = fresh.begin(ONE);
         assert!(answering.tells(DIR) && answering.tells(OTHER) && answering.tells(name));
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_change_knows_whether_its_subject_was_told() {
-        let fresh = Fresh::default();
+        let fresh = Freshness::default();
         assert!(!fresh.changed(DIR, TWO));
         fresh.begin(ONE).tells(DIR);
         assert!(fresh.changed(DIR, TWO));
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn more_changes_than_are_remembered_concern_everything() {
-        let fresh = Fresh::default();
+        let fresh = Freshness::default();
         let answering = fresh.begin(ONE);
         for _ in 0..LOG {
             fresh.changed(OTHER, TWO);
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn of_the_two_one_sees_the_other() {
         for round in 0..5_000_u64 {
-            let fresh = Fresh::default();
+            let fresh = Freshness::default();
             let answering = fresh.begin(ONE);
             let (told, notified) = std::thread::scope(|scope| {
                 let changing = scope.spawn(|| fresh.changed(DIR, TWO));

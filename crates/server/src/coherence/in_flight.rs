@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Counts the answers under way in two lots, of which one is filled while the other runs dry.
 #[derive(Default)]
-pub(crate) struct Drain {
+pub(crate) struct InFlight {
     lot: AtomicUsize,
     inside: Shards<[AtomicUsize; 2]>,
 }
@@ -21,7 +21,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-impl Drain {
+impl InFlight {
     pub(crate) fn enter(&self) -> Inside<'_> {
         let lots = self.inside.mine();
         loop {
@@ -57,19 +57,19 @@ mod tests {
 
     #[test]
     fn waits_for_those_inside_and_for_no_others() {
-        let drain = Drain::default();
-        assert!(drain.wait(Duration::ZERO));
-        let first = drain.enter();
-        assert!(!drain.wait(Duration::from_millis(5)));
-        let second = drain.enter();
+        let in_flight = InFlight::default();
+        assert!(in_flight.wait(Duration::ZERO));
+        let first = in_flight.enter();
+        assert!(!in_flight.wait(Duration::from_millis(5)));
+        let second = in_flight.enter();
         drop(first);
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| drain.wait(Duration::from_secs(20)));
+            let waiting = scope.spawn(|| in_flight.wait(Duration::from_secs(20)));
             thread::sleep(Duration::from_millis(5));
-            let _third = drain.enter();
+            let _third = in_flight.enter();
             drop(second);
             assert!(waiting.join().unwrap());
         });
-        assert!(drain.wait(Duration::ZERO));
+        assert!(in_flight.wait(Duration::ZERO));
     }
 }

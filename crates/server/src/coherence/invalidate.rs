@@ -7,8 +7,7 @@
 //! epoch: without the right to do it, on old kernels, while a branch does not answer, or where the kernel would first write
 //! what it has gathered (`cache.writeback`).
 
-use crate::coherence::freshness::{NOBODY, Subject};
-use crate::dispatch::Dispatch;
+use super::Coherence;
 use canopy_fuse::NodeId;
 use canopy_sys::mountinfo;
 use parking_lot::Mutex;
@@ -18,7 +17,6 @@ use rustix::io::Errno;
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fspick};
 use std::ffi::{CStr, CString};
 use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -35,9 +33,7 @@ const SHRINKING: Duration = Duration::from_secs(15);
 const BATCH: usize = 4096;
 
 #[derive(Default)]
-pub(crate) struct Forget {
-    /// The pool's own device.
-    device: OnceLock<(u32, u32)>,
+pub(super) struct Invalidation {
     /// One at a time.
     alone: Mutex<()>,
     /// A thread is at it, for those who do not wait; and somebody has asked for it since that began.
@@ -47,137 +43,147 @@ pub(crate) struct Forget {
     shrinking: AtomicBool,
 }
 
-impl Forget {
-    /// The pool's own device, once it is to be seen.
-    pub(crate) fn device(&self) -> Option<(u32, u32)> {
-        self.device.get().copied()
-    }
-
-    /// The pool is to be seen at its mountpoint.
-    pub(crate) fn shown(&self, mountpoint: &Path) {
-        if let Ok(Some(mounted)) = mountinfo::at(mountpoint) {
-            let _ = self.device.set(mounted.device);
+impl Coherence {
+    /// Makes the kernel look every name up again, from the moment this returns.
+    pub(crate) fn invalidate_names(&self) {
+        // What was read before, and is answered later, the kernel shall not remember.
+        self.anything_changed();
+        self.listings_changed();
+        // Those it has been given in listings it will. A disk that hangs, and is perhaps being taken away for that, holds
+        // nobody up for longer.
+        let answered = self.in_flight.wait(PATIENCE);
+        if !answered {
+            tracing::warn!("a branch does not answer: names may stay visible until their cache.entry ends");
         }
-    }
-}
-
-/// Makes the kernel look every name up again, from the moment this returns.
-pub(crate) fn forget_names(serving: &Dispatch) {
-    // What was read before, and is answered later, the kernel shall not remember.
-    serving.fresh.changed(Subject::ALL, NOBODY);
-    serving.listed.renew();
-    // Those it has been given in listings it will. A disk that hangs, and is perhaps being taken away for that, holds
-    // nobody up for longer.
-    let answered = serving.locking.wait(PATIENCE);
-    if !answered {
-        tracing::warn!("a branch does not answer: names may stay visible until their cache.entry ends");
-    }
-    if !answered || !gently(serving) {
-        // What is sent later may overtake the answers otherwise.
-        if answered {
-            settle(serving);
+        if !answered || !self.invalidate_gently() {
+            // What is sent later may overtake the answers otherwise.
+            if answered {
+                self.settle();
+            }
+            self.new_epoch();
         }
-        new_epoch(serving);
+        // The kernel lets one thread at a time set attributes of a file, so others are left to serve.
+        self.notifier.flush_within(PATIENCE);
     }
-    // The kernel lets one thread at a time set attributes of a file, so others are left to serve.
-    serving.notifier.flush_within(PATIENCE);
-}
 
-/// Makes the kernel look every name up again, soon, but for those of answers under way. Waits for nothing.
-pub(crate) fn forget_names_soon(serving: &Dispatch) {
-    serving.listed.renew();
-    let state = &serving.forget;
-    state.again.store(true, Ordering::SeqCst);
-    if state.soon.swap(true, Ordering::SeqCst) {
-        return;
-    }
-    let own = serving.own.clone();
-    let started = thread::Builder::new().name("canopy-forget".into()).spawn(move || {
-        while let Some(serving) = own.upgrade() {
-            while serving.forget.again.swap(false, Ordering::SeqCst) {
-                if !gently(&serving) {
-                    new_epoch(&serving);
+    /// Makes the kernel look every name up again, soon, but for those of answers in flight. Waits for nothing.
+    pub(crate) fn invalidate_names_soon(&self) {
+        self.listings_changed();
+        let state = &self.invalidation;
+        state.again.store(true, Ordering::SeqCst);
+        if state.soon.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let own = self.own.clone();
+        let started = thread::Builder::new().name("canopy-forget".into()).spawn(move || {
+            while let Some(coherence) = own.upgrade() {
+                let state = &coherence.invalidation;
+                while state.again.swap(false, Ordering::SeqCst) {
+                    if !coherence.invalidate_gently() {
+                        coherence.new_epoch();
+                    }
+                }
+                state.soon.store(false, Ordering::SeqCst);
+                // Who came in between has found us at it.
+                let more = state.again.load(Ordering::SeqCst);
+                if !more || state.soon.swap(true, Ordering::SeqCst) {
+                    return;
                 }
             }
-            serving.forget.soon.store(false, Ordering::SeqCst);
-            // Who came in between has found us at it.
-            let more = serving.forget.again.load(Ordering::SeqCst);
-            if !more || serving.forget.soon.swap(true, Ordering::SeqCst) {
-                return;
-            }
+        });
+        if started.is_err() {
+            state.soon.store(false, Ordering::SeqCst);
+            self.new_epoch();
         }
-    });
-    if started.is_err() {
-        state.soon.store(false, Ordering::SeqCst);
-        new_epoch(serving);
     }
-}
 
-/// Waits until the kernel is done with the names that it has been given; false if that takes too long.
-///
-/// It keeps a directory locked from before it asks for a name until it has taken in the answer, however long after the
-/// answer that is: so who takes that lock has waited for it. Of the names of a READDIRPLUS nothing else tells: it takes them for as
-/// new as the moment at which it gets round to them (fs/fuse/readdir.c fuse_direntplus_link reads the epoch). To be called
-/// when no request holds a directory locked for long.
-fn settle(serving: &Dispatch) -> bool {
-    batches(&serving.pool.known().dirs(), serving, |&dir| {
-        // The lock is all that is wanted of it.
-        let _ = serving.notifier.inval_entry(NodeId(dir.0), NOBODYS);
-    })
-}
-
-/// Has names forgotten such that mounts stay; false if that cannot be done, or not now.
-fn gently(serving: &Dispatch) -> bool {
-    let (pool, notifier) = (&serving.pool, &serving.notifier);
-    let silent = || pool.branches().iter().any(|branch| branch.is_silent());
-    if !notifier.expires() || pool.config().writeback || silent() {
-        return false;
+    /// Makes the kernel ask again for whatever it knows. Waits for nothing.
+    pub(crate) fn invalidate_everything(&self) {
+        self.anything_changed();
+        self.invalidate_names_soon();
+        for node in self.pool.known().nodes() {
+            self.expire_node(node, true);
+        }
     }
-    let Some(_alone) = serving.forget.alone.try_lock_for(PATIENCE) else { return false };
-    settle(serving)
-        && shrink(serving)
-        && batches(&pool.known().nodes(), serving, |&node| {
-            for (dir, name) in pool.known().names_of(node) {
-                if let Ok(name) = CString::new(name) {
-                    let _ = notifier.expire_entry(NodeId(dir.0), &name);
-                }
-            }
+
+    /// Waits until the kernel is done with the names that it has been given; false if that takes too long.
+    ///
+    /// It keeps a directory locked from before it asks for a name until it has taken in the answer, however long after the
+    /// answer that is: so who takes that lock has waited for it. Of the names of a READDIRPLUS nothing else tells: it takes them for as
+    /// new as the moment at which it gets round to them (fs/fuse/readdir.c fuse_direntplus_link reads the epoch). To be called
+    /// when no request holds a directory locked for long.
+    fn settle(&self) -> bool {
+        self.batches(&self.pool.known().dirs(), |&dir| {
+            // The lock is all that is wanted of it.
+            let _ = self.notifier.inval_entry(NodeId(dir.0), NOBODYS);
         })
-}
-
-/// Sends in batches; false if one is not taken in time.
-fn batches<T>(each: &[T], serving: &Dispatch, mut send: impl FnMut(&T)) -> bool {
-    each.chunks(BATCH).all(|batch| {
-        batch.iter().for_each(&mut send);
-        serving.notifier.flush_within(PATIENCE)
-    })
-}
-
-/// Drops the names that nobody uses; false if that is not permitted, or takes too long.
-fn shrink(serving: &Dispatch) -> bool {
-    let Some(&device) = serving.forget.device.get() else { return false };
-    if serving.forget.shrinking.swap(true, Ordering::SeqCst) {
-        return false;
     }
-    let mountpoint = serving.control.mountpoint().to_owned();
-    let (report, done) = channel();
-    let own = serving.own.clone();
-    // What is dirty in shared mappings is written first, by requests to this very process.
-    let started = thread::Builder::new().name("canopy-shrink".into()).spawn(move || {
-        let result = reconfigure(&mountpoint, device);
-        if let Err(errno) = result {
-            tracing::debug!("names cannot be dropped: {errno}");
+
+    /// Has names forgotten such that mounts stay; false if that cannot be done, or not now.
+    fn invalidate_gently(&self) -> bool {
+        let (pool, notifier) = (&self.pool, &self.notifier);
+        let silent = || pool.branches().iter().any(|branch| branch.is_silent());
+        if !notifier.expires() || pool.config().writeback || silent() {
+            return false;
         }
-        if let Some(serving) = own.upgrade() {
-            serving.forget.shrinking.store(false, Ordering::SeqCst);
-        }
-        let _ = report.send(result.is_ok());
-    });
-    if started.is_err() {
-        serving.forget.shrinking.store(false, Ordering::SeqCst);
-        return false;
+        let Some(_alone) = self.invalidation.alone.try_lock_for(PATIENCE) else { return false };
+        self.settle()
+            && self.shrink()
+            && self.batches(&pool.known().nodes(), |&node| {
+                for (dir, name) in pool.known().names_of(node) {
+                    if let Ok(name) = CString::new(name) {
+                        let _ = notifier.expire_entry(NodeId(dir.0), &name);
+                    }
+                }
+            })
     }
-    done.recv_timeout(SHRINKING).unwrap_or(false)
+
+    /// Sends in batches; false if one is not taken in time.
+    fn batches<T>(&self, each: &[T], mut send: impl FnMut(&T)) -> bool {
+        each.chunks(BATCH).all(|batch| {
+            batch.iter().for_each(&mut send);
+            self.notifier.flush_within(PATIENCE)
+        })
+    }
+
+    /// Drops the names that nobody uses; false if that is not permitted, or takes too long.
+    fn shrink(&self) -> bool {
+        let Some(device) = self.settings.device() else { return false };
+        if self.invalidation.shrinking.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        let mountpoint = self.settings.mountpoint().to_owned();
+        let (report, done) = channel();
+        let own = self.own.clone();
+        // What is dirty in shared mappings is written first, by requests to this very process.
+        let started = thread::Builder::new().name("canopy-shrink".into()).spawn(move || {
+            let result = reconfigure(&mountpoint, device);
+            if let Err(errno) = result {
+                tracing::debug!("names cannot be dropped: {errno}");
+            }
+            if let Some(coherence) = own.upgrade() {
+                coherence.invalidation.shrinking.store(false, Ordering::SeqCst);
+            }
+            let _ = report.send(result.is_ok());
+        });
+        if started.is_err() {
+            self.invalidation.shrinking.store(false, Ordering::SeqCst);
+            return false;
+        }
+        done.recv_timeout(SHRINKING).unwrap_or(false)
+    }
+
+    /// Makes the kernel look every name up again, but for those of answers under way; mounts on them go.
+    fn new_epoch(&self) {
+        if self.notifier.increment_epoch().is_err() {
+            // Before Linux 6.16: what lies below a name that is forgotten is looked up again as well.
+            for name in self.pool.top_level_names() {
+                if let Ok(name) = CString::new(name) {
+                    let _ = self.notifier.inval_entry(NodeId(canopy_pool::NodeId::ROOT.0), &name);
+                }
+            }
+        }
+    }
 }
 
 /// As mount(8) with `remount` and nothing else does. Errors: `ENODEV` if it is not our own that is seen there; `EPERM`.
@@ -190,16 +196,4 @@ fn reconfigure(mountpoint: &Path, device: (u32, u32)) -> Result<(), Errno> {
     listed.find(|mounted| mounted.id == id && mounted.device == device).ok_or(Errno::NODEV)?;
     let pick = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
     fsconfig_reconfigure(fspick(&top, c"", pick)?)
-}
-
-/// Makes the kernel look every name up again, but for those of answers under way; mounts on them go.
-fn new_epoch(serving: &Dispatch) {
-    if serving.notifier.increment_epoch().is_err() {
-        // Before Linux 6.16: what lies below a name that is forgotten is looked up again as well.
-        for name in serving.pool.top_level_names() {
-            if let Ok(name) = CString::new(name) {
-                let _ = serving.notifier.inval_entry(NodeId(canopy_pool::NodeId::ROOT.0), &name);
-            }
-        }
-    }
 }

@@ -4,9 +4,7 @@
 //! change again. So such files are looked at once a second for as long as they are young; where one has changed, the
 //! kernel is told to ask again. There is room for so many; others are given out for a short time.
 
-use crate::coherence::freshness::{NOBODY, Subject};
-use crate::dispatch::Dispatch;
-use canopy_fuse as wire;
+use super::Coherence;
 use canopy_pool::{Attr, NodeId, Time};
 use parking_lot::Mutex;
 use std::io;
@@ -24,7 +22,7 @@ pub(crate) const OLD: Duration = Duration::from_secs(10);
 const FILES: usize = 4096;
 
 #[derive(Default)]
-pub(crate) struct Young {
+pub(crate) struct RecentFiles {
     /// By node: which it is, and what its attributes were when they were given last.
     slots: Slots,
     /// Nothing is being looked at.
@@ -61,7 +59,7 @@ impl Held {
     }
 }
 
-impl Young {
+impl RecentFiles {
     /// Attributes of a regular file are about to be given; true if they will be looked at again.
     pub(crate) fn takes(&self, node: NodeId, attr: &Attr) -> bool {
         let new = Held::new(node, attr);
@@ -82,30 +80,32 @@ impl Young {
     fn held(&self) -> impl Iterator<Item = (Held, &Mutex<Option<Held>>)> {
         self.slots.0.iter().filter_map(|slot| Some(((*slot.lock())?, slot)))
     }
+}
 
-    /// Begins to look at what is taken; ends with the pool.
-    pub(crate) fn look(serving: &Dispatch) -> io::Result<()> {
-        let weak = serving.own.clone();
-        let thread = thread::Builder::new().name("canopy-young".into()).spawn(move || {
+impl Coherence {
+    /// Starts to look at recent files; ends with the pool.
+    pub(super) fn look_at_recent_files(&self) -> io::Result<()> {
+        let weak = self.own.clone();
+        let thread = thread::Builder::new().name("canopy-recent".into()).spawn(move || {
             loop {
-                let Some(serving) = weak.upgrade() else { return };
-                let rests = serving.young.sweep(&serving);
-                drop(serving);
+                let Some(coherence) = weak.upgrade() else { return };
+                let rests = coherence.sweep_recent_files();
+                drop(coherence);
                 match rests {
                     true => thread::park(),
                     false => thread::park_timeout(EVERY),
                 }
             }
         })?;
-        let _ = serving.young.looking.set(thread.thread().clone());
+        let _ = self.recent.looking.set(thread.thread().clone());
         Ok(())
     }
 
     /// Looks at all of them; true when there is none.
-    fn sweep(&self, serving: &Dispatch) -> bool {
-        for (held, slot) in self.held() {
+    fn sweep_recent_files(&self) -> bool {
+        for (held, slot) in self.recent.held() {
             let node = held.node;
-            let attr = serving.pool.getattr(node, None);
+            let attr = self.pool.getattr(node, None);
             let same = attr.as_ref().is_ok_and(|attr| Held::new(node, attr) == held);
             if same && attr.is_ok_and(|attr| age(attr.ctime) < OLD) {
                 continue;
@@ -117,21 +117,20 @@ impl Young {
             }
             drop(slot);
             if !same {
-                serving.pool.attributes_changed(node);
-                serving.fresh.changed(Subject::attributes(node), NOBODY);
-                let _ = serving.notifier.forget_attributes(wire::NodeId(node.0));
+                self.attributes_changed(node);
+                self.expire_node(node, false);
             }
         }
-        self.idle.store(true, SeqCst);
-        let rests = self.held().next().is_none();
+        self.recent.idle.store(true, SeqCst);
+        let rests = self.recent.held().next().is_none();
         if !rests {
-            self.idle.store(false, SeqCst);
+            self.recent.idle.store(false, SeqCst);
         }
         rests
     }
 }
 
-impl Drop for Young {
+impl Drop for RecentFiles {
     fn drop(&mut self) {
         if let Some(thread) = self.looking.get() {
             thread.unpark();
@@ -149,12 +148,12 @@ mod tests {
 
     #[test]
     fn a_slot_tells_its_node_and_whether_the_attributes_are_the_same() {
-        let young = Young::default();
+        let recent = RecentFiles::default();
         let nodes = [1, FILES as u64 - 1, FILES as u64, 5 * FILES as u64 + 7, u64::MAX - 5];
         for node in nodes {
-            assert!(young.takes(NodeId(node), &attr(1, 2)), "{node}");
+            assert!(recent.takes(NodeId(node), &attr(1, 2)), "{node}");
         }
-        let mut held: Vec<u64> = young.held().map(|(held, _)| held.node.0).collect();
+        let mut held: Vec<u64> = recent.held().map(|(held, _)| held.node.0).collect();
         held.sort_unstable();
         assert_eq!(held, nodes);
         let held = |attr| Held::new(NodeId(9), &attr);
@@ -165,9 +164,9 @@ mod tests {
 
     #[test]
     fn whose_slot_is_taken_is_not() {
-        let young = Young::default();
-        assert!(young.takes(NodeId(7), &attr(1, 2)) && young.takes(NodeId(7), &attr(2, 2)));
-        assert!(!young.takes(NodeId(7 + FILES as u64), &attr(1, 2)));
-        assert_eq!(young.held().count(), 1);
+        let recent = RecentFiles::default();
+        assert!(recent.takes(NodeId(7), &attr(1, 2)) && recent.takes(NodeId(7), &attr(2, 2)));
+        assert!(!recent.takes(NodeId(7 + FILES as u64), &attr(1, 2)));
+        assert_eq!(recent.held().count(), 1);
     }
 }

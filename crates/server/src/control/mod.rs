@@ -3,40 +3,40 @@
 //!
 //! The control file is a node of its own that no branch holds. It is never listed.
 
-pub(crate) mod status;
+mod file_keys;
+mod hidden_name;
+mod status;
 
-use crate::branches::pending::{self, Watch};
-use crate::coherence::invalidate::forget_names;
-use crate::dispatch::Dispatch;
-use crate::error;
+pub(crate) use file_keys::file_key;
+pub(crate) use hidden_name::{hides, refuses};
+pub(crate) use status::{Carrier, Connection};
+
+use crate::branches::pending::PendingBranches;
+use crate::branches::topology::Topology;
+use crate::coherence::{CacheTtl, Coherence};
 use crate::log;
 use crate::negotiate;
-use crate::translate::convert::Terms;
-use arc_swap::ArcSwap;
+use crate::settings::Settings;
+use crate::watch::Watch;
 use canopy_config::options::FileError;
 use canopy_config::options::{self, Changes, OptionError};
 use canopy_config::text::one_line;
 use canopy_config::{Config, resolve};
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::flags::InitFlags;
-use canopy_fuse::request::Name;
 use canopy_fuse::{NodeId, Op, Replied, Reply, Request};
-use canopy_pool::branch::BranchList;
+use canopy_pool::Pool;
 use canopy_pool::config::{Func, PassthroughIo};
-use canopy_pool::{Error, Located, Pool};
-use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Its name in the root.
-const NAME: &[u8] = b".mergerfs";
-/// Its node: one that the pool, which counts upwards, never comes to.
+/// The control file's node: one that the pool, which counts upwards, never comes to.
 pub(crate) const NODE: NodeId = NodeId(u64::MAX - 1);
 
 const PREFIX: &[u8] = b"user.mergerfs.";
@@ -45,101 +45,38 @@ const XATTR_CREATE: u32 = 1;
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const ENTRY_MODE: u32 = 0o100_664;
 
-/// Is this the control file's name? What a branch has under it is neither found nor listed.
-pub(crate) fn hides(dir: canopy_pool::NodeId, name: &[u8]) -> bool {
-    dir == canopy_pool::NodeId::ROOT && name == NAME
-}
-
-/// Why a change of the control file's name is refused: nothing can be made there, what is moved there would not be
-/// seen again, and there is nothing to be taken away.
-pub(crate) fn refuses(request: &Request<'_>) -> Option<Errno> {
-    let hidden = |dir: NodeId, name: Name<'_>| dir == NodeId::ROOT && name.as_bytes() == NAME;
-    let dir = request.header.node;
-    match request.op {
-        Op::Unlink { name } | Op::Rmdir { name } if hidden(dir, name) => Some(Errno::NOENT),
-        Op::Rename { name, .. } if hidden(dir, name) => Some(Errno::NOENT),
-        Op::Rename { newdir, newname, .. } if hidden(newdir, newname) => Some(Errno::PERM),
-        Op::Mknod { name, .. }
-        | Op::Mkdir { name, .. }
-        | Op::Symlink { name, .. }
-        | Op::Link { name, .. }
-            if hidden(dir, name) =>
-        {
-            Some(Errno::EXIST)
-        }
-        Op::Create(create) if hidden(dir, create.name) => Some(Errno::EXIST),
-        _ => None,
-    }
-}
-
-/// The configuration that a running pool works by, as its users see and change it.
+/// The control file: a running pool as its users see and change it.
 pub(crate) struct Control {
-    /// Read without waiting: a change may wait for a disk.
-    now: ArcSwap<Config>,
-    /// Held over a change: changes come one after the other.
-    changing: Mutex<()>,
-    connection: status::Connection,
-    pub(crate) missing: Watch,
-    mountpoint: PathBuf,
+    pool: Arc<Pool>,
+    settings: Arc<Settings>,
+    coherence: Arc<Coherence>,
+    watch: Arc<Watch>,
+    topology: Arc<Topology>,
+    pending: Arc<PendingBranches>,
+    connection: Connection,
+    /// When the pool was started, in seconds since 1970.
     since: u64,
 }
 
 impl Control {
-    pub(crate) fn new(mut config: Config, mountpoint: PathBuf, connection: status::Connection) -> Self {
-        config.file.pool = Some(mountpoint.clone());
+    pub(crate) fn new(
+        topology: Arc<Topology>,
+        pending: Arc<PendingBranches>,
+        connection: Connection,
+    ) -> Control {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
-        let now = ArcSwap::from_pointee(config);
-        Control { now, changing: Mutex::default(), connection, missing: Watch::default(), mountpoint, since }
-    }
-
-    /// The branches as they were told, also those that are not there.
-    pub(crate) fn branches(&self) -> BranchList {
-        self.now.load().branches.clone()
-    }
-
-    /// As it is in force.
-    pub(crate) fn config(&self) -> Arc<Config> {
-        self.now.load_full()
-    }
-
-    pub(crate) fn mountpoint(&self) -> &Path {
-        &self.mountpoint
+        let (pool, settings) = (Arc::clone(&topology.pool), Arc::clone(&topology.settings));
+        let (coherence, watch) = (Arc::clone(&topology.coherence), Arc::clone(&topology.watch));
+        Control { pool, settings, coherence, watch, topology, pending, connection, since }
     }
 
     /// What was planned to carry the requests was refused, and this does.
-    pub(crate) fn carried_by(&self, carrier: status::Carrier) {
+    pub(crate) fn carried_by(&self, carrier: Carrier) {
         let _ = self.connection.instead.set(carrier);
     }
 
-    /// With `landlock`, workers reach nothing outside of the branches that the pool was mounted with.
-    pub(crate) fn is_on_ground(&self, path: &Path) -> bool {
-        self.connection.ground.as_ref().is_none_or(|ground| ground.iter().any(|root| path.starts_with(root)))
-    }
-
-    /// Errors: `EXDEV` for a branch that workers could not reach.
-    pub(crate) fn on_ground(&self, list: &BranchList) -> Result<(), Errno> {
-        match list.iter().find(|spec| !self.is_on_ground(&spec.path)) {
-            None => Ok(()),
-            Some(spec) => {
-                tracing::warn!(
-                    "{}",
-                    error::Error::OutsideOfLandlock {
-                        branch: spec.path.clone(),
-                        pool: self.mountpoint.clone(),
-                    }
-                );
-                Err(Errno::XDEV)
-            }
-        }
-    }
-
-    /// Nothing is changed while it is held.
-    pub(crate) fn changing(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock()
-    }
-
-    pub(crate) fn entry(&self, terms: &Terms) -> EntryOut {
-        EntryOut::new(NODE.0, 0, self.attr(), terms.entry, terms.attr)
+    pub(crate) fn entry(&self, ttl: &CacheTtl) -> EntryOut {
+        EntryOut::new(NODE.0, 0, self.attr(), ttl.entry, ttl.attr)
     }
 
     fn attr(&self) -> abi::Attr {
@@ -157,15 +94,15 @@ impl Control {
     }
 
     /// Answers a request about the control file.
-    pub(crate) fn answer(&self, serving: &Dispatch, request: &Request<'_>, reply: Reply<'_>) -> Replied {
-        let terms = serving.terms.load();
+    pub(crate) fn answer(&self, request: &Request<'_>, reply: Reply<'_>) -> Replied {
+        let ttl = self.coherence.ttl();
         let done = |reply: Reply<'_>, result: Result<(), Errno>| match result {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno.raw_os_error()),
         };
         match request.op {
             Op::Forget { .. } => reply.none(),
-            Op::Getattr { .. } => reply.attr(&AttrOut::new(self.attr(), terms.attr)),
+            Op::Getattr { .. } => reply.attr(&AttrOut::new(self.attr(), ttl.attr)),
             Op::Statx { .. } => {
                 let attr = self.attr();
                 let time = abi::SxTime { sec: self.since.cast_signed(), ..abi::SxTime::default() };
@@ -181,9 +118,9 @@ impl Control {
                     blksize: attr.blksize,
                     ..abi::Statx::default()
                 };
-                reply.statx(&StatxOut::new(stat, terms.attr))
+                reply.statx(&StatxOut::new(stat, ttl.attr))
             }
-            Op::Getxattr { name, .. } => match self.get(serving, name.to_bytes()) {
+            Op::Getxattr { name, .. } => match self.get(name.to_bytes()) {
                 Ok(value) => reply.xattr(&value),
                 Err(errno) => reply.error(errno.raw_os_error()),
             },
@@ -192,9 +129,7 @@ impl Control {
             Op::Setxattr { .. } if !self.may_change(request.header.uid) => {
                 reply.error(Errno::ACCESS.raw_os_error())
             }
-            Op::Setxattr { name, value, flags, .. } => {
-                done(reply, self.set(serving, name.to_bytes(), value, flags))
-            }
+            Op::Setxattr { name, value, flags, .. } => done(reply, self.set(name.to_bytes(), value, flags)),
             Op::Removexattr { .. } => reply.error(Errno::NODATA.raw_os_error()),
             Op::Access { .. } => reply.ok(),
             // There is nothing to open, to remove or to change but by attributes.
@@ -203,34 +138,31 @@ impl Control {
     }
 
     fn may_change(&self, uid: u32) -> bool {
-        self.now.load().mount.permissions_check || uid == 0 || uid == rustix::process::getuid().as_raw()
+        self.settings.config().mount.permissions_check
+            || uid == 0
+            || uid == rustix::process::getuid().as_raw()
     }
 
     /// The value of a key, shown or hidden; `_` and `-` are the same.
-    fn get(&self, serving: &Dispatch, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let key =
             name.strip_prefix(PREFIX).and_then(|key| std::str::from_utf8(key).ok()).ok_or(Errno::NODATA)?;
         match key.replace('_', "-").as_str() {
             "version" => return Ok(env!("CARGO_PKG_VERSION").into()),
             "pid" => return Ok(std::process::id().to_string().into()),
             "srcmounts" => {
-                let now = self.now.load();
+                let now = self.settings.config();
                 let paths: Vec<&[u8]> =
                     now.branches.iter().map(|spec| spec.path.as_os_str().as_bytes()).collect();
                 return Ok(paths.join(&b':'));
             }
             // Paths are bytes, which need not be text.
-            "branches" => return Ok(self.now.load().branches.to_os_string().into_vec()),
+            "branches" => return Ok(self.settings.config().branches.to_os_string().into_vec()),
             // Not listed, as none of these is.
             canopy_config::control_api::STATUS => {
-                let unwatched = serving.watch.unwatched();
-                return Ok(status::status(
-                    &self.connection,
-                    &self.now.load(),
-                    &serving.pool,
-                    &serving.care,
-                    &unwatched,
-                ));
+                let unwatched = self.watch.unwatched();
+                let config = self.settings.config();
+                return Ok(status::status(&self.connection, &config, &self.pool, &self.topology, &unwatched));
             }
             _ => {}
         }
@@ -238,7 +170,7 @@ impl Control {
         if spec.is_ignored() {
             return Ok(Vec::new());
         }
-        spec.render(&self.now.load()).map(String::into_bytes).ok_or(Errno::NODATA)
+        spec.render(&self.settings.config()).map(String::into_bytes).ok_or(Errno::NODATA)
     }
 
     /// Every shown key, each with its terminating NUL, in the order of its bytes.
@@ -249,11 +181,11 @@ impl Control {
         keys.iter().flat_map(|key| [PREFIX, key.as_bytes(), b"\0"].concat()).collect()
     }
 
-    fn set(&self, serving: &Dispatch, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno> {
+    fn set(&self, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno> {
         let key = name.strip_prefix(PREFIX).ok_or(Errno::NODATA)?;
         if let Some(command) = key.strip_prefix(COMMAND) {
-            let _changing = self.changing.lock();
-            return command_named(serving, command);
+            let _changing = self.settings.changing();
+            return self.command(command);
         }
         let key = std::str::from_utf8(key).map_err(|_| Errno::NODATA)?;
         // Here a key must be written as it is listed.
@@ -265,8 +197,8 @@ impl Control {
             return Err(Errno::EXIST);
         }
         let spec = spec.filter(|spec| spec.changes == Changes::Live).ok_or(Errno::ROFS)?;
-        let _changing = self.changing.lock();
-        let now = self.now.load_full();
+        let _changing = self.settings.changing();
+        let now = self.settings.config();
         let mut next = Config::clone(&now);
         if key == "branches" {
             self.not_within(value)?;
@@ -283,12 +215,12 @@ impl Control {
         // Named again, it is opened again: the file may have been moved away.
         let traces = key == "log.file" || (now.debug, &now.log_file) != (next.debug, &next.log_file);
         let trace = if traces { self.trace_file(&next.log_file)? } else { None };
-        self.apply(serving, &now, &next)?;
+        self.apply(&now, &next)?;
         if traces {
             log::trace(next.debug, trace);
         }
         tracing::info!("{key} is now {}", spec.render(&next).unwrap_or_default());
-        self.now.store(Arc::new(next));
+        self.settings.store(next);
         told.map_err(|error| number(&error))
     }
 
@@ -302,7 +234,7 @@ impl Control {
         let list = &list[list.iter().take_while(|byte| b"+<>=".contains(byte)).count()..];
         let within = |entry: &[u8]| {
             let end = entry.iter().rposition(|&byte| byte == b'=').unwrap_or(entry.len());
-            Path::new(OsStr::from_bytes(&entry[..end])).starts_with(&self.mountpoint)
+            Path::new(OsStr::from_bytes(&entry[..end])).starts_with(self.settings.mountpoint())
         };
         if list.split(|&byte| byte == b':').any(within) {
             tracing::warn!("branches: a branch must not lie within the pool");
@@ -311,20 +243,15 @@ impl Control {
         Ok(())
     }
 
-    /// The pool's own, which nobody but the kernel is asked for.
-    pub(crate) fn device(&self) -> Option<(u32, u32)> {
-        canopy_sys::mountinfo::at(&self.mountpoint).ok().flatten().map(|mounted| mounted.device)
-    }
-
     /// Opens `log.file`. In the pool, each line would be a request that makes another line.
     fn trace_file(&self, path: &Path) -> Result<Option<Arc<File>>, Errno> {
-        let pool = self.device();
+        let pool = self.settings.device();
         let in_pool = |meta: std::io::Result<Metadata>| {
             let device = meta.ok().map(|meta| (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev())));
             device.is_some() && device == pool
         };
-        let within =
-            path.starts_with(&self.mountpoint) || path.parent().is_some_and(|dir| in_pool(dir.metadata()));
+        let within = path.starts_with(self.settings.mountpoint())
+            || path.parent().is_some_and(|dir| in_pool(dir.metadata()));
         let opened = if within { Ok(None) } else { log::open(path) };
         let file = opened.map_err(|why| {
             tracing::warn!("log.file {}: {why}", path.display());
@@ -358,16 +285,16 @@ impl Control {
         Ok(())
     }
 
-    fn apply(&self, serving: &Dispatch, now: &Config, next: &Config) -> Result<(), Errno> {
+    fn apply(&self, now: &Config, next: &Config) -> Result<(), Errno> {
         if now.branches != next.branches {
-            pending::take_branches(serving, next, &self.mountpoint)?;
-            pending::watch(serving, &next.branches);
+            self.topology.take_branches(next)?;
+            self.pending.look_for(&next.branches);
         } else {
-            serving.watch.settle(serving, next, &serving.pool.branches());
+            self.watch.settle(next, &self.pool.branches());
         }
-        serving.pool.reconfigure(next.pool.clone());
+        self.pool.reconfigure(next.pool.clone());
         if now.branches != next.branches || now.kernel.readahead != next.kernel.readahead {
-            negotiate::set_read_ahead(next, self.device());
+            negotiate::set_read_ahead(next, self.settings.device());
         }
         // Names may lead elsewhere now, or have been promised to hold for longer than they shall. After the
         // change: until it is made they are found as before.
@@ -378,21 +305,21 @@ impl Control {
         };
         let kept = |config: &Config| (config.timeouts, config.coherence);
         if now.branches != next.branches || kept(now) != kept(next) || shown(now) != shown(next) {
-            forget_names(serving);
+            self.coherence.invalidate_names();
         }
         Ok(())
     }
-}
 
-fn command_named(serving: &Dispatch, command: &[u8]) -> Result<(), Errno> {
-    match command {
-        // Nothing is kept that could be given back: memory is freed as nodes and buffers go.
-        b"gc" | b"gc1" => {}
-        b"invalidate-all-nodes" => forget_names(serving),
-        _ => return Err(Errno::NODATA),
+    fn command(&self, command: &[u8]) -> Result<(), Errno> {
+        match command {
+            // Nothing is kept that could be given back: memory is freed as nodes and buffers go.
+            b"gc" | b"gc1" => {}
+            b"invalidate-all-nodes" => self.coherence.invalidate_names(),
+            _ => return Err(Errno::NODATA),
+        }
+        tracing::info!("command {}", String::from_utf8_lossy(command));
+        Ok(())
     }
-    tracing::info!("command {}", String::from_utf8_lossy(command));
-    Ok(())
 }
 
 fn number(error: &OptionError) -> Errno {
@@ -404,27 +331,4 @@ fn number(error: &OptionError) -> Errno {
         OptionError::Value { why: "too large", .. } => Errno::OVERFLOW,
         OptionError::Value { .. } | OptionError::Valueless { .. } => Errno::INVAL,
     }
-}
-
-/// The keys that every file and directory answers to; `None` for a name that is not among them.
-pub(crate) fn file_key(pool: &Pool, id: canopy_pool::NodeId, name: &[u8]) -> Option<Result<Vec<u8>, Error>> {
-    let key = name.strip_prefix(PREFIX)?;
-    if let Some(explained) = status::explain(pool, id, key) {
-        return Some(explained);
-    }
-    Some(pool.locate(id).and_then(|at: Located| match key {
-        b"basepath" => Ok(at.branch),
-        b"relpath" => Ok(at.path),
-        b"fullpath" => Ok(at.on(&at.branch)),
-        // For the preload library: the path, and which file must be found there.
-        b"place" => at.file.ok_or(Error::NoAttribute).map(|(dev, ino)| {
-            let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
-            [format!("{major}:{minor} {ino} ").as_bytes(), &at.on(&at.branch)].concat()
-        }),
-        b"allpaths" => {
-            let paths: Vec<Vec<u8>> = pool.holders(&at.path).iter().map(|branch| at.on(branch)).collect();
-            Ok(paths.join(&0))
-        }
-        _ => Err(Error::NoAttribute),
-    }))
 }

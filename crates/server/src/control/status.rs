@@ -1,6 +1,6 @@
 //! What a running pool tells about itself, for `canopy status` and `canopy explain`.
 
-use crate::branches::monitor::Care;
+use crate::branches::topology::Topology;
 use crate::watch::Unwatched;
 use canopy_config::Config;
 use canopy_config::control_api::{
@@ -19,7 +19,6 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
 
@@ -30,8 +29,6 @@ pub(crate) struct Connection {
     /// What carries the requests in its place, should the kernel have refused that.
     pub(crate) instead: OnceLock<Carrier>,
     pub(crate) security: SecurityTold,
-    /// What later branches must lie in; none for anywhere.
-    pub(crate) ground: Option<Vec<PathBuf>>,
 }
 
 /// What carries the requests.
@@ -56,7 +53,7 @@ pub(crate) fn status(
     connection: &Connection,
     config: &Config,
     pool: &Pool,
-    care: &Care,
+    topology: &Topology,
     unwatched: &[Unwatched],
 ) -> Vec<u8> {
     let agreed = &connection.agreed;
@@ -75,7 +72,7 @@ pub(crate) fn status(
     // Of one moment: a branch comes and goes while somebody asks.
     let mut held = pool.branches();
     let gone_ones: Vec<Option<Illness>> = loop {
-        let gone = config.branches.iter().map(|spec| care.gone(&spec.path)).collect();
+        let gone = config.branches.iter().map(|spec| topology.why_gone(&spec.path)).collect();
         let now = pool.branches();
         if Arc::ptr_eq(&held, &now) {
             break gone;

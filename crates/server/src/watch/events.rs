@@ -4,11 +4,10 @@
 //! may be told as one, and by the time they are read the directory may have moved. So nothing is concluded but that the
 //! kernel must ask again, which does no harm where it need not have.
 
-use super::filesystems::Volumes;
+use super::filesystems::Filesystems;
 use super::notices::{Notices, Repeats, Round};
-use crate::coherence::freshness::{NOBODY, Subject};
-use crate::dispatch::Dispatch;
-use canopy_fuse as wire;
+use crate::coherence::Coherence;
+use canopy_pool::Pool;
 use canopy_pool::config::Func;
 use canopy_pool::policy::{self, Category};
 use canopy_sys::fanotify::{self, Event};
@@ -78,9 +77,9 @@ impl Reader {
     /// waits for it.
     pub(crate) fn work(
         &mut self,
-        serving: &Dispatch,
+        (pool, coherence): (&Pool, &Coherence),
         group: BorrowedFd<'_>,
-        volumes: &mut Volumes,
+        filesystems: &mut Filesystems,
         most: Option<usize>,
     ) -> Result<Left, Errno> {
         let room = most.unwrap_or(BUFFER).min(BUFFER);
@@ -94,30 +93,37 @@ impl Reader {
         };
         let mut round = Round::default();
         let mut urgent = false;
-        let mut gathering =
-            Gathering { serving, volumes, round: &mut round, own: self.own, looked_at: HashSet::new() };
+        let mut gathering = Gathering {
+            pool,
+            coherence,
+            filesystems,
+            round: &mut round,
+            own: self.own,
+            looked_at: HashSet::new(),
+        };
         for event in fanotify::events(&self.buffer[..length]) {
             urgent |= event.pid != self.own && event.mask != fanotify::CLOSE_WRITE;
             gathering.take(&event);
         }
         self.calm = !urgent && (self.calm || length > 0);
-        volumes.rest();
-        round.now.send(serving);
+        filesystems.rest();
+        round.now.send(coherence);
         self.written.add(round.written);
         // While it rests it will come by itself, and soon.
         if most.is_none() || self.rest.is_none() {
-            std::mem::take(&mut self.written).send(serving);
+            std::mem::take(&mut self.written).send(coherence);
         }
         let now = Instant::now();
         self.repeats.add(now, round.again);
-        self.repeats.send_due(now, serving);
+        self.repeats.send_due(now, coherence);
         Ok(left)
     }
 }
 
 struct Gathering<'a> {
-    serving: &'a Dispatch,
-    volumes: &'a mut Volumes,
+    pool: &'a Pool,
+    coherence: &'a Coherence,
+    filesystems: &'a mut Filesystems,
     round: &'a mut Round,
     own: i32,
     /// Handles of files whose nodes are in the round already.
@@ -139,17 +145,17 @@ impl Gathering<'_> {
         }
         let Some(place) = event.place else { return };
         if dir_moved {
-            self.volumes.forget_places(place.fsid);
+            self.filesystems.forget_places(place.fsid);
         }
         if own && !self.overlap() {
             return;
         }
         if event.mask & fanotify::ONDIR != 0 && event.mask & NAMES != 0 {
-            self.serving.pool.places_changed();
+            self.pool.places_changed();
         }
         // The directory's path on the branch and in the node table must be of one moment.
-        let lost = self.serving.pool.while_still(|moves| -> Result<(), Errno> {
-            let dirs = self.volumes.places(place.fsid, place.dir, moves)?;
+        let lost = self.pool.while_still(|moves| -> Result<(), Errno> {
+            let dirs = self.filesystems.places(place.fsid, place.dir, moves)?;
             // All names of a file are one node, whichever of them it happened by. Who has renamed it since has told so.
             let mut found = event.mask & fanotify::ONDIR != 0 || dirs.is_empty();
             for dir in dirs.iter() {
@@ -168,42 +174,42 @@ impl Gathering<'_> {
 
     /// Can what the pool has changed itself show at a place that it does not know of?
     fn overlap(&mut self) -> bool {
-        self.volumes.overlap(&self.serving.pool)
+        self.filesystems.overlap(self.pool)
     }
 
     fn all(&mut self) {
-        self.serving.pool.changes_missed();
-        self.serving.listed.renew();
-        self.serving.fresh.changed(Subject::ALL, NOBODY);
+        self.pool.changes_missed();
+        self.coherence.listings_changed();
+        self.coherence.anything_changed();
         self.round.now.all = true;
         self.round.again.all = true;
     }
 
     /// Something happened to a name in a directory of the pool; true if a node is known by it.
     fn happened(&mut self, dir: &[u8], name: &[u8], event: &Event<'_>) -> Result<bool, Errno> {
-        let (serving, mask) = (self.serving, event.mask);
-        let known = serving.pool.known();
+        let mask = event.mask;
+        let known = self.pool.known();
         // Of what is not known the kernel knows nothing, nor of what lies below.
         let Some(dir) = known.dir(dir) else { return Ok(false) };
         if name == b"." {
-            self.round.node(serving, dir, false);
+            self.round.node(self.coherence, dir, false);
             return Ok(true);
         }
         let named = mask & NAMES != 0;
         if named {
-            serving.pool.name_changed(dir, name);
-            serving.watch.stirred.note(dir);
+            self.pool.name_changed(dir, name);
+            self.coherence.is_worked_in(dir);
         }
         // Which copy is shown may depend on which was changed last.
-        let shows = serving.pool.config().policies.get(Func::Getattr);
+        let shows = self.pool.config().policies.get(Func::Getattr);
         if named || !policy::first_only(shows, Category::Search) {
-            self.round.name(serving, dir, name);
+            self.round.name(self.coherence, dir, name);
         } else {
             // Who looks it up at this moment has entered in the table what he found, or is told that it is out of date.
-            serving.fresh.changed(Subject::name(dir, name), NOBODY);
+            self.coherence.name_changed(dir, name);
         }
         if named {
-            self.round.node(serving, dir, true);
+            self.round.node(self.coherence, dir, true);
         }
         let Some(child) = known.child(dir, name) else { return Ok(false) };
         self.file_changed(child.node, mask);
@@ -216,7 +222,7 @@ impl Gathering<'_> {
         match event.target.zip(event.place) {
             Some((target, place)) if mask & fanotify::MOVED_TO != 0 => {
                 let mut left = BELOW;
-                if let Some(found) = self.volumes.find(place.fsid, target) {
+                if let Some(found) = self.filesystems.find(place.fsid, target) {
                     self.came(child.node, found.as_fd(), &mut left)?;
                 }
             }
@@ -229,10 +235,10 @@ impl Gathering<'_> {
     /// that is known below is to be looked up again; that something is missing there is as true as before.
     fn gone(&mut self, dir: canopy_pool::NodeId) {
         // Also what is being looked up there at this moment.
-        self.serving.fresh.changed(Subject::ALL, NOBODY);
-        for below in self.serving.pool.known().below(dir) {
-            self.round.name(self.serving, below.parent, &below.name);
-            self.round.node(self.serving, below.node, below.is_dir);
+        self.coherence.anything_changed();
+        for below in self.pool.known().below(dir) {
+            self.round.name(self.coherence, below.parent, &below.name);
+            self.round.node(self.coherence, below.node, below.is_dir);
         }
     }
 
@@ -250,7 +256,7 @@ impl Gathering<'_> {
             Err(Errno::NOENT | Errno::STALE) => return Ok(()),
             result => result?,
         };
-        self.round.node(self.serving, node, true);
+        self.round.node(self.coherence, node, true);
         let mut buffer = [MaybeUninit::uninit(); 8192];
         let mut entries = RawDir::new(&dir, &mut buffer);
         while let Some(entry) = entries.next() {
@@ -264,9 +270,9 @@ impl Gathering<'_> {
                 continue;
             }
             *left = left.checked_sub(1).ok_or(Errno::TOOBIG)?;
-            self.round.name(self.serving, node, name.to_bytes());
-            let Some(child) = self.serving.pool.known().child(node, name.to_bytes()) else { continue };
-            self.round.node(self.serving, child.node, false);
+            self.round.name(self.coherence, node, name.to_bytes());
+            let Some(child) = self.pool.known().child(node, name.to_bytes()) else { continue };
+            self.round.node(self.coherence, child.node, false);
             if child.is_dir {
                 let path = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 match rustix::fs::openat(&dir, name, path, Mode::empty()) {
@@ -281,8 +287,8 @@ impl Gathering<'_> {
 
     fn file_changed(&mut self, node: canopy_pool::NodeId, mask: u64) {
         match mask {
-            fanotify::CLOSE_WRITE => self.round.written(self.serving, node),
-            _ => self.round.node(self.serving, node, false),
+            fanotify::CLOSE_WRITE => self.round.written(self.coherence, node),
+            _ => self.round.node(self.coherence, node, false),
         }
     }
 
@@ -293,11 +299,11 @@ impl Gathering<'_> {
             return;
         }
         // Gone with its last name; the node of that one was found by it.
-        let Some(file) = self.volumes.find(fsid, target) else { return };
-        match self.serving.pool.known().file(file.as_fd()) {
+        let Some(file) = self.filesystems.find(fsid, target) else { return };
+        match self.pool.known().file(file.as_fd()) {
             // Looked up by another name at this moment, it may become known with attributes of before.
             Ok((nodes, links)) if nodes.is_empty() && links > 1 => {
-                self.serving.fresh.changed(Subject::ALL, NOBODY);
+                self.coherence.anything_changed();
             }
             Ok((nodes, _)) => nodes.into_iter().for_each(|node| self.file_changed(node, event.mask)),
             Err(_) => {}
@@ -307,31 +313,30 @@ impl Gathering<'_> {
 
 impl Round {
     /// A name must be looked up again.
-    fn name(&mut self, serving: &Dispatch, dir: canopy_pool::NodeId, name: &[u8]) {
+    fn name(&mut self, coherence: &Coherence, dir: canopy_pool::NodeId, name: &[u8]) {
         // Before it is told: an answer that comes in between is told without time, or is known to be under way.
-        if serving.fresh.changed(Subject::name(dir, name), NOBODY) {
+        if coherence.name_changed(dir, name) {
             self.again.name(dir, name);
         }
         self.now.name(dir, name);
     }
 
     /// The attributes of a node, and perhaps the listing of a directory, must be asked for again.
-    fn node(&mut self, serving: &Dispatch, node: canopy_pool::NodeId, listing: bool) {
+    fn node(&mut self, coherence: &Coherence, node: canopy_pool::NodeId, listing: bool) {
         if listing {
-            serving.listed.changed(wire::NodeId(node.0));
+            coherence.listing_changed(node);
         }
-        if serving.fresh.changed(Subject::attributes(node), NOBODY) {
+        if coherence.attributes_changed(node) {
             self.again.node(node, listing);
         }
-        serving.pool.attributes_changed(node);
         self.now.node(node, listing);
     }
 
-    /// A file was closed that may have been written: it has attributes that are young, and so are looked at again
-    /// (`young`). Programs that wrote it through the pool, past the daemon, are told as well, for it is they who close it.
-    fn written(&mut self, serving: &Dispatch, node: canopy_pool::NodeId) {
-        serving.fresh.changed(Subject::attributes(node), NOBODY);
-        serving.pool.attributes_changed(node);
+    /// A file was closed that may have been written: its attributes are recent, and so are looked at again
+    /// (`recent_files`). Programs that wrote it through the pool, past the daemon, are told as well, for it is they who
+    /// close it.
+    fn written(&mut self, coherence: &Coherence, node: canopy_pool::NodeId) {
+        coherence.attributes_changed(node);
         self.written.node(node, false);
     }
 }

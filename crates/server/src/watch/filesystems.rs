@@ -64,7 +64,7 @@ enum Why {
     Other(String),
 }
 
-pub(crate) struct Volumes {
+pub(crate) struct Filesystems {
     group: Result<Arc<OwnedFd>, Errno>,
     list: Vec<Volume>,
     unwatched: Vec<Unwatched>,
@@ -79,9 +79,9 @@ pub(crate) struct Volumes {
     overlap: Option<bool>,
 }
 
-impl Volumes {
-    pub(crate) fn open() -> Volumes {
-        Volumes {
+impl Filesystems {
+    pub(crate) fn open() -> Filesystems {
+        Filesystems {
             group: fanotify::open().map(Arc::new).map_err(errno_of),
             list: Vec::new(),
             unwatched: Vec::new(),

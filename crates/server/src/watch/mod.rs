@@ -1,7 +1,7 @@
 //! What changes on the branches behind the pool's back, so that the kernel may rely on names as long as nobody
 //! changes them.
 //!
-//! The filesystems of the branches are watched whole (fanotify(7)); `volumes` knows which those are and turns a
+//! The filesystems of the branches are watched whole (fanotify(7)); `filesystems` knows which those are and turns a
 //! directory on one of them into its path in the pool; `events` turns what happened there into what the kernel must
 //! forget; `notices` tells the kernel, and tells it again where an answer may have been under way. One thread does
 //! all of it.
@@ -14,19 +14,18 @@ mod events;
 mod filesystems;
 mod notices;
 
-pub(crate) use crate::coherence::busy_dirs::Stirred;
-use crate::dispatch::Dispatch;
-use crate::translate::convert::Terms;
+use crate::coherence::{CacheTtl, Coherence};
 use arc_swap::ArcSwap;
 use canopy_config::Config;
-use canopy_config::values::Coherence;
+use canopy_config::values::Coherence as Mode;
+use canopy_pool::Pool;
 use canopy_pool::branch::Branches;
 use canopy_pool::config::{FollowSymlinks, Func};
 use canopy_pool::policy;
 use canopy_sys::sched;
 use events::{Left, Reader};
+use filesystems::Filesystems;
 pub(crate) use filesystems::Unwatched;
-use filesystems::Volumes;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,11 +40,11 @@ use std::time::Duration;
 
 /// What the answers of a pool are given by, and where changes are watched for.
 pub(crate) struct Watch {
-    /// Held over a change of the terms, and while events are worked on.
+    pool: Arc<Pool>,
+    coherence: Arc<Coherence>,
+    /// Held over a change of the times to live, and while events are worked on.
     state: Mutex<State>,
     waiting: Arc<Waiting>,
-    /// Directories in which somebody makes or removes names directly on a branch.
-    pub(crate) stirred: Stirred,
 }
 
 /// Is there anything that has happened on the branches and was not worked on?
@@ -75,7 +74,7 @@ impl Waiting {
 }
 
 struct State {
-    volumes: Volumes,
+    filesystems: Filesystems,
     reader: Reader,
     waiting: Arc<Waiting>,
     /// As it was settled last.
@@ -87,23 +86,33 @@ struct State {
 }
 
 impl Watch {
-    /// Begins to watch the branches as far as that is wanted and can be done, and gives the terms that follow.
-    pub(crate) fn start(config: &Config, branches: &Branches, forgets_all: bool) -> (Watch, Terms) {
-        let volumes = Volumes::open();
+    /// Begins to watch the branches as far as that is wanted and can be done, and sets the times to live that follow.
+    pub(crate) fn start(
+        config: &Config,
+        pool: Arc<Pool>,
+        coherence: Arc<Coherence>,
+        forgets_all: bool,
+    ) -> Watch {
+        let filesystems = Filesystems::open();
         let [all, working, own] = [const { AtomicBool::new(false) }; 3];
-        let waiting =
-            Arc::new(Waiting { group: volumes.group(), all, working, own, unwatched: ArcSwap::default() });
+        let waiting = Arc::new(Waiting {
+            group: filesystems.group(),
+            all,
+            working,
+            own,
+            unwatched: ArcSwap::default(),
+        });
         let mut state = State {
-            volumes,
+            filesystems,
             reader: Reader::new(),
             waiting: Arc::clone(&waiting),
             config: config.clone(),
             forgets_all,
             told: Vec::new(),
         };
-        state.volumes.set(wanted(config, branches));
-        let terms = state.terms();
-        (Watch { state: Mutex::new(state), waiting, stirred: Stirred::default() }, terms)
+        state.filesystems.set(wanted(config, &pool.branches()));
+        coherence.set_ttl(state.ttl());
+        Watch { pool, coherence, state: Mutex::new(state), waiting }
     }
 
     /// The branches that are not watched, though they could be as it seems, or somebody has asked for it.
@@ -123,42 +132,64 @@ impl Watch {
     }
 
     /// Has everything been worked on that has happened by now? For who cannot wait: no lock may be held.
-    pub(crate) fn caught_up(&self, serving: &Dispatch) -> bool {
-        self.waiting.nothing() || self.catch_up(serving)
+    pub(crate) fn caught_up(&self) -> bool {
+        self.waiting.nothing() || self.catch_up()
     }
 
     /// Works on what is waiting, if nobody else does and it is not much; true when nothing is left.
-    pub(crate) fn catch_up(&self, serving: &Dispatch) -> bool {
+    pub(crate) fn catch_up(&self) -> bool {
         let Some(group) = self.waiting.group.as_ref().filter(|_| self.waiting.all.load(Ordering::Acquire))
         else {
             return false;
         };
         let Some(mut state) = self.state.try_lock() else { return self.waiting.nothing() };
         // What cannot be read is told to the thread that watches.
-        matches!(state.work(serving, group.as_fd(), Some(HANDFUL)), Ok(Left::Nothing))
+        matches!(self.work(&mut state, group.as_fd(), Some(HANDFUL)), Ok(Left::Nothing))
+    }
+
+    /// Works on what has happened by now, at most on so many bytes of it at once.
+    fn work(&self, state: &mut State, group: BorrowedFd<'_>, most: Option<usize>) -> Result<Left, Errno> {
+        self.waiting.working.store(true, Ordering::SeqCst);
+        let to = (&*self.pool, &*self.coherence);
+        let result = state.reader.work(to, group, &mut state.filesystems, most);
+        self.waiting.working.store(false, Ordering::Release);
+        result
     }
 
     /// Another configuration, and perhaps other branches, are about to be in force. The kernel has to forget all names
     /// once they are.
-    pub(crate) fn settle(&self, serving: &Dispatch, config: &Config, branches: &Branches) {
+    pub(crate) fn settle(&self, config: &Config, branches: &Branches) {
         let mut state = self.state.lock();
         state.config = config.clone();
-        state.volumes.set(wanted(config, branches));
-        let terms = state.terms();
-        serving.pool.changes_missed();
-        serving.terms.store(Arc::new(terms));
+        state.filesystems.set(wanted(config, branches));
+        self.apply(&mut state);
     }
 
     /// Something was mounted or unmounted somewhere.
-    fn mounts_changed(&self, serving: &Dispatch) {
+    fn mounts_changed(&self) {
         let mut state = self.state.lock();
-        if state.volumes.look_at_mounts() {
-            let terms = state.terms();
-            serving.pool.changes_missed();
-            serving.terms.store(Arc::new(terms));
+        if state.filesystems.look_at_mounts() {
+            self.apply(&mut state);
             drop(state);
-            notices::forget_everything(serving);
+            self.coherence.invalidate_everything();
         }
+    }
+
+    /// Nothing can be watched any more.
+    fn give_up(&self, errno: Errno) {
+        tracing::error!("changes on the branches are not watched any more: {errno}");
+        let mut state = self.state.lock();
+        state.filesystems.give_up(errno);
+        self.apply(&mut state);
+        drop(state);
+        self.coherence.invalidate_everything();
+    }
+
+    /// Sets the times to live that follow from what is watched now.
+    fn apply(&self, state: &mut State) {
+        let ttl = state.ttl();
+        self.pool.changes_missed();
+        self.coherence.set_ttl(ttl);
     }
 }
 
@@ -167,53 +198,40 @@ const HANDFUL: usize = 4096;
 
 /// The branches to be watched.
 fn wanted<'a>(config: &Config, branches: &'a Branches) -> Option<&'a Branches> {
-    (config.coherence != Coherence::Timeout).then_some(branches)
+    (config.coherence != Mode::Timeout).then_some(branches)
 }
 
 impl State {
-    /// Works on what has happened by now, at most on so many bytes of it at once.
-    fn work(
-        &mut self,
-        serving: &Dispatch,
-        group: BorrowedFd<'_>,
-        most: Option<usize>,
-    ) -> Result<Left, Errno> {
-        self.waiting.working.store(true, Ordering::SeqCst);
-        let result = self.reader.work(serving, group, &mut self.volumes, most);
-        self.waiting.working.store(false, Ordering::Release);
-        result
-    }
-
     /// What is remembered of directories is to be forgotten after this, for the pool may not have been told of all.
-    fn terms(&mut self) -> Terms {
+    fn ttl(&mut self) -> CacheTtl {
         let blindness = self.blindness();
-        let asked = self.config.coherence == Coherence::Watch;
-        let worth_telling = |one: &&Unwatched| asked || one.local && self.volumes.group().is_some();
-        let unwatched = self.volumes.unwatched().iter().filter(worth_telling).cloned().collect();
+        let asked = self.config.coherence == Mode::Watch;
+        let worth_telling = |one: &&Unwatched| asked || one.local && self.filesystems.group().is_some();
+        let unwatched = self.filesystems.unwatched().iter().filter(worth_telling).cloned().collect();
         self.waiting.unwatched.store(Arc::new(unwatched));
         self.waiting.all.store(blindness.is_none(), Ordering::Release);
         let told = match blindness {
             Some(lines) => lines,
             None => {
                 tracing::debug!("changes on all branches are watched");
-                return Terms::new(&self.config, Some((self.volumes.blind(), self.forgets_all)));
+                return CacheTtl::new(&self.config, Some((self.filesystems.blind(), self.forgets_all)));
             }
         };
         for line in &told {
-            if self.config.coherence == Coherence::Watch {
+            if self.config.coherence == Mode::Watch {
                 tracing::warn!("{line}");
             } else if !self.told.contains(line) {
                 tracing::info!("{line}");
             }
         }
         self.told = told;
-        Terms::new(&self.config, None)
+        CacheTtl::new(&self.config, None)
     }
 
     /// Why names cannot be relied upon for long; `None` if they can.
     fn blindness(&self) -> Option<Vec<String>> {
         let pool = &self.config.pool;
-        if self.config.coherence == Coherence::Timeout {
+        if self.config.coherence == Mode::Timeout {
             return Some(Vec::new());
         }
         let mut lines: Vec<String> = Vec::new();
@@ -227,7 +245,7 @@ impl State {
         if !policy::shows_by_copies(shows) {
             lines.push(format!("func.getattr={shows} shows one copy or another: names are kept briefly"));
         }
-        lines.extend(self.volumes.unwatched().iter().map(|Unwatched { branch, why, .. }| {
+        lines.extend(self.filesystems.unwatched().iter().map(|Unwatched { branch, why, .. }| {
             format!("changes on branch {} are not watched, names are kept briefly: {why}", branch.display())
         }));
         (!lines.is_empty()).then_some(lines)
@@ -241,20 +259,13 @@ pub(crate) struct Watching {
 }
 
 impl Watching {
-    pub(crate) fn start(serving: Arc<Dispatch>) -> io::Result<Watching> {
+    pub(crate) fn start(watch: Arc<Watch>) -> io::Result<Watching> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("canopy-watch".into()).spawn(move || {
             sched::prompt();
-            if let Err(errno) = run(&serving, &stopped) {
-                tracing::error!("changes on the branches are not watched any more: {errno}");
-                let mut state = serving.watch.state.lock();
-                state.volumes.give_up(errno);
-                let terms = state.terms();
-                serving.pool.changes_missed();
-                serving.terms.store(Arc::new(terms));
-                drop(state);
-                notices::forget_everything(&serving);
+            if let Err(errno) = run(&watch, &stopped) {
+                watch.give_up(errno);
             }
         })?;
         Ok(Watching { stop, thread: Some(thread) })
@@ -270,14 +281,14 @@ impl Drop for Watching {
     }
 }
 
-fn run(serving: &Dispatch, stop: &OwnedFd) -> Result<(), Errno> {
+fn run(watch: &Watch, stop: &OwnedFd) -> Result<(), Errno> {
     // Without a group there is nothing to be told, now or later.
-    let Some(group) = serving.watch.state.lock().volumes.group() else { return Ok(()) };
+    let Some(group) = watch.state.lock().filesystems.group() else { return Ok(()) };
     // It becomes ready when the list has changed since it was last polled (proc_pid_mountinfo(5)).
     let mounts =
         File::open("/proc/self/mountinfo").map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))?;
     // What was mounted between the first look and this one.
-    serving.watch.mounts_changed(serving);
+    watch.mounts_changed();
     loop {
         let mut ready = [
             PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
@@ -285,7 +296,7 @@ fn run(serving: &Dispatch, stop: &OwnedFd) -> Result<(), Errno> {
             PollFd::from_borrowed_fd(group.as_fd(), PollFlags::IN),
         ];
         // Who makes an event has nobody to wake while nobody waits for it.
-        let (rest, pause) = serving.watch.state.lock().reader.rest();
+        let (rest, pause) = watch.state.lock().reader.rest();
         let polled = if rest { &mut ready[..2] } else { &mut ready[..] };
         match poll(polled, pause.map(timespec).as_ref()) {
             Err(Errno::INTR) => continue,
@@ -296,9 +307,9 @@ fn run(serving: &Dispatch, stop: &OwnedFd) -> Result<(), Errno> {
             return Ok(());
         }
         if mounted {
-            serving.watch.mounts_changed(serving);
+            watch.mounts_changed();
         }
-        serving.watch.state.lock().work(serving, group.as_fd(), None)?;
+        watch.work(&mut watch.state.lock(), group.as_fd(), None)?;
     }
 }
 

@@ -5,10 +5,7 @@
 //! knows, it takes the answer's time as it comes; attributes of a node that it did not know yet, likewise. So what was
 //! told of late (`fresh`) is notified again, within the time in which changes are to be seen, and once more later.
 
-use crate::coherence::freshness::{NOBODY, Subject};
-use crate::coherence::invalidate::forget_names_soon;
-use crate::dispatch::Dispatch;
-use canopy_fuse as wire;
+use crate::coherence::Coherence;
 use canopy_pool::NodeId;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -61,40 +58,20 @@ impl Notices {
         }
     }
 
-    pub(crate) fn send(&self, serving: &Dispatch) {
+    pub(crate) fn send(&self, coherence: &Coherence) {
         if self.all {
-            return forget_everything(serving);
+            return coherence.invalidate_everything();
         }
         for (dir, name) in &self.names {
             if let Ok(name) = CString::new(&**name) {
                 // Not more than that it is looked up again: else what is mounted on it would be detached, and whoever
                 // stands in it would not know where he is.
-                let _ = serving.notifier.expire_entry(wire::NodeId(dir.0), &name);
+                coherence.expire_name(*dir, &name);
             }
         }
-        let listings = serving.terms.load().keeps_listings();
         for (&node, &listing) in &self.nodes {
-            forget_node(serving, node, listing && listings);
+            coherence.expire_node(node, listing);
         }
-    }
-}
-
-fn forget_node(serving: &Dispatch, node: NodeId, listing: bool) {
-    let node = wire::NodeId(node.0);
-    if listing {
-        let _ = serving.notifier.inval_inode(node, 0, 0);
-    } else if let Err(why) = serving.notifier.forget_attributes(node) {
-        tracing::debug!("cannot invalidate the attributes of {}: {why}", node.0);
-    }
-}
-
-/// Makes the kernel ask again for whatever it knows.
-pub(crate) fn forget_everything(serving: &Dispatch) {
-    serving.fresh.changed(Subject::ALL, NOBODY);
-    forget_names_soon(serving);
-    let listings = serving.terms.load().keeps_listings();
-    for node in serving.pool.known().nodes() {
-        forget_node(serving, node, listings);
     }
 }
 
@@ -134,10 +111,10 @@ impl Repeats {
         self.0.iter().filter_map(|stage| stage.turn).min()
     }
 
-    pub(crate) fn send_due(&mut self, now: Instant, serving: &Dispatch) {
+    pub(crate) fn send_due(&mut self, now: Instant, coherence: &Coherence) {
         for stage in 0..WAITS.len() {
             if let Some(due) = self.take_due(stage, now) {
-                due.send(serving);
+                due.send(coherence);
                 self.enter(stage + 1, now, due);
             }
         }

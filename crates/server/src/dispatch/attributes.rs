@@ -1,0 +1,107 @@
+//! Operations on attributes, extended ones included.
+
+use super::{Call, Dispatch, done, fail, number};
+use crate::control;
+use crate::translate::convert;
+use canopy_fuse::abi::{AttrOut, StatxOut};
+use canopy_fuse::flags::{IoctlFlags, SetxattrFlags};
+use canopy_fuse::request::Setattr;
+use canopy_fuse::{Replied, Reply};
+use canopy_pool::{Attr, HandleId};
+use rustix::io::Errno;
+use std::ffi::CStr;
+
+impl Dispatch {
+    pub(super) fn getattr(&self, call: &Call<'_>, reply: Reply<'_>, handle: Option<u64>) -> Replied {
+        attr_out(call, reply, self.pool.getattr(call.node, handle.map(HandleId)))
+    }
+
+    pub(super) fn statx(&self, call: &Call<'_>, reply: Reply<'_>, handle: Option<u64>) -> Replied {
+        match self.pool.getattr(call.node, handle.map(HandleId)) {
+            Ok(attr) => reply.statx(&StatxOut::new(
+                convert::statx(&attr, call.answer.ttl().shown),
+                call.answer.attributes(call.node, &attr),
+            )),
+            Err(error) => fail(reply, error),
+        }
+    }
+
+    pub(super) fn setattr(&self, call: &Call<'_>, reply: Reply<'_>, set: &Setattr) -> Replied {
+        let handle = set.handle.map(HandleId);
+        attr_out(call, reply, self.pool.setattr(&call.caller(0), call.node, handle, &convert::changes(set)))
+    }
+
+    pub(super) fn setxattr(
+        &self,
+        call: &Call<'_>,
+        reply: Reply<'_>,
+        name: &CStr,
+        value: &[u8],
+        (flags, setxattr_flags): (u32, SetxattrFlags),
+    ) -> Replied {
+        let kill = setxattr_flags.contains(SetxattrFlags::ACL_KILL_SGID);
+        let set = self.pool.setxattr(&call.caller(0), call.node, name.to_bytes(), value, flags, kill);
+        done(reply, self.changed(call, [call.node], set))
+    }
+
+    pub(super) fn getxattr(&self, call: &Call<'_>, reply: Reply<'_>, name: &CStr, size: u32) -> Replied {
+        let (pool, name) = (&self.pool, name.to_bytes());
+        match control::file_key(pool, call.node, name) {
+            Some(Ok(value)) => reply.xattr(&value),
+            Some(Err(error)) => fail(reply, error),
+            None if size == 0 => match pool.getxattr(call.node, name, &mut []) {
+                Ok(size) => reply.xattr_size(size as u32),
+                Err(error) => fail(reply, error),
+            },
+            None => {
+                reply.data(size as usize, |buffer| pool.getxattr(call.node, name, buffer).map_err(number))
+            }
+        }
+    }
+
+    pub(super) fn listxattr(&self, call: &Call<'_>, reply: Reply<'_>, size: u32) -> Replied {
+        let caller = call.caller(0);
+        if size > 0 {
+            let list = |buffer: &mut [u8]| self.pool.listxattr(&caller, call.node, buffer).map_err(number);
+            return reply.data(size as usize, list);
+        }
+        match self.pool.listxattr(&caller, call.node, &mut []) {
+            Ok(size) => reply.xattr_size(size as u32),
+            Err(error) => fail(reply, error),
+        }
+    }
+
+    pub(super) fn ioctl(
+        &self,
+        call: &Call<'_>,
+        reply: Reply<'_>,
+        flags: IoctlFlags,
+        cmd: u32,
+        data: &[u8],
+    ) -> Replied {
+        if flags.contains(IoctlFlags::UNRESTRICTED) {
+            // Only CUSE may read and write its caller's memory.
+            return reply.error(Errno::PERM.raw_os_error());
+        }
+        let answer = self.pool.ioctl(&call.caller(0), call.node, cmd, data);
+        match self.changed(call, [call.node], answer) {
+            Ok(answer) => reply.ioctl(0, |buffer| {
+                let bytes = answer.bytes();
+                let room = buffer.get_mut(..bytes.len()).ok_or(Errno::INVAL.raw_os_error())?;
+                room.copy_from_slice(bytes);
+                Ok(bytes.len())
+            }),
+            Err(error) => fail(reply, error),
+        }
+    }
+}
+
+fn attr_out(call: &Call<'_>, reply: Reply<'_>, attr: canopy_pool::Result<Attr>) -> Replied {
+    match attr {
+        Ok(attr) => reply.attr(&AttrOut::new(
+            convert::attr(&attr, call.answer.ttl().shown),
+            call.answer.attributes(call.node, &attr),
+        )),
+        Err(error) => fail(reply, error),
+    }
+}

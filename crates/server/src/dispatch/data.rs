@@ -1,0 +1,71 @@
+//! Operations on open files.
+
+use super::{Call, Dispatch, fail, number};
+use crate::translate::convert;
+use canopy_fuse::flags::{OpenInFlags, WriteFlags};
+use canopy_fuse::request::{CopyRange, FileIo, WriteIo};
+use canopy_fuse::{Replied, Reply};
+use canopy_pool::{HandleId, Via, Whence, WriteKind};
+use rustix::io::Errno;
+
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+impl Dispatch {
+    pub(super) fn open(
+        &self,
+        call: &Call<'_>,
+        reply: Reply<'_>,
+        flags: u32,
+        open_flags: OpenInFlags,
+    ) -> Replied {
+        let kill = open_flags.contains(OpenInFlags::KILL_SUIDGID);
+        match self.pool.open(&call.caller(0), call.node, flags, kill) {
+            Ok(opened) => {
+                let (flags, backing) = convert::travel(&opened.travel);
+                reply.opened(opened.handle.0, flags, backing)
+            }
+            Err(error) => fail(reply, error),
+        }
+    }
+
+    pub(super) fn read(&self, reply: Reply<'_>, io: &FileIo) -> Replied {
+        // Whoever asks on a caller's behalf tells on whose (fs/fuse/file.c fuse_send_read).
+        let via = Via::with_flags(HandleId(io.handle), io.flags).for_pages(io.lock_owner.is_none());
+        reply.data(io.size as usize, |buffer| self.pool.read(via, io.offset, buffer).map_err(number))
+    }
+
+    pub(super) fn write(&self, call: &Call<'_>, reply: Reply<'_>, io: &WriteIo<'_>) -> Replied {
+        let kind = WriteKind {
+            from_cache: io.write_flags.contains(WriteFlags::CACHE),
+            kill_suidgid: io.write_flags.contains(WriteFlags::KILL_SUIDGID).then(|| call.caller(0)),
+        };
+        let via = Via::with_flags(HandleId(io.handle), io.flags);
+        match self.pool.write(via, io.offset, io.data, kind) {
+            Ok(written) => reply.written(written as u32),
+            Err(error) => fail(reply, error),
+        }
+    }
+
+    pub(super) fn lseek(&self, reply: Reply<'_>, handle: u64, offset: u64, whence: u32) -> Replied {
+        let whence = match whence {
+            SEEK_DATA => Whence::Data,
+            SEEK_HOLE => Whence::Hole,
+            // The kernel works the others out from the size it knows (fs/fuse/file.c).
+            _ => return reply.error(Errno::INVAL.raw_os_error()),
+        };
+        match self.pool.lseek(HandleId(handle), offset, whence) {
+            Ok(offset) => reply.lseek(offset),
+            Err(error) => fail(reply, error),
+        }
+    }
+
+    pub(super) fn copy_file_range(&self, reply: Reply<'_>, copy: &CopyRange) -> Replied {
+        let from = (HandleId(copy.handle_in), copy.offset_in);
+        let to = (HandleId(copy.handle_out), copy.offset_out);
+        match self.pool.copy_file_range(from, to, copy.len) {
+            Ok(bytes) => reply.copied(bytes, copy.reply64),
+            Err(error) => fail(reply, error),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Listings.
+
+use super::{Call, Dispatch, fail, number};
+use crate::control;
+use crate::translate::convert;
+use canopy_fuse::flags::OpenFlags;
+use canopy_fuse::request::FileIo;
+use canopy_fuse::{Replied, Reply};
+use canopy_pool::NodeId;
+use std::cell::RefCell;
+use std::time::Duration;
+
+impl Dispatch {
+    pub(super) fn opendir(&self, call: &Call<'_>, reply: Reply<'_>) -> Replied {
+        if let Err(error) = self.pool.opendir(call.node) {
+            return fail(reply, error);
+        }
+        let mut flags = OpenFlags::empty();
+        // What has happened by now is worked on first.
+        if let Some(keeps) = call.answer.opens(call.node, || self.watch.caught_up()) {
+            flags |= OpenFlags::CACHE_DIR;
+            flags.set(OpenFlags::KEEP_CACHE, keeps);
+        }
+        // A listing belongs to its directory.
+        reply.opened(0, flags, None)
+    }
+
+    pub(super) fn readdir(&self, call: &Call<'_>, reply: Reply<'_>, io: &FileIo) -> Replied {
+        call.answer.listing(call.node);
+        let mut out = reply.dir(io.size as usize);
+        let listed = self.pool.readdir(call.node, io.offset, |entry| {
+            control::hides(call.node, entry.name)
+                || !out.push(entry.ino, entry.next, u32::from(entry.kind), entry.name)
+        });
+        match listed {
+            Ok(()) => out.finish(),
+            Err(error) => out.error(number(error)),
+        }
+    }
+
+    pub(super) fn readdirplus(&self, call: &Call<'_>, reply: Reply<'_>, io: &FileIo) -> Replied {
+        let (dir, shown) = (call.node, call.answer.ttl().shown);
+        call.answer.listing(dir);
+        let out = RefCell::new(reply.plus(io.size as usize));
+        let mut nodes: Vec<NodeId> = Vec::new();
+        let mut hidden = None;
+        let listed = self.pool.readdirplus(
+            dir,
+            io.offset,
+            |name| out.borrow_mut().grant(name.len()),
+            |entry, node| {
+                if control::hides(dir, entry.name) {
+                    hidden = node.map(|node| node.node);
+                    return Duration::ZERO;
+                }
+                // Without a node the kernel just learns the name.
+                let (head, time) = node.as_ref().map_or_else(Default::default, |node| {
+                    let (named, attrs) = call.answer.entry(dir, entry.name, node);
+                    (convert::entry(node, named, attrs, shown), named.min(attrs))
+                });
+                nodes.extend(node.map(|node| node.node));
+                let full =
+                    out.borrow_mut().push(&head, entry.ino, entry.next, u32::from(entry.kind), entry.name);
+                debug_assert!(!full, "there was room for it");
+                time
+            },
+        );
+        let out = out.into_inner();
+        if let Some(node) = hidden {
+            self.pool.forget(node, 1);
+        }
+        match listed {
+            Ok(()) => out.finish(),
+            Err(error) => {
+                for node in nodes {
+                    self.pool.forget(node, 1);
+                }
+                out.error(number(error))
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! One operation of the kernel to one of the pool.
+//!
+//! [`Dispatch::handle`] is the one match from operation to what is done; the operations themselves are grouped by what
+//! they are about: `names`, `attributes`, `data` and `directories`.
+
+mod attributes;
+mod data;
+mod directories;
+mod names;
+
+use crate::affinity::Affinity;
+use crate::coherence::{Answer, Coherence};
+use crate::control::{self, Control};
+use crate::interrupts::Interrupts;
+use crate::translate::convert;
+use crate::translate::operation::Operation;
+use crate::watch::Watch;
+use canopy_fuse::request::{self as wire, Header};
+use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
+use canopy_pool::{Caller, Error, HandleId, NodeId, Pool};
+use canopy_sys::ioprio;
+use std::sync::Arc;
+
+/// Serves one pool.
+pub(crate) struct Dispatch {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) coherence: Arc<Coherence>,
+    pub(crate) watch: Arc<Watch>,
+    pub(crate) control: Control,
+    pub(crate) affinity: Affinity,
+    pub(crate) interrupts: Arc<Interrupts>,
+}
+
+/// A request that is being served.
+struct Call<'a> {
+    /// The node that it is sent for.
+    node: NodeId,
+    header: &'a Header,
+    answer: Answer<'a>,
+}
+
+impl Call<'_> {
+    fn caller(&self, umask: u32) -> Caller {
+        convert::caller(self.header, umask)
+    }
+}
+
+impl Handler for Dispatch {
+    fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
+        self.interrupts.serves(&request.header);
+        if request.header.node == control::NODE {
+            return self.control.answer(&request, reply);
+        }
+        if let Some(errno) = control::refuses(&request) {
+            return reply.error(errno.raw_os_error());
+        }
+        let operation = Operation::of(&request);
+        // Before the branches are read, and until the answer is given.
+        let answer = self.coherence.begin(request.header.pid, operation.locks_directory);
+        match operation.carries_data && answer.ttl().proxy_ioprio {
+            true => ioprio::take(request.header.pid),
+            false => ioprio::own(),
+        }
+        let call = Call { node: convert::node(request.header.node), header: &request.header, answer };
+        match request.op {
+            Op::Lookup { name } => self.lookup(&call, reply, name),
+            Op::Forget { nlookup } => {
+                self.pool.forget(call.node, nlookup);
+                reply.none()
+            }
+            Op::BatchForget(items) => {
+                for item in items {
+                    self.pool.forget(convert::node(item.node), item.nlookup);
+                }
+                reply.none()
+            }
+            Op::Symlink { name, target } => {
+                let made = self.pool.symlink(&call.caller(0), call.node, name.as_bytes(), target.to_bytes());
+                self.made(&call, reply, name, made)
+            }
+            Op::Mknod { name, mode, rdev, umask } => self.mknod(&call, reply, name, mode, rdev, umask),
+            Op::Mkdir { name, mode, umask } => {
+                let made = self.pool.mkdir(&call.caller(umask), call.node, name.as_bytes(), mode);
+                self.made(&call, reply, name, made)
+            }
+            Op::Link { old, name } => {
+                let old = convert::node(old);
+                let made = self.pool.link(&call.caller(0), old, call.node, name.as_bytes());
+                self.made(&call, reply, name, made)
+            }
+            Op::Unlink { name } => {
+                let removed = self.pool.unlink(call.node, name.as_bytes());
+                done(reply, self.changed(&call, [call.node], removed))
+            }
+            Op::Rmdir { name } => {
+                let removed = self.pool.rmdir(call.node, name.as_bytes());
+                done(reply, self.changed(&call, [call.node], removed))
+            }
+            Op::Rename { name, newdir, newname, flags } => {
+                self.rename(&call, reply, name, (newdir, newname), flags)
+            }
+            Op::Create(create) => self.create(&call, reply, &create),
+            Op::Tmpfile(create) => self.tmpfile(&call, reply, &create),
+            Op::Readlink => match self.pool.readlink(call.node) {
+                Ok(target) => reply.bytes(&target),
+                Err(error) => fail(reply, error),
+            },
+
+            Op::Getattr { handle } => self.getattr(&call, reply, handle),
+            Op::Statx { handle, .. } => self.statx(&call, reply, handle),
+            Op::Setattr(set) => self.setattr(&call, reply, &set),
+            Op::Access { mask } => done(reply, self.pool.access(call.node, mask)),
+            Op::Setxattr { name, value, flags, setxattr_flags } => {
+                self.setxattr(&call, reply, name, value, (flags, setxattr_flags))
+            }
+            Op::Getxattr { name, size } => self.getxattr(&call, reply, name, size),
+            Op::Listxattr { size } => self.listxattr(&call, reply, size),
+            Op::Removexattr { name } => {
+                let removed = self.pool.removexattr(&call.caller(0), call.node, name.to_bytes());
+                done(reply, self.changed(&call, [call.node], removed))
+            }
+            Op::Ioctl { flags, cmd, data, .. } => self.ioctl(&call, reply, flags, cmd, data),
+            Op::Statfs => match self.pool.statfs(call.node) {
+                Ok(figures) => reply.statfs(&convert::statfs(&figures)),
+                Err(error) => fail(reply, error),
+            },
+            Op::Syncfs => done(reply, self.pool.syncfs()),
+
+            Op::Open { flags, open_flags } => self.open(&call, reply, flags, open_flags),
+            Op::Read(io) => self.read(reply, &io),
+            Op::Write(io) => self.write(&call, reply, &io),
+            Op::Flush { handle, .. } => done(reply, self.pool.flush(HandleId(handle))),
+            Op::Fsync { handle, datasync } => done(reply, self.pool.fsync(HandleId(handle), datasync)),
+            Op::Release { handle, .. } => done(reply, self.pool.release(HandleId(handle))),
+            Op::Fallocate { handle, offset, length, mode } => {
+                let allocated = self.pool.fallocate(HandleId(handle), mode, offset, length);
+                done(reply, self.changed(&call, [call.node], allocated))
+            }
+            Op::Lseek { handle, offset, whence } => self.lseek(reply, handle, offset, whence),
+            Op::CopyFileRange(copy) => self.copy_file_range(reply, &copy),
+
+            Op::Opendir { .. } => self.opendir(&call, reply),
+            Op::Readdir(io) => self.readdir(&call, reply, &io),
+            Op::Readdirplus(io) => self.readdirplus(&call, reply, &io),
+            Op::Releasedir { .. } => reply.ok(),
+            Op::Fsyncdir { datasync, .. } => done(reply, self.pool.fsyncdir(call.node, datasync)),
+
+            Op::Interrupt { unique } => {
+                self.interrupts.interrupted(unique);
+                reply.none()
+            }
+            // Sent once all else has been answered; the threads end with the connection.
+            Op::Destroy => reply.ok(),
+            // Locks are kept by the kernel, per node: FUSE_POSIX_LOCKS and FUSE_FLOCK_LOCKS are not asked
+            // for at INIT. All names of a file are one node, so they hold among all users of the pool, and
+            // cost no round trip. The branches do not see them.
+            Op::Getlk(_) | Op::Setlk(_) | Op::Setlkw(_) => unsupported(reply),
+            // The kernel then takes every file for always ready, as regular files are (fs/fuse/file.c).
+            Op::Poll { .. } => unsupported(reply),
+            // Block numbers of different disks mean nothing to the callers of FIBMAP, and swapping onto a
+            // pool would need them. Only mounts on a block device are asked anyway.
+            Op::Bmap { .. } => unsupported(reply),
+            // DAX windows belong to virtiofs: they need a shared memory region that /dev/fuse has not.
+            Op::SetupMapping(_) | Op::RemoveMapping { .. } => unsupported(reply),
+            // Dealt with before they get here.
+            Op::Init(_) | Op::CuseInit(_) | Op::NotifyReply { .. } | Op::Unknown(_) => unsupported(reply),
+        }
+    }
+
+    fn thread_start(&self, worker: usize) {
+        self.affinity.bind(worker);
+    }
+
+    fn known_files(&self) -> Vec<wire::NodeId> {
+        self.pool.some_files().into_iter().map(|node| wire::NodeId(node.0)).collect()
+    }
+
+    fn undelivered(&self, what: Undelivered) {
+        match what {
+            Undelivered::Entry { node } => self.pool.forget(convert::node(node), 1),
+            Undelivered::Opened { dir: true, .. } => {}
+            Undelivered::Opened { handle, dir: false, .. } => {
+                let _ = self.pool.release(HandleId(handle));
+            }
+            Undelivered::Created { node, handle } => {
+                let _ = self.pool.release(HandleId(handle));
+                self.pool.forget(convert::node(node), 1);
+            }
+        }
+    }
+}
+
+impl Dispatch {
+    /// Passes on what came of a request that changes attributes of `nodes`, whole or in part, and whose answer the kernel
+    /// does not take for newer than what it may be learning at this moment.
+    fn changed<T, const N: usize>(&self, call: &Call<'_>, nodes: [NodeId; N], result: T) -> T {
+        self.watch.changing();
+        self.coherence.changed_by(call.answer.asker(), nodes);
+        result
+    }
+}
+
+fn number(error: Error) -> i32 {
+    error.errno().raw_os_error()
+}
+
+fn fail(reply: Reply<'_>, error: Error) -> Replied {
+    reply.error(number(error))
+}
+
+fn done(reply: Reply<'_>, result: canopy_pool::Result<()>) -> Replied {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => fail(reply, error),
+    }
+}
+
+fn unsupported(reply: Reply<'_>) -> Replied {
+    fail(reply, Error::Unsupported)
+}

@@ -1,0 +1,123 @@
+//! Operations on names: finding, making, moving them.
+
+use super::{Call, Dispatch, done, fail};
+use crate::control;
+use crate::translate::convert;
+use canopy_fuse::abi::{self, EntryOut};
+use canopy_fuse::flags::OpenInFlags;
+use canopy_fuse::request::{self as wire, Create, Name, Tmpfile};
+use canopy_fuse::{Replied, Reply};
+use canopy_pool::{Entry, Error, RenameKind};
+use rustix::io::Errno;
+
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+const RENAME_WHITEOUT: u32 = 4;
+
+impl Dispatch {
+    pub(super) fn lookup(&self, call: &Call<'_>, reply: Reply<'_>, name: Name<'_>) -> Replied {
+        if control::hides(call.node, name.as_bytes()) {
+            return reply.entry(&self.control.entry(call.answer.ttl()));
+        }
+        match self.pool.lookup_for(&call.caller(0), call.node, name.as_bytes()) {
+            Ok(entry) => {
+                if name.as_bytes() == b".." {
+                    // The kernel is about to look in there for the name of a directory that it has a handle of, by its
+                    // number: that may be another one than when it was listed.
+                    self.coherence.listing_changed(entry.node);
+                }
+                reply.entry(&entry_out(call, name, &entry))
+            }
+            // A name known not to exist is an answer too.
+            Err(Error::Absent) => {
+                reply.entry(&EntryOut::negative(call.answer.missing(call.node, name.as_bytes())))
+            }
+            Err(error) => fail(reply, error),
+        }
+    }
+
+    pub(super) fn mknod(
+        &self,
+        call: &Call<'_>,
+        reply: Reply<'_>,
+        name: Name<'_>,
+        mode: u32,
+        rdev: u32,
+        umask: u32,
+    ) -> Replied {
+        let rdev = abi::decode_dev(rdev);
+        let made = self.pool.mknod(&call.caller(umask), call.node, name.as_bytes(), mode, rdev);
+        self.made(call, reply, name, made)
+    }
+
+    /// Answers a request that makes a name.
+    pub(super) fn made(
+        &self,
+        call: &Call<'_>,
+        reply: Reply<'_>,
+        name: Name<'_>,
+        made: canopy_pool::Result<Entry>,
+    ) -> Replied {
+        match self.changed(call, [call.node], made) {
+            Ok(entry) => reply.entry(&entry_out(call, name, &entry)),
+            Err(error) => fail(reply, error),
+        }
+    }
+
+    pub(super) fn rename(
+        &self,
+        call: &Call<'_>,
+        reply: Reply<'_>,
+        name: Name<'_>,
+        (newdir, newname): (wire::NodeId, Name<'_>),
+        flags: u32,
+    ) -> Replied {
+        let kind = match flags {
+            0 => RenameKind::Replace,
+            RENAME_NOREPLACE => RenameKind::NoReplace,
+            RENAME_EXCHANGE => RenameKind::Exchange,
+            RENAME_WHITEOUT => RenameKind::Whiteout,
+            flags if flags == RENAME_WHITEOUT | RENAME_NOREPLACE => RenameKind::WhiteoutNoReplace,
+            _ => return reply.error(Errno::INVAL.raw_os_error()),
+        };
+        let (dir, newdir) = (call.node, convert::node(newdir));
+        let renamed =
+            self.pool.rename(&call.caller(0), dir, name.as_bytes(), newdir, newname.as_bytes(), kind);
+        let renamed = match dir == newdir {
+            true => self.changed(call, [dir], renamed),
+            false => self.changed(call, [dir, newdir], renamed),
+        };
+        call.answer.renamed(newdir, newname.as_cstr());
+        done(reply, renamed)
+    }
+
+    pub(super) fn create(&self, call: &Call<'_>, reply: Reply<'_>, create: &Create<'_>) -> Replied {
+        let kill = create.open_flags.contains(OpenInFlags::KILL_SUIDGID);
+        let (caller, name) = (call.caller(create.umask), create.name);
+        let made = self.pool.create(&caller, call.node, name.as_bytes(), create.mode, create.flags, kill);
+        match self.changed(call, [call.node], made) {
+            Ok((entry, opened)) => {
+                let (flags, backing) = convert::travel(&opened.travel);
+                reply.created(&entry_out(call, name, &entry), opened.handle.0, flags, backing)
+            }
+            Err(error) => fail(reply, error),
+        }
+    }
+
+    pub(super) fn tmpfile(&self, call: &Call<'_>, reply: Reply<'_>, create: &Tmpfile) -> Replied {
+        match self.pool.tmpfile(&call.caller(create.umask), call.node, create.mode, create.flags) {
+            Ok((entry, opened)) => {
+                let (flags, backing) = convert::travel(&opened.travel);
+                let (named, attrs) = call.answer.unnamed(&entry);
+                let entry = convert::entry(&entry, named, attrs, call.answer.ttl().shown);
+                reply.created(&entry, opened.handle.0, flags, backing)
+            }
+            Err(error) => fail(reply, error),
+        }
+    }
+}
+
+fn entry_out(call: &Call<'_>, name: Name<'_>, entry: &Entry) -> EntryOut {
+    let (named, attrs) = call.answer.entry(call.node, name.as_bytes(), entry);
+    convert::entry(entry, named, attrs, call.answer.ttl().shown)
+}

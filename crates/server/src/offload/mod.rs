@@ -1,2 +1,0 @@
-pub(crate) mod deadline;
-pub(crate) mod interrupts;
