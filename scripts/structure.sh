@@ -15,6 +15,7 @@ declare -A allowed=(
     [canopy-sys]=""
     [canopy-preload]=""
     [canopy-testkit]="canopy-fuse"
+    [canopy-structure]=""
 )
 # Crates in which `unsafe` may occur.
 readonly UNSAFE_CRATES=" canopy-sys canopy-preload "

@@ -1,0 +1,9 @@
+//! Runs the tool on small workspaces and compares what it prints.
+
+mod circles;
+mod crates;
+mod floors;
+mod imports;
+mod limits;
+mod rig;
+mod unsafe_code;
