@@ -18,7 +18,6 @@ pub mod opcode;
 pub mod reply;
 pub mod request;
 pub mod session;
-pub mod trace;
 pub mod transport;
 
 pub use opcode::Opcode;

@@ -3,11 +3,11 @@
 //! A mount in the tree is known by its mount id, not by its path: something else can be mounted at the same place
 //! later, and that is not ours to unmount.
 
-mod again;
-mod aside;
-mod helper;
+mod fusermount;
+mod remount;
+mod replace;
 
-pub use again::{TIMES, remount};
+pub use remount::{TIMES, remount};
 
 use std::ffi::CString;
 use std::io;
@@ -17,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bitflags::bitflags;
-use canopy_sys::device;
+use canopy_sys::fuse_dev;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags as Ms, UnmountFlags};
@@ -251,12 +251,12 @@ pub fn mount(spec: &MountSpec) -> Result<(OwnedFd, Mounted), MountError> {
 
     if spec.replaces
         && let Ok(over) = Identity::of(&path)
-        && let Ok((device, tree)) = aside::make(spec, mode)
+        && let Ok((device, tree)) = replace::make(spec, mode)
     {
         return Ok((device, Mounted { path, identity: None, aside: Some((tree, over)), armed: true }));
     }
     let device = match direct(spec, &path, mode) {
-        Err(error) if error.is_refusal() => helper::mount(spec, &path)?,
+        Err(error) if error.is_refusal() => fusermount::mount(spec, &path)?,
         other => other?,
     };
     let identity =
@@ -265,7 +265,7 @@ pub fn mount(spec: &MountSpec) -> Result<(OwnedFd, Mounted), MountError> {
 }
 
 fn direct(spec: &MountSpec, path: &Path, mode: u32) -> Result<OwnedFd, MountError> {
-    let device = device::open().map_err(MountError::Device)?;
+    let device = fuse_dev::open().map_err(MountError::Device)?;
     let data = CString::new(kernel_options(spec, device.as_raw_fd(), mode).join(","))
         .map_err(|_| MountError::Option)?;
     let flags = bits(spec.flags);
@@ -338,14 +338,14 @@ impl Mounted {
         let Some((tree, over)) = self.aside.take() else { return Ok(Shown::OnTop) };
         let failed = |error: io::Error| MountError::Mount { path: self.path.clone(), error };
         let is_there = || Identity::of(&self.path).is_ok_and(|there| there.is(over));
-        let shown = if is_there() && aside::put_beneath(&tree, &self.path).is_ok() {
+        let shown = if is_there() && replace::put_beneath(&tree, &self.path).is_ok() {
             // Somebody else may just have taken it away.
             if is_there() {
                 unmount_path(&self.path, true).map_err(failed)?;
             }
             Shown::Instead
         } else {
-            aside::put_over(&tree, &self.path).map_err(|errno| failed(errno.into()))?;
+            replace::put_over(&tree, &self.path).map_err(|errno| failed(errno.into()))?;
             Shown::OnTop
         };
         self.identity = Identity::of(&self.path).ok();
@@ -401,7 +401,7 @@ pub fn unmount_path(path: &Path, lazy: bool) -> io::Result<()> {
     let mut flags = UnmountFlags::NOFOLLOW;
     flags.set(UnmountFlags::DETACH, lazy);
     match rustix::mount::unmount(path, flags) {
-        Err(Errno::PERM) => helper::unmount(path, lazy),
+        Err(Errno::PERM) => fusermount::unmount(path, lazy),
         other => Ok(other?),
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use canopy_sys::buf::PageBuf;
+use canopy_sys::page_buf::PageBuf;
 use rustix::io::Errno;
 use rustix::param::page_size;
 use zerocopy::{FromZeros, IntoBytes};

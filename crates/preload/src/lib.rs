@@ -10,8 +10,8 @@
 //! calls are system calls.
 
 mod identity;
+mod interpose;
 mod open;
-mod real;
 mod redirect;
 mod stat;
-mod sys;
+mod syscalls;

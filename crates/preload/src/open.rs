@@ -1,8 +1,8 @@
 //! The functions that open files.
 
-use crate::real::{interpose, missing};
+use crate::interpose::{interpose, missing};
 use crate::redirect::redirect;
-use crate::sys;
+use crate::syscalls;
 use libc::{FILE, c_char, c_int, c_void, mode_t, size_t};
 use std::ptr::null_mut;
 
@@ -69,7 +69,7 @@ fn missing_stream() -> *mut FILE {
 /// A stream that was opened just now: nothing is buffered.
 fn redirect_stream(stream: *mut FILE) {
     if !stream.is_null() {
-        sys::keeping_errno(|| {
+        syscalls::keeping_errno(|| {
             // SAFETY: the C library returned it a moment ago.
             redirect(unsafe { libc::fileno(stream) });
         });

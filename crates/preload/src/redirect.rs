@@ -1,7 +1,7 @@
 //! Whether a descriptor may be exchanged for one on a branch, and the exchange.
 
 use crate::identity::{self, File};
-use crate::sys::{self, Buffer, Descriptor};
+use crate::syscalls::{self, Buffer, Descriptor};
 use libc::{c_int, c_uint};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ const NOT_DATA: c_int = libc::O_PATH | libc::O_TMPFILE;
 /// Leaves it alone where that cannot be done, or is in doubt.
 pub(crate) fn redirect(fd: c_int) {
     if fd >= 0 {
-        sys::keeping_errno(|| {
+        syscalls::keeping_errno(|| {
             let _ = try_redirect(fd);
         });
     }
@@ -28,18 +28,18 @@ pub(crate) fn redirect(fd: c_int) {
 
 fn try_redirect(fd: c_int) -> Option<()> {
     // What the kernel knows without asking anybody, for it may have to ask over a network.
-    let seen = sys::statx(fd, libc::AT_STATX_DONT_SYNC, libc::STATX_TYPE | libc::STATX_INO)?;
+    let seen = syscalls::statx(fd, libc::AT_STATX_DONT_SYNC, libc::STATX_TYPE | libc::STATX_INO)?;
     if !identity::can_hold(fd) || !is_regular(&seen) || !on_fuse(fd, &seen)? {
         return None;
     }
-    let flags = sys::flags(fd).filter(|flags| flags & NOT_DATA == 0)?;
+    let flags = syscalls::flags(fd).filter(|flags| flags & NOT_DATA == 0)?;
     // Locks on the branch and locks in the pool do not see each other. And closing the pool's descriptor would
     // give up the locks that this process holds on the file by way of another one.
-    if sys::locked(fd)? {
+    if syscalls::locked(fd)? {
         return None;
     }
     let mut buffer = Buffer::new()?;
-    let (file, path) = place(sys::attribute(fd, PLACE_KEY, buffer.bytes())?)?;
+    let (file, path) = place(syscalls::attribute(fd, PLACE_KEY, buffer.bytes())?)?;
     // Something else may have taken that name meanwhile: a FIFO must not block, nor a terminal take over.
     // The pool has created and truncated.
     let careful = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -47,17 +47,18 @@ fn try_redirect(fd: c_int) -> Option<()> {
     let branch = Descriptor::open(path, (flags & !created) | careful)?;
     // The pool's descriptor keeps the file alive, so that no other one can have its inode number. Neither a name
     // that was replaced nor another mount namespace's file at the same path is taken for it.
-    let found = sys::statx(branch.number(), libc::AT_STATX_SYNC_AS_STAT, libc::STATX_TYPE | libc::STATX_INO)?;
+    let found =
+        syscalls::statx(branch.number(), libc::AT_STATX_SYNC_AS_STAT, libc::STATX_TYPE | libc::STATX_INO)?;
     if !is_regular(&found) || File::of(&found) != file {
         return None;
     }
     if flags & libc::O_NONBLOCK == 0 {
-        sys::set_flags(branch.number(), flags)?;
+        syscalls::set_flags(branch.number(), flags)?;
     }
-    sys::copy_offset(fd, branch.number())?;
-    let close_on_exec = sys::closes_on_exec(fd)?;
+    syscalls::copy_offset(fd, branch.number())?;
+    let close_on_exec = syscalls::closes_on_exec(fd)?;
     identity::remember(fd, File::of(&seen), file);
-    sys::replace(fd, &branch, close_on_exec)
+    syscalls::replace(fd, &branch, close_on_exec)
 }
 
 /// The file, and the path at which it is to be found.
@@ -95,7 +96,7 @@ fn on_fuse(fd: c_int, seen: &libc::statx) -> Option<bool> {
     if value & !1 == key {
         return Some(value & 1 == 1);
     }
-    let fuse = sys::filesystem(fd)? == FUSE;
+    let fuse = syscalls::filesystem(fd)? == FUSE;
     known.store(key | u64::from(fuse), Ordering::Relaxed);
     Some(fuse)
 }

@@ -1,7 +1,7 @@
 //! The functions that tell what a descriptor refers to.
 
 use crate::identity::{File, shown};
-use crate::real::{interpose, missing};
+use crate::interpose::{interpose, missing};
 use libc::{AT_EMPTY_PATH, c_char, c_int, c_uint};
 
 type Text = *const c_char;

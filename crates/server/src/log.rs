@@ -3,7 +3,7 @@
 use crate::error::Error;
 use arc_swap::ArcSwapOption;
 use canopy_config::program_name;
-use canopy_fuse::trace::TARGET;
+use canopy_fuse::transport::TRACE_TARGET as TARGET;
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use canopy_sys::buf::PageBuf;
+use canopy_sys::page_buf::PageBuf;
 use rustix::fs::{Advice, CWD, Mode, OFlags, fadvise, fstat, openat};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

@@ -3,8 +3,9 @@
 //! A transport's worker owns one buffer for requests and one for answers. It receives, calls [`serve_one`], and sends
 //! what was built in place. Neither buffer grows: their sizes follow from what was agreed in INIT.
 
-mod aside;
+mod detached;
 mod dev;
+mod trace;
 pub mod uring;
 mod workers;
 
@@ -17,10 +18,11 @@ use crate::abi;
 use crate::opcode;
 use crate::reply::{Answer, Held, Replied, Reply};
 use crate::request::{Dialect, Header, Malformed, NodeId, Op, Request};
-use crate::trace::Trace;
+use trace::Trace;
 
-pub use aside::Aside;
+pub use detached::Aside;
 pub(crate) use dev::{Worker, WorkerEnd};
+pub use trace::TARGET as TRACE_TARGET;
 pub use uring::NoUring;
 pub use workers::Growth;
 pub(crate) use workers::{Crew, Post, Recruited, Recruiting, Watchdog};

@@ -8,8 +8,8 @@ use crate::config::Func;
 use crate::health::Deed;
 use crate::stat;
 use crate::{Caller, Error, NodeId, Pool, Result};
+use canopy_sys::fitrim::{self, FITRIM, TrimRange};
 use canopy_sys::inode_flags::{FS_APPEND_FL, FS_IMMUTABLE_FL, FlagIoctl, flag_ioctl};
-use canopy_sys::trim::{self, FITRIM, TrimRange};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -90,7 +90,7 @@ impl Pool {
                 continue;
             }
             let root = beneath::open(branch.root(), b"", OFlags::RDONLY | OFlags::DIRECTORY);
-            match root.and_then(|root| trim::trim(root.as_fd(), range)) {
+            match root.and_then(|root| fitrim::trim(root.as_fd(), range)) {
                 Ok(bytes) => trimmed = Some(trimmed.unwrap_or(0).saturating_add(bytes)),
                 Err(Errno::OPNOTSUPP | Errno::NOTTY) => {}
                 Err(errno) => failed = failed.and(Err(branch.notice(errno, Deed::Looking))),

@@ -4,7 +4,7 @@
 
 use canopy_fuse::request::{Name, NodeId};
 use canopy_fuse::{Op, Request};
-use canopy_sys::trim;
+use canopy_sys::fitrim;
 
 /// The properties of an operation.
 #[derive(Clone, Copy)]
@@ -110,7 +110,7 @@ impl<'r> Operation<'r> {
                 row(Attributes, waits, false)
             }
             Op::Release { handle, .. } => row(Nothing, Waits::Close { handle }, false),
-            Op::Ioctl { cmd: trim::FITRIM, .. } => row(Nothing, NAMES_LONG, false),
+            Op::Ioctl { cmd: fitrim::FITRIM, .. } => row(Nothing, NAMES_LONG, false),
             Op::Ioctl { .. } => row(Attributes, NAMES, false),
 
             // What the kernel asks for here is remembered, or read with the listing.

@@ -5,7 +5,7 @@
 //! worker is idle, so one that waits for a sleeping disk holds up nobody while another is left. FORGET, INTERRUPT and
 //! notifications stay on `/dev/fuse`.
 
-mod machine;
+mod params;
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,15 +13,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use canopy_sys::buf::PageBuf;
-use canopy_sys::uring::{Entry, HEADER, Parked};
+use canopy_sys::fuse_uring::{Entry, HEADER, Parked};
+use canopy_sys::page_buf::PageBuf;
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 use rustix::param::page_size;
 use zerocopy::FromBytes;
 
-pub(super) use machine::pin;
-pub use machine::{Parameter, online_cpus, turn_on};
+pub(super) use params::pin;
+pub use params::{Parameter, online_cpus, turn_on};
 
 use super::workers::Post;
 use super::{Crew, Handler, Out, Outcome, Recruited, Recruiting, WorkerEnd, give_back, serve, write_header};
@@ -93,7 +93,7 @@ impl Rings {
         if payload < LEAST {
             return Err(NoUring::SmallMessages(payload));
         }
-        let (queues, online) = (machine::possible_cpus(), online_cpus());
+        let (queues, online) = (params::possible_cpus(), online_cpus());
         let mut entries = Vec::new();
         for queue in 0..queues {
             let workers = if online.contains(&queue) { workers.max(LEAST_WORKERS) } else { LEAST_WORKERS };
@@ -254,7 +254,7 @@ impl<H: Handler> Queue<H> {
                 Err(_) => Err(std::io::ErrorKind::BrokenPipe.into()),
             }
         };
-        Recruiting { start: Box::new(start), queue: Some(queue), leaves: !machine::requests_expire() }
+        Recruiting { start: Box::new(start), queue: Some(queue), leaves: !params::requests_expire() }
     }
 }
 
@@ -303,7 +303,7 @@ impl<H: Handler> Worker<H> {
     /// Joins the queue, reports how that went, and serves until the connection ends or there are too many workers.
     fn run(mut self, number: usize, joins: Joins, report: &Sender<Joined>) -> WorkerEnd {
         // Before the handler's word, which may be that threads stay elsewhere.
-        machine::pin(self.queue);
+        params::pin(self.queue);
         self.handler.thread_start(number);
         let next = match self.join_queue(&joins) {
             Ok(next) => {

@@ -4,7 +4,7 @@
 //! and the answer are in memory of their own; who makes an answer that nobody waits for any more gives back what it
 //! holds.
 
-use canopy_sys::buf::PageBuf;
+use canopy_sys::page_buf::PageBuf;
 use rustix::param::page_size;
 
 use super::{EIO, Handler, Holds, call, give_back};

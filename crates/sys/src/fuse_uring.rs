@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::{IoUring, cqueue, squeue};
 
-use crate::buf::PageBuf;
+use crate::page_buf::PageBuf;
 
 /// `FUSE_IO_URING_CMD_REGISTER`: gives the buffers to the kernel and asks for a request.
 const REGISTER: u32 = 1;

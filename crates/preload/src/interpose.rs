@@ -51,7 +51,7 @@ macro_rules! interpose {
     ($(fn $name:ident($($arg:ident: $kind:ty),*) -> $result:ty as $real:ty, then $then:expr, else $missing:expr;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $kind),*) -> $result {
-            static REAL: $crate::real::Function = $crate::real::Function::new(
+            static REAL: $crate::interpose::Function = $crate::interpose::Function::new(
                 match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                     Ok(name) => name,
                     Err(_) => unreachable!(),
@@ -83,6 +83,6 @@ pub(crate) use interpose;
 
 /// What a function returns which no library has.
 pub(crate) fn missing() -> c_int {
-    crate::sys::set_errno(libc::ENOSYS);
+    crate::syscalls::set_errno(libc::ENOSYS);
     -1
 }
