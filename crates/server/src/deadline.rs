@@ -12,7 +12,7 @@ use crate::branches::liveness::Liveness;
 use crate::control;
 use crate::translate::operation::{Changes, Operation, Waits};
 use canopy_fuse::notify::Notifier;
-use canopy_fuse::request::Owned;
+use canopy_fuse::request::OwnedRequest;
 use canopy_fuse::transport::Aside;
 use canopy_fuse::{Handler, NodeId as WireNode, Replied, Reply, Request, Undelivered};
 use canopy_pool::branch::BranchId;
@@ -44,7 +44,7 @@ struct Job<H> {
     pool: Arc<Pool>,
     liveness: Arc<Liveness>,
     notifier: Notifier,
-    request: Owned,
+    request: OwnedRequest,
     handover: Arc<Handover>,
 }
 
@@ -97,7 +97,7 @@ impl<H: Handler> Handler for Deadline<H> {
             Course::Refused => return reply.error(Errno::TIMEDOUT.raw_os_error()),
             Course::Deputy { concern, long, unattended } => (concern, long, unattended),
         };
-        let Some(owned) = Owned::of(&request) else { return self.inner.handle(request, reply) };
+        let Some(owned) = OwnedRequest::of(&request) else { return self.inner.handle(request, reply) };
         let handover = Arc::new(Handover::default());
         self.send(Job {
             inner: Arc::clone(&self.inner),

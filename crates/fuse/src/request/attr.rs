@@ -1,7 +1,7 @@
 //! SETATTR.
 
-use super::Malformed;
-use super::decode::Body;
+use super::body::Body;
+use super::malformed::Malformed;
 use crate::abi;
 use crate::flags::FattrFlags;
 

@@ -1,7 +1,9 @@
 //! Requests about open files.
 
-use super::decode::Body;
-use super::{Malformed, Name, NodeId};
+use super::body::Body;
+use super::header::NodeId;
+use super::malformed::Malformed;
+use super::name::Name;
 use crate::abi;
 use crate::flags::{LkFlags, OpenInFlags, ReadFlags, WriteFlags};
 
@@ -23,8 +25,7 @@ pub struct Create<'a> {
 impl<'a> Create<'a> {
     pub(super) fn decode(body: &mut Body<'a>) -> Result<Create<'a>, Malformed> {
         let raw: abi::CreateIn = body.fixed()?;
-        let name = body.name()?;
-        body.end()?;
+        let name = body.last_name()?;
         let open_flags = OpenInFlags::from_bits_retain(raw.open_flags);
         Ok(Create { name, flags: raw.flags, mode: raw.mode, umask: raw.umask, open_flags })
     }
@@ -47,8 +48,7 @@ impl Tmpfile {
     pub(super) fn decode(body: &mut Body<'_>) -> Result<Tmpfile, Malformed> {
         let raw: abi::CreateIn = body.fixed()?;
         // A name comes along and says nothing: that of a dentry without one, "/" (fs/namei.c vfs_tmpfile).
-        body.string()?;
-        body.end()?;
+        body.last_string()?;
         let open_flags = OpenInFlags::from_bits_retain(raw.open_flags);
         Ok(Tmpfile { flags: raw.flags, mode: raw.mode, umask: raw.umask, open_flags })
     }

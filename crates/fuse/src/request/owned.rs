@@ -2,11 +2,14 @@
 
 use std::ffi::{CStr, CString};
 
-use super::{Create, Extensions, Groups, Header, Name, Op, Request, WriteIo};
+use super::file::{Create, WriteIo};
+use super::header::{Extensions, Groups, Header};
+use super::name::Name;
+use super::op::{Op, Request};
 
 /// A copy of a request.
 #[derive(Debug)]
-pub struct Owned {
+pub struct OwnedRequest {
     header: Header,
     /// With nothing borrowed: what is borrowed is below.
     op: Op<'static>,
@@ -22,13 +25,13 @@ struct Parts<S, D> {
     data: D,
 }
 
-impl Owned {
+impl OwnedRequest {
     /// Copies a request. None for those that nobody waits for, and those that never reach a handler.
     #[must_use]
-    pub fn of(request: &Request<'_>) -> Option<Owned> {
+    pub fn of(request: &Request<'_>) -> Option<OwnedRequest> {
         let parts = borrowed(&request.op);
         let op = with(&request.op, &Parts { first: c"-", second: c"-", data: &[][..] })?;
-        Some(Owned {
+        Some(OwnedRequest {
             header: request.header,
             op,
             parts: Parts {
@@ -183,12 +186,12 @@ mod tests {
         ] {
             let request = Request::decode(&raw, dialect).unwrap();
             let shown = format!("{request:?}");
-            let owned = Owned::of(&request).unwrap();
+            let owned = OwnedRequest::of(&request).unwrap();
             drop(raw);
             assert_eq!(format!("{:?}", owned.request()), shown);
             assert_eq!(owned.request().header.node, NodeId(4));
         }
         let forget = bytes(Opcode::Forget, &[&1_u64.to_ne_bytes()]);
-        assert!(Owned::of(&Request::decode(&forget, dialect).unwrap()).is_none());
+        assert!(OwnedRequest::of(&Request::decode(&forget, dialect).unwrap()).is_none());
     }
 }

@@ -9,7 +9,7 @@ use rustix::param::page_size;
 
 use super::{EIO, Handler, Holds, call, give_back};
 use crate::reply::{Answer, Replied, Reply};
-use crate::request::{Op, Owned};
+use crate::request::{Op, OwnedRequest};
 
 /// Room for any answer of fixed size, a symlink's target, and a value of the largest extended attribute.
 const ROOM: usize = 65_536 + 4096;
@@ -26,7 +26,7 @@ impl Aside {
     ///
     /// # Errors
     /// Without memory for the answer.
-    pub fn make<H: Handler + ?Sized>(request: &Owned, handler: &H) -> std::io::Result<Aside> {
+    pub fn make<H: Handler + ?Sized>(request: &OwnedRequest, handler: &H) -> std::io::Result<Aside> {
         let request = request.request();
         let mut payload = PageBuf::new(room(&request.op))?;
         let (answer, held) = call(&request, &mut payload, handler);

@@ -2,8 +2,9 @@
 
 use zerocopy::FromBytes;
 
-use super::decode::Body;
-use super::{Malformed, NodeId};
+use super::body::Body;
+use super::header::NodeId;
+use super::malformed::Malformed;
 use crate::abi;
 
 /// The nodes of a BATCH_FORGET.
