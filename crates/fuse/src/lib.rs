@@ -13,6 +13,7 @@ pub mod abi;
 pub mod backing;
 pub mod flags;
 pub mod mount;
+pub mod negotiate;
 pub mod notify;
 pub mod opcode;
 pub mod reply;
@@ -20,8 +21,9 @@ pub mod request;
 pub mod session;
 pub mod transport;
 
+pub use negotiate::{Agreed, Limits, Wish};
 pub use opcode::Opcode;
 pub use reply::{Replied, Reply};
 pub use request::{NodeId, Op, Request};
-pub use session::{Agreed, Limits, Session, Wish};
+pub use session::Session;
 pub use transport::{Handler, Transport, Undelivered};

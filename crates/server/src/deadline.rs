@@ -13,7 +13,7 @@ use crate::control;
 use crate::translate::operation::{Changes, Operation, Waits};
 use canopy_fuse::notify::Notifier;
 use canopy_fuse::request::OwnedRequest;
-use canopy_fuse::transport::Aside;
+use canopy_fuse::transport::DetachedReply;
 use canopy_fuse::{Handler, NodeId as WireNode, Replied, Reply, Request, Undelivered};
 use canopy_pool::branch::BranchId;
 use canopy_pool::{HandleId, NodeId, Pool};
@@ -60,7 +60,7 @@ enum State {
     #[default]
     Waiting,
     /// The answer; none when there was no memory for it.
-    Made(Option<Aside>),
+    Made(Option<DetachedReply>),
     /// The worker has answered by itself.
     Left(Concern),
 }
@@ -112,7 +112,7 @@ impl<H: Handler> Handler for Deadline<H> {
             return reply.ok();
         }
         match self.wait(&handover, concern, patience, long) {
-            Some(Some(made)) => reply.aside(made),
+            Some(Some(made)) => reply.detached(made),
             Some(None) => reply.error(Errno::NOMEM.raw_os_error()),
             None => reply.error(Errno::TIMEDOUT.raw_os_error()),
         }
@@ -205,7 +205,7 @@ impl<H: Handler> Deadline<H> {
         concern: Concern,
         patience: Duration,
         long: bool,
-    ) -> Option<Option<Aside>> {
+    ) -> Option<Option<DetachedReply>> {
         let mut until = Instant::now() + patience;
         let mut state = handover.state.lock();
         loop {
@@ -251,7 +251,7 @@ fn serve<H: Handler>(mut job: Job<H>, idle: &Weak<Mutex<Vec<Sender<Job<H>>>>>) {
 
 impl<H: Handler> Job<H> {
     fn answer(self) {
-        let made = Aside::make(&self.request, &*self.inner)
+        let made = DetachedReply::make(&self.request, &*self.inner)
             .inspect_err(|why| tracing::error!("no memory for an answer: {why}"))
             .ok();
         let mut state = self.handover.state.lock();
@@ -293,7 +293,7 @@ impl<H: Handler> Job<H> {
 
 impl Handover {
     /// Waits no longer, unless the answer has come in this moment.
-    fn leave(&self, pool: &Pool, liveness: &Liveness, concern: Concern) -> Option<Option<Aside>> {
+    fn leave(&self, pool: &Pool, liveness: &Liveness, concern: Concern) -> Option<Option<DetachedReply>> {
         let mut state = self.state.lock();
         if let State::Made(made) = &mut *state {
             return Some(made.take());

@@ -1,5 +1,6 @@
 //! When threads run, and where. For sched_setscheduler(2) rustix has no function.
 
+use rustix::io::Errno;
 use rustix::process::{getpid, getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -19,6 +20,18 @@ pub fn prompt() {
         let nice = getpriority_process(None).map_or(0, |now| (now - AHEAD).max(FIRST));
         let _ = setpriority_process(None, nice);
     }
+}
+
+/// Has the calling thread run on this processor alone.
+///
+/// Errors: `EINVAL` when there is no such processor, it is not running, or the process may not use it.
+pub fn pin_to(processor: usize) -> Result<(), Errno> {
+    if processor >= CpuSet::MAX_CPU {
+        return Err(Errno::INVAL);
+    }
+    let mut set = CpuSet::new();
+    set.set(processor);
+    sched_setaffinity(None, &set)
 }
 
 /// Where the process may run: where its first thread may. The calling one may be bound to less.

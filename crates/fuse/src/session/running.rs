@@ -7,17 +7,19 @@ use std::thread::JoinHandle;
 
 use canopy_sys::fuse_dev;
 
-use super::{Agreed, Session, SessionError};
+use super::error::SessionError;
+use super::init::Session;
 use crate::backing::Backing;
+use crate::negotiate::Agreed;
 use crate::notify::Notifier;
 use crate::transport::uring::Rings;
 use crate::transport::{
-    Crew, Handler, NoUring, Post, Recruited, Recruiting, Transport, Watchdog, Worker, WorkerEnd,
+    DevWorker, GroupSpawner, Handler, NoUring, Spawned, Transport, Watchdog, WorkerEnd, WorkerSlot, Workers,
 };
 
 /// A connection being served.
 pub struct Running {
-    workers: Vec<JoinHandle<WorkerEnd>>,
+    threads: Vec<JoinHandle<WorkerEnd>>,
     /// Gives back those that came later.
     watchdog: JoinHandle<Vec<JoinHandle<WorkerEnd>>>,
     session: Session,
@@ -41,40 +43,41 @@ impl Session {
     /// [`SessionError::Start`]. Threads that had been started end with the connection.
     pub fn serve<H: Handler>(mut self, handler: Arc<H>, threads: usize) -> Result<Running, SessionError> {
         let rings = std::mem::replace(&mut self.rings, Err(NoUring::NotWanted));
-        let mut workers = Vec::new();
+        let mut started = Vec::new();
         let elsewhere = Arc::new(AtomicBool::new(false));
         let queues = rings.as_ref().map_or(0, Rings::queues);
-        let crew = Crew::new(self.growth, self.agreed.max_payload(), 1 + usize::from(queues));
+        let workers = Workers::new(self.growth, self.agreed.max_payload(), 1 + usize::from(queues));
         // The first reads FORGET and INTERRUPT in any case.
-        workers.push(self.device_worker(&handler, 0, &elsewhere, crew.post(0))?);
+        started.push(self.device_worker(&handler, 0, &elsewhere, workers.slot(0))?);
         let mut transport = transport(&rings);
         let dialect = self.agreed.dialect();
-        let mut lines = Vec::new();
-        let started = rings
-            .and_then(|rings| rings.start(&self.device, &handler, dialect, &crew, &mut workers, &mut lines));
-        if let Err(why) = started {
+        let mut spawners = Vec::new();
+        let queues_started = rings.and_then(|rings| {
+            rings.start(&self.device, &handler, dialect, &workers, &mut started, &mut spawners)
+        });
+        if let Err(why) = queues_started {
             for number in 1..threads.max(1) {
-                workers.push(self.device_worker(&handler, number, &elsewhere, crew.post(0))?);
+                started.push(self.device_worker(&handler, number, &elsewhere, workers.slot(0))?);
             }
             transport = Transport::Device(why);
         }
         elsewhere.store(matches!(transport, Transport::Uring { .. }), Ordering::Relaxed);
         let starter = self.starter();
-        let device = Recruiting {
-            start: {
+        let device = GroupSpawner {
+            spawn: {
                 let (handler, elsewhere) = (Arc::clone(&handler), Arc::clone(&elsewhere));
-                Box::new(move |number, post| {
-                    let thread = starter.start(&handler, number, &elsewhere, post)?;
-                    Ok(Recruited { thread, idle: false })
+                Box::new(move |number, slot| {
+                    let thread = starter.start(&handler, number, &elsewhere, slot)?;
+                    Ok(Spawned { thread, needs_poke: false })
                 })
             },
             queue: None,
-            leaves: true,
+            can_leave: true,
         };
-        lines.insert(0, device);
-        let watchdog = Watchdog::start(&crew, &self.device, &handler, lines, workers.len());
+        spawners.insert(0, device);
+        let watchdog = Watchdog::start(&workers, &self.device, &handler, spawners, started.len());
         let watchdog = watchdog.map_err(SessionError::Start)?;
-        Ok(Running { workers, watchdog, session: self, transport })
+        Ok(Running { threads: started, watchdog, session: self, transport })
     }
 
     fn device_worker<H: Handler>(
@@ -82,9 +85,9 @@ impl Session {
         handler: &Arc<H>,
         number: usize,
         elsewhere: &Arc<AtomicBool>,
-        post: Post,
+        slot: WorkerSlot,
     ) -> Result<JoinHandle<WorkerEnd>, SessionError> {
-        self.starter().start(handler, number, elsewhere, post).map_err(SessionError::Start)
+        self.starter().start(handler, number, elsewhere, slot).map_err(SessionError::Start)
     }
 
     fn starter(&self) -> Starter {
@@ -104,13 +107,13 @@ impl Starter {
         handler: &Arc<H>,
         number: usize,
         elsewhere: &Arc<AtomicBool>,
-        post: Post,
+        slot: WorkerSlot,
     ) -> std::io::Result<JoinHandle<WorkerEnd>> {
         let (max_write, payload) = (self.agreed.max_write as usize, self.agreed.max_payload());
         let device = self.device_for(number);
         let (handler, elsewhere) = (Arc::clone(handler), Arc::clone(elsewhere));
         let worker =
-            Worker::new(device, handler, self.agreed.dialect(), max_write, payload, elsewhere, post)?;
+            DevWorker::new(device, handler, self.agreed.dialect(), max_write, payload, elsewhere, slot)?;
         std::thread::Builder::new().name(format!("canopy-fuse-{number}")).spawn(move || worker.run(number))
     }
 
@@ -166,9 +169,9 @@ impl Running {
     /// When a thread ended for another reason.
     pub fn join(self) -> Result<(), SessionError> {
         let mut result = Ok(());
-        let mut wait = |workers: Vec<JoinHandle<WorkerEnd>>| {
-            for worker in workers {
-                match worker.join() {
+        let mut wait = |threads: Vec<JoinHandle<WorkerEnd>>| {
+            for thread in threads {
+                match thread.join() {
                     Ok(WorkerEnd::Disconnected | WorkerEnd::Dismissed) => {}
                     Ok(WorkerEnd::Failed(errno)) => result = Err(SessionError::Read(errno)),
                     Err(_) => result = Err(SessionError::Thread),
@@ -177,7 +180,7 @@ impl Running {
         };
         // It ends when the first of them does, but for those that were not needed any more.
         let later = self.watchdog.join();
-        wait(self.workers);
+        wait(self.threads);
         match later {
             Ok(later) => wait(later),
             Err(_) => result = Err(SessionError::Thread),

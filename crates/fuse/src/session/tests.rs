@@ -1,12 +1,16 @@
-use super::*;
-use crate::mount::{MountSpec, mount};
-use crate::transport::uring::{Parameter, turn_on};
-use crate::{Handler, Replied, Reply, Transport};
+use std::fs;
+use std::sync::Arc;
 
-fn kernel(minor: u32, flags: InitFlags) -> abi::InitIn {
-    let (flags, flags2) = (flags | InitFlags::INIT_EXT).words();
-    abi::InitIn { major: 7, minor, max_readahead: 131_072, flags, flags2, unused: [0; 11] }
-}
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use super::init::{Session, Verdict, answer};
+use crate::abi;
+use crate::flags::InitFlags;
+use crate::mount::{MountSpec, mount};
+use crate::transport::NoUring;
+use crate::transport::uring::{Parameter, turn_on};
+use crate::{Agreed, Handler, Limits, Op, Replied, Reply, Request, Transport, Wish};
 
 fn everything() -> InitFlags {
     InitFlags::from_bits_retain(InitFlags::all().bits())
@@ -20,76 +24,6 @@ fn no(_: &Agreed) -> bool {
 fn request(init: &abi::InitIn) -> Vec<u8> {
     let header = abi::InHeader { len: 104, opcode: 26, unique: 2, ..abi::InHeader::default() };
     [header.as_bytes(), init.as_bytes()].concat()
-}
-
-#[test]
-fn takes_what_is_wanted_and_offered() {
-    let wish = Wish {
-        flags: InitFlags::ASYNC_READ | InitFlags::PASSTHROUGH | InitFlags::ALLOW_IDMAP,
-        max_stack_depth: 2,
-        ..Wish::default()
-    };
-    let init = kernel(
-        45,
-        InitFlags::ASYNC_READ | InitFlags::PASSTHROUGH | InitFlags::MAX_PAGES | InitFlags::SUBMOUNTS,
-    );
-    let (agreed, out) = agree(&init, &wish, Limits::NONE, |pages| pages);
-    let expected =
-        InitFlags::ASYNC_READ | InitFlags::PASSTHROUGH | InitFlags::MAX_PAGES | InitFlags::INIT_EXT;
-    assert_eq!(agreed.flags, expected);
-    assert_eq!(agreed.missing, InitFlags::ALLOW_IDMAP);
-    assert_eq!((out.flags, out.flags2), expected.words());
-    assert_eq!((out.major, out.minor, out.max_stack_depth, out.max_readahead), (7, 45, 2, 131_072));
-    assert_eq!(agreed.max_write, 1 << 20);
-    let line = agreed.to_string();
-    assert!(line.starts_with("FUSE 7.45: async_read, passthrough; max_write 1024 KiB"), "{line}");
-    assert!(line.ends_with("not offered: allow_idmap"), "{line}");
-    assert!(!line.contains('\n'));
-}
-
-#[test]
-fn a_masked_kernel_is_an_old_kernel() {
-    let wish = Wish { flags: everything() - InitFlags::WRITEBACK_CACHE, ..Wish::default() };
-    for minor in abi::MINOR_MIN..=abi::MINOR {
-        let (agreed, out) = agree(&kernel(45, everything()), &wish, Limits::minor(minor), |pages| pages);
-        assert_eq!((agreed.minor, out.minor), (minor, minor));
-        assert_eq!(agreed.has(InitFlags::PASSTHROUGH), minor >= 40);
-        assert_eq!(agreed.has(InitFlags::SETXATTR_EXT), minor >= 33);
-        assert_eq!(agreed.has(InitFlags::CREATE_SUPP_GROUP), minor >= 38);
-        assert_eq!(agreed.has(InitFlags::SECURITY_CTX), minor >= 38);
-        assert_eq!(out.flags2 != 0, minor >= 36, "{minor}");
-        assert_eq!(out.max_stack_depth != 0, minor >= 40);
-    }
-}
-
-#[test]
-fn a_newer_kernel_gets_our_minor() {
-    let (agreed, out) = agree(&kernel(99, everything()), &Wish::default(), Limits::NONE, |pages| pages);
-    assert_eq!((agreed.minor, out.minor), (45, 45));
-}
-
-#[test]
-fn passthrough_yields_to_writeback() {
-    let wish = Wish { flags: InitFlags::PASSTHROUGH | InitFlags::WRITEBACK_CACHE, ..Wish::default() };
-    let (agreed, out) = agree(&kernel(45, everything()), &wish, Limits::NONE, |pages| pages);
-    assert!(!agreed.has(InitFlags::PASSTHROUGH));
-    assert_eq!(out.max_stack_depth, 0);
-}
-
-#[test]
-fn pages_follow_version_and_limit() {
-    let page = page_size();
-    let wish = Wish { max_write: 4 << 20, ..Wish::default() };
-    let pages = |limits, offer, allowed: usize| {
-        let (agreed, out) = agree(&kernel(45, offer), &wish, limits, |wished| wished.min(allowed));
-        assert_eq!(agreed.max_pages, out.max_pages);
-        assert_eq!(agreed.max_write as usize, usize::from(out.max_pages) * page);
-        usize::from(out.max_pages)
-    };
-    assert_eq!(pages(Limits::NONE, everything(), 512), 512);
-    assert_eq!(pages(Limits::NONE, everything(), 65_535), (4 << 20) / page);
-    assert_eq!(pages(Limits::minor(41), everything(), 65_535), 256);
-    assert_eq!(pages(Limits::NONE, everything() - InitFlags::MAX_PAGES, 512), 32);
 }
 
 #[test]

@@ -7,32 +7,33 @@
 use canopy_sys::page_buf::PageBuf;
 use rustix::param::page_size;
 
-use super::{EIO, Handler, Holds, call, give_back};
+use super::serve::{Handler, Holds, call, give_back};
 use crate::reply::{Answer, Replied, Reply};
 use crate::request::{Op, OwnedRequest};
 
+const EIO: i32 = 5;
 /// Room for any answer of fixed size, a symlink's target, and a value of the largest extended attribute.
 const ROOM: usize = 65_536 + 4096;
 
 /// An answer, and what the kernel holds once it has it.
-pub struct Aside {
+pub struct DetachedReply {
     payload: PageBuf,
     replied: Replied,
     holds: Holds,
 }
 
-impl Aside {
+impl DetachedReply {
     /// Has a request answered by `handler`, on this thread.
     ///
     /// # Errors
     /// Without memory for the answer.
-    pub fn make<H: Handler + ?Sized>(request: &OwnedRequest, handler: &H) -> std::io::Result<Aside> {
+    pub fn make<H: Handler + ?Sized>(request: &OwnedRequest, handler: &H) -> std::io::Result<DetachedReply> {
         let request = request.request();
         let mut payload = PageBuf::new(room(&request.op))?;
         let (answer, held) = call(&request, &mut payload, handler);
         let dir = matches!(request.op, Op::Opendir { .. });
         let holds = Holds { held, node: request.header.node, dir };
-        Ok(Aside { payload, replied: Replied { unique: request.header.unique, answer, held }, holds })
+        Ok(DetachedReply { payload, replied: Replied { unique: request.header.unique, answer, held }, holds })
     }
 
     /// Nobody will send it: gives back what it holds.
@@ -53,7 +54,7 @@ fn room(op: &Op<'_>) -> usize {
 
 impl Reply<'_> {
     /// Answers with what was made aside for the same request.
-    pub fn aside(self, made: Aside) -> Replied {
+    pub fn detached(self, made: DetachedReply) -> Replied {
         if let Answer::Payload(len) = made.replied.answer {
             match self.payload.get_mut(..len) {
                 Some(room) => room.copy_from_slice(&made.payload[..len]),

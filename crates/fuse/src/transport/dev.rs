@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use super::workers::Post;
-use super::{Handler, Outcome, give_back, serve_one, write_header};
+use super::serve::{Handler, Outcome, give_back, serve_one, write_header};
+use super::workers::{WorkerEnd, WorkerSlot};
 use crate::abi;
 use crate::opcode::{self, Opcode};
 use crate::request::{Dialect, Header};
@@ -22,19 +22,8 @@ const WRITE_DATA: usize = size_of::<abi::InHeader>() + size_of::<abi::WriteIn>()
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
 const EIO: i32 = 5;
 
-/// Why a worker stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WorkerEnd {
-    /// Unmounted or aborted.
-    Disconnected,
-    /// Reading failed in a way that does not pass.
-    Failed(Errno),
-    /// There were more than are needed.
-    Dismissed,
-}
-
 /// One thread's share of the transport.
-pub(crate) struct Worker<H: Handler> {
+pub(crate) struct DevWorker<H: Handler> {
     device: Arc<OwnedFd>,
     handler: Arc<H>,
     dialect: Dialect,
@@ -45,14 +34,14 @@ pub(crate) struct Worker<H: Handler> {
     page: usize,
     /// Requests that somebody waits for do not come this way.
     elsewhere: Arc<AtomicBool>,
-    post: Post,
+    slot: WorkerSlot,
 }
 
 /// So long the kernel gathers FORGETs before they are read, where nothing else comes by the device: then many come at once
 /// (BATCH_FORGET), and one who removes files does not have a thread woken for each.
 const GATHER: Duration = Duration::from_micros(200);
 
-impl<H: Handler> Worker<H> {
+impl<H: Handler> DevWorker<H> {
     /// `payload` is the most that can be asked for in one request, in bytes; `max_write` the most it can carry.
     pub(crate) fn new(
         device: Arc<OwnedFd>,
@@ -61,14 +50,14 @@ impl<H: Handler> Worker<H> {
         max_write: usize,
         payload: usize,
         elsewhere: Arc<AtomicBool>,
-        post: Post,
-    ) -> std::io::Result<Worker<H>> {
+        slot: WorkerSlot,
+    ) -> std::io::Result<DevWorker<H>> {
         let page = page_size();
         // Room beyond max_write is for requests that it does not bound, such as SETXATTR with 64 KiB of value.
         let carried = max_write.max(XATTR_SIZE_MAX + abi::MIN_READ_BUFFER);
         let input = PageBuf::new(page + carried + page)?;
         let output = PageBuf::new(page + payload.max(XATTR_SIZE_MAX) + page)?;
-        Ok(Worker { device, handler, dialect, input, output, page, elsewhere, post })
+        Ok(DevWorker { device, handler, dialect, input, output, page, elsewhere, slot })
     }
 
     /// Serves until the connection ends.
@@ -76,7 +65,7 @@ impl<H: Handler> Worker<H> {
         self.handler.thread_start(number);
         let end = self.serve_all();
         if end != WorkerEnd::Dismissed {
-            self.post.disconnected();
+            self.slot.connection_ended();
         }
         end
     }
@@ -88,7 +77,7 @@ impl<H: Handler> Worker<H> {
                 Ok(0) | Err(Errno::NODEV | Errno::CONNABORTED) => return WorkerEnd::Disconnected,
                 Ok(len) => {
                     self.serve(start, len);
-                    if self.post.dismissed() {
+                    if self.slot.leave_if_surplus() {
                         return WorkerEnd::Dismissed;
                     }
                     if self.elsewhere.load(Ordering::Relaxed) && forgets(&self.input[start..start + len]) {
@@ -108,7 +97,7 @@ impl<H: Handler> Worker<H> {
     }
 
     fn serve(&mut self, start: usize, len: usize) {
-        let _busy = self.post.begin();
+        let _busy = self.slot.begin();
         let request = &self.input[start..start + len];
         let answer = &mut self.output[self.page - OUT_HEADER..];
         let Outcome::Answer { payload, holds } = serve_one(request, answer, &*self.handler, self.dialect)

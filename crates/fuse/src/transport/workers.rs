@@ -5,26 +5,21 @@
 //! starts as many others. No request changes threads, and it pays for this with two stores: "busy since tick N" when it
 //! begins, and the same without "busy" when it has ended.
 //!
-//! Workers that serve the same requests form a line: io_uring has one for each processor's queue, `/dev/fuse` is one. Once a
-//! line has had more workers than it needs for a while, some leave. Which ones does not matter. A worker leaves only with a
+//! Workers that serve the same requests form a group: io_uring has one for each processor's queue, `/dev/fuse` is one. Once a
+//! group has had more workers than it needs for a while, some leave. Which ones does not matter. A worker leaves only with a
 //! request in hand that nobody waits for, so that none is lost on its way to it: the watchdog has the kernel send such
 //! requests, by asking it for no data of a file that it knows (`FUSE_NOTIFY_RETRIEVE`, answered by NOTIFY_REPLY).
 //!
-//! The same request makes the kernel look at what waits in a line: over io_uring a request that found no idle worker waits
+//! The same request makes the kernel look at what waits in a group: over io_uring a request that found no idle worker waits
 //! for one that comes free, and not for one that joins.
 
-use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::{self, JoinHandle, Thread};
+use std::thread::Thread;
 use std::time::Duration;
 
-use canopy_sys::sched;
 use parking_lot::Mutex;
-
-use super::{Handler, WorkerEnd, uring};
-use crate::notify;
+use rustix::io::Errno;
 
 /// How workers are added, and taken away again.
 #[derive(Clone, Copy, Debug)]
@@ -46,18 +41,16 @@ impl Default for Growth {
 }
 
 impl Growth {
-    fn ticks(&self, time: Duration) -> u64 {
+    pub(super) fn ticks(&self, time: Duration) -> u64 {
         (time.as_nanos() / self.tick.as_nanos().max(1)) as u64
     }
 }
 
-/// After so long without a request the watchdog sleeps until the next one.
-const QUIET: Duration = Duration::from_secs(1);
 /// What all workers that come later may hold in messages.
 const MEMORY: usize = 256 << 20;
 
 /// The workers of a connection.
-pub(crate) struct Crew {
+pub(crate) struct Workers {
     growth: Growth,
     /// Ticks since the beginning, but for those that were slept through.
     tick: AtomicU64,
@@ -65,14 +58,14 @@ pub(crate) struct Crew {
     asleep: AtomicBool,
     ended: AtomicBool,
     watchdog: OnceLock<Thread>,
-    lines: Vec<Line>,
+    groups: Vec<Group>,
 }
 
 /// Workers that can stand in for each other.
 #[derive(Default)]
-struct Line {
+struct Group {
     /// One for each worker.
-    slots: Mutex<Vec<Arc<Slot>>>,
+    activities: Mutex<Vec<Arc<Activity>>>,
     /// So many are to leave.
     surplus: AtomicUsize,
 }
@@ -81,83 +74,134 @@ struct Line {
 /// own of the processor's cache, or two: they are fetched in pairs.
 #[derive(Default)]
 #[repr(align(128))]
-struct Slot(AtomicU64);
+struct Activity(AtomicU64);
 
 /// A worker's place.
-pub(crate) struct Post {
-    crew: Arc<Crew>,
-    line: usize,
-    slot: Arc<Slot>,
+pub(crate) struct WorkerSlot {
+    workers: Arc<Workers>,
+    group: usize,
+    activity: Arc<Activity>,
 }
 
 /// A worker is in a request.
 pub(crate) struct Busy<'p> {
-    slot: &'p Slot,
+    activity: &'p Activity,
     since: u64,
 }
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        self.slot.0.store(self.since, Ordering::Release);
+        self.activity.0.store(self.since, Ordering::Release);
     }
 }
 
-impl Post {
+impl WorkerSlot {
     pub(crate) fn begin(&self) -> Busy<'_> {
-        let since = self.crew.tick.load(Ordering::Relaxed) << 1;
+        let since = self.workers.tick.load(Ordering::Relaxed) << 1;
         // Either the watchdog sees this before it falls asleep, or this thread sees it asleep.
-        self.slot.0.store(since | 1, Ordering::SeqCst);
-        if self.crew.asleep.load(Ordering::SeqCst) {
-            self.crew.wake();
+        self.activity.0.store(since | 1, Ordering::SeqCst);
+        if self.workers.asleep.load(Ordering::SeqCst) {
+            self.workers.wake();
         }
-        Busy { slot: &self.slot, since }
+        Busy { activity: &self.activity, since }
     }
 
     /// Whether the worker is to leave: true for as many as are too many, which do not count any more then.
-    pub(crate) fn dismissed(&self) -> bool {
-        let line = &self.crew.lines[self.line];
-        if line.surplus.load(Ordering::Relaxed) == 0 {
+    pub(crate) fn leave_if_surplus(&self) -> bool {
+        let group = &self.workers.groups[self.group];
+        if group.surplus.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let mut slots = line.slots.lock();
-        let left = line.surplus.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        let mut activities = group.activities.lock();
+        let left = group.surplus.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
         if left.is_ok() {
-            slots.retain(|slot| !Arc::ptr_eq(slot, &self.slot));
+            activities.retain(|activity| !Arc::ptr_eq(activity, &self.activity));
         }
         left.is_ok()
     }
 
     /// The connection has ended, so far as this worker can see.
-    pub(crate) fn disconnected(&self) {
-        self.crew.end();
+    pub(crate) fn connection_ended(&self) {
+        self.workers.end();
     }
 }
 
-impl Drop for Post {
+impl Drop for WorkerSlot {
     fn drop(&mut self) {
-        self.crew.lines[self.line].slots.lock().retain(|slot| !Arc::ptr_eq(slot, &self.slot));
+        self.workers.groups[self.group]
+            .activities
+            .lock()
+            .retain(|activity| !Arc::ptr_eq(activity, &self.activity));
     }
 }
 
-impl Crew {
-    pub(crate) fn new(growth: Growth, payload: usize, lines: usize) -> Arc<Crew> {
+impl Workers {
+    pub(crate) fn new(growth: Growth, payload: usize, groups: usize) -> Arc<Workers> {
         let most = growth.most.min(MEMORY / payload.max(1));
-        Arc::new(Crew {
+        Arc::new(Workers {
             growth: Growth { most, ..growth },
             // So that what begins in the first tick does not look like nothing.
             tick: AtomicU64::new(1),
             asleep: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             watchdog: OnceLock::new(),
-            lines: std::iter::repeat_with(Line::default).take(lines).collect(),
+            groups: std::iter::repeat_with(Group::default).take(groups).collect(),
         })
     }
 
     /// A place for one more worker.
-    pub(crate) fn post(self: &Arc<Crew>, line: usize) -> Post {
-        let slot = Arc::new(Slot::default());
-        self.lines[line].slots.lock().push(Arc::clone(&slot));
-        Post { crew: Arc::clone(self), line, slot }
+    pub(crate) fn slot(self: &Arc<Workers>, group: usize) -> WorkerSlot {
+        let activity = Arc::new(Activity::default());
+        self.groups[group].activities.lock().push(Arc::clone(&activity));
+        WorkerSlot { workers: Arc::clone(self), group, activity }
+    }
+
+    pub(super) fn growth(&self) -> &Growth {
+        &self.growth
+    }
+
+    /// The tick of now.
+    pub(super) fn now(&self) -> u64 {
+        self.tick.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_now(&self, tick: u64) {
+        self.tick.store(tick, Ordering::Relaxed);
+    }
+
+    /// Whether the connection has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// From now on the watchdog is woken by the next request, or is not.
+    pub(super) fn set_asleep(&self, asleep: bool) {
+        self.asleep.store(asleep, Ordering::SeqCst);
+    }
+
+    /// The thread to wake.
+    pub(super) fn set_watchdog(&self, thread: Thread) {
+        let _ = self.watchdog.set(thread);
+    }
+
+    /// How many workers there are in a group.
+    pub(super) fn count(&self, group: usize) -> usize {
+        self.groups[group].activities.lock().len()
+    }
+
+    /// Looks at the workers of a group.
+    pub(super) fn sample(&self, group: usize) -> GroupSample {
+        self.groups[group].sample(self.now(), self.growth.stuck)
+    }
+
+    /// Has all but `kept` workers of a group leave.
+    pub(super) fn shrink(&self, group: usize, kept: usize) {
+        self.groups[group].shrink(kept);
+    }
+
+    /// Nobody has to leave a group any more.
+    pub(super) fn keep_all(&self, group: usize) {
+        self.groups[group].surplus.store(0, Ordering::Relaxed);
     }
 
     #[cold]
@@ -178,231 +222,44 @@ impl Crew {
     }
 }
 
-/// Starts one more worker of a line, with this number.
-pub(crate) type Recruit = Box<dyn FnMut(usize, Post) -> io::Result<Recruited> + Send>;
-
-pub(crate) struct Recruited {
-    pub(crate) thread: JoinHandle<WorkerEnd>,
-    /// What waits in its line has to be pointed out to it.
-    pub(crate) idle: bool,
+/// Why a worker stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WorkerEnd {
+    /// Unmounted or aborted.
+    Disconnected,
+    /// Reading failed in a way that does not pass.
+    Failed(Errno),
+    /// There were more than are needed.
+    Dismissed,
 }
 
-/// A line as the watchdog knows it.
-pub(crate) struct Recruiting {
-    pub(crate) start: Recruit,
-    /// The queue of io_uring that it serves.
-    pub(crate) queue: Option<u16>,
-    /// Whether its workers can leave.
-    pub(crate) leaves: bool,
-}
-
-/// Looks after the workers.
-pub(crate) struct Watchdog<H> {
-    crew: Arc<Crew>,
-    device: Arc<OwnedFd>,
-    handler: Arc<H>,
-    lines: Vec<Watched>,
-    started: Vec<JoinHandle<WorkerEnd>>,
-    number: usize,
-    /// Notifications sent.
-    pokes: u64,
-    /// It has been said that there are too few.
-    scarce: bool,
-}
-
-struct Watched {
-    recruiting: Recruiting,
-    /// Workers that it began with.
-    fixed: usize,
-    /// The last tick at which all were needed.
-    needed: u64,
-    /// Workers that have joined, and were not shown what waits.
-    unshown: usize,
-}
-
-/// What is seen of a line.
-struct Seen {
-    alive: usize,
-    stuck: usize,
-    busy: bool,
+/// What the workers of a group are doing.
+pub(super) struct GroupSample {
+    pub(super) alive: usize,
+    pub(super) stuck: usize,
+    pub(super) busy: bool,
     /// The last tick at which a request began.
-    latest: u64,
+    pub(super) latest: u64,
 }
 
-impl Line {
-    fn look(&self, now: u64, patience: u64) -> Seen {
-        let slots = self.slots.lock();
-        let mut seen = Seen { alive: slots.len(), stuck: 0, busy: false, latest: 0 };
-        for slot in &*slots {
-            let state = slot.0.load(Ordering::SeqCst);
+impl Group {
+    fn sample(&self, now: u64, patience: u64) -> GroupSample {
+        let activities = self.activities.lock();
+        let mut sample = GroupSample { alive: activities.len(), stuck: 0, busy: false, latest: 0 };
+        for activity in &*activities {
+            let state = activity.0.load(Ordering::SeqCst);
             let (since, busy) = (state >> 1, state & 1 == 1);
-            seen.latest = seen.latest.max(since);
-            seen.busy |= busy;
-            seen.stuck += usize::from(busy && now.saturating_sub(since) >= patience);
+            sample.latest = sample.latest.max(since);
+            sample.busy |= busy;
+            sample.stuck += usize::from(busy && now.saturating_sub(since) >= patience);
         }
-        seen
+        sample
     }
 
     /// All but `kept` workers are to leave.
-    fn dismiss(&self, kept: usize) {
-        let slots = self.slots.lock();
-        self.surplus.store(slots.len().saturating_sub(kept), Ordering::Relaxed);
-    }
-}
-
-/// How many workers a line needs that began with `fixed`, and of which so many are stuck: as many others.
-fn needed(fixed: usize, stuck: usize) -> usize {
-    stuck + fixed.max(stuck)
-}
-
-impl<H: Handler> Watchdog<H> {
-    /// Starts it, over all workers that there are now. `number` is that of the next one.
-    pub(crate) fn start(
-        crew: &Arc<Crew>,
-        device: &Arc<OwnedFd>,
-        handler: &Arc<H>,
-        lines: Vec<Recruiting>,
-        number: usize,
-    ) -> io::Result<JoinHandle<Vec<JoinHandle<WorkerEnd>>>> {
-        let watched = |(recruiting, line): (Recruiting, &Line)| Watched {
-            recruiting,
-            fixed: line.slots.lock().len(),
-            needed: 0,
-            unshown: 0,
-        };
-        let watchdog = Watchdog {
-            crew: Arc::clone(crew),
-            device: Arc::clone(device),
-            handler: Arc::clone(handler),
-            lines: lines.into_iter().zip(&crew.lines).map(watched).collect(),
-            started: Vec::new(),
-            number,
-            pokes: 0,
-            scarce: false,
-        };
-        let thread = thread::Builder::new().name("canopy-watchdog".into()).spawn(move || watchdog.run())?;
-        let _ = crew.watchdog.set(thread.thread().clone());
-        Ok(thread)
-    }
-
-    /// Gives back the workers that it has started, which end with the connection.
-    fn run(mut self) -> Vec<JoinHandle<WorkerEnd>> {
-        sched::anywhere();
-        let crew = Arc::clone(&self.crew);
-        while !crew.ended.load(Ordering::SeqCst) {
-            let now = crew.tick.load(Ordering::Relaxed);
-            let (flows, leaving) = self.look(now);
-            if flows {
-                thread::park_timeout(crew.growth.tick);
-                crew.tick.store(now + 1, Ordering::Relaxed);
-                continue;
-            }
-            crew.asleep.store(true, Ordering::SeqCst);
-            // What began meanwhile may have found it awake.
-            if !self.look(now).0 && !crew.ended.load(Ordering::SeqCst) {
-                match leaving {
-                    true => thread::park_timeout(QUIET),
-                    false => thread::park(),
-                }
-            }
-            crew.asleep.store(false, Ordering::SeqCst);
-            // No request has waited in this time.
-            crew.tick.store(now + crew.growth.ticks(QUIET), Ordering::Relaxed);
-        }
-        self.started
-    }
-
-    /// Sees to each line. Tells whether requests flow, and whether workers are to leave.
-    fn look(&mut self, now: u64) -> (bool, bool) {
-        let crew = Arc::clone(&self.crew);
-        // There are fewer where the kernel has refused the queues.
-        let lines = crew.lines.iter().take(self.lines.len());
-        let seen: Vec<Seen> = lines.map(|line| line.look(now, crew.growth.stuck)).collect();
-        let fixed: usize = self.lines.iter().map(|line| line.fixed).sum();
-        let alive: usize = seen.iter().map(|seen| seen.alive).sum();
-        let mut room = (fixed + crew.growth.most).saturating_sub(alive);
-        for (index, seen) in seen.iter().enumerate() {
-            self.tend(index, now, seen, &mut room);
-        }
-        self.started.retain(|thread| !thread.is_finished());
-        if alive <= fixed {
-            self.scarce = false;
-        }
-        let quiet = crew.growth.ticks(QUIET);
-        let flows = seen.iter().any(|seen| seen.busy || now.saturating_sub(seen.latest) < quiet);
-        let leaving = |(line, seen): (&Watched, &Seen)| line.recruiting.leaves && seen.alive > line.fixed;
-        (flows, self.lines.iter().zip(&seen).any(leaving))
-    }
-
-    /// Adds workers to a line that needs more, `room` at most, and takes them away from one that has needed less for a while.
-    fn tend(&mut self, index: usize, now: u64, seen: &Seen, room: &mut usize) {
-        let crew = Arc::clone(&self.crew);
-        let line = &mut self.lines[index];
-        let needed = needed(line.fixed, seen.stuck);
-        if seen.alive > needed {
-            let over = seen.alive - needed;
-            if line.recruiting.leaves && now.saturating_sub(line.needed) >= crew.growth.idle {
-                crew.lines[index].dismiss(needed);
-                // Those that are left will be asked again after some time.
-                line.needed = now.saturating_sub(crew.growth.idle - crew.growth.idle.div_ceil(10));
-                for _ in 0..over {
-                    if !self.poke(index) {
-                        break;
-                    }
-                }
-            }
-        } else {
-            line.needed = now;
-            crew.lines[index].surplus.store(0, Ordering::Relaxed);
-            let missing = needed - seen.alive;
-            if missing > *room {
-                self.scarce(&format!("there are {} already", seen.alive));
-            }
-            for _ in 0..missing.min(*room) {
-                self.number += 1;
-                let post = crew.post(index);
-                match (self.lines[index].recruiting.start)(self.number, post) {
-                    Ok(Recruited { thread, idle }) => {
-                        self.started.push(thread);
-                        self.lines[index].unshown += usize::from(idle);
-                        *room -= 1;
-                    }
-                    Err(why) => {
-                        self.scarce(&why.to_string());
-                        break;
-                    }
-                }
-            }
-        }
-        // One request for each: what waits is then taken by all of them.
-        while self.lines[index].unshown > 0 && self.poke(index) {
-            self.lines[index].unshown -= 1;
-        }
-    }
-
-    /// Has the kernel send a request to a line that nobody waits for. False if it does not.
-    fn poke(&mut self, index: usize) -> bool {
-        let queue = self.lines[index].recruiting.queue;
-        if queue.is_some_and(|queue| !uring::pin(queue)) {
-            return false;
-        }
-        let sent = self.handler.known_files().into_iter().any(|file| {
-            self.pokes += 1;
-            notify::retrieve_nothing(&self.device, file, self.pokes).is_ok()
-        });
-        if queue.is_some() {
-            sched::anywhere();
-        }
-        sent
-    }
-
-    /// Says once that there are not as many workers as are needed.
-    fn scarce(&mut self, why: &str) {
-        if !std::mem::replace(&mut self.scarce, true) {
-            tracing::warn!(
-                "requests may have to wait for others that wait for a disk: no more workers, {why}"
-            );
-        }
+    fn shrink(&self, kept: usize) {
+        let activities = self.activities.lock();
+        self.surplus.store(activities.len().saturating_sub(kept), Ordering::Relaxed);
     }
 }
 
@@ -411,49 +268,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_others_as_are_stuck() {
-        for (fixed, stuck, expected) in [(4, 0, 4), (4, 1, 5), (4, 4, 8), (4, 8, 16), (1, 0, 1), (1, 1, 2)] {
-            assert_eq!(needed(fixed, stuck), expected, "{stuck} of {fixed}");
-        }
-    }
-
-    #[test]
     fn a_worker_is_stuck_while_it_is_in_one_request() {
-        let crew = Crew::new(Growth::default(), 1 << 20, 1);
-        let (post, _other) = (crew.post(0), crew.post(0));
-        let look = || {
-            let seen = crew.lines[0].look(crew.tick.load(Ordering::Relaxed), 3);
-            (seen.alive, seen.stuck, seen.busy)
+        let workers = Workers::new(Growth::default(), 1 << 20, 1);
+        let (slot, _other) = (workers.slot(0), workers.slot(0));
+        let sample = || {
+            let sample = workers.groups[0].sample(workers.tick.load(Ordering::Relaxed), 3);
+            (sample.alive, sample.stuck, sample.busy)
         };
-        assert_eq!(look(), (2, 0, false));
+        assert_eq!(sample(), (2, 0, false));
         for _ in 0..3 {
             // One after the other, over three ticks.
-            let _busy = post.begin();
-            assert_eq!(look(), (2, 0, true));
-            crew.tick.fetch_add(1, Ordering::Relaxed);
+            let _busy = slot.begin();
+            assert_eq!(sample(), (2, 0, true));
+            workers.tick.fetch_add(1, Ordering::Relaxed);
         }
-        let busy = post.begin();
-        crew.tick.fetch_add(3, Ordering::Relaxed);
-        assert_eq!(look(), (2, 1, true));
+        let busy = slot.begin();
+        workers.tick.fetch_add(3, Ordering::Relaxed);
+        assert_eq!(sample(), (2, 1, true));
         drop(busy);
-        assert_eq!(look(), (2, 0, false));
-        drop(post);
-        assert_eq!(look(), (1, 0, false));
+        assert_eq!(sample(), (2, 0, false));
+        drop(slot);
+        assert_eq!(sample(), (1, 0, false));
     }
 
     #[test]
     fn as_many_are_dismissed_as_are_too_many() {
-        let crew = Crew::new(Growth::default(), 1 << 20, 1);
-        let post = crew.post(0);
-        assert!(!post.dismissed());
-        crew.lines[0].surplus.store(2, Ordering::Relaxed);
-        assert_eq!([(); 4].map(|()| post.dismissed()), [true, true, false, false]);
+        let workers = Workers::new(Growth::default(), 1 << 20, 1);
+        let slot = workers.slot(0);
+        assert!(!slot.leave_if_surplus());
+        workers.groups[0].surplus.store(2, Ordering::Relaxed);
+        assert_eq!([(); 4].map(|()| slot.leave_if_surplus()), [true, true, false, false]);
     }
 
     #[test]
     fn large_messages_make_for_few_workers() {
         for (payload, most) in [(1 << 20, 256), (4 << 20, 64), (128 << 10, 256)] {
-            assert_eq!(Crew::new(Growth::default(), payload, 1).growth.most, most);
+            assert_eq!(Workers::new(Growth::default(), payload, 1).growth.most, most);
         }
     }
 }

@@ -1,26 +1,15 @@
-//! INIT, and the life of a connection.
+//! What kernel and server agree upon in INIT.
 
 use std::fmt;
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 
-use canopy_sys::page_buf::PageBuf;
-use rustix::io::Errno;
 use rustix::param::page_size;
-use zerocopy::{FromZeros, IntoBytes};
-
-pub use running::Running;
 
 use crate::abi;
-use crate::backing::Backing;
 use crate::flags::InitFlags;
-use crate::notify::{Known, Notifier, Sender};
-use crate::request::{Dialect, Header, Op, Request};
-use crate::transport::uring::{Parameter, Rings};
-use crate::transport::{Growth, NoUring, write_header};
+use crate::request::Dialect;
+use crate::transport::Growth;
 
-const OUT_HEADER: usize = size_of::<abi::OutHeader>();
 const MAX_PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 /// `FUSE_DEFAULT_MAX_PAGES_PER_REQ`: what a request carries without `MAX_PAGES`.
 const PAGES_DEFAULT: usize = 32;
@@ -167,208 +156,13 @@ impl fmt::Display for Agreed {
     }
 }
 
-/// Why there is no session, or why it ended badly.
-#[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    /// The kernel's version is too old to speak with (`EPROTO`).
-    #[error("the kernel speaks FUSE {major}.{minor}, at least 7.31 is needed")]
-    Version {
-        /// What the kernel speaks.
-        major: u32,
-        /// What the kernel speaks.
-        minor: u32,
-    },
-    /// Unmounted or aborted before INIT was answered.
-    #[error("unmounted before the session began")]
-    Disconnected,
-    /// The kernel did not take the answer to INIT.
-    #[error("the kernel refused the answer to INIT: {0}")]
-    Refused(Errno),
-    /// The device cannot be read.
-    #[error("reading from the FUSE device failed: {0}")]
-    Read(Errno),
-    /// A thread could not be started.
-    #[error("cannot start the session's threads: {0}")]
-    Start(#[source] std::io::Error),
-    /// A thread ended with a panic.
-    #[error("a session thread died")]
-    Thread,
+/// Decides what holds from now on, and how the kernel is told.
+pub(crate) fn agree(init: &abi::InitIn, wish: &Wish, limits: Limits) -> (Agreed, abi::InitOut) {
+    agree_within(init, wish, limits, pages_allowed)
 }
 
-impl SessionError {
-    /// The errno to report.
-    #[must_use]
-    pub fn errno(&self) -> i32 {
-        match self {
-            SessionError::Version { .. } => Errno::PROTO.raw_os_error(),
-            SessionError::Disconnected => Errno::NOTCONN.raw_os_error(),
-            SessionError::Refused(errno) | SessionError::Read(errno) => errno.raw_os_error(),
-            SessionError::Start(error) => error.raw_os_error().unwrap_or(Errno::NOMEM.raw_os_error()),
-            SessionError::Thread => Errno::IO.raw_os_error(),
-        }
-    }
-}
-
-/// A connection that has been agreed upon, and is not served yet. Requests wait in the kernel until it is.
-pub struct Session {
-    device: Arc<OwnedFd>,
-    agreed: Agreed,
-    sender: Sender,
-    rings: Result<Rings, NoUring>,
-    growth: Growth,
-}
-
-impl Session {
-    /// Waits for the kernel's INIT on a device that has been mounted, and answers it.
-    ///
-    /// # Errors
-    /// See [`SessionError`].
-    pub fn negotiate(device: OwnedFd, wish: &Wish, limits: Limits) -> Result<Session, SessionError> {
-        let mut input = PageBuf::new(4 * abi::MIN_READ_BUFFER + (1 << 16)).map_err(SessionError::Start)?;
-        loop {
-            let len = match rustix::io::read(&device, &mut input[..]) {
-                Ok(0) | Err(Errno::NODEV | Errno::CONNABORTED) => return Err(SessionError::Disconnected),
-                Ok(len) => len,
-                Err(Errno::INTR | Errno::NOENT) => continue,
-                Err(Errno::AGAIN) => {
-                    let mut fds = [rustix::event::PollFd::from_borrowed_fd(
-                        device.as_fd(),
-                        rustix::event::PollFlags::IN,
-                    )];
-                    let _ = rustix::event::poll(&mut fds, None);
-                    continue;
-                }
-                Err(errno) => return Err(SessionError::Read(errno)),
-            };
-            let mut rings = Err(NoUring::NotWanted);
-            let (reply, verdict) = answer(&input[..len], wish, limits, |agreed| {
-                rings = prepare(agreed, wish);
-                if let (Ok(rings), false) = (&mut rings, limits.takes_queues) {
-                    rings.spoil();
-                }
-                rings.is_ok()
-            });
-            if let Some(reply) = reply {
-                match rustix::io::write(&device, &reply) {
-                    Ok(_) => {}
-                    Err(Errno::NODEV | Errno::NOENT | Errno::CONNABORTED) => {
-                        return Err(SessionError::Disconnected);
-                    }
-                    Err(errno) => return Err(SessionError::Refused(errno)),
-                }
-            }
-            match verdict {
-                Verdict::Again => {}
-                Verdict::Agreed(agreed) => return Session::new(device, agreed, rings, wish.growth),
-                Verdict::Fail(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Takes over a connection that another process has negotiated. Requests it had received come again after
-    /// [`Notifier::resend`].
-    ///
-    /// # Errors
-    /// [`SessionError::Start`].
-    pub fn adopt(device: OwnedFd, agreed: Agreed, wish: &Wish) -> Result<Session, SessionError> {
-        let rings = prepare(&agreed, wish);
-        Session::new(device, agreed, rings, wish.growth)
-    }
-
-    fn new(
-        device: OwnedFd,
-        agreed: Agreed,
-        rings: Result<Rings, NoUring>,
-        growth: Growth,
-    ) -> Result<Session, SessionError> {
-        let device = Arc::new(device);
-        let known = Known::new(agreed.minor, agreed.offered);
-        let sender = Sender::start(Arc::clone(&device), known).map_err(SessionError::Start)?;
-        Ok(Session { device, agreed, sender, rings, growth })
-    }
-
-    /// What has been agreed upon.
-    #[must_use]
-    pub fn agreed(&self) -> &Agreed {
-        &self.agreed
-    }
-
-    /// For telling the kernel what to forget.
-    #[must_use]
-    pub fn notifier(&self) -> Notifier {
-        self.sender.notifier()
-    }
-
-    /// For registering passthrough files.
-    #[must_use]
-    pub fn backing(&self) -> Backing {
-        Backing::new(Arc::clone(&self.device))
-    }
-
-    /// The session's descriptor, to be handed to a process that [adopts](Session::adopt) it.
-    #[must_use]
-    pub fn device(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.device)
-    }
-}
-
-/// What to do after an INIT has been answered.
-#[derive(Debug)]
-enum Verdict {
-    /// The kernel will send another.
-    Again,
-    Agreed(Agreed),
-    Fail(SessionError),
-}
-
-/// Makes ready for io_uring, if both sides want it.
-fn prepare(agreed: &Agreed, wish: &Wish) -> Result<Rings, NoUring> {
-    if agreed.has(InitFlags::OVER_IO_URING) {
-        return Rings::prepare(agreed, wish.queue_workers);
-    }
-    if !wish.flags.contains(InitFlags::OVER_IO_URING) {
-        return Err(NoUring::NotWanted);
-    }
-    // The kernel does not offer what is turned off.
-    Err(if Parameter::read() == Parameter::Off { NoUring::TurnedOff } else { NoUring::NotOffered })
-}
-
-/// The bytes that answer the first request, and what follows from it.
-///
-/// `prepare` is asked before io_uring is agreed upon, for after that nothing may go wrong with it.
-fn answer(
-    request: &[u8],
-    wish: &Wish,
-    limits: Limits,
-    prepare: impl FnOnce(&Agreed) -> bool,
-) -> (Option<Vec<u8>>, Verdict) {
-    let Ok((header, _)) = Header::decode(request) else { return (None, Verdict::Again) };
-    let dialect = Dialect { minor: abi::MINOR, setxattr_ext: false };
-    let init = match Request::decode(request, dialect).map(|request| request.op) {
-        Ok(Op::Init(init)) => init,
-        _ if header.wants_answer() => return (Some(error_reply(header.unique, Errno::IO)), Verdict::Again),
-        _ => return (None, Verdict::Again),
-    };
-    let (major, minor) = (init.major, init.minor);
-    if major > abi::MAJOR {
-        // The kernel then starts over with our version.
-        let out = abi::InitOut { major: abi::MAJOR, minor: abi::MINOR, ..abi::InitOut::new_zeroed() };
-        return (Some(init_reply(header.unique, &out)), Verdict::Again);
-    }
-    if major < abi::MAJOR || minor < abi::MINOR_MIN {
-        let reply = error_reply(header.unique, Errno::PROTO);
-        return (Some(reply), Verdict::Fail(SessionError::Version { major, minor }));
-    }
-    let (mut agreed, mut out) = agree(&init, wish, limits, pages_allowed);
-    if !prepare(&agreed) && agreed.has(InitFlags::OVER_IO_URING) {
-        let flags = wish.flags - InitFlags::OVER_IO_URING;
-        (agreed, out) = agree(&init, &Wish { flags, ..*wish }, limits, pages_allowed);
-    }
-    (Some(init_reply(header.unique, &out)), Verdict::Agreed(agreed))
-}
-
-/// Decides. `allowed` turns a number of pages into what the system permits.
-fn agree(
+/// The same; `allowed` turns a number of pages into what the system permits.
+fn agree_within(
     init: &abi::InitIn,
     wish: &Wish,
     limits: Limits,
@@ -463,19 +257,88 @@ fn pages_allowed(wished: usize) -> usize {
     wished.min(read().unwrap_or(limit))
 }
 
-fn init_reply(unique: u64, out: &abi::InitOut) -> Vec<u8> {
-    let mut reply = vec![0; OUT_HEADER];
-    write_header(&mut reply, size_of::<abi::InitOut>(), 0, unique);
-    reply.extend_from_slice(out.as_bytes());
-    reply
-}
-
-fn error_reply(unique: u64, errno: Errno) -> Vec<u8> {
-    let mut reply = vec![0; OUT_HEADER];
-    write_header(&mut reply, 0, -errno.raw_os_error(), unique);
-    reply
-}
-
-mod running;
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    fn kernel(minor: u32, flags: InitFlags) -> abi::InitIn {
+        let (flags, flags2) = (flags | InitFlags::INIT_EXT).words();
+        abi::InitIn { major: 7, minor, max_readahead: 131_072, flags, flags2, unused: [0; 11] }
+    }
+
+    fn everything() -> InitFlags {
+        InitFlags::from_bits_retain(InitFlags::all().bits())
+    }
+
+    #[test]
+    fn takes_what_is_wanted_and_offered() {
+        let wish = Wish {
+            flags: InitFlags::ASYNC_READ | InitFlags::PASSTHROUGH | InitFlags::ALLOW_IDMAP,
+            max_stack_depth: 2,
+            ..Wish::default()
+        };
+        let init = kernel(
+            45,
+            InitFlags::ASYNC_READ | InitFlags::PASSTHROUGH | InitFlags::MAX_PAGES | InitFlags::SUBMOUNTS,
+        );
+        let (agreed, out) = agree_within(&init, &wish, Limits::NONE, |pages| pages);
+        let expected =
+            InitFlags::ASYNC_READ | InitFlags::PASSTHROUGH | InitFlags::MAX_PAGES | InitFlags::INIT_EXT;
+        assert_eq!(agreed.flags, expected);
+        assert_eq!(agreed.missing, InitFlags::ALLOW_IDMAP);
+        assert_eq!((out.flags, out.flags2), expected.words());
+        assert_eq!((out.major, out.minor, out.max_stack_depth, out.max_readahead), (7, 45, 2, 131_072));
+        assert_eq!(agreed.max_write, 1 << 20);
+        let line = agreed.to_string();
+        assert!(line.starts_with("FUSE 7.45: async_read, passthrough; max_write 1024 KiB"), "{line}");
+        assert!(line.ends_with("not offered: allow_idmap"), "{line}");
+        assert!(!line.contains('\n'));
+    }
+
+    #[test]
+    fn a_masked_kernel_is_an_old_kernel() {
+        let wish = Wish { flags: everything() - InitFlags::WRITEBACK_CACHE, ..Wish::default() };
+        for minor in abi::MINOR_MIN..=abi::MINOR {
+            let (agreed, out) =
+                agree_within(&kernel(45, everything()), &wish, Limits::minor(minor), |pages| pages);
+            assert_eq!((agreed.minor, out.minor), (minor, minor));
+            assert_eq!(agreed.has(InitFlags::PASSTHROUGH), minor >= 40);
+            assert_eq!(agreed.has(InitFlags::SETXATTR_EXT), minor >= 33);
+            assert_eq!(agreed.has(InitFlags::CREATE_SUPP_GROUP), minor >= 38);
+            assert_eq!(agreed.has(InitFlags::SECURITY_CTX), minor >= 38);
+            assert_eq!(out.flags2 != 0, minor >= 36, "{minor}");
+            assert_eq!(out.max_stack_depth != 0, minor >= 40);
+        }
+    }
+
+    #[test]
+    fn a_newer_kernel_gets_our_minor() {
+        let (agreed, out) =
+            agree_within(&kernel(99, everything()), &Wish::default(), Limits::NONE, |pages| pages);
+        assert_eq!((agreed.minor, out.minor), (45, 45));
+    }
+
+    #[test]
+    fn passthrough_yields_to_writeback() {
+        let wish = Wish { flags: InitFlags::PASSTHROUGH | InitFlags::WRITEBACK_CACHE, ..Wish::default() };
+        let (agreed, out) = agree_within(&kernel(45, everything()), &wish, Limits::NONE, |pages| pages);
+        assert!(!agreed.has(InitFlags::PASSTHROUGH));
+        assert_eq!(out.max_stack_depth, 0);
+    }
+
+    #[test]
+    fn pages_follow_version_and_limit() {
+        let page = page_size();
+        let wish = Wish { max_write: 4 << 20, ..Wish::default() };
+        let pages = |limits, offer, allowed: usize| {
+            let (agreed, out) = agree_within(&kernel(45, offer), &wish, limits, |wished| wished.min(allowed));
+            assert_eq!(agreed.max_pages, out.max_pages);
+            assert_eq!(agreed.max_write as usize, usize::from(out.max_pages) * page);
+            usize::from(out.max_pages)
+        };
+        assert_eq!(pages(Limits::NONE, everything(), 512), 512);
+        assert_eq!(pages(Limits::NONE, everything(), 65_535), (4 << 20) / page);
+        assert_eq!(pages(Limits::minor(41), everything(), 65_535), 256);
+        assert_eq!(pages(Limits::NONE, everything() - InitFlags::MAX_PAGES, 512), 32);
+    }
+}

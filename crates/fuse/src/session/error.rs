@@ -1,0 +1,45 @@
+//! Why there is no session, or why it ended badly.
+
+use rustix::io::Errno;
+
+/// Why there is no session, or why it ended badly.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The kernel's version is too old to speak with (`EPROTO`).
+    #[error("the kernel speaks FUSE {major}.{minor}, at least 7.31 is needed")]
+    Version {
+        /// What the kernel speaks.
+        major: u32,
+        /// What the kernel speaks.
+        minor: u32,
+    },
+    /// Unmounted or aborted before INIT was answered.
+    #[error("unmounted before the session began")]
+    Disconnected,
+    /// The kernel did not take the answer to INIT.
+    #[error("the kernel refused the answer to INIT: {0}")]
+    Refused(Errno),
+    /// The device cannot be read.
+    #[error("reading from the FUSE device failed: {0}")]
+    Read(Errno),
+    /// A thread could not be started.
+    #[error("cannot start the session's threads: {0}")]
+    Start(#[source] std::io::Error),
+    /// A thread ended with a panic.
+    #[error("a session thread died")]
+    Thread,
+}
+
+impl SessionError {
+    /// The errno to report.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            SessionError::Version { .. } => Errno::PROTO.raw_os_error(),
+            SessionError::Disconnected => Errno::NOTCONN.raw_os_error(),
+            SessionError::Refused(errno) | SessionError::Read(errno) => errno.raw_os_error(),
+            SessionError::Start(error) => error.raw_os_error().unwrap_or(Errno::NOMEM.raw_os_error()),
+            SessionError::Thread => Errno::IO.raw_os_error(),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The first request of a connection, and its answer.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use canopy_sys::page_buf::PageBuf;
+use rustix::io::Errno;
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::error::SessionError;
+use crate::abi;
+use crate::backing::Backing;
+use crate::flags::InitFlags;
+use crate::negotiate::{Agreed, Limits, Wish, agree};
+use crate::notify::{Known, Notifier, Sender};
+use crate::request::{Dialect, Header, Op, Request};
+use crate::transport::uring::{Parameter, Rings};
+use crate::transport::{Growth, NoUring, write_header};
+
+const OUT_HEADER: usize = size_of::<abi::OutHeader>();
+/// A connection that has been agreed upon, and is not served yet. Requests wait in the kernel until it is.
+pub struct Session {
+    pub(super) device: Arc<OwnedFd>,
+    pub(super) agreed: Agreed,
+    pub(super) sender: Sender,
+    pub(super) rings: Result<Rings, NoUring>,
+    pub(super) growth: Growth,
+}
+
+impl Session {
+    /// Waits for the kernel's INIT on a device that has been mounted, and answers it.
+    ///
+    /// # Errors
+    /// See [`SessionError`].
+    pub fn negotiate(device: OwnedFd, wish: &Wish, limits: Limits) -> Result<Session, SessionError> {
+        let mut input = PageBuf::new(4 * abi::MIN_READ_BUFFER + (1 << 16)).map_err(SessionError::Start)?;
+        loop {
+            let len = match rustix::io::read(&device, &mut input[..]) {
+                Ok(0) | Err(Errno::NODEV | Errno::CONNABORTED) => return Err(SessionError::Disconnected),
+                Ok(len) => len,
+                Err(Errno::INTR | Errno::NOENT) => continue,
+                Err(Errno::AGAIN) => {
+                    let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+                        device.as_fd(),
+                        rustix::event::PollFlags::IN,
+                    )];
+                    let _ = rustix::event::poll(&mut fds, None);
+                    continue;
+                }
+                Err(errno) => return Err(SessionError::Read(errno)),
+            };
+            let mut rings = Err(NoUring::NotWanted);
+            let (reply, verdict) = answer(&input[..len], wish, limits, |agreed| {
+                rings = prepare(agreed, wish);
+                if let (Ok(rings), false) = (&mut rings, limits.takes_queues) {
+                    rings.spoil();
+                }
+                rings.is_ok()
+            });
+            if let Some(reply) = reply {
+                match rustix::io::write(&device, &reply) {
+                    Ok(_) => {}
+                    Err(Errno::NODEV | Errno::NOENT | Errno::CONNABORTED) => {
+                        return Err(SessionError::Disconnected);
+                    }
+                    Err(errno) => return Err(SessionError::Refused(errno)),
+                }
+            }
+            match verdict {
+                Verdict::Again => {}
+                Verdict::Agreed(agreed) => return Session::new(device, agreed, rings, wish.growth),
+                Verdict::Fail(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes over a connection that another process has negotiated. Requests it had received come again after
+    /// [`Notifier::resend`].
+    ///
+    /// # Errors
+    /// [`SessionError::Start`].
+    pub fn adopt(device: OwnedFd, agreed: Agreed, wish: &Wish) -> Result<Session, SessionError> {
+        let rings = prepare(&agreed, wish);
+        Session::new(device, agreed, rings, wish.growth)
+    }
+
+    fn new(
+        device: OwnedFd,
+        agreed: Agreed,
+        rings: Result<Rings, NoUring>,
+        growth: Growth,
+    ) -> Result<Session, SessionError> {
+        let device = Arc::new(device);
+        let known = Known::new(agreed.minor, agreed.offered);
+        let sender = Sender::start(Arc::clone(&device), known).map_err(SessionError::Start)?;
+        Ok(Session { device, agreed, sender, rings, growth })
+    }
+
+    /// What has been agreed upon.
+    #[must_use]
+    pub fn agreed(&self) -> &Agreed {
+        &self.agreed
+    }
+
+    /// For telling the kernel what to forget.
+    #[must_use]
+    pub fn notifier(&self) -> Notifier {
+        self.sender.notifier()
+    }
+
+    /// For registering passthrough files.
+    #[must_use]
+    pub fn backing(&self) -> Backing {
+        Backing::new(Arc::clone(&self.device))
+    }
+
+    /// The session's descriptor, to be handed to a process that [adopts](Session::adopt) it.
+    #[must_use]
+    pub fn device(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.device)
+    }
+}
+
+/// What to do after an INIT has been answered.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// The kernel will send another.
+    Again,
+    Agreed(Agreed),
+    Fail(SessionError),
+}
+
+/// Makes ready for io_uring, if both sides want it.
+fn prepare(agreed: &Agreed, wish: &Wish) -> Result<Rings, NoUring> {
+    if agreed.has(InitFlags::OVER_IO_URING) {
+        return Rings::prepare(agreed.max_payload(), agreed.max_write as usize, wish.queue_workers);
+    }
+    if !wish.flags.contains(InitFlags::OVER_IO_URING) {
+        return Err(NoUring::NotWanted);
+    }
+    // The kernel does not offer what is turned off.
+    Err(if Parameter::read() == Parameter::Off { NoUring::TurnedOff } else { NoUring::NotOffered })
+}
+
+/// The bytes that answer the first request, and what follows from it.
+///
+/// `prepare` is asked before io_uring is agreed upon, for after that nothing may go wrong with it.
+pub(super) fn answer(
+    request: &[u8],
+    wish: &Wish,
+    limits: Limits,
+    prepare: impl FnOnce(&Agreed) -> bool,
+) -> (Option<Vec<u8>>, Verdict) {
+    let Ok((header, _)) = Header::decode(request) else { return (None, Verdict::Again) };
+    let dialect = Dialect { minor: abi::MINOR, setxattr_ext: false };
+    let init = match Request::decode(request, dialect).map(|request| request.op) {
+        Ok(Op::Init(init)) => init,
+        _ if header.wants_answer() => return (Some(error_reply(header.unique, Errno::IO)), Verdict::Again),
+        _ => return (None, Verdict::Again),
+    };
+    let (major, minor) = (init.major, init.minor);
+    if major > abi::MAJOR {
+        // The kernel then starts over with our version.
+        let out = abi::InitOut { major: abi::MAJOR, minor: abi::MINOR, ..abi::InitOut::new_zeroed() };
+        return (Some(init_reply(header.unique, &out)), Verdict::Again);
+    }
+    if major < abi::MAJOR || minor < abi::MINOR_MIN {
+        let reply = error_reply(header.unique, Errno::PROTO);
+        return (Some(reply), Verdict::Fail(SessionError::Version { major, minor }));
+    }
+    let (mut agreed, mut out) = agree(&init, wish, limits);
+    if !prepare(&agreed) && agreed.has(InitFlags::OVER_IO_URING) {
+        let flags = wish.flags - InitFlags::OVER_IO_URING;
+        (agreed, out) = agree(&init, &Wish { flags, ..*wish }, limits);
+    }
+    (Some(init_reply(header.unique, &out)), Verdict::Agreed(agreed))
+}
+
+fn init_reply(unique: u64, out: &abi::InitOut) -> Vec<u8> {
+    let mut reply = vec![0; OUT_HEADER];
+    write_header(&mut reply, size_of::<abi::InitOut>(), 0, unique);
+    reply.extend_from_slice(out.as_bytes());
+    reply
+}
+
+fn error_reply(unique: u64, errno: Errno) -> Vec<u8> {
+    let mut reply = vec![0; OUT_HEADER];
+    write_header(&mut reply, 0, -errno.raw_os_error(), unique);
+    reply
+}

@@ -1,0 +1,11 @@
+//! The life of a connection: INIT, and the threads that serve.
+
+mod error;
+mod init;
+mod running;
+#[cfg(test)]
+mod tests;
+
+pub use error::SessionError;
+pub use init::Session;
+pub use running::Running;

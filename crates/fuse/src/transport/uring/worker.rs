@@ -1,0 +1,230 @@
+//! A worker of a queue: a thread with an entry of its own.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use canopy_sys::fuse_uring::{Entry, HEADER, Parked};
+use canopy_sys::page_buf::PageBuf;
+use canopy_sys::sched;
+use parking_lot::{Mutex, RwLock};
+use rustix::io::Errno;
+use zerocopy::FromBytes;
+
+use super::unavailable::NoUring;
+use crate::abi;
+use crate::opcode::Opcode;
+use crate::request::{Dialect, Header, Malformed, Request};
+use crate::transport::serve::{Handler, Out, Outcome, give_back, serve, write_header};
+use crate::transport::workers::{WorkerEnd, WorkerSlot};
+
+const OUT_HEADER: usize = size_of::<abi::OutHeader>();
+/// Where the parts of `fuse_uring_req_header` begin.
+const OP_IN: usize = 128;
+const ENT: usize = 256;
+
+/// How joining a queue went.
+pub(super) type Joined = Result<(), NoUring>;
+
+/// How a worker comes to its queue.
+pub(super) enum Joins {
+    /// With all others, and serves once the gate opens.
+    First(Arc<RwLock<()>>),
+    /// With one more entry.
+    Later,
+    /// With the entry of one that has left: by its commit id.
+    Again(u64),
+}
+
+/// A thread, its entry, and what serving needs.
+pub(super) struct Worker<H: Handler> {
+    pub(super) entry: Entry,
+    pub(super) queue: u16,
+    /// Given to the kernel, in bytes.
+    pub(super) payload: usize,
+    pub(super) device: Arc<OwnedFd>,
+    pub(super) handler: Arc<H>,
+    pub(super) dialect: Dialect,
+    pub(super) slot: WorkerSlot,
+    pub(super) parked: Arc<Mutex<Vec<Parked>>>,
+    /// A request other than WRITE is moved here, out of the way of its answer.
+    pub(super) input: PageBuf,
+    /// The few bytes that answer a WRITE, whose data stays where it came.
+    pub(super) aside: PageBuf,
+}
+
+/// What came of a request.
+enum Served {
+    /// Its answer was handed over, with [`Entry::commit`]'s result.
+    Committed(Option<Result<(), i32>>),
+    /// Nobody waits for an answer, and the worker is to leave with it.
+    Kept { commit_id: u64 },
+}
+
+impl<H: Handler> Worker<H> {
+    /// Joins the queue, reports how that went, and serves until the connection ends or there are too many workers.
+    pub(super) fn run(mut self, number: usize, joins: Joins, report: &Sender<Joined>) -> WorkerEnd {
+        // Before the handler's word, which may be that threads stay elsewhere.
+        pin(self.queue);
+        self.handler.thread_start(number);
+        let next = match self.join_queue(&joins) {
+            Ok(next) => {
+                let _ = report.send(Ok(()));
+                next
+            }
+            Err(why) => {
+                let _ = report.send(Err(why));
+                return WorkerEnd::Disconnected;
+            }
+        };
+        if let Joins::First(gate) = joins {
+            drop(gate.read());
+        }
+        match self.serve_all(next) {
+            Ok(commit_id) => {
+                let Worker { entry, parked, .. } = self;
+                parked.lock().push(entry.park(commit_id));
+                WorkerEnd::Dismissed
+            }
+            Err(end) => {
+                self.slot.connection_ended();
+                end
+            }
+        }
+    }
+
+    /// Serves until there is an end to it, or the worker is to leave: then with the commit id of the request that it holds.
+    fn serve_all(&mut self, mut next: Option<Result<(), i32>>) -> Result<u64, WorkerEnd> {
+        loop {
+            let arrived = match next.take() {
+                Some(arrived) => arrived,
+                None => match self.entry.wait() {
+                    Ok(arrived) => arrived,
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(failed(errno(&error))),
+                },
+            };
+            if let Err(errno) = arrived {
+                return Err(if disconnected(errno) {
+                    WorkerEnd::Disconnected
+                } else {
+                    failed(Errno::from_raw_os_error(errno))
+                });
+            }
+            match self.serve() {
+                Ok(Served::Committed(committed)) => next = committed,
+                Ok(Served::Kept { commit_id }) => return Ok(commit_id),
+                Err(error) => return Err(failed(errno(&error))),
+            }
+        }
+    }
+
+    fn join_queue(&mut self, joins: &Joins) -> Result<Option<Result<(), i32>>, NoUring> {
+        self.entry.enable().map_err(|error| NoUring::resources(&error))?;
+        let device = self.device.as_fd();
+        let joined = match *joins {
+            Joins::First(_) | Joins::Later => self.entry.register(device, self.queue, self.payload),
+            Joins::Again(commit_id) => {
+                write_header(&mut self.entry.buffers().0[..OUT_HEADER], 0, 0, commit_id);
+                set_payload(self.entry.buffers().0, 0);
+                self.entry.resume(device, self.queue, commit_id)
+            }
+        };
+        match joined {
+            // Unmounted already: that is no refusal, and the worker will see it.
+            Ok(Some(Err(errno))) if !disconnected(errno) => {
+                Err(NoUring::Refused(Errno::from_raw_os_error(errno)))
+            }
+            Ok(next) => Ok(next),
+            Err(error) => Err(NoUring::resources(&error)),
+        }
+    }
+
+    /// Serves the request in the buffers, and hands over its answer.
+    fn serve(&mut self) -> std::io::Result<Served> {
+        let _busy = self.slot.begin();
+        let (header, payload) = self.entry.buffers();
+        let (in_out, rest) = header.split_at_mut(OP_IN);
+        let (op_in, ent) = rest.split_at_mut(ENT - OP_IN);
+        let (len, commit_id) = match abi::UringEntInOut::read_from_prefix(ent) {
+            Ok((ent, _)) => (ent.payload_sz as usize, ent.commit_id),
+            Err(_) => unreachable!("{HEADER} bytes hold all three parts"),
+        };
+        let mut first = [0; size_of::<abi::InHeader>()];
+        first.copy_from_slice(&in_out[..size_of::<abi::InHeader>()]);
+        let out = in_out.first_chunk_mut().expect("128 bytes hold a header");
+        // What the kernel says of itself is checked as if it came from a stranger.
+        let carried = len.min(payload.len());
+        let decode = |carried_bytes| {
+            let request = Request::decode_split(&first, op_in, carried_bytes, self.dialect);
+            if carried < len { Err(Malformed::Length) } else { request }
+        };
+        let outcome = match Header::decode(&first) {
+            Ok((head, _)) if head.opcode() == Some(Opcode::NotifyReply) => {
+                if self.slot.leave_if_surplus() {
+                    return Ok(Served::Kept { commit_id });
+                }
+                Outcome::Silent
+            }
+            Ok((head, _)) if head.opcode() == Some(Opcode::Write) => {
+                let out = Out { header: out, payload: &mut self.aside };
+                let outcome = serve(head, decode(&payload[..carried]), out, &*self.handler);
+                if let Outcome::Answer { payload: len, .. } = outcome {
+                    payload[..len].copy_from_slice(&self.aside[..len]);
+                }
+                outcome
+            }
+            Ok((head, _)) => {
+                let input = &mut self.input[..carried];
+                input.copy_from_slice(&payload[..carried]);
+                serve(head, decode(input), Out { header: out, payload }, &*self.handler)
+            }
+            Err(_) => Outcome::Silent,
+        };
+        let (len, holds) = match outcome {
+            Outcome::Answer { payload, holds } => (payload, Some(holds)),
+            // Nobody waits for an answer, but the entry has to go back.
+            Outcome::Silent => {
+                write_header(&mut self.entry.buffers().0[..OUT_HEADER], 0, 0, commit_id);
+                (0, None)
+            }
+        };
+        set_payload(self.entry.buffers().0, len);
+        let committed = self.entry.commit(self.queue, commit_id);
+        if let (Some(holds), Ok(Some(Err(_))) | Err(_)) = (holds, &committed) {
+            // What was not taken lies there still.
+            give_back(&*self.handler, holds, &self.entry.payload()[..len]);
+        }
+        committed.map(Served::Committed)
+    }
+}
+
+/// Writes `fuse_uring_ent_in_out.payload_sz`.
+fn set_payload(header: &mut [u8; HEADER], len: usize) {
+    let at = ENT + std::mem::offset_of!(abi::UringEntInOut, payload_sz);
+    header[at..at + 4].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_ne_bytes());
+}
+
+/// Whether an entry has ended with its connection. `ENOENT`: the request whose answer was handed over is gone, and
+/// nothing else takes it away.
+fn disconnected(errno: i32) -> bool {
+    let errno = Errno::from_raw_os_error(errno);
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::NOENT)
+}
+
+fn failed(errno: Errno) -> WorkerEnd {
+    tracing::error!(%errno, "io_uring failed");
+    WorkerEnd::Failed(errno)
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::NOMEM)
+}
+
+/// Keeps the calling thread on the processor whose queue it serves, so that a request wakes nobody elsewhere. Where
+/// that is not allowed, or the processor is not running, the thread stays free.
+fn pin(queue: u16) {
+    if let Err(error) = sched::pin_to(usize::from(queue)) {
+        tracing::debug!(%error, cpu = queue, "cannot stay on this processor");
+    }
+}
