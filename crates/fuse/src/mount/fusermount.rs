@@ -15,7 +15,8 @@ use rustix::net::{
     socketpair,
 };
 
-use super::{MountError, MountSpec, as_argument, helper_options};
+use super::error::MountError;
+use super::spec::{MountSpec, helper_options};
 
 const PROGRAMS: [&str; 2] = ["fusermount3", "fusermount"];
 
@@ -29,7 +30,7 @@ pub(super) fn mount(spec: &MountSpec, path: &Path) -> Result<OwnedFd, MountError
             .arg("-o")
             .arg(helper_options(spec))
             .arg("--")
-            .arg(as_argument(path))
+            .arg(path)
             .env("_FUSE_COMMFD", "0")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
@@ -84,7 +85,7 @@ pub(super) fn unmount(path: &Path, lazy: bool) -> io::Result<()> {
         if lazy {
             command.arg("-z");
         }
-        let output = command.arg("--").arg(as_argument(path)).stdin(Stdio::null()).output();
+        let output = command.arg("--").arg(path).stdin(Stdio::null()).output();
         match output {
             Ok(output) if output.status.success() => return Ok(()),
             Ok(output) => {

@@ -14,7 +14,9 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen, move_mount,
 };
 
-use super::{MountError, MountFlags, MountSpec, kernel_options};
+use super::error::MountError;
+use super::flags::MountFlags;
+use super::spec::{MountSpec, kernel_options};
 
 /// Flags that belong to the one mount; the others belong to the filesystem.
 const ATTRIBUTES: [(MountFlags, MountAttrFlags); 8] = [

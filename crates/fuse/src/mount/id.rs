@@ -1,0 +1,65 @@
+//! Which mount is meant.
+
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+/// Which mount is meant.
+///
+/// The unique id (Linux 6.8) is never used again. The plain id may be, so it only counts where the other is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MountId {
+    pub(super) unique: Option<u64>,
+    pub(super) plain: Option<u64>,
+}
+
+/// `STATX_MNT_ID_UNIQUE`, include/uapi/linux/stat.h.
+const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
+impl MountId {
+    /// What is mounted at `path` now, topmost. No request is sent to a FUSE server for it.
+    pub(super) fn of(path: &Path) -> Result<MountId, Errno> {
+        let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
+        let unique = rustix::fs::statx(CWD, path, flags, MNT_ID_UNIQUE).ok();
+        let unique =
+            unique.filter(|stat| stat.stx_mask & MNT_ID_UNIQUE.bits() != 0).map(|stat| stat.stx_mnt_id);
+        let identity = MountId { unique, plain: plain_id(path) };
+        if identity.plain.is_none() && identity.unique.is_none() { Err(Errno::NOENT) } else { Ok(identity) }
+    }
+
+    pub(super) fn is(self, other: MountId) -> bool {
+        match (self.unique, other.unique) {
+            (Some(ours), Some(theirs)) => ours == theirs,
+            _ => self.plain.is_some() && self.plain == other.plain,
+        }
+    }
+}
+
+/// The number of the topmost mount at `path` that is never used again (Linux 6.8). No request is sent for it.
+#[must_use]
+pub fn unique_id(path: &Path) -> Option<u64> {
+    MountId::of(path).ok()?.unique
+}
+
+/// The mount id as mountinfo has it. Found without asking for attributes: the kernel refuses those once a server has
+/// given nonsense about the root, and the mount must be known even then.
+fn plain_id(path: &Path) -> Option<u64> {
+    let named =
+        rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", named.as_raw_fd())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unique_id_decides_where_both_have_one() {
+        let proc = MountId::of(Path::new("/proc")).unwrap();
+        assert!(!proc.is(MountId::of(Path::new("/")).unwrap()));
+        assert!(proc.is(MountId { unique: None, ..proc }));
+    }
+}

@@ -1,0 +1,22 @@
+//! Putting a connection into the tree, and taking it out again.
+//!
+//! A mount in the tree is known by its mount id, not by its path: something else can be mounted at the same place
+//! later, and that is not ours to unmount.
+
+mod error;
+mod flags;
+mod fusermount;
+mod id;
+mod mounted;
+mod remount;
+mod replace;
+mod spec;
+mod unmount;
+
+pub use error::MountError;
+pub use flags::{MountFlags, TIMES};
+pub use id::unique_id;
+pub use mounted::{Mounted, Shown, mount};
+pub use remount::remount;
+pub use spec::MountSpec;
+pub use unmount::{clear_dead, is_dead, mounts_below, unmount_path};

@@ -1,0 +1,107 @@
+//! Unmounting, and what is mounted where.
+
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use super::fusermount;
+
+/// Unmounts whatever is on top at `path`: by umount2(2), and through fusermount where that is not permitted.
+///
+/// # Errors
+/// `EINVAL` when nothing is mounted there, `EBUSY` when it is in use and `lazy` is not set, `EPERM`.
+pub fn unmount_path(path: &Path, lazy: bool) -> io::Result<()> {
+    let mut flags = UnmountFlags::NOFOLLOW;
+    flags.set(UnmountFlags::DETACH, lazy);
+    match rustix::mount::unmount(path, flags) {
+        Err(Errno::PERM) => fusermount::unmount(path, lazy),
+        other => Ok(other?),
+    }
+}
+
+/// Whether a FUSE mount at `path` has lost its server: `ENOTCONN`, and for the moment that the kernel takes to close the
+/// rings of one that was killed, `ECANCELED`.
+#[must_use]
+pub fn is_dead(path: &Path) -> bool {
+    matches!(rustix::fs::stat(path), Err(Errno::NOTCONN | Errno::CANCELED))
+}
+
+/// Unmounts a FUSE mount that has lost its server; true when there was one.
+///
+/// # Errors
+/// As [`unmount_path`].
+pub fn clear_dead(path: &Path) -> io::Result<bool> {
+    if !is_dead(path) {
+        return Ok(false);
+    }
+    // The last component cannot be resolved while it is dead; what leads to it can.
+    unmount_path(&absolute(path)?, true)?;
+    Ok(true)
+}
+
+fn absolute(path: &Path) -> io::Result<PathBuf> {
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            Ok(parent.canonicalize()?.join(name))
+        }
+        _ => std::path::absolute(path),
+    }
+}
+
+/// Every mountpoint below (or at) `path`, from `/proc/self/mountinfo`.
+///
+/// # Errors
+/// When `/proc` is not there.
+pub fn mounts_below(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let field = |line: &[u8]| line.split(|&b| b == b' ').nth(4).map(unescape);
+    let points = table.split(|&b| b == b'\n').filter_map(field);
+    Ok(points
+        .map(|point| PathBuf::from(std::ffi::OsString::from_vec(point)))
+        .filter(|p| p.starts_with(path))
+        .collect())
+}
+
+/// Undoes the octal escapes of mountinfo (space, tab, newline, backslash).
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let code =
+            tail.get(..3).filter(|_| first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                plain.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                plain.push(first);
+                rest = tail;
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_escapes() {
+        assert_eq!(unescape(b"/a\\040b\\134c"), b"/a b\\c");
+        assert_eq!(unescape(b"/a\\04"), b"/a\\04");
+        assert_eq!(unescape(b"/a\\zzz"), b"/a\\zzz");
+    }
+
+    #[test]
+    fn what_is_no_dead_mount_is_left_alone() {
+        assert!(!is_dead(Path::new("/")));
+        assert!(!clear_dead(Path::new("/proc")).unwrap());
+        assert!(mounts_below(Path::new("/")).unwrap().contains(&PathBuf::from("/proc")));
+    }
+}
