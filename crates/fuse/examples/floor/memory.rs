@@ -26,6 +26,16 @@ const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 
+/// The value, or else the errno and the reply to send it with.
+macro_rules! attempt {
+    ($reply:ident, $result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(errno) => return Err(($reply, errno)),
+        }
+    };
+}
+
 /// What the example asks the kernel for.
 pub fn wish() -> Wish {
     let flags = InitFlags::ASYNC_READ
@@ -218,28 +228,73 @@ impl Memory {
 
     fn serve<'b>(&self, request: &Request<'_>, reply: Reply<'b>) -> Result<Replied, (Reply<'b>, i32)> {
         let this = request.header.node;
-        macro_rules! attempt {
-            ($reply:ident, $result:expr) => {
-                match $result {
-                    Ok(value) => value,
-                    Err(errno) => return Err(($reply, errno)),
-                }
-            };
-        }
-        let mut guard = self.tree.lock();
-        let tree = &mut *guard;
         Ok(match request.op {
+            Op::Lookup { .. }
+            | Op::Symlink { .. }
+            | Op::Mknod { .. }
+            | Op::Mkdir { .. }
+            | Op::Unlink { .. }
+            | Op::Rmdir { .. }
+            | Op::Rename { .. }
+            | Op::Link { .. }
+            | Op::Create(_) => return self.serve_name(request, reply),
+            Op::Getattr { .. }
+            | Op::Statx { .. }
+            | Op::Setattr(_)
+            | Op::Readlink
+            | Op::Setxattr { .. }
+            | Op::Getxattr { .. }
+            | Op::Listxattr { .. }
+            | Op::Removexattr { .. } => return self.serve_inode(request, reply),
+            Op::Open { .. }
+            | Op::Opendir { .. }
+            | Op::Read(_)
+            | Op::Write(_)
+            | Op::Readdir(_)
+            | Op::Readdirplus(_)
+            | Op::CopyFileRange(_)
+            | Op::Lseek { .. } => return self.serve_open_file(request, reply),
             Op::Forget { nlookup } => {
-                drop(guard);
                 self.forget(this, nlookup);
                 reply.none()
             }
             Op::BatchForget(items) => {
-                drop(guard);
                 items.for_each(|item| self.forget(item.node, item.nlookup));
                 reply.none()
             }
             Op::Interrupt { .. } | Op::NotifyReply { .. } => reply.none(),
+            Op::Release { .. }
+            | Op::Releasedir { .. }
+            | Op::Flush { .. }
+            | Op::Fsync { .. }
+            | Op::Fsyncdir { .. }
+            | Op::Access { .. }
+            | Op::Syncfs
+            | Op::Destroy => reply.ok(),
+            Op::Statfs => {
+                reply.statfs(&Kstatfs { bsize: 4096, frsize: 4096, namelen: 255, ..Kstatfs::default() })
+            }
+            Op::Getlk(lock) => reply.lock(&FileLock { typ: 2, ..lock.lock }),
+            Op::Setlk(_) | Op::Setlkw(_) => reply.ok(),
+            Op::Fallocate { .. } => reply.ok(),
+            Op::Poll { events, .. } => reply.poll(events),
+            Op::Bmap { block, .. } => reply.bmap(block),
+            Op::Ioctl { .. } => reply.error(ENOTTY),
+            Op::Init(_)
+            | Op::CuseInit(_)
+            | Op::Unknown(_)
+            | Op::Tmpfile(_)
+            | Op::SetupMapping(_)
+            | Op::RemoveMapping { .. } => reply.error(ENOSYS),
+        })
+    }
+
+    /// Requests about names in a directory.
+    fn serve_name<'b>(&self, request: &Request<'_>, reply: Reply<'b>) -> Result<Replied, (Reply<'b>, i32)> {
+        let this = request.header.node;
+        let mut guard = self.tree.lock();
+        let tree = &mut *guard;
+        Ok(match request.op {
             Op::Lookup { name } => {
                 let children = &attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT)).children;
                 let Some(id) = children.get(name.as_bytes()) else {
@@ -247,35 +302,6 @@ impl Memory {
                 };
                 let entry = self.entry(attempt!(reply, tree.nodes.get_mut(&id).ok_or(ENOENT)));
                 reply.entry(&entry)
-            }
-            Op::Getattr { .. } => {
-                let node = attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT));
-                reply.attr(&AttrOut::new(node.attr, self.ttl))
-            }
-            Op::Statx { .. } => {
-                let attr = attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT)).attr;
-                let stat = Statx {
-                    mask: 0x7ff,
-                    ino: attr.ino,
-                    size: attr.size,
-                    mode: attr.mode as u16,
-                    nlink: attr.nlink,
-                    uid: attr.uid,
-                    gid: attr.gid,
-                    blksize: attr.blksize,
-                    mtime: SxTime { sec: attr.mtime.cast_signed(), nsec: attr.mtimensec, reserved: 0 },
-                    ..Statx::default()
-                };
-                reply.statx(&StatxOut::new(stat, self.ttl))
-            }
-            Op::Setattr(set) => {
-                let node = attempt!(reply, tree.nodes.get_mut(&this.0).ok_or(ENOENT));
-                Memory::setattr(node, &set);
-                reply.attr(&AttrOut::new(node.attr, self.ttl))
-            }
-            Op::Readlink => {
-                let node = attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT));
-                reply.bytes(&node.data)
             }
             Op::Symlink { name, target } => {
                 drop(guard);
@@ -319,6 +345,86 @@ impl Memory {
                 node.attr.nlink += 1;
                 reply.entry(&self.entry(node))
             }
+            Op::Create(create) => {
+                drop(guard);
+                let mode = S_IFREG | create.mode & !create.umask & !S_IFMT;
+                let entry = attempt!(reply, self.make(request, create.name.as_bytes(), mode, 0, b""));
+                reply.created(&entry, entry.nodeid, OpenFlags::NOFLUSH, None)
+            }
+            _ => reply.error(ENOSYS),
+        })
+    }
+
+    /// Requests about a node: its attributes, its target, its extended attributes.
+    fn serve_inode<'b>(&self, request: &Request<'_>, reply: Reply<'b>) -> Result<Replied, (Reply<'b>, i32)> {
+        let this = request.header.node;
+        let mut guard = self.tree.lock();
+        let tree = &mut *guard;
+        Ok(match request.op {
+            Op::Getattr { .. } => {
+                let node = attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT));
+                reply.attr(&AttrOut::new(node.attr, self.ttl))
+            }
+            Op::Statx { .. } => {
+                let attr = attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT)).attr;
+                let stat = Statx {
+                    mask: 0x7ff,
+                    ino: attr.ino,
+                    size: attr.size,
+                    mode: attr.mode as u16,
+                    nlink: attr.nlink,
+                    uid: attr.uid,
+                    gid: attr.gid,
+                    blksize: attr.blksize,
+                    mtime: SxTime { sec: attr.mtime.cast_signed(), nsec: attr.mtimensec, reserved: 0 },
+                    ..Statx::default()
+                };
+                reply.statx(&StatxOut::new(stat, self.ttl))
+            }
+            Op::Setattr(set) => {
+                let node = attempt!(reply, tree.nodes.get_mut(&this.0).ok_or(ENOENT));
+                Memory::setattr(node, &set);
+                reply.attr(&AttrOut::new(node.attr, self.ttl))
+            }
+            Op::Readlink => {
+                let node = attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT));
+                reply.bytes(&node.data)
+            }
+            Op::Setxattr { name, value, .. } => {
+                let node = attempt!(reply, tree.nodes.get_mut(&this.0).ok_or(ENOENT));
+                node.xattrs.insert(name.to_bytes().to_vec(), value.to_vec());
+                reply.ok()
+            }
+            Op::Getxattr { name, .. } => {
+                let node = attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT));
+                let value = attempt!(reply, node.xattrs.get(name.to_bytes()).ok_or(ENODATA));
+                reply.xattr(value)
+            }
+            Op::Listxattr { .. } => {
+                let node = attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT));
+                let list: Vec<u8> =
+                    node.xattrs.keys().flat_map(|name| [name.as_slice(), b"\0"].concat()).collect();
+                reply.xattr(&list)
+            }
+            Op::Removexattr { name } => {
+                let node = attempt!(reply, tree.nodes.get_mut(&this.0).ok_or(ENOENT));
+                attempt!(reply, node.xattrs.remove(name.to_bytes()).ok_or(ENODATA));
+                reply.ok()
+            }
+            _ => reply.error(ENOSYS),
+        })
+    }
+
+    /// Requests about an open file or directory.
+    fn serve_open_file<'b>(
+        &self,
+        request: &Request<'_>,
+        reply: Reply<'b>,
+    ) -> Result<Replied, (Reply<'b>, i32)> {
+        let this = request.header.node;
+        let mut guard = self.tree.lock();
+        let tree = &mut *guard;
+        Ok(match request.op {
             Op::Open { flags, .. } => {
                 const O_TRUNC: u32 = 0o1000;
                 let node = attempt!(reply, tree.nodes.get_mut(&this.0).ok_or(ENOENT));
@@ -348,20 +454,6 @@ impl Memory {
                 node.attr.size = node.data.len() as u64;
                 reply.written(io.data.len() as u32)
             }
-            Op::Create(create) => {
-                drop(guard);
-                let mode = S_IFREG | create.mode & !create.umask & !S_IFMT;
-                let entry = attempt!(reply, self.make(request, create.name.as_bytes(), mode, 0, b""));
-                reply.created(&entry, entry.nodeid, OpenFlags::NOFLUSH, None)
-            }
-            Op::Release { .. }
-            | Op::Releasedir { .. }
-            | Op::Flush { .. }
-            | Op::Fsync { .. }
-            | Op::Fsyncdir { .. }
-            | Op::Access { .. }
-            | Op::Syncfs
-            | Op::Destroy => reply.ok(),
             Op::Readdir(io) => {
                 let children = &attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT)).children;
                 let mut dir = reply.dir(io.size as usize);
@@ -388,30 +480,6 @@ impl Memory {
                 }
                 dir.finish()
             }
-            Op::Statfs => {
-                reply.statfs(&Kstatfs { bsize: 4096, frsize: 4096, namelen: 255, ..Kstatfs::default() })
-            }
-            Op::Setxattr { name, value, .. } => {
-                let node = attempt!(reply, tree.nodes.get_mut(&this.0).ok_or(ENOENT));
-                node.xattrs.insert(name.to_bytes().to_vec(), value.to_vec());
-                reply.ok()
-            }
-            Op::Getxattr { name, .. } => {
-                let node = attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT));
-                let value = attempt!(reply, node.xattrs.get(name.to_bytes()).ok_or(ENODATA));
-                reply.xattr(value)
-            }
-            Op::Listxattr { .. } => {
-                let node = attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT));
-                let list: Vec<u8> =
-                    node.xattrs.keys().flat_map(|name| [name.as_slice(), b"\0"].concat()).collect();
-                reply.xattr(&list)
-            }
-            Op::Removexattr { name } => {
-                let node = attempt!(reply, tree.nodes.get_mut(&this.0).ok_or(ENOENT));
-                attempt!(reply, node.xattrs.remove(name.to_bytes()).ok_or(ENODATA));
-                reply.ok()
-            }
             Op::Lseek { offset, .. } => reply.lseek(offset),
             Op::CopyFileRange(range) => {
                 let source = &attempt!(reply, tree.nodes.get(&this.0).ok_or(ENOENT)).data;
@@ -426,18 +494,7 @@ impl Memory {
                 node.attr.size = node.data.len() as u64;
                 reply.copied(part.len() as u64, range.reply64)
             }
-            Op::Getlk(lock) => reply.lock(&FileLock { typ: 2, ..lock.lock }),
-            Op::Setlk(_) | Op::Setlkw(_) => reply.ok(),
-            Op::Fallocate { .. } => reply.ok(),
-            Op::Poll { events, .. } => reply.poll(events),
-            Op::Bmap { block, .. } => reply.bmap(block),
-            Op::Ioctl { .. } => reply.error(ENOTTY),
-            Op::Init(_)
-            | Op::CuseInit(_)
-            | Op::Unknown(_)
-            | Op::Tmpfile(_)
-            | Op::SetupMapping(_)
-            | Op::RemoveMapping { .. } => reply.error(ENOSYS),
+            _ => reply.error(ENOSYS),
         })
     }
 }
