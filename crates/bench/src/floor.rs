@@ -15,7 +15,7 @@ use canopy_fuse::backing::{Backing, BackingId};
 use canopy_fuse::flags::{InitFlags, OpenFlags};
 use canopy_fuse::mount::{MountSpec, mount};
 use canopy_fuse::transport::uring;
-use canopy_fuse::{Handler, Limits, Op, Replied, Reply, Request, Session, Wish};
+use canopy_fuse::{Handler, Limits, Op, Replied, Reply, Request, Session, SessionOptions};
 use parking_lot::RwLock;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::MemfdFlags;
@@ -57,14 +57,14 @@ pub fn serve(mountpoint: &Path, io_uring: bool, existing: Option<&Path>) -> Resu
     let failed = |why: String| Fault::Serve { mountpoint: mountpoint.to_owned(), why };
     let mut spec = MountSpec::new(mountpoint, "floor", "canopy-floor");
     spec.default_permissions = true;
-    let mut wish = wish();
+    let mut options = options();
     if io_uring {
         // Where it cannot be turned on, the session falls back to the device, as that of a pool does.
         let _ = uring::turn_on();
-        wish.flags |= InitFlags::OVER_IO_URING;
+        options.flags |= InitFlags::OVER_IO_URING;
     }
     let (device, mounted) = mount(&spec).map_err(|error| failed(error.to_string()))?;
-    let session = Session::negotiate(device, &wish, Limits::NONE).map_err(|e| failed(e.to_string()))?;
+    let session = Session::negotiate(device, &options, Limits::NONE).map_err(|e| failed(e.to_string()))?;
     let registers = session.backing();
     let mut floor =
         Floor { own: RwLock::default(), tree: RwLock::new(Tree::new()), existing: None, registers };
@@ -83,7 +83,7 @@ pub fn serve(mountpoint: &Path, io_uring: bool, existing: Option<&Path>) -> Resu
     Ok(())
 }
 
-fn wish() -> Wish {
+fn options() -> SessionOptions {
     let flags = InitFlags::ASYNC_DIO
         | InitFlags::ASYNC_READ
         | InitFlags::BIG_WRITES
@@ -93,7 +93,7 @@ fn wish() -> Wish {
         | InitFlags::MAX_PAGES
         | InitFlags::PARALLEL_DIROPS
         | InitFlags::PASSTHROUGH;
-    Wish { flags, ..Wish::default() }
+    SessionOptions { flags, ..SessionOptions::default() }
 }
 
 /// A file in memory. None where passthrough is not to be had: data then comes through the page cache.

@@ -21,7 +21,7 @@ pub mod request;
 pub mod session;
 pub mod transport;
 
-pub use negotiate::{Agreed, Limits, Wish};
+pub use negotiate::{Agreed, Limits, SessionOptions};
 pub use opcode::Opcode;
 pub use reply::{Replied, Reply};
 pub use request::{NodeId, Op, Request};

@@ -20,7 +20,7 @@ const PAGES_WIRE: usize = u16::MAX as usize;
 
 /// What the server would like.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct SessionOptions {
     /// Set in the answer where the kernel offers them. `INIT_EXT` and `MAX_PAGES` are added as needed.
     pub flags: InitFlags,
     /// Largest write (and read), in bytes. More than `max_pages_limit` allows raises that, if permitted.
@@ -44,9 +44,9 @@ pub struct Wish {
     pub growth: Growth,
 }
 
-impl Default for Wish {
-    fn default() -> Wish {
-        Wish {
+impl Default for SessionOptions {
+    fn default() -> SessionOptions {
+        SessionOptions {
             flags: InitFlags::BIG_WRITES | InitFlags::MAX_PAGES | InitFlags::PARALLEL_DIROPS,
             max_write: 1 << 20,
             max_readahead: None,
@@ -157,20 +157,20 @@ impl fmt::Display for Agreed {
 }
 
 /// Decides what holds from now on, and how the kernel is told.
-pub(crate) fn agree(init: &abi::InitIn, wish: &Wish, limits: Limits) -> (Agreed, abi::InitOut) {
-    agree_within(init, wish, limits, pages_allowed)
+pub(crate) fn agree(init: &abi::InitIn, options: &SessionOptions, limits: Limits) -> (Agreed, abi::InitOut) {
+    agree_within(init, options, limits, pages_allowed)
 }
 
 /// The same; `allowed` turns a number of pages into what the system permits.
 fn agree_within(
     init: &abi::InitIn,
-    wish: &Wish,
+    options: &SessionOptions,
     limits: Limits,
     allowed: impl FnOnce(usize) -> usize,
 ) -> (Agreed, abi::InitOut) {
     let minor = init.minor.min(limits.minor).clamp(abi::MINOR_MIN, abi::MINOR);
     let offered = offered(init, limits);
-    let wanted = wish.flags | InitFlags::MAX_PAGES;
+    let wanted = options.flags | InitFlags::MAX_PAGES;
     let mut flags = wanted & offered;
     if flags.contains(InitFlags::PASSTHROUGH) && flags.contains(InitFlags::WRITEBACK_CACHE) {
         // The kernel takes neither order well: it would leave passthrough out without a word.
@@ -180,7 +180,7 @@ fn agree_within(
         // Until 7.38 security contexts came without a length in the header, and could not be told from a name.
         flags -= InitFlags::SECURITY_CTX;
     }
-    if wish.request_timeout == 0 {
+    if options.request_timeout == 0 {
         flags -= InitFlags::REQUEST_TIMEOUT;
     }
     if flags.words().1 != 0 {
@@ -188,7 +188,7 @@ fn agree_within(
     }
 
     let page = page_size();
-    let wished = (wish.max_write as usize).div_ceil(page).clamp(1, PAGES_WIRE);
+    let wished = (options.max_write as usize).div_ceil(page).clamp(1, PAGES_WIRE);
     let pages = if !flags.contains(InitFlags::MAX_PAGES) {
         PAGES_DEFAULT
     } else if minor < 42 {
@@ -198,22 +198,22 @@ fn agree_within(
     };
     let max_pages = pages as u16;
     // The kernel never goes below 4096.
-    let max_write = (wish.max_write as usize).min(pages * page).max(4096) as u32;
+    let max_write = (options.max_write as usize).min(pages * page).max(4096) as u32;
     let passthrough = flags.contains(InitFlags::PASSTHROUGH);
 
     let agreed = Agreed {
         minor,
         flags,
         offered,
-        missing: wish.flags - offered,
+        missing: options.flags - offered,
         max_write,
         max_pages,
-        max_readahead: wish.max_readahead.unwrap_or(u32::MAX).min(init.max_readahead),
-        max_background: wish.max_background,
-        congestion_threshold: wish.congestion_threshold,
-        max_stack_depth: if passthrough { wish.max_stack_depth } else { 0 },
-        time_gran: wish.time_gran,
-        request_timeout: if flags.contains(InitFlags::REQUEST_TIMEOUT) { wish.request_timeout } else { 0 },
+        max_readahead: options.max_readahead.unwrap_or(u32::MAX).min(init.max_readahead),
+        max_background: options.max_background,
+        congestion_threshold: options.congestion_threshold,
+        max_stack_depth: if passthrough { options.max_stack_depth } else { 0 },
+        time_gran: options.time_gran,
+        request_timeout: if flags.contains(InitFlags::REQUEST_TIMEOUT) { options.request_timeout } else { 0 },
     };
     let (word, word2) = flags.words();
     let out = abi::InitOut {
@@ -272,16 +272,16 @@ mod tests {
 
     #[test]
     fn takes_what_is_wanted_and_offered() {
-        let wish = Wish {
+        let options = SessionOptions {
             flags: InitFlags::ASYNC_READ | InitFlags::PASSTHROUGH | InitFlags::ALLOW_IDMAP,
             max_stack_depth: 2,
-            ..Wish::default()
+            ..SessionOptions::default()
         };
         let init = kernel(
             45,
             InitFlags::ASYNC_READ | InitFlags::PASSTHROUGH | InitFlags::MAX_PAGES | InitFlags::SUBMOUNTS,
         );
-        let (agreed, out) = agree_within(&init, &wish, Limits::NONE, |pages| pages);
+        let (agreed, out) = agree_within(&init, &options, Limits::NONE, |pages| pages);
         let expected =
             InitFlags::ASYNC_READ | InitFlags::PASSTHROUGH | InitFlags::MAX_PAGES | InitFlags::INIT_EXT;
         assert_eq!(agreed.flags, expected);
@@ -297,10 +297,11 @@ mod tests {
 
     #[test]
     fn a_masked_kernel_is_an_old_kernel() {
-        let wish = Wish { flags: everything() - InitFlags::WRITEBACK_CACHE, ..Wish::default() };
+        let options =
+            SessionOptions { flags: everything() - InitFlags::WRITEBACK_CACHE, ..SessionOptions::default() };
         for minor in abi::MINOR_MIN..=abi::MINOR {
             let (agreed, out) =
-                agree_within(&kernel(45, everything()), &wish, Limits::minor(minor), |pages| pages);
+                agree_within(&kernel(45, everything()), &options, Limits::minor(minor), |pages| pages);
             assert_eq!((agreed.minor, out.minor), (minor, minor));
             assert_eq!(agreed.has(InitFlags::PASSTHROUGH), minor >= 40);
             assert_eq!(agreed.has(InitFlags::SETXATTR_EXT), minor >= 33);
@@ -314,14 +315,17 @@ mod tests {
     #[test]
     fn a_newer_kernel_gets_our_minor() {
         let (agreed, out) =
-            agree_within(&kernel(99, everything()), &Wish::default(), Limits::NONE, |pages| pages);
+            agree_within(&kernel(99, everything()), &SessionOptions::default(), Limits::NONE, |pages| pages);
         assert_eq!((agreed.minor, out.minor), (45, 45));
     }
 
     #[test]
     fn passthrough_yields_to_writeback() {
-        let wish = Wish { flags: InitFlags::PASSTHROUGH | InitFlags::WRITEBACK_CACHE, ..Wish::default() };
-        let (agreed, out) = agree_within(&kernel(45, everything()), &wish, Limits::NONE, |pages| pages);
+        let options = SessionOptions {
+            flags: InitFlags::PASSTHROUGH | InitFlags::WRITEBACK_CACHE,
+            ..SessionOptions::default()
+        };
+        let (agreed, out) = agree_within(&kernel(45, everything()), &options, Limits::NONE, |pages| pages);
         assert!(!agreed.has(InitFlags::PASSTHROUGH));
         assert_eq!(out.max_stack_depth, 0);
     }
@@ -329,9 +333,10 @@ mod tests {
     #[test]
     fn pages_follow_version_and_limit() {
         let page = page_size();
-        let wish = Wish { max_write: 4 << 20, ..Wish::default() };
+        let options = SessionOptions { max_write: 4 << 20, ..SessionOptions::default() };
         let pages = |limits, offer, allowed: usize| {
-            let (agreed, out) = agree_within(&kernel(45, offer), &wish, limits, |wished| wished.min(allowed));
+            let (agreed, out) =
+                agree_within(&kernel(45, offer), &options, limits, |wished| wished.min(allowed));
             assert_eq!(agreed.max_pages, out.max_pages);
             assert_eq!(agreed.max_write as usize, usize::from(out.max_pages) * page);
             usize::from(out.max_pages)

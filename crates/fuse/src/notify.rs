@@ -7,7 +7,7 @@
 //! What waits already is not queued again.
 //!
 //! # When the queue is full
-//! More than [`QUEUE_MAX`] waiting notifications are melted together. For inodes only the ids are kept, and each is
+//! More than [`QUEUE_MAX`] waiting notifications are merged together. For inodes only the ids are kept, and each is
 //! then invalidated whole, if any of its data was meant. For names, every name the kernel knows is invalidated at once by a new epoch (7.44), or,
 //! before that, the queue goes on growing up to [`QUEUE_HARD_MAX`] and then drops what comes, which
 //! [`Notifier::lost`] counts.
@@ -30,9 +30,9 @@ use crate::abi;
 use crate::flags::InitFlags;
 use crate::request::NodeId;
 
-/// How many notifications wait before they are melted together.
+/// How many notifications wait before they are merged together.
 pub const QUEUE_MAX: usize = 8192;
-/// How many wait at most where they cannot be melted.
+/// How many wait at most where they cannot be merged.
 pub const QUEUE_HARD_MAX: usize = 1 << 20;
 
 /// Flag of `fuse_notify_inval_entry_out` (`FUSE_EXPIRE_ONLY`).
@@ -77,16 +77,16 @@ pub enum NotifyError {
 
 /// The ways to invalidate a name that the connection knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct Capabilities {
     pub(crate) expire: bool,
     pub(crate) resend: bool,
     pub(crate) epoch: bool,
 }
 
-impl Known {
+impl Capabilities {
     /// What a connection understands: by version, and for what came without a version check, by what was offered.
-    pub(crate) fn new(minor: u32, offered: InitFlags) -> Known {
-        Known {
+    pub(crate) fn new(minor: u32, offered: InitFlags) -> Capabilities {
+        Capabilities {
             expire: minor >= 38 && offered.contains(InitFlags::HAS_EXPIRE_ONLY),
             resend: minor >= 40 && offered.contains(InitFlags::HAS_RESEND),
             epoch: minor >= 44,
@@ -110,11 +110,11 @@ struct Queue {
     /// The same, to be found.
     waiting: HashSet<Message>,
     /// Inodes whose own messages did not fit, and whether their data is meant as well.
-    melted: BTreeMap<u64, bool>,
+    merged: BTreeMap<u64, bool>,
     /// Names did not fit: a new epoch is due.
     names: bool,
-    /// The number of the first message that was melted.
-    melted_since: Option<u64>,
+    /// The number of the first message that was merged.
+    merged_since: Option<u64>,
     closed: bool,
     /// Numbers the messages, for the barrier.
     queued: u64,
@@ -126,7 +126,7 @@ impl Queue {
     /// The number of the oldest message that has not been sent.
     fn oldest(&self) -> Option<u64> {
         let first = self.messages.front().map(|(number, _)| *number);
-        self.sending.iter().copied().chain([first, self.melted_since]).flatten().min()
+        self.sending.iter().copied().chain([first, self.merged_since]).flatten().min()
     }
 }
 
@@ -136,7 +136,7 @@ struct Shared {
     work: Condvar,
     /// Signalled when something has been sent.
     idle: Condvar,
-    known: Known,
+    capabilities: Capabilities,
     device: Arc<OwnedFd>,
     sent: AtomicU64,
     failed: AtomicU64,
@@ -151,7 +151,7 @@ pub struct Notifier {
 
 impl fmt::Debug for Notifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Notifier").field("known", &self.shared.known).finish_non_exhaustive()
+        f.debug_struct("Notifier").field("capabilities", &self.shared.capabilities).finish_non_exhaustive()
     }
 }
 
@@ -171,7 +171,7 @@ impl Notifier {
     ///
     /// # Errors
     /// Whatever the device gives; a node that the kernel does not know is none.
-    pub fn forget_attributes(&self, node: NodeId) -> Result<(), Errno> {
+    pub fn inval_attributes_now(&self, node: NodeId) -> Result<(), Errno> {
         match send(&self.shared.device, &Message::InvalInode { node: node.0, offset: -1, len: 0 }) {
             Err(Errno::NOENT) => Ok(()),
             other => other,
@@ -193,7 +193,7 @@ impl Notifier {
     /// # Errors
     /// [`NotifyError::Closed`].
     pub fn expire_entry(&self, parent: NodeId, name: &CStr) -> Result<(), NotifyError> {
-        let flags = if self.shared.known.expire { EXPIRE_ONLY } else { 0 };
+        let flags = if self.shared.capabilities.expire { EXPIRE_ONLY } else { 0 };
         self.push(Message::InvalEntry { parent: parent.0, name: name.into(), flags })
     }
 
@@ -210,19 +210,23 @@ impl Notifier {
     /// # Errors
     /// [`NotifyError::Unsupported`] before 7.44, [`NotifyError::Closed`].
     pub fn increment_epoch(&self) -> Result<(), NotifyError> {
-        if self.shared.known.epoch { self.push(Message::IncEpoch) } else { Err(NotifyError::Unsupported) }
+        if self.shared.capabilities.epoch {
+            self.push(Message::IncEpoch)
+        } else {
+            Err(NotifyError::Unsupported)
+        }
     }
 
     /// Can a name's time run out without more ([`Notifier::expire_entry`])?
     #[must_use]
-    pub fn expires(&self) -> bool {
-        self.shared.known.expire
+    pub fn can_expire_entries(&self) -> bool {
+        self.shared.capabilities.expire
     }
 
     /// Can all names be forgotten at once ([`Notifier::increment_epoch`])?
     #[must_use]
-    pub fn forgets_all(&self) -> bool {
-        self.shared.known.epoch
+    pub fn can_increment_epoch(&self) -> bool {
+        self.shared.capabilities.epoch
     }
 
     /// Has every request in progress sent again, with [`abi::UNIQUE_RESEND`] set in its `unique` (7.40).
@@ -230,7 +234,11 @@ impl Notifier {
     /// # Errors
     /// [`NotifyError::Unsupported`] before 7.40, [`NotifyError::Closed`].
     pub fn resend(&self) -> Result<(), NotifyError> {
-        if self.shared.known.resend { self.push(Message::Resend) } else { Err(NotifyError::Unsupported) }
+        if self.shared.capabilities.resend {
+            self.push(Message::Resend)
+        } else {
+            Err(NotifyError::Unsupported)
+        }
     }
 
     /// Waits until everything queued before has been sent, or the session has ended. A thread that serves requests may
@@ -284,22 +292,22 @@ impl Notifier {
             queue.waiting.insert(message.clone());
             queue.messages.push_back((number, message));
         } else {
-            self.melt(&mut queue, number, message);
+            self.merge(&mut queue, number, message);
         }
         self.shared.work.notify_one();
         Ok(())
     }
 
-    fn melt(&self, queue: &mut Queue, number: u64, message: Message) {
+    fn merge(&self, queue: &mut Queue, number: u64, message: Message) {
         match message {
             Message::InvalInode { node, offset, .. } => {
-                queue.melted_since.get_or_insert(number);
-                *queue.melted.entry(node).or_default() |= offset >= 0;
+                queue.merged_since.get_or_insert(number);
+                *queue.merged.entry(node).or_default() |= offset >= 0;
             }
             Message::InvalEntry { .. } | Message::Delete { .. } | Message::IncEpoch
-                if self.shared.known.epoch =>
+                if self.shared.capabilities.epoch =>
             {
-                queue.melted_since.get_or_insert(number);
+                queue.merged_since.get_or_insert(number);
                 queue.names = true;
             }
             other if queue.messages.len() < QUEUE_HARD_MAX => {
@@ -327,13 +335,13 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    pub(crate) fn start(device: Arc<OwnedFd>, known: Known) -> std::io::Result<Sender> {
+    pub(crate) fn start(device: Arc<OwnedFd>, capabilities: Capabilities) -> std::io::Result<Sender> {
         let notifier = Notifier {
             shared: Arc::new(Shared {
                 queue: Mutex::default(),
                 work: Condvar::new(),
                 idle: Condvar::new(),
-                known,
+                capabilities,
                 device,
                 sent: AtomicU64::new(0),
                 failed: AtomicU64::new(0),
@@ -366,7 +374,7 @@ impl Drop for Sender {
             queue.closed = true;
             queue.messages.clear();
             queue.waiting.clear();
-            queue.melted.clear();
+            queue.merged.clear();
         }
         shared.work.notify_all();
         shared.idle.notify_all();
@@ -391,15 +399,15 @@ fn run(shared: &Shared, slot: usize) {
                     queue.sending[slot] = Some(number);
                     break vec![message];
                 }
-                if let Some(number) = queue.melted_since.take() {
+                if let Some(number) = queue.merged_since.take() {
                     queue.sending[slot] = Some(number);
-                    let melted = std::mem::take(&mut queue.melted).into_iter();
-                    let melted = melted.map(|(node, whole)| {
+                    let merged = std::mem::take(&mut queue.merged).into_iter();
+                    let merged = merged.map(|(node, whole)| {
                         let offset = if whole { 0 } else { -1 };
                         Message::InvalInode { node, offset, len: 0 }
                     });
                     let epoch = std::mem::take(&mut queue.names).then_some(Message::IncEpoch);
-                    break melted.chain(epoch).collect();
+                    break merged.chain(epoch).collect();
                 }
                 shared.work.wait(&mut queue);
             }

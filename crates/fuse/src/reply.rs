@@ -35,7 +35,7 @@ pub struct Reply<'b> {
 pub struct Replied {
     pub(crate) unique: u64,
     pub(crate) answer: Answer,
-    pub(crate) held: Held,
+    pub(crate) granted: Granted,
 }
 
 /// What is to be sent.
@@ -50,7 +50,7 @@ pub(crate) enum Answer {
 
 /// What the kernel holds once it has the answer, and what must be released if it does not get it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum Granted {
     Nothing,
     Node(NodeId),
     Handle(u64),
@@ -79,16 +79,16 @@ impl<'b> Reply<'b> {
         self.limit
     }
 
-    fn done(&self, answer: Answer, held: Held) -> Replied {
-        Replied { unique: self.unique, answer, held }
+    fn done(&self, answer: Answer, granted: Granted) -> Replied {
+        Replied { unique: self.unique, answer, granted }
     }
 
-    fn put<T: IntoBytes + Immutable>(self, value: &T, held: Held) -> Replied {
+    fn put<T: IntoBytes + Immutable>(self, value: &T, granted: Granted) -> Replied {
         let bytes = value.as_bytes();
         match self.payload.get_mut(..bytes.len()) {
             Some(room) => {
                 room.copy_from_slice(bytes);
-                self.done(Answer::Payload(bytes.len()), held)
+                self.done(Answer::Payload(bytes.len()), granted)
             }
             None => self.error(EIO),
         }
@@ -96,7 +96,7 @@ impl<'b> Reply<'b> {
 
     /// Success, with nothing to say.
     pub fn ok(self) -> Replied {
-        self.done(Answer::Payload(0), Held::Nothing)
+        self.done(Answer::Payload(0), Granted::Nothing)
     }
 
     /// Failure with a positive errno. One that the kernel would refuse becomes `ERANGE`.
@@ -106,33 +106,33 @@ impl<'b> Reply<'b> {
             1..=ERRNO_MAX => errno,
             _ => ERANGE,
         };
-        self.done(Answer::Error(errno), Held::Nothing)
+        self.done(Answer::Error(errno), Granted::Nothing)
     }
 
     /// No answer: for FORGET, BATCH_FORGET, INTERRUPT and NOTIFY_REPLY. For any other request the transport sends `EIO`.
     pub fn none(self) -> Replied {
-        self.done(Answer::Nothing, Held::Nothing)
+        self.done(Answer::Nothing, Granted::Nothing)
     }
 
     /// LOOKUP, SYMLINK, MKNOD, MKDIR, LINK. The kernel then holds one lookup of the node, unless its id is 0.
     pub fn entry(self, entry: &EntryOut) -> Replied {
-        let held = if entry.nodeid == 0 { Held::Nothing } else { Held::Node(NodeId(entry.nodeid)) };
-        self.put(entry, held)
+        let granted = if entry.nodeid == 0 { Granted::Nothing } else { Granted::Node(NodeId(entry.nodeid)) };
+        self.put(entry, granted)
     }
 
     /// GETATTR, SETATTR.
     pub fn attr(self, attr: &AttrOut) -> Replied {
-        self.put(attr, Held::Nothing)
+        self.put(attr, Granted::Nothing)
     }
 
     /// STATX.
     pub fn statx(self, statx: &StatxOut) -> Replied {
-        self.put(statx, Held::Nothing)
+        self.put(statx, Granted::Nothing)
     }
 
     /// OPEN, OPENDIR. `backing` is a registered file ([`crate::backing`]) that the kernel reads and writes by itself.
     pub fn opened(self, handle: u64, flags: OpenFlags, backing: Option<u32>) -> Replied {
-        self.put(&open_out(handle, flags, backing), Held::Handle(handle))
+        self.put(&open_out(handle, flags, backing), Granted::Handle(handle))
     }
 
     /// CREATE, TMPFILE: an entry and an open file at once.
@@ -144,22 +144,22 @@ impl<'b> Reply<'b> {
             open: abi::OpenOut,
         }
         let out = CreateOut { entry: *entry, open: open_out(handle, flags, backing) };
-        self.put(&out, Held::NodeAndHandle(NodeId(entry.nodeid), handle))
+        self.put(&out, Granted::NodeAndHandle(NodeId(entry.nodeid), handle))
     }
 
     /// WRITE: the number of bytes written.
     pub fn written(self, size: u32) -> Replied {
-        self.put(&abi::WriteOut { size, padding: 0 }, Held::Nothing)
+        self.put(&abi::WriteOut { size, padding: 0 }, Granted::Nothing)
     }
 
     /// STATFS.
     pub fn statfs(self, st: &abi::Kstatfs) -> Replied {
-        self.put(st, Held::Nothing)
+        self.put(st, Granted::Nothing)
     }
 
     /// GETXATTR and LISTXATTR of size 0: the length in bytes.
     pub fn xattr_size(self, size: u32) -> Replied {
-        self.put(&abi::GetxattrOut { size, padding: 0 }, Held::Nothing)
+        self.put(&abi::GetxattrOut { size, padding: 0 }, Granted::Nothing)
     }
 
     /// GETXATTR and LISTXATTR: the value, or its length when that was asked for, or `ERANGE` when it does not fit.
@@ -179,7 +179,7 @@ impl<'b> Reply<'b> {
             return self.error(ERANGE);
         }
         self.payload[..bytes.len()].copy_from_slice(bytes);
-        self.done(Answer::Payload(bytes.len()), Held::Nothing)
+        self.done(Answer::Payload(bytes.len()), Granted::Nothing)
     }
 
     /// READ, READLINK, GETXATTR, LISTXATTR: lets `fill` write into the buffer the kernel copies from, at most `max`
@@ -188,7 +188,7 @@ impl<'b> Reply<'b> {
     pub fn data(self, max: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, i32>) -> Replied {
         let room = max.min(self.limit);
         match fill(&mut self.payload[..room]) {
-            Ok(len) if len <= room => self.done(Answer::Payload(len), Held::Nothing),
+            Ok(len) if len <= room => self.done(Answer::Payload(len), Granted::Nothing),
             Ok(_) => self.error(EIO),
             Err(errno) => self.error(errno),
         }
@@ -196,7 +196,7 @@ impl<'b> Reply<'b> {
 
     /// LSEEK: the resulting offset.
     pub fn lseek(self, offset: u64) -> Replied {
-        self.put(&abi::LseekOut { offset }, Held::Nothing)
+        self.put(&abi::LseekOut { offset }, Granted::Nothing)
     }
 
     /// IOCTL: its result, and up to the number of bytes the caller takes, written by `fill` as in [`Reply::data`].
@@ -209,7 +209,7 @@ impl<'b> Reply<'b> {
             Ok(len) if len <= room => {
                 let out = abi::IoctlOut { result, flags: 0, in_iovs: 0, out_iovs: 0 };
                 self.payload[..head].copy_from_slice(out.as_bytes());
-                self.done(Answer::Payload(head + len), Held::Nothing)
+                self.done(Answer::Payload(head + len), Granted::Nothing)
             }
             Ok(_) => self.error(EIO),
             Err(errno) => self.error(errno),
@@ -222,7 +222,7 @@ impl<'b> Reply<'b> {
     /// whole pages, so that the caller goes on aligned), and more is told as that.
     pub fn copied(self, bytes: u64, reply64: bool) -> Replied {
         if reply64 {
-            self.put(&abi::CopyFileRangeOut { bytes_copied: bytes }, Held::Nothing)
+            self.put(&abi::CopyFileRangeOut { bytes_copied: bytes }, Granted::Nothing)
         } else {
             self.written(u32::try_from(bytes).unwrap_or(u32::MAX))
         }
@@ -230,17 +230,17 @@ impl<'b> Reply<'b> {
 
     /// POLL: the `POLL*` bits that are ready.
     pub fn poll(self, revents: u32) -> Replied {
-        self.put(&abi::PollOut { revents, padding: 0 }, Held::Nothing)
+        self.put(&abi::PollOut { revents, padding: 0 }, Granted::Nothing)
     }
 
     /// GETLK: the lock in the way, or one of type `F_UNLCK`.
     pub fn lock(self, lock: &abi::FileLock) -> Replied {
-        self.put(lock, Held::Nothing)
+        self.put(lock, Granted::Nothing)
     }
 
     /// BMAP.
     pub fn bmap(self, block: u64) -> Replied {
-        self.put(&abi::BmapOut { block }, Held::Nothing)
+        self.put(&abi::BmapOut { block }, Granted::Nothing)
     }
 
     /// READDIR: entries, up to `max` bytes of them.
@@ -319,7 +319,7 @@ impl DirBuf<'_> {
 
     /// Sends what was pushed; nothing means the end of the directory.
     pub fn finish(self) -> Replied {
-        self.reply.done(Answer::Payload(self.len), Held::Nothing)
+        self.reply.done(Answer::Payload(self.len), Granted::Nothing)
     }
 
     /// Sends an errno instead.
@@ -374,7 +374,7 @@ impl DirPlusBuf<'_> {
 
     /// Sends what was pushed; nothing means the end of the directory.
     pub fn finish(self) -> Replied {
-        self.reply.done(Answer::Payload(self.len), Held::Entries)
+        self.reply.done(Answer::Payload(self.len), Granted::Entries)
     }
 
     /// Sends an errno instead. Lookups counted for entries that were pushed are the caller's to take back.

@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use canopy_fuse::backing::BackingError;
 use canopy_fuse::flags::OpenFlags;
-use canopy_fuse::mount::{MountSpec, clear_dead, is_dead, mount};
+use canopy_fuse::mount::{MountSpec, is_dead, mount, unmount_dead};
 use canopy_fuse::notify::NotifyError;
 use canopy_fuse::request::{NodeId, Op};
-use canopy_fuse::{Limits, Session, Wish};
-use common::memory::{Hook, Memory, wish};
+use canopy_fuse::{Limits, Session, SessionOptions};
+use common::memory::{Hook, Memory, options};
 use common::{Scratch, Served, URING, can_mount};
 
 /// The test of that name, in either binary.
@@ -71,7 +71,7 @@ fn a_filesystem_works() {
         return;
     }
     let scratch = Scratch::new();
-    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 3, |_| Memory::new(Duration::ZERO));
+    let served = Served::start(scratch.path(), &options(), Limits::NONE, 3, |_| Memory::new(Duration::ZERO));
     eprintln!("{}", served.agreed);
     exercise(scratch.path());
     assert!(served.mounted().is_mounted());
@@ -85,7 +85,8 @@ fn it_works_for_every_older_kernel() {
     }
     let scratch = Scratch::new();
     for minor in [31, 33, 36, 38, 39, 40, 41, 44] {
-        let served = Served::start(scratch.path(), &wish(), Limits::minor(minor), 2, |_| Memory::new(HOUR));
+        let served =
+            Served::start(scratch.path(), &options(), Limits::minor(minor), 2, |_| Memory::new(HOUR));
         assert_eq!(served.agreed.minor, minor);
         exercise(scratch.path());
         served.stop();
@@ -101,7 +102,7 @@ fn fifty_cycles_leave_nothing() {
     let cycles = std::env::var("CANOPY_CYCLES").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
     let descriptors = || fs::read_dir("/proc/self/task").unwrap().count();
     for cycle in 0..cycles {
-        let served = Served::start(scratch.path(), &wish(), Limits::NONE, 2, |_| Memory::new(HOUR));
+        let served = Served::start(scratch.path(), &options(), Limits::NONE, 2, |_| Memory::new(HOUR));
         if cycle % 2 == 0 {
             assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
         }
@@ -119,7 +120,8 @@ fn unmounting_before_init_is_answered() {
     let scratch = Scratch::new();
     let (device, mounted) = mount(&MountSpec::new(scratch.path(), "x", "canopy")).unwrap();
     mounted.unmount(true).unwrap();
-    let error = Session::negotiate(device, &Wish::default(), Limits::NONE).err().expect("no session");
+    let error =
+        Session::negotiate(device, &SessionOptions::default(), Limits::NONE).err().expect("no session");
     assert_eq!(error.errno(), 107, "{error}");
 }
 
@@ -129,11 +131,11 @@ fn a_mount_that_is_not_ours_stays() {
         return;
     }
     let scratch = Scratch::new();
-    let first = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| Memory::new(HOUR));
+    let first = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| Memory::new(HOUR));
     let spec = MountSpec::new(scratch.path(), "other", "canopy");
     // Ours is taken away by somebody else, who then mounts at the same place.
     canopy_fuse::mount::unmount_path(scratch.path(), false).unwrap();
-    let second = Served::with_spec(&spec, &wish(), Limits::NONE, 1, |_| Memory::new(HOUR));
+    let second = Served::with_spec(&spec, &options(), Limits::NONE, 1, |_| Memory::new(HOUR));
     assert!(!first.mounted().is_mounted());
     first.stop();
     assert!(second.mounted().is_mounted());
@@ -146,7 +148,7 @@ fn dropping_unmounts() {
         return;
     }
     let scratch = Scratch::new();
-    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| Memory::new(HOUR));
+    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| Memory::new(HOUR));
     drop(served);
     assert!(canopy_fuse::mount::mounts_below(scratch.path()).unwrap().is_empty());
 }
@@ -162,11 +164,11 @@ fn a_dead_mount_is_found_and_cleared() {
     drop(device);
     assert!(is_dead(scratch.path()));
     // Mounting over it clears it by itself.
-    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| Memory::new(HOUR));
+    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| Memory::new(HOUR));
     served.stop();
     let (device, mounted) = mount(&MountSpec::new(scratch.path(), "x", "canopy")).unwrap();
     drop(device);
-    assert!(clear_dead(scratch.path()).unwrap());
+    assert!(unmount_dead(scratch.path()).unwrap());
     assert!(!is_dead(scratch.path()));
     mounted.unmount(false).unwrap();
 }
@@ -190,7 +192,7 @@ fn a_file_can_be_a_mountpoint() {
         Op::Read(_) => Ok(reply.bytes(b"above")),
         _ => Err(reply),
     });
-    let served = Served::start(&point, &wish(), Limits::NONE, 1, |_| with_hook(hook));
+    let served = Served::start(&point, &options(), Limits::NONE, 1, |_| with_hook(hook));
     assert_eq!(fs::read(&point).unwrap(), b"above");
     served.stop();
     assert_eq!(fs::read(&point).unwrap(), b"below");
@@ -214,7 +216,7 @@ fn a_panic_is_answered_with_eio() {
         Op::Lookup { name } if name.as_bytes() == b"odd" => Ok(reply.error(-5)),
         _ => Err(reply),
     });
-    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| with_hook(hook));
+    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| with_hook(hook));
     let errno = |name: &str| fs::metadata(scratch.path().join(name)).unwrap_err().raw_os_error();
     assert_eq!(errno("bomb"), Some(5));
     assert_eq!(errno("silent"), Some(5));
@@ -242,7 +244,7 @@ fn data_is_page_aligned_both_ways() {
         Op::Open { .. } => Ok(reply.opened(7, OpenFlags::DIRECT_IO, None)),
         _ => Err(reply),
     });
-    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| with_hook(hook));
+    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| with_hook(hook));
     let path = scratch.path().join("f");
     fs::write(&path, vec![1; 2_500_000]).unwrap();
     let mut file = fs::File::open(&path).unwrap();
@@ -259,7 +261,7 @@ fn invalidation_reaches_the_kernel() {
         return;
     }
     let scratch = Scratch::new();
-    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 2, |_| Memory::new(HOUR));
+    let served = Served::start(scratch.path(), &options(), Limits::NONE, 2, |_| Memory::new(HOUR));
     let path = scratch.path().join("f");
     fs::write(&path, b"one").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"one");
@@ -311,7 +313,7 @@ fn a_flood_of_notifications_is_melted() {
         return;
     }
     let scratch = Scratch::new();
-    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 2, |_| Memory::new(HOUR));
+    let served = Served::start(scratch.path(), &options(), Limits::NONE, 2, |_| Memory::new(HOUR));
     let path = scratch.path().join("f");
     fs::write(&path, b"one").unwrap();
     let node = served.handler.overwrite(b"f", b"second");
@@ -332,7 +334,7 @@ fn old_versions_lack_the_newer_notifications() {
         return;
     }
     let scratch = Scratch::new();
-    let served = Served::start(scratch.path(), &wish(), Limits::minor(37), 1, |_| Memory::new(HOUR));
+    let served = Served::start(scratch.path(), &options(), Limits::minor(37), 1, |_| Memory::new(HOUR));
     assert_eq!(served.notifier.increment_epoch(), Err(NotifyError::Unsupported));
     assert_eq!(served.notifier.resend(), Err(NotifyError::Unsupported));
     let path = scratch.path().join("f");
@@ -353,7 +355,7 @@ fn passthrough_reads_the_backing_file() {
     let branch = Scratch::new();
     let real = branch.path().join("real");
     fs::write(&real, b"from the branch").unwrap();
-    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 2, |session| {
+    let served = Served::start(scratch.path(), &options(), Limits::NONE, 2, |session| {
         if session.agreed().max_stack_depth == 0 {
             let null = fs::File::open("/dev/null").unwrap();
             assert!(session.backing().open(null.as_fd()).is_err());
@@ -418,7 +420,7 @@ fn an_aborted_connection_gives_references_back() {
         }
         Err(reply)
     });
-    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 2, |_| with_hook(hook));
+    let served = Served::start(scratch.path(), &options(), Limits::NONE, 2, |_| with_hook(hook));
     let path = scratch.path().join("f");
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -451,7 +453,7 @@ fn lookups_are_forgotten() {
         return;
     }
     let scratch = Scratch::new();
-    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 2, |_| Memory::new(Duration::ZERO));
+    let served = Served::start(scratch.path(), &options(), Limits::NONE, 2, |_| Memory::new(Duration::ZERO));
     for i in 0..200 {
         fs::write(scratch.path().join(format!("n{i}")), b"").unwrap();
     }
@@ -530,7 +532,7 @@ fn elsewhere() {
     let scratch = Scratch::new();
     let mut spec = MountSpec::new(scratch.path(), "a,b\\c", "canopy");
     spec.default_permissions = true;
-    let served = Served::with_spec(&spec, &wish(), Limits::NONE, 2, |_| {
+    let served = Served::with_spec(&spec, &options(), Limits::NONE, 2, |_| {
         let mut memory = Memory::new(HOUR);
         memory.open_to_all();
         memory
@@ -552,7 +554,8 @@ fn aborts_under_load_end_everybody() {
     }
     for round in 0..20 {
         let scratch = Scratch::new();
-        let served = Served::start(scratch.path(), &wish(), Limits::NONE, 3, |_| Memory::new(Duration::ZERO));
+        let served =
+            Served::start(scratch.path(), &options(), Limits::NONE, 3, |_| Memory::new(Duration::ZERO));
         let held = fs::File::open(scratch.path()).unwrap();
         let (done, finished) = std::sync::mpsc::channel();
         for number in 0..8u8 {

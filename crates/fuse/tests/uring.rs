@@ -14,9 +14,9 @@ use std::time::Duration;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{MountSpec, mount};
 use canopy_fuse::request::Op;
-use canopy_fuse::transport::{NoUring, uring};
-use canopy_fuse::{Limits, Session, Transport, Wish};
-use mounted::common::memory::{Hook, Memory, wish};
+use canopy_fuse::transport::{UringUnavailable, uring};
+use canopy_fuse::{Limits, Session, SessionOptions, Transport};
+use mounted::common::memory::{Hook, Memory, options};
 use mounted::common::{Scratch, Served, can_mount};
 use mounted::{exercise, rerun, with_hook};
 use parking_lot::Mutex;
@@ -59,13 +59,13 @@ fn one_that_waits_holds_up_nobody_on_its_processor() {
     }
     let scratch = Scratch::new();
     let (memory, entered, go) = gated();
-    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| memory);
+    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| memory);
     let cpu = uring::online_cpus()[0];
     // In a directory of their own, which the kernel locks over a lookup.
     let apart = scratch.path().join("apart");
     fs::create_dir(&apart).unwrap();
     // All workers of the queue but one.
-    let waiting: Vec<_> = (0..wish().queue_workers - 1)
+    let waiting: Vec<_> = (0..options().queue_workers - 1)
         .map(|number| {
             let path = apart.join(format!("slow{number}"));
             std::thread::spawn(move || {
@@ -113,7 +113,7 @@ fn every_queue_has_workers_of_its_own() {
     }
     let scratch = Scratch::new();
     let (memory, entered, go) = gated();
-    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| memory);
+    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| memory);
     for cpu in uring::online_cpus() {
         let path = scratch.path().join(format!("slow{cpu}"));
         go.send(()).unwrap();
@@ -137,9 +137,13 @@ fn the_largest_of_everything_fits() {
     let scratch = Scratch::new();
     // The smallest messages that io_uring is used with, and large ones.
     for max_write in [17 * 4096, 1 << 20, 4 << 20] {
-        let served = Served::start(scratch.path(), &Wish { max_write, ..wish() }, Limits::NONE, 1, |_| {
-            Memory::new(Duration::ZERO)
-        });
+        let served = Served::start(
+            scratch.path(),
+            &SessionOptions { max_write, ..options() },
+            Limits::NONE,
+            1,
+            |_| Memory::new(Duration::ZERO),
+        );
         let file = scratch.path().join("f".repeat(255));
         let content: Vec<u8> = (0..9_000_001u32).map(|i| (i % 253) as u8).collect();
         fs::write(&file, &content).unwrap();
@@ -174,7 +178,7 @@ fn many_at_once_get_each_their_own() {
         return;
     }
     let scratch = Scratch::new();
-    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| Memory::new(Duration::ZERO));
+    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| Memory::new(Duration::ZERO));
     // More callers than workers, and reads ahead and behind.
     std::thread::scope(|scope| {
         for number in 0..24u8 {
@@ -192,13 +196,13 @@ fn many_at_once_get_each_their_own() {
     served.stop();
 }
 
-/// The transport of a mount with this wish and these limits, which works in any case.
-fn transport_of(wish: &Wish, limits: Limits) -> Transport {
+/// The transport of a mount with this options and these limits, which works in any case.
+fn transport_of(options: &SessionOptions, limits: Limits) -> Transport {
     let scratch = Scratch::new();
     let mut spec = MountSpec::new(scratch.path(), "floor", "canopy");
     spec.default_permissions = true;
     let (device, mounted) = mount(&spec).unwrap();
-    let session = Session::negotiate(device, wish, limits).unwrap();
+    let session = Session::negotiate(device, options, limits).unwrap();
     let running = session.serve(std::sync::Arc::new(Memory::new(HOUR)), 3).unwrap();
     let transport = running.transport().clone();
     exercise(scratch.path());
@@ -207,10 +211,10 @@ fn transport_of(wish: &Wish, limits: Limits) -> Transport {
     transport
 }
 
-fn wanted() -> Wish {
-    let mut wish = wish();
-    wish.flags |= InitFlags::OVER_IO_URING;
-    wish
+fn wanted() -> SessionOptions {
+    let mut options = options();
+    options.flags |= InitFlags::OVER_IO_URING;
+    options
 }
 
 #[test]
@@ -224,13 +228,17 @@ fn it_falls_back_and_says_why() {
 
     let hidden = Limits { mask: Limits::NONE.mask - InitFlags::OVER_IO_URING, ..Limits::NONE };
     let small = 16 * 4096;
-    for (wish, limits, expected) in [
-        (wish(), Limits::NONE, NoUring::NotWanted),
-        (wanted(), Limits::minor(41), NoUring::NotOffered),
-        (wanted(), hidden, NoUring::NotOffered),
-        (Wish { max_write: small, ..wanted() }, Limits::NONE, NoUring::SmallMessages(small as usize)),
+    for (options, limits, expected) in [
+        (options(), Limits::NONE, UringUnavailable::NotWanted),
+        (wanted(), Limits::minor(41), UringUnavailable::NotOffered),
+        (wanted(), hidden, UringUnavailable::NotOffered),
+        (
+            SessionOptions { max_write: small, ..wanted() },
+            Limits::NONE,
+            UringUnavailable::SmallMessages(small as usize),
+        ),
     ] {
-        assert_eq!(transport_of(&wish, limits), Transport::Device(expected));
+        assert_eq!(transport_of(&options, limits), Transport::Device(expected));
     }
 }
 
@@ -245,9 +253,9 @@ fn it_falls_back_where_rings_cannot_be_made() {
 #[test]
 #[ignore = "run by the test above, with few descriptors"]
 fn few_descriptors() {
-    let wish = Wish { queue_workers: 64, ..wanted() };
-    let transport = transport_of(&wish, Limits::NONE);
-    let Transport::Device(NoUring::Resources(errno)) = transport else { panic!("{transport}") };
+    let options = SessionOptions { queue_workers: 64, ..wanted() };
+    let transport = transport_of(&options, Limits::NONE);
+    let Transport::Device(UringUnavailable::Resources(errno)) = transport else { panic!("{transport}") };
     assert_eq!(errno, rustix::io::Errno::MFILE);
 }
 
@@ -274,7 +282,7 @@ fn interrupts_reach_the_handler() {
         }
         _ => Err(reply),
     });
-    let served = Served::start(scratch.path(), &wish(), Limits::NONE, 1, |_| with_hook(hook));
+    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| with_hook(hook));
     let mut caller = Command::new("stat").arg(scratch.path().join("slow")).spawn().unwrap();
     entered.recv_timeout(LONG).unwrap();
     let pid = rustix::process::Pid::from_child(&caller);
@@ -337,7 +345,7 @@ fn serves_until_killed() {
         }
         Err(reply)
     });
-    let served = Served::start(Path::new(&point), &wish(), Limits::NONE, 1, |_| with_hook(hook));
+    let served = Served::start(Path::new(&point), &options(), Limits::NONE, 1, |_| with_hook(hook));
     println!("serving");
     std::thread::sleep(HOUR);
     served.stop();
@@ -363,8 +371,8 @@ fn requests_may_lead_to_others_from_the_start() {
         let mut spec = MountSpec::new(scratch.path(), "floor", "canopy");
         spec.default_permissions = true;
         let (device, mounted) = mount(&spec).unwrap();
-        let wish = Wish { queue_workers: 2, ..wanted() };
-        let session = Session::negotiate(device, &wish, Limits::NONE).unwrap();
+        let options = SessionOptions { queue_workers: 2, ..wanted() };
+        let session = Session::negotiate(device, &options, Limits::NONE).unwrap();
         let (done, finished) = channel();
         // Callers wait in the kernel before there is a queue.
         let cpus = uring::online_cpus();

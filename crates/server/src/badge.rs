@@ -6,7 +6,7 @@
 //! the number of its mount that is never given again (`STATX_MNT_ID_UNIQUE`, Linux 6.8).
 
 use canopy_config::program_name::Name;
-use canopy_fuse::mount::unique_id;
+use canopy_fuse::mount::unique_mount_id;
 use canopy_sys::mountinfo::{self, Mounted};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
@@ -41,8 +41,11 @@ pub fn of(mounted: &Mounted) -> Vec<Pid> {
     let same = |other: &Mounted| other.device == mounted.device;
     let listed = mountinfo::list().unwrap_or_default();
     // A bind mount has a number of its own.
-    let ids: Vec<u64> =
-        listed.iter().filter(|other| same(other)).filter_map(|other| unique_id(&other.mountpoint)).collect();
+    let ids: Vec<u64> = listed
+        .iter()
+        .filter(|other| same(other))
+        .filter_map(|other| unique_mount_id(&other.mountpoint))
+        .collect();
     let user = mounted.super_options.split(',').find_map(|word| word.strip_prefix("user_id=")?.parse().ok());
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let serves = |process: &Path| {

@@ -284,10 +284,10 @@ impl<H: Handler> Job<H> {
             Changes::Renames { from, to: (newdir, newname) } => {
                 let _ = notifier.expire_entry(node, from.as_cstr());
                 let _ = notifier.expire_entry(newdir, newname.as_cstr());
-                let _ = notifier.forget_attributes(newdir);
+                let _ = notifier.inval_attributes_now(newdir);
             }
         }
-        let _ = notifier.forget_attributes(node);
+        let _ = notifier.inval_attributes_now(node);
     }
 }
 

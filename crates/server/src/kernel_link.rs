@@ -43,7 +43,7 @@ impl Kernel for KernelLink {
     }
 
     fn invalidate_attr(&self, node: canopy_pool::NodeId) {
-        if let Err(why) = self.notifier.forget_attributes(NodeId(node.0)) {
+        if let Err(why) = self.notifier.inval_attributes_now(NodeId(node.0)) {
             tracing::debug!("cannot invalidate the attributes of {node}: {why}");
         }
     }

@@ -22,9 +22,9 @@ use canopy_config::Config;
 use canopy_config::resolve::Plan;
 use canopy_config::values::{IoUring, PosixAcl};
 use canopy_fuse::flags::InitFlags;
-use canopy_fuse::mount::{self, Mounted, Shown};
+use canopy_fuse::mount::{self, Mounted, Placement};
 use canopy_fuse::session::Running;
-use canopy_fuse::{Agreed, Session, Transport, Wish};
+use canopy_fuse::{Agreed, Session, SessionOptions, Transport};
 use canopy_pool::branch::{BranchSpec, Branches};
 use canopy_pool::config::{PassthroughIo, XattrMode};
 use canopy_pool::{Judge, Pool};
@@ -39,7 +39,7 @@ pub struct Serving {
     /// Others find the server of the mount by it.
     _badge: Option<Badge>,
     /// How it came to where another pool was, if one was there.
-    pub shown: Option<Shown>,
+    pub shown: Option<Placement>,
 }
 
 impl Serving {
@@ -84,7 +84,7 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
     security.landlock = ground.is_some();
     config.pool.names_only = ground.is_some();
     tracing::info!("{security}");
-    let session = Session::negotiate(device, &wish(plan, &branches), limits)?;
+    let session = Session::negotiate(device, &session_options(plan, &branches), limits)?;
     let agreed = *session.agreed();
     let planned = session.transport();
     tracing::info!("{planned}; {agreed}");
@@ -108,7 +108,7 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
     let ttl = CacheTtl::new(&config, None);
     let coherence = Coherence::start(Arc::clone(&pool), Arc::clone(&settings), session.notifier(), ttl)
         .map_err(Error::Watching)?;
-    let forgets_all = session.notifier().forgets_all();
+    let forgets_all = session.notifier().can_increment_epoch();
     let watch = Arc::new(Watch::start(&config, Arc::clone(&pool), Arc::clone(&coherence), forgets_all));
     let interrupts = Arc::new(Interrupts::default());
     let link = KernelLink {
@@ -149,7 +149,7 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
     if let (IoUring::On, Transport::Device(why)) = (plan.config.kernel.io_uring, running.transport()) {
         tracing::warn!("io-uring=on comes to nothing: {why}");
     }
-    let shown = plan.replaces.then(|| mounted.show()).transpose()?;
+    let shown = plan.replaces.then(|| mounted.attach()).transpose()?;
     settings.shown();
     let badge = badge.or_else(|| wear_badge(&mounted));
     Ok(Serving { running, mounted, watching, pool, _badge: badge, shown })
@@ -178,7 +178,7 @@ fn judge(config: &Config, agreed: &Agreed) -> Judge {
 }
 
 /// What to ask of the kernel.
-fn wish(plan: &Plan, branches: &Branches) -> Wish {
+fn session_options(plan: &Plan, branches: &Branches) -> SessionOptions {
     // Not ATOMIC_O_TRUNC: with it the kernel sends O_TRUNC along before it has checked that nobody executes
     // the file, and O_RDONLY|O_TRUNC empties a running program instead of failing with ETXTBSY (fs/namei.c
     // do_open calls vfs_open before handle_truncate).
@@ -196,12 +196,12 @@ fn wish(plan: &Plan, branches: &Branches) -> Wish {
         InitFlags::POSIX_ACL,
         flags.contains(InitFlags::POSIX_ACL) || heeds_acls(&plan.config, branches),
     );
-    Wish {
+    SessionOptions {
         flags,
         max_write: negotiate::max_write(plan),
         queue_workers: negotiate::queue_workers(plan),
         max_stack_depth: plan.config.kernel.max_stack_depth.0,
-        ..Wish::default()
+        ..SessionOptions::default()
     }
 }
 

@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{MountSpec, Mounted, mount};
 use canopy_fuse::session::Running;
-use canopy_fuse::{Handler, Limits, Op, Opcode, Replied, Reply, Request, Session, Undelivered, Wish};
+use canopy_fuse::{
+    Handler, Limits, Op, Opcode, Replied, Reply, Request, Session, SessionOptions, Undelivered,
+};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -93,8 +95,13 @@ impl Faulty {
             | InitFlags::DONT_MASK
             | InitFlags::MAX_PAGES
             | InitFlags::PARALLEL_DIROPS;
-        let wish = Wish { flags, max_write: 128 << 10, max_background: THREADS as u16, ..Wish::default() };
-        let session = Session::negotiate(device, &wish, Limits::NONE).expect("a session");
+        let options = SessionOptions {
+            flags,
+            max_write: 128 << 10,
+            max_background: THREADS as u16,
+            ..SessionOptions::default()
+        };
+        let session = Session::negotiate(device, &options, Limits::NONE).expect("a session");
         let sickness = Arc::new(Sickness::default());
         let served =
             Served { pass: Pass::over(&behind).expect("a directory"), sickness: Arc::clone(&sickness) };

@@ -11,7 +11,7 @@ use canopy_config::Config;
 use canopy_config::program_name::Name;
 use canopy_config::resolve::{self, Plan};
 use canopy_config::source::{self, command_line, named};
-use canopy_fuse::mount::{MountError, Shown};
+use canopy_fuse::mount::{MountError, Placement};
 use canopy_server::Error as StartError;
 use canopy_server::{log, negotiate};
 use canopy_sys::mountinfo;
@@ -112,9 +112,9 @@ fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
         root.map(rustix::fs::syncfs);
         let place = plan.mountpoint.display();
         let text = match shown {
-            Shown::OnTop => Some(preflight::hides(&plan.mountpoint)),
-            Shown::Instead if plan.config.detach_mountpoint => None,
-            Shown::Instead => Some(format!(
+            Placement::OnTop => Some(preflight::hides(&plan.mountpoint)),
+            Placement::Replaced if plan.config.detach_mountpoint => None,
+            Placement::Replaced => Some(format!(
                 "replaced pool {source} on {place}; it ends when the files that are open in it are closed"
             )),
         };

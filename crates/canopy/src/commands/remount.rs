@@ -12,7 +12,7 @@ use canopy_config::program_name;
 use canopy_config::program_name::Name;
 use canopy_config::source::command_line::split_group;
 use canopy_config::{Config, resolve};
-use canopy_fuse::mount::{MountFlags, TIMES, remount};
+use canopy_fuse::mount::{ATIME_FLAGS, MountFlags, remount};
 use canopy_sys::mountinfo::{self, Mounted};
 use std::path::Path;
 
@@ -46,7 +46,7 @@ pub fn run(args: &RemountArgs) -> Result<(), Error> {
     if !missed.is_empty() {
         say(&format!(
             "{} cannot be changed by a remount: unmount {}, and mount it again",
-            missed.words(),
+            missed.option_words(),
             path.display()
         ));
     }
@@ -62,7 +62,7 @@ fn start(args: &RemountArgs, mounted: &Mounted, before: MountFlags) -> MountFlag
         return before;
     }
     // Of a complete list the kernel keeps these all the same, where no other is named (mount(2)).
-    let kept = before & (TIMES | MountFlags::DIRSYNC);
+    let kept = before & (ATIME_FLAGS | MountFlags::DIRSYNC);
     let words = split_group(&args.options);
     // Taken from the mount table, with what the kernel lists there for itself, it says all that was to stay. From fstab,
     // it says what a mount would be told.
@@ -85,7 +85,7 @@ fn pool_at(path: &Path) -> Result<Mounted, Error> {
 }
 
 fn flags(mounted: &Mounted) -> MountFlags {
-    MountFlags::listed(&format!("{},{}", mounted.options, mounted.super_options))
+    MountFlags::from_mountinfo(&format!("{},{}", mounted.options, mounted.super_options))
 }
 
 /// Is this word one for a flag of the mount?

@@ -2,7 +2,7 @@
 
 use crate::values::{Refused, Value};
 use crate::{Config, StackDepth};
-use canopy_fuse::mount::{MountFlags, TIMES};
+use canopy_fuse::mount::{ATIME_FLAGS, MountFlags};
 use canopy_pool::branch::{BranchError, Expand, FileSystem};
 use canopy_pool::config::Func;
 use canopy_pool::policy::{Category, Policy};
@@ -133,8 +133,8 @@ pub(super) struct MountFlag {
 
 impl Slot for MountFlag {
     fn set(&self, config: &mut Config, _name: &str, _value: &OsStr) -> Result<(), SetError> {
-        if self.on && TIMES.contains(self.flag) {
-            config.mount.flags.remove(TIMES);
+        if self.on && ATIME_FLAGS.contains(self.flag) {
+            config.mount.flags.remove(ATIME_FLAGS);
         }
         config.mount.flags.set(self.flag, self.on);
         Ok(())

@@ -30,16 +30,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let threads = args.next().map_or(Ok(2), |text| text.parse())?;
     let cache = args.next().map_or(Ok(0.0), |text| text.parse())?;
-    let mut wish = memory::wish();
+    let mut options = memory::options();
     if args.next().as_deref() == Some("uring") {
         uring::turn_on()?;
-        wish.flags |= InitFlags::OVER_IO_URING;
+        options.flags |= InitFlags::OVER_IO_URING;
     }
     let mut spec = MountSpec::new(mountpoint, "floor", "canopy");
     spec.allow_other = true;
     spec.default_permissions = true;
     let (device, mounted) = mount(&spec)?;
-    let session = Session::negotiate(device, &wish, Limits::NONE)?;
+    let session = Session::negotiate(device, &options, Limits::NONE)?;
     let handler = memory::Memory::new(Duration::from_secs_f64(cache));
     let running = session.serve(Arc::new(handler), threads)?;
     println!("{}; {}", running.transport(), running.agreed());

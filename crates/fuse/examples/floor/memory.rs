@@ -9,7 +9,7 @@ use std::time::Duration;
 use canopy_fuse::abi::{Attr, AttrOut, EntryOut, FileLock, Kstatfs, Statx, StatxOut, SxTime};
 use canopy_fuse::flags::{InitFlags, OpenFlags};
 use canopy_fuse::request::{NodeId, Op, SetTime, Setattr};
-use canopy_fuse::{Handler, Replied, Reply, Request, Undelivered, Wish};
+use canopy_fuse::{Handler, Replied, Reply, Request, SessionOptions, Undelivered};
 use parking_lot::Mutex;
 
 pub const ENOENT: i32 = 2;
@@ -37,7 +37,7 @@ macro_rules! attempt {
 }
 
 /// What the example asks the kernel for.
-pub fn wish() -> Wish {
+pub fn options() -> SessionOptions {
     let flags = InitFlags::ASYNC_READ
         | InitFlags::ATOMIC_O_TRUNC
         | InitFlags::BIG_WRITES
@@ -50,7 +50,7 @@ pub fn wish() -> Wish {
         | InitFlags::CREATE_SUPP_GROUP
         | InitFlags::ALLOW_IDMAP
         | InitFlags::PASSTHROUGH;
-    Wish { flags, ..Wish::default() }
+    SessionOptions { flags, ..SessionOptions::default() }
 }
 
 struct Node {

@@ -47,22 +47,23 @@ pub(super) const FLAGS: [(MountFlags, Ms, &str); 11] = [
     (MountFlags::LAZYTIME, Ms::LAZYTIME, "lazytime"),
 ];
 
-/// One of them holds: when a read changes the time of the last access.
-pub const TIMES: MountFlags = MountFlags::NOATIME.union(MountFlags::RELATIME).union(MountFlags::STRICTATIME);
+/// One of them grants: when a read changes the time of the last access.
+pub const ATIME_FLAGS: MountFlags =
+    MountFlags::NOATIME.union(MountFlags::RELATIME).union(MountFlags::STRICTATIME);
 
 impl MountFlags {
     /// Those that a mount has, by the words of /proc/self/mountinfo: of the mount, and of its filesystem.
     #[must_use]
-    pub fn listed(words: &str) -> MountFlags {
+    pub fn from_mountinfo(words: &str) -> MountFlags {
         let flag = |word: &str| FLAGS.iter().find(|(.., known)| *known == word).map(|(flag, ..)| *flag);
         let flags: MountFlags = words.split(',').filter_map(flag).collect();
         // What keeps every access is not listed.
-        if flags.intersects(TIMES) { flags } else { flags | MountFlags::STRICTATIME }
+        if flags.intersects(ATIME_FLAGS) { flags } else { flags | MountFlags::STRICTATIME }
     }
 
     /// By their words, separated by commas.
     #[must_use]
-    pub fn words(self) -> String {
+    pub fn option_words(self) -> String {
         let words = FLAGS.iter().filter(|(flag, ..)| self.contains(*flag)).map(|(.., word)| *word);
         words.collect::<Vec<_>>().join(",")
     }
@@ -80,10 +81,10 @@ mod tests {
 
     #[test]
     fn flags_are_read_as_they_are_listed() {
-        let flags = MountFlags::listed("ro,nosuid,nodev,relatime,rw,user_id=0,lazytime");
+        let flags = MountFlags::from_mountinfo("ro,nosuid,nodev,relatime,rw,user_id=0,lazytime");
         let words = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
         assert_eq!(flags, words | MountFlags::RELATIME | MountFlags::LAZYTIME);
-        assert_eq!(MountFlags::listed("rw,nodev"), MountFlags::NODEV | MountFlags::STRICTATIME);
-        assert_eq!(MountFlags::listed("rw,noatime").words(), "noatime");
+        assert_eq!(MountFlags::from_mountinfo("rw,nodev"), MountFlags::NODEV | MountFlags::STRICTATIME);
+        assert_eq!(MountFlags::from_mountinfo("rw,noatime").option_words(), "noatime");
     }
 }

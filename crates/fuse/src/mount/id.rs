@@ -39,7 +39,7 @@ impl MountId {
 
 /// The number of the topmost mount at `path` that is never used again (Linux 6.8). No request is sent for it.
 #[must_use]
-pub fn unique_id(path: &Path) -> Option<u64> {
+pub fn unique_mount_id(path: &Path) -> Option<u64> {
     MountId::of(path).ok()?.unique
 }
 

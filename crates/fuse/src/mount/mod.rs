@@ -14,9 +14,9 @@ mod spec;
 mod unmount;
 
 pub use error::MountError;
-pub use flags::{MountFlags, TIMES};
-pub use id::unique_id;
-pub use mounted::{Mounted, Shown, mount};
+pub use flags::{ATIME_FLAGS, MountFlags};
+pub use id::unique_mount_id;
+pub use mounted::{Mounted, Placement, mount};
 pub use remount::remount;
 pub use spec::MountSpec;
-pub use unmount::{clear_dead, is_dead, mounts_below, unmount_path};
+pub use unmount::{is_dead, mounts_below, unmount_dead, unmount_path};

@@ -13,7 +13,7 @@ use super::error::MountError;
 use super::flags::bits;
 use super::id::MountId;
 use super::spec::{MountSpec, kernel_options};
-use super::unmount::{clear_dead, is_dead, unmount_path};
+use super::unmount::{is_dead, unmount_dead, unmount_path};
 use super::{fusermount, replace};
 
 /// A mount that is ours. Dropping it unmounts lazily, unless it has gone already.
@@ -28,9 +28,9 @@ pub struct Mounted {
 
 /// How a mount that was to replace another came into the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum Placement {
     /// The other is detached. It ends when nobody uses it any more.
-    Instead,
+    Replaced,
     /// It hides the other: this kernel cannot replace it (before Linux 6.5, or a mount of another user), or it is
     /// not what was there at the beginning.
     OnTop,
@@ -39,13 +39,13 @@ pub enum Shown {
 /// Mounts, and returns the device to negotiate on ([`crate::Session::negotiate`]).
 ///
 /// Nothing may touch the mountpoint's content before the session is served. A dead FUSE mount in the way is removed
-/// first. Where `replaces` is asked for and possible, the mount is in the tree only after [`Mounted::show`].
+/// first. Where `replaces` is asked for and possible, the mount is in the tree only after [`Mounted::attach`].
 ///
 /// # Errors
 /// See [`MountError`].
 pub fn mount(spec: &MountSpec) -> Result<(OwnedFd, Mounted), MountError> {
     if is_dead(&spec.mountpoint) {
-        let _ = clear_dead(&spec.mountpoint);
+        let _ = unmount_dead(&spec.mountpoint);
     }
     let at_mountpoint = |error| MountError::Mountpoint { path: spec.mountpoint.clone(), error };
     let path = spec.mountpoint.canonicalize().map_err(at_mountpoint)?;
@@ -99,22 +99,22 @@ impl Mounted {
     ///
     /// # Errors
     /// When it cannot be put there.
-    pub fn show(&mut self) -> Result<Shown, MountError> {
-        let Some((tree, over)) = self.detached.take() else { return Ok(Shown::OnTop) };
+    pub fn attach(&mut self) -> Result<Placement, MountError> {
+        let Some((tree, over)) = self.detached.take() else { return Ok(Placement::OnTop) };
         let failed = |error: io::Error| MountError::Mount { path: self.path.clone(), error };
         let is_there = || MountId::of(&self.path).is_ok_and(|there| there.is(over));
-        let shown = if is_there() && replace::put_beneath(&tree, &self.path).is_ok() {
+        let placement = if is_there() && replace::put_beneath(&tree, &self.path).is_ok() {
             // Somebody else may just have taken it away.
             if is_there() {
                 unmount_path(&self.path, true).map_err(failed)?;
             }
-            Shown::Instead
+            Placement::Replaced
         } else {
             replace::put_over(&tree, &self.path).map_err(|errno| failed(errno.into()))?;
-            Shown::OnTop
+            Placement::OnTop
         };
         self.id = MountId::of(&self.path).ok();
-        Ok(shown)
+        Ok(placement)
     }
 
     /// Whether this mount is still there, and on top.

@@ -9,7 +9,7 @@ use super::flags::{FLAGS, MountFlags};
 pub struct MountSpec {
     /// A directory or a regular file; the root of the mount has to be of the same kind.
     pub mountpoint: PathBuf,
-    /// Shown as the source of the mount.
+    /// Placement as the source of the mount.
     pub fsname: String,
     /// The filesystem's type is `fuse.` and this.
     pub subtype: String,
@@ -23,7 +23,7 @@ pub struct MountSpec {
     pub max_read: Option<u32>,
     /// Further options in the kernel's form, `name` or `name=value`.
     pub extra: Vec<String>,
-    /// It takes the place of what is mounted there, which is detached: [`Mounted::show`].
+    /// It takes the place of what is mounted there, which is detached: [`Mounted::attach`].
     pub replaces: bool,
 }
 

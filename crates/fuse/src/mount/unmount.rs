@@ -33,7 +33,7 @@ pub fn is_dead(path: &Path) -> bool {
 ///
 /// # Errors
 /// As [`unmount_path`].
-pub fn clear_dead(path: &Path) -> io::Result<bool> {
+pub fn unmount_dead(path: &Path) -> io::Result<bool> {
     if !is_dead(path) {
         return Ok(false);
     }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn what_is_no_dead_mount_is_left_alone() {
         assert!(!is_dead(Path::new("/")));
-        assert!(!clear_dead(Path::new("/proc")).unwrap());
+        assert!(!unmount_dead(Path::new("/proc")).unwrap());
         assert!(mounts_below(Path::new("/")).unwrap().contains(&PathBuf::from("/proc")));
     }
 }

@@ -11,11 +11,11 @@ use super::error::SessionError;
 use crate::abi;
 use crate::backing::Backing;
 use crate::flags::InitFlags;
-use crate::negotiate::{Agreed, Limits, Wish, agree};
-use crate::notify::{Known, Notifier, Sender};
+use crate::negotiate::{Agreed, Limits, SessionOptions, agree};
+use crate::notify::{Capabilities, Notifier, Sender};
 use crate::request::{Dialect, Header, Op, Request};
 use crate::transport::uring::{Parameter, Rings};
-use crate::transport::{Growth, NoUring, write_header};
+use crate::transport::{Growth, UringUnavailable, write_header};
 
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
 /// A connection that has been agreed upon, and is not served yet. Requests wait in the kernel until it is.
@@ -23,7 +23,7 @@ pub struct Session {
     pub(super) device: Arc<OwnedFd>,
     pub(super) agreed: Agreed,
     pub(super) sender: Sender,
-    pub(super) rings: Result<Rings, NoUring>,
+    pub(super) rings: Result<Rings, UringUnavailable>,
     pub(super) growth: Growth,
 }
 
@@ -32,7 +32,11 @@ impl Session {
     ///
     /// # Errors
     /// See [`SessionError`].
-    pub fn negotiate(device: OwnedFd, wish: &Wish, limits: Limits) -> Result<Session, SessionError> {
+    pub fn negotiate(
+        device: OwnedFd,
+        options: &SessionOptions,
+        limits: Limits,
+    ) -> Result<Session, SessionError> {
         let mut input = PageBuf::new(4 * abi::MIN_READ_BUFFER + (1 << 16)).map_err(SessionError::Start)?;
         loop {
             let len = match rustix::io::read(&device, &mut input[..]) {
@@ -49,9 +53,9 @@ impl Session {
                 }
                 Err(errno) => return Err(SessionError::Read(errno)),
             };
-            let mut rings = Err(NoUring::NotWanted);
-            let (reply, verdict) = answer(&input[..len], wish, limits, |agreed| {
-                rings = prepare(agreed, wish);
+            let mut rings = Err(UringUnavailable::NotWanted);
+            let (reply, verdict) = answer(&input[..len], options, limits, |agreed| {
+                rings = prepare(agreed, options);
                 if let (Ok(rings), false) = (&mut rings, limits.takes_queues) {
                     rings.spoil();
                 }
@@ -68,7 +72,7 @@ impl Session {
             }
             match verdict {
                 Verdict::Again => {}
-                Verdict::Agreed(agreed) => return Session::new(device, agreed, rings, wish.growth),
+                Verdict::Agreed(agreed) => return Session::new(device, agreed, rings, options.growth),
                 Verdict::Fail(error) => return Err(error),
             }
         }
@@ -79,20 +83,20 @@ impl Session {
     ///
     /// # Errors
     /// [`SessionError::Start`].
-    pub fn adopt(device: OwnedFd, agreed: Agreed, wish: &Wish) -> Result<Session, SessionError> {
-        let rings = prepare(&agreed, wish);
-        Session::new(device, agreed, rings, wish.growth)
+    pub fn adopt(device: OwnedFd, agreed: Agreed, options: &SessionOptions) -> Result<Session, SessionError> {
+        let rings = prepare(&agreed, options);
+        Session::new(device, agreed, rings, options.growth)
     }
 
     fn new(
         device: OwnedFd,
         agreed: Agreed,
-        rings: Result<Rings, NoUring>,
+        rings: Result<Rings, UringUnavailable>,
         growth: Growth,
     ) -> Result<Session, SessionError> {
         let device = Arc::new(device);
-        let known = Known::new(agreed.minor, agreed.offered);
-        let sender = Sender::start(Arc::clone(&device), known).map_err(SessionError::Start)?;
+        let capabilities = Capabilities::new(agreed.minor, agreed.offered);
+        let sender = Sender::start(Arc::clone(&device), capabilities).map_err(SessionError::Start)?;
         Ok(Session { device, agreed, sender, rings, growth })
     }
 
@@ -131,15 +135,19 @@ pub(super) enum Verdict {
 }
 
 /// Makes ready for io_uring, if both sides want it.
-fn prepare(agreed: &Agreed, wish: &Wish) -> Result<Rings, NoUring> {
+fn prepare(agreed: &Agreed, options: &SessionOptions) -> Result<Rings, UringUnavailable> {
     if agreed.has(InitFlags::OVER_IO_URING) {
-        return Rings::prepare(agreed.max_payload(), agreed.max_write as usize, wish.queue_workers);
+        return Rings::prepare(agreed.max_payload(), agreed.max_write as usize, options.queue_workers);
     }
-    if !wish.flags.contains(InitFlags::OVER_IO_URING) {
-        return Err(NoUring::NotWanted);
+    if !options.flags.contains(InitFlags::OVER_IO_URING) {
+        return Err(UringUnavailable::NotWanted);
     }
     // The kernel does not offer what is turned off.
-    Err(if Parameter::read() == Parameter::Off { NoUring::TurnedOff } else { NoUring::NotOffered })
+    Err(if Parameter::read() == Parameter::Off {
+        UringUnavailable::TurnedOff
+    } else {
+        UringUnavailable::NotOffered
+    })
 }
 
 /// The bytes that answer the first request, and what follows from it.
@@ -147,7 +155,7 @@ fn prepare(agreed: &Agreed, wish: &Wish) -> Result<Rings, NoUring> {
 /// `prepare` is asked before io_uring is agreed upon, for after that nothing may go wrong with it.
 pub(super) fn answer(
     request: &[u8],
-    wish: &Wish,
+    options: &SessionOptions,
     limits: Limits,
     prepare: impl FnOnce(&Agreed) -> bool,
 ) -> (Option<Vec<u8>>, Verdict) {
@@ -168,10 +176,10 @@ pub(super) fn answer(
         let reply = error_reply(header.unique, Errno::PROTO);
         return (Some(reply), Verdict::Fail(SessionError::Version { major, minor }));
     }
-    let (mut agreed, mut out) = agree(&init, wish, limits);
+    let (mut agreed, mut out) = agree(&init, options, limits);
     if !prepare(&agreed) && agreed.has(InitFlags::OVER_IO_URING) {
-        let flags = wish.flags - InitFlags::OVER_IO_URING;
-        (agreed, out) = agree(&init, &Wish { flags, ..*wish }, limits);
+        let flags = options.flags - InitFlags::OVER_IO_URING;
+        (agreed, out) = agree(&init, &SessionOptions { flags, ..*options }, limits);
     }
     (Some(init_reply(header.unique, &out)), Verdict::Agreed(agreed))
 }

@@ -14,7 +14,8 @@ use crate::negotiate::Agreed;
 use crate::notify::Notifier;
 use crate::transport::uring::Rings;
 use crate::transport::{
-    DevWorker, GroupSpawner, Handler, NoUring, Spawned, Transport, Watchdog, WorkerEnd, WorkerSlot, Workers,
+    DevWorker, GroupSpawner, Handler, Spawned, Transport, UringUnavailable, Watchdog, WorkerEnd, WorkerSlot,
+    Workers,
 };
 
 /// A connection being served.
@@ -42,7 +43,7 @@ impl Session {
     /// # Errors
     /// [`SessionError::Start`]. Threads that had been started end with the connection.
     pub fn serve<H: Handler>(mut self, handler: Arc<H>, threads: usize) -> Result<Running, SessionError> {
-        let rings = std::mem::replace(&mut self.rings, Err(NoUring::NotWanted));
+        let rings = std::mem::replace(&mut self.rings, Err(UringUnavailable::NotWanted));
         let mut started = Vec::new();
         let elsewhere = Arc::new(AtomicBool::new(false));
         let queues = rings.as_ref().map_or(0, Rings::queues);
@@ -131,7 +132,7 @@ impl Starter {
     }
 }
 
-fn transport(rings: &Result<Rings, NoUring>) -> Transport {
+fn transport(rings: &Result<Rings, UringUnavailable>) -> Transport {
     match rings {
         Ok(rings) => Transport::Uring { queues: rings.queues(), workers: rings.entries() },
         Err(why) => Transport::Device(why.clone()),

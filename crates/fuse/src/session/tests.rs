@@ -8,9 +8,9 @@ use super::init::{Session, Verdict, answer};
 use crate::abi;
 use crate::flags::InitFlags;
 use crate::mount::{MountSpec, mount};
-use crate::transport::NoUring;
+use crate::transport::UringUnavailable;
 use crate::transport::uring::{Parameter, turn_on};
-use crate::{Agreed, Handler, Limits, Op, Replied, Reply, Request, Transport, Wish};
+use crate::{Agreed, Handler, Limits, Op, Replied, Reply, Request, SessionOptions, Transport};
 
 fn everything() -> InitFlags {
     InitFlags::from_bits_retain(InitFlags::all().bits())
@@ -29,7 +29,7 @@ fn request(init: &abi::InitIn) -> Vec<u8> {
 #[test]
 fn a_newer_major_is_asked_to_start_over() {
     let init = abi::InitIn { major: 8, minor: 3, ..abi::InitIn::default() };
-    let (reply, verdict) = answer(&request(&init), &Wish::default(), Limits::NONE, no);
+    let (reply, verdict) = answer(&request(&init), &SessionOptions::default(), Limits::NONE, no);
     assert!(matches!(verdict, Verdict::Again));
     let reply = reply.unwrap();
     assert_eq!(reply[..8], [80, 0, 0, 0, 0, 0, 0, 0]);
@@ -40,7 +40,7 @@ fn a_newer_major_is_asked_to_start_over() {
 fn older_versions_are_refused() {
     for (major, minor) in [(6, 40), (7, 30), (7, 0), (0, 0)] {
         let init = abi::InitIn { major, minor, ..abi::InitIn::default() };
-        let (reply, verdict) = answer(&request(&init), &Wish::default(), Limits::NONE, no);
+        let (reply, verdict) = answer(&request(&init), &SessionOptions::default(), Limits::NONE, no);
         let Verdict::Fail(error) = verdict else { panic!("{verdict:?}") };
         assert_eq!(error.errno(), 71);
         assert_eq!(reply.unwrap()[4..8], (-71i32).to_le_bytes());
@@ -50,11 +50,12 @@ fn older_versions_are_refused() {
 #[test]
 fn anything_before_init_is_an_error() {
     let header = abi::InHeader { len: 40, opcode: 17, unique: 9, nodeid: 1, ..abi::InHeader::default() };
-    let (reply, verdict) = answer(header.as_bytes(), &Wish::default(), Limits::NONE, no);
+    let (reply, verdict) = answer(header.as_bytes(), &SessionOptions::default(), Limits::NONE, no);
     assert!(matches!(verdict, Verdict::Again));
     assert_eq!(reply.unwrap(), [16, 0, 0, 0, 0xfb, 0xff, 0xff, 0xff, 9, 0, 0, 0, 0, 0, 0, 0]);
     let forget = abi::InHeader { len: 48, opcode: 2, unique: 9, nodeid: 1, ..abi::InHeader::default() };
-    let (reply, _) = answer(&[forget.as_bytes(), &[1; 8]].concat(), &Wish::default(), Limits::NONE, no);
+    let (reply, _) =
+        answer(&[forget.as_bytes(), &[1; 8]].concat(), &SessionOptions::default(), Limits::NONE, no);
     assert_eq!(reply, None);
 }
 
@@ -62,8 +63,8 @@ fn anything_before_init_is_an_error() {
 fn the_short_form_has_no_second_word() {
     let header = abi::InHeader { len: 56, opcode: 26, unique: 1, ..abi::InHeader::default() };
     let init = abi::InitInCompat { major: 7, minor: 31, max_readahead: 4096, flags: u32::MAX };
-    let wish = Wish { flags: everything(), ..Wish::default() };
-    let (reply, verdict) = answer(&[header.as_bytes(), init.as_bytes()].concat(), &wish, Limits::NONE, no);
+    let options = SessionOptions { flags: everything(), ..SessionOptions::default() };
+    let (reply, verdict) = answer(&[header.as_bytes(), init.as_bytes()].concat(), &options, Limits::NONE, no);
     let Verdict::Agreed(agreed) = verdict else { panic!("{verdict:?}") };
     assert_eq!((agreed.minor, agreed.flags.words().1), (31, 0));
     assert_eq!(reply.unwrap().len(), 80);
@@ -94,15 +95,18 @@ fn queues_that_the_kernel_refuses_are_done_without() {
     let point = std::env::temp_dir().join(format!("canopy-refused-{}", std::process::id()));
     fs::create_dir(&point).unwrap();
     let (device, mounted) = mount(&MountSpec::new(&point, "refused", "canopy")).unwrap();
-    let wish = Wish { flags: Wish::default().flags | InitFlags::OVER_IO_URING, ..Wish::default() };
+    let options = SessionOptions {
+        flags: SessionOptions::default().flags | InitFlags::OVER_IO_URING,
+        ..SessionOptions::default()
+    };
     let limits = Limits { takes_queues: false, ..Limits::NONE };
-    let session = Session::negotiate(device, &wish, limits).unwrap();
+    let session = Session::negotiate(device, &options, limits).unwrap();
     assert!(matches!(session.transport(), Transport::Uring { .. }));
     // The kernel holds this one back until there are queues, or none are to be expected.
     let path = point.clone();
     let early = std::thread::spawn(move || rustix::fs::stat(&path).map(|stat| stat.st_nlink));
     let running = session.serve(Arc::new(Root), 2).unwrap();
-    assert_eq!(*running.transport(), Transport::Device(NoUring::Refused(Errno::INVAL)));
+    assert_eq!(*running.transport(), Transport::Device(UringUnavailable::Refused(Errno::INVAL)));
     assert_eq!(early.join().unwrap(), Ok(2));
     assert_eq!(rustix::fs::stat(&point).map(|stat| stat.st_nlink), Ok(2));
     mounted.unmount(false).unwrap();

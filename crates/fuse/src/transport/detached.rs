@@ -7,7 +7,7 @@
 use canopy_sys::page_buf::PageBuf;
 use rustix::param::page_size;
 
-use super::serve::{Handler, Holds, call, give_back};
+use super::serve::{Grants, Handler, call, report_undelivered};
 use crate::reply::{Answer, Replied, Reply};
 use crate::request::{Op, OwnedRequest};
 
@@ -19,7 +19,7 @@ const ROOM: usize = 65_536 + 4096;
 pub struct DetachedReply {
     payload: PageBuf,
     replied: Replied,
-    holds: Holds,
+    grants: Grants,
 }
 
 impl DetachedReply {
@@ -30,16 +30,20 @@ impl DetachedReply {
     pub fn make<H: Handler + ?Sized>(request: &OwnedRequest, handler: &H) -> std::io::Result<DetachedReply> {
         let request = request.request();
         let mut payload = PageBuf::new(room(&request.op))?;
-        let (answer, held) = call(&request, &mut payload, handler);
+        let (answer, granted) = call(&request, &mut payload, handler);
         let dir = matches!(request.op, Op::Opendir { .. });
-        let holds = Holds { held, node: request.header.node, dir };
-        Ok(DetachedReply { payload, replied: Replied { unique: request.header.unique, answer, held }, holds })
+        let grants = Grants { granted, node: request.header.node, dir };
+        Ok(DetachedReply {
+            payload,
+            replied: Replied { unique: request.header.unique, answer, granted },
+            grants,
+        })
     }
 
     /// Nobody will send it: gives back what it holds.
     pub fn discard<H: Handler + ?Sized>(self, handler: &H) {
         let Answer::Payload(len) = self.replied.answer else { return };
-        give_back(handler, self.holds, &self.payload[..len]);
+        report_undelivered(handler, self.grants, &self.payload[..len]);
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use super::serve::{Handler, Outcome, give_back, serve_one, write_header};
+use super::serve::{Handler, Outcome, report_undelivered, serve_one, write_header};
 use super::workers::{WorkerEnd, WorkerSlot};
 use crate::abi;
 use crate::opcode::{self, Opcode};
@@ -100,7 +100,7 @@ impl<H: Handler> DevWorker<H> {
         let _busy = self.slot.begin();
         let request = &self.input[start..start + len];
         let answer = &mut self.output[self.page - OUT_HEADER..];
-        let Outcome::Answer { payload, holds } = serve_one(request, answer, &*self.handler, self.dialect)
+        let Outcome::Answer { payload, grants } = serve_one(request, answer, &*self.handler, self.dialect)
         else {
             return;
         };
@@ -111,7 +111,7 @@ impl<H: Handler> DevWorker<H> {
             self.refused(start, len, errno);
         }
         let payload = &self.output[self.page..self.page + payload];
-        give_back(&*self.handler, holds, payload);
+        report_undelivered(&*self.handler, grants, payload);
     }
 
     /// The kernel did not like an answer. It has ended the request if it got as far as finding it; make sure.

@@ -16,9 +16,9 @@ use std::fmt;
 pub use detached::DetachedReply;
 pub(crate) use dev::DevWorker;
 pub(crate) use serve::write_header;
-pub use serve::{Handler, Holds, Out, Outcome, Undelivered, give_back, serve, serve_one};
+pub use serve::{Grants, Handler, Out, Outcome, Undelivered, report_undelivered, serve, serve_one};
 pub use trace::TARGET as TRACE_TARGET;
-pub use uring::NoUring;
+pub use uring::UringUnavailable;
 pub(crate) use watchdog::{GroupSpawner, Spawned, Watchdog};
 pub use workers::Growth;
 pub(crate) use workers::{WorkerEnd, WorkerSlot, Workers};
@@ -27,7 +27,7 @@ pub(crate) use workers::{WorkerEnd, WorkerSlot, Workers};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// `/dev/fuse`, and why not the other.
-    Device(NoUring),
+    Device(UringUnavailable),
     /// io_uring: this many queues, with this many workers in all.
     Uring {
         /// One for each processor.

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::trace::Trace;
 use crate::abi;
 use crate::opcode;
-use crate::reply::{Answer, Held, Replied, Reply};
+use crate::reply::{Answer, Granted, Replied, Reply};
 use crate::request::{Dialect, Header, Malformed, NodeId, Op, Request};
 
 const EIO: i32 = 5;
@@ -102,20 +102,20 @@ impl<'b> Out<'b> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing is sent.
-    Silent,
+    NoReply,
     /// The answer is in the buffer: this many bytes of payload after the header.
     Answer {
         /// In bytes.
         payload: usize,
-        /// What [`give_back`] needs to know if the answer does not arrive.
-        holds: Holds,
+        /// What [`report_undelivered`] needs to know if the answer does not arrive.
+        grants: Grants,
     },
 }
 
 /// References in an answer on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holds {
-    pub(super) held: Held,
+pub struct Grants {
+    pub(super) granted: Granted,
     pub(super) node: NodeId,
     pub(super) dir: bool,
 }
@@ -130,12 +130,12 @@ pub fn serve_one<H: Handler + ?Sized>(
     handler: &H,
     dialect: Dialect,
 ) -> Outcome {
-    let Some(out) = Out::contiguous(out) else { return Outcome::Silent };
+    let Some(out) = Out::contiguous(out) else { return Outcome::NoReply };
     match Header::decode(input) {
         Ok((header, _)) => serve(header, Request::decode(input, dialect), out, handler),
         Err(error) => {
             tracing::error!(%error, bytes = input.len(), "unreadable request");
-            Outcome::Silent
+            Outcome::NoReply
         }
     }
 }
@@ -148,16 +148,16 @@ pub fn serve<H: Handler + ?Sized>(
     handler: &H,
 ) -> Outcome {
     let trace = Trace::begin();
-    let (answer, held, dir) = match request {
+    let (answer, granted, dir) = match request {
         Ok(request) => {
             let dir = matches!(request.op, Op::Opendir { .. });
-            let (answer, held) = call(&request, &mut *out.payload, handler);
-            (answer, held, dir)
+            let (answer, granted) = call(&request, &mut *out.payload, handler);
+            (answer, granted, dir)
         }
         Err(error) => {
             let opcode = opcode::name_of(header.opcode);
             tracing::error!(%error, opcode, number = header.opcode, unique = header.unique, "malformed request");
-            (Answer::Error(EINVAL), Held::Nothing, false)
+            (Answer::Error(EINVAL), Granted::Nothing, false)
         }
     };
     let answer = match (answer, header.wants_answer()) {
@@ -174,13 +174,13 @@ pub fn serve<H: Handler + ?Sized>(
         trace.end(&header, request.as_ref().ok().map(|request| &request.op), answer);
     }
     let (payload, error) = match answer {
-        Answer::Nothing => return Outcome::Silent,
+        Answer::Nothing => return Outcome::NoReply,
         Answer::Error(errno) => (0, -errno),
         Answer::Payload(len) => (len, 0),
     };
     write_header(out.header, payload, error, header.unique);
-    let held = if error == 0 { held } else { Held::Nothing };
-    Outcome::Answer { payload, holds: Holds { held, node: header.node, dir } }
+    let granted = if error == 0 { granted } else { Granted::Nothing };
+    Outcome::Answer { payload, grants: Grants { granted, node: header.node, dir } }
 }
 
 /// Calls the handler once, unless the request is none of its business.
@@ -188,32 +188,32 @@ pub(super) fn call<H: Handler + ?Sized>(
     request: &Request<'_>,
     payload: &mut [u8],
     handler: &H,
-) -> (Answer, Held) {
+) -> (Answer, Granted) {
     match request.op {
         Op::Unknown(number) => {
             tracing::debug!(number, "unknown opcode");
-            return (Answer::Error(ENOSYS), Held::Nothing);
+            return (Answer::Error(ENOSYS), Granted::Nothing);
         }
-        Op::CuseInit(_) => return (Answer::Error(ENOSYS), Held::Nothing),
+        Op::CuseInit(_) => return (Answer::Error(ENOSYS), Granted::Nothing),
         Op::Init(_) => {
             tracing::error!("a second INIT");
-            return (Answer::Error(EIO), Held::Nothing);
+            return (Answer::Error(EIO), Granted::Nothing);
         }
         // It has done what it was sent for.
-        Op::NotifyReply { .. } => return (Answer::Nothing, Held::Nothing),
+        Op::NotifyReply { .. } => return (Answer::Nothing, Granted::Nothing),
         _ => {}
     }
     let reply = Reply::new(payload, request, rustix::param::page_size());
     match catch_unwind(AssertUnwindSafe(|| handler.handle(*request, reply))) {
         // The token of another request would send that one's length with this one's buffer.
-        Ok(replied) if replied.unique == request.header.unique => (replied.answer, replied.held),
+        Ok(replied) if replied.unique == request.header.unique => (replied.answer, replied.granted),
         Ok(replied) => {
             tracing::error!(
                 unique = request.header.unique,
                 other = replied.unique,
                 "answer to another request"
             );
-            (Answer::Error(EIO), Held::Nothing)
+            (Answer::Error(EIO), Granted::Nothing)
         }
         Err(panic) => {
             let opcode = opcode::name_of(request.header.opcode);
@@ -223,7 +223,7 @@ pub(super) fn call<H: Handler + ?Sized>(
                 panic = panic_text(&*panic),
                 "handler panicked"
             );
-            (Answer::Error(EIO), Held::Nothing)
+            (Answer::Error(EIO), Granted::Nothing)
         }
     }
 }
@@ -243,18 +243,18 @@ pub(crate) fn write_header(header: &mut [u8], payload: usize, error: i32, unique
 }
 
 /// Tells `handler` about each reference in an answer that the kernel did not take. `payload` is the answer's.
-pub fn give_back<H: Handler + ?Sized>(handler: &H, holds: Holds, payload: &[u8]) {
+pub fn report_undelivered<H: Handler + ?Sized>(handler: &H, grants: Grants, payload: &[u8]) {
     let tell = |what| {
         if catch_unwind(AssertUnwindSafe(|| handler.undelivered(what))).is_err() {
             tracing::error!(?what, "handler panicked over an undelivered answer");
         }
     };
-    match holds.held {
-        Held::Nothing => {}
-        Held::Node(node) => tell(Undelivered::Entry { node }),
-        Held::Handle(handle) => tell(Undelivered::Opened { node: holds.node, handle, dir: holds.dir }),
-        Held::NodeAndHandle(node, handle) => tell(Undelivered::Created { node, handle }),
-        Held::Entries => {
+    match grants.granted {
+        Granted::Nothing => {}
+        Granted::Node(node) => tell(Undelivered::Entry { node }),
+        Granted::Handle(handle) => tell(Undelivered::Opened { node: grants.node, handle, dir: grants.dir }),
+        Granted::NodeAndHandle(node, handle) => tell(Undelivered::Created { node, handle }),
+        Granted::Entries => {
             let mut rest = payload;
             while let Ok((record, names)) = abi::DirentPlus::read_from_prefix(rest) {
                 let len = record.dirent.namelen as usize;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use canopy_fuse::abi::{AttrOut, EntryOut, FileLock, InHeader, Kstatfs, StatxOut};
 use canopy_fuse::flags::OpenFlags;
 use canopy_fuse::request::{Dialect, Header, Op};
-use canopy_fuse::transport::{Outcome, give_back, serve_one};
+use canopy_fuse::transport::{Outcome, report_undelivered, serve_one};
 use canopy_fuse::{Handler, Replied, Reply, Request, Undelivered};
 
 /// Answers everything; counts the references that were given back.
@@ -149,10 +149,10 @@ pub fn check_serve(bytes: &[u8], out: &mut [u8], fake: &Fake, dialect: Dialect) 
     let outcome = serve_one(bytes, out, fake, dialect);
     let header = Header::decode(bytes).ok().map(|(header, _)| header);
     match (outcome, header) {
-        (Outcome::Silent, header) => {
+        (Outcome::NoReply, header) => {
             assert!(header.is_none_or(|header| !header.wants_answer()), "left without an answer: {header:?}");
         }
-        (Outcome::Answer { payload, holds }, Some(header)) => {
+        (Outcome::Answer { payload, grants }, Some(header)) => {
             let len = u32::from_ne_bytes(out[..4].try_into().unwrap());
             let error = i32::from_ne_bytes(out[4..8].try_into().unwrap());
             let unique = u64::from_ne_bytes(out[8..16].try_into().unwrap());
@@ -162,7 +162,7 @@ pub fn check_serve(bytes: &[u8], out: &mut [u8], fake: &Fake, dialect: Dialect) 
             assert!((-511..=0).contains(&error), "{error}");
             assert!(error == 0 || payload == 0);
             assert!(header.wants_answer());
-            give_back(fake, holds, &out[16..16 + payload]);
+            report_undelivered(fake, grants, &out[16..16 + payload]);
         }
         (Outcome::Answer { .. }, None) => panic!("an answer to nothing"),
     }

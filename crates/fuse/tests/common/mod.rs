@@ -14,7 +14,7 @@ use canopy_fuse::mount::{MountSpec, Mounted, mount, mounts_below};
 use canopy_fuse::notify::Notifier;
 use canopy_fuse::session::SessionError;
 use canopy_fuse::transport::uring::{Parameter, turn_on};
-use canopy_fuse::{Handler, Limits, Session, Transport, Wish};
+use canopy_fuse::{Handler, Limits, Session, SessionOptions, Transport};
 
 /// The tests in `uring.rs` run over io_uring, among them all of `mounted.rs`.
 pub const URING: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"uring");
@@ -75,7 +75,7 @@ pub struct Served<H: Handler> {
 impl<H: Handler> Served<H> {
     pub fn start(
         point: &Path,
-        wish: &Wish,
+        options: &SessionOptions,
         limits: Limits,
         threads: usize,
         make: impl FnOnce(&Session) -> H,
@@ -83,20 +83,20 @@ impl<H: Handler> Served<H> {
         let mut spec = MountSpec::new(point, "floor", "canopy");
         spec.default_permissions = true;
         spec.allow_other = true;
-        Served::with_spec(&spec, wish, limits, threads, make)
+        Served::with_spec(&spec, options, limits, threads, make)
     }
 
     pub fn with_spec(
         spec: &MountSpec,
-        wish: &Wish,
+        options: &SessionOptions,
         limits: Limits,
         threads: usize,
         make: impl FnOnce(&Session) -> H,
     ) -> Self {
         let (device, mounted) = mount(spec).unwrap();
-        let mut wish = *wish;
-        wish.flags.set(InitFlags::OVER_IO_URING, URING);
-        let session = Session::negotiate(device, &wish, limits).unwrap();
+        let mut options = *options;
+        options.flags.set(InitFlags::OVER_IO_URING, URING);
+        let session = Session::negotiate(device, &options, limits).unwrap();
         let (agreed, notifier) = (*session.agreed(), session.notifier());
         let handler = Arc::new(make(&session));
         let running = session.serve(Arc::clone(&handler), threads).unwrap();

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use canopy_fuse::request::{NodeId, Op};
 use canopy_fuse::transport::{Growth, uring};
-use canopy_fuse::{Handler, Limits, Replied, Reply, Request, Wish};
+use canopy_fuse::{Handler, Limits, Replied, Reply, Request, SessionOptions};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::common::memory::{Memory, wish};
+use super::common::memory::{Memory, options};
 use super::common::{Scratch, Served, can_mount};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -69,7 +69,7 @@ fn served(point: &Path, growth: Growth) -> Served<Gated> {
         waiting: AtomicUsize::new(0),
         workers: AtomicUsize::new(0),
     };
-    let served = Served::start(point, &Wish { growth, ..wish() }, Limits::NONE, 4, |_| gated);
+    let served = Served::start(point, &SessionOptions { growth, ..options() }, Limits::NONE, 4, |_| gated);
     fs::write(point.join("file"), "x").unwrap();
     for number in 0..WAITING {
         // In directories of their own, which the kernel locks over a lookup.

@@ -6,7 +6,7 @@
 
 use crate::settings::Settings;
 use canopy_config::Config;
-use canopy_fuse::mount::{MountFlags, TIMES};
+use canopy_fuse::mount::{ATIME_FLAGS, MountFlags};
 use canopy_pool::Pool;
 use canopy_pool::branch::{Branch, BranchId, Branches};
 use canopy_pool::times::Reads;
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 /// What can be asked for.
-const OURS: MountFlags = TIMES.union(MountFlags::NODIRATIME);
+const OURS: MountFlags = ATIME_FLAGS.union(MountFlags::NODIRATIME);
 const WORDS: [&str; 4] = ["noatime", "relatime", "strictatime", "nodiratime"];
 
 /// What is known of the times of branches.
@@ -42,7 +42,7 @@ impl AccessTimes {
     pub(super) fn begin(&self, pool: &Pool, config: &Config) {
         let Ok(listed) = mountinfo::list() else { return };
         let told = config.mount.flags & OURS;
-        let own = if told.intersects(TIMES) { told } else { told | MountFlags::RELATIME };
+        let own = if told.intersects(ATIME_FLAGS) { told } else { told | MountFlags::RELATIME };
         self.read_as(own, pool, config, &pool.branches(), &listed);
     }
 
@@ -53,7 +53,7 @@ impl AccessTimes {
         let is_own =
             |mounted: &&Mounted| mounted.device == device && mounted.mountpoint == settings.mountpoint();
         let Some(own) = listed.iter().find(is_own) else { return };
-        let own = MountFlags::listed(&own.options) & OURS;
+        let own = MountFlags::from_mountinfo(&own.options) & OURS;
         self.read_as(own, pool, config, branches, &listed);
     }
 
@@ -73,7 +73,7 @@ impl AccessTimes {
         for branch in branches.iter() {
             let on = listed.iter().find(|mounted| branch.mount == Some(mounted.id.into()));
             let wanted = on
-                .filter(|on| asked && MountFlags::listed(&on.options) & OURS != own)
+                .filter(|on| asked && MountFlags::from_mountinfo(&on.options) & OURS != own)
                 .map(|on| (own, on.options.clone()));
             // With another mode the branch is another value.
             let is_settled = |(settled, as_it_is): &(Weak<Branch>, Option<Wanted>)| {
@@ -93,7 +93,7 @@ fn reads(branch: &Branch, own: MountFlags) -> Option<Reads> {
         Ok(copy) => return Some(Reads::OnCopy(copy)),
         Err(why) => why,
     };
-    let (path, words) = (branch.path.display(), own.words());
+    let (path, words) = (branch.path.display(), own.option_words());
     if own.contains(MountFlags::NOATIME) {
         tracing::info!("branch {path}: read with O_NOATIME, for its mount cannot be copied: {why}");
         return Some(Reads::Untimed);

@@ -123,7 +123,7 @@ impl Coherence {
     fn invalidate_gently(&self) -> bool {
         let (pool, notifier) = (&self.pool, &self.notifier);
         let silent = || pool.branches().iter().any(|branch| branch.is_silent());
-        if !notifier.expires() || pool.config().writeback || silent() {
+        if !notifier.can_expire_entries() || pool.config().writeback || silent() {
             return false;
         }
         let Some(_alone) = self.invalidation.alone.try_lock_for(PATIENCE) else { return false };

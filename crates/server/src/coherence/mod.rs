@@ -99,7 +99,7 @@ impl Coherence {
     pub(crate) fn changed_by<const N: usize>(&self, asker: Asker, nodes: [NodeId; N]) {
         for node in nodes {
             if self.freshness.changed(Subject::attributes(node), asker) {
-                let _ = self.notifier.forget_attributes(wire::NodeId(node.0));
+                let _ = self.notifier.inval_attributes_now(wire::NodeId(node.0));
             }
         }
     }
@@ -147,7 +147,7 @@ impl Coherence {
         let wire_node = wire::NodeId(node.0);
         if listing && self.ttl.load().keeps_listings() {
             let _ = self.notifier.inval_inode(wire_node, 0, 0);
-        } else if let Err(why) = self.notifier.forget_attributes(wire_node) {
+        } else if let Err(why) = self.notifier.inval_attributes_now(wire_node) {
             tracing::debug!("cannot invalidate the attributes of {node}: {why}");
         }
     }

@@ -14,4 +14,4 @@ mod worker;
 pub use cpus::online as online_cpus;
 pub use params::{Parameter, turn_on};
 pub(crate) use queue::Rings;
-pub use unavailable::NoUring;
+pub use unavailable::UringUnavailable;

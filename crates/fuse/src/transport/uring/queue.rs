@@ -13,7 +13,7 @@ use rustix::param::page_size;
 
 use super::cpus;
 use super::params::requests_expire;
-use super::unavailable::{MIN_PAYLOAD, NoUring};
+use super::unavailable::{MIN_PAYLOAD, UringUnavailable};
 use super::worker::{Joined, Joins, Worker};
 use crate::abi;
 use crate::request::Dialect;
@@ -35,18 +35,22 @@ pub(crate) struct Rings {
 impl Rings {
     /// Makes `workers` entries for every queue. It is two at least: a request may lead to another on its processor,
     /// and queues of processors that do not run have no more than that.
-    pub(crate) fn prepare(max_payload: usize, max_write: usize, workers: u16) -> Result<Rings, NoUring> {
+    pub(crate) fn prepare(
+        max_payload: usize,
+        max_write: usize,
+        workers: u16,
+    ) -> Result<Rings, UringUnavailable> {
         // What the kernel demands: fuse_uring_create in fs/fuse/dev_uring.c.
         let payload = max_payload.max(max_write).max(abi::MIN_READ_BUFFER);
         if payload < MIN_PAYLOAD {
-            return Err(NoUring::SmallMessages(payload));
+            return Err(UringUnavailable::SmallMessages(payload));
         }
         let (queues, online) = (cpus::possible(), cpus::online());
         let mut entries = Vec::new();
         for queue in 0..queues {
             let workers = if online.contains(&queue) { workers.max(MIN_WORKERS) } else { MIN_WORKERS };
             for _ in 0..workers {
-                let entry = Entry::new(payload).map_err(|error| NoUring::resources(&error))?;
+                let entry = Entry::new(payload).map_err(|error| UringUnavailable::resources(&error))?;
                 entries.push((queue, entry));
             }
         }
@@ -81,7 +85,7 @@ impl Rings {
         workers: &Arc<Workers>,
         threads: &mut Vec<JoinHandle<WorkerEnd>>,
         spawners: &mut Vec<GroupSpawner>,
-    ) -> Result<(), NoUring> {
+    ) -> Result<(), UringUnavailable> {
         let queues: Vec<Queue<H>> = (0..self.queues)
             .map(|number| Queue {
                 number,
@@ -105,9 +109,9 @@ impl Rings {
                 Ok((thread, joined)) => {
                     threads.push(thread);
                     // If it has not said so, it has panicked.
-                    joined.recv().unwrap_or(Err(NoUring::Resources(Errno::CANCELED)))
+                    joined.recv().unwrap_or(Err(UringUnavailable::Resources(Errno::CANCELED)))
                 }
-                Err(error) => Err(NoUring::resources(&error)),
+                Err(error) => Err(UringUnavailable::resources(&error)),
             };
             match joined {
                 Ok(()) => begun = queue == last,

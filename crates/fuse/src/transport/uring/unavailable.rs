@@ -7,7 +7,7 @@ pub(super) const MIN_PAYLOAD: usize = 65_536 + 4096;
 
 /// Why a connection is not served over io_uring.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoUring {
+pub enum UringUnavailable {
     /// The server did not ask for it.
     #[error("io_uring is not wanted")]
     NotWanted,
@@ -35,9 +35,9 @@ fn refusal(errno: Errno) -> String {
     }
 }
 
-impl NoUring {
+impl UringUnavailable {
     /// For a resource that is missing before the kernel is asked for anything.
-    pub(super) fn resources(error: &std::io::Error) -> NoUring {
-        NoUring::Resources(Errno::from_io_error(error).unwrap_or(Errno::NOMEM))
+    pub(super) fn resources(error: &std::io::Error) -> UringUnavailable {
+        UringUnavailable::Resources(Errno::from_io_error(error).unwrap_or(Errno::NOMEM))
     }
 }

@@ -11,11 +11,11 @@ use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
-use super::unavailable::NoUring;
+use super::unavailable::UringUnavailable;
 use crate::abi;
 use crate::opcode::Opcode;
 use crate::request::{Dialect, Header, Malformed, Request};
-use crate::transport::serve::{Handler, Out, Outcome, give_back, serve, write_header};
+use crate::transport::serve::{Handler, Out, Outcome, report_undelivered, serve, write_header};
 use crate::transport::workers::{WorkerEnd, WorkerSlot};
 
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
@@ -24,7 +24,7 @@ const OP_IN: usize = 128;
 const ENT: usize = 256;
 
 /// How joining a queue went.
-pub(super) type Joined = Result<(), NoUring>;
+pub(super) type Joined = Result<(), UringUnavailable>;
 
 /// How a worker comes to its queue.
 pub(super) enum Joins {
@@ -119,8 +119,8 @@ impl<H: Handler> Worker<H> {
         }
     }
 
-    fn join_queue(&mut self, joins: &Joins) -> Result<Option<Result<(), i32>>, NoUring> {
-        self.entry.enable().map_err(|error| NoUring::resources(&error))?;
+    fn join_queue(&mut self, joins: &Joins) -> Result<Option<Result<(), i32>>, UringUnavailable> {
+        self.entry.enable().map_err(|error| UringUnavailable::resources(&error))?;
         let device = self.device.as_fd();
         let joined = match *joins {
             Joins::First(_) | Joins::Later => self.entry.register(device, self.queue, self.payload),
@@ -133,10 +133,10 @@ impl<H: Handler> Worker<H> {
         match joined {
             // Unmounted already: that is no refusal, and the worker will see it.
             Ok(Some(Err(errno))) if !disconnected(errno) => {
-                Err(NoUring::Refused(Errno::from_raw_os_error(errno)))
+                Err(UringUnavailable::Refused(Errno::from_raw_os_error(errno)))
             }
             Ok(next) => Ok(next),
-            Err(error) => Err(NoUring::resources(&error)),
+            Err(error) => Err(UringUnavailable::resources(&error)),
         }
     }
 
@@ -164,7 +164,7 @@ impl<H: Handler> Worker<H> {
                 if self.slot.leave_if_surplus() {
                     return Ok(Served::Kept { commit_id });
                 }
-                Outcome::Silent
+                Outcome::NoReply
             }
             Ok((head, _)) if head.opcode() == Some(Opcode::Write) => {
                 let out = Out { header: out, payload: &mut self.aside };
@@ -179,21 +179,21 @@ impl<H: Handler> Worker<H> {
                 input.copy_from_slice(&payload[..carried]);
                 serve(head, decode(input), Out { header: out, payload }, &*self.handler)
             }
-            Err(_) => Outcome::Silent,
+            Err(_) => Outcome::NoReply,
         };
-        let (len, holds) = match outcome {
-            Outcome::Answer { payload, holds } => (payload, Some(holds)),
+        let (len, grants) = match outcome {
+            Outcome::Answer { payload, grants } => (payload, Some(grants)),
             // Nobody waits for an answer, but the entry has to go back.
-            Outcome::Silent => {
+            Outcome::NoReply => {
                 write_header(&mut self.entry.buffers().0[..OUT_HEADER], 0, 0, commit_id);
                 (0, None)
             }
         };
         set_payload(self.entry.buffers().0, len);
         let committed = self.entry.commit(self.queue, commit_id);
-        if let (Some(holds), Ok(Some(Err(_))) | Err(_)) = (holds, &committed) {
+        if let (Some(grants), Ok(Some(Err(_))) | Err(_)) = (grants, &committed) {
             // What was not taken lies there still.
-            give_back(&*self.handler, holds, &self.entry.payload()[..len]);
+            report_undelivered(&*self.handler, grants, &self.entry.payload()[..len]);
         }
         committed.map(Served::Committed)
     }
