@@ -14,7 +14,7 @@ pub struct Asked {
 /// Starts a command in the root directory, without input, and with its errors thrown away.
 pub fn start(command: &mut Command) -> io::Result<Asked> {
     // A child that is left behind must not hold open what our caller waits for. Before Linux 5.11 it may.
-    let _ = canopy_sys::descriptors::close_on_exec_from(3);
+    let _ = canopy_sys::fd::set_cloexec_from(3);
     let mut child =
         command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let (sender, output) = channel();

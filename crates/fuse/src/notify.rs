@@ -353,7 +353,7 @@ impl Sender {
             let shared = Arc::clone(&sender.notifier.shared);
             let thread = std::thread::Builder::new().name(format!("canopy-note-{slot}"));
             let run = move || {
-                sched::prompt();
+                sched::raise_priority();
                 run(&shared, slot);
             };
             sender.threads.push(thread.spawn(run)?);

@@ -162,7 +162,7 @@ fn is_ample(space: &Space, writers: u64, most: u64, scarce: bool) -> bool {
 
 /// Looks at the branches of writers past the daemon until there are none.
 fn watch(shared: &Weak<Shared>) {
-    sched::anywhere();
+    sched::unpin();
     loop {
         std::thread::sleep(INTERVAL);
         let Some(shared) = shared.upgrade() else { return };

@@ -441,7 +441,7 @@ impl Nodes {
             freed.iter().for_each(|record| gone(&record.node));
             drop(freed);
             if shrunk {
-                canopy_sys::heap::give_back();
+                canopy_sys::heap::trim();
             }
         }
     }

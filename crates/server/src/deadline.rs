@@ -183,7 +183,7 @@ impl<H: Handler> Deadline<H> {
         let handed = Arc::new(Mutex::new(Some(job)));
         let mine = Arc::clone(&handed);
         let run = move || {
-            sched::anywhere();
+            sched::unpin();
             let first = mine.lock().take();
             if let Some(job) = first {
                 serve(job, &idle);

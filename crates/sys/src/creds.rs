@@ -5,6 +5,7 @@
 //! (`SECBIT_NO_SETUID_FIXUP`), because the kernel has already checked the caller's permission on the
 //! pool, and a supplementary group that the thread does not have must not make the branch refuse.
 
+use crate::last_errno;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -38,10 +39,6 @@ fn prepare() -> Result<(), Errno> {
     OWN.set((rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()));
     PREPARED.set(true);
     Ok(())
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 fn set_umask(umask: u32) {

@@ -3,6 +3,7 @@
 use std::ffi::c_uint;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
+use crate::last_errno;
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
 
@@ -11,7 +12,7 @@ use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
 /// in use, though not the mount that the directory is on.
 ///
 /// Errors: `EPERM` without the right to mount; `EINVAL` for a mount of another namespace, or what is locked.
-pub fn copy_with_times(dir: BorrowedFd<'_>, times: MountAttrFlags) -> Result<OwnedFd, Errno> {
+pub fn clone_with_atime(dir: BorrowedFd<'_>, times: MountAttrFlags) -> Result<OwnedFd, Errno> {
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let copy = open_tree(dir, c"", flags)?;
@@ -35,6 +36,6 @@ pub fn copy_with_times(dir: BorrowedFd<'_>, times: MountAttrFlags) -> Result<Own
     };
     match done {
         0 => Ok(copy),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Err(last_errno()),
     }
 }

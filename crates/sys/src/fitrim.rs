@@ -1,5 +1,6 @@
 //! Telling a disk which blocks its filesystem does not use: `FITRIM`, as fstrim(8) has it.
 
+use crate::last_errno;
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -46,7 +47,7 @@ pub fn trim(fd: BorrowedFd<'_>, range: TrimRange) -> Result<u64, Errno> {
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), u64::from(FITRIM) as _, words.as_mut_ptr()) };
     match result {
         0 => Ok(words[1]),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Err(last_errno()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The inode flags and attributes of chattr(1): `FS_IOC_GETFLAGS` and its kin (include/uapi/linux/fs.h).
 
+use crate::last_errno;
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -69,7 +70,7 @@ pub fn flag_ioctl(fd: BorrowedFd<'_>, ioctl: FlagIoctl, buffer: &mut [u8; 28]) -
     // SAFETY: the argument points to 32 initialised, aligned bytes; the largest structure is 28 bytes.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), ioctl.command() as _, aligned.as_mut_ptr()) };
     if result < 0 {
-        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+        return Err(last_errno());
     }
     for (word, bytes) in aligned.iter().zip(buffer.chunks_exact_mut(4)) {
         bytes.copy_from_slice(&word.to_ne_bytes());
@@ -92,7 +93,7 @@ pub fn xfs_ignores_case(dir: BorrowedFd<'_>) -> Result<bool, Errno> {
     // SAFETY: the kernel writes 112 bytes, which there are, aligned for any of their fields.
     let result = unsafe { libc::ioctl(dir.as_raw_fd(), GEOMETRY as _, geometry.as_mut_ptr()) };
     if result < 0 {
-        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+        return Err(last_errno());
     }
     let words = geometry[FLAGS].to_ne_bytes();
     let flags = u32::from_ne_bytes([words[4], words[5], words[6], words[7]]);

@@ -1,6 +1,7 @@
 //! The I/O priority of a thread: ioprio_get(2) and ioprio_set(2), for which neither rustix nor the C library has
 //! a function.
 
+use crate::last_errno;
 use rustix::io::Errno;
 use std::cell::Cell;
 
@@ -44,7 +45,7 @@ impl IoPriority {
     /// Gives it to the calling thread.
     ///
     /// Errors: `EPERM` for real time without the right to it.
-    pub fn give(self) -> Result<(), Errno> {
+    pub fn apply(self) -> Result<(), Errno> {
         // Without a class there is no level either, though the kernel tells one.
         let value = if self.class() == 0 { 0 } else { self.0 };
         // SAFETY: ioprio_set takes and returns plain integers.
@@ -53,24 +54,20 @@ impl IoPriority {
     }
 }
 
-/// Makes the calling thread read and write with the priority of another. It stays so until [`own`] is called; where
+/// Makes the calling thread read and write with the priority of another. It stays so until [`reset`] is called; where
 /// the other cannot be asked, nothing changes.
-pub fn take(thread: u32) {
+pub fn adopt(thread: u32) {
     let Ok(priority) = IoPriority::of(thread) else { return };
-    if TAKEN.get() != Some(priority) && priority.give().is_ok() {
+    if TAKEN.get() != Some(priority) && priority.apply().is_ok() {
         TAKEN.set(Some(priority));
     }
 }
 
-/// Gives back what [`take`] took on. Costs nothing when it took nothing.
-pub fn own() {
+/// Gives back what [`adopt`] took on. Costs nothing when it took nothing.
+pub fn reset() {
     if TAKEN.take().is_some() {
-        let _ = IoPriority::NONE.give();
+        let _ = IoPriority::NONE.apply();
     }
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]
@@ -82,7 +79,7 @@ mod tests {
         let (told, tell) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let other = std::thread::spawn(move || {
-            IoPriority::IDLE.give().unwrap();
+            IoPriority::IDLE.apply().unwrap();
             told.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
             let _ = ended.recv();
         });
@@ -90,16 +87,16 @@ mod tests {
         let before = IoPriority::of(0).unwrap();
         assert_ne!(before.class(), 3);
         for _ in 0..2 {
-            take(thread);
+            adopt(thread);
             assert_eq!(IoPriority::of(0), Ok(IoPriority::IDLE));
         }
-        own();
-        own();
+        reset();
+        reset();
         assert_eq!(IoPriority::of(0), Ok(before));
         drop(end);
         other.join().unwrap();
         assert!(IoPriority::of(u32::MAX >> 1).is_err());
-        take(u32::MAX >> 1);
+        adopt(u32::MAX >> 1);
         assert_eq!(IoPriority::of(0), Ok(before));
     }
 }

@@ -4,6 +4,7 @@
 //! Rules can be added while they are made and never afterwards. A directory covers what lies below it, mounts too.
 //! Attributes are not ruled, nor is going through a directory. Whoever is restricted can neither mount nor unmount.
 
+use crate::last_errno;
 use bitflags::bitflags;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -121,10 +122,6 @@ impl Rules {
         let done = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, self.set.as_raw_fd(), 0) };
         if done == 0 { Ok(()) } else { Err(last_errno()) }
     }
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Read leases: hearing of whoever wants to open a file for writing (fcntl(2), `F_SETLEASE`).
 
+use crate::last_errno;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 
@@ -9,7 +10,7 @@ const F_SETSIG: libc::c_int = 10;
 fn fcntl(file: BorrowedFd<'_>, command: libc::c_int, argument: libc::c_int) -> Result<libc::c_int, Errno> {
     // SAFETY: the commands below take and return plain integers; the descriptor is open for as long as it is borrowed.
     match unsafe { libc::fcntl(file.as_raw_fd(), command, argument) } {
-        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        -1 => Err(last_errno()),
         value => Ok(value),
     }
 }
@@ -31,7 +32,7 @@ pub fn holds(file: BorrowedFd<'_>) -> bool {
 }
 
 /// Lets everybody in who waits. Closing the file does so too.
-pub fn give_up(file: BorrowedFd<'_>) {
+pub fn release(file: BorrowedFd<'_>) {
     let _ = fcntl(file, libc::F_SETLEASE, libc::F_UNLCK);
 }
 
@@ -56,7 +57,7 @@ mod tests {
         let nonblocking = OFlags::WRONLY | OFlags::NONBLOCK;
         assert_eq!(rustix::fs::open(&path, nonblocking, Mode::empty()).unwrap_err(), Errno::AGAIN);
         assert!(!holds(reader.as_fd()), "and no signal has ended this process");
-        give_up(reader.as_fd());
+        release(reader.as_fd());
         OpenOptions::new().write(true).open(&path).unwrap();
     }
 }

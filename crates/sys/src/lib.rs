@@ -2,11 +2,10 @@
 //!
 //! Every function here is safe to call; every `unsafe` block says why.
 
-pub mod close;
 pub mod creds;
-pub mod descriptors;
 pub mod detached_mount;
 pub mod fanotify;
+pub mod fd;
 pub mod file_handle;
 pub mod fitrim;
 pub mod fuse_dev;
@@ -22,3 +21,8 @@ pub mod page_buf;
 pub mod reflink;
 pub mod sched;
 pub mod xattr;
+
+/// The errno of the system call that has just failed on this thread.
+fn last_errno() -> rustix::io::Errno {
+    rustix::io::Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(rustix::io::Errno::IO)
+}

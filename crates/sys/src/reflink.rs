@@ -1,5 +1,6 @@
 //! Sharing a range of one file's blocks with another file: `FICLONERANGE` (ioctl_ficlonerange(2)).
 
+use crate::last_errno;
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -31,7 +32,7 @@ pub fn clone_range(
     // SAFETY: FICLONERANGE reads one file_clone_range (32 bytes, asserted above) through the pointer.
     let result = unsafe { libc::ioctl(target.as_raw_fd(), FICLONERANGE as _, &raw const range) };
     if result < 0 {
-        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+        return Err(last_errno());
     }
     Ok(())
 }

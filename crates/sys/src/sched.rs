@@ -12,7 +12,7 @@ const FIRST: i32 = -20;
 
 /// Has the calling thread run as soon as it is woken, also on a busy machine: in real time where that is permitted, else
 /// with a lower nice value. To be used where the work is little, and made by others who do not run meanwhile.
-pub fn prompt() {
+pub fn raise_priority() {
     let parameters = libc::sched_param { sched_priority: PRIORITY };
     // SAFETY: the kernel reads the structure, which outlives the call. 0 is the calling thread.
     let done = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameters) };
@@ -41,25 +41,16 @@ fn everywhere() -> Option<CpuSet> {
 
 /// How many processors the process may run on.
 #[must_use]
-pub fn processors() -> usize {
+pub fn available_cpus() -> usize {
     everywhere().map_or(1, |set| set.count() as usize)
 }
 
 /// Has the calling thread run wherever the process may. For one that was started by a thread which is bound to a processor: it
 /// would be bound to the same.
-pub fn anywhere() {
-    anywhere_but(None);
-}
-
-/// The same, but not on this processor, unless there is no other.
-pub fn anywhere_but(processor: Option<usize>) {
-    let Some(mut set) = everywhere() else { return };
-    if let Some(processor) = processor
-        && set.count() > 1
-    {
-        set.unset(processor);
+pub fn unpin() {
+    if let Some(set) = everywhere() {
+        let _ = sched_setaffinity(None, &set);
     }
-    let _ = sched_setaffinity(None, &set);
 }
 
 #[cfg(test)]
@@ -67,30 +58,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_of_one_that_is_bound_may_run_elsewhere() {
+    fn an_unpinned_thread_may_run_where_the_process_may() {
         let mine = || sched_getaffinity(None).unwrap();
-        let bound = move || {
+        let pinned = move || {
             let first = (0..).find(|&cpu| mine().is_set(cpu)).unwrap();
-            let mut one = CpuSet::new();
-            one.set(first);
-            sched_setaffinity(None, &one).unwrap();
-            let started = std::thread::spawn(move || {
-                anywhere();
-                let all = mine();
-                anywhere_but(Some(first));
-                (all.count() as usize, mine().count() as usize, mine().is_set(first))
+            pin_to(first).unwrap();
+            let inherited = std::thread::spawn(move || {
+                let before = mine();
+                unpin();
+                (before.is_set(first), before.count(), mine().count() as usize)
             });
-            started.join().unwrap()
+            inherited.join().unwrap()
         };
-        let (all, others, first) = std::thread::spawn(bound).join().unwrap();
-        assert_eq!(all, processors());
-        assert_eq!((others, first), if all > 1 { (all - 1, false) } else { (1, true) });
+        let (same, before, after) = std::thread::spawn(pinned).join().unwrap();
+        assert_eq!((same, before, after), (true, 1, available_cpus()));
+        assert_eq!(pin_to(CpuSet::MAX_CPU), Err(Errno::INVAL));
     }
 
     #[test]
-    fn a_prompt_thread_goes_before_others_where_that_is_permitted() {
+    fn a_thread_with_raised_priority_runs_before_others() {
         let run = || {
-            prompt();
+            raise_priority();
             std::fs::read_to_string("/proc/thread-self/stat").unwrap()
         };
         let stat = std::thread::spawn(run).join().unwrap();

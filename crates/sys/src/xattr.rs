@@ -1,5 +1,6 @@
 //! getxattrat(2), for which neither rustix nor the C library has a function.
 
+use crate::last_errno;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -43,7 +44,7 @@ pub fn getxattrat(dir: impl AsFd, name: &CStr, attribute: &CStr, buffer: &mut [u
         )
     };
     usize::try_from(length).map_err(|_| {
-        let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
+        let errno = last_errno();
         // Never told by a filesystem: fuse takes it for EOPNOTSUPP.
         if errno == Errno::NOSYS {
             MISSING.store(true, Ordering::Relaxed);

@@ -41,7 +41,7 @@ pub fn start() -> Result<(), Error> {
     command.stdin(Stdio::null()).stdout(writer);
     // What our caller left open (a lock, a pipe that somebody waits on) must not live as long as the pool.
     // Kernels before 5.11 cannot; there it lives.
-    let _ = canopy_sys::descriptors::close_on_exec_from(3);
+    let _ = canopy_sys::fd::set_cloexec_from(3);
     let mut child =
         command.spawn().map_err(Error::system("cannot start the background process from /proc/self/exe"))?;
     // Else the pipe would never come to its end.

@@ -494,7 +494,7 @@ pub(super) const ROWS: &[Row] = &[
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                IoPriority::IDLE.give().expect("ioprio_set");
+                IoPriority::IDLE.apply().expect("ioprio_set");
                 let file = File::open(live.at("f")).expect("open");
                 let mut rounds = 0;
                 while !stop.load(Ordering::Relaxed) {

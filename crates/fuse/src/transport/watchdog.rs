@@ -93,7 +93,7 @@ impl<H: Handler> Watchdog<H> {
 
     /// Gives back the workers that it has started, which end with the connection.
     fn run(mut self) -> Vec<JoinHandle<WorkerEnd>> {
-        sched::anywhere();
+        sched::unpin();
         let workers = Arc::clone(&self.workers);
         while !workers.has_ended() {
             let now = workers.now();
@@ -200,7 +200,7 @@ impl<H: Handler> Watchdog<H> {
             notify::retrieve_nothing(&self.device, file, self.pokes).is_ok()
         });
         if queue.is_some() {
-            sched::anywhere();
+            sched::unpin();
         }
         sent
     }

@@ -65,7 +65,7 @@ impl Queue {
 }
 
 fn look(queue: &Weak<Mutex<Queue>>) {
-    sched::anywhere();
+    sched::unpin();
     loop {
         std::thread::sleep(WHILE);
         let Some(queue) = queue.upgrade() else { return };

@@ -131,7 +131,7 @@ impl Seen {
 }
 
 fn forget(seen: &Weak<Mutex<Option<Seen>>>) {
-    sched::anywhere();
+    sched::unpin();
     loop {
         std::thread::sleep(UNUSED);
         let Some(seen) = seen.upgrade() else { return };

@@ -162,7 +162,7 @@ impl Queue {
 
 /// Closes what is not used any more, until there is nothing left.
 fn look(shared: &Weak<Shared>) {
-    sched::anywhere();
+    sched::unpin();
     loop {
         std::thread::sleep(MOMENT);
         let Some(shared) = shared.upgrade() else { return };

@@ -516,7 +516,7 @@ impl Pool {
         // Kept until its copy is closed: who moves the file waits for that.
         let fd = handle.fd();
         let copy = rustix::io::fcntl_dupfd_cloexec(&*fd, 0)?;
-        Ok(canopy_sys::close::close(copy).map_err(|errno| handle.notice(errno, Deed::Changing))?)
+        Ok(canopy_sys::fd::close(copy).map_err(|errno| handle.notice(errno, Deed::Changing))?)
     }
 
     /// The last descriptor of a handle is gone.

@@ -75,7 +75,7 @@ impl AsFd for Still {
 
 impl Drop for Still {
     fn drop(&mut self) {
-        lease::give_up(self.file.as_fd());
+        lease::release(self.file.as_fd());
     }
 }
 

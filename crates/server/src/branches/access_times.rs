@@ -10,7 +10,7 @@ use canopy_fuse::mount::{ATIME_FLAGS, MountFlags};
 use canopy_pool::Pool;
 use canopy_pool::branch::{Branch, BranchId, Branches};
 use canopy_pool::times::Reads;
-use canopy_sys::detached_mount::copy_with_times;
+use canopy_sys::detached_mount::clone_with_atime;
 use canopy_sys::mountinfo::{self, Mounted};
 use parking_lot::Mutex;
 use rustix::mount::MountAttrFlags as Attr;
@@ -89,7 +89,7 @@ impl AccessTimes {
 }
 
 fn reads(branch: &Branch, own: MountFlags) -> Option<Reads> {
-    let why = match copy_with_times(branch.root(), attributes(own)) {
+    let why = match clone_with_atime(branch.root(), attributes(own)) {
         Ok(copy) => return Some(Reads::OnCopy(copy)),
         Err(why) => why,
     };

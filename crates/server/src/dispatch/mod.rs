@@ -58,8 +58,8 @@ impl Handler for Dispatch {
         // Before the branches are read, and until the answer is given.
         let answer = self.coherence.begin(request.header.pid, operation.locks_directory);
         match operation.carries_data && answer.ttl().proxy_ioprio {
-            true => ioprio::take(request.header.pid),
-            false => ioprio::own(),
+            true => ioprio::adopt(request.header.pid),
+            false => ioprio::reset(),
         }
         let call = Call { node: convert::node(request.header.node), header: &request.header, answer };
         match request.op {

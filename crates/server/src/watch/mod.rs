@@ -263,7 +263,7 @@ impl Watching {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("canopy-watch".into()).spawn(move || {
-            sched::prompt();
+            sched::raise_priority();
             if let Err(errno) = run(&watch, &stopped) {
                 watch.give_up(errno);
             }

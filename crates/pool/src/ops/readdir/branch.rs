@@ -206,14 +206,14 @@ pub(super) fn side_by_side<T: Send>(
     threads: u32,
     work: impl Fn(&Branch) -> Result<T, Errno> + Sync,
 ) -> Vec<Result<T, Errno>> {
-    let threads = if threads == 0 { sched::processors().clamp(1, 8) } else { threads as usize };
+    let threads = if threads == 0 { sched::available_cpus().clamp(1, 8) } else { threads as usize };
     let threads = threads.min(branches.len());
     let next = AtomicUsize::new(0);
     let results: Vec<Mutex<Option<Result<T, Errno>>>> = branches.iter().map(|_| Mutex::new(None)).collect();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                sched::anywhere();
+                sched::unpin();
                 while let Some(branch) = branches.get(next.fetch_add(1, Ordering::Relaxed)).cloned() {
                     let index = branches.index_of(branch.id).unwrap_or_default();
                     *results[index].lock() = Some(work(&branch));

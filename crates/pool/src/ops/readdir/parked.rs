@@ -111,7 +111,7 @@ impl Parked {
 
 /// Drops what is not used any more, until there is nothing left.
 fn look(shared: &Weak<Mutex<Parked>>) {
-    sched::anywhere();
+    sched::unpin();
     loop {
         std::thread::sleep(MOMENT);
         let Some(shared) = shared.upgrade() else { return };
