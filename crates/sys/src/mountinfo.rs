@@ -173,6 +173,13 @@ mod tests {
     }
 
     #[test]
+    fn a_malformed_escape_stays_as_it_is() {
+        for (field, path) in [("/a\\040b\\134c", "/a b\\c"), ("/a\\04", "/a\\04"), ("/a\\zzz", "/a\\zzz")] {
+            assert_eq!(unescape(field.as_bytes()), path);
+        }
+    }
+
+    #[test]
     fn finds_its_own_mounts() {
         assert!(at(Path::new("/proc")).unwrap().is_some_and(|mounted| mounted.fstype == "proc"));
         assert!(at(Path::new("/proc/self")).unwrap().is_none());

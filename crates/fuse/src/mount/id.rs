@@ -1,8 +1,9 @@
 //! Which mount is meant.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::path::Path;
 
+use canopy_sys::mountinfo;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
@@ -48,8 +49,7 @@ pub fn unique_mount_id(path: &Path) -> Option<u64> {
 fn plain_id(path: &Path) -> Option<u64> {
     let named =
         rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", named.as_raw_fd())).ok()?;
-    info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+    mountinfo::id_of(named.as_fd()).ok().map(u64::from)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! Unmounting, and what is mounted where.
+//! Unmounting, by this process or by fusermount.
 
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -52,56 +51,13 @@ fn absolute(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Every mountpoint below (or at) `path`, from `/proc/self/mountinfo`.
-///
-/// # Errors
-/// When `/proc` is not there.
-pub fn mounts_below(path: &Path) -> io::Result<Vec<PathBuf>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    let field = |line: &[u8]| line.split(|&b| b == b' ').nth(4).map(unescape);
-    let points = table.split(|&b| b == b'\n').filter_map(field);
-    Ok(points
-        .map(|point| PathBuf::from(std::ffi::OsString::from_vec(point)))
-        .filter(|p| p.starts_with(path))
-        .collect())
-}
-
-/// Undoes the octal escapes of mountinfo (space, tab, newline, backslash).
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, tail)) = rest.split_first() {
-        let code =
-            tail.get(..3).filter(|_| first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                plain.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                plain.push(first);
-                rest = tail;
-            }
-        }
-    }
-    plain
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn mountinfo_escapes() {
-        assert_eq!(unescape(b"/a\\040b\\134c"), b"/a b\\c");
-        assert_eq!(unescape(b"/a\\04"), b"/a\\04");
-        assert_eq!(unescape(b"/a\\zzz"), b"/a\\zzz");
-    }
-
-    #[test]
     fn what_is_no_dead_mount_is_left_alone() {
         assert!(!is_dead(Path::new("/")));
         assert!(!unmount_dead(Path::new("/proc")).unwrap());
-        assert!(mounts_below(Path::new("/")).unwrap().contains(&PathBuf::from("/proc")));
     }
 }

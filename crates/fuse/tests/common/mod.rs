@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 use canopy_fuse::flags::InitFlags;
-use canopy_fuse::mount::{MountSpec, Mounted, mount, mounts_below};
+use canopy_fuse::mount::{MountSpec, Mounted, mount};
 use canopy_fuse::notify::Notifier;
 use canopy_fuse::session::SessionError;
 use canopy_fuse::transport::uring::{Parameter, turn_on};
@@ -49,9 +49,15 @@ impl Scratch {
     }
 }
 
+/// Every mountpoint below (or at) a path.
+pub fn mounts_below(path: &Path) -> Vec<PathBuf> {
+    let listed = canopy_sys::mountinfo::list().unwrap().into_iter();
+    listed.map(|mounted| mounted.mountpoint).filter(|point| point.starts_with(path)).collect()
+}
+
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let left = mounts_below(&self.0).unwrap();
+        let left = mounts_below(&self.0);
         for mount in left.iter().rev() {
             let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
         }
