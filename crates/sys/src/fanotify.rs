@@ -47,7 +47,7 @@ pub fn open() -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// `ENODEV` and `EOPNOTSUPP` for a filesystem without an id or without handles, `EXDEV` in a btrfs subvolume other than
-/// the one that holds all ([`btrfs_top`]), `EPERM` without the right to, `ENOENT` when nothing was asked for.
+/// the one that holds all ([`btrfs_top`](crate::file_handle::btrfs_top)), `EPERM` without the right to, `ENOENT` when nothing was asked for.
 pub fn mark(group: BorrowedFd<'_>, within: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     let what = if on { libc::FAN_MARK_ADD } else { libc::FAN_MARK_REMOVE };
     // SAFETY: without a path, fanotify_mark reads nothing of ours.

@@ -23,7 +23,7 @@ pub struct MountSpec {
     pub max_read: Option<u32>,
     /// Further options in the kernel's form, `name` or `name=value`.
     pub extra: Vec<String>,
-    /// It takes the place of what is mounted there, which is detached: [`Mounted::attach`].
+    /// It takes the place of what is mounted there, which is detached: [`Mounted::attach`](super::Mounted::attach).
     pub replaces: bool,
 }
 
