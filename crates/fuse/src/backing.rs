@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use canopy_sys::fuse_dev;
+use canopy_sys::fuse::dev;
 
 /// Registers backing files with the connection of one session. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl Backing {
     /// # Errors
     /// See [`BackingError`].
     pub fn open(&self, file: BorrowedFd<'_>) -> Result<BackingId, BackingError> {
-        match fuse_dev::backing_open(self.device.as_fd(), file) {
+        match dev::backing_open(self.device.as_fd(), file) {
             Ok(id) => Ok(BackingId { device: Arc::clone(&self.device), id }),
             Err(error) => Err(match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
                 Some(rustix::io::Errno::PERM) => BackingError::Permission,
@@ -79,7 +79,7 @@ impl BackingId {
 
 impl Drop for BackingId {
     fn drop(&mut self) {
-        if let Err(error) = fuse_dev::backing_close(self.device.as_fd(), self.id) {
+        if let Err(error) = dev::backing_close(self.device.as_fd(), self.id) {
             // Expected once the connection has gone.
             tracing::debug!(%error, id = self.id, "taking back a backing file failed");
         }

@@ -5,7 +5,7 @@
 //! (`SECBIT_NO_SETUID_FIXUP`), because the kernel has already checked the caller's permission on the
 //! pool, and a supplementary group that the thread does not have must not make the branch refuse.
 
-use crate::last_errno;
+use crate::errno::last_errno;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use std::cell::Cell;

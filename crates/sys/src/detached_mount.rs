@@ -3,7 +3,7 @@
 use std::ffi::c_uint;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
-use crate::last_errno;
+use crate::errno::last_errno;
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
 

@@ -1,6 +1,6 @@
 //! What can be done to file descriptors: close(2) with its error, and close_range(2).
 
-use crate::last_errno;
+use crate::errno::last_errno;
 use rustix::io::Errno;
 use std::os::fd::{IntoRawFd, OwnedFd};
 

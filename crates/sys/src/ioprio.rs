@@ -1,7 +1,7 @@
 //! The I/O priority of a thread: ioprio_get(2) and ioprio_set(2), for which neither rustix nor the C library has
 //! a function.
 
-use crate::last_errno;
+use crate::errno::last_errno;
 use rustix::io::Errno;
 use std::cell::Cell;
 

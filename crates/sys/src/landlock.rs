@@ -4,7 +4,7 @@
 //! Rules can be added while they are made and never afterwards. A directory covers what lies below it, mounts too.
 //! Attributes are not ruled, nor is going through a directory. Whoever is restricted can neither mount nor unmount.
 
-use crate::last_errno;
+use crate::errno::last_errno;
 use bitflags::bitflags;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;

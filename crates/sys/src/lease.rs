@@ -1,6 +1,6 @@
 //! Read leases: hearing of whoever wants to open a file for writing (fcntl(2), `F_SETLEASE`).
 
-use crate::last_errno;
+use crate::errno::last_errno;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 

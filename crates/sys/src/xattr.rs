@@ -1,6 +1,6 @@
 //! getxattrat(2), for which neither rustix nor the C library has a function.
 
-use crate::last_errno;
+use crate::errno::last_errno;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use std::ffi::CStr;

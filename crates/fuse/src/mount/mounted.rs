@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use canopy_sys::fuse_dev;
+use canopy_sys::fuse::dev;
 use rustix::io::Errno;
 
 use super::error::MountError;
@@ -66,7 +66,7 @@ pub fn mount(spec: &MountSpec) -> Result<(OwnedFd, Mounted), MountError> {
 }
 
 fn direct(spec: &MountSpec, path: &Path, mode: u32) -> Result<OwnedFd, MountError> {
-    let device = fuse_dev::open().map_err(MountError::Device)?;
+    let device = dev::open().map_err(MountError::Device)?;
     let data = CString::new(kernel_options(spec, device.as_raw_fd(), mode).join(","))
         .map_err(|_| MountError::Option)?;
     let flags = bits(spec.flags);

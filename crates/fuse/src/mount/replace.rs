@@ -6,7 +6,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-use canopy_sys::fuse_dev;
+use canopy_sys::fuse::dev;
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{
@@ -39,7 +39,7 @@ const OF_FILESYSTEM: [(MountFlags, &str); 4] = [
 
 /// The device, and the mount.
 pub(super) fn make(spec: &MountSpec, mode: u32) -> Result<(OwnedFd, OwnedFd), MountError> {
-    let device = fuse_dev::open().map_err(MountError::Device)?;
+    let device = dev::open().map_err(MountError::Device)?;
     let tree = configure(spec, device.as_raw_fd(), mode)
         .map_err(|errno| MountError::Mount { path: spec.mountpoint.clone(), error: errno.into() })?;
     Ok((device, tree))

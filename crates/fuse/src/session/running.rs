@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use canopy_sys::fuse_dev;
+use canopy_sys::fuse::dev;
 
 use super::error::SessionError;
 use super::init::Session;
@@ -122,7 +122,7 @@ impl Starter {
         if number == 0 {
             return Arc::clone(&self.device);
         }
-        match fuse_dev::clone(self.device.as_fd()) {
+        match dev::clone(self.device.as_fd()) {
             Ok(clone) => Arc::new(clone),
             Err(error) => {
                 tracing::warn!(%error, number, "cannot clone the FUSE device; sharing it");

@@ -5,7 +5,7 @@ use crate::health::Deed;
 use crate::ops::attr::kill_suidgid;
 use crate::stat;
 use crate::{Caller, Error, HandleId, Pool, Result};
-use canopy_sys::reflink;
+use canopy_sys::ioctl::reflink;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};

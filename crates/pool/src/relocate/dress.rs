@@ -87,7 +87,7 @@ fn list_xattrs(path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
 
 /// chattr flags, without the two that would keep anything from being done to the copy.
 fn copy_flags(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) {
-    use canopy_sys::inode_flags::{FS_APPEND_FL, FS_IMMUTABLE_FL, FlagIoctl, flag_ioctl};
+    use canopy_sys::ioctl::inode_flags::{FS_APPEND_FL, FS_IMMUTABLE_FL, FlagIoctl, flag_ioctl};
     let kind = if attr.is_dir() { OFlags::DIRECTORY } else { OFlags::empty() };
     let open = |fd| beneath::reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK | kind);
     let (Ok(source), Ok(target)) = (open(source), open(target)) else { return };

@@ -4,7 +4,7 @@
 
 use canopy_fuse::request::{Name, NodeId};
 use canopy_fuse::{Op, Request};
-use canopy_sys::fitrim;
+use canopy_sys::ioctl::fitrim;
 
 /// The properties of an operation.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@
 
 use canopy_pool::branch::Branch;
 use canopy_pool::disk;
-use canopy_sys::inode_flags::{FS_CASEFOLD_FL, FlagIoctl, flag_ioctl, xfs_ignores_case};
+use canopy_sys::ioctl::inode_flags::{FS_CASEFOLD_FL, FlagIoctl, flag_ioctl, xfs_ignores_case};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

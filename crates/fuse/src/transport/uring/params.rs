@@ -35,7 +35,7 @@ impl Parameter {
 /// `EACCES` unless called by root, `EROFS` where `/sys` is read-only.
 pub fn turn_on() -> io::Result<bool> {
     let mut found = Parameter::read();
-    if found == Parameter::Missing && canopy_sys::fuse_dev::open().is_ok() {
+    if found == Parameter::Missing && canopy_sys::fuse::dev::open().is_ok() {
         // Opening the device has loaded the module.
         found = Parameter::read();
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
-use canopy_sys::fuse_uring::{Entry, Parked};
+use canopy_sys::fuse::uring::{Entry, Parked};
 use canopy_sys::page_buf::PageBuf;
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;

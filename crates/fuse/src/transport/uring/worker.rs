@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use canopy_sys::fuse_uring::{Entry, HEADER, Parked};
+use canopy_sys::fuse::uring::{Entry, HEADER, Parked};
 use canopy_sys::page_buf::PageBuf;
 use canopy_sys::sched;
 use parking_lot::{Mutex, RwLock};

@@ -1,6 +1,6 @@
 //! Sharing a range of one file's blocks with another file: `FICLONERANGE` (ioctl_ficlonerange(2)).
 
-use crate::last_errno;
+use crate::errno::last_errno;
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 

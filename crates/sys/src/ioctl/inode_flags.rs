@@ -1,6 +1,6 @@
 //! The inode flags and attributes of chattr(1): `FS_IOC_GETFLAGS` and its kin (include/uapi/linux/fs.h).
 
-use crate::last_errno;
+use crate::errno::last_errno;
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 

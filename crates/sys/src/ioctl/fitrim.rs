@@ -1,6 +1,6 @@
 //! Telling a disk which blocks its filesystem does not use: `FITRIM`, as fstrim(8) has it.
 
-use crate::last_errno;
+use crate::errno::last_errno;
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
