@@ -8,6 +8,7 @@ use canopy_sys::mountinfo;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub(crate) struct Settings {
@@ -16,7 +17,9 @@ pub(crate) struct Settings {
     /// Held over a change, so that changes come one after the other.
     changing: Mutex<()>,
     mountpoint: PathBuf,
-    /// The pool's own device, once the pool can be seen at its mountpoint.
+    /// The pool can be seen at its mountpoint.
+    shown: AtomicBool,
+    /// Its device, as soon as it has been found there.
     device: OnceLock<(u32, u32)>,
     /// With `landlock`, what the workers can reach: the branches that the pool was mounted with. `None` for everything.
     ground: Option<Vec<PathBuf>>,
@@ -26,7 +29,14 @@ impl Settings {
     pub(crate) fn new(mut config: Config, mountpoint: PathBuf, ground: Option<Vec<PathBuf>>) -> Settings {
         config.file.pool = Some(mountpoint.clone());
         let now = ArcSwap::from_pointee(config);
-        Settings { now, changing: Mutex::default(), mountpoint, device: OnceLock::new(), ground }
+        Settings {
+            now,
+            changing: Mutex::default(),
+            mountpoint,
+            shown: AtomicBool::new(false),
+            device: OnceLock::new(),
+            ground,
+        }
     }
 
     /// The configuration in force.
@@ -55,14 +65,19 @@ impl Settings {
 
     /// The pool can be seen at its mountpoint from now on.
     pub(crate) fn shown(&self) {
-        if let Ok(Some(mounted)) = mountinfo::at(&self.mountpoint) {
-            let _ = self.device.set(mounted.device);
-        }
+        self.shown.store(true, Ordering::Release);
+        let _ = self.device();
     }
 
     /// The pool's own device (major, minor); `None` until the pool can be seen at its mountpoint.
     pub(crate) fn device(&self) -> Option<(u32, u32)> {
-        self.device.get().copied()
+        if let Some(device) = self.device.get() {
+            return Some(*device);
+        }
+        // The mount table can miss a line when mounts come and go while it is read, so it is read again the next time.
+        let mounted =
+            mountinfo::at(&self.mountpoint).ok().flatten().filter(|_| self.shown.load(Ordering::Acquire));
+        mounted.map(|mounted| *self.device.get_or_init(|| mounted.device))
     }
 
     /// Can the workers reach this path?
