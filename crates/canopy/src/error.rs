@@ -1,6 +1,6 @@
 //! What can go wrong before a pool is usable. One line each: the culprit, and the mend.
 
-use canopy_config::options::OptionError;
+use canopy_config::error::OptionError;
 use canopy_config::text::{one_line, words};
 use rustix::io::Errno;
 use std::io;

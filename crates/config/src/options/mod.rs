@@ -1,13 +1,10 @@
 //! The table of options: each is declared here once, and everything that knows of options (the
 //! command line, their list, their help) is derived from it.
 
-mod error;
 mod setters;
 
-pub(crate) use error::LEVELS;
-pub use error::{FileError, Mistake, OptionError};
-
 use crate::Config;
+use crate::error::OptionError;
 use crate::values::Refused;
 use canopy_fuse::mount::MountFlags;
 use canopy_pool::config::Func;

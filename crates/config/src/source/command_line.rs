@@ -1,7 +1,7 @@
 //! Options and paths as they stand on a command line, in their order.
 
 use crate::Config;
-use crate::options::OptionError;
+use crate::error::OptionError;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;

@@ -7,7 +7,8 @@
 use super::entry::Entry;
 use super::{toml, trust};
 use crate::Config;
-use crate::options::{self, FileError, LEVELS, Mistake, OptionError};
+use crate::error::{FileError, Mistake, OptionError};
+use crate::options;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -17,6 +18,8 @@ use std::path::{Component, Path, PathBuf};
 
 /// No file that people write is larger; what is, is none.
 const LARGEST: u64 = 1 << 20;
+/// How deep files may name each other, the first included.
+const LEVELS: u32 = 6;
 /// As many symlinks are followed as the kernel follows (path_resolution(7)).
 const LINKS: u32 = 40;
 
@@ -33,7 +36,7 @@ pub fn load(config: &mut Config, name: &OsStr) -> Result<(), OptionError> {
         return Err(FileError::InPool(path).into());
     }
     if config.file.depth == LEVELS {
-        return Err(FileError::TooDeep(path).into());
+        return Err(FileError::TooDeep { path, levels: LEVELS }.into());
     }
     let instead = config.file.instead.as_ref().filter(|(file, _)| *file == path);
     let text = instead.map_or_else(|| read(&path), |(_, text)| Ok(text.clone()));

@@ -14,7 +14,8 @@ mod toml;
 mod trust;
 
 use crate::Config;
-use crate::options::{self, OptionError};
+use crate::error::OptionError;
+use crate::options;
 use std::ffi::OsStr;
 
 /// Sets one option. Setting `config` reads the file that it names.

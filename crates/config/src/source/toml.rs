@@ -162,7 +162,7 @@ fn one(branch: String) -> Result<String, String> {
 mod tests {
     use super::super::file;
     use crate::Config;
-    use crate::options::OptionError;
+    use crate::error::OptionError;
     use std::ffi::OsStr;
     use std::fs;
 
