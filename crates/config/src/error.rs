@@ -2,6 +2,7 @@
 
 use crate::program_name::Name;
 use crate::text::one_line;
+use crate::values::ValueError;
 use canopy_pool::branch::BranchError;
 use rustix::io::Errno;
 use std::io;
@@ -70,7 +71,7 @@ pub enum OptionError {
     #[error("unknown option '{key}'{}", mend(.nearest, "'canopy options' lists them all"))]
     Unknown { key: String, nearest: Option<String> },
     #[error("option {key}: '{value}' is {why}: must be {accepted}{}", mend(.nearest, ""))]
-    Value { key: String, value: String, why: &'static str, accepted: String, nearest: Option<String> },
+    Value { key: String, value: String, why: ValueError, accepted: String, nearest: Option<String> },
     #[error("option {key}: {error}")]
     Branches { key: String, error: BranchError },
     #[error("option {key} takes no value: write '{key}', not '{key}={value}'")]

@@ -20,6 +20,4 @@ pub mod text;
 pub mod values;
 
 pub use error::Error;
-pub use model::{
-    BranchesWait, Config, FileState, Kernel, MOST_WORKERS, Mount, ShownAs, StackDepth, Threads, Timeouts,
-};
+pub use model::{BranchesWait, Config, FileState, Kernel, MOST_WORKERS, Mount, ShownAs, Threads, Timeouts};

@@ -1,7 +1,7 @@
 //! What a mount is told, as values.
 
 use crate::program_name::Name;
-use crate::values::{Coherence, Instead, IoUring, Pages, PinThreads, PosixAcl, Remember};
+use crate::values::{Coherence, Instead, IoUring, Pages, PinThreads, PosixAcl, Remember, StackDepth};
 use canopy_fuse::mount::MountFlags;
 use canopy_pool::branch::BranchList;
 use std::collections::BTreeSet;
@@ -99,10 +99,6 @@ pub struct Kernel {
     /// KiB that the kernel reads ahead on the pool and its branches; 0 leaves its own figure.
     pub readahead: u64,
 }
-
-/// See `Kernel::max_stack_depth`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StackDepth(pub u32);
 
 /// What mount(2) or fusermount3 are told.
 #[derive(Clone, Debug)]

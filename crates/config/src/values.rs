@@ -12,18 +12,22 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why a value was refused. The option's name and the text itself are added by the caller.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
-    /// None of what is accepted.
+/// Why a value is refused. The option adds its name, the value and what it accepts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ValueError {
+    #[error("not valid")]
     Invalid,
-    /// It would be accepted, were it not this ("too large").
-    But(&'static str),
+    #[error("too large")]
+    TooLarge,
+    #[error("too small")]
+    TooSmall,
+    #[error("empty")]
+    Empty,
 }
 
 /// A type that options can have.
 pub trait Value: Sized {
-    fn parse(text: &OsStr) -> Result<Self, Refused>;
+    fn parse(text: &OsStr) -> Result<Self, ValueError>;
     /// The form that `parse` accepts and tools expect to read.
     fn render(&self) -> String;
     /// What can be written, to be read after "must be".
@@ -31,16 +35,16 @@ pub trait Value: Sized {
 }
 
 /// The text, where the type has no use for bytes that are not UTF-8.
-fn utf8(text: &OsStr) -> Result<&str, Refused> {
-    text.to_str().ok_or(Refused::Invalid)
+fn utf8(text: &OsStr) -> Result<&str, ValueError> {
+    text.to_str().ok_or(ValueError::Invalid)
 }
 
 impl Value for bool {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         match utf8(text)? {
             "true" | "t" | "1" | "on" | "yes" => Ok(true),
             "false" | "f" | "0" | "off" | "no" => Ok(false),
-            _ => Err(Refused::Invalid),
+            _ => Err(ValueError::Invalid),
         }
     }
     fn render(&self) -> String {
@@ -54,14 +58,14 @@ impl Value for bool {
 /// A plain integer: the decimal digits a text starts with, whatever follows them is ignored
 /// (`8x` is 8): setups in use depend on it.
 impl Value for i32 {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         let text = utf8(text)?;
         let digits_at = usize::from(text.starts_with('-'));
         let len = text[digits_at..].bytes().take_while(u8::is_ascii_digit).count();
         if len == 0 {
-            return Err(Refused::Invalid);
+            return Err(ValueError::Invalid);
         }
-        text[..digits_at + len].parse().map_err(|_| TOO_LARGE)
+        text[..digits_at + len].parse().map_err(|_| ValueError::TooLarge)
     }
     fn render(&self) -> String {
         self.to_string()
@@ -89,10 +93,10 @@ impl Coherence {
 }
 
 impl Value for Coherence {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         let text = utf8(text)?;
         let found = Coherence::WORDS.iter().find(|(word, _)| *word == text);
-        found.map(|(_, coherence)| *coherence).ok_or(Refused::Invalid)
+        found.map(|(_, coherence)| *coherence).ok_or(ValueError::Invalid)
     }
     fn render(&self) -> String {
         let found = Coherence::WORDS.iter().find(|(_, coherence)| coherence == self);
@@ -109,7 +113,7 @@ impl Value for Coherence {
 pub struct Remember(pub bool);
 
 impl Value for Remember {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         if text.is_empty() {
             return Ok(Remember(true));
         }
@@ -165,13 +169,13 @@ impl std::fmt::Display for PinThreads {
 }
 
 impl Value for PinThreads {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         let text = utf8(text)?;
         let found = Self::WORDS.into_iter().find(|(word, _)| *word == text);
         match found {
             Some((_, pin)) => Ok(pin),
             None if text.is_empty() => Ok(PinThreads::None),
-            None => Err(Refused::Invalid),
+            None => Err(ValueError::Invalid),
         }
     }
     fn render(&self) -> String {
@@ -182,14 +186,12 @@ impl Value for PinThreads {
     }
 }
 
-const TOO_LARGE: Refused = Refused::But("too large");
-
 /// A size in bytes, as branches write them too.
 impl Value for u64 {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         parse_size(utf8(text)?).map_err(|error| match error {
-            SizeError::Invalid => Refused::Invalid,
-            SizeError::Overflow => TOO_LARGE,
+            SizeError::Invalid => ValueError::Invalid,
+            SizeError::Overflow => ValueError::TooLarge,
         })
     }
     fn render(&self) -> String {
@@ -202,13 +204,13 @@ impl Value for u64 {
 
 /// The same with a sign, where one below zero has a meaning of its own.
 impl Value for i64 {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         let text = utf8(text)?;
         match text.strip_prefix('-') {
-            None => i64::try_from(u64::parse(OsStr::new(text))?).map_err(|_| TOO_LARGE),
+            None => i64::try_from(u64::parse(OsStr::new(text))?).map_err(|_| ValueError::TooLarge),
             Some(digits) => {
                 let size = u64::parse(OsStr::new(digits))?;
-                0_i64.checked_sub_unsigned(size).ok_or(TOO_LARGE)
+                0_i64.checked_sub_unsigned(size).ok_or(ValueError::TooLarge)
             }
         }
     }
@@ -226,10 +228,12 @@ impl Value for i64 {
 pub struct Instead(pub Option<u32>);
 
 impl Value for Instead {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         match i64::parse(text)? {
             ..0 => Ok(Instead(None)),
-            number => u32::try_from(number).map(|number| Instead(Some(number))).map_err(|_| TOO_LARGE),
+            number => {
+                u32::try_from(number).map(|number| Instead(Some(number))).map_err(|_| ValueError::TooLarge)
+            }
         }
     }
     fn render(&self) -> String {
@@ -242,7 +246,7 @@ impl Value for Instead {
 
 /// Whole seconds.
 impl Value for Duration {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         u64::parse(text).map(Duration::from_secs)
     }
     fn render(&self) -> String {
@@ -259,12 +263,12 @@ impl Value for Duration {
 pub struct Pages(pub u64);
 
 impl Value for Pages {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         let number = u64::parse(text)?;
         let in_bytes = text.as_encoded_bytes().last().is_some_and(u8::is_ascii_alphabetic);
         let pages = if in_bytes { number.div_ceil(rustix::param::page_size() as u64) } else { number };
         if pages == 0 {
-            return Err(Refused::But("too small"));
+            return Err(ValueError::TooSmall);
         }
         Ok(Pages(pages))
     }
@@ -276,11 +280,31 @@ impl Value for Pages {
     }
 }
 
+/// How many filesystems may be stacked on each other: see `Kernel::max_stack_depth`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StackDepth(pub u32);
+
+impl Value for StackDepth {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
+        match text.to_str() {
+            Some("1") => Ok(StackDepth(1)),
+            Some("2") => Ok(StackDepth(2)),
+            _ => Err(ValueError::Invalid),
+        }
+    }
+    fn render(&self) -> String {
+        self.0.to_string()
+    }
+    fn accepted() -> String {
+        "1 or 2".into()
+    }
+}
+
 /// `max_read`, which the kernel wants as a plain 32 bit number of bytes. None: not given.
 impl Value for Option<u32> {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         let number = u64::parse(text)?;
-        u32::try_from(number).map(Some).map_err(|_| TOO_LARGE)
+        u32::try_from(number).map(Some).map_err(|_| ValueError::TooLarge)
     }
     fn render(&self) -> String {
         self.map(|n| n.to_string()).unwrap_or_default()
@@ -292,7 +316,7 @@ impl Value for Option<u32> {
 
 /// Seconds; None: what seems best.
 impl Value for Option<Duration> {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         if text == "auto" { Ok(None) } else { Duration::parse(text).map(Some) }
     }
     fn render(&self) -> String {
@@ -305,7 +329,7 @@ impl Value for Option<Duration> {
 
 /// Free text; None: not given.
 impl Value for Option<OsString> {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         Ok(Some(text.to_owned()))
     }
     fn render(&self) -> String {
@@ -318,9 +342,9 @@ impl Value for Option<OsString> {
 
 /// A path; None: not given.
 impl Value for Option<PathBuf> {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         if text.is_empty() {
-            return Err(Refused::But("empty"));
+            return Err(ValueError::Empty);
         }
         Ok(Some(PathBuf::from(text)))
     }
@@ -334,10 +358,10 @@ impl Value for Option<PathBuf> {
 
 /// A path that may be left empty. Relative to where the mount is started, and nowhere else later.
 impl Value for PathBuf {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         match text.is_empty() {
             true => Ok(PathBuf::new()),
-            false => std::path::absolute(text).map_err(|_| Refused::Invalid),
+            false => std::path::absolute(text).map_err(|_| ValueError::Invalid),
         }
     }
     fn render(&self) -> String {
@@ -350,7 +374,7 @@ impl Value for PathBuf {
 
 /// A set of names joined by `|`; kept sorted, each once.
 impl Value for Vec<String> {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         let mut names: Vec<String> =
             utf8(text)?.split('|').filter(|name| !name.is_empty()).map(str::to_owned).collect();
         names.sort();
@@ -369,8 +393,8 @@ impl Value for Vec<String> {
 macro_rules! named {
     ($($type:ty => $accepted:expr;)+) => {$(
         impl Value for $type {
-            fn parse(text: &OsStr) -> Result<Self, Refused> {
-                utf8(text)?.parse().map_err(|_| Refused::Invalid)
+            fn parse(text: &OsStr) -> Result<Self, ValueError> {
+                utf8(text)?.parse().map_err(|_| ValueError::Invalid)
             }
             fn render(&self) -> String {
                 self.to_string()
@@ -400,7 +424,7 @@ named! {
 
 /// A policy, or one of the words for yes and no.
 impl Value for MoveWhenFull {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         match bool::parse(text) {
             Ok(true) => Ok(MoveWhenFull::USUAL),
             Ok(false) => Ok(MoveWhenFull(None)),
@@ -438,12 +462,12 @@ pub enum IoUring {
 }
 
 impl Value for IoUring {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         match text.to_str() {
             Some("auto") => Ok(IoUring::Auto),
             Some("on") => Ok(IoUring::On),
             Some("off") => Ok(IoUring::Off),
-            _ => Err(Refused::Invalid),
+            _ => Err(ValueError::Invalid),
         }
     }
     fn render(&self) -> String {
@@ -469,7 +493,7 @@ pub enum PosixAcl {
 }
 
 impl Value for PosixAcl {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
         if text == "auto" {
             return Ok(PosixAcl::Auto);
         }
@@ -492,7 +516,7 @@ impl Value for PosixAcl {
 mod tests {
     use super::*;
 
-    fn parse<T: Value>(text: &str) -> Result<T, Refused> {
+    fn parse<T: Value>(text: &str) -> Result<T, ValueError> {
         T::parse(OsStr::new(text))
     }
 
@@ -528,7 +552,7 @@ mod tests {
         for text in ["", "K", "-1", "+1", " 1", "1P", "1 K"] {
             assert!(parse::<u64>(text).is_err(), "{text:?}");
         }
-        assert_eq!(parse::<u64>("16777216T"), Err(TOO_LARGE));
+        assert_eq!(parse::<u64>("16777216T"), Err(ValueError::TooLarge));
     }
 
     #[test]
@@ -563,6 +587,6 @@ mod tests {
     fn accepted_words_read_as_a_sentence() {
         assert_eq!(FlushOnClose::accepted(), "never, always or opened-for-write");
         assert_eq!(StatfsMode::accepted(), "base or full");
-        assert_eq!(parse::<StatfsMode>("Base"), Err(Refused::Invalid));
+        assert_eq!(parse::<StatfsMode>("Base"), Err(ValueError::Invalid));
     }
 }

@@ -1,8 +1,7 @@
 //! Where the value of an option lives, and how it is set and shown there.
 
-use crate::values::{Refused, Value};
-use crate::{Config, StackDepth};
-use canopy_fuse::mount::{ATIME_FLAGS, MountFlags};
+use crate::Config;
+use crate::values::{Value, ValueError};
 use canopy_pool::branch::{BranchError, Expand, FileSystem};
 use canopy_pool::config::Func;
 use canopy_pool::policy::{Category, Policy};
@@ -10,31 +9,23 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-/// Why a slot did not take a value.
+/// Why a setter refused a value.
 pub(super) enum SetError {
-    Value(Refused),
+    Value(ValueError),
     Branches(BranchError),
 }
 
-impl From<Refused> for SetError {
-    fn from(refused: Refused) -> Self {
-        SetError::Value(refused)
+impl From<ValueError> for SetError {
+    fn from(error: ValueError) -> Self {
+        SetError::Value(error)
     }
 }
 
-/// Where an option's value lives in a `Config`.
-pub(super) trait Slot: Send + Sync {
-    fn set(&self, config: &mut Config, name: &str, value: &OsStr) -> Result<(), SetError>;
-    fn get(&self, config: &Config) -> Option<String>;
-    fn accepted(&self) -> Option<String>;
-    /// See `Spec::is_ignored`.
-    fn is_ignored(&self) -> bool {
-        false
-    }
-    /// See `Spec::is_flag`.
-    fn is_flag(&self) -> bool {
-        false
-    }
+/// Sets and shows a value of a `Config`.
+pub(super) trait Setter: Send + Sync {
+    fn set(&self, config: &mut Config, value: &OsStr) -> Result<(), SetError>;
+    fn get(&self, config: &Config) -> String;
+    fn accepted(&self) -> String;
 }
 
 /// A field of its own.
@@ -43,32 +34,32 @@ pub(super) struct Field<T> {
     pub get_mut: fn(&mut Config) -> &mut T,
 }
 
-impl<T: Value> Slot for Field<T> {
-    fn set(&self, config: &mut Config, _name: &str, value: &OsStr) -> Result<(), SetError> {
+impl<T: Value> Setter for Field<T> {
+    fn set(&self, config: &mut Config, value: &OsStr) -> Result<(), SetError> {
         *(self.get_mut)(config) = T::parse(value)?;
         Ok(())
     }
-    fn get(&self, config: &Config) -> Option<String> {
-        Some((self.get)(config).render())
+    fn get(&self, config: &Config) -> String {
+        (self.get)(config).render()
     }
-    fn accepted(&self) -> Option<String> {
-        Some(T::accepted())
+    fn accepted(&self) -> String {
+        T::accepted()
     }
 }
 
 /// The branch list, which each value replaces, extends or shortens.
-pub(super) struct BranchesSlot;
+pub(super) struct Branches;
 
-impl Slot for BranchesSlot {
-    fn set(&self, config: &mut Config, _name: &str, value: &OsStr) -> Result<(), SetError> {
+impl Setter for Branches {
+    fn set(&self, config: &mut Config, value: &OsStr) -> Result<(), SetError> {
         config.branches = config.branches.apply(value, &AsWritten).map_err(SetError::Branches)?;
         Ok(())
     }
-    fn get(&self, config: &Config) -> Option<String> {
-        Some(config.branches.to_string())
+    fn get(&self, config: &Config) -> String {
+        config.branches.to_string()
     }
-    fn accepted(&self) -> Option<String> {
-        Some("PATH[=RW|RO|NC[,MINFREE]][:PATH...], with + +< +> - -< -> or = before it".into())
+    fn accepted(&self) -> String {
+        "PATH[=RW|RO|NC[,MINFREE]][:PATH...], with + +< +> - -< -> or = before it".into()
     }
 }
 
@@ -90,133 +81,42 @@ impl Expand for AsWritten {
 /// The policy of one function.
 pub(super) struct FuncPolicy(pub Func);
 
-impl Slot for FuncPolicy {
-    fn set(&self, config: &mut Config, _name: &str, value: &OsStr) -> Result<(), SetError> {
+impl Setter for FuncPolicy {
+    fn set(&self, config: &mut Config, value: &OsStr) -> Result<(), SetError> {
         config.pool.policies.set(self.0, Policy::parse(value)?);
         Ok(())
     }
-    fn get(&self, config: &Config) -> Option<String> {
-        Some(config.pool.policies.get(self.0).render())
+    fn get(&self, config: &Config) -> String {
+        config.pool.policies.get(self.0).render()
     }
-    fn accepted(&self) -> Option<String> {
-        Some(Policy::accepted())
+    fn accepted(&self) -> String {
+        Policy::accepted()
     }
 }
 
 /// The policies of all functions of a category at once.
 pub(super) struct CategoryPolicy(pub Category);
 
-impl Slot for CategoryPolicy {
-    fn set(&self, config: &mut Config, _name: &str, value: &OsStr) -> Result<(), SetError> {
+impl Setter for CategoryPolicy {
+    fn set(&self, config: &mut Config, value: &OsStr) -> Result<(), SetError> {
         config.pool.policies.set_category(self.0, Policy::parse(value)?);
         Ok(())
     }
     /// The policies in use, each once: they may differ since.
-    fn get(&self, config: &Config) -> Option<String> {
+    fn get(&self, config: &Config) -> String {
         let in_use: BTreeSet<String> = Func::ALL
             .into_iter()
             .filter(|func| func.category() == self.0)
             .map(|func| config.pool.policies.get(func).render())
             .collect();
-        Some(in_use.into_iter().collect::<Vec<_>>().join(","))
+        in_use.into_iter().collect::<Vec<_>>().join(",")
     }
-    fn accepted(&self) -> Option<String> {
-        Some(Policy::accepted())
-    }
-}
-
-/// A flag of mount(2): the word alone sets it, or clears it.
-pub(super) struct MountFlag {
-    pub flag: MountFlags,
-    pub on: bool,
-}
-
-impl Slot for MountFlag {
-    fn set(&self, config: &mut Config, _name: &str, _value: &OsStr) -> Result<(), SetError> {
-        if self.on && ATIME_FLAGS.contains(self.flag) {
-            config.mount.flags.remove(ATIME_FLAGS);
-        }
-        config.mount.flags.set(self.flag, self.on);
-        Ok(())
-    }
-    fn is_flag(&self) -> bool {
-        true
-    }
-    fn get(&self, _config: &Config) -> Option<String> {
-        None
-    }
-    fn accepted(&self) -> Option<String> {
-        None
+    fn accepted(&self) -> String {
+        Policy::accepted()
     }
 }
 
-/// A word that turns a field on, and has no opposite.
-pub(super) struct Switch(pub fn(&mut Config) -> &mut bool);
-
-impl Slot for Switch {
-    fn set(&self, config: &mut Config, _name: &str, _value: &OsStr) -> Result<(), SetError> {
-        *(self.0)(config) = true;
-        Ok(())
-    }
-    fn get(&self, _config: &Config) -> Option<String> {
-        None
-    }
-    fn accepted(&self) -> Option<String> {
-        None
-    }
-}
-
-/// Accepted with any value, and without effect.
-pub(super) struct Ignored;
-
-impl Slot for Ignored {
-    fn set(&self, config: &mut Config, name: &str, _value: &OsStr) -> Result<(), SetError> {
-        config.ignored.insert(name.to_owned());
-        Ok(())
-    }
-    fn get(&self, _config: &Config) -> Option<String> {
-        None
-    }
-    fn accepted(&self) -> Option<String> {
-        Some("anything".into())
-    }
-    fn is_ignored(&self) -> bool {
-        true
-    }
-}
-
-impl Value for StackDepth {
-    fn parse(text: &OsStr) -> Result<Self, Refused> {
-        match text.to_str() {
-            Some("1") => Ok(StackDepth(1)),
-            Some("2") => Ok(StackDepth(2)),
-            _ => Err(Refused::Invalid),
-        }
-    }
-    fn render(&self) -> String {
-        self.0.to_string()
-    }
-    fn accepted() -> String {
-        "1 or 2".into()
-    }
-}
-
-/// The config file. `source::set` reads it: rooms below know no files.
-pub(super) struct ConfigFile;
-
-impl Slot for ConfigFile {
-    fn set(&self, _config: &mut Config, _name: &str, _value: &OsStr) -> Result<(), SetError> {
-        Err(Refused::But("a source of options, not a value").into())
-    }
-    fn get(&self, config: &Config) -> Option<String> {
-        Some(config.file.path.render())
-    }
-    fn accepted(&self) -> Option<String> {
-        Some("the path of a file".into())
-    }
-}
-
-/// A field of `Config` as a slot; its type is that of the field.
+/// A field of `Config` as a setter; its type is that of the field.
 macro_rules! field {
     ($($path:tt)+) => {
         $crate::options::setters::Field { get: |config| &config.$($path)+, get_mut: |config| &mut config.$($path)+ }

@@ -1,5 +1,7 @@
 use super::*;
+use crate::source::set;
 use crate::values::{Pages, Value};
+use canopy_fuse::mount::MountFlags;
 use std::collections::BTreeSet;
 
 /// For every option: values it takes (with the form they are shown in), and values it refuses.
@@ -285,7 +287,7 @@ fn defaults_are_those_of_the_reference() {
 fn names_are_unique_in_every_spelling() {
     let mut seen = BTreeSet::new();
     for spec in table() {
-        for name in names(spec) {
+        for name in spec.names() {
             assert!(seen.insert(canonical(name)), "{name} twice");
         }
         assert!(!spec.help.is_empty(), "{}", spec.name);

@@ -18,16 +18,21 @@ use crate::error::OptionError;
 use crate::options;
 use std::ffi::OsStr;
 
-/// Sets one option. Setting `config` reads the file that it names.
+/// Sets one option. Nothing changes when it fails, except that the good lines of a config file are applied.
 pub fn set(config: &mut Config, key: &str, value: &OsStr) -> Result<(), OptionError> {
-    match options::find(key) {
-        Some(spec) if spec.name == "config" => {
-            file::load(config, value)?;
-            config.given.insert(spec.name.to_string());
-            Ok(())
-        }
-        _ => options::set(config, key, value),
+    if key.starts_with("x-") {
+        // Words for mount(8) and systemd.
+        config.ignored.insert(key.to_owned());
+        return Ok(());
     }
+    let spec = options::settable(config, key, value)?;
+    if spec.is_config_file() {
+        file::load(config, value)?;
+    } else {
+        spec.set(config, value)?;
+    }
+    config.given.insert(spec.name.to_string());
+    Ok(())
 }
 
 /// Sets one option: `key` or `key=value`.

@@ -21,6 +21,7 @@ use crate::watch::Watch;
 use canopy_config::error::{FileError, OptionError};
 use canopy_config::options::{self, Changes};
 use canopy_config::text::one_line;
+use canopy_config::values::ValueError;
 use canopy_config::{Config, resolve};
 use canopy_fuse::abi::{self, AttrOut, EntryOut, StatxOut};
 use canopy_fuse::flags::InitFlags;
@@ -189,7 +190,7 @@ impl Control {
         }
         let key = std::str::from_utf8(key).map_err(|_| Errno::NODATA)?;
         // Here a key must be written as it is listed.
-        let spec = options::table().iter().find(|spec| spec.key && spec.is_called(key));
+        let spec = options::table().iter().find(|spec| spec.key && spec.has_name(key));
         if spec.is_none() && !matches!(key, "version" | "pid" | "srcmounts") {
             return Err(Errno::NODATA);
         }
@@ -328,7 +329,7 @@ fn number(error: &OptionError) -> Errno {
         OptionError::Branches { error, .. } => error.errno(),
         OptionError::File(error) => error.errno(),
         OptionError::AtMount { .. } => Errno::ROFS,
-        OptionError::Value { why: "too large", .. } => Errno::OVERFLOW,
+        OptionError::Value { why: ValueError::TooLarge, .. } => Errno::OVERFLOW,
         OptionError::Value { .. } | OptionError::Valueless { .. } => Errno::INVAL,
     }
 }
