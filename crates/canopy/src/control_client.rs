@@ -1,7 +1,9 @@
 //! A running pool as its control file shows it to other programs.
 
 use crate::error::Error;
-use canopy_config::control_api::{ExplainTold, PoolTold, STATUS};
+use canopy_config::control_api::{
+    self, ExplainReport, LARGEST_VALUE, PID, PREFIX, PoolReport, READ_ONLY, STATUS,
+};
 use canopy_config::options::{self, Changes, Spec, closest};
 use canopy_config::overlap::not_around;
 use canopy_config::source::{self, named};
@@ -16,12 +18,6 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-const PREFIX: &str = "user.mergerfs.";
-/// No attribute is larger (XATTR_SIZE_MAX), nor is a list of them (XATTR_LIST_MAX).
-const LARGEST: usize = 65_536;
-/// Keys that are told and never set.
-const TOLD: [&str; 3] = ["version", "pid", "srcmounts"];
 
 /// One pool, by its mountpoint.
 pub struct Live {
@@ -41,12 +37,12 @@ impl Live {
         if !mounted.is_some_and(|mounted| mounted.is_pool()) {
             return Err(Error::NoPool(mountpoint));
         }
-        Ok(Live { control: mountpoint.join(".mergerfs"), mountpoint })
+        Ok(Live { control: control_api::control_file(&mountpoint), mountpoint })
     }
 
     /// The keys that are shown, in the order of the alphabet.
     pub fn keys(&self) -> Result<Vec<String>, Error> {
-        let mut buffer = vec![0; LARGEST];
+        let mut buffer = vec![0; LARGEST_VALUE];
         let length = rustix::fs::listxattr(&self.control, buffer.as_mut_slice())
             .map_err(|errno| self.failed("the list of keys", errno))?;
         let names = buffer[..length].split(|&byte| byte == 0);
@@ -55,12 +51,8 @@ impl Live {
     }
 
     pub fn get(&self, key: &str) -> Result<OsString, Error> {
-        let mut buffer = vec![0; LARGEST];
-        match rustix::fs::getxattr(&self.control, format!("{PREFIX}{key}"), buffer.as_mut_slice()) {
-            Ok(length) => {
-                buffer.truncate(length);
-                Ok(OsString::from_vec(buffer))
-            }
+        match control_api::read(&self.control, key) {
+            Ok(value) => Ok(OsString::from_vec(value)),
             Err(Errno::NODATA) => Err(self.unknown(key)),
             Err(errno) => Err(self.failed(key, errno)),
         }
@@ -68,23 +60,21 @@ impl Live {
 
     /// The words by which its server was started, each with a NUL behind it.
     pub fn process(&self) -> Result<Vec<u8>, Error> {
-        let pid = self.get("pid")?;
+        let pid = self.get(PID)?;
         fs::read(Path::new("/proc").join(pid).join("cmdline"))
             .map_err(Error::system("cannot read how the pool was mounted"))
     }
 
     /// The answer to a key of a file or directory of this pool that explains a choice.
-    pub fn explain(&self, path: &Path, key: &str) -> Result<ExplainTold, Error> {
-        let mut buffer = vec![0; LARGEST];
-        let length = rustix::fs::getxattr(path, format!("{PREFIX}{key}"), buffer.as_mut_slice());
-        let length = length.map_err(|errno| match errno {
+    pub fn explain(&self, path: &Path, key: &str) -> Result<ExplainReport, Error> {
+        let answer = control_api::read(path, key).map_err(|errno| match errno {
             Errno::NODATA => Error::NotCanopy(self.mountpoint.clone()),
             Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::OPNOTSUPP | Errno::NOSYS => {
                 self.failed(key, errno)
             }
             errno => Error::Explain { path: path.to_owned(), why: errno.to_string() },
         })?;
-        serde_json::from_slice(&buffer[..length]).map_err(|_| Error::NotCanopy(self.mountpoint.clone()))
+        serde_json::from_slice(&answer).map_err(|_| Error::NotCanopy(self.mountpoint.clone()))
     }
 
     pub fn set(&self, key: &str, value: &OsStr) -> Result<(), Error> {
@@ -98,14 +88,14 @@ impl Live {
         if let Some(flag) = options::find(key).filter(|spec| spec.is_flag()) {
             return Err(self.fixed(flag, value));
         }
-        let attribute = format!("{PREFIX}{name}");
+        let attribute = control_api::attribute(name);
         let set = rustix::fs::setxattr(&self.control, attribute, value.as_bytes(), XattrFlags::empty());
         set.map_err(|errno| match errno {
-            Errno::NODATA if TOLD.contains(&name) => Error::ToldKey { key: name.to_owned() },
+            Errno::NODATA if READ_ONLY.contains(&name) => Error::ToldKey { key: name.to_owned() },
             Errno::NODATA => options::find(key)
                 .filter(|spec| spec.changes == Changes::AtMount && !spec.is_ignored())
                 .map_or_else(|| self.unknown(key), |spec| self.fixed(spec, value)),
-            Errno::ROFS if TOLD.contains(&name) => Error::ToldKey { key: name.to_owned() },
+            Errno::ROFS if READ_ONLY.contains(&name) => Error::ToldKey { key: name.to_owned() },
             Errno::ROFS if spec.is_some_and(|spec| spec.changes == Changes::Live) => {
                 Error::PoolReadOnly(self.mountpoint.clone())
             }
@@ -150,7 +140,7 @@ impl Live {
         }
         if errno == Errno::XDEV
             && let Ok(told) = self.get(STATUS)
-            && let Ok(told) = serde_json::from_slice::<PoolTold>(told.as_bytes())
+            && let Ok(told) = serde_json::from_slice::<PoolReport>(told.as_bytes())
         {
             let inside = |path: &Path| told.branches.iter().any(|held| path.starts_with(held.path.to_path()));
             if let Some(spec) = config.branches.iter().find(|spec| !inside(&spec.path)) {
@@ -181,7 +171,7 @@ impl Live {
 
     fn unknown(&self, key: &str) -> Error {
         let known = self.keys().unwrap_or_default().into_iter();
-        let nearest = closest(&key.replace('_', "-"), known.chain(TOLD.map(str::to_owned)));
+        let nearest = closest(&key.replace('_', "-"), known.chain(READ_ONLY.map(str::to_owned)));
         Error::UnknownKey { key: key.to_owned(), nearest }
     }
 

@@ -1,9 +1,11 @@
-//! What a running pool tells about itself: the answers of two read-only keys, as the daemon writes them and
-//! the commands read them. Both are JSON, and neither is listed.
+//! The control interface of a running pool: its words, for the server and for programs that ask, and the JSON of two
+//! read-only keys that are not listed.
 //!
-//! `user.mergerfs.canopy.status` of the control file is a [`PoolTold`];
-//! `user.mergerfs.canopy.explain.FUNC[/NAME]` of any file or directory is an [`ExplainTold`].
+//! Keys are extended attributes. Those of the control file show and change the pool; a few others are answered by every
+//! file and directory of the pool. [`STATUS`] of the control file is a [`PoolReport`]; [`EXPLAIN`] and a function, and
+//! where it applies a slash and a name, is an [`ExplainReport`] of any file or directory.
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -11,24 +13,78 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// The key of the control file that answers with a [`PoolTold`].
-pub const STATUS: &str = "canopy.status";
-/// What the keys that answer with an [`ExplainTold`] begin with.
-pub const EXPLAIN: &str = "canopy.explain.";
+/// The name of the control file in the root of a pool.
+pub const CONTROL_FILE: &str = ".mergerfs";
+/// What the attribute of a key begins with.
+pub const PREFIX: &str = "user.mergerfs.";
 
-/// A path as JSON: a text, or an array of bytes where it is none.
+/// Control file: a [`PoolReport`].
+pub const STATUS: &str = "canopy.status";
+/// Control file: the version of the server.
+pub const VERSION: &str = "version";
+/// Control file: the process id of the server.
+pub const PID: &str = "pid";
+/// Control file: the paths of the branches, joined by colons.
+pub const SRCMOUNTS: &str = "srcmounts";
+/// Control file: what a key that runs a command begins with.
+pub const COMMAND: &str = "cmd.";
+/// The keys of the control file that no option stands behind. They are never set.
+pub const READ_ONLY: [&str; 3] = [VERSION, PID, SRCMOUNTS];
+
+/// Any file: what a key that answers with an [`ExplainReport`] begins with.
+pub const EXPLAIN: &str = "canopy.explain.";
+/// Any file: the branch that it is on.
+pub const BASEPATH: &str = "basepath";
+/// Any file: its path in the pool.
+pub const RELPATH: &str = "relpath";
+/// Any file: its path on its branch.
+pub const FULLPATH: &str = "fullpath";
+/// Any file: its paths on all branches that have it, joined by NUL.
+pub const ALLPATHS: &str = "allpaths";
+/// Any file: `MAJOR:MINOR INODE PATH` of the file on its branch, for the preload library.
+pub const PLACE: &str = "place";
+
+/// The largest value of an attribute, and the largest list of names (XATTR_SIZE_MAX, XATTR_LIST_MAX).
+pub const LARGEST_VALUE: usize = 65_536;
+/// The longest key: XATTR_NAME_MAX without the prefix.
+pub const LONGEST_KEY: usize = 255 - PREFIX.len();
+
+/// The attribute of a key.
+pub fn attribute(key: &str) -> String {
+    format!("{PREFIX}{key}")
+}
+
+/// The key of an attribute, which need not be UTF-8; `None` for an attribute that is none of the control interface.
+pub fn key_of(attribute: &[u8]) -> Option<&[u8]> {
+    attribute.strip_prefix(PREFIX.as_bytes())
+}
+
+/// The control file of the pool at a mountpoint.
+pub fn control_file(mountpoint: &Path) -> PathBuf {
+    mountpoint.join(CONTROL_FILE)
+}
+
+/// Reads a key of a file of a pool.
+pub fn read(path: &Path, key: &str) -> Result<Vec<u8>, Errno> {
+    let mut value = vec![0; LARGEST_VALUE];
+    let length = rustix::fs::getxattr(path, attribute(key), value.as_mut_slice())?;
+    value.truncate(length);
+    Ok(value)
+}
+
+/// A path or another OS string as JSON: a text, or an array of bytes where it is not UTF-8.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Name {
+pub enum OsText {
     Text(String),
     Bytes(Vec<u8>),
 }
 
-impl Name {
+impl OsText {
     pub fn to_os_string(&self) -> OsString {
         match self {
-            Name::Text(text) => text.into(),
-            Name::Bytes(bytes) => OsString::from_vec(bytes.clone()),
+            OsText::Text(text) => text.into(),
+            OsText::Bytes(bytes) => OsString::from_vec(bytes.clone()),
         }
     }
 
@@ -36,30 +92,30 @@ impl Name {
         self.to_os_string().into()
     }
 
-    /// For people: one line.
-    pub fn shown(&self) -> String {
+    /// Returns the text for people, on one line.
+    pub fn one_line(&self) -> String {
         crate::text::one_line(&self.to_os_string().to_string_lossy())
     }
 }
 
-impl From<&OsStr> for Name {
+impl From<&OsStr> for OsText {
     fn from(text: &OsStr) -> Self {
         match text.to_str() {
-            Some(text) => Name::Text(text.to_owned()),
-            None => Name::Bytes(text.as_bytes().to_vec()),
+            Some(text) => OsText::Text(text.to_owned()),
+            None => OsText::Bytes(text.as_bytes().to_vec()),
         }
     }
 }
 
-impl From<&Path> for Name {
+impl From<&Path> for OsText {
     fn from(path: &Path) -> Self {
-        Name::from(path.as_os_str())
+        OsText::from(path.as_os_str())
     }
 }
 
 /// A pool, as its daemon knows it without asking any branch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PoolTold {
+pub struct PoolReport {
     pub version: String,
     pub pid: u32,
     /// How requests travel: `dev-fuse` or `io-uring`.
@@ -67,19 +123,19 @@ pub struct PoolTold {
     /// Worker threads.
     pub threads: usize,
     /// What kernel and daemon agreed upon.
-    pub kernel: KernelTold,
+    pub kernel: KernelReport,
     /// Every option that has a value, by name.
     pub options: BTreeMap<String, String>,
     /// Options that somebody set.
     pub given: Vec<String>,
-    pub branches: Vec<BranchTold>,
+    pub branches: Vec<BranchReport>,
     /// What the daemon has kept, and is kept from. A daemon of an older version does not tell.
     #[serde(default)]
-    pub security: SecurityTold,
+    pub security: SecurityReport,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct SecurityTold {
+pub struct SecurityReport {
     /// Those that are effective, by their names in lower case (capabilities(7)).
     pub capabilities: Vec<String>,
     /// Its workers can gain no privilege by executing something.
@@ -92,7 +148,7 @@ pub struct SecurityTold {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct KernelTold {
+pub struct KernelReport {
     /// Of the FUSE protocol: `7.45`.
     pub protocol: String,
     /// In use, by the kernel's names in lower case.
@@ -104,8 +160,8 @@ pub struct KernelTold {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct BranchTold {
-    pub path: Name,
+pub struct BranchReport {
+    pub path: OsText,
     /// `RW`, `RO` or `NC`.
     pub mode: String,
     /// The minfreespace in force, in bytes.
@@ -117,7 +173,7 @@ pub struct BranchTold {
     pub passes_through: bool,
     /// What is wrong with it, as far as the pool has noticed.
     #[serde(default)]
-    pub illness: Option<IllnessTold>,
+    pub illness: Option<IllnessReport>,
     /// Why changes on it cannot be watched for, where that should be possible or was asked for.
     #[serde(default)]
     pub unwatched: Option<String>,
@@ -128,7 +184,7 @@ pub struct BranchTold {
 
 /// Why a pool does not rely on a branch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct IllnessTold {
+pub struct IllnessReport {
     /// `read-only`, `failing`, `gone` or `hung`.
     pub health: String,
     /// Seconds since the epoch.
@@ -137,7 +193,7 @@ pub struct IllnessTold {
     pub cause: String,
 }
 
-impl fmt::Display for SecurityTold {
+impl fmt::Display for SecurityReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.capabilities.as_slice() {
             [] => write!(f, "no capabilities")?,
@@ -150,26 +206,26 @@ impl fmt::Display for SecurityTold {
 
 /// What a policy would choose, and why.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ExplainTold {
+pub struct ExplainReport {
     pub func: String,
     /// `action`, `create` or `search`.
     pub category: String,
     pub policy: String,
     /// Whose presence on the branches counts, from the root of the pool and without a leading slash.
-    pub looked_at: Name,
+    pub looked_at: OsText,
     /// Rename and link keep a file on the branches that hold the directory of its new name.
     pub preserves_paths: bool,
     /// Chance decides: asked again, the outcome may be another.
     pub by_chance: bool,
     /// The branches that are acted on; empty when it fails.
-    pub chosen: Vec<Name>,
-    pub error: Option<ErrorTold>,
+    pub chosen: Vec<OsText>,
+    pub error: Option<ExplainError>,
     /// In branch order.
-    pub branches: Vec<VerdictTold>,
+    pub branches: Vec<BranchVerdict>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ErrorTold {
+pub struct ExplainError {
     pub errno: i32,
     /// `ENOSPC`, or the number where it has no name here.
     pub name: String,
@@ -177,8 +233,8 @@ pub struct ErrorTold {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct VerdictTold {
-    pub path: Name,
+pub struct BranchVerdict {
+    pub path: OsText,
     pub mode: String,
     pub verdict: Verdict,
     /// Between 0 and 1, where chance decides.
@@ -224,11 +280,11 @@ mod tests {
     #[test]
     fn paths_survive_whatever_bytes_they_hold() {
         for bytes in [&b"/mnt/a b"[..], b"/mnt/\xff\n", "/mnt/\u{e9}".as_bytes()] {
-            let name = Name::from(OsStr::from_bytes(bytes));
+            let name = OsText::from(OsStr::from_bytes(bytes));
             let json = serde_json::to_string(&name).unwrap();
-            let back: Name = serde_json::from_str(&json).unwrap();
+            let back: OsText = serde_json::from_str(&json).unwrap();
             assert_eq!(back.to_os_string().as_bytes(), bytes, "{json}");
         }
-        assert_eq!(serde_json::to_string(&Name::from(Path::new("/a"))).unwrap(), "\"/a\"");
+        assert_eq!(serde_json::to_string(&OsText::from(Path::new("/a"))).unwrap(), "\"/a\"");
     }
 }

@@ -4,7 +4,7 @@
 //! Other pools are asked which directories they hold. What is mounted by others later, or joined by other filesystems
 //! (bindfs, overlayfs), is not seen.
 
-use crate::control_api::{PoolTold, STATUS};
+use crate::control_api::{self, BranchReport, PoolReport, SRCMOUNTS, STATUS};
 use crate::error::Error;
 use crate::overlap::appears_below;
 use canopy_sys::mountinfo::{self, Mounted};
@@ -20,8 +20,6 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Nobody has so many pools on each other.
 const DEPTH: u32 = 16;
-/// XATTR_SIZE_MAX
-const LARGEST: usize = 65_536;
 
 type Device = (u32, u32);
 
@@ -85,24 +83,18 @@ fn search(
 /// What a pool holds; nothing when it does not answer.
 fn ask(pool: &Path) -> Vec<Held> {
     let (sender, answer) = channel();
-    let control = pool.join(".mergerfs");
+    let control = control_api::control_file(pool);
     // A pool that hangs keeps this thread, and nobody else.
     let asked = thread::Builder::new().name("canopy-asks".into()).spawn(move || {
-        let get = |key: &str| {
-            let mut buffer = vec![0; LARGEST];
-            let length =
-                rustix::fs::getxattr(&control, format!("user.mergerfs.{key}"), buffer.as_mut_slice());
-            length.ok().map(|length| buffer[..length].to_vec())
-        };
-        let _ = sender.send((get(STATUS), get("srcmounts")));
+        let _ = sender.send([STATUS, SRCMOUNTS].map(|key| control_api::read(&control, key).ok()));
     });
     let told = asked.ok().and_then(|_| answer.recv_timeout(PATIENCE).ok());
-    let Some((status, sources)) = told else {
+    let Some([status, sources]) = told else {
         tracing::warn!("pool {} does not answer: what it joins is not known", pool.display());
         return Vec::new();
     };
-    if let Some(told) = status.and_then(|json| serde_json::from_slice::<PoolTold>(&json).ok()) {
-        let held = |branch: &crate::control_api::BranchTold| Held {
+    if let Some(told) = status.and_then(|json| serde_json::from_slice::<PoolReport>(&json).ok()) {
+        let held = |branch: &BranchReport| Held {
             path: branch.path.to_path(),
             device: Some((major(branch.dev), minor(branch.dev))),
         };

@@ -3,7 +3,7 @@
 //! All of it belongs to threads, and those that come inherit it.
 
 use canopy_config::Config;
-use canopy_config::control_api::SecurityTold;
+use canopy_config::control_api::SecurityReport;
 use canopy_pool::branch::Branches;
 use canopy_sys::landlock::{self, Access};
 use rustix::fs::{Mode, OFlags};
@@ -48,7 +48,7 @@ const SEES_CALLERS: (Caps, &str) = (Caps::SYS_PTRACE, "sys_ptrace");
 
 /// Gives up what is not needed: to be called before there is a second thread, and when everything that needs more is
 /// done. Nothing here can fail the mount.
-pub(crate) fn give_up() -> SecurityTold {
+pub(crate) fn give_up() -> SecurityReport {
     let hidden = hides_processes();
     let needed: Vec<_> = NEEDED.into_iter().chain(hidden.then_some(SEES_CALLERS)).collect();
     let keep = needed.iter().fold(Caps::empty(), |all, (cap, _)| all | *cap);
@@ -65,7 +65,7 @@ pub(crate) fn give_up() -> SecurityTold {
     let others = held - keep;
     let others = others.iter().map(|cap| format!("{}", cap.bits().trailing_zeros()));
     let capabilities = names.chain(others).collect();
-    SecurityTold { capabilities, no_new_privs: true, ..SecurityTold::default() }
+    SecurityReport { capabilities, no_new_privs: true, ..SecurityReport::default() }
 }
 
 fn drop_all_but(keep: Caps) -> Result<(), Errno> {

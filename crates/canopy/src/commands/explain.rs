@@ -8,7 +8,7 @@ use crate::control_client::Live;
 use crate::error::Error;
 use crate::mount::unmount;
 use crate::terminal::{self, Paint, Screen, bytes, paragraph, table};
-use canopy_config::control_api::{EXPLAIN, ExplainTold, Name, Verdict, VerdictTold};
+use canopy_config::control_api::{BranchVerdict, EXPLAIN, ExplainReport, LONGEST_KEY, OsText, Verdict};
 use canopy_config::options::closest;
 use canopy_pool::config::Func;
 use canopy_pool::policy::Category;
@@ -18,16 +18,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The longest name of an attribute (XATTR_NAME_MAX), with what the live pool puts before its keys.
-const LONGEST_KEY: usize = 255 - "user.mergerfs.".len();
-
 /// What `--json` gives: the pool's answer, and what was asked.
 #[derive(Debug, Serialize)]
 struct Explained {
-    pool: Name,
-    path: Name,
+    pool: OsText,
+    path: OsText,
     #[serde(flatten)]
-    told: ExplainTold,
+    told: ExplainReport,
 }
 
 pub fn run(args: &ExplainArgs) -> Result<(), Error> {
@@ -39,7 +36,7 @@ pub fn run(args: &ExplainArgs) -> Result<(), Error> {
     let (node, key) = question(func, &path, &pool.mountpoint);
     let told = live.explain(&node, &key)?;
     let explained =
-        Explained { pool: Name::from(pool.mountpoint.as_path()), path: Name::from(path.as_path()), told };
+        Explained { pool: OsText::from(pool.mountpoint.as_path()), path: OsText::from(path.as_path()), told };
     if args.json {
         terminal::print_json(&explained);
     } else {
@@ -91,9 +88,9 @@ fn question(func: Func, path: &Path, mountpoint: &Path) -> (PathBuf, String) {
 
 fn show(explained: &Explained, screen: Screen) -> String {
     let told = &explained.told;
-    let path = explained.path.shown();
+    let path = explained.path.one_line();
     let mut text = format!("{}\n", screen.paint(Paint::Bold, &format!("{} {path}", told.func)));
-    let chosen: Vec<String> = told.chosen.iter().map(Name::shown).collect();
+    let chosen: Vec<String> = told.chosen.iter().map(OsText::one_line).collect();
     let answer = match (&told.error, told.by_chance) {
         (Some(error), _) => format!("fails with {}: {}", error.name, error.why),
         (None, true) => format!("chance decides; this time it would be {}", chosen.join(", ")),
@@ -105,7 +102,7 @@ fn show(explained: &Explained, screen: Screen) -> String {
         let pool = explained.pool.to_path();
         let inside = told.looked_at.to_path();
         let at = if inside.as_os_str().is_empty() { pool } else { pool.join(inside) };
-        text.push_str(&paragraph("  looks at ", &Name::from(at.as_path()).shown()));
+        text.push_str(&paragraph("  looks at ", &OsText::from(at.as_path()).one_line()));
     }
     text.push('\n');
     let rows = told.branches.iter().map(|branch| row(branch, told)).collect();
@@ -125,12 +122,12 @@ impl Explained {
     }
 }
 
-fn row(branch: &VerdictTold, told: &ExplainTold) -> Vec<String> {
+fn row(branch: &BranchVerdict, told: &ExplainReport) -> Vec<String> {
     let free = branch.available.map_or_else(|| "-".into(), bytes);
-    vec![branch.path.shown(), branch.mode.clone(), free, verdict(branch, told)]
+    vec![branch.path.one_line(), branch.mode.clone(), free, verdict(branch, told)]
 }
 
-fn verdict(branch: &VerdictTold, told: &ExplainTold) -> String {
+fn verdict(branch: &BranchVerdict, told: &ExplainReport) -> String {
     match branch.verdict {
         Verdict::Chosen => "chosen".into(),
         Verdict::Candidate => {
@@ -163,7 +160,7 @@ fn percent(chance: f64) -> String {
     }
 }
 
-fn notes(told: &ExplainTold) -> Vec<String> {
+fn notes(told: &ExplainReport) -> Vec<String> {
     let mut notes = Vec::new();
     if told.preserves_paths && matches!(told.func.as_str(), "rename" | "link") {
         notes.push(format!(

@@ -11,6 +11,7 @@ use crate::cli::{FsckArgs, Source};
 use crate::error::Error;
 use crate::mount::unmount;
 use crate::terminal;
+use canopy_config::control_api::{self, ALLPATHS};
 use canopy_config::text::one_line;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -141,9 +142,8 @@ fn check(args: &FsckArgs) -> Result<Option<Count>, Error> {
 
 /// The paths of a directory on the branches, as its pool tells them.
 fn all_paths(dir: &Path) -> Result<Vec<PathBuf>, Errno> {
-    let mut buffer = vec![0; 65_536];
-    let length = rustix::fs::getxattr(dir, "user.mergerfs.allpaths", buffer.as_mut_slice())?;
-    let paths = buffer[..length].split(|&byte| byte == 0).filter(|path| !path.is_empty());
+    let answer = control_api::read(dir, ALLPATHS)?;
+    let paths = answer.split(|&byte| byte == 0).filter(|path| !path.is_empty());
     Ok(paths.map(|path| PathBuf::from(OsString::from_vec(path.to_vec()))).collect())
 }
 

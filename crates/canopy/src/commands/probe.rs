@@ -8,7 +8,7 @@ use crate::control_client::Live;
 use crate::deadline_command::{self, Asked};
 use crate::error::Error;
 use crate::mount::{unmount, wait_for_branches};
-use canopy_config::control_api::{EXPLAIN, ExplainTold, Name, PoolTold, STATUS};
+use canopy_config::control_api::{EXPLAIN, ExplainReport, OsText, PoolReport, STATUS};
 use canopy_config::text::words;
 use canopy_sys::mountinfo;
 use rustix::fs::StatVfsMountFlags;
@@ -27,9 +27,9 @@ pub struct BranchFacts {
     pub dev: u64,
     pub ino: u64,
     pub fstype: String,
-    pub source: Name,
+    pub source: OsText,
     /// The mountpoint of the filesystem it lies on.
-    pub mounted_at: Name,
+    pub mounted_at: OsText,
     /// `MAJOR:MINOR`; the same for all subvolumes of one filesystem.
     pub device: String,
     /// Bytes. Reserved blocks count as used.
@@ -103,7 +103,7 @@ impl<T> Answer<T> {
     }
 }
 
-/// `what` is `branch`, answered by [`BranchFacts`]; `pool`, by [`PoolTold`]; or `create`, by what would become of a
+/// `what` is `branch`, answered by [`BranchFacts`]; `pool`, by [`PoolReport`]; or `create`, by what would become of a
 /// new file in the root of the pool.
 pub fn ask(what: &str, path: &Path) -> io::Result<Asked> {
     deadline_command::start(Command::new("/proc/self/exe").args(["probe", what]).arg(path))
@@ -129,12 +129,12 @@ pub fn run(args: &ProbeArgs) {
     crate::terminal::print(&String::from_utf8_lossy(&json.unwrap_or_default()));
 }
 
-fn pool(path: &Path) -> Result<PoolTold, Error> {
+fn pool(path: &Path) -> Result<PoolReport, Error> {
     let told = Live::at(path)?.get(STATUS)?;
     serde_json::from_slice(told.as_bytes()).map_err(|_| Error::NotCanopy(path.to_owned()))
 }
 
-fn create(path: &Path) -> Result<ExplainTold, Error> {
+fn create(path: &Path) -> Result<ExplainReport, Error> {
     Live::at(path)?.explain(path, &format!("{EXPLAIN}create"))
 }
 
@@ -154,8 +154,8 @@ fn branch(path: &Path) -> io::Result<BranchFacts> {
         ino: meta.ino(),
         errors: errors(&mounted),
         fstype: mounted.fstype,
-        source: Name::from(mounted.source.as_os_str()),
-        mounted_at: Name::from(mounted.mountpoint.as_path()),
+        source: OsText::from(mounted.source.as_os_str()),
+        mounted_at: OsText::from(mounted.mountpoint.as_path()),
         device: format!("{}:{}", mounted.device.0, mounted.device.1),
         size: bytes(space.f_blocks),
         used: bytes(space.f_blocks.saturating_sub(space.f_bavail)),

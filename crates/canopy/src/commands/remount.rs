@@ -6,7 +6,7 @@
 use crate::cli::RemountArgs;
 use crate::control_client::Live;
 use crate::error::Error;
-use canopy_config::control_api::{PoolTold, STATUS};
+use canopy_config::control_api::{PoolReport, STATUS};
 use canopy_config::error::OptionError;
 use canopy_config::options::{self, Changes};
 use canopy_config::program_name;
@@ -109,7 +109,7 @@ fn other_values(path: &Path, wanted: &mut Config) -> Vec<String> {
     }
     let told = Live::at(path).and_then(|live| live.get(STATUS));
     let Some(told) =
-        told.ok().and_then(|told| serde_json::from_slice::<PoolTold>(told.as_encoded_bytes()).ok())
+        told.ok().and_then(|told| serde_json::from_slice::<PoolReport>(told.as_encoded_bytes()).ok())
     else {
         return Vec::new();
     };

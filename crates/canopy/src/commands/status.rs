@@ -12,7 +12,7 @@ use crate::deadline_command::Asked;
 use crate::error::Error;
 use crate::terminal;
 use canopy_config::control_api::{
-    BranchTold, ExplainTold, IllnessTold, KernelTold, Name, PoolTold, SecurityTold,
+    BranchReport, ExplainReport, IllnessReport, KernelReport, OsText, PoolReport, SecurityReport,
 };
 use canopy_server::badge;
 use canopy_sys::mountinfo::{self, Mounted};
@@ -38,10 +38,10 @@ pub struct Status {
 
 #[derive(Debug, Serialize)]
 pub struct PoolStatus {
-    pub mountpoint: Name,
+    pub mountpoint: OsText,
     /// `fuse.canopy`, or `fuse.mergerfs` under that name.
     pub fstype: String,
-    pub source: Name,
+    pub source: OsText,
     pub state: State,
     /// Why it is unreachable.
     pub error: Option<String>,
@@ -50,11 +50,11 @@ pub struct PoolStatus {
     pub pid: Option<u32>,
     pub transport: Option<String>,
     pub threads: Option<usize>,
-    pub kernel: Option<KernelTold>,
+    pub kernel: Option<KernelReport>,
     /// `off` when nothing is passed through now.
     pub passthrough: Option<String>,
     pub options: Option<BTreeMap<String, String>>,
-    pub security: Option<SecurityTold>,
+    pub security: Option<SecurityReport>,
     pub branches: Vec<BranchStatus>,
     pub warnings: Vec<Warning>,
 }
@@ -74,7 +74,7 @@ pub enum State {
 
 #[derive(Debug, Serialize)]
 pub struct BranchStatus {
-    pub path: Name,
+    pub path: OsText,
     /// Null when the pool does not answer.
     pub mode: Option<String>,
     /// The minfreespace in force, in bytes.
@@ -84,7 +84,7 @@ pub struct BranchStatus {
     /// What is wrong, in words.
     pub error: Option<String>,
     /// What the pool itself has met with; null when it relies on the branch.
-    pub illness: Option<IllnessTold>,
+    pub illness: Option<IllnessReport>,
     /// Why its changes are not watched for, where they should be; null where they are, or need not be.
     pub unwatched: Option<String>,
     /// Left out when the branch could not be looked at.
@@ -145,7 +145,7 @@ fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
     let deadline = Instant::now() + PATIENCE;
     let mut pools = Vec::new();
     for (mounted, asked) in chosen.into_iter().zip(asked) {
-        let (state, error, told) = match probe::answer::<PoolTold>(asked, deadline) {
+        let (state, error, told) = match probe::answer::<PoolReport>(asked, deadline) {
             Answer::Told(told) => (State::Serving, None, Some(told)),
             Answer::Silent => (State::DoesNotAnswer, None, None),
             Answer::Failed(failure) => match failure.cause {
@@ -182,7 +182,7 @@ fn pool(
     mounted: Mounted,
     state: State,
     error: Option<String>,
-    told: Option<PoolTold>,
+    told: Option<PoolReport>,
 ) -> Result<PoolStatus, Error> {
     let branches = match &told {
         Some(told) => branches(&told.branches)?,
@@ -198,14 +198,14 @@ fn pool(
     let create = match told.is_some() && !hangs {
         true => {
             let asked = probe::ask("create", &mounted.mountpoint).map_err(cannot_ask)?;
-            probe::answer::<ExplainTold>(asked, Instant::now() + PATIENCE).told()
+            probe::answer::<ExplainReport>(asked, Instant::now() + PATIENCE).told()
         }
         false => None,
     };
     let mut status = PoolStatus {
-        mountpoint: Name::from(mounted.mountpoint.as_path()),
+        mountpoint: OsText::from(mounted.mountpoint.as_path()),
         fstype: mounted.fstype,
-        source: Name::from(mounted.source.as_os_str()),
+        source: OsText::from(mounted.source.as_os_str()),
         state,
         error,
         version: told.as_ref().map(|told| told.version.clone()),
@@ -225,13 +225,13 @@ fn pool(
 }
 
 /// What is passed through now.
-fn passthrough(told: &PoolTold) -> String {
+fn passthrough(told: &PoolReport) -> String {
     let wanted = told.options.get("passthrough.io").map_or("off", String::as_str);
     let any = told.branches.iter().any(|branch| branch.passes_through);
     if any { wanted.to_owned() } else { "off".to_owned() }
 }
 
-fn branches(told: &[BranchTold]) -> Result<Vec<BranchStatus>, Error> {
+fn branches(told: &[BranchReport]) -> Result<Vec<BranchStatus>, Error> {
     let mut found = branches_at(told.iter().map(|branch| branch.path.to_path()).collect())?;
     for (status, told) in found.iter_mut().zip(told) {
         status.mode = Some(told.mode.clone());
@@ -277,7 +277,7 @@ fn branches_at(paths: Vec<PathBuf>) -> Result<Vec<BranchStatus>, Error> {
                 (health, None, Some(failure.why))
             }
         };
-        let path = Name::from(path.as_path());
+        let path = OsText::from(path.as_path());
         BranchStatus {
             path,
             mode: None,

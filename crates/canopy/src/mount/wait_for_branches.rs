@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use canopy_config::BranchesWait;
+use canopy_config::control_api::{self, CONTROL_FILE};
 use rustix::fs::lgetxattr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -79,8 +80,8 @@ fn is_mounted(branch: &Path, device: u64) -> bool {
 
 /// Has its owner put this mark on a directory, as an attribute or as a file in it?
 pub fn is_marked(branch: &Path, mark: &str) -> bool {
-    lgetxattr(branch, format!("user.mergerfs.{mark}"), &mut [0_u8; 0][..]).is_ok()
-        || fs::symlink_metadata(branch.join(format!(".mergerfs.{mark}"))).is_ok()
+    lgetxattr(branch, control_api::attribute(mark), &mut [0_u8; 0][..]).is_ok()
+        || fs::symlink_metadata(branch.join(format!("{CONTROL_FILE}.{mark}"))).is_ok()
 }
 
 /// Asks mount(8) for what fstab has for this place.
@@ -121,7 +122,7 @@ mod tests {
     fn marks_are_attributes_as_well() {
         let dir = tempfile::tempdir().unwrap();
         let (path, own) = (dir.path(), fs::metadata(dir.path()).unwrap().dev());
-        let mark = |name: &str| setxattr(path, format!("user.mergerfs.{name}"), b"", XattrFlags::empty());
+        let mark = |name: &str| setxattr(path, control_api::attribute(name), b"", XattrFlags::empty());
         if mark("branch_mounts_here").is_err() {
             return; // this filesystem has no attributes
         }

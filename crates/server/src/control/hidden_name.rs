@@ -1,11 +1,12 @@
 //! The control file's name in the root of the pool. What a branch has under it is neither found nor listed.
 
 use crate::translate::operation::{Changes, Operation};
+use canopy_config::control_api::CONTROL_FILE;
 use canopy_fuse::request::Name;
 use canopy_fuse::{NodeId, Request};
 use rustix::io::Errno;
 
-const NAME: &[u8] = b".mergerfs";
+const NAME: &[u8] = CONTROL_FILE.as_bytes();
 
 /// Is this the control file's name?
 pub(crate) fn hides(dir: canopy_pool::NodeId, name: &[u8]) -> bool {

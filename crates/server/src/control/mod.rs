@@ -18,6 +18,7 @@ use crate::log;
 use crate::negotiate;
 use crate::settings::Settings;
 use crate::watch::Watch;
+use canopy_config::control_api::{COMMAND, PID, READ_ONLY, SRCMOUNTS, STATUS, VERSION, attribute, key_of};
 use canopy_config::error::{FileError, OptionError};
 use canopy_config::options::{self, Changes};
 use canopy_config::text::one_line;
@@ -40,8 +41,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The control file's node: one that the pool, which counts upwards, never comes to.
 pub(crate) const NODE: NodeId = NodeId(u64::MAX - 1);
 
-const PREFIX: &[u8] = b"user.mergerfs.";
-const COMMAND: &[u8] = b"cmd.";
 const XATTR_CREATE: u32 = 1;
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const ENTRY_MODE: u32 = 0o100_664;
@@ -146,12 +145,11 @@ impl Control {
 
     /// The value of a key, shown or hidden; `_` and `-` are the same.
     fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        let key =
-            name.strip_prefix(PREFIX).and_then(|key| std::str::from_utf8(key).ok()).ok_or(Errno::NODATA)?;
+        let key = key_of(name).and_then(|key| std::str::from_utf8(key).ok()).ok_or(Errno::NODATA)?;
         match key.replace('_', "-").as_str() {
-            "version" => return Ok(env!("CARGO_PKG_VERSION").into()),
-            "pid" => return Ok(std::process::id().to_string().into()),
-            "srcmounts" => {
+            VERSION => return Ok(env!("CARGO_PKG_VERSION").into()),
+            PID => return Ok(std::process::id().to_string().into()),
+            SRCMOUNTS => {
                 let now = self.settings.config();
                 let paths: Vec<&[u8]> =
                     now.branches.iter().map(|spec| spec.path.as_os_str().as_bytes()).collect();
@@ -160,7 +158,7 @@ impl Control {
             // Paths are bytes, which need not be text.
             "branches" => return Ok(self.settings.config().branches.to_os_string().into_vec()),
             // Not listed, as none of these is.
-            canopy_config::control_api::STATUS => {
+            STATUS => {
                 let unwatched = self.watch.unwatched();
                 let config = self.settings.config();
                 return Ok(status::status(&self.connection, &config, &self.pool, &self.topology, &unwatched));
@@ -177,21 +175,21 @@ impl Control {
     /// Every shown key, each with its terminating NUL, in the order of its bytes.
     fn list(&self) -> Vec<u8> {
         let shown = options::table().iter().filter(|spec| spec.key && !spec.hidden && !spec.unlisted);
-        let mut keys: Vec<&str> = shown.map(|spec| spec.name.as_ref()).chain(["version", "pid"]).collect();
+        let mut keys: Vec<&str> = shown.map(|spec| spec.name.as_ref()).chain([VERSION, PID]).collect();
         keys.sort_unstable();
-        keys.iter().flat_map(|key| [PREFIX, key.as_bytes(), b"\0"].concat()).collect()
+        keys.iter().flat_map(|key| [attribute(key).as_bytes(), b"\0"].concat()).collect()
     }
 
     fn set(&self, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno> {
-        let key = name.strip_prefix(PREFIX).ok_or(Errno::NODATA)?;
-        if let Some(command) = key.strip_prefix(COMMAND) {
+        let key = key_of(name).ok_or(Errno::NODATA)?;
+        if let Some(command) = key.strip_prefix(COMMAND.as_bytes()) {
             let _changing = self.settings.changing();
             return self.command(command);
         }
         let key = std::str::from_utf8(key).map_err(|_| Errno::NODATA)?;
         // Here a key must be written as it is listed.
         let spec = options::table().iter().find(|spec| spec.key && spec.has_name(key));
-        if spec.is_none() && !matches!(key, "version" | "pid" | "srcmounts") {
+        if spec.is_none() && !READ_ONLY.contains(&key) {
             return Err(Errno::NODATA);
         }
         if flags & XATTR_CREATE != 0 {

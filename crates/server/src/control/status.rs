@@ -4,8 +4,8 @@ use crate::branches::topology::Topology;
 use crate::watch::Unwatched;
 use canopy_config::Config;
 use canopy_config::control_api::{
-    BranchTold, EXPLAIN, ErrorTold, ExplainTold, IllnessTold, KernelTold, Name, PoolTold, SecurityTold,
-    Verdict, VerdictTold,
+    BranchReport, BranchVerdict, EXPLAIN, ExplainError, ExplainReport, IllnessReport, KernelReport, OsText,
+    PoolReport, SecurityReport, Verdict,
 };
 use canopy_config::options;
 use canopy_fuse::flags::InitFlags;
@@ -28,7 +28,7 @@ pub(crate) struct Connection {
     pub(crate) planned: Carrier,
     /// What carries the requests in its place, should the kernel have refused that.
     pub(crate) instead: OnceLock<Carrier>,
-    pub(crate) security: SecurityTold,
+    pub(crate) security: SecurityReport,
 }
 
 /// What carries the requests.
@@ -58,8 +58,8 @@ pub(crate) fn status(
 ) -> Vec<u8> {
     let agreed = &connection.agreed;
     let carrier = connection.instead.get().unwrap_or(&connection.planned);
-    let branch = |branch: &canopy_pool::branch::Branch| BranchTold {
-        path: Name::from(branch.path.as_path()),
+    let branch = |branch: &canopy_pool::branch::Branch| BranchReport {
+        path: OsText::from(branch.path.as_path()),
         mode: branch.mode.to_string(),
         min_free: branch.min_free_or(config.pool.min_free),
         dev: branch.dev,
@@ -80,8 +80,8 @@ pub(crate) fn status(
         held = now;
     };
     let not_held = |(spec, illness): (&BranchSpec, Option<Illness>)| {
-        held.iter().all(|branch| branch.path != spec.path).then(|| BranchTold {
-            path: Name::from(spec.path.as_path()),
+        held.iter().all(|branch| branch.path != spec.path).then(|| BranchReport {
+            path: OsText::from(spec.path.as_path()),
             mode: spec.mode.to_string(),
             min_free: spec.min_free.unwrap_or(config.pool.min_free),
             dev: 0,
@@ -93,12 +93,12 @@ pub(crate) fn status(
         })
     };
     let value = |spec: &options::Spec| Some((spec.name.to_string(), spec.render(config)?));
-    json(&PoolTold {
+    json(&PoolReport {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         transport: carrier.transport.into(),
         threads: carrier.threads,
-        kernel: KernelTold {
+        kernel: KernelReport {
             protocol: format!("{}.{}", abi::MAJOR, agreed.minor),
             features: names(agreed.flags),
             missing: names(agreed.missing),
@@ -111,12 +111,12 @@ pub(crate) fn status(
             .map(|held| branch(held))
             .chain(config.branches.iter().zip(gone_ones).filter_map(not_held))
             .collect(),
-        security: SecurityTold { unheeded_acls: pool.has_unheeded_acls(), ..connection.security.clone() },
+        security: SecurityReport { unheeded_acls: pool.has_unheeded_acls(), ..connection.security.clone() },
     })
 }
 
-fn illness_told(illness: &Illness) -> IllnessTold {
-    IllnessTold {
+fn illness_told(illness: &Illness) -> IllnessReport {
+    IllnessReport {
         health: illness.health.word().into(),
         since: illness.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         cause: canopy_config::text::words(illness.cause),
@@ -144,9 +144,9 @@ pub(crate) fn explain(pool: &Pool, id: NodeId, key: &[u8]) -> Option<Result<Vec<
     Some(answer)
 }
 
-fn told(func: Func, explained: &Explained) -> ExplainTold {
+fn told(func: Func, explained: &Explained) -> ExplainReport {
     let chosen: &[usize] = explained.outcome.as_deref().unwrap_or_default();
-    let path = |index: usize| Name::from(explained.branches[index].0.path.as_path());
+    let path = |index: usize| OsText::from(explained.branches[index].0.path.as_path());
     let verdicts = explained.branches.iter().enumerate().map(|(index, (branch, view))| {
         let chance = explained.chances.as_ref().map(|chances| chances[index]);
         let verdict = match explained.bars[index] {
@@ -160,7 +160,7 @@ fn told(func: Func, explained: &Explained) -> ExplainTold {
             None if chosen.contains(&index) => Verdict::Chosen,
             None => Verdict::Lost,
         };
-        VerdictTold {
+        BranchVerdict {
             path: path(index),
             mode: branch.mode.to_string(),
             verdict,
@@ -172,11 +172,11 @@ fn told(func: Func, explained: &Explained) -> ExplainTold {
             read_only: view.space.map(|space| space.readonly),
         }
     });
-    ExplainTold {
+    ExplainReport {
         func: func.to_string(),
         category: func.category().name().into(),
         policy: explained.policy.to_string(),
-        looked_at: Name::from(OsStr::from_bytes(&explained.looked_at)),
+        looked_at: OsText::from(OsStr::from_bytes(&explained.looked_at)),
         preserves_paths: explained.preserves_paths,
         by_chance: explained.chances.is_some(),
         chosen: chosen.iter().map(|&index| path(index)).collect(),
@@ -185,7 +185,7 @@ fn told(func: Func, explained: &Explained) -> ExplainTold {
     }
 }
 
-fn error_told(error: Error) -> ErrorTold {
+fn error_told(error: Error) -> ExplainError {
     let errno = error.errno();
     let name = match errno {
         Errno::NOENT => "ENOENT",
@@ -202,7 +202,7 @@ fn error_told(error: Error) -> ErrorTold {
     };
     let number = errno.raw_os_error();
     let name = if name.is_empty() { number.to_string() } else { name.to_owned() };
-    ErrorTold { errno: number, name, why: error.to_string() }
+    ExplainError { errno: number, name, why: error.to_string() }
 }
 
 /// Plain data with text as keys: this cannot fail.

@@ -13,7 +13,7 @@ pub(super) fn status(status: &Status, screen: Screen) -> String {
 }
 
 fn pool(pool: &PoolStatus, linux: &str, screen: Screen) -> String {
-    let mut text = format!("{}  {}\n", screen.paint(Paint::Bold, &pool.mountpoint.shown()), pool.fstype);
+    let mut text = format!("{}  {}\n", screen.paint(Paint::Bold, &pool.mountpoint.one_line()), pool.fstype);
     match pool.state {
         State::Serving => {}
         State::DoesNotAnswer => fact(&mut text, "daemon", &screen.paint(Paint::Bad, "does not answer")),
@@ -91,7 +91,7 @@ fn row(branch: &BranchStatus) -> Vec<String> {
         size => format!("{:.0}%", used as f64 * 100.0 / size as f64),
     };
     vec![
-        branch.path.shown(),
+        branch.path.one_line(),
         or_dash(branch.mode.clone()),
         or_dash(facts.map(|facts| facts.fstype.clone())),
         or_dash(facts.map(|facts| bytes(facts.size))),

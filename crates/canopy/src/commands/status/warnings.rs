@@ -2,7 +2,7 @@
 
 use super::{BranchStatus, Health, PoolStatus, State};
 use crate::terminal::bytes;
-use canopy_config::control_api::{ExplainTold, Name};
+use canopy_config::control_api::{ExplainReport, OsText};
 use canopy_pool::policy::Policy;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -82,7 +82,7 @@ codes! {
 pub struct Warning {
     pub code: Code,
     /// The branch it is about, if it is about one.
-    pub branch: Option<Name>,
+    pub branch: Option<OsText>,
     pub text: String,
     pub mend: String,
 }
@@ -91,7 +91,7 @@ pub struct Warning {
 /// Branches that seem not to be mounted get that as their health.
 pub(super) fn warnings(
     pool: &mut PoolStatus,
-    create: Option<&ExplainTold>,
+    create: Option<&ExplainReport>,
     given: &[String],
 ) -> Vec<Warning> {
     for index in suspects(&pool.branches) {
@@ -112,7 +112,7 @@ pub(super) fn warnings(
 }
 
 fn of_state(pool: &PoolStatus) -> Option<Warning> {
-    let mount = pool.mountpoint.shown();
+    let mount = pool.mountpoint.one_line();
     let (code, text, mend) = match pool.state {
         State::Serving => return None,
         State::DoesNotAnswer => (
@@ -142,7 +142,7 @@ fn of_state(pool: &PoolStatus) -> Option<Warning> {
 }
 
 fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
-    let (mount, path) = (pool.mountpoint.shown(), branch.path.shown());
+    let (mount, path) = (pool.mountpoint.one_line(), branch.path.one_line());
     let take_out = format!("canopy set {mount} 'branches=-{path}' takes it out of the pool");
     let mode = branch.mode.as_deref().unwrap_or("RW");
     let anew = format!(
@@ -188,7 +188,7 @@ fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
             },
             format!(
                 "see why (dmesg | grep -i remount), then mount -o remount,rw {}; or declare it: {path}=RO",
-                branch.facts.as_ref().map_or_else(String::new, |facts| facts.mounted_at.shown())
+                branch.facts.as_ref().map_or_else(String::new, |facts| facts.mounted_at.one_line())
             ),
         ),
         Health::Errors => (
@@ -210,7 +210,7 @@ fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
                 format!(
                     "look at the disk (dmesg | tail; smartctl -a), copy what matters; umount --lazy {} makes the pool \
                      let go of it, to be checked, and take it back once it is mounted again; {take_out}",
-                    branch.facts.as_ref().map_or_else(|| path.clone(), |facts| facts.mounted_at.shown())
+                    branch.facts.as_ref().map_or_else(|| path.clone(), |facts| facts.mounted_at.one_line())
                 ),
             )
         }
@@ -229,7 +229,7 @@ fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
             format!(
                 "{path} lies on the filesystem of {}, while other branches are mounts below that: its disk may not be \
                  mounted, and what is written goes to the wrong one",
-                branch.facts.as_ref().map_or_else(String::new, |facts| facts.mounted_at.shown())
+                branch.facts.as_ref().map_or_else(String::new, |facts| facts.mounted_at.one_line())
             ),
             format!("mount its disk and {anew}; if it belongs there: touch {path}/.mergerfs.branch"),
         ),
@@ -239,7 +239,7 @@ fn of_health(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
 
 fn not_watched(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
     let why = branch.unwatched.as_ref()?;
-    let (mount, path) = (pool.mountpoint.shown(), branch.path.shown());
+    let (mount, path) = (pool.mountpoint.one_line(), branch.path.one_line());
     Some(Warning {
         code: Code::BranchNotWatched,
         branch: Some(branch.path.clone()),
@@ -277,7 +277,7 @@ fn shared_filesystems(branches: &[BranchStatus]) -> Vec<Warning> {
             continue;
         }
         let others: Vec<String> =
-            branches[index + 1..].iter().filter(same).map(|other| other.path.shown()).collect();
+            branches[index + 1..].iter().filter(same).map(|other| other.path.one_line()).collect();
         if !others.is_empty() {
             found.push(Warning {
                 code: Code::SameFilesystem,
@@ -285,7 +285,7 @@ fn shared_filesystems(branches: &[BranchStatus]) -> Vec<Warning> {
                 text: format!(
                     "{} and {} lie on one filesystem: policies take them for so many disks with as much free space \
                      each",
-                    branch.path.shown(),
+                    branch.path.one_line(),
                     others.join(", ")
                 ),
                 mend: "give the pool one directory of each filesystem".into(),
@@ -298,7 +298,7 @@ fn shared_filesystems(branches: &[BranchStatus]) -> Vec<Warning> {
 fn nearly_full(branch: &BranchStatus) -> Option<Warning> {
     let facts = branch.facts.as_ref().filter(|_| branch.mode.as_deref() == Some("RW"))?;
     let min_free = branch.min_free.unwrap_or_default();
-    let path = branch.path.shown();
+    let path = branch.path.one_line();
     let free = bytes(facts.available);
     let text = if facts.available < min_free {
         format!(
@@ -326,14 +326,14 @@ fn few_inodes(branch: &BranchStatus) -> Option<Warning> {
         branch: Some(branch.path.clone()),
         text: format!(
             "{} has room for {} more files, however much space is free",
-            branch.path.shown(),
+            branch.path.one_line(),
             facts.inodes_free
         ),
         mend: "remove files from it, or declare it NC; policies look at space only".into(),
     })
 }
 
-fn cannot_create(create: &ExplainTold) -> Option<Warning> {
+fn cannot_create(create: &ExplainReport) -> Option<Warning> {
     let error = create.error.as_ref()?;
     let text = format!(
         "no branch takes new files: policy {} gives {} in the root of the pool ({})",
@@ -365,7 +365,7 @@ fn path_preservation(pool: &PoolStatus) -> Option<Warning> {
         mend: format!(
             "canopy set {} ignorepponrename=true (the directory is made), rename-exdev=rel-symlink, or \
              category.create=mfs",
-            pool.mountpoint.shown()
+            pool.mountpoint.one_line()
         ),
     })
 }
@@ -429,7 +429,7 @@ fn of_data(pool: &PoolStatus, given: &[String]) -> Vec<Warning> {
         found.extend(stacked.map(|branch| {
             let text = format!(
                 "{} is itself a stacked filesystem: its files are not passed through",
-                branch.path.shown()
+                branch.path.one_line()
             );
             let mend = match option("passthrough.max-stack-depth") {
                 "1" => "mount with passthrough.max-stack-depth=2, or take the branch below it",
