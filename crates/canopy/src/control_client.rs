@@ -5,7 +5,7 @@ use canopy_config::control_api::{
     self, ExplainReport, LARGEST_VALUE, PID, PREFIX, PoolReport, READ_ONLY, STATUS,
 };
 use canopy_config::options::{self, Changes, Spec, closest};
-use canopy_config::overlap::not_around;
+use canopy_config::overlap::refuse_overlap;
 use canopy_config::source::{self, named};
 use canopy_config::{Config, pool_loops};
 use canopy_pool::branch::BranchList;
@@ -118,7 +118,7 @@ impl Live {
         source::set(&mut config, key, value).ok()?;
         let missing = |path: &&PathBuf| {
             !before.iter().any(|branch| branch.path == **path)
-                && not_around(path, &self.mountpoint).is_ok()
+                && refuse_overlap(path, &self.mountpoint).is_ok()
                 && matches!(path.try_exists(), Ok(false))
         };
         config.branches.iter().map(|branch| &branch.path).find(missing).cloned()
@@ -150,7 +150,7 @@ impl Live {
         }
         let own = mountinfo::at(&self.mountpoint).ok().flatten().map(|mounted| mounted.device);
         let around = config.branches.iter().map(|spec| &spec.path).find_map(|branch| {
-            not_around(branch, &self.mountpoint)
+            refuse_overlap(branch, &self.mountpoint)
                 .and_then(|()| pool_loops::check(branch, &self.mountpoint, own))
                 .err()
         });

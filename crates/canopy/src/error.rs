@@ -1,7 +1,7 @@
 //! What can go wrong before a pool is usable. One line each: the culprit, and the mend.
 
 use canopy_config::error::OptionError;
-use canopy_config::text::{one_line, words};
+use canopy_config::text::{one_line, os_error};
 use rustix::io::Errno;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -179,7 +179,7 @@ fn remount_refusal(why: Errno, path: &Path) -> String {
             format!("files on it are open for writing (fuser -vm {} shows by whom)", path.display())
         }
         Errno::PERM => "only root may, and not what was locked outside of a container".into(),
-        why => words(why),
+        why => os_error(why),
     }
 }
 

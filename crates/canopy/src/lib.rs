@@ -26,7 +26,7 @@ const FSCK_USAGE: u8 = 16;
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     let called = Called::by(args.first().map_or_else(Default::default, OsString::as_os_str));
-    program_name::answer_to(called.name());
+    program_name::set_current(called.name());
     let program = called.name().as_str();
     let command = match cli::parse(called, args) {
         Ok(command) => command,

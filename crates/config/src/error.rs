@@ -112,7 +112,7 @@ pub enum FileError {
     #[error("config file {} lies in the pool that reads it", .0.display())]
     InPool(PathBuf),
     #[error("option config: no file was loaded that could be loaded again (name one)")]
-    None,
+    NothingLoaded,
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Lines(Vec<Mistake>),
 }
@@ -132,7 +132,7 @@ impl FileError {
         match self {
             FileError::Unreadable { errno, .. } => Errno::from_raw_os_error(*errno),
             FileError::TooDeep { .. } => Errno::LOOP,
-            FileError::InPool(_) | FileError::None | FileError::Lines(_) => Errno::INVAL,
+            FileError::InPool(_) | FileError::NothingLoaded | FileError::Lines(_) => Errno::INVAL,
         }
     }
 }

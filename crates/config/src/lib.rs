@@ -20,4 +20,6 @@ pub mod text;
 pub mod values;
 
 pub use error::Error;
-pub use model::{BranchesWait, Config, FileState, Kernel, MOST_WORKERS, Mount, ShownAs, Threads, Timeouts};
+pub use model::{
+    AttrOverrides, BranchesWait, Config, FileState, Kernel, MAX_WORKERS, Mount, Threads, Timeouts,
+};

@@ -1,7 +1,7 @@
 //! What a mount is told, as values.
 
 use crate::program_name::Name;
-use crate::values::{Coherence, Instead, IoUring, Pages, PinThreads, PosixAcl, Remember, StackDepth};
+use crate::values::{Coherence, IoUring, Override, Pages, PinThreads, PosixAcl, RememberNodes, StackDepth};
 use canopy_fuse::mount::MountFlags;
 use canopy_pool::branch::BranchList;
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ pub struct Config {
     pub mount: Mount,
     pub threads: Threads,
     /// What files are shown with, whatever the branches say.
-    pub shown: ShownAs,
+    pub overrides: AttrOverrides,
     /// Every request is traced.
     pub debug: bool,
     /// Where to; the log when empty.
@@ -42,7 +42,7 @@ pub struct Config {
     /// A pool is mounted without the branches that do not exist, and takes them once they do.
     pub allow_missing: bool,
     /// Without effect: nodes are found again.
-    pub remember: Remember,
+    pub remember_nodes: RememberNodes,
     /// Options that somebody set, by name: a value that was only a default may give way to another.
     pub given: BTreeSet<String>,
     /// Options that were accepted for the sake of older setups and do nothing.
@@ -65,9 +65,9 @@ pub struct FileState {
     /// How many files are being read now, each named by the one before.
     pub(crate) depth: u32,
     /// The mountpoint of the pool that runs by these options, when one does: not everything can be changed then.
-    pub pool: Option<PathBuf>,
+    pub running_pool: Option<PathBuf>,
     /// What is read in the place of a file: it is about to be written.
-    pub instead: Option<(PathBuf, Vec<u8>)>,
+    pub replacement: Option<(PathBuf, Vec<u8>)>,
 }
 
 /// How long the kernel may remember what it was told.
@@ -109,7 +109,7 @@ pub struct Mount {
     /// `default_permissions`: the kernel checks modes and ACLs.
     pub permissions_check: bool,
     /// Nobody checks them, on a pool that others may use.
-    pub unchecked: bool,
+    pub skip_permission_checks: bool,
     pub max_read: Option<u32>,
     pub context: Option<OsString>,
     pub fscontext: Option<OsString>,
@@ -119,11 +119,11 @@ pub struct Mount {
 
 /// Attributes that older setups have the pool make up. The kernel checks permissions by them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ShownAs {
-    pub uid: Instead,
-    pub gid: Instead,
+pub struct AttrOverrides {
+    pub uid: Override,
+    pub gid: Override,
     /// Permission bits are those that it leaves.
-    pub umask: Instead,
+    pub umask: Override,
 }
 
 /// Whether branches are waited for that are not mounted yet.
@@ -149,7 +149,7 @@ pub struct Threads {
 
 /// Threads beyond this are asked for by a slip of the hand: each has buffers of a message's size, and a system that
 /// runs out of threads half-way gives none.
-pub const MOST_WORKERS: usize = 1024;
+pub const MAX_WORKERS: usize = 1024;
 
 impl Threads {
     /// Worker threads on a machine with `cpus` processors. Every worker here reads, serves and
@@ -160,7 +160,7 @@ impl Threads {
         let count = |asked: i32| match asked {
             0 => cpus.min(8),
             n if n < 0 => (cpus / n.unsigned_abs() as usize).max(1),
-            n => (n as usize).min(MOST_WORKERS),
+            n => (n as usize).min(MAX_WORKERS),
         };
         match (self.read, self.process) {
             (read, -1) => count(read),
@@ -202,7 +202,7 @@ impl Default for Config {
                 flags: MountFlags::NOSUID | MountFlags::NODEV,
                 allow_other: false,
                 permissions_check: true,
-                unchecked: false,
+                skip_permission_checks: false,
                 max_read: None,
                 context: None,
                 fscontext: None,
@@ -210,7 +210,7 @@ impl Default for Config {
                 rootcontext: None,
             },
             threads: Threads { read: 0, process: -1, depth: 2, pin: PinThreads::None, proxy_ioprio: false },
-            shown: ShownAs::default(),
+            overrides: AttrOverrides::default(),
             debug: false,
             log_file: PathBuf::new(),
             landlock: false,
@@ -218,7 +218,7 @@ impl Default for Config {
             detach_mountpoint: false,
             branches_wait: BranchesWait { timeout: Duration::ZERO, fail: false },
             allow_missing: false,
-            remember: Remember(false),
+            remember_nodes: RememberNodes(false),
             given: BTreeSet::new(),
             ignored: BTreeSet::new(),
             file: FileState::default(),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Refuses a branch that is the mountpoint, holds it, or lies in it, as far as the paths tell. Both are resolved. Neither
 /// is touched: the mountpoint may be a pool that is waiting for the answer.
-pub fn not_around(branch: &Path, mountpoint: &Path) -> Result<(), Error> {
+pub fn refuse_overlap(branch: &Path, mountpoint: &Path) -> Result<(), Error> {
     let (own, around) = (branch.to_owned(), mountpoint.to_owned());
     if branch == mountpoint {
         return Err(Error::BranchIsMountpoint(own));
@@ -23,7 +23,7 @@ pub fn not_around(branch: &Path, mountpoint: &Path) -> Result<(), Error> {
 /// Would something mounted on `inner` be seen below `outer`, though no path leads from one to the
 /// other? It would where both are bind mounts of one tree and mounts spread between them
 /// (shared subtrees, mount_namespaces(7)).
-pub fn appears_below(inner: &Path, outer: &Path, mounts: &[Mounted]) -> bool {
+pub fn is_visible_below(inner: &Path, outer: &Path, mounts: &[Mounted]) -> bool {
     let holder = |path: &Path| {
         mounts
             .iter()
@@ -70,7 +70,7 @@ mod tests {
             let text = format!("{mount:?}");
             let mounts = [line(9, "/", "/", Some(9), None), line(1, "/", "/disk", Some(1), None), mount];
             assert_eq!(
-                appears_below(Path::new(inner), Path::new(outer), &mounts),
+                is_visible_below(Path::new(inner), Path::new(outer), &mounts),
                 seen,
                 "{inner} {outer} {text}"
             );

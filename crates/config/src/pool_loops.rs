@@ -6,7 +6,7 @@
 
 use crate::control_api::{self, BranchReport, PoolReport, SRCMOUNTS, STATUS};
 use crate::error::Error;
-use crate::overlap::appears_below;
+use crate::overlap::is_visible_below;
 use canopy_sys::mountinfo::{self, Mounted};
 use rustix::fs::{major, minor};
 use std::ffi::OsStr;
@@ -42,7 +42,7 @@ pub fn check(branch: &Path, mountpoint: &Path, own: Option<Device>) -> Result<()
     let leads_back = |held: &Held| {
         (own.is_some() && held.device == own)
             || mountpoint.starts_with(&held.path)
-            || appears_below(mountpoint, &held.path, &mounts)
+            || is_visible_below(mountpoint, &held.path, &mounts)
     };
     match search(device, &mounts, &ask, &leads_back, DEPTH) {
         None => Ok(()),

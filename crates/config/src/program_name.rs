@@ -36,27 +36,27 @@ impl Name {
         }
     }
 
-    fn of(text: &str) -> Option<Name> {
+    fn from_word(text: &str) -> Option<Name> {
         [Name::Canopy, Name::Mergerfs].into_iter().find(|name| name.as_str() == text)
     }
 
     /// From a filesystem type, as fstab and `mount -t` write it.
-    pub fn of_type(fstype: &str) -> Option<Name> {
+    pub fn from_fstype(fstype: &str) -> Option<Name> {
         let bare = ["fuse.", "fuseblk."].iter().find_map(|prefix| fstype.strip_prefix(prefix));
-        Name::of(bare.unwrap_or(fstype))
+        Name::from_word(bare.unwrap_or(fstype))
     }
 }
 
-static SPOKEN_TO: OnceLock<Name> = OnceLock::new();
+static CURRENT: OnceLock<Name> = OnceLock::new();
 
 /// Says once, at the start, what this process is known as.
-pub fn answer_to(name: Name) {
-    let _ = SPOKEN_TO.set(name);
+pub fn set_current(name: Name) {
+    let _ = CURRENT.set(name);
 }
 
 /// What this process is known as.
-pub fn own() -> Name {
-    SPOKEN_TO.get().copied().unwrap_or_default()
+pub fn current() -> Name {
+    CURRENT.get().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -65,9 +65,9 @@ mod tests {
 
     #[test]
     fn types_may_say_fuse() {
-        assert_eq!(Name::of_type("fuse.canopy"), Some(Name::Canopy));
-        assert_eq!(Name::of_type("fuseblk.mergerfs"), Some(Name::Mergerfs));
-        assert_eq!(Name::of_type("mergerfs"), Some(Name::Mergerfs));
-        assert_eq!(Name::of_type("fuse.sshfs"), None);
+        assert_eq!(Name::from_fstype("fuse.canopy"), Some(Name::Canopy));
+        assert_eq!(Name::from_fstype("fuseblk.mergerfs"), Some(Name::Mergerfs));
+        assert_eq!(Name::from_fstype("mergerfs"), Some(Name::Mergerfs));
+        assert_eq!(Name::from_fstype("fuse.sshfs"), None);
     }
 }

@@ -2,7 +2,7 @@
 //! to others. Pure; the machine is asked in `check`.
 
 use crate::error::Error;
-use crate::{Config, MOST_WORKERS};
+use crate::{Config, MAX_WORKERS};
 use canopy_pool::branch::default_fsname;
 use canopy_pool::config::{CacheFiles, PassthroughIo};
 use std::ffi::OsString;
@@ -42,9 +42,9 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
         default_fsname(&paths)
     });
     let mut notes = std::mem::take(&mut config.notes);
-    notes.extend(settle(&mut config));
-    if config.threads.read.max(config.threads.process) > MOST_WORKERS as i32 {
-        notes.push(format!("more threads are asked for than a pool starts: there are {MOST_WORKERS}"));
+    notes.extend(resolve_conflicts(&mut config));
+    if config.threads.read.max(config.threads.process) > MAX_WORKERS as i32 {
+        notes.push(format!("more threads are asked for than a pool starts: there are {MAX_WORKERS}"));
     }
     let subtype = config.name.as_str();
     Ok(Plan { config, mountpoint, fsname, subtype, missing: Vec::new(), replaces: false, notes })
@@ -54,7 +54,7 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
 ///
 /// Passthrough that was asked for by name wins over the page cache options, as it always did.
 /// `auto` is what nobody needs to ask for, so it yields to what somebody did ask for.
-pub fn settle(config: &mut Config) -> Vec<String> {
+pub fn resolve_conflicts(config: &mut Config) -> Vec<String> {
     let mut notes = Vec::new();
     let off = config.pool.cache_files == CacheFiles::Off;
     match config.pool.passthrough {
@@ -111,7 +111,7 @@ pub fn settle(config: &mut Config) -> Vec<String> {
         config.pool.passthrough = PassthroughIo::Off;
         notes.push("nullrw=true excludes passthrough: passthrough.io is off".into());
     }
-    if config.remember.0 {
+    if config.remember_nodes.0 {
         notes.push("never-forget-nodes has no effect: NFS handles last without it".into());
     }
     notes

@@ -1,7 +1,7 @@
 //! Texts for one line of a terminal or a log.
 
 /// An error of the system, without its number.
-pub fn words(error: impl std::fmt::Display) -> String {
+pub fn os_error(error: impl std::fmt::Display) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }

@@ -110,16 +110,16 @@ impl Value for Coherence {
 /// Whether nodes are kept though the kernel has forgotten them. The number of seconds that the option once was
 /// means yes, unless it is zero; so does the word alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Remember(pub bool);
+pub struct RememberNodes(pub bool);
 
-impl Value for Remember {
+impl Value for RememberNodes {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
         if text.is_empty() {
-            return Ok(Remember(true));
+            return Ok(RememberNodes(true));
         }
         match i32::parse(text) {
-            Ok(number) => Ok(Remember(number != 0)),
-            Err(_) => bool::parse(text).map(Remember),
+            Ok(number) => Ok(RememberNodes(number != 0)),
+            Err(_) => bool::parse(text).map(RememberNodes),
         }
     }
     fn render(&self) -> String {
@@ -225,14 +225,14 @@ impl Value for i64 {
 /// An owner, or a umask, that every file is shown with whatever the branches say; below zero: none. All of them
 /// are decimal, the umask too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Instead(pub Option<u32>);
+pub struct Override(pub Option<u32>);
 
-impl Value for Instead {
+impl Value for Override {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
         match i64::parse(text)? {
-            ..0 => Ok(Instead(None)),
+            ..0 => Ok(Override(None)),
             number => {
-                u32::try_from(number).map(|number| Instead(Some(number))).map_err(|_| ValueError::TooLarge)
+                u32::try_from(number).map(|number| Override(Some(number))).map_err(|_| ValueError::TooLarge)
             }
         }
     }

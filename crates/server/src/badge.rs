@@ -89,7 +89,7 @@ fn connection_of(fdinfo: &str) -> Option<u32> {
 }
 
 fn is_named_so(process: &Path) -> bool {
-    fs::read_to_string(process.join("comm")).is_ok_and(|name| Name::of_type(name.trim()).is_some())
+    fs::read_to_string(process.join("comm")).is_ok_and(|name| Name::from_fstype(name.trim()).is_some())
 }
 
 /// By whose rights it runs. (To whom its directory in /proc belongs says less: some belong to root.)

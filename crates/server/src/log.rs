@@ -62,12 +62,12 @@ fn layer(place: Place) -> Option<Boxed> {
         return Some(layer.with_ansi(io::stderr().is_terminal()).boxed());
     }
     if let Ok(journal) = tracing_journald::layer() {
-        return Some(journal.with_syslog_identifier(program_name::own().as_str().into()).boxed());
+        return Some(journal.with_syslog_identifier(program_name::current().as_str().into()).boxed());
     }
     if !Path::new("/dev/log").exists() {
         return None;
     }
-    let syslog = Syslog::new(program_name::own().as_c_str(), Options::LOG_PID, Facility::Daemon)?;
+    let syslog = Syslog::new(program_name::current().as_c_str(), Options::LOG_PID, Facility::Daemon)?;
     // Time and level are syslog's own business.
     let layer = fmt::layer().compact().without_time().with_level(false).with_target(false).with_ansi(false);
     Some(layer.with_writer(syslog).boxed())

@@ -27,7 +27,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn new(mut config: Config, mountpoint: PathBuf, ground: Option<Vec<PathBuf>>) -> Settings {
-        config.file.pool = Some(mountpoint.clone());
+        config.file.running_pool = Some(mountpoint.clone());
         let now = ArcSwap::from_pointee(config);
         Settings {
             now,

@@ -163,7 +163,7 @@ fn wear_badge(mounted: &Mounted) -> Option<Badge> {
 /// Is the kernel to enforce ACLs, though nobody has said so?
 fn heeds_acls(config: &Config, branches: &Branches) -> bool {
     // With neither would they hold: attributes that are not told, modes that are made up.
-    let can = config.pool.xattr == XattrMode::Passthrough && config.shown.umask.0.is_none();
+    let can = config.pool.xattr == XattrMode::Passthrough && config.overrides.umask.0.is_none();
     let may = config.kernel.posix_acl == PosixAcl::Auto && config.mount.permissions_check;
     may && can && branches.have_acls()
 }

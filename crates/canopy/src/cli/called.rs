@@ -22,7 +22,7 @@ impl Called {
     /// By the last part of the first argument.
     pub fn by(program: &OsStr) -> Called {
         let base = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default();
-        match base.strip_prefix("mount.").and_then(Name::of_type) {
+        match base.strip_prefix("mount.").and_then(Name::from_fstype) {
             Some(name) => Called::Helper(name),
             None if base == "mergerfs" => Called::Mergerfs,
             None if matches!(base, "fsck.mergerfs" | "fsck.canopy") => Called::Fsck,

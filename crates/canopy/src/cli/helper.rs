@@ -38,7 +38,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Res
             [b'-', b't', fstype @ ..] => {
                 let fstype = value(fstype, "-t")?;
                 let fstype = fstype.to_string_lossy();
-                mount.name = Name::of_type(&fstype)
+                mount.name = Name::from_fstype(&fstype)
                     .ok_or_else(|| mistake(&format!("type {fstype} is neither canopy nor mergerfs")))?;
             }
             // The mount would come to be in this namespace, not in that one.

@@ -82,7 +82,7 @@ pub fn run(args: &FsckArgs) -> ExitCode {
             status(args, &count)
         }
         Err(error) => {
-            eprintln!("{}: {}", canopy_config::program_name::own().as_str(), error.line());
+            eprintln!("{}: {}", canopy_config::program_name::current().as_str(), error.line());
             ExitCode::from(FAILED)
         }
     }
@@ -131,7 +131,7 @@ fn check(args: &FsckArgs) -> Result<Option<Count>, Error> {
         },
     };
     if args.fix != Source::None && !rustix::process::geteuid().is_root() {
-        eprintln!("{}: only root can mend everything", canopy_config::program_name::own().as_str());
+        eprintln!("{}: only root can mend everything", canopy_config::program_name::current().as_str());
     }
     let mut walk =
         Walk { args, device: fs::metadata(&start).map_err(failed)?.dev(), count: Count::default() };
@@ -188,7 +188,7 @@ impl Walk<'_> {
 
     fn error(&mut self, path: &Path, why: &str) {
         self.count.errors += 1;
-        eprintln!("{}: {}: {why}", canopy_config::program_name::own().as_str(), shown(path));
+        eprintln!("{}: {}: {why}", canopy_config::program_name::current().as_str(), shown(path));
     }
 
     /// Compares the copies of one path; returns where it is held.

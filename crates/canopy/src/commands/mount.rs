@@ -60,24 +60,24 @@ fn plan(args: MountArgs) -> Result<Plan, Error> {
         allow_missing: args.name == Name::Mergerfs,
         ..Config::default()
     };
-    let words = named::take(args.in_order, args.by_mount)?;
-    if let Some(pool) = words.pool {
+    let line = named::parse(args.in_order, args.by_mount)?;
+    if let Some(pool) = line.pool {
         // Before all options, wherever they stand: what is typed wins over what is written down.
         source::set(&mut config, "config", pool.file.as_os_str())?;
         config.fsname.get_or_insert(pool.name.into());
     }
-    let typed = words.others.iter().filter(|arg| matches!(arg, command_line::Arg::Path(_))).count();
-    command_line::apply(&mut config, words.others)?;
+    let typed = line.rest.iter().filter(|arg| matches!(arg, command_line::Arg::Path(_))).count();
+    command_line::apply(&mut config, line.rest)?;
     // A lone path may be the mountpoint of branches that an option names.
     // Nor is it one where options replace what stands in the place of the branches, as `none` does in fstab.
     let is_branch = |name: &str| {
         let path = std::path::absolute(name).unwrap_or_default();
         config.branches.is_empty() || typed == 2 && config.branches.iter().any(|spec| spec.path == path)
     };
-    if let Some(nobody) = words.nobody.filter(|nobody| is_branch(&nobody.name)) {
-        return Err(nobody.missing().into());
+    if let Some(unknown) = line.unknown.filter(|unknown| is_branch(&unknown.name)) {
+        return Err(unknown.not_found().into());
     }
-    if let Some(mountpoint) = words.mountpoint {
+    if let Some(mountpoint) = line.mountpoint {
         config.mountpoint = Some(mountpoint.into());
     }
     Ok(resolve::resolve(config)?)

@@ -9,7 +9,7 @@ use crate::deadline_command::{self, Asked};
 use crate::error::Error;
 use crate::mount::{unmount, wait_for_branches};
 use canopy_config::control_api::{EXPLAIN, ExplainReport, OsText, PoolReport, STATUS};
-use canopy_config::text::words;
+use canopy_config::text::os_error;
 use canopy_sys::mountinfo;
 use rustix::fs::StatVfsMountFlags;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -81,7 +81,7 @@ impl From<Error> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         let cause = if error.kind() == io::ErrorKind::NotFound { Cause::Missing } else { Cause::Other };
-        Failure { cause, why: words(error) }
+        Failure { cause, why: os_error(error) }
     }
 }
 

@@ -70,14 +70,14 @@ fn start(args: &RemountArgs, mounted: &Mounted, before: MountFlags) -> MountFlag
     let from_table = words
         .iter()
         .any(|word| mounted.super_options.split(',').any(|listed| word == listed && !is_flag(listed)));
-    match Name::of_type(&mounted.fstype) {
+    match Name::from_fstype(&mounted.fstype) {
         Some(Name::Canopy) if !from_table => kept | Config::default().mount.flags,
         _ => kept,
     }
 }
 
 fn say(line: &str) {
-    eprintln!("{}: {line}", program_name::own().as_str());
+    eprintln!("{}: {line}", program_name::current().as_str());
 }
 
 fn pool_at(path: &Path) -> Result<Mounted, Error> {
@@ -115,7 +115,7 @@ fn other_values(path: &Path, wanted: &mut Config) -> Vec<String> {
     };
     let before = told.options;
     // Values that give way to others do so as at the mount.
-    resolve::settle(wanted);
+    resolve::resolve_conflicts(wanted);
     let differs = |spec: &&&options::Spec| {
         before.get(spec.name.as_ref()).is_some_and(|before| Some(before) != spec.render(wanted).as_ref())
     };

@@ -4,8 +4,9 @@ use crate::cli::{self, SetArgs};
 use crate::control_client::Live;
 use crate::error::Error;
 use canopy_config::Config;
+use canopy_config::control_api::COMMAND;
 use canopy_config::options::{self, Changes, Spec};
-use canopy_config::source::named::as_in_fstab;
+use canopy_config::source::named::restore_names;
 use canopy_config::source::persist::{Origin, Rewrite};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,7 +21,7 @@ pub fn run(args: &SetArgs) -> Result<(), Error> {
     let key = String::from_utf8_lossy(key.trim_ascii()).into_owned();
     // A word that takes no value is complete, and the pool says what is to be said of it.
     let is_word = options::find(&key).is_some_and(|spec| spec.accepted().is_none());
-    if equals.is_none() && !is_word && !key.starts_with("cmd.") {
+    if equals.is_none() && !is_word && !key.starts_with(COMMAND) {
         return Err(Error::NoValue { key, path: args.mount.clone() });
     }
     let value = OsStr::from_bytes(value.get(1..).unwrap_or_default().trim_ascii());
@@ -32,7 +33,7 @@ fn persist(pool: &Live, mount: &Path, key: &str, value: &OsStr) -> Result<(), Er
     let kept = spec.filter(|spec| spec.changes == Changes::Live && !spec.hidden && spec.name != "config");
     let Some(spec) = kept else {
         // Whatever is to be said of a key that cannot be set at all.
-        if spec.is_none_or(|spec| spec.changes != Changes::Live) && !key.starts_with("cmd.") {
+        if spec.is_none_or(|spec| spec.changes != Changes::Live) && !key.starts_with(COMMAND) {
             return pool.set(key, value);
         }
         return Err(Error::NotPersistent { key: key.to_owned() });
@@ -44,7 +45,7 @@ fn persist(pool: &Live, mount: &Path, key: &str, value: &OsStr) -> Result<(), Er
     let origin = cli::mount_words(&pool.process()?).and_then(|mut said| {
         if said.by_mount {
             // At boot all is mounted from there.
-            as_in_fstab(&mut said.in_order, Path::new("/"), |word| file.file_stem() == Some(word));
+            restore_names(&mut said.in_order, Path::new("/"), |word| file.file_stem() == Some(word));
         }
         Origin::of(said.in_order, said.sloppy, file.clone())
     });
@@ -62,7 +63,7 @@ fn persist(pool: &Live, mount: &Path, key: &str, value: &OsStr) -> Result<(), Er
         false => value.to_owned(),
     };
     let edited = origin.edited(&text, spec, &value)?;
-    rewrite.write_aside(&edited).map_err(failed)?;
+    rewrite.write_new(&edited).map_err(failed)?;
     // All that is left is to rename a file; what can go wrong before has gone wrong by now.
     let before = values(pool)?;
     pool.set(&spec.name, &value)?;

@@ -61,7 +61,7 @@ pub fn start() -> Result<(), Error> {
                 let _ = child.wait();
                 return Err(Error::Background(text.to_owned()));
             }
-            ("warning", text) => eprintln!("{}: {text}", program_name::own().as_str()),
+            ("warning", text) => eprintln!("{}: {text}", program_name::current().as_str()),
             _ => {}
         }
     }
@@ -90,7 +90,7 @@ impl Reporter {
             rustix::stdio::dup2_stdout(null()?)?;
             rustix::process::setsid()?;
             // Else it would be known as "exe", after the link it was started through.
-            rustix::thread::set_name(program_name::own().as_c_str())?;
+            rustix::thread::set_name(program_name::current().as_c_str())?;
             Ok(File::from(pipe))
         };
         enter().map(Reporter::Background).map_err(system)

@@ -3,7 +3,7 @@
 
 use super::unmount;
 use crate::error::{self, Error};
-use canopy_config::overlap::{appears_below, not_around};
+use canopy_config::overlap::{is_visible_below, refuse_overlap};
 use canopy_config::resolve::Plan;
 use canopy_config::{Config, Mount, pool_loops};
 use canopy_pool::branch::{BranchSpec, Mode};
@@ -41,10 +41,10 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
     }
     // A pool stays until the other can answer.
     if plan.config.detach_mountpoint && !plan.replaces {
-        branches.iter().try_for_each(|branch| not_around(&branch.path, &plan.mountpoint))?;
+        branches.iter().try_for_each(|branch| refuse_overlap(&branch.path, &plan.mountpoint))?;
         detach(&plan.mountpoint)?;
     }
-    plan.missing.iter().try_for_each(|branch| not_around(branch, &plan.mountpoint))?;
+    plan.missing.iter().try_for_each(|branch| refuse_overlap(branch, &plan.mountpoint))?;
     let place = Place::of(&plan.mountpoint).map_err(|why| unusable(&plan.mountpoint, why))?;
     let mounts = mountinfo::list().unwrap_or_default();
     for branch in &branches {
@@ -101,7 +101,7 @@ fn goes_without(path: &Path) -> String {
 /// has that user's rights.
 fn permissions(mount: &mut Mount) -> Option<String> {
     let shared = mount.allow_other || rustix::process::geteuid().is_root();
-    if mount.unchecked {
+    if mount.skip_permission_checks {
         mount.permissions_check = false;
         let warning = "insecure-no-permission-checks=true: every user of this machine may read and change everything in \
                        the pool";
@@ -168,11 +168,11 @@ fn loops(branch: &Place, mountpoint: &Place, mounts: &[Mounted]) -> Result<(), c
     if branch.identity == mountpoint.identity {
         return Err(canopy_config::Error::BranchIsMountpoint(branch.path.clone()));
     }
-    if appears_below(&mountpoint.path, &branch.path, mounts) {
+    if is_visible_below(&mountpoint.path, &branch.path, mounts) {
         let (mountpoint, branch) = (mountpoint.path.clone(), branch.path.clone());
         return Err(canopy_config::Error::MountpointInBranch { mountpoint, branch });
     }
-    not_around(&branch.path, &mountpoint.path)
+    refuse_overlap(&branch.path, &mountpoint.path)
 }
 
 /// Warns of what shows files twice. Both have their uses, so they are no mistakes.

@@ -42,7 +42,7 @@ pub(crate) fn split(pair: &OsStr) -> (String, OsString) {
 pub(crate) fn settable(config: &Config, key: &str, value: &OsStr) -> Result<&'static Spec, OptionError> {
     let spec =
         find(key).ok_or_else(|| OptionError::Unknown { key: key.to_owned(), nearest: nearest(key) })?;
-    if config.file.pool.is_some() && spec.changes != Changes::Live && !spec.hidden {
+    if config.file.running_pool.is_some() && spec.changes != Changes::Live && !spec.hidden {
         return Err(OptionError::AtMount { key: spec.name.to_string() });
     }
     if spec.accepted().is_none() && !value.is_empty() {

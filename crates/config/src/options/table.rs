@@ -223,9 +223,15 @@ fn attributes() -> Vec<Spec> {
             "file capabilities are read and written",
         )
         .live(),
-        spec("uid", field!(shown.uid), "the owner of every file, whatever the branches say").live().hidden(),
-        spec("gid", field!(shown.gid), "the group of every file, whatever the branches say").live().hidden(),
-        spec("umask", field!(shown.umask), "permissions are those that it leaves; decimal").live().hidden(),
+        spec("uid", field!(overrides.uid), "the owner of every file, whatever the branches say")
+            .live()
+            .hidden(),
+        spec("gid", field!(overrides.gid), "the group of every file, whatever the branches say")
+            .live()
+            .hidden(),
+        spec("umask", field!(overrides.umask), "permissions are those that it leaves; decimal")
+            .live()
+            .hidden(),
         spec(
             "posix-acl",
             field!(kernel.posix_acl),
@@ -239,7 +245,7 @@ fn attributes() -> Vec<Spec> {
         ),
         spec(
             "insecure-no-permission-checks",
-            field!(mount.unchecked),
+            field!(mount.skip_permission_checks),
             "nobody checks modes or ACLs: every user may read and change everything",
         )
         .no_key(),
@@ -251,11 +257,8 @@ fn attributes() -> Vec<Spec> {
         spec("handle-killpriv-v2", field!(kernel.handle_killpriv_v2), "both must be true for it")
             .since("5.12"),
         spec("export-support", field!(kernel.export_support), "the pool can be exported over NFS"),
-        spec("never-forget-nodes", field!(remember), "without effect: NFS handles last without it").also(&[
-            "remember",
-            "remember-nodes",
-            "noforget",
-        ]),
+        spec("never-forget-nodes", field!(remember_nodes), "without effect: NFS handles last without it")
+            .also(&["remember", "remember-nodes", "noforget"]),
         spec("allow-idmap", field!(kernel.allow_idmap), "the pool can be mounted with mapped owners")
             .since("6.12"),
     ]

@@ -27,28 +27,28 @@ const LINKS: u32 = 40;
 pub fn load(config: &mut Config, name: &OsStr) -> Result<(), OptionError> {
     let path = match (&config.file.path, name.is_empty()) {
         (Some(last), true) => last.clone(),
-        (None, true) => return Err(FileError::None.into()),
+        (None, true) => return Err(FileError::NothingLoaded.into()),
         // Relative to where the mount is started, and nowhere else later.
         (_, false) => std::path::absolute(name).unwrap_or_else(|_| name.into()),
     };
-    if config.file.pool.as_ref().is_some_and(|pool| leads_into(&path, pool)) {
+    if config.file.running_pool.as_ref().is_some_and(|pool| leads_into(&path, pool)) {
         // The thread that reads it may be the one that has to answer the read.
         return Err(FileError::InPool(path).into());
     }
     if config.file.depth == LEVELS {
         return Err(FileError::TooDeep { path, levels: LEVELS }.into());
     }
-    let instead = config.file.instead.as_ref().filter(|(file, _)| *file == path);
-    let text = instead.map_or_else(|| read(&path), |(_, text)| Ok(text.clone()));
+    let replacement = config.file.replacement.as_ref().filter(|(file, _)| *file == path);
+    let text = replacement.map_or_else(|| read(&path), |(_, text)| Ok(text.clone()));
     let text = text.map_err(|why| FileError::Unreadable {
         path: path.clone(),
         errno: why.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
         why: why.to_string(),
     })?;
-    if instead.is_none()
-        && let Some(told) = trust::others_decide(&path)
+    if replacement.is_none()
+        && let Some(told) = trust::writable_by_others(&path)
     {
-        match config.file.pool {
+        match config.file.running_pool {
             Some(_) => tracing::warn!("{told}"),
             None => config.notes.push(told),
         }
@@ -157,7 +157,7 @@ fn lines(text: &[u8]) -> Vec<Entry> {
 /// says what can only be set at the mount.
 fn holds(config: &Config, key: &str, value: &OsStr) -> bool {
     let mut as_at_mount = config.clone();
-    as_at_mount.file.pool = None;
+    as_at_mount.file.running_pool = None;
     let Some(spec) = options::find(key) else { return false };
     let words = |config: &Config| {
         (config.mount.flags, config.mount.allow_other, config.mount.permissions_check, spec.render(config))
@@ -261,7 +261,7 @@ mod tests {
             lines[0].starts_with("@c:1: unknown") && lines[1].starts_with("@c:2: config file @c: too many")
         );
         let error = crate::source::set(&mut config, "config", OsStr::new("")).unwrap_err();
-        assert_eq!(error, OptionError::File(FileError::None));
+        assert_eq!(error, OptionError::File(FileError::NothingLoaded));
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
     fn a_running_pool_changes_only_what_can_be_changed() {
         let files = Files::new(&[("c", "cache.attr=7\nposix-acl=true\nuse_ino\ncache.entry=8")]);
         let mut config = Config::default();
-        config.file.pool = Some("/no-pool".into());
+        config.file.running_pool = Some("/no-pool".into());
         let lines = files.mistakes(&mut config, "c");
         assert_eq!(lines, ["@c:2: option posix-acl can only be set at the mount"]);
         assert_eq!((config.timeouts.attr.as_secs(), config.timeouts.entry.as_secs()), (7, 8));
@@ -309,7 +309,7 @@ mod tests {
         std::os::unix::fs::symlink(&dir, dir.join("round")).unwrap();
         std::os::unix::fs::symlink("self", dir.join("self")).unwrap();
         let mut config = Config::default();
-        config.file.pool = Some(pool);
+        config.file.running_pool = Some(pool);
         let within = ["pool/c", "link", "round/link", "round/round/pool/c", "none/../pool/c", "outside"];
         for (name, is_within) in within.iter().map(|name| (*name, *name != "outside")) {
             match files.load(&mut config, name) {

@@ -21,21 +21,21 @@ const VARIABLE: &str = "CANOPY_CONFIG_DIR";
 
 /// A pool that has a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Named {
+pub struct NamedPool {
     pub name: String,
     pub file: PathBuf,
 }
 
 /// What a command line says that begins with a named pool.
 #[derive(Debug)]
-pub struct Words {
-    pub pool: Option<Named>,
+pub struct PoolArgs {
+    pub pool: Option<NamedPool>,
     /// What its first path would be called if it were a name; there is nothing of that name at all.
-    pub nobody: Option<Named>,
+    pub unknown: Option<NamedPool>,
     /// Where to mount it, when that is said.
     pub mountpoint: Option<OsString>,
     /// Everything else, in its order.
-    pub others: Vec<Arg>,
+    pub rest: Vec<Arg>,
 }
 
 fn directory() -> PathBuf {
@@ -43,33 +43,33 @@ fn directory() -> PathBuf {
 }
 
 /// Could this be a name, rather than a path or a pattern of branches?
-pub(super) fn is_word(text: &OsStr) -> bool {
+pub(super) fn is_name(text: &OsStr) -> bool {
     let bytes = text.as_bytes();
     !bytes.is_empty() && bytes[0] != b'.' && !bytes.iter().any(|byte| b"/:=*?[{+<>\\".contains(byte))
 }
 
-impl Named {
+impl NamedPool {
     /// The pool that a word or the path of a TOML file stands for.
-    pub fn find(text: &OsStr) -> Option<Named> {
+    pub fn find(text: &OsStr) -> Option<NamedPool> {
         let by_path = Path::new(text);
         // One that is not there is told as such; a list of branches is none.
         let could_be = !text.as_bytes().iter().any(|byte| b":=*?[{".contains(byte)) && !by_path.is_dir();
         if file::is_toml(by_path) && (could_be || by_path.is_file()) {
             let name = by_path.file_stem()?.to_string_lossy().into_owned();
-            return Some(Named { name, file: by_path.to_owned() });
+            return Some(NamedPool { name, file: by_path.to_owned() });
         }
-        let named = Named::called(text)?;
+        let named = NamedPool::by_name(text)?;
         named.file.is_file().then_some(named)
     }
 
     /// The pool of this name, whether there is one or not.
-    fn called(text: &OsStr) -> Option<Named> {
-        let name = text.to_str().filter(|_| is_word(text))?.to_owned();
-        Some(Named { file: directory().join(format!("{name}.toml")), name })
+    fn by_name(text: &OsStr) -> Option<NamedPool> {
+        let name = text.to_str().filter(|_| is_name(text))?.to_owned();
+        Some(NamedPool { file: directory().join(format!("{name}.toml")), name })
     }
 
     /// The story of a pool that is not there.
-    pub fn missing(self) -> Error {
+    pub fn not_found(self) -> Error {
         let known = fs::read_dir(directory()).into_iter().flatten().flatten().map(|entry| entry.path());
         let known = known.filter(|path| file::is_toml(path));
         let names = known.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
@@ -80,7 +80,7 @@ impl Named {
 
 /// What fstab says, of what mount(8) makes of it: a word becomes a path where the working directory has something of
 /// that name, as `/` has `media` on many a machine.
-pub fn as_in_fstab(args: &mut [Arg], here: &Path, is_pool: impl Fn(&OsStr) -> bool) {
+pub fn restore_names(args: &mut [Arg], here: &Path, is_pool: impl Fn(&OsStr) -> bool) {
     let first = args.iter_mut().find_map(|arg| match arg {
         Arg::Path(path) => Some(path),
         Arg::Options(_) => None,
@@ -94,33 +94,35 @@ pub fn as_in_fstab(args: &mut [Arg], here: &Path, is_pool: impl Fn(&OsStr) -> bo
 }
 
 /// Takes the pool out of a command line that begins with one. Behind its name there is room for a mountpoint.
-pub fn take(mut args: Vec<Arg>, by_mount: bool) -> Result<Words, Error> {
+pub fn parse(mut args: Vec<Arg>, by_mount: bool) -> Result<PoolArgs, Error> {
     if by_mount && let Ok(here) = std::env::current_dir() {
-        as_in_fstab(&mut args, &here, |word| Named::called(word).is_some_and(|named| named.file.is_file()));
+        restore_names(&mut args, &here, |word| {
+            NamedPool::by_name(word).is_some_and(|named| named.file.is_file())
+        });
     }
     let paths = args.iter().filter_map(|arg| match arg {
         Arg::Path(path) => Some(path),
         Arg::Options(_) => None,
     });
     let paths: Vec<OsString> = paths.cloned().collect();
-    let none = |nobody, others| Words { pool: None, nobody, mountpoint: None, others };
+    let none = |unknown, rest| PoolArgs { pool: None, unknown, mountpoint: None, rest };
     let Some(first) = paths.first() else { return Ok(none(None, args)) };
-    let Some(pool) = Named::find(first) else {
-        let nobody = Named::called(first).filter(|_| paths.len() <= 2 && !Path::new(first).exists());
-        return Ok(none(nobody, args));
+    let Some(pool) = NamedPool::find(first) else {
+        let unknown = NamedPool::by_name(first).filter(|_| paths.len() <= 2 && !Path::new(first).exists());
+        return Ok(none(unknown, args));
     };
     if paths.len() > 2 {
         return Err(Error::NamedBranches { name: pool.name, file: pool.file });
     }
-    let others = args.into_iter().filter(|arg| matches!(arg, Arg::Options(_))).collect();
-    Ok(Words { pool: Some(pool), nobody: None, mountpoint: paths.into_iter().nth(1), others })
+    let rest = args.into_iter().filter(|arg| matches!(arg, Arg::Options(_))).collect();
+    Ok(PoolArgs { pool: Some(pool), unknown: None, mountpoint: paths.into_iter().nth(1), rest })
 }
 
 /// The mountpoint that a word stands for: the one its file tells, but if there is no pool, where a pool is
 /// mounted under this name. What stands for none is a path, if there is such a thing.
 pub fn mountpoint(word: &Path) -> Result<PathBuf, Error> {
     let text = word.as_os_str();
-    let Some(named) = Named::called(text) else { return Ok(word.to_owned()) };
+    let Some(named) = NamedPool::by_name(text) else { return Ok(word.to_owned()) };
     let mut config = Config::default();
     // Mistakes in other lines do not matter here.
     let _ = file::load(&mut config, named.file.as_os_str());
@@ -135,7 +137,7 @@ pub fn mountpoint(word: &Path) -> Result<PathBuf, Error> {
         Some(mountpoint) => Ok(mountpoint),
         // A dead mount is something, too.
         None if fs::symlink_metadata(word).is_err_and(|why| why.kind() == io::ErrorKind::NotFound) => {
-            Err(named.missing())
+            Err(named.not_found())
         }
         None => Ok(word.to_owned()),
     }
@@ -148,11 +150,11 @@ mod tests {
     #[test]
     fn words_are_told_from_paths() {
         for word in ["media", "my-pool", "a.b", "x@1"] {
-            assert!(is_word(OsStr::new(word)), "{word}");
+            assert!(is_name(OsStr::new(word)), "{word}");
         }
         for path in ["", ".", "..", "./media", "/a", "a/b", "a:b", "a=RO", "disk*", "disk?", "+>a", ".hidden"]
         {
-            assert!(!is_word(OsStr::new(path)), "{path}");
+            assert!(!is_name(OsStr::new(path)), "{path}");
         }
     }
 
@@ -160,7 +162,7 @@ mod tests {
     fn mount_makes_paths_of_words() {
         let word = |path: &str, here: &str| {
             let mut args = vec![Arg::Options("ro".into()), Arg::Path(path.into()), Arg::Path("/m".into())];
-            as_in_fstab(&mut args, Path::new(here), |word| word == "media");
+            restore_names(&mut args, Path::new(here), |word| word == "media");
             args.swap_remove(1)
         };
         for (path, here, expected) in [
@@ -180,18 +182,21 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("media.toml");
         for list in ["/a:/b.toml", "/disk*.toml", "/a.toml=RO", "/proc"] {
-            assert_eq!(Named::find(OsStr::new(list)), None, "{list}");
+            assert_eq!(NamedPool::find(OsStr::new(list)), None, "{list}");
         }
-        assert_eq!(Named::find(file.as_os_str()), Some(Named { name: "media".into(), file: file.clone() }));
+        assert_eq!(
+            NamedPool::find(file.as_os_str()),
+            Some(NamedPool { name: "media".into(), file: file.clone() })
+        );
         let path = |text: &str| Arg::Path(text.into());
         let said = vec![Arg::Path(file.clone().into()), Arg::Options("ro".into()), path("/m")];
-        let words = take(said, false).unwrap();
+        let words = parse(said, false).unwrap();
         assert_eq!(words.pool.unwrap().file, file);
-        assert_eq!((words.mountpoint, words.others), (Some("/m".into()), vec![Arg::Options("ro".into())]));
+        assert_eq!((words.mountpoint, words.rest), (Some("/m".into()), vec![Arg::Options("ro".into())]));
         let said = vec![Arg::Path(file.into()), path("/a"), path("/m")];
-        assert!(matches!(take(said, false), Err(Error::NamedBranches { .. })));
+        assert!(matches!(parse(said, false), Err(Error::NamedBranches { .. })));
         let said = vec![path("/no-a"), path("/m")];
-        let words = take(said.clone(), false).unwrap();
-        assert!(words.pool.is_none() && words.mountpoint.is_none() && words.others == said);
+        let words = parse(said.clone(), false).unwrap();
+        assert!(words.pool.is_none() && words.mountpoint.is_none() && words.rest == said);
     }
 }

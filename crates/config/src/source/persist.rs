@@ -9,7 +9,7 @@
 use super::command_line::{self, Arg};
 use super::edit::{self, Place};
 use super::file;
-use super::named::is_word;
+use super::named::is_name;
 use crate::Config;
 use crate::error::Error;
 use crate::options::{self, Spec};
@@ -69,7 +69,7 @@ impl Origin {
     /// What the next mount would be told if the file had this text.
     fn evaluate(&self, text: &[u8]) -> Result<Config, Error> {
         let mut config = Config { sloppy: self.sloppy, ..Config::default() };
-        config.file.instead = Some((self.file.clone(), text.to_owned()));
+        config.file.replacement = Some((self.file.clone(), text.to_owned()));
         command_line::apply(&mut config, self.args.iter().cloned())?;
         Ok(config)
     }
@@ -109,7 +109,7 @@ fn config(file: &Path) -> Arg {
 
 /// Is this word the name of the pool whose file that is?
 fn names(word: &OsStr, file: &Path) -> bool {
-    let by_name = is_word(word) && file.file_stem() == Some(word);
+    let by_name = is_name(word) && file.file_stem() == Some(word);
     file::is_toml(file) && (by_name || file::is_toml(Path::new(word)) && is_same(Path::new(word), file))
 }
 
@@ -148,7 +148,7 @@ impl Rewrite {
     }
 
     /// Writes the new text beside the file: on its disk, with its owner and its mode.
-    pub fn write_aside(&mut self, text: &[u8]) -> io::Result<()> {
+    pub fn write_new(&mut self, text: &[u8]) -> io::Result<()> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let path = self.path.with_file_name(format!(".{name}.canopy-{}", std::process::id()));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -309,12 +309,12 @@ mod tests {
         let names = || fs::read_dir(dir.path()).unwrap().count();
         let (mut rewrite, text) = Rewrite::begin(&link).unwrap();
         assert_eq!(text, b"old");
-        rewrite.write_aside(b"new").unwrap();
+        rewrite.write_new(b"new").unwrap();
         assert_eq!((fs::read(&file).unwrap(), names()), (b"old".to_vec(), 3));
         drop(rewrite);
         assert_eq!((fs::read(&file).unwrap(), names()), (b"old".to_vec(), 2));
         let (mut rewrite, _) = Rewrite::begin(&link).unwrap();
-        rewrite.write_aside(b"new").unwrap();
+        rewrite.write_new(b"new").unwrap();
         rewrite.commit().unwrap();
         assert_eq!((fs::read(&file).unwrap(), names()), (b"new".to_vec(), 2));
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The file, or the directory above it, by which somebody other than root and this user may change what is read there,
 /// as a line tells it. None in a user namespace, which does not say whose the files outside of it are.
-pub(super) fn others_decide(path: &Path) -> Option<String> {
+pub(super) fn writable_by_others(path: &Path) -> Option<String> {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     if map.split_whitespace().ne(["0", "0", "4294967295"]) {
         return None;

@@ -164,7 +164,7 @@ fn is_back(path: &Path, mountpoint: &Path, pool: &Path) -> Finding {
     let listed = mountinfo::list().map_err(|_| gone(Errno::IO))?;
     let there = |mounted: &&Mounted| mounted.mountpoint.starts_with(mountpoint);
     mountinfo::holding_in(&listed, path).filter(there).ok_or(gone(Errno::NODEV))?;
-    overlap::not_around(path, pool).map_err(|_| gone(Errno::NODEV))?;
+    overlap::refuse_overlap(path, pool).map_err(|_| gone(Errno::NODEV))?;
     let errno = |why: std::io::Error| gone(Errno::from_io_error(&why).unwrap_or(Errno::IO));
     fs::read_dir(path).map_err(errno)?.next().transpose().map_err(errno)?;
     // Of a disk that was pulled there is what the kernel remembers.

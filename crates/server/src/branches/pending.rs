@@ -49,7 +49,7 @@ impl PendingBranches {
                     && fs::canonicalize(&spec.path).is_ok_and(|path| {
                         path.is_dir()
                             && settings.is_on_ground(&path)
-                            && overlap::not_around(&path, settings.mountpoint()).is_ok()
+                            && overlap::refuse_overlap(&path, settings.mountpoint()).is_ok()
                             && pool_loops::check(&path, settings.mountpoint(), settings.device()).is_ok()
                     })
         };

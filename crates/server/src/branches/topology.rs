@@ -91,7 +91,7 @@ impl Topology {
         // None is opened anew where its mount is not there any more.
         self.let_go(config);
         for branch in list.iter() {
-            overlap::not_around(&branch.path, mountpoint).map_err(|error| {
+            overlap::refuse_overlap(&branch.path, mountpoint).map_err(|error| {
                 tracing::warn!("{error}");
                 Errno::INVAL
             })?;

@@ -2,7 +2,7 @@
 
 use super::busy_dirs::BusyDirs;
 use super::recent_files::{self, RecentFiles, age};
-use canopy_config::{Config, ShownAs, Timeouts};
+use canopy_config::{AttrOverrides, Config, Timeouts};
 use canopy_pool as pool;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) struct CacheTtl {
     watched: Option<Watched>,
     /// `cache.readdir`, where it is given; else listings are kept where changes are watched for.
     keep_listings: Option<bool>,
-    pub(crate) shown: ShownAs,
+    pub(crate) shown: AttrOverrides,
     /// `proxy-ioprio`
     pub(crate) proxy_ioprio: bool,
 }
@@ -54,7 +54,7 @@ impl CacheTtl {
             negative,
             watched,
             keep_listings: config.is_given("cache.readdir").then_some(config.kernel.cache_readdir),
-            shown: config.shown,
+            shown: config.overrides,
             proxy_ioprio: config.threads.proxy_ioprio,
         }
     }

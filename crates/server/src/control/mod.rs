@@ -278,7 +278,7 @@ impl Control {
                 return Err(Errno::OPNOTSUPP);
             }
         }
-        for note in resolve::settle(next) {
+        for note in resolve::resolve_conflicts(next) {
             tracing::warn!("{note}");
         }
         Ok(())
@@ -300,7 +300,7 @@ impl Control {
         let shown = |config: &Config| {
             let pool = &config.pool;
             let getattr = pool.policies.get(Func::Getattr);
-            (pool.follow_symlinks, pool.symlinkify, pool.symlinkify_timeout, config.shown, getattr)
+            (pool.follow_symlinks, pool.symlinkify, pool.symlinkify_timeout, config.overrides, getattr)
         };
         let kept = |config: &Config| (config.timeouts, config.coherence);
         if now.branches != next.branches || kept(now) != kept(next) || shown(now) != shown(next) {

@@ -119,7 +119,7 @@ fn illness_told(illness: &Illness) -> IllnessReport {
     IllnessReport {
         health: illness.health.word().into(),
         since: illness.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-        cause: canopy_config::text::words(illness.cause),
+        cause: canopy_config::text::os_error(illness.cause),
     }
 }
 

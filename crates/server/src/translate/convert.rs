@@ -1,6 +1,6 @@
 //! Values of the pool as the wire has them, and back.
 
-use canopy_config::ShownAs;
+use canopy_config::AttrOverrides;
 use canopy_fuse::abi;
 use canopy_fuse::flags::OpenFlags;
 use canopy_fuse::request as wire;
@@ -17,13 +17,13 @@ pub(crate) fn caller(header: &wire::Header, umask: u32) -> pool::Caller {
 }
 
 /// Mode, owner and group that a file is shown with.
-fn shown_as(attr: &pool::Attr, shown: ShownAs) -> (u32, u32, u32) {
-    let ShownAs { uid, gid, umask } = shown;
+fn shown_as(attr: &pool::Attr, shown: AttrOverrides) -> (u32, u32, u32) {
+    let AttrOverrides { uid, gid, umask } = shown;
     let mode = umask.0.map_or(attr.mode, |umask| attr.mode & !0o7777 | 0o777 & !umask);
     (mode, uid.0.unwrap_or(attr.uid), gid.0.unwrap_or(attr.gid))
 }
 
-pub(crate) fn attr(attr: &pool::Attr, shown: ShownAs) -> abi::Attr {
+pub(crate) fn attr(attr: &pool::Attr, shown: AttrOverrides) -> abi::Attr {
     let (mode, uid, gid) = shown_as(attr, shown);
     abi::Attr {
         ino: attr.ino,
@@ -45,7 +45,7 @@ pub(crate) fn attr(attr: &pool::Attr, shown: ShownAs) -> abi::Attr {
     }
 }
 
-pub(crate) fn statx(attr: &pool::Attr, shown: ShownAs) -> abi::Statx {
+pub(crate) fn statx(attr: &pool::Attr, shown: AttrOverrides) -> abi::Statx {
     let (mode, uid, gid) = shown_as(attr, shown);
     let time = |t: pool::Time| abi::SxTime { sec: t.sec, nsec: t.nsec, reserved: 0 };
     abi::Statx {
@@ -71,7 +71,12 @@ pub(crate) fn statx(attr: &pool::Attr, shown: ShownAs) -> abi::Statx {
 }
 
 /// `named` and `attrs`: how long the name and the attributes may be relied upon.
-pub(crate) fn entry(entry: &pool::Entry, named: Duration, attrs: Duration, shown: ShownAs) -> abi::EntryOut {
+pub(crate) fn entry(
+    entry: &pool::Entry,
+    named: Duration,
+    attrs: Duration,
+    shown: AttrOverrides,
+) -> abi::EntryOut {
     let (named, attrs) = if entry.brief { Default::default() } else { (named, attrs) };
     abi::EntryOut::new(entry.node.0, u64::from(entry.generation), attr(&entry.attr, shown), named, attrs)
 }
