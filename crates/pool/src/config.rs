@@ -1,7 +1,7 @@
 //! What a pool does where its users may choose. Values only: how they are written on a command
 //! line is the program's business, their names are here because both sides need them.
 
-use crate::inode::InodeCalc;
+use crate::inode_number::InodeCalc;
 use crate::policy::{Category, Policy};
 use std::fmt;
 use std::path::PathBuf;

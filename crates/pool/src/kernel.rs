@@ -1,6 +1,6 @@
 //! What the pool asks of whoever serves it to the kernel. Without a mount there is nobody to ask.
 
-use crate::NodeId;
+use crate::ids::NodeId;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
@@ -12,7 +12,7 @@ pub trait Kernel: Send + Sync + 'static {
     fn open_backing(&self, file: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno>;
 
     /// Has the pool been told of all that others have changed on its branches before this call
-    /// ([`Pool::name_changed`](crate::Pool::name_changed) and its like)? False where not everything is watched. Called
+    /// ([`Pool::name_changed`](crate::pool::Pool::name_changed) and its like)? False where not everything is watched. Called
     /// without any lock held.
     fn caught_up(&self) -> bool;
 

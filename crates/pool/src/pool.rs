@@ -1,24 +1,24 @@
 //! The pool itself: what all operations share.
 
-use crate::acl::Acls;
-use crate::below::Below;
+use crate::branch::access_times::Reads;
+use crate::branch::headroom::Headroom;
+use crate::branch::nested::Below;
+use crate::branch::space::SpaceCache;
 use crate::branch::{Branch, BranchId, Branches, LiveBranches};
-use crate::cloning::{Cloning, UnderWay};
 use crate::config::Config;
+use crate::dir::cache::Memory;
+use crate::dir::listing::parked::Cursors;
 use crate::export::{Newborn, Walks};
-use crate::handle::{FileHandle, Handles};
-use crate::headroom::Headroom;
+use crate::fs::acl::Acls;
 use crate::kernel::{Kernel, NoKernel};
-use crate::memory::Memory;
+use crate::lock::clones::{Cloning, UnderWay};
+use crate::lock::tree::{Held, TreeLock};
+use crate::node::handles::{FileHandle, Handles};
 use crate::node::{Nodes, PoolPath};
-use crate::ops::apart::Apart;
-use crate::ops::cow::Asked;
-use crate::ops::readdir::parked::Cursors;
+use crate::ops::data::apart::Apart;
+use crate::ops::data::cow::Asked;
+use crate::ops::timeouts::Silence;
 use crate::relocate;
-use crate::silence::Silence;
-use crate::space::SpaceCache;
-use crate::times::Reads;
-use crate::tree::{Held, TreeLock};
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
 use rustix::io::Errno;
@@ -61,7 +61,7 @@ pub struct Pool {
 
 impl Pool {
     pub fn new(config: Config, branches: Branches) -> Self {
-        let root_ino = config.inode.inode(b"", b"", crate::NodeId::ROOT.0, true);
+        let root_ino = config.inode.inode(b"", b"", crate::ids::NodeId::ROOT.0, true);
         let nodes = Nodes::new(root_ino);
         let pool = Pool {
             space: SpaceCache::new(config.space_ttl.as_secs()),

@@ -1,12 +1,12 @@
 //! The file behind an id, on its branch.
 
-use super::walks::Walks;
+use super::inode_search::Walks;
 use super::{Lasting, Wanted};
-use crate::beneath::{self, ProcPath};
+use crate::branch::health::Deed;
 use crate::branch::{Branch, Branches};
-use crate::health::Deed;
+use crate::fs::beneath::{self, ProcPath};
+use crate::fs::stat::{self, Attr, FileKey};
 use crate::node::PoolPath;
-use crate::stat::{self, Attr, FileKey};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -78,7 +78,7 @@ fn by_walk(branch: &Branch, wanted: Wanted, walks: &Walks) -> Result<Option<Foun
 }
 
 fn at(branch: &Branch, path: &[u8]) -> Result<Attr, Errno> {
-    let (dir, name) = crate::ops::locate::split(path);
+    let (dir, name) = crate::ops::names::locate::split(path);
     stat::at(beneath::dir(branch.root(), dir)?, name)
 }
 

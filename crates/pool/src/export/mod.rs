@@ -17,11 +17,11 @@
 //! below a branch, and those whose id is taken.
 
 mod find;
-mod id;
-mod newborn;
-mod walks;
+mod inode_search;
+mod node_id;
+mod tick_guard;
 
 pub(crate) use find::{Found, find, reopen};
-pub(crate) use id::{Lasting, Wanted, lasts};
-pub(crate) use newborn::Newborn;
-pub(crate) use walks::Walks;
+pub(crate) use inode_search::Walks;
+pub(crate) use node_id::{Lasting, Wanted, lasts};
+pub(crate) use tick_guard::Newborn;

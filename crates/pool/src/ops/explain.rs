@@ -2,12 +2,14 @@
 
 use crate::branch::Branch;
 use crate::config::Func;
-use crate::dirs::Dirs;
-use crate::follow::Follow;
-use crate::ops::dir::must_be_new;
-use crate::ops::locate::split;
+use crate::dir::merged::Dirs;
+use crate::dir::symlinks::Follow;
+use crate::error::{Error, Result};
+use crate::ids::NodeId;
+use crate::ops::names::entries::must_be_new;
+use crate::ops::names::locate::split;
 use crate::policy::{self, Bar, BranchView, Category, Choice, Needs, Policy};
-use crate::{Error, NodeId, Pool, Result};
+use crate::pool::Pool;
 use std::sync::Arc;
 
 /// One function, one path, and what its policy says of each branch.

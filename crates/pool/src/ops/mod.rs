@@ -1,19 +1,13 @@
-//! The operations, one file per group. Each is a method of [`Pool`](crate::Pool).
+//! The operations of a pool.
 
-pub(crate) mod apart;
-pub(crate) mod attr;
-pub(crate) mod cow;
-mod dir;
-mod exdev;
+pub mod aggregate;
+pub(crate) mod attrs;
+mod caller;
+pub(crate) mod data;
 pub(crate) mod explain;
-mod export;
-pub(crate) mod io;
-pub(crate) mod ioctl;
-mod link;
-pub(crate) mod locate;
-pub(crate) mod lookup;
-pub(crate) mod open;
+mod invalidation;
+pub(crate) mod moves;
+pub(crate) mod names;
 pub(crate) mod readdir;
-pub(crate) mod rename;
-mod statfs;
-mod xattr;
+pub(crate) mod resolve;
+pub(crate) mod timeouts;

@@ -1,6 +1,8 @@
 //! Which copies of something to change.
 
-use super::{Bar, BranchView, Choice, Dice, Mode, Policy, Refusal, choose};
+use super::model::{Bar, BranchView, Choice, Policy, Refusal, choose};
+use super::random::Dice;
+use crate::branch::Mode;
 
 /// Branches on which to change an entry, given views of the entry itself.
 ///

@@ -1,6 +1,8 @@
 //! Where something new goes.
 
-use super::{Bar, BranchView, Choice, Dice, Mode, Pick, Policy, Refusal, choose};
+use super::model::{Bar, BranchView, Choice, Pick, Policy, Refusal, choose};
+use super::random::Dice;
+use crate::branch::Mode;
 
 /// Branches on which to create an entry, given views of its parent directory.
 ///

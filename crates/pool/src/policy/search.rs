@@ -1,6 +1,7 @@
 //! Which copies of something to look at.
 
-use super::{Bar, BranchView, Choice, Dice, Policy, Refusal, choose};
+use super::model::{Bar, BranchView, Choice, Policy, Refusal, choose};
+use super::random::Dice;
 
 /// Branches on which to look at an entry, given views of the entry itself.
 ///

@@ -1,6 +1,6 @@
 //! The data of a file, into another: shared where the filesystem can, and holes stay holes.
 
-use super::still::Still;
+use crate::ops::moves::hold_still::Still;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ const STEP: u64 = 4 << 20;
 ///
 /// Errors: `EINTR` as soon as nobody wants it, `EBUSY` when the source does not keep still, `EIO` when it ends early;
 /// whatever reading and writing gives, `ENOSPC` among it.
-pub(super) fn copy_data(
+pub(crate) fn copy_data(
     source: &Still,
     target: BorrowedFd<'_>,
     size: u64,

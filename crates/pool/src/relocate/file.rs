@@ -5,16 +5,16 @@
 //! the old one goes. In between both branches hold the file, equal byte for byte; the note in the new branch's
 //! root tells the next mount to finish it (`sweep`).
 
-use super::dress::set_times;
 use super::journal::{Note, Plan};
 use super::links::holds;
+use super::metadata::set_times;
 use super::replica::Replica;
-use super::still::Still;
-use crate::beneath::{self, ProcPath};
 use crate::branch::Branch;
+use crate::fs::beneath::{self, ProcPath};
+use crate::fs::stat::{self, Attr, FileKey};
 use crate::node::PoolPath;
-use crate::ops::locate::split;
-use crate::stat::{self, Attr, FileKey};
+use crate::ops::moves::hold_still::Still;
+use crate::ops::names::locate::split;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// A file on its way. Dropping it before its names have changed leaves everything as it was.
-pub(super) struct Carry<'s> {
+pub(crate) struct Carry<'s> {
     source: Arc<Branch>,
     target: Arc<Branch>,
     file: &'s Still,
@@ -90,13 +90,13 @@ impl<'n> Places<'n> {
 }
 
 /// A file that chattr(1) has made unchangeable cannot lose its names, and one with set-once rules must not.
-pub(super) fn can_leave(attr: &Attr) -> bool {
+pub(crate) fn can_leave(attr: &Attr) -> bool {
     attr.is_regular() && !attr.is_immutable() && !attr.is_append_only()
 }
 
 impl<'s> Carry<'s> {
     /// Notes, on the target, that a file is about to come. Before anything is made there, directories too.
-    pub(super) fn announce(source: &Branch, target: &Branch, names: &[PoolPath]) -> Result<Note, Errno> {
+    pub(crate) fn announce(source: &Branch, target: &Branch, names: &[PoolPath]) -> Result<Note, Errno> {
         let plan = Plan { source: source.path.as_os_str().as_bytes().to_vec(), names: names.to_vec() };
         Note::write(target.root(), &plan)
     }
@@ -106,7 +106,7 @@ impl<'s> Carry<'s> {
     /// `names` are all that the file has. The target holds their directories.
     ///
     /// Errors: `EINTR` when it is not `wanted` any more; `EBUSY`, as later steps, when somebody wants to write the file.
-    pub(super) fn copy(
+    pub(crate) fn copy(
         source: &Arc<Branch>,
         target: &Arc<Branch>,
         file: &'s Still,
@@ -125,12 +125,12 @@ impl<'s> Carry<'s> {
         Ok(Carry { source: source.clone(), target: target.clone(), file, copied, names, replica })
     }
 
-    pub(super) fn key(&self) -> Result<FileKey, Errno> {
+    pub(crate) fn key(&self) -> Result<FileKey, Errno> {
         self.replica.key()
     }
 
     /// The copy, with flags of open(2).
-    pub(super) fn reopen(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+    pub(crate) fn reopen(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         self.replica.reopen(flags)
     }
 
@@ -138,7 +138,7 @@ impl<'s> Carry<'s> {
     /// is as it was. The caller sees to it that nobody uses a path meanwhile through the pool.
     ///
     /// Errors: `EAGAIN` when the file or its names have changed since they were looked at.
-    pub(super) fn switch(&mut self) -> Result<(), Errno> {
+    pub(crate) fn switch(&mut self) -> Result<(), Errno> {
         self.verify()?;
         let names = std::mem::take(&mut self.names);
         let switched = Places::open(&self.source, &self.target, &names).and_then(|places| {
@@ -162,7 +162,7 @@ impl<'s> Carry<'s> {
     }
 
     /// The names have changed: makes that last, and then forgets about it.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(self) {
         let dirs: BTreeSet<&[u8]> = self.names.iter().map(|name| split(name).0).collect();
         for dir in dirs {
             let dir = beneath::open(self.source.root(), dir, OFlags::RDONLY | OFlags::DIRECTORY);

@@ -3,11 +3,11 @@
 //! A note is locked while its writer lives, so that whoever finds one unlocked knows that a crash has left it.
 //! It is there, on disk, before the first thing that it tells of.
 
-use super::dress::quietly;
-use super::sweep::names_with;
+use super::metadata::quietly;
+use super::recovery::names_with;
 use super::{UNDER_CONSTRUCTION, unique};
+use crate::fs::{beneath, stat};
 use crate::node::PoolPath;
-use crate::{beneath, stat};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -21,11 +21,11 @@ const LONGEST: usize = 16 << 20;
 
 /// What a note says. Paths are relative to the root of their branch.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// The root of the branch that the file leaves, as the branch list has it; empty where it leaves none.
-    pub(super) source: Vec<u8>,
+    pub(crate) source: Vec<u8>,
     /// The names that the copy takes, and that the source then loses. The copy is made in the directory of the first.
-    pub(super) names: Vec<PoolPath>,
+    pub(crate) names: Vec<PoolPath>,
 }
 
 impl Plan {
@@ -49,7 +49,7 @@ impl Plan {
 }
 
 /// A note on a branch. It stays until it is erased.
-pub(super) struct Note {
+pub(crate) struct Note {
     root: OwnedFd,
     name: Vec<u8>,
     /// Keeps the lock.
@@ -58,7 +58,7 @@ pub(super) struct Note {
 
 impl Note {
     /// Puts a note into the root of a branch; on disk when this returns.
-    pub(super) fn write(root: BorrowedFd<'_>, plan: &Plan) -> Result<Note, Errno> {
+    pub(crate) fn write(root: BorrowedFd<'_>, plan: &Plan) -> Result<Note, Errno> {
         canopy_sys::creds::as_daemon()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         loop {
@@ -109,14 +109,14 @@ impl Note {
     }
 
     /// What the writer's things under construction have names that begin with.
-    pub(super) fn writer(&self) -> Vec<u8> {
+    pub(crate) fn writer(&self) -> Vec<u8> {
         let number = [UNDER_CONSTRUCTION, NOTE].concat().len();
         let end = self.name.iter().rposition(|&byte| byte == b'.').map_or(number, |dot| dot + 1);
         [UNDER_CONSTRUCTION, &self.name[number.min(end)..end]].concat()
     }
 
     /// What it tells of is done, or undone. Should this fail, the next mount finds nothing to do.
-    pub(super) fn erase(self) {
+    pub(crate) fn erase(self) {
         if let Err(errno) = self.unlink() {
             tracing::debug!("a note on a branch stays until the next mount: {errno}");
         }
@@ -131,7 +131,7 @@ impl Drop for Note {
 }
 
 /// The notes that a crash has left on a branch, now locked by us.
-pub(super) fn left_behind(root: BorrowedFd<'_>) -> Result<Vec<(Note, Option<Plan>)>, Errno> {
+pub(crate) fn left_behind(root: BorrowedFd<'_>) -> Result<Vec<(Note, Option<Plan>)>, Errno> {
     let prefix = [UNDER_CONSTRUCTION, NOTE].concat();
     let names = names_with(root, &prefix)?;
     Ok(names.into_iter().filter_map(|name| claim(root, name)).collect())

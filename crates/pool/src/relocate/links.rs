@@ -1,10 +1,10 @@
 //! All names of a file on its branch.
 
-use crate::beneath;
+use crate::fs::beneath;
+use crate::fs::stat::{self, Attr};
+use crate::fs::walk::walk;
 use crate::node::{PoolPath, join};
-use crate::ops::locate::split;
-use crate::stat::{self, Attr};
-use crate::walk::walk;
+use crate::ops::names::locate::split;
 use rustix::fd::BorrowedFd;
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 /// branch walked.
 ///
 /// Errors: `EMLINK` when there are links that the branch does not show, such as outside of it.
-pub(super) fn all_names(
+pub(crate) fn all_names(
     root: BorrowedFd<'_>,
     attr: &Attr,
     known: impl Iterator<Item = PoolPath>,
@@ -34,7 +34,7 @@ pub(super) fn all_names(
 }
 
 /// Does this path lead to the file, without symlinks?
-pub(super) fn holds(root: BorrowedFd<'_>, path: &[u8], attr: &Attr) -> bool {
+pub(crate) fn holds(root: BorrowedFd<'_>, path: &[u8], attr: &Attr) -> bool {
     let (dir, name) = split(path);
     beneath::dir(root, dir)
         .and_then(|dir| stat::at(dir, name))

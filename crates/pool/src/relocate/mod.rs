@@ -6,25 +6,20 @@
 //!
 //! Nothing here knows of policies: who calls has chosen the branch.
 
+mod clone_dirs;
 mod copy;
-mod dirs;
-mod dress;
-mod elsewhere;
-mod file;
-mod journal;
-mod links;
-mod own;
-mod replica;
-mod still;
-mod sweep;
+pub(crate) mod file;
+pub(crate) mod journal;
+pub(crate) mod links;
+mod metadata;
+mod recovery;
+pub(crate) mod replica;
 
-pub(crate) use dirs::clone_dirs;
-pub(crate) use dress::is_shadow;
-pub(crate) use elsewhere::is_full;
-pub(crate) use still::is_written;
-pub(crate) use sweep::{recover, sweep};
+pub(crate) use clone_dirs::clone_dirs;
+pub(crate) use metadata::is_shadow;
+pub(crate) use recovery::{recover, sweep};
 
-use crate::Error;
+use crate::error::Error;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;

@@ -1,19 +1,19 @@
 //! A copy of a file, made aside in the directory that is to hold it.
 
+use super::clone_dirs::move_into_place;
 use super::copy::copy_data;
-use super::dirs::move_into_place;
-use super::dress::{dress_file, quietly};
 use super::journal::Note;
+use super::metadata::{dress_file, quietly};
 use super::name_aside;
-use super::still::{Still, reopen_as_owner};
-use crate::beneath;
-use crate::stat::{self, Attr, FileKey};
+use crate::fs::beneath;
+use crate::fs::stat::{self, Attr, FileKey};
+use crate::ops::moves::hold_still::{Still, reopen_as_owner};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 /// Until it is given a name, its end takes it away.
-pub(super) struct Replica {
+pub(crate) struct Replica {
     dir: OwnedFd,
     aside: Option<Vec<u8>>,
     file: OwnedFd,
@@ -25,7 +25,7 @@ impl Replica {
     ///
     /// One that is never to be `named` is made without any name where the filesystem can: link(2) may give it its
     /// first one, as it may to the original.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         root: BorrowedFd<'_>,
         path: &[u8],
         named: bool,
@@ -59,13 +59,13 @@ impl Replica {
 
     /// Copies data and all that belongs to the file; on disk when this returns. Errors: `EINTR` when it is not `wanted` any
     /// more.
-    pub(super) fn fill(&self, source: &Still, attr: &Attr, wanted: &dyn Fn() -> bool) -> Result<(), Errno> {
+    pub(crate) fn fill(&self, source: &Still, attr: &Attr, wanted: &dyn Fn() -> bool) -> Result<(), Errno> {
         copy_data(source, self.file.as_fd(), attr.size, wanted)?;
         self.dress(source.as_fd(), attr)
     }
 
     /// Once more all but the data.
-    pub(super) fn dress(&self, source: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
+    pub(crate) fn dress(&self, source: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
         dress_file(source, self.file.as_fd(), attr)?;
         let copy = stat::of(self.file.as_fd())?;
         if copy.size != attr.size {
@@ -75,27 +75,27 @@ impl Replica {
     }
 
     /// The file as it will be known.
-    pub(super) fn key(&self) -> Result<FileKey, Errno> {
+    pub(crate) fn key(&self) -> Result<FileKey, Errno> {
         stat::of(self.file.as_fd()).map(|attr| attr.key())
     }
 
     /// The very file once more, with flags of open(2). Its mode keeps nobody from that who has the original open.
-    pub(super) fn reopen(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+    pub(crate) fn reopen(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         reopen_as_owner(self.file.as_fd(), flags)
     }
 
-    pub(super) fn dir(&self) -> BorrowedFd<'_> {
+    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
 
     /// Gives it one more name, which nothing may have yet.
-    pub(super) fn link(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn link(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
         let aside = self.aside.as_deref().ok_or(Errno::NOENT)?;
         rustix::fs::linkat(&self.dir, aside, dir, name, AtFlags::empty())
     }
 
     /// Its name in its own directory, which nothing may have yet.
-    pub(super) fn place(&mut self, name: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn place(&mut self, name: &[u8]) -> Result<(), Errno> {
         let aside = self.aside.as_deref().ok_or(Errno::NOENT)?;
         if stat::at(&self.dir, name).is_ok() {
             return Err(Errno::EXIST);
@@ -106,7 +106,7 @@ impl Replica {
     }
 
     /// Takes the place of what has this name in its directory; on disk when this returns.
-    pub(super) fn replace(&mut self, name: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn replace(&mut self, name: &[u8]) -> Result<(), Errno> {
         let aside = self.aside.as_deref().ok_or(Errno::NOENT)?;
         rustix::fs::renameat(&self.dir, aside, &self.dir, name)?;
         self.aside = None;
@@ -114,7 +114,7 @@ impl Replica {
     }
 
     /// What the note tells of is not finished: it stays.
-    pub(super) fn keep_note(&mut self) {
+    pub(crate) fn keep_note(&mut self) {
         self.note = None;
     }
 }

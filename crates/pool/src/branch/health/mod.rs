@@ -1,0 +1,410 @@
+//! How branches fare: which can be relied upon for something new, and which not.
+//!
+//! Operations only notice ([`Condition::notice`]): that a branch has answered with an error which is its own doing. What
+//! it comes to is found by looking at the branch itself ([`Branch::look_after`]), for the error may be that of one bad
+//! sector, or of a filesystem that is mounted below the branch. One thread looks, once a second (`canopy/src/serve/health.rs`);
+//! an operation has gone on elsewhere meanwhile, by itself.
+//!
+//! An unwell branch gets nothing new, and nothing on it is changed: `Pool::view` tells the policies. It is searched and read
+//! as ever. It is taken back once looks have found nothing wrong for a while, which is longer with every relapse.
+//!
+//! What keeps the rest of the program from waiting for a branch may say so here: [`Condition::hangs`].
+
+use super::space::Space;
+use super::{Branch, Mode};
+use crate::fs::{beneath, block_device};
+use crate::relocate::name_aside;
+use parking_lot::Mutex;
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, OFlags, RawDir};
+use rustix::io::Errno;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How a branch is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Health {
+    Well,
+    /// Its filesystem does not take changes, though its mode says that it should.
+    ReadOnly,
+    /// Changes give errors.
+    Failing,
+    /// Not even its root can be read, or its disk is not there. Or, of a branch that the pool has let go of: its mount is not
+    /// there.
+    Gone,
+    /// It does not answer.
+    Hung,
+}
+
+impl Health {
+    const ALL: [Health; 5] = [Health::Well, Health::ReadOnly, Health::Failing, Health::Gone, Health::Hung];
+
+    /// As a word for programs.
+    pub fn word(self) -> &'static str {
+        match self {
+            Health::Well => "ok",
+            Health::ReadOnly => "read-only",
+            Health::Failing => "failing",
+            Health::Gone => "gone",
+            Health::Hung => "hung",
+        }
+    }
+}
+
+/// What an operation was doing when a branch gave it an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deed {
+    /// One file may be unreadable on a branch that is well.
+    Looking,
+    Changing,
+}
+
+/// Is this error the doing of the branch, and not of whoever asked? Full branches are not unwell.
+pub fn is_illness(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::IO
+            | Errno::ROFS
+            | Errno::NODEV
+            | Errno::NXIO
+            | Errno::NOMEDIUM
+            | Errno::REMOTEIO
+            | Errno::SHUTDOWN
+            | Errno::NOTCONN
+            | Errno::HOSTDOWN
+            // EFSCORRUPTED and EFSBADCRC of ext4, XFS and others.
+            | Errno::UCLEAN
+            | Errno::BADMSG
+    )
+}
+
+/// Looks that find nothing wrong while changes fail all the same: after so many, the changes are believed.
+const STRIKES: u32 = 5;
+/// Within this time.
+const STRIKES_WITHIN: Duration = Duration::from_secs(60);
+/// For how long looks must find nothing wrong: at first, and at most. It doubles with every relapse.
+const QUIET: Duration = Duration::from_secs(2);
+const QUIET_AT_MOST: Duration = Duration::from_secs(600);
+/// After so long without an illness, earlier ones do not count any more.
+const FORGIVEN: Duration = Duration::from_secs(3600);
+/// Between two looks at a branch that stays unwell, at most. A look writes to the disk.
+const LOOK_AT_LEAST: Duration = Duration::from_secs(16);
+
+/// The health of one branch, for as long as it is one. Reading it costs one load.
+#[derive(Debug)]
+pub struct Condition {
+    /// A [`Health`]: that of the record, or `Hung`.
+    now: AtomicU8,
+    hangs: AtomicBool,
+    /// Errors since the last look.
+    noticed: AtomicU32,
+    /// ... while something was to be changed.
+    failed: AtomicU32,
+    /// Lock order: a leaf.
+    record: Mutex<Record>,
+}
+
+/// What is told of a branch that is unwell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Illness {
+    pub health: Health,
+    pub since: SystemTime,
+    pub cause: Errno,
+}
+
+impl fmt::Display for Illness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.health {
+            Health::Well => write!(f, "it is well again"),
+            Health::ReadOnly => write!(f, "it has become read-only"),
+            Health::Failing => write!(f, "it fails ({})", self.cause),
+            Health::Gone => write!(f, "it is gone ({})", self.cause),
+            Health::Hung => write!(f, "it does not answer"),
+        }
+    }
+}
+
+impl Default for Condition {
+    fn default() -> Self {
+        Condition {
+            now: AtomicU8::new(Health::Well as u8),
+            hangs: AtomicBool::new(false),
+            noticed: AtomicU32::new(0),
+            failed: AtomicU32::new(0),
+            record: Mutex::new(Record::default()),
+        }
+    }
+}
+
+impl Condition {
+    pub fn health(&self) -> Health {
+        Health::ALL[usize::from(self.now.load(Ordering::Relaxed))]
+    }
+
+    /// May something new go there, and what is there be changed?
+    pub fn is_well(&self) -> bool {
+        self.now.load(Ordering::Relaxed) == Health::Well as u8
+    }
+
+    /// The one place where errors of branch operations are noticed: call it with whatever a branch has answered.
+    pub fn notice(&self, errno: Errno, deed: Deed) {
+        if !is_illness(errno) {
+            return;
+        }
+        self.noticed.fetch_add(1, Ordering::Relaxed);
+        // A filesystem that takes no changes is found out by a look. Where that finds nothing, it is a snapshot or another
+        // filesystem below the branch.
+        if deed == Deed::Changing && errno != Errno::ROFS {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        self.record.lock().noticed = errno;
+    }
+
+    /// What is wrong with it.
+    pub fn illness(&self) -> Option<Illness> {
+        let health = self.health();
+        if health == Health::Well {
+            return None;
+        }
+        let record = self.record.lock();
+        let cause = if health == Health::Hung { Errno::TIMEDOUT } else { record.cause };
+        Some(Illness { health, since: record.since, cause })
+    }
+
+    /// Somebody waits for the branch in vain, or has his answer after all. True when that is news.
+    pub fn hangs(&self, hangs: bool) -> bool {
+        let mut record = self.record.lock();
+        let news = self.hangs.swap(hangs, Ordering::Relaxed) != hangs;
+        if news && hangs && record.health == Health::Well {
+            record.since = SystemTime::now();
+        }
+        self.publish(&record);
+        news
+    }
+
+    fn publish(&self, record: &Record) {
+        let health = if self.hangs.load(Ordering::Relaxed) { Health::Hung } else { record.health };
+        self.now.store(health as u8, Ordering::Relaxed);
+    }
+
+    /// Is there a reason to look now?
+    pub fn wants_a_look(&self) -> bool {
+        self.is_due(Instant::now())
+    }
+
+    /// Takes in what a look finds. Gives what is to be told, if it changes anything.
+    pub fn look(&self, look: impl FnOnce() -> Finding) -> Option<Illness> {
+        let now = Instant::now();
+        self.judge(now, look())
+    }
+
+    /// Goes on where another one is.
+    pub fn inherit(&self, other: &Condition) {
+        let course = other.record.lock().clone();
+        let mut record = self.record.lock();
+        *record = course;
+        self.publish(&record);
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        let record = self.record.lock();
+        match record.health {
+            Health::Well => self.noticed.load(Ordering::Relaxed) > 0,
+            _ => record.next_look.is_none_or(|next| next <= now),
+        }
+    }
+
+    /// Takes a finding in. Gives what is to be told, if it changes anything.
+    fn judge(&self, now: Instant, finding: Finding) -> Option<Illness> {
+        let noticed = self.noticed.swap(0, Ordering::Relaxed);
+        let failed = self.failed.swap(0, Ordering::Relaxed);
+        let mut record = self.record.lock();
+        let before = record.health;
+        record.judge(now, finding, noticed, failed);
+        self.publish(&record);
+        (record.health != before).then(|| Illness {
+            health: record.health,
+            since: record.since,
+            cause: record.cause,
+        })
+    }
+}
+
+/// What a look has found: nothing wrong, or what is wrong.
+pub type Finding = Result<(), (Health, Errno)>;
+
+/// The course of a branch's health.
+#[derive(Clone, Debug)]
+struct Record {
+    health: Health,
+    /// Since when it is not well; the end of the last illness otherwise.
+    since: SystemTime,
+    cause: Errno,
+    /// The last error that operations have noticed.
+    noticed: Errno,
+    /// Since when looks find nothing wrong.
+    fine_since: Option<Instant>,
+    /// How often it has fallen ill of late, and when it was last taken back.
+    illnesses: u32,
+    taken_back: Option<Instant>,
+    /// Looks that have found nothing wrong though changes had failed, and when that began.
+    strikes: u32,
+    struck: Option<Instant>,
+    /// Looks in a row that have found it unwell.
+    in_vain: u32,
+    next_look: Option<Instant>,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Record {
+            health: Health::Well,
+            since: SystemTime::UNIX_EPOCH,
+            cause: Errno::IO,
+            noticed: Errno::IO,
+            fine_since: None,
+            illnesses: 0,
+            taken_back: None,
+            strikes: 0,
+            struck: None,
+            in_vain: 0,
+            next_look: None,
+        }
+    }
+}
+
+impl Record {
+    fn judge(&mut self, now: Instant, finding: Finding, noticed: u32, failed: u32) {
+        let within =
+            |since: Option<Instant>, time| since.is_some_and(|then: Instant| now.duration_since(then) < time);
+        let finding = match finding {
+            Ok(()) if self.health == Health::Well && failed > 0 => {
+                if !within(self.struck, STRIKES_WITHIN) {
+                    (self.strikes, self.struck) = (0, Some(now));
+                }
+                self.strikes += 1;
+                if self.strikes >= STRIKES { Err((Health::Failing, self.noticed)) } else { Ok(()) }
+            }
+            other => other,
+        };
+        match finding {
+            Err((health, cause)) => {
+                if self.health == Health::Well {
+                    self.since = SystemTime::now();
+                    if !within(self.taken_back, FORGIVEN) {
+                        self.illnesses = 0;
+                    }
+                    self.illnesses += 1;
+                    self.in_vain = 0;
+                }
+                (self.health, self.cause) = (health, cause);
+                (self.fine_since, self.strikes) = (None, 0);
+                self.next_look = Some(now + Duration::from_secs(1 << self.in_vain.min(4)).min(LOOK_AT_LEAST));
+                self.in_vain += 1;
+            }
+            Ok(()) if self.health == Health::Well => {}
+            Ok(()) => {
+                self.in_vain = 0;
+                self.next_look = None;
+                if noticed > 0 {
+                    // It is fine to us and to nobody else.
+                    self.fine_since = None;
+                }
+                let since = *self.fine_since.get_or_insert(now);
+                let quiet = QUIET.saturating_mul(1 << (self.illnesses.saturating_sub(1)).min(16));
+                if now.duration_since(since) >= quiet.min(QUIET_AT_MOST) {
+                    self.health = Health::Well;
+                    self.since = SystemTime::now();
+                    self.taken_back = Some(now);
+                    self.fine_since = None;
+                }
+            }
+        }
+    }
+}
+
+impl Branch {
+    /// Takes note of an error that the branch has answered with, and gives it back.
+    pub(crate) fn notice(&self, errno: Errno, deed: Deed) -> Errno {
+        // What is not to be changed may well be read-only.
+        if !(errno == Errno::ROFS && self.mode == Mode::Ro) {
+            self.health.notice(errno, deed);
+        }
+        errno
+    }
+
+    /// Is there a reason to look after it now?
+    pub fn wants_a_look(&self) -> bool {
+        self.health.wants_a_look()
+    }
+
+    /// Looks at the branch if it gives reason to, and tells when that has changed how it is. A sick disk may keep
+    /// the caller waiting for as long as it likes.
+    pub fn look_after(&self) -> Option<Illness> {
+        if !self.wants_a_look() {
+            return None;
+        }
+        self.health.look(|| self.examine())
+    }
+
+    /// What is wrong with the branch, found by doing what operations do there.
+    fn examine(&self) -> Finding {
+        let ill = |health: Health| {
+            move |errno: Errno| if is_illness(errno) { Err((health, errno)) } else { Ok(()) }
+        };
+        readable_root(self).or_else(|errno| match errno {
+            // A root that has been removed on a server.
+            Errno::STALE => Err((Health::Gone, errno)),
+            errno => ill(Health::Gone)(errno),
+        })?;
+        // What is read of it may be but remembered.
+        block_device::answers(self.root()).map_err(|errno| (Health::Gone, errno))?;
+        if self.mode == Mode::Ro {
+            return Ok(());
+        }
+        match Space::of(self.root()) {
+            Ok(space) if space.readonly => return Err((Health::ReadOnly, Errno::ROFS)),
+            Ok(_) => {}
+            Err(errno) => ill(Health::Failing)(errno)?,
+        }
+        writable_root(self).or_else(|errno| match errno {
+            Errno::ROFS => Err((Health::ReadOnly, errno)),
+            errno => ill(Health::Failing)(errno),
+        })
+    }
+}
+
+fn readable_root(branch: &Branch) -> Result<(), Errno> {
+    let dir = beneath::open(branch.root(), b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    RawDir::new(&dir, &mut buffer).next().transpose().map(drop)
+}
+
+/// Writes a little file, down to the disk, and removes it. It has no name where the filesystem can do that, so that
+/// a crash leaves nothing.
+fn writable_root(branch: &Branch) -> Result<(), Errno> {
+    canopy_sys::creds::as_daemon()?;
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let try_out = |file: OwnedFd| {
+        rustix::io::pwrite(&file, b"canopy", 0)?;
+        rustix::fs::fsync(&file)
+    };
+    match rustix::fs::openat(branch.root(), c".", flags | OFlags::TMPFILE, mode) {
+        Ok(file) => return try_out(file),
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL | Errno::NOSYS) => {}
+        Err(errno) => return Err(errno),
+    }
+    let name = name_aside();
+    let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+    let file = rustix::fs::openat(branch.root(), name.as_slice(), create, mode)?;
+    let written = try_out(file);
+    let removed = rustix::fs::unlinkat(branch.root(), name.as_slice(), AtFlags::empty());
+    written.and(removed)
+}
+
+#[cfg(test)]
+mod tests;

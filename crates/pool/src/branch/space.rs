@@ -1,0 +1,218 @@
+//! Free space of a branch, and a short memory of it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::RwLock;
+use rustix::fs::{StatVfs, StatVfsMountFlags};
+
+use super::BranchId;
+use crate::hash::HashMap;
+
+/// Space of the filesystem a branch's root lies on, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes available to unprivileged users: `f_bavail * f_frsize`.
+    pub avail: u64,
+    /// Bytes in use, where the reserve for root counts as used: `(f_blocks - f_bavail) * f_frsize`.
+    pub used: u64,
+    /// Mounted read-only (ST_RDONLY).
+    pub readonly: bool,
+}
+
+impl Space {
+    /// What it holds in all, as far as unprivileged users may use it.
+    pub fn size(&self) -> u64 {
+        self.avail.saturating_add(self.used)
+    }
+
+    /// Asks the filesystem through `root`, a descriptor of a branch's root (O_PATH will do).
+    pub fn of(root: BorrowedFd<'_>) -> rustix::io::Result<Space> {
+        Ok(Space::from(&rustix::fs::fstatvfs(root)?))
+    }
+}
+
+impl From<&StatVfs> for Space {
+    fn from(stat: &StatVfs) -> Space {
+        // Some filesystems report absurd figures; the bound is better than a wrapped value.
+        Space {
+            avail: stat.f_bavail.saturating_mul(stat.f_frsize),
+            used: stat.f_blocks.saturating_sub(stat.f_bavail).saturating_mul(stat.f_frsize),
+            readonly: stat.f_flag.contains(StatVfsMountFlags::RDONLY),
+        }
+    }
+}
+
+/// Bytes a second that no disk is written faster than.
+const FASTEST: u64 = 16 << 30;
+
+/// Remembers each branch's space for `cache.statfs` seconds.
+///
+/// With a time-to-live of zero (the default) it takes no lock and always asks. Only answers are remembered: a
+/// failure is returned and asked again next time, so it is never mistaken for an empty disk.
+///
+/// Its lock is a leaf: held only to look up or to put in, never while a filesystem is being asked.
+#[derive(Debug, Default)]
+pub struct SpaceCache {
+    ttl_seconds: AtomicU64,
+    known: RwLock<HashMap<BranchId, (Instant, Space)>>,
+}
+
+impl SpaceCache {
+    /// `ttl_seconds`: the value of `cache.statfs`.
+    pub fn new(ttl_seconds: u64) -> SpaceCache {
+        SpaceCache { ttl_seconds: AtomicU64::new(ttl_seconds), known: RwLock::default() }
+    }
+
+    /// Changes the time-to-live; holds for answers remembered earlier too.
+    pub fn set_ttl(&self, seconds: u64) {
+        self.ttl_seconds.store(seconds, Ordering::Relaxed);
+        if seconds == 0 {
+            self.clear();
+        }
+    }
+
+    /// Forgets everything: for when branches were added, removed or remounted.
+    pub fn clear(&self) {
+        self.known.write().clear();
+    }
+
+    /// The space of branch `id`, whose root is `root`.
+    pub fn get(&self, id: BranchId, root: BorrowedFd<'_>) -> rustix::io::Result<Space> {
+        self.get_with(id, Instant::now, || Space::of(root))
+    }
+
+    /// The space of a branch for who only wants to know whether `needed` bytes are there: an earlier answer will do for as
+    /// long as nobody can have used up what was left beyond that, writing at [`FASTEST`], and for a second at most. (What
+    /// is allocated without being written may be faster.)
+    pub fn at_least(&self, id: BranchId, root: BorrowedFd<'_>, needed: u64) -> rustix::io::Result<Space> {
+        let at = Instant::now();
+        if let Some((then, space)) = self.known.read().get(&id).copied() {
+            let age = at.saturating_duration_since(then);
+            let used = u64::try_from(age.as_micros()).unwrap_or(u64::MAX).saturating_mul(FASTEST / 1_000_000);
+            if age <= Duration::from_secs(1) && space.avail.saturating_sub(used) >= needed {
+                return Ok(space);
+            }
+        }
+        let space = Space::of(root)?;
+        self.known.write().insert(id, (at, space));
+        Ok(space)
+    }
+
+    fn get_with(
+        &self,
+        id: BranchId,
+        now: impl Fn() -> Instant,
+        ask: impl FnOnce() -> rustix::io::Result<Space>,
+    ) -> rustix::io::Result<Space> {
+        let ttl = Duration::from_secs(self.ttl_seconds.load(Ordering::Relaxed));
+        if ttl.is_zero() {
+            return ask();
+        }
+        let at = now();
+        if let Some((then, space)) = self.known.read().get(&id).copied()
+            && at.saturating_duration_since(then) <= ttl
+        {
+            return Ok(space);
+        }
+        let space = ask()?;
+        // The age counts from before the question: a slow disk's answer is as old as its question.
+        self.known.write().insert(id, (at, space));
+        Ok(space)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::os::fd::AsFd;
+
+    use rustix::io::Errno;
+
+    use super::*;
+
+    const ONE: BranchId = BranchId(1);
+    const TWO: BranchId = BranchId(2);
+
+    fn space(avail: u64) -> Space {
+        Space { avail, used: 1, readonly: false }
+    }
+
+    fn stat(frsize: u64, blocks: u64, bavail: u64, flags: StatVfsMountFlags) -> StatVfs {
+        let file = std::fs::File::open("/").expect("the root directory");
+        let mut stat = rustix::fs::fstatvfs(file.as_fd()).expect("fstatvfs");
+        (stat.f_bsize, stat.f_frsize, stat.f_blocks, stat.f_bavail) = (1 << 17, frsize, blocks, bavail);
+        stat.f_bfree = bavail + 7;
+        stat.f_flag = flags;
+        stat
+    }
+
+    #[test]
+    fn figures_are_bytes_in_fragments() {
+        let rw = StatVfsMountFlags::empty();
+        for (stat, expected) in [
+            (stat(4096, 100, 30, rw), Space { avail: 30 * 4096, used: 70 * 4096, readonly: false }),
+            (stat(1, 5, 5, StatVfsMountFlags::RDONLY), Space { avail: 5, used: 0, readonly: true }),
+            (stat(1, 5, 6, rw), Space { avail: 6, used: 0, readonly: false }),
+            (stat(4096, u64::MAX, 1, rw), Space { avail: 4096, used: u64::MAX, readonly: false }),
+        ] {
+            assert_eq!(Space::from(&stat), expected);
+        }
+    }
+
+    #[test]
+    fn asks_through_a_path_descriptor() {
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+        let root = rustix::fs::open("/", flags, rustix::fs::Mode::empty()).expect("open");
+        let seen = Space::of(root.as_fd()).expect("fstatvfs");
+        assert_ne!((seen.avail, seen.used), (0, 0));
+        assert_eq!(SpaceCache::new(0).get(ONE, root.as_fd()).map(|space| space.readonly), Ok(seen.readonly));
+    }
+
+    #[test]
+    fn zero_time_to_live_always_asks() {
+        let cache = SpaceCache::default();
+        for avail in [1, 2, 3] {
+            assert_eq!(
+                cache.get_with(ONE, || unreachable!("no clock"), || Ok(space(avail))),
+                Ok(space(avail))
+            );
+        }
+        assert!(cache.known.read().is_empty());
+    }
+
+    #[test]
+    fn defect_06_time_to_live_works_from_the_start() {
+        let cache = SpaceCache::new(2);
+        let start = Instant::now();
+        let asked = Cell::new(0u64);
+        let get = |id, seconds| {
+            let at = start + Duration::from_secs(seconds);
+            let ask = || {
+                asked.set(asked.get() + 1);
+                Ok(space(asked.get()))
+            };
+            cache.get_with(id, || at, ask).expect("an answer").avail
+        };
+        assert_eq!([get(ONE, 0), get(ONE, 1), get(ONE, 2)], [1, 1, 1], "remembered for two seconds");
+        assert_eq!(get(TWO, 2), 2, "each branch has its own answer");
+        assert_eq!([get(ONE, 3), get(ONE, 3)], [3, 3], "asked again");
+        cache.set_ttl(1);
+        assert_eq!(get(ONE, 5), 4);
+        cache.clear();
+        assert_eq!(get(ONE, 5), 5);
+        cache.set_ttl(0);
+        assert_eq!([get(ONE, 5), get(ONE, 5)], [6, 7]);
+    }
+
+    #[test]
+    fn failures_are_not_remembered() {
+        let cache = SpaceCache::new(60);
+        let now = Instant::now();
+        for _ in 0..2 {
+            assert_eq!(cache.get_with(ONE, || now, || Err(Errno::IO)), Err(Errno::IO));
+        }
+        assert_eq!(cache.get_with(ONE, || now, || Ok(space(5))), Ok(space(5)));
+    }
+}

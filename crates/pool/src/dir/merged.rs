@@ -1,0 +1,345 @@
+//! A directory of the pool as it lies on the branches, and what they hold under its names.
+
+use super::cache::Stamp;
+use super::symlinks::Follow;
+use crate::branch::health::Deed;
+use crate::branch::{BranchId, Branches};
+use crate::error::{Error, Result};
+use crate::fs::beneath::{self, Dir};
+use crate::fs::stat::{self, Attr};
+use crate::ids::NodeId;
+use crate::node::name_index::Names;
+use crate::node::{Node, PoolPath};
+use crate::pool::Pool;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Since when what is remembered may be believed, if it may.
+pub(crate) type Belief = Option<Stamp>;
+
+/// Per branch, in branch order.
+pub(crate) type PerBranch<T> = SmallVec<[T; 4]>;
+
+/// One directory of the pool, opened on every branch that holds it.
+pub(crate) struct Dirs<'b> {
+    pub(crate) branches: &'b Branches,
+    opened: Arc<Opened>,
+    pub(crate) follow: Follow,
+    /// On some branch a symlink leads to it.
+    pub(crate) by_link: bool,
+    /// Its node, if it was found by that.
+    node: Option<Arc<Node>>,
+    /// What is known of its names, if it may be believed.
+    names: Option<Arc<Names>>,
+}
+
+/// A directory as it lies on the branches. What is opened here may be used by many at once, and remembered.
+#[derive(Clone, Default)]
+pub(crate) struct Opened {
+    list: PerBranch<Option<Place>>,
+    /// The first answer that was neither "here" nor "not here": a sick branch.
+    error: Option<Errno>,
+}
+
+#[derive(Clone)]
+enum Place {
+    /// The branch's root, which the branch keeps open.
+    Root,
+    Dir(Arc<OwnedFd>),
+}
+
+impl From<Dir<'_>> for Place {
+    fn from(dir: Dir<'_>) -> Self {
+        match dir {
+            Dir::Root(_) => Place::Root,
+            Dir::Opened(fd) => Place::Dir(Arc::new(fd)),
+        }
+    }
+}
+
+impl Opened {
+    pub(crate) fn get<'a>(&'a self, branches: &'a Branches, index: usize) -> Option<BorrowedFd<'a>> {
+        self.list[index].as_ref().map(|place| match place {
+            Place::Root => branches.as_slice()[index].root(),
+            Place::Dir(fd) => fd.as_fd(),
+        })
+    }
+
+    /// How many it keeps open.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.list.iter().filter(|place| matches!(place, Some(Place::Dir(_)))).count()
+    }
+}
+
+impl<'b> Dirs<'b> {
+    pub(crate) fn open(follow: Follow, branches: &'b Branches, path: &[u8]) -> Self {
+        let (mut error, mut by_link) = (None, false);
+        let list = branches
+            .iter()
+            .map(|branch| match follow.dir(branch.root.as_fd(), path) {
+                Ok((dir, through)) => {
+                    by_link |= through;
+                    Some(dir.into())
+                }
+                Err(errno) => {
+                    if !beneath::is_absent(errno) {
+                        error.get_or_insert(branch.notice(errno, Deed::Looking));
+                    }
+                    None
+                }
+            })
+            .collect();
+        Dirs { branches, opened: Arc::new(Opened { list, error }), follow, by_link, node: None, names: None }
+    }
+
+    /// No branch holds the directory: why.
+    pub(crate) fn missing(&self) -> Error {
+        self.opened.error.or(self.branches.unheard()).map_or(Error::Absent, Error::Branch)
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<BorrowedFd<'_>> {
+        self.opened.get(self.branches, index)
+    }
+
+    pub(crate) fn lacks(&self, index: usize) -> bool {
+        self.opened.list[index].is_none()
+    }
+
+    /// A branch has been given the directory.
+    pub(crate) fn put(&mut self, index: usize, dir: Dir<'_>) {
+        Arc::make_mut(&mut self.opened).list[index] = Some(dir.into());
+    }
+
+    pub(crate) fn first(&self) -> Result<usize> {
+        self.opened.list.iter().position(Option::is_some).ok_or_else(|| self.missing())
+    }
+
+    /// The branches that hold it.
+    fn each(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
+        (0..self.opened.list.len()).filter_map(|index| self.get(index).map(|dir| (index, dir)))
+    }
+
+    fn no_copies(&self) -> Copies {
+        let (branches, error) = (self.branches.len(), self.opened.error);
+        Copies {
+            found: SmallVec::new(),
+            branches,
+            follow: self.follow,
+            error,
+            unheard: self.branches.unheard(),
+        }
+    }
+
+    /// The directory itself on each branch.
+    pub(crate) fn own(&self) -> Copies {
+        let mut copies = self.no_copies();
+        for (index, dir) in self.each() {
+            self.put_copy(&mut copies, index, stat::of(dir));
+        }
+        copies
+    }
+
+    fn put_copy(&self, copies: &mut Copies, index: usize, answer: Result<Attr, Errno>) {
+        match answer {
+            Ok(attr) => copies.found.push((index, attr)),
+            Err(errno) if !beneath::is_absent(errno) => {
+                copies.error.get_or_insert(self.branches[index].notice(errno, Deed::Looking));
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Removes a name from a branch.
+    pub(crate) fn unlink(&self, index: usize, name: &[u8], flags: AtFlags) -> Result<(), Errno> {
+        let dir = self.get(index).ok_or(Errno::NOENT)?;
+        rustix::fs::unlinkat(dir, name, flags)
+            .map_err(|errno| self.branches[index].notice(errno, Deed::Changing))
+    }
+
+    /// What each branch holds under a name in this directory.
+    pub(crate) fn copies(&self, name: &[u8]) -> Copies {
+        self.ask(name, false)
+    }
+
+    /// As `copies`, but branches after the first that holds the name are not asked, unless what it holds
+    /// is a directory, for which all of them count.
+    pub(crate) fn first_copy(&self, name: &[u8]) -> Copies {
+        self.ask(name, true)
+    }
+
+    fn ask(&self, name: &[u8], first: bool) -> Copies {
+        let mut copies = self.no_copies();
+        let known = self.names.as_ref().and_then(|names| names.holders(name));
+        let mut in_vain = 0;
+        for (index, dir) in self.each() {
+            if known.is_some_and(|holders| !holders.has(index)) {
+                continue;
+            }
+            let answer = self.follow.at(dir, name);
+            if matches!(answer, Err(errno) if beneath::is_absent(errno)) {
+                in_vain += 1;
+                if let (Some(names), Some(holders)) = (&self.names, known) {
+                    names.was_not(name, index, holders);
+                }
+            }
+            let found = matches!(&answer, Ok(attr) if !attr.is_dir());
+            self.put_copy(&mut copies, index, answer);
+            if first && found {
+                break;
+            }
+        }
+        if let (Some(names), None) = (&self.names, known)
+            && in_vain > 0
+            && names.asked_in_vain(in_vain)
+        {
+            names.learn(self.each());
+        }
+        copies
+    }
+
+    /// A name was made here on a branch. To be called before anybody hears of it.
+    pub(crate) fn came(&self, name: &[u8], index: usize) {
+        if let Some(node) = &self.node {
+            node.came(name, self.branches.as_slice()[index].id);
+        }
+        // What this operation goes by may have been put away meanwhile, with the directory that lay here.
+        if let Some(names) = &self.names {
+            names.came(name, index);
+        }
+    }
+}
+
+/// What the branches hold under one path.
+pub(crate) struct Copies {
+    /// Index of the branch, and what it holds; in branch order.
+    pub(crate) found: SmallVec<[(usize, Attr); 1]>,
+    branches: usize,
+    /// How they were looked at.
+    pub(crate) follow: Follow,
+    pub(crate) error: Option<Errno>,
+    /// Branches that do not answer have not been asked.
+    pub(crate) unheard: Option<Errno>,
+}
+
+impl Copies {
+    /// What one branch holds.
+    pub(crate) fn get(&self, index: usize) -> Option<&Attr> {
+        self.found.iter().find(|(at, _)| *at == index).map(|(_, attr)| attr)
+    }
+
+    /// Index of the branch, and what it holds.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Attr)> {
+        self.found.iter().map(|(index, attr)| (*index, attr))
+    }
+
+    /// For each branch what it holds.
+    pub(crate) fn each(&self) -> impl Iterator<Item = Option<&Attr>> {
+        let mut found = self.found.iter().peekable();
+        (0..self.branches).map(move |index| found.next_if(|(at, _)| *at == index).map(|(_, attr)| attr))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.found.len()
+    }
+
+    /// The first branch that holds something.
+    pub(crate) fn first(&self) -> Option<usize> {
+        self.found.first().map(|(index, _)| *index)
+    }
+
+    pub(crate) fn any(&self) -> bool {
+        !self.found.is_empty()
+    }
+
+    pub(crate) fn any_dir(&self) -> bool {
+        self.found.iter().any(|(_, attr)| attr.is_dir())
+    }
+
+    /// Nobody holds it. A branch that could not answer is not taken for one that does not hold the name.
+    pub(crate) fn missing(&self) -> Error {
+        self.error.or(self.unheard).map_or(Error::Absent, Error::Branch)
+    }
+
+    /// Errors unless no branch holds the path, and all could say so.
+    pub(crate) fn must_be_absent(&self) -> Result<()> {
+        match self.error {
+            _ if self.any() => Err(Error::Exists),
+            Some(errno) => Err(Error::Branch(errno)),
+            None => Ok(()),
+        }
+    }
+
+    /// The attributes that stand for all copies of a directory. Entries come and go on one branch at a
+    /// time, so its times are the latest of all, and its link count is that of the merged directory:
+    /// 2 and the subdirectories. Where several branches hold subdirectories, some may be the same; then
+    /// it is 1, which every program takes for "not counted" (as on btrfs and overlayfs).
+    pub(crate) fn merge_dir(&self, base: Attr) -> Attr {
+        let mut merged = base;
+        let (mut holders, mut below, mut uncounted) = (0, 0, false);
+        for (_, attr) in self.iter().filter(|(_, attr)| attr.is_dir()) {
+            merged.atime = merged.atime.max(attr.atime);
+            merged.mtime = merged.mtime.max(attr.mtime);
+            merged.ctime = merged.ctime.max(attr.ctime);
+            uncounted |= attr.nlink < 2;
+            if attr.nlink > 2 {
+                holders += 1;
+                below += attr.nlink - 2;
+            }
+        }
+        merged.nlink = if uncounted || holders > 1 { 1 } else { 2 + below };
+        merged
+    }
+}
+
+impl Pool {
+    /// May this operation believe what is remembered? To be asked before it takes a lock.
+    pub(crate) fn belief(&self) -> Belief {
+        self.kernel.load().caught_up().then(|| self.memory.stamp())
+    }
+
+    /// The path of a directory, and the directory on every branch.
+    pub(crate) fn dirs<'b>(
+        &self,
+        branches: &'b Branches,
+        id: NodeId,
+        belief: Belief,
+    ) -> Result<(PoolPath, Dirs<'b>)> {
+        let (node, path) = self.nodes.dir(id)?;
+        let dirs = self.dirs_of(branches, node, &path, belief);
+        Ok((path, dirs))
+    }
+
+    pub(crate) fn dirs_of<'b>(
+        &self,
+        branches: &'b Branches,
+        node: Arc<Node>,
+        path: &[u8],
+        belief: Belief,
+    ) -> Dirs<'b> {
+        if belief.is_some()
+            && let Some((opened, names)) = self.memory.recall(&node, branches)
+        {
+            let (node, names) = (Some(node), Some(names));
+            return Dirs { branches, opened, follow: Follow::NEVER, by_link: false, node, names };
+        }
+        let mut dirs = Dirs::open(self.follow(), branches, path);
+        if let Some(stamp) = belief
+            && dirs.follow.shows_all()
+            && dirs.opened.error.is_none()
+        {
+            dirs.names = self.memory.remember(&node, branches, &dirs.opened, stamp);
+        }
+        dirs.node = Some(node);
+        dirs
+    }
+
+    /// A name was made on a branch by who knows no more than the path of its directory. As [`Dirs::came`].
+    pub(crate) fn came(&self, dir: &[u8], name: &[u8], branch: BranchId) {
+        if let Some(node) = self.known().dir(dir).and_then(|id| self.nodes.get(id).ok()) {
+            node.came(name, branch);
+        }
+    }
+}

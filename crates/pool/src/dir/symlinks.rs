@@ -1,0 +1,194 @@
+//! What names are shown as, if not as what they are.
+//!
+//! `symlinkify` shows files as symlinks to themselves on their branch, so that who reads them goes past the pool.
+//!
+//! `follow-symlinks`: which symlinks of a branch the pool shows as what they lead to.
+//!
+//! Without the option no symlink is ever followed; `beneath` sees to that. With it, a symlink that leads to
+//! what the option names is that thing to the pool's users, wherever it is, also outside of the branch: that
+//! is what the option is for (branches that hold links to other disks). What bounds it:
+//!
+//! * The daemon may go where its users may not. So only links are followed that the daemon's user owns, or
+//!   whose owner owns what they lead to: nobody gets at the files of others by a link of his own. Any other
+//!   link stays a symlink, and the kernel follows it with its caller's rights.
+//! * Links are followed as text, one step at a time, and never through `/proc/PID/fd` and its like.
+//! * Never into the pool itself: a request that waits for another one may wait for ever.
+
+use crate::config::FollowSymlinks;
+use crate::fs::beneath::{self, Dir};
+use crate::fs::stat::{self, Attr, Time};
+use crate::node::Node;
+use crate::pool::Pool;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+/// As the kernel has it (MAXSYMLINKS in include/linux/namei.h).
+const LINKS: u32 = 40;
+
+/// Which files are shown as symlinks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Disguise {
+    None,
+    /// Those that nobody may write and that have not changed for so many seconds.
+    After(i64),
+    All,
+}
+
+/// How an operation sees files and symlinks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Follow {
+    mode: FollowSymlinks,
+    disguise: Disguise,
+    /// The device of the pool's own mount.
+    pool: Option<u64>,
+}
+
+impl Pool {
+    pub(crate) fn follow(&self) -> Follow {
+        let config = self.config();
+        let mode = config.follow_symlinks;
+        let pool = match mode == FollowSymlinks::Never || config.mountpoint.as_os_str().is_empty() {
+            true => None,
+            false => device(rustix::fs::CWD, config.mountpoint.as_path()).ok(),
+        };
+        let disguise = match config.symlinkify {
+            true => Disguise::After(config.symlinkify_timeout),
+            false => Disguise::None,
+        };
+        Follow { mode, disguise, pool }
+    }
+}
+
+impl Follow {
+    /// Everything is shown as what it is.
+    pub(crate) const NEVER: Follow =
+        Follow { mode: FollowSymlinks::Never, disguise: Disguise::None, pool: None };
+
+    /// The same, but a file is shown as this node of it is: the kernel takes no other type for it.
+    pub(crate) fn as_node(self, node: &Node) -> Follow {
+        let disguise = if node.disguised { Disguise::All } else { Disguise::None };
+        Follow { disguise, ..self }
+    }
+
+    /// Is everything shown as what it is?
+    pub(crate) fn shows_all(self) -> bool {
+        self.mode == FollowSymlinks::Never && self.disguise == Disguise::None
+    }
+
+    /// Are some files shown as symlinks?
+    pub(crate) fn may_disguise(self) -> bool {
+        self.disguise != Disguise::None
+    }
+
+    /// Is this shown as a symlink?
+    pub(crate) fn disguises(self, attr: &Attr) -> bool {
+        const ANYBODY_WRITES: u32 = 0o222;
+        match self.disguise {
+            Disguise::None => false,
+            Disguise::All => !attr.is_dir(),
+            Disguise::After(seconds) => {
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
+                let old = |time: Time| now.saturating_sub(time.sec) > seconds;
+                !attr.is_dir() && attr.mode & ANYBODY_WRITES == 0 && old(attr.mtime) && old(attr.ctime)
+            }
+        }
+    }
+
+    /// Does it show this as the option wants it?
+    fn wants(self, attr: &Attr) -> bool {
+        match self.mode {
+            FollowSymlinks::Never => false,
+            FollowSymlinks::Directory => attr.is_dir(),
+            FollowSymlinks::Regular => attr.is_regular(),
+            FollowSymlinks::All => true,
+        }
+    }
+
+    /// The attributes of a name in a directory.
+    pub(crate) fn at(self, dir: impl AsFd, name: &[u8]) -> Result<Attr, Errno> {
+        let attr = stat::at(&dir, name)?;
+        match attr.is_symlink() && self.mode != FollowSymlinks::Never {
+            true => stat::of(self.pin(dir, name)?.as_fd()),
+            false => Ok(attr),
+        }
+    }
+
+    /// A descriptor that pins what is under a name.
+    pub(crate) fn pin(self, dir: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+        let found = beneath::pin(&dir, name)?;
+        if self.mode == FollowSymlinks::Never {
+            return Ok(found);
+        }
+        let link = stat::of(found.as_fd())?;
+        if !link.is_symlink() {
+            return Ok(found);
+        }
+        let Ok((target, attr)) = self.target(dir.as_fd(), &found) else { return Ok(found) };
+        let trusted = link.uid == rustix::process::geteuid().as_raw() || link.uid == attr.uid;
+        Ok(if trusted && self.wants(&attr) { target } else { found })
+    }
+
+    /// A directory of a branch, and whether a symlink is on the way to it.
+    pub(crate) fn dir<'b>(self, root: BorrowedFd<'b>, path: &[u8]) -> Result<(Dir<'b>, bool), Errno> {
+        match beneath::dir(root, path) {
+            Err(errno @ (Errno::LOOP | Errno::NOTDIR)) if self.mode != FollowSymlinks::Never => {
+                let mut at: Option<OwnedFd> = None;
+                for part in path.split(|&byte| byte == b'/') {
+                    let next = self.pin(at.as_ref().map_or(root, |fd| fd.as_fd()), part)?;
+                    if !stat::of(next.as_fd())?.is_dir() {
+                        return Err(errno);
+                    }
+                    at = Some(next);
+                }
+                at.map(|fd| (Dir::Opened(fd), true)).ok_or(errno)
+            }
+            other => other.map(|dir| (dir, false)),
+        }
+    }
+
+    /// What a symlink in `dir` leads to in the end.
+    fn target(self, dir: BorrowedFd<'_>, link: &OwnedFd) -> Result<(OwnedFd, Attr), Errno> {
+        let step = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let from_root = || rustix::fs::open(c"/", step, Mode::empty());
+        let mut at = rustix::io::fcntl_dupfd_cloexec(dir, 0)?;
+        // Parts still to walk, the next one last.
+        let mut parts: Vec<Vec<u8>> = Vec::new();
+        let mut links = 0;
+        let mut read = |link: &OwnedFd, at: &mut OwnedFd, parts: &mut Vec<Vec<u8>>| {
+            links += 1;
+            let text = rustix::fs::readlinkat(link, c"", Vec::new())?.into_bytes();
+            if links > LINKS || text.is_empty() {
+                return Err(Errno::LOOP);
+            }
+            if text[0] == b'/' {
+                *at = from_root()?;
+            }
+            parts
+                .extend(text.split(|&byte| byte == b'/').rev().filter(|p| !p.is_empty()).map(<[u8]>::to_vec));
+            Ok(())
+        };
+        read(link, &mut at, &mut parts)?;
+        while let Some(part) = parts.pop() {
+            let next = rustix::fs::openat(&at, part.as_slice(), step, Mode::empty())?;
+            // Asked for nothing but the device, so that a pool is not asked at all.
+            if self.pool.is_some() && device(&next, c"").ok() == self.pool {
+                return Err(Errno::LOOP);
+            }
+            match stat::of(next.as_fd())?.is_symlink() {
+                true => read(&next, &mut at, &mut parts)?,
+                false => at = next,
+            }
+        }
+        let attr = stat::of(at.as_fd())?;
+        Ok((at, attr))
+    }
+}
+
+/// The device of a file, by what the kernel knows already.
+fn device(dir: impl AsFd, path: impl rustix::path::Arg) -> Result<u64, Errno> {
+    // AT_STATX_DONT_SYNC in include/uapi/linux/fcntl.h.
+    let known = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::from_bits_retain(0x4000);
+    let stat = rustix::fs::statx(dir, path, known, StatxFlags::TYPE)?;
+    Ok(rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor))
+}

@@ -1,0 +1,134 @@
+//! What an id is made of, and taken apart into.
+
+use crate::branch::Branch;
+use crate::fs::stat::{Attr, FileKey};
+use crate::ids::NodeId;
+use crate::inode_number::BranchSeed;
+use smallvec::SmallVec;
+
+/// Set in ids that last, and in no other.
+const MARK: u64 = 1 << 63;
+/// Widths of the parts of an id, in bits, from its top: hash of the branch, inode number, proof.
+const TAG: u32 = 10;
+const INO: u32 = 40;
+const PROOF: u32 = 13;
+
+const _: () = assert!(1 + TAG + INO + PROOF == u64::BITS);
+
+/// What the kernel is told of a node that lasts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lasting {
+    pub(crate) id: NodeId,
+    pub(crate) generation: u32,
+}
+
+/// Filesystems that give a file its inode number and its birth time for as long as it lives, the latter as exactly as
+/// their clock goes: ext2 to ext4, XFS, btrfs, tmpfs (include/uapi/linux/magic.h).
+pub(crate) fn lasts(kind: u64) -> bool {
+    const LASTING: [u64; 4] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994];
+    LASTING.contains(&kind)
+}
+
+impl Lasting {
+    /// Of a file on a branch.
+    pub(crate) fn of(branch: &Branch, key: FileKey) -> Option<Lasting> {
+        let fits = branch.lasts && key.dev == branch.dev && key.birth != (0, 0);
+        fits.then(|| Lasting::new(branch.seed, key))?
+    }
+
+    fn new(seed: BranchSeed, key: FileKey) -> Option<Lasting> {
+        // With all bits set it could be mistaken for the id of the control file.
+        let fits = key.ino < (1 << INO) - 1;
+        let proof = seed.proof(key.ino, key.birth);
+        let id = MARK | tag(seed) << (INO + PROOF) | key.ino << PROOF | proof >> (u64::BITS - PROOF);
+        fits.then_some(Lasting { id: NodeId(id), generation: proof as u32 })
+    }
+
+    /// Of a directory, given its copies with their branches: that of the oldest. Of those that were born in the same tick
+    /// it is one that is not asked for its branch or its place in their order: others may come and go.
+    pub(crate) fn of_dir<'a>(copies: impl Iterator<Item = (&'a Branch, &'a Attr)>) -> Option<Lasting> {
+        let lasting = |(branch, attr): (&Branch, &Attr)| {
+            Some((attr.key().birth, Lasting::of(branch, attr.key()).filter(|_| attr.is_dir())?))
+        };
+        let mut copies: SmallVec<[_; 4]> = copies.filter_map(lasting).collect();
+        let oldest = copies.iter().map(|(birth, _)| *birth).min()?;
+        copies.retain(|(birth, _)| *birth == oldest);
+        copies.sort_unstable_by_key(|(_, lasting)| lasting.id);
+        copies.into_iter().map(|(_, lasting)| lasting).reduce(Lasting::duel)
+    }
+
+    /// One of two, as if by a coin: whoever adds a copy can try again until it changes nothing.
+    fn duel(self, other: Lasting) -> Lasting {
+        match (self.generation ^ other.generation).count_ones().is_multiple_of(2) {
+            true => self,
+            false => other,
+        }
+    }
+}
+
+fn tag(seed: BranchSeed) -> u64 {
+    seed.proof(0, (0, 0)) >> (u64::BITS - TAG)
+}
+
+/// A file on some branch, as an id names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) id: NodeId,
+    pub(crate) ino: u64,
+}
+
+impl Wanted {
+    /// `None` for an id that says nothing of the kind.
+    pub(crate) fn of(id: NodeId) -> Option<Wanted> {
+        let ino = id.0 >> PROOF & ((1 << INO) - 1);
+        (id.0 & MARK != 0).then_some(Wanted { id, ino })
+    }
+
+    /// May it be on this branch?
+    pub(crate) fn may_be_on(self, branch: &Branch) -> bool {
+        branch.lasts && self.id.0 >> (INO + PROOF) & ((1 << TAG) - 1) == tag(branch.seed)
+    }
+
+    /// Is this file of a branch the one?
+    pub(crate) fn is(self, branch: &Branch, key: FileKey) -> Option<Lasting> {
+        Lasting::of(branch, key).filter(|lasting| lasting.id == self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn key(ino: u64, birth: (i64, u32)) -> FileKey {
+        FileKey { dev: 7, ino, birth }
+    }
+
+    /// A change of what these numbers are made of makes every handle stale that clients hold.
+    #[test]
+    fn ids_are_what_they_were() {
+        let seed = BranchSeed::new(b"/mnt/disk1");
+        let lasting = Lasting::new(seed, key(12345, (1_700_000_000, 123_456_789))).unwrap();
+        assert_eq!((lasting.id.0, lasting.generation), (IDS.0, IDS.1));
+    }
+
+    const IDS: (u64, u32) = (11_060_840_684_923_076_308, 61_361_684);
+
+    #[test]
+    fn an_id_gives_back_its_inode_number_and_tells_files_apart() {
+        let seeds = [b"/mnt/a", b"/mnt/b"].map(|path| BranchSeed::new(path));
+        let mut seen = HashSet::new();
+        for seed in seeds {
+            for ino in [2, 12, 1 << 32, (1 << INO) - 2] {
+                for birth in [(1, 0), (1, 1), (2, 0)] {
+                    let lasting = Lasting::new(seed, key(ino, birth)).unwrap();
+                    let wanted = Wanted::of(lasting.id).unwrap();
+                    assert_eq!(wanted.ino, ino);
+                    assert!(seen.insert((lasting.id, lasting.generation)), "{ino} {birth:?}");
+                }
+            }
+        }
+        assert_eq!(Lasting::new(seeds[0], key((1 << INO) - 1, (1, 0))), None);
+        assert_eq!(Wanted::of(NodeId(12)), None);
+    }
+}

@@ -1,0 +1,224 @@
+//! POSIX ACLs, and who keeps to them.
+//!
+//! Under an ACL the group's bits of a mode are the ACL's mask: the most that anybody named in it has, and not what
+//! the group has. A kernel that judges callers by modes alone would let the group do all of that. So where it does not
+//! ask for ACLs, a mode is shown as far as the ACL grants it to everybody.
+
+use super::beneath::ProcPath;
+use super::stat::Attr;
+use crate::branch::{Branch, Branches};
+use crate::dir::symlinks::Follow;
+use crate::pool::Pool;
+use canopy_sys::xattr;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
+const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// Who decides what a caller may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Judge {
+    /// The branch, if anybody.
+    #[default]
+    Branch,
+    /// The kernel, by the mode.
+    Mode,
+    /// The kernel, by mode and ACL (`FUSE_POSIX_ACL`).
+    Acl,
+}
+
+/// What a pool knows of ACLs.
+#[derive(Debug, Default)]
+pub(crate) struct Acls {
+    by_mode: AtomicBool,
+    by_acl: AtomicBool,
+    unheeded: AtomicBool,
+}
+
+/// Where the file is whose mode is shown.
+#[derive(Clone, Copy)]
+pub(crate) enum At<'a> {
+    Opened(BorrowedFd<'a>),
+    Directory(BorrowedFd<'a>),
+    Named(Follow, BorrowedFd<'a>, &'a [u8]),
+}
+
+impl Pool {
+    /// To be told before there are callers.
+    pub fn judged_by(&self, judge: Judge) {
+        self.acls.by_mode.store(judge == Judge::Mode, Ordering::Relaxed);
+        self.acls.by_acl.store(judge == Judge::Acl, Ordering::Relaxed);
+    }
+
+    /// Has an ACL been met though the kernel goes by modes?
+    pub fn has_unheeded_acls(&self) -> bool {
+        self.acls.unheeded.load(Ordering::Relaxed)
+    }
+
+    /// Does the kernel ask for ACLs, to judge by them?
+    pub(crate) fn heeds_acls(&self) -> bool {
+        self.acls.by_acl.load(Ordering::Relaxed)
+    }
+
+    /// Leaves of a mode what an ACL grants to everybody, where the kernel goes by the mode.
+    pub(crate) fn narrow(&self, branch: &Branch, attr: &mut Attr, at: At<'_>) {
+        const OTHERS: u32 = 0o077;
+        let judged = self.acls.by_mode.load(Ordering::Relaxed) && attr.mode & OTHERS != 0;
+        let never = attr.is_symlink() || !branch.has_acls && attr.dev == branch.dev;
+        if !judged || never {
+            return;
+        }
+        let mut buffer = [0; 1024];
+        let longer;
+        let list = match read(at, &mut buffer) {
+            Ok(length) => &buffer[..length],
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => return,
+            Err(Errno::RANGE) => {
+                let mut all = vec![0; 65536];
+                let length = read(at, &mut all).unwrap_or_default();
+                all.truncate(length);
+                longer = all;
+                &longer[..]
+            }
+            // What cannot be told is granted to nobody.
+            Err(_) => &[],
+        };
+        let (group, others) = granted_to_all(list).unwrap_or_default();
+        attr.mode &= !OTHERS | group << 3 | others;
+        self.acls.unheeded.store(true, Ordering::Relaxed);
+    }
+}
+
+pub(crate) fn is_acl(name: &[u8]) -> bool {
+    name == ACCESS || name == DEFAULT
+}
+
+/// Has the filesystem of a directory a place for ACLs?
+pub(crate) fn is_known(dir: BorrowedFd<'_>) -> bool {
+    rustix::fs::getxattr_query(ProcPath::of(dir).as_bytes(), ACCESS) != Err(Errno::OPNOTSUPP)
+}
+
+impl Branches {
+    /// Can anything on them have an ACL?
+    pub fn have_acls(&self) -> bool {
+        self.iter().any(|branch| branch.has_acls)
+    }
+}
+
+/// What an ACL (include/uapi/linux/posix_acl_xattr.h) grants to each in the group, and to each outside of it: not
+/// more than the entry of anybody named. `None` if it makes no sense.
+///
+/// Who is in several groups has the rights of each, so no other group takes any from the own one.
+fn granted_to_all(list: &[u8]) -> Option<(u32, u32)> {
+    const GROUP: u16 = 0x04;
+    const USER_NAMED: u16 = 0x02;
+    const GROUP_NAMED: u16 = 0x08;
+    const MASK: u16 = 0x10;
+    const OTHER: u16 = 0x20;
+    const VERSION: [u8; 4] = 2_u32.to_le_bytes();
+    const ALL: u32 = 0o7;
+    const NOBODY: u32 = 0o17;
+
+    let entries = list.strip_prefix(&VERSION)?.chunks_exact(8);
+    let (mut group, mut users, mut groups, mut mask, mut others) = (0, NOBODY, NOBODY, ALL, 0);
+    for entry in entries {
+        let (tag, rights) =
+            (u16::from_le_bytes([entry[0], entry[1]]), u32::from(u16::from_le_bytes([entry[2], entry[3]])));
+        match tag {
+            GROUP => group = rights,
+            USER_NAMED => users &= rights,
+            GROUP_NAMED => groups &= rights,
+            MASK => mask = rights,
+            OTHER => others = rights,
+            _ => {}
+        }
+    }
+    let named = |rights| if rights == NOBODY { ALL } else { rights & mask };
+    Some((group & mask & named(users), others & named(users) & named(groups)))
+}
+
+fn read(at: At<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
+    match at {
+        At::Opened(fd) => match rustix::fs::fgetxattr(fd, ACCESS, &mut *buffer) {
+            // Pinned only.
+            Err(Errno::BADF) => rustix::fs::getxattr(ProcPath::of(fd).as_bytes(), ACCESS, buffer),
+            other => other,
+        },
+        At::Directory(fd) => of_entry(fd, b".", ACCESS, buffer),
+        At::Named(follow, dir, name) if follow.shows_all() => of_entry(dir, name, ACCESS, buffer),
+        At::Named(follow, dir, name) => read(At::Opened(follow.pin(dir, name)?.as_fd()), buffer),
+    }
+}
+
+/// Reads an attribute of what is under a name in a directory; a symlink is not followed.
+fn of_entry(dir: BorrowedFd<'_>, name: &[u8], attribute: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
+    let attribute = terminated(attribute);
+    match xattr::getxattrat(dir, text(&terminated(name))?, text(&attribute)?, buffer) {
+        // Way round by /proc, which takes some 4 us.
+        Err(Errno::NOSYS) => {
+            let path = [ProcPath::of(dir).as_bytes(), b"/", name].concat();
+            rustix::fs::lgetxattr(path, text(&attribute)?, buffer)
+        }
+        other => other,
+    }
+}
+
+fn terminated(bytes: &[u8]) -> SmallVec<[u8; 256]> {
+    bytes.iter().copied().chain([0]).collect()
+}
+
+fn text(bytes: &[u8]) -> Result<&CStr, Errno> {
+    CStr::from_bytes_with_nul(bytes).map_err(|_| Errno::INVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: u16 = 0x01;
+    const USER: u16 = 0x02;
+    const GROUP: u16 = 0x04;
+    const NAMED: u16 = 0x08;
+    const MASK: u16 = 0x10;
+    const OTHER: u16 = 0x20;
+
+    fn list(entries: &[(u16, u16)]) -> Vec<u8> {
+        let entry = |&(tag, rights): &(u16, u16)| {
+            [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &1000_u32.to_le_bytes()].concat()
+        };
+        [2_u32.to_le_bytes().to_vec(), entries.iter().flat_map(entry).collect()].concat()
+    }
+
+    #[test]
+    fn what_everybody_may() {
+        let ends = |middle: &[(u16, u16)], others| {
+            let all = [&[(OWNER, 6)][..], middle, &[(OTHER, others)][..]].concat();
+            granted_to_all(&list(&all))
+        };
+        for (middle, others, granted) in [
+            (&[(GROUP, 5)][..], 4, (5, 4)),
+            // A mask alone.
+            (&[(GROUP, 7), (MASK, 4)], 6, (4, 6)),
+            // Somebody named has more than the group, or than all: that is lost.
+            (&[(USER, 7), (GROUP, 0), (MASK, 7)], 0, (0, 0)),
+            (&[(USER, 7), (GROUP, 4), (MASK, 6)], 4, (4, 4)),
+            // Less: nobody has more than he.
+            (&[(USER, 0), (GROUP, 7), (MASK, 7)], 7, (0, 0)),
+            (&[(USER, 7), (USER, 5), (GROUP, 7), (MASK, 7)], 7, (5, 5)),
+            // By the mask.
+            (&[(USER, 7), (GROUP, 7), (MASK, 4)], 6, (4, 4)),
+            // A group has less than others; its members may be in the own group, too.
+            (&[(GROUP, 6), (NAMED, 4), (MASK, 7)], 6, (6, 4)),
+            (&[(USER, 6), (GROUP, 6), (NAMED, 1), (MASK, 7)], 7, (6, 0)),
+        ] {
+            assert_eq!(ends(middle, others), Some(granted), "{middle:?} {others}");
+        }
+        assert_eq!(granted_to_all(b""), None);
+        assert_eq!(granted_to_all(&[1, 0, 0, 0]), None);
+        assert_eq!(granted_to_all(&[2, 0, 0, 0]), Some((0, 0)));
+    }
+}

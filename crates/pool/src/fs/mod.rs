@@ -1,0 +1,7 @@
+//! System calls on the filesystem of one branch. Nothing here knows of branches as a set.
+
+pub(crate) mod acl;
+pub(crate) mod beneath;
+pub mod block_device;
+pub(crate) mod stat;
+pub(crate) mod walk;

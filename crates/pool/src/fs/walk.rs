@@ -1,0 +1,65 @@
+//! Every name on a branch.
+
+use super::{beneath, stat};
+use crate::node::{PoolPath, join};
+use crate::relocate;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{FileType, OFlags, RawDir};
+use rustix::io::Errno;
+use std::mem::MaybeUninit;
+use std::ops::ControlFlow;
+
+/// A name that a walk has come by.
+pub(crate) struct Visited<'a> {
+    pub(crate) dir: &'a [u8],
+    pub(crate) name: &'a [u8],
+    pub(crate) ino: u64,
+    /// As its directory tells it.
+    pub(crate) kind: FileType,
+}
+
+/// Visits every name below the root that lies on the filesystem `dev`, until it is told to stop: one readdir of each
+/// directory, no stat but of directories. That is about a second for a million names that are in memory, and as long as
+/// the disk takes to read its directories otherwise. The pool's own names are left out.
+pub(crate) fn walk(
+    root: BorrowedFd<'_>,
+    dev: u64,
+    mut visit: impl FnMut(&Visited<'_>) -> ControlFlow<()>,
+) -> Result<(), Errno> {
+    let mut todo = vec![PoolPath::new()];
+    let mut buffer = [MaybeUninit::uninit(); 32768];
+    while let Some(path) = todo.pop() {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NOATIME;
+        let dir = match beneath::open(root, &path, flags) {
+            Err(Errno::PERM) => beneath::open(root, &path, flags - OFlags::NOATIME),
+            other => other,
+        };
+        let dir = match dir {
+            // Removed meanwhile; what was moved elsewhere may be missed.
+            Err(errno) if beneath::is_absent(errno) => continue,
+            other => other?,
+        };
+        // Another filesystem is mounted there.
+        if stat::of(dir.as_fd())?.dev != dev {
+            continue;
+        }
+        let mut entries = RawDir::new(&dir, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") || relocate::is_reserved(name) {
+                continue;
+            }
+            let kind = entry.file_type();
+            let visited = Visited { dir: &path, name, ino: entry.ino(), kind };
+            if visit(&visited).is_break() {
+                return Ok(());
+            }
+            let is_dir = || stat::at(&dir, name).is_ok_and(|attr| attr.is_dir());
+            if kind == FileType::Directory || kind == FileType::Unknown && is_dir() {
+                todo.push(join(&path, name));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! What is known of the tree, for whoever has to tell the kernel that something has changed behind the pool's back.
+
+use super::{Nodes, Table, join};
+use crate::error::Result;
+use crate::fs::stat;
+use crate::ids::NodeId;
+use crate::pool::Pool;
+use rustix::fd::BorrowedFd;
+use smallvec::SmallVec;
+
+/// A known name, and the node it stands for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Known {
+    pub parent: NodeId,
+    pub name: Box<[u8]>,
+    pub node: NodeId,
+    pub is_dir: bool,
+}
+
+/// The tree as far as it is known. Looks at nothing but the table.
+#[derive(Clone, Copy)]
+pub struct KnownTree<'a>(&'a Nodes);
+
+impl Pool {
+    pub fn known(&self) -> KnownTree<'_> {
+        KnownTree(&self.nodes)
+    }
+
+    /// A few files that the kernel knows, regular ones among them if there are any open. Looks at nothing but tables.
+    pub fn some_files(&self) -> Vec<NodeId> {
+        const SOME: usize = 16;
+        let mut files: Vec<NodeId> = self.files.some(SOME).iter().map(|handle| handle.node.id).collect();
+        files.extend(self.nodes.table.read().files.values().take(SOME));
+        files
+    }
+
+    /// Runs `look` while no directory is renamed through the pool: paths on the branches and in the node table agree
+    /// meanwhile. It is told how many such renames there were. It must not call an operation of the pool.
+    pub fn while_still<R>(&self, look: impl FnOnce(u64) -> R) -> R {
+        let _held = self.tree.shared();
+        look(self.tree.moves())
+    }
+}
+
+impl KnownTree<'_> {
+    /// The directory under a path of the pool (no leading slash, empty for the root), if it is known.
+    pub fn dir(&self, path: &[u8]) -> Option<NodeId> {
+        let table = self.0.table.read();
+        let mut parts = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty());
+        let found = parts.try_fold(NodeId::ROOT, |at, part| table.child(at, part).map(|node| node.id))?;
+        table.records.get(&found).filter(|record| record.node.is_dir()).map(|_| found)
+    }
+
+    /// What is known under a name.
+    pub fn child(&self, parent: NodeId, name: &[u8]) -> Option<Known> {
+        self.0.table.read().known(parent, name)
+    }
+
+    /// The known nodes of the file behind a descriptor, as itself and as a symlink (`symlinkify`), and how many links
+    /// the file has.
+    pub fn file(&self, file: BorrowedFd<'_>) -> Result<(SmallVec<[NodeId; 2]>, u32)> {
+        let attr = stat::of(file)?;
+        let table = self.0.table.read();
+        let nodes =
+            [false, true].into_iter().filter_map(|linked| table.files.get(&(attr.key(), linked)).copied());
+        Ok((nodes.collect(), attr.nlink))
+    }
+
+    /// Every name that is known below a directory, those nearer to it first.
+    pub fn below(&self, dir: NodeId) -> Vec<Known> {
+        let table = self.0.table.read();
+        let mut found: Vec<Known> = Vec::new();
+        let (mut next, mut at) = (0, dir);
+        loop {
+            let names = table.records.get(&at).into_iter().flat_map(|record| record.children.names());
+            found.extend(names.filter_map(|name| table.known(at, name)));
+            let Some(below) = found.get(next..).and_then(|rest| rest.iter().position(|known| known.is_dir))
+            else {
+                return found;
+            };
+            at = found[next + below].node;
+            next += below + 1;
+        }
+    }
+
+    /// Every known node.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        self.0.table.read().records.keys().copied().collect()
+    }
+
+    /// Every known directory.
+    pub fn dirs(&self) -> Vec<NodeId> {
+        let table = self.0.table.read();
+        let dirs = table.records.iter().filter(|(_, record)| record.node.is_dir());
+        dirs.map(|(&id, _)| id).collect()
+    }
+
+    /// The names that are known of a node, each with its directory.
+    pub fn names_of(&self, id: NodeId) -> Vec<(NodeId, Box<[u8]>)> {
+        self.0.known(id)
+    }
+
+    /// The path of a node by its newest name; `None` when it has none.
+    pub fn path(&self, id: NodeId) -> Option<Vec<u8>> {
+        self.0.locate(id).ok()?.1.map(|path| path.to_vec())
+    }
+
+    /// The path of a name in a known directory.
+    pub fn path_of(&self, parent: NodeId, name: &[u8]) -> Option<Vec<u8>> {
+        self.path(parent).map(|dir| join(&dir, name).to_vec())
+    }
+}
+
+impl Table {
+    fn known(&self, parent: NodeId, name: &[u8]) -> Option<Known> {
+        let node = self.child(parent, name)?;
+        Some(Known { parent, name: name.into(), node: node.id, is_dir: node.is_dir() })
+    }
+}

@@ -1,0 +1,128 @@
+//! The ioctls that are known and safe to forward: the flags and attributes of chattr(1), and fstrim(8) of the whole pool.
+//!
+//! Anything else would reach the branch with the daemon's rights and with arguments that nobody has
+//! checked (a shutdown ioctl through the pool would shut the branch down).
+
+use crate::branch::health::Deed;
+use crate::config::Func;
+use crate::error::{Error, Result};
+use crate::fs::{beneath, stat};
+use crate::ids::{Caller, NodeId};
+use crate::pool::Pool;
+use canopy_sys::ioctl::fitrim::{self, FITRIM, TrimRange};
+use canopy_sys::ioctl::inode_flags::{FS_APPEND_FL, FS_IMMUTABLE_FL, FlagIoctl, flag_ioctl};
+use rustix::fd::AsFd;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+/// What an ioctl hands back to its caller.
+#[derive(Clone, Copy, Debug)]
+pub struct IoctlAnswer {
+    buffer: [u8; 28],
+    len: usize,
+}
+
+impl IoctlAnswer {
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+}
+
+impl Pool {
+    /// Runs an ioctl on the file or directory of a node. `input` is what the caller handed in.
+    ///
+    /// Errors: `ENOTTY` for an ioctl that is not forwarded, `EPERM` for a change by anyone but owner and root,
+    /// and of immutable and append-only by anyone but root (ioctl_fs_setflags(2) asks for CAP_LINUX_IMMUTABLE;
+    /// the kernel leaves that to us).
+    pub fn ioctl(&self, caller: &Caller, id: NodeId, command: u32, input: &[u8]) -> Result<IoctlAnswer> {
+        if command == FITRIM {
+            return self.trim(caller, input);
+        }
+        let ioctl = FlagIoctl::from_command(command).ok_or(Error::UnknownIoctl)?;
+        let mut buffer = [0; 28];
+        if ioctl.writes() {
+            buffer[..ioctl.size()].copy_from_slice(input.get(..ioctl.size()).ok_or(Error::Invalid)?);
+        }
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let node = self.nodes.get(id)?;
+        let func = if ioctl.writes() { Func::Chmod } else { Func::Getattr };
+        let kind = if node.is_dir() { OFlags::DIRECTORY } else { OFlags::NONBLOCK };
+        if !ioctl.writes() {
+            self.ask(&branches, &node, func, |fd| {
+                flag_ioctl(beneath::reopen(fd, OFlags::RDONLY | kind)?.as_fd(), ioctl, &mut buffer)
+            })?;
+            return Ok(IoctlAnswer { buffer, len: ioctl.size() });
+        }
+        self.on_copies(&branches, &node, func, None, None, |fd| {
+            let file = beneath::reopen(fd, OFlags::RDONLY | kind)?;
+            // The version the kernel hands on unseen; the others it checks itself, since Linux 5.13.
+            let seen = ioctl != FlagIoctl::SetVersion && caller.is_checked();
+            if !seen && !caller.owns(&stat::of(fd)?) {
+                return Err(Errno::PERM);
+            }
+            let changed = guarded_bits(ioctl, &buffer) != current_guarded_bits(file.as_fd(), ioctl)?;
+            if changed && !caller.may_guard_files() {
+                return Err(Errno::PERM);
+            }
+            flag_ioctl(file.as_fd(), ioctl, &mut buffer.clone())
+        })?;
+        // chattr(1) moves ctime; the kernel does not expect that of an ioctl.
+        self.kernel.load().invalidate_attr(id);
+        Ok(IoctlAnswer { buffer, len: 0 })
+    }
+
+    /// Discards the free space of all branches, each filesystem once; those that cannot are left out. `input` is a range
+    /// that holds for each of them, and the answer tells how much they have discarded together. It may take minutes, so
+    /// nothing is locked meanwhile.
+    ///
+    /// Errors: `EOPNOTSUPP` when none can. Another one is told when all have been asked.
+    fn trim(&self, caller: &Caller, input: &[u8]) -> Result<IoctlAnswer> {
+        let input = input.first_chunk::<{ TrimRange::SIZE }>().ok_or(Error::Invalid)?;
+        // The branches see the daemon's rights.
+        if !caller.administers() {
+            return Err(Error::NotPermitted);
+        }
+        let range = TrimRange::from_bytes(*input);
+        let branches = self.branches.load();
+        let (mut trimmed, mut failed): (Option<u64>, _) = (None, Ok(()));
+        for (index, branch) in branches.iter().enumerate() {
+            if branches.iter().take(index).any(|before| before.dev == branch.dev) {
+                continue;
+            }
+            let root = beneath::open(branch.root(), b"", OFlags::RDONLY | OFlags::DIRECTORY);
+            match root.and_then(|root| fitrim::trim(root.as_fd(), range)) {
+                Ok(bytes) => trimmed = Some(trimmed.unwrap_or(0).saturating_add(bytes)),
+                Err(Errno::OPNOTSUPP | Errno::NOTTY) => {}
+                Err(errno) => failed = failed.and(Err(branch.notice(errno, Deed::Looking))),
+            }
+        }
+        failed?;
+        let len = trimmed.ok_or(Errno::OPNOTSUPP)?;
+        let mut buffer = [0; 28];
+        buffer[..TrimRange::SIZE].copy_from_slice(&TrimRange { len, ..range }.to_bytes());
+        Ok(IoctlAnswer { buffer, len: TrimRange::SIZE })
+    }
+}
+
+/// Immutable and append-only, in whichever encoding the ioctl has.
+fn guarded_bits(ioctl: FlagIoctl, buffer: &[u8; 28]) -> u32 {
+    let word = u32::from_ne_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]);
+    match ioctl {
+        FlagIoctl::SetFlags | FlagIoctl::GetFlags => word & (FS_IMMUTABLE_FL | FS_APPEND_FL),
+        // FS_XFLAG_IMMUTABLE and FS_XFLAG_APPEND in include/uapi/linux/fs.h.
+        FlagIoctl::SetXattr | FlagIoctl::GetXattr => word & (0x8 | 0x10),
+        FlagIoctl::SetVersion | FlagIoctl::GetVersion => 0,
+    }
+}
+
+fn current_guarded_bits(fd: rustix::fd::BorrowedFd<'_>, ioctl: FlagIoctl) -> Result<u32, Errno> {
+    let get = match ioctl {
+        FlagIoctl::SetFlags => FlagIoctl::GetFlags,
+        FlagIoctl::SetXattr => FlagIoctl::GetXattr,
+        _ => return Ok(0),
+    };
+    let mut buffer = [0; 28];
+    flag_ioctl(fd, get, &mut buffer)?;
+    Ok(guarded_bits(get, &buffer))
+}

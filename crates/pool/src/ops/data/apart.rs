@@ -1,0 +1,130 @@
+//! A writer beside readers past the daemon, where there is no ample room: he gets a node of his own for the same file.
+//!
+//! All opens of a node go past the daemon, or none does, and who writes past it keeps the file from moving when its branch
+//! is full. So the names lead to a new node from then on, by which everybody is served by the daemon, while those who
+//! have the file open go on reading the branch. The open is answered with ESTALE, which makes the kernel look the name
+//! up again (`cow`).
+//!
+//! Two nodes are two sets of locks, and what is mapped by one is seen by the other once it is written back. So it is not
+//! done while anybody writes the file: beside such a writer it could not move anyway.
+
+use super::cow::looks_up_again;
+use super::open::Room;
+use crate::error::{Error, Result};
+use crate::fs::stat::FileKey;
+use crate::ids::Caller;
+use crate::node::Node;
+use crate::node::handles::{self, OpenFile};
+use crate::ops::moves::hold_still::is_written;
+use crate::pool::Pool;
+use parking_lot::Mutex;
+use rustix::fs::OFlags;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// By then the writer has come back, however busy the machine is.
+const BACK: Duration = Duration::from_secs(5);
+/// Files that are waited for at once, the latest.
+const FILES: usize = 256;
+
+/// Files whose names have just been given to a new node. Nobody reads them past the daemon until the writer has come: the kernel
+/// looks a name up again once for an open(2), and a second ESTALE would be the program's.
+#[derive(Default)]
+pub(crate) struct Apart {
+    /// There may be some.
+    some: AtomicBool,
+    files: Mutex<VecDeque<(FileKey, Instant)>>,
+}
+
+impl Apart {
+    fn put(&self, key: FileKey) {
+        let mut files = self.files.lock();
+        if files.len() == FILES {
+            files.pop_front();
+        }
+        files.push_back((key, Instant::now()));
+        self.some.store(true, Ordering::Relaxed);
+    }
+
+    /// Is its writer still to come?
+    pub(crate) fn waits(&self, key: FileKey) -> bool {
+        if !self.some.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut files = self.files.lock();
+        files.retain(|(_, since)| since.elapsed() < BACK);
+        self.some.store(!files.is_empty(), Ordering::Relaxed);
+        files.iter().any(|(file, _)| *file == key)
+    }
+}
+
+impl Pool {
+    /// Before an open, without any lock held. Errors: `ESTALE` when the name has to be looked up again first.
+    pub(crate) fn stand_apart(&self, caller: &Caller, node: &Arc<Node>, flags: u32) -> Result<()> {
+        let Some(open) = self.read_past(node, flags) else { return Ok(()) };
+        // Who has no way to look up again joins the others.
+        if self.sent_apart.take(caller.pid, node.id) || !looks_up_again(caller) {
+            return Ok(());
+        }
+        if !open.is_parted() && !self.part(node, &open)? {
+            return Ok(());
+        }
+        self.sent_apart.put(caller.pid, node.id);
+        Err(Error::Stale)
+    }
+
+    /// The same for an open that holds locks already: it is to begin again without.
+    pub(crate) fn stands_apart(&self, node: &Arc<Node>, flags: u32) -> bool {
+        self.read_past(node, flags).is_some()
+    }
+
+    /// What is open of a node, if others read it past the daemon and he who opens it with these flags must not.
+    fn read_past(&self, node: &Arc<Node>, flags: u32) -> Option<Arc<OpenFile>> {
+        let flags = OFlags::from_bits_retain(flags as _);
+        if !handles::writes(flags) {
+            return None;
+        }
+        let open = node.opened().filter(|open| open.backing.is_some())?;
+        let place = open.place();
+        let scarce = matches!(self.room(&place.branch, flags, || 0), Room::Scarce);
+        (scarce && !is_written(&place.fd)).then_some(open)
+    }
+
+    /// Gives the names of a node to a new one; false when somebody writes by this one.
+    fn part(&self, node: &Arc<Node>, open: &Arc<OpenFile>) -> Result<bool> {
+        let names = {
+            // Nobody opens anything meanwhile.
+            let _held = self.tree_alone()?;
+            let key = match node.key() {
+                Some(key) if !open.is_written() => key,
+                _ => return Ok(false),
+            };
+            let branches = self.branches.load();
+            let number = self.shown_number(&branches, node)?;
+            self.memory.kept.close(node);
+            open.part();
+            self.apart.put(key);
+            self.nodes.parted(node, key, number, self.numbers_stay())
+        };
+        let kernel = self.kernel.load();
+        // From now on it changes by another node.
+        kernel.invalidate_attr(node.id);
+        names.iter().for_each(|(parent, name)| kernel.forget_name(*parent, name));
+        Ok(true)
+    }
+
+    /// May he join those who have an open file whose names lead elsewhere by now? Only to read it, and if he has not come by
+    /// a name (`/proc/self/fd`): who has is sent back to it once.
+    pub(crate) fn only_joins(&self, caller: &Caller, node: &Node, flags: OFlags) -> bool {
+        if handles::writes(flags) {
+            return false;
+        }
+        let again = self.sent_apart.take(caller.pid, node.id) || !looks_up_again(caller);
+        if !again {
+            self.sent_apart.put(caller.pid, node.id);
+        }
+        again
+    }
+}

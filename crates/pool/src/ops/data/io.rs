@@ -1,0 +1,312 @@
+//! Data of open files: read, write, sync, allocate, seek, copy.
+
+use crate::branch::health::Deed;
+use crate::error::{Error, Result};
+use crate::fs::stat;
+use crate::ids::{Caller, HandleId};
+use crate::node::handles::FileHandle;
+use crate::ops::attrs::setattr::kill_suidgid;
+use crate::pool::Pool;
+use canopy_sys::ioctl::reflink;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::io::{Errno, IoSlice, ReadWriteFlags};
+
+/// An open file, as one read or write names it.
+#[derive(Clone, Copy, Debug)]
+pub struct Via {
+    handle: HandleId,
+    /// Its flags at this moment; None where they are those it was opened with.
+    flags: Option<OFlags>,
+    /// The kernel fetches pages to keep.
+    pages: bool,
+}
+
+impl Via {
+    /// `flags` are those of open(2) as they are by now: fcntl(F_SETFL) changes `O_APPEND` and `O_DIRECT`
+    /// without a word to us, and pwritev2(2) has flags for one write.
+    pub fn with_flags(handle: HandleId, flags: u32) -> Via {
+        Via { handle, flags: Some(OFlags::from_bits_retain(flags as _)), pages: false }
+    }
+
+    pub fn for_pages(self, pages: bool) -> Via {
+        Via { pages, ..self }
+    }
+}
+
+impl From<HandleId> for Via {
+    fn from(handle: HandleId) -> Via {
+        Via { handle, flags: None, pages: false }
+    }
+}
+
+/// Where a write comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteKind {
+    /// The kernel writes back cached pages, on nobody's behalf, through whichever handle can write.
+    pub from_cache: bool,
+    /// A writer who may not keep set-id bits (`FUSE_WRITE_KILL_SUIDGID`).
+    pub kill_suidgid: Option<Caller>,
+}
+
+/// What one COPY_FILE_RANGE copies at most, in bytes. Nobody can stop a client that waits for an answer, so it gets one soon.
+const COPIED_AT_ONCE: u64 = 16 << 20;
+/// So many bytes are copied before a look whether the caller is still there.
+const STEP: usize = 4 << 20;
+
+/// lseek(2) into a file's allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whence {
+    Data,
+    Hole,
+}
+
+/// What the branch's descriptor acts by, and an open file may have lost since it was opened.
+fn lost(handle: &FileHandle, now: OFlags) -> OFlags {
+    (handle.held() - now) & (OFlags::APPEND | OFlags::DIRECT)
+}
+
+impl Pool {
+    /// Reads into `buffer` and gives the number of bytes; fewer than asked for only at the end of the file.
+    pub fn read(&self, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let via = via.into();
+        let handle = self.files.get(via.handle)?;
+        if self.config().nullrw {
+            buffer.fill(0);
+            return Ok(buffer.len());
+        }
+        let overtaken = if via.pages { handle.open.fetching(&handle.node) } else { None };
+        let _order = overtaken.map(|overtaken| overtaken.order.read());
+        let mut fd = handle.fd();
+        let mut direct = handle.held().contains(OFlags::DIRECT);
+        if direct && lost(&handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
+            (fd, direct) = (handle.plain_to_read()?, false);
+        }
+        let mut done = 0;
+        while done < buffer.len() {
+            match rustix::io::pread(&*fd, &mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => continue,
+                // The kernel fills a page around a write, through a handle that cannot read.
+                Err(Errno::BADF) if done == 0 && handle.flags.contains(OFlags::WRONLY) => {
+                    fd = handle.open.plain_to_read()?;
+                    continue;
+                }
+                Err(errno) => {
+                    handle.notice(errno, Deed::Looking);
+                    if done == 0 {
+                        return Err(errno.into());
+                    }
+                    break;
+                }
+            }
+            if direct {
+                // What is left need not be aligned as O_DIRECT asks.
+                break;
+            }
+        }
+        if let Some(overtaken) = overtaken {
+            overtaken.fetched(offset..offset + buffer.len() as u64);
+        }
+        Ok(done)
+    }
+
+    /// Writes `data` and gives the number of bytes; fewer than asked for only after an error.
+    ///
+    /// When the branch is full the file moves to another, and the rest is written there (`moveonenospc`).
+    pub fn write(&self, via: impl Into<Via>, offset: u64, data: &[u8], kind: WriteKind) -> Result<usize> {
+        let via = via.into();
+        let handle = self.files.get(via.handle)?;
+        if self.config().nullrw {
+            return Ok(data.len());
+        }
+        let mut done = 0;
+        let all = self.with_room(&handle.node, data.len() as u64, || {
+            self.write_there(&handle, via.flags.unwrap_or(handle.flags), offset, data, kind, &mut done)
+        });
+        match all {
+            Err(error) if done == 0 => Err(error),
+            _ => Ok(done),
+        }
+    }
+
+    /// Writes what follows the first `done` bytes, where the file is now.
+    fn write_there(
+        &self,
+        handle: &FileHandle,
+        now: OFlags,
+        offset: u64,
+        data: &[u8],
+        kind: WriteKind,
+        done: &mut usize,
+    ) -> Result<()> {
+        let (fd, held) = match kind.from_cache || !lost(handle, now).is_empty() {
+            true => (handle.plain()?, OFlags::empty()),
+            false => (handle.fd(), handle.held()),
+        };
+        if let Some(caller) = &kind.kill_suidgid {
+            self.kill_before_write(handle, fd.as_fd(), caller)?;
+        }
+        let mut extra = ReadWriteFlags::empty();
+        if !kind.from_cache {
+            let gained = |flag| now.contains(flag) && !held.contains(flag);
+            // With the writeback cache the kernel has placed appended data itself.
+            extra.set(ReadWriteFlags::APPEND, gained(OFlags::APPEND) && !self.config().writeback);
+            extra.set(ReadWriteFlags::DSYNC, gained(OFlags::DSYNC));
+            extra.set(ReadWriteFlags::SYNC, gained(OFlags::SYNC));
+        }
+        // Nobody fetches pages for the first time beside a write: the node's `moving` is held.
+        let overtaken = handle.open.overtaken();
+        let overtakes = overtaken.filter(|_| handle.is_direct() && !kind.from_cache);
+        let overtaken = overtaken.filter(|_| kind.from_cache);
+        let _alone = overtakes.map(|overtaken| overtaken.order.write());
+        let _beside = overtaken.map(|overtaken| overtaken.order.read());
+        while *done < data.len() {
+            let mut rest = &data[*done..];
+            if let Some(overtaken) = overtaken {
+                let (newer, len) = overtaken.next(offset + *done as u64, offset + data.len() as u64);
+                *done += newer as usize;
+                rest = &rest[newer as usize..][..len as usize];
+                if rest.is_empty() {
+                    continue;
+                }
+            }
+            let at = offset + *done as u64;
+            let written = match extra.is_empty() {
+                true => rustix::io::pwrite(&*fd, rest, at),
+                false => rustix::io::pwritev2(&*fd, &[IoSlice::new(rest)], at, extra),
+            };
+            match written {
+                Ok(n) => *done += n,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(handle.notice(errno, Deed::Changing).into()),
+            }
+            if let (Some(overtakes), Ok(n)) = (overtakes, written) {
+                overtakes.written(at..at + n as u64);
+            }
+            if held.contains(OFlags::DIRECT) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn kill_before_write(&self, handle: &FileHandle, fd: BorrowedFd<'_>, caller: &Caller) -> Result<()> {
+        if kill_suidgid(fd, caller).map_err(|errno| handle.notice(errno, Deed::Changing))? {
+            // The answer to a write carries no attributes; a stale set-id bit must not be trusted.
+            self.kernel.load().invalidate_attr(handle.node.id);
+        }
+        Ok(())
+    }
+
+    pub fn fsync(&self, handle: HandleId, data_only: bool) -> Result<()> {
+        let handle = self.files.get(handle)?;
+        let synced = match data_only {
+            true => rustix::fs::fdatasync(&*handle.fd()),
+            false => rustix::fs::fsync(&*handle.fd()),
+        };
+        Ok(synced.map_err(|errno| handle.notice(errno, Deed::Changing))?)
+    }
+
+    /// `mode` as in fallocate(2): punching, zeroing, collapsing and inserting are the branch's to grant.
+    pub fn fallocate(&self, handle: HandleId, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let handle = self.files.get(handle)?;
+        let mode = FallocateFlags::from_bits_retain(mode);
+        let gives_back = FallocateFlags::PUNCH_HOLE | FallocateFlags::COLLAPSE_RANGE;
+        let wanted = if mode.intersects(gives_back) { 0 } else { len };
+        self.with_room(&handle.node, wanted, || {
+            loop {
+                match rustix::fs::fallocate(&*handle.fd(), mode, offset, len) {
+                    Err(Errno::INTR) => continue,
+                    other => return Ok(other.map_err(|errno| handle.notice(errno, Deed::Changing))?),
+                }
+            }
+        })
+    }
+
+    /// The next data or hole at or after `offset`. Errors: `ENXIO` beyond the end.
+    ///
+    /// Not with the writeback cache: the kernel asks without writing back first (fs/fuse/file.c fuse_lseek),
+    /// and data that the branch has not got yet would be taken for a hole, and lost in copies. Once it is told
+    /// `ENOSYS` it takes the whole file for data.
+    pub fn lseek(&self, handle: HandleId, offset: u64, whence: Whence) -> Result<u64> {
+        if self.config().writeback {
+            return Err(Error::Unsupported);
+        }
+        let handle = self.files.get(handle)?;
+        let from = match whence {
+            Whence::Data => SeekFrom::Data(offset),
+            Whence::Hole => SeekFrom::Hole(offset),
+        };
+        Ok(rustix::fs::seek(&*handle.fd(), from).map_err(|errno| match errno {
+            // Not the one of a missing device.
+            Errno::NXIO => errno,
+            errno => handle.notice(errno, Deed::Looking),
+        })?)
+    }
+
+    /// copy_file_range(2): copies [`COPIED_AT_ONCE`] at most, or all of it where the branch can share the blocks. The caller
+    /// comes back for the rest. Less if it has been killed.
+    ///
+    /// Errors: `EXDEV` and `EOPNOTSUPP` make the kernel copy by itself.
+    pub fn copy_file_range(
+        &self,
+        (from, from_offset): (HandleId, u64),
+        (to, to_offset): (HandleId, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let (from, to) = (self.files.get(from)?, self.files.get(to)?);
+        // One call copies at most 0x7ffff000 bytes (MAX_RW_COUNT in include/linux/fs.h).
+        let mut len = len.min(0x7fff_f000);
+        if from.node.id == to.node.id || len > COPIED_AT_ONCE {
+            // Within one file, what is copied may lie behind its end, and must not be copied on.
+            len = len.min(stat::of(from.fd().as_fd())?.size.saturating_sub(from_offset));
+        }
+        if len > COPIED_AT_ONCE {
+            // The target stays where it is meanwhile.
+            let _moving = to.node.moving.read();
+            let (source, target) = (from.fd(), to.fd());
+            if reflink::clone_range((source.as_fd(), from_offset), (target.as_fd(), to_offset), len).is_ok() {
+                return Ok(len);
+            }
+            len = COPIED_AT_ONCE;
+        }
+        let len = len as usize;
+        let mut done = 0;
+        let all = self.with_room(&to.node, len as u64, || {
+            let (source, target) = (from.fd(), to.fd());
+            // A branch that fills up copies as much as it can first.
+            while done < len && !(done != 0 && self.kernel.load().caller_is_killed()) {
+                let (mut at, mut into) = (from_offset + done as u64, to_offset + done as u64);
+                let left = (len - done).min(STEP);
+                match rustix::fs::copy_file_range(&*source, Some(&mut at), &*target, Some(&mut into), left) {
+                    Ok(0) => break,
+                    Ok(copied) => done += copied,
+                    Err(Errno::INTR) => continue,
+                    // Which of the two it was is for a look to find out.
+                    Err(errno) => {
+                        return Err(to.notice(from.notice(errno, Deed::Looking), Deed::Looking).into());
+                    }
+                }
+            }
+            Ok(())
+        });
+        match all {
+            Err(error) if done == 0 => Err(error),
+            _ => Ok(done as u64),
+        }
+    }
+
+    /// sync(2) of everything below: every branch's filesystem. The first failure is told, after all have
+    /// been asked.
+    pub fn syncfs(&self) -> Result<()> {
+        let mut result = Ok(());
+        for branch in self.branches.load().iter() {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let synced = crate::fs::beneath::open(branch.root(), b"", flags).and_then(rustix::fs::syncfs);
+            result = result.and(synced.map_err(|errno| Error::Branch(branch.notice(errno, Deed::Changing))));
+        }
+        result
+    }
+}

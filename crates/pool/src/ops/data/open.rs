@@ -1,0 +1,555 @@
+//! Opening and closing files.
+
+use crate::branch::headroom::PassedWriter;
+use crate::branch::health::Deed;
+use crate::branch::{Branch, Branches};
+use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
+use crate::dir::merged::Dirs;
+use crate::error::{Error, Result};
+use crate::fs::acl::At;
+use crate::fs::beneath::{self, ProcPath};
+use crate::fs::stat::{self, Attr, FileKey};
+use crate::ids::{Caller, HandleId, NodeId};
+use crate::kernel::BackingFile;
+use crate::node::handles::{self, FileHandle, Fingerprint, OpenFile, Place, Sharing, Travel, Using};
+use crate::node::idle_files::{self, Keeping};
+use crate::node::{Node, join};
+use crate::ops::attrs::setattr;
+use crate::ops::names::entries::mode_in;
+use crate::ops::names::lookup::Entry;
+use crate::ops::resolve::{Primary, TargetFd};
+use crate::policy::Choice;
+use crate::pool::Pool;
+use canopy_sys::creds;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Advice, AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::num::NonZeroU64;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How a branch stands to a handle that wants to read and write past the daemon.
+pub(crate) enum Room {
+    /// It does not matter.
+    Any,
+    Ample(PassedWriter),
+    Scarce,
+}
+
+/// A file opened on its branch, of which nothing was open.
+struct First {
+    branch: Arc<Branch>,
+    fd: Arc<OwnedFd>,
+    /// By which it can be opened again.
+    pinned: Arc<OwnedFd>,
+    /// Which file it is, if `pinned` is what readers may read by.
+    reads: Option<FileKey>,
+    keeping: Keeping,
+    attr: Attr,
+}
+
+/// A handle that lives until it is released, and how its data travels.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    pub handle: HandleId,
+    pub travel: Travel,
+}
+
+impl Pool {
+    /// Opens a file. `flags` are those of open(2); `kill_suidgid` accompanies `O_TRUNC` by a caller who may
+    /// not keep set-id bits.
+    ///
+    /// While any handle of the node is open, every further one reaches the same file. Errors: `ESTALE` asks for the
+    /// name to be looked up again first (`link-cow`).
+    pub fn open(&self, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
+        self.break_link(caller, id, flags)?;
+        let node = self.nodes.get(id)?;
+        self.stand_apart(caller, &node, flags)?;
+        // Who opens it for writing waits until it has moved.
+        let _stays = handles::writes(self.branch_flags(flags)).then(|| node.moving.read());
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        if node.is_dir() {
+            return Err(Error::IsDirectory);
+        }
+        self.open_node(caller, &branches, &node, flags, kill_suidgid)
+    }
+
+    fn open_node(
+        &self,
+        caller: &Caller,
+        branches: &Branches,
+        node: &Arc<Node>,
+        flags: u32,
+        kill_suidgid: bool,
+    ) -> Result<Opened> {
+        let branch_flags = self.branch_flags(flags);
+        // What has users is joined; what is only kept must be proven to be what the name leads to.
+        let (kept, first) = match node.opened() {
+            Some(_) => (None, None),
+            None => match self.kept(branches, node, branch_flags) {
+                Some(kept) => (Some(kept), None),
+                None => {
+                    let first = self.open_first(branches, node, branch_flags)?;
+                    self.memory.admit(first.fd.as_fd())?;
+                    (None, Some(first))
+                }
+            },
+        };
+        // Held until the backing file is known to all: the kernel allows one a node.
+        let mut slot = node.open.lock();
+        let proven = |open: &Arc<OpenFile>| kept.as_ref().is_some_and(|kept| Arc::ptr_eq(open, kept));
+        let (fd, open, sharing, room) =
+            match (slot.upgrade().filter(|open| open.users() > 0 || proven(open)), first) {
+                // The name leads to a new node by now.
+                (Some(open), _) if open.is_parted() && !self.only_joins(caller, node, branch_flags) => {
+                    return Err(Error::Stale);
+                }
+                (Some(open), _) => {
+                    let open = Using::new(open);
+                    let fd = self.join(&open, branch_flags)?;
+                    let backing = open.backing.as_ref().map(|file| file.id());
+                    let size = || stat::of(fd.as_fd()).map_or(0, |attr| attr.size);
+                    let room = match backing {
+                        Some(_) => self.room(&open.place().branch, branch_flags, size),
+                        None => Room::Any,
+                    };
+                    (fd, open, Sharing::Shared { backing }, room)
+                }
+                (None, Some(First { branch, fd, pinned, reads, keeping, attr })) => {
+                    let (backing, room) = self.register(&branch, &fd, branch_flags, &attr);
+                    let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
+                    let place = Place::new(branch, pinned, reads);
+                    let open = Using::new(Arc::new(OpenFile::new(place, backing, keeping)));
+                    if let Some(kept) = std::mem::replace(&mut *slot, Arc::downgrade(&open)).upgrade() {
+                        self.memory.kept.give_up(&kept);
+                    }
+                    (fd, open, sharing, room)
+                }
+                (None, None) => {
+                    // The last handle was closed since we looked.
+                    drop(slot);
+                    return self.open_node(caller, branches, node, flags, kill_suidgid);
+                }
+            };
+        drop(slot);
+        if kill_suidgid && branch_flags.contains(OFlags::TRUNC) {
+            setattr::kill_suidgid(fd.as_fd(), caller)?;
+        }
+        self.opened(caller, node, fd, branch_flags, open, sharing, room, true)
+    }
+
+    /// The node's file as its last reader has left it, if that is what its name leads to.
+    fn kept(&self, branches: &Branches, node: &Node, flags: OFlags) -> Option<Arc<OpenFile>> {
+        if !idle_files::only_reads(flags) || !self.acts_on_own(Func::Open, branches) {
+            return None;
+        }
+        let open = self.memory.kept.of(node)?;
+        let (branch, file) = {
+            let place = open.place();
+            (place.branch.id, place.reads?)
+        };
+        self.hinted(branches, node, |at, dir, name, key| {
+            let same =
+                at.id == branch && key == file && stat::at(dir, name).is_ok_and(|attr| attr.key() == key);
+            same.then_some(())
+        })?;
+        Some(open)
+    }
+
+    /// A descriptor for one who joins those who have a file open.
+    fn join(&self, open: &OpenFile, flags: OFlags) -> Result<Arc<OwnedFd>> {
+        let place = open.place();
+        if place.reads.is_some() && idle_files::only_reads(flags) {
+            return Ok(place.fd.clone());
+        }
+        let fd = beneath::reopen(&*place.fd, flags);
+        let fd = fd.map_err(|errno| place.branch.notice(errno, Deed::Looking))?;
+        let fd = place.branch.timed(fd, flags);
+        self.memory.admit(fd.as_fd())?;
+        Ok(Arc::new(fd))
+    }
+
+    /// Opens the copy that `func.open` chooses; the node's own file unless another policy asks for another copy.
+    fn open_first(&self, branches: &Branches, node: &Arc<Node>, flags: OFlags) -> Result<First> {
+        let keeping = || self.memory.kept.begin();
+        if self.acts_on_own(Func::Open, branches)
+            && !flags.contains(OFlags::TRUNC)
+            && let Some(first) = self.hinted(branches, node, |branch, dir, name, key| {
+                // What has come under the name meanwhile must not make us wait, or be harmed.
+                let keeping = keeping();
+                let careful = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+                let fd = rustix::fs::openat(dir, name, careful, Mode::empty()).ok()?;
+                let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key && attr.is_regular())?;
+                let fd = Arc::new(branch.timed(fd, careful));
+                let reads = idle_files::only_reads(flags).then_some(key);
+                Some(First { branch: branch.clone(), pinned: fd.clone(), fd, reads, keeping, attr })
+            })
+        {
+            return Ok(first);
+        }
+        let primary = self.chosen(Func::Open, branches, node, Attr::is_regular)?;
+        let fd = self.open_on_branch(node, &primary, flags);
+        let fd = fd.map_err(|errno| primary.branch.notice(errno, Deed::Looking))?;
+        let fd = Arc::new(primary.branch.timed(fd, flags));
+        Ok(First {
+            branch: primary.branch,
+            fd,
+            pinned: primary.fd.into_shared(),
+            reads: None,
+            keeping: keeping(),
+            attr: primary.attr,
+        })
+    }
+
+    /// Opens a file on its branch; with `nfsopenhack`, also one that its mode keeps the daemon from writing.
+    fn open_on_branch(&self, node: &Node, primary: &Primary, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let refused = match beneath::reopen(&primary.fd, flags) {
+            Err(Errno::ACCESS) if handles::writes(flags) => Err(Errno::ACCESS),
+            other => return other,
+        };
+        let chosen = match self.config().nfs_open_hack {
+            NfsOpenHack::Off => false,
+            NfsOpenHack::All => true,
+            NfsOpenHack::Git => self.nodes.names(node.id).any(|(dir, name)| {
+                let path = [primary.branch.path.as_os_str().as_bytes(), b"/", &join(&dir, &name)].concat();
+                path.windows(b"/.git/".len()).any(|part| part == b"/.git/")
+            }),
+        };
+        match chosen {
+            true => open_made_writable(&primary.fd, flags).map_err(|_| Errno::ACCESS),
+            false => refused,
+        }
+    }
+
+    /// What the branch's file is opened with for a caller's flags.
+    fn branch_flags(&self, flags: u32) -> OFlags {
+        let mut flags = OFlags::from_bits_retain(flags as _)
+            & (OFlags::ACCMODE
+                | OFlags::APPEND
+                | OFlags::DIRECT
+                | OFlags::DSYNC
+                | OFlags::SYNC
+                | OFlags::NOATIME
+                | OFlags::NONBLOCK
+                | OFlags::TRUNC);
+        if self.config().writeback {
+            // The kernel reads around what it writes, and has placed appended data itself.
+            if flags & OFlags::ACCMODE == OFlags::WRONLY {
+                flags = (flags - OFlags::ACCMODE) | OFlags::RDWR;
+            }
+            flags -= OFlags::APPEND;
+        }
+        flags
+    }
+
+    /// May a handle with these flags read and write the branch past the daemon, as far as room goes?
+    pub(crate) fn room(&self, branch: &Arc<Branch>, flags: OFlags, size: impl FnOnce() -> u64) -> Room {
+        // With `ro`, who only writes is served by the daemon, but beside readers past it the file cannot move away from him.
+        let only_writes = flags & OFlags::ACCMODE == OFlags::WRONLY;
+        let measured = || {
+            self.measures_room(PassthroughIo::Auto) || only_writes && self.measures_room(PassthroughIo::Ro)
+        };
+        if !handles::writes(flags) || !measured() {
+            return Room::Any;
+        }
+        self.headroom.admit(branch, size()).map_or(Room::Scarce, Room::Ample)
+    }
+
+    /// Does it matter, with `passthrough.io` so, how much room there is?
+    fn measures_room(&self, option: PassthroughIo) -> bool {
+        let config = self.config();
+        config.passthrough == option && config.move_when_full.0.is_some()
+    }
+
+    /// Registers a file for passthrough, if this handle wants it and there is room for what it may write.
+    fn register(
+        &self,
+        branch: &Arc<Branch>,
+        fd: &Arc<OwnedFd>,
+        flags: OFlags,
+        attr: &Attr,
+    ) -> (Option<Box<dyn BackingFile>>, Room) {
+        if self.no_passthrough.load(Ordering::Relaxed)
+            || !handles::wants_passthrough(self.config().passthrough, flags)
+            || handles::may_lose_direct(flags)
+            || self.config().nullrw
+            || self.stacked.read().contains(&branch.id)
+        {
+            return (None, Room::Any);
+        }
+        let served = || {
+            let keeps = self.measures_room(PassthroughIo::Auto);
+            self.apart.waits(attr.key()) || keeps && self.headroom.keeps_readers(branch, attr.mtime.sec)
+        };
+        if !handles::writes(flags) && served() {
+            return (None, Room::Any);
+        }
+        let room = self.room(branch, flags, || attr.size);
+        match room {
+            // Nobody else has it open: then all that comes is served by the daemon, and the file can move.
+            Room::Scarce => (None, room),
+            Room::Any | Room::Ample(_) => (self.backing(branch, fd), room),
+        }
+    }
+
+    fn backing(&self, branch: &Branch, fd: &OwnedFd) -> Option<Box<dyn BackingFile>> {
+        match self.kernel.load().open_backing(fd.as_fd()) {
+            Ok(id) => Some(id),
+            Err(errno @ (Errno::PERM | Errno::NOTTY | Errno::OPNOTSUPP)) => {
+                if !self.no_passthrough.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("passthrough is off: the kernel refuses backing files ({errno})");
+                }
+                None
+            }
+            Err(Errno::LOOP) => {
+                let mut stacked = self.stacked.write();
+                if !stacked.contains(&branch.id) {
+                    stacked.push(branch.id);
+                    tracing::warn!(
+                        "passthrough is off for {}: it is itself a stacked filesystem \
+                         (passthrough.max-stack-depth=2 allows one level)",
+                        branch.path.display()
+                    );
+                }
+                None
+            }
+            Err(errno) => {
+                tracing::debug!("no passthrough for a file on {}: {errno}", branch.path.display());
+                None
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn opened(
+        &self,
+        caller: &Caller,
+        node: &Arc<Node>,
+        fd: Arc<OwnedFd>,
+        flags: OFlags,
+        open: Using,
+        sharing: Sharing,
+        room: Room,
+        known_before: bool,
+    ) -> Result<Opened> {
+        let unchanged = self.config().cache_files == CacheFiles::AutoFull
+            && open.backing.is_none()
+            && known_before
+            && stat::of(fd.as_fd()).is_ok_and(|attr| {
+                let now = Fingerprint::from(&attr);
+                node.seen.lock().replace(now) == Some(now)
+            });
+        let by_name = self.config().cache_files == CacheFiles::PerProcess && self.is_listed(caller);
+        // While somebody writes through the cache it must not be dropped: the kernel drops pages whose write
+        // is on its way to us, and who reads them in between caches for good what was there before the write.
+        let quietly = handles::writes(flags) && self.closes_quietly(node, &open.place().branch);
+        open.opened_by(caller.pid);
+        let (mut handle, written) = FileHandle::new(node.clone(), fd, flags, open);
+        let valid = unchanged || written;
+        let mut travel = handles::decide(&self.config(), flags, sharing, by_name, valid);
+        travel.no_flush = handles::no_flush(self.config().flush_on_close, flags, quietly);
+        handle.travels(&travel);
+        if handle.maps_past() {
+            node.mapped.store(true, Ordering::Relaxed);
+        }
+        if let (Room::Ample(passed), Some(_)) = (room, travel.passthrough) {
+            handle.passed = Some(passed);
+        }
+        Ok(Opened { handle: self.files.insert(handle), travel })
+    }
+
+    /// Has a close of this file nothing to tell, wherever it may be by then?
+    fn closes_quietly(&self, node: &Node, branch: &Branch) -> bool {
+        let may_move = self.config().move_when_full.0.is_some();
+        // Of another filesystem that is mounted on the branch nothing is known.
+        branch.closes_quietly
+            && node.key().is_some_and(|key| key.dev == branch.dev)
+            && (!may_move || self.branches.load().iter().all(|branch| branch.closes_quietly))
+    }
+
+    fn is_listed(&self, caller: &Caller) -> bool {
+        let comm = std::fs::read(format!("/proc/{}/comm", caller.pid)).unwrap_or_default();
+        let comm = comm.strip_suffix(b"\n").unwrap_or(&comm);
+        self.config().cache_process_names.iter().any(|name| name.as_bytes() == comm)
+    }
+
+    /// Creates a file and opens it. Without `O_EXCL` an existing one is opened.
+    pub fn create(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+        kill_suidgid: bool,
+    ) -> Result<(Entry, Opened)> {
+        let belief = self.belief();
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let (path, mut dirs) = self.dirs(&branches, parent, belief)?;
+        let chosen = match self.room_for(Func::Create, &path, &dirs, name, &[]) {
+            Err(Error::Exists) if flags & OFlags::EXCL.bits() == 0 => {
+                let entry = self.enter(&branches, parent, &path, &dirs, name)?;
+                let node = self.nodes.get(entry.node)?;
+                let stays = node.moving.try_read();
+                let opened = match entry.attr.is_regular() {
+                    // It is opened by name then, which can wait.
+                    true if stays.is_none() || self.stands_apart(&node, flags) => Err(Error::Stale),
+                    true => self
+                        .break_created(caller, &node, entry.attr.nlink, flags)
+                        .and_then(|()| self.open_node(caller, &branches, &node, flags, kill_suidgid)),
+                    false if node.is_dir() => Err(Error::IsDirectory),
+                    // Makes the kernel look the name up again, and do what the type asks for.
+                    false => Err(Error::Stale),
+                };
+                return match opened {
+                    Ok(opened) => Ok((Entry { attr: self.file_attr(&branches, &node)?, ..entry }, opened)),
+                    Err(error) => {
+                        self.forget(entry.node, 1);
+                        Err(error)
+                    }
+                };
+            }
+            other => other?,
+        };
+        let flags = self.branch_flags(flags) - OFlags::TRUNC;
+        let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
+            rustix::fs::openat(dir, name, create, mode_in(caller, dir, mode)?)
+        })?;
+        self.memory.admit(fd.as_fd()).inspect_err(|_| {
+            // It was not there before, and nobody has been told of it.
+            let _ = dirs.unlink(index, name, AtFlags::empty());
+        })?;
+        dirs.came(name, index);
+        let attr = stat::of(fd.as_fd())?;
+        let branch = &branches.as_slice()[index];
+        let node = self.nodes.hand_out_file(parent, name, branch, attr.key(), false)?;
+        let path = || join(&path, name);
+        self.finish_create(caller, branch, node, fd, flags, attr, path)
+    }
+
+    /// Creates a file without a name in a directory (`O_TMPFILE`); link(2) may give it one.
+    pub fn tmpfile(&self, caller: &Caller, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let (path, mut dirs) = self.dirs(&branches, parent, None)?;
+        dirs.first()?;
+        let chosen = self.placed(Func::Create, &dirs, &path, &[])?;
+        let exclusive = OFlags::from_bits_retain(flags as _) & OFlags::EXCL;
+        let flags = self.branch_flags(flags) - OFlags::TRUNC;
+        let create = flags | exclusive | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
+            rustix::fs::openat(dir, c".", create, mode_in(caller, dir, mode)?)
+        })?;
+        self.memory.admit(fd.as_fd())?;
+        let attr = stat::of(fd.as_fd())?;
+        let branch = &branches.as_slice()[index];
+        let node = self.nodes.hand_out_nameless(branch, attr.key());
+        self.finish_create(caller, branch, node, fd, flags, attr, Default::default)
+    }
+
+    /// Makes a file on the first of the chosen branches; if that is full or fails, on the next that the policy gives.
+    fn open_new<'b>(
+        &self,
+        caller: &Caller,
+        branches: &'b Branches,
+        dirs: &mut Dirs<'b>,
+        path: &[u8],
+        chosen: &Choice,
+        make: impl Fn(BorrowedFd<'_>) -> Result<OwnedFd, Errno>,
+    ) -> Result<(usize, OwnedFd)> {
+        let mut index = *chosen.first().ok_or(Error::Absent)?;
+        let mut full = SmallVec::new();
+        loop {
+            let made = self.bring_dir(branches, dirs, index, path).and_then(|()| {
+                let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
+                make(dirs.get(index).ok_or(Errno::NOENT)?)
+            });
+            let made = made.map_err(|errno| branches[index].notice(errno, Deed::Changing));
+            match made {
+                Ok(fd) => return Ok((index, fd)),
+                Err(errno) if self.tries_elsewhere(errno, Func::Create, dirs, path, &[index], &mut full) => {
+                    let next = self.placed(Func::Create, dirs, path, &full)?;
+                    index = *next.first().ok_or(Error::Absent)?;
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn finish_create(
+        &self,
+        caller: &Caller,
+        branch: &Arc<Branch>,
+        node: Arc<Node>,
+        fd: OwnedFd,
+        flags: OFlags,
+        attr: Attr,
+        path: impl FnOnce() -> crate::node::PoolPath,
+    ) -> Result<(Entry, Opened)> {
+        let fd = Arc::new(fd);
+        let (open, sharing, room) = {
+            let mut slot = node.open.lock();
+            let (backing, room) = self.register(branch, &fd, flags, &attr);
+            let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
+            let place = Place::new(branch.clone(), fd.clone(), None);
+            let open = Using::new(Arc::new(OpenFile::new(place, backing, self.memory.kept.begin())));
+            *slot = Arc::downgrade(&open);
+            (open, sharing, room)
+        };
+        let shown = match self.config().inode.uses_path(false) {
+            true => self.show(&node, branch, &path(), attr, At::Opened(fd.as_fd())),
+            false => self.show(&node, branch, b"", attr, At::Opened(fd.as_fd())),
+        };
+        let entry = Entry::new(&node, shown);
+        let opened = self.opened(caller, &node, fd, flags, open, sharing, room, false)?;
+        Ok((entry, opened))
+    }
+
+    /// close(2) by one of the descriptors of a handle: tells what writing has failed with, if the branch
+    /// says so only now (network filesystems).
+    pub fn flush(&self, handle: HandleId) -> Result<()> {
+        let handle = self.files.get(handle)?;
+        // Kept until its copy is closed: who moves the file waits for that.
+        let fd = handle.fd();
+        let copy = rustix::io::fcntl_dupfd_cloexec(&*fd, 0)?;
+        Ok(canopy_sys::fd::close(copy).map_err(|errno| handle.notice(errno, Deed::Changing))?)
+    }
+
+    /// The last descriptor of a handle is gone.
+    pub fn release(&self, handle: HandleId) -> Result<()> {
+        let handle = self.files.remove(handle)?;
+        if handle.open.is_written() {
+            handle.node.changed();
+        }
+        if self.config().drop_cache_on_close {
+            // Twice: pages that were dirty at the first go are clean at the second.
+            for _ in 0..2 {
+                let _ = rustix::fs::fadvise(&*handle.fd(), 0, NonZeroU64::new(0), Advice::DontNeed);
+            }
+        }
+        self.memory.kept.keep(&handle, &self.branches.load());
+        Ok(())
+    }
+}
+
+/// Opens a file that nobody may write for writing, by letting its owner and group do so meanwhile.
+fn open_made_writable(fd: &TargetFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    const ANYBODY_WRITES: u32 = 0o222;
+    const OWNER_AND_GROUP_WRITE: u32 = 0o220;
+    let mode = stat::of(fd.as_fd())?.mode & 0o7777;
+    if mode & ANYBODY_WRITES != 0 {
+        // It was not the mode.
+        return Err(Errno::ACCESS);
+    }
+    let path = ProcPath::of(fd);
+    rustix::fs::chmod(path.as_bytes(), Mode::from_raw_mode(mode | OWNER_AND_GROUP_WRITE))?;
+    let opened = beneath::reopen(fd, flags);
+    rustix::fs::chmod(path.as_bytes(), Mode::from_raw_mode(mode))?;
+    opened
+}

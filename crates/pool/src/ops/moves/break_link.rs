@@ -1,0 +1,68 @@
+//! Making a file of its own of one of several hard links.
+
+use super::hold_still::{Still, readable};
+use crate::error::{Error, Result};
+use crate::fs::stat;
+use crate::ids::NodeId;
+use crate::node::{Node, join};
+use crate::ops::names::locate::split;
+use crate::pool::Pool;
+use crate::relocate::file::can_leave;
+use crate::relocate::journal::{Note, Plan};
+use crate::relocate::links::holds;
+use crate::relocate::replica::Replica;
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use std::sync::Arc;
+
+impl Pool {
+    /// Puts a copy of a node's file in the place of one of its names. The other names keep the file.
+    ///
+    /// The node stays with the other names, if any is known; the kernel is to look the name up again then. Else the
+    /// node is the copy's from now on, and the answer is true. The caller holds no lock.
+    ///
+    /// Errors: `EBUSY` when the file is open, or written on the branch: whoever writes it would go on writing the other
+    /// names' file. `EAGAIN` when it or its name has changed meanwhile.
+    pub(crate) fn make_own(&self, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
+        let _alone = node.moving.write();
+        let (branch, path, file) = {
+            let _held = self.tree.shared();
+            let primary = self.primary(&self.branches.load(), node)?;
+            let path = join(&self.nodes.dir_path(parent)?, name);
+            (primary.branch, path, Still::hold_if_possible(readable(&primary.fd)?)?)
+        };
+        let before = stat::of(file.as_fd())?;
+        if !can_leave(&before) {
+            return Err(Error::NotPermitted);
+        }
+        let (dir, _) = split(&path);
+        let plan = Plan { source: Vec::new(), names: vec![path.clone()] };
+        let _takes_its_time = self.silence.moving();
+        let mut copy = Replica::begin(branch.root(), dir, true, Note::write(branch.root(), &plan)?)?;
+        copy.fill(&file, &before, &|| !self.kernel.load().caller_is_killed())?;
+        // From here on nobody uses a path, or opens anything.
+        let _held = self.tree_alone()?;
+        let now = stat::of(file.as_fd())?;
+        let same = (now.size, now.mtime, now.ctime) == (before.size, before.mtime, before.ctime)
+            && self.nodes.dir_path(parent).is_ok_and(|at| at.as_slice() == dir)
+            && holds(branch.root(), &path, &now);
+        if !same {
+            return Err(Errno::AGAIN.into());
+        }
+        if node.opened().is_some() {
+            return Err(Errno::BUSY.into());
+        }
+        self.memory.kept.close(node);
+        let key = copy.key()?;
+        file.check()?;
+        copy.replace(name)?;
+        let alone = self.nodes.known(node.id).len() < 2;
+        match alone {
+            // Its number is that of the copy: the old one belongs to the other names.
+            true => self.nodes.moved(node, key, 0),
+            false => self.nodes.name_removed(parent, name),
+        }
+        self.kernel.load().invalidate_attr(node.id);
+        Ok(alone)
+    }
+}

@@ -1,0 +1,249 @@
+//! Holding a file still while it is copied and its names change.
+//!
+//! The pool knows who writes a file through it, and not who else does: by a mapping of the branch's own file, which may
+//! outlive its descriptor, by the preload library, or on the branch. What these write after the copy would be lost. The
+//! kernel knows them all: it grants a read lease only while nobody can write the file, mappings included, and lets
+//! nobody in who wants to without taking the lease back first. So a file is what was copied if the lease has held all
+//! the time. A file that cannot be leased is not moved.
+
+use crate::branch::health::Deed;
+use crate::error::Error;
+use crate::fs::{beneath, stat};
+use crate::node::Node;
+use crate::node::handles::{FileHandle, OpenFile};
+use crate::pool::Pool;
+use canopy_sys::{creds, lease};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Who has closed the file a moment ago is gone from the kernel's count a moment later.
+const TRIES: u32 = 10;
+const BETWEEN_TRIES: Duration = Duration::from_millis(2);
+
+/// How long operations that are under way may hold on to a descriptor, such as an fsync(2) on a slow disk.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A file that nobody writes, as long as [`Still::check`] says so. The only thing that a copy is made of.
+pub(crate) struct Still {
+    file: OwnedFd,
+    leased: bool,
+}
+
+impl Still {
+    /// Takes a lease on a file that is open for reading alone.
+    ///
+    /// Errors: `EBUSY` while anybody has it open for writing, `EOPNOTSUPP` where it cannot be leased.
+    pub(crate) fn hold(file: OwnedFd) -> Result<Still, Errno> {
+        take_lease(&file).map(|()| Still { file, leased: true })
+    }
+
+    /// The same for who takes nothing away by his copy: where files cannot be leased he believes that nobody writes.
+    pub(crate) fn hold_if_possible(file: OwnedFd) -> Result<Still, Errno> {
+        match take_lease(&file) {
+            Err(Errno::OPNOTSUPP) => Ok(Still { file, leased: false }),
+            other => other.map(|()| Still { file, leased: true }),
+        }
+    }
+
+    /// Errors: `EBUSY` once somebody wants to write the file. He waits until this is dropped.
+    pub(crate) fn check(&self) -> Result<(), Errno> {
+        if !self.leased || lease::holds(self.file.as_fd()) { Ok(()) } else { Err(Errno::BUSY) }
+    }
+}
+
+fn take_lease(file: &OwnedFd) -> Result<(), Errno> {
+    let owner = stat::of(file.as_fd())?;
+    // The kernel leases to a file's owner, and to CAP_LEASE, which the daemon does without.
+    let _as_owner = creds::assume(owner.uid, owner.gid, 0).map_err(|_| Errno::OPNOTSUPP)?;
+    let mut tries = TRIES;
+    loop {
+        tries -= 1;
+        match lease::take(file.as_fd()) {
+            Err(Errno::AGAIN) if tries > 0 => std::thread::sleep(BETWEEN_TRIES),
+            Err(Errno::AGAIN) => return Err(Errno::BUSY),
+            other => return other.map_err(|_| Errno::OPNOTSUPP),
+        }
+    }
+}
+
+impl AsFd for Still {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        lease::release(self.file.as_fd());
+    }
+}
+
+/// A node's file, held still. Its end lets the handles write again, wherever the file is by then.
+pub(crate) struct Stilled<'p> {
+    // Goes first: it would keep the handles from being opened for writing.
+    still: Still,
+    _withheld: Withheld<'p>,
+}
+
+impl AsRef<Still> for Stilled<'_> {
+    fn as_ref(&self) -> &Still {
+        &self.still
+    }
+}
+
+struct Withheld<'p> {
+    pool: &'p Pool,
+    node: Arc<Node>,
+}
+
+impl Drop for Withheld<'_> {
+    fn drop(&mut self) {
+        if let Err(errno) = self.pool.let_write(&self.node) {
+            // Whoever writes by them tries again.
+            tracing::warn!("files that were held still could not be opened for writing again: {errno}");
+        }
+    }
+}
+
+impl Pool {
+    /// Holds a node's file still: against others by a lease, for which the pool's own descriptors that could write it are
+    /// exchanged for one that cannot. The caller holds the node's `moving` exclusively, so that nobody uses them, or opens
+    /// the file for writing, and no other lock.
+    ///
+    /// Errors: as [`Still::hold`], and what opening the file for writing fails with.
+    pub(crate) fn hold_still(&self, node: &Arc<Node>) -> Result<Stilled<'_>, Errno> {
+        let file = {
+            let _held = self.tree.shared();
+            let primary = self.primary(&self.branches.load(), node).map_err(Error::errno)?;
+            readable(&primary.fd)?
+        };
+        let withheld = Withheld { pool: self, node: node.clone() };
+        if let Some(open) = node.opened() {
+            self.withhold(node, &open, &file)?;
+        }
+        Ok(Stilled { still: Still::hold(file)?, _withheld: withheld })
+    }
+
+    fn withhold(&self, node: &Arc<Node>, open: &OpenFile, file: &OwnedFd) -> Result<(), Errno> {
+        let handles = self.files.matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable());
+        if !handles.is_empty() {
+            // What could not be opened again is not closed.
+            match beneath::reopen(file, OFlags::RDWR | OFlags::NONBLOCK) {
+                Err(Errno::ACCESS) if stat::of(file.as_fd())?.uid == rustix::process::geteuid().as_raw() => {}
+                other => drop(other?),
+            }
+        }
+        let stand_in = Arc::new(beneath::reopen(file, OFlags::RDONLY | OFlags::NONBLOCK)?);
+        let until = Instant::now() + PATIENCE;
+        let place = close(open.stand_in(&stand_in), until)?;
+        let mut taken: Vec<_> = handles.iter().map(|handle| handle.move_to(stand_in.clone())).collect();
+        taken.extend(place.into_descriptors());
+        taken.retain(|fd| can_write(fd));
+        // Who opened the file first shares his with the place.
+        taken.sort_by_key(Arc::as_ptr);
+        taken.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        taken.into_iter().try_for_each(|fd| close(fd, until).map(drop))
+    }
+
+    /// Opens for writing whatever handle of a node should be open so and is not, for a move has taken that away. True if
+    /// there was any. The caller holds the node's `moving` exclusively.
+    pub(crate) fn let_write(&self, node: &Arc<Node>) -> Result<bool, Errno> {
+        let waits = |handle: &FileHandle| {
+            Arc::ptr_eq(&handle.node, node) && handle.writable() && !can_write(&handle.fd())
+        };
+        let handles = self.files.matching(waits);
+        for handle in &handles {
+            let place = handle.open.place();
+            let fd = reopen_as_owner(place.fd.as_fd(), handle.flags - OFlags::TRUNC);
+            handle.move_to(Arc::new(fd.map_err(|errno| place.branch.notice(errno, Deed::Looking))?));
+        }
+        Ok(!handles.is_empty())
+    }
+}
+
+/// Can anybody at all write this file by what he has open, or mapped? Also where the kernel does not say.
+pub(crate) fn is_written(fd: impl AsFd) -> bool {
+    readable(fd).and_then(Still::hold).is_err()
+}
+
+/// Is this descriptor one that the kernel counts as a writer's?
+fn can_write(fd: &OwnedFd) -> bool {
+    rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.intersects(OFlags::WRONLY | OFlags::RDWR))
+}
+
+/// The file once more, to be read; its access time stays if that can be had.
+pub(crate) fn readable(fd: impl AsFd) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    match beneath::reopen(&fd, flags | OFlags::NOATIME) {
+        Err(Errno::PERM) => beneath::reopen(&fd, flags),
+        other => other,
+    }
+}
+
+/// A file once more, with flags of open(2), for one who has had it open so: whatever its mode is by now.
+pub(crate) fn reopen_as_owner(file: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let refused = match beneath::reopen(file, flags) {
+        Err(Errno::ACCESS) => Errno::ACCESS,
+        other => return other,
+    };
+    // The daemon of an ordinary user, to whom it belongs.
+    let mode = Mode::from_raw_mode(stat::of(file)?.mode & 0o7777);
+    rustix::fs::fchmod(file, mode | Mode::RUSR | Mode::WUSR).map_err(|_| refused)?;
+    let opened = beneath::reopen(file, flags);
+    rustix::fs::fchmod(file, mode)?;
+    opened
+}
+
+/// Takes back a descriptor that nobody will use anew, once those are done who use it now.
+fn close<T>(mut shared: Arc<T>, until: Instant) -> Result<T, Errno> {
+    loop {
+        match Arc::try_unwrap(shared) {
+            Ok(own) => return Ok(own),
+            Err(_) if Instant::now() > until => return Err(Errno::BUSY),
+            Err(still_used) => shared = still_used,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::branch::{self, BranchList, BranchSpec, Branches};
+    use crate::config::Config;
+    use crate::ids::{Caller, NodeId};
+    use crate::ops::attrs::setattr::SetAttr;
+    use crate::ops::data::io::WriteKind;
+    use std::fs;
+
+    /// Opening a file anew may fail, say for want of descriptors, when a move is given up.
+    #[test]
+    fn who_was_not_let_write_again_tries_it_himself() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("f"), "content").unwrap();
+        let spec = BranchSpec { path: home.path().to_owned(), mode: branch::Mode::Rw, min_free: None };
+        let branches = Branches::open(&std::iter::once(spec).collect::<BranchList>()).unwrap();
+        let pool = Pool::new(Config { min_free: 0, ..Config::default() }, branches);
+        let caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
+        let node = pool.lookup(NodeId::ROOT, b"f").unwrap().node;
+        let handle = pool.open(&caller, node, OFlags::RDWR.bits(), false).unwrap().handle;
+        let withhold = || {
+            let reader = fs::File::open(home.path().join("f")).unwrap();
+            drop(pool.files.get(handle).unwrap().move_to(Arc::new(reader.into())));
+        };
+        withhold();
+        assert_eq!(pool.write(handle, 0, b"C", WriteKind::default()).unwrap(), 1);
+        withhold();
+        pool.fallocate(handle, 0, 0, 8).unwrap();
+        withhold();
+        let set = SetAttr { size: Some(4), ..SetAttr::default() };
+        pool.setattr(&caller, node, Some(handle), &set).unwrap();
+        assert_eq!(fs::read(home.path().join("f")).unwrap(), b"Cont");
+        // What is wrong for another reason is told as ever.
+        assert_eq!(pool.fallocate(handle, 0, 0, 0).map_err(Error::errno), Err(Errno::INVAL));
+        pool.release(handle).unwrap();
+    }
+}

@@ -1,0 +1,367 @@
+//! Going on elsewhere: a file whose branch has no room left moves to another, and the operation is tried again.
+
+use super::hold_still::Still;
+use crate::branch::health::Deed;
+use crate::branch::space::Space;
+use crate::branch::{Branch, BranchId, Branches};
+use crate::dir::merged::Dirs;
+use crate::dir::symlinks::Follow;
+use crate::error::Error;
+use crate::fs::acl::At;
+use crate::fs::beneath;
+use crate::fs::stat::{self, Attr};
+use crate::node::handles::{FileHandle, Place};
+use crate::node::{Node, Orphan, PoolPath, join};
+use crate::ops::names::locate::split;
+use crate::policy::{self, BranchView, Mode, Policy, ThreadDice};
+use crate::pool::Pool;
+use crate::relocate::file::{Carry, can_leave};
+use crate::relocate::links;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often a move begins anew because something about the file has changed on its way.
+const ATTEMPTS: u32 = 3;
+
+/// After a walk over a branch that has not found all names of a file, and where a file cannot be leased. Each page that is
+/// written back may ask.
+const WALK_AGAIN: Duration = Duration::from_secs(30);
+
+/// Is this the answer of a branch that has no room: no blocks, no inodes, or none for this owner?
+pub(crate) fn is_full(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSPC | Errno::DQUOT)
+}
+
+/// Is this the answer to who writes, or truncates, by a descriptor that is open for reading alone?
+fn is_withheld(errno: Errno) -> bool {
+    matches!(errno, Errno::BADF | Errno::INVAL)
+}
+
+/// Why a file does not move.
+enum Stays {
+    /// Whatever the branch: its own doing.
+    File(Errno),
+    /// Not to this branch.
+    Branch(Errno),
+}
+
+impl Stays {
+    /// By what a step on the way has failed with.
+    fn of(errno: Errno) -> Stays {
+        match errno {
+            Errno::AGAIN | Errno::BUSY | Errno::INTR => Stays::File(errno),
+            _ => Stays::Branch(errno),
+        }
+    }
+}
+
+/// A file that could move, as it was when somebody looked.
+struct Movable {
+    source: Arc<Branch>,
+    attr: Attr,
+    names: Vec<PoolPath>,
+}
+
+impl Pool {
+    /// Runs an operation on a node's file; when its branch is full, moves the file and runs it again. The file stays
+    /// where it is while the operation runs. `wanted` is how much more room it will need, in bytes.
+    ///
+    /// The caller holds no lock; what the operation takes comes after the node's `moving`.
+    pub(crate) fn with_room<T>(
+        &self,
+        node: &Arc<Node>,
+        wanted: u64,
+        mut operation: impl FnMut() -> crate::error::Result<T>,
+    ) -> crate::error::Result<T> {
+        let mut moved = 0;
+        loop {
+            let moving = node.moving.read();
+            let moves = node.moves.load(Ordering::Relaxed);
+            let result = operation();
+            drop(moving);
+            match result {
+                // Each branch may fill up while the file is on its way there, or while others write it there.
+                Err(error)
+                    if is_full(error.errno())
+                        && moved < 2 * self.branches.load().len()
+                        && self.make_room(node, moves, wanted) =>
+                {
+                    moved += 1;
+                }
+                // Opening it again has failed after a move that was given up.
+                Err(error) if is_withheld(error.errno()) && self.write_again(node)? => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn write_again(&self, node: &Arc<Node>) -> crate::error::Result<bool> {
+        let _alone = node.moving.write();
+        Ok(self.let_write(node)?)
+    }
+
+    /// Moves a file to a branch with room; true if it is somewhere else than when it had moved `seen` times.
+    fn make_room(&self, node: &Arc<Node>, seen: u32, wanted: u64) -> bool {
+        let Some(policy) = self.config().move_when_full.0 else { return false };
+        // Whoever else writes the file waits here or where he began, and finds it moved.
+        let _alone = node.moving.write();
+        let _takes_its_time = self.silence.moving();
+        if node.moves.load(Ordering::Relaxed) != seen {
+            return true;
+        }
+        if node.stays_until.lock().is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
+        let mut tried: SmallVec<[BranchId; 4]> = SmallVec::new();
+        let mut attempts = 0;
+        let mut stilled = None;
+        loop {
+            let moved = self.movable(node).map_err(Stays::File).and_then(|file| {
+                let target = self.roomier(policy, &file, wanted, &tried).map_err(Stays::File)?;
+                tried.push(target.id);
+                let still = match &mut stilled {
+                    Some(still) => still,
+                    none => {
+                        let held = self.hold_still(node).inspect_err(|errno| {
+                            if *errno == Errno::OPNOTSUPP {
+                                self.tell_unleased(&file.source);
+                            }
+                        });
+                        none.insert(held.map_err(Stays::File)?)
+                    }
+                };
+                match self.carry(node, &file, &target, still.as_ref()) {
+                    Err(why @ (Stays::Branch(errno) | Stays::File(errno))) => {
+                        // Which of the two it was is for a look to find out.
+                        target.notice(file.source.notice(errno, Deed::Looking), Deed::Looking);
+                        Err(why)
+                    }
+                    Ok(()) => Ok((file, target)),
+                }
+            });
+            match moved {
+                Ok((file, target)) => {
+                    tracing::info!(
+                        "{}: moved to {}, for {} is full",
+                        file.names
+                            .first()
+                            .map_or("a file without a name".into(), |n| String::from_utf8_lossy(n)),
+                        target.path.display(),
+                        file.source.path.display()
+                    );
+                    return true;
+                }
+                Err(Stays::File(Errno::AGAIN)) if attempts < ATTEMPTS => {
+                    attempts += 1;
+                    tried.clear();
+                }
+                Err(Stays::Branch(errno)) => tracing::debug!("a file cannot move to a branch: {errno}"),
+                Err(Stays::File(errno)) => {
+                    tracing::debug!("a file on a full branch cannot move: {errno}");
+                    if matches!(errno, Errno::MLINK | Errno::OPNOTSUPP) {
+                        *node.stays_until.lock() = Some(Instant::now() + WALK_AGAIN);
+                    }
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn tell_unleased(&self, branch: &Branch) {
+        let mut told = self.unleased.write();
+        if !told.contains(&branch.id) {
+            told.push(branch.id);
+            tracing::warn!(
+                "{}: files stay there when it is full, for its filesystem gives no leases: who writes them could not be \
+                 told from who does not",
+                branch.path.display()
+            );
+        }
+    }
+
+    /// Errors: `EBUSY` for a file that the kernel writes by itself (passthrough), `EEXIST` when another
+    /// branch holds one of its names too, `EMLINK` when not all of its names can be found.
+    fn movable(&self, node: &Arc<Node>) -> Result<Movable, Errno> {
+        let branches = self.branches.load();
+        let primary = {
+            let _held = self.tree.shared();
+            self.primary(&branches, node).map_err(Error::errno)?
+        };
+        if self.is_held_in_place(node) {
+            return Err(Errno::BUSY);
+        }
+        if !can_leave(&primary.attr) {
+            return Err(Errno::PERM);
+        }
+        let source = primary.branch;
+        if source.mode == Mode::Ro || branches.index_of(source.id).is_none() {
+            return Err(Errno::ROFS);
+        }
+        // Not under the tree lock, for it may take a while; the names are looked at again before they change.
+        let known = self.nodes.names(node.id).map(|(dir, name)| join(&dir, &name));
+        let names = links::all_names(source.root(), &primary.attr, known)?;
+        for name in &names {
+            let (dir, name) = split(name);
+            let others = branches.iter().filter(|branch| branch.id != source.id);
+            for other in others {
+                match beneath::dir(other.root(), dir).and_then(|dir| stat::at(dir, name)) {
+                    // The one that is shown might be the other one then.
+                    Ok(_) => return Err(Errno::EXIST),
+                    Err(errno) if beneath::is_absent(errno) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        Ok(Movable { source, attr: primary.attr, names })
+    }
+
+    /// Where a policy puts the file, if not on its own branch nor on those that were tried.
+    fn roomier(
+        &self,
+        policy: Policy,
+        file: &Movable,
+        wanted: u64,
+        tried: &[BranchId],
+    ) -> Result<Arc<Branch>, Errno> {
+        let branches = self.branches.load();
+        let needed = (file.attr.blocks * 512).saturating_add(wanted);
+        let path = file.names.first().map_or(&b""[..], |name| split(name).0);
+        let level = |at: &[u8]| -> Result<Vec<BranchView>, Errno> {
+            let dirs = Dirs::open(Follow::NEVER, &branches, at);
+            let view = |(index, branch): (usize, &Arc<Branch>)| {
+                let attr = dirs.get(index).and_then(|dir| stat::of(dir).ok());
+                let ruled_out = branch.id == file.source.id || tried.contains(&branch.id);
+                BranchView {
+                    mode: if ruled_out { Mode::Ro } else { branch.mode },
+                    unwell: !branch.health.is_well(),
+                    min_free: branch.min_free_or(self.config().min_free).max(needed),
+                    present: attr.is_some(),
+                    mtime: attr.map_or(0, |attr| attr.mtime.sec),
+                    // As it is now: what is remembered may be from before the branch filled up.
+                    space: Space::of(branch.root()).ok(),
+                }
+            };
+            Ok(branches.iter().enumerate().map(view).collect())
+        };
+        let chosen = policy::create_climbing(policy, path, level, &mut ThreadDice)?;
+        let index = chosen.ok().and_then(|chosen| chosen.first().copied()).ok_or(Errno::NOSPC)?;
+        Ok(branches.as_slice()[index].clone())
+    }
+
+    /// Moves a node's file to a branch, and with it all handles. The caller holds the node's `moving` exclusively.
+    fn carry(
+        &self,
+        node: &Arc<Node>,
+        file: &Movable,
+        target: &Arc<Branch>,
+        still: &Still,
+    ) -> Result<(), Stays> {
+        let note = Carry::announce(&file.source, target, &file.names).map_err(Stays::Branch)?;
+        if let Err(why) = self.prepare(file, target, still) {
+            note.erase();
+            return Err(why);
+        }
+        let names = file.names.clone();
+        let wanted = || !self.kernel.load().caller_is_killed();
+        let copied = Carry::copy(&file.source, target, still, names, note, &wanted);
+        let mut carry = copied.map_err(Stays::of)?;
+        // From here on nobody uses a path, or opens anything.
+        let held = self.tree_alone().map_err(Stays::File)?;
+        self.memory.kept.close(node);
+        let open = node.opened();
+        let orphan = node.orphan.lock().is_some();
+        let branches = self.branches.load();
+        if branches.index_of(target.id).is_none() || branches.index_of(file.source.id).is_none() {
+            return Err(Stays::Branch(Errno::ROFS));
+        }
+        let number = self.shown_number(&branches, node).map_err(|error| Stays::File(error.errno()))?;
+        let reopened = || -> Result<_, Errno> {
+            let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
+            // The kernel goes on reading the old file where it reads by itself.
+            let moves = |handle: &FileHandle| Arc::ptr_eq(&handle.node, node) && !handle.past;
+            for handle in self.files.matching(moves) {
+                let fd = carry.reopen(handle.flags - OFlags::TRUNC)?;
+                handles.push((handle, fd));
+            }
+            let pinned = || carry.reopen(OFlags::PATH);
+            let orphan = if orphan { Some(Orphan { branch: target.clone(), fd: pinned()? }) } else { None };
+            Ok((handles, Place::new(target.clone(), Arc::new(pinned()?), None), orphan, carry.key()?))
+        };
+        let (handles, place, orphan, key) = reopened().map_err(Stays::Branch)?;
+        let switched = carry.switch();
+        for name in &file.names {
+            let (dir, name) = split(name);
+            self.came(dir, name, target.id);
+        }
+        switched.map_err(Stays::of)?;
+        // Nothing below can fail.
+        let parts = open.as_ref().filter(|open| open.backing.is_some());
+        let names = match parts {
+            None => {
+                self.nodes.moved(node, key, if self.numbers_stay() { number } else { 0 });
+                Vec::new()
+            }
+            Some(open) => {
+                open.part();
+                self.nodes.parted(node, key, number, self.numbers_stay())
+            }
+        };
+        if let Some(open) = open {
+            open.move_to(place);
+        }
+        for (handle, fd) in handles {
+            handle.move_to(Arc::new(fd));
+        }
+        if let Some(orphan) = orphan {
+            *node.orphan.lock() = Some(Arc::new(orphan));
+        }
+        drop(held);
+        carry.finish();
+        self.space.clear();
+        let kernel = self.kernel.load();
+        kernel.invalidate_attr(node.id);
+        names.iter().for_each(|(parent, name)| kernel.forget_name(*parent, name));
+        Ok(())
+    }
+
+    /// Is the file known to be written past the daemon, or another node's by now?
+    fn is_held_in_place(&self, node: &Arc<Node>) -> bool {
+        let Some(open) = node.opened() else { return false };
+        open.is_parted()
+            || (open.backing.is_some()
+                && !self.files.matching(|h| Arc::ptr_eq(&h.node, node) && h.writes_past()).is_empty())
+    }
+
+    /// Brings the directories of all names onto the target.
+    fn prepare(&self, file: &Movable, target: &Branch, still: &Still) -> Result<(), Stays> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let index = branches.index_of(target.id).ok_or(Stays::Branch(Errno::ROFS))?;
+        for name in &file.names {
+            let dir = split(name).0;
+            let mut dirs = Dirs::open(Follow::NEVER, &branches, dir);
+            self.bring_dir(&branches, &mut dirs, index, dir).map_err(Stays::Branch)?;
+        }
+        match stat::of(still.as_fd()).map_err(Stays::File)?.key() == file.attr.key() {
+            true => Ok(()),
+            false => Err(Stays::File(Errno::AGAIN)),
+        }
+    }
+
+    /// Is a file's inode number to be kept for it when it moves? Not where it follows from the path.
+    pub(crate) fn numbers_stay(&self) -> bool {
+        !self.config().inode.uses_path(false)
+    }
+
+    /// The inode number that callers know.
+    pub(crate) fn shown_number(&self, branches: &Branches, node: &Arc<Node>) -> crate::error::Result<u64> {
+        let primary = self.primary(branches, node)?;
+        let at = At::Opened(primary.fd.as_fd());
+        Ok(self.show_file(node, &primary.branch, primary.attr, at).ino)
+    }
+}

@@ -1,0 +1,69 @@
+//! Hard links.
+
+use super::lookup::Entry;
+use crate::branch::health::Deed;
+use crate::config::Func;
+use crate::error::{Error, Result};
+use crate::fs::beneath::ProcPath;
+use crate::ids::{Caller, NodeId};
+use crate::ops::aggregate;
+use crate::pool::Pool;
+use crate::relocate::may_be_made;
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+impl Pool {
+    /// Gives a file one more name, on each branch whose copy the policy chooses. A file without any name
+    /// (`O_TMPFILE`) gets its first one.
+    ///
+    /// Errors: `EXDEV` when the create policy preserves paths and the branch lacks the directory, unless
+    /// `link-exdev` has another answer.
+    pub fn link(&self, caller: &Caller, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
+        may_be_made(new_name)?;
+        let belief = self.belief();
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let node = self.nodes.get(id)?;
+        if node.is_dir() {
+            return Err(Error::NotPermitted);
+        }
+        let (path, mut dirs) = self.dirs(&branches, new_parent, belief)?;
+        dirs.first()?;
+        dirs.copies(new_name).must_be_absent()?;
+        let (targets, _) = self.targets(&branches, &node, Func::Link, false)?;
+        let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
+        for target in &targets {
+            let index = match target.index {
+                Some(index) => index,
+                None => branches.index_of(self.primary(&branches, &node)?.branch.id).ok_or(Error::Stale)?,
+            };
+            if dirs.lacks(index) && self.preserves_paths() {
+                results.push(Err(Errno::XDEV));
+                continue;
+            }
+            results.push(self.bring_dir(&branches, &mut dirs, index, &path).and_then(|()| {
+                let (dir, source) = (dirs.get(index).ok_or(Errno::NOENT)?, ProcPath::of(&target.fd));
+                // Following the last step of such a link is a jump to the file itself, symlinks included.
+                let follow = AtFlags::SYMLINK_FOLLOW;
+                rustix::fs::linkat(rustix::fs::CWD, source.as_bytes(), dir, new_name, follow)
+                    .map_err(|errno| branches[index].notice(errno, Deed::Changing))
+            }));
+            dirs.came(new_name, index);
+        }
+        match aggregate::link(&results) {
+            Err(Errno::XDEV) => {
+                return self.link_by_symlink(caller, &branches, &node, &path, &mut dirs, new_name);
+            }
+            other => other?,
+        }
+        dirs.follow = dirs.follow.as_node(&node);
+        self.enter(&branches, new_parent, &path, &dirs, new_name)
+    }
+
+    /// Rename and link must not make directories where the create policy would not.
+    pub(crate) fn preserves_paths(&self) -> bool {
+        self.config().policies.get(Func::Create).is_path_preserving()
+            && !self.config().ignore_path_preservation
+    }
+}

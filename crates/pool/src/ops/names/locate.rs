@@ -1,0 +1,77 @@
+//! Where a node lies: the answer that scripts and tools ask a pool for.
+
+use crate::branch::Branch;
+use crate::config::Func;
+use crate::dir::merged::Dirs;
+use crate::error::{Error, Result};
+use crate::ids::NodeId;
+use crate::pool::Pool;
+use std::os::unix::ffi::OsStrExt;
+
+/// Paths of one node. The pool's own path has no leading slash and is empty for the root.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Located {
+    pub path: Vec<u8>,
+    /// The branch whose copy is read: the one that is open, if any is.
+    pub branch: Vec<u8>,
+    /// Device and inode number of that copy, unless it is a directory.
+    pub file: Option<(u64, u64)>,
+}
+
+impl Located {
+    /// The path on a branch.
+    pub fn on(&self, branch: &[u8]) -> Vec<u8> {
+        [branch, b"/", &self.path].concat()
+    }
+}
+
+impl Pool {
+    /// Errors: `ENOENT` for a file that has lost its name.
+    pub fn locate(&self, id: NodeId) -> Result<Located> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let (node, path) = self.nodes.locate(id)?;
+        let path = path.ok_or(Error::Absent)?;
+        let (branch, file) = if node.is_dir() {
+            let copies = Dirs::open(self.follow(), &branches, &path).own();
+            (name(&branches.as_slice()[self.shown(Func::Getxattr, &branches, &copies)?]), None)
+        } else {
+            let primary = self.primary(&branches, &node)?;
+            (name(&primary.branch), Some((primary.attr.dev, primary.attr.ino)))
+        };
+        Ok(Located { path: path.to_vec(), branch, file })
+    }
+
+    /// Every branch that holds something under a path, in branch order. Looks at each, so that disks wake up.
+    pub fn holders(&self, path: &[u8]) -> Vec<Vec<u8>> {
+        let _held = self.tree.shared();
+        let (branches, follow) = (self.branches.load(), self.follow());
+        let holds = |branch: &&Branch| match path.is_empty() {
+            true => true,
+            false => {
+                let (dir, last) = split(path);
+                let found =
+                    follow.dir(branch.root(), dir).and_then(|(dir, _)| crate::fs::stat::at(&dir, last));
+                found.is_ok()
+            }
+        };
+        branches.iter().map(|branch| &**branch).filter(holds).map(name).collect()
+    }
+
+    /// The known names in the root of the pool.
+    pub fn top_level_names(&self) -> Vec<Vec<u8>> {
+        self.nodes.children(NodeId::ROOT)
+    }
+}
+
+fn name(branch: &Branch) -> Vec<u8> {
+    branch.path.as_os_str().as_bytes().to_vec()
+}
+
+/// Directory and last name of a path.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}

@@ -1,0 +1,282 @@
+//! Names to nodes, and back to nothing: lookup, forget, getattr.
+
+use crate::branch::health::Deed;
+use crate::branch::{Branch, Branches};
+use crate::config::Func;
+use crate::dir::merged::{Belief, Copies, Dirs};
+use crate::dir::symlinks::Follow;
+use crate::error::{Error, Result};
+use crate::export::Lasting;
+use crate::fs::acl::At;
+use crate::fs::beneath::{self, ProcPath};
+use crate::fs::stat::{self, Attr, FileKey, S_IFDIR};
+use crate::ids::{HandleId, NodeId};
+use crate::node::{Identity, Node, PoolPath, join};
+use crate::ops::resolve::{is_absent, on_branch};
+use crate::pool::Pool;
+use crate::relocate::is_reserved;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{Access, AtFlags, OFlags};
+use std::sync::Arc;
+
+/// A node that the kernel now holds a reference to, until it is forgotten.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub node: NodeId,
+    /// Of the node: as long as it is known, always the same.
+    pub generation: u32,
+    pub attr: Attr,
+    /// The name leads elsewhere when it is looked up again, which must be at once.
+    pub brief: bool,
+}
+
+impl Entry {
+    pub(crate) fn new(node: &Node, attr: Attr) -> Entry {
+        Entry { node: node.id, generation: node.generation, attr, brief: false }
+    }
+}
+
+impl Pool {
+    /// The node under a name. The kernel holds one more reference to it afterwards.
+    ///
+    /// `.` and `..` are asked for by NFS export. Errors: `ENOENT` when no branch holds the name, `ESTALE`
+    /// when the directory's node is unknown, or what a branch that could not look answered.
+    pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry> {
+        match name {
+            b"." => return self.lookup_again(parent),
+            b".." => return self.lookup_again(self.nodes.parent(parent)?),
+            _ if is_reserved(name) => return Err(Error::Absent),
+            _ => {}
+        }
+        let belief = self.belief();
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let (path, dirs) = self.dirs(&branches, parent, belief)?;
+        self.enter(&branches, parent, &path, &dirs, name)
+    }
+
+    fn lookup_again(&self, id: NodeId) -> Result<Entry> {
+        // The kernel may be giving back its last reference to the node at this moment.
+        let Ok(node) = self.nodes.hand_out_again(id) else { return self.find(id) };
+        let found = match self.getattr(id, None) {
+            // Nobody has it open, or this would not be asked.
+            Ok(attr) if attr.nlink == 0 => Err(Error::Stale),
+            other => other,
+        };
+        found.map(|attr| Entry::new(&node, attr)).inspect_err(|_| self.forget(id, 1))
+    }
+
+    /// The kernel gives back `count` references.
+    pub fn forget(&self, node: NodeId, count: u64) {
+        self.nodes.forget(node, count, |gone| self.memory.kept.close(gone));
+        self.memory.tidy();
+    }
+
+    pub(crate) fn enter(
+        &self,
+        branches: &Branches,
+        parent: NodeId,
+        path: &[u8],
+        dirs: &Dirs<'_>,
+        name: &[u8],
+    ) -> Result<Entry> {
+        self.enter_as(branches, parent, path, dirs, name, None)
+    }
+
+    /// As `enter`; `dir` is what a directory that is not known becomes known as.
+    pub(crate) fn enter_as(
+        &self,
+        branches: &Branches,
+        parent: NodeId,
+        path: &[u8],
+        dirs: &Dirs<'_>,
+        name: &[u8],
+        dir: Option<Lasting>,
+    ) -> Result<Entry> {
+        let copies = self.look(Func::Getattr, dirs, name);
+        match self.shown(Func::Getattr, branches, &copies) {
+            Ok(index) => {
+                let index = self.open_copy(parent, name, &copies).unwrap_or(index);
+                self.entry(branches, parent, path, dirs, name, &copies, index, dir)
+            }
+            // The table keeps what it knows: a name that is being made or moved at this moment must not
+            // lose its node to an older answer. A name that went behind the pool's back does no harm.
+            Err(error) if is_absent(error) => Err(Error::Absent),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Which of several copies of a file is the one that is open under this name, if any is: while it is,
+    /// the name must not lead to another, whatever the policy thinks of them by now.
+    fn open_copy(&self, parent: NodeId, name: &[u8], copies: &Copies) -> Option<usize> {
+        if copies.count() < 2 {
+            return None;
+        }
+        let node = self.nodes.child(parent, name)?;
+        let key = node.key()?;
+        node.opened()?;
+        copies.iter().find(|(_, attr)| attr.key() == key).map(|(index, _)| index)
+    }
+
+    /// The entry for what a policy shows under a name.
+    #[allow(clippy::too_many_arguments)]
+    fn entry(
+        &self,
+        branches: &Branches,
+        parent: NodeId,
+        path: &[u8],
+        dirs: &Dirs<'_>,
+        name: &[u8],
+        copies: &Copies,
+        index: usize,
+        dir: Option<Lasting>,
+    ) -> Result<Entry> {
+        let attr = *copies.get(index).ok_or(Error::Absent)?;
+        let branch = &branches.as_slice()[index];
+        let (node, attr) = if attr.is_dir() {
+            let full = join(path, name);
+            let inode = self.config().inode;
+            // On the branch it may be the root of another filesystem, as is every other root there.
+            let seed = match inode.uses_path(true) {
+                true => branch.seed,
+                false => {
+                    self.seed(branch, attr.dev, || beneath::open(branch.root(), &full, OFlags::PATH).ok())
+                }
+            };
+            let ino = inode.inode_seeded(seed, &full, attr.ino, true);
+            let each = || copies.iter().map(|(index, attr)| (&*branches.as_slice()[index], attr));
+            let lasting = || dir.or_else(|| Lasting::of_dir(each()));
+            (self.nodes.hand_out_dir(parent, name, ino, lasting)?, copies.merge_dir(attr))
+        } else {
+            let disguised = copies.follow.disguises(&attr);
+            let node = self.nodes.hand_out_file(parent, name, branch, attr.key(), disguised)?;
+            self.tidy_names(branches, &node, attr.nlink);
+            (node, attr)
+        };
+        let at = At::Named(dirs.follow, dirs.get(index).ok_or(Error::Absent)?, name);
+        let attr = match self.needs_path(&node) && !attr.is_dir() {
+            true => self.show(&node, branch, &join(path, name), attr, at),
+            false => self.show(&node, branch, b"", attr, at),
+        };
+        Ok(Entry::new(&node, attr))
+    }
+
+    /// Attributes of a node; of an open file if a handle is given.
+    pub fn getattr(&self, id: NodeId, handle: Option<HandleId>) -> Result<Attr> {
+        if let Some(handle) = handle.and_then(|h| self.files.get(h).ok()) {
+            let _held = self.tree.shared();
+            let fd = handle.fd();
+            let attr = stat::of(fd.as_fd()).map_err(|errno| handle.notice(errno, Deed::Looking))?;
+            let at = At::Opened(fd.as_fd());
+            return Ok(self.show_file(&handle.node, &handle.open.place().branch, attr, at));
+        }
+        let node = self.nodes.get(id)?;
+        // Where a directory lies may be known as late as the kernel knows of its name.
+        let belief = match node.is_dir() {
+            true => self.memory.lies(&node).or_else(|| self.belief()),
+            false => None,
+        };
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        self.attr_of(&branches, &node, belief)
+    }
+
+    pub(crate) fn attr_of(&self, branches: &Branches, node: &Arc<Node>, belief: Belief) -> Result<Attr> {
+        match node.is_dir() {
+            true => self.dir_attr(branches, node, belief),
+            false => self.file_attr(branches, node),
+        }
+    }
+
+    pub(crate) fn file_attr(&self, branches: &Branches, node: &Arc<Node>) -> Result<Attr> {
+        let look = |branch: &Arc<Branch>, dir: BorrowedFd<'_>, name: &[u8], key: FileKey| {
+            let attr = stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
+            Some(self.show_file(node, branch, attr, At::Named(Follow::NEVER, dir, name)))
+        };
+        if node.opened().is_none()
+            && let Some(attr) = self.hinted(branches, node, look)
+        {
+            return Ok(attr);
+        }
+        let primary = self.primary(branches, node)?;
+        Ok(self.show_file(node, &primary.branch, primary.attr, At::Opened(primary.fd.as_fd())))
+    }
+
+    fn dir_attr(&self, branches: &Branches, node: &Arc<Node>, belief: Belief) -> Result<Attr> {
+        if let (_, Some(path)) = self.nodes.locate(node.id)? {
+            let path = path.as_slice();
+            let dirs = self.dirs_of(branches, node.clone(), path, belief);
+            let copies = dirs.own();
+            match self.shown(Func::Getattr, branches, &copies) {
+                Ok(index) => {
+                    let attr = copies.merge_dir(*copies.get(index).ok_or(Error::Absent)?);
+                    let at = At::Directory(dirs.get(index).ok_or(Error::Absent)?);
+                    return Ok(self.show(node, &branches.as_slice()[index], path, attr, at));
+                }
+                Err(_) if node.id == NodeId::ROOT => return Ok(rootless(node)),
+                Err(error) if !is_absent(error) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        let orphan = node.orphan.lock().clone().ok_or(Error::Stale)?;
+        let attr = stat::of(orphan.fd.as_fd())?;
+        Ok(self.show(node, &orphan.branch, b"", attr, At::Opened(orphan.fd.as_fd())))
+    }
+
+    /// Attributes of a file as the pool shows them; looks its path up only where the number needs it.
+    pub(crate) fn show_file(&self, node: &Node, branch: &Branch, attr: Attr, at: At<'_>) -> Attr {
+        if self.needs_path(node) {
+            let path = self.a_path(node).unwrap_or_default();
+            return self.show(node, branch, &path, attr, at);
+        }
+        self.show(node, branch, b"", attr, at)
+    }
+
+    /// A path of a file.
+    fn a_path(&self, node: &Node) -> Option<PoolPath> {
+        self.nodes.names(node.id).next().map(|(dir, name)| join(&dir, &name))
+    }
+
+    /// access(2), for pools on which the kernel does not check permissions itself: may the daemon do that to
+    /// the copy of `func.access`? `mask` is made of `R_OK`, `W_OK` and `X_OK`.
+    ///
+    /// Errors: `EACCES` for executing what nobody may, `EROFS`, `EPERM` for writing what is immutable.
+    pub fn access(&self, id: NodeId, mask: u32) -> Result<()> {
+        let mask = Access::from_bits(mask).ok_or(Error::Invalid)?;
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let node = self.nodes.get(id)?;
+        let may = |fd: BorrowedFd<'_>| {
+            rustix::fs::accessat(rustix::fs::CWD, ProcPath::of(fd).as_bytes(), mask, AtFlags::EACCESS)
+        };
+        if node.is_dir() {
+            return self.ask(&branches, &node, Func::Access, may);
+        }
+        let chosen = self.chosen(Func::Access, &branches, &node, |attr| !attr.is_dir())?;
+        Ok(may(chosen.fd.as_fd()).map_err(|errno| chosen.branch.notice(errno, Deed::Looking))?)
+    }
+
+    /// Target of a symlink.
+    pub fn readlink(&self, id: NodeId) -> Result<Vec<u8>> {
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let node = self.nodes.get(id)?;
+        let primary = self.chosen(Func::Readlink, &branches, &node, |attr| {
+            node.disguised && !attr.is_dir() || attr.is_symlink()
+        })?;
+        if node.disguised {
+            return Ok(on_branch(&primary.branch, &self.a_path(&node).ok_or(Error::Stale)?));
+        }
+        let target = primary.branch.read_link(primary.fd.as_fd());
+        Ok(target.map_err(|errno| primary.branch.notice(errno, Deed::Looking))?.into_bytes())
+    }
+}
+
+/// The root when no branch can show one, so that the mountpoint can still be looked at and unmounted.
+fn rootless(node: &Node) -> Attr {
+    let ino = match node.identity() {
+        Identity::Directory { ino } => ino,
+        Identity::File(_) => 0,
+    };
+    Attr { ino, mode: S_IFDIR | 0o755, nlink: 2, blksize: 512, ..Attr::default() }
+}

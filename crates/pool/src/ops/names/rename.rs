@@ -1,0 +1,336 @@
+//! Rename, in all its kinds, over branches.
+//!
+//! The copies of the source are renamed each on its own branch. Then what the target was elsewhere is
+//! removed: never before, so that the target's name always leads to the one or the other. What fails
+//! half way is taken back.
+
+use crate::branch::Branches;
+use crate::branch::health::Deed;
+use crate::config::Func;
+use crate::dir::merged::{Copies, Dirs};
+use crate::dir::symlinks::Follow;
+use crate::error::{Error, Result};
+use crate::fs::stat::Attr;
+use crate::ids::{Caller, NodeId};
+use crate::pool::Pool;
+use crate::relocate::{is_reserved, may_be_made};
+use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+/// The flags of renameat2(2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RenameKind {
+    Replace,
+    /// `RENAME_NOREPLACE`
+    NoReplace,
+    /// `RENAME_EXCHANGE`
+    Exchange,
+    /// `RENAME_WHITEOUT`: leaves a whiteout under the old name, as the upper layer of overlayfs must.
+    Whiteout,
+    /// `RENAME_WHITEOUT | RENAME_NOREPLACE`
+    WhiteoutNoReplace,
+}
+
+impl RenameKind {
+    fn replaces(self) -> bool {
+        matches!(self, RenameKind::Replace | RenameKind::Whiteout)
+    }
+
+    fn leaves_whiteout(self) -> bool {
+        matches!(self, RenameKind::Whiteout | RenameKind::WhiteoutNoReplace)
+    }
+}
+
+/// One name: the directory on every branch, and what each branch holds under the name.
+pub(crate) struct Side<'b, 'n> {
+    pub(crate) parent: NodeId,
+    pub(crate) name: &'n [u8],
+    /// Of the directory.
+    pub(crate) path: crate::node::PoolPath,
+    pub(crate) dirs: Dirs<'b>,
+    pub(crate) copies: Copies,
+}
+
+impl Side<'_, '_> {
+    fn held_by(&self, index: usize) -> bool {
+        self.copies.get(index).is_some()
+    }
+
+    fn is_dir(&self, index: usize) -> bool {
+        self.copies.get(index).is_some_and(Attr::is_dir)
+    }
+}
+
+/// What has been done on one branch, so that it can be taken back.
+pub(crate) enum Step {
+    Moved,
+    /// As `Moved`, and a whiteout lies under the old name.
+    MovedUnderWhiteout,
+    /// Old and new have changed places; for a plain rename the old target is still to be removed.
+    Swapped,
+    /// What lay under the new name came back under the old one (half an exchange).
+    MovedBack,
+}
+
+impl Pool {
+    /// Errors: `EXDEV` when the create policy preserves paths and the branch lacks the directory, unless
+    /// `rename-exdev` has another answer.
+    pub fn rename(
+        &self,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        kind: RenameKind,
+    ) -> Result<()> {
+        if is_reserved(name) {
+            return Err(Error::Absent);
+        }
+        may_be_made(new_name)?;
+        let belief = self.belief();
+        let mut held = self.tree.shared();
+        let branches = self.branches.load();
+        let side = |parent, name, belief| -> Result<Side<'_, '_>> {
+            let (path, mut dirs) = self.dirs(&branches, parent, belief)?;
+            dirs.first()?;
+            // Names are moved, and what is under them: of a followed symlink, the link.
+            dirs.follow = Follow::NEVER;
+            let copies = dirs.copies(name);
+            Ok(Side { parent, name, path, dirs, copies })
+        };
+        let (mut old, mut new) = (side(parent, name, belief)?, side(new_parent, new_name, belief)?);
+        // Whoever works below a directory must not lose it under his feet.
+        let moves_dir = self.is_dir(&mut old) || (kind == RenameKind::Exchange && self.is_dir(&mut new));
+        if moves_dir {
+            drop(held);
+            held = self.tree_alone()?;
+            (old, new) = (side(parent, name, None)?, side(new_parent, new_name, None)?);
+        }
+        let result = match kind {
+            RenameKind::Exchange => self.exchange(&branches, &mut old, &mut new),
+            _ => match self.replace(&branches, &mut old, &mut new, kind) {
+                Err(error) if error.errno() == Errno::XDEV && !kind.leaves_whiteout() => {
+                    self.rename_by_symlink(caller, &branches, &old, &mut new, kind)
+                }
+                result => result,
+            },
+        };
+        if moves_dir {
+            self.memory.places_changed();
+        }
+        drop(held);
+        result
+    }
+
+    /// Is it a directory to the pool's users? A followed symlink may be.
+    fn is_dir(&self, side: &mut Side<'_, '_>) -> bool {
+        let follow = self.follow();
+        if side.copies.any_dir() || follow.shows_all() {
+            return side.copies.any_dir();
+        }
+        let as_named = std::mem::replace(&mut side.dirs.follow, follow);
+        let found = side.dirs.copies(side.name).any_dir();
+        side.dirs.follow = as_named;
+        found
+    }
+
+    pub(crate) fn replace<'b>(
+        &self,
+        branches: &'b Branches,
+        old: &mut Side<'b, '_>,
+        new: &mut Side<'b, '_>,
+        kind: RenameKind,
+    ) -> Result<()> {
+        let source = self.shown(Func::Getattr, branches, &old.copies)?;
+        let target =
+            if new.copies.any() { Some(self.shown(Func::Getattr, branches, &new.copies)?) } else { None };
+        if !kind.replaces() {
+            new.copies.must_be_absent()?;
+        }
+        let chosen = self.acted(Func::Rename, branches, &old.copies)?;
+        self.all_removable(branches, std::iter::once(&old.copies))?;
+        if let Some(target) = target {
+            let same = |a: &Copies, b: &Copies| matches!((a.get(source), b.get(target)), (Some(a), Some(b)) if !a.is_dir() && a.key() == b.key());
+            // Two names of one file: rename(2) does nothing.
+            if same(&old.copies, &new.copies) {
+                return Ok(());
+            }
+            match (old.is_dir(source), new.is_dir(target)) {
+                (true, false) => return Err(Error::NotDirectory),
+                (false, true) => return Err(Error::IsDirectory),
+                _ => {}
+            }
+            self.all_removable(branches, [&old.copies, &new.copies].into_iter())?;
+            self.all_empty(&new.dirs, &new.copies, new.name)?;
+        }
+        if self.preserves_paths() && chosen.iter().any(|&index| new.dirs.lacks(index)) {
+            return Err(Error::CrossBranch);
+        }
+        let victim = self.pin_victim(branches, new.parent, new.name, &new.dirs, &new.copies);
+        // One copy is renamed atomically by its branch; several must be revocable, so a target that is in
+        // the way changes places with the source until all are done.
+        let revocable = chosen.len() > 1 || new.copies.count() > 1;
+        let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
+        for &index in &chosen {
+            let step = self
+                .bring_dir(branches, &mut new.dirs, index, &new.path)
+                .and_then(|()| step_forward(old, new, index, revocable, kind));
+            match step {
+                Ok(step) => {
+                    new.dirs.came(new.name, index);
+                    if let Step::MovedUnderWhiteout = step {
+                        old.dirs.came(old.name, index);
+                    }
+                    done.push((index, step));
+                }
+                Err(errno) => {
+                    take_back(old, new, &done);
+                    return Err(errno.into());
+                }
+            }
+        }
+        let mut removed_any = false;
+        for index in 0..branches.len() {
+            if !new.held_by(index) || chosen.contains(&index) {
+                continue;
+            }
+            let flags = if new.is_dir(index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            match new.dirs.unlink(index, new.name, flags) {
+                Ok(()) | Err(Errno::NOENT) => removed_any = true,
+                Err(errno) if !removed_any => {
+                    take_back(old, new, &done);
+                    return Err(errno.into());
+                }
+                Err(errno) => tracing::error!("rename left an old copy of the target on a branch: {errno}"),
+            }
+        }
+        for (index, step) in &done {
+            if let Step::Swapped = step {
+                let flags = if new.is_dir(*index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+                if let Err(errno) = old.dirs.unlink(*index, old.name, flags) {
+                    old.dirs.came(old.name, *index);
+                    tracing::error!("rename left the replaced target under the old name: {errno}");
+                }
+            }
+        }
+        if let (true, true, Some(&first)) = (kind.leaves_whiteout(), revocable, chosen.first()) {
+            // One is enough, however many branches had the name.
+            let put = old.dirs.get(first).ok_or(Errno::NOENT).and_then(|dir| {
+                let device = rustix::fs::makedev(0, 0);
+                rustix::fs::mknodat(dir, old.name, FileType::CharacterDevice, Mode::empty(), device)
+            });
+            old.dirs.came(old.name, first);
+            if let Err(errno) = put {
+                tracing::error!("a rename was done, but could not leave a whiteout: {errno}");
+            }
+        }
+        let gone = victim.map(|victim| self.orphan(victim, true));
+        self.nodes.renamed((old.parent, old.name), (new.parent, new.name));
+        if let Some(node) = gone {
+            self.settle(&node);
+        }
+        Ok(())
+    }
+
+    fn exchange<'b>(
+        &self,
+        branches: &'b Branches,
+        old: &mut Side<'b, '_>,
+        new: &mut Side<'b, '_>,
+    ) -> Result<()> {
+        for side in [&*old, &*new] {
+            if !side.copies.any() {
+                return Err(side.copies.missing());
+            }
+        }
+        self.all_removable(branches, [&old.copies, &new.copies].into_iter())?;
+        let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
+        for index in 0..branches.len() {
+            let step = match (old.held_by(index), new.held_by(index)) {
+                (false, false) => continue,
+                (true, true) => swap(old, new, index),
+                (true, false) => self
+                    .bring_dir(branches, &mut new.dirs, index, &new.path)
+                    .and_then(|()| shift(old, new, index, RenameFlags::NOREPLACE).map(|()| Step::Moved)),
+                (false, true) => self
+                    .bring_dir(branches, &mut old.dirs, index, &old.path)
+                    .and_then(|()| shift(new, old, index, RenameFlags::NOREPLACE).map(|()| Step::MovedBack)),
+            };
+            match step {
+                Ok(step) => {
+                    old.dirs.came(old.name, index);
+                    new.dirs.came(new.name, index);
+                    done.push((index, step));
+                }
+                Err(errno) => {
+                    take_back(old, new, &done);
+                    return Err(errno.into());
+                }
+            }
+        }
+        self.nodes.exchanged((old.parent, old.name), (new.parent, new.name));
+        Ok(())
+    }
+}
+
+fn step_forward(
+    old: &Side,
+    new: &Side,
+    index: usize,
+    revocable: bool,
+    kind: RenameKind,
+) -> Result<Step, Errno> {
+    if kind.leaves_whiteout() && !revocable {
+        // The branch does both at once.
+        let flags = if kind.replaces() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        return shift(old, new, index, flags | RenameFlags::WHITEOUT).map(|()| Step::MovedUnderWhiteout);
+    }
+    if !kind.replaces() {
+        return shift(old, new, index, RenameFlags::NOREPLACE).map(|()| Step::Moved);
+    }
+    if revocable && new.held_by(index) {
+        match swap(old, new, index) {
+            // Not every filesystem can; then the branch replaces the target at once.
+            Err(Errno::INVAL) => {}
+            other => return other,
+        }
+    }
+    shift(old, new, index, RenameFlags::empty()).map(|()| Step::Moved)
+}
+
+fn swap(old: &Side, new: &Side, index: usize) -> Result<Step, Errno> {
+    shift(old, new, index, RenameFlags::EXCHANGE).map(|()| Step::Swapped)
+}
+
+pub(crate) fn shift(from: &Side, to: &Side, index: usize, flags: RenameFlags) -> Result<(), Errno> {
+    let (source, target) =
+        (from.dirs.get(index).ok_or(Errno::NOENT)?, to.dirs.get(index).ok_or(Errno::NOENT)?);
+    let plainly = || rustix::fs::renameat(source, from.name, target, to.name);
+    let done = match flags.is_empty() {
+        true => plainly(),
+        false => match rustix::fs::renameat_with(source, from.name, target, to.name, flags) {
+            // A filesystem without the flag: the pool has looked that nothing is there.
+            Err(Errno::INVAL) if flags == RenameFlags::NOREPLACE => plainly(),
+            other => other,
+        },
+    };
+    done.map_err(|errno| from.dirs.branches[index].notice(errno, Deed::Changing))
+}
+
+pub(crate) fn take_back(old: &Side, new: &Side, done: &[(usize, Step)]) {
+    for (index, step) in done.iter().rev() {
+        let back = match step {
+            Step::Moved => shift(new, old, *index, RenameFlags::NOREPLACE),
+            Step::MovedUnderWhiteout => shift(new, old, *index, RenameFlags::empty()),
+            Step::Swapped => swap(old, new, *index).map(drop),
+            Step::MovedBack => shift(old, new, *index, RenameFlags::NOREPLACE),
+        };
+        old.dirs.came(old.name, *index);
+        new.dirs.came(new.name, *index);
+        if let Err(errno) = back {
+            tracing::error!("a rename that failed on one branch could not be taken back on another: {errno}");
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! Policies: free space, presence and age of the branches in, a choice of branches out.
+//!
+//! Nothing here asks the system for anything. The caller looks up [`needs`], gathers one
+//! [`BranchView`] per branch (in branch-list order, none left out) and calls [`create`], [`action`] or
+//! [`search`]. A category decides which branches may be chosen at all (its filter); a policy decides
+//! which of those are taken (its pick). The two are independent, so 21 names in 3 categories are three
+//! filters and ten picks.
+//!
+//! Names, filters, ties and the ranking of refusals are those of mergerfs 2.42, because fstab files
+//! and scripts rely on them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use smallvec::SmallVec;
+
+use super::random::Dice;
+use crate::branch::Mode;
+use crate::branch::space::Space;
+
+/// The 21 policy names. Each is valid in every category.
+///
+/// A create policy without `Ep` or `Msp` considers every branch, and clones the missing directories
+/// onto the chosen one; the `Ep` ("existing path") form considers only branches that hold the parent
+/// directory already; the `Msp` ("most shared path") form is `Ep` and climbs towards the root
+/// until a level has a usable branch. In the action and search categories there is always a path, so
+/// every policy there is its existing-path form.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub enum Policy {
+    /// Every branch.
+    All,
+    /// Every branch that holds the path.
+    EpAll,
+    /// The first branch that holds the path.
+    EpFf,
+    /// The branch with the least free space among those that hold the path.
+    EpLfs,
+    /// The branch with the least used space among those that hold the path.
+    EpLus,
+    /// The branch with the most free space among those that hold the path.
+    EpMfs,
+    /// Random, weighted by free space, among those that hold the path.
+    EpPfrd,
+    /// Random among those that hold the path.
+    EpRand,
+    /// Always refuses with EROFS.
+    Erofs,
+    /// The first branch.
+    Ff,
+    /// The branch with the least free space.
+    Lfs,
+    /// The branch with the smallest used fraction.
+    Lup,
+    /// The branch with the least used space.
+    Lus,
+    /// The branch with the most free space.
+    Mfs,
+    /// `EpLfs`, climbing.
+    MspLfs,
+    /// `EpLus`, climbing.
+    MspLus,
+    /// `EpMfs`, climbing.
+    MspMfs,
+    /// `EpPfrd`, climbing.
+    MspPfrd,
+    /// The branch whose copy was modified last.
+    Newest,
+    /// Random, weighted by free space.
+    Pfrd,
+    /// Random.
+    Rand,
+}
+
+/// How a policy picks among the branches its category admits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pick {
+    Every,
+    First,
+    MostFree,
+    LeastFree,
+    LeastUsed,
+    LeastUsedFraction,
+    Newest,
+    Weighted,
+    Uniform,
+    Refuse,
+}
+
+impl Policy {
+    /// Every policy, sorted by name.
+    pub const ALL: [Policy; 21] = [
+        Policy::All,
+        Policy::EpAll,
+        Policy::EpFf,
+        Policy::EpLfs,
+        Policy::EpLus,
+        Policy::EpMfs,
+        Policy::EpPfrd,
+        Policy::EpRand,
+        Policy::Erofs,
+        Policy::Ff,
+        Policy::Lfs,
+        Policy::Lup,
+        Policy::Lus,
+        Policy::Mfs,
+        Policy::MspLfs,
+        Policy::MspLus,
+        Policy::MspMfs,
+        Policy::MspPfrd,
+        Policy::Newest,
+        Policy::Pfrd,
+        Policy::Rand,
+    ];
+
+    /// The name as written in options (lower case).
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::All => "all",
+            Policy::EpAll => "epall",
+            Policy::EpFf => "epff",
+            Policy::EpLfs => "eplfs",
+            Policy::EpLus => "eplus",
+            Policy::EpMfs => "epmfs",
+            Policy::EpPfrd => "eppfrd",
+            Policy::EpRand => "eprand",
+            Policy::Erofs => "erofs",
+            Policy::Ff => "ff",
+            Policy::Lfs => "lfs",
+            Policy::Lup => "lup",
+            Policy::Lus => "lus",
+            Policy::Mfs => "mfs",
+            Policy::MspLfs => "msplfs",
+            Policy::MspLus => "msplus",
+            Policy::MspMfs => "mspmfs",
+            Policy::MspPfrd => "msppfrd",
+            Policy::Newest => "newest",
+            Policy::Pfrd => "pfrd",
+            Policy::Rand => "rand",
+        }
+    }
+
+    /// Whether rename and link must keep a file on the branches that hold its directory when this is
+    /// the policy of `create`. True for the `ep*` and `msp*` names only.
+    pub fn is_path_preserving(self) -> bool {
+        match self {
+            Policy::EpAll
+            | Policy::EpFf
+            | Policy::EpLfs
+            | Policy::EpLus
+            | Policy::EpMfs
+            | Policy::EpPfrd
+            | Policy::EpRand
+            | Policy::MspLfs
+            | Policy::MspLus
+            | Policy::MspMfs
+            | Policy::MspPfrd => true,
+            Policy::All
+            | Policy::Erofs
+            | Policy::Ff
+            | Policy::Lfs
+            | Policy::Lup
+            | Policy::Lus
+            | Policy::Mfs
+            | Policy::Newest
+            | Policy::Pfrd
+            | Policy::Rand => false,
+        }
+    }
+
+    /// Whether creation tries the parent directories in turn ([`create_climbing`]). The `msp*` names.
+    pub fn climbs(self) -> bool {
+        matches!(self, Policy::MspLfs | Policy::MspLus | Policy::MspMfs | Policy::MspPfrd)
+    }
+
+    /// Whether creation considers only branches that hold the parent directory.
+    pub(super) fn create_tests_path(self) -> bool {
+        self.is_path_preserving() || self == Policy::Newest
+    }
+
+    pub(super) fn pick(self) -> Pick {
+        match self {
+            Policy::All | Policy::EpAll => Pick::Every,
+            Policy::Ff | Policy::EpFf => Pick::First,
+            Policy::Mfs | Policy::EpMfs | Policy::MspMfs => Pick::MostFree,
+            Policy::Lfs | Policy::EpLfs | Policy::MspLfs => Pick::LeastFree,
+            Policy::Lus | Policy::EpLus | Policy::MspLus => Pick::LeastUsed,
+            Policy::Lup => Pick::LeastUsedFraction,
+            Policy::Newest => Pick::Newest,
+            Policy::Pfrd | Policy::EpPfrd | Policy::MspPfrd => Pick::Weighted,
+            Policy::Rand | Policy::EpRand => Pick::Uniform,
+            Policy::Erofs => Pick::Refuse,
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The text is not one of the 21 policy names (EINVAL).
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("unknown policy {0:?}")]
+pub struct UnknownPolicy(pub String);
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Policy::ALL
+            .into_iter()
+            .find(|policy| policy.name() == text)
+            .ok_or_else(|| UnknownPolicy(text.to_owned()))
+    }
+}
+
+/// What a function does with the branches a policy picks; decides which branches are admitted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub enum Category {
+    /// Change something that exists: chmod, unlink, rename, ...
+    Action,
+    /// Make something new: create, mkdir, mknod, symlink.
+    Create,
+    /// Look at something: getattr, open, readlink, ...
+    Search,
+}
+
+impl Category {
+    pub const ALL: [Category; 3] = [Category::Action, Category::Create, Category::Search];
+
+    /// The name as written in `category.<name>`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Category::Action => "action",
+            Category::Create => "create",
+            Category::Search => "search",
+        }
+    }
+}
+
+/// What a policy is told about one branch.
+#[derive(Clone, Copy, Debug)]
+pub struct BranchView {
+    /// The branch's mode in the branch list.
+    pub mode: Mode,
+    /// It is not relied upon at present ([`crate::branch::health`]): nothing is made or changed there.
+    pub unwell: bool,
+    /// Bytes that must stay available after which no new file goes here: the branch's own
+    /// minfreespace, or the pool's.
+    pub min_free: u64,
+    /// Whether the branch holds the path in question (the parent directory, for creation). Any value
+    /// will do when [`needs`] does not ask for presence.
+    pub present: bool,
+    /// Modification time of that path, whole seconds; meaningful only where `present`.
+    pub mtime: i64,
+    /// Space of the filesystem under the branch's root; None when it could not be read, or when
+    /// [`needs`] does not ask for it.
+    pub space: Option<Space>,
+}
+
+/// What must be gathered in the views before a choice can be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Needs {
+    /// `present` and `mtime`: one lstat per branch.
+    pub presence: bool,
+    /// `space`: one fstatvfs per branch.
+    pub space: bool,
+}
+
+/// What `policy` reads of the views in `category`.
+///
+/// Creation and action always need space, for the read-only test and for minfreespace.
+pub fn needs(policy: Policy, category: Category) -> Needs {
+    let pick = policy.pick();
+    if pick == Pick::Refuse {
+        return Needs { presence: false, space: false };
+    }
+    match category {
+        Category::Create => Needs { presence: policy.create_tests_path(), space: true },
+        Category::Action => Needs { presence: true, space: true },
+        Category::Search => Needs { presence: true, space: pick.reads_space() },
+    }
+}
+
+/// Whether the answer is settled by the first branch that holds the path, so that the gatherer may
+/// mark the branches after it absent without looking.
+pub fn first_only(policy: Policy, category: Category) -> bool {
+    category == Category::Search && policy.pick() == Pick::First
+}
+
+/// Whether what a search shows changes only with the copies themselves: not by chance, nor with the space that is free.
+pub fn shows_by_copies(policy: Policy) -> bool {
+    matches!(policy.pick(), Pick::First | Pick::Every | Pick::Newest)
+}
+
+/// Indices into the views, ascending. Never empty in an `Ok`.
+pub type Choice = SmallVec<[usize; 4]>;
+
+/// Why no branch could be chosen. The order of the variants is their rank: of several reasons the
+/// highest is reported.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// ENOENT: no branch holds the path, or there is no branch.
+    #[error("no branch holds the path")]
+    NotFound,
+    /// ENOSPC: a branch was below its minfreespace.
+    #[error("every usable branch is below its minfreespace")]
+    NoSpace,
+    /// EROFS: a branch was excluded by its mode, is unwell, or is mounted read-only.
+    #[error("no branch may be written to")]
+    ReadOnly,
+}
+
+impl Refusal {
+    /// The higher ranked of the two.
+    #[must_use]
+    pub fn worse(self, other: Refusal) -> Refusal {
+        self.max(other)
+    }
+}
+
+/// Why a category did not admit one branch: what it found first, in the order of its filter.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Bar {
+    /// The branch's mode does not allow it.
+    Mode,
+    /// It does not hold the path.
+    Absent,
+    /// Its free space could not be read.
+    SpaceUnknown,
+    /// Its filesystem is mounted read-only.
+    ReadOnly,
+    /// The branch is unwell.
+    Unwell,
+    /// Less is available than its minfreespace.
+    BelowMinFree,
+}
+
+impl Bar {
+    /// What it adds to the answer when no branch is admitted.
+    pub fn refusal(self) -> Refusal {
+        match self {
+            Bar::Mode | Bar::Unwell | Bar::ReadOnly => Refusal::ReadOnly,
+            Bar::Absent | Bar::SpaceUnknown => Refusal::NotFound,
+            Bar::BelowMinFree => Refusal::NoSpace,
+        }
+    }
+}
+
+impl Pick {
+    pub(super) fn reads_space(self) -> bool {
+        match self {
+            Pick::MostFree | Pick::LeastFree | Pick::LeastUsed | Pick::LeastUsedFraction | Pick::Weighted => {
+                true
+            }
+            Pick::Every | Pick::First | Pick::Newest | Pick::Uniform | Pick::Refuse => false,
+        }
+    }
+}
+
+/// Picks among the branches that `admit` lets through.
+///
+/// `admit` returns the first reason a branch fails, in the category's filter order; the reasons add up by
+/// rank, starting from ENOENT.
+pub(super) fn choose(
+    pick: Pick,
+    views: &[BranchView],
+    admit: impl Fn(&BranchView) -> Result<(), Bar>,
+    dice: &mut impl Dice,
+) -> Result<Choice, Refusal> {
+    if pick == Pick::Refuse {
+        return Err(Refusal::ReadOnly);
+    }
+    let mut refusal = Refusal::NotFound;
+    let mut admitted: SmallVec<[usize; 16]> = SmallVec::new();
+    for (index, view) in views.iter().enumerate() {
+        match admit(view) {
+            Ok(()) => admitted.push(index),
+            Err(bar) => refusal = refusal.worse(bar.refusal()),
+        }
+    }
+    // A pick that reads space is only reached with branches whose space is known: each filter sees to it.
+    let space = |index: usize| views[index].space.unwrap_or_default();
+    let admitted = admitted.as_slice();
+    let one = match pick {
+        Pick::Every if admitted.is_empty() => None,
+        Pick::Every => return Ok(Choice::from_slice(admitted)),
+        Pick::First => admitted.first().copied(),
+        // Equal free space: the last branch wins. Equal used space: the first one does.
+        Pick::MostFree => admitted.iter().copied().max_by_key(|&index| space(index).avail),
+        Pick::LeastFree => admitted.iter().copied().rev().min_by_key(|&index| space(index).avail),
+        Pick::LeastUsed => admitted.iter().copied().min_by_key(|&index| space(index).used),
+        Pick::LeastUsedFraction => admitted
+            .iter()
+            .copied()
+            .reduce(|best, index| if emptier(space(index), space(best)) { index } else { best }),
+        Pick::Newest => admitted.iter().copied().max_by_key(|&index| views[index].mtime),
+        Pick::Weighted => weighted(admitted, |index| weight(&views[index]), dice),
+        Pick::Uniform if admitted.is_empty() => None,
+        Pick::Uniform => Some(admitted[dice.below(admitted.len() as u64) as usize]),
+        Pick::Refuse => None,
+    };
+    one.map(|index| Choice::from_slice(&[index])).ok_or(refusal)
+}
+
+/// A branch's share in a weighted choice: its available bytes.
+pub(super) fn weight(view: &BranchView) -> u64 {
+    view.space.map_or(0, |space| space.avail)
+}
+
+/// Whether a smaller fraction of `a` than of `b` is used. A filesystem of size zero counts as empty.
+fn emptier(a: Space, b: Space) -> bool {
+    // ua/(ua+va) < ub/(ub+vb)  is  ua*vb < ub*va, and the products of two u64 fit a u128.
+    let ratio = |space: Space| match (space.used, space.avail) {
+        (0, 0) => (0, 1),
+        (used, avail) => (u128::from(used), u128::from(avail)),
+    };
+    let ((used_a, avail_a), (used_b, avail_b)) = (ratio(a), ratio(b));
+    used_a * avail_b < used_b * avail_a
+}
+
+/// One of `candidates` with a probability in proportion to its weight; None if all weights are zero.
+fn weighted(candidates: &[usize], weight: impl Fn(usize) -> u64, dice: &mut impl Dice) -> Option<usize> {
+    let total: u128 = candidates.iter().map(|&index| u128::from(weight(index))).sum();
+    // Network filesystems report sizes near 2^63: where the sum leaves u64, drop low bits of every weight.
+    // Each shifted weight is rounded down, so their sum fits a u64 too.
+    let shift = (u128::BITS - total.leading_zeros()).saturating_sub(u64::BITS);
+    let weight = |index: usize| weight(index).checked_shr(shift).unwrap_or(0);
+    let total: u64 = candidates.iter().map(|&index| weight(index)).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut point = dice.below(total);
+    for &index in candidates {
+        match point.checked_sub(weight(index)) {
+            None => return Some(index),
+            Some(rest) => point = rest,
+        }
+    }
+    // Unreachable for a Dice that keeps its promise (point < total).
+    candidates.last().copied()
+}

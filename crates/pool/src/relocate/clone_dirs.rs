@@ -1,0 +1,135 @@
+//! The directories above a new entry.
+//!
+//! A missing chain of directories is built aside under a temporary name, with owner, mode (setgid too),
+//! extended attributes, ACLs, flags and times, and then renamed into place: nobody ever sees a directory
+//! half made, and a crash leaves nothing under a real name.
+//!
+//! The caller holds the tree lock, so no directory on the way can be renamed meanwhile.
+
+use super::metadata::{dress, set_times};
+use super::name_aside;
+use crate::fs::beneath::{self, Dir};
+use crate::fs::stat::{self, Attr};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+/// The directory `path` below `to` (the root of a branch, as a rule), which gets what it lacks of it from the
+/// same path below `from`.
+///
+/// A copy that is as old as what it is made of is made only if it `fits`, given its path and its attributes, as far as
+/// that is to be had by trying again.
+///
+/// Errors: `ENOTDIR` when `to` holds something else under one of the names; whatever mkdir(2) gives.
+pub(crate) fn clone_dirs<'b>(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'b>,
+    path: &[u8],
+    fits: Fits<'_>,
+) -> Result<Dir<'b>, Errno> {
+    loop {
+        match beneath::dir(to, path) {
+            Err(Errno::NOENT) => {}
+            other => return other.map_err(|e| if e == Errno::LOOP { Errno::NOTDIR } else { e }),
+        }
+        match build(from, to, path, fits) {
+            // Somebody else was faster with one of them.
+            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+            Err(errno) => return Err(errno),
+            Ok(()) => {}
+        }
+    }
+}
+
+pub(crate) type Fits<'a> = &'a dyn Fn(&[u8], &Attr) -> bool;
+
+/// How often something is tried whose chance is one half.
+const TRIES: usize = 16;
+
+/// Makes a directory, empty, in place of the one at `path` whose attributes are given.
+fn make(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    path: &[u8],
+    source: &Attr,
+    fits: Fits<'_>,
+) -> Result<OwnedFd, Errno> {
+    // Held for a while, so that the next one gets another inode number.
+    let mut unfit: SmallVec<[OwnedFd; 2]> = SmallVec::new();
+    loop {
+        rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
+        let made = open_dir(parent, name).and_then(|dir| Ok((stat::of(dir.as_fd())?, dir)));
+        let does = |attr: &Attr| attr.btime > source.btime || unfit.len() >= TRIES || fits(path, attr);
+        match made {
+            Ok((attr, dir)) if does(&attr) => return Ok(dir),
+            other => {
+                rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?;
+                unfit.push(other?.1);
+            }
+        }
+    }
+}
+
+fn build(from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &[u8], fits: Fits<'_>) -> Result<(), Errno> {
+    canopy_sys::creds::as_daemon()?;
+    let mut source = open_dir(from, b".")?;
+    let mut target = open_dir(to, b".")?;
+    let mut parts = path.split(|&b| b == b'/');
+    let missing = loop {
+        let part = parts.next().ok_or(Errno::EXIST)?;
+        source = open_dir(source.as_fd(), part)?;
+        match open_dir(target.as_fd(), part) {
+            Ok(dir) => target = dir,
+            Err(Errno::NOENT) => break part,
+            Err(errno) => return Err(errno),
+        }
+    };
+    let before = stat::of(target.as_fd())?;
+    let aside = name_aside();
+    let mut made: Vec<(OwnedFd, Vec<u8>, Attr)> = Vec::new();
+    let result = (|| {
+        let mut name: &[u8] = &aside;
+        let mut next = Some(missing);
+        while next.is_some() {
+            let parent = made.last().map_or(target.as_fd(), |(fd, ..)| fd.as_fd());
+            let attr = stat::of(source.as_fd())?;
+            let rest: usize = parts.clone().map(|part| part.len() + 1).sum();
+            let dir = make(parent, name, &path[..path.len() - rest], &attr, fits)?;
+            made.push((dir, name.to_vec(), attr));
+            dress(source.as_fd(), made[made.len() - 1].0.as_fd(), &attr)?;
+            next = parts.next();
+            if let Some(part) = next {
+                source = open_dir(source.as_fd(), part)?;
+                name = part;
+            }
+        }
+        // Times last and from below: making an entry changed its parent's.
+        for (dir, _, attr) in made.iter().rev() {
+            set_times(dir.as_fd(), attr)?;
+        }
+        move_into_place(target.as_fd(), &aside, missing)
+    })();
+    if result.is_err() {
+        for index in (0..made.len()).rev() {
+            let parent = index.checked_sub(1).map_or(target.as_fd(), |above| made[above].0.as_fd());
+            let _ = rustix::fs::unlinkat(parent, made[index].1.as_slice(), AtFlags::REMOVEDIR);
+        }
+    }
+    // To the pool nothing has happened in the directory that was there already.
+    let _ = set_times(target.as_fd(), &before);
+    result
+}
+
+pub(crate) fn open_dir(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(at, name, flags, Mode::empty())
+}
+
+pub(crate) fn move_into_place(dir: BorrowedFd<'_>, from: &[u8], to: &[u8]) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(dir, from, dir, to, RenameFlags::NOREPLACE) {
+        // Filesystems without the flag: renaming over a directory works only while it is empty.
+        Err(Errno::INVAL) => rustix::fs::renameat(dir, from, dir, to),
+        other => other,
+    }
+}

@@ -1,0 +1,185 @@
+//! What a crash has left under construction: finding it, and finishing or removing it.
+
+use super::clone_dirs::open_dir;
+use super::is_reserved;
+use super::journal::{self, Plan};
+use crate::branch::{Branch, Branches, Mode};
+use crate::fs::beneath;
+use crate::fs::stat::{self, Attr};
+use crate::node::PoolPath;
+use crate::ops::moves::hold_still::{Still, readable};
+use crate::ops::names::locate::split;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{AtFlags, OFlags, RawDir};
+use rustix::io::Errno;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+
+/// Finishes or removes what moves between branches have left behind, by the notes in the branches' roots: a listing
+/// of each root, where there is nothing to do. Notes of whoever is still at work are left alone.
+pub(crate) fn recover(branches: &Branches) {
+    for branch in branches.iter() {
+        match journal::left_behind(branch.root()) {
+            Ok(notes) => {
+                for (note, plan) in notes {
+                    // Cut off before it was on disk: what it was to tell of was never begun.
+                    if plan.is_none_or(|plan| settle(branches, branch, &plan, &note.writer())) {
+                        note.erase();
+                    }
+                }
+            }
+            Err(errno) => {
+                tracing::warn!("{}: cannot look for what a crash left: {errno}", branch.path.display());
+            }
+        }
+    }
+}
+
+/// True when nothing more is to be done. What the note's writer had under construction begins with `writer`.
+fn settle(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> bool {
+    for name in &plan.names {
+        clear(target, split(name).0, writer);
+    }
+    if plan.names.is_empty() {
+        // A file that had no name: it was copied in the root.
+        clear(target, b"", writer);
+    }
+    if plan.source.is_empty() || plan.names.is_empty() {
+        return true;
+    }
+    let is_source = |branch: &&std::sync::Arc<Branch>| branch.path.as_os_str().as_bytes() == plan.source;
+    let Some(source) = branches.iter().find(is_source) else {
+        // Nobody sees two of them as long as the other branch is not there.
+        tracing::info!(
+            "{}: a move from {} was cut short; it is finished at the next mount at which that is a branch",
+            target.path.display(),
+            String::from_utf8_lossy(&plan.source)
+        );
+        return false;
+    };
+    let attr = |branch: &Branch, path: &PoolPath| -> Option<Attr> {
+        let (dir, name) = split(path);
+        beneath::dir(branch.root(), dir).and_then(|dir| stat::at(dir, name)).ok().filter(Attr::is_regular)
+    };
+    let found: Vec<_> =
+        plan.names.iter().map(|name| (name, attr(source, name), attr(target, name))).collect();
+    // The copy takes all of its names before the source loses the first.
+    let first = found.first().and_then(|(_, _, copy)| *copy);
+    let complete = found
+        .iter()
+        .all(|(_, _, copy)| copy.zip(first).is_some_and(|(copy, first)| copy.key() == first.key()));
+    let surplus = if complete { source.as_ref() } else { target };
+    let mut settled = true;
+    for (name, original, copy) in found {
+        let (Some(original), Some(copy)) = (original, copy) else { continue };
+        let removed = || {
+            if surplus.mode == Mode::Ro {
+                return Err(Errno::ROFS);
+            }
+            // Whoever writes it by now would go on writing what nobody is shown.
+            let pinned = beneath::open(surplus.root(), name, OFlags::PATH | OFlags::NOFOLLOW)?;
+            let still = Still::hold(readable(pinned)?)?;
+            let alike = |one: &Attr, other: &Attr| {
+                let of = |attr: &Attr| (attr.size, attr.mtime, attr.uid, attr.gid, attr.mode);
+                of(one) == of(other)
+            };
+            let (own, other) = if complete { (original, copy) } else { (copy, original) };
+            let now = stat::of(still.as_fd())?;
+            if now.key() == own.key() && alike(&now, &other) {
+                return still.check().and_then(|()| remove(surplus, name));
+            }
+            tracing::warn!(
+                "{}: there are two of it, on {} and {}, that are not alike: one was changed while the pool was \
+                 not mounted",
+                String::from_utf8_lossy(name),
+                source.path.display(),
+                target.path.display()
+            );
+            Ok(())
+        };
+        if let Err(errno) = removed() {
+            let (name, branch) = (String::from_utf8_lossy(name), surplus.path.display());
+            tracing::warn!("{name}: its second copy on {branch} could not be removed: {errno}");
+            settled = false;
+        }
+    }
+    settled
+}
+
+/// Removes what somebody had under construction in a directory and in those above it, as far as it can: copies of
+/// files, and directories on their way down.
+fn clear(branch: &Branch, path: &[u8], writer: &[u8]) {
+    let levels = (0..=path.len()).filter(|&end| end == 0 || path.get(end).is_none_or(|&byte| byte == b'/'));
+    for level in levels {
+        let Ok(dir) = beneath::dir(branch.root(), &path[..level]) else { return };
+        let Ok(names) = names_with(dir.as_fd(), writer) else { return };
+        for name in names {
+            let _ = sweep_name(dir.as_fd(), &name);
+        }
+    }
+}
+
+/// The names in a directory that begin so.
+pub(crate) fn names_with(dir: BorrowedFd<'_>, prefix: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+    let dir = beneath::open(dir, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut names = Vec::new();
+    let mut buffer = [MaybeUninit::uninit(); 8192];
+    let mut entries = RawDir::new(&dir, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name.starts_with(prefix) {
+            names.push(name.to_vec());
+        }
+    }
+    Ok(names)
+}
+
+/// Removes a file; on disk when this returns.
+fn remove(branch: &Branch, path: &[u8]) -> Result<(), Errno> {
+    let (dir, name) = split(path);
+    let dir = beneath::open(branch.root(), dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
+    rustix::fs::fsync(&dir)
+}
+
+/// Removes one thing under construction: a file, a symlink, or directories, one in the other.
+fn sweep_name(dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+    if !stat::at(dir, name)?.is_dir() {
+        return rustix::fs::unlinkat(dir, name, AtFlags::empty());
+    }
+    let mut chain = vec![open_dir(dir, name)?];
+    let mut names = vec![name.to_vec()];
+    while let Some(below) = first_name(chain[chain.len() - 1].as_fd())? {
+        chain.push(open_dir(chain[chain.len() - 1].as_fd(), &below)?);
+        names.push(below);
+    }
+    for depth in (0..names.len()).rev() {
+        let parent = depth.checked_sub(1).map_or(dir, |above| chain[above].as_fd());
+        rustix::fs::unlinkat(parent, names[depth].as_slice(), AtFlags::REMOVEDIR)?;
+    }
+    Ok(())
+}
+
+/// Removes what a crash left under construction in `dir`, as far as it can, where nothing else is left.
+pub(crate) fn sweep(dir: BorrowedFd<'_>) {
+    while let Ok(Some(name)) = first_name(dir) {
+        if !is_reserved(&name) || sweep_name(dir, &name).is_err() {
+            return;
+        }
+    }
+}
+
+/// Some entry of a directory.
+fn first_name(dir: BorrowedFd<'_>) -> Result<Option<Vec<u8>>, Errno> {
+    let dir = beneath::open(dir, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(dir, &mut buffer);
+    while let Some(entry) = entries.next() {
+        match entry?.file_name().to_bytes() {
+            b"." | b".." => {}
+            name => return Ok(Some(name.to_vec())),
+        }
+    }
+    Ok(None)
+}
