@@ -1,6 +1,5 @@
 //! The one errno table: every failure of an operation, and the number that its caller sees.
 
-use crate::policy::Refusal;
 use rustix::io::Errno;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -92,4 +91,51 @@ impl From<Errno> for Error {
     fn from(errno: Errno) -> Self {
         Error::Branch(errno)
     }
+}
+
+/// Why no branch could be chosen. The order of the variants is their rank: of several reasons the
+/// highest is reported.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// ENOENT: no branch holds the path, or there is no branch.
+    #[error("no branch holds the path")]
+    NotFound,
+    /// ENOSPC: a branch was below its minfreespace.
+    #[error("every usable branch is below its minfreespace")]
+    NoSpace,
+    /// EROFS: a branch was excluded by its mode, is unwell, or is mounted read-only.
+    #[error("no branch may be written to")]
+    ReadOnly,
+}
+
+impl Refusal {
+    /// The higher ranked of the two.
+    #[must_use]
+    pub fn worse(self, other: Refusal) -> Refusal {
+        self.max(other)
+    }
+}
+
+/// Is this the answer of a branch that has no room: no blocks, no inodes, or none for this owner?
+pub(crate) fn is_full(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSPC | Errno::DQUOT)
+}
+
+/// Is this error the doing of the branch, and not of whoever asked? Full branches are not unwell.
+pub fn is_illness(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::IO
+            | Errno::ROFS
+            | Errno::NODEV
+            | Errno::NXIO
+            | Errno::NOMEDIUM
+            | Errno::REMOTEIO
+            | Errno::SHUTDOWN
+            | Errno::NOTCONN
+            | Errno::HOSTDOWN
+            // EFSCORRUPTED and EFSBADCRC of ext4, XFS and others.
+            | Errno::UCLEAN
+            | Errno::BADMSG
+    )
 }

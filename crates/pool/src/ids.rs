@@ -1,6 +1,7 @@
 //! Newtypes for the integers that the kernel and the pool exchange.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A node: what the kernel holds a reference to. Never reused within the life of a pool, so that a
 /// stale NFS handle can never name another file.
@@ -31,4 +32,22 @@ pub struct Caller {
     pub pid: u32,
     /// Permission bits to leave out where the parent directory has no default ACL.
     pub umask: u32,
+}
+
+/// Identity of a branch, unique for the life of the process: a branch keeps it while it stays in the list and
+/// its path leads to the same directory, and it is never given to another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct BranchId(pub u32);
+
+impl BranchId {
+    pub(crate) fn next() -> BranchId {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        BranchId(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl fmt::Display for BranchId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "branch {}", self.0)
+    }
 }

@@ -3,10 +3,9 @@
 //! The formulas and the hash (rapidhash version 3, its portable C++ form) are those of mergerfs: backup
 //! programs and databases keep the numbers, so they must not change with a change of the pool software.
 
+use rapidhash::v3::{RapidSecrets, rapidhash_v3, rapidhash_v3_seeded};
 use std::fmt;
 use std::str::FromStr;
-
-use rapidhash::v3::{RapidSecrets, rapidhash_v3, rapidhash_v3_seeded};
 
 /// How inode numbers are made: the option `inodecalc`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

@@ -5,18 +5,15 @@
 //! which is in use as ever. The copy shows nothing that is mounted below the branch; what it does not show as the branch
 //! does is read as the branch's mount says.
 
+use crate::fs::beneath::{self, ProcPath};
+use crate::fs::stat;
 use arc_swap::ArcSwapOption;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
-use rustix::io::Errno;
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-
-use super::Branch;
-use crate::fs::beneath::{self, ProcPath};
-use crate::fs::stat;
 
 /// How a branch is read.
 #[derive(Debug)]
@@ -29,7 +26,7 @@ pub enum Reads {
 
 /// How a branch is read, if not as its own mount says.
 #[derive(Debug, Default)]
-pub struct Times(ArcSwapOption<Reads>);
+pub struct Times(pub(crate) ArcSwapOption<Reads>);
 
 impl Times {
     /// Holds for what is opened from now on.
@@ -38,38 +35,13 @@ impl Times {
     }
 }
 
-impl Branch {
-    /// What was opened on this branch with these flags, as it is to be read.
-    pub(crate) fn timed(&self, fd: OwnedFd, flags: OFlags) -> OwnedFd {
-        let reads = self.times.0.load();
-        match reads.as_deref() {
-            None => fd,
-            Some(_) if flags & OFlags::ACCMODE == OFlags::WRONLY => fd,
-            Some(Reads::OnCopy(copy)) => on_copy(&self.path, copy.as_fd(), fd.as_fd(), flags).unwrap_or(fd),
-            Some(Reads::Untimed) => {
-                // Of what belongs to others only root may.
-                let _ = rustix::fs::fcntl_getfl(&fd)
-                    .and_then(|now| rustix::fs::fcntl_setfl(&fd, now | OFlags::NOATIME));
-                fd
-            }
-        }
-    }
-}
-
-impl Branch {
-    /// The target of a symlink on this branch, by a descriptor that pins it.
-    pub(crate) fn read_link(&self, link: BorrowedFd<'_>) -> Result<CString, Errno> {
-        let reads = self.times.0.load();
-        let timed = match reads.as_deref() {
-            Some(Reads::OnCopy(copy)) => on_copy(&self.path, copy.as_fd(), link, OFlags::PATH),
-            _ => None,
-        };
-        rustix::fs::readlinkat(timed.as_ref().map_or(link, |fd| fd.as_fd()), c"", Vec::new())
-    }
-}
-
 /// The very same thing, opened on a copy of the branch's mount.
-fn on_copy(branch: &Path, copy: BorrowedFd<'_>, fd: BorrowedFd<'_>, flags: OFlags) -> Option<OwnedFd> {
+pub(crate) fn on_copy(
+    branch: &Path,
+    copy: BorrowedFd<'_>,
+    fd: BorrowedFd<'_>,
+    flags: OFlags,
+) -> Option<OwnedFd> {
     let path = rustix::fs::readlink(ProcPath::of(fd).as_bytes(), Vec::new()).ok()?;
     let path = Path::new(OsStr::from_bytes(path.as_bytes())).strip_prefix(branch).ok()?.to_owned();
     let flags = (flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC)) | OFlags::NOFOLLOW;

@@ -10,9 +10,10 @@
 //! them (`ops/apart.rs`). So where room is short, a file that may be at work is not read past the daemon either: then
 //! all who have it open go with it. One that has not changed for a day is hardly written today.
 
-use super::space::Space;
-use super::{Branch, BranchId};
+use super::Branch;
+use super::space::{Space, millis};
 use crate::hash::HashMap;
+use crate::ids::BranchId;
 use canopy_sys::sched;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
@@ -99,25 +100,7 @@ impl Headroom {
         let since = Instant::now();
         Some(PassedWriter { shared: self.shared.clone(), branch: branch.id, before: size, since })
     }
-}
 
-/// What was seen of a branch's room for the sake of readers: when, in milliseconds, and whether it was scarce in the
-/// lowest bit. 0 before the first look.
-#[derive(Default, Debug)]
-pub(crate) struct Seen(AtomicU64);
-
-impl Seen {
-    fn put(&self, scarce: bool) {
-        self.0.store(millis() << 1 | u64::from(scarce), Ordering::Relaxed);
-    }
-}
-
-fn millis() -> u64 {
-    let now = clock_gettime(ClockId::MonotonicCoarse);
-    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32).as_millis() as u64
-}
-
-impl Headroom {
     /// Is a file that was last modified then, on this branch, better read by way of the daemon?
     pub(crate) fn keeps_readers(&self, branch: &Branch, modified: i64) -> bool {
         if clock_gettime(ClockId::RealtimeCoarse).tv_sec.saturating_sub(modified) > AT_REST {

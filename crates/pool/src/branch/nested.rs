@@ -5,13 +5,7 @@
 //! mount; what statvfs(3) calls the filesystem (`f_fsid`) does not where it comes from a UUID, and is another one for each
 //! subvolume of a btrfs.
 
-use super::Branch;
-use crate::fs::stat;
-use crate::inode_number::BranchSeed;
-use crate::node::Node;
-use crate::pool::Pool;
 use parking_lot::RwLock;
-use rustix::fd::{AsFd, OwnedFd};
 use smallvec::SmallVec;
 
 /// Devices that are known; subvolumes may be many.
@@ -22,12 +16,12 @@ const MOST: usize = 1024;
 pub(crate) struct Below(RwLock<SmallVec<[(u64, u64); 4]>>);
 
 impl Below {
-    fn get(&self, dev: u64) -> Option<u64> {
+    pub(crate) fn get(&self, dev: u64) -> Option<u64> {
         self.0.read().iter().find(|(known, _)| *known == dev).map(|(_, share)| *share)
     }
 
     /// A device has been found to hold this filesystem.
-    fn put(&self, dev: u64, fsid: u64) -> u64 {
+    pub(crate) fn put(&self, dev: u64, fsid: u64) -> u64 {
         let mut known = self.0.write();
         if let Some((_, share)) = known.iter().find(|(known, _)| *known == dev) {
             return *share;
@@ -48,53 +42,8 @@ impl Below {
     }
 }
 
-fn apart(fsid: u64, dev: u64) -> u64 {
+pub(crate) fn apart(fsid: u64, dev: u64) -> u64 {
     fsid ^ dev.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
-}
-
-impl Pool {
-    /// The share of the branch in the inode numbers of its files on this device; `find` gives something there.
-    pub(crate) fn seed(
-        &self,
-        branch: &Branch,
-        dev: u64,
-        find: impl FnOnce() -> Option<OwnedFd>,
-    ) -> BranchSeed {
-        match dev == branch.dev {
-            true => branch.seed,
-            false => branch.seed.within(self.share(dev, find)),
-        }
-    }
-
-    #[cold]
-    fn share(&self, dev: u64, find: impl FnOnce() -> Option<OwnedFd>) -> u64 {
-        if let Some(share) = self.below.get(dev) {
-            return share;
-        }
-        let found = find().filter(|fd| stat::of(fd.as_fd()).is_ok_and(|attr| attr.dev == dev));
-        match found.and_then(|fd| rustix::fs::fstatvfs(fd).ok()) {
-            Some(told) => self.below.put(dev, told.f_fsid),
-            // It has gone meanwhile. The device tells it apart, until somebody can say more.
-            None => apart(0, dev),
-        }
-    }
-
-    /// Something on the filesystem of a node's file: the file itself.
-    pub(crate) fn some_fd(&self, node: &Node, branch: &Branch) -> Option<OwnedFd> {
-        let dup = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).ok();
-        if let Some(open) = node.open.try_lock().and_then(|slot| slot.upgrade()) {
-            return dup(&open.place().fd);
-        }
-        if let Some(orphan) = node.orphan.lock().clone() {
-            return dup(&orphan.fd);
-        }
-        let key = node.key()?;
-        self.nodes.names(node.id).find_map(|(dir, name)| {
-            let (dir, _) = self.follow().dir(branch.root(), &dir).ok()?;
-            let fd = self.follow().pin(dir, &name).ok()?;
-            stat::of(fd.as_fd()).is_ok_and(|attr| attr.key() == key).then_some(fd)
-        })
-    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
 //! Free space of a branch, and a short memory of it.
 
+use crate::hash::HashMap;
+use crate::ids::BranchId;
+use parking_lot::RwLock;
+use rustix::fs::{StatVfs, StatVfsMountFlags};
+use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-use parking_lot::RwLock;
-use rustix::fs::{StatVfs, StatVfsMountFlags};
-
-use super::BranchId;
-use crate::hash::HashMap;
 
 /// Space of the filesystem a branch's root lies on, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +83,7 @@ impl SpaceCache {
     }
 
     /// The space of a branch for who only wants to know whether `needed` bytes are there: an earlier answer will do for as
-    /// long as nobody can have used up what was left beyond that, writing at [`FASTEST`], and for a second at most. (What
+    /// long as nobody can have used up what was left beyond that, writing at `FASTEST`, and for a second at most. (What
     /// is allocated without being written may be faster.)
     pub fn at_least(&self, id: BranchId, root: BorrowedFd<'_>, needed: u64) -> rustix::io::Result<Space> {
         let at = Instant::now();
@@ -121,6 +120,22 @@ impl SpaceCache {
         self.known.write().insert(id, (at, space));
         Ok(space)
     }
+}
+
+/// What was seen of a branch's room for the sake of readers: when, in milliseconds, and whether it was scarce in the
+/// lowest bit. 0 before the first look.
+#[derive(Default, Debug)]
+pub(crate) struct Seen(pub(crate) AtomicU64);
+
+impl Seen {
+    pub(crate) fn put(&self, scarce: bool) {
+        self.0.store(millis() << 1 | u64::from(scarce), Ordering::Relaxed);
+    }
+}
+
+pub(crate) fn millis() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32).as_millis() as u64
 }
 
 #[cfg(test)]

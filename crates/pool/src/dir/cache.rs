@@ -8,18 +8,18 @@
 //!
 //! A file found with its help is looked at once more, by its key; for such a look nobody asks what has happened this moment.
 
-use super::merged::{Opened, PerBranch};
-use crate::branch::{BranchId, Branches};
+use crate::branch::Branches;
 use crate::fs::stat;
 use crate::node::Node;
+use crate::node::dir_state::{Opened, PerBranch, Remembered, Stamp};
 use crate::node::idle_files::Kept;
-use crate::node::name_index::Names;
+use crate::node::name_index::{Names, Tally};
 use parking_lot::Mutex;
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::process::Resource;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Names that are remembered in all, at 20 to 40 bytes each; beyond, directories not used of late are forgotten.
@@ -35,9 +35,6 @@ const DESCRIPTORS: u64 = 32 << 10;
 const RESERVE: u64 = 4;
 /// And no more than this.
 const RESERVED: u64 = 1 << 10;
-
-/// What is remembered of one directory, in its node.
-pub(crate) type Slot = Mutex<Option<Arc<Remembered>>>;
 
 pub(crate) struct Memory {
     /// Rises when a directory has come to a place on a branch, or gone from it.
@@ -55,38 +52,6 @@ pub(crate) struct Memory {
     /// As many as there may be.
     limit: RawFd,
     pub(crate) kept: Kept,
-}
-
-#[derive(Default)]
-pub(crate) struct Tally {
-    /// Directories of which something is remembered.
-    dirs: AtomicUsize,
-    /// Places in the order that they are to be forgotten in, also of those of which nothing is remembered any more.
-    ordered: AtomicUsize,
-    descriptors: AtomicUsize,
-    pub(crate) names: AtomicUsize,
-}
-
-/// One directory, as it was at some moment.
-pub(crate) struct Remembered {
-    branches: Branches,
-    stamp: Stamp,
-    pub(crate) opened: Arc<Opened>,
-    /// Device and inode number on each branch.
-    ids: PerBranch<Option<(u64, u64)>>,
-    /// On each branch: as of which change of places it was known to lie there.
-    seen: PerBranch<AtomicU64>,
-    names: Arc<Names>,
-    /// Since it was last thought of forgetting it.
-    used: AtomicBool,
-    tally: Arc<Tally>,
-}
-
-/// A moment, before directories are opened that are to be remembered.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    places: u64,
-    epoch: u64,
 }
 
 impl Default for Memory {
@@ -319,32 +284,5 @@ impl Memory {
             let freed = node.memory.lock().take();
             drop(freed);
         }
-    }
-}
-
-impl Node {
-    /// What is known of the directory's names, whether it may be believed or not.
-    pub(crate) fn names(&self) -> Option<Arc<Names>> {
-        self.memory.lock().as_ref().map(|known| Arc::clone(&known.names))
-    }
-
-    /// A name of this directory was made on a branch. To be called before anybody hears of it.
-    pub(crate) fn came(&self, name: &[u8], branch: BranchId) {
-        self.made.fetch_add(1, Ordering::Relaxed);
-        // Whoever made it may have begun when there were other branches than those by which names are known by now.
-        let known = {
-            let slot = self.memory.lock();
-            slot.as_ref().and_then(|known| Some((Arc::clone(&known.names), known.branches.index_of(branch)?)))
-        };
-        if let Some((names, index)) = known {
-            names.came(name, index);
-        }
-    }
-}
-
-impl Drop for Remembered {
-    fn drop(&mut self) {
-        self.tally.dirs.fetch_sub(1, Ordering::Relaxed);
-        self.tally.descriptors.fetch_sub(self.opened.descriptors(), Ordering::Relaxed);
     }
 }

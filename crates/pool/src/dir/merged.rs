@@ -1,17 +1,15 @@
 //! A directory of the pool as it lies on the branches, and what they hold under its names.
 
-use super::cache::Stamp;
 use super::symlinks::Follow;
+use crate::branch::Branches;
 use crate::branch::health::Deed;
-use crate::branch::{BranchId, Branches};
 use crate::error::{Error, Result};
 use crate::fs::beneath::{self, Dir};
 use crate::fs::stat::{self, Attr};
-use crate::ids::NodeId;
+use crate::node::Node;
+use crate::node::dir_state::{Opened, Stamp};
 use crate::node::name_index::Names;
-use crate::node::{Node, PoolPath};
-use crate::pool::Pool;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -20,58 +18,17 @@ use std::sync::Arc;
 /// Since when what is remembered may be believed, if it may.
 pub(crate) type Belief = Option<Stamp>;
 
-/// Per branch, in branch order.
-pub(crate) type PerBranch<T> = SmallVec<[T; 4]>;
-
 /// One directory of the pool, opened on every branch that holds it.
 pub(crate) struct Dirs<'b> {
     pub(crate) branches: &'b Branches,
-    opened: Arc<Opened>,
+    pub(crate) opened: Arc<Opened>,
     pub(crate) follow: Follow,
     /// On some branch a symlink leads to it.
     pub(crate) by_link: bool,
     /// Its node, if it was found by that.
-    node: Option<Arc<Node>>,
+    pub(crate) node: Option<Arc<Node>>,
     /// What is known of its names, if it may be believed.
-    names: Option<Arc<Names>>,
-}
-
-/// A directory as it lies on the branches. What is opened here may be used by many at once, and remembered.
-#[derive(Clone, Default)]
-pub(crate) struct Opened {
-    list: PerBranch<Option<Place>>,
-    /// The first answer that was neither "here" nor "not here": a sick branch.
-    error: Option<Errno>,
-}
-
-#[derive(Clone)]
-enum Place {
-    /// The branch's root, which the branch keeps open.
-    Root,
-    Dir(Arc<OwnedFd>),
-}
-
-impl From<Dir<'_>> for Place {
-    fn from(dir: Dir<'_>) -> Self {
-        match dir {
-            Dir::Root(_) => Place::Root,
-            Dir::Opened(fd) => Place::Dir(Arc::new(fd)),
-        }
-    }
-}
-
-impl Opened {
-    pub(crate) fn get<'a>(&'a self, branches: &'a Branches, index: usize) -> Option<BorrowedFd<'a>> {
-        self.list[index].as_ref().map(|place| match place {
-            Place::Root => branches.as_slice()[index].root(),
-            Place::Dir(fd) => fd.as_fd(),
-        })
-    }
-
-    /// How many it keeps open.
-    pub(crate) fn descriptors(&self) -> usize {
-        self.list.iter().filter(|place| matches!(place, Some(Place::Dir(_)))).count()
-    }
+    pub(crate) names: Option<Arc<Names>>,
 }
 
 impl<'b> Dirs<'b> {
@@ -216,7 +173,7 @@ impl<'b> Dirs<'b> {
 pub(crate) struct Copies {
     /// Index of the branch, and what it holds; in branch order.
     pub(crate) found: SmallVec<[(usize, Attr); 1]>,
-    branches: usize,
+    pub(crate) branches: usize,
     /// How they were looked at.
     pub(crate) follow: Follow,
     pub(crate) error: Option<Errno>,
@@ -291,55 +248,5 @@ impl Copies {
         }
         merged.nlink = if uncounted || holders > 1 { 1 } else { 2 + below };
         merged
-    }
-}
-
-impl Pool {
-    /// May this operation believe what is remembered? To be asked before it takes a lock.
-    pub(crate) fn belief(&self) -> Belief {
-        self.kernel.load().caught_up().then(|| self.memory.stamp())
-    }
-
-    /// The path of a directory, and the directory on every branch.
-    pub(crate) fn dirs<'b>(
-        &self,
-        branches: &'b Branches,
-        id: NodeId,
-        belief: Belief,
-    ) -> Result<(PoolPath, Dirs<'b>)> {
-        let (node, path) = self.nodes.dir(id)?;
-        let dirs = self.dirs_of(branches, node, &path, belief);
-        Ok((path, dirs))
-    }
-
-    pub(crate) fn dirs_of<'b>(
-        &self,
-        branches: &'b Branches,
-        node: Arc<Node>,
-        path: &[u8],
-        belief: Belief,
-    ) -> Dirs<'b> {
-        if belief.is_some()
-            && let Some((opened, names)) = self.memory.recall(&node, branches)
-        {
-            let (node, names) = (Some(node), Some(names));
-            return Dirs { branches, opened, follow: Follow::NEVER, by_link: false, node, names };
-        }
-        let mut dirs = Dirs::open(self.follow(), branches, path);
-        if let Some(stamp) = belief
-            && dirs.follow.shows_all()
-            && dirs.opened.error.is_none()
-        {
-            dirs.names = self.memory.remember(&node, branches, &dirs.opened, stamp);
-        }
-        dirs.node = Some(node);
-        dirs
-    }
-
-    /// A name was made on a branch by who knows no more than the path of its directory. As [`Dirs::came`].
-    pub(crate) fn came(&self, dir: &[u8], name: &[u8], branch: BranchId) {
-        if let Some(node) = self.known().dir(dir).and_then(|id| self.nodes.get(id).ok()) {
-            node.came(name, branch);
-        }
     }
 }

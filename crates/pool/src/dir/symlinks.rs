@@ -18,7 +18,6 @@ use crate::config::FollowSymlinks;
 use crate::fs::beneath::{self, Dir};
 use crate::fs::stat::{self, Attr, Time};
 use crate::node::Node;
-use crate::pool::Pool;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -28,7 +27,7 @@ const LINKS: u32 = 40;
 
 /// Which files are shown as symlinks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Disguise {
+pub(crate) enum Disguise {
     None,
     /// Those that nobody may write and that have not changed for so many seconds.
     After(i64),
@@ -38,26 +37,10 @@ enum Disguise {
 /// How an operation sees files and symlinks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Follow {
-    mode: FollowSymlinks,
-    disguise: Disguise,
+    pub(crate) mode: FollowSymlinks,
+    pub(crate) disguise: Disguise,
     /// The device of the pool's own mount.
-    pool: Option<u64>,
-}
-
-impl Pool {
-    pub(crate) fn follow(&self) -> Follow {
-        let config = self.config();
-        let mode = config.follow_symlinks;
-        let pool = match mode == FollowSymlinks::Never || config.mountpoint.as_os_str().is_empty() {
-            true => None,
-            false => device(rustix::fs::CWD, config.mountpoint.as_path()).ok(),
-        };
-        let disguise = match config.symlinkify {
-            true => Disguise::After(config.symlinkify_timeout),
-            false => Disguise::None,
-        };
-        Follow { mode, disguise, pool }
-    }
+    pub(crate) pool: Option<u64>,
 }
 
 impl Follow {
@@ -186,7 +169,7 @@ impl Follow {
 }
 
 /// The device of a file, by what the kernel knows already.
-fn device(dir: impl AsFd, path: impl rustix::path::Arg) -> Result<u64, Errno> {
+pub(crate) fn device(dir: impl AsFd, path: impl rustix::path::Arg) -> Result<u64, Errno> {
     // AT_STATX_DONT_SYNC in include/uapi/linux/fcntl.h.
     let known = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::from_bits_retain(0x4000);
     let stat = rustix::fs::statx(dir, path, known, StatxFlags::TYPE)?;

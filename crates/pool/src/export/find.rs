@@ -6,7 +6,7 @@ use crate::branch::health::Deed;
 use crate::branch::{Branch, Branches};
 use crate::fs::beneath::{self, ProcPath};
 use crate::fs::stat::{self, Attr, FileKey};
-use crate::node::PoolPath;
+use crate::path::PoolPath;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -78,7 +78,7 @@ fn by_walk(branch: &Branch, wanted: Wanted, walks: &Walks) -> Result<Option<Foun
 }
 
 fn at(branch: &Branch, path: &[u8]) -> Result<Attr, Errno> {
-    let (dir, name) = crate::ops::names::locate::split(path);
+    let (dir, name) = crate::path::split(path);
     stat::at(beneath::dir(branch.root(), dir)?, name)
 }
 
@@ -104,7 +104,7 @@ fn dir_path(root: BorrowedFd<'_>, dir: BorrowedFd<'_>, attr: &Attr) -> Option<Po
 /// A file that has no known name, by its inode number; only where whatever has a name lies on the branch.
 pub(crate) fn reopen(branches: &Branches, key: FileKey) -> Option<(Arc<Branch>, OwnedFd, Attr)> {
     let holds = |branch: &&Arc<Branch>| {
-        branch.dev == key.dev && branch.lasts && branch.inodes.is_some_and(|inodes| inodes.whole)
+        branch.dev == key.dev && branch.stable_inodes && branch.inodes.is_some_and(|inodes| inodes.whole)
     };
     let branch = branches.iter().find(holds)?;
     let fd = pin(branch, key.ino).ok()?;

@@ -1,10 +1,11 @@
 //! Where files of a branch lie whose filesystem cannot tell: found by walking it.
 
-use crate::branch::{Branch, BranchId};
+use crate::branch::Branch;
 use crate::fs::beneath;
 use crate::fs::walk::{Visited, walk};
 use crate::hash::HashMap;
-use crate::node::{PoolPath, join};
+use crate::ids::BranchId;
+use crate::path::{PoolPath, join};
 use canopy_sys::sched;
 use parking_lot::Mutex;
 use rustix::fs::{OFlags, RawDir};

@@ -23,5 +23,5 @@ mod tick_guard;
 
 pub(crate) use find::{Found, find, reopen};
 pub(crate) use inode_search::Walks;
-pub(crate) use node_id::{Lasting, Wanted, lasts};
+pub(crate) use node_id::{Lasting, Wanted};
 pub(crate) use tick_guard::Newborn;

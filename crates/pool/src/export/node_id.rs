@@ -22,17 +22,10 @@ pub(crate) struct Lasting {
     pub(crate) generation: u32,
 }
 
-/// Filesystems that give a file its inode number and its birth time for as long as it lives, the latter as exactly as
-/// their clock goes: ext2 to ext4, XFS, btrfs, tmpfs (include/uapi/linux/magic.h).
-pub(crate) fn lasts(kind: u64) -> bool {
-    const LASTING: [u64; 4] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994];
-    LASTING.contains(&kind)
-}
-
 impl Lasting {
     /// Of a file on a branch.
     pub(crate) fn of(branch: &Branch, key: FileKey) -> Option<Lasting> {
-        let fits = branch.lasts && key.dev == branch.dev && key.birth != (0, 0);
+        let fits = branch.stable_inodes && key.dev == branch.dev && key.birth != (0, 0);
         fits.then(|| Lasting::new(branch.seed, key))?
     }
 
@@ -86,7 +79,7 @@ impl Wanted {
 
     /// May it be on this branch?
     pub(crate) fn may_be_on(self, branch: &Branch) -> bool {
-        branch.lasts && self.id.0 >> (INO + PROOF) & ((1 << TAG) - 1) == tag(branch.seed)
+        branch.stable_inodes && self.id.0 >> (INO + PROOF) & ((1 << TAG) - 1) == tag(branch.seed)
     }
 
     /// Is this file of a branch the one?

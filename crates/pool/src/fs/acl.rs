@@ -5,16 +5,12 @@
 //! ask for ACLs, a mode is shown as far as the ACL grants it to everybody.
 
 use super::beneath::ProcPath;
-use super::stat::Attr;
-use crate::branch::{Branch, Branches};
-use crate::dir::symlinks::Follow;
-use crate::pool::Pool;
 use canopy_sys::xattr;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -34,63 +30,9 @@ pub enum Judge {
 /// What a pool knows of ACLs.
 #[derive(Debug, Default)]
 pub(crate) struct Acls {
-    by_mode: AtomicBool,
-    by_acl: AtomicBool,
-    unheeded: AtomicBool,
-}
-
-/// Where the file is whose mode is shown.
-#[derive(Clone, Copy)]
-pub(crate) enum At<'a> {
-    Opened(BorrowedFd<'a>),
-    Directory(BorrowedFd<'a>),
-    Named(Follow, BorrowedFd<'a>, &'a [u8]),
-}
-
-impl Pool {
-    /// To be told before there are callers.
-    pub fn judged_by(&self, judge: Judge) {
-        self.acls.by_mode.store(judge == Judge::Mode, Ordering::Relaxed);
-        self.acls.by_acl.store(judge == Judge::Acl, Ordering::Relaxed);
-    }
-
-    /// Has an ACL been met though the kernel goes by modes?
-    pub fn has_unheeded_acls(&self) -> bool {
-        self.acls.unheeded.load(Ordering::Relaxed)
-    }
-
-    /// Does the kernel ask for ACLs, to judge by them?
-    pub(crate) fn heeds_acls(&self) -> bool {
-        self.acls.by_acl.load(Ordering::Relaxed)
-    }
-
-    /// Leaves of a mode what an ACL grants to everybody, where the kernel goes by the mode.
-    pub(crate) fn narrow(&self, branch: &Branch, attr: &mut Attr, at: At<'_>) {
-        const OTHERS: u32 = 0o077;
-        let judged = self.acls.by_mode.load(Ordering::Relaxed) && attr.mode & OTHERS != 0;
-        let never = attr.is_symlink() || !branch.has_acls && attr.dev == branch.dev;
-        if !judged || never {
-            return;
-        }
-        let mut buffer = [0; 1024];
-        let longer;
-        let list = match read(at, &mut buffer) {
-            Ok(length) => &buffer[..length],
-            Err(Errno::NODATA | Errno::OPNOTSUPP) => return,
-            Err(Errno::RANGE) => {
-                let mut all = vec![0; 65536];
-                let length = read(at, &mut all).unwrap_or_default();
-                all.truncate(length);
-                longer = all;
-                &longer[..]
-            }
-            // What cannot be told is granted to nobody.
-            Err(_) => &[],
-        };
-        let (group, others) = granted_to_all(list).unwrap_or_default();
-        attr.mode &= !OTHERS | group << 3 | others;
-        self.acls.unheeded.store(true, Ordering::Relaxed);
-    }
+    pub(crate) by_mode: AtomicBool,
+    pub(crate) by_acl: AtomicBool,
+    pub(crate) unheeded: AtomicBool,
 }
 
 pub(crate) fn is_acl(name: &[u8]) -> bool {
@@ -102,18 +44,11 @@ pub(crate) fn is_known(dir: BorrowedFd<'_>) -> bool {
     rustix::fs::getxattr_query(ProcPath::of(dir).as_bytes(), ACCESS) != Err(Errno::OPNOTSUPP)
 }
 
-impl Branches {
-    /// Can anything on them have an ACL?
-    pub fn have_acls(&self) -> bool {
-        self.iter().any(|branch| branch.has_acls)
-    }
-}
-
 /// What an ACL (include/uapi/linux/posix_acl_xattr.h) grants to each in the group, and to each outside of it: not
 /// more than the entry of anybody named. `None` if it makes no sense.
 ///
 /// Who is in several groups has the rights of each, so no other group takes any from the own one.
-fn granted_to_all(list: &[u8]) -> Option<(u32, u32)> {
+pub(crate) fn granted_to_all(list: &[u8]) -> Option<(u32, u32)> {
     const GROUP: u16 = 0x04;
     const USER_NAMED: u16 = 0x02;
     const GROUP_NAMED: u16 = 0x08;
@@ -141,21 +76,13 @@ fn granted_to_all(list: &[u8]) -> Option<(u32, u32)> {
     Some((group & mask & named(users), others & named(users) & named(groups)))
 }
 
-fn read(at: At<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
-    match at {
-        At::Opened(fd) => match rustix::fs::fgetxattr(fd, ACCESS, &mut *buffer) {
-            // Pinned only.
-            Err(Errno::BADF) => rustix::fs::getxattr(ProcPath::of(fd).as_bytes(), ACCESS, buffer),
-            other => other,
-        },
-        At::Directory(fd) => of_entry(fd, b".", ACCESS, buffer),
-        At::Named(follow, dir, name) if follow.shows_all() => of_entry(dir, name, ACCESS, buffer),
-        At::Named(follow, dir, name) => read(At::Opened(follow.pin(dir, name)?.as_fd()), buffer),
-    }
-}
-
 /// Reads an attribute of what is under a name in a directory; a symlink is not followed.
-fn of_entry(dir: BorrowedFd<'_>, name: &[u8], attribute: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
+pub(crate) fn of_entry(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    attribute: &[u8],
+    buffer: &mut [u8],
+) -> Result<usize, Errno> {
     let attribute = terminated(attribute);
     match xattr::getxattrat(dir, text(&terminated(name))?, text(&attribute)?, buffer) {
         // Way round by /proc, which takes some 4 us.

@@ -3,6 +3,7 @@
 //! A filesystem whose disk was pulled goes on showing what it has in memory: its root can be read for as long as it is
 //! mounted, and everything else is an error. So the disk itself is asked, past every cache.
 
+use crate::error::is_illness;
 use rustix::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -10,8 +11,6 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-
-use crate::branch::health::is_illness;
 
 /// The largest logical block that disks have, in bytes.
 const BLOCK: usize = 4096;

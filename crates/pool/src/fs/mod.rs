@@ -3,5 +3,7 @@
 pub(crate) mod acl;
 pub(crate) mod beneath;
 pub mod block_device;
+pub(crate) mod magic;
+pub(crate) mod reserved;
 pub(crate) mod stat;
 pub(crate) mod walk;

@@ -1,8 +1,8 @@
 //! Every name on a branch.
 
+use super::reserved::is_reserved;
 use super::{beneath, stat};
-use crate::node::{PoolPath, join};
-use crate::relocate;
+use crate::path::{PoolPath, join};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FileType, OFlags, RawDir};
 use rustix::io::Errno;
@@ -47,7 +47,7 @@ pub(crate) fn walk(
         while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
-            if matches!(name, b"." | b"..") || relocate::is_reserved(name) {
+            if matches!(name, b"." | b"..") || is_reserved(name) {
                 continue;
             }
             let kind = entry.file_type();

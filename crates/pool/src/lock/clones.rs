@@ -4,8 +4,8 @@
 //! itself, and clones are made of all those above as well. Whoever is at work on other directories, or clones to another
 //! branch, does not wait: the branch may be one that takes its time.
 
-use crate::branch::BranchId;
-use crate::node::PoolPath;
+use crate::ids::BranchId;
+use crate::path::PoolPath;
 use parking_lot::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,15 @@
 //! The known names below a node: most nodes are files and have none.
 
-use super::{Child, HashMap};
-use crate::hash::shrink;
+use crate::hash::{HashMap, shrink};
+use crate::ids::NodeId;
+
+/// A known name, as its directory has it.
+#[derive(Clone, Copy)]
+pub(crate) struct Child {
+    pub(crate) id: NodeId,
+    /// Where the name is among the node's `names`: a file may have tens of thousands.
+    pub(crate) slot: usize,
+}
 
 #[derive(Default)]
 pub(crate) struct Children(Option<Box<HashMap<Box<[u8]>, Child>>>);

@@ -7,11 +7,11 @@
 //! the name before, as at any open: what it leads to by now must be this file.
 
 use super::Node;
-use super::handles::{FileHandle, OpenFile};
+use super::handles::FileHandle;
+use super::open_file::{Keeping, OpenFile};
 use crate::branch::Branches;
 use canopy_sys::sched;
 use parking_lot::Mutex;
-use rustix::fs::OFlags;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -41,22 +41,6 @@ struct Queue {
     files: VecDeque<Arc<OpenFile>>,
     /// A thread looks at them.
     looking: bool,
-}
-
-/// What an open file knows of being kept.
-pub(crate) struct Keeping {
-    /// How often all had been closed before it was opened.
-    cleared: u32,
-    /// Changes with the queue locked.
-    queued: AtomicBool,
-    /// Since it was last looked at.
-    used: AtomicBool,
-}
-
-/// May a file that is opened with these flags share the descriptor of one that is open for reading?
-pub(crate) fn only_reads(flags: OFlags) -> bool {
-    // O_NONBLOCK means nothing to a regular file.
-    flags - OFlags::NONBLOCK == OFlags::RDONLY
 }
 
 impl Kept {

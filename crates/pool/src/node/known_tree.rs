@@ -1,10 +1,11 @@
 //! What is known of the tree, for whoever has to tell the kernel that something has changed behind the pool's back.
 
-use super::{Nodes, Table, join};
+use super::nodes::Nodes;
+use super::table::Table;
 use crate::error::Result;
 use crate::fs::stat;
 use crate::ids::NodeId;
-use crate::pool::Pool;
+use crate::path::join;
 use rustix::fd::BorrowedFd;
 use smallvec::SmallVec;
 
@@ -19,28 +20,7 @@ pub struct Known {
 
 /// The tree as far as it is known. Looks at nothing but the table.
 #[derive(Clone, Copy)]
-pub struct KnownTree<'a>(&'a Nodes);
-
-impl Pool {
-    pub fn known(&self) -> KnownTree<'_> {
-        KnownTree(&self.nodes)
-    }
-
-    /// A few files that the kernel knows, regular ones among them if there are any open. Looks at nothing but tables.
-    pub fn some_files(&self) -> Vec<NodeId> {
-        const SOME: usize = 16;
-        let mut files: Vec<NodeId> = self.files.some(SOME).iter().map(|handle| handle.node.id).collect();
-        files.extend(self.nodes.table.read().files.values().take(SOME));
-        files
-    }
-
-    /// Runs `look` while no directory is renamed through the pool: paths on the branches and in the node table agree
-    /// meanwhile. It is told how many such renames there were. It must not call an operation of the pool.
-    pub fn while_still<R>(&self, look: impl FnOnce(u64) -> R) -> R {
-        let _held = self.tree.shared();
-        look(self.tree.moves())
-    }
-}
+pub struct KnownTree<'a>(pub(crate) &'a Nodes);
 
 impl KnownTree<'_> {
     /// The directory under a path of the pool (no leading slash, empty for the root), if it is known.

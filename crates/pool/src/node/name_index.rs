@@ -6,7 +6,6 @@
 //!
 //! It is made by listing the directory, once the branches have been asked in vain about as often as listing costs.
 
-use crate::dir::cache::Tally;
 use parking_lot::RwLock;
 use rapidhash::fast::RandomState;
 use rustix::fd::BorrowedFd;
@@ -16,7 +15,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
 /// Branches that can be told apart.
@@ -233,4 +232,14 @@ impl Drop for Names {
     fn drop(&mut self) {
         self.state.get_mut().clear(&self.tally);
     }
+}
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    /// Directories of which something is remembered.
+    pub(crate) dirs: AtomicUsize,
+    /// Places in the order that they are to be forgotten in, also of those of which nothing is remembered any more.
+    pub(crate) ordered: AtomicUsize,
+    pub(crate) descriptors: AtomicUsize,
+    pub(crate) names: AtomicUsize,
 }

@@ -4,10 +4,9 @@
 //! letters in the compatibility reference; each operation names the one it uses. All slices are in branch
 //! order.
 
-use rustix::io::Errno;
-
-use crate::branch::Mode;
+use crate::branch::list::Mode;
 use crate::config::StatfsIgnore;
+use rustix::io::Errno;
 
 /// What one branch answered.
 pub type Outcome = Result<(), Errno>;

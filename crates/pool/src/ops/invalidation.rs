@@ -1,6 +1,7 @@
 //! What whoever watches the branches tells the pool.
 
 use crate::ids::NodeId;
+use crate::node::known_tree::KnownTree;
 use crate::pool::Pool;
 
 impl Pool {
@@ -28,5 +29,25 @@ impl Pool {
         self.nodes.rely_on_none();
         self.memory.clear();
         self.below.clear();
+    }
+
+    /// The names and nodes that are known.
+    pub fn known(&self) -> KnownTree<'_> {
+        KnownTree(&self.nodes)
+    }
+
+    /// A few files that the kernel knows, regular ones among them if there are any open. Looks at nothing but tables.
+    pub fn some_files(&self) -> Vec<NodeId> {
+        const SOME: usize = 16;
+        let mut files: Vec<NodeId> = self.files.some(SOME).iter().map(|handle| handle.node.id).collect();
+        files.extend(self.nodes.some_files(SOME));
+        files
+    }
+
+    /// Runs `look` while no directory is renamed through the pool: paths on the branches and in the node table agree
+    /// meanwhile. It is told how many such renames there were. It must not call an operation of the pool.
+    pub fn while_still<R>(&self, look: impl FnOnce(u64) -> R) -> R {
+        let _held = self.tree.shared();
+        look(self.tree.moves())
     }
 }

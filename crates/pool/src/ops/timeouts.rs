@@ -11,50 +11,13 @@
 //!
 //! [`Branches`]: crate::branch::Branches
 
-use crate::branch::{Branch, BranchId};
-use crate::ids::{HandleId, NodeId};
+use crate::branch::Branch;
+use crate::ids::{BranchId, HandleId, NodeId};
 use crate::node::Node;
 use crate::pool::Pool;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-#[derive(Default)]
-pub(crate) struct Silence {
-    /// The longest deadline of any branch, in milliseconds; 0 without any.
-    patience: AtomicU64,
-    /// Operations whose callers have gone on without, and which may hold locks over names.
-    stuck: AtomicUsize,
-    /// Files on their way to another branch, or being copied.
-    moving: AtomicUsize,
-}
-
-/// A file is being copied, which takes its time.
-pub(crate) struct Moving<'a>(&'a Silence);
-
-impl Drop for Moving<'_> {
-    fn drop(&mut self) {
-        self.0.moving.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Silence {
-    /// For how long to wait for a lock whose holder may wait for a branch; None where nobody does without end. Shorter
-    /// than the deadline: who waits must not be taken for one that waits for a branch himself.
-    pub(crate) fn while_waiting(&self) -> Option<Duration> {
-        let patience = self.patience.load(Ordering::Relaxed);
-        (patience > 0).then(|| Duration::from_millis(patience / 2))
-    }
-
-    pub(crate) fn moving(&self) -> Moving<'_> {
-        self.moving.fetch_add(1, Ordering::Relaxed);
-        Moving(self)
-    }
-
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.stuck.load(Ordering::Relaxed) > 0
-    }
-}
 
 impl Pool {
     /// The configuration or the branches have changed.

@@ -1,8 +1,9 @@
 //! Which copies of something to change.
 
-use super::model::{Bar, BranchView, Choice, Policy, Refusal, choose};
+use super::model::{Bar, BranchView, Choice, Policy, choose};
 use super::random::Dice;
-use crate::branch::Mode;
+use crate::branch::list::Mode;
+use crate::error::Refusal;
 
 /// Branches on which to change an entry, given views of the entry itself.
 ///

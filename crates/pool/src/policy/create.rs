@@ -1,8 +1,9 @@
 //! Where something new goes.
 
-use super::model::{Bar, BranchView, Choice, Pick, Policy, Refusal, choose};
+use super::model::{Bar, BranchView, Choice, Pick, Policy, choose};
 use super::random::Dice;
-use crate::branch::Mode;
+use crate::branch::list::Mode;
+use crate::error::Refusal;
 
 /// Branches on which to create an entry, given views of its parent directory.
 ///

@@ -1,20 +1,29 @@
-//! Policies: which branches an operation uses. See [`model`] for what they are.
+//! Policies: free space, presence and age of the branches in, a choice of branches out.
+//!
+//! Nothing here asks the system for anything. The caller looks up [`needs`], gathers one
+//! [`BranchView`] per branch (in branch-list order, none left out) and calls [`create()`], [`action()`] or
+//! [`search()`]. A category decides which branches may be chosen at all (its filter); a policy decides
+//! which of those are taken (its pick). The two are independent, so 21 names in 3 categories are three
+//! filters and ten picks.
+//!
+//! Names, filters, ties and the ranking of refusals are those of mergerfs 2.42, because fstab files
+//! and scripts rely on them.
 
 mod action;
 mod create;
 mod explain;
 mod model;
-mod random;
+pub(crate) mod random;
 mod search;
 
-pub use crate::branch::Mode;
+pub use crate::branch::list::Mode;
 pub use crate::branch::space::Space;
+pub use crate::error::Refusal;
 pub use action::action;
 pub use create::{create, create_climbing};
 pub use explain::{Judgement, judge};
 pub use model::{
-    Bar, BranchView, Category, Choice, Needs, Policy, Refusal, UnknownPolicy, first_only, needs,
-    shows_by_copies,
+    Bar, BranchView, Category, Choice, Needs, Policy, UnknownPolicy, first_only, needs, shows_by_copies,
 };
 pub use random::{Dice, ThreadDice};
 pub use search::search;

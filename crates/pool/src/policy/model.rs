@@ -1,22 +1,12 @@
-//! Policies: free space, presence and age of the branches in, a choice of branches out.
-//!
-//! Nothing here asks the system for anything. The caller looks up [`needs`], gathers one
-//! [`BranchView`] per branch (in branch-list order, none left out) and calls [`create`], [`action`] or
-//! [`search`]. A category decides which branches may be chosen at all (its filter); a policy decides
-//! which of those are taken (its pick). The two are independent, so 21 names in 3 categories are three
-//! filters and ten picks.
-//!
-//! Names, filters, ties and the ranking of refusals are those of mergerfs 2.42, because fstab files
-//! and scripts rely on them.
-
-use std::fmt;
-use std::str::FromStr;
-
-use smallvec::SmallVec;
+//! What policies, categories and refusals are, and how a policy picks among the branches that its category admits.
 
 use super::random::Dice;
-use crate::branch::Mode;
+use crate::branch::list::Mode;
 use crate::branch::space::Space;
+use crate::error::Refusal;
+use smallvec::SmallVec;
+use std::fmt;
+use std::str::FromStr;
 
 /// The 21 policy names. Each is valid in every category.
 ///
@@ -167,7 +157,7 @@ impl Policy {
         }
     }
 
-    /// Whether creation tries the parent directories in turn ([`create_climbing`]). The `msp*` names.
+    /// Whether creation tries the parent directories in turn ([`create_climbing`](super::create_climbing)). The `msp*` names.
     pub fn climbs(self) -> bool {
         matches!(self, Policy::MspLfs | Policy::MspLus | Policy::MspMfs | Policy::MspPfrd)
     }
@@ -296,29 +286,6 @@ pub fn shows_by_copies(policy: Policy) -> bool {
 
 /// Indices into the views, ascending. Never empty in an `Ok`.
 pub type Choice = SmallVec<[usize; 4]>;
-
-/// Why no branch could be chosen. The order of the variants is their rank: of several reasons the
-/// highest is reported.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
-pub enum Refusal {
-    /// ENOENT: no branch holds the path, or there is no branch.
-    #[error("no branch holds the path")]
-    NotFound,
-    /// ENOSPC: a branch was below its minfreespace.
-    #[error("every usable branch is below its minfreespace")]
-    NoSpace,
-    /// EROFS: a branch was excluded by its mode, is unwell, or is mounted read-only.
-    #[error("no branch may be written to")]
-    ReadOnly,
-}
-
-impl Refusal {
-    /// The higher ranked of the two.
-    #[must_use]
-    pub fn worse(self, other: Refusal) -> Refusal {
-        self.max(other)
-    }
-}
 
 /// Why a category did not admit one branch: what it found first, in the order of its filter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,7 +1,8 @@
 //! Which copies of something to look at.
 
-use super::model::{Bar, BranchView, Choice, Policy, Refusal, choose};
+use super::model::{Bar, BranchView, Choice, Policy, choose};
 use super::random::Dice;
+use crate::error::Refusal;
 
 /// Branches on which to look at an entry, given views of the entry itself.
 ///

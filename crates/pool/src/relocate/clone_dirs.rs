@@ -7,8 +7,8 @@
 //! The caller holds the tree lock, so no directory on the way can be renamed meanwhile.
 
 use super::metadata::{dress, set_times};
-use super::name_aside;
 use crate::fs::beneath::{self, Dir};
+use crate::fs::reserved::name_aside;
 use crate::fs::stat::{self, Attr};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};

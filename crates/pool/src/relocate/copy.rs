@@ -1,6 +1,6 @@
 //! The data of a file, into another: shared where the filesystem can, and holes stay holes.
 
-use crate::ops::moves::hold_still::Still;
+use super::lease::Still;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;

@@ -6,15 +6,14 @@
 //! root tells the next mount to finish it (`sweep`).
 
 use super::journal::{Note, Plan};
+use super::lease::Still;
 use super::links::holds;
 use super::metadata::set_times;
 use super::replica::Replica;
 use crate::branch::Branch;
 use crate::fs::beneath::{self, ProcPath};
 use crate::fs::stat::{self, Attr, FileKey};
-use crate::node::PoolPath;
-use crate::ops::moves::hold_still::Still;
-use crate::ops::names::locate::split;
+use crate::path::{PoolPath, split};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
@@ -240,7 +239,8 @@ impl<'s> Carry<'s> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::branch::{BranchList, BranchSpec, Branches, Mode};
+    use crate::branch::Branches;
+    use crate::branch::list::{BranchList, BranchSpec, Mode};
     use std::fs::{self, FileTimes};
     use std::time::{Duration, UNIX_EPOCH};
 

@@ -4,13 +4,13 @@
 //! It is there, on disk, before the first thing that it tells of.
 
 use super::metadata::quietly;
-use super::recovery::names_with;
-use super::{UNDER_CONSTRUCTION, unique};
+use crate::fs::reserved::{UNDER_CONSTRUCTION, unique};
 use crate::fs::{beneath, stat};
-use crate::node::PoolPath;
+use crate::path::PoolPath;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RawDir};
 use rustix::io::Errno;
+use std::mem::MaybeUninit;
 
 /// Behind `UNDER_CONSTRUCTION`; the names of things under construction have a number there.
 const NOTE: &[u8] = b"move.";
@@ -166,6 +166,22 @@ fn claim(root: BorrowedFd<'_>, name: Vec<u8>) -> Option<(Note, Option<Plan>)> {
     Some((Note { root, name, file }, plan))
 }
 
+/// The names in a directory that begin so.
+pub(crate) fn names_with(dir: BorrowedFd<'_>, prefix: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+    let dir = beneath::open(dir, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut names = Vec::new();
+    let mut buffer = [MaybeUninit::uninit(); 8192];
+    let mut entries = RawDir::new(&dir, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name.starts_with(prefix) {
+            names.push(name.to_vec());
+        }
+    }
+    Ok(names)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,7 +217,7 @@ mod tests {
         let mut found = left_behind(root.as_fd()).unwrap();
         assert_eq!(found.len(), 1);
         let (note, read) = found.remove(0);
-        assert!(super::super::name_aside().starts_with(&note.writer()));
+        assert!(crate::fs::reserved::name_aside().starts_with(&note.writer()));
         assert_eq!(read, Some(plan));
         drop(inherited);
         note.erase();

@@ -3,8 +3,7 @@
 use crate::fs::beneath;
 use crate::fs::stat::{self, Attr};
 use crate::fs::walk::walk;
-use crate::node::{PoolPath, join};
-use crate::ops::names::locate::split;
+use crate::path::{PoolPath, join, split};
 use rustix::fd::BorrowedFd;
 use rustix::fs::FileType;
 use rustix::io::Errno;

@@ -1,14 +1,14 @@
 //! What a crash has left under construction: finding it, and finishing or removing it.
 
 use super::clone_dirs::open_dir;
-use super::is_reserved;
-use super::journal::{self, Plan};
-use crate::branch::{Branch, Branches, Mode};
+use super::journal::{self, Plan, names_with};
+use super::lease::{Still, readable};
+use crate::branch::list::Mode;
+use crate::branch::{Branch, Branches};
 use crate::fs::beneath;
+use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr};
-use crate::node::PoolPath;
-use crate::ops::moves::hold_still::{Still, readable};
-use crate::ops::names::locate::split;
+use crate::path::{PoolPath, split};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, OFlags, RawDir};
 use rustix::io::Errno;
@@ -117,22 +117,6 @@ fn clear(branch: &Branch, path: &[u8], writer: &[u8]) {
             let _ = sweep_name(dir.as_fd(), &name);
         }
     }
-}
-
-/// The names in a directory that begin so.
-pub(crate) fn names_with(dir: BorrowedFd<'_>, prefix: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
-    let dir = beneath::open(dir, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
-    let mut names = Vec::new();
-    let mut buffer = [MaybeUninit::uninit(); 8192];
-    let mut entries = RawDir::new(&dir, &mut buffer);
-    while let Some(entry) = entries.next() {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if name.starts_with(prefix) {
-            names.push(name.to_vec());
-        }
-    }
-    Ok(names)
 }
 
 /// Removes a file; on disk when this returns.

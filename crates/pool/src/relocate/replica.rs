@@ -3,11 +3,11 @@
 use super::clone_dirs::move_into_place;
 use super::copy::copy_data;
 use super::journal::Note;
+use super::lease::{Still, reopen_as_owner};
 use super::metadata::{dress_file, quietly};
-use super::name_aside;
 use crate::fs::beneath;
+use crate::fs::reserved::name_aside;
 use crate::fs::stat::{self, Attr, FileKey};
-use crate::ops::moves::hold_still::{Still, reopen_as_owner};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;

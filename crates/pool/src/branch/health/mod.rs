@@ -1,7 +1,7 @@
 //! How branches fare: which can be relied upon for something new, and which not.
 //!
 //! Operations only notice ([`Condition::notice`]): that a branch has answered with an error which is its own doing. What
-//! it comes to is found by looking at the branch itself ([`Branch::look_after`]), for the error may be that of one bad
+//! it comes to is found by looking at the branch itself ([`Branch::look_after`](crate::branch::Branch::look_after)), for the error may be that of one bad
 //! sector, or of a filesystem that is mounted below the branch. One thread looks, once a second (`canopy/src/serve/health.rs`);
 //! an operation has gone on elsewhere meanwhile, by itself.
 //!
@@ -10,16 +10,10 @@
 //!
 //! What keeps the rest of the program from waiting for a branch may say so here: [`Condition::hangs`].
 
-use super::space::Space;
-use super::{Branch, Mode};
-use crate::fs::{beneath, block_device};
-use crate::relocate::name_aside;
+use crate::error::is_illness;
 use parking_lot::Mutex;
-use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, OFlags, RawDir};
 use rustix::io::Errno;
 use std::fmt;
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -60,25 +54,6 @@ pub enum Deed {
     /// One file may be unreadable on a branch that is well.
     Looking,
     Changing,
-}
-
-/// Is this error the doing of the branch, and not of whoever asked? Full branches are not unwell.
-pub fn is_illness(errno: Errno) -> bool {
-    matches!(
-        errno,
-        Errno::IO
-            | Errno::ROFS
-            | Errno::NODEV
-            | Errno::NXIO
-            | Errno::NOMEDIUM
-            | Errno::REMOTEIO
-            | Errno::SHUTDOWN
-            | Errno::NOTCONN
-            | Errno::HOSTDOWN
-            // EFSCORRUPTED and EFSBADCRC of ext4, XFS and others.
-            | Errno::UCLEAN
-            | Errno::BADMSG
-    )
 }
 
 /// Looks that find nothing wrong while changes fail all the same: after so many, the changes are believed.
@@ -324,86 +299,6 @@ impl Record {
             }
         }
     }
-}
-
-impl Branch {
-    /// Takes note of an error that the branch has answered with, and gives it back.
-    pub(crate) fn notice(&self, errno: Errno, deed: Deed) -> Errno {
-        // What is not to be changed may well be read-only.
-        if !(errno == Errno::ROFS && self.mode == Mode::Ro) {
-            self.health.notice(errno, deed);
-        }
-        errno
-    }
-
-    /// Is there a reason to look after it now?
-    pub fn wants_a_look(&self) -> bool {
-        self.health.wants_a_look()
-    }
-
-    /// Looks at the branch if it gives reason to, and tells when that has changed how it is. A sick disk may keep
-    /// the caller waiting for as long as it likes.
-    pub fn look_after(&self) -> Option<Illness> {
-        if !self.wants_a_look() {
-            return None;
-        }
-        self.health.look(|| self.examine())
-    }
-
-    /// What is wrong with the branch, found by doing what operations do there.
-    fn examine(&self) -> Finding {
-        let ill = |health: Health| {
-            move |errno: Errno| if is_illness(errno) { Err((health, errno)) } else { Ok(()) }
-        };
-        readable_root(self).or_else(|errno| match errno {
-            // A root that has been removed on a server.
-            Errno::STALE => Err((Health::Gone, errno)),
-            errno => ill(Health::Gone)(errno),
-        })?;
-        // What is read of it may be but remembered.
-        block_device::answers(self.root()).map_err(|errno| (Health::Gone, errno))?;
-        if self.mode == Mode::Ro {
-            return Ok(());
-        }
-        match Space::of(self.root()) {
-            Ok(space) if space.readonly => return Err((Health::ReadOnly, Errno::ROFS)),
-            Ok(_) => {}
-            Err(errno) => ill(Health::Failing)(errno)?,
-        }
-        writable_root(self).or_else(|errno| match errno {
-            Errno::ROFS => Err((Health::ReadOnly, errno)),
-            errno => ill(Health::Failing)(errno),
-        })
-    }
-}
-
-fn readable_root(branch: &Branch) -> Result<(), Errno> {
-    let dir = beneath::open(branch.root(), b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
-    let mut buffer = [MaybeUninit::uninit(); 1024];
-    RawDir::new(&dir, &mut buffer).next().transpose().map(drop)
-}
-
-/// Writes a little file, down to the disk, and removes it. It has no name where the filesystem can do that, so that
-/// a crash leaves nothing.
-fn writable_root(branch: &Branch) -> Result<(), Errno> {
-    canopy_sys::creds::as_daemon()?;
-    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let try_out = |file: OwnedFd| {
-        rustix::io::pwrite(&file, b"canopy", 0)?;
-        rustix::fs::fsync(&file)
-    };
-    match rustix::fs::openat(branch.root(), c".", flags | OFlags::TMPFILE, mode) {
-        Ok(file) => return try_out(file),
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL | Errno::NOSYS) => {}
-        Err(errno) => return Err(errno),
-    }
-    let name = name_aside();
-    let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-    let file = rustix::fs::openat(branch.root(), name.as_slice(), create, mode)?;
-    let written = try_out(file);
-    let removed = rustix::fs::unlinkat(branch.root(), name.as_slice(), AtFlags::empty());
-    written.and(removed)
 }
 
 #[cfg(test)]

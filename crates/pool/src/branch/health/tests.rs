@@ -158,16 +158,3 @@ fn who_hangs_is_told_so_and_is_afterwards_what_he_was() {
     assert!(condition.hangs(false) && !condition.hangs(false));
     assert_eq!(condition.health(), Health::ReadOnly);
 }
-
-#[test]
-fn a_branch_is_looked_at_by_using_it() {
-    let tmp = tempfile::tempdir().unwrap();
-    let list = crate::branch::BranchList::parse(tmp.path().as_os_str(), &crate::branch::FileSystem).unwrap();
-    let branches = crate::branch::Branches::open(&list).unwrap();
-    let branch = &branches[0];
-    assert_eq!(branch.examine(), Ok(()));
-    assert_eq!(branch.look_after(), None, "nothing was noticed");
-    branch.notice(Errno::IO, Deed::Changing);
-    assert_eq!((branch.look_after(), branch.health.health()), (None, Health::Well));
-    assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0, "nothing is left of it");
-}

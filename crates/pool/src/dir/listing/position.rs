@@ -10,7 +10,9 @@
 //!
 //! From the top of its 63 bits: 2 for the kind, 2 for the pass over the branches, 12 for the branch, 47 for the place.
 
-use crate::branch::{Branch, BranchId, Branches};
+use crate::branch::{Branch, Branches};
+use crate::fs::magic;
+use crate::ids::BranchId;
 use rapidhash::v3::rapidhash_v3;
 use rustix::system::uname;
 use std::sync::LazyLock;
@@ -70,15 +72,12 @@ pub(crate) enum Offsets {
 
 impl Offsets {
     pub(crate) fn of(branch: &Branch) -> Offsets {
-        /// ext2 to ext4: most of them 31 bits of a hash above 32 of another, in their order.
-        const EXT: u64 = 0xef53;
-        const TMPFS: u64 = 0x0102_1994;
-        /// XFS, btrfs, F2FS, ZFS; NFS, whose protocol wants it.
-        const OTHERS: [u64; 5] = [0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x2fc1_2fc1, 0x6969];
         match branch.kind {
-            EXT => Offsets::Hashes,
-            TMPFS if *TMPFS_LASTS => Offsets::Lasting,
-            kind if OTHERS.contains(&kind) => Offsets::Lasting,
+            // Most of them order entries by 31 bits of one hash above 32 bits of another.
+            magic::EXT => Offsets::Hashes,
+            magic::TMPFS if *TMPFS_LASTS => Offsets::Lasting,
+            // The protocol of NFS demands it.
+            magic::XFS | magic::BTRFS | magic::F2FS | magic::ZFS | magic::NFS => Offsets::Lasting,
             _ => Offsets::Passing,
         }
     }

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::fs::stat;
 use crate::ids::NodeId;
 use crate::ops::aggregate::{self, BranchStat, Figures};
-use crate::ops::names::locate::split;
+use crate::path::split;
 use crate::pool::Pool;
 use rustix::fd::AsFd;
 use rustix::fs::StatVfsMountFlags;

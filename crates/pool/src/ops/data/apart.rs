@@ -11,54 +11,13 @@
 use super::cow::looks_up_again;
 use super::open::Room;
 use crate::error::{Error, Result};
-use crate::fs::stat::FileKey;
 use crate::ids::Caller;
 use crate::node::Node;
-use crate::node::handles::{self, OpenFile};
-use crate::ops::moves::hold_still::is_written;
+use crate::node::open_file::{self, OpenFile};
 use crate::pool::Pool;
-use parking_lot::Mutex;
+use crate::relocate::lease::is_written;
 use rustix::fs::OFlags;
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-/// By then the writer has come back, however busy the machine is.
-const BACK: Duration = Duration::from_secs(5);
-/// Files that are waited for at once, the latest.
-const FILES: usize = 256;
-
-/// Files whose names have just been given to a new node. Nobody reads them past the daemon until the writer has come: the kernel
-/// looks a name up again once for an open(2), and a second ESTALE would be the program's.
-#[derive(Default)]
-pub(crate) struct Apart {
-    /// There may be some.
-    some: AtomicBool,
-    files: Mutex<VecDeque<(FileKey, Instant)>>,
-}
-
-impl Apart {
-    fn put(&self, key: FileKey) {
-        let mut files = self.files.lock();
-        if files.len() == FILES {
-            files.pop_front();
-        }
-        files.push_back((key, Instant::now()));
-        self.some.store(true, Ordering::Relaxed);
-    }
-
-    /// Is its writer still to come?
-    pub(crate) fn waits(&self, key: FileKey) -> bool {
-        if !self.some.load(Ordering::Relaxed) {
-            return false;
-        }
-        let mut files = self.files.lock();
-        files.retain(|(_, since)| since.elapsed() < BACK);
-        self.some.store(!files.is_empty(), Ordering::Relaxed);
-        files.iter().any(|(file, _)| *file == key)
-    }
-}
 
 impl Pool {
     /// Before an open, without any lock held. Errors: `ESTALE` when the name has to be looked up again first.
@@ -83,7 +42,7 @@ impl Pool {
     /// What is open of a node, if others read it past the daemon and he who opens it with these flags must not.
     fn read_past(&self, node: &Arc<Node>, flags: u32) -> Option<Arc<OpenFile>> {
         let flags = OFlags::from_bits_retain(flags as _);
-        if !handles::writes(flags) {
+        if !open_file::writes(flags) {
             return None;
         }
         let open = node.opened().filter(|open| open.backing.is_some())?;
@@ -118,7 +77,7 @@ impl Pool {
     /// May he join those who have an open file whose names lead elsewhere by now? Only to read it, and if he has not come by
     /// a name (`/proc/self/fd`): who has is sent back to it once.
     pub(crate) fn only_joins(&self, caller: &Caller, node: &Node, flags: OFlags) -> bool {
-        if handles::writes(flags) {
+        if open_file::writes(flags) {
             return false;
         }
         let again = self.sent_apart.take(caller.pid, node.id) || !looks_up_again(caller);

@@ -10,52 +10,11 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{Caller, NodeId};
-use crate::node::{Node, handles};
+use crate::node::{Node, open_file};
 use crate::pool::Pool;
-use parking_lot::Mutex;
 use rustix::fs::OFlags;
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
-/// Threads that were told to look again, and the nodes that they wanted to open.
-#[derive(Default)]
-pub(crate) struct Asked {
-    /// How many there are: nearly always none, and then no lookup takes the lock.
-    count: AtomicUsize,
-    threads: Mutex<HashMap<u32, (NodeId, Instant)>>,
-}
-
-/// A thread that has not come back by then has ended.
-const PATIENCE: Duration = Duration::from_secs(600);
-
-impl Asked {
-    pub(crate) fn put(&self, thread: u32, node: NodeId) {
-        let mut threads = self.threads.lock();
-        threads.retain(|_, (_, since)| since.elapsed() < PATIENCE);
-        threads.insert(thread, (node, Instant::now()));
-        self.count.store(threads.len(), Ordering::Relaxed);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.threads.lock().len()
-    }
-
-    /// True if the thread was asked about this node; it is not any more.
-    pub(crate) fn take(&self, thread: u32, node: NodeId) -> bool {
-        if self.count.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        let mut threads = self.threads.lock();
-        let found = threads.get(&thread).is_some_and(|(wanted, _)| *wanted == node);
-        if found {
-            threads.remove(&thread);
-            self.count.store(threads.len(), Ordering::Relaxed);
-        }
-        found
-    }
-}
+use std::sync::atomic::Ordering;
 
 impl Pool {
     /// [`lookup`](Self::lookup) by somebody whose open may have been sent back for it.
@@ -79,7 +38,7 @@ impl Pool {
 
     /// Before an open. Errors: `ESTALE` when the name has to be looked up again first.
     pub(crate) fn break_link(&self, caller: &Caller, id: NodeId, flags: u32) -> Result<()> {
-        if !self.config().link_cow || !handles::writes(OFlags::from_bits_retain(flags as _)) {
+        if !self.config().link_cow || !open_file::writes(OFlags::from_bits_retain(flags as _)) {
             return Ok(());
         }
         let node = self.nodes.get(id)?;
@@ -101,7 +60,7 @@ impl Pool {
 
     /// The same for an open that has found out only now that the name exists.
     pub(crate) fn break_created(&self, caller: &Caller, node: &Node, nlink: u32, flags: u32) -> Result<()> {
-        let writes = handles::writes(OFlags::from_bits_retain(flags as _));
+        let writes = open_file::writes(OFlags::from_bits_retain(flags as _));
         match self.config().link_cow && writes && nlink > 1 && node.opened().is_none() {
             true => self.send_back(caller, node.id),
             false => Ok(()),

@@ -75,7 +75,7 @@ impl Pool {
             buffer.fill(0);
             return Ok(buffer.len());
         }
-        let overtaken = if via.pages { handle.open.fetching(&handle.node) } else { None };
+        let overtaken = if via.pages { handle.open.fetching(&handle.node.moving) } else { None };
         let _order = overtaken.map(|overtaken| overtaken.order.read());
         let mut fd = handle.fd();
         let mut direct = handle.held().contains(OFlags::DIRECT);
@@ -246,7 +246,7 @@ impl Pool {
         })?)
     }
 
-    /// copy_file_range(2): copies [`COPIED_AT_ONCE`] at most, or all of it where the branch can share the blocks. The caller
+    /// copy_file_range(2): copies `COPIED_AT_ONCE` at most, or all of it where the branch can share the blocks. The caller
     /// comes back for the rest. Less if it has been killed.
     ///
     /// Errors: `EXDEV` and `EOPNOTSUPP` make the kernel copy by itself.

@@ -6,18 +6,20 @@ use crate::branch::{Branch, Branches};
 use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
 use crate::dir::merged::Dirs;
 use crate::error::{Error, Result};
-use crate::fs::acl::At;
 use crate::fs::beneath::{self, ProcPath};
 use crate::fs::stat::{self, Attr, FileKey};
 use crate::ids::{Caller, HandleId, NodeId};
 use crate::kernel::BackingFile;
-use crate::node::handles::{self, FileHandle, Fingerprint, OpenFile, Place, Sharing, Travel, Using};
-use crate::node::idle_files::{self, Keeping};
-use crate::node::{Node, join};
+use crate::node::Node;
+use crate::node::handles::FileHandle;
+use crate::node::open_file::{self, Fingerprint, Keeping, OpenFile, Place, Using};
+use crate::node::passthrough::{self, Sharing, Travel};
 use crate::ops::attrs::setattr;
 use crate::ops::names::entries::mode_in;
 use crate::ops::names::lookup::Entry;
+use crate::ops::resolve::acl::At;
 use crate::ops::resolve::{Primary, TargetFd};
+use crate::path::join;
 use crate::policy::Choice;
 use crate::pool::Pool;
 use canopy_sys::creds;
@@ -68,7 +70,7 @@ impl Pool {
         let node = self.nodes.get(id)?;
         self.stand_apart(caller, &node, flags)?;
         // Who opens it for writing waits until it has moved.
-        let _stays = handles::writes(self.branch_flags(flags)).then(|| node.moving.read());
+        let _stays = open_file::writes(self.branch_flags(flags)).then(|| node.moving.read());
         let _held = self.tree.shared();
         let branches = self.branches.load();
         if node.is_dir() {
@@ -143,7 +145,7 @@ impl Pool {
 
     /// The node's file as its last reader has left it, if that is what its name leads to.
     fn kept(&self, branches: &Branches, node: &Node, flags: OFlags) -> Option<Arc<OpenFile>> {
-        if !idle_files::only_reads(flags) || !self.acts_on_own(Func::Open, branches) {
+        if !open_file::only_reads(flags) || !self.acts_on_own(Func::Open, branches) {
             return None;
         }
         let open = self.memory.kept.of(node)?;
@@ -162,7 +164,7 @@ impl Pool {
     /// A descriptor for one who joins those who have a file open.
     fn join(&self, open: &OpenFile, flags: OFlags) -> Result<Arc<OwnedFd>> {
         let place = open.place();
-        if place.reads.is_some() && idle_files::only_reads(flags) {
+        if place.reads.is_some() && open_file::only_reads(flags) {
             return Ok(place.fd.clone());
         }
         let fd = beneath::reopen(&*place.fd, flags);
@@ -184,7 +186,7 @@ impl Pool {
                 let fd = rustix::fs::openat(dir, name, careful, Mode::empty()).ok()?;
                 let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key && attr.is_regular())?;
                 let fd = Arc::new(branch.timed(fd, careful));
-                let reads = idle_files::only_reads(flags).then_some(key);
+                let reads = open_file::only_reads(flags).then_some(key);
                 Some(First { branch: branch.clone(), pinned: fd.clone(), fd, reads, keeping, attr })
             })
         {
@@ -207,7 +209,7 @@ impl Pool {
     /// Opens a file on its branch; with `nfsopenhack`, also one that its mode keeps the daemon from writing.
     fn open_on_branch(&self, node: &Node, primary: &Primary, flags: OFlags) -> Result<OwnedFd, Errno> {
         let refused = match beneath::reopen(&primary.fd, flags) {
-            Err(Errno::ACCESS) if handles::writes(flags) => Err(Errno::ACCESS),
+            Err(Errno::ACCESS) if open_file::writes(flags) => Err(Errno::ACCESS),
             other => return other,
         };
         let chosen = match self.config().nfs_open_hack {
@@ -252,7 +254,7 @@ impl Pool {
         let measured = || {
             self.measures_room(PassthroughIo::Auto) || only_writes && self.measures_room(PassthroughIo::Ro)
         };
-        if !handles::writes(flags) || !measured() {
+        if !open_file::writes(flags) || !measured() {
             return Room::Any;
         }
         self.headroom.admit(branch, size()).map_or(Room::Scarce, Room::Ample)
@@ -273,8 +275,8 @@ impl Pool {
         attr: &Attr,
     ) -> (Option<Box<dyn BackingFile>>, Room) {
         if self.no_passthrough.load(Ordering::Relaxed)
-            || !handles::wants_passthrough(self.config().passthrough, flags)
-            || handles::may_lose_direct(flags)
+            || !passthrough::wants_passthrough(self.config().passthrough, flags)
+            || passthrough::may_lose_direct(flags)
             || self.config().nullrw
             || self.stacked.read().contains(&branch.id)
         {
@@ -284,7 +286,7 @@ impl Pool {
             let keeps = self.measures_room(PassthroughIo::Auto);
             self.apart.waits(attr.key()) || keeps && self.headroom.keeps_readers(branch, attr.mtime.sec)
         };
-        if !handles::writes(flags) && served() {
+        if !open_file::writes(flags) && served() {
             return (None, Room::Any);
         }
         let room = self.room(branch, flags, || attr.size);
@@ -345,12 +347,12 @@ impl Pool {
         let by_name = self.config().cache_files == CacheFiles::PerProcess && self.is_listed(caller);
         // While somebody writes through the cache it must not be dropped: the kernel drops pages whose write
         // is on its way to us, and who reads them in between caches for good what was there before the write.
-        let quietly = handles::writes(flags) && self.closes_quietly(node, &open.place().branch);
+        let quietly = open_file::writes(flags) && self.closes_quietly(node, &open.place().branch);
         open.opened_by(caller.pid);
         let (mut handle, written) = FileHandle::new(node.clone(), fd, flags, open);
         let valid = unchanged || written;
-        let mut travel = handles::decide(&self.config(), flags, sharing, by_name, valid);
-        travel.no_flush = handles::no_flush(self.config().flush_on_close, flags, quietly);
+        let mut travel = passthrough::decide(&self.config(), flags, sharing, by_name, valid);
+        travel.no_flush = passthrough::no_flush(self.config().flush_on_close, flags, quietly);
         handle.travels(&travel);
         if handle.maps_past() {
             node.mapped.store(true, Ordering::Relaxed);
@@ -490,7 +492,7 @@ impl Pool {
         fd: OwnedFd,
         flags: OFlags,
         attr: Attr,
-        path: impl FnOnce() -> crate::node::PoolPath,
+        path: impl FnOnce() -> crate::path::PoolPath,
     ) -> Result<(Entry, Opened)> {
         let fd = Arc::new(fd);
         let (open, sharing, room) = {

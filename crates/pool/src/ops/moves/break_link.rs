@@ -1,14 +1,14 @@
 //! Making a file of its own of one of several hard links.
 
-use super::hold_still::{Still, readable};
 use crate::error::{Error, Result};
 use crate::fs::stat;
 use crate::ids::NodeId;
-use crate::node::{Node, join};
-use crate::ops::names::locate::split;
+use crate::node::Node;
+use crate::path::{join, split};
 use crate::pool::Pool;
 use crate::relocate::file::can_leave;
 use crate::relocate::journal::{Note, Plan};
+use crate::relocate::lease::{Still, readable};
 use crate::relocate::links::holds;
 use crate::relocate::replica::Replica;
 use rustix::fd::AsFd;

@@ -10,76 +10,18 @@ use crate::branch::health::Deed;
 use crate::error::Error;
 use crate::fs::{beneath, stat};
 use crate::node::Node;
-use crate::node::handles::{FileHandle, OpenFile};
+use crate::node::handles::FileHandle;
+use crate::node::open_file::OpenFile;
 use crate::pool::Pool;
-use canopy_sys::{creds, lease};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use crate::relocate::lease::{Still, readable, reopen_as_owner};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Who has closed the file a moment ago is gone from the kernel's count a moment later.
-const TRIES: u32 = 10;
-const BETWEEN_TRIES: Duration = Duration::from_millis(2);
-
 /// How long operations that are under way may hold on to a descriptor, such as an fsync(2) on a slow disk.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A file that nobody writes, as long as [`Still::check`] says so. The only thing that a copy is made of.
-pub(crate) struct Still {
-    file: OwnedFd,
-    leased: bool,
-}
-
-impl Still {
-    /// Takes a lease on a file that is open for reading alone.
-    ///
-    /// Errors: `EBUSY` while anybody has it open for writing, `EOPNOTSUPP` where it cannot be leased.
-    pub(crate) fn hold(file: OwnedFd) -> Result<Still, Errno> {
-        take_lease(&file).map(|()| Still { file, leased: true })
-    }
-
-    /// The same for who takes nothing away by his copy: where files cannot be leased he believes that nobody writes.
-    pub(crate) fn hold_if_possible(file: OwnedFd) -> Result<Still, Errno> {
-        match take_lease(&file) {
-            Err(Errno::OPNOTSUPP) => Ok(Still { file, leased: false }),
-            other => other.map(|()| Still { file, leased: true }),
-        }
-    }
-
-    /// Errors: `EBUSY` once somebody wants to write the file. He waits until this is dropped.
-    pub(crate) fn check(&self) -> Result<(), Errno> {
-        if !self.leased || lease::holds(self.file.as_fd()) { Ok(()) } else { Err(Errno::BUSY) }
-    }
-}
-
-fn take_lease(file: &OwnedFd) -> Result<(), Errno> {
-    let owner = stat::of(file.as_fd())?;
-    // The kernel leases to a file's owner, and to CAP_LEASE, which the daemon does without.
-    let _as_owner = creds::assume(owner.uid, owner.gid, 0).map_err(|_| Errno::OPNOTSUPP)?;
-    let mut tries = TRIES;
-    loop {
-        tries -= 1;
-        match lease::take(file.as_fd()) {
-            Err(Errno::AGAIN) if tries > 0 => std::thread::sleep(BETWEEN_TRIES),
-            Err(Errno::AGAIN) => return Err(Errno::BUSY),
-            other => return other.map_err(|_| Errno::OPNOTSUPP),
-        }
-    }
-}
-
-impl AsFd for Still {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
-
-impl Drop for Still {
-    fn drop(&mut self) {
-        lease::release(self.file.as_fd());
-    }
-}
 
 /// A node's file, held still. Its end lets the handles write again, wherever the file is by then.
 pub(crate) struct Stilled<'p> {
@@ -164,37 +106,9 @@ impl Pool {
     }
 }
 
-/// Can anybody at all write this file by what he has open, or mapped? Also where the kernel does not say.
-pub(crate) fn is_written(fd: impl AsFd) -> bool {
-    readable(fd).and_then(Still::hold).is_err()
-}
-
 /// Is this descriptor one that the kernel counts as a writer's?
 fn can_write(fd: &OwnedFd) -> bool {
     rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.intersects(OFlags::WRONLY | OFlags::RDWR))
-}
-
-/// The file once more, to be read; its access time stays if that can be had.
-pub(crate) fn readable(fd: impl AsFd) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    match beneath::reopen(&fd, flags | OFlags::NOATIME) {
-        Err(Errno::PERM) => beneath::reopen(&fd, flags),
-        other => other,
-    }
-}
-
-/// A file once more, with flags of open(2), for one who has had it open so: whatever its mode is by now.
-pub(crate) fn reopen_as_owner(file: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let refused = match beneath::reopen(file, flags) {
-        Err(Errno::ACCESS) => Errno::ACCESS,
-        other => return other,
-    };
-    // The daemon of an ordinary user, to whom it belongs.
-    let mode = Mode::from_raw_mode(stat::of(file)?.mode & 0o7777);
-    rustix::fs::fchmod(file, mode | Mode::RUSR | Mode::WUSR).map_err(|_| refused)?;
-    let opened = beneath::reopen(file, flags);
-    rustix::fs::fchmod(file, mode)?;
-    opened
 }
 
 /// Takes back a descriptor that nobody will use anew, once those are done who use it now.
@@ -212,7 +126,8 @@ fn close<T>(mut shared: Arc<T>, until: Instant) -> Result<T, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::branch::{self, BranchList, BranchSpec, Branches};
+    use crate::branch::list::{BranchList, BranchSpec};
+    use crate::branch::{self, Branches};
     use crate::config::Config;
     use crate::ids::{Caller, NodeId};
     use crate::ops::attrs::setattr::SetAttr;

@@ -1,21 +1,23 @@
 //! Going on elsewhere: a file whose branch has no room left moves to another, and the operation is tried again.
 
-use super::hold_still::Still;
 use crate::branch::health::Deed;
 use crate::branch::space::Space;
-use crate::branch::{Branch, BranchId, Branches};
+use crate::branch::{Branch, Branches};
 use crate::dir::merged::Dirs;
 use crate::dir::symlinks::Follow;
-use crate::error::Error;
-use crate::fs::acl::At;
+use crate::error::{Error, is_full};
 use crate::fs::beneath;
 use crate::fs::stat::{self, Attr};
-use crate::node::handles::{FileHandle, Place};
-use crate::node::{Node, Orphan, PoolPath, join};
-use crate::ops::names::locate::split;
+use crate::ids::BranchId;
+use crate::node::handles::FileHandle;
+use crate::node::open_file::Place;
+use crate::node::{Node, Orphan};
+use crate::ops::resolve::acl::At;
+use crate::path::{PoolPath, join, split};
 use crate::policy::{self, BranchView, Mode, Policy, ThreadDice};
 use crate::pool::Pool;
 use crate::relocate::file::{Carry, can_leave};
+use crate::relocate::lease::Still;
 use crate::relocate::links;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
@@ -31,11 +33,6 @@ const ATTEMPTS: u32 = 3;
 /// After a walk over a branch that has not found all names of a file, and where a file cannot be leased. Each page that is
 /// written back may ask.
 const WALK_AGAIN: Duration = Duration::from_secs(30);
-
-/// Is this the answer of a branch that has no room: no blocks, no inodes, or none for this owner?
-pub(crate) fn is_full(errno: Errno) -> bool {
-    matches!(errno, Errno::NOSPC | Errno::DQUOT)
-}
 
 /// Is this the answer to who writes, or truncates, by a descriptor that is open for reading alone?
 fn is_withheld(errno: Errno) -> bool {

@@ -1,22 +1,22 @@
 //! Making and removing names: mkdir, mknod, symlink, unlink, rmdir.
 
-use super::locate::split;
 use super::lookup::Entry;
-use crate::branch::health::{Deed, is_illness};
+use crate::branch::health::Deed;
 use crate::branch::{Branch, Branches};
 use crate::config::{FollowSymlinks, Func};
 use crate::dir::merged::{Copies, Dirs};
 use crate::dir::symlinks::Follow;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_full, is_illness};
 use crate::export::Lasting;
 use crate::fs::beneath::Dir;
+use crate::fs::reserved::{is_reserved, may_be_made};
 use crate::fs::stat::{self, Attr, S_ISGID, S_IXGRP, Time};
 use crate::ids::{Caller, NodeId};
 use crate::node::{Node, Orphan};
 use crate::ops::aggregate;
-use crate::ops::moves::spill::is_full;
+use crate::path::split;
 use crate::pool::Pool;
-use crate::relocate::{self, is_reserved, may_be_made};
+use crate::relocate;
 use canopy_sys::creds;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
@@ -263,7 +263,7 @@ impl Pool {
                 && errno != Errno::NOENT
             {
                 // Filled behind our back, or busy: put back what is gone already.
-                let full = crate::node::join(&path, name);
+                let full = crate::path::join(&path, name);
                 for &back in &gone {
                     let list = branches.as_slice();
                     let _ = self.clone_path(&branches, &list[index], &list[back], &full);

@@ -5,9 +5,9 @@ use crate::branch::Branches;
 use crate::dir::merged::Belief;
 use crate::error::{Error, Result};
 use crate::export::{self, Found, Lasting, Wanted};
+use crate::fs::reserved::is_reserved;
 use crate::ids::NodeId;
 use crate::pool::Pool;
-use crate::relocate::is_reserved;
 
 impl Pool {
     /// The node that once had this id, with one more reference.

@@ -5,6 +5,7 @@ use crate::config::Func;
 use crate::dir::merged::Dirs;
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
+use crate::path::split;
 use crate::pool::Pool;
 use std::os::unix::ffi::OsStrExt;
 
@@ -66,12 +67,4 @@ impl Pool {
 
 fn name(branch: &Branch) -> Vec<u8> {
     branch.path.as_os_str().as_bytes().to_vec()
-}
-
-/// Directory and last name of a path.
-pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|&byte| byte == b'/') {
-        Some(at) => (&path[..at], &path[at + 1..]),
-        None => (b"", path),
-    }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod entries;
 mod exdev;
+pub(crate) mod explain;
 mod export;
 mod link;
 pub(crate) mod locate;

@@ -10,10 +10,10 @@ use crate::config::Func;
 use crate::dir::merged::{Copies, Dirs};
 use crate::dir::symlinks::Follow;
 use crate::error::{Error, Result};
+use crate::fs::reserved::{is_reserved, may_be_made};
 use crate::fs::stat::Attr;
 use crate::ids::{Caller, NodeId};
 use crate::pool::Pool;
-use crate::relocate::{is_reserved, may_be_made};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -47,7 +47,7 @@ pub(crate) struct Side<'b, 'n> {
     pub(crate) parent: NodeId,
     pub(crate) name: &'n [u8],
     /// Of the directory.
-    pub(crate) path: crate::node::PoolPath,
+    pub(crate) path: crate::path::PoolPath,
     pub(crate) dirs: Dirs<'b>,
     pub(crate) copies: Copies,
 }

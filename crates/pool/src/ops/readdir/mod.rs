@@ -1,40 +1,33 @@
 //! Listing directories: the names of all branches, each once.
 //!
 //! Names are read from the branches as they are asked for, a buffer at a time, branch by branch. Nothing belongs to who reads: a
-//! position tells where to go on by itself ([`position`]), and what is needed to go on quickly, and exactly, is kept for the
-//! directory for some seconds ([`cursor`], [`parked`]). So nobody has to open a directory to list it, and open directories
+//! position tells where to go on by itself ([`position`](crate::dir::listing::position)), and what is needed to go on quickly, and exactly, is kept for the
+//! directory for some seconds ([`cursor`](crate::dir::listing::cursor), [`parked`](crate::dir::listing::parked)). So nobody has to open a directory to list it, and open directories
 //! cost nothing.
+
+mod fill;
 
 use crate::branch::health::Deed;
 use crate::branch::{Branch, Branches};
 use crate::config::{Func, ReaddirMode};
-use crate::dir::listing::cursor::Cursor;
+use crate::dir::listing::cursor::{Cursor, DirEntry};
 use crate::dir::listing::position::Position;
 use crate::dir::listing::source::{DT_DIR, Opened, open_dir, side_by_side};
-use crate::dir::merged::{Dirs, PerBranch};
+use crate::dir::merged::Dirs;
 use crate::error::{Error, Result};
-use crate::fs::acl::At;
 use crate::fs::beneath;
 use crate::fs::stat::Attr;
 use crate::ids::NodeId;
-use crate::node::{Node, join};
+use crate::node::Node;
+use crate::node::dir_state::PerBranch;
 use crate::ops::names::lookup::Entry;
+use crate::ops::resolve::acl::At;
+use crate::path::join;
 use crate::policy::{self, Category};
 use crate::pool::Pool;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// One entry, as getdents64(2) gives it.
-#[derive(Clone, Copy, Debug)]
-pub struct DirEntry<'a> {
-    pub ino: u64,
-    /// Position of the entry after this one: what to ask for to go on from here.
-    pub next: u64,
-    /// `DT_*`
-    pub kind: u8,
-    pub name: &'a [u8],
-}
 
 impl Pool {
     /// May this be listed?

@@ -1,13 +1,13 @@
 //! What a policy would choose now, and why: the answer to somebody who wonders where a file went.
 
+use super::entries::must_be_new;
 use crate::branch::Branch;
 use crate::config::Func;
 use crate::dir::merged::Dirs;
 use crate::dir::symlinks::Follow;
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
-use crate::ops::names::entries::must_be_new;
-use crate::ops::names::locate::split;
+use crate::path::split;
 use crate::policy::{self, Bar, BranchView, Category, Choice, Needs, Policy};
 use crate::pool::Pool;
 use std::sync::Arc;

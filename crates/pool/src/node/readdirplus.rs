@@ -1,6 +1,7 @@
-//! Many nodes at once, for listings.
+//! Nodes that a listing hands to the kernel with their attributes, and how long the kernel goes by these.
 
-use super::{Node, Nodes};
+use super::Node;
+use super::nodes::Nodes;
 use crate::branch::Branch;
 use crate::fs::stat::FileKey;
 use crate::ids::NodeId;
@@ -116,7 +117,8 @@ fn now() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::branch::{BranchSpec, Branches, Mode};
+    use crate::branch::Branches;
+    use crate::branch::list::{BranchSpec, Mode};
 
     /// One that no file is found on again.
     fn branch() -> Arc<Branch> {

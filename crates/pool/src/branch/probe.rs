@@ -1,0 +1,100 @@
+//! Looking at a branch: what is wrong with it, if anything.
+
+use super::Branch;
+use super::health::{Finding, Health, Illness};
+use super::list::Mode;
+use super::space::Space;
+use crate::error::is_illness;
+use crate::fs::reserved::name_aside;
+use crate::fs::{beneath, block_device};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, OFlags, RawDir};
+use rustix::io::Errno;
+use std::mem::MaybeUninit;
+
+impl Branch {
+    /// Looks at the branch if it gives reason to, and tells when that has changed how it is. A sick disk may keep
+    /// the caller waiting for as long as it likes.
+    pub fn look_after(&self) -> Option<Illness> {
+        if !self.wants_a_look() {
+            return None;
+        }
+        self.health.look(|| self.examine())
+    }
+
+    /// What is wrong with the branch, found by doing what operations do there.
+    fn examine(&self) -> Finding {
+        let ill = |health: Health| {
+            move |errno: Errno| if is_illness(errno) { Err((health, errno)) } else { Ok(()) }
+        };
+        readable_root(self).or_else(|errno| match errno {
+            // A root that has been removed on a server.
+            Errno::STALE => Err((Health::Gone, errno)),
+            errno => ill(Health::Gone)(errno),
+        })?;
+        // What is read of it may be but remembered.
+        block_device::answers(self.root()).map_err(|errno| (Health::Gone, errno))?;
+        if self.mode == Mode::Ro {
+            return Ok(());
+        }
+        match Space::of(self.root()) {
+            Ok(space) if space.readonly => return Err((Health::ReadOnly, Errno::ROFS)),
+            Ok(_) => {}
+            Err(errno) => ill(Health::Failing)(errno)?,
+        }
+        writable_root(self).or_else(|errno| match errno {
+            Errno::ROFS => Err((Health::ReadOnly, errno)),
+            errno => ill(Health::Failing)(errno),
+        })
+    }
+}
+
+fn readable_root(branch: &Branch) -> Result<(), Errno> {
+    let dir = beneath::open(branch.root(), b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    RawDir::new(&dir, &mut buffer).next().transpose().map(drop)
+}
+
+/// Writes a little file, down to the disk, and removes it. It has no name where the filesystem can do that, so that
+/// a crash leaves nothing.
+fn writable_root(branch: &Branch) -> Result<(), Errno> {
+    canopy_sys::creds::as_daemon()?;
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let try_out = |file: OwnedFd| {
+        rustix::io::pwrite(&file, b"canopy", 0)?;
+        rustix::fs::fsync(&file)
+    };
+    match rustix::fs::openat(branch.root(), c".", flags | OFlags::TMPFILE, mode) {
+        Ok(file) => return try_out(file),
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL | Errno::NOSYS) => {}
+        Err(errno) => return Err(errno),
+    }
+    let name = name_aside();
+    let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+    let file = rustix::fs::openat(branch.root(), name.as_slice(), create, mode)?;
+    let written = try_out(file);
+    let removed = rustix::fs::unlinkat(branch.root(), name.as_slice(), AtFlags::empty());
+    written.and(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::branch::Branches;
+    use crate::branch::health::Deed;
+    use crate::branch::list::{BranchList, FileSystem};
+
+    #[test]
+    fn a_branch_is_looked_at_by_using_it() {
+        let tmp = tempfile::tempdir().unwrap();
+        let list = BranchList::parse(tmp.path().as_os_str(), &FileSystem).unwrap();
+        let branches = Branches::open(&list).unwrap();
+        let branch = &branches[0];
+        assert_eq!(branch.examine(), Ok(()));
+        assert_eq!(branch.look_after(), None, "nothing was noticed");
+        branch.notice(Errno::IO, Deed::Changing);
+        assert_eq!((branch.look_after(), branch.health.health()), (None, Health::Well));
+        assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0, "nothing is left of it");
+    }
+}

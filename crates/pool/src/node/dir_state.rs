@@ -1,0 +1,84 @@
+//! What a node remembers of its directory.
+
+use super::name_index::{Names, Tally};
+use crate::branch::Branches;
+use crate::fs::beneath::Dir;
+use parking_lot::Mutex;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Per branch, in branch order.
+pub(crate) type PerBranch<T> = SmallVec<[T; 4]>;
+
+/// A directory as it lies on the branches. What is opened here may be used by many at once, and remembered.
+#[derive(Clone, Default)]
+pub(crate) struct Opened {
+    pub(crate) list: PerBranch<Option<Place>>,
+    /// The first answer that was neither "here" nor "not here": a sick branch.
+    pub(crate) error: Option<Errno>,
+}
+
+#[derive(Clone)]
+pub(crate) enum Place {
+    /// The branch's root, which the branch keeps open.
+    Root,
+    Dir(Arc<OwnedFd>),
+}
+
+impl From<Dir<'_>> for Place {
+    fn from(dir: Dir<'_>) -> Self {
+        match dir {
+            Dir::Root(_) => Place::Root,
+            Dir::Opened(fd) => Place::Dir(Arc::new(fd)),
+        }
+    }
+}
+
+impl Opened {
+    pub(crate) fn get<'a>(&'a self, branches: &'a Branches, index: usize) -> Option<BorrowedFd<'a>> {
+        self.list[index].as_ref().map(|place| match place {
+            Place::Root => branches.as_slice()[index].root(),
+            Place::Dir(fd) => fd.as_fd(),
+        })
+    }
+
+    /// How many it keeps open.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.list.iter().filter(|place| matches!(place, Some(Place::Dir(_)))).count()
+    }
+}
+
+/// What is remembered of one directory, in its node.
+pub(crate) type Slot = Mutex<Option<Arc<Remembered>>>;
+
+/// One directory, as it was at some moment.
+pub(crate) struct Remembered {
+    pub(crate) branches: Branches,
+    pub(crate) stamp: Stamp,
+    pub(crate) opened: Arc<Opened>,
+    /// Device and inode number on each branch.
+    pub(crate) ids: PerBranch<Option<(u64, u64)>>,
+    /// On each branch: as of which change of places it was known to lie there.
+    pub(crate) seen: PerBranch<AtomicU64>,
+    pub(crate) names: Arc<Names>,
+    /// Since it was last thought of forgetting it.
+    pub(crate) used: AtomicBool,
+    pub(crate) tally: Arc<Tally>,
+}
+
+/// A moment, before directories are opened that are to be remembered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub(crate) places: u64,
+    pub(crate) epoch: u64,
+}
+
+impl Drop for Remembered {
+    fn drop(&mut self) {
+        self.tally.dirs.fetch_sub(1, Ordering::Relaxed);
+        self.tally.descriptors.fetch_sub(self.opened.descriptors(), Ordering::Relaxed);
+    }
+}

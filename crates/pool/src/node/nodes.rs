@@ -1,0 +1,442 @@
+//! The node table: what the kernel holds references to.
+
+use super::children::Children;
+use super::table::{Record, Shown, Table, new_node};
+use super::{Identity, Node};
+use crate::branch::Branch;
+use crate::error::{Error, Result};
+use crate::export::Lasting;
+use crate::fs::stat::FileKey;
+use crate::ids::NodeId;
+use crate::path::{FileName, PoolPath};
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+pub(crate) struct Nodes {
+    pub(crate) table: RwLock<Table>,
+    /// The id of the next node that has none which lasts.
+    next: AtomicU64,
+    /// Tells such nodes from those of an earlier run.
+    run: u32,
+    /// Some file has kept its number.
+    any_kept: AtomicBool,
+}
+
+impl Nodes {
+    pub(crate) fn new(root_ino: u64) -> Self {
+        let mut table = Table::default();
+        let lasting = Lasting { id: NodeId::ROOT, generation: 0 };
+        let root = new_node(lasting, Identity::Directory { ino: root_ino }, false);
+        // The kernel never forgets the root.
+        root.lookups.store(1, Ordering::Relaxed);
+        table.records.insert(
+            NodeId::ROOT,
+            Record { node: root, names: SmallVec::new(), children: Children::default() },
+        );
+        table.numbers.insert(root_ino, NodeId::ROOT);
+        let next = AtomicU64::new(NodeId::ROOT.0 + 1);
+        let run = RandomState::new().hash_one(()) as u32;
+        Nodes { table: RwLock::new(table), next, run, any_kept: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>> {
+        self.table.read().records.get(&id).map(|r| r.node.clone()).ok_or(Error::Stale)
+    }
+
+    /// Node and newest path in one look. `Stale` when the node is unknown; no path when it has no name.
+    pub(crate) fn locate(&self, id: NodeId) -> Result<(Arc<Node>, Option<PoolPath>)> {
+        let table = self.table.read();
+        let record = table.records.get(&id).ok_or(Error::Stale)?;
+        let path = match record.names.last() {
+            _ if id == NodeId::ROOT => Some(PoolPath::new()),
+            Some(name) => table.path_of(name),
+            None => None,
+        };
+        Ok((record.node.clone(), path))
+    }
+
+    /// The path of a directory in which names are about to be used.
+    pub(crate) fn dir_path(&self, id: NodeId) -> Result<PoolPath> {
+        self.dir(id).map(|(_, path)| path)
+    }
+
+    /// A directory in which names are about to be used, and its path.
+    pub(crate) fn dir(&self, id: NodeId) -> Result<(Arc<Node>, PoolPath)> {
+        let (node, path) = self.locate(id)?;
+        if !node.is_dir() {
+            return Err(Error::NotDirectory);
+        }
+        // A removed directory that somebody still stands in.
+        Ok((node, path.ok_or(Error::Absent)?))
+    }
+
+    /// The directory and the name by which a node was found last.
+    pub(crate) fn newest_name(&self, id: NodeId) -> Option<(Arc<Node>, FileName)> {
+        let table = self.table.read();
+        let name = table.records.get(&id)?.names.last()?;
+        let dir = table.records.get(&name.parent)?;
+        Some((dir.node.clone(), FileName::from_slice(&name.name)))
+    }
+
+    /// The known names of a node, as directory and name, newest first. One at a time: a file may have tens
+    /// of thousands, and the first is nearly always right. They are those of the file: that it is shown as
+    /// something else by now, under another node, takes none away.
+    pub(crate) fn names(&self, id: NodeId) -> impl Iterator<Item = (PoolPath, Box<[u8]>)> + '_ {
+        let mut seen = 0;
+        std::iter::from_fn(move || {
+            let table = self.table.read();
+            let mut record = table.records.get(&id)?;
+            if record.names.is_empty() {
+                record = table.twin(&record.node)?;
+            }
+            loop {
+                let name = record.names.iter().rev().nth(seen)?;
+                seen += 1;
+                // A directory on the way may have lost its own name.
+                if let Some(dir) = table.path(name.parent) {
+                    return Some((dir, name.name.clone()));
+                }
+            }
+        })
+    }
+
+    /// The known names of a node, as node of the directory and name.
+    pub(crate) fn known(&self, id: NodeId) -> Vec<(NodeId, Box<[u8]>)> {
+        let table = self.table.read();
+        let names = table.records.get(&id).map(|record| record.names.as_slice()).unwrap_or_default();
+        names.iter().map(|name| (name.parent, name.name.clone())).collect()
+    }
+
+    pub(crate) fn child(&self, parent: NodeId, name: &[u8]) -> Option<Arc<Node>> {
+        let table = self.table.read();
+        let id = table.records.get(&parent)?.children.get(name)?.id;
+        table.records.get(&id).map(|r| r.node.clone())
+    }
+
+    /// The known names in a directory.
+    pub(crate) fn children(&self, id: NodeId) -> Vec<Vec<u8>> {
+        let table = self.table.read();
+        table.records.get(&id).map(|r| r.children.names().map(<[u8]>::to_vec).collect()).unwrap_or_default()
+    }
+
+    pub(crate) fn parent(&self, id: NodeId) -> Result<NodeId> {
+        let table = self.table.read();
+        let record = table.records.get(&id).ok_or(Error::Stale)?;
+        record.names.last().map(|n| n.parent).ok_or(Error::Absent)
+    }
+
+    /// Hands a reference to the kernel: the node of a directory that was found under a name.
+    /// `ino` is its inode number by that name, `lasting` is asked if it was not known.
+    pub(crate) fn hand_out_dir(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        ino: u64,
+        lasting: impl FnOnce() -> Option<Lasting>,
+    ) -> Result<Arc<Node>> {
+        {
+            let table = self.table.read();
+            if let Some(node) = table.child(parent, name).filter(|n| n.is_dir()) {
+                node.lookups.fetch_add(1, Ordering::Relaxed);
+                return Ok(node.clone());
+            }
+        }
+        let mut table = self.table.write();
+        if let Some(node) = table.child(parent, name).filter(|n| n.is_dir()) {
+            node.lookups.fetch_add(1, Ordering::Relaxed);
+            return Ok(node.clone());
+        }
+        let ino = table.free_number(ino);
+        let node = self.new_node(&table, Identity::Directory { ino }, false, lasting());
+        let replaced = table.insert(parent, name, node.clone())?;
+        table.numbers.insert(ino, node.id);
+        drop(table);
+        drop(replaced);
+        Ok(node)
+    }
+
+    /// The inode number that a lookup of a directory would show, `ino` being the one by its name.
+    pub(crate) fn dir_number(&self, parent: NodeId, name: &[u8], ino: u64) -> u64 {
+        let table = self.table.read();
+        match table.child(parent, name).map(|node| node.identity()) {
+            Some(Identity::Directory { ino }) => ino,
+            _ => table.free_number(ino),
+        }
+    }
+
+    /// The inode number that a file shows since before it moved, if it has; by where it is now.
+    pub(crate) fn kept_number(&self, dev: u64, ino: u64) -> Option<u64> {
+        match self.any_kept.load(Ordering::Relaxed) {
+            true => self.table.read().kept.get(&(dev, ino)).copied(),
+            false => None,
+        }
+    }
+
+    /// Hands a reference to the kernel: the node of a file that was found under a name on a branch.
+    pub(crate) fn hand_out_file(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        branch: &Branch,
+        key: FileKey,
+        disguised: bool,
+    ) -> Result<Arc<Node>> {
+        let shown = (key, disguised);
+        {
+            let table = self.table.read();
+            if let Some(node) = table.child(parent, name).filter(|n| n.shown() == Some(shown)) {
+                node.lookups.fetch_add(1, Ordering::Relaxed);
+                return Ok(node.clone());
+            }
+        }
+        let mut freed = Vec::new();
+        let node = self.file_under(&mut self.table.write(), parent, name, branch, shown, &mut freed);
+        // Outside the lock: dropping a node closes descriptors.
+        drop(freed);
+        node
+    }
+
+    /// The node of a file that was found under a name, with one more reference; what the name led to before may be
+    /// freed.
+    pub(crate) fn file_under(
+        &self,
+        table: &mut Table,
+        parent: NodeId,
+        name: &[u8],
+        branch: &Branch,
+        shown: Shown,
+        freed: &mut Vec<Record>,
+    ) -> Result<Arc<Node>> {
+        if let Some(node) = table.files.get(&shown).and_then(|id| table.records.get(id)).map(|r| &r.node) {
+            let node = node.clone();
+            if table.child(parent, name).is_none_or(|n| n.id != node.id) {
+                freed.extend(table.add_name(node.id, parent, name)?);
+            }
+            node.lookups.fetch_add(1, Ordering::Relaxed);
+            return Ok(node);
+        }
+        let node = self.new_file(table, branch, shown);
+        freed.extend(table.insert(parent, name, node.clone())?);
+        table.files.insert(shown, node.id);
+        Ok(node)
+    }
+
+    /// Hands a reference to the kernel: a file that never had a name (`O_TMPFILE`).
+    pub(crate) fn hand_out_nameless(&self, branch: &Branch, key: FileKey) -> Arc<Node> {
+        let mut table = self.table.write();
+        let node = self.new_file(&table, branch, (key, false));
+        table.put_nameless(&node, key);
+        node
+    }
+
+    /// Hands a reference to the kernel: a file that it knows no more and that was found by its id.
+    ///
+    /// Errors: `ESTALE` when the file is known as another node.
+    pub(crate) fn hand_out_found(&self, lasting: Lasting, key: FileKey) -> Result<Arc<Node>> {
+        let mut table = self.table.write();
+        if let Some(record) = table.records.get(&lasting.id) {
+            // Somebody else has just found it.
+            let same = record.node.shown() == Some((key, false));
+            same.then(|| record.node.lookups.fetch_add(1, Ordering::Relaxed)).ok_or(Error::Stale)?;
+            return Ok(record.node.clone());
+        }
+        if table.files.contains_key(&(key, false)) {
+            return Err(Error::Stale);
+        }
+        let node = new_node(lasting, Identity::File(key), false);
+        table.put_nameless(&node, key);
+        Ok(node)
+    }
+
+    /// Hands a reference to the kernel: one more for a node that it already knows.
+    pub(crate) fn hand_out_again(&self, id: NodeId) -> Result<Arc<Node>> {
+        let table = self.table.read();
+        let node = &table.records.get(&id).ok_or(Error::Stale)?.node;
+        // With the table held: who forgets it looks once more when nobody has it.
+        node.lookups.fetch_add(1, Ordering::Relaxed);
+        Ok(node.clone())
+    }
+
+    /// Takes back `count` references from the kernel; of more than it has, those that it has. `gone` is told of the nodes
+    /// that go, without any lock held.
+    pub(crate) fn forget(&self, id: NodeId, count: u64, gone: impl Fn(&Node)) {
+        if id == NodeId::ROOT {
+            return;
+        }
+        let (goes, memory) = {
+            let table = self.table.read();
+            let Some(record) = table.records.get(&id) else { return };
+            let less = |held: u64| Some(held.saturating_sub(count));
+            let before = record.node.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            let forgotten = before.is_ok_and(|before| before <= count);
+            // Though the node may stay, nobody asks for what is in it.
+            let memory = if forgotten { record.node.memory.lock().take() } else { None };
+            (forgotten, memory)
+        };
+        drop(memory);
+        if goes {
+            // Freed outside the lock: dropping a node closes descriptors.
+            let (freed, shrunk) = {
+                let mut table = self.table.write();
+                (table.release(id), std::mem::take(&mut table.shrunk))
+            };
+            freed.iter().for_each(|record| gone(&record.node));
+            drop(freed);
+            if shrunk {
+                canopy_sys::heap::trim();
+            }
+        }
+    }
+
+    /// The name is gone from every branch.
+    pub(crate) fn name_removed(&self, parent: NodeId, name: &[u8]) {
+        let freed = {
+            let mut table = self.table.write();
+            match table.detach(parent, name) {
+                Some(id) => table.removed(id, parent),
+                None => Vec::new(),
+            }
+        };
+        drop(freed);
+    }
+
+    /// No file has this key any more (its last link is gone): a later file that gets its inode number
+    /// must get a node of its own.
+    pub(crate) fn file_gone(&self, key: FileKey) {
+        let mut table = self.table.write();
+        table.files.remove(&(key, false));
+        table.files.remove(&(key, true));
+        table.kept.remove(&(key.dev, key.ino));
+    }
+
+    /// The node's file is another one from now on, and keeps the inode number that callers know. The caller holds
+    /// the tree exclusively, or is the only one who knows of the new file.
+    pub(crate) fn moved(&self, node: &Node, to: FileKey, number: u64) {
+        let mut table = self.table.write();
+        if let Some(from) = node.key() {
+            table.kept.remove(&(from.dev, from.ino));
+            if table.files.get(&(from, node.disguised)) == Some(&node.id) {
+                table.files.remove(&(from, node.disguised));
+            }
+        }
+        if number != 0 {
+            table.kept.insert((to.dev, to.ino), number);
+            self.any_kept.store(true, Ordering::Relaxed);
+        }
+        *node.identity.lock() = Identity::File(to);
+        table.files.insert((to, node.disguised), node.id);
+        node.number.store(number, Ordering::Relaxed);
+        node.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The kernel holds on to the file that this node has open: whoever looks the names up from now on gets a node of its own
+    /// for the file `to`, which may be the same one. This one keeps the number that callers know, and the other one shows it
+    /// too if it `stays` with the file. Gives the names. The caller holds the tree exclusively.
+    pub(crate) fn parted(
+        &self,
+        node: &Node,
+        to: FileKey,
+        number: u64,
+        stays: bool,
+    ) -> Vec<(NodeId, Box<[u8]>)> {
+        let names = self.known(node.id);
+        match node.key() {
+            Some(from) if from != to => self.file_gone(from),
+            Some(from) => {
+                self.table.write().files.remove(&(from, node.disguised));
+            }
+            None => {}
+        }
+        if stays {
+            self.table.write().kept.insert((to.dev, to.ino), number);
+            self.any_kept.store(true, Ordering::Relaxed);
+        }
+        for (parent, name) in &names {
+            self.name_removed(*parent, name);
+        }
+        node.number.store(number, Ordering::Relaxed);
+        node.moves.fetch_add(1, Ordering::Relaxed);
+        names
+    }
+
+    /// The name moved, over whatever was there.
+    pub(crate) fn renamed(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8])) {
+        let freed = {
+            let mut table = self.table.write();
+            let mut freed = Vec::new();
+            if let Some(victim) = table.detach(to.0, to.1) {
+                freed.extend(table.removed(victim, to.0));
+            }
+            if let Some(id) = table.detach(from.0, from.1) {
+                freed.extend(table.add_name(id, to.0, to.1).unwrap_or_default());
+                freed.extend(table.release(id));
+                freed.extend(table.release(from.0));
+            }
+            freed
+        };
+        drop(freed);
+    }
+
+    /// The two names changed places.
+    pub(crate) fn exchanged(&self, one: (NodeId, &[u8]), other: (NodeId, &[u8])) {
+        let mut table = self.table.write();
+        let (a, b) = (table.detach(one.0, one.1), table.detach(other.0, other.1));
+        let mut freed = Vec::new();
+        for (id, place) in [(a, other), (b, one)] {
+            if let Some(id) = id {
+                freed.extend(table.add_name(id, place.0, place.1).unwrap_or_default());
+            }
+        }
+        // Neither directory lost a child, unless one of the names was not known here.
+        freed.extend([one.0, other.0].into_iter().flat_map(|dir| table.release(dir)));
+        drop(table);
+        drop(freed);
+    }
+
+    pub(crate) fn new_node(
+        &self,
+        table: &Table,
+        identity: Identity,
+        disguised: bool,
+        lasting: Option<Lasting>,
+    ) -> Arc<Node> {
+        let as_it_comes = || {
+            let id = NodeId(self.next.fetch_add(1, Ordering::Relaxed));
+            Lasting { id, generation: self.run }
+        };
+        let free = lasting.filter(|lasting| !table.records.contains_key(&lasting.id));
+        new_node(free.unwrap_or_else(as_it_comes), identity, disguised)
+    }
+
+    pub(crate) fn new_file(&self, table: &Table, branch: &Branch, (key, disguised): Shown) -> Arc<Node> {
+        // As a symlink it is another node than as itself, and the file can be found by one of them alone.
+        let lasting = if disguised { None } else { Lasting::of(branch, key) };
+        self.new_node(table, Identity::File(key), disguised, lasting)
+    }
+
+    /// How many entries each table has.
+    pub(crate) fn sizes(&self) -> [(&'static str, usize); 5] {
+        let table = self.table.read();
+        let names = table.records.values().map(|record| record.names.len()).sum();
+        [
+            ("nodes", table.records.len()),
+            ("names", names),
+            ("files", table.files.len()),
+            ("numbers", table.numbers.len()),
+            ("kept numbers", table.kept.len()),
+        ]
+    }
+
+    /// A few of the known files.
+    pub(crate) fn some_files(&self, count: usize) -> Vec<NodeId> {
+        self.table.read().files.values().take(count).copied().collect()
+    }
+
+    /// How many nodes are known.
+    pub(crate) fn len(&self) -> usize {
+        self.table.read().records.len()
+    }
+}

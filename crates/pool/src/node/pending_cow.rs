@@ -1,0 +1,45 @@
+//! Threads that were told to look a name up again before they open it.
+
+use crate::ids::NodeId;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Threads that were told to look again, and the nodes that they wanted to open.
+#[derive(Default)]
+pub(crate) struct Asked {
+    /// How many there are: nearly always none, and then no lookup takes the lock.
+    pub(crate) count: AtomicUsize,
+    pub(crate) threads: Mutex<HashMap<u32, (NodeId, Instant)>>,
+}
+
+/// A thread that has not come back by then has ended.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+impl Asked {
+    pub(crate) fn put(&self, thread: u32, node: NodeId) {
+        let mut threads = self.threads.lock();
+        threads.retain(|_, (_, since)| since.elapsed() < PATIENCE);
+        threads.insert(thread, (node, Instant::now()));
+        self.count.store(threads.len(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.threads.lock().len()
+    }
+
+    /// True if the thread was asked about this node; it is not any more.
+    pub(crate) fn take(&self, thread: u32, node: NodeId) -> bool {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let mut threads = self.threads.lock();
+        let found = threads.get(&thread).is_some_and(|(wanted, _)| *wanted == node);
+        if found {
+            threads.remove(&thread);
+            self.count.store(threads.len(), Ordering::Relaxed);
+        }
+        found
+    }
+}

@@ -1,0 +1,76 @@
+//! The directory that a request names, on all branches.
+
+use crate::branch::Branches;
+use crate::config::FollowSymlinks;
+use crate::dir::merged::{Belief, Dirs};
+use crate::dir::symlinks::{Disguise, Follow, device};
+use crate::error::Result;
+use crate::ids::{BranchId, NodeId};
+use crate::node::Node;
+use crate::path::PoolPath;
+use crate::pool::Pool;
+use std::sync::Arc;
+
+impl Pool {
+    /// May this operation believe what is remembered? To be asked before it takes a lock.
+    pub(crate) fn belief(&self) -> Belief {
+        self.kernel.load().caught_up().then(|| self.memory.stamp())
+    }
+
+    /// The path of a directory, and the directory on every branch.
+    pub(crate) fn dirs<'b>(
+        &self,
+        branches: &'b Branches,
+        id: NodeId,
+        belief: Belief,
+    ) -> Result<(PoolPath, Dirs<'b>)> {
+        let (node, path) = self.nodes.dir(id)?;
+        let dirs = self.dirs_of(branches, node, &path, belief);
+        Ok((path, dirs))
+    }
+
+    pub(crate) fn dirs_of<'b>(
+        &self,
+        branches: &'b Branches,
+        node: Arc<Node>,
+        path: &[u8],
+        belief: Belief,
+    ) -> Dirs<'b> {
+        if belief.is_some()
+            && let Some((opened, names)) = self.memory.recall(&node, branches)
+        {
+            let (node, names) = (Some(node), Some(names));
+            return Dirs { branches, opened, follow: Follow::NEVER, by_link: false, node, names };
+        }
+        let mut dirs = Dirs::open(self.follow(), branches, path);
+        if let Some(stamp) = belief
+            && dirs.follow.shows_all()
+            && dirs.opened.error.is_none()
+        {
+            dirs.names = self.memory.remember(&node, branches, &dirs.opened, stamp);
+        }
+        dirs.node = Some(node);
+        dirs
+    }
+
+    /// A name was made on a branch by who knows no more than the path of its directory. As [`Dirs::came`].
+    pub(crate) fn came(&self, dir: &[u8], name: &[u8], branch: BranchId) {
+        if let Some(node) = self.known().dir(dir).and_then(|id| self.nodes.get(id).ok()) {
+            node.came(name, branch);
+        }
+    }
+
+    pub(crate) fn follow(&self) -> Follow {
+        let config = self.config();
+        let mode = config.follow_symlinks;
+        let pool = match mode == FollowSymlinks::Never || config.mountpoint.as_os_str().is_empty() {
+            true => None,
+            false => device(rustix::fs::CWD, config.mountpoint.as_path()).ok(),
+        };
+        let disguise = match config.symlinkify {
+            true => Disguise::After(config.symlinkify_timeout),
+            false => Disguise::None,
+        };
+        Follow { mode, disguise, pool }
+    }
+}

@@ -1,0 +1,96 @@
+//! Files that nobody writes, by a lease.
+
+use crate::fs::{beneath, stat};
+use canopy_sys::{creds, lease};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// Who has closed the file a moment ago is gone from the kernel's count a moment later.
+pub(crate) const TRIES: u32 = 10;
+
+const BETWEEN_TRIES: Duration = Duration::from_millis(2);
+
+/// A file that nobody writes, as long as [`Still::check`] says so. The only thing that a copy is made of.
+pub(crate) struct Still {
+    pub(crate) file: OwnedFd,
+    pub(crate) leased: bool,
+}
+
+impl Still {
+    /// Takes a lease on a file that is open for reading alone.
+    ///
+    /// Errors: `EBUSY` while anybody has it open for writing, `EOPNOTSUPP` where it cannot be leased.
+    pub(crate) fn hold(file: OwnedFd) -> Result<Still, Errno> {
+        take_lease(&file).map(|()| Still { file, leased: true })
+    }
+
+    /// The same for who takes nothing away by his copy: where files cannot be leased he believes that nobody writes.
+    pub(crate) fn hold_if_possible(file: OwnedFd) -> Result<Still, Errno> {
+        match take_lease(&file) {
+            Err(Errno::OPNOTSUPP) => Ok(Still { file, leased: false }),
+            other => other.map(|()| Still { file, leased: true }),
+        }
+    }
+
+    /// Errors: `EBUSY` once somebody wants to write the file. He waits until this is dropped.
+    pub(crate) fn check(&self) -> Result<(), Errno> {
+        if !self.leased || lease::holds(self.file.as_fd()) { Ok(()) } else { Err(Errno::BUSY) }
+    }
+}
+
+fn take_lease(file: &OwnedFd) -> Result<(), Errno> {
+    let owner = stat::of(file.as_fd())?;
+    // The kernel leases to a file's owner, and to CAP_LEASE, which the daemon does without.
+    let _as_owner = creds::assume(owner.uid, owner.gid, 0).map_err(|_| Errno::OPNOTSUPP)?;
+    let mut tries = TRIES;
+    loop {
+        tries -= 1;
+        match lease::take(file.as_fd()) {
+            Err(Errno::AGAIN) if tries > 0 => std::thread::sleep(BETWEEN_TRIES),
+            Err(Errno::AGAIN) => return Err(Errno::BUSY),
+            other => return other.map_err(|_| Errno::OPNOTSUPP),
+        }
+    }
+}
+
+impl AsFd for Still {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        lease::release(self.file.as_fd());
+    }
+}
+
+/// Can anybody at all write this file by what he has open, or mapped? Also where the kernel does not say.
+pub(crate) fn is_written(fd: impl AsFd) -> bool {
+    readable(fd).and_then(Still::hold).is_err()
+}
+
+/// The file once more, to be read; its access time stays if that can be had.
+pub(crate) fn readable(fd: impl AsFd) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    match beneath::reopen(&fd, flags | OFlags::NOATIME) {
+        Err(Errno::PERM) => beneath::reopen(&fd, flags),
+        other => other,
+    }
+}
+
+/// A file once more, with flags of open(2), for one who has had it open so: whatever its mode is by now.
+pub(crate) fn reopen_as_owner(file: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let refused = match beneath::reopen(file, flags) {
+        Err(Errno::ACCESS) => Errno::ACCESS,
+        other => return other,
+    };
+    // The daemon of an ordinary user, to whom it belongs.
+    let mode = Mode::from_raw_mode(stat::of(file)?.mode & 0o7777);
+    rustix::fs::fchmod(file, mode | Mode::RUSR | Mode::WUSR).map_err(|_| refused)?;
+    let opened = beneath::reopen(file, flags);
+    rustix::fs::fchmod(file, mode)?;
+    opened
+}
