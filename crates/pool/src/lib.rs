@@ -14,7 +14,7 @@ pub mod hash;
 pub mod ids;
 pub mod inode_number;
 pub mod kernel;
-mod lock;
+pub mod lock;
 mod node;
 mod ops;
 mod path;

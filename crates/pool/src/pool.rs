@@ -13,21 +13,21 @@ use crate::fs::acl::Acls;
 use crate::ids::BranchId;
 use crate::kernel::{Kernel, NoKernel};
 use crate::lock::clones::Cloning;
+use crate::lock::rank;
+use crate::lock::ranked::RwLock;
 use crate::lock::tree::TreeLock;
 use crate::node::apart::Apart;
 use crate::node::handles::{FileHandle, Handles};
 use crate::node::nodes::Nodes;
 use crate::node::pending_cow::Asked;
 use arc_swap::{ArcSwap, Guard};
-use parking_lot::RwLock;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Many directories as one tree. All operations take `&self` and may run side by side.
 ///
-/// Lock order, outermost first: a node's `moving`; `tree`; `cloning`; a node's `open`; the node table; a node's `orphan` and `seen`;
-/// the handle shards; the space cache.
+/// The order of its locks is in [`lock::rank`](crate::lock::rank).
 pub struct Pool {
     pub(crate) config: ArcSwap<Config>,
     pub(crate) branches: LiveBranches,
@@ -52,9 +52,9 @@ pub struct Pool {
     /// The kernel has refused passthrough for good.
     pub(crate) no_passthrough: AtomicBool,
     /// Branches whose files cannot be passed through, being themselves stacked filesystems.
-    pub(crate) stacked: RwLock<SmallVec<[BranchId; 2]>>,
+    pub(crate) stacked: RwLock<SmallVec<[BranchId; 2]>, rank::BranchLimits>,
     /// Branches that were said to give no leases.
-    pub(crate) unleased: RwLock<SmallVec<[BranchId; 2]>>,
+    pub(crate) unleased: RwLock<SmallVec<[BranchId; 2]>, rank::BranchLimits>,
 }
 
 impl Pool {

@@ -14,8 +14,9 @@ use super::Branch;
 use super::space::{Space, millis};
 use crate::hash::HashMap;
 use crate::ids::BranchId;
+use crate::lock::rank;
+use crate::lock::ranked::Mutex;
 use canopy_sys::sched;
-use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -45,7 +46,7 @@ pub(crate) struct Headroom {
 struct Shared {
     /// The most that a file has grown by one writer past the daemon.
     most: AtomicU64,
-    branches: Mutex<Branches>,
+    branches: Mutex<Branches, rank::Headroom>,
 }
 
 #[derive(Default)]

@@ -19,11 +19,11 @@ pub use list::{BranchError, BranchList, BranchSpec, Expand, FileSystem, Mode, Un
 use crate::fs::magic::{closes_quietly, has_stable_inodes, is_remote};
 use crate::fs::{acl, stat};
 use crate::inode_number::BranchSeed;
+use crate::lock::rank;
+use crate::lock::ranked::{Mutex, RwLock};
 use access_times::{Reads, Times, on_copy};
 use canopy_sys::file_handle::Inodes;
-use health::Deed;
-use health::{Condition, Health};
-use parking_lot::{Mutex, RwLock};
+use health::{Condition, Deed, Health};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -303,14 +303,12 @@ impl std::ops::Index<usize> for Branches {
 }
 
 /// The branches in force, replaced whole while operations go on with the snapshot they took.
-///
-/// Lock order: `changing`, then `current`. `current` is held only to copy or to put a pointer.
 #[derive(Debug)]
 pub struct LiveBranches {
     /// Those that answer, which are all as a rule.
-    current: RwLock<Arc<Branches>>,
+    current: RwLock<Arc<Branches>, rank::LiveBranches>,
     /// All.
-    changing: Mutex<Arc<Branches>>,
+    changing: Mutex<Arc<Branches>, rank::BranchChange>,
 }
 
 impl LiveBranches {

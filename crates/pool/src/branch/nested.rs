@@ -5,7 +5,8 @@
 //! mount; what statvfs(3) calls the filesystem (`f_fsid`) does not where it comes from a UUID, and is another one for each
 //! subvolume of a btrfs.
 
-use parking_lot::RwLock;
+use crate::lock::rank;
+use crate::lock::ranked::RwLock;
 use smallvec::SmallVec;
 
 /// Devices that are known; subvolumes may be many.
@@ -13,7 +14,7 @@ const MOST: usize = 1024;
 
 /// By device: what takes part in the numbers of files there, never the same for two.
 #[derive(Default)]
-pub(crate) struct Below(RwLock<SmallVec<[(u64, u64); 4]>>);
+pub(crate) struct Below(RwLock<SmallVec<[(u64, u64); 4]>, rank::NestedFilesystems>);
 
 impl Below {
     pub(crate) fn get(&self, dev: u64) -> Option<u64> {

@@ -2,7 +2,8 @@
 
 use crate::hash::HashMap;
 use crate::ids::BranchId;
-use parking_lot::RwLock;
+use crate::lock::rank;
+use crate::lock::ranked::RwLock;
 use rustix::fs::{StatVfs, StatVfsMountFlags};
 use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::BorrowedFd;
@@ -55,7 +56,7 @@ const FASTEST: u64 = 16 << 30;
 #[derive(Debug, Default)]
 pub struct SpaceCache {
     ttl_seconds: AtomicU64,
-    known: RwLock<HashMap<BranchId, (Instant, Space)>>,
+    known: RwLock<HashMap<BranchId, (Instant, Space)>, rank::SpaceCache>,
 }
 
 impl SpaceCache {

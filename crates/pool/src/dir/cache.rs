@@ -10,11 +10,12 @@
 
 use crate::branch::Branches;
 use crate::fs::stat;
+use crate::lock::rank;
+use crate::lock::ranked::Mutex;
 use crate::node::Node;
 use crate::node::dir_state::{Opened, PerBranch, Remembered, Stamp};
 use crate::node::idle_files::Kept;
 use crate::node::name_index::{Names, Tally};
-use parking_lot::Mutex;
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::process::Resource;
@@ -43,7 +44,7 @@ pub(crate) struct Memory {
     epoch: AtomicU64,
     tally: Arc<Tally>,
     /// Directories of which something is remembered, in the order in which they are to be forgotten.
-    order: Mutex<VecDeque<Weak<Node>>>,
+    order: Mutex<VecDeque<Weak<Node>>, rank::DirCacheOrder>,
     /// Descriptors that may be kept.
     descriptors: usize,
     /// From this number on descriptors are the reserve. A new one has the lowest number that is free, so it tells how many

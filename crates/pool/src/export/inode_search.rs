@@ -5,9 +5,10 @@ use crate::fs::beneath;
 use crate::fs::walk::{Visited, walk};
 use crate::hash::HashMap;
 use crate::ids::BranchId;
+use crate::lock::rank;
+use crate::lock::ranked::Mutex;
 use crate::path::{PoolPath, join};
 use canopy_sys::sched;
-use parking_lot::Mutex;
 use rustix::fs::{OFlags, RawDir};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
@@ -25,7 +26,7 @@ const NAMES: usize = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
-pub(crate) struct Walks(Arc<Mutex<Option<Seen>>>);
+pub(crate) struct Walks(Arc<Mutex<Option<Seen>, rank::InodeSearch>>);
 
 /// What the last walk has seen.
 struct Seen {
@@ -131,7 +132,7 @@ impl Seen {
     }
 }
 
-fn forget(seen: &Weak<Mutex<Option<Seen>>>) {
+fn forget(seen: &Weak<Mutex<Option<Seen>, rank::InodeSearch>>) {
     sched::unpin();
     loop {
         std::thread::sleep(UNUSED);

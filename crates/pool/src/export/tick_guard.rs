@@ -5,8 +5,9 @@
 //! has lost its last name.
 
 use crate::fs::stat::Time;
+use crate::lock::rank;
+use crate::lock::ranked::Mutex;
 use canopy_sys::sched;
-use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -19,7 +20,7 @@ pub(crate) type Pinned = Arc<dyn Send + Sync>;
 const WHILE: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
-pub(crate) struct Newborn(Arc<Mutex<Queue>>);
+pub(crate) struct Newborn(Arc<Mutex<Queue, rank::TickGuard>>);
 
 #[derive(Default)]
 struct Queue {
@@ -64,7 +65,7 @@ impl Queue {
     }
 }
 
-fn look(queue: &Weak<Mutex<Queue>>) {
+fn look(queue: &Weak<Mutex<Queue, rank::TickGuard>>) {
     sched::unpin();
     loop {
         std::thread::sleep(WHILE);

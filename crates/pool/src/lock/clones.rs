@@ -4,14 +4,15 @@
 //! itself, and clones are made of all those above as well. Whoever is at work on other directories, or clones to another
 //! branch, does not wait: the branch may be one that takes its time.
 
+use super::rank;
+use super::ranked::{Condvar, Hold, Mutex};
 use crate::ids::BranchId;
 use crate::path::PoolPath;
-use parking_lot::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 #[derive(Default)]
 pub(crate) struct Cloning {
-    under_way: Mutex<Vec<(u64, Work)>>,
+    under_way: Mutex<Vec<(u64, Work)>, rank::DirClones>,
     ended: Condvar,
 }
 
@@ -27,6 +28,7 @@ enum Work {
 pub(crate) struct UnderWay<'a> {
     cloning: &'a Cloning,
     number: u64,
+    _hold: Hold<rank::DirClone>,
 }
 
 impl Work {
@@ -58,6 +60,7 @@ impl Cloning {
     }
 
     fn begin(&self, work: Work, limit: Option<Duration>) -> Option<UnderWay<'_>> {
+        let hold = Hold::take();
         let until = limit.map(|limit| Instant::now() + limit);
         let mut under_way = self.under_way.lock();
         while under_way.iter().any(|(_, other)| work.excludes(other)) {
@@ -69,7 +72,7 @@ impl Cloning {
         }
         let number = under_way.iter().map(|(number, _)| number + 1).max().unwrap_or_default();
         under_way.push((number, work));
-        Some(UnderWay { cloning: self, number })
+        Some(UnderWay { cloning: self, number, _hold: hold })
     }
 }
 
@@ -85,22 +88,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_concerns_the_same_directories_waits() {
+    fn only_work_on_the_same_directories_waits() {
         let cloning = Cloning::default();
         let (one, two) = (BranchId(1), BranchId(2));
         let at_once = Some(Duration::ZERO);
+        // Whether another thread can begin at once; its work ends with it.
+        let clones = |path: &[u8], to| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| cloning.clones(path, to, at_once).is_some()).join().unwrap()
+            })
+        };
+        let changes = |path: &str| {
+            let path = PoolPath::from_slice(path.as_bytes());
+            std::thread::scope(|scope| {
+                scope.spawn(|| cloning.changes(path, at_once).is_some()).join().unwrap()
+            })
+        };
         let clone = cloning.clones(b"a/b", one, None);
-        assert!(cloning.clones(b"c", one, at_once).is_none(), "one at a time for a branch");
-        assert!(cloning.clones(b"a/b", two, at_once).is_some());
+        assert!(!clones(b"c", one), "one at a time for a branch");
+        assert!(clones(b"a/b", two));
         for (changed, waits) in [("a", true), ("a/b", true), ("a/b/c", false), ("a/bc", false), ("", false)] {
-            let began = cloning.changes(PoolPath::from_slice(changed.as_bytes()), at_once);
-            assert_eq!(began.is_none(), waits, "{changed}");
+            assert_eq!(!changes(changed), waits, "{changed}");
         }
         drop(clone);
         let change = cloning.changes(PoolPath::from_slice(b"a"), at_once);
-        assert!(change.is_some() && cloning.changes(PoolPath::from_slice(b"a"), at_once).is_some());
-        assert!(cloning.clones(b"a/b", one, at_once).is_none());
+        assert!(change.is_some() && changes("a"));
+        assert!(!clones(b"a/b", one));
         drop(change);
-        assert!(cloning.clones(b"a/b", one, at_once).is_some());
+        assert!(clones(b"a/b", one));
     }
 }

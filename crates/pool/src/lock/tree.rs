@@ -5,11 +5,12 @@
 //! in the directory that took the old name, or a missing parent be cloned under it. Files need no such
 //! care: whoever finds another file than its node's under a name asks again.
 //!
-//! Readers on different threads take different shards, so that they share no cache line. It is the
-//! outermost lock (docs/ARCHITECTURE.md, "Lock order").
+//! Readers on different threads take different shards, so that they share no cache line. Its rank is
+//! [`rank::Tree`].
 
+use super::rank;
+use super::ranked::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::sharded::{self, Shards};
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -22,22 +23,23 @@ const LAST_BIT: Duration = Duration::from_millis(150);
 
 #[derive(Default)]
 pub(crate) struct TreeLock {
-    shards: Shards<RwLock<()>>,
+    shards: Shards<RwLock<(), rank::Tree>>,
     /// One at a time asks for all shards. Else those who wait for one of them stand in the way of those
     /// who wait for another, and some wait for seconds. Taken before the shards.
-    turn: Mutex<()>,
+    turn: Mutex<(), rank::TreeTurn>,
     /// How often it was held exclusively.
     moves: AtomicU64,
 }
 
 pub(crate) struct Exclusive<'a> {
-    _guards: SmallVec<[RwLockWriteGuard<'a, ()>; sharded::COUNT]>,
-    _turn: MutexGuard<'a, ()>,
+    _guards: SmallVec<[RwLockWriteGuard<'a, (), rank::Tree>; sharded::COUNT]>,
+    _turn: MutexGuard<'a, (), rank::TreeTurn>,
 }
 
 /// Either way of holding the lock.
+#[allow(clippy::large_enum_variant, reason = "only in debug builds, where each guard has its rank with it")]
 pub(crate) enum Held<'a> {
-    Shared { _guard: RwLockReadGuard<'a, ()> },
+    Shared { _guard: RwLockReadGuard<'a, (), rank::Tree> },
     Exclusive { _guard: Exclusive<'a> },
 }
 
@@ -70,7 +72,8 @@ impl TreeLock {
     fn exclusive_within(&self, limit: Duration) -> Option<Held<'_>> {
         let until = Instant::now() + limit;
         let turn = self.turn.try_lock_until(until)?;
-        let guards = self.shards.iter().map(|shard| shard.try_write_until(until)).collect::<Option<_>>()?;
+        let guards =
+            self.shards.iter().map(|shard| shard.try_write_sibling_until(until)).collect::<Option<_>>()?;
         self.moves.fetch_add(1, Ordering::Relaxed);
         Some(Held::Exclusive { _guard: Exclusive { _guards: guards, _turn: turn } })
     }

@@ -1,7 +1,8 @@
 //! Files whose names have just been given to a new node.
 
 use crate::fs::stat::FileKey;
-use parking_lot::Mutex;
+use crate::lock::rank;
+use crate::lock::ranked::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ const FILES: usize = 256;
 pub(crate) struct Apart {
     /// There may be some.
     some: AtomicBool,
-    files: Mutex<VecDeque<(FileKey, Instant)>>,
+    files: Mutex<VecDeque<(FileKey, Instant)>, rank::PartedFiles>,
 }
 
 impl Apart {

@@ -3,7 +3,8 @@
 use super::name_index::{Names, Tally};
 use crate::branch::Branches;
 use crate::fs::beneath::Dir;
-use parking_lot::Mutex;
+use crate::lock::rank;
+use crate::lock::ranked::Mutex;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -52,7 +53,7 @@ impl Opened {
 }
 
 /// What is remembered of one directory, in its node.
-pub(crate) type Slot = Mutex<Option<Arc<Remembered>>>;
+pub(crate) type Slot = Mutex<Option<Arc<Remembered>>, rank::DirState>;
 
 /// One directory, as it was at some moment.
 pub(crate) struct Remembered {

@@ -6,7 +6,8 @@
 //! done until the page is fetched anew, nothing that comes back with it can be newer than the write, as far as the write
 //! reaches: a store that follows the write meets a page that was fetched after it. So that part is left out.
 
-use parking_lot::{Mutex, RwLock};
+use crate::lock::rank;
+use crate::lock::ranked::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -17,9 +18,9 @@ const WRITES: usize = 128;
 #[derive(Default)]
 pub(crate) struct Overtaken {
     /// Exclusive for a direct write, shared for pages that are fetched and that come back.
-    pub(crate) order: RwLock<()>,
+    pub(crate) order: RwLock<(), rank::DirectWrites>,
     /// Since pages there were fetched; the newest write last.
-    written: Mutex<VecDeque<Range<u64>>>,
+    written: Mutex<VecDeque<Range<u64>>, rank::OvertakenPages>,
 }
 
 impl Overtaken {

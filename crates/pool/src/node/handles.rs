@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 use crate::fs::stat;
 use crate::hash::{HashMap, shrink};
 use crate::ids::HandleId;
-use parking_lot::RwLock;
+use crate::lock::rank;
+use crate::lock::ranked::RwLock;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct FileHandle {
     pub(crate) node: Arc<Node>,
     // Not an `ArcSwap`: one that goes away visits all threads, and files come and go more often than they are read.
-    fd: RwLock<Arc<OwnedFd>>,
+    fd: RwLock<Arc<OwnedFd>, rank::HandleFd>,
     pub(crate) flags: OFlags,
     /// The branch's descriptor has neither `O_APPEND` nor `O_DIRECT` any more.
     plain: AtomicBool,
@@ -146,10 +147,12 @@ const NOT_PLAIN: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
 
 const SHARDS: usize = 16;
 
+type Shard<T> = RwLock<HashMap<u64, Arc<T>>, rank::Handles>;
+
 /// Handles by number. Numbers are never reused, so a stale one finds nothing.
 pub(crate) struct Handles<T> {
     next: AtomicU64,
-    shards: [RwLock<HashMap<u64, Arc<T>>>; SHARDS],
+    shards: [Shard<T>; SHARDS],
 }
 
 impl<T> Default for Handles<T> {
@@ -159,7 +162,7 @@ impl<T> Default for Handles<T> {
 }
 
 impl<T> Handles<T> {
-    fn shard(&self, id: HandleId) -> &RwLock<HashMap<u64, Arc<T>>> {
+    fn shard(&self, id: HandleId) -> &Shard<T> {
         &self.shards[id.0 as usize % SHARDS]
     }
 
@@ -188,9 +191,7 @@ impl<T> Handles<T> {
 
     /// A few of those that are open now.
     pub(crate) fn some(&self, count: usize) -> Vec<Arc<T>> {
-        let of = |shard: &RwLock<HashMap<u64, Arc<T>>>| -> Vec<Arc<T>> {
-            shard.read().values().take(count).cloned().collect()
-        };
+        let of = |shard: &Shard<T>| -> Vec<Arc<T>> { shard.read().values().take(count).cloned().collect() };
         self.shards.iter().flat_map(of).take(count).collect()
     }
 

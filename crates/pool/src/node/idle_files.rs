@@ -10,8 +10,9 @@ use super::Node;
 use super::handles::FileHandle;
 use super::open_file::{Keeping, OpenFile};
 use crate::branch::Branches;
+use crate::lock::rank;
+use crate::lock::ranked::Mutex;
 use canopy_sys::sched;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -33,7 +34,7 @@ pub(crate) struct Kept {
 }
 
 #[derive(Default)]
-struct Shared(Mutex<Queue>);
+struct Shared(Mutex<Queue, rank::IdleFiles>);
 
 #[derive(Default)]
 struct Queue {

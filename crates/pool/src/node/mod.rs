@@ -27,10 +27,11 @@ pub(crate) mod table;
 use crate::branch::Branch;
 use crate::fs::stat::FileKey;
 use crate::ids::{BranchId, NodeId};
+use crate::lock::rank;
+use crate::lock::ranked::{Mutex, RwLock};
 use dir_state::Slot;
 use name_index::Names;
 use open_file::{Fingerprint, OpenFile};
-use parking_lot::{Mutex, RwLock};
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -58,22 +59,22 @@ pub(crate) struct Node {
     /// Tells its file from another one that a handle with this id may have been made of.
     pub(crate) generation: u32,
     /// Changes only when the file moves to another branch.
-    pub(crate) identity: Mutex<Identity>,
+    pub(crate) identity: Mutex<Identity, rank::NodeIdentity>,
     /// Shown as a symlink to the file on its branch, whatever the file is like by now.
     pub(crate) disguised: bool,
     /// How often the kernel was given this node, less what it has forgotten.
     pub(crate) lookups: AtomicU64,
     /// What all handles of this node share. Without users it is only kept open (`memory::kept`), and counts as closed.
     /// Held over an open, so that two first opens cannot register two backing files.
-    pub(crate) open: Mutex<Weak<OpenFile>>,
-    pub(crate) orphan: Mutex<Option<Arc<Orphan>>>,
+    pub(crate) open: Mutex<Weak<OpenFile>, rank::NodeOpen>,
+    pub(crate) orphan: Mutex<Option<Arc<Orphan>>, rank::NodeOrphan>,
     /// Somebody has had it open such that he could write it by a mapping of the branch's own file, which may outlive what
     /// is open here.
     pub(crate) mapped: AtomicBool,
     /// What the file looked like at its last open, for `cache.files=auto-full`.
-    pub(crate) seen: Mutex<Option<Fingerprint>>,
+    pub(crate) seen: Mutex<Option<Fingerprint>, rank::NodeSeen>,
     /// Shared by whoever writes the file, exclusively by who moves it to another branch.
-    pub(crate) moving: RwLock<()>,
+    pub(crate) moving: RwLock<(), rank::FileMove>,
     /// How often the file has moved.
     pub(crate) moves: AtomicU32,
     /// The inode number that callers know of a file that has moved; else 0. A file that changes its number while
@@ -82,7 +83,7 @@ pub(crate) struct Node {
     /// It has got so many names that some may not be its names any more: those that went on the branch itself.
     pub(crate) doubtful: AtomicBool,
     /// Until then nobody tries to move the file: its names were not found, or it cannot be leased.
-    pub(crate) stays_until: Mutex<Option<Instant>>,
+    pub(crate) stays_until: Mutex<Option<Instant>, rank::NodeStays>,
     /// The kernel was given attributes in a listing, and goes by them until then (in ticks of `readdirplus::now`).
     pub(crate) relied: AtomicU32,
     /// Of a directory: the same of names in it.

@@ -6,7 +6,8 @@
 //!
 //! It is made by listing the directory, once the branches have been asked in vain about as often as listing costs.
 
-use parking_lot::RwLock;
+use crate::lock::rank;
+use crate::lock::ranked::RwLock;
 use rapidhash::fast::RandomState;
 use rustix::fd::BorrowedFd;
 use rustix::fs::{Mode, OFlags, RawDir};
@@ -35,7 +36,7 @@ pub(crate) struct Names {
     in_vain: AtomicU64,
     /// So many are worth a listing.
     worth: u64,
-    state: RwLock<State>,
+    state: RwLock<State, rank::NameIndex>,
     tally: Arc<Tally>,
 }
 

@@ -8,15 +8,16 @@ use crate::error::{Error, Result};
 use crate::export::Lasting;
 use crate::fs::stat::FileKey;
 use crate::ids::NodeId;
+use crate::lock::rank;
+use crate::lock::ranked::RwLock;
 use crate::path::{FileName, PoolPath};
-use parking_lot::RwLock;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub(crate) struct Nodes {
-    pub(crate) table: RwLock<Table>,
+    pub(crate) table: RwLock<Table, rank::NodeTable>,
     /// The id of the next node that has none which lasts.
     next: AtomicU64,
     /// Tells such nodes from those of an earlier run.

@@ -7,7 +7,8 @@ use crate::error::Result;
 use crate::fs::beneath;
 use crate::fs::stat::{Attr, FileKey};
 use crate::kernel::BackingFile;
-use parking_lot::RwLock;
+use crate::lock::rank;
+use crate::lock::ranked::RwLock;
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -58,7 +59,7 @@ impl Place {
 /// happens to its names, and how its data travels.
 pub(crate) struct OpenFile {
     /// Swapped, with the descriptors of all handles, when the file moves to another branch.
-    pub(crate) place: RwLock<Arc<Place>>,
+    pub(crate) place: RwLock<Arc<Place>, rank::OpenFilePlace>,
     pub(crate) backing: Option<Box<dyn BackingFile>>,
     /// Those who have it open, or are about to.
     pub(crate) users: AtomicUsize,
@@ -158,7 +159,7 @@ impl OpenFile {
     }
 
     /// A page is about to be fetched. Whoever writes past the page cache from now on leaves word of it.
-    pub(crate) fn fetching(&self, moving: &RwLock<()>) -> Option<&Overtaken> {
+    pub(crate) fn fetching(&self, moving: &RwLock<(), rank::FileMove>) -> Option<&Overtaken> {
         if !self.direct.load(Ordering::Relaxed) {
             return None;
         }

@@ -1,7 +1,8 @@
 //! Threads that were told to look a name up again before they open it.
 
 use crate::ids::NodeId;
-use parking_lot::Mutex;
+use crate::lock::rank;
+use crate::lock::ranked::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Asked {
     /// How many there are: nearly always none, and then no lookup takes the lock.
     pub(crate) count: AtomicUsize,
-    pub(crate) threads: Mutex<HashMap<u32, (NodeId, Instant)>>,
+    pub(crate) threads: Mutex<HashMap<u32, (NodeId, Instant)>, rank::PendingCow>,
 }
 
 /// A thread that has not come back by then has ended.

@@ -11,7 +11,8 @@
 //! What keeps the rest of the program from waiting for a branch may say so here: [`Condition::hangs`].
 
 use crate::error::is_illness;
-use parking_lot::Mutex;
+use crate::lock::rank;
+use crate::lock::ranked::Mutex;
 use rustix::io::Errno;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -78,8 +79,7 @@ pub struct Condition {
     noticed: AtomicU32,
     /// ... while something was to be changed.
     failed: AtomicU32,
-    /// Lock order: a leaf.
-    record: Mutex<Record>,
+    record: Mutex<Record, rank::BranchHealth>,
 }
 
 /// What is told of a branch that is unwell.

@@ -6,8 +6,9 @@
 
 use super::cursor::Cursor;
 use crate::ids::NodeId;
+use crate::lock::rank;
+use crate::lock::ranked::Mutex;
 use canopy_sys::sched;
-use parking_lot::Mutex;
 use rustix::process::Resource;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -23,7 +24,7 @@ const SHARE: u64 = 16;
 const MOMENT: Duration = Duration::from_secs(2);
 
 pub(crate) struct Cursors {
-    shared: Arc<Mutex<Parked>>,
+    shared: Arc<Mutex<Parked, rank::Cursors>>,
     descriptors: usize,
 }
 
@@ -110,7 +111,7 @@ impl Parked {
 }
 
 /// Drops what is not used any more, until there is nothing left.
-fn look(shared: &Weak<Mutex<Parked>>) {
+fn look(shared: &Weak<Mutex<Parked, rank::Cursors>>) {
     sched::unpin();
     loop {
         std::thread::sleep(MOMENT);

@@ -6,6 +6,8 @@ use crate::dir::merged::{Belief, Dirs};
 use crate::dir::symlinks::{Disguise, Follow, device};
 use crate::error::Result;
 use crate::ids::{BranchId, NodeId};
+use crate::lock::rank;
+use crate::lock::ranked::assert_may_take;
 use crate::node::Node;
 use crate::path::PoolPath;
 use crate::pool::Pool;
@@ -14,6 +16,7 @@ use std::sync::Arc;
 impl Pool {
     /// May this operation believe what is remembered? To be asked before it takes a lock.
     pub(crate) fn belief(&self) -> Belief {
+        assert_may_take::<rank::FileMove>();
         self.kernel.load().caught_up().then(|| self.memory.stamp())
     }
 

@@ -1,0 +1,143 @@
+use super::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+crate::lock_ranks! {
+    Outer = 1;
+    Middle = 2;
+    Inner = 3;
+}
+
+/// What a debug build says of an order; `None` if nothing.
+fn complaint(order: impl FnOnce()) -> Option<String> {
+    let panic = catch_unwind(AssertUnwindSafe(order)).err()?;
+    Some(panic.downcast_ref::<String>().cloned().unwrap_or_default())
+}
+
+#[test]
+fn rising_order_is_accepted() {
+    let (outer, middle, inner) =
+        (Mutex::<_, Outer>::new(1), RwLock::<_, Middle>::new(2), Mutex::<_, Inner>::new(3));
+    let said = complaint(|| {
+        let (one, two, three) = (outer.lock(), middle.read(), inner.lock());
+        assert_eq!((*one, *two, *three), (1, 2, 3));
+    });
+    assert_eq!(said, None);
+}
+
+#[test]
+fn a_released_lock_is_no_longer_in_the_way() {
+    let (outer, inner) = (Mutex::<(), Outer>::default(), RwLock::<(), Inner>::default());
+    let said = complaint(|| {
+        drop(inner.write());
+        let first = outer.lock();
+        let second = inner.read();
+        // Not in the reverse order.
+        drop(first);
+        drop(second);
+        drop(outer.lock());
+    });
+    assert_eq!(said, None);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_wrong_order_panics_and_names_both_locks() {
+    let (outer, middle, inner) =
+        (Mutex::<(), Outer>::default(), RwLock::<(), Middle>::default(), Mutex::<(), Inner>::default());
+    let soon = || Instant::now() + Duration::from_millis(1);
+    let orders: [(&str, &dyn Fn()); 7] = [
+        ("Outer", &|| drop((inner.lock(), outer.lock()))),
+        ("Outer", &|| drop((inner.lock(), outer.try_lock_for(Duration::from_millis(1))))),
+        ("Outer", &|| drop((inner.lock(), outer.try_lock_until(soon())))),
+        ("Middle", &|| drop((inner.lock(), middle.read()))),
+        ("Middle", &|| drop((inner.lock(), middle.write()))),
+        ("Middle", &|| drop((inner.lock(), middle.try_write_sibling_until(soon())))),
+        ("Middle", &|| drop((inner.lock(), Hold::<Middle>::take()))),
+    ];
+    for (taken, order) in orders {
+        let said = complaint(order).unwrap_or_default();
+        assert!(
+            said.contains(&format!("{taken} (rank ")) && said.contains("Inner (rank 3) is held"),
+            "{said}"
+        );
+        // The thread holds nothing afterwards.
+        assert_eq!(complaint(assert_may_take::<Outer>), None);
+    }
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn two_locks_of_one_rank_need_an_order_of_their_own() {
+    let locks = [RwLock::<(), Middle>::default(), RwLock::<(), Middle>::default()];
+    let until = Instant::now() + Duration::from_secs(1);
+    assert!(complaint(|| drop((locks[0].read(), locks[1].read()))).is_some());
+    assert!(complaint(|| drop((locks[0].read(), locks[0].read()))).is_some(), "not shared twice either");
+    let siblings = || locks.iter().map(|lock| lock.try_write_sibling_until(until)).collect::<Vec<_>>();
+    assert_eq!(complaint(|| assert!(siblings().iter().all(Option::is_some))), None);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_lock_that_is_not_waited_for_may_be_taken_in_any_order_and_counts_as_held() {
+    let (outer, middle, inner) =
+        (Mutex::<(), Outer>::default(), RwLock::<(), Middle>::default(), Mutex::<(), Inner>::default());
+    assert_eq!(complaint(|| drop((inner.lock(), outer.try_lock(), middle.try_read()))), None);
+    assert_eq!(complaint(|| drop((inner.lock(), middle.try_write()))), None);
+    let said = complaint(|| drop((inner.try_lock(), outer.lock())));
+    assert!(said.is_some_and(|said| said.contains("Inner")));
+    // One that is not to be had is not held.
+    let locked = outer.try_lock();
+    assert!(locked.is_some());
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            assert!(outer.try_lock().is_none() && outer.try_lock_for(Duration::from_millis(1)).is_none());
+            complaint(assert_may_take::<Outer>)
+        });
+        assert_eq!(other.join().unwrap(), None);
+    });
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_rank_can_be_held_without_a_lock() {
+    let outer = Mutex::<(), Outer>::default();
+    let said = complaint(|| {
+        let _hold = Hold::<Middle>::take();
+        drop(outer.lock());
+    });
+    assert!(said.is_some_and(|said| said.contains("Middle (rank 2) is held")));
+}
+
+#[test]
+fn a_waiting_thread_gets_the_mutex_back() {
+    let (mutex, changed) = (Mutex::<u32, Outer>::new(0), Condvar::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            *mutex.lock() += 1;
+            changed.notify_all();
+        });
+        let mut value = mutex.lock();
+        while *value == 0 {
+            changed.wait(&mut value);
+        }
+        assert_eq!(*value, 1);
+        assert!(changed.wait_for(&mut value, Duration::from_millis(1)).timed_out());
+    });
+}
+
+#[test]
+#[cfg(not(debug_assertions))]
+fn release_builds_pay_nothing() {
+    assert_eq!(size_of::<Mutex<u64, Outer>>(), size_of::<parking_lot::Mutex<u64>>());
+    assert_eq!(size_of::<MutexGuard<'_, u64, Outer>>(), size_of::<parking_lot::MutexGuard<'_, u64>>());
+    assert_eq!(size_of::<RwLock<u64, Outer>>(), size_of::<parking_lot::RwLock<u64>>());
+    assert_eq!(
+        size_of::<RwLockReadGuard<'_, u64, Outer>>(),
+        size_of::<parking_lot::RwLockReadGuard<'_, u64>>()
+    );
+    assert_eq!(
+        size_of::<RwLockWriteGuard<'_, u64, Outer>>(),
+        size_of::<parking_lot::RwLockWriteGuard<'_, u64>>()
+    );
+    assert_eq!(size_of::<Hold<Outer>>(), 0);
+}
