@@ -1,25 +1,25 @@
 //! The pool itself: what all operations share.
 
 use crate::branch::headroom::Headroom;
-use crate::branch::nested::Below;
+use crate::branch::nested::NestedFilesystems;
 use crate::branch::space::SpaceCache;
-use crate::branch::stuck::Silence;
+use crate::branch::stuck::StuckOperations;
 use crate::branch::{Branches, LiveBranches};
 use crate::config::Config;
-use crate::dir::cache::Memory;
+use crate::dir::cache::DirCache;
 use crate::dir::listing::parked::Cursors;
-use crate::export::{Newborn, Walks};
+use crate::export::{InodeSearch, TickGuard};
 use crate::fs::acl::Acls;
 use crate::ids::BranchId;
 use crate::kernel::{Kernel, NoKernel};
-use crate::lock::clones::Cloning;
+use crate::lock::clones::CloneLocks;
 use crate::lock::rank;
 use crate::lock::ranked::RwLock;
 use crate::lock::tree::TreeLock;
-use crate::node::apart::Apart;
+use crate::node::detached::DetachedFiles;
 use crate::node::handles::{FileHandle, Handles};
 use crate::node::nodes::Nodes;
-use crate::node::pending_cow::Asked;
+use crate::node::pending_cow::PendingCow;
 use arc_swap::{ArcSwap, Guard};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -36,19 +36,19 @@ pub struct Pool {
     pub(crate) files: Handles<FileHandle>,
     pub(crate) cursors: Cursors,
     pub(crate) tree: TreeLock,
-    pub(crate) cloning: Cloning,
+    pub(crate) clone_locks: CloneLocks,
     pub(crate) kernel: ArcSwap<Arc<dyn Kernel>>,
-    pub(crate) memory: Memory,
+    pub(crate) dir_cache: DirCache,
     pub(crate) acls: Acls,
-    pub(crate) asked: Asked,
+    pub(crate) pending_cow: PendingCow,
     pub(crate) headroom: Headroom,
     /// Threads that were told to look a file up again which others read past the daemon.
-    pub(crate) sent_apart: Asked,
-    pub(crate) apart: Apart,
-    pub(crate) silence: Silence,
-    pub(crate) below: Below,
-    pub(crate) newborn: Newborn,
-    pub(crate) walks: Walks,
+    pub(crate) pending_detach: PendingCow,
+    pub(crate) detached: DetachedFiles,
+    pub(crate) stuck_operations: StuckOperations,
+    pub(crate) nested: NestedFilesystems,
+    pub(crate) tick_guard: TickGuard,
+    pub(crate) inode_search: InodeSearch,
     /// The kernel has refused passthrough for good.
     pub(crate) no_passthrough: AtomicBool,
     /// Branches whose files cannot be passed through, being themselves stacked filesystems.
@@ -69,24 +69,24 @@ impl Pool {
             files: Handles::default(),
             cursors: Cursors::default(),
             tree: TreeLock::default(),
-            cloning: Cloning::default(),
+            clone_locks: CloneLocks::default(),
             kernel: ArcSwap::from_pointee(Arc::new(NoKernel)),
-            memory: Memory::default(),
+            dir_cache: DirCache::default(),
             acls: Acls::default(),
-            asked: Asked::default(),
+            pending_cow: PendingCow::default(),
             headroom: Headroom::default(),
-            sent_apart: Asked::default(),
-            apart: Apart::default(),
-            silence: Silence::default(),
-            below: Below::default(),
-            newborn: Newborn::default(),
-            walks: Walks::default(),
+            pending_detach: PendingCow::default(),
+            detached: DetachedFiles::default(),
+            stuck_operations: StuckOperations::default(),
+            nested: NestedFilesystems::default(),
+            tick_guard: TickGuard::default(),
+            inode_search: InodeSearch::default(),
             // Until a kernel is connected there is nothing to pass through.
             no_passthrough: AtomicBool::new(true),
             stacked: RwLock::default(),
             unleased: RwLock::default(),
         };
-        pool.count_deadlines();
+        pool.update_lock_timeout();
         pool
     }
 

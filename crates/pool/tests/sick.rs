@@ -59,7 +59,7 @@ impl Sick {
     }
 
     /// Which branches there is a reason to look after; there is none afterwards.
-    fn noticed(&self) -> [bool; 2] {
+    fn usable_space(&self) -> [bool; 2] {
         let branches = self.pool.branches();
         [0, 1].map(|index| {
             let noticed = branches[index].wants_a_look();
@@ -210,7 +210,7 @@ fn every_operation_tells_the_branch_whose_error_it_meets() {
     for ((what, requests, fails, act), errnos) in changes.chain(looks) {
         for &errno in errnos {
             let sick = Sick::new();
-            assert_eq!(sick.noticed(), [false; 2]);
+            assert_eq!(sick.usable_space(), [false; 2]);
             sick.faulty.set(Fault::Fail(errno), requests);
             let result = act(&sick);
             sick.faulty.heal();
@@ -218,7 +218,7 @@ fn every_operation_tells_the_branch_whose_error_it_meets() {
                 true => assert_eq!(result.map_err(|error| error.errno()), Err(errno), "{what}"),
                 false => assert_eq!(result.map_err(|error| error.errno()), Ok(()), "{what}"),
             }
-            match sick.noticed() {
+            match sick.usable_space() {
                 [true, false] => {}
                 noticed => silent.push(format!("{what} with {errno:?}: {noticed:?}")),
             }
@@ -237,13 +237,13 @@ fn what_is_nobodys_illness_is_not_told() {
         assert!(sick.pool.setxattr(&ROOT, sick.file, b"user.new", b"v", 0, false).is_err());
         assert!(sick.pool.unlink(NodeId::ROOT, b"victim").is_err());
         assert!(sick.pool.getxattr(sick.file, b"user.known", &mut []).is_err());
-        assert_eq!(sick.noticed(), [false; 2], "{errno}");
+        assert_eq!(sick.usable_space(), [false; 2], "{errno}");
     }
     sick.faulty.heal();
     // lseek(2): there is nothing behind the end.
     let beyond = sick.pool.lseek(sick.handle, 1 << 20, Whence::Data);
     assert_eq!(beyond.map_err(|error| error.errno()), Err(Errno::NXIO));
-    assert_eq!(sick.noticed(), [false; 2]);
+    assert_eq!(sick.usable_space(), [false; 2]);
     let modes = [Mode::Ro, Mode::Rw];
     let branches = [sick.faulty.path().to_owned(), sick.ground.path("well")];
     let pool = common::over(&branches, &modes, Config::default());

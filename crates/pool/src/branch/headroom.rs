@@ -69,7 +69,7 @@ struct Watched {
 }
 
 /// One handle that writes past the daemon, for as long as it is open.
-pub(crate) struct PassedWriter {
+pub(crate) struct PassthroughWriter {
     shared: Arc<Shared>,
     branch: BranchId,
     /// The file's size when it was opened, and when that was.
@@ -79,7 +79,7 @@ pub(crate) struct PassedWriter {
 
 impl Headroom {
     /// Lets a writer of a file of this size past the daemon, if the branch has ample room for him too.
-    pub(crate) fn admit(&self, branch: &Arc<Branch>, size: u64) -> Option<PassedWriter> {
+    pub(crate) fn admit(&self, branch: &Arc<Branch>, size: u64) -> Option<PassthroughWriter> {
         // Asked each time: room can be taken faster than anybody writes (fallocate(2)). And before the lock is taken, for
         // a disk may be slow to answer.
         let space = Space::of(branch.root()).ok()?;
@@ -99,11 +99,11 @@ impl Headroom {
             branches.watching = thread.spawn(move || watch(&shared)).is_ok();
         }
         let since = Instant::now();
-        Some(PassedWriter { shared: self.shared.clone(), branch: branch.id, before: size, since })
+        Some(PassthroughWriter { shared: self.shared.clone(), branch: branch.id, before: size, since })
     }
 
     /// Is a file that was last modified then, on this branch, better read by way of the daemon?
-    pub(crate) fn keeps_readers(&self, branch: &Branch, modified: i64) -> bool {
+    pub(crate) fn readers_must_be_served(&self, branch: &Branch, modified: i64) -> bool {
         if clock_gettime(ClockId::RealtimeCoarse).tv_sec.saturating_sub(modified) > AT_REST {
             return false;
         }
@@ -120,7 +120,7 @@ impl Headroom {
     }
 }
 
-impl PassedWriter {
+impl PassthroughWriter {
     /// This handle is closed; `size` looks how large the file is by now.
     pub(crate) fn closed(&self, size: impl FnOnce() -> u64) {
         if self.since.elapsed() >= BRIEF {
@@ -129,7 +129,7 @@ impl PassedWriter {
     }
 }
 
-impl Drop for PassedWriter {
+impl Drop for PassthroughWriter {
     fn drop(&mut self) {
         if let Some(watched) = self.shared.branches.lock().known.get_mut(&self.branch) {
             watched.writers -= 1;

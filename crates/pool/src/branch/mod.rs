@@ -27,7 +27,7 @@ use health::{Condition, Deed, Health};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use space::Seen;
+use space::RoomSeen;
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ pub struct Branch {
     /// How it fares; the branch keeps it along with its id.
     pub health: Arc<Condition>,
     /// Whether there was room enough to write past the daemon, when it last mattered to readers.
-    pub(crate) room: Seen,
+    pub(crate) room: RoomSeen,
     /// close(2) of its files has nothing to tell.
     pub(crate) closes_quietly: bool,
     /// When reads change the time of the last access.
@@ -93,7 +93,7 @@ impl Branch {
             seed: BranchSeed::new(spec.path.as_os_str().as_bytes()),
             kind,
             health: Arc::default(),
-            room: Seen::default(),
+            room: RoomSeen::default(),
             closes_quietly: closes_quietly(kind),
             times: Times::default(),
             has_acls: acl::is_known(root.as_fd()),
@@ -127,10 +127,10 @@ impl Branch {
     }
 
     /// Takes note of an error that the branch has answered with, and gives it back.
-    pub(crate) fn notice(&self, errno: Errno, deed: Deed) -> Errno {
+    pub(crate) fn record_error(&self, errno: Errno, deed: Deed) -> Errno {
         // What is not to be changed may well be read-only.
         if !(errno == Errno::ROFS && self.mode == Mode::Ro) {
-            self.health.notice(errno, deed);
+            self.health.record_error(errno, deed);
         }
         errno
     }
@@ -146,7 +146,7 @@ impl Branch {
     }
 
     /// What was opened on this branch with these flags, as it is to be read.
-    pub(crate) fn timed(&self, fd: OwnedFd, flags: OFlags) -> OwnedFd {
+    pub(crate) fn reopen_for_read(&self, fd: OwnedFd, flags: OFlags) -> OwnedFd {
         let reads = self.times.0.load();
         match reads.as_deref() {
             None => fd,
@@ -222,7 +222,7 @@ impl Branches {
 
     /// What is to be said of a name that none of these branches holds, if not that there is none: others have not been
     /// asked, since they do not answer.
-    pub fn unheard(&self) -> Option<Errno> {
+    pub fn timeout_error(&self) -> Option<Errno> {
         self.without_silent.then_some(Errno::TIMEDOUT)
     }
 

@@ -14,9 +14,9 @@ const MOST: usize = 1024;
 
 /// By device: what takes part in the numbers of files there, never the same for two.
 #[derive(Default)]
-pub(crate) struct Below(RwLock<SmallVec<[(u64, u64); 4]>, rank::NestedFilesystems>);
+pub(crate) struct NestedFilesystems(RwLock<SmallVec<[(u64, u64); 4]>, rank::NestedFilesystems>);
 
-impl Below {
+impl NestedFilesystems {
     pub(crate) fn get(&self, dev: u64) -> Option<u64> {
         self.0.read().iter().find(|(known, _)| *known == dev).map(|(_, share)| *share)
     }
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn no_two_devices_have_the_same_share() {
-        let below = Below::default();
+        let below = NestedFilesystems::default();
         let shares: Vec<u64> = [(1, 77), (2, 78), (3, 77), (4, 0), (5, 0), (6, 77)]
             .map(|(dev, fsid)| below.put(dev, fsid))
             .into();

@@ -93,7 +93,7 @@ mod tests {
         let branch = &branches[0];
         assert_eq!(branch.examine(), Ok(()));
         assert_eq!(branch.look_after(), None, "nothing was noticed");
-        branch.notice(Errno::IO, Deed::Changing);
+        branch.record_error(Errno::IO, Deed::Changing);
         assert_eq!((branch.look_after(), branch.health.health()), (None, Health::Well));
         assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0, "nothing is left of it");
     }

@@ -126,9 +126,9 @@ impl SpaceCache {
 /// What was seen of a branch's room for the sake of readers: when, in milliseconds, and whether it was scarce in the
 /// lowest bit. 0 before the first look.
 #[derive(Default, Debug)]
-pub(crate) struct Seen(pub(crate) AtomicU64);
+pub(crate) struct RoomSeen(pub(crate) AtomicU64);
 
-impl Seen {
+impl RoomSeen {
     pub(crate) fn put(&self, scarce: bool) {
         self.0.store(millis() << 1 | u64::from(scarce), Ordering::Relaxed);
     }

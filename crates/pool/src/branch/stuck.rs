@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[derive(Default)]
-pub(crate) struct Silence {
+pub(crate) struct StuckOperations {
     /// The longest deadline of any branch, in milliseconds; 0 without any.
     pub(crate) patience: AtomicU64,
     /// Operations whose callers have gone on without, and which may hold locks over names.
@@ -14,25 +14,25 @@ pub(crate) struct Silence {
 }
 
 /// A file is being copied, which takes its time.
-pub(crate) struct Moving<'a>(&'a Silence);
+pub(crate) struct CopyInProgress<'a>(&'a StuckOperations);
 
-impl Drop for Moving<'_> {
+impl Drop for CopyInProgress<'_> {
     fn drop(&mut self) {
         self.0.moving.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Silence {
+impl StuckOperations {
     /// For how long to wait for a lock whose holder may wait for a branch; None where nobody does without end. Shorter
     /// than the deadline: who waits must not be taken for one that waits for a branch himself.
-    pub(crate) fn while_waiting(&self) -> Option<Duration> {
+    pub(crate) fn lock_timeout(&self) -> Option<Duration> {
         let patience = self.patience.load(Ordering::Relaxed);
         (patience > 0).then(|| Duration::from_millis(patience / 2))
     }
 
-    pub(crate) fn moving(&self) -> Moving<'_> {
+    pub(crate) fn moving(&self) -> CopyInProgress<'_> {
         self.moving.fetch_add(1, Ordering::Relaxed);
-        Moving(self)
+        CopyInProgress(self)
     }
 
     pub(crate) fn is_stuck(&self) -> bool {

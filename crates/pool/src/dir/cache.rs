@@ -13,9 +13,9 @@ use crate::fs::stat;
 use crate::lock::rank;
 use crate::lock::ranked::Mutex;
 use crate::node::Node;
-use crate::node::dir_state::{Opened, PerBranch, Remembered, Stamp};
-use crate::node::idle_files::Kept;
-use crate::node::name_index::{Names, Tally};
+use crate::node::dir_state::{BranchDirs, CacheVersion, CachedDir, PerBranch};
+use crate::node::idle_files::IdleFiles;
+use crate::node::name_index::{CacheCounters, NameIndex};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::process::Resource;
@@ -37,12 +37,12 @@ const RESERVE: u64 = 4;
 /// And no more than this.
 const RESERVED: u64 = 1 << 10;
 
-pub(crate) struct Memory {
+pub(crate) struct DirCache {
     /// Rises when a directory has come to a place on a branch, or gone from it.
     places: AtomicU64,
     /// Rises when changes may have been missed.
     epoch: AtomicU64,
-    tally: Arc<Tally>,
+    tally: Arc<CacheCounters>,
     /// Directories of which something is remembered, in the order in which they are to be forgotten.
     order: Mutex<VecDeque<Weak<Node>>, rank::DirCacheOrder>,
     /// Descriptors that may be kept.
@@ -52,14 +52,14 @@ pub(crate) struct Memory {
     reserve: RawFd,
     /// As many as there may be.
     limit: RawFd,
-    pub(crate) kept: Kept,
+    pub(crate) idle_files: IdleFiles,
 }
 
-impl Default for Memory {
+impl Default for DirCache {
     fn default() -> Self {
         let number = |limit: u64| RawFd::try_from(limit).unwrap_or(RawFd::MAX);
         let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS * SHARE);
-        Memory {
+        DirCache {
             places: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             tally: Arc::default(),
@@ -67,42 +67,45 @@ impl Default for Memory {
             descriptors: (limit / SHARE).min(DESCRIPTORS) as usize,
             reserve: number(limit - (limit / RESERVE).min(RESERVED)),
             limit: number(limit),
-            kept: Kept::new(limit),
+            idle_files: IdleFiles::new(limit),
         }
     }
 }
 
-impl Memory {
-    pub(crate) fn stamp(&self) -> Stamp {
-        Stamp { places: self.places.load(Ordering::Acquire), epoch: self.epoch.load(Ordering::Acquire) }
+impl DirCache {
+    pub(crate) fn version(&self) -> CacheVersion {
+        CacheVersion {
+            places: self.places.load(Ordering::Acquire),
+            epoch: self.epoch.load(Ordering::Acquire),
+        }
     }
 
     /// The directory as it is remembered, if that is still so; for operations that may believe it.
-    pub(crate) fn recall(&self, node: &Node, branches: &Branches) -> Option<(Arc<Opened>, Arc<Names>)> {
-        let slot = node.memory.lock();
+    pub(crate) fn get(&self, node: &Node, branches: &Branches) -> Option<(Arc<BranchDirs>, Arc<NameIndex>)> {
+        let slot = node.cached_dir.lock();
         let known =
-            slot.as_ref().filter(|known| known.stamp == self.stamp() && known.branches.are(branches))?;
+            slot.as_ref().filter(|known| known.stamp == self.version() && known.branches.are(branches))?;
         known.used.store(true, Ordering::Relaxed);
         Some((Arc::clone(&known.opened), Arc::clone(&known.names)))
     }
 
     /// Since when it is remembered where a directory lies, if it is still so as far as changes were worked on.
-    pub(crate) fn lies(&self, node: &Node) -> Option<Stamp> {
-        let now = self.stamp();
-        node.memory.lock().as_ref().is_some_and(|known| known.stamp == now).then_some(now)
+    pub(crate) fn valid_version(&self, node: &Node) -> Option<CacheVersion> {
+        let now = self.version();
+        node.cached_dir.lock().as_ref().is_some_and(|known| known.stamp == now).then_some(now)
     }
 
     /// The directory as it lies on one branch, as far as changes were worked on: for who proves what he finds there. Where
     /// directories have come or gone since it was remembered, `open` tells whether it is still in its place.
-    pub(crate) fn hint(
+    pub(crate) fn unverified(
         &self,
         node: &Node,
         branches: &Branches,
         index: usize,
         open: impl FnOnce() -> Option<(u64, u64)>,
-    ) -> Option<Arc<Remembered>> {
-        let now = self.stamp();
-        let known = node.memory.lock().clone();
+    ) -> Option<Arc<CachedDir>> {
+        let now = self.version();
+        let known = node.cached_dir.lock().clone();
         let known = known.filter(|known| known.stamp.epoch == now.epoch && known.branches.are(branches))?;
         let seen = &known.seen[index];
         if seen.load(Ordering::Acquire) != now.places {
@@ -118,15 +121,15 @@ impl Memory {
     /// May this descriptor, just opened for a file, stay open for as long as a client likes? What is kept without need makes
     /// room for it.
     pub(crate) fn admit(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.admit_below(self.reserve, fd)
+        self.admit_under(self.reserve, fd)
     }
 
     /// As `admit`, for a directory that is listed. Half of the reserve is for those.
     pub(crate) fn admit_listing(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.admit_below(self.reserve.midpoint(self.limit), fd)
+        self.admit_under(self.reserve.midpoint(self.limit), fd)
     }
 
-    fn admit_below(&self, bound: RawFd, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    fn admit_under(&self, bound: RawFd, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         if fd.as_raw_fd() < bound {
             return Ok(());
         }
@@ -138,13 +141,13 @@ impl Memory {
     /// Remembers a directory that was opened after `stamp`. What is known of its names is known still if these are the
     /// same directories. `None` for one that cannot be remembered: a part of it lies on a mount or a subvolume of its own,
     /// whose changes may be told by other paths, or by none.
-    pub(crate) fn remember(
+    pub(crate) fn insert(
         &self,
         node: &Arc<Node>,
         branches: &Branches,
-        opened: &Arc<Opened>,
-        stamp: Stamp,
-    ) -> Option<Arc<Names>> {
+        opened: &Arc<BranchDirs>,
+        stamp: CacheVersion,
+    ) -> Option<Arc<NameIndex>> {
         let (mut ids, mut bytes) = (PerBranch::with_capacity(branches.len()), 0);
         for (index, branch) in branches.iter().enumerate() {
             let found = opened.get(branches, index).map(stat::with_mount).transpose().ok()?;
@@ -166,16 +169,16 @@ impl Memory {
         self.tally.dirs.fetch_add(1, Ordering::Relaxed);
         self.tally.descriptors.fetch_add(descriptors, Ordering::Relaxed);
         let names = {
-            let mut slot = node.memory.lock();
+            let mut slot = node.cached_dir.lock();
             let before = slot.take();
-            let same = |before: &&Arc<Remembered>| {
+            let same = |before: &&Arc<CachedDir>| {
                 before.stamp.epoch == stamp.epoch && before.branches.are(branches) && before.ids == ids
             };
             let names = match before.as_ref().filter(same) {
                 Some(before) => Arc::clone(&before.names),
-                None => Arc::new(Names::new(bytes, branches.len(), Arc::clone(&self.tally))),
+                None => Arc::new(NameIndex::new(bytes, branches.len(), Arc::clone(&self.tally))),
             };
-            *slot = Some(Arc::new(Remembered {
+            *slot = Some(Arc::new(CachedDir {
                 branches: branches.clone(),
                 stamp,
                 opened: Arc::clone(opened),
@@ -187,21 +190,21 @@ impl Memory {
             }));
             names
         };
-        if !node.ordered.swap(true, Ordering::Relaxed) {
+        if !node.in_cache_order.swap(true, Ordering::Relaxed) {
             self.order.lock().push_back(Arc::downgrade(node));
             self.tally.ordered.fetch_add(1, Ordering::Relaxed);
         }
-        if self.stamp() != stamp {
+        if self.version() != stamp {
             // Who has cleared everything meanwhile may have come too early for this one.
-            let freed = node.memory.lock().take();
+            let freed = node.cached_dir.lock().take();
             drop(freed);
         }
-        self.make_room();
+        self.evict();
         Some(names)
     }
 
     /// Forgets directories that were not used of late, while too much is remembered.
-    pub(crate) fn make_room(&self) {
+    pub(crate) fn evict(&self) {
         let mut turns = None;
         while self.tally.descriptors.load(Ordering::Relaxed) > self.descriptors
             || self.tally.names.load(Ordering::Relaxed) > NAMES
@@ -215,12 +218,12 @@ impl Memory {
             self.tally.ordered.fetch_sub(1, Ordering::Relaxed);
             let Some(node) = oldest.upgrade() else { continue };
             // Who remembers it from now on gives it a place, or finds that it has one.
-            node.ordered.store(false, Ordering::Relaxed);
+            node.in_cache_order.store(false, Ordering::Relaxed);
             let freed = {
-                let mut slot = node.memory.lock();
+                let mut slot = node.cached_dir.lock();
                 match slot.as_ref() {
                     Some(known) if known.used.swap(false, Ordering::Relaxed) => {
-                        if !node.ordered.swap(true, Ordering::Relaxed) {
+                        if !node.in_cache_order.swap(true, Ordering::Relaxed) {
                             order.push_back(oldest);
                             self.tally.ordered.fetch_add(1, Ordering::Relaxed);
                         }
@@ -236,7 +239,7 @@ impl Memory {
 
     /// Takes directories out of the order of which nothing is remembered any more, once they are most of it: a place there
     /// keeps the room that a node took up, long after the node has gone.
-    pub(crate) fn tidy(&self) {
+    pub(crate) fn compact_order(&self) {
         const FEW: usize = 64;
         let (dirs, ordered) = (&self.tally.dirs, &self.tally.ordered);
         if ordered.load(Ordering::Relaxed) <= 2 * dirs.load(Ordering::Relaxed) + FEW {
@@ -246,10 +249,10 @@ impl Memory {
         let before = order.len();
         order.retain(|node| {
             let Some(node) = node.upgrade() else { return false };
-            let slot = node.memory.lock();
+            let slot = node.cached_dir.lock();
             if slot.is_none() {
                 // Under the lock: who remembers it next gives it a place.
-                node.ordered.store(false, Ordering::Relaxed);
+                node.in_cache_order.store(false, Ordering::Relaxed);
             }
             slot.is_some()
         });
@@ -260,7 +263,7 @@ impl Memory {
     }
 
     /// How many places there are in the order: for leak tests.
-    pub(crate) fn ordered(&self) -> usize {
+    pub(crate) fn order_len(&self) -> usize {
         self.order.lock().len()
     }
 
@@ -270,19 +273,19 @@ impl Memory {
     }
 
     /// Nothing is known any more. What was kept open is closed as its turn comes.
-    pub(crate) fn lost(&self) {
+    pub(crate) fn invalidate(&self) {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
     /// As `lost`, and nothing is kept open when this returns.
     pub(crate) fn clear(&self) {
-        self.lost();
-        self.kept.clear();
+        self.invalidate();
+        self.idle_files.clear();
         let nodes = std::mem::take(&mut *self.order.lock());
         self.tally.ordered.fetch_sub(nodes.len(), Ordering::Relaxed);
         for node in nodes.iter().filter_map(Weak::upgrade) {
-            node.ordered.store(false, Ordering::Relaxed);
-            let freed = node.memory.lock().take();
+            node.in_cache_order.store(false, Ordering::Relaxed);
+            let freed = node.cached_dir.lock().take();
             drop(freed);
         }
     }

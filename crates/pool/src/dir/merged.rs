@@ -1,14 +1,14 @@
 //! A directory of the pool as it lies on the branches, and what they hold under its names.
 
-use super::symlinks::Follow;
+use super::symlinks::Symlinks;
 use crate::branch::Branches;
 use crate::branch::health::Deed;
 use crate::error::{Error, Result};
 use crate::fs::beneath::{self, Dir};
 use crate::fs::stat::{self, Attr};
 use crate::node::Node;
-use crate::node::dir_state::{Opened, Stamp};
-use crate::node::name_index::Names;
+use crate::node::dir_state::{BranchDirs, CacheVersion};
+use crate::node::name_index::NameIndex;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -16,23 +16,23 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Since when what is remembered may be believed, if it may.
-pub(crate) type Belief = Option<Stamp>;
+pub(crate) type CacheTrust = Option<CacheVersion>;
 
 /// One directory of the pool, opened on every branch that holds it.
-pub(crate) struct Dirs<'b> {
+pub(crate) struct MergedDir<'b> {
     pub(crate) branches: &'b Branches,
-    pub(crate) opened: Arc<Opened>,
-    pub(crate) follow: Follow,
+    pub(crate) opened: Arc<BranchDirs>,
+    pub(crate) follow: Symlinks,
     /// On some branch a symlink leads to it.
     pub(crate) by_link: bool,
     /// Its node, if it was found by that.
     pub(crate) node: Option<Arc<Node>>,
     /// What is known of its names, if it may be believed.
-    pub(crate) names: Option<Arc<Names>>,
+    pub(crate) names: Option<Arc<NameIndex>>,
 }
 
-impl<'b> Dirs<'b> {
-    pub(crate) fn open(follow: Follow, branches: &'b Branches, path: &[u8]) -> Self {
+impl<'b> MergedDir<'b> {
+    pub(crate) fn open(follow: Symlinks, branches: &'b Branches, path: &[u8]) -> Self {
         let (mut error, mut by_link) = (None, false);
         let list = branches
             .iter()
@@ -43,18 +43,25 @@ impl<'b> Dirs<'b> {
                 }
                 Err(errno) => {
                     if !beneath::is_absent(errno) {
-                        error.get_or_insert(branch.notice(errno, Deed::Looking));
+                        error.get_or_insert(branch.record_error(errno, Deed::Looking));
                     }
                     None
                 }
             })
             .collect();
-        Dirs { branches, opened: Arc::new(Opened { list, error }), follow, by_link, node: None, names: None }
+        MergedDir {
+            branches,
+            opened: Arc::new(BranchDirs { list, error }),
+            follow,
+            by_link,
+            node: None,
+            names: None,
+        }
     }
 
     /// No branch holds the directory: why.
     pub(crate) fn missing(&self) -> Error {
-        self.opened.error.or(self.branches.unheard()).map_or(Error::Absent, Error::Branch)
+        self.opened.error.or(self.branches.timeout_error()).map_or(Error::Absent, Error::Branch)
     }
 
     pub(crate) fn get(&self, index: usize) -> Option<BorrowedFd<'_>> {
@@ -79,20 +86,20 @@ impl<'b> Dirs<'b> {
         (0..self.opened.list.len()).filter_map(|index| self.get(index).map(|dir| (index, dir)))
     }
 
-    fn no_copies(&self) -> Copies {
+    fn empty_copies(&self) -> Copies {
         let (branches, error) = (self.branches.len(), self.opened.error);
         Copies {
             found: SmallVec::new(),
             branches,
             follow: self.follow,
             error,
-            unheard: self.branches.unheard(),
+            unheard: self.branches.timeout_error(),
         }
     }
 
     /// The directory itself on each branch.
     pub(crate) fn own(&self) -> Copies {
-        let mut copies = self.no_copies();
+        let mut copies = self.empty_copies();
         for (index, dir) in self.each() {
             self.put_copy(&mut copies, index, stat::of(dir));
         }
@@ -103,7 +110,7 @@ impl<'b> Dirs<'b> {
         match answer {
             Ok(attr) => copies.found.push((index, attr)),
             Err(errno) if !beneath::is_absent(errno) => {
-                copies.error.get_or_insert(self.branches[index].notice(errno, Deed::Looking));
+                copies.error.get_or_insert(self.branches[index].record_error(errno, Deed::Looking));
             }
             Err(_) => {}
         }
@@ -113,7 +120,7 @@ impl<'b> Dirs<'b> {
     pub(crate) fn unlink(&self, index: usize, name: &[u8], flags: AtFlags) -> Result<(), Errno> {
         let dir = self.get(index).ok_or(Errno::NOENT)?;
         rustix::fs::unlinkat(dir, name, flags)
-            .map_err(|errno| self.branches[index].notice(errno, Deed::Changing))
+            .map_err(|errno| self.branches[index].record_error(errno, Deed::Changing))
     }
 
     /// What each branch holds under a name in this directory.
@@ -128,7 +135,7 @@ impl<'b> Dirs<'b> {
     }
 
     fn ask(&self, name: &[u8], first: bool) -> Copies {
-        let mut copies = self.no_copies();
+        let mut copies = self.empty_copies();
         let known = self.names.as_ref().and_then(|names| names.holders(name));
         let mut in_vain = 0;
         for (index, dir) in self.each() {
@@ -139,7 +146,7 @@ impl<'b> Dirs<'b> {
             if matches!(answer, Err(errno) if beneath::is_absent(errno)) {
                 in_vain += 1;
                 if let (Some(names), Some(holders)) = (&self.names, known) {
-                    names.was_not(name, index, holders);
+                    names.remove_holder(name, index, holders);
                 }
             }
             let found = matches!(&answer, Ok(attr) if !attr.is_dir());
@@ -150,21 +157,21 @@ impl<'b> Dirs<'b> {
         }
         if let (Some(names), None) = (&self.names, known)
             && in_vain > 0
-            && names.asked_in_vain(in_vain)
+            && names.count_misses(in_vain)
         {
-            names.learn(self.each());
+            names.build_from(self.each());
         }
         copies
     }
 
     /// A name was made here on a branch. To be called before anybody hears of it.
-    pub(crate) fn came(&self, name: &[u8], index: usize) {
+    pub(crate) fn name_created(&self, name: &[u8], index: usize) {
         if let Some(node) = &self.node {
-            node.came(name, self.branches.as_slice()[index].id);
+            node.name_created(name, self.branches.as_slice()[index].id);
         }
         // What this operation goes by may have been put away meanwhile, with the directory that lay here.
         if let Some(names) = &self.names {
-            names.came(name, index);
+            names.add_holder(name, index);
         }
     }
 }
@@ -175,7 +182,7 @@ pub(crate) struct Copies {
     pub(crate) found: SmallVec<[(usize, Attr); 1]>,
     pub(crate) branches: usize,
     /// How they were looked at.
-    pub(crate) follow: Follow,
+    pub(crate) follow: Symlinks,
     pub(crate) error: Option<Errno>,
     /// Branches that do not answer have not been asked.
     pub(crate) unheard: Option<Errno>,

@@ -27,7 +27,7 @@ const LINKS: u32 = 40;
 
 /// Which files are shown as symlinks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Disguise {
+pub(crate) enum Symlinkify {
     None,
     /// Those that nobody may write and that have not changed for so many seconds.
     After(i64),
@@ -36,41 +36,41 @@ pub(crate) enum Disguise {
 
 /// How an operation sees files and symlinks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Follow {
+pub(crate) struct Symlinks {
     pub(crate) mode: FollowSymlinks,
-    pub(crate) disguise: Disguise,
+    pub(crate) symlinkify: Symlinkify,
     /// The device of the pool's own mount.
     pub(crate) pool: Option<u64>,
 }
 
-impl Follow {
+impl Symlinks {
     /// Everything is shown as what it is.
-    pub(crate) const NEVER: Follow =
-        Follow { mode: FollowSymlinks::Never, disguise: Disguise::None, pool: None };
+    pub(crate) const NEVER: Symlinks =
+        Symlinks { mode: FollowSymlinks::Never, symlinkify: Symlinkify::None, pool: None };
 
     /// The same, but a file is shown as this node of it is: the kernel takes no other type for it.
-    pub(crate) fn as_node(self, node: &Node) -> Follow {
-        let disguise = if node.disguised { Disguise::All } else { Disguise::None };
-        Follow { disguise, ..self }
+    pub(crate) fn as_node(self, node: &Node) -> Symlinks {
+        let symlinkify = if node.symlinkified { Symlinkify::All } else { Symlinkify::None };
+        Symlinks { symlinkify, ..self }
     }
 
     /// Is everything shown as what it is?
-    pub(crate) fn shows_all(self) -> bool {
-        self.mode == FollowSymlinks::Never && self.disguise == Disguise::None
+    pub(crate) fn is_plain(self) -> bool {
+        self.mode == FollowSymlinks::Never && self.symlinkify == Symlinkify::None
     }
 
     /// Are some files shown as symlinks?
-    pub(crate) fn may_disguise(self) -> bool {
-        self.disguise != Disguise::None
+    pub(crate) fn may_show_symlinks(self) -> bool {
+        self.symlinkify != Symlinkify::None
     }
 
     /// Is this shown as a symlink?
-    pub(crate) fn disguises(self, attr: &Attr) -> bool {
+    pub(crate) fn shows_as_symlink(self, attr: &Attr) -> bool {
         const ANYBODY_WRITES: u32 = 0o222;
-        match self.disguise {
-            Disguise::None => false,
-            Disguise::All => !attr.is_dir(),
-            Disguise::After(seconds) => {
+        match self.symlinkify {
+            Symlinkify::None => false,
+            Symlinkify::All => !attr.is_dir(),
+            Symlinkify::After(seconds) => {
                 let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
                 let old = |time: Time| now.saturating_sub(time.sec) > seconds;
                 !attr.is_dir() && attr.mode & ANYBODY_WRITES == 0 && old(attr.mtime) && old(attr.ctime)

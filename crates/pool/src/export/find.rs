@@ -1,7 +1,7 @@
 //! The file behind an id, on its branch.
 
-use super::inode_search::Walks;
-use super::{Lasting, Wanted};
+use super::inode_search::InodeSearch;
+use super::{StableId, StableTarget};
 use crate::branch::health::Deed;
 use crate::branch::{Branch, Branches};
 use crate::fs::beneath::{self, ProcPath};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// A file that was found by its id: it lies on the branch.
 pub(crate) struct Found {
-    pub(crate) lasting: Lasting,
+    pub(crate) lasting: StableId,
     pub(crate) attr: Attr,
     /// A path beneath the branch's root: always of a directory, and of a file where it was asked for or was what proved
     /// that the file lies there.
@@ -24,9 +24,9 @@ pub(crate) struct Found {
 /// Looks for a file on a branch; `None` when it is not there.
 pub(crate) fn find(
     branch: &Branch,
-    wanted: Wanted,
+    wanted: StableTarget,
     wants_path: bool,
-    walks: &Walks,
+    walks: &InodeSearch,
 ) -> Result<Option<Found>, Errno> {
     let found = match pin(branch, wanted.ino) {
         Ok(pinned) => by_handle(branch, wanted, pinned, wants_path, walks),
@@ -35,7 +35,7 @@ pub(crate) fn find(
         Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOTTY) => by_walk(branch, wanted, walks),
         Err(errno) => Err(errno),
     };
-    found.map_err(|errno| branch.notice(errno, Deed::Looking))
+    found.map_err(|errno| branch.record_error(errno, Deed::Looking))
 }
 
 /// The file with an inode number, of the branch's filesystem.
@@ -45,10 +45,10 @@ fn pin(branch: &Branch, ino: u64) -> Result<OwnedFd, Errno> {
 
 fn by_handle(
     branch: &Branch,
-    wanted: Wanted,
+    wanted: StableTarget,
     pinned: OwnedFd,
     wants_path: bool,
-    walks: &Walks,
+    walks: &InodeSearch,
 ) -> Result<Option<Found>, Errno> {
     let attr = stat::of(pinned.as_fd())?;
     let Some(lasting) = wanted.is(branch, attr.key()).filter(|_| attr.nlink > 0) else { return Ok(None) };
@@ -67,7 +67,7 @@ fn by_handle(
     })
 }
 
-fn by_walk(branch: &Branch, wanted: Wanted, walks: &Walks) -> Result<Option<Found>, Errno> {
+fn by_walk(branch: &Branch, wanted: StableTarget, walks: &InodeSearch) -> Result<Option<Found>, Errno> {
     let mut found = None;
     let path = walks.path(branch, wanted.ino, |path| {
         let attr = at(branch, path).ok();

@@ -26,10 +26,10 @@ const NAMES: usize = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
-pub(crate) struct Walks(Arc<Mutex<Option<Seen>, rank::InodeSearch>>);
+pub(crate) struct InodeSearch(Arc<Mutex<Option<SeenInodes>, rank::InodeSearch>>);
 
 /// What the last walk has seen.
-struct Seen {
+struct SeenInodes {
     branch: BranchId,
     begun: Instant,
     /// It has not seen more than is remembered.
@@ -40,7 +40,7 @@ struct Seen {
     used: bool,
 }
 
-impl Walks {
+impl InodeSearch {
     /// A path on a branch that leads to an inode number, and that `is_it` takes.
     ///
     /// Errors: `ETIMEDOUT` when somebody else's walk does not come to its end.
@@ -59,7 +59,7 @@ impl Walks {
                 return Ok(found);
             }
         }
-        let (seen, found) = Seen::by_walking(branch, ino, is_it)?;
+        let (seen, found) = SeenInodes::by_walking(branch, ino, is_it)?;
         let replaced = slot.replace(seen);
         if replaced.is_none() {
             let weak = Arc::downgrade(&self.0);
@@ -74,13 +74,13 @@ impl Walks {
     }
 }
 
-impl Seen {
+impl SeenInodes {
     fn by_walking(
         branch: &Branch,
         ino: u64,
         mut is_it: impl FnMut(&[u8]) -> bool,
-    ) -> Result<(Seen, Option<PoolPath>), Errno> {
-        let mut seen = Seen {
+    ) -> Result<(SeenInodes, Option<PoolPath>), Errno> {
+        let mut seen = SeenInodes {
             branch: branch.id,
             begun: Instant::now(),
             complete: true,
@@ -132,7 +132,7 @@ impl Seen {
     }
 }
 
-fn forget(seen: &Weak<Mutex<Option<Seen>, rank::InodeSearch>>) {
+fn forget(seen: &Weak<Mutex<Option<SeenInodes>, rank::InodeSearch>>) {
     sched::unpin();
     loop {
         std::thread::sleep(UNUSED);

@@ -22,6 +22,6 @@ mod node_id;
 mod tick_guard;
 
 pub(crate) use find::{Found, find, reopen};
-pub(crate) use inode_search::Walks;
-pub(crate) use node_id::{Lasting, Wanted};
-pub(crate) use tick_guard::Newborn;
+pub(crate) use inode_search::InodeSearch;
+pub(crate) use node_id::{StableId, StableTarget};
+pub(crate) use tick_guard::TickGuard;

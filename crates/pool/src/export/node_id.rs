@@ -17,41 +17,41 @@ const _: () = assert!(1 + TAG + INO + PROOF == u64::BITS);
 
 /// What the kernel is told of a node that lasts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Lasting {
+pub(crate) struct StableId {
     pub(crate) id: NodeId,
     pub(crate) generation: u32,
 }
 
-impl Lasting {
+impl StableId {
     /// Of a file on a branch.
-    pub(crate) fn of(branch: &Branch, key: FileKey) -> Option<Lasting> {
+    pub(crate) fn of(branch: &Branch, key: FileKey) -> Option<StableId> {
         let fits = branch.stable_inodes && key.dev == branch.dev && key.birth != (0, 0);
-        fits.then(|| Lasting::new(branch.seed, key))?
+        fits.then(|| StableId::new(branch.seed, key))?
     }
 
-    fn new(seed: BranchSeed, key: FileKey) -> Option<Lasting> {
+    fn new(seed: BranchSeed, key: FileKey) -> Option<StableId> {
         // With all bits set it could be mistaken for the id of the control file.
         let fits = key.ino < (1 << INO) - 1;
         let proof = seed.proof(key.ino, key.birth);
         let id = MARK | tag(seed) << (INO + PROOF) | key.ino << PROOF | proof >> (u64::BITS - PROOF);
-        fits.then_some(Lasting { id: NodeId(id), generation: proof as u32 })
+        fits.then_some(StableId { id: NodeId(id), generation: proof as u32 })
     }
 
     /// Of a directory, given its copies with their branches: that of the oldest. Of those that were born in the same tick
     /// it is one that is not asked for its branch or its place in their order: others may come and go.
-    pub(crate) fn of_dir<'a>(copies: impl Iterator<Item = (&'a Branch, &'a Attr)>) -> Option<Lasting> {
+    pub(crate) fn of_dir<'a>(copies: impl Iterator<Item = (&'a Branch, &'a Attr)>) -> Option<StableId> {
         let lasting = |(branch, attr): (&Branch, &Attr)| {
-            Some((attr.key().birth, Lasting::of(branch, attr.key()).filter(|_| attr.is_dir())?))
+            Some((attr.key().birth, StableId::of(branch, attr.key()).filter(|_| attr.is_dir())?))
         };
         let mut copies: SmallVec<[_; 4]> = copies.filter_map(lasting).collect();
         let oldest = copies.iter().map(|(birth, _)| *birth).min()?;
         copies.retain(|(birth, _)| *birth == oldest);
         copies.sort_unstable_by_key(|(_, lasting)| lasting.id);
-        copies.into_iter().map(|(_, lasting)| lasting).reduce(Lasting::duel)
+        copies.into_iter().map(|(_, lasting)| lasting).reduce(StableId::tie_break)
     }
 
     /// One of two, as if by a coin: whoever adds a copy can try again until it changes nothing.
-    fn duel(self, other: Lasting) -> Lasting {
+    fn tie_break(self, other: StableId) -> StableId {
         match (self.generation ^ other.generation).count_ones().is_multiple_of(2) {
             true => self,
             false => other,
@@ -65,16 +65,16 @@ fn tag(seed: BranchSeed) -> u64 {
 
 /// A file on some branch, as an id names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct StableTarget {
     pub(crate) id: NodeId,
     pub(crate) ino: u64,
 }
 
-impl Wanted {
+impl StableTarget {
     /// `None` for an id that says nothing of the kind.
-    pub(crate) fn of(id: NodeId) -> Option<Wanted> {
+    pub(crate) fn of(id: NodeId) -> Option<StableTarget> {
         let ino = id.0 >> PROOF & ((1 << INO) - 1);
-        (id.0 & MARK != 0).then_some(Wanted { id, ino })
+        (id.0 & MARK != 0).then_some(StableTarget { id, ino })
     }
 
     /// May it be on this branch?
@@ -83,8 +83,8 @@ impl Wanted {
     }
 
     /// Is this file of a branch the one?
-    pub(crate) fn is(self, branch: &Branch, key: FileKey) -> Option<Lasting> {
-        Lasting::of(branch, key).filter(|lasting| lasting.id == self.id)
+    pub(crate) fn is(self, branch: &Branch, key: FileKey) -> Option<StableId> {
+        StableId::of(branch, key).filter(|lasting| lasting.id == self.id)
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn ids_are_what_they_were() {
         let seed = BranchSeed::new(b"/mnt/disk1");
-        let lasting = Lasting::new(seed, key(12345, (1_700_000_000, 123_456_789))).unwrap();
+        let lasting = StableId::new(seed, key(12345, (1_700_000_000, 123_456_789))).unwrap();
         assert_eq!((lasting.id.0, lasting.generation), (IDS.0, IDS.1));
     }
 
@@ -114,14 +114,14 @@ mod tests {
         for seed in seeds {
             for ino in [2, 12, 1 << 32, (1 << INO) - 2] {
                 for birth in [(1, 0), (1, 1), (2, 0)] {
-                    let lasting = Lasting::new(seed, key(ino, birth)).unwrap();
-                    let wanted = Wanted::of(lasting.id).unwrap();
+                    let lasting = StableId::new(seed, key(ino, birth)).unwrap();
+                    let wanted = StableTarget::of(lasting.id).unwrap();
                     assert_eq!(wanted.ino, ino);
                     assert!(seen.insert((lasting.id, lasting.generation)), "{ino} {birth:?}");
                 }
             }
         }
-        assert_eq!(Lasting::new(seeds[0], key((1 << INO) - 1, (1, 0))), None);
-        assert_eq!(Wanted::of(NodeId(12)), None);
+        assert_eq!(StableId::new(seeds[0], key((1 << INO) - 1, (1, 0))), None);
+        assert_eq!(StableTarget::of(NodeId(12)), None);
     }
 }

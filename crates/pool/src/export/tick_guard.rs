@@ -20,7 +20,7 @@ pub(crate) type Pinned = Arc<dyn Send + Sync>;
 const WHILE: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
-pub(crate) struct Newborn(Arc<Mutex<Queue, rank::TickGuard>>);
+pub(crate) struct TickGuard(Arc<Mutex<Queue, rank::TickGuard>>);
 
 #[derive(Default)]
 struct Queue {
@@ -36,7 +36,7 @@ fn is_now(birth: Time) -> bool {
     (birth.sec, i64::from(birth.nsec)) >= (now.tv_sec, now.tv_nsec)
 }
 
-impl Newborn {
+impl TickGuard {
     /// A file has lost its last name.
     pub(crate) fn gone<P: Send + Sync + 'static>(&self, birth: Time, file: impl FnOnce() -> Arc<P>) {
         if !is_now(birth) {
@@ -91,7 +91,7 @@ mod tests {
     fn what_was_born_in_this_tick_is_held_until_it_is_over() {
         let now = clock_gettime(ClockId::Realtime);
         let at = |sec: i64| Time { sec: now.tv_sec + sec, nsec: now.tv_nsec as u32 };
-        let (newborn, old, young) = (Newborn::default(), Arc::new(()), Arc::new(()));
+        let (newborn, old, young) = (TickGuard::default(), Arc::new(()), Arc::new(()));
         newborn.gone(at(-1), || old.clone());
         newborn.gone(at(1), || young.clone());
         assert_eq!((Arc::strong_count(&old), Arc::strong_count(&young)), (1, 2));

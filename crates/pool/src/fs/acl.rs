@@ -48,7 +48,7 @@ pub(crate) fn is_known(dir: BorrowedFd<'_>) -> bool {
 /// more than the entry of anybody named. `None` if it makes no sense.
 ///
 /// Who is in several groups has the rights of each, so no other group takes any from the own one.
-pub(crate) fn granted_to_all(list: &[u8]) -> Option<(u32, u32)> {
+pub(crate) fn rights_of_all(list: &[u8]) -> Option<(u32, u32)> {
     const GROUP: u16 = 0x04;
     const USER_NAMED: u16 = 0x02;
     const GROUP_NAMED: u16 = 0x08;
@@ -124,7 +124,7 @@ mod tests {
     fn what_everybody_may() {
         let ends = |middle: &[(u16, u16)], others| {
             let all = [&[(OWNER, 6)][..], middle, &[(OTHER, others)][..]].concat();
-            granted_to_all(&list(&all))
+            rights_of_all(&list(&all))
         };
         for (middle, others, granted) in [
             (&[(GROUP, 5)][..], 4, (5, 4)),
@@ -144,8 +144,8 @@ mod tests {
         ] {
             assert_eq!(ends(middle, others), Some(granted), "{middle:?} {others}");
         }
-        assert_eq!(granted_to_all(b""), None);
-        assert_eq!(granted_to_all(&[1, 0, 0, 0]), None);
-        assert_eq!(granted_to_all(&[2, 0, 0, 0]), Some((0, 0)));
+        assert_eq!(rights_of_all(b""), None);
+        assert_eq!(rights_of_all(&[1, 0, 0, 0]), None);
+        assert_eq!(rights_of_all(&[2, 0, 0, 0]), Some((0, 0)));
     }
 }

@@ -14,7 +14,7 @@ pub(crate) fn is_reserved(name: &[u8]) -> bool {
 }
 
 /// Errors for a name that users must not give.
-pub(crate) fn may_be_made(name: &[u8]) -> Result<(), Error> {
+pub(crate) fn check_not_reserved(name: &[u8]) -> Result<(), Error> {
     if is_reserved(name) { Err(Error::Invalid) } else { Ok(()) }
 }
 

@@ -69,7 +69,7 @@ impl Attr {
         self.attributes & 0x10 != 0
     }
     /// As a symlink to a path of this length, in bytes.
-    pub(crate) fn disguise(&mut self, length: usize) {
+    pub(crate) fn show_as_symlink(&mut self, length: usize) {
         self.mode = S_IFLNK | self.mode & 0o7777 | 0o777;
         self.size = length as u64;
         self.blocks = 0;

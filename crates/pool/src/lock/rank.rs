@@ -6,7 +6,7 @@
 //! The server lists its locks in the same way. Ranks below 100 are free for locks that it holds while it calls the pool, ranks
 //! from 1000 for locks that it takes when the pool calls it ([`Kernel`](crate::kernel::Kernel)).
 
-crate::lock_ranks! {
+lock_ranks! {
     /// A node's `moving`: shared by operations that write the file, exclusive for moving the file to another branch.
     FileMove = 100;
     /// The order of direct writes and page reads of one open file: exclusive for a direct write, shared for page reads and
@@ -69,7 +69,7 @@ crate::lock_ranks! {
     /// Threads that look a name up again before they open it.
     PendingCow = 560;
     /// Files whose names lead to a new node.
-    PartedFiles = 570;
+    DetachedFiles = 570;
     /// The list of [`DirClone`]s. Held to change it, and by threads that wait for a change.
     DirClones = 580;
 }

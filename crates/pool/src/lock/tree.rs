@@ -38,22 +38,22 @@ pub(crate) struct Exclusive<'a> {
 
 /// Either way of holding the lock.
 #[allow(clippy::large_enum_variant, reason = "only in debug builds, where each guard has its rank with it")]
-pub(crate) enum Held<'a> {
+pub(crate) enum TreeGuard<'a> {
     Shared { _guard: RwLockReadGuard<'a, (), rank::Tree> },
     Exclusive { _guard: Exclusive<'a> },
 }
 
 impl TreeLock {
     /// Directories stay where they are while the guard lives. Must not be taken twice by one thread.
-    pub(crate) fn shared(&self) -> Held<'_> {
-        Held::Shared { _guard: self.shards.mine().read() }
+    pub(crate) fn shared(&self) -> TreeGuard<'_> {
+        TreeGuard::Shared { _guard: self.shards.mine().read() }
     }
 
     /// Nobody else uses a path while the guard lives. None when somebody uses one for longer than `limit`.
     ///
     /// Who waits keeps those who come meanwhile from the lock, and somebody who holds it may wait for a disk. So it is waited for
     /// in bits, and in between it is left to the others for twice as long.
-    pub(crate) fn exclusive(&self, limit: Option<Duration>) -> Option<Held<'_>> {
+    pub(crate) fn exclusive(&self, limit: Option<Duration>) -> Option<TreeGuard<'_>> {
         let began = Instant::now();
         let mut bit = FIRST_BIT;
         loop {
@@ -69,13 +69,13 @@ impl TreeLock {
         }
     }
 
-    fn exclusive_within(&self, limit: Duration) -> Option<Held<'_>> {
+    fn exclusive_within(&self, limit: Duration) -> Option<TreeGuard<'_>> {
         let until = Instant::now() + limit;
         let turn = self.turn.try_lock_until(until)?;
         let guards =
             self.shards.iter().map(|shard| shard.try_write_sibling_until(until)).collect::<Option<_>>()?;
         self.moves.fetch_add(1, Ordering::Relaxed);
-        Some(Held::Exclusive { _guard: Exclusive { _guards: guards, _turn: turn } })
+        Some(TreeGuard::Exclusive { _guard: Exclusive { _guards: guards, _turn: turn } })
     }
 
     /// How often directories were renamed. While the lock is held shared, no more are.

@@ -1,6 +1,6 @@
 //! What a node remembers of its directory.
 
-use super::name_index::{Names, Tally};
+use super::name_index::{CacheCounters, NameIndex};
 use crate::branch::Branches;
 use crate::fs::beneath::Dir;
 use crate::lock::rank;
@@ -16,68 +16,68 @@ pub(crate) type PerBranch<T> = SmallVec<[T; 4]>;
 
 /// A directory as it lies on the branches. What is opened here may be used by many at once, and remembered.
 #[derive(Clone, Default)]
-pub(crate) struct Opened {
-    pub(crate) list: PerBranch<Option<Place>>,
+pub(crate) struct BranchDirs {
+    pub(crate) list: PerBranch<Option<BranchDir>>,
     /// The first answer that was neither "here" nor "not here": a sick branch.
     pub(crate) error: Option<Errno>,
 }
 
 #[derive(Clone)]
-pub(crate) enum Place {
+pub(crate) enum BranchDir {
     /// The branch's root, which the branch keeps open.
     Root,
     Dir(Arc<OwnedFd>),
 }
 
-impl From<Dir<'_>> for Place {
+impl From<Dir<'_>> for BranchDir {
     fn from(dir: Dir<'_>) -> Self {
         match dir {
-            Dir::Root(_) => Place::Root,
-            Dir::Opened(fd) => Place::Dir(Arc::new(fd)),
+            Dir::Root(_) => BranchDir::Root,
+            Dir::Opened(fd) => BranchDir::Dir(Arc::new(fd)),
         }
     }
 }
 
-impl Opened {
+impl BranchDirs {
     pub(crate) fn get<'a>(&'a self, branches: &'a Branches, index: usize) -> Option<BorrowedFd<'a>> {
         self.list[index].as_ref().map(|place| match place {
-            Place::Root => branches.as_slice()[index].root(),
-            Place::Dir(fd) => fd.as_fd(),
+            BranchDir::Root => branches.as_slice()[index].root(),
+            BranchDir::Dir(fd) => fd.as_fd(),
         })
     }
 
     /// How many it keeps open.
     pub(crate) fn descriptors(&self) -> usize {
-        self.list.iter().filter(|place| matches!(place, Some(Place::Dir(_)))).count()
+        self.list.iter().filter(|place| matches!(place, Some(BranchDir::Dir(_)))).count()
     }
 }
 
 /// What is remembered of one directory, in its node.
-pub(crate) type Slot = Mutex<Option<Arc<Remembered>>, rank::DirState>;
+pub(crate) type CacheSlot = Mutex<Option<Arc<CachedDir>>, rank::DirState>;
 
 /// One directory, as it was at some moment.
-pub(crate) struct Remembered {
+pub(crate) struct CachedDir {
     pub(crate) branches: Branches,
-    pub(crate) stamp: Stamp,
-    pub(crate) opened: Arc<Opened>,
+    pub(crate) stamp: CacheVersion,
+    pub(crate) opened: Arc<BranchDirs>,
     /// Device and inode number on each branch.
     pub(crate) ids: PerBranch<Option<(u64, u64)>>,
     /// On each branch: as of which change of places it was known to lie there.
     pub(crate) seen: PerBranch<AtomicU64>,
-    pub(crate) names: Arc<Names>,
+    pub(crate) names: Arc<NameIndex>,
     /// Since it was last thought of forgetting it.
     pub(crate) used: AtomicBool,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) tally: Arc<CacheCounters>,
 }
 
 /// A moment, before directories are opened that are to be remembered.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct CacheVersion {
     pub(crate) places: u64,
     pub(crate) epoch: u64,
 }
 
-impl Drop for Remembered {
+impl Drop for CachedDir {
     fn drop(&mut self) {
         self.tally.dirs.fetch_sub(1, Ordering::Relaxed);
         self.tally.descriptors.fetch_sub(self.opened.descriptors(), Ordering::Relaxed);

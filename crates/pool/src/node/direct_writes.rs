@@ -16,14 +16,14 @@ const WRITES: usize = 128;
 
 /// What direct writes have overtaken of the pages of one open file. It exists once a page has been fetched.
 #[derive(Default)]
-pub(crate) struct Overtaken {
+pub(crate) struct DirectWrites {
     /// Exclusive for a direct write, shared for pages that are fetched and that come back.
     pub(crate) order: RwLock<(), rank::DirectWrites>,
     /// Since pages there were fetched; the newest write last.
     written: Mutex<VecDeque<Range<u64>>, rank::OvertakenPages>,
 }
 
-impl Overtaken {
+impl DirectWrites {
     /// Something was written past the page cache. The caller holds `order` exclusively.
     pub(crate) fn written(&self, range: Range<u64>) {
         let mut written = self.written.lock();
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     /// The bytes of 0 to 100 that would be written.
-    fn left(overtaken: &Overtaken) -> Vec<(u64, u64)> {
+    fn left(overtaken: &DirectWrites) -> Vec<(u64, u64)> {
         let mut at = 0;
         let mut left = Vec::new();
         while at < 100 {
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_left_out_until_it_is_fetched() {
-        let overtaken = Overtaken::default();
+        let overtaken = DirectWrites::default();
         assert_eq!(left(&overtaken), [(0, 100)]);
         overtaken.written(10..20);
         overtaken.written(20..30);
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn old_writes_are_forgotten() {
-        let overtaken = Overtaken::default();
+        let overtaken = DirectWrites::default();
         for write in 0..2 * WRITES as u64 {
             overtaken.written(write * 10..write * 10 + 1);
         }

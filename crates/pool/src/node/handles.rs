@@ -1,9 +1,9 @@
 //! Handles: what the kernel names an open file by.
 
 use super::Node;
-use super::open_file::{Using, writes};
+use super::open_file::{FileUse, writes};
 use super::passthrough::Travel;
-use crate::branch::headroom::PassedWriter;
+use crate::branch::headroom::PassthroughWriter;
 use crate::branch::health::Deed;
 use crate::error::{Error, Result};
 use crate::fs::stat;
@@ -25,18 +25,18 @@ pub(crate) struct FileHandle {
     pub(crate) flags: OFlags,
     /// The branch's descriptor has neither `O_APPEND` nor `O_DIRECT` any more.
     plain: AtomicBool,
-    pub(crate) open: Using,
+    pub(crate) open: FileUse,
     /// The kernel reads and writes by itself.
-    pub(crate) past: bool,
+    pub(crate) passthrough: bool,
     /// What is read and written comes here, past the page cache.
     direct: bool,
     /// The room for what it writes so has been counted.
-    pub(crate) passed: Option<PassedWriter>,
+    pub(crate) headroom: Option<PassthroughWriter>,
 }
 
 impl FileHandle {
     /// Also tells whether another handle can write the file.
-    pub(crate) fn new(node: Arc<Node>, fd: Arc<OwnedFd>, flags: OFlags, open: Using) -> (Self, bool) {
+    pub(crate) fn new(node: Arc<Node>, fd: Arc<OwnedFd>, flags: OFlags, open: FileUse) -> (Self, bool) {
         let others = open.writers.fetch_add(usize::from(writes(flags)), Ordering::Relaxed);
         let plain = AtomicBool::new(false);
         (
@@ -46,16 +46,16 @@ impl FileHandle {
                 flags,
                 plain,
                 open,
-                past: false,
+                passthrough: false,
                 direct: false,
-                passed: None,
+                headroom: None,
             },
             others > 0,
         )
     }
 
-    pub(crate) fn travels(&mut self, travel: &Travel) {
-        self.past = travel.passthrough.is_some() && !travel.direct_io;
+    pub(crate) fn apply_open_flags(&mut self, travel: &Travel) {
+        self.passthrough = travel.passthrough.is_some() && !travel.direct_io;
         // With a backing file a mapping is one of that file.
         self.direct = travel.passthrough.is_none() && travel.direct_io;
         if self.direct {
@@ -68,7 +68,7 @@ impl FileHandle {
     }
 
     /// What the branch's descriptor acts by.
-    pub(crate) fn held(&self) -> OFlags {
+    pub(crate) fn fd_flags(&self) -> OFlags {
         match self.plain.load(Ordering::Relaxed) {
             true => self.flags - NOT_PLAIN,
             false => self.flags,
@@ -78,7 +78,7 @@ impl FileHandle {
     /// A descriptor for data that goes exactly where it is told to, aligned or not: this handle's if it is of that kind,
     /// else one of the open file's. The daemon of an ordinary user may not open for writing what was made unwritable
     /// meanwhile (`O_CREAT` with mode 0444, as git does); then this handle's becomes of that kind.
-    pub(crate) fn plain(&self) -> Result<Arc<OwnedFd>, Errno> {
+    pub(crate) fn plain_fd(&self) -> Result<Arc<OwnedFd>, Errno> {
         const DOES_MORE: OFlags = NOT_PLAIN.union(OFlags::SYNC).union(OFlags::DSYNC);
         if self.plain.load(Ordering::Relaxed) || !self.flags.intersects(DOES_MORE) {
             return Ok(self.fd());
@@ -96,7 +96,7 @@ impl FileHandle {
 
     /// The same for data that is read, which nobody opens the file for writing for.
     pub(crate) fn plain_to_read(&self) -> Result<Arc<OwnedFd>, Errno> {
-        self.open.plain_to_read().or_else(|_| self.plain())
+        self.open.plain_to_read().or_else(|_| self.plain_fd())
     }
 
     /// The branch's file, opened as this handle is. Whoever writes through it holds the node's `moving` while he
@@ -106,8 +106,8 @@ impl FileHandle {
     }
 
     /// Takes note of an error that the file's branch has answered with, and gives it back.
-    pub(crate) fn notice(&self, errno: Errno, deed: Deed) -> Errno {
-        self.open.place().branch.notice(errno, deed)
+    pub(crate) fn record_error(&self, errno: Errno, deed: Deed) -> Errno {
+        self.open.location().branch.record_error(errno, deed)
     }
 
     /// Gives the descriptor that served so far.
@@ -123,12 +123,12 @@ impl FileHandle {
 
     /// Could something be written that does not come to the daemon? With a backing file, a shared mapping is one of
     /// that file, whoever serves read and write; to map it so, a descriptor must be able to do both.
-    pub(crate) fn writes_past(&self) -> bool {
-        self.writable() && self.past || self.maps_past()
+    pub(crate) fn writes_past_daemon(&self) -> bool {
+        self.writable() && self.passthrough || self.maps_past_daemon()
     }
 
     /// As [`FileHandle::writes_past`], by a shared mapping. That outlives the handle, too.
-    pub(crate) fn maps_past(&self) -> bool {
+    pub(crate) fn maps_past_daemon(&self) -> bool {
         self.open.backing.is_some() && self.flags.contains(OFlags::RDWR)
     }
 }
@@ -136,7 +136,7 @@ impl FileHandle {
 impl Drop for FileHandle {
     fn drop(&mut self) {
         self.open.writers.fetch_sub(usize::from(self.writable()), Ordering::Relaxed);
-        if let Some(passed) = &self.passed {
+        if let Some(passed) = &self.headroom {
             passed.closed(|| stat::of(self.fd().as_fd()).map_or(0, |attr| attr.size));
         }
     }

@@ -8,7 +8,7 @@
 
 use super::Node;
 use super::handles::FileHandle;
-use super::open_file::{Keeping, OpenFile};
+use super::open_file::{IdleState, OpenFile};
 use crate::branch::Branches;
 use crate::lock::rank;
 use crate::lock::ranked::Mutex;
@@ -26,7 +26,7 @@ const FILES: u64 = 512;
 /// Of the descriptors that the process may have, one in so many.
 const SHARE: u64 = 16;
 
-pub(crate) struct Kept {
+pub(crate) struct IdleFiles {
     shared: Arc<Shared>,
     most: usize,
     /// How often all were closed.
@@ -44,16 +44,16 @@ struct Queue {
     looking: bool,
 }
 
-impl Kept {
+impl IdleFiles {
     /// For a process that may have so many descriptors.
-    pub(crate) fn new(descriptors: u64) -> Kept {
+    pub(crate) fn new(descriptors: u64) -> IdleFiles {
         let most = (descriptors / SHARE).min(FILES) as usize;
-        Kept { shared: Arc::default(), most, cleared: AtomicU32::new(0) }
+        IdleFiles { shared: Arc::default(), most, cleared: AtomicU32::new(0) }
     }
 
     /// For a file that is about to be opened.
-    pub(crate) fn begin(&self) -> Keeping {
-        Keeping {
+    pub(crate) fn begin(&self) -> IdleState {
+        IdleState {
             cleared: self.cleared.load(Ordering::Acquire),
             queued: AtomicBool::new(false),
             used: AtomicBool::new(false),
@@ -65,21 +65,21 @@ impl Kept {
         // Held until the file is in the queue: who removes its last name pins it, and then closes what is kept.
         let slot = handle.node.open.lock();
         let open = &*handle.open;
-        let place = open.place();
-        let fits = place.reads.is_some() && open.users() == 1 && !open.is_parted();
+        let place = open.location();
+        let fits = place.reads.is_some() && open.users() == 1 && !open.is_detached();
         let branch_stays = || branches.index_of(place.branch.id).is_some();
         // What was opened before all were closed would be opened otherwise now.
-        let fits = fits && open.keeping.cleared == self.cleared.load(Ordering::Acquire);
+        let fits = fits && open.idle.cleared == self.cleared.load(Ordering::Acquire);
         if !fits || handle.node.orphan.lock().is_some() || !branch_stays() {
             return;
         }
-        open.keeping.used.store(true, Ordering::Relaxed);
-        if open.keeping.queued.load(Ordering::Relaxed) {
+        open.idle.used.store(true, Ordering::Relaxed);
+        if open.idle.queued.load(Ordering::Relaxed) {
             // As a rule, and without a lock that others want. Should it be thrown out at this moment, it is opened anew.
             return;
         }
         let mut queue = self.shared.0.lock();
-        let oldest = match open.keeping.queued.swap(true, Ordering::Relaxed) {
+        let oldest = match open.idle.queued.swap(true, Ordering::Relaxed) {
             true => None,
             false => {
                 queue.files.push_back(Arc::clone(open));
@@ -117,7 +117,7 @@ impl Kept {
     /// Keeps a file no longer than somebody has it open.
     pub(crate) fn give_up(&self, open: &Arc<OpenFile>) {
         let mut queue = self.shared.0.lock();
-        if open.keeping.queued.swap(false, Ordering::Relaxed) {
+        if open.idle.queued.swap(false, Ordering::Relaxed) {
             queue.files.retain(|file| !Arc::ptr_eq(file, open));
         }
     }
@@ -133,13 +133,13 @@ impl Kept {
 impl Queue {
     fn pop(&mut self) -> Option<Arc<OpenFile>> {
         let oldest = self.files.pop_front()?;
-        oldest.keeping.queued.store(false, Ordering::Relaxed);
+        oldest.idle.queued.store(false, Ordering::Relaxed);
         Some(oldest)
     }
 
     fn clear(&mut self) -> VecDeque<Arc<OpenFile>> {
         for file in &self.files {
-            file.keeping.queued.store(false, Ordering::Relaxed);
+            file.idle.queued.store(false, Ordering::Relaxed);
         }
         std::mem::take(&mut self.files)
     }
@@ -153,8 +153,8 @@ fn look(shared: &Weak<Shared>) {
         let Some(shared) = shared.upgrade() else { return };
         let mut queue = shared.0.lock();
         let (used, unused) = queue.clear().into_iter().partition(|file| {
-            let used = file.keeping.used.swap(false, Ordering::Relaxed) && file.users() == 0;
-            file.keeping.queued.store(used, Ordering::Relaxed);
+            let used = file.idle.used.swap(false, Ordering::Relaxed) && file.users() == 0;
+            file.idle.queued.store(used, Ordering::Relaxed);
             used
         });
         queue.files = used;

@@ -9,8 +9,8 @@
 //! name lies below it. It may outlive its last name: then an open file or a pinned descriptor stands in. Its id says
 //! where its file lies, so that it can be found again when it has been forgotten (`export`).
 
-pub(crate) mod apart;
 pub(crate) mod children;
+pub(crate) mod detached;
 pub(crate) mod dir_state;
 pub(crate) mod direct_writes;
 pub(crate) mod handles;
@@ -29,14 +29,14 @@ use crate::fs::stat::FileKey;
 use crate::ids::{BranchId, NodeId};
 use crate::lock::rank;
 use crate::lock::ranked::{Mutex, RwLock};
-use dir_state::Slot;
-use name_index::Names;
+use dir_state::CacheSlot;
+use name_index::NameIndex;
 use open_file::{Fingerprint, OpenFile};
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
-use table::Shown;
+use table::ShownFile;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Identity {
@@ -61,7 +61,7 @@ pub(crate) struct Node {
     /// Changes only when the file moves to another branch.
     pub(crate) identity: Mutex<Identity, rank::NodeIdentity>,
     /// Shown as a symlink to the file on its branch, whatever the file is like by now.
-    pub(crate) disguised: bool,
+    pub(crate) symlinkified: bool,
     /// How often the kernel was given this node, less what it has forgotten.
     pub(crate) lookups: AtomicU64,
     /// What all handles of this node share. Without users it is only kept open (`memory::kept`), and counts as closed.
@@ -81,7 +81,7 @@ pub(crate) struct Node {
     /// it is open looks like another one put in its place.
     pub(crate) number: AtomicU64,
     /// It has got so many names that some may not be its names any more: those that went on the branch itself.
-    pub(crate) doubtful: AtomicBool,
+    pub(crate) has_doubtful_names: AtomicBool,
     /// Until then nobody tries to move the file: its names were not found, or it cannot be leased.
     pub(crate) stays_until: Mutex<Option<Instant>, rank::NodeStays>,
     /// The kernel was given attributes in a listing, and goes by them until then (in ticks of `readdirplus::now`).
@@ -91,9 +91,9 @@ pub(crate) struct Node {
     /// Of a directory: how many names the pool has made in it.
     pub(crate) made: AtomicU32,
     /// Of a directory: where it lies, and who holds its names.
-    pub(crate) memory: Slot,
+    pub(crate) cached_dir: CacheSlot,
     /// It has a place among those of which something is remembered.
-    pub(crate) ordered: AtomicBool,
+    pub(crate) in_cache_order: AtomicBool,
 }
 
 impl Node {
@@ -112,8 +112,8 @@ impl Node {
         }
     }
 
-    fn shown(&self) -> Option<Shown> {
-        self.key().map(|key| (key, self.disguised))
+    fn shown(&self) -> Option<ShownFile> {
+        self.key().map(|key| (key, self.symlinkified))
     }
 
     pub(crate) fn opened(&self) -> Option<Arc<OpenFile>> {
@@ -123,20 +123,20 @@ impl Node {
 
 impl Node {
     /// What is known of the directory's names, whether it may be believed or not.
-    pub(crate) fn names(&self) -> Option<Arc<Names>> {
-        self.memory.lock().as_ref().map(|known| Arc::clone(&known.names))
+    pub(crate) fn names(&self) -> Option<Arc<NameIndex>> {
+        self.cached_dir.lock().as_ref().map(|known| Arc::clone(&known.names))
     }
 
     /// A name of this directory was made on a branch. To be called before anybody hears of it.
-    pub(crate) fn came(&self, name: &[u8], branch: BranchId) {
+    pub(crate) fn name_created(&self, name: &[u8], branch: BranchId) {
         self.made.fetch_add(1, Ordering::Relaxed);
         // Whoever made it may have begun when there were other branches than those by which names are known by now.
         let known = {
-            let slot = self.memory.lock();
+            let slot = self.cached_dir.lock();
             slot.as_ref().and_then(|known| Some((Arc::clone(&known.names), known.branches.index_of(branch)?)))
         };
         if let Some((names, index)) = known {
-            names.came(name, index);
+            names.add_holder(name, index);
         }
     }
 }

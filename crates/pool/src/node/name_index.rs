@@ -31,13 +31,13 @@ const LISTED: u64 = 4;
 /// Bytes of a directory (`st_size`) an entry, about: tmpfs has 20, ext4 and XFS some more.
 const ENTRY: u64 = 24;
 
-pub(crate) struct Names {
+pub(crate) struct NameIndex {
     /// Questions that a branch has answered with "not here".
     in_vain: AtomicU64,
     /// So many are worth a listing.
     worth: u64,
     state: RwLock<State, rank::NameIndex>,
-    tally: Arc<Tally>,
+    tally: Arc<CacheCounters>,
 }
 
 #[derive(Default)]
@@ -94,11 +94,11 @@ fn hash(name: &[u8]) -> u64 {
     KEY.hash_one(name)
 }
 
-impl Names {
+impl NameIndex {
     /// `bytes`: the size of the directory on all branches.
-    pub(crate) fn new(bytes: u64, branches: usize, tally: Arc<Tally>) -> Self {
+    pub(crate) fn new(bytes: u64, branches: usize, tally: Arc<CacheCounters>) -> Self {
         let stage = if branches > BRANCHES { Stage::GivenUp } else { Stage::Unknown };
-        Names {
+        NameIndex {
             in_vain: AtomicU64::new(0),
             worth: LISTED + bytes / ENTRY / LISTED,
             state: RwLock::new(State { stage, ..State::default() }),
@@ -117,14 +117,14 @@ impl Names {
     }
 
     /// Branch `index` may hold a name from now on. Told after it was made, and before anybody hears that it was.
-    pub(crate) fn came(&self, name: &[u8], index: usize) {
+    pub(crate) fn add_holder(&self, name: &[u8], index: usize) {
         if index < BRANCHES {
             self.add(name, 1 << index);
         }
     }
 
     /// Any branch may hold a name, or not.
-    pub(crate) fn doubtful(&self, name: &[u8]) {
+    pub(crate) fn any_may_hold(&self, name: &[u8]) {
         self.add(name, u64::MAX);
     }
 
@@ -139,7 +139,7 @@ impl Names {
     }
 
     /// Branch `index` did not hold the name after all when it was asked.
-    pub(crate) fn was_not(&self, name: &[u8], index: usize, asked: Holders) {
+    pub(crate) fn remove_holder(&self, name: &[u8], index: usize, asked: Holders) {
         let mut state = self.state.write();
         if state.changes != asked.changes || state.stage != Stage::Known {
             return;
@@ -154,13 +154,13 @@ impl Names {
     }
 
     /// So many branches were asked in vain, for want of this table. True once it is worth a listing, to one thread.
-    pub(crate) fn asked_in_vain(&self, times: usize) -> bool {
+    pub(crate) fn count_misses(&self, times: usize) -> bool {
         let before = self.in_vain.fetch_add(times as u64, Ordering::Relaxed);
         before < self.worth && before + times as u64 >= self.worth
     }
 
     /// Lists the directory, open on each branch that has it.
-    pub(crate) fn learn<'a>(&self, dirs: impl Iterator<Item = (usize, BorrowedFd<'a>)>) {
+    pub(crate) fn build_from<'a>(&self, dirs: impl Iterator<Item = (usize, BorrowedFd<'a>)>) {
         {
             let mut state = self.state.write();
             if state.stage != Stage::Unknown {
@@ -213,7 +213,7 @@ impl Names {
 }
 
 impl State {
-    fn put(&mut self, tally: &Tally, hash: u64, mask: u64) {
+    fn put(&mut self, tally: &CacheCounters, hash: u64, mask: u64) {
         match self.holders.entry(hash) {
             Entry::Occupied(mut entry) => *entry.get_mut() |= mask,
             Entry::Vacant(entry) => {
@@ -223,20 +223,20 @@ impl State {
         }
     }
 
-    fn clear(&mut self, tally: &Tally) {
+    fn clear(&mut self, tally: &CacheCounters) {
         tally.names.fetch_sub(self.holders.len(), Ordering::Relaxed);
         self.holders = HashMap::default();
     }
 }
 
-impl Drop for Names {
+impl Drop for NameIndex {
     fn drop(&mut self) {
         self.state.get_mut().clear(&self.tally);
     }
 }
 
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct CacheCounters {
     /// Directories of which something is remembered.
     pub(crate) dirs: AtomicUsize,
     /// Places in the order that they are to be forgotten in, also of those of which nothing is remembered any more.

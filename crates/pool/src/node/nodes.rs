@@ -1,11 +1,11 @@
 //! The node table: what the kernel holds references to.
 
 use super::children::Children;
-use super::table::{Record, Shown, Table, new_node};
+use super::table::{Record, ShownFile, Table, new_node};
 use super::{Identity, Node};
 use crate::branch::Branch;
 use crate::error::{Error, Result};
-use crate::export::Lasting;
+use crate::export::StableId;
 use crate::fs::stat::FileKey;
 use crate::ids::NodeId;
 use crate::lock::rank;
@@ -23,13 +23,13 @@ pub(crate) struct Nodes {
     /// Tells such nodes from those of an earlier run.
     run: u32,
     /// Some file has kept its number.
-    any_kept: AtomicBool,
+    any_preserved: AtomicBool,
 }
 
 impl Nodes {
     pub(crate) fn new(root_ino: u64) -> Self {
         let mut table = Table::default();
-        let lasting = Lasting { id: NodeId::ROOT, generation: 0 };
+        let lasting = StableId { id: NodeId::ROOT, generation: 0 };
         let root = new_node(lasting, Identity::Directory { ino: root_ino }, false);
         // The kernel never forgets the root.
         root.lookups.store(1, Ordering::Relaxed);
@@ -40,7 +40,7 @@ impl Nodes {
         table.numbers.insert(root_ino, NodeId::ROOT);
         let next = AtomicU64::new(NodeId::ROOT.0 + 1);
         let run = RandomState::new().hash_one(()) as u32;
-        Nodes { table: RwLock::new(table), next, run, any_kept: AtomicBool::new(false) }
+        Nodes { table: RwLock::new(table), next, run, any_preserved: AtomicBool::new(false) }
     }
 
     pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>> {
@@ -131,12 +131,12 @@ impl Nodes {
 
     /// Hands a reference to the kernel: the node of a directory that was found under a name.
     /// `ino` is its inode number by that name, `lasting` is asked if it was not known.
-    pub(crate) fn hand_out_dir(
+    pub(crate) fn give_out_dir(
         &self,
         parent: NodeId,
         name: &[u8],
         ino: u64,
-        lasting: impl FnOnce() -> Option<Lasting>,
+        lasting: impl FnOnce() -> Option<StableId>,
     ) -> Result<Arc<Node>> {
         {
             let table = self.table.read();
@@ -150,7 +150,7 @@ impl Nodes {
             node.lookups.fetch_add(1, Ordering::Relaxed);
             return Ok(node.clone());
         }
-        let ino = table.free_number(ino);
+        let ino = table.unused_ino(ino);
         let node = self.new_node(&table, Identity::Directory { ino }, false, lasting());
         let replaced = table.insert(parent, name, node.clone())?;
         table.numbers.insert(ino, node.id);
@@ -160,18 +160,18 @@ impl Nodes {
     }
 
     /// The inode number that a lookup of a directory would show, `ino` being the one by its name.
-    pub(crate) fn dir_number(&self, parent: NodeId, name: &[u8], ino: u64) -> u64 {
+    pub(crate) fn dir_ino(&self, parent: NodeId, name: &[u8], ino: u64) -> u64 {
         let table = self.table.read();
         match table.child(parent, name).map(|node| node.identity()) {
             Some(Identity::Directory { ino }) => ino,
-            _ => table.free_number(ino),
+            _ => table.unused_ino(ino),
         }
     }
 
     /// The inode number that a file shows since before it moved, if it has; by where it is now.
-    pub(crate) fn kept_number(&self, dev: u64, ino: u64) -> Option<u64> {
-        match self.any_kept.load(Ordering::Relaxed) {
-            true => self.table.read().kept.get(&(dev, ino)).copied(),
+    pub(crate) fn preserved_ino(&self, dev: u64, ino: u64) -> Option<u64> {
+        match self.any_preserved.load(Ordering::Relaxed) {
+            true => self.table.read().preserved.get(&(dev, ino)).copied(),
             false => None,
         }
     }
@@ -183,9 +183,9 @@ impl Nodes {
         name: &[u8],
         branch: &Branch,
         key: FileKey,
-        disguised: bool,
+        symlinkified: bool,
     ) -> Result<Arc<Node>> {
-        let shown = (key, disguised);
+        let shown = (key, symlinkified);
         {
             let table = self.table.read();
             if let Some(node) = table.child(parent, name).filter(|n| n.shown() == Some(shown)) {
@@ -208,7 +208,7 @@ impl Nodes {
         parent: NodeId,
         name: &[u8],
         branch: &Branch,
-        shown: Shown,
+        shown: ShownFile,
         freed: &mut Vec<Record>,
     ) -> Result<Arc<Node>> {
         if let Some(node) = table.files.get(&shown).and_then(|id| table.records.get(id)).map(|r| &r.node) {
@@ -229,14 +229,14 @@ impl Nodes {
     pub(crate) fn hand_out_nameless(&self, branch: &Branch, key: FileKey) -> Arc<Node> {
         let mut table = self.table.write();
         let node = self.new_file(&table, branch, (key, false));
-        table.put_nameless(&node, key);
+        table.insert_nameless(&node, key);
         node
     }
 
     /// Hands a reference to the kernel: a file that it knows no more and that was found by its id.
     ///
     /// Errors: `ESTALE` when the file is known as another node.
-    pub(crate) fn hand_out_found(&self, lasting: Lasting, key: FileKey) -> Result<Arc<Node>> {
+    pub(crate) fn hand_out_found(&self, lasting: StableId, key: FileKey) -> Result<Arc<Node>> {
         let mut table = self.table.write();
         if let Some(record) = table.records.get(&lasting.id) {
             // Somebody else has just found it.
@@ -248,7 +248,7 @@ impl Nodes {
             return Err(Error::Stale);
         }
         let node = new_node(lasting, Identity::File(key), false);
-        table.put_nameless(&node, key);
+        table.insert_nameless(&node, key);
         Ok(node)
     }
 
@@ -274,7 +274,7 @@ impl Nodes {
             let before = record.node.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
             let forgotten = before.is_ok_and(|before| before <= count);
             // Though the node may stay, nobody asks for what is in it.
-            let memory = if forgotten { record.node.memory.lock().take() } else { None };
+            let memory = if forgotten { record.node.cached_dir.lock().take() } else { None };
             (forgotten, memory)
         };
         drop(memory);
@@ -310,7 +310,7 @@ impl Nodes {
         let mut table = self.table.write();
         table.files.remove(&(key, false));
         table.files.remove(&(key, true));
-        table.kept.remove(&(key.dev, key.ino));
+        table.preserved.remove(&(key.dev, key.ino));
     }
 
     /// The node's file is another one from now on, and keeps the inode number that callers know. The caller holds
@@ -318,17 +318,17 @@ impl Nodes {
     pub(crate) fn moved(&self, node: &Node, to: FileKey, number: u64) {
         let mut table = self.table.write();
         if let Some(from) = node.key() {
-            table.kept.remove(&(from.dev, from.ino));
-            if table.files.get(&(from, node.disguised)) == Some(&node.id) {
-                table.files.remove(&(from, node.disguised));
+            table.preserved.remove(&(from.dev, from.ino));
+            if table.files.get(&(from, node.symlinkified)) == Some(&node.id) {
+                table.files.remove(&(from, node.symlinkified));
             }
         }
         if number != 0 {
-            table.kept.insert((to.dev, to.ino), number);
-            self.any_kept.store(true, Ordering::Relaxed);
+            table.preserved.insert((to.dev, to.ino), number);
+            self.any_preserved.store(true, Ordering::Relaxed);
         }
         *node.identity.lock() = Identity::File(to);
-        table.files.insert((to, node.disguised), node.id);
+        table.files.insert((to, node.symlinkified), node.id);
         node.number.store(number, Ordering::Relaxed);
         node.moves.fetch_add(1, Ordering::Relaxed);
     }
@@ -336,7 +336,7 @@ impl Nodes {
     /// The kernel holds on to the file that this node has open: whoever looks the names up from now on gets a node of its own
     /// for the file `to`, which may be the same one. This one keeps the number that callers know, and the other one shows it
     /// too if it `stays` with the file. Gives the names. The caller holds the tree exclusively.
-    pub(crate) fn parted(
+    pub(crate) fn names_detached(
         &self,
         node: &Node,
         to: FileKey,
@@ -347,13 +347,13 @@ impl Nodes {
         match node.key() {
             Some(from) if from != to => self.file_gone(from),
             Some(from) => {
-                self.table.write().files.remove(&(from, node.disguised));
+                self.table.write().files.remove(&(from, node.symlinkified));
             }
             None => {}
         }
         if stays {
-            self.table.write().kept.insert((to.dev, to.ino), number);
-            self.any_kept.store(true, Ordering::Relaxed);
+            self.table.write().preserved.insert((to.dev, to.ino), number);
+            self.any_preserved.store(true, Ordering::Relaxed);
         }
         for (parent, name) in &names {
             self.name_removed(*parent, name);
@@ -401,21 +401,26 @@ impl Nodes {
         &self,
         table: &Table,
         identity: Identity,
-        disguised: bool,
-        lasting: Option<Lasting>,
+        symlinkified: bool,
+        lasting: Option<StableId>,
     ) -> Arc<Node> {
         let as_it_comes = || {
             let id = NodeId(self.next.fetch_add(1, Ordering::Relaxed));
-            Lasting { id, generation: self.run }
+            StableId { id, generation: self.run }
         };
         let free = lasting.filter(|lasting| !table.records.contains_key(&lasting.id));
-        new_node(free.unwrap_or_else(as_it_comes), identity, disguised)
+        new_node(free.unwrap_or_else(as_it_comes), identity, symlinkified)
     }
 
-    pub(crate) fn new_file(&self, table: &Table, branch: &Branch, (key, disguised): Shown) -> Arc<Node> {
+    pub(crate) fn new_file(
+        &self,
+        table: &Table,
+        branch: &Branch,
+        (key, symlinkified): ShownFile,
+    ) -> Arc<Node> {
         // As a symlink it is another node than as itself, and the file can be found by one of them alone.
-        let lasting = if disguised { None } else { Lasting::of(branch, key) };
-        self.new_node(table, Identity::File(key), disguised, lasting)
+        let lasting = if symlinkified { None } else { StableId::of(branch, key) };
+        self.new_node(table, Identity::File(key), symlinkified, lasting)
     }
 
     /// How many entries each table has.
@@ -427,7 +432,7 @@ impl Nodes {
             ("names", names),
             ("files", table.files.len()),
             ("numbers", table.numbers.len()),
-            ("kept numbers", table.kept.len()),
+            ("kept numbers", table.preserved.len()),
         ]
     }
 

@@ -1,6 +1,6 @@
 //! What the handles of one open file share.
 
-use super::direct_writes::Overtaken;
+use super::direct_writes::DirectWrites;
 use crate::branch::Branch;
 use crate::branch::health::Deed;
 use crate::error::Result;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What an open file knows of being kept.
-pub(crate) struct Keeping {
+pub(crate) struct IdleState {
     /// How often all had been closed before it was opened.
     pub(crate) cleared: u32,
     /// Changes with the queue locked.
@@ -33,7 +33,7 @@ pub(crate) fn only_reads(flags: OFlags) -> bool {
 }
 
 /// Where an open file lies.
-pub(crate) struct Place {
+pub(crate) struct FileLocation {
     pub(crate) branch: Arc<Branch>,
     /// The file; opened for whatever, or `O_PATH`.
     pub(crate) fd: Arc<OwnedFd>,
@@ -44,9 +44,9 @@ pub(crate) struct Place {
     plain_writes: OnceLock<Arc<OwnedFd>>,
 }
 
-impl Place {
+impl FileLocation {
     pub(crate) fn new(branch: Arc<Branch>, fd: Arc<OwnedFd>, reads: Option<FileKey>) -> Self {
-        Place { branch, fd, reads, plain_reads: OnceLock::new(), plain_writes: OnceLock::new() }
+        FileLocation { branch, fd, reads, plain_reads: OnceLock::new(), plain_writes: OnceLock::new() }
     }
 
     pub(crate) fn into_descriptors(self) -> impl Iterator<Item = Arc<OwnedFd>> {
@@ -59,7 +59,7 @@ impl Place {
 /// happens to its names, and how its data travels.
 pub(crate) struct OpenFile {
     /// Swapped, with the descriptors of all handles, when the file moves to another branch.
-    pub(crate) place: RwLock<Arc<Place>, rank::OpenFilePlace>,
+    pub(crate) location: RwLock<Arc<FileLocation>, rank::OpenFilePlace>,
     pub(crate) backing: Option<Box<dyn BackingFile>>,
     /// Those who have it open, or are about to.
     pub(crate) users: AtomicUsize,
@@ -68,12 +68,12 @@ pub(crate) struct OpenFile {
     /// The thread that may be within an open(2) of the file: [`NOBODY`], [`SEVERAL`], or one more than its number.
     pub(crate) opener: AtomicU64,
     /// The names lead to another node by now, for the kernel goes on reading this file by itself: nobody else may join.
-    pub(crate) parted: AtomicBool,
-    pub(crate) keeping: Keeping,
+    pub(crate) detached: AtomicBool,
+    pub(crate) idle: IdleState,
     /// Some handle reads and writes past the page cache.
     pub(crate) direct: AtomicBool,
     /// Pages have been fetched nevertheless: the file is mapped.
-    pub(crate) overtaken: OnceLock<Box<Overtaken>>,
+    pub(crate) overtaken: OnceLock<Box<DirectWrites>>,
 }
 
 const NOBODY: u64 = 0;
@@ -86,15 +86,15 @@ fn number_of(thread: u32) -> u64 {
 }
 
 impl OpenFile {
-    pub(crate) fn new(place: Place, backing: Option<Box<dyn BackingFile>>, keeping: Keeping) -> Self {
+    pub(crate) fn new(place: FileLocation, backing: Option<Box<dyn BackingFile>>, idle: IdleState) -> Self {
         OpenFile {
-            place: RwLock::new(Arc::new(place)),
+            location: RwLock::new(Arc::new(place)),
             backing,
             users: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             opener: AtomicU64::new(NOBODY),
-            parted: AtomicBool::new(false),
-            keeping,
+            detached: AtomicBool::new(false),
+            idle,
             direct: AtomicBool::new(false),
             overtaken: OnceLock::new(),
         }
@@ -105,29 +105,29 @@ impl OpenFile {
         self.users.load(Ordering::Acquire)
     }
 
-    pub(crate) fn place(&self) -> Arc<Place> {
-        self.place.read().clone()
+    pub(crate) fn location(&self) -> Arc<FileLocation> {
+        self.location.read().clone()
     }
 
-    pub(crate) fn move_to(&self, place: Place) {
-        *self.place.write() = Arc::new(place);
+    pub(crate) fn move_to(&self, place: FileLocation) {
+        *self.location.write() = Arc::new(place);
     }
 
     /// Whoever opens the file anew does so by this descriptor. Gives what served so far.
-    pub(crate) fn stand_in(&self, fd: &Arc<OwnedFd>) -> Arc<Place> {
-        let mut place = self.place.write();
+    pub(crate) fn replace_fds(&self, fd: &Arc<OwnedFd>) -> Arc<FileLocation> {
+        let mut place = self.location.write();
         // What readers share can stay, for it is open for reading alone.
         let fd = if place.reads.is_some() { &place.fd } else { fd };
-        let new = Place::new(place.branch.clone(), fd.clone(), place.reads);
+        let new = FileLocation::new(place.branch.clone(), fd.clone(), place.reads);
         std::mem::replace(&mut *place, Arc::new(new))
     }
 
-    pub(crate) fn part(&self) {
-        self.parted.store(true, Ordering::Relaxed);
+    pub(crate) fn detach_names(&self) {
+        self.detached.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_parted(&self) -> bool {
-        self.parted.load(Ordering::Relaxed)
+    pub(crate) fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Relaxed)
     }
 
     /// Can any handle write the file?
@@ -148,7 +148,7 @@ impl OpenFile {
     /// The kernel's requests for open(O_TRUNC) and for open(2) with a truncate(2) behind it are the same: OPEN without
     /// `O_TRUNC`, then SETATTR without a handle (fs/fuse/dir.c fuse_do_setattr). But the first always come from one
     /// thread. So nothing is missed; and where several threads have the file open, a truncate(2) passes for an `O_TRUNC`.
-    pub(crate) fn may_be_opening(&self, thread: u32) -> bool {
+    pub(crate) fn may_be_open_truncate(&self, thread: u32) -> bool {
         let opener = self.opener.load(Ordering::Relaxed);
         let may_be = opener == SEVERAL || opener == number_of(thread);
         if may_be && opener != SEVERAL {
@@ -159,7 +159,7 @@ impl OpenFile {
     }
 
     /// A page is about to be fetched. Whoever writes past the page cache from now on leaves word of it.
-    pub(crate) fn fetching(&self, moving: &RwLock<(), rank::FileMove>) -> Option<&Overtaken> {
+    pub(crate) fn fetching(&self, moving: &RwLock<(), rank::FileMove>) -> Option<&DirectWrites> {
         if !self.direct.load(Ordering::Relaxed) {
             return None;
         }
@@ -171,7 +171,7 @@ impl OpenFile {
     }
 
     /// For somebody who holds the node's `moving`.
-    pub(crate) fn overtaken(&self) -> Option<&Overtaken> {
+    pub(crate) fn overtaken(&self) -> Option<&DirectWrites> {
         self.overtaken.get().map(Box::as_ref)
     }
 
@@ -188,29 +188,29 @@ impl OpenFile {
     fn plain(
         &self,
         flags: OFlags,
-        slot: impl Fn(&Place) -> &OnceLock<Arc<OwnedFd>>,
+        slot: impl Fn(&FileLocation) -> &OnceLock<Arc<OwnedFd>>,
     ) -> Result<Arc<OwnedFd>, Errno> {
-        let place = self.place();
+        let place = self.location();
         if let Some(fd) = slot(&place).get() {
             return Ok(fd.clone());
         }
-        let fd =
-            beneath::reopen(&*place.fd, flags).map_err(|errno| place.branch.notice(errno, Deed::Looking))?;
+        let fd = beneath::reopen(&*place.fd, flags)
+            .map_err(|errno| place.branch.record_error(errno, Deed::Looking))?;
         Ok(slot(&place).get_or_init(|| Arc::new(fd)).clone())
     }
 }
 
 /// Somebody's share in an open file.
-pub(crate) struct Using(Arc<OpenFile>);
+pub(crate) struct FileUse(Arc<OpenFile>);
 
-impl Using {
-    pub(crate) fn new(file: Arc<OpenFile>) -> Using {
+impl FileUse {
+    pub(crate) fn new(file: Arc<OpenFile>) -> FileUse {
         file.users.fetch_add(1, Ordering::AcqRel);
-        Using(file)
+        FileUse(file)
     }
 }
 
-impl Deref for Using {
+impl Deref for FileUse {
     type Target = Arc<OpenFile>;
 
     fn deref(&self) -> &Arc<OpenFile> {
@@ -218,7 +218,7 @@ impl Deref for Using {
     }
 }
 
-impl Drop for Using {
+impl Drop for FileUse {
     fn drop(&mut self) {
         self.0.users.fetch_sub(1, Ordering::AcqRel);
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Threads that were told to look again, and the nodes that they wanted to open.
 #[derive(Default)]
-pub(crate) struct Asked {
+pub(crate) struct PendingCow {
     /// How many there are: nearly always none, and then no lookup takes the lock.
     pub(crate) count: AtomicUsize,
     pub(crate) threads: Mutex<HashMap<u32, (NodeId, Instant)>, rank::PendingCow>,
@@ -18,7 +18,7 @@ pub(crate) struct Asked {
 /// A thread that has not come back by then has ended.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-impl Asked {
+impl PendingCow {
     pub(crate) fn put(&self, thread: u32, node: NodeId) {
         let mut threads = self.threads.lock();
         threads.retain(|_, (_, since)| since.elapsed() < PATIENCE);

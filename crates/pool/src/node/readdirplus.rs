@@ -27,8 +27,8 @@ impl Nodes {
         let mut nodes = Vec::with_capacity(TURN);
         while files.peek().is_some() {
             let mut table = self.table.write();
-            for (at, (name, branch, key, disguised)) in files.by_ref().take(TURN) {
-                let shown = (key, disguised);
+            for (at, (name, branch, key, symlinkified)) in files.by_ref().take(TURN) {
+                let shown = (key, symlinkified);
                 if let Ok(node) = self.file_under(&mut table, parent, name, branch, shown, &mut freed) {
                     nodes.push((at, node));
                 }
@@ -41,7 +41,7 @@ impl Nodes {
 
     /// Which of these names in a directory the kernel knows, with attributes that it was given in a listing and goes by
     /// still: it need not be given them again.
-    pub(crate) fn are_relied_upon<'n>(
+    pub(crate) fn are_relied_on<'n>(
         &self,
         parent: NodeId,
         names: impl Iterator<Item = &'n [u8]>,
@@ -62,7 +62,7 @@ impl Nodes {
     }
 
     /// No attributes that were given are good any more.
-    pub(crate) fn rely_on_none(&self) {
+    pub(crate) fn rely_on_nothing(&self) {
         self.table.read().records.values().for_each(|record| record.node.changed());
     }
 }
@@ -85,14 +85,14 @@ impl Node {
     }
 
     /// The kernel was given attributes of names in this directory, to go by them for so long at most.
-    pub(crate) fn rely_below(&self, time: Duration) {
+    pub(crate) fn rely_on_entries(&self, time: Duration) {
         if !time.is_zero() {
             self.relied_below.store(until(time), Ordering::Relaxed);
         }
     }
 
     /// May it still go by some of them?
-    pub(crate) fn has_relied_upon(&self) -> bool {
+    pub(crate) fn has_relied_on_entries(&self) -> bool {
         self.relied_below.load(Ordering::Relaxed) > now()
     }
 }

@@ -3,7 +3,7 @@
 use super::children::{Child, Children};
 use super::{Identity, Node};
 use crate::error::{Error, Result};
-use crate::export::Lasting;
+use crate::export::StableId;
 use crate::fs::stat::FileKey;
 use crate::hash::{HashMap, shrink};
 use crate::ids::NodeId;
@@ -30,27 +30,27 @@ pub(crate) struct Record {
 }
 
 /// A file, and whether it is shown as a symlink.
-pub(crate) type Shown = (FileKey, bool);
+pub(crate) type ShownFile = (FileKey, bool);
 
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) records: HashMap<NodeId, Record>,
-    pub(crate) files: HashMap<Shown, NodeId>,
+    pub(crate) files: HashMap<ShownFile, NodeId>,
     /// Inode numbers of known directories. One that was renamed keeps its own, and so does all below it,
     /// though the old paths may belong to other directories by now.
     pub(crate) numbers: HashMap<u64, NodeId>,
     /// Inode numbers that files had before they moved, by device and number on their branch.
-    pub(crate) kept: HashMap<(u64, u64), u64>,
+    pub(crate) preserved: HashMap<(u64, u64), u64>,
     /// Far fewer nodes are known than once were.
     pub(crate) shrunk: bool,
 }
 
-pub(crate) fn new_node(lasting: Lasting, identity: Identity, disguised: bool) -> Arc<Node> {
+pub(crate) fn new_node(lasting: StableId, identity: Identity, symlinkified: bool) -> Arc<Node> {
     Arc::new(Node {
         id: lasting.id,
         generation: lasting.generation,
         identity: Mutex::new(identity),
-        disguised,
+        symlinkified,
         lookups: AtomicU64::new(1),
         open: Mutex::new(Weak::new()),
         orphan: Mutex::new(None),
@@ -63,9 +63,9 @@ pub(crate) fn new_node(lasting: Lasting, identity: Identity, disguised: bool) ->
         moves: AtomicU32::new(0),
         number: AtomicU64::new(0),
         stays_until: Mutex::new(None),
-        memory: Mutex::new(None),
-        ordered: AtomicBool::new(false),
-        doubtful: AtomicBool::new(false),
+        cached_dir: Mutex::new(None),
+        in_cache_order: AtomicBool::new(false),
+        has_doubtful_names: AtomicBool::new(false),
     })
 }
 
@@ -104,20 +104,20 @@ impl Table {
 
     /// The other node of a file that is, or was, shown as a symlink.
     pub(crate) fn twin(&self, node: &Node) -> Option<&Record> {
-        let (key, disguised) = node.shown()?;
-        self.records.get(self.files.get(&(key, !disguised))?)
+        let (key, symlinkified) = node.shown()?;
+        self.records.get(self.files.get(&(key, !symlinkified))?)
     }
 
     /// `ino`, or what stands in for it while another directory has it: always the same, so that a
     /// directory that is forgotten and found again does not change.
-    pub(crate) fn free_number(&self, mut ino: u64) -> u64 {
+    pub(crate) fn unused_ino(&self, mut ino: u64) -> u64 {
         while self.numbers.contains_key(&ino) {
             ino = ino.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
         }
         ino
     }
 
-    pub(crate) fn put_nameless(&mut self, node: &Arc<Node>, key: FileKey) {
+    pub(crate) fn insert_nameless(&mut self, node: &Arc<Node>, key: FileKey) {
         let record = Record { node: node.clone(), names: SmallVec::new(), children: Children::default() };
         self.records.insert(node.id, record);
         self.files.insert((key, false), node.id);
@@ -143,7 +143,7 @@ impl Table {
         let (slot, node) = (record.names.len(), record.node.clone());
         record.names.push(Name { parent, name: name.into() });
         if record.names.len() % MANY_NAMES == 0 {
-            node.doubtful.store(true, Ordering::Relaxed);
+            node.has_doubtful_names.store(true, Ordering::Relaxed);
         }
         let dir = self.records.get_mut(&parent).ok_or(Error::Stale)?;
         dir.children.insert(name.into(), Child { id, slot });
@@ -176,13 +176,13 @@ impl Table {
     pub(crate) fn removed(&mut self, id: NodeId, parent: NodeId) -> Vec<Record> {
         // Whoever is still in the directory may share its number with the next one of that name; the next
         // one's must not depend on when this one is forgotten.
-        self.give_up_number(id);
+        self.release_ino(id);
         let mut freed = self.release(id);
         freed.extend(self.release(parent));
         freed
     }
 
-    pub(crate) fn give_up_number(&mut self, id: NodeId) {
+    pub(crate) fn release_ino(&mut self, id: NodeId) {
         if let Some(Identity::Directory { ino }) = self.records.get(&id).map(|record| record.node.identity())
             && self.numbers.get(&ino) == Some(&id)
         {
@@ -202,11 +202,11 @@ impl Table {
                 continue;
             }
             let Some(record) = self.records.remove(&id) else { continue };
-            let shown = |key| (key, record.node.disguised);
+            let shown = |key| (key, record.node.symlinkified);
             match record.node.identity() {
                 Identity::File(key) if self.files.get(&shown(key)) == Some(&id) => {
                     self.files.remove(&shown(key));
-                    self.kept.remove(&(key.dev, key.ino));
+                    self.preserved.remove(&(key.dev, key.ino));
                 }
                 Identity::Directory { ino } if self.numbers.get(&ino) == Some(&id) => {
                     self.numbers.remove(&ino);
@@ -226,7 +226,7 @@ impl Table {
         self.shrunk |= shrink(&mut self.records);
         shrink(&mut self.files);
         shrink(&mut self.numbers);
-        shrink(&mut self.kept);
+        shrink(&mut self.preserved);
         freed
     }
 }

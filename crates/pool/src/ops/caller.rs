@@ -29,7 +29,7 @@ impl Caller {
     }
 
     /// The caller with its ids told, as whoever creates something must know them; none when nobody can tell.
-    pub(crate) fn identified(&self) -> Option<Caller> {
+    pub(crate) fn with_ids(&self) -> Option<Caller> {
         let gid = match self.gid {
             UNKNOWN => numbers(&self.status()?, "Gid:").nth(3)?,
             gid => gid,
@@ -38,7 +38,7 @@ impl Caller {
     }
 
     /// May the caller do what only a file's owner may (fs/inode.c inode_owner_or_capable)?
-    pub(crate) fn owns(&self, attr: &Attr) -> bool {
+    pub(crate) fn owner_or_capable(&self, attr: &Attr) -> bool {
         self.fsuid() == Some(attr.uid) || self.has(CAP_FOWNER, Reach::File(attr))
     }
 
@@ -60,7 +60,7 @@ impl Caller {
     }
 
     /// May the caller make files immutable or append-only, and undo it?
-    pub(crate) fn may_guard_files(&self) -> bool {
+    pub(crate) fn may_set_file_flags(&self) -> bool {
         self.has(CAP_LINUX_IMMUTABLE, Reach::System)
     }
 
@@ -83,12 +83,12 @@ impl Caller {
     }
 
     /// May the caller do to a whole filesystem what only its administrator may?
-    pub(crate) fn administers(&self) -> bool {
+    pub(crate) fn has_sys_admin(&self) -> bool {
         self.has(CAP_SYS_ADMIN, Reach::System)
     }
 
     /// May the caller read attributes called `trusted.*`?
-    pub(crate) fn sees_trusted(&self) -> bool {
+    pub(crate) fn may_read_trusted(&self) -> bool {
         self.has(CAP_SYS_ADMIN, Reach::System)
     }
 
@@ -160,7 +160,7 @@ mod tests {
         let own = std::process::id();
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         assert_eq!(told(UNKNOWN, UNKNOWN, own).fsuid(), Some(uid));
-        assert_eq!(told(UNKNOWN, UNKNOWN, own).identified(), Some(told(uid, gid, own)));
+        assert_eq!(told(UNKNOWN, UNKNOWN, own).with_ids(), Some(told(uid, gid, own)));
         assert!(told(UNKNOWN, UNKNOWN, own).is_in_group(gid));
         assert_eq!(told(UNKNOWN, UNKNOWN, own).is_in_group(NOBODY_KNOWS), uid == 0);
     }
@@ -169,18 +169,22 @@ mod tests {
     fn ids_that_were_told_count() {
         assert_eq!(told(7, 8, 0).fsuid(), Some(7));
         assert!(told(7, 8, 0).is_in_group(8) && !told(7, 8, 0).is_in_group(9));
-        assert!(told(0, 0, 0).may_guard_files() && !told(7, 0, 0).may_guard_files());
+        assert!(told(0, 0, 0).may_set_file_flags() && !told(7, 0, 0).may_set_file_flags());
         let sevens = Attr { uid: 7, ..Attr::default() };
-        assert!(told(7, 8, 0).owns(&sevens) && told(0, 0, 0).owns(&sevens) && !told(8, 7, 0).owns(&sevens));
+        assert!(
+            told(7, 8, 0).owner_or_capable(&sevens)
+                && told(0, 0, 0).owner_or_capable(&sevens)
+                && !told(8, 7, 0).owner_or_capable(&sevens)
+        );
     }
 
     #[test]
     fn nobody_can_do_nothing() {
         let gone = told(UNKNOWN, UNKNOWN, 0);
-        assert_eq!((gone.fsuid(), gone.identified()), (None, None));
+        assert_eq!((gone.fsuid(), gone.with_ids()), (None, None));
         let attr = Attr::default();
-        assert!(!gone.is_in_group(0) && !gone.may_guard_files() && !gone.owns(&attr));
-        assert!(!gone.keeps_set_id(&attr) && !gone.sees_trusted());
+        assert!(!gone.is_in_group(0) && !gone.may_set_file_flags() && !gone.owner_or_capable(&attr));
+        assert!(!gone.keeps_set_id(&attr) && !gone.may_read_trusted());
     }
 
     #[test]

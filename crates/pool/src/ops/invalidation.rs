@@ -8,7 +8,7 @@ impl Pool {
     /// Somebody has changed which branches hold this name of a directory.
     pub fn name_changed(&self, dir: NodeId, name: &[u8]) {
         if let Some(names) = self.nodes.get(dir).ok().and_then(|node| node.names()) {
-            names.doubtful(name);
+            names.any_may_hold(name);
         }
     }
 
@@ -21,14 +21,14 @@ impl Pool {
 
     /// Somebody has made, moved or removed a directory on a branch.
     pub fn places_changed(&self) {
-        self.memory.places_changed();
+        self.dir_cache.places_changed();
     }
 
     /// Changes were missed, or are not watched for any more; what a filesystem covers by now counts as changed.
     pub fn changes_missed(&self) {
-        self.nodes.rely_on_none();
-        self.memory.clear();
-        self.below.clear();
+        self.nodes.rely_on_nothing();
+        self.dir_cache.clear();
+        self.nested.clear();
     }
 
     /// The names and nodes that are known.

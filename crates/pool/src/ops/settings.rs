@@ -28,8 +28,8 @@ impl Pool {
     pub fn reconfigure(&self, config: Config) {
         self.space.set_ttl(config.space_ttl.as_secs());
         self.config.store(Arc::new(config));
-        self.memory.clear();
-        self.count_deadlines();
+        self.dir_cache.clear();
+        self.update_lock_timeout();
     }
 
     /// Changes the branches. Operations under way finish on those they began with, and files open on a
@@ -37,8 +37,8 @@ impl Pool {
     pub fn set_branches(&self, branches: Branches) {
         self.branches.store(branches);
         self.cursors.clear();
-        self.memory.clear();
-        self.count_deadlines();
+        self.dir_cache.clear();
+        self.update_lock_timeout();
         self.space.clear();
     }
 
@@ -51,7 +51,7 @@ impl Pool {
     pub fn read_so(&self, branch: &Branch, reads: Option<Reads>) {
         branch.times.set(reads);
         // What nobody has open was opened as it was before.
-        self.memory.kept.clear();
+        self.dir_cache.idle_files.clear();
     }
 
     /// The branches as they are now, also those that do not answer.
@@ -69,9 +69,9 @@ impl Pool {
         let (_, files) = self.counts();
         let others = [
             ("open files", files),
-            ("remembered directories", self.memory.ordered()),
-            ("threads asked to look again", self.asked.len()),
-            ("threads sent to another node", self.sent_apart.len()),
+            ("remembered directories", self.dir_cache.order_len()),
+            ("threads asked to look again", self.pending_cow.len()),
+            ("threads sent to another node", self.pending_detach.len()),
         ];
         self.nodes.sizes().into_iter().chain(others).collect()
     }

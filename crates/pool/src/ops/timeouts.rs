@@ -21,15 +21,15 @@ use std::time::Duration;
 
 impl Pool {
     /// The configuration or the branches have changed.
-    pub(crate) fn count_deadlines(&self) {
+    pub(crate) fn update_lock_timeout(&self) {
         let longest = self.deadlines().into_iter().map(|(_, deadline)| deadline).max().unwrap_or_default();
         let millis = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
-        self.silence.patience.store(millis, Ordering::Relaxed);
+        self.stuck_operations.patience.store(millis, Ordering::Relaxed);
     }
 
     /// How long an operation may wait for branches; None where no branch has a deadline. One load.
     pub fn patience(&self) -> Option<Duration> {
-        let patience = self.silence.patience.load(Ordering::Relaxed);
+        let patience = self.stuck_operations.patience.load(Ordering::Relaxed);
         (patience > 0).then(|| Duration::from_millis(patience))
     }
 
@@ -44,7 +44,7 @@ impl Pool {
     pub fn set_silent(&self, branch: BranchId, silent: bool) -> bool {
         let news = self.branches.set_silent(branch, silent);
         if news {
-            self.memory.clear();
+            self.dir_cache.clear();
             self.space.clear();
         }
         news
@@ -52,7 +52,7 @@ impl Pool {
 
     /// The branch of an open file, if it has a deadline.
     pub fn deadline_of(&self, handle: HandleId) -> Option<Arc<Branch>> {
-        let branch = self.files.get(handle).ok()?.open.place().branch.clone();
+        let branch = self.files.get(handle).ok()?.open.location().branch.clone();
         branch.deadline(self.config().branch_timeout).map(|_| branch)
     }
 
@@ -60,10 +60,10 @@ impl Pool {
     pub fn is_silent(&self, node: NodeId, handle: Option<HandleId>) -> bool {
         let silent = |node: &Node| {
             let orphan = || node.orphan.lock().as_ref().is_some_and(|orphan| orphan.branch.is_silent());
-            node.opened().map_or_else(orphan, |open| open.place().branch.is_silent())
+            node.opened().map_or_else(orphan, |open| open.location().branch.is_silent())
         };
         match handle.map(|handle| self.files.get(handle)) {
-            Some(Ok(handle)) => handle.open.place().branch.is_silent(),
+            Some(Ok(handle)) => handle.open.location().branch.is_silent(),
             _ => self.nodes.get(node).is_ok_and(|node| silent(&node)),
         }
     }
@@ -71,18 +71,18 @@ impl Pool {
     /// Nobody waits for an operation any more that may hold locks over names; or it has come to its end after all.
     pub fn count_stuck(&self, stuck: bool) {
         match stuck {
-            true => self.silence.stuck.fetch_add(1, Ordering::Relaxed),
-            false => self.silence.stuck.fetch_sub(1, Ordering::Relaxed),
+            true => self.stuck_operations.stuck.fetch_add(1, Ordering::Relaxed),
+            false => self.stuck_operations.stuck.fetch_sub(1, Ordering::Relaxed),
         };
     }
 
     /// Is a file being copied, so that it may take its time to do something with it?
     pub fn is_moving(&self) -> bool {
-        self.silence.moving.load(Ordering::Relaxed) > 0
+        self.stuck_operations.moving.load(Ordering::Relaxed) > 0
     }
 
     /// How many such operations there are.
     pub fn stuck(&self) -> usize {
-        self.silence.stuck.load(Ordering::Relaxed)
+        self.stuck_operations.stuck.load(Ordering::Relaxed)
     }
 }

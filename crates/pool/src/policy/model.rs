@@ -361,7 +361,7 @@ pub(super) fn choose(
         Pick::LeastUsedFraction => admitted
             .iter()
             .copied()
-            .reduce(|best, index| if emptier(space(index), space(best)) { index } else { best }),
+            .reduce(|best, index| if less_used(space(index), space(best)) { index } else { best }),
         Pick::Newest => admitted.iter().copied().max_by_key(|&index| views[index].mtime),
         Pick::Weighted => weighted(admitted, |index| weight(&views[index]), dice),
         Pick::Uniform if admitted.is_empty() => None,
@@ -377,7 +377,7 @@ pub(super) fn weight(view: &BranchView) -> u64 {
 }
 
 /// Whether a smaller fraction of `a` than of `b` is used. A filesystem of size zero counts as empty.
-fn emptier(a: Space, b: Space) -> bool {
+fn less_used(a: Space, b: Space) -> bool {
     // ua/(ua+va) < ub/(ub+vb)  is  ua*vb < ub*va, and the products of two u64 fit a u128.
     let ratio = |space: Space| match (space.used, space.avail) {
         (0, 0) => (0, 1),

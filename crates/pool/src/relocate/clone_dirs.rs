@@ -6,7 +6,7 @@
 //!
 //! The caller holds the tree lock, so no directory on the way can be renamed meanwhile.
 
-use super::metadata::{dress, set_times};
+use super::metadata::{copy_metadata, set_times};
 use crate::fs::beneath::{self, Dir};
 use crate::fs::reserved::name_aside;
 use crate::fs::stat::{self, Attr};
@@ -97,7 +97,7 @@ fn build(from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &[u8], fits: Fits<'_>) 
             let rest: usize = parts.clone().map(|part| part.len() + 1).sum();
             let dir = make(parent, name, &path[..path.len() - rest], &attr, fits)?;
             made.push((dir, name.to_vec(), attr));
-            dress(source.as_fd(), made[made.len() - 1].0.as_fd(), &attr)?;
+            copy_metadata(source.as_fd(), made[made.len() - 1].0.as_fd(), &attr)?;
             next = parts.next();
             if let Some(part) = next {
                 source = open_dir(source.as_fd(), part)?;

@@ -1,6 +1,6 @@
 //! The data of a file, into another: shared where the filesystem can, and holes stay holes.
 
-use super::lease::Still;
+use super::lease::LeasedFile;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -15,7 +15,7 @@ const STEP: u64 = 4 << 20;
 /// Errors: `EINTR` as soon as nobody wants it, `EBUSY` when the source does not keep still, `EIO` when it ends early;
 /// whatever reading and writing gives, `ENOSPC` among it.
 pub(crate) fn copy_data(
-    source: &Still,
+    source: &LeasedFile,
     target: BorrowedFd<'_>,
     size: u64,
     wanted: &dyn Fn() -> bool,

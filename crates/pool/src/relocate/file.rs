@@ -5,8 +5,8 @@
 //! the old one goes. In between both branches hold the file, equal byte for byte; the note in the new branch's
 //! root tells the next mount to finish it (`sweep`).
 
-use super::journal::{Note, Plan};
-use super::lease::Still;
+use super::journal::{JournalEntry, Plan};
+use super::lease::LeasedFile;
 use super::links::holds;
 use super::metadata::set_times;
 use super::replica::Replica;
@@ -22,10 +22,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// A file on its way. Dropping it before its names have changed leaves everything as it was.
-pub(crate) struct Carry<'s> {
+pub(crate) struct FileMove<'s> {
     source: Arc<Branch>,
     target: Arc<Branch>,
-    file: &'s Still,
+    file: &'s LeasedFile,
     /// The file as it was copied.
     copied: Attr,
     names: Vec<PoolPath>,
@@ -93,11 +93,15 @@ pub(crate) fn can_leave(attr: &Attr) -> bool {
     attr.is_regular() && !attr.is_immutable() && !attr.is_append_only()
 }
 
-impl<'s> Carry<'s> {
+impl<'s> FileMove<'s> {
     /// Notes, on the target, that a file is about to come. Before anything is made there, directories too.
-    pub(crate) fn announce(source: &Branch, target: &Branch, names: &[PoolPath]) -> Result<Note, Errno> {
+    pub(crate) fn announce(
+        source: &Branch,
+        target: &Branch,
+        names: &[PoolPath],
+    ) -> Result<JournalEntry, Errno> {
         let plan = Plan { source: source.path.as_os_str().as_bytes().to_vec(), names: names.to_vec() };
-        Note::write(target.root(), &plan)
+        JournalEntry::write(target.root(), &plan)
     }
 
     /// Copies a file onto another branch, under a name that nobody is shown; on disk when this returns.
@@ -108,11 +112,11 @@ impl<'s> Carry<'s> {
     pub(crate) fn copy(
         source: &Arc<Branch>,
         target: &Arc<Branch>,
-        file: &'s Still,
+        file: &'s LeasedFile,
         names: Vec<PoolPath>,
-        note: Note,
+        note: JournalEntry,
         wanted: &dyn Fn() -> bool,
-    ) -> Result<Carry<'s>, Errno> {
+    ) -> Result<FileMove<'s>, Errno> {
         let first = names.first().map_or(&b""[..], |name| split(name).0);
         let replica = Replica::begin(target.root(), first, !names.is_empty(), note)?;
         let copied = stat::of(file.as_fd())?;
@@ -121,7 +125,7 @@ impl<'s> Carry<'s> {
         }
         replica.fill(file, &copied, wanted)?;
         sync_way(target, &names)?;
-        Ok(Carry { source: source.clone(), target: target.clone(), file, copied, names, replica })
+        Ok(FileMove { source: source.clone(), target: target.clone(), file, copied, names, replica })
     }
 
     pub(crate) fn key(&self) -> Result<FileKey, Errno> {
@@ -185,7 +189,7 @@ impl<'s> Carry<'s> {
         let rest = |attr: &Attr| (attr.ctime, attr.atime, attr.mode, attr.uid, attr.gid);
         if rest(&now) != rest(&self.copied) {
             // Somebody has changed what a change of the data would not show.
-            self.replica.dress(self.file.as_fd(), &now)?;
+            self.replica.copy_metadata(self.file.as_fd(), &now)?;
             self.copied = now;
         }
         Ok(())
@@ -273,16 +277,16 @@ mod tests {
             stat::at(rustix::fs::CWD, self.home.path().join(path).as_os_str().as_bytes()).unwrap()
         }
 
-        fn still(&self) -> Still {
+        fn still(&self) -> LeasedFile {
             let root = self.branches.as_slice()[0].root();
-            Still::hold(beneath::open(root, b"d/f", OFlags::RDONLY | OFlags::NOATIME).unwrap()).unwrap()
+            LeasedFile::hold(beneath::open(root, b"d/f", OFlags::RDONLY | OFlags::NOATIME).unwrap()).unwrap()
         }
 
-        fn copied<'s>(&self, file: &'s Still) -> Carry<'s> {
+        fn copied<'s>(&self, file: &'s LeasedFile) -> FileMove<'s> {
             let [a, b] = self.branches.as_slice() else { panic!("two branches") };
             let names = vec![PoolPath::from_slice(b"d/f")];
-            let note = Carry::announce(a, b, &names).unwrap();
-            Carry::copy(a, b, file, names, note, &|| true).unwrap()
+            let note = FileMove::announce(a, b, &names).unwrap();
+            FileMove::copy(a, b, file, names, note, &|| true).unwrap()
         }
 
         /// The names in the directory on both branches, and in the roots.

@@ -3,7 +3,7 @@
 //! A note is locked while its writer lives, so that whoever finds one unlocked knows that a crash has left it.
 //! It is there, on disk, before the first thing that it tells of.
 
-use super::metadata::quietly;
+use super::metadata::with_times_kept;
 use crate::fs::reserved::{UNDER_CONSTRUCTION, unique};
 use crate::fs::{beneath, stat};
 use crate::path::PoolPath;
@@ -49,26 +49,26 @@ impl Plan {
 }
 
 /// A note on a branch. It stays until it is erased.
-pub(crate) struct Note {
+pub(crate) struct JournalEntry {
     root: OwnedFd,
     name: Vec<u8>,
     /// Keeps the lock.
     file: OwnedFd,
 }
 
-impl Note {
+impl JournalEntry {
     /// Puts a note into the root of a branch; on disk when this returns.
-    pub(crate) fn write(root: BorrowedFd<'_>, plan: &Plan) -> Result<Note, Errno> {
+    pub(crate) fn write(root: BorrowedFd<'_>, plan: &Plan) -> Result<JournalEntry, Errno> {
         canopy_sys::creds::as_daemon()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         loop {
             let name = [UNDER_CONSTRUCTION, NOTE, unique().as_bytes()].concat();
             let dir = beneath::open(root, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
-            let file = quietly(dir.as_fd(), || {
+            let file = with_times_kept(dir.as_fd(), || {
                 rustix::fs::openat(&dir, name.as_slice(), flags, Mode::RUSR | Mode::WUSR)
             })?;
             let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-            let note = Note { root: dir, name, file };
+            let note = JournalEntry { root: dir, name, file };
             match locked {
                 Ok(()) if stat::of(note.file.as_fd())?.nlink > 0 => {}
                 // Somebody who looks for leftovers was faster than the lock.
@@ -102,7 +102,7 @@ impl Note {
 
     fn unlink(&self) -> Result<(), Errno> {
         let unlink = || rustix::fs::unlinkat(&self.root, self.name.as_slice(), AtFlags::empty());
-        match quietly(self.root.as_fd(), unlink) {
+        match with_times_kept(self.root.as_fd(), unlink) {
             Err(Errno::NOENT) => Ok(()),
             other => other,
         }
@@ -123,7 +123,7 @@ impl Note {
     }
 }
 
-impl Drop for Note {
+impl Drop for JournalEntry {
     /// Whoever has been forked meanwhile holds the file open, and with it the lock, until it executes something.
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
@@ -131,15 +131,15 @@ impl Drop for Note {
 }
 
 /// The notes that a crash has left on a branch, now locked by us.
-pub(crate) fn left_behind(root: BorrowedFd<'_>) -> Result<Vec<(Note, Option<Plan>)>, Errno> {
+pub(crate) fn leftovers(root: BorrowedFd<'_>) -> Result<Vec<(JournalEntry, Option<Plan>)>, Errno> {
     let prefix = [UNDER_CONSTRUCTION, NOTE].concat();
-    let names = names_with(root, &prefix)?;
+    let names = names_with_prefix(root, &prefix)?;
     Ok(names.into_iter().filter_map(|name| claim(root, name)).collect())
 }
 
 /// A note whose writer is gone. Nobody but a daemon's user writes notes that are obeyed: users may be able to
 /// make files in the root of a branch.
-fn claim(root: BorrowedFd<'_>, name: Vec<u8>) -> Option<(Note, Option<Plan>)> {
+fn claim(root: BorrowedFd<'_>, name: Vec<u8>) -> Option<(JournalEntry, Option<Plan>)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(root, name.as_slice(), flags, Mode::empty()).ok()?;
     let attr = stat::of(file.as_fd()).ok()?;
@@ -163,11 +163,11 @@ fn claim(root: BorrowedFd<'_>, name: Vec<u8>) -> Option<(Note, Option<Plan>)> {
         return None;
     }
     let root = beneath::open(root, b"", OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
-    Some((Note { root, name, file }, plan))
+    Some((JournalEntry { root, name, file }, plan))
 }
 
 /// The names in a directory that begin so.
-pub(crate) fn names_with(dir: BorrowedFd<'_>, prefix: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+pub(crate) fn names_with_prefix(dir: BorrowedFd<'_>, prefix: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
     let dir = beneath::open(dir, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut names = Vec::new();
     let mut buffer = [MaybeUninit::uninit(); 8192];
@@ -208,13 +208,13 @@ mod tests {
         let open = |path| rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let root = open(dir.path());
         let plan = Plan { source: b"/mnt/a".to_vec(), names: Vec::new() };
-        let note = Note::write(root.as_fd(), &plan).unwrap();
-        assert!(left_behind(root.as_fd()).unwrap().is_empty());
+        let note = JournalEntry::write(root.as_fd(), &plan).unwrap();
+        assert!(leftovers(root.as_fd()).unwrap().is_empty());
         // As a process has it that was forked from this one.
         let inherited = note.file.try_clone().unwrap();
         // Forgets the lock, as a crash does.
         drop(note);
-        let mut found = left_behind(root.as_fd()).unwrap();
+        let mut found = leftovers(root.as_fd()).unwrap();
         assert_eq!(found.len(), 1);
         let (note, read) = found.remove(0);
         assert!(crate::fs::reserved::name_aside().starts_with(&note.writer()));

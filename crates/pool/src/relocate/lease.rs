@@ -12,25 +12,25 @@ pub(crate) const TRIES: u32 = 10;
 
 const BETWEEN_TRIES: Duration = Duration::from_millis(2);
 
-/// A file that nobody writes, as long as [`Still::check`] says so. The only thing that a copy is made of.
-pub(crate) struct Still {
+/// A file that nobody writes, as long as [`LeasedFile::check`] says so. The only thing that a copy is made of.
+pub(crate) struct LeasedFile {
     pub(crate) file: OwnedFd,
     pub(crate) leased: bool,
 }
 
-impl Still {
+impl LeasedFile {
     /// Takes a lease on a file that is open for reading alone.
     ///
     /// Errors: `EBUSY` while anybody has it open for writing, `EOPNOTSUPP` where it cannot be leased.
-    pub(crate) fn hold(file: OwnedFd) -> Result<Still, Errno> {
-        take_lease(&file).map(|()| Still { file, leased: true })
+    pub(crate) fn hold(file: OwnedFd) -> Result<LeasedFile, Errno> {
+        take_lease(&file).map(|()| LeasedFile { file, leased: true })
     }
 
     /// The same for who takes nothing away by his copy: where files cannot be leased he believes that nobody writes.
-    pub(crate) fn hold_if_possible(file: OwnedFd) -> Result<Still, Errno> {
+    pub(crate) fn hold_if_possible(file: OwnedFd) -> Result<LeasedFile, Errno> {
         match take_lease(&file) {
-            Err(Errno::OPNOTSUPP) => Ok(Still { file, leased: false }),
-            other => other.map(|()| Still { file, leased: true }),
+            Err(Errno::OPNOTSUPP) => Ok(LeasedFile { file, leased: false }),
+            other => other.map(|()| LeasedFile { file, leased: true }),
         }
     }
 
@@ -55,13 +55,13 @@ fn take_lease(file: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-impl AsFd for Still {
+impl AsFd for LeasedFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-impl Drop for Still {
+impl Drop for LeasedFile {
     fn drop(&mut self) {
         lease::release(self.file.as_fd());
     }
@@ -69,7 +69,7 @@ impl Drop for Still {
 
 /// Can anybody at all write this file by what he has open, or mapped? Also where the kernel does not say.
 pub(crate) fn is_written(fd: impl AsFd) -> bool {
-    readable(fd).and_then(Still::hold).is_err()
+    readable(fd).and_then(LeasedFile::hold).is_err()
 }
 
 /// The file once more, to be read; its access time stays if that can be had.

@@ -7,22 +7,30 @@ use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 /// Everything of a directory but its name and its times. What the other filesystem cannot hold is left out.
-pub(crate) fn dress(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
-    own(target, attr)?;
+pub(crate) fn copy_metadata(
+    source: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    attr: &Attr,
+) -> Result<(), Errno> {
+    copy_owner(target, attr)?;
     let _ = copy_xattrs(source, target);
-    finish(source, target, attr)
+    copy_mode_and_flags(source, target, attr)
 }
 
 /// The same for a file, with its times. Errors when the other filesystem cannot hold an attribute: a file that
 /// would lose something is better left where it is. Flags of chattr(1) are each filesystem's own.
-pub(crate) fn dress_file(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
-    own(target, attr)?;
+pub(crate) fn copy_file_metadata(
+    source: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    attr: &Attr,
+) -> Result<(), Errno> {
+    copy_owner(target, attr)?;
     copy_xattrs(source, target)?;
-    finish(source, target, attr)?;
+    copy_mode_and_flags(source, target, attr)?;
     set_times(target, attr)
 }
 
-fn own(target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
+fn copy_owner(target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
     let owner = (rustix::fs::Uid::from_raw(attr.uid), rustix::fs::Gid::from_raw(attr.gid));
     let owned = rustix::fs::chownat(target, c"", Some(owner.0), Some(owner.1), AtFlags::EMPTY_PATH);
     let now = stat::of(target)?;
@@ -32,7 +40,7 @@ fn own(target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
     Ok(())
 }
 
-fn finish(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
+fn copy_mode_and_flags(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
     // After the owner, whose change clears setgid, and after the ACL, which repeats the group's bits.
     rustix::fs::chmod(ProcPath::of(target).as_bytes(), Mode::from_raw_mode(attr.mode & 0o7777))?;
     copy_flags(source, target, attr);
@@ -71,7 +79,7 @@ fn belongs_to_file(name: &[u8]) -> bool {
 
 /// XFS shows ACLs a second time under names of its own. Whoever compares attributes with those of another disk
 /// removes these as surplus (rsync -X does), and the ACL goes with them, on that one branch.
-pub(crate) fn is_shadow(name: &[u8]) -> bool {
+pub(crate) fn is_xfs_acl_alias(name: &[u8]) -> bool {
     name.starts_with(b"trusted.SGI_ACL_")
 }
 
@@ -82,7 +90,7 @@ fn list_xattrs(path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
         other => other?,
     };
     let names = names[..len].split(|&b| b == 0);
-    Ok(names.filter(|name| !name.is_empty() && !is_shadow(name)).map(<[u8]>::to_vec).collect())
+    Ok(names.filter(|name| !name.is_empty() && !is_xfs_acl_alias(name)).map(<[u8]>::to_vec).collect())
 }
 
 /// chattr flags, without the two that would keep anything from being done to the copy.
@@ -127,7 +135,10 @@ pub(crate) fn set_times(fd: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
 }
 
 /// To the pool nothing has happened in the directory: what changes is not shown.
-pub(crate) fn quietly<T>(dir: BorrowedFd<'_>, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+pub(crate) fn with_times_kept<T>(
+    dir: BorrowedFd<'_>,
+    change: impl FnOnce() -> Result<T, Errno>,
+) -> Result<T, Errno> {
     let before = stat::of(dir)?;
     let changed = change();
     let _ = set_times(dir, &before);

@@ -17,5 +17,5 @@ mod recovery;
 pub(crate) mod replica;
 
 pub(crate) use clone_dirs::clone_dirs;
-pub(crate) use metadata::is_shadow;
-pub(crate) use recovery::{recover, sweep};
+pub(crate) use metadata::is_xfs_acl_alias;
+pub(crate) use recovery::{recover, remove_leftovers};

@@ -1,8 +1,8 @@
 //! What a crash has left under construction: finding it, and finishing or removing it.
 
 use super::clone_dirs::open_dir;
-use super::journal::{self, Plan, names_with};
-use super::lease::{Still, readable};
+use super::journal::{self, Plan, names_with_prefix};
+use super::lease::{LeasedFile, readable};
 use crate::branch::list::Mode;
 use crate::branch::{Branch, Branches};
 use crate::fs::beneath;
@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 /// of each root, where there is nothing to do. Notes of whoever is still at work are left alone.
 pub(crate) fn recover(branches: &Branches) {
     for branch in branches.iter() {
-        match journal::left_behind(branch.root()) {
+        match journal::leftovers(branch.root()) {
             Ok(notes) => {
                 for (note, plan) in notes {
                     // Cut off before it was on disk: what it was to tell of was never begun.
@@ -78,7 +78,7 @@ fn settle(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
             }
             // Whoever writes it by now would go on writing what nobody is shown.
             let pinned = beneath::open(surplus.root(), name, OFlags::PATH | OFlags::NOFOLLOW)?;
-            let still = Still::hold(readable(pinned)?)?;
+            let still = LeasedFile::hold(readable(pinned)?)?;
             let alike = |one: &Attr, other: &Attr| {
                 let of = |attr: &Attr| (attr.size, attr.mtime, attr.uid, attr.gid, attr.mode);
                 of(one) == of(other)
@@ -112,9 +112,9 @@ fn clear(branch: &Branch, path: &[u8], writer: &[u8]) {
     let levels = (0..=path.len()).filter(|&end| end == 0 || path.get(end).is_none_or(|&byte| byte == b'/'));
     for level in levels {
         let Ok(dir) = beneath::dir(branch.root(), &path[..level]) else { return };
-        let Ok(names) = names_with(dir.as_fd(), writer) else { return };
+        let Ok(names) = names_with_prefix(dir.as_fd(), writer) else { return };
         for name in names {
-            let _ = sweep_name(dir.as_fd(), &name);
+            let _ = remove_leftover(dir.as_fd(), &name);
         }
     }
 }
@@ -128,7 +128,7 @@ fn remove(branch: &Branch, path: &[u8]) -> Result<(), Errno> {
 }
 
 /// Removes one thing under construction: a file, a symlink, or directories, one in the other.
-fn sweep_name(dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+fn remove_leftover(dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     if !stat::at(dir, name)?.is_dir() {
         return rustix::fs::unlinkat(dir, name, AtFlags::empty());
     }
@@ -146,9 +146,9 @@ fn sweep_name(dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
 }
 
 /// Removes what a crash left under construction in `dir`, as far as it can, where nothing else is left.
-pub(crate) fn sweep(dir: BorrowedFd<'_>) {
+pub(crate) fn remove_leftovers(dir: BorrowedFd<'_>) {
     while let Ok(Some(name)) = first_name(dir) {
-        if !is_reserved(&name) || sweep_name(dir, &name).is_err() {
+        if !is_reserved(&name) || remove_leftover(dir, &name).is_err() {
             return;
         }
     }

@@ -2,9 +2,9 @@
 
 use super::clone_dirs::move_into_place;
 use super::copy::copy_data;
-use super::journal::Note;
-use super::lease::{Still, reopen_as_owner};
-use super::metadata::{dress_file, quietly};
+use super::journal::JournalEntry;
+use super::lease::{LeasedFile, reopen_as_owner};
+use super::metadata::{copy_file_metadata, with_times_kept};
 use crate::fs::beneath;
 use crate::fs::reserved::name_aside;
 use crate::fs::stat::{self, Attr, FileKey};
@@ -17,7 +17,7 @@ pub(crate) struct Replica {
     dir: OwnedFd,
     aside: Option<Vec<u8>>,
     file: OwnedFd,
-    note: Option<Note>,
+    note: Option<JournalEntry>,
 }
 
 impl Replica {
@@ -29,7 +29,7 @@ impl Replica {
         root: BorrowedFd<'_>,
         path: &[u8],
         named: bool,
-        note: Note,
+        note: JournalEntry,
     ) -> Result<Replica, Errno> {
         let made = || {
             canopy_sys::creds::as_daemon()?;
@@ -43,7 +43,7 @@ impl Replica {
             }
             let aside = name_aside();
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let file = quietly(dir.as_fd(), || {
+            let file = with_times_kept(dir.as_fd(), || {
                 rustix::fs::openat(&dir, aside.as_slice(), flags, Mode::RUSR | Mode::WUSR)
             })?;
             Ok((dir, Some(aside), file))
@@ -59,14 +59,19 @@ impl Replica {
 
     /// Copies data and all that belongs to the file; on disk when this returns. Errors: `EINTR` when it is not `wanted` any
     /// more.
-    pub(crate) fn fill(&self, source: &Still, attr: &Attr, wanted: &dyn Fn() -> bool) -> Result<(), Errno> {
+    pub(crate) fn fill(
+        &self,
+        source: &LeasedFile,
+        attr: &Attr,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(), Errno> {
         copy_data(source, self.file.as_fd(), attr.size, wanted)?;
-        self.dress(source.as_fd(), attr)
+        self.copy_metadata(source.as_fd(), attr)
     }
 
     /// Once more all but the data.
-    pub(crate) fn dress(&self, source: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
-        dress_file(source, self.file.as_fd(), attr)?;
+    pub(crate) fn copy_metadata(&self, source: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
+        copy_file_metadata(source, self.file.as_fd(), attr)?;
         let copy = stat::of(self.file.as_fd())?;
         if copy.size != attr.size {
             return Err(Errno::IO);
@@ -123,7 +128,7 @@ impl Drop for Replica {
     fn drop(&mut self) {
         if let Some(aside) = &self.aside {
             let unlink = || rustix::fs::unlinkat(&self.dir, aside.as_slice(), AtFlags::empty());
-            match quietly(self.dir.as_fd(), unlink) {
+            match with_times_kept(self.dir.as_fd(), unlink) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => {
                     tracing::warn!("a copy under construction could not be removed: {errno}");

@@ -187,12 +187,12 @@ fn a_file_and_its_disguise_are_two_nodes_of_one_name() {
     put(made.on(0, "d/f"), "content");
     fs::hard_link(made.on(0, "d/f"), made.on(0, "d/g")).unwrap();
     fs::set_permissions(made.on(0, "d/f"), std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
-    let disguised = Config { symlinkify: true, symlinkify_timeout: -1, ..first() };
+    let symlinkified = Config { symlinkify: true, symlinkify_timeout: -1, ..first() };
     let dir = made.pool.lookup(NodeId::ROOT, b"d").unwrap().node;
     let look = |name: &[u8]| made.pool.lookup(dir, name).unwrap();
     let plain = look(b"f");
     assert!(plain.attr.is_regular());
-    made.pool.reconfigure(disguised);
+    made.pool.reconfigure(symlinkified);
     let link = look(b"f");
     assert!(link.attr.is_symlink() && link.node != plain.node && link.attr.ino == plain.attr.ino);
     assert_eq!(look(b"g").node, link.node, "all names are one node still");

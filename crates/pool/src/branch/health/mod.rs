@@ -125,7 +125,7 @@ impl Condition {
     }
 
     /// The one place where errors of branch operations are noticed: call it with whatever a branch has answered.
-    pub fn notice(&self, errno: Errno, deed: Deed) {
+    pub fn record_error(&self, errno: Errno, deed: Deed) {
         if !is_illness(errno) {
             return;
         }

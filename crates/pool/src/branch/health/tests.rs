@@ -100,7 +100,7 @@ fn refused_changes_are_not_failed_ones() {
     for (errno, expected) in [(Errno::ROFS, Health::Well), (Errno::IO, Health::Failing)] {
         let condition = Condition::default();
         for _ in 0..STRIKES {
-            condition.notice(errno, Deed::Changing);
+            condition.record_error(errno, Deed::Changing);
             assert!(condition.wants_a_look());
             condition.look(|| FINE);
         }
@@ -141,7 +141,7 @@ fn only_what_is_the_branchs_own_doing_is_noticed() {
         (Errno::LOOP, false),
     ] {
         let condition = Condition::default();
-        condition.notice(errno, Deed::Changing);
+        condition.record_error(errno, Deed::Changing);
         assert_eq!(condition.is_due(Instant::now()), is_illness, "{errno}");
         assert!(condition.is_well(), "to notice is not to judge");
     }

@@ -7,7 +7,7 @@
 use super::position::{self, Offsets, Position};
 use super::source::Source;
 use crate::branch::{Branch, Branches};
-use crate::dir::symlinks::Follow;
+use crate::dir::symlinks::Symlinks;
 use crate::inode_number::DirentInodes;
 use rapidhash::fast::RandomState;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,12 +26,12 @@ pub(crate) struct Cursor {
     /// The first source of this pass.
     pub(crate) first: usize,
     /// What had been done to the tree and to the directory when the pass began.
-    pub(crate) since: Since,
+    pub(crate) since: ListingVersion,
     pub(crate) ended: bool,
     /// It has given one answer at least. Others may have changed the directory since.
     pub(crate) lasts: bool,
     pub(crate) names: Vec<u8>,
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: Vec<ListedEntry>,
     /// The position of the first of them.
     pub(crate) start: u64,
     /// What has been read, once a name could come twice: more than one branch has any, or time has passed.
@@ -41,21 +41,21 @@ pub(crate) struct Cursor {
     /// When it began the kernel knew attributes of names.
     pub(crate) meets_known: bool,
     pub(crate) inodes: DirentInodes,
-    pub(crate) follow: Follow,
+    pub(crate) follow: Symlinks,
     pub(crate) following: bool,
-    pub(crate) disguising: bool,
+    pub(crate) may_show_symlinks: bool,
 }
 
 /// What tells that names may have moved between branches.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Since {
+pub(crate) struct ListingVersion {
     /// How often directories and files had moved ([`TreeLock::moves`](crate::lock::tree::TreeLock::moves)).
     pub(crate) moves: u64,
     /// How many names the pool had made in the directory.
     pub(crate) made: u32,
 }
 
-pub(crate) struct Item {
+pub(crate) struct ListedEntry {
     pub(crate) start: u32,
     pub(crate) len: u16,
     pub(crate) kind: u8,
@@ -94,7 +94,7 @@ fn wide_hash(name: &[u8]) -> u128 {
 
 impl Cursor {
     /// Goes to a position among the names that are here; what is before it is forgotten. False if it is not here.
-    pub(crate) fn turn_to(&mut self, position: u64) -> bool {
+    pub(crate) fn advance_to(&mut self, position: u64) -> bool {
         let Some(given) = self.find(position) else { return false };
         self.discard(given);
         true
@@ -140,17 +140,21 @@ impl Cursor {
     }
 
     /// An answer has been given, and another will be asked for.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn suspend(&mut self) {
         self.lasts = true;
         // What comes may have been given already, having been removed and made.
-        self.remember();
+        self.tell_apart();
     }
 
     /// In bytes, about.
     pub(crate) fn size(&self) -> usize {
         let names: usize = self.sources.iter().filter_map(|s| s.names.as_ref()).map(|n| n.bytes()).sum();
         let seen = self.seen.as_ref().map_or(0, |seen| seen.capacity() * 8 / 7 * 17);
-        size_of::<Cursor>() + self.names.capacity() + self.items.capacity() * size_of::<Item>() + names + seen
+        size_of::<Cursor>()
+            + self.names.capacity()
+            + self.items.capacity() * size_of::<ListedEntry>()
+            + names
+            + seen
     }
 
     /// What is being read.
@@ -159,12 +163,12 @@ impl Cursor {
         (Arc::clone(&source.dir), source.offsets)
     }
 
-    pub(crate) fn name(&self, item: &Item) -> &[u8] {
+    pub(crate) fn name(&self, item: &ListedEntry) -> &[u8] {
         &self.names[item.start as usize..][..usize::from(item.len)]
     }
 
     pub(crate) fn push(&mut self, name: &[u8], kind: u8, ino: u64, next: Position) {
-        self.items.push(Item {
+        self.items.push(ListedEntry {
             start: self.names.len() as u32,
             len: name.len() as u16,
             kind,
@@ -176,14 +180,14 @@ impl Cursor {
     }
 
     /// From now on names are told apart. Those that one branch gives in one go are apart already.
-    pub(crate) fn remember(&mut self) {
+    pub(crate) fn tell_apart(&mut self) {
         if self.seen.is_none() {
             self.seen = Some(self.items.iter().map(|item| wide_hash(self.name(item))).collect());
         }
     }
 
     /// Has a name been given before?
-    pub(crate) fn is_known(&mut self, name: &[u8]) -> bool {
+    pub(crate) fn is_duplicate(&mut self, name: &[u8]) -> bool {
         let Some(seen) = &mut self.seen else { return false };
         let hash = wide_hash(name);
         if seen.len() < SEEN {

@@ -31,14 +31,14 @@ pub(crate) struct Cursors {
 #[derive(Default)]
 struct Parked {
     /// Those not used for longest first.
-    list: VecDeque<Place>,
+    list: VecDeque<ParkedCursor>,
     bytes: usize,
     descriptors: usize,
     /// A thread looks at them.
     looking: bool,
 }
 
-struct Place {
+struct ParkedCursor {
     node: NodeId,
     cursor: Box<Cursor>,
     bytes: usize,
@@ -63,7 +63,7 @@ impl Cursors {
         let at = parked.list.iter().rposition(|p| p.node == node && p.cursor.find(position).is_some())?;
         let mut cursor = parked.remove(at)?.cursor;
         drop(parked);
-        cursor.turn_to(position).then_some(cursor)
+        cursor.advance_to(position).then_some(cursor)
     }
 
     /// Keeps a cursor for who goes on.
@@ -72,7 +72,7 @@ impl Cursors {
         let bytes = cursor.size();
         parked.bytes += bytes;
         parked.descriptors += cursor.sources().len();
-        parked.list.push_back(Place { node, cursor, bytes, used: true });
+        parked.list.push_back(ParkedCursor { node, cursor, bytes, used: true });
         let mut dropped = Vec::new();
         while parked.list.len() > CURSORS || parked.bytes > BYTES || parked.descriptors > self.descriptors {
             dropped.extend(parked.remove(0));
@@ -97,14 +97,14 @@ impl Cursors {
 }
 
 impl Parked {
-    fn remove(&mut self, at: usize) -> Option<Place> {
+    fn remove(&mut self, at: usize) -> Option<ParkedCursor> {
         let place = self.list.remove(at)?;
         self.bytes -= place.bytes;
         self.descriptors -= place.cursor.sources().len();
         Some(place)
     }
 
-    fn clear(&mut self) -> VecDeque<Place> {
+    fn clear(&mut self) -> VecDeque<ParkedCursor> {
         (self.bytes, self.descriptors) = (0, 0);
         std::mem::take(&mut self.list)
     }

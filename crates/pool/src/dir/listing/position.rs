@@ -40,7 +40,7 @@ pub(crate) enum Position {
     Start(usize),
     At {
         pass: u8,
-        mark: Mark,
+        mark: BranchMark,
         place: Place,
     },
     End,
@@ -48,7 +48,7 @@ pub(crate) enum Position {
 
 /// Which branch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Mark(u16);
+pub(crate) struct BranchMark(u16);
 
 /// Where on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,7 +65,7 @@ pub(crate) enum Offsets {
     /// Good over removals. What comes from rounding one down is at most some entries before it.
     Hashes,
     /// Good over removals, as they are.
-    Lasting,
+    Stable,
     /// Good for nobody but the reader himself.
     Passing,
 }
@@ -75,9 +75,9 @@ impl Offsets {
         match branch.kind {
             // Most of them order entries by 31 bits of one hash above 32 bits of another.
             magic::EXT => Offsets::Hashes,
-            magic::TMPFS if *TMPFS_LASTS => Offsets::Lasting,
+            magic::TMPFS if *TMPFS_LASTS => Offsets::Stable,
             // The protocol of NFS demands it.
-            magic::XFS | magic::BTRFS | magic::F2FS | magic::ZFS | magic::NFS => Offsets::Lasting,
+            magic::XFS | magic::BTRFS | magic::F2FS | magic::ZFS | magic::NFS => Offsets::Stable,
             _ => Offsets::Passing,
         }
     }
@@ -86,7 +86,7 @@ impl Offsets {
     pub(crate) fn place(self, offset: u64, name: &[u8]) -> Place {
         match self {
             Offsets::Hashes => Place::Offset(offset),
-            Offsets::Lasting if offset >> VALUE == 0 => Place::Offset(offset),
+            Offsets::Stable if offset >> VALUE == 0 => Place::Offset(offset),
             _ => Place::Behind(hash(name)),
         }
     }
@@ -106,7 +106,7 @@ pub(crate) fn hash(name: &[u8]) -> u64 {
 }
 
 impl Position {
-    pub(crate) fn new(pass: u8, mark: Mark, place: Place) -> Position {
+    pub(crate) fn new(pass: u8, mark: BranchMark, place: Place) -> Position {
         Position::At { pass, mark, place }
     }
 
@@ -129,7 +129,7 @@ impl Position {
             return Position::End;
         }
         let value = position & ((1 << VALUE) - 1);
-        let mark = Mark((position >> VALUE) as u16 & ((1 << BRANCH) - 1));
+        let mark = BranchMark((position >> VALUE) as u16 & ((1 << BRANCH) - 1));
         let pass = (position >> (VALUE + BRANCH)) as u8 & (PASSES - 1);
         let place = match position >> (VALUE + BRANCH + PASS) {
             WHOLE => Place::Offset(value),
@@ -144,7 +144,7 @@ impl Position {
 
 /// The marks of all branches, in their order. A branch has the same one in every process and wherever it stands in the
 /// list, unless one before it has taken that.
-pub(crate) fn marks(branches: &Branches) -> Vec<(BranchId, Mark)> {
+pub(crate) fn marks(branches: &Branches) -> Vec<(BranchId, BranchMark)> {
     // One less: `END` holds the last.
     const MARKS: u16 = (1 << BRANCH) - 1;
     let mut taken = [false; MARKS as usize];
@@ -157,7 +157,7 @@ pub(crate) fn marks(branches: &Branches) -> Vec<(BranchId, Mark)> {
         }
         taken[usize::from(mark)] = true;
         marked += 1;
-        (branch.id, Mark(mark))
+        (branch.id, BranchMark(mark))
     };
     branches.iter().map(mark).collect()
 }
@@ -171,7 +171,7 @@ mod tests {
         let mut places = vec![Place::Offset(0), Place::Offset(1), Place::Offset((1 << VALUE) - 1)];
         places.extend([hash(b"name"), 0, (1 << VALUE) - 1].map(Place::Behind));
         for (pass, mark, place) in
-            (0..PASSES).flat_map(|pass| places.iter().map(move |&place| (pass, Mark(4094), place)))
+            (0..PASSES).flat_map(|pass| places.iter().map(move |&place| (pass, BranchMark(4094), place)))
         {
             let position = Position::new(pass, mark, place);
             let told = position.to_u64();
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn a_large_offset_is_told_as_one_that_is_not_beyond_it() {
         for offset in [1 << VALUE, 0x1234_5678_9abc_def0, i64::MAX as u64] {
-            let told = Position::new(0, Mark(7), Place::Offset(offset)).to_u64();
+            let told = Position::new(0, BranchMark(7), Place::Offset(offset)).to_u64();
             let Position::At { place: Place::Offset(back), .. } = Position::from_u64(told) else {
                 panic!("{told:#x}")
             };
@@ -200,8 +200,8 @@ mod tests {
     #[test]
     fn what_cannot_be_told_is_told_by_the_name() {
         let by_name = Place::Behind(hash(b"n"));
-        assert_eq!(Offsets::Lasting.place(5, b"n"), Place::Offset(5));
-        assert_eq!(Offsets::Lasting.place(1 << VALUE, b"n"), by_name);
+        assert_eq!(Offsets::Stable.place(5, b"n"), Place::Offset(5));
+        assert_eq!(Offsets::Stable.place(1 << VALUE, b"n"), by_name);
         assert_eq!(Offsets::Hashes.place(1 << VALUE, b"n"), Place::Offset(1 << VALUE));
         assert_eq!(Offsets::Passing.place(5, b"n"), by_name);
     }

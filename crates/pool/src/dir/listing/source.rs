@@ -1,8 +1,8 @@
 //! One branch's part of a listing: its directory, and the names that are read from it.
 
-use super::position::{Mark, Offsets, Place, hash};
+use super::position::{BranchMark, Offsets, Place, hash};
 use crate::branch::{Branch, Branches};
-use crate::dir::symlinks::Follow;
+use crate::dir::symlinks::Symlinks;
 use crate::fs::beneath;
 use crate::fs::stat::{self, Time};
 use canopy_sys::sched;
@@ -21,7 +21,7 @@ pub(crate) const DT_LNK: u8 = 10;
 
 /// What getdents(2) tells of an entry.
 #[derive(Clone, Copy)]
-pub(crate) struct Raw<'a> {
+pub(crate) struct RawEntry<'a> {
     pub(crate) name: &'a [u8],
     pub(crate) kind: u8,
     pub(crate) ino: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Raw<'a> {
 pub(crate) struct Source {
     /// The branch's place among those of the listing.
     pub(crate) index: usize,
-    pub(crate) mark: Mark,
+    pub(crate) mark: BranchMark,
     pub(crate) dir: Arc<OwnedFd>,
     pub(crate) offsets: Offsets,
     /// The device that it is on.
@@ -41,12 +41,12 @@ pub(crate) struct Source {
     /// When it was changed last before anything was read.
     changed: Option<Time>,
     /// All of its names, where they were read side by side with those of other branches.
-    pub(crate) names: Option<Names>,
+    pub(crate) names: Option<NameBuffer>,
 }
 
 impl Source {
-    pub(crate) fn new(index: usize, branch: &Branch, mark: Mark, opened: Opened) -> Source {
-        let Opened { dir, changed, dev, names } = opened;
+    pub(crate) fn new(index: usize, branch: &Branch, mark: BranchMark, opened: OpenedSource) -> Source {
+        let OpenedSource { dir, changed, dev, names } = opened;
         // What is mounted below the branch may be of any kind.
         let offsets = if dev == Some(branch.dev) { Offsets::of(branch) } else { Offsets::Passing };
         Source { index, mark, dir: Arc::new(dir), offsets, dev: dev.unwrap_or(branch.dev), changed, names }
@@ -65,7 +65,7 @@ impl Source {
 
 /// Goes to a place in a directory, giving the entries after it that have been read on the way. False if it is not to be
 /// found: then the directory is at its beginning.
-pub(crate) fn seek(dir: BorrowedFd<'_>, place: Place, mut give: impl FnMut(Raw<'_>)) -> bool {
+pub(crate) fn seek(dir: BorrowedFd<'_>, place: Place, mut give: impl FnMut(RawEntry<'_>)) -> bool {
     let found = match place {
         Place::Offset(offset) => rustix::fs::seek(dir, SeekFrom::Start(offset)).is_ok(),
         Place::Behind(wanted) => {
@@ -89,18 +89,19 @@ pub(crate) fn seek(dir: BorrowedFd<'_>, place: Place, mut give: impl FnMut(Raw<'
 }
 
 /// A directory of one branch as it was opened.
-pub(crate) struct Opened {
+pub(crate) struct OpenedSource {
     dir: OwnedFd,
     changed: Option<Time>,
     dev: Option<u64>,
-    names: Option<Names>,
+    names: Option<NameBuffer>,
 }
 
-impl Opened {
-    pub(crate) fn open(follow: Follow, branch: &Branch, path: &[u8]) -> Result<Opened, Errno> {
-        let dir = branch.timed(open_dir(follow, branch.root(), path)?, OFlags::RDONLY | OFlags::DIRECTORY);
+impl OpenedSource {
+    pub(crate) fn open(follow: Symlinks, branch: &Branch, path: &[u8]) -> Result<OpenedSource, Errno> {
+        let dir = branch
+            .reopen_for_read(open_dir(follow, branch.root(), path)?, OFlags::RDONLY | OFlags::DIRECTORY);
         let attr = stat::of(dir.as_fd()).ok();
-        Ok(Opened { dir, changed: attr.map(|a| a.mtime), dev: attr.map(|a| a.dev), names: None })
+        Ok(OpenedSource { dir, changed: attr.map(|a| a.mtime), dev: attr.map(|a| a.dev), names: None })
     }
 
     pub(crate) fn dir(&self) -> BorrowedFd<'_> {
@@ -108,13 +109,13 @@ impl Opened {
     }
 
     /// With all names.
-    pub(crate) fn read(mut self) -> Opened {
-        self.names = Some(Names::read(self.dir.as_fd()));
+    pub(crate) fn read(mut self) -> OpenedSource {
+        self.names = Some(NameBuffer::read(self.dir.as_fd()));
         self
     }
 }
 
-pub(crate) fn open_dir(follow: Follow, root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_dir(follow: Symlinks, root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     match beneath::open(root, path, flags) {
         Err(Errno::LOOP | Errno::NOTDIR) => {
@@ -126,7 +127,7 @@ pub(crate) fn open_dir(follow: Follow, root: BorrowedFd<'_>, path: &[u8]) -> Res
 }
 
 /// What one branch lists.
-pub(crate) struct Names {
+pub(crate) struct NameBuffer {
     bytes: Vec<u8>,
     /// Start and length of the name, `DT_*`, inode number, `d_off`.
     items: Vec<(u32, u16, u8, u64, u64)>,
@@ -134,8 +135,8 @@ pub(crate) struct Names {
     pub(crate) broken: Option<Errno>,
 }
 
-impl Names {
-    fn read(dir: BorrowedFd<'_>) -> Names {
+impl NameBuffer {
+    fn read(dir: BorrowedFd<'_>) -> NameBuffer {
         let (mut bytes, mut items) = (Vec::new(), Vec::new());
         let mut read = || {
             read_names(dir, |raw| {
@@ -149,13 +150,13 @@ impl Names {
                 other => break other.err(),
             }
         };
-        Names { bytes, items, broken }
+        NameBuffer { bytes, items, broken }
     }
 
-    pub(crate) fn each(&self) -> impl Iterator<Item = Raw<'_>> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = RawEntry<'_>> {
         self.items.iter().map(|&(start, len, kind, ino, offset)| {
             let name = &self.bytes[start as usize..][..usize::from(len)];
-            Raw { name, kind, ino, offset }
+            RawEntry { name, kind, ino, offset }
         })
     }
 
@@ -165,7 +166,7 @@ impl Names {
 }
 
 /// Gives each name that the directory's next buffer holds. False at the end.
-pub(crate) fn read_names(dir: BorrowedFd<'_>, mut give: impl FnMut(Raw<'_>)) -> Result<bool, Errno> {
+pub(crate) fn read_names(dir: BorrowedFd<'_>, mut give: impl FnMut(RawEntry<'_>)) -> Result<bool, Errno> {
     // What getdents(2) is asked for by most: filesystems do well with it.
     const BUFFER: usize = 32 << 10;
     thread_local! {
@@ -176,7 +177,7 @@ pub(crate) fn read_names(dir: BorrowedFd<'_>, mut give: impl FnMut(Raw<'_>)) -> 
         let mut some = false;
         while let Some(entry) = entries.next() {
             let entry = entry?;
-            give(Raw {
+            give(RawEntry {
                 name: entry.file_name().to_bytes(),
                 kind: dirent_type(entry.file_type()),
                 ino: entry.ino(),

@@ -1,7 +1,7 @@
 use super::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-crate::lock_ranks! {
+lock_ranks! {
     Outer = 1;
     Middle = 2;
     Inner = 3;

@@ -58,11 +58,11 @@ impl Pool {
             let file = beneath::reopen(fd, OFlags::RDONLY | kind)?;
             // The version the kernel hands on unseen; the others it checks itself, since Linux 5.13.
             let seen = ioctl != FlagIoctl::SetVersion && caller.is_checked();
-            if !seen && !caller.owns(&stat::of(fd)?) {
+            if !seen && !caller.owner_or_capable(&stat::of(fd)?) {
                 return Err(Errno::PERM);
             }
             let changed = guarded_bits(ioctl, &buffer) != current_guarded_bits(file.as_fd(), ioctl)?;
-            if changed && !caller.may_guard_files() {
+            if changed && !caller.may_set_file_flags() {
                 return Err(Errno::PERM);
             }
             flag_ioctl(file.as_fd(), ioctl, &mut buffer.clone())
@@ -80,7 +80,7 @@ impl Pool {
     fn trim(&self, caller: &Caller, input: &[u8]) -> Result<IoctlAnswer> {
         let input = input.first_chunk::<{ TrimRange::SIZE }>().ok_or(Error::Invalid)?;
         // The branches see the daemon's rights.
-        if !caller.administers() {
+        if !caller.has_sys_admin() {
             return Err(Error::NotPermitted);
         }
         let range = TrimRange::from_bytes(*input);
@@ -94,7 +94,7 @@ impl Pool {
             match root.and_then(|root| fitrim::trim(root.as_fd(), range)) {
                 Ok(bytes) => trimmed = Some(trimmed.unwrap_or(0).saturating_add(bytes)),
                 Err(Errno::OPNOTSUPP | Errno::NOTTY) => {}
-                Err(errno) => failed = failed.and(Err(branch.notice(errno, Deed::Looking))),
+                Err(errno) => failed = failed.and(Err(branch.record_error(errno, Deed::Looking))),
             }
         }
         failed?;

@@ -7,7 +7,7 @@
 use crate::branch::Branches;
 use crate::branch::health::Deed;
 use crate::config::Func;
-use crate::dir::merged::Dirs;
+use crate::dir::merged::MergedDir;
 use crate::error::{Error, Result};
 use crate::fs::beneath::{self, ProcPath};
 use crate::fs::stat::{self, Attr, S_ISGID, S_ISUID, S_IXGRP, Time};
@@ -74,7 +74,7 @@ impl Pool {
         let attr = || self.set_attributes(caller, &node, handle.as_deref(), set, with_data);
         match set.size {
             // The name leads to another node by now.
-            Some(_) if handle.is_none() && node.opened().is_some_and(|open| open.is_parted()) => {
+            Some(_) if handle.is_none() && node.opened().is_some_and(|open| open.is_detached()) => {
                 Err(Error::Stale)
             }
             // On some filesystems a file takes up room as soon as it grows.
@@ -174,7 +174,7 @@ impl Pool {
         change: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<()> {
         let own = self.primary(branches, node)?;
-        Ok(change(own.fd.as_fd()).map_err(|errno| own.branch.notice(errno, Deed::Changing))?)
+        Ok(change(own.fd.as_fd()).map_err(|errno| own.branch.record_error(errno, Deed::Changing))?)
     }
 
     /// Runs a change on every copy that `func`'s policy chooses; mixed results count as what happened to
@@ -190,14 +190,14 @@ impl Pool {
     ) -> Result<()> {
         // One that has been removed is cloned by nobody.
         let dir = if node.is_dir() { self.nodes.locate(node.id)?.1 } else { None };
-        let _not_cloning = dir.map(|path| self.not_cloning(path)).transpose()?;
+        let _not_cloning = dir.map(|path| self.lock_for_change(path)).transpose()?;
         let (targets, shown) = self.targets(branches, node, func, handle.is_some())?;
         let mut results: SmallVec<[(Option<usize>, aggregate::Outcome); 2]> = SmallVec::new();
         for target in targets {
             let before = if undo.is_some() { Some(stat::of(target.fd.as_fd())?) } else { None };
             let result = change(target.fd.as_fd());
             if let Err(errno) = result {
-                self.met_by_change(branches, node, target.index, errno);
+                self.record_change_error(branches, node, target.index, errno);
             }
             results.push((target.index, result));
             if let (Ok(()), Some(undo), Some(before)) = (result, undo.as_mut(), before) {
@@ -208,13 +208,14 @@ impl Pool {
     }
 
     /// A change of a node's copy has met an error. Without an index it is the file that no name leads to.
-    fn met_by_change(&self, branches: &Branches, node: &Arc<Node>, index: Option<usize>, errno: Errno) {
+    fn record_change_error(&self, branches: &Branches, node: &Arc<Node>, index: Option<usize>, errno: Errno) {
         match index {
             Some(index) => {
-                branches[index].notice(errno, Deed::Changing);
+                branches[index].record_error(errno, Deed::Changing);
             }
             None => {
-                let _ = self.primary(branches, node).map(|own| own.branch.notice(errno, Deed::Changing));
+                let _ =
+                    self.primary(branches, node).map(|own| own.branch.record_error(errno, Deed::Changing));
             }
         }
     }
@@ -238,9 +239,9 @@ impl Pool {
                 targets.push(Target { index: None, fd: TargetFd::Pinned(fd) });
                 return Ok((targets, None));
             };
-            let dirs = Dirs::open(self.follow(), branches, &path);
+            let dirs = MergedDir::open(self.follow(), branches, &path);
             let copies = dirs.own();
-            for index in self.acted(func, branches, &copies)? {
+            for index in self.choose_for_action(func, branches, &copies)? {
                 let fd = rustix::io::fcntl_dupfd_cloexec(dirs.get(index).ok_or(Error::Absent)?, 0)?;
                 targets.push(Target { index: Some(index), fd: TargetFd::Pinned(fd) });
             }
@@ -250,13 +251,13 @@ impl Pool {
         let primary = self.primary(branches, node)?;
         let key = primary.attr.key();
         for (dir, name) in self.nodes.names(node.id) {
-            let dirs = Dirs::open(self.follow(), branches, &dir);
+            let dirs = MergedDir::open(self.follow(), branches, &dir);
             let copies = dirs.copies(&name);
             let is_primary = |index: usize| copies.get(index).is_some_and(|attr| attr.key() == key);
             let Some(own) = copies.iter().map(|(index, _)| index).find(|&index| is_primary(index)) else {
                 continue;
             };
-            let chosen = match self.acted(func, branches, &copies) {
+            let chosen = match self.choose_for_action(func, branches, &copies) {
                 Ok(chosen) => chosen,
                 Err(_) if by_handle => SmallVec::new(),
                 Err(error) => return Err(error),
@@ -297,10 +298,10 @@ impl Pool {
             return Ok(());
         }
         let primary = self.primary(branches, node)?;
-        let failed = |errno| primary.branch.notice(errno, Deed::Changing);
+        let failed = |errno| primary.branch.record_error(errno, Deed::Changing);
         let left = without_set_id(&primary.attr, || caller.is_in_group(primary.attr.gid));
         let mut written = node.opened().is_some_and(|open| open.is_written());
-        if left.is_some() && (caller.keeps_set_id(&primary.attr) || !caller.owns(&primary.attr)) {
+        if left.is_some() && (caller.keeps_set_id(&primary.attr) || !caller.owner_or_capable(&primary.attr)) {
             // It matters who asks. The last writer may have closed the file already: the kernel tells of that late.
             let since = Instant::now();
             while written && since.elapsed() < LATE_RELEASE {
@@ -309,7 +310,7 @@ impl Pool {
             }
         }
         if let Some(mode) = left.filter(|_| !(written && caller.keeps_set_id(&primary.attr))) {
-            if !written && !caller.owns(&primary.attr) {
+            if !written && !caller.owner_or_capable(&primary.attr) {
                 return Err(Errno::PERM.into());
             }
             rustix::fs::chmod(ProcPath::of(&primary.fd).as_bytes(), mode).map_err(failed)?;
@@ -326,7 +327,7 @@ impl Pool {
 
 /// May this be the `O_TRUNC` of an open(2) by the same caller? What it is to empty is open by then.
 fn is_by_open(node: &Node, caller: &Caller, set: &SetAttr) -> bool {
-    set.size == Some(0) && node.opened().is_some_and(|open| open.may_be_opening(caller.pid))
+    set.size == Some(0) && node.opened().is_some_and(|open| open.may_be_open_truncate(caller.pid))
 }
 
 /// The mode without the set-id bits that a write or chown must not leave on anything but a directory: setuid,

@@ -36,7 +36,7 @@ impl Pool {
                             opened.as_fd()
                         }
                         Err(errno) => {
-                            branch.notice(errno, Deed::Looking);
+                            branch.record_error(errno, Deed::Looking);
                             continue;
                         }
                     }
@@ -46,7 +46,7 @@ impl Pool {
             let (attr, vfs) = match told {
                 Ok(told) => told,
                 Err(errno) => {
-                    branch.notice(errno, Deed::Looking);
+                    branch.record_error(errno, Deed::Looking);
                     continue;
                 }
             };

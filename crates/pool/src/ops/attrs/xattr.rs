@@ -3,7 +3,7 @@
 use crate::branch::health::Deed;
 use crate::branch::{Branch, Branches};
 use crate::config::{Func, XattrMode};
-use crate::dir::merged::Dirs;
+use crate::dir::merged::MergedDir;
 use crate::error::{Error, Result};
 use crate::fs::acl::{ACCESS, is_acl};
 use crate::fs::beneath::ProcPath;
@@ -11,7 +11,7 @@ use crate::fs::stat::{S_ISGID, of};
 use crate::ids::{Caller, NodeId};
 use crate::node::Node;
 use crate::pool::Pool;
-use crate::relocate::is_shadow;
+use crate::relocate::is_xfs_acl_alias;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;
@@ -23,10 +23,12 @@ impl Pool {
     /// Errors: `ENODATA`, `ERANGE`, `EOPNOTSUPP` from the branch.
     pub fn getxattr(&self, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
         // The kernel judges by what it reads.
-        let judged = self.heeds_acls() && is_acl(name);
+        let judged = self.kernel_checks_acls() && is_acl(name);
         match self.xattr_allowed(name) {
             // After ENOSYS it would never ask for an ACL again, and take the mask for the group's rights.
-            Err(Error::Unsupported) if self.heeds_acls() && !judged => return Err(Errno::OPNOTSUPP.into()),
+            Err(Error::Unsupported) if self.kernel_checks_acls() && !judged => {
+                return Err(Errno::OPNOTSUPP.into());
+            }
             refused if !judged => refused?,
             _ => {}
         }
@@ -38,18 +40,18 @@ impl Pool {
     }
 
     fn read_xattr(&self, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
-        if is_shadow(name) {
+        if is_xfs_acl_alias(name) {
             return Err(Error::NoAttribute);
         }
         let node = self.nodes.get(id)?;
         let _held = self.tree.shared();
         // The kernel asks before the first write to a file: mostly one that is open, and needs no way to it.
         if let Some(open) = node.opened() {
-            let place = open.place();
+            let place = open.location();
             match get(&*place.fd, name, buffer) {
                 // Pinned only.
                 Err(Errno::BADF) => {}
-                result => return Ok(result.map_err(|errno| place.branch.notice(errno, Deed::Looking))?),
+                result => return Ok(result.map_err(|errno| place.branch.record_error(errno, Deed::Looking))?),
             }
         }
         let branches = self.branches.load();
@@ -85,8 +87,8 @@ impl Pool {
             let mut sees_trusted = None;
             Ok(retain(&mut buffer[..length], |name| {
                 let hidden = name.starts_with(b"trusted.")
-                    && !*sees_trusted.get_or_insert_with(|| caller.sees_trusted());
-                !hidden && !is_shadow(name)
+                    && !*sees_trusted.get_or_insert_with(|| caller.may_read_trusted());
+                !hidden && !is_xfs_acl_alias(name)
             }))
         })
     }
@@ -105,7 +107,7 @@ impl Pool {
         kill_sgid: bool,
     ) -> Result<()> {
         self.xattr_allowed(name)?;
-        if is_shadow(name) {
+        if is_xfs_acl_alias(name) {
             // Copied from an XFS disk; the list itself comes under its own name.
             return Ok(());
         }
@@ -117,7 +119,7 @@ impl Pool {
             let path = ProcPath::of(fd);
             rustix::fs::setxattr(path.as_bytes(), name, value, flags)?;
             // The kernel tells it where it heeds ACLs; the branch lets the daemon keep the bit.
-            let unsaid = name == ACCESS && !self.heeds_acls();
+            let unsaid = name == ACCESS && !self.kernel_checks_acls();
             if !kill_sgid && !unsaid {
                 return Ok(());
             }
@@ -144,7 +146,7 @@ impl Pool {
     /// Errors: as for [`Pool::setxattr`].
     pub fn removexattr(&self, caller: &Caller, id: NodeId, name: &[u8]) -> Result<()> {
         self.xattr_allowed(name)?;
-        if is_shadow(name) {
+        if is_xfs_acl_alias(name) {
             return Err(Error::NoAttribute);
         }
         let _held = self.tree.shared();
@@ -178,7 +180,8 @@ impl Pool {
         func: Func,
         ask: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
     ) -> Result<T> {
-        let asked = |branch: &Branch, fd| Ok(ask(fd).map_err(|errno| branch.notice(errno, Deed::Looking))?);
+        let asked =
+            |branch: &Branch, fd| Ok(ask(fd).map_err(|errno| branch.record_error(errno, Deed::Looking))?);
         if !node.is_dir() {
             let primary = self.primary(branches, node)?;
             return asked(&primary.branch, primary.fd.as_fd());
@@ -187,7 +190,7 @@ impl Pool {
             let orphan = node.orphan.lock().clone().ok_or(Error::Stale)?;
             return asked(&orphan.branch, orphan.fd.as_fd());
         };
-        let dirs = Dirs::open(self.follow(), branches, &path);
+        let dirs = MergedDir::open(self.follow(), branches, &path);
         let index = self.shown(func, branches, &dirs.own())?;
         asked(&branches[index], dirs.get(index).ok_or(Error::Absent)?)
     }
@@ -201,7 +204,7 @@ impl Pool {
 fn may_write(caller: &Caller, name: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
     // For ACLs the kernel has done the same since Linux 6.2.
     let checked = !name.starts_with(b"system.") || is_acl(name) && caller.is_checked();
-    if checked || caller.owns(&of(fd)?) {
+    if checked || caller.owner_or_capable(&of(fd)?) {
         return Ok(());
     }
     match rustix::fs::getxattr_query(ProcPath::of(fd).as_bytes(), name) {
@@ -245,7 +248,7 @@ mod tests {
             (b"user.a\0trusted.SGI_ACL_FILE\0user.b\0trusted.SGI_ACL_DEFAULT\0", b"user.a\0user.b\0"),
         ] {
             let mut list = given.to_vec();
-            let length = retain(&mut list, |name| !is_shadow(name));
+            let length = retain(&mut list, |name| !is_xfs_acl_alias(name));
             assert_eq!(&list[..length], left);
         }
     }

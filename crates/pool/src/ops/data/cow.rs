@@ -24,14 +24,14 @@ impl Pool {
         parent: NodeId,
         name: &[u8],
     ) -> Result<crate::ops::names::lookup::Entry> {
-        if self.asked.count.load(Ordering::Relaxed) > 0
+        if self.pending_cow.count.load(Ordering::Relaxed) > 0
             && let Some(node) = self.nodes.child(parent, name)
-            && self.asked.take(caller.pid, node.id)
-            && let Err(error) = self.make_own(&node, parent, name)
+            && self.pending_cow.take(caller.pid, node.id)
+            && let Err(error) = self.replace_link_by_copy(&node, parent, name)
         {
             tracing::debug!("a hard link is opened as it is: {error}");
             // The open that follows goes through.
-            self.asked.put(caller.pid, node.id);
+            self.pending_cow.put(caller.pid, node.id);
         }
         self.lookup(parent, name)
     }
@@ -47,7 +47,7 @@ impl Pool {
         }
         match self.nodes.known(id).as_slice() {
             [] => {}
-            [(parent, name)] => match self.make_own(&node, *parent, name) {
+            [(parent, name)] => match self.replace_link_by_copy(&node, *parent, name) {
                 Ok(true) => {}
                 // Another name has become known meanwhile: the node is that one's.
                 Ok(false) => return Err(Error::Stale),
@@ -68,10 +68,10 @@ impl Pool {
     }
 
     fn send_back(&self, caller: &Caller, id: NodeId) -> Result<()> {
-        if self.asked.take(caller.pid, id) || !looks_up_again(caller) {
+        if self.pending_cow.take(caller.pid, id) || !looks_up_again(caller) {
             return Ok(());
         }
-        self.asked.put(caller.pid, id);
+        self.pending_cow.put(caller.pid, id);
         Err(Error::Stale)
     }
 

@@ -63,7 +63,7 @@ pub enum Whence {
 
 /// What the branch's descriptor acts by, and an open file may have lost since it was opened.
 fn lost(handle: &FileHandle, now: OFlags) -> OFlags {
-    (handle.held() - now) & (OFlags::APPEND | OFlags::DIRECT)
+    (handle.fd_flags() - now) & (OFlags::APPEND | OFlags::DIRECT)
 }
 
 impl Pool {
@@ -78,7 +78,7 @@ impl Pool {
         let overtaken = if via.pages { handle.open.fetching(&handle.node.moving) } else { None };
         let _order = overtaken.map(|overtaken| overtaken.order.read());
         let mut fd = handle.fd();
-        let mut direct = handle.held().contains(OFlags::DIRECT);
+        let mut direct = handle.fd_flags().contains(OFlags::DIRECT);
         if direct && lost(&handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
             (fd, direct) = (handle.plain_to_read()?, false);
         }
@@ -94,7 +94,7 @@ impl Pool {
                     continue;
                 }
                 Err(errno) => {
-                    handle.notice(errno, Deed::Looking);
+                    handle.record_error(errno, Deed::Looking);
                     if done == 0 {
                         return Err(errno.into());
                     }
@@ -142,11 +142,11 @@ impl Pool {
         done: &mut usize,
     ) -> Result<()> {
         let (fd, held) = match kind.from_cache || !lost(handle, now).is_empty() {
-            true => (handle.plain()?, OFlags::empty()),
-            false => (handle.fd(), handle.held()),
+            true => (handle.plain_fd()?, OFlags::empty()),
+            false => (handle.fd(), handle.fd_flags()),
         };
         if let Some(caller) = &kind.kill_suidgid {
-            self.kill_before_write(handle, fd.as_fd(), caller)?;
+            self.drop_set_id_before_write(handle, fd.as_fd(), caller)?;
         }
         let mut extra = ReadWriteFlags::empty();
         if !kind.from_cache {
@@ -180,7 +180,7 @@ impl Pool {
             match written {
                 Ok(n) => *done += n,
                 Err(Errno::INTR) => continue,
-                Err(errno) => return Err(handle.notice(errno, Deed::Changing).into()),
+                Err(errno) => return Err(handle.record_error(errno, Deed::Changing).into()),
             }
             if let (Some(overtakes), Ok(n)) = (overtakes, written) {
                 overtakes.written(at..at + n as u64);
@@ -192,8 +192,13 @@ impl Pool {
         Ok(())
     }
 
-    fn kill_before_write(&self, handle: &FileHandle, fd: BorrowedFd<'_>, caller: &Caller) -> Result<()> {
-        if kill_suidgid(fd, caller).map_err(|errno| handle.notice(errno, Deed::Changing))? {
+    fn drop_set_id_before_write(
+        &self,
+        handle: &FileHandle,
+        fd: BorrowedFd<'_>,
+        caller: &Caller,
+    ) -> Result<()> {
+        if kill_suidgid(fd, caller).map_err(|errno| handle.record_error(errno, Deed::Changing))? {
             // The answer to a write carries no attributes; a stale set-id bit must not be trusted.
             self.kernel.load().invalidate_attr(handle.node.id);
         }
@@ -206,7 +211,7 @@ impl Pool {
             true => rustix::fs::fdatasync(&*handle.fd()),
             false => rustix::fs::fsync(&*handle.fd()),
         };
-        Ok(synced.map_err(|errno| handle.notice(errno, Deed::Changing))?)
+        Ok(synced.map_err(|errno| handle.record_error(errno, Deed::Changing))?)
     }
 
     /// `mode` as in fallocate(2): punching, zeroing, collapsing and inserting are the branch's to grant.
@@ -219,7 +224,7 @@ impl Pool {
             loop {
                 match rustix::fs::fallocate(&*handle.fd(), mode, offset, len) {
                     Err(Errno::INTR) => continue,
-                    other => return Ok(other.map_err(|errno| handle.notice(errno, Deed::Changing))?),
+                    other => return Ok(other.map_err(|errno| handle.record_error(errno, Deed::Changing))?),
                 }
             }
         })
@@ -242,7 +247,7 @@ impl Pool {
         Ok(rustix::fs::seek(&*handle.fd(), from).map_err(|errno| match errno {
             // Not the one of a missing device.
             Errno::NXIO => errno,
-            errno => handle.notice(errno, Deed::Looking),
+            errno => handle.record_error(errno, Deed::Looking),
         })?)
     }
 
@@ -286,7 +291,9 @@ impl Pool {
                     Err(Errno::INTR) => continue,
                     // Which of the two it was is for a look to find out.
                     Err(errno) => {
-                        return Err(to.notice(from.notice(errno, Deed::Looking), Deed::Looking).into());
+                        return Err(to
+                            .record_error(from.record_error(errno, Deed::Looking), Deed::Looking)
+                            .into());
                     }
                 }
             }
@@ -305,7 +312,8 @@ impl Pool {
         for branch in self.branches.load().iter() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let synced = crate::fs::beneath::open(branch.root(), b"", flags).and_then(rustix::fs::syncfs);
-            result = result.and(synced.map_err(|errno| Error::Branch(branch.notice(errno, Deed::Changing))));
+            result =
+                result.and(synced.map_err(|errno| Error::Branch(branch.record_error(errno, Deed::Changing))));
         }
         result
     }

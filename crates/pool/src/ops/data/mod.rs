@@ -1,6 +1,7 @@
 //! Operations on open files.
 
-pub(crate) mod apart;
 pub(crate) mod cow;
+mod create;
+pub(crate) mod detach;
 pub(crate) mod io;
 pub(crate) mod open;

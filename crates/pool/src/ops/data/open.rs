@@ -1,10 +1,9 @@
 //! Opening and closing files.
 
-use crate::branch::headroom::PassedWriter;
+use crate::branch::headroom::PassthroughWriter;
 use crate::branch::health::Deed;
 use crate::branch::{Branch, Branches};
 use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
-use crate::dir::merged::Dirs;
 use crate::error::{Error, Result};
 use crate::fs::beneath::{self, ProcPath};
 use crate::fs::stat::{self, Attr, FileKey};
@@ -12,21 +11,15 @@ use crate::ids::{Caller, HandleId, NodeId};
 use crate::kernel::BackingFile;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
-use crate::node::open_file::{self, Fingerprint, Keeping, OpenFile, Place, Using};
+use crate::node::open_file::{self, FileLocation, FileUse, Fingerprint, IdleState, OpenFile};
 use crate::node::passthrough::{self, Sharing, Travel};
 use crate::ops::attrs::setattr;
-use crate::ops::names::entries::mode_in;
-use crate::ops::names::lookup::Entry;
-use crate::ops::resolve::acl::At;
 use crate::ops::resolve::{Primary, TargetFd};
 use crate::path::join;
-use crate::policy::Choice;
 use crate::pool::Pool;
-use canopy_sys::creds;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Advice, AtFlags, Mode, OFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
-use smallvec::SmallVec;
 use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -36,19 +29,19 @@ use std::sync::atomic::Ordering;
 pub(crate) enum Room {
     /// It does not matter.
     Any,
-    Ample(PassedWriter),
+    Ample(PassthroughWriter),
     Scarce,
 }
 
 /// A file opened on its branch, of which nothing was open.
-struct First {
+struct FirstOpen {
     branch: Arc<Branch>,
     fd: Arc<OwnedFd>,
     /// By which it can be opened again.
     pinned: Arc<OwnedFd>,
     /// Which file it is, if `pinned` is what readers may read by.
     reads: Option<FileKey>,
-    keeping: Keeping,
+    idle: IdleState,
     attr: Attr,
 }
 
@@ -68,7 +61,7 @@ impl Pool {
     pub fn open(&self, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
         self.break_link(caller, id, flags)?;
         let node = self.nodes.get(id)?;
-        self.stand_apart(caller, &node, flags)?;
+        self.detach_before_write(caller, &node, flags)?;
         // Who opens it for writing waits until it has moved.
         let _stays = open_file::writes(self.branch_flags(flags)).then(|| node.moving.read());
         let _held = self.tree.shared();
@@ -79,7 +72,7 @@ impl Pool {
         self.open_node(caller, &branches, &node, flags, kill_suidgid)
     }
 
-    fn open_node(
+    pub(crate) fn open_node(
         &self,
         caller: &Caller,
         branches: &Branches,
@@ -95,7 +88,7 @@ impl Pool {
                 Some(kept) => (Some(kept), None),
                 None => {
                     let first = self.open_first(branches, node, branch_flags)?;
-                    self.memory.admit(first.fd.as_fd())?;
+                    self.dir_cache.admit(first.fd.as_fd())?;
                     (None, Some(first))
                 }
             },
@@ -106,27 +99,27 @@ impl Pool {
         let (fd, open, sharing, room) =
             match (slot.upgrade().filter(|open| open.users() > 0 || proven(open)), first) {
                 // The name leads to a new node by now.
-                (Some(open), _) if open.is_parted() && !self.only_joins(caller, node, branch_flags) => {
+                (Some(open), _) if open.is_detached() && !self.may_join(caller, node, branch_flags) => {
                     return Err(Error::Stale);
                 }
                 (Some(open), _) => {
-                    let open = Using::new(open);
+                    let open = FileUse::new(open);
                     let fd = self.join(&open, branch_flags)?;
                     let backing = open.backing.as_ref().map(|file| file.id());
                     let size = || stat::of(fd.as_fd()).map_or(0, |attr| attr.size);
                     let room = match backing {
-                        Some(_) => self.room(&open.place().branch, branch_flags, size),
+                        Some(_) => self.room(&open.location().branch, branch_flags, size),
                         None => Room::Any,
                     };
                     (fd, open, Sharing::Shared { backing }, room)
                 }
-                (None, Some(First { branch, fd, pinned, reads, keeping, attr })) => {
+                (None, Some(FirstOpen { branch, fd, pinned, reads, idle, attr })) => {
                     let (backing, room) = self.register(&branch, &fd, branch_flags, &attr);
                     let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
-                    let place = Place::new(branch, pinned, reads);
-                    let open = Using::new(Arc::new(OpenFile::new(place, backing, keeping)));
+                    let place = FileLocation::new(branch, pinned, reads);
+                    let open = FileUse::new(Arc::new(OpenFile::new(place, backing, idle)));
                     if let Some(kept) = std::mem::replace(&mut *slot, Arc::downgrade(&open)).upgrade() {
-                        self.memory.kept.give_up(&kept);
+                        self.dir_cache.idle_files.give_up(&kept);
                     }
                     (fd, open, sharing, room)
                 }
@@ -145,12 +138,12 @@ impl Pool {
 
     /// The node's file as its last reader has left it, if that is what its name leads to.
     fn kept(&self, branches: &Branches, node: &Node, flags: OFlags) -> Option<Arc<OpenFile>> {
-        if !open_file::only_reads(flags) || !self.acts_on_own(Func::Open, branches) {
+        if !open_file::only_reads(flags) || !self.acts_on_own_file(Func::Open, branches) {
             return None;
         }
-        let open = self.memory.kept.of(node)?;
+        let open = self.dir_cache.idle_files.of(node)?;
         let (branch, file) = {
-            let place = open.place();
+            let place = open.location();
             (place.branch.id, place.reads?)
         };
         self.hinted(branches, node, |at, dir, name, key| {
@@ -163,45 +156,45 @@ impl Pool {
 
     /// A descriptor for one who joins those who have a file open.
     fn join(&self, open: &OpenFile, flags: OFlags) -> Result<Arc<OwnedFd>> {
-        let place = open.place();
+        let place = open.location();
         if place.reads.is_some() && open_file::only_reads(flags) {
             return Ok(place.fd.clone());
         }
         let fd = beneath::reopen(&*place.fd, flags);
-        let fd = fd.map_err(|errno| place.branch.notice(errno, Deed::Looking))?;
-        let fd = place.branch.timed(fd, flags);
-        self.memory.admit(fd.as_fd())?;
+        let fd = fd.map_err(|errno| place.branch.record_error(errno, Deed::Looking))?;
+        let fd = place.branch.reopen_for_read(fd, flags);
+        self.dir_cache.admit(fd.as_fd())?;
         Ok(Arc::new(fd))
     }
 
     /// Opens the copy that `func.open` chooses; the node's own file unless another policy asks for another copy.
-    fn open_first(&self, branches: &Branches, node: &Arc<Node>, flags: OFlags) -> Result<First> {
-        let keeping = || self.memory.kept.begin();
-        if self.acts_on_own(Func::Open, branches)
+    fn open_first(&self, branches: &Branches, node: &Arc<Node>, flags: OFlags) -> Result<FirstOpen> {
+        let idle = || self.dir_cache.idle_files.begin();
+        if self.acts_on_own_file(Func::Open, branches)
             && !flags.contains(OFlags::TRUNC)
             && let Some(first) = self.hinted(branches, node, |branch, dir, name, key| {
                 // What has come under the name meanwhile must not make us wait, or be harmed.
-                let keeping = keeping();
+                let idle = idle();
                 let careful = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
                 let fd = rustix::fs::openat(dir, name, careful, Mode::empty()).ok()?;
                 let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key && attr.is_regular())?;
-                let fd = Arc::new(branch.timed(fd, careful));
+                let fd = Arc::new(branch.reopen_for_read(fd, careful));
                 let reads = open_file::only_reads(flags).then_some(key);
-                Some(First { branch: branch.clone(), pinned: fd.clone(), fd, reads, keeping, attr })
+                Some(FirstOpen { branch: branch.clone(), pinned: fd.clone(), fd, reads, idle, attr })
             })
         {
             return Ok(first);
         }
         let primary = self.chosen(Func::Open, branches, node, Attr::is_regular)?;
         let fd = self.open_on_branch(node, &primary, flags);
-        let fd = fd.map_err(|errno| primary.branch.notice(errno, Deed::Looking))?;
-        let fd = Arc::new(primary.branch.timed(fd, flags));
-        Ok(First {
+        let fd = fd.map_err(|errno| primary.branch.record_error(errno, Deed::Looking))?;
+        let fd = Arc::new(primary.branch.reopen_for_read(fd, flags));
+        Ok(FirstOpen {
             branch: primary.branch,
             fd,
             pinned: primary.fd.into_shared(),
             reads: None,
-            keeping: keeping(),
+            idle: idle(),
             attr: primary.attr,
         })
     }
@@ -227,7 +220,7 @@ impl Pool {
     }
 
     /// What the branch's file is opened with for a caller's flags.
-    fn branch_flags(&self, flags: u32) -> OFlags {
+    pub(crate) fn branch_flags(&self, flags: u32) -> OFlags {
         let mut flags = OFlags::from_bits_retain(flags as _)
             & (OFlags::ACCMODE
                 | OFlags::APPEND
@@ -267,7 +260,7 @@ impl Pool {
     }
 
     /// Registers a file for passthrough, if this handle wants it and there is room for what it may write.
-    fn register(
+    pub(crate) fn register(
         &self,
         branch: &Arc<Branch>,
         fd: &Arc<OwnedFd>,
@@ -284,7 +277,8 @@ impl Pool {
         }
         let served = || {
             let keeps = self.measures_room(PassthroughIo::Auto);
-            self.apart.waits(attr.key()) || keeps && self.headroom.keeps_readers(branch, attr.mtime.sec)
+            self.detached.waits(attr.key())
+                || keeps && self.headroom.readers_must_be_served(branch, attr.mtime.sec)
         };
         if !open_file::writes(flags) && served() {
             return (None, Room::Any);
@@ -326,13 +320,13 @@ impl Pool {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn opened(
+    pub(crate) fn opened(
         &self,
         caller: &Caller,
         node: &Arc<Node>,
         fd: Arc<OwnedFd>,
         flags: OFlags,
-        open: Using,
+        open: FileUse,
         sharing: Sharing,
         room: Room,
         known_before: bool,
@@ -347,18 +341,18 @@ impl Pool {
         let by_name = self.config().cache_files == CacheFiles::PerProcess && self.is_listed(caller);
         // While somebody writes through the cache it must not be dropped: the kernel drops pages whose write
         // is on its way to us, and who reads them in between caches for good what was there before the write.
-        let quietly = open_file::writes(flags) && self.closes_quietly(node, &open.place().branch);
+        let quietly = open_file::writes(flags) && self.closes_quietly(node, &open.location().branch);
         open.opened_by(caller.pid);
         let (mut handle, written) = FileHandle::new(node.clone(), fd, flags, open);
         let valid = unchanged || written;
         let mut travel = passthrough::decide(&self.config(), flags, sharing, by_name, valid);
         travel.no_flush = passthrough::no_flush(self.config().flush_on_close, flags, quietly);
-        handle.travels(&travel);
-        if handle.maps_past() {
+        handle.apply_open_flags(&travel);
+        if handle.maps_past_daemon() {
             node.mapped.store(true, Ordering::Relaxed);
         }
         if let (Room::Ample(passed), Some(_)) = (room, travel.passthrough) {
-            handle.passed = Some(passed);
+            handle.headroom = Some(passed);
         }
         Ok(Opened { handle: self.files.insert(handle), travel })
     }
@@ -378,141 +372,6 @@ impl Pool {
         self.config().cache_process_names.iter().any(|name| name.as_bytes() == comm)
     }
 
-    /// Creates a file and opens it. Without `O_EXCL` an existing one is opened.
-    pub fn create(
-        &self,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        mode: u32,
-        flags: u32,
-        kill_suidgid: bool,
-    ) -> Result<(Entry, Opened)> {
-        let belief = self.belief();
-        let _held = self.tree.shared();
-        let branches = self.branches.load();
-        let (path, mut dirs) = self.dirs(&branches, parent, belief)?;
-        let chosen = match self.room_for(Func::Create, &path, &dirs, name, &[]) {
-            Err(Error::Exists) if flags & OFlags::EXCL.bits() == 0 => {
-                let entry = self.enter(&branches, parent, &path, &dirs, name)?;
-                let node = self.nodes.get(entry.node)?;
-                let stays = node.moving.try_read();
-                let opened = match entry.attr.is_regular() {
-                    // It is opened by name then, which can wait.
-                    true if stays.is_none() || self.stands_apart(&node, flags) => Err(Error::Stale),
-                    true => self
-                        .break_created(caller, &node, entry.attr.nlink, flags)
-                        .and_then(|()| self.open_node(caller, &branches, &node, flags, kill_suidgid)),
-                    false if node.is_dir() => Err(Error::IsDirectory),
-                    // Makes the kernel look the name up again, and do what the type asks for.
-                    false => Err(Error::Stale),
-                };
-                return match opened {
-                    Ok(opened) => Ok((Entry { attr: self.file_attr(&branches, &node)?, ..entry }, opened)),
-                    Err(error) => {
-                        self.forget(entry.node, 1);
-                        Err(error)
-                    }
-                };
-            }
-            other => other?,
-        };
-        let flags = self.branch_flags(flags) - OFlags::TRUNC;
-        let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
-            rustix::fs::openat(dir, name, create, mode_in(caller, dir, mode)?)
-        })?;
-        self.memory.admit(fd.as_fd()).inspect_err(|_| {
-            // It was not there before, and nobody has been told of it.
-            let _ = dirs.unlink(index, name, AtFlags::empty());
-        })?;
-        dirs.came(name, index);
-        let attr = stat::of(fd.as_fd())?;
-        let branch = &branches.as_slice()[index];
-        let node = self.nodes.hand_out_file(parent, name, branch, attr.key(), false)?;
-        let path = || join(&path, name);
-        self.finish_create(caller, branch, node, fd, flags, attr, path)
-    }
-
-    /// Creates a file without a name in a directory (`O_TMPFILE`); link(2) may give it one.
-    pub fn tmpfile(&self, caller: &Caller, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)> {
-        let _held = self.tree.shared();
-        let branches = self.branches.load();
-        let (path, mut dirs) = self.dirs(&branches, parent, None)?;
-        dirs.first()?;
-        let chosen = self.placed(Func::Create, &dirs, &path, &[])?;
-        let exclusive = OFlags::from_bits_retain(flags as _) & OFlags::EXCL;
-        let flags = self.branch_flags(flags) - OFlags::TRUNC;
-        let create = flags | exclusive | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let (index, fd) = self.open_new(caller, &branches, &mut dirs, &path, &chosen, |dir| {
-            rustix::fs::openat(dir, c".", create, mode_in(caller, dir, mode)?)
-        })?;
-        self.memory.admit(fd.as_fd())?;
-        let attr = stat::of(fd.as_fd())?;
-        let branch = &branches.as_slice()[index];
-        let node = self.nodes.hand_out_nameless(branch, attr.key());
-        self.finish_create(caller, branch, node, fd, flags, attr, Default::default)
-    }
-
-    /// Makes a file on the first of the chosen branches; if that is full or fails, on the next that the policy gives.
-    fn open_new<'b>(
-        &self,
-        caller: &Caller,
-        branches: &'b Branches,
-        dirs: &mut Dirs<'b>,
-        path: &[u8],
-        chosen: &Choice,
-        make: impl Fn(BorrowedFd<'_>) -> Result<OwnedFd, Errno>,
-    ) -> Result<(usize, OwnedFd)> {
-        let mut index = *chosen.first().ok_or(Error::Absent)?;
-        let mut full = SmallVec::new();
-        loop {
-            let made = self.bring_dir(branches, dirs, index, path).and_then(|()| {
-                let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
-                make(dirs.get(index).ok_or(Errno::NOENT)?)
-            });
-            let made = made.map_err(|errno| branches[index].notice(errno, Deed::Changing));
-            match made {
-                Ok(fd) => return Ok((index, fd)),
-                Err(errno) if self.tries_elsewhere(errno, Func::Create, dirs, path, &[index], &mut full) => {
-                    let next = self.placed(Func::Create, dirs, path, &full)?;
-                    index = *next.first().ok_or(Error::Absent)?;
-                }
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn finish_create(
-        &self,
-        caller: &Caller,
-        branch: &Arc<Branch>,
-        node: Arc<Node>,
-        fd: OwnedFd,
-        flags: OFlags,
-        attr: Attr,
-        path: impl FnOnce() -> crate::path::PoolPath,
-    ) -> Result<(Entry, Opened)> {
-        let fd = Arc::new(fd);
-        let (open, sharing, room) = {
-            let mut slot = node.open.lock();
-            let (backing, room) = self.register(branch, &fd, flags, &attr);
-            let sharing = Sharing::First { backing: backing.as_ref().map(|file| file.id()) };
-            let place = Place::new(branch.clone(), fd.clone(), None);
-            let open = Using::new(Arc::new(OpenFile::new(place, backing, self.memory.kept.begin())));
-            *slot = Arc::downgrade(&open);
-            (open, sharing, room)
-        };
-        let shown = match self.config().inode.uses_path(false) {
-            true => self.show(&node, branch, &path(), attr, At::Opened(fd.as_fd())),
-            false => self.show(&node, branch, b"", attr, At::Opened(fd.as_fd())),
-        };
-        let entry = Entry::new(&node, shown);
-        let opened = self.opened(caller, &node, fd, flags, open, sharing, room, false)?;
-        Ok((entry, opened))
-    }
-
     /// close(2) by one of the descriptors of a handle: tells what writing has failed with, if the branch
     /// says so only now (network filesystems).
     pub fn flush(&self, handle: HandleId) -> Result<()> {
@@ -520,7 +379,7 @@ impl Pool {
         // Kept until its copy is closed: who moves the file waits for that.
         let fd = handle.fd();
         let copy = rustix::io::fcntl_dupfd_cloexec(&*fd, 0)?;
-        Ok(canopy_sys::fd::close(copy).map_err(|errno| handle.notice(errno, Deed::Changing))?)
+        Ok(canopy_sys::fd::close(copy).map_err(|errno| handle.record_error(errno, Deed::Changing))?)
     }
 
     /// The last descriptor of a handle is gone.
@@ -535,7 +394,7 @@ impl Pool {
                 let _ = rustix::fs::fadvise(&*handle.fd(), 0, NonZeroU64::new(0), Advice::DontNeed);
             }
         }
-        self.memory.kept.keep(&handle, &self.branches.load());
+        self.dir_cache.idle_files.keep(&handle, &self.branches.load());
         Ok(())
     }
 }

@@ -7,8 +7,8 @@ use crate::node::Node;
 use crate::path::{join, split};
 use crate::pool::Pool;
 use crate::relocate::file::can_leave;
-use crate::relocate::journal::{Note, Plan};
-use crate::relocate::lease::{Still, readable};
+use crate::relocate::journal::{JournalEntry, Plan};
+use crate::relocate::lease::{LeasedFile, readable};
 use crate::relocate::links::holds;
 use crate::relocate::replica::Replica;
 use rustix::fd::AsFd;
@@ -23,13 +23,13 @@ impl Pool {
     ///
     /// Errors: `EBUSY` when the file is open, or written on the branch: whoever writes it would go on writing the other
     /// names' file. `EAGAIN` when it or its name has changed meanwhile.
-    pub(crate) fn make_own(&self, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
+    pub(crate) fn replace_link_by_copy(&self, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
         let _alone = node.moving.write();
         let (branch, path, file) = {
             let _held = self.tree.shared();
             let primary = self.primary(&self.branches.load(), node)?;
             let path = join(&self.nodes.dir_path(parent)?, name);
-            (primary.branch, path, Still::hold_if_possible(readable(&primary.fd)?)?)
+            (primary.branch, path, LeasedFile::hold_if_possible(readable(&primary.fd)?)?)
         };
         let before = stat::of(file.as_fd())?;
         if !can_leave(&before) {
@@ -37,11 +37,11 @@ impl Pool {
         }
         let (dir, _) = split(&path);
         let plan = Plan { source: Vec::new(), names: vec![path.clone()] };
-        let _takes_its_time = self.silence.moving();
-        let mut copy = Replica::begin(branch.root(), dir, true, Note::write(branch.root(), &plan)?)?;
+        let _takes_its_time = self.stuck_operations.moving();
+        let mut copy = Replica::begin(branch.root(), dir, true, JournalEntry::write(branch.root(), &plan)?)?;
         copy.fill(&file, &before, &|| !self.kernel.load().caller_is_killed())?;
         // From here on nobody uses a path, or opens anything.
-        let _held = self.tree_alone()?;
+        let _held = self.lock_tree()?;
         let now = stat::of(file.as_fd())?;
         let same = (now.size, now.mtime, now.ctime) == (before.size, before.mtime, before.ctime)
             && self.nodes.dir_path(parent).is_ok_and(|at| at.as_slice() == dir)
@@ -52,7 +52,7 @@ impl Pool {
         if node.opened().is_some() {
             return Err(Errno::BUSY.into());
         }
-        self.memory.kept.close(node);
+        self.dir_cache.idle_files.close(node);
         let key = copy.key()?;
         file.check()?;
         copy.replace(name)?;

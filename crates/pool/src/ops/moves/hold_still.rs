@@ -13,7 +13,7 @@ use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::OpenFile;
 use crate::pool::Pool;
-use crate::relocate::lease::{Still, readable, reopen_as_owner};
+use crate::relocate::lease::{LeasedFile, readable, reopen_as_owner};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -24,26 +24,26 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A node's file, held still. Its end lets the handles write again, wherever the file is by then.
-pub(crate) struct Stilled<'p> {
+pub(crate) struct FrozenFile<'p> {
     // Goes first: it would keep the handles from being opened for writing.
-    still: Still,
-    _withheld: Withheld<'p>,
+    still: LeasedFile,
+    _withheld: RevokedWriters<'p>,
 }
 
-impl AsRef<Still> for Stilled<'_> {
-    fn as_ref(&self) -> &Still {
+impl AsRef<LeasedFile> for FrozenFile<'_> {
+    fn as_ref(&self) -> &LeasedFile {
         &self.still
     }
 }
 
-struct Withheld<'p> {
+struct RevokedWriters<'p> {
     pool: &'p Pool,
     node: Arc<Node>,
 }
 
-impl Drop for Withheld<'_> {
+impl Drop for RevokedWriters<'_> {
     fn drop(&mut self) {
-        if let Err(errno) = self.pool.let_write(&self.node) {
+        if let Err(errno) = self.pool.restore_writers(&self.node) {
             // Whoever writes by them tries again.
             tracing::warn!("files that were held still could not be opened for writing again: {errno}");
         }
@@ -55,21 +55,21 @@ impl Pool {
     /// exchanged for one that cannot. The caller holds the node's `moving` exclusively, so that nobody uses them, or opens
     /// the file for writing, and no other lock.
     ///
-    /// Errors: as [`Still::hold`], and what opening the file for writing fails with.
-    pub(crate) fn hold_still(&self, node: &Arc<Node>) -> Result<Stilled<'_>, Errno> {
+    /// Errors: as [`LeasedFile::hold`], and what opening the file for writing fails with.
+    pub(crate) fn freeze(&self, node: &Arc<Node>) -> Result<FrozenFile<'_>, Errno> {
         let file = {
             let _held = self.tree.shared();
             let primary = self.primary(&self.branches.load(), node).map_err(Error::errno)?;
             readable(&primary.fd)?
         };
-        let withheld = Withheld { pool: self, node: node.clone() };
+        let withheld = RevokedWriters { pool: self, node: node.clone() };
         if let Some(open) = node.opened() {
-            self.withhold(node, &open, &file)?;
+            self.revoke_writers(node, &open, &file)?;
         }
-        Ok(Stilled { still: Still::hold(file)?, _withheld: withheld })
+        Ok(FrozenFile { still: LeasedFile::hold(file)?, _withheld: withheld })
     }
 
-    fn withhold(&self, node: &Arc<Node>, open: &OpenFile, file: &OwnedFd) -> Result<(), Errno> {
+    fn revoke_writers(&self, node: &Arc<Node>, open: &OpenFile, file: &OwnedFd) -> Result<(), Errno> {
         let handles = self.files.matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable());
         if !handles.is_empty() {
             // What could not be opened again is not closed.
@@ -80,7 +80,7 @@ impl Pool {
         }
         let stand_in = Arc::new(beneath::reopen(file, OFlags::RDONLY | OFlags::NONBLOCK)?);
         let until = Instant::now() + PATIENCE;
-        let place = close(open.stand_in(&stand_in), until)?;
+        let place = close(open.replace_fds(&stand_in), until)?;
         let mut taken: Vec<_> = handles.iter().map(|handle| handle.move_to(stand_in.clone())).collect();
         taken.extend(place.into_descriptors());
         taken.retain(|fd| can_write(fd));
@@ -92,15 +92,15 @@ impl Pool {
 
     /// Opens for writing whatever handle of a node should be open so and is not, for a move has taken that away. True if
     /// there was any. The caller holds the node's `moving` exclusively.
-    pub(crate) fn let_write(&self, node: &Arc<Node>) -> Result<bool, Errno> {
+    pub(crate) fn restore_writers(&self, node: &Arc<Node>) -> Result<bool, Errno> {
         let waits = |handle: &FileHandle| {
             Arc::ptr_eq(&handle.node, node) && handle.writable() && !can_write(&handle.fd())
         };
         let handles = self.files.matching(waits);
         for handle in &handles {
-            let place = handle.open.place();
+            let place = handle.open.location();
             let fd = reopen_as_owner(place.fd.as_fd(), handle.flags - OFlags::TRUNC);
-            handle.move_to(Arc::new(fd.map_err(|errno| place.branch.notice(errno, Deed::Looking))?));
+            handle.move_to(Arc::new(fd.map_err(|errno| place.branch.record_error(errno, Deed::Looking))?));
         }
         Ok(!handles.is_empty())
     }

@@ -3,21 +3,21 @@
 use crate::branch::health::Deed;
 use crate::branch::space::Space;
 use crate::branch::{Branch, Branches};
-use crate::dir::merged::Dirs;
-use crate::dir::symlinks::Follow;
+use crate::dir::merged::MergedDir;
+use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, is_full};
 use crate::fs::beneath;
 use crate::fs::stat::{self, Attr};
 use crate::ids::BranchId;
 use crate::node::handles::FileHandle;
-use crate::node::open_file::Place;
+use crate::node::open_file::FileLocation;
 use crate::node::{Node, Orphan};
 use crate::ops::resolve::acl::At;
 use crate::path::{PoolPath, join, split};
 use crate::policy::{self, BranchView, Mode, Policy, ThreadDice};
 use crate::pool::Pool;
-use crate::relocate::file::{Carry, can_leave};
-use crate::relocate::lease::Still;
+use crate::relocate::file::{FileMove, can_leave};
+use crate::relocate::lease::LeasedFile;
 use crate::relocate::links;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
@@ -40,19 +40,19 @@ fn is_withheld(errno: Errno) -> bool {
 }
 
 /// Why a file does not move.
-enum Stays {
+enum NotMoved {
     /// Whatever the branch: its own doing.
     File(Errno),
     /// Not to this branch.
     Branch(Errno),
 }
 
-impl Stays {
+impl NotMoved {
     /// By what a step on the way has failed with.
-    fn of(errno: Errno) -> Stays {
+    fn of(errno: Errno) -> NotMoved {
         match errno {
-            Errno::AGAIN | Errno::BUSY | Errno::INTR => Stays::File(errno),
-            _ => Stays::Branch(errno),
+            Errno::AGAIN | Errno::BUSY | Errno::INTR => NotMoved::File(errno),
+            _ => NotMoved::Branch(errno),
         }
     }
 }
@@ -99,7 +99,7 @@ impl Pool {
 
     fn write_again(&self, node: &Arc<Node>) -> crate::error::Result<bool> {
         let _alone = node.moving.write();
-        Ok(self.let_write(node)?)
+        Ok(self.restore_writers(node)?)
     }
 
     /// Moves a file to a branch with room; true if it is somewhere else than when it had moved `seen` times.
@@ -107,7 +107,7 @@ impl Pool {
         let Some(policy) = self.config().move_when_full.0 else { return false };
         // Whoever else writes the file waits here or where he began, and finds it moved.
         let _alone = node.moving.write();
-        let _takes_its_time = self.silence.moving();
+        let _takes_its_time = self.stuck_operations.moving();
         if node.moves.load(Ordering::Relaxed) != seen {
             return true;
         }
@@ -118,24 +118,24 @@ impl Pool {
         let mut attempts = 0;
         let mut stilled = None;
         loop {
-            let moved = self.movable(node).map_err(Stays::File).and_then(|file| {
-                let target = self.roomier(policy, &file, wanted, &tried).map_err(Stays::File)?;
+            let moved = self.movable(node).map_err(NotMoved::File).and_then(|file| {
+                let target = self.choose_target(policy, &file, wanted, &tried).map_err(NotMoved::File)?;
                 tried.push(target.id);
                 let still = match &mut stilled {
                     Some(still) => still,
                     none => {
-                        let held = self.hold_still(node).inspect_err(|errno| {
+                        let held = self.freeze(node).inspect_err(|errno| {
                             if *errno == Errno::OPNOTSUPP {
-                                self.tell_unleased(&file.source);
+                                self.warn_of_no_leases(&file.source);
                             }
                         });
-                        none.insert(held.map_err(Stays::File)?)
+                        none.insert(held.map_err(NotMoved::File)?)
                     }
                 };
                 match self.carry(node, &file, &target, still.as_ref()) {
-                    Err(why @ (Stays::Branch(errno) | Stays::File(errno))) => {
+                    Err(why @ (NotMoved::Branch(errno) | NotMoved::File(errno))) => {
                         // Which of the two it was is for a look to find out.
-                        target.notice(file.source.notice(errno, Deed::Looking), Deed::Looking);
+                        target.record_error(file.source.record_error(errno, Deed::Looking), Deed::Looking);
                         Err(why)
                     }
                     Ok(()) => Ok((file, target)),
@@ -153,12 +153,12 @@ impl Pool {
                     );
                     return true;
                 }
-                Err(Stays::File(Errno::AGAIN)) if attempts < ATTEMPTS => {
+                Err(NotMoved::File(Errno::AGAIN)) if attempts < ATTEMPTS => {
                     attempts += 1;
                     tried.clear();
                 }
-                Err(Stays::Branch(errno)) => tracing::debug!("a file cannot move to a branch: {errno}"),
-                Err(Stays::File(errno)) => {
+                Err(NotMoved::Branch(errno)) => tracing::debug!("a file cannot move to a branch: {errno}"),
+                Err(NotMoved::File(errno)) => {
                     tracing::debug!("a file on a full branch cannot move: {errno}");
                     if matches!(errno, Errno::MLINK | Errno::OPNOTSUPP) {
                         *node.stays_until.lock() = Some(Instant::now() + WALK_AGAIN);
@@ -169,7 +169,7 @@ impl Pool {
         }
     }
 
-    fn tell_unleased(&self, branch: &Branch) {
+    fn warn_of_no_leases(&self, branch: &Branch) {
         let mut told = self.unleased.write();
         if !told.contains(&branch.id) {
             told.push(branch.id);
@@ -189,7 +189,7 @@ impl Pool {
             let _held = self.tree.shared();
             self.primary(&branches, node).map_err(Error::errno)?
         };
-        if self.is_held_in_place(node) {
+        if self.is_written_past_daemon(node) {
             return Err(Errno::BUSY);
         }
         if !can_leave(&primary.attr) {
@@ -218,7 +218,7 @@ impl Pool {
     }
 
     /// Where a policy puts the file, if not on its own branch nor on those that were tried.
-    fn roomier(
+    fn choose_target(
         &self,
         policy: Policy,
         file: &Movable,
@@ -229,7 +229,7 @@ impl Pool {
         let needed = (file.attr.blocks * 512).saturating_add(wanted);
         let path = file.names.first().map_or(&b""[..], |name| split(name).0);
         let level = |at: &[u8]| -> Result<Vec<BranchView>, Errno> {
-            let dirs = Dirs::open(Follow::NEVER, &branches, at);
+            let dirs = MergedDir::open(Symlinks::NEVER, &branches, at);
             let view = |(index, branch): (usize, &Arc<Branch>)| {
                 let attr = dirs.get(index).and_then(|dir| stat::of(dir).ok());
                 let ruled_out = branch.id == file.source.id || tried.contains(&branch.id);
@@ -256,56 +256,56 @@ impl Pool {
         node: &Arc<Node>,
         file: &Movable,
         target: &Arc<Branch>,
-        still: &Still,
-    ) -> Result<(), Stays> {
-        let note = Carry::announce(&file.source, target, &file.names).map_err(Stays::Branch)?;
+        still: &LeasedFile,
+    ) -> Result<(), NotMoved> {
+        let note = FileMove::announce(&file.source, target, &file.names).map_err(NotMoved::Branch)?;
         if let Err(why) = self.prepare(file, target, still) {
             note.erase();
             return Err(why);
         }
         let names = file.names.clone();
         let wanted = || !self.kernel.load().caller_is_killed();
-        let copied = Carry::copy(&file.source, target, still, names, note, &wanted);
-        let mut carry = copied.map_err(Stays::of)?;
+        let copied = FileMove::copy(&file.source, target, still, names, note, &wanted);
+        let mut carry = copied.map_err(NotMoved::of)?;
         // From here on nobody uses a path, or opens anything.
-        let held = self.tree_alone().map_err(Stays::File)?;
-        self.memory.kept.close(node);
+        let held = self.lock_tree().map_err(NotMoved::File)?;
+        self.dir_cache.idle_files.close(node);
         let open = node.opened();
         let orphan = node.orphan.lock().is_some();
         let branches = self.branches.load();
         if branches.index_of(target.id).is_none() || branches.index_of(file.source.id).is_none() {
-            return Err(Stays::Branch(Errno::ROFS));
+            return Err(NotMoved::Branch(Errno::ROFS));
         }
-        let number = self.shown_number(&branches, node).map_err(|error| Stays::File(error.errno()))?;
+        let number = self.shown_ino(&branches, node).map_err(|error| NotMoved::File(error.errno()))?;
         let reopened = || -> Result<_, Errno> {
             let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
             // The kernel goes on reading the old file where it reads by itself.
-            let moves = |handle: &FileHandle| Arc::ptr_eq(&handle.node, node) && !handle.past;
+            let moves = |handle: &FileHandle| Arc::ptr_eq(&handle.node, node) && !handle.passthrough;
             for handle in self.files.matching(moves) {
                 let fd = carry.reopen(handle.flags - OFlags::TRUNC)?;
                 handles.push((handle, fd));
             }
             let pinned = || carry.reopen(OFlags::PATH);
             let orphan = if orphan { Some(Orphan { branch: target.clone(), fd: pinned()? }) } else { None };
-            Ok((handles, Place::new(target.clone(), Arc::new(pinned()?), None), orphan, carry.key()?))
+            Ok((handles, FileLocation::new(target.clone(), Arc::new(pinned()?), None), orphan, carry.key()?))
         };
-        let (handles, place, orphan, key) = reopened().map_err(Stays::Branch)?;
+        let (handles, place, orphan, key) = reopened().map_err(NotMoved::Branch)?;
         let switched = carry.switch();
         for name in &file.names {
             let (dir, name) = split(name);
-            self.came(dir, name, target.id);
+            self.name_created(dir, name, target.id);
         }
-        switched.map_err(Stays::of)?;
+        switched.map_err(NotMoved::of)?;
         // Nothing below can fail.
         let parts = open.as_ref().filter(|open| open.backing.is_some());
         let names = match parts {
             None => {
-                self.nodes.moved(node, key, if self.numbers_stay() { number } else { 0 });
+                self.nodes.moved(node, key, if self.keeps_inode_numbers() { number } else { 0 });
                 Vec::new()
             }
             Some(open) => {
-                open.part();
-                self.nodes.parted(node, key, number, self.numbers_stay())
+                open.detach_names();
+                self.nodes.names_detached(node, key, number, self.keeps_inode_numbers())
             }
         };
         if let Some(open) = open {
@@ -327,36 +327,36 @@ impl Pool {
     }
 
     /// Is the file known to be written past the daemon, or another node's by now?
-    fn is_held_in_place(&self, node: &Arc<Node>) -> bool {
+    fn is_written_past_daemon(&self, node: &Arc<Node>) -> bool {
         let Some(open) = node.opened() else { return false };
-        open.is_parted()
+        open.is_detached()
             || (open.backing.is_some()
-                && !self.files.matching(|h| Arc::ptr_eq(&h.node, node) && h.writes_past()).is_empty())
+                && !self.files.matching(|h| Arc::ptr_eq(&h.node, node) && h.writes_past_daemon()).is_empty())
     }
 
     /// Brings the directories of all names onto the target.
-    fn prepare(&self, file: &Movable, target: &Branch, still: &Still) -> Result<(), Stays> {
+    fn prepare(&self, file: &Movable, target: &Branch, still: &LeasedFile) -> Result<(), NotMoved> {
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let index = branches.index_of(target.id).ok_or(Stays::Branch(Errno::ROFS))?;
+        let index = branches.index_of(target.id).ok_or(NotMoved::Branch(Errno::ROFS))?;
         for name in &file.names {
             let dir = split(name).0;
-            let mut dirs = Dirs::open(Follow::NEVER, &branches, dir);
-            self.bring_dir(&branches, &mut dirs, index, dir).map_err(Stays::Branch)?;
+            let mut dirs = MergedDir::open(Symlinks::NEVER, &branches, dir);
+            self.bring_dir(&branches, &mut dirs, index, dir).map_err(NotMoved::Branch)?;
         }
-        match stat::of(still.as_fd()).map_err(Stays::File)?.key() == file.attr.key() {
+        match stat::of(still.as_fd()).map_err(NotMoved::File)?.key() == file.attr.key() {
             true => Ok(()),
-            false => Err(Stays::File(Errno::AGAIN)),
+            false => Err(NotMoved::File(Errno::AGAIN)),
         }
     }
 
     /// Is a file's inode number to be kept for it when it moves? Not where it follows from the path.
-    pub(crate) fn numbers_stay(&self) -> bool {
+    pub(crate) fn keeps_inode_numbers(&self) -> bool {
         !self.config().inode.uses_path(false)
     }
 
     /// The inode number that callers know.
-    pub(crate) fn shown_number(&self, branches: &Branches, node: &Arc<Node>) -> crate::error::Result<u64> {
+    pub(crate) fn shown_ino(&self, branches: &Branches, node: &Arc<Node>) -> crate::error::Result<u64> {
         let primary = self.primary(branches, node)?;
         let at = At::Opened(primary.fd.as_fd());
         Ok(self.show_file(node, &primary.branch, primary.attr, at).ino)

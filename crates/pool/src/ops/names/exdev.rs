@@ -7,8 +7,8 @@ use super::lookup::Entry;
 use super::rename::{RenameKind, Side, Step, shift, take_back};
 use crate::branch::{Branch, Branches};
 use crate::config::{Func, LinkExdev, RenameExdev};
-use crate::dir::merged::Dirs;
-use crate::dir::symlinks::Follow;
+use crate::dir::merged::MergedDir;
+use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
 use crate::fs::reserved::name_aside;
 use crate::fs::{beneath, stat};
@@ -42,7 +42,7 @@ impl Pool {
         branches: &'b Branches,
         node: &Arc<Node>,
         path: &[u8],
-        dirs: &mut Dirs<'b>,
+        dirs: &mut MergedDir<'b>,
         new_name: &[u8],
     ) -> Result<Entry> {
         let how = self.config().link_exdev;
@@ -61,14 +61,14 @@ impl Pool {
             LinkExdev::RelSymlink => relative(path, &old),
             LinkExdev::AbsPoolSymlink => self.absolute(&old)?,
             LinkExdev::AbsBaseSymlink => {
-                let copies = Dirs::open(self.follow(), branches, &dir).copies(&name);
+                let copies = MergedDir::open(self.follow(), branches, &dir).copies(&name);
                 let branch = &branches.as_slice()[self.shown(Func::Open, branches, &copies)?];
                 [branch.path.as_os_str().as_bytes(), b"/", &old].concat()
             }
         };
-        let caller = caller.identified().ok_or(Error::CrossBranch)?;
+        let caller = caller.with_ids().ok_or(Error::CrossBranch)?;
         let act = |dir: BorrowedFd<'_>| rustix::fs::symlinkat(target.as_slice(), dir, new_name);
-        self.make_in(&caller, Func::Symlink, branches, path, dirs, new_name, act)?;
+        self.make_on_branches(&caller, Func::Symlink, branches, path, dirs, new_name, act)?;
         let attr = self.file_attr(branches, node)?;
         self.nodes.hand_out_again(node.id)?;
         Ok(Entry { brief: true, ..Entry::new(node, attr) })
@@ -97,12 +97,12 @@ impl Pool {
         {
             return Err(Error::CrossBranch);
         }
-        let caller = caller.identified().ok_or(Error::CrossBranch)?;
-        let chosen = self.acted(Func::Rename, branches, &old.copies)?;
+        let caller = caller.with_ids().ok_or(Error::CrossBranch)?;
+        let chosen = self.choose_for_action(Func::Rename, branches, &old.copies)?;
         for &index in &chosen {
             let branch = &branches.as_slice()[index];
-            let made = self.make_room_aside(branch, &old.path);
-            self.path_came(branch, &aside_of(&old.path));
+            let made = self.make_room_for_link(branch, &old.path);
+            self.path_created(branch, &aside_of(&old.path));
             made.map_err(|errno| {
                 tracing::warn!("a rename to another branch was refused: cannot set files aside: {errno}");
                 Error::CrossBranch
@@ -128,7 +128,7 @@ impl Pool {
     ) -> Result<()> {
         let path = aside_of(&old.path);
         let parent = self.known_dir(branches, &path, known).map_err(|_| Error::CrossBranch)?;
-        let dirs = Dirs::open(Follow::NEVER, branches, &path);
+        let dirs = MergedDir::open(Symlinks::NEVER, branches, &path);
         // An earlier file of that name must not be lost: symlinks lead to it.
         let name = (0..ATTEMPTS)
             .map(|attempt| name_held(old.name, attempt))
@@ -146,7 +146,7 @@ impl Pool {
         for &index in chosen {
             match shift(old, &held, index, RenameFlags::NOREPLACE) {
                 Ok(()) => {
-                    self.came(&held.path, &name, branches.as_slice()[index].id);
+                    self.name_created(&held.path, &name, branches.as_slice()[index].id);
                     done.push((index, Step::Moved));
                 }
                 Err(errno) => {
@@ -158,7 +158,7 @@ impl Pool {
         }
         // At once, for whoever asks about the file meanwhile.
         self.nodes.renamed((old.parent, old.name), (parent, &name));
-        let put = self.put_symlink(caller, branches, new, kind, &target);
+        let put = self.place_symlink(caller, branches, new, kind, &target);
         match put {
             // The kernel thinks that the file itself is there now.
             Ok(()) => {
@@ -174,7 +174,7 @@ impl Pool {
     }
 
     /// Puts a symlink under a name, over whatever is there: made aside, and renamed.
-    fn put_symlink<'b>(
+    fn place_symlink<'b>(
         &self,
         caller: &Caller,
         branches: &'b Branches,
@@ -182,7 +182,7 @@ impl Pool {
         kind: RenameKind,
         target: &[u8],
     ) -> Result<()> {
-        let chosen = self.placed(Func::Symlink, &new.dirs, &new.path, &[])?;
+        let chosen = self.choose_for_create(Func::Symlink, &new.dirs, &new.path, &[])?;
         let aside = name_aside();
         let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
         for &index in &chosen {
@@ -192,8 +192,8 @@ impl Pool {
             }));
         }
         aggregate::any_success(&results)?;
-        let mut dirs = Dirs::open(self.follow(), branches, &new.path);
-        dirs.follow = Follow::NEVER;
+        let mut dirs = MergedDir::open(self.follow(), branches, &new.path);
+        dirs.follow = Symlinks::NEVER;
         let copies = dirs.copies(&aside);
         let mut from = Side { parent: new.parent, name: &aside, path: new.path.clone(), dirs, copies };
         let result = self.replace(branches, &mut from, new, kind);
@@ -207,8 +207,8 @@ impl Pool {
     }
 
     /// The holding directory of a branch, and the directory `path` in it.
-    fn make_room_aside(&self, branch: &Branch, path: &[u8]) -> Result<(), Errno> {
-        let _cloning = self.clone_alone(path, branch.id)?;
+    fn make_room_for_link(&self, branch: &Branch, path: &[u8]) -> Result<(), Errno> {
+        let _cloning = self.lock_for_clone(path, branch.id)?;
         let holding = holding(branch)?;
         if path.is_empty() {
             return Ok(());
@@ -237,7 +237,8 @@ impl Pool {
     ) -> Result<NodeId> {
         let (mut at, mut parent) = (PoolPath::new(), NodeId::ROOT);
         for part in path.split(|&byte| byte == b'/') {
-            let entry = self.enter(branches, parent, &at, &Dirs::open(Follow::NEVER, branches, &at), part)?;
+            let entry =
+                self.enter(branches, parent, &at, &MergedDir::open(Symlinks::NEVER, branches, &at), part)?;
             given.push(entry.node);
             // It may have been made just now, and the kernel remember that there was none.
             self.kernel.load().forget_name(parent, part);

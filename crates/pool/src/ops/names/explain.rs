@@ -1,10 +1,10 @@
 //! What a policy would choose now, and why: the answer to somebody who wonders where a file went.
 
-use super::entries::must_be_new;
+use super::create::must_be_new;
 use crate::branch::Branch;
 use crate::config::Func;
-use crate::dir::merged::Dirs;
-use crate::dir::symlinks::Follow;
+use crate::dir::merged::MergedDir;
+use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
 use crate::path::split;
@@ -63,10 +63,10 @@ impl Pool {
             }
             name => (&path[..], name),
         };
-        let mut dirs = Dirs::open(self.follow(), &branches, dir);
+        let mut dirs = MergedDir::open(self.follow(), &branches, dir);
         if matches!(func, Func::Link | Func::Rename | Func::Rmdir | Func::Unlink) {
             // Names are changed, and what is under them: of a followed symlink, the link.
-            dirs.follow = Follow::NEVER;
+            dirs.follow = Symlinks::NEVER;
         }
         let copies = name.map_or_else(|| dirs.own(), |name| dirs.copies(name));
         let mut looked_at = match name {
@@ -82,10 +82,10 @@ impl Pool {
                     views = level.to_vec();
                 };
                 // What the policy says, also where the name is taken.
-                let placed = self.placed_seen(func, &dirs, dir, &[], ALL, see);
+                let placed = self.choose_for_create_seen(func, &dirs, dir, &[], ALL, see);
                 name.map_or(Ok(()), |name| must_be_new(&dirs, name, &copies)).and(placed)
             }
-            Category::Action => self.judged(func, &branches, &copies).and_then(|choice| {
+            Category::Action => self.choose_by_policy(func, &branches, &copies).and_then(|choice| {
                 if matches!(func, Func::Unlink | Func::Rmdir | Func::Rename) {
                     self.all_removable(&branches, std::iter::once(&copies))?;
                 }

@@ -2,9 +2,9 @@
 
 use super::lookup::Entry;
 use crate::branch::Branches;
-use crate::dir::merged::Belief;
+use crate::dir::merged::CacheTrust;
 use crate::error::{Error, Result};
-use crate::export::{self, Found, Lasting, Wanted};
+use crate::export::{self, Found, StableId, StableTarget};
 use crate::fs::reserved::is_reserved;
 use crate::ids::NodeId;
 use crate::pool::Pool;
@@ -15,14 +15,14 @@ impl Pool {
     /// Errors: `ESTALE` when it is gone, when it has become known as another node, and when its id does not last; what
     /// its branch answered, if that could not look.
     pub(crate) fn find(&self, id: NodeId) -> Result<Entry> {
-        let wanted = Wanted::of(id).ok_or(Error::Stale)?;
-        let belief = self.belief();
+        let wanted = StableTarget::of(id).ok_or(Error::Stale)?;
+        let belief = self.cache_trust();
         let branches = self.branches.load();
         let wants_path = self.config().inode.uses_path(false) || self.config().names_only;
-        let mut failed = branches.unheard();
+        let mut failed = branches.timeout_error();
         for branch in branches.iter().filter(|branch| wanted.may_be_on(branch)) {
             // Without a lock, for it may take its time. By a path nothing but this node is taken.
-            match export::find(branch, wanted, wants_path, &self.walks) {
+            match export::find(branch, wanted, wants_path, &self.inode_search) {
                 Ok(None) => {}
                 Ok(Some(Found { lasting, path: Some(path), .. })) => {
                     return self.enter_path(&branches, &path, lasting, belief);
@@ -39,7 +39,13 @@ impl Pool {
     }
 
     /// The node under a path, if it is this one.
-    fn enter_path(&self, branches: &Branches, path: &[u8], wanted: Lasting, belief: Belief) -> Result<Entry> {
+    fn enter_path(
+        &self,
+        branches: &Branches,
+        path: &[u8],
+        wanted: StableId,
+        belief: CacheTrust,
+    ) -> Result<Entry> {
         let _held = self.tree.shared();
         let mut above = Vec::new();
         let mut found = Err(Error::Stale);
@@ -73,8 +79,8 @@ impl Pool {
         branches: &Branches,
         parent: NodeId,
         name: &[u8],
-        dir: Option<Lasting>,
-        belief: Belief,
+        dir: Option<StableId>,
+        belief: CacheTrust,
     ) -> Result<Entry> {
         if is_reserved(name) {
             return Err(Error::Stale);

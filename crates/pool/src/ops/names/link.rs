@@ -5,7 +5,7 @@ use crate::branch::health::Deed;
 use crate::config::Func;
 use crate::error::{Error, Result};
 use crate::fs::beneath::ProcPath;
-use crate::fs::reserved::may_be_made;
+use crate::fs::reserved::check_not_reserved;
 use crate::ids::{Caller, NodeId};
 use crate::ops::aggregate;
 use crate::pool::Pool;
@@ -20,8 +20,8 @@ impl Pool {
     /// Errors: `EXDEV` when the create policy preserves paths and the branch lacks the directory, unless
     /// `link-exdev` has another answer.
     pub fn link(&self, caller: &Caller, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
-        may_be_made(new_name)?;
-        let belief = self.belief();
+        check_not_reserved(new_name)?;
+        let belief = self.cache_trust();
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let node = self.nodes.get(id)?;
@@ -47,9 +47,9 @@ impl Pool {
                 // Following the last step of such a link is a jump to the file itself, symlinks included.
                 let follow = AtFlags::SYMLINK_FOLLOW;
                 rustix::fs::linkat(rustix::fs::CWD, source.as_bytes(), dir, new_name, follow)
-                    .map_err(|errno| branches[index].notice(errno, Deed::Changing))
+                    .map_err(|errno| branches[index].record_error(errno, Deed::Changing))
             }));
-            dirs.came(new_name, index);
+            dirs.name_created(new_name, index);
         }
         match aggregate::link(&results) {
             Err(Errno::XDEV) => {

@@ -2,7 +2,7 @@
 
 use crate::branch::Branch;
 use crate::config::Func;
-use crate::dir::merged::Dirs;
+use crate::dir::merged::MergedDir;
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
 use crate::path::split;
@@ -34,7 +34,7 @@ impl Pool {
         let (node, path) = self.nodes.locate(id)?;
         let path = path.ok_or(Error::Absent)?;
         let (branch, file) = if node.is_dir() {
-            let copies = Dirs::open(self.follow(), &branches, &path).own();
+            let copies = MergedDir::open(self.follow(), &branches, &path).own();
             (name(&branches.as_slice()[self.shown(Func::Getxattr, &branches, &copies)?]), None)
         } else {
             let primary = self.primary(&branches, &node)?;

@@ -3,10 +3,10 @@
 use crate::branch::health::Deed;
 use crate::branch::{Branch, Branches};
 use crate::config::Func;
-use crate::dir::merged::{Belief, Copies, Dirs};
-use crate::dir::symlinks::Follow;
+use crate::dir::merged::{CacheTrust, Copies, MergedDir};
+use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
-use crate::export::Lasting;
+use crate::export::StableId;
 use crate::fs::beneath::{self, ProcPath};
 use crate::fs::reserved::is_reserved;
 use crate::fs::stat::{self, Attr, FileKey, S_IFDIR};
@@ -49,7 +49,7 @@ impl Pool {
             _ if is_reserved(name) => return Err(Error::Absent),
             _ => {}
         }
-        let belief = self.belief();
+        let belief = self.cache_trust();
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let (path, dirs) = self.dirs(&branches, parent, belief)?;
@@ -69,8 +69,8 @@ impl Pool {
 
     /// The kernel gives back `count` references.
     pub fn forget(&self, node: NodeId, count: u64) {
-        self.nodes.forget(node, count, |gone| self.memory.kept.close(gone));
-        self.memory.tidy();
+        self.nodes.forget(node, count, |gone| self.dir_cache.idle_files.close(gone));
+        self.dir_cache.compact_order();
     }
 
     pub(crate) fn enter(
@@ -78,7 +78,7 @@ impl Pool {
         branches: &Branches,
         parent: NodeId,
         path: &[u8],
-        dirs: &Dirs<'_>,
+        dirs: &MergedDir<'_>,
         name: &[u8],
     ) -> Result<Entry> {
         self.enter_as(branches, parent, path, dirs, name, None)
@@ -90,9 +90,9 @@ impl Pool {
         branches: &Branches,
         parent: NodeId,
         path: &[u8],
-        dirs: &Dirs<'_>,
+        dirs: &MergedDir<'_>,
         name: &[u8],
-        dir: Option<Lasting>,
+        dir: Option<StableId>,
     ) -> Result<Entry> {
         let copies = self.look(Func::Getattr, dirs, name);
         match self.shown(Func::Getattr, branches, &copies) {
@@ -126,11 +126,11 @@ impl Pool {
         branches: &Branches,
         parent: NodeId,
         path: &[u8],
-        dirs: &Dirs<'_>,
+        dirs: &MergedDir<'_>,
         name: &[u8],
         copies: &Copies,
         index: usize,
-        dir: Option<Lasting>,
+        dir: Option<StableId>,
     ) -> Result<Entry> {
         let attr = *copies.get(index).ok_or(Error::Absent)?;
         let branch = &branches.as_slice()[index];
@@ -146,11 +146,11 @@ impl Pool {
             };
             let ino = inode.inode_seeded(seed, &full, attr.ino, true);
             let each = || copies.iter().map(|(index, attr)| (&*branches.as_slice()[index], attr));
-            let lasting = || dir.or_else(|| Lasting::of_dir(each()));
-            (self.nodes.hand_out_dir(parent, name, ino, lasting)?, copies.merge_dir(attr))
+            let lasting = || dir.or_else(|| StableId::of_dir(each()));
+            (self.nodes.give_out_dir(parent, name, ino, lasting)?, copies.merge_dir(attr))
         } else {
-            let disguised = copies.follow.disguises(&attr);
-            let node = self.nodes.hand_out_file(parent, name, branch, attr.key(), disguised)?;
+            let symlinkified = copies.follow.shows_as_symlink(&attr);
+            let node = self.nodes.hand_out_file(parent, name, branch, attr.key(), symlinkified)?;
             self.tidy_names(branches, &node, attr.nlink);
             (node, attr)
         };
@@ -167,14 +167,14 @@ impl Pool {
         if let Some(handle) = handle.and_then(|h| self.files.get(h).ok()) {
             let _held = self.tree.shared();
             let fd = handle.fd();
-            let attr = stat::of(fd.as_fd()).map_err(|errno| handle.notice(errno, Deed::Looking))?;
+            let attr = stat::of(fd.as_fd()).map_err(|errno| handle.record_error(errno, Deed::Looking))?;
             let at = At::Opened(fd.as_fd());
-            return Ok(self.show_file(&handle.node, &handle.open.place().branch, attr, at));
+            return Ok(self.show_file(&handle.node, &handle.open.location().branch, attr, at));
         }
         let node = self.nodes.get(id)?;
         // Where a directory lies may be known as late as the kernel knows of its name.
         let belief = match node.is_dir() {
-            true => self.memory.lies(&node).or_else(|| self.belief()),
+            true => self.dir_cache.valid_version(&node).or_else(|| self.cache_trust()),
             false => None,
         };
         let _held = self.tree.shared();
@@ -182,7 +182,7 @@ impl Pool {
         self.attr_of(&branches, &node, belief)
     }
 
-    pub(crate) fn attr_of(&self, branches: &Branches, node: &Arc<Node>, belief: Belief) -> Result<Attr> {
+    pub(crate) fn attr_of(&self, branches: &Branches, node: &Arc<Node>, belief: CacheTrust) -> Result<Attr> {
         match node.is_dir() {
             true => self.dir_attr(branches, node, belief),
             false => self.file_attr(branches, node),
@@ -192,7 +192,7 @@ impl Pool {
     pub(crate) fn file_attr(&self, branches: &Branches, node: &Arc<Node>) -> Result<Attr> {
         let look = |branch: &Arc<Branch>, dir: BorrowedFd<'_>, name: &[u8], key: FileKey| {
             let attr = stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
-            Some(self.show_file(node, branch, attr, At::Named(Follow::NEVER, dir, name)))
+            Some(self.show_file(node, branch, attr, At::Named(Symlinks::NEVER, dir, name)))
         };
         if node.opened().is_none()
             && let Some(attr) = self.hinted(branches, node, look)
@@ -203,7 +203,7 @@ impl Pool {
         Ok(self.show_file(node, &primary.branch, primary.attr, At::Opened(primary.fd.as_fd())))
     }
 
-    fn dir_attr(&self, branches: &Branches, node: &Arc<Node>, belief: Belief) -> Result<Attr> {
+    fn dir_attr(&self, branches: &Branches, node: &Arc<Node>, belief: CacheTrust) -> Result<Attr> {
         if let (_, Some(path)) = self.nodes.locate(node.id)? {
             let path = path.as_slice();
             let dirs = self.dirs_of(branches, node.clone(), path, belief);
@@ -254,7 +254,7 @@ impl Pool {
             return self.ask(&branches, &node, Func::Access, may);
         }
         let chosen = self.chosen(Func::Access, &branches, &node, |attr| !attr.is_dir())?;
-        Ok(may(chosen.fd.as_fd()).map_err(|errno| chosen.branch.notice(errno, Deed::Looking))?)
+        Ok(may(chosen.fd.as_fd()).map_err(|errno| chosen.branch.record_error(errno, Deed::Looking))?)
     }
 
     /// Target of a symlink.
@@ -263,13 +263,13 @@ impl Pool {
         let branches = self.branches.load();
         let node = self.nodes.get(id)?;
         let primary = self.chosen(Func::Readlink, &branches, &node, |attr| {
-            node.disguised && !attr.is_dir() || attr.is_symlink()
+            node.symlinkified && !attr.is_dir() || attr.is_symlink()
         })?;
-        if node.disguised {
+        if node.symlinkified {
             return Ok(on_branch(&primary.branch, &self.a_path(&node).ok_or(Error::Stale)?));
         }
         let target = primary.branch.read_link(primary.fd.as_fd());
-        Ok(target.map_err(|errno| primary.branch.notice(errno, Deed::Looking))?.into_bytes())
+        Ok(target.map_err(|errno| primary.branch.record_error(errno, Deed::Looking))?.into_bytes())
     }
 }
 

@@ -1,10 +1,11 @@
 //! Operations on names: finding, making, linking, renaming and removing them.
 
-pub(crate) mod entries;
+pub(crate) mod create;
 mod exdev;
 pub(crate) mod explain;
 mod export;
 mod link;
 pub(crate) mod locate;
 pub(crate) mod lookup;
+mod remove;
 pub(crate) mod rename;

@@ -7,10 +7,10 @@
 use crate::branch::Branches;
 use crate::branch::health::Deed;
 use crate::config::Func;
-use crate::dir::merged::{Copies, Dirs};
-use crate::dir::symlinks::Follow;
+use crate::dir::merged::{Copies, MergedDir};
+use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
-use crate::fs::reserved::{is_reserved, may_be_made};
+use crate::fs::reserved::{check_not_reserved, is_reserved};
 use crate::fs::stat::Attr;
 use crate::ids::{Caller, NodeId};
 use crate::pool::Pool;
@@ -48,7 +48,7 @@ pub(crate) struct Side<'b, 'n> {
     pub(crate) name: &'n [u8],
     /// Of the directory.
     pub(crate) path: crate::path::PoolPath,
-    pub(crate) dirs: Dirs<'b>,
+    pub(crate) dirs: MergedDir<'b>,
     pub(crate) copies: Copies,
 }
 
@@ -88,15 +88,15 @@ impl Pool {
         if is_reserved(name) {
             return Err(Error::Absent);
         }
-        may_be_made(new_name)?;
-        let belief = self.belief();
+        check_not_reserved(new_name)?;
+        let belief = self.cache_trust();
         let mut held = self.tree.shared();
         let branches = self.branches.load();
         let side = |parent, name, belief| -> Result<Side<'_, '_>> {
             let (path, mut dirs) = self.dirs(&branches, parent, belief)?;
             dirs.first()?;
             // Names are moved, and what is under them: of a followed symlink, the link.
-            dirs.follow = Follow::NEVER;
+            dirs.follow = Symlinks::NEVER;
             let copies = dirs.copies(name);
             Ok(Side { parent, name, path, dirs, copies })
         };
@@ -105,7 +105,7 @@ impl Pool {
         let moves_dir = self.is_dir(&mut old) || (kind == RenameKind::Exchange && self.is_dir(&mut new));
         if moves_dir {
             drop(held);
-            held = self.tree_alone()?;
+            held = self.lock_tree()?;
             (old, new) = (side(parent, name, None)?, side(new_parent, new_name, None)?);
         }
         let result = match kind {
@@ -118,7 +118,7 @@ impl Pool {
             },
         };
         if moves_dir {
-            self.memory.places_changed();
+            self.dir_cache.places_changed();
         }
         drop(held);
         result
@@ -127,7 +127,7 @@ impl Pool {
     /// Is it a directory to the pool's users? A followed symlink may be.
     fn is_dir(&self, side: &mut Side<'_, '_>) -> bool {
         let follow = self.follow();
-        if side.copies.any_dir() || follow.shows_all() {
+        if side.copies.any_dir() || follow.is_plain() {
             return side.copies.any_dir();
         }
         let as_named = std::mem::replace(&mut side.dirs.follow, follow);
@@ -149,7 +149,7 @@ impl Pool {
         if !kind.replaces() {
             new.copies.must_be_absent()?;
         }
-        let chosen = self.acted(Func::Rename, branches, &old.copies)?;
+        let chosen = self.choose_for_action(Func::Rename, branches, &old.copies)?;
         self.all_removable(branches, std::iter::once(&old.copies))?;
         if let Some(target) = target {
             let same = |a: &Copies, b: &Copies| matches!((a.get(source), b.get(target)), (Some(a), Some(b)) if !a.is_dir() && a.key() == b.key());
@@ -179,9 +179,9 @@ impl Pool {
                 .and_then(|()| step_forward(old, new, index, revocable, kind));
             match step {
                 Ok(step) => {
-                    new.dirs.came(new.name, index);
+                    new.dirs.name_created(new.name, index);
                     if let Step::MovedUnderWhiteout = step {
-                        old.dirs.came(old.name, index);
+                        old.dirs.name_created(old.name, index);
                     }
                     done.push((index, step));
                 }
@@ -210,7 +210,7 @@ impl Pool {
             if let Step::Swapped = step {
                 let flags = if new.is_dir(*index) { AtFlags::REMOVEDIR } else { AtFlags::empty() };
                 if let Err(errno) = old.dirs.unlink(*index, old.name, flags) {
-                    old.dirs.came(old.name, *index);
+                    old.dirs.name_created(old.name, *index);
                     tracing::error!("rename left the replaced target under the old name: {errno}");
                 }
             }
@@ -221,7 +221,7 @@ impl Pool {
                 let device = rustix::fs::makedev(0, 0);
                 rustix::fs::mknodat(dir, old.name, FileType::CharacterDevice, Mode::empty(), device)
             });
-            old.dirs.came(old.name, first);
+            old.dirs.name_created(old.name, first);
             if let Err(errno) = put {
                 tracing::error!("a rename was done, but could not leave a whiteout: {errno}");
             }
@@ -260,8 +260,8 @@ impl Pool {
             };
             match step {
                 Ok(step) => {
-                    old.dirs.came(old.name, index);
-                    new.dirs.came(new.name, index);
+                    old.dirs.name_created(old.name, index);
+                    new.dirs.name_created(new.name, index);
                     done.push((index, step));
                 }
                 Err(errno) => {
@@ -316,7 +316,7 @@ pub(crate) fn shift(from: &Side, to: &Side, index: usize, flags: RenameFlags) ->
             other => other,
         },
     };
-    done.map_err(|errno| from.dirs.branches[index].notice(errno, Deed::Changing))
+    done.map_err(|errno| from.dirs.branches[index].record_error(errno, Deed::Changing))
 }
 
 pub(crate) fn take_back(old: &Side, new: &Side, done: &[(usize, Step)]) {
@@ -327,8 +327,8 @@ pub(crate) fn take_back(old: &Side, new: &Side, done: &[(usize, Step)]) {
             Step::Swapped => swap(old, new, *index).map(drop),
             Step::MovedBack => shift(old, new, *index, RenameFlags::NOREPLACE),
         };
-        old.dirs.came(old.name, *index);
-        new.dirs.came(new.name, *index);
+        old.dirs.name_created(old.name, *index);
+        new.dirs.name_created(new.name, *index);
         if let Err(errno) = back {
             tracing::error!("a rename that failed on one branch could not be taken back on another: {errno}");
         }

@@ -3,9 +3,11 @@
 use crate::branch::health::Deed;
 use crate::branch::{Branch, Branches};
 use crate::config::FollowSymlinks;
-use crate::dir::listing::cursor::{Cursor, DirEntry, Since};
+use crate::dir::listing::cursor::{Cursor, DirEntry, ListingVersion};
 use crate::dir::listing::position::{self, Offsets, PASSES, Place, Position};
-use crate::dir::listing::source::{DT_DIR, DT_LNK, DT_UNKNOWN, Opened, Raw, Source, read_names, seek};
+use crate::dir::listing::source::{
+    DT_DIR, DT_LNK, DT_UNKNOWN, OpenedSource, RawEntry, Source, read_names, seek,
+};
 use crate::error::{Error, Result};
 use crate::fs::beneath;
 use crate::fs::reserved::is_reserved;
@@ -18,20 +20,20 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-impl Since {
-    fn now(pool: &Pool, node: &Node) -> Since {
-        Since { moves: pool.tree.moves(), made: node.made.load(Ordering::Relaxed) }
+impl ListingVersion {
+    fn now(pool: &Pool, node: &Node) -> ListingVersion {
+        ListingVersion { moves: pool.tree.moves(), made: node.made.load(Ordering::Relaxed) }
     }
 }
 
 impl Cursor {
     /// A cursor that is at a position.
     pub(crate) fn begin(pool: &Pool, node: &Node, path: &[u8], at: Position) -> Result<Cursor> {
-        let since = Since::now(pool, node);
+        let since = ListingVersion::now(pool, node);
         let from_start = matches!(at, Position::Start(_));
         let branches = pool.branches.load();
         let opened = pool.open_on_branches(&branches, path, from_start);
-        let mut failed = branches.unheard();
+        let mut failed = branches.timeout_error();
         let sources = sources(pool, &branches, opened, &mut failed)?;
         let (config, follow) = (pool.config(), pool.follow());
         let mut cursor = Cursor {
@@ -48,11 +50,11 @@ impl Cursor {
             start: 0,
             seen: None,
             asks: false,
-            meets_known: node.has_relied_upon(),
+            meets_known: node.has_relied_on_entries(),
             inodes: DirentInodes::new(config.inode, path),
             follow,
             following: config.follow_symlinks != FollowSymlinks::Never,
-            disguising: follow.may_disguise(),
+            may_show_symlinks: follow.may_show_symlinks(),
         };
         match failed {
             _ if !cursor.sources.is_empty() => {}
@@ -94,7 +96,7 @@ impl Cursor {
     }
 
     /// Goes on where another cursor was.
-    fn go_on(&mut self, pool: &Pool, node: &Node, pass: u8, mark: position::Mark, place: Place) {
+    fn go_on(&mut self, pool: &Pool, node: &Node, pass: u8, mark: position::BranchMark, place: Place) {
         (self.pass, self.lasts, self.asks, self.seen) = (pass, true, true, Some(HashSet::default()));
         let all = pool.branches.all();
         let Some(at) = position::marks(&all).iter().position(|&(_, known)| known == mark) else {
@@ -140,12 +142,12 @@ impl Cursor {
         // A directory that was removed while it was read has no more names.
         if let Some(errno) = broken.filter(|&errno| !beneath::is_absent(errno)) {
             let branch = &self.branches[self.sources[self.reading].index];
-            branch.notice(errno, Deed::Looking);
+            branch.record_error(errno, Deed::Looking);
             tracing::warn!("the listing of a directory on {} is incomplete: {errno}", branch.path.display());
         }
         self.reading += 1;
         if self.reading < self.sources.len() {
-            self.remember();
+            self.tell_apart();
         }
     }
 
@@ -158,7 +160,7 @@ impl Cursor {
             return;
         }
         let Ok(path) = pool.nodes.dir_path(node.id) else { return };
-        let (since, branches) = (Since::now(pool, node), pool.branches.load());
+        let (since, branches) = (ListingVersion::now(pool, node), pool.branches.load());
         let opened = pool.open_on_branches(&branches, &path, false);
         let Ok(again) = sources(pool, &branches, opened, &mut None) else { return };
         (self.since, self.branches) = (since, branches);
@@ -173,14 +175,14 @@ impl Cursor {
     /// May a name have moved between branches since the pass began? Names that the pool itself makes are no reason to look
     /// again: whoever renames what he lists would be given the new names as well.
     fn may_have_missed(&self, pool: &Pool, node: &Node) -> bool {
-        let now = Since::now(pool, node);
+        let now = ListingVersion::now(pool, node);
         let by_others = || now == self.since && self.sources[self.first..].iter().any(Source::has_changed);
         pool.branches.load().len() > 1 && (now.moves != self.since.moves || by_others())
     }
 
-    fn add(&mut self, pool: &Pool, node: &Node, offsets: Offsets, raw: Raw<'_>) {
-        let Raw { name, mut kind, mut ino, offset } = raw;
-        if matches!(name, b"." | b"..") || is_reserved(name) || self.is_known(name) {
+    fn add(&mut self, pool: &Pool, node: &Node, offsets: Offsets, raw: RawEntry<'_>) {
+        let RawEntry { name, mut kind, mut ino, offset } = raw;
+        if matches!(name, b"." | b"..") || is_reserved(name) || self.is_duplicate(name) {
             return;
         }
         let source = &self.sources[self.reading];
@@ -196,13 +198,13 @@ impl Cursor {
         let branch = &self.branches[source.index];
         let seed = pool.seed(branch, dev, || self.follow.pin(&source.dir, name).ok());
         let shown = self.inodes.inode(seed, name, ino, kind == DT_DIR);
-        if self.disguising && !matches!(kind, DT_DIR | DT_LNK) {
+        if self.may_show_symlinks && !matches!(kind, DT_DIR | DT_LNK) {
             // Only its age could tell what it is shown as, and that may have changed when somebody looks.
             kind = DT_UNKNOWN;
         }
         let ino = match kind {
-            DT_DIR => pool.nodes.dir_number(node.id, name, shown),
-            _ => pool.nodes.kept_number(dev, ino).unwrap_or(shown),
+            DT_DIR => pool.nodes.dir_ino(node.id, name, shown),
+            _ => pool.nodes.preserved_ino(dev, ino).unwrap_or(shown),
         };
         self.push(name, kind, ino, next);
     }
@@ -212,7 +214,7 @@ impl Cursor {
 fn sources(
     pool: &Pool,
     branches: &Branches,
-    opened: Vec<std::result::Result<Opened, Errno>>,
+    opened: Vec<std::result::Result<OpenedSource, Errno>>,
     failed: &mut Option<Errno>,
 ) -> Result<Vec<Source>> {
     let marks = position::marks(&pool.branches.all());
@@ -223,7 +225,7 @@ fn sources(
         match opened {
             // A branch that has been taken away in this moment has no mark.
             Ok(opened) => {
-                let admit = || pool.memory.admit_listing(opened.dir());
+                let admit = || pool.dir_cache.admit_listing(opened.dir());
                 // Cursors that nobody uses at this moment make room.
                 admit().or_else(|_| {
                     pool.cursors.clear();
@@ -233,7 +235,7 @@ fn sources(
             }
             Err(errno) if beneath::is_absent(errno) => {}
             Err(errno) => {
-                failed.get_or_insert(branch.notice(errno, Deed::Looking));
+                failed.get_or_insert(branch.record_error(errno, Deed::Looking));
             }
         }
     }

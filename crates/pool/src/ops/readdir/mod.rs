@@ -12,8 +12,8 @@ use crate::branch::{Branch, Branches};
 use crate::config::{Func, ReaddirMode};
 use crate::dir::listing::cursor::{Cursor, DirEntry};
 use crate::dir::listing::position::Position;
-use crate::dir::listing::source::{DT_DIR, Opened, open_dir, side_by_side};
-use crate::dir::merged::Dirs;
+use crate::dir::listing::source::{DT_DIR, OpenedSource, open_dir, side_by_side};
+use crate::dir::merged::MergedDir;
 use crate::error::{Error, Result};
 use crate::fs::beneath;
 use crate::fs::stat::Attr;
@@ -71,7 +71,7 @@ impl Pool {
     ) -> Result<()> {
         let node = self.nodes.get(id)?;
         let parked = self.cursors.take(id, position);
-        let known = parked.as_ref().map_or_else(|| node.has_relied_upon(), |cursor| cursor.meets_known);
+        let known = parked.as_ref().map_or_else(|| node.has_relied_on_entries(), |cursor| cursor.meets_known);
         // What the kernel has been given is good where all that has happened by now has been told.
         let known = known && self.kernel.load().caught_up();
         let _held = self.tree.shared();
@@ -81,7 +81,7 @@ impl Pool {
             given += 1;
         }
         let names = (0..given).filter_map(|at| Some(cursor.given(at)?.name));
-        let mut known = if known { self.nodes.are_relied_upon(id, names) } else { Vec::new() };
+        let mut known = if known { self.nodes.are_relied_on(id, names) } else { Vec::new() };
         if let Some(one) = known.iter_mut().find(|known| **known) {
             // By one that it is given the kernel sees whether attributes are wanted of the next names, too.
             *one = false;
@@ -101,7 +101,7 @@ impl Pool {
             node.rely(time);
             longest = longest.max(time);
         }
-        node.rely_below(longest);
+        node.rely_on_entries(longest);
         self.park(id, cursor, given);
         Ok(())
     }
@@ -128,7 +128,7 @@ impl Pool {
     /// So many entries have been given.
     fn park(&self, id: NodeId, mut cursor: Box<Cursor>, given: usize) {
         if !cursor.is_over(given) {
-            cursor.rest();
+            cursor.suspend();
             self.cursors.park(id, cursor);
         }
     }
@@ -160,7 +160,7 @@ impl Pool {
         let looked: Vec<Option<Attr>> = items.iter().enumerate().map(look).collect();
         let files = items.iter().zip(&looked).map(|((entry, source), attr)| {
             let (attr, (branch, _)) = (attr.as_ref()?, &sources[*source]);
-            Some((entry.name, &**branch.as_ref()?, attr.key(), follow.disguises(attr)))
+            Some((entry.name, &**branch.as_ref()?, attr.key(), follow.shows_as_symlink(attr)))
         });
         self.nodes.hand_out_files(dir.id, files, |at, node| {
             let (entry, source) = items[at];
@@ -178,7 +178,7 @@ impl Pool {
         let mut dirs = None;
         for (at, (entry, _)) in items.iter().enumerate() {
             if entries[at].is_none() && !passed(at) {
-                let dirs = dirs.get_or_insert_with(|| Dirs::open(follow, &branches, &path));
+                let dirs = dirs.get_or_insert_with(|| MergedDir::open(follow, &branches, &path));
                 let found = self.enter(&branches, dir.id, &path, dirs, entry.name).ok();
                 entries[at] = found.and_then(|found| Some((found, self.nodes.get(found.node).ok()?)));
             }
@@ -192,12 +192,12 @@ impl Pool {
         branches: &Branches,
         path: &[u8],
         from_start: bool,
-    ) -> Vec<Result<Opened, Errno>> {
+    ) -> Vec<Result<OpenedSource, Errno>> {
         let follow = self.follow();
-        let open = |branch: &Branch| Opened::open(follow, branch, path);
+        let open = |branch: &Branch| OpenedSource::open(follow, branch, path);
         match self.config().readdir {
             ReaddirMode::Cor { threads, .. } if from_start => {
-                side_by_side(branches, threads, |branch| open(branch).map(Opened::read))
+                side_by_side(branches, threads, |branch| open(branch).map(OpenedSource::read))
             }
             // Opened side by side, so that sleeping disks wake together; read in order.
             ReaddirMode::Cosr { threads, .. } | ReaddirMode::Cor { threads, .. } => {
@@ -220,7 +220,8 @@ impl Pool {
                 Err(errno) if beneath::is_absent(errno) => Ok(()),
                 Err(errno) => Err(errno),
             };
-            result = result.and(synced.map_err(|errno| Error::Branch(branch.notice(errno, Deed::Changing))));
+            result =
+                result.and(synced.map_err(|errno| Error::Branch(branch.record_error(errno, Deed::Changing))));
         }
         result
     }

@@ -1,8 +1,8 @@
 //! Modes as they are shown where the kernel judges by them alone.
 
 use crate::branch::Branch;
-use crate::dir::symlinks::Follow;
-use crate::fs::acl::{ACCESS, Judge, granted_to_all, of_entry};
+use crate::dir::symlinks::Symlinks;
+use crate::fs::acl::{ACCESS, Judge, of_entry, rights_of_all};
 use crate::fs::beneath::ProcPath;
 use crate::fs::stat::Attr;
 use crate::pool::Pool;
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 pub(crate) enum At<'a> {
     Opened(BorrowedFd<'a>),
     Directory(BorrowedFd<'a>),
-    Named(Follow, BorrowedFd<'a>, &'a [u8]),
+    Named(Symlinks, BorrowedFd<'a>, &'a [u8]),
 }
 
 impl Pool {
@@ -31,12 +31,12 @@ impl Pool {
     }
 
     /// Does the kernel ask for ACLs, to judge by them?
-    pub(crate) fn heeds_acls(&self) -> bool {
+    pub(crate) fn kernel_checks_acls(&self) -> bool {
         self.acls.by_acl.load(Ordering::Relaxed)
     }
 
     /// Leaves of a mode what an ACL grants to everybody, where the kernel goes by the mode.
-    pub(crate) fn narrow(&self, branch: &Branch, attr: &mut Attr, at: At<'_>) {
+    pub(crate) fn mask_mode(&self, branch: &Branch, attr: &mut Attr, at: At<'_>) {
         const OTHERS: u32 = 0o077;
         let judged = self.acls.by_mode.load(Ordering::Relaxed) && attr.mode & OTHERS != 0;
         let never = attr.is_symlink() || !branch.has_acls && attr.dev == branch.dev;
@@ -58,7 +58,7 @@ impl Pool {
             // What cannot be told is granted to nobody.
             Err(_) => &[],
         };
-        let (group, others) = granted_to_all(list).unwrap_or_default();
+        let (group, others) = rights_of_all(list).unwrap_or_default();
         attr.mode &= !OTHERS | group << 3 | others;
         self.acls.unheeded.store(true, Ordering::Relaxed);
     }
@@ -72,7 +72,7 @@ fn read(at: At<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
             other => other,
         },
         At::Directory(fd) => of_entry(fd, b".", ACCESS, buffer),
-        At::Named(follow, dir, name) if follow.shows_all() => of_entry(dir, name, ACCESS, buffer),
+        At::Named(follow, dir, name) if follow.is_plain() => of_entry(dir, name, ACCESS, buffer),
         At::Named(follow, dir, name) => read(At::Opened(follow.pin(dir, name)?.as_fd()), buffer),
     }
 }

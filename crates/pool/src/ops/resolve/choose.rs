@@ -4,7 +4,7 @@ use crate::branch::health::Deed;
 use crate::branch::list::Mode;
 use crate::branch::{Branch, Branches};
 use crate::config::Func;
-use crate::dir::merged::{Copies, Dirs};
+use crate::dir::merged::{Copies, MergedDir};
 use crate::error::{Error, Result};
 use crate::fs::stat::{self, Attr};
 use crate::policy::{self, BranchView, Category, Choice, Needs, Space, ThreadDice};
@@ -15,44 +15,46 @@ use std::sync::Arc;
 
 /// What a policy wants to know of the space on a branch.
 #[derive(Clone, Copy)]
-pub(crate) enum Asked {
+pub(crate) enum SpaceNeed {
     Nothing,
     /// Whether it has its minfreespace: there is no other to compare it with.
     Enough,
     Exactly,
 }
 
-impl Asked {
-    pub(crate) fn of(space: bool, branches: &Branches) -> Asked {
+impl SpaceNeed {
+    pub(crate) fn of(space: bool, branches: &Branches) -> SpaceNeed {
         match (space, branches.len()) {
-            (false, _) => Asked::Nothing,
-            (true, 1) => Asked::Enough,
-            (true, _) => Asked::Exactly,
+            (false, _) => SpaceNeed::Nothing,
+            (true, 1) => SpaceNeed::Enough,
+            (true, _) => SpaceNeed::Exactly,
         }
     }
 }
 
 /// Takes note of a branch that cannot be written to, or cannot say.
-pub(crate) fn noticed(branch: &Branch, space: Result<Space, Errno>) -> Option<Space> {
+pub(crate) fn usable_space(branch: &Branch, space: Result<Space, Errno>) -> Option<Space> {
     match space {
         Ok(space) if space.readonly && branch.mode != Mode::Ro => {
-            branch.notice(Errno::ROFS, Deed::Looking);
+            branch.record_error(Errno::ROFS, Deed::Looking);
         }
         Ok(_) => {}
         Err(errno) => {
-            branch.notice(errno, Deed::Looking);
+            branch.record_error(errno, Deed::Looking);
         }
     }
     space.ok()
 }
 
 impl Pool {
-    fn view(&self, branch: &Branch, present: Option<&Attr>, space: Asked) -> BranchView {
+    fn view(&self, branch: &Branch, present: Option<&Attr>, space: SpaceNeed) -> BranchView {
         let min_free = branch.min_free.unwrap_or(self.config().min_free);
         let space = match space {
-            Asked::Nothing => None,
-            Asked::Enough => noticed(branch, self.space.at_least(branch.id, branch.root(), min_free)),
-            Asked::Exactly => noticed(branch, self.space.get(branch.id, branch.root())),
+            SpaceNeed::Nothing => None,
+            SpaceNeed::Enough => {
+                usable_space(branch, self.space.at_least(branch.id, branch.root(), min_free))
+            }
+            SpaceNeed::Exactly => usable_space(branch, self.space.get(branch.id, branch.root())),
         };
         BranchView {
             mode: branch.mode,
@@ -70,7 +72,7 @@ impl Pool {
         copies: &Copies,
         space: bool,
     ) -> SmallVec<[BranchView; 4]> {
-        let asked = Asked::of(space, branches);
+        let asked = SpaceNeed::of(space, branches);
         branches.iter().zip(copies.each()).map(|(b, copy)| self.view(b, copy, asked)).collect()
     }
 
@@ -89,7 +91,7 @@ impl Pool {
     }
 
     /// All copies of a name that could matter to a search function, as cheaply as its policy allows.
-    pub(crate) fn look(&self, func: Func, dirs: &Dirs<'_>, name: &[u8]) -> Copies {
+    pub(crate) fn look(&self, func: Func, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
         match policy::first_only(self.config().policies.get(func), Category::Search) {
             true => dirs.first_copy(name),
             false => dirs.copies(name),
@@ -97,21 +99,31 @@ impl Pool {
     }
 
     /// The copies that an action policy changes.
-    pub(crate) fn acted(&self, func: Func, branches: &Branches, copies: &Copies) -> Result<Choice> {
+    pub(crate) fn choose_for_action(
+        &self,
+        func: Func,
+        branches: &Branches,
+        copies: &Copies,
+    ) -> Result<Choice> {
         // Of a single copy there is nothing to choose: that its filesystem is read-only it says itself.
         if let [(index, attr)] = copies.found.as_slice() {
-            let view = self.view(&branches.as_slice()[*index], Some(attr), Asked::Nothing);
+            let view = self.view(&branches.as_slice()[*index], Some(attr), SpaceNeed::Nothing);
             let sole = BranchView { space: Some(Space::default()), ..view };
             let policy = self.config().policies.get(func);
             return Ok(
                 policy::action(policy, &[sole], &mut ThreadDice).map(|_| Choice::from_slice(&[*index]))?
             );
         }
-        self.judged(func, branches, copies)
+        self.choose_by_policy(func, branches, copies)
     }
 
     /// As `acted`, by all that the policy looks at.
-    pub(crate) fn judged(&self, func: Func, branches: &Branches, copies: &Copies) -> Result<Choice> {
+    pub(crate) fn choose_by_policy(
+        &self,
+        func: Func,
+        branches: &Branches,
+        copies: &Copies,
+    ) -> Result<Choice> {
         if !copies.any() && copies.error.or(copies.unheard).is_some() {
             return Err(copies.missing());
         }
@@ -127,16 +139,22 @@ impl Pool {
 
     /// The branches on which a create policy puts something new into a directory; those in `full` are left out,
     /// as no room has been found on them.
-    pub(crate) fn placed(&self, func: Func, dirs: &Dirs<'_>, path: &[u8], full: &[usize]) -> Result<Choice> {
+    pub(crate) fn choose_for_create(
+        &self,
+        func: Func,
+        dirs: &MergedDir<'_>,
+        path: &[u8],
+        full: &[usize],
+    ) -> Result<Choice> {
         let needs = policy::needs(self.config().policies.get(func), Category::Create);
-        self.placed_seen(func, dirs, path, full, needs, |_, _| {})
+        self.choose_for_create_seen(func, dirs, path, full, needs, |_, _| {})
     }
 
     /// As `placed`, for one who wants to know what the policy sees: each directory it asks about, and its views.
-    pub(crate) fn placed_seen(
+    pub(crate) fn choose_for_create_seen(
         &self,
         func: Func,
-        dirs: &Dirs<'_>,
+        dirs: &MergedDir<'_>,
         path: &[u8],
         full: &[usize],
         needs: Needs,
@@ -160,18 +178,18 @@ impl Pool {
     }
 
     /// Views of the directory `at`, which is `path` (open as `whole`) or one above it.
-    fn level(&self, whole: &Dirs<'_>, path: &[u8], at: &[u8], needs: Needs) -> Vec<BranchView> {
+    fn level(&self, whole: &MergedDir<'_>, path: &[u8], at: &[u8], needs: Needs) -> Vec<BranchView> {
         let opened;
         let dirs = match at == path {
             true => whole,
             false => {
-                opened = Dirs::open(whole.follow, whole.branches, at);
+                opened = MergedDir::open(whole.follow, whole.branches, at);
                 &opened
             }
         };
         let view = |(index, branch): (usize, &Arc<Branch>)| {
             let attr = dirs.get(index).filter(|_| needs.presence).and_then(|dir| stat::of(dir).ok());
-            let view = self.view(branch, attr.as_ref(), Asked::of(needs.space, dirs.branches));
+            let view = self.view(branch, attr.as_ref(), SpaceNeed::of(needs.space, dirs.branches));
             // What is made below a followed symlink is made where that leads, or not at all: a directory
             // in its place on another branch would not be what it leads to.
             match whole.by_link && whole.lacks(index) {
@@ -200,6 +218,6 @@ impl Pool {
     }
 
     fn read_only(&self, branch: &Branch) -> bool {
-        noticed(branch, self.space.get(branch.id, branch.root())).is_some_and(|space| space.readonly)
+        usable_space(branch, self.space.get(branch.id, branch.root())).is_some_and(|space| space.readonly)
     }
 }

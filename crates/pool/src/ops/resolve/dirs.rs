@@ -2,8 +2,8 @@
 
 use crate::branch::Branches;
 use crate::config::FollowSymlinks;
-use crate::dir::merged::{Belief, Dirs};
-use crate::dir::symlinks::{Disguise, Follow, device};
+use crate::dir::merged::{CacheTrust, MergedDir};
+use crate::dir::symlinks::{Symlinkify, Symlinks, device};
 use crate::error::Result;
 use crate::ids::{BranchId, NodeId};
 use crate::lock::rank;
@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 impl Pool {
     /// May this operation believe what is remembered? To be asked before it takes a lock.
-    pub(crate) fn belief(&self) -> Belief {
+    pub(crate) fn cache_trust(&self) -> CacheTrust {
         assert_may_take::<rank::FileMove>();
-        self.kernel.load().caught_up().then(|| self.memory.stamp())
+        self.kernel.load().caught_up().then(|| self.dir_cache.version())
     }
 
     /// The path of a directory, and the directory on every branch.
@@ -25,8 +25,8 @@ impl Pool {
         &self,
         branches: &'b Branches,
         id: NodeId,
-        belief: Belief,
-    ) -> Result<(PoolPath, Dirs<'b>)> {
+        belief: CacheTrust,
+    ) -> Result<(PoolPath, MergedDir<'b>)> {
         let (node, path) = self.nodes.dir(id)?;
         let dirs = self.dirs_of(branches, node, &path, belief);
         Ok((path, dirs))
@@ -37,43 +37,43 @@ impl Pool {
         branches: &'b Branches,
         node: Arc<Node>,
         path: &[u8],
-        belief: Belief,
-    ) -> Dirs<'b> {
+        belief: CacheTrust,
+    ) -> MergedDir<'b> {
         if belief.is_some()
-            && let Some((opened, names)) = self.memory.recall(&node, branches)
+            && let Some((opened, names)) = self.dir_cache.get(&node, branches)
         {
             let (node, names) = (Some(node), Some(names));
-            return Dirs { branches, opened, follow: Follow::NEVER, by_link: false, node, names };
+            return MergedDir { branches, opened, follow: Symlinks::NEVER, by_link: false, node, names };
         }
-        let mut dirs = Dirs::open(self.follow(), branches, path);
+        let mut dirs = MergedDir::open(self.follow(), branches, path);
         if let Some(stamp) = belief
-            && dirs.follow.shows_all()
+            && dirs.follow.is_plain()
             && dirs.opened.error.is_none()
         {
-            dirs.names = self.memory.remember(&node, branches, &dirs.opened, stamp);
+            dirs.names = self.dir_cache.insert(&node, branches, &dirs.opened, stamp);
         }
         dirs.node = Some(node);
         dirs
     }
 
-    /// A name was made on a branch by who knows no more than the path of its directory. As [`Dirs::came`].
-    pub(crate) fn came(&self, dir: &[u8], name: &[u8], branch: BranchId) {
+    /// A name was made on a branch by who knows no more than the path of its directory. As [`MergedDir::came`].
+    pub(crate) fn name_created(&self, dir: &[u8], name: &[u8], branch: BranchId) {
         if let Some(node) = self.known().dir(dir).and_then(|id| self.nodes.get(id).ok()) {
-            node.came(name, branch);
+            node.name_created(name, branch);
         }
     }
 
-    pub(crate) fn follow(&self) -> Follow {
+    pub(crate) fn follow(&self) -> Symlinks {
         let config = self.config();
         let mode = config.follow_symlinks;
         let pool = match mode == FollowSymlinks::Never || config.mountpoint.as_os_str().is_empty() {
             true => None,
             false => device(rustix::fs::CWD, config.mountpoint.as_path()).ok(),
         };
-        let disguise = match config.symlinkify {
-            true => Disguise::After(config.symlinkify_timeout),
-            false => Disguise::None,
+        let symlinkify = match config.symlinkify {
+            true => Symlinkify::After(config.symlinkify_timeout),
+            false => Symlinkify::None,
         };
-        Follow { mode, disguise, pool }
+        Symlinks { mode, symlinkify, pool }
     }
 }

@@ -24,12 +24,12 @@ impl Pool {
 
     #[cold]
     fn share(&self, dev: u64, find: impl FnOnce() -> Option<OwnedFd>) -> u64 {
-        if let Some(share) = self.below.get(dev) {
+        if let Some(share) = self.nested.get(dev) {
             return share;
         }
         let found = find().filter(|fd| stat::of(fd.as_fd()).is_ok_and(|attr| attr.dev == dev));
         match found.and_then(|fd| rustix::fs::fstatvfs(fd).ok()) {
-            Some(told) => self.below.put(dev, told.f_fsid),
+            Some(told) => self.nested.put(dev, told.f_fsid),
             // It has gone meanwhile. The device tells it apart, until somebody can say more.
             None => apart(0, dev),
         }
@@ -39,7 +39,7 @@ impl Pool {
     pub(crate) fn some_fd(&self, node: &Node, branch: &Branch) -> Option<OwnedFd> {
         let dup = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).ok();
         if let Some(open) = node.open.try_lock().and_then(|slot| slot.upgrade()) {
-            return dup(&open.place().fd);
+            return dup(&open.location().fd);
         }
         if let Some(orphan) = node.orphan.lock().clone() {
             return dup(&orphan.fd);

@@ -1,8 +1,8 @@
 //! Locks whose holders may wait for a branch, with the limit that this gives to the wait.
 
 use crate::ids::BranchId;
-use crate::lock::clones::UnderWay;
-use crate::lock::tree::Held;
+use crate::lock::clones::CloneGuard;
+use crate::lock::tree::TreeGuard;
 use crate::path::PoolPath;
 use crate::pool::Pool;
 use rustix::io::Errno;
@@ -11,19 +11,19 @@ impl Pool {
     /// A directory is brought onto a branch by the one who holds it.
     ///
     /// Errors: `ETIMEDOUT` when somebody who holds it waits for a branch.
-    pub(crate) fn clone_alone(&self, path: &[u8], to: BranchId) -> Result<UnderWay<'_>, Errno> {
-        self.cloning.clones(path, to, self.silence.while_waiting()).ok_or(Errno::TIMEDOUT)
+    pub(crate) fn lock_for_clone(&self, path: &[u8], to: BranchId) -> Result<CloneGuard<'_>, Errno> {
+        self.clone_locks.begin_clone(path, to, self.stuck_operations.lock_timeout()).ok_or(Errno::TIMEDOUT)
     }
 
     /// A directory is not brought onto another branch meanwhile. Errors: as [`Pool::clone_alone`].
-    pub(crate) fn not_cloning(&self, path: PoolPath) -> Result<UnderWay<'_>, Errno> {
-        self.cloning.changes(path, self.silence.while_waiting()).ok_or(Errno::TIMEDOUT)
+    pub(crate) fn lock_for_change(&self, path: PoolPath) -> Result<CloneGuard<'_>, Errno> {
+        self.clone_locks.begin_change(path, self.stuck_operations.lock_timeout()).ok_or(Errno::TIMEDOUT)
     }
 
     /// Directories are renamed by the one who holds it. Errors: as [`Pool::clone_alone`].
-    pub(crate) fn tree_alone(&self) -> Result<Held<'_>, Errno> {
-        let limit = self.silence.while_waiting();
-        if limit.is_some() && self.silence.is_stuck() {
+    pub(crate) fn lock_tree(&self) -> Result<TreeGuard<'_>, Errno> {
+        let limit = self.stuck_operations.lock_timeout();
+        if limit.is_some() && self.stuck_operations.is_stuck() {
             return Err(Errno::TIMEDOUT);
         }
         self.tree.exclusive(limit).ok_or(Errno::TIMEDOUT)

@@ -9,8 +9,8 @@ mod locks;
 use crate::branch::health::Deed;
 use crate::branch::{Branch, Branches};
 use crate::config::Func;
-use crate::dir::merged::Dirs;
-use crate::dir::symlinks::Follow;
+use crate::dir::merged::MergedDir;
+use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Refusal, Result};
 use crate::export;
 use crate::fs::beneath;
@@ -73,7 +73,9 @@ impl Pool {
     /// Forgets those of a file's names that do not lead to it any more, if it has far more than links: names that went on
     /// the branch, of which nobody has told as long as the file is held by another one.
     pub(crate) fn tidy_names(&self, branches: &Branches, node: &Node, links: u32) {
-        if !node.doubtful.load(Ordering::Relaxed) || !node.doubtful.swap(false, Ordering::Relaxed) {
+        if !node.has_doubtful_names.load(Ordering::Relaxed)
+            || !node.has_doubtful_names.swap(false, Ordering::Relaxed)
+        {
             return;
         }
         let names = self.nodes.known(node.id);
@@ -93,9 +95,9 @@ impl Pool {
     /// kernel look the name up again.
     pub(crate) fn primary(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
         if let Some(open) = node.opened() {
-            let place = open.place();
-            let attr =
-                stat::of(place.fd.as_fd()).map_err(|errno| place.branch.notice(errno, Deed::Looking))?;
+            let place = open.location();
+            let attr = stat::of(place.fd.as_fd())
+                .map_err(|errno| place.branch.record_error(errno, Deed::Looking))?;
             return Ok(Primary {
                 branch: place.branch.clone(),
                 fd: TargetFd::Shared(place.fd.clone()),
@@ -117,7 +119,7 @@ impl Pool {
             if let Some(orphan) = orphan {
                 let fd = rustix::io::fcntl_dupfd_cloexec(&orphan.fd, 0)?;
                 let attr =
-                    stat::of(fd.as_fd()).map_err(|errno| orphan.branch.notice(errno, Deed::Looking))?;
+                    stat::of(fd.as_fd()).map_err(|errno| orphan.branch.record_error(errno, Deed::Looking))?;
                 return Ok(Primary { branch: orphan.branch.clone(), fd: TargetFd::Pinned(fd), attr });
             }
             if attempt > 0 {
@@ -151,14 +153,14 @@ impl Pool {
         };
         let own = branches.iter().enumerate().filter(|(_, branch)| branch.dev == key.dev);
         let mut found = own.filter_map(|(index, branch)| {
-            let known = self.memory.hint(&dir, branches, index, || there(branch))?;
+            let known = self.dir_cache.unverified(&dir, branches, index, || there(branch))?;
             act(branch, known.opened.get(branches, index)?, &name, key)
         });
         found.next()
     }
 
     /// Is the copy that a search function acts on the node's own file in any case?
-    pub(crate) fn acts_on_own(&self, func: Func, branches: &Branches) -> bool {
+    pub(crate) fn acts_on_own_file(&self, func: Func, branches: &Branches) -> bool {
         let (own, shown) = (self.config().policies.get(func), self.config().policies.get(Func::Getattr));
         branches.len() == 1 || own == shown && policy::first_only(own, Category::Search)
     }
@@ -173,11 +175,11 @@ impl Pool {
         fits: impl Fn(&Attr) -> bool,
     ) -> Result<Primary> {
         let primary = self.primary(branches, node)?;
-        if self.acts_on_own(func, branches) {
+        if self.acts_on_own_file(func, branches) {
             return Ok(primary);
         }
         let Some((dir, name)) = self.nodes.names(node.id).next() else { return Ok(primary) };
-        let dirs = Dirs::open(self.follow(), branches, &dir);
+        let dirs = MergedDir::open(self.follow(), branches, &dir);
         let copies = dirs.copies(&name);
         let Ok(index) = self.shown(func, branches, &copies) else { return Ok(primary) };
         let Some(attr) = copies.get(index).copied().filter(|a| fits(a) && a.key() != primary.attr.key())
@@ -190,7 +192,7 @@ impl Pool {
 
     /// Attributes as the pool shows them. The path is read only where [`Pool::needs_path`] says so.
     pub(crate) fn show(&self, node: &Node, branch: &Branch, path: &[u8], mut attr: Attr, at: At<'_>) -> Attr {
-        self.narrow(branch, &mut attr, at);
+        self.mask_mode(branch, &mut attr, at);
         attr.ino = match node.identity() {
             crate::node::Identity::Directory { ino } => ino,
             crate::node::Identity::File(_) => match node.number.load(Ordering::Relaxed) {
@@ -201,28 +203,28 @@ impl Pool {
                 known => known,
             },
         };
-        if node.disguised {
-            attr.disguise(on_branch(branch, path).len());
+        if node.symlinkified {
+            attr.show_as_symlink(on_branch(branch, path).len());
         }
         attr
     }
 
     /// Does what is shown of a file depend on its path?
     pub(crate) fn needs_path(&self, node: &Node) -> bool {
-        node.disguised || self.config().inode.uses_path(false)
+        node.symlinkified || self.config().inode.uses_path(false)
     }
 }
 
 /// Looks on every branch for the one file under a name. A branch that cannot answer matters only if no
 /// other holds the file.
 pub(crate) fn find_file(
-    follow: Follow,
+    follow: Symlinks,
     branches: &Branches,
     dir: &[u8],
     name: &[u8],
     key: FileKey,
 ) -> Result<Option<Primary>, Errno> {
-    let mut failed = branches.unheard();
+    let mut failed = branches.timeout_error();
     for branch in branches.iter() {
         let pinned = follow.dir(branch.root.as_fd(), dir).and_then(|(dir, _)| follow.pin(dir, name));
         match pinned.and_then(|fd| Ok((stat::of(fd.as_fd())?, fd))) {
@@ -231,7 +233,7 @@ pub(crate) fn find_file(
             }
             Ok(_) => {}
             Err(errno) if beneath::is_absent(errno) => {}
-            Err(errno) => failed = Some(branch.notice(errno, Deed::Looking)),
+            Err(errno) => failed = Some(branch.record_error(errno, Deed::Looking)),
         }
     }
     failed.map_or(Ok(None), Err)

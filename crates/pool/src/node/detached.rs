@@ -16,13 +16,13 @@ const FILES: usize = 256;
 /// Files whose names have just been given to a new node. Nobody reads them past the daemon until the writer has come: the kernel
 /// looks a name up again once for an open(2), and a second ESTALE would be the program's.
 #[derive(Default)]
-pub(crate) struct Apart {
+pub(crate) struct DetachedFiles {
     /// There may be some.
     some: AtomicBool,
-    files: Mutex<VecDeque<(FileKey, Instant)>, rank::PartedFiles>,
+    files: Mutex<VecDeque<(FileKey, Instant)>, rank::DetachedFiles>,
 }
 
-impl Apart {
+impl DetachedFiles {
     pub(crate) fn put(&self, key: FileKey) {
         let mut files = self.files.lock();
         if files.len() == FILES {

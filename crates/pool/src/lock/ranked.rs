@@ -11,13 +11,14 @@
 //!
 //! [`rank`](super::rank) lists the ranks.
 
+use super::held::Held;
 use parking_lot::WaitTimeoutResult;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-/// A place in the lock order. Declared by [`lock_ranks!`](crate::lock_ranks).
+/// A place in the lock order. Declared by `lock_ranks!`.
 pub trait Rank {
     /// A thread takes locks in rising order.
     const ORDER: u16;
@@ -53,102 +54,12 @@ macro_rules! lock_ranks {
     };
 }
 
-/// Stands for a held rank on the calling thread's list.
-#[cfg(debug_assertions)]
-#[derive(Debug)]
-struct Held {
-    order: u16,
-}
-
-#[cfg(not(debug_assertions))]
-#[derive(Debug)]
-struct Held;
-
-#[cfg(debug_assertions)]
-mod held {
-    use super::{Held, Rank};
-    use std::cell::RefCell;
-
-    thread_local! {
-        static RANKS: RefCell<Vec<(u16, &'static str)>> = const { RefCell::new(Vec::new()) };
-    }
-
-    impl Held {
-        /// Notes a lock that the thread is about to wait for, and panics where `allowed` refuses it beside a held one.
-        #[track_caller]
-        fn check<R: Rank>(allowed: impl Fn(u16) -> bool) -> Held {
-            let refused =
-                RANKS.try_with(|ranks| ranks.borrow().iter().copied().find(|(held, _)| !allowed(*held)));
-            if let Ok(Some((order, name))) = refused
-                && !std::thread::panicking()
-            {
-                panic!(
-                    "lock order: {} (rank {}) is taken while {name} (rank {order}) is held; see lock/rank.rs",
-                    R::NAME,
-                    R::ORDER
-                );
-            }
-            Held::note::<R>()
-        }
-
-        #[track_caller]
-        pub(super) fn next<R: Rank>() -> Held {
-            Held::check::<R>(|held| held < R::ORDER)
-        }
-
-        #[track_caller]
-        pub(super) fn sibling<R: Rank>() -> Held {
-            Held::check::<R>(|held| held <= R::ORDER)
-        }
-
-        /// Notes a lock that the thread does not wait for.
-        pub(super) fn note<R: Rank>() -> Held {
-            // A thread that ends drops its thread-locals in any order; then there is nothing left to check.
-            let _ = RANKS.try_with(|ranks| ranks.borrow_mut().push((R::ORDER, R::NAME)));
-            Held { order: R::ORDER }
-        }
-    }
-
-    impl Drop for Held {
-        fn drop(&mut self) {
-            let _ = RANKS.try_with(|ranks| {
-                let mut ranks = ranks.borrow_mut();
-                if let Some(at) = ranks.iter().rposition(|(order, _)| *order == self.order) {
-                    ranks.remove(at);
-                }
-            });
-        }
-    }
-}
-
-#[cfg(not(debug_assertions))]
-mod held {
-    use super::{Held, Rank};
-
-    impl Held {
-        #[inline(always)]
-        pub(super) fn next<R: Rank>() -> Held {
-            Held
-        }
-
-        #[inline(always)]
-        pub(super) fn sibling<R: Rank>() -> Held {
-            Held
-        }
-
-        #[inline(always)]
-        pub(super) fn note<R: Rank>() -> Held {
-            Held
-        }
-    }
-}
-
 /// Panics in debug builds unless the calling thread may take locks of this rank: for calls that take one only at times, and
 /// for calls out of the crate.
 #[inline]
 #[track_caller]
 pub fn assert_may_take<R: Rank>() {
-    drop(Held::next::<R>());
+    drop(Held::next(R::ORDER, R::NAME));
 }
 
 /// A rank that is held without a lock of its own: for work that excludes other work, as a lock would.
@@ -164,7 +75,7 @@ impl<R: Rank> Hold<R> {
     #[inline]
     #[track_caller]
     pub fn take() -> Hold<R> {
-        Hold { _held: Held::next::<R>(), _rank: PhantomData }
+        Hold { _held: Held::next(R::ORDER, R::NAME), _rank: PhantomData }
     }
 }
 
@@ -196,27 +107,27 @@ impl<T: ?Sized, R: Rank> Mutex<T, R> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T, R> {
-        let held = Held::next::<R>();
+        let held = Held::next(R::ORDER, R::NAME);
         MutexGuard { inner: self.inner.lock(), _held: held, _rank: PhantomData }
     }
 
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T, R>> {
         let inner = self.inner.try_lock()?;
-        Some(MutexGuard { inner, _held: Held::note::<R>(), _rank: PhantomData })
+        Some(MutexGuard { inner, _held: Held::note(R::ORDER, R::NAME), _rank: PhantomData })
     }
 
     #[inline]
     #[track_caller]
     pub fn try_lock_for(&self, limit: Duration) -> Option<MutexGuard<'_, T, R>> {
-        let held = Held::next::<R>();
+        let held = Held::next(R::ORDER, R::NAME);
         Some(MutexGuard { inner: self.inner.try_lock_for(limit)?, _held: held, _rank: PhantomData })
     }
 
     #[inline]
     #[track_caller]
     pub fn try_lock_until(&self, until: Instant) -> Option<MutexGuard<'_, T, R>> {
-        let held = Held::next::<R>();
+        let held = Held::next(R::ORDER, R::NAME);
         Some(MutexGuard { inner: self.inner.try_lock_until(until)?, _held: held, _rank: PhantomData })
     }
 
@@ -332,34 +243,34 @@ impl<T: ?Sized, R: Rank> RwLock<T, R> {
     #[inline]
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T, R> {
-        let held = Held::next::<R>();
+        let held = Held::next(R::ORDER, R::NAME);
         RwLockReadGuard { inner: self.inner.read(), _held: held, _rank: PhantomData }
     }
 
     #[inline]
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T, R> {
-        let held = Held::next::<R>();
+        let held = Held::next(R::ORDER, R::NAME);
         RwLockWriteGuard { inner: self.inner.write(), _held: held, _rank: PhantomData }
     }
 
     #[inline]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T, R>> {
         let inner = self.inner.try_read()?;
-        Some(RwLockReadGuard { inner, _held: Held::note::<R>(), _rank: PhantomData })
+        Some(RwLockReadGuard { inner, _held: Held::note(R::ORDER, R::NAME), _rank: PhantomData })
     }
 
     #[inline]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T, R>> {
         let inner = self.inner.try_write()?;
-        Some(RwLockWriteGuard { inner, _held: Held::note::<R>(), _rank: PhantomData })
+        Some(RwLockWriteGuard { inner, _held: Held::note(R::ORDER, R::NAME), _rank: PhantomData })
     }
 
     /// As `parking_lot`'s `try_write_until`, for one of several locks of this rank, which all threads take in the same order.
     #[inline]
     #[track_caller]
     pub fn try_write_sibling_until(&self, until: Instant) -> Option<RwLockWriteGuard<'_, T, R>> {
-        let held = Held::sibling::<R>();
+        let held = Held::sibling(R::ORDER, R::NAME);
         Some(RwLockWriteGuard { inner: self.inner.try_write_until(until)?, _held: held, _rank: PhantomData })
     }
 

@@ -21,51 +21,51 @@ use std::sync::Arc;
 
 impl Pool {
     /// Before an open, without any lock held. Errors: `ESTALE` when the name has to be looked up again first.
-    pub(crate) fn stand_apart(&self, caller: &Caller, node: &Arc<Node>, flags: u32) -> Result<()> {
-        let Some(open) = self.read_past(node, flags) else { return Ok(()) };
+    pub(crate) fn detach_before_write(&self, caller: &Caller, node: &Arc<Node>, flags: u32) -> Result<()> {
+        let Some(open) = self.read_past_daemon(node, flags) else { return Ok(()) };
         // Who has no way to look up again joins the others.
-        if self.sent_apart.take(caller.pid, node.id) || !looks_up_again(caller) {
+        if self.pending_detach.take(caller.pid, node.id) || !looks_up_again(caller) {
             return Ok(());
         }
-        if !open.is_parted() && !self.part(node, &open)? {
+        if !open.is_detached() && !self.detach(node, &open)? {
             return Ok(());
         }
-        self.sent_apart.put(caller.pid, node.id);
+        self.pending_detach.put(caller.pid, node.id);
         Err(Error::Stale)
     }
 
     /// The same for an open that holds locks already: it is to begin again without.
-    pub(crate) fn stands_apart(&self, node: &Arc<Node>, flags: u32) -> bool {
-        self.read_past(node, flags).is_some()
+    pub(crate) fn must_detach(&self, node: &Arc<Node>, flags: u32) -> bool {
+        self.read_past_daemon(node, flags).is_some()
     }
 
     /// What is open of a node, if others read it past the daemon and he who opens it with these flags must not.
-    fn read_past(&self, node: &Arc<Node>, flags: u32) -> Option<Arc<OpenFile>> {
+    fn read_past_daemon(&self, node: &Arc<Node>, flags: u32) -> Option<Arc<OpenFile>> {
         let flags = OFlags::from_bits_retain(flags as _);
         if !open_file::writes(flags) {
             return None;
         }
         let open = node.opened().filter(|open| open.backing.is_some())?;
-        let place = open.place();
+        let place = open.location();
         let scarce = matches!(self.room(&place.branch, flags, || 0), Room::Scarce);
         (scarce && !is_written(&place.fd)).then_some(open)
     }
 
     /// Gives the names of a node to a new one; false when somebody writes by this one.
-    fn part(&self, node: &Arc<Node>, open: &Arc<OpenFile>) -> Result<bool> {
+    fn detach(&self, node: &Arc<Node>, open: &Arc<OpenFile>) -> Result<bool> {
         let names = {
             // Nobody opens anything meanwhile.
-            let _held = self.tree_alone()?;
+            let _held = self.lock_tree()?;
             let key = match node.key() {
                 Some(key) if !open.is_written() => key,
                 _ => return Ok(false),
             };
             let branches = self.branches.load();
-            let number = self.shown_number(&branches, node)?;
-            self.memory.kept.close(node);
-            open.part();
-            self.apart.put(key);
-            self.nodes.parted(node, key, number, self.numbers_stay())
+            let number = self.shown_ino(&branches, node)?;
+            self.dir_cache.idle_files.close(node);
+            open.detach_names();
+            self.detached.put(key);
+            self.nodes.names_detached(node, key, number, self.keeps_inode_numbers())
         };
         let kernel = self.kernel.load();
         // From now on it changes by another node.
@@ -76,13 +76,13 @@ impl Pool {
 
     /// May he join those who have an open file whose names lead elsewhere by now? Only to read it, and if he has not come by
     /// a name (`/proc/self/fd`): who has is sent back to it once.
-    pub(crate) fn only_joins(&self, caller: &Caller, node: &Node, flags: OFlags) -> bool {
+    pub(crate) fn may_join(&self, caller: &Caller, node: &Node, flags: OFlags) -> bool {
         if open_file::writes(flags) {
             return false;
         }
-        let again = self.sent_apart.take(caller.pid, node.id) || !looks_up_again(caller);
+        let again = self.pending_detach.take(caller.pid, node.id) || !looks_up_again(caller);
         if !again {
-            self.sent_apart.put(caller.pid, node.id);
+            self.pending_detach.put(caller.pid, node.id);
         }
         again
     }

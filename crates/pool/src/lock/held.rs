@@ -1,0 +1,82 @@
+//! The ranks that a thread holds: a list of each thread's own in debug builds, nothing in release builds.
+
+#[cfg(debug_assertions)]
+use std::cell::RefCell;
+
+#[cfg(debug_assertions)]
+thread_local! {
+    static RANKS: RefCell<Vec<(u16, &'static str)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A rank on the calling thread's list, for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Held {
+    #[cfg(debug_assertions)]
+    order: u16,
+}
+
+#[cfg(debug_assertions)]
+impl Held {
+    /// Notes a lock that the thread may have to wait for. Panics when it holds one whose rank is not below.
+    #[track_caller]
+    pub(super) fn next(order: u16, name: &'static str) -> Held {
+        Held::check(order, name, |held| held < order)
+    }
+
+    /// As `next`, where others of the same rank may be held.
+    #[track_caller]
+    pub(super) fn sibling(order: u16, name: &'static str) -> Held {
+        Held::check(order, name, |held| held <= order)
+    }
+
+    #[track_caller]
+    fn check(order: u16, name: &'static str, allowed: impl Fn(u16) -> bool) -> Held {
+        let refused =
+            RANKS.try_with(|ranks| ranks.borrow().iter().copied().find(|(held, _)| !allowed(*held)));
+        if let Ok(Some((held, holder))) = refused
+            && !std::thread::panicking()
+        {
+            panic!(
+                "lock order: {name} (rank {order}) is taken while {holder} (rank {held}) is held; see lock/rank.rs"
+            );
+        }
+        Held::note(order, name)
+    }
+
+    /// Notes a lock that the thread does not wait for.
+    pub(super) fn note(order: u16, name: &'static str) -> Held {
+        // A thread that ends may have dropped its list already.
+        let _ = RANKS.try_with(|ranks| ranks.borrow_mut().push((order, name)));
+        Held { order }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = RANKS.try_with(|ranks| {
+            let mut ranks = ranks.borrow_mut();
+            if let Some(at) = ranks.iter().rposition(|(order, _)| *order == self.order) {
+                ranks.remove(at);
+            }
+        });
+    }
+}
+
+#[cfg(not(debug_assertions))]
+impl Held {
+    #[inline(always)]
+    pub(super) fn next(_: u16, _: &'static str) -> Held {
+        Held {}
+    }
+
+    #[inline(always)]
+    pub(super) fn sibling(_: u16, _: &'static str) -> Held {
+        Held {}
+    }
+
+    #[inline(always)]
+    pub(super) fn note(_: u16, _: &'static str) -> Held {
+        Held {}
+    }
+}

@@ -1,0 +1,225 @@
+//! Removing names: unlink and rmdir.
+
+use crate::branch::Branches;
+use crate::branch::health::Deed;
+use crate::config::Func;
+use crate::dir::merged::{Copies, MergedDir};
+use crate::error::{Error, Result};
+use crate::export::StableId;
+use crate::fs::reserved::is_reserved;
+use crate::fs::stat::{self, Attr, Time};
+use crate::ids::NodeId;
+use crate::node::{Node, Orphan};
+use crate::pool::Pool;
+use crate::relocate;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+impl Pool {
+    /// Removes a name from every branch that the policy chooses; errors when it would come back.
+    pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        let belief = self.cache_trust();
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let (_, dirs) = self.dirs(&branches, parent, belief)?;
+        if is_reserved(name) {
+            return Err(Error::Absent);
+        }
+        let copies = dirs.copies(name);
+        let shown = self.shown(Func::Getattr, &branches, &copies)?;
+        if copies.get(shown).is_some_and(Attr::is_dir) {
+            return Err(Error::IsDirectory);
+        }
+        let chosen = self.choose_for_action(Func::Unlink, &branches, &copies)?;
+        self.all_removable(&branches, std::iter::once(&copies))?;
+        let victim = self.pin_victim(&branches, parent, name, &dirs, &copies);
+        // From the back: should one fail, the copies that were shown before are shown still.
+        for &index in chosen.iter().rev() {
+            if copies.get(index).is_some_and(Attr::is_dir) {
+                // Hidden behind the file until now; not a copy of it.
+                continue;
+            }
+            dirs.unlink(index, name, AtFlags::empty())?;
+        }
+        self.removed(parent, name, victim);
+        Ok(())
+    }
+
+    /// Removes a directory that is empty on all branches.
+    pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        let belief = self.cache_trust();
+        let _held = self.tree.shared();
+        let branches = self.branches.load();
+        let (path, dirs) = self.dirs(&branches, parent, belief)?;
+        if is_reserved(name) {
+            return Err(Error::Absent);
+        }
+        let copies = dirs.copies(name);
+        let shown = self.shown(Func::Getattr, &branches, &copies)?;
+        if !copies.get(shown).is_some_and(Attr::is_dir) {
+            return Err(Error::NotDirectory);
+        }
+        let chosen = self.choose_for_action(Func::Rmdir, &branches, &copies)?;
+        self.all_removable(&branches, std::iter::once(&copies))?;
+        self.all_empty(&dirs, &copies, name)?;
+        let is_link = |index: usize| {
+            dirs.get(index).is_some_and(|dir| stat::at(dir, name).is_ok_and(|attr| attr.is_symlink()))
+        };
+        // Before it goes: nobody who still holds it may find it neither by its name nor pinned.
+        let victim =
+            self.pin_victim(&branches, parent, name, &dirs, &copies).map(|victim| self.orphan(victim, false));
+        let mut gone: SmallVec<[usize; 4]> = SmallVec::new();
+        for &index in chosen.iter().rev() {
+            if !copies.get(index).is_some_and(Attr::is_dir) {
+                continue;
+            }
+            // Of a symlink that is followed, the link goes.
+            let flags = if is_link(index) { AtFlags::empty() } else { AtFlags::REMOVEDIR };
+            if let Err(errno) = dirs.unlink(index, name, flags)
+                && errno != Errno::NOENT
+            {
+                // Filled behind our back, or busy: put back what is gone already.
+                let full = crate::path::join(&path, name);
+                for &back in &gone {
+                    let list = branches.as_slice();
+                    let _ = self.clone_path(&branches, &list[index], &list[back], &full);
+                }
+                if let Some(node) = victim {
+                    self.settle(&node);
+                }
+                return Err(errno.into());
+            }
+            gone.push(index);
+        }
+        if let Some(node) = victim {
+            let kept_open = node.cached_dir.lock().take();
+            drop(kept_open);
+        }
+        self.nodes.name_removed(parent, name);
+        Ok(())
+    }
+
+    /// Errors when a branch holds entries in the directory: what the branch says to its removal, which something else may
+    /// forbid besides. What a crash left in it is swept away: nobody could see it, nor remove it.
+    pub(crate) fn all_empty(&self, dirs: &MergedDir<'_>, copies: &Copies, name: &[u8]) -> Result<()> {
+        let mut leftovers: SmallVec<[OwnedFd; 1]> = SmallVec::new();
+        for (index, _) in copies.iter().filter(|(_, attr)| attr.is_dir()) {
+            let dir = dirs.get(index).ok_or(Error::Absent)?;
+            let inside = match stat::at(dir, name) {
+                Ok(attr) if attr.is_symlink() => continue,
+                found => found.and_then(|_| contents(dir, name)),
+            };
+            match inside.map_err(|errno| dirs.branches[index].record_error(errno, Deed::Looking))? {
+                Contents::Nothing => {}
+                Contents::Leftovers(dir) => leftovers.push(dir),
+                // If somebody has emptied it meanwhile, it goes.
+                Contents::Entries => dirs.unlink(index, name, AtFlags::REMOVEDIR)?,
+            }
+        }
+        // Only now: where there is a directory to be cloned from, a clone may be under construction.
+        leftovers.iter().for_each(|dir| relocate::remove_leftovers(dir.as_fd()));
+        Ok(())
+    }
+
+    /// The node that is about to lose a name, pinned: whoever still holds it can go on asking about it.
+    pub(crate) fn pin_victim(
+        &self,
+        branches: &Branches,
+        parent: NodeId,
+        name: &[u8],
+        dirs: &MergedDir<'_>,
+        copies: &Copies,
+    ) -> Option<Victim> {
+        let node = self.nodes.child(parent, name)?;
+        let found = match node.key() {
+            Some(key) => copies.iter().find(|(_, attr)| attr.key() == key),
+            None => {
+                let finds = |(index, attr): &(usize, &Attr)| {
+                    StableId::of(&branches.as_slice()[*index], attr.key()).is_some_and(|it| it.id == node.id)
+                };
+                // The copy by which the directory would be found again.
+                copies.iter().find(finds).or_else(|| copies.iter().find(|(_, attr)| attr.is_dir()))
+            }
+        };
+        let (index, attr) = found?;
+        let fd = dirs.follow.pin(dirs.get(index)?, name).ok()?;
+        let last = copies.count() == 1 && attr.nlink == 1;
+        let orphan = Orphan { branch: branches.as_slice()[index].clone(), fd };
+        Some(Victim { node, orphan, birth: attr.btime, last })
+    }
+
+    /// The name is gone from the branches.
+    pub(crate) fn removed(&self, parent: NodeId, name: &[u8], victim: Option<Victim>) {
+        let gone = victim.map(|victim| self.orphan(victim, true));
+        self.nodes.name_removed(parent, name);
+        if let Some(node) = gone {
+            self.settle(&node);
+        }
+    }
+
+    /// Leaves the pinned file with its node, before the table hears of it: somebody may ask in between. `removed`: the
+    /// name has gone from the branches.
+    pub(crate) fn orphan(&self, victim: Victim, removed: bool) -> Arc<Node> {
+        let Victim { node, orphan, birth, last } = victim;
+        let gone = last && removed || stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink == 0);
+        if let (true, Some(key)) = (gone, node.key()) {
+            self.nodes.file_gone(key);
+        }
+        let orphan = Arc::new(orphan);
+        if gone || node.is_dir() {
+            self.tick_guard.gone(birth, || orphan.clone());
+        }
+        *node.orphan.lock() = Some(orphan);
+        self.dir_cache.idle_files.close(&node);
+        node
+    }
+
+    /// After the name went: a node that has other names needs no pin. A file without any link has none,
+    /// whatever a lookup that was under way has put into the table.
+    pub(crate) fn settle(&self, node: &Node) {
+        if self.nodes.names(node.id).next().is_none() {
+            return;
+        }
+        let mut orphan = node.orphan.lock();
+        let has_links = |orphan: &Arc<Orphan>| stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink > 0);
+        let unneeded = if orphan.as_ref().is_some_and(has_links) { orphan.take() } else { None };
+        drop(orphan);
+        drop(unneeded);
+    }
+}
+
+/// A node that is about to lose a name.
+pub(crate) struct Victim {
+    node: Arc<Node>,
+    orphan: Orphan,
+    birth: Time,
+    /// It was the only name of the only copy.
+    last: bool,
+}
+
+enum Contents {
+    Nothing,
+    /// Nothing but what a crash left of cloned directories.
+    Leftovers(OwnedFd),
+    Entries,
+}
+
+fn contents(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Contents, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(fd.as_fd(), &mut buffer);
+    let mut leftovers = false;
+    while let Some(entry) = entries.next() {
+        match entry?.file_name().to_bytes() {
+            b"." | b".." => {}
+            name if is_reserved(name) => leftovers = true,
+            _ => return Ok(Contents::Entries),
+        }
+    }
+    Ok(if leftovers { Contents::Leftovers(fd) } else { Contents::Nothing })
+}
