@@ -1,7 +1,7 @@
 //! Every mode, and in each all the checks, on ext4 and on tmpfs.
 
 use super::rig::{CACHES, Disks, Mode, said};
-use super::{checks, direct, mapped};
+use super::{checks, direct_io, mmap};
 
 /// Rounds in which the old data came back nearly always.
 const SOAK: u32 = 150;
@@ -28,13 +28,13 @@ fn hold(modes: impl IntoIterator<Item = Mode>) {
             note("truncation");
             checks::truncation(&place.dir("truncate"));
             note("O_DIRECT");
-            direct::aligned(&place.dir("direct"));
-            direct::unaligned(&place.dir("unaligned"));
+            direct_io::aligned(&place.dir("direct"));
+            direct_io::unaligned(&place.dir("unaligned"));
             note("mapped");
-            mapped::coherent(&place.dir("mapped"));
-            mapped::append_only_descriptor(&place.dir("mapped-append"));
-            mapped::fio(&place.dir("fio"));
-            mapped::sqlite(&place.dir("sqlite"));
+            mmap::coherent(&place.dir("mapped"));
+            mmap::append_only_descriptor(&place.dir("mapped-append"));
+            mmap::fio(&place.dir("fio"));
+            mmap::sqlite(&place.dir("sqlite"));
         }
         assert!(pool.is_alive(), "{mode}: the daemon died\n{}", pool.log());
         assert_eq!(said(&pool, "ERROR"), 0, "{mode}:\n{}", pool.log());

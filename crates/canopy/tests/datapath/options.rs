@@ -1,9 +1,9 @@
 //! What the other options of the data path do.
 
-use super::fallbacks::Overlay;
 use super::files::{Aligned, BLOCK, open, read_at, size, write_at, xfs_io};
+use super::passthrough_fallback::Overlay;
 use super::rig::{CACHES, Disks, LISTED, Mode, builder, moved, pages_limit, said};
-use super::{checks, direct};
+use super::{checks, direct_io};
 use canopy_testkit::cmd::{run, wait_until};
 use canopy_testkit::{LoopFs, procs};
 use rustix::fs::OFlags;
@@ -144,7 +144,7 @@ fn message_sizes() {
             fs::write(&file.pool, &content).expect("a write");
             assert!(fs::read(&file.branch).expect("the branch") == content, "{size}");
             assert!(fs::read(&file.pool).expect("the pool") == content, "{size}");
-            direct::aligned(&disks.ext4(&pool));
+            direct_io::aligned(&disks.ext4(&pool));
             pool.umount();
         }
     }
@@ -166,7 +166,7 @@ fn without_parallelism() {
         checks::threads(&dir.dir("threads"));
         checks::fifty_handles(&dir.dir("fifty"));
         checks::appending(&dir.dir("append"));
-        direct::aligned(&dir.dir("direct"));
+        direct_io::aligned(&dir.dir("direct"));
         pool.umount();
     }
 }

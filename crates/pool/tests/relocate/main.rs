@@ -6,10 +6,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-mod faithful;
-mod leftovers;
-mod moving;
-mod new;
+mod crash_recovery;
+mod full_creates;
+mod full_writes;
+mod preserved_metadata;
 
 use canopy_pool::branch::Mode;
 use canopy_pool::config::{Config, MoveWhenFull};

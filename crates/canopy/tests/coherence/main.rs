@@ -1,0 +1,12 @@
+//! Changes made directly on the branches, as they show through the pool.
+
+#![forbid(unsafe_code)]
+
+mod aliased_directories;
+mod cached_listings;
+mod change_kinds;
+mod limits;
+mod partial_listings;
+mod random_changes;
+mod rig;
+mod uncached_names;

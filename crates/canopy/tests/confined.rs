@@ -1,9 +1,0 @@
-//! What the daemon gives up, and that it serves all the same.
-
-#![forbid(unsafe_code)]
-
-mod confined {
-    mod landlock;
-    mod privileges;
-    mod rig;
-}

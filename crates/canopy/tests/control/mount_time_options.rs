@@ -1,0 +1,490 @@
+//! Every option that is fixed at the mount, and what it does.
+
+use super::mount_table;
+use super::rig::{BINARY, Dirs, get, try_set};
+use canopy_testkit::cmd::{run, run_within, wait_until};
+use canopy_testkit::{LoopFs, Pool, as_user, procs};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(20);
+const UNCACHED: &str = "passthrough.io=off,cache.files=off";
+
+/// Options, what is observed, and the test that observes it.
+pub(super) type Row = (&'static [&'static str], &'static str, fn());
+
+pub(super) const ROWS: &[Row] = &[
+    (&["mountpoint"], "the pool appears there", mountpoint),
+    (&["fsname"], "the source in the mount table", fsname),
+    (
+        &["branches-mount-timeout", "branches-mount-timeout-fail"],
+        "a mount with a warning, or none, after waiting for a branch",
+        branches_mount_timeout,
+    ),
+    (&["allow-missing-branches"], "a mount with a branch missing, or none", allow_missing_branches),
+    (&["cache.writeback"], "small writes reach the branch with fsync, not before", writeback),
+    (&["cache.symlinks"], "reading a link again costs no request", symlinks),
+    (&["passthrough.max-stack-depth"], "files on an overlay are passed through, or not", stack_depth),
+    (&["direct-io-allow-mmap"], "a shared mapping of an uncached file, or ENODEV", allow_mmap),
+    (&["async-read"], "what the kernel has agreed on", || agreed("async-read", "async_read")),
+    (&["export-support"], "what the kernel has agreed on", || agreed("export-support", "export_support")),
+    (&["allow-idmap"], "what the kernel has agreed on", || agreed("allow-idmap", "allow_idmap")),
+    (&["handle-killpriv"], "who clears setuid: it goes, and what is agreed on", || {
+        killpriv("handle-killpriv");
+    }),
+    (&["handle-killpriv-v2"], "who clears setuid: it goes, and what is agreed on", || {
+        killpriv("handle-killpriv-v2");
+    }),
+    (&["fuse-msg-size"], "requests that a large write takes", message_size),
+    (&["nullrw"], "writes leave nothing on the branch, reads give zeros", nullrw),
+    (&["posix-acl"], "somebody named in an ACL may read", posix_acl),
+    (
+        &["kernel-permissions-check", "insecure-no-permission-checks", "default_permissions"],
+        "somebody else is kept out, or is not",
+        permissions_check,
+    ),
+    (&["never-forget-nodes"], "no effect by design: said so", never_forget),
+    (&["read-thread-count", "process-thread-count"], "threads of the daemon", thread_counts),
+    (&["process-thread-queue-depth"], "no effect by design: told as given", queue_depth),
+    (&["pin-threads"], "processors that the threads may use", pin_threads),
+    (&["io-uring"], "which threads serve: one for each entry of a queue, or readers of /dev/fuse", io_uring),
+    (&["landlock"], "a branch outside of those of the mount is taken, or refused", landlock),
+    (&["scheduling-priority"], "the nice value of the threads", scheduling_priority),
+    (&["allow_other"], "others may enter what a user has mounted", allow_other),
+    (&["max_read"], "in force in the mount table", max_read),
+    (
+        &["context", "fscontext", "defcontext", "rootcontext"],
+        "in force with SELinux; without it the kernel refuses them",
+        contexts,
+    ),
+    (mount_table::NAMES, "flags in force in the mount table", mount_table::every_word),
+];
+
+/// The one line about INIT.
+fn init_line(pool: &Pool) -> String {
+    let log = pool.log();
+    let line = log.lines().find(|line| line.contains("FUSE 7.")).expect("a line about INIT");
+    line.split("; not offered").next().unwrap_or(line).to_owned()
+}
+
+fn agreed(option: &str, flag: &str) {
+    let dirs = Dirs::new();
+    for on in [true, false] {
+        let pool = dirs.pool(&format!("{option}={on}"));
+        assert_eq!(init_line(&pool).contains(flag), on, "{option}={on}: {}", init_line(&pool));
+        assert_eq!(get(&pool, option), on.to_string());
+        assert_eq!(try_set(&pool, option, "true"), Err(Errno::ROFS));
+        pool.umount();
+    }
+}
+
+/// What the daemon has moved.
+fn counter(pool: &Pool, name: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{}/io", pool.pid())).expect("counters");
+    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).expect("a counter")
+}
+
+/// A pool that traces its requests to `trace`.
+fn traced(dirs: &Dirs, options: &str) -> Pool {
+    dirs.pool(&format!("{options},debug=true,log.file={}", dirs.text("trace")))
+}
+
+/// Requests of one kind that come while `work` runs.
+fn requests(dirs: &Dirs, opcode: &str, work: impl FnOnce()) -> usize {
+    let count = || {
+        let text = fs::read_to_string(dirs.path("trace")).expect("a trace");
+        text.matches(&format!(" {opcode} unique=")).count()
+    };
+    let before = count();
+    work();
+    count() - before
+}
+
+/// A pool whose threads are those that the options speak of: over io_uring there are some for each processor.
+fn over_the_device(dirs: &Dirs, options: &str) -> Pool {
+    dirs.builder(options).env("CANOPY_TEST_KERNEL", "mask:OVER_IO_URING").mount()
+}
+
+/// Somebody on this machine may drop caches at any moment.
+#[track_caller]
+fn now_and_then(what: &str, attempt: impl FnMut() -> bool) {
+    assert!(wait_until(Duration::from_secs(10), attempt), "never: {what}");
+}
+
+/// What the kernel tells of each of the daemon's workers.
+fn workers(pool: &Pool) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", pool.pid())).expect("threads").flatten();
+    tasks
+        .filter_map(|task| fs::read_to_string(task.path().join("status")).ok())
+        .filter(|status| status.starts_with("Name:\tcanopy-fuse-"))
+        .collect()
+}
+
+fn mountpoint() {
+    let dirs = Dirs::new();
+    for option in ["mountpoint", "mount"] {
+        let options = format!("branches={},{option}={}", dirs.text("a"), dirs.text("c"));
+        let done = run_within(Command::new(BINARY).args(["mount", "-o", &options]), SOON);
+        let mounted = procs::mount_at(&dirs.path("c")).is_some();
+        let ended = run_within(Command::new(BINARY).args(["umount"]).arg(dirs.path("c")), SOON);
+        assert!(done.success() && mounted && ended.success(), "{} {}", done.describe(), ended.describe());
+    }
+}
+
+fn fsname() {
+    let dirs = Dirs::new();
+    for (option, source) in [("fsname=mine", "mine"), ("", "a:b")] {
+        let pool = dirs.pool(option);
+        assert_eq!(procs::mount_at(pool.path()).expect("a mount").source, source);
+        pool.umount();
+    }
+}
+
+fn branches_mount_timeout() {
+    let dirs = Dirs::new();
+    let disk = LoopFs::tmpfs(1 << 20);
+    let told = format!("branch {} is not mounted within 1 s", dirs.text("a"));
+    for fail in [false, true] {
+        let options = format!("branches-mount-timeout=1,branches-mount-timeout-fail={fail}");
+        let pool = Pool::builder(BINARY).branch(disk.path()).branch(dirs.path("a")).option(options);
+        match pool.try_mount() {
+            Ok(pool) => {
+                assert!(!fail && pool.log().contains(&told), "{}", pool.log());
+                pool.umount();
+            }
+            Err(failed) => assert!(fail && failed.log.contains(&told), "{}", failed.log),
+        }
+    }
+}
+
+fn allow_missing_branches() {
+    let dirs = Dirs::new();
+    for (value, mounted) in [("true", true), ("false", false)] {
+        let pool = Pool::builder(BINARY).branch(dirs.path("a")).branch(dirs.path("none"));
+        match pool.option(format!("allow-missing-branches={value}")).try_mount() {
+            Ok(pool) => {
+                assert!(mounted && pool.log().contains("/none is not there"), "{}", pool.log());
+                pool.umount();
+            }
+            Err(failed) => assert!(!mounted && failed.log.contains("/none does not exist"), "{}", failed.log),
+        }
+    }
+}
+
+fn writeback() {
+    let dirs = Dirs::new();
+    for (options, gathered) in [("cache.writeback=true,cache.files=full", true), (UNCACHED, false)] {
+        let pool = dirs.pool(&format!("{options},category.create=ff"));
+        let mut file = File::create(pool.path().join("f")).expect("a file");
+        let mut length = 0;
+        let mut held_back = || {
+            let before = fs::metadata(dirs.path("a").join("f")).expect("the branch").len();
+            file.write_all(b"0123456789").expect("a write");
+            length += 10;
+            let at_once = fs::metadata(dirs.path("a").join("f")).expect("the branch").len();
+            file.sync_all().expect("fsync");
+            assert_eq!(fs::metadata(dirs.path("a").join("f")).expect("the branch").len(), length);
+            at_once == before
+        };
+        match gathered {
+            true => now_and_then("a write is held back", held_back),
+            false => (0..5).for_each(|_| assert!(!held_back())),
+        }
+        drop(file);
+        pool.umount();
+        fs::remove_file(dirs.path("a").join("f")).expect("removal");
+    }
+}
+
+fn symlinks() {
+    let dirs = Dirs::new();
+    std::os::unix::fs::symlink("target", dirs.path("a").join("link")).expect("a symlink");
+    for on in [true, false] {
+        let pool = traced(&dirs, &format!("cache.symlinks={on},cache.entry=3600,cache.attr=3600"));
+        let read =
+            || assert_eq!(fs::read_link(pool.path().join("link")).expect("a link"), Path::new("target"));
+        let cost = || requests(&dirs, "READLINK", || (0..50).for_each(|_| read()));
+        match on {
+            true => now_and_then("a link is remembered", || cost() == 0),
+            false => assert_eq!(cost(), 50),
+        }
+        pool.umount();
+    }
+}
+
+fn stack_depth() {
+    struct Overlay<'a>(&'a Path);
+    impl Drop for Overlay<'_> {
+        fn drop(&mut self) {
+            run("umount", [self.0]);
+        }
+    }
+    let (dirs, disk) = (Dirs::new(), LoopFs::ext4(64 << 20));
+    for name in ["lower", "upper", "work"] {
+        fs::create_dir(disk.path().join(name)).expect("a layer");
+    }
+    let layer = |name: &str| disk.path().join(name).display().to_string();
+    let layers = format!("lowerdir={},upperdir={},workdir={}", layer("lower"), layer("upper"), layer("work"));
+    let place = dirs.path("a");
+    run("mount", ["-t", "overlay", "overlay", "-o", &layers, &dirs.text("a")]);
+    let overlay = Overlay(&place);
+    fs::write(place.join("f"), vec![1; 1 << 20]).expect("a file");
+    let long_ago = std::time::SystemTime::UNIX_EPOCH;
+    fs::File::options()
+        .append(true)
+        .open(place.join("f"))
+        .and_then(|f| f.set_modified(long_ago))
+        .expect("times");
+    for (depth, passed) in [(1, false), (2, true)] {
+        let pool = dirs.pool(&format!("passthrough.max-stack-depth={depth},cache.files=off"));
+        let before = counter(&pool, "rchar:");
+        assert_eq!(fs::read(pool.path().join("f")).expect("a read").len(), 1 << 20);
+        assert_eq!(counter(&pool, "rchar:") - before < 1 << 20, passed, "{depth}: {}", pool.log());
+        pool.umount();
+    }
+    drop(overlay);
+}
+
+fn allow_mmap() {
+    let dirs = Dirs::new();
+    fs::write(dirs.path("a").join("f"), vec![b'x'; 4096]).expect("a file");
+    let script = "import mmap, os, sys\nf = os.open(sys.argv[1], os.O_RDWR)\n\
+                  try: print(mmap.mmap(f, 4096)[:1])\nexcept OSError as e: print(e.errno)";
+    for (allowed, said) in
+        [(true, "b'x'\n".to_owned()), (false, format!("{}\n", Errno::NODEV.raw_os_error()))]
+    {
+        let pool = dirs.pool(&format!("{UNCACHED},direct-io-allow-mmap={allowed}"));
+        let path = pool.path().join("f");
+        assert_eq!(run("python3", ["-c".as_ref(), script.as_ref(), path.as_os_str()]), said);
+        pool.umount();
+    }
+}
+
+fn killpriv(option: &str) {
+    let dirs = Dirs::new();
+    for on in [true, false] {
+        let pool = dirs.pool(&format!("{option}={on},{UNCACHED},category.create=ff"));
+        assert_eq!(
+            init_line(&pool).contains("handle_killpriv_v2"),
+            on,
+            "{option}={on}: {}",
+            init_line(&pool)
+        );
+        let path = pool.path().join("f");
+        File::create(&path).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).expect("chmod");
+        let done =
+            run_within(as_user(4242, 4242, &[], "sh").args(["-c", "echo x >> \"$0\""]).arg(&path), SOON);
+        assert!(done.success(), "{}", done.describe());
+        assert_eq!(
+            fs::metadata(dirs.path("a").join("f")).expect("stat").mode() & 0o7777,
+            0o777,
+            "{option}={on}"
+        );
+        pool.umount();
+    }
+}
+
+fn message_size() {
+    let dirs = Dirs::new();
+    // One more where the data does not begin on a page.
+    for (size, counts) in [("64K", 16..=17), ("1M", 1..=2)] {
+        let pool = traced(&dirs, &format!("{UNCACHED},fuse-msg-size={size}"));
+        let mut file = File::create(pool.path().join("f")).expect("a file");
+        let cost = requests(&dirs, "WRITE", || file.write_all(&[1; 1 << 20]).expect("a write"));
+        assert!(counts.contains(&cost), "{size}: {cost} requests");
+        drop(file);
+        pool.umount();
+    }
+}
+
+fn nullrw() {
+    let dirs = Dirs::new();
+    fs::write(dirs.path("a").join("f"), "content").expect("a file");
+    let pool = dirs.pool("nullrw=true,cache.files=off");
+    let file = File::options().read(true).write(true).open(pool.path().join("f")).expect("open");
+    let mut read = [1; 7];
+    assert_eq!((file.read_at(&mut read, 0).expect("a read"), read), (7, [0; 7]));
+    file.write_all_at(b"CONTENT", 0).expect("a write");
+    drop(file);
+    assert_eq!(fs::read_to_string(dirs.path("a").join("f")).expect("the branch"), "content");
+    pool.umount();
+}
+
+fn reads(pool: &Pool, name: &str) -> bool {
+    run_within(as_user(4242, 4242, &[], "cat").arg(pool.path().join(name)), SOON).success()
+}
+
+fn posix_acl() {
+    let disk = LoopFs::ext4(32 << 20);
+    let file = disk.path().join("f");
+    File::options().write(true).create(true).truncate(true).mode(0o600).open(&file).expect("a file");
+    run("setfacl", ["-m".as_ref(), "u:4242:r".as_ref(), file.as_os_str()]);
+    for on in [true, false] {
+        let pool = Pool::builder(BINARY).branch(disk.path()).option(format!("posix-acl={on}")).mount();
+        assert_eq!(reads(&pool, "f"), on, "posix-acl={on}");
+        pool.umount();
+    }
+}
+
+fn permissions_check() {
+    let dirs = Dirs::new();
+    let file = dirs.path("a").join("f");
+    File::options().write(true).create(true).truncate(true).mode(0o600).open(&file).expect("a file");
+    for (options, let_in) in [
+        ("kernel-permissions-check=true", false),
+        // Nobody else would check, so the kernel goes on.
+        ("kernel-permissions-check=false", false),
+        ("kernel-permissions-check=false,posix-acl=true", false),
+        ("kernel-permissions-check=false,allow_other", false),
+        ("kernel-permissions-check=false,default_permissions", false),
+        ("insecure-no-permission-checks=true", true),
+        ("insecure-no-permission-checks=true,kernel-permissions-check=false,posix-acl=true", true),
+    ] {
+        let pool = dirs.pool(options);
+        assert_eq!(reads(&pool, "f"), let_in, "{options}");
+        let told = pool.log().contains("every user");
+        assert_eq!(
+            told,
+            options != "kernel-permissions-check=true" && !options.contains("default_"),
+            "{options}"
+        );
+        assert_eq!(get(&pool, "kernel-permissions-check"), (!let_in).to_string(), "{options}");
+        pool.umount();
+    }
+}
+
+fn never_forget() {
+    for given in [true, false] {
+        let pool = Dirs::new().pool(&format!("never-forget-nodes={given}"));
+        assert_eq!(pool.umount().contains("never-forget-nodes has no effect"), given);
+    }
+}
+
+fn thread_counts() {
+    let dirs = Dirs::new();
+    for (options, count) in
+        [("read-thread-count=3", 3), ("threads=5", 5), ("read-thread-count=2,process-thread-count=6", 6)]
+    {
+        let pool = over_the_device(&dirs, options);
+        assert!(wait_until(SOON, || workers(&pool).len() == count), "{options}: {}", workers(&pool).len());
+        pool.umount();
+    }
+}
+
+fn queue_depth() {
+    let dirs = Dirs::new();
+    for (option, depth) in [("", "2"), ("process-thread-queue-depth=7", "7")] {
+        let pool = dirs.pool(option);
+        assert_eq!(get(&pool, "process-thread-queue-depth"), depth);
+        pool.umount();
+    }
+}
+
+fn pin_threads() {
+    let dirs = Dirs::new();
+    let pool = over_the_device(&dirs, "pin-threads=RP1L,read-thread-count=3");
+    let alone = |status: &String| {
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
+        list.is_some_and(|list| list.parse::<u32>().is_ok())
+    };
+    assert!(wait_until(SOON, || workers(&pool).iter().filter(|status| alone(status)).count() == 3));
+    pool.umount();
+}
+
+fn io_uring() {
+    let dirs = Dirs::new();
+    let offered = fs::exists("/sys/module/fuse/parameters/enable_uring").unwrap_or(false);
+    for (mode, rings) in [("auto", offered), ("on", offered), ("off", false)] {
+        let pool = dirs.pool(&format!("io-uring={mode}"));
+        let names = || -> Vec<String> {
+            let tasks = fs::read_dir(format!("/proc/{}/task", pool.pid())).expect("threads").flatten();
+            tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok()).collect()
+        };
+        // A thread gives itself its name when it begins to run. One goes on reading what stays on /dev/fuse.
+        let as_asked = || {
+            let names = names();
+            let serving = |kind: &str| names.iter().filter(|name| name.starts_with(kind)).count();
+            (serving("canopy-q") > 1) == rings && (serving("canopy-fuse-") == 1) == rings
+        };
+        assert!(wait_until(SOON, as_asked), "{mode}: {:?}", names());
+        pool.umount();
+    }
+}
+
+fn landlock() {
+    let dirs = Dirs::new();
+    for (on, taken) in [("true", Err(Errno::XDEV)), ("false", Ok(()))] {
+        let pool = dirs.pool(&format!("landlock={on}"));
+        fs::write(pool.path().join("f"), "x").expect("a write");
+        assert_eq!(try_set(&pool, "branches", &format!("+>{}", dirs.text("c"))), taken, "{on}");
+        pool.umount();
+    }
+}
+
+fn scheduling_priority() {
+    let dirs = Dirs::new();
+    for nice in [3, 7] {
+        let pool = dirs.pool(&format!("scheduling-priority={nice}"));
+        for task in fs::read_dir(format!("/proc/{}/task", pool.pid())).expect("threads").flatten() {
+            let Ok(stat) = fs::read_to_string(task.path().join("stat")) else { continue };
+            let fields = stat.rsplit_once(')').expect("a name").1;
+            assert_eq!(fields.split_whitespace().nth(16), Some(nice.to_string().as_str()), "{stat}");
+        }
+        pool.umount();
+    }
+}
+
+fn allow_other() {
+    const SCRIPT: &str = r#"
+        mkdir "$1/dev"; mount -t tmpfs none "$1/dev"; mknod "$1/dev/fuse" c 10 229; chmod 666 "$1/dev/fuse"
+        mount --bind "$1/dev/fuse" /dev/fuse
+        echo user_allow_other > "$1/fuse.conf"; mount --bind "$1/fuse.conf" /etc/fuse.conf
+        for option in minfreespace=0 allow_other; do
+            setpriv --reuid=65534 --regid=65534 --clear-groups "$1/canopy" mount -o $option "$1/a" "$1/b"
+            if ls "$1/b" > "$1/listed" 2>&1; then echo $option in; else echo $option out; fi
+            umount "$1/b"
+        done"#;
+    let dirs = Dirs::new();
+    for name in ["a", "b"] {
+        std::os::unix::fs::chown(dirs.path(name), Some(65534), Some(65534)).expect("chown");
+    }
+    fs::copy(BINARY, dirs.path("canopy")).expect("a copy that everybody may run");
+    let mut command = Command::new("unshare");
+    let done = run_within(command.args(["-m", "sh", "-euc", SCRIPT, "sh"]).arg(dirs.path("")), SOON);
+    assert_eq!(done.stdout, "minfreespace=0 out\nallow_other in\n", "{}", done.describe());
+}
+
+fn max_read() {
+    let dirs = Dirs::new();
+    let pool = dirs.pool("max_read=8192");
+    assert!(
+        mount_table::in_force(&pool).contains(&"max_read=8192".to_owned()),
+        "{:?}",
+        mount_table::in_force(&pool)
+    );
+    pool.umount();
+}
+
+fn contexts() {
+    let dirs = Dirs::new();
+    let selinux = Path::new("/sys/fs/selinux/enforce").exists();
+    for word in ["context", "fscontext", "defcontext", "rootcontext"] {
+        let context = format!("{word}=system_u:object_r:tmp_t:s0");
+        match dirs.builder(&context).try_mount() {
+            Ok(pool) => {
+                assert!(
+                    selinux && mount_table::in_force(&pool).iter().any(|option| option.starts_with(word)),
+                    "{word}"
+                );
+                pool.umount();
+            }
+            Err(failed) => assert!(!selinux && failed.log.contains("Invalid argument"), "{}", failed.log),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Every option there is: how it can be changed, and what is observed of its effect, on real mounts.
+
+use super::{mount_time_options, policies, runtime_options};
+use canopy_config::options::{self, Changes, Spec};
+use canopy_testkit::require_root;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+/// The options that have a test, and what it observes. The rows hold the tests themselves, so none can be named
+/// that is not there.
+fn observed(changes: Changes) -> BTreeMap<&'static str, &'static str> {
+    let rows: Vec<(&[&str], &str)> = match changes {
+        Changes::Live => {
+            let live = runtime_options::ROWS.iter().map(|(names, observed, _)| (*names, *observed));
+            live.chain([(policies::NAMES, policies::OBSERVED)]).collect()
+        }
+        Changes::AtMount => {
+            mount_time_options::ROWS.iter().map(|(names, observed, _)| (*names, *observed)).collect()
+        }
+    };
+    let pairs: Vec<_> =
+        rows.iter().flat_map(|(names, observed)| names.iter().map(|name| (*name, *observed))).collect();
+    let count = pairs.len();
+    let observed: BTreeMap<_, _> = pairs.into_iter().collect();
+    assert_eq!(observed.len(), count, "an option has two rows");
+    observed
+}
+
+#[test]
+fn every_option_has_a_test_that_shows_its_effect() {
+    require_root();
+    let (live, fixed) = (observed(Changes::Live), observed(Changes::AtMount));
+    let of = |changes: Changes| -> BTreeSet<&str> {
+        let has_effect = |spec: &&Spec| spec.changes == changes && !spec.is_ignored();
+        options::table().iter().filter(has_effect).map(|spec| spec.name.as_ref()).collect()
+    };
+    for (changes, rows) in [(Changes::Live, &live), (Changes::AtMount, &fixed)] {
+        let rows: BTreeSet<&str> = rows.keys().copied().collect();
+        let without: Vec<_> = of(changes).difference(&rows).copied().collect();
+        let unknown: Vec<_> = rows.difference(&of(changes)).copied().collect();
+        assert!(without.is_empty(), "{changes:?}: options without a test: {without:?}");
+        assert!(unknown.is_empty(), "{changes:?}: tests without an option: {unknown:?}");
+    }
+    let mut table = format!("\n{:<30} {:<13} what is observed\n", "option", "changed");
+    for spec in options::table() {
+        let name = spec.name.as_ref();
+        let (how, what) = match (live.get(name), fixed.get(name)) {
+            (Some(what), _) => ("live", *what),
+            (_, Some(what)) => ("at the mount", *what),
+            _ => ("-", "accepted, without effect: older setups carry it"),
+        };
+        let _ = writeln!(table, "{name:<30} {how:<13} {what}");
+    }
+    // Past the test harness, which shows what is printed only when a test fails.
+    let _ = std::io::stdout().write_all(table.as_bytes());
+}
+
+#[test]
+fn every_fixed_option_takes_effect_at_the_mount() {
+    require_root();
+    for (names, _, test) in mount_time_options::ROWS {
+        println!("{}", names.join(", "));
+        test();
+    }
+}
+
+/// What older setups carry is taken with any value, and changes nothing.
+#[test]
+fn options_without_effect_are_accepted() {
+    let ignored = options::table().iter().filter(|spec| spec.is_ignored());
+    let words: Vec<String> = ignored.map(|spec| format!("{},{0}=x", spec.name)).collect();
+    let dirs = super::rig::Dirs::new();
+    let pool = dirs.pool(&words.join(","));
+    assert!(!pool.log().contains("WARN"), "{}", pool.log());
+    pool.umount();
+}

@@ -1,0 +1,138 @@
+//! Where passthrough cannot be had: said once, and everything works.
+
+use super::checks;
+use super::direct_io;
+use super::files::Place;
+use super::rig::{Disks, Mode, builder, pages_limit, said};
+use canopy_testkit::cmd::{run_within, wait_until};
+use canopy_testkit::{LoopFs, leaks};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// An overlayfs over a tmpfs of its own.
+pub(super) struct Overlay {
+    pub(super) merged: PathBuf,
+    _below: LoopFs,
+}
+
+impl Overlay {
+    pub(super) fn new() -> Self {
+        let below = LoopFs::tmpfs(64 << 20);
+        let dirs = ["lower", "upper", "work", "merged"].map(|name| below.path().join(name));
+        dirs.iter().for_each(|dir| fs::create_dir(dir).expect("mkdir"));
+        let [lower, upper, work, merged] = dirs;
+        let data =
+            format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+        let data = CString::new(data).expect("no NUL");
+        mount(c"overlay", &merged, c"overlay", MountFlags::empty(), data.as_c_str()).expect("an overlayfs");
+        Overlay { merged, _below: below }
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        let gone = wait_until(SOON, || unmount(&self.merged, UnmountFlags::empty()).is_ok());
+        assert!(gone || std::thread::panicking(), "{} stays mounted", self.merged.display());
+    }
+}
+
+/// Beside a plain branch, which keeps its passthrough.
+fn over_overlay(depth: u32, passes: bool) {
+    let (overlay, plain) = (Overlay::new(), LoopFs::tmpfs(64 << 20));
+    for (root, name) in [(overlay.merged.as_path(), "o"), (plain.path(), "p")] {
+        fs::create_dir(root.join(name)).expect("mkdir");
+    }
+    let options = format!("passthrough.io=rw,passthrough.max-stack-depth={depth},category.create=epff");
+    let pool = builder(&[&overlay.merged, plain.path()], &options).mount();
+    let below = |root: &Path, name: &str| Place { pool: pool.path().join(name), branch: root.join(name) };
+    let (stacked, beside) = (below(&overlay.merged, "o"), below(plain.path(), "p"));
+    let mode = |passes| Mode::new(if passes { "rw" } else { "off" }, "auto-full");
+    checks::served_by(&pool, mode(passes), &stacked.dir("served"));
+    checks::served_by(&pool, mode(true), &beside.dir("served"));
+    checks::open_orders(&stacked.dir("orders"));
+    checks::threads(&stacked.dir("threads"));
+    assert_eq!(said(&pool, "is itself a stacked filesystem"), usize::from(!passes), "{}", pool.log());
+    assert_eq!(said(&pool, "WARN"), usize::from(!passes), "{}", pool.log());
+    assert!(pool.log().contains(&format!("stack depth {depth}")), "{}", pool.log());
+    pool.umount();
+}
+
+#[test]
+fn an_overlay_as_a_branch_is_served() {
+    over_overlay(1, false);
+}
+
+#[test]
+fn an_overlay_as_a_branch_is_passed_through_if_allowed() {
+    over_overlay(2, true);
+}
+
+/// A pool in the hands of nobody (fusermount3 wants a user with a name). In a mount namespace of its own, where
+/// `/dev/fuse` is as udev makes it, whatever this machine's is like.
+const AS_ROOT: &str = r#"
+    mkdir "$1/dev"; mount -t tmpfs none "$1/dev"
+    mknod "$1/dev/fuse" c 10 229; chmod 666 "$1/dev/fuse"; mount --bind "$1/dev/fuse" /dev/fuse
+    cd "$1"; exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all sh -euc "$3" sh "$@"
+"#;
+
+const AS_USER: &str = r#"
+    ./canopy mount -f -o "minfreespace=0,fuse-msg-size=$2" "$1/a" "$1/pool" 2>a/.log &
+    while ! mountpoint -q pool; do kill -0 $!; sleep 0.02; done
+    cd pool
+    # Each file is another reason to say it again.
+    for i in 1 2 3; do echo $i >f$i; cat f$i; done
+    exec 3<>f1; read line <&3; echo more >&3; exec 4<f1; cat <&4; rm f2; exec 3>&- 4>&-
+    dd if=/dev/zero of=big bs=3000000 count=1 conv=fsync 2>/dev/null; cmp -n 3000000 big /dev/zero
+    cd ..; fusermount3 -u pool; wait $!
+"#;
+
+#[test]
+fn an_ordinary_user_has_no_passthrough() {
+    canopy_testkit::require_root();
+    let home = tempfile::Builder::new().prefix("canopy-user-").tempdir().expect("a directory");
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+    let home_path = home.path().canonicalize().expect("a path");
+    let _guard = leaks::Guard::under(&home_path);
+    for name in ["a", "pool"] {
+        fs::create_dir(home_path.join(name)).expect("mkdir");
+        std::os::unix::fs::chown(home_path.join(name), Some(65534), Some(65534)).expect("chown");
+    }
+    let binary = canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"));
+    fs::copy(binary, home_path.join("canopy")).expect("a copy that everybody may run");
+    let _limit = pages_limit();
+    let limit = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit")
+        .map_or(256, |text| text.trim().parse::<u64>().expect("a number of pages"));
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-euc", AS_ROOT, "sh"]).arg(&home_path);
+    command.args([&(limit + 1).to_string(), AS_USER]);
+    let done = run_within(&mut command, SOON);
+    let log = fs::read_to_string(home_path.join("a/.log")).unwrap_or_default();
+    let expected = (Some(0), "1\n2\n3\n1\nmore\n");
+    assert_eq!((done.code(), done.stdout.as_str()), expected, "{}\n{log}", done.describe());
+    assert_eq!(log.matches("passthrough is off").count(), 1, "{log}");
+    // It cannot raise the system's limit, and is content with that.
+    assert!(log.contains(&format!("max_pages {limit}")), "{log}");
+}
+
+/// Passthrough that the kernel does not offer.
+#[test]
+fn a_kernel_without_it() {
+    let disks = Disks::new();
+    for passthrough in ["auto", "rw"] {
+        let mode = Mode::new(passthrough, "auto-full");
+        let pool = disks.builder(&mode.to_string()).env("CANOPY_TEST_KERNEL", "mask:PASSTHROUGH").mount();
+        let dir = disks.ext4(&pool);
+        checks::served_by(&pool, Mode::new("off", "auto-full"), &dir.dir("served"));
+        checks::open_orders(&dir.dir("orders"));
+        direct_io::aligned(&dir.dir("direct"));
+        assert_eq!(said(&pool, "passthrough is off: the kernel does not offer it"), 1, "{}", pool.log());
+        pool.umount();
+    }
+}

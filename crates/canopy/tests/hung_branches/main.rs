@@ -1,0 +1,9 @@
+//! A branch that hangs does not freeze the pool.
+
+#![forbid(unsafe_code)]
+
+mod fio;
+mod other_branches;
+mod rig;
+mod timeout_option;
+mod unmount;

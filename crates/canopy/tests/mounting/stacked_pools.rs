@@ -1,0 +1,96 @@
+//! A pool may lie on another, and never on itself, however many pools are in between.
+
+use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::{Ground, Pool, procs};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
+
+fn canopy(args: &[&str]) -> Finished {
+    run_within(Command::new(BINARY).args(args), Duration::from_secs(60))
+}
+
+/// A pool over one directory, mounted at another.
+fn pool(ground: &Ground, branch: &str, point: &str) -> Pool {
+    Pool::builder(BINARY).branch(ground.path(branch)).at(ground.path(point)).option("minfreespace=0").mount()
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+/// Through the control file, and by the command, which tells why.
+#[track_caller]
+fn cannot_add(pool: &Pool, branch: &Path, why: &str) {
+    let value = format!("+>{}", branch.display());
+    let control = pool.path().join(".mergerfs");
+    let set = rustix::fs::setxattr(control, "user.mergerfs.branches", value.as_bytes(), XattrFlags::empty());
+    assert_eq!(set, Err(Errno::INVAL), "{value}");
+    assert!(pool.log().contains(why), "{}", pool.log());
+    let done = canopy(&["set", &text(pool.path()), &format!("branches={value}")]);
+    assert_eq!((done.code(), done.stderr.lines().count()), (Some(1), 1), "{}", done.describe());
+    assert!(done.stderr.contains(why), "{}", done.describe());
+    // It serves on.
+    fs::write(pool.path().join("after"), "x").expect("a write");
+}
+
+#[test]
+fn pools_over_each_other_are_refused() {
+    let ground = Ground::new("canopy-nested-", &["a", "b", "c", "p", "q", "r"]);
+    let first = pool(&ground, "a", "p");
+    fs::create_dir(first.path().join("d")).expect("mkdir");
+    // One that lies on another.
+    let second = pool(&ground, "p/d", "q");
+    fs::write(second.path().join("f"), "text").expect("a write");
+    fs::create_dir(second.path().join("in")).expect("mkdir");
+    assert_eq!(fs::read(ground.path("a/d/f")).expect("the branch"), b"text");
+    // And one on that.
+    let third = pool(&ground, "q/in", "r");
+
+    cannot_add(&first, &ground.path("q/in"), "they would lie over each other");
+    cannot_add(&first, &ground.path("r"), "they would lie over each other");
+    cannot_add(&second, &ground.path("r"), "they would lie over each other");
+    // What leads nowhere near is taken.
+    let done = canopy(&["set", &text(third.path()), &format!("branches=+>{}", text(&ground.path("b")))]);
+    assert!(done.success(), "{}", done.describe());
+    let done = canopy(&["set", &text(third.path()), &format!("branches=+>{}", text(&ground.path("p")))]);
+    assert!(done.success(), "{}", done.describe());
+
+    // A mount inside of what the pools join shows in all of them.
+    fs::create_dir_all(ground.path("a/d/in/point")).expect("mkdir");
+    let (branch, point) = (text(&ground.path("r")), text(&ground.path("a/d/in/point")));
+    for foreground in [false, true] {
+        let mut args = vec!["mount", "-o", "minfreespace=0"];
+        args.extend(foreground.then_some("-f"));
+        let done = canopy(&[&args[..], &[&branch, &point]].concat());
+        assert_eq!((done.code(), done.stderr.lines().count()), (Some(1), 1), "{}", done.describe());
+        for words in [&*branch, &*point, "they would lie over each other", "leave out"] {
+            assert!(done.stderr.contains(words), "{words}: {}", done.describe());
+        }
+        assert!(procs::mount_at(Path::new(&point)).is_none());
+    }
+    third.umount();
+    second.umount();
+    first.umount();
+}
+
+#[test]
+fn a_bind_mount_of_the_pool_is_no_branch_of_it() {
+    let ground = Ground::new("canopy-nested-", &["a", "p", "bound", "deeper"]);
+    let pool = pool(&ground, "a", "p");
+    fs::create_dir(pool.path().join("d")).expect("mkdir");
+    let (bound, deeper) = (ground.path("bound"), ground.path("deeper"));
+    for (from, to) in [(pool.path().to_owned(), &bound), (pool.path().join("d"), &deeper)] {
+        mount_bind(from, to).expect("mount --bind");
+        mount_change(to, MountPropagationFlags::PRIVATE).expect("mount --make-private");
+        cannot_add(&pool, to, "is a bind mount of pool");
+        unmount(to, UnmountFlags::empty()).expect("umount");
+    }
+    pool.umount();
+}

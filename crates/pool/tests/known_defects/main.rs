@@ -1,0 +1,89 @@
+//! Defects that other pool filesystems have (COMPATIBILITY 14.2, by number), and promises of this one: each
+//! test names what must not come back.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod confinement;
+mod copies;
+mod directories;
+mod exdev;
+mod files;
+mod follow_symlinks;
+mod rename;
+
+use canopy_pool::config::Config;
+use canopy_pool::policy::{Category, Policy};
+use canopy_pool::{Caller, HandleId, NodeId, Pool, WriteKind};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::fs;
+use std::path::Path;
+
+/// Creates go to the first branch.
+fn first() -> Config {
+    create(Policy::Ff)
+}
+
+/// Creates go to the last branch: all have the same space, and the last of equals is taken.
+fn last() -> Config {
+    create(Policy::Mfs)
+}
+
+fn create(policy: Policy) -> Config {
+    let mut config = Config::default();
+    config.policies.set_category(Category::Create, policy);
+    config
+}
+
+const USER: Caller = Caller { uid: 1000, gid: 1000, pid: 0, umask: 0o022 };
+
+fn errno<T: std::fmt::Debug>(result: canopy_pool::Result<T>) -> Errno {
+    result.expect_err("it must fail").errno()
+}
+
+fn put(path: impl AsRef<Path>, content: &str) {
+    let path = path.as_ref();
+    fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
+    fs::write(path, content).expect("a file");
+}
+
+fn text(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).expect("a file")
+}
+
+fn open(pool: &Pool, node: NodeId, flags: OFlags) -> HandleId {
+    pool.open(&common::ROOT, node, flags.bits(), false).expect("open").handle
+}
+
+fn read(pool: &Pool, handle: HandleId) -> String {
+    let mut buffer = [0xEE; 100];
+    let count = pool.read(handle, 0, &mut buffer).expect("read");
+    String::from_utf8(buffer[..count].to_vec()).expect("text")
+}
+
+fn write(pool: &Pool, handle: HandleId, content: &str) {
+    let count = pool.write(handle, 0, content.as_bytes(), WriteKind::default()).expect("write");
+    assert_eq!(count, content.len());
+}
+
+/// The names in a directory, without the dots, sorted.
+fn names(pool: &Pool, node: NodeId) -> Vec<String> {
+    let mut names = Vec::new();
+    let take = |entry: canopy_pool::DirEntry<'_>| {
+        names.push(String::from_utf8_lossy(entry.name).into_owned());
+        true
+    };
+    pool.readdir(node, 0, take).expect("readdir");
+    names.retain(|name| name != "." && name != "..");
+    names.sort();
+    names
+}
+
+fn names_on(path: impl AsRef<Path>) -> Vec<String> {
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("entry").file_name().into_string();
+    let mut names: Vec<String> =
+        fs::read_dir(path).expect("a directory").map(|e| name(e).expect("text")).collect();
+    names.sort();
+    names
+}
