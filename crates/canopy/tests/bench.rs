@@ -8,26 +8,26 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use canopy_testkit::cmd::{Finished, run_within, spawn, wait_until, wait_within};
-use canopy_testkit::{Ground, LoopFs, procs};
+use canopy_testkit::{LoopFs, ScratchDir, proc};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A run whose temporary directories lie on the ground, where leaks are looked for.
-fn bench(ground: &Ground, words: &str) -> Command {
+/// A run whose temporary directories lie in the scratch directory, where leaks are looked for.
+fn bench(scratch: &ScratchDir, words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_canopy"));
-    command.env("TMPDIR", ground.dir()).arg("bench").args(ground.words(words));
+    command.env("TMPDIR", scratch.dir()).arg("bench").args(scratch.words(words));
     command
 }
 
-fn run(ground: &Ground, words: &str) -> Finished {
-    run_within(&mut bench(ground, words), PATIENCE)
+fn run(scratch: &ScratchDir, words: &str) -> Finished {
+    run_within(&mut bench(scratch, words), PATIENCE)
 }
 
-/// What lies on the ground besides what the test has put there.
-fn left(ground: &Ground, own: &[&str]) -> Vec<String> {
-    let names = fs::read_dir(ground.dir()).unwrap().map(|entry| entry.unwrap().file_name());
+/// What lies in the scratch directory besides what the test has put there.
+fn left(scratch: &ScratchDir, own: &[&str]) -> Vec<String> {
+    let names = fs::read_dir(scratch.dir()).unwrap().map(|entry| entry.unwrap().file_name());
     names.map(|name| name.into_string().unwrap()).filter(|name| !own.contains(&name.as_str())).collect()
 }
 
@@ -45,13 +45,13 @@ fn words<'v>(values: &'v [Value], key: &str) -> Vec<&'v str> {
 
 #[test]
 fn a_quick_run_shows_every_row_and_leaves_nothing() {
-    let ground = Ground::new("canopy-bench-test-", &[]);
-    let done = run(&ground, "--quick --json @figures --plot @picture");
+    let scratch = ScratchDir::new("canopy-bench-test-", &[]);
+    let done = run(&scratch, "--quick --json @figures --plot @picture");
     assert!(done.success(), "{}", done.describe());
     assert_eq!(done.stderr, "", "{}", done.describe());
-    assert_eq!(left(&ground, &["figures", "picture"]), Vec::<String>::new());
+    assert_eq!(left(&scratch, &["figures", "picture"]), Vec::<String>::new());
 
-    let report = read_json(&ground.path("figures"));
+    let report = read_json(&scratch.path("figures"));
     let tables = list(&report["tables"]);
     assert_eq!(words(tables, "table"), ["goals", "meta", "concurrency", "dd", "reads", "blocks", "jobs"]);
     let rows: Vec<usize> = tables.iter().map(|table| list(&table["rows"]).len()).collect();
@@ -81,7 +81,7 @@ fn a_quick_run_shows_every_row_and_leaves_nothing() {
     assert_eq!(sides(3), ways);
     assert_eq!(sides(5), ways);
 
-    let picture = fs::read_to_string(ground.path("picture")).unwrap();
+    let picture = fs::read_to_string(scratch.path("picture")).unwrap();
     assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
     assert_eq!(picture.matches("<text").count(), picture.matches("</text>").count());
     for row in goals {
@@ -91,32 +91,32 @@ fn a_quick_run_shows_every_row_and_leaves_nothing() {
 }
 
 /// Starts a run that would take for ever, and waits until its pools are mounted.
-fn endless(ground: &Ground) -> Child {
-    let stderr = File::create(ground.path("stderr")).unwrap();
-    let mut command = bench(ground, "--quick --rounds 1000 --only goals");
+fn endless(scratch: &ScratchDir) -> Child {
+    let stderr = File::create(scratch.path("stderr")).unwrap();
+    let mut command = bench(scratch, "--quick --rounds 1000 --only goals");
     let mut child = spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr)).unwrap();
-    let up = || pools(ground).len() == 3 && mounts(ground) == 8;
+    let up = || pools(scratch).len() == 3 && mounts(scratch) == 8;
     if !wait_until(Duration::from_secs(60), up) {
         send(Pid::from_child(&child).as_raw_pid(), Signal::TERM);
         let _ = wait_within(&mut child, Duration::from_secs(30));
-        panic!("no pools: {}", fs::read_to_string(ground.path("stderr")).unwrap());
+        panic!("no pools: {}", fs::read_to_string(scratch.path("stderr")).unwrap());
     }
     // In the midst of measuring.
     std::thread::sleep(Duration::from_millis(300));
     child
 }
 
-fn pools(ground: &Ground) -> Vec<i32> {
-    let here = ground.dir();
-    let ours = |process: &procs::Process| {
+fn pools(scratch: &ScratchDir) -> Vec<i32> {
+    let here = scratch.dir();
+    let ours = |process: &proc::Process| {
         let inside = process.args.iter().any(|arg| Path::new(arg).starts_with(&here));
         inside && process.args.iter().any(|arg| arg == "mount")
     };
-    procs::processes().into_iter().filter(ours).map(|process| process.pid).collect()
+    proc::processes().into_iter().filter(ours).map(|process| process.pid).collect()
 }
 
-fn mounts(ground: &Ground) -> usize {
-    procs::mounts().iter().filter(|mount| mount.point.starts_with(ground.dir())).count()
+fn mounts(scratch: &ScratchDir) -> usize {
+    proc::mounts().iter().filter(|mount| mount.point.starts_with(scratch.dir())).count()
 }
 
 fn send(pid: i32, signal: Signal) {
@@ -125,57 +125,57 @@ fn send(pid: i32, signal: Signal) {
 
 /// The run ends by itself, and says why in one line.
 #[track_caller]
-fn ends(ground: &Ground, mut child: Child, why: &str) {
+fn ends(scratch: &ScratchDir, mut child: Child, why: &str) {
     let status = wait_within(&mut child, Duration::from_secs(60));
     if status.is_none() {
         let _ = child.kill();
     }
-    let stderr = fs::read_to_string(ground.path("stderr")).unwrap();
+    let stderr = fs::read_to_string(scratch.path("stderr")).unwrap();
     assert_eq!(status.and_then(|status| status.code()), Some(1), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     assert!(stderr.contains(why), "{stderr}");
-    assert_eq!((mounts(ground), pools(ground)), (0, Vec::new()));
-    assert_eq!(left(ground, &["stderr"]), Vec::<String>::new());
+    assert_eq!((mounts(scratch), pools(scratch)), (0, Vec::new()));
+    assert_eq!(left(scratch, &["stderr"]), Vec::<String>::new());
 }
 
 #[test]
 fn interrupted_it_leaves_nothing() {
     for signal in [Signal::INT, Signal::TERM] {
-        let ground = Ground::new("canopy-bench-test-", &[]);
-        let child = endless(&ground);
+        let scratch = ScratchDir::new("canopy-bench-test-", &[]);
+        let child = endless(&scratch);
         send(Pid::from_child(&child).as_raw_pid(), signal);
-        ends(&ground, child, "interrupted");
+        ends(&scratch, child, "interrupted");
     }
 }
 
 #[test]
 fn a_server_that_hangs_is_ended_at_the_second_signal() {
-    let ground = Ground::new("canopy-bench-test-", &[]);
-    let child = endless(&ground);
-    pools(&ground).into_iter().for_each(|pool| send(pool, Signal::STOP));
+    let scratch = ScratchDir::new("canopy-bench-test-", &[]);
+    let child = endless(&scratch);
+    pools(&scratch).into_iter().for_each(|pool| send(pool, Signal::STOP));
     let bench = Pid::from_child(&child).as_raw_pid();
     send(bench, Signal::INT);
     std::thread::sleep(Duration::from_millis(200));
     send(bench, Signal::INT);
-    ends(&ground, child, "interrupted");
+    ends(&scratch, child, "interrupted");
 }
 
 #[test]
 fn a_pool_that_dies_is_told_and_leaves_nothing() {
-    let ground = Ground::new("canopy-bench-test-", &[]);
-    let child = endless(&ground);
+    let scratch = ScratchDir::new("canopy-bench-test-", &[]);
+    let child = endless(&scratch);
     // The others are mounted for later rows.
-    let first = pools(&ground).into_iter().min().unwrap();
+    let first = pools(&scratch).into_iter().min().unwrap();
     send(first, Signal::KILL);
-    ends(&ground, child, "ended while it was measured: signal: 9");
+    ends(&scratch, child, "ended while it was measured: signal: 9");
 }
 
 #[test]
 fn branches_and_other_filesystems_of_the_users_choice() {
-    let ground = Ground::new("canopy-bench-test-", &["a", "b", "c", "beside"]);
+    let scratch = ScratchDir::new("canopy-bench-test-", &["a", "b", "c", "beside"]);
     let own = ["a", "b", "c", "beside", "figures"];
     for name in &own[..4] {
-        fs::write(ground.path(name).join("precious"), "x").unwrap();
+        fs::write(scratch.path(name).join("precious"), "x").unwrap();
     }
     let common = "--quick --rounds 1 --json @figures --against @beside";
     for (more, sides) in [
@@ -186,22 +186,22 @@ fn branches_and_other_filesystems_of_the_users_choice() {
             &["branch", "pool", "floor", "floor, /dev/fuse", "against"],
         ),
     ] {
-        let done = run(&ground, &format!("{common} {more}"));
+        let done = run(&scratch, &format!("{common} {more}"));
         assert!(done.success(), "{more}: {}", done.describe());
-        let report = read_json(&ground.path("figures"));
+        let report = read_json(&scratch.path("figures"));
         let row = &report["tables"][0]["rows"][0];
         assert_eq!(words(list(&row["sides"]), "side"), sides, "{more}");
         for name in &own[..4] {
-            let left: Vec<_> = fs::read_dir(ground.path(name)).unwrap().map(Result::unwrap).collect();
+            let left: Vec<_> = fs::read_dir(scratch.path(name)).unwrap().map(Result::unwrap).collect();
             assert_eq!(left.len(), 1, "{more}: {left:?}");
         }
-        assert_eq!(left(&ground, &own), Vec::<String>::new(), "{more}");
+        assert_eq!(left(&scratch, &own), Vec::<String>::new(), "{more}");
     }
 }
 
 #[test]
 fn mistakes_are_one_line_and_cost_nothing() {
-    let ground = Ground::new("canopy-bench-test-", &["dir"]);
+    let scratch = ScratchDir::new("canopy-bench-test-", &["dir"]);
     let small = LoopFs::tmpfs(1 << 20);
     let small = small.path().display();
     for (words, why) in [
@@ -215,20 +215,20 @@ fn mistakes_are_one_line_and_cost_nothing() {
         ("--dir @dir --branch @dir".into(), "cannot be used with"),
         ("--rounds 0".into(), "0"),
     ] {
-        let done = run(&ground, &words);
+        let done = run(&scratch, &words);
         assert!(!done.success(), "{words}: {}", done.describe());
         assert_eq!(done.stderr.lines().count(), 1, "{words}: {}", done.describe());
         assert!(done.stderr.contains(why), "{words}: {}", done.describe());
-        assert_eq!(left(&ground, &["dir"]), Vec::<String>::new(), "{words}");
+        assert_eq!(left(&scratch, &["dir"]), Vec::<String>::new(), "{words}");
     }
 }
 
 #[test]
 fn an_ordinary_user_may_measure_too() {
-    let ground = Ground::new("canopy-bench-test-", &["own", "dev"]);
-    std::os::unix::fs::chown(ground.path("own"), Some(65_534), Some(65_534)).unwrap();
+    let scratch = ScratchDir::new("canopy-bench-test-", &["own", "dev"]);
+    std::os::unix::fs::chown(scratch.path("own"), Some(65_534), Some(65_534)).unwrap();
     // Where everybody may run it.
-    let canopy = ground.path("canopy");
+    let canopy = scratch.path("canopy");
     fs::copy(env!("CARGO_BIN_EXE_canopy"), &canopy).unwrap();
     // `/dev/fuse` as udev makes it, whatever this machine's is like; in a mount namespace of its own.
     let script = r#"
@@ -237,9 +237,9 @@ fn an_ordinary_user_may_measure_too() {
         exec setpriv --reuid 65534 --regid 65534 --clear-groups \
             "$1/canopy" bench --quick --rounds 1 --only goals,dd"#;
     let mut command = Command::new("unshare");
-    command.env("TMPDIR", ground.path("own")).args(["-m", "sh", "-ec", script, "sh"]).arg(ground.dir());
+    command.env("TMPDIR", scratch.path("own")).args(["-m", "sh", "-ec", script, "sh"]).arg(scratch.dir());
     let done = run_within(&mut command, PATIENCE);
     assert!(done.success(), "{}", done.describe());
     assert!(done.stdout.contains("first stat of a name") && done.stdout.contains("written"));
-    assert_eq!(fs::read_dir(ground.path("own")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(scratch.path("own")).unwrap().count(), 0);
 }

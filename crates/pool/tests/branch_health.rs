@@ -8,7 +8,7 @@ use canopy_pool::branch::Mode;
 use canopy_pool::config::{Config, StatfsMode};
 use canopy_pool::policy::{Category, Policy};
 use canopy_pool::{Entry, HandleId, NodeId, Pool, RenameKind, Result, SetAttr, SetTime, Whence, WriteKind};
-use canopy_testkit::{Fault, Faulty, Ground, Opcode};
+use canopy_testkit::{Fault, FaultyFs, Opcode, ScratchDir};
 use common::ROOT;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
 /// A pool over a branch that can be made to fail and one that cannot. What there is lies on the first.
 struct Sick {
     pool: Arc<Pool>,
-    faulty: Faulty,
+    faulty: FaultyFs,
     /// A file with an extended attribute, opened for both, and one beside it.
     file: NodeId,
     handle: HandleId,
@@ -30,14 +30,14 @@ struct Sick {
     /// A directory, on both branches, with a file `below`.
     dir: NodeId,
     link: NodeId,
-    ground: Ground,
+    scratch: ScratchDir,
 }
 
 impl Sick {
     fn new() -> Sick {
-        let ground = Ground::new("canopy-sick-", &["well", "well/dir"]);
-        let faulty = Faulty::mount(&ground.dir());
-        let on = |path: &str| faulty.behind().join(path);
+        let scratch = ScratchDir::new("canopy-sick-", &["well", "well/dir"]);
+        let faulty = FaultyFs::mount(&scratch.dir());
+        let on = |path: &str| faulty.backing_dir().join(path);
         for dir in ["dir", "empty"] {
             fs::create_dir(on(dir)).unwrap();
         }
@@ -46,16 +46,16 @@ impl Sick {
         }
         rustix::fs::setxattr(on("file"), c"user.known", b"value", rustix::fs::XattrFlags::empty()).unwrap();
         std::os::unix::fs::symlink("file", on("link")).unwrap();
-        fs::write(ground.path("well/both"), "elsewhere").unwrap();
+        fs::write(scratch.path("well/both"), "elsewhere").unwrap();
         let mut config = Config { statfs: StatfsMode::Base, ..Config::default() };
         config.policies.set_category(Category::Create, Policy::Ff);
-        let branches = [faulty.path().to_owned(), ground.path("well")];
+        let branches = [faulty.path().to_owned(), scratch.path("well")];
         let pool = common::over(&branches, &[Mode::Rw, Mode::Rw], config);
         let node = |name: &str| pool.lookup(NodeId::ROOT, name.as_bytes()).expect("a node").node;
         let open = |node| pool.open(&ROOT, node, OFlags::RDWR.bits(), false).expect("open").handle;
         let (file, dir, link) = (node("file"), node("dir"), node("link"));
         let (handle, beside) = (open(file), open(node("beside")));
-        Sick { file, handle, beside, dir, link, pool, faulty, ground }
+        Sick { file, handle, beside, dir, link, pool, faulty, scratch }
     }
 
     /// Which branches there is a reason to look after; there is none afterwards.
@@ -245,7 +245,7 @@ fn what_is_nobodys_illness_is_not_told() {
     assert_eq!(beyond.map_err(|error| error.errno()), Err(Errno::NXIO));
     assert_eq!(sick.usable_space(), [false; 2]);
     let modes = [Mode::Ro, Mode::Rw];
-    let branches = [sick.faulty.path().to_owned(), sick.ground.path("well")];
+    let branches = [sick.faulty.path().to_owned(), sick.scratch.path("well")];
     let pool = common::over(&branches, &modes, Config::default());
     sick.faulty.set(Fault::Fail(Errno::ROFS), &[Opcode::Open, Opcode::Setattr]);
     let file = pool.lookup(NodeId::ROOT, b"file").expect("a file").node;

@@ -6,7 +6,7 @@ mod common;
 use canopy_pool::branch::Mode::Rw;
 use canopy_pool::config::{Config, ReaddirMode};
 use canopy_pool::{NodeId, Pool, RenameKind};
-use canopy_testkit::{Faulty, Ground, Kind, LoopFs};
+use canopy_testkit::{FaultyFs, Kind, LoopFs, ScratchDir};
 use common::{Made, NobodyElse};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -206,9 +206,9 @@ fn who_removes_what_he_got_misses_nothing_on_any_filesystem() {
 
 #[test]
 fn who_removes_what_he_got_misses_nothing_where_a_branch_counts_its_entries() {
-    let ground = Ground::new("canopy-listing-", &["well"]);
-    let faulty = Faulty::mount(&ground.dir());
-    let (well, home) = (ground.path("well"), common::home());
+    let scratch = ScratchDir::new("canopy-listing-", &["well"]);
+    let faulty = FaultyFs::mount(&scratch.dir());
+    let (well, home) = (scratch.path("well"), common::home());
     who_removes_what_he_got_misses_nothing("counts", home.path(), &[faulty.path(), &well]);
 }
 

@@ -1,40 +1,43 @@
-//! What Canopy's tests stand on: branches on loop devices, mount guards, exact tree comparison, a generator of
-//! realistic trees, and checks that a test leaves nothing behind.
+//! Fixtures for Canopy's tests: filesystems on loop devices, mounted pools, a reference model, exact comparison of
+//! directory trees, a generator of realistic trees, and checks that a test leaves nothing behind.
 //!
-//! Everything that changes the machine is a guard: it undoes itself on drop, and panics there when it could not
-//! (unless the test is failing already; then it reports on stderr and still cleans up as far as it can).
-//! Most of it needs root; [`require_root`] says so in words rather than skipping.
+//! Everything that changes the machine is a guard: dropping it undoes the change, and panics if that fails. While a
+//! test is already failing, a guard reports to stderr instead and still cleans up as far as it can.
+//!
+//! Most guards need root. [`require_root`] fails the test with a clear message instead of skipping it.
 
 #![forbid(unsafe_code)]
 
 pub mod cmd;
 mod faulty;
-mod ground;
-pub mod grow;
-pub mod leaks;
+mod leak_check;
 mod loopfs;
 pub mod model;
-mod nested;
 mod pool;
-pub mod procs;
+mod populate;
+pub mod proc;
 mod rng;
+mod scratch;
+mod submount;
 pub mod tree;
 mod user;
+pub mod xattr;
 
 pub use canopy_fuse::Opcode;
-pub use faulty::{Claim, Fault, Faulty};
-pub use ground::{Ground, program_to_test};
-pub use grow::{Spec, grow};
+pub use faulty::{Fault, FaultyFs, SpaceReport};
+pub use leak_check::LeakCheck;
 pub use loopfs::{Kind, LoopFs};
-pub use nested::Nested;
-pub use pool::{MountFailed, Pool, PoolBuilder};
+pub use pool::{MountFailed, Pool, PoolBuilder, program_under_test};
+pub use populate::{TreeSpec, populate};
 pub use rng::Rng;
+pub use scratch::ScratchDir;
+pub use submount::Submount;
 pub use tree::{Fields, Tree};
 pub use user::{User, as_user};
 
-/// Ends the test as failed when it is not run by root.
+/// Fails the test unless root runs it.
 ///
-/// A test which needs mounts cannot say anything without root, and one that returns early would look like a pass.
+/// A test that needs mounts checks nothing without root, and returning early would look like a pass.
 #[track_caller]
 pub fn require_root() {
     assert!(

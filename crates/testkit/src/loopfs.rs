@@ -12,7 +12,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use tempfile::{TempDir, TempPath};
 
 use crate::cmd::{run_within, wait_until};
-use crate::procs;
+use crate::proc;
 
 const MIB: u64 = 1 << 20;
 /// How long a busy filesystem may take to be let go before that counts as a leak.
@@ -247,7 +247,7 @@ impl LoopFs {
         });
         self.mounted = false;
         let Err(error) = outcome else { return Ok(()) };
-        let holders = procs::holders(&self.point).join("\n  ");
+        let holders = proc::holders(&self.point).join("\n  ");
         let _ = unmount(&self.point, UnmountFlags::DETACH);
         Err(format!("cannot unmount {}: {error}\n  {holders}", self.point.display()))
     }
@@ -263,7 +263,7 @@ impl LoopFs {
         drop(self.elsewhere.take());
         // Removing recursively through a mount that is still there would destroy what it shows.
         let mut removed = Ok(());
-        if unmounted.is_ok() && procs::mount_at(&self.point).is_none() {
+        if unmounted.is_ok() && proc::mount_at(&self.point).is_none() {
             removed = home.close().map_err(|error| format!("cannot delete the image: {error}"));
         } else {
             let _ = home.keep();
@@ -304,7 +304,7 @@ fn detach(device: &Path, image: &Path) -> Result<(), String> {
     }
     // Detaching is lazy while somebody (udev, blkid) still looks at the device. Another test may have it by then.
     let gone = wait_until(PATIENCE, || {
-        !procs::loop_devices().iter().any(|(known, file)| known == device && file == image)
+        !proc::loop_devices().iter().any(|(known, file)| known == device && file == image)
     });
     if gone { Ok(()) } else { Err(format!("{} stays attached", device.display())) }
 }
@@ -316,7 +316,7 @@ mod tests {
     fn comes_and_goes(kind: Kind, size: u64) {
         let own = LoopFs::new(kind, size);
         let (point, device, image) = (own.path().to_owned(), own.device().map(Path::to_owned), own.image());
-        assert_eq!(procs::mount_at(&point).expect("a mount").kind, kind.name());
+        assert_eq!(proc::mount_at(&point).expect("a mount").kind, kind.name());
         fs::write(point.join("file"), b"contents").expect("a write");
         if let Some(image) = &image {
             use std::os::unix::fs::MetadataExt;
@@ -324,11 +324,11 @@ mod tests {
             assert!(allocated < size, "the image is not sparse: {allocated} bytes");
         }
         drop(own);
-        assert!(!point.exists() && procs::mount_at(&point).is_none());
+        assert!(!point.exists() && proc::mount_at(&point).is_none());
         assert!(image.is_none_or(|image| !image.exists()));
         if let Some(device) = device {
             let name = |(known, file): &(PathBuf, PathBuf)| *known == device && file.starts_with(&point);
-            assert!(!procs::loop_devices().iter().any(name));
+            assert!(!proc::loop_devices().iter().any(name));
         }
     }
 
@@ -378,7 +378,7 @@ mod tests {
         let message = outcome.expect_err("the drop must complain");
         let message = message.downcast_ref::<String>().expect("a message");
         assert!(message.contains("holds") && message.contains("held"), "{message}");
-        assert!(procs::mount_at(&point).is_none());
+        assert!(proc::mount_at(&point).is_none());
         drop(held);
         fs::remove_dir(&point).and_then(|()| fs::remove_dir(point.parent().expect("home"))).expect("clean");
     }

@@ -1,7 +1,7 @@
 //! The program as people meet it: its mistakes, its start, its ends. Real mounts, so root is needed.
 
 use canopy_testkit::cmd::{Finished, run_within, wait_until, wait_within};
-use canopy_testkit::{Ground, as_user, procs};
+use canopy_testkit::{ScratchDir, as_user, proc};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(20);
 
 /// A directory with two branches and a mountpoint, and the promise that nothing of it is left in use.
-struct Bed(Ground);
+struct Bed(ScratchDir);
 
 impl std::ops::Deref for Bed {
-    type Target = Ground;
-    fn deref(&self) -> &Ground {
+    type Target = ScratchDir;
+    fn deref(&self) -> &ScratchDir {
         &self.0
     }
 }
 
 impl Bed {
     fn new() -> Bed {
-        Bed(Ground::new("canopy-cli-", &["a", "b", "p"]))
+        Bed(ScratchDir::new("canopy-cli-", &["a", "b", "p"]))
     }
 
     fn text(&self, name: &str) -> String {
@@ -71,17 +71,17 @@ impl Bed {
     }
 
     fn mounts(&self) -> Vec<(PathBuf, u32)> {
-        let below = |mount: &procs::Mount| mount.point.starts_with(self.dir());
-        procs::mounts().into_iter().filter(below).map(|mount| (mount.point, mount.minor)).collect()
+        let below = |mount: &proc::Mount| mount.point.starts_with(self.dir());
+        proc::mounts().into_iter().filter(below).map(|mount| (mount.point, mount.minor)).collect()
     }
 
     fn mounted(&self) -> bool {
-        procs::mount_at(&self.path("p")).is_some()
+        proc::mount_at(&self.path("p")).is_some()
     }
 
     /// The daemons that serve something of this bed.
     fn daemons(&self) -> Vec<i32> {
-        let named = |process: &procs::Process| {
+        let named = |process: &proc::Process| {
             process.name == "canopy"
                 && (process
                     .args
@@ -89,7 +89,7 @@ impl Bed {
                     .any(|arg| arg.to_string_lossy().contains(self.dir().to_str().unwrap()))
                     || fs::read_link(format!("/proc/{}/cwd", process.pid)).is_ok_and(|cwd| cwd == self.dir()))
         };
-        procs::processes().into_iter().filter(named).map(|process| process.pid).collect()
+        proc::processes().into_iter().filter(named).map(|process| process.pid).collect()
     }
 
     /// Starts a pool in the foreground, with its log in a file.
@@ -118,7 +118,7 @@ impl Bed {
 }
 
 fn binary() -> PathBuf {
-    canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"))
+    canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"))
 }
 
 fn signal(pid: u32, name: &str) {
@@ -272,13 +272,13 @@ fn the_daemon_has_left_everything_of_the_caller() {
         assert_eq!(fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim(), "-990");
     }
     bed.ok("umount p");
-    assert!(wait_until(SOON, || procs::process(pid).is_none()));
+    assert!(wait_until(SOON, || proc::process(pid).is_none()));
 }
 
 impl Bed {
     /// Daemons whose paths were relative are found by what they serve.
     fn daemons_of_relative(&self) -> Vec<i32> {
-        let minor = procs::mount_at(&self.path("p")).map(|mount| mount.minor);
+        let minor = proc::mount_at(&self.path("p")).map(|mount| mount.minor);
         let serves = |pid: i32| {
             fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten().any(|entry| {
                 fs::read_to_string(entry.path()).is_ok_and(|info| {
@@ -288,7 +288,7 @@ impl Bed {
                 })
             })
         };
-        procs::processes().into_iter().map(|process| process.pid).filter(|pid| serves(*pid)).collect()
+        proc::processes().into_iter().map(|process| process.pid).filter(|pid| serves(*pid)).collect()
     }
 }
 
@@ -468,7 +468,7 @@ fn the_mount_shows_what_it_was_told() {
     let bed = Bed::new();
     let mount = |args: &str| {
         bed.ok(&format!("mount {args}"));
-        let mount = procs::mount_at(&bed.path("p")).unwrap();
+        let mount = proc::mount_at(&bed.path("p")).unwrap();
         bed.umount();
         mount
     };
@@ -495,7 +495,7 @@ fn more_branches_than_the_mount_can_name() {
     fs::write(bed.path("many/disk2499/last"), "there").unwrap();
     bed.ok("mount @many/* @p");
     assert_eq!(fs::read_to_string(bed.path("p/last")).unwrap(), "there");
-    let source = procs::mount_at(&bed.path("p")).unwrap().source;
+    let source = proc::mount_at(&bed.path("p")).unwrap().source;
     assert!(source.starts_with("1000:1001:") && source.ends_with(":..."), "{source}");
     bed.umount();
     let limited = r#"ulimit -n 64; exec "$1" mount "$2/many/*" "$2/p""#;

@@ -1,7 +1,7 @@
 //! `canopy fsck` and `fsck.mergerfs`, `canopy collect-info` and `mergerfs.collect-info`, on real pools.
 
 use canopy_testkit::cmd::{Finished, run_within};
-use canopy_testkit::{Ground, LoopFs, Pool, as_user};
+use canopy_testkit::{LoopFs, Pool, ScratchDir, as_user};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
@@ -11,20 +11,20 @@ use std::time::Duration;
 const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 const MIB: u64 = 1 << 20;
 
-fn rig() -> (Ground, Pool) {
-    let ground = Ground::new("canopy-fsck-", &["a", "b", "c", "bin"]);
+fn rig() -> (ScratchDir, Pool) {
+    let scratch = ScratchDir::new("canopy-fsck-", &["a", "b", "c", "bin"]);
     let pool = Pool::builder(BINARY)
-        .branch(ground.path("a"))
-        .branch(ground.path("b"))
-        .branch(ground.path("c"))
+        .branch(scratch.path("a"))
+        .branch(scratch.path("b"))
+        .branch(scratch.path("c"))
         .option("minfreespace=0,cache.attr=0,cache.entry=0")
         .mount();
-    (ground, pool)
+    (scratch, pool)
 }
 
 /// Calls the program by another name.
-fn called(ground: &Ground, name: &str) -> Command {
-    let link = ground.path("bin").join(name);
+fn called(scratch: &ScratchDir, name: &str) -> Command {
+    let link = scratch.path("bin").join(name);
     if !link.exists() {
         symlink(BINARY, &link).expect("a link");
     }
@@ -57,19 +57,19 @@ fn state(path: &Path) -> (u32, u32, String) {
 
 #[test]
 fn differences_are_found_and_nothing_is_changed() {
-    let (ground, pool) = rig();
-    put(ground.path("a/same"), "x", 0o644, 5, 1000);
-    put(ground.path("b/same"), "y", 0o644, 5, 2000);
-    put(ground.path("a/lone"), "x", 0o600, 5, 1000);
+    let (scratch, pool) = rig();
+    put(scratch.path("a/same"), "x", 0o644, 5, 1000);
+    put(scratch.path("b/same"), "y", 0o644, 5, 2000);
+    put(scratch.path("a/lone"), "x", 0o600, 5, 1000);
     assert_eq!(fsck(&[], pool.path()).code(), Some(0));
-    put(ground.path("a/deep/er/mode"), "x", 0o4755, 0, 0);
-    put(ground.path("c/deep/er/mode"), "x", 0o755, 0, 1_709_251_199);
-    put(ground.path("b/sizes"), "long", 0o644, 0, 1000);
-    put(ground.path("c/sizes"), "longer", 0o644, 0, 1000);
-    symlink("nowhere", ground.path("a/link")).expect("symlink");
-    symlink("nowhere", ground.path("b/link")).expect("symlink");
-    std::os::unix::fs::lchown(ground.path("b/link"), Some(7), Some(7)).expect("lchown");
-    fs::set_permissions(ground.path("a/deep"), fs::Permissions::from_mode(0o700)).expect("chmod");
+    put(scratch.path("a/deep/er/mode"), "x", 0o4755, 0, 0);
+    put(scratch.path("c/deep/er/mode"), "x", 0o755, 0, 1_709_251_199);
+    put(scratch.path("b/sizes"), "long", 0o644, 0, 1000);
+    put(scratch.path("c/sizes"), "longer", 0o644, 0, 1000);
+    symlink("nowhere", scratch.path("a/link")).expect("symlink");
+    symlink("nowhere", scratch.path("b/link")).expect("symlink");
+    std::os::unix::fs::lchown(scratch.path("b/link"), Some(7), Some(7)).expect("lchown");
+    fs::set_permissions(scratch.path("a/deep"), fs::Permissions::from_mode(0o700)).expect("chmod");
 
     let done = fsck(&[], pool.path());
     assert_eq!(done.code(), Some(4), "{}", done.describe());
@@ -82,22 +82,22 @@ fn differences_are_found_and_nothing_is_changed() {
         "* {}\n  0: {}\n     uid: 0; gid: 0; mode: 04755; type: regular; size: 1; mtime: 1970-01-01T00:00:00+0000\n  1: {}\n     \
          uid: 0; gid: 0; mode: 00755; type: regular; size: 1; mtime: 2024-02-29T23:59:59+0000\n",
         pool.path().join("deep/er/mode").display(),
-        ground.path("a/deep/er/mode").display(),
-        ground.path("c/deep/er/mode").display()
+        scratch.path("a/deep/er/mode").display(),
+        scratch.path("c/deep/er/mode").display()
     );
     assert!(done.stdout.contains(&expected), "{}\n{expected}", done.stdout);
     assert!(done.stdout.ends_with("8 looked at, 3 with copies that differ\n"), "{}", done.stdout);
     assert!(fsck(&["--check-size"], pool.path()).stdout.contains("/sizes\n"));
     assert!(fsck(&["-q", "-s"], pool.path()).stdout.is_empty());
     assert_eq!(fsck(&["-v"], &pool.path().join("deep")).stdout.matches("/deep/er\n").count(), 1);
-    assert_eq!(state(&ground.path("c/deep/er/mode")).0, 0o755);
+    assert_eq!(state(&scratch.path("c/deep/er/mode")).0, 0o755);
     pool.umount();
 }
 
 #[test]
 fn copies_are_made_alike() {
-    let (ground, pool) = rig();
-    let file = |branch: &str| ground.path(branch).join("f");
+    let (scratch, pool) = rig();
+    let file = |branch: &str| scratch.path(branch).join("f");
     let fresh = || {
         put(file("a"), "old and long", 0o600, 0, 1000);
         put(file("b"), "newest", 0o6755, 1000, 3000);
@@ -127,32 +127,32 @@ fn copies_are_made_alike() {
     assert_eq!(rustix::fs::getxattr(file("a"), "user.mark", &mut [0; 4][..]), Ok(1));
     assert_eq!(fs::read_to_string(pool.path().join("f")).unwrap(), "newest");
     for branch in ["a", "b", "c"] {
-        assert_eq!(fs::read_dir(ground.path(branch)).unwrap().count(), 1, "nothing is left aside");
+        assert_eq!(fs::read_dir(scratch.path(branch)).unwrap().count(), 1, "nothing is left aside");
     }
     pool.umount();
 }
 
 #[test]
 fn what_cannot_be_mended_is_left_alone() {
-    let (ground, pool) = rig();
-    fs::create_dir(ground.path("a/kind")).expect("mkdir");
-    put(ground.path("b/kind"), "file", 0o644, 0, 1000);
+    let (scratch, pool) = rig();
+    fs::create_dir(scratch.path("a/kind")).expect("mkdir");
+    put(scratch.path("b/kind"), "file", 0o644, 0, 1000);
     let done = fsck(&["--fix=newest", "--copy-file"], pool.path());
     assert!(done.code() == Some(4) && done.stdout.contains("not of one type"), "{}", done.describe());
-    fs::remove_dir(ground.path("a/kind")).expect("rmdir");
-    put(ground.path("a/kind"), "older", 0o600, 0, 500);
-    fs::hard_link(ground.path("a/kind"), ground.path("a/other")).expect("link");
+    fs::remove_dir(scratch.path("a/kind")).expect("rmdir");
+    put(scratch.path("a/kind"), "older", 0o600, 0, 500);
+    fs::hard_link(scratch.path("a/kind"), scratch.path("a/other")).expect("link");
     let done = fsck(&["--fix=newest", "--copy-file"], pool.path());
     assert!(done.code() == Some(4) && done.stdout.contains("has other names"), "{}", done.describe());
-    assert_eq!(state(&ground.path("a/kind")).2, "older");
-    fs::remove_file(ground.path("a/other")).expect("rm");
+    assert_eq!(state(&scratch.path("a/kind")).2, "older");
+    fs::remove_file(scratch.path("a/other")).expect("rm");
     // One by one, when asked so: nobody answers here.
     let done = fsck(&["--fix=manual"], pool.path());
     assert!(done.code() == Some(4) && done.stdout.contains("Select correct file: "), "{}", done.describe());
-    assert_eq!(state(&ground.path("a/kind")).0, 0o600);
+    assert_eq!(state(&scratch.path("a/kind")).0, 0o600);
     let script = format!("echo 1 | {BINARY} fsck --fix=manual {}", pool.path().display());
     let done = finish(Command::new("sh").args(["-c", &script]));
-    assert_eq!((done.code(), state(&ground.path("a/kind")).0), (Some(1), 0o644), "{}", done.describe());
+    assert_eq!((done.code(), state(&scratch.path("a/kind")).0), (Some(1), 0o644), "{}", done.describe());
     pool.umount();
 }
 
@@ -172,14 +172,14 @@ fn a_full_disk_leaves_the_old_copy_whole() {
 
 #[test]
 fn other_mounts_and_other_peoples_directories() {
-    let (ground, pool) = rig();
-    put(ground.path("a/mine/f"), "1", 0o600, 0, 1);
-    put(ground.path("b/mine/f"), "1", 0o644, 0, 1);
+    let (scratch, pool) = rig();
+    put(scratch.path("a/mine/f"), "1", 0o600, 0, 1);
+    put(scratch.path("b/mine/f"), "1", 0o644, 0, 1);
     for branch in ["a", "b"] {
-        fs::set_permissions(ground.path(branch).join("mine"), fs::Permissions::from_mode(0o700))
+        fs::set_permissions(scratch.path(branch).join("mine"), fs::Permissions::from_mode(0o700))
             .expect("chmod");
     }
-    let binary = ground.path("bin").join("canopy");
+    let binary = scratch.path("bin").join("canopy");
     fs::copy(BINARY, &binary).expect("a copy");
     let done = finish(as_user(4242, 4242, &[], &binary).arg("fsck").arg(pool.path()));
     // What was not looked at is not said to be right.
@@ -208,10 +208,10 @@ fn other_mounts_and_other_peoples_directories() {
 
 #[test]
 fn by_the_name_that_scripts_and_fsck_know() {
-    let (ground, pool) = rig();
-    put(ground.path("a/f"), "1", 0o600, 0, 1);
-    put(ground.path("b/f"), "12", 0o644, 0, 2);
-    let run = |args: &[&str]| finish(called(&ground, "fsck.mergerfs").args(args));
+    let (scratch, pool) = rig();
+    put(scratch.path("a/f"), "1", 0o600, 0, 1);
+    put(scratch.path("b/f"), "12", 0o644, 0, 2);
+    let run = |args: &[&str]| finish(called(&scratch, "fsck.mergerfs").args(args));
     let point = pool.path().to_str().expect("UTF-8");
     // What was found is no failure there.
     let done = run(&[point]);
@@ -222,7 +222,7 @@ fn by_the_name_that_scripts_and_fsck_know() {
     {
         assert_eq!(run(args).code(), Some(0));
     }
-    assert_eq!(state(&ground.path("a/f")), (0o644, 0, "12".into()));
+    assert_eq!(state(&scratch.path("a/f")), (0o644, 0, "12".into()));
     // fsck(8) at boot: the pool is not mounted, or is; its branches are no device.
     for args in [
         &["-a", "-A"][..],
@@ -234,7 +234,7 @@ fn by_the_name_that_scripts_and_fsck_know() {
         let done = run(args);
         assert!(done.code() == Some(0) && done.stderr.is_empty(), "{args:?}: {}", done.describe());
     }
-    let path = format!("{}:{}", ground.path("bin").display(), std::env::var("PATH").unwrap_or_default());
+    let path = format!("{}:{}", scratch.path("bin").display(), std::env::var("PATH").unwrap_or_default());
     let done = finish(Command::new("fsck").env("PATH", &path).args(["-t", "mergerfs", "-a", "/dev/null"]));
     assert!(done.code().is_some_and(|code| code & 4 == 0), "{}", done.describe());
     for (args, code, words) in [
@@ -256,7 +256,7 @@ fn by_the_name_that_scripts_and_fsck_know() {
 
 #[test]
 fn a_report_holds_what_is_needed_and_no_secret() {
-    let (ground, pool) = rig();
+    let (scratch, pool) = rig();
     let done = finish(Command::new(BINARY).arg("collect-info"));
     assert!(done.success(), "{}", done.describe());
     let point = pool.path().display();
@@ -270,7 +270,7 @@ fn a_report_holds_what_is_needed_and_no_secret() {
     ] {
         assert!(done.stdout.contains(words), "{words}\n{}", done.describe());
     }
-    let file = ground.path("report");
+    let file = scratch.path("report");
     let collect = |args: &[&str]| finish(Command::new(BINARY).arg("collect-info").args(args));
     let told = collect(&["-o", file.to_str().unwrap()]);
     assert!(told.success() && told.stdout.contains("  uname -a\n"), "{}", told.describe());

@@ -1,7 +1,7 @@
 //! `scripts/install.sh`: every name the program answers to, and nobody else's.
 
 use canopy_testkit::cmd::{Finished, run_unless_busy, run_within};
-use canopy_testkit::{Ground, procs};
+use canopy_testkit::{ScratchDir, proc};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,19 +14,19 @@ const IN_BIN: [&str; 3] = ["mergerfs", "mergerfs.collect-info", "fsck.mergerfs"]
 const IN_SBIN: [&str; 4] = ["mount.canopy", "mount.fuse.canopy", "mount.mergerfs", "mount.fuse.mergerfs"];
 
 /// A build to install, and somewhere to install it.
-struct Bed(Ground);
+struct Bed(ScratchDir);
 
 impl std::ops::Deref for Bed {
-    type Target = Ground;
-    fn deref(&self) -> &Ground {
+    type Target = ScratchDir;
+    fn deref(&self) -> &ScratchDir {
         &self.0
     }
 }
 
 impl Bed {
     fn new() -> Bed {
-        let bed = Bed(Ground::new("canopy-install-", &["build", "dest", "a", "p"]));
-        let binary = canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"));
+        let bed = Bed(ScratchDir::new("canopy-install-", &["build", "dest", "a", "p"]));
+        let binary = canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"));
         fs::copy(binary, bed.path("build/canopy")).unwrap();
         fs::write(bed.path("build/libcanopy_preload.so"), "a library").unwrap();
         bed
@@ -141,7 +141,7 @@ fn what_is_installed_works() {
         assert!(done.success(), "{program} {args:?}: {}", done.describe());
         done.stdout
     };
-    let kind = || procs::mount_at(&bed.path("p")).unwrap().kind;
+    let kind = || proc::mount_at(&bed.path("p")).unwrap().kind;
     for (helper, expected) in [
         ("sbin/mount.mergerfs", "fuse.mergerfs"),
         ("sbin/mount.fuse.canopy", "fuse.canopy"),

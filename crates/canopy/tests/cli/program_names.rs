@@ -2,7 +2,7 @@
 //! is needed; what concerns /sbin and /dev happens in a mount namespace of its own.
 
 use canopy_testkit::cmd::{Finished, run_within, wait_until};
-use canopy_testkit::{Ground, procs};
+use canopy_testkit::{ScratchDir, proc};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::process::Command;
@@ -14,19 +14,19 @@ const NAMES: [&str; 6] =
     ["canopy", "mergerfs", "mount.mergerfs", "mount.fuse.mergerfs", "mount.canopy", "mount.fuse.canopy"];
 
 /// Two branches, a mountpoint, and links to the program under all its names.
-struct Bed(Ground);
+struct Bed(ScratchDir);
 
 impl std::ops::Deref for Bed {
-    type Target = Ground;
-    fn deref(&self) -> &Ground {
+    type Target = ScratchDir;
+    fn deref(&self) -> &ScratchDir {
         &self.0
     }
 }
 
 impl Bed {
     fn new() -> Bed {
-        let bed = Bed(Ground::new("canopy-names-", &["a", "b", "p", "sbin"]));
-        let binary = canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"));
+        let bed = Bed(ScratchDir::new("canopy-names-", &["a", "b", "p", "sbin"]));
+        let binary = canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"));
         for name in NAMES {
             symlink(&binary, bed.path("sbin").join(name)).unwrap();
         }
@@ -42,11 +42,11 @@ impl Bed {
 
     /// Mounts, and returns what the kernel lists of the mount, and what was said on stderr.
     #[track_caller]
-    fn mount(&self, line: &str) -> (procs::Mount, String) {
+    fn mount(&self, line: &str) -> (proc::Mount, String) {
         let done = self.run(line);
         assert!(done.success() && done.stdout.is_empty(), "{line}: {}", done.describe());
         fs::read_dir(self.path("p")).unwrap();
-        let mounted = procs::mount_at(&self.path("p")).unwrap_or_else(|| panic!("{line}: not mounted"));
+        let mounted = proc::mount_at(&self.path("p")).unwrap_or_else(|| panic!("{line}: not mounted"));
         (mounted, done.stderr)
     }
 
@@ -60,11 +60,11 @@ impl Bed {
     /// What the processes that serve this bed are known as.
     fn daemons(&self) -> Vec<String> {
         let dir = self.path("p").to_str().unwrap().to_owned();
-        let serves = |process: &procs::Process| {
+        let serves = |process: &proc::Process| {
             matches!(process.name.as_str(), "canopy" | "mergerfs")
                 && process.args.iter().any(|arg| arg.to_string_lossy().contains(&dir))
         };
-        procs::processes().into_iter().filter(serves).map(|process| process.name).collect()
+        proc::processes().into_iter().filter(serves).map(|process| process.name).collect()
     }
 
     /// Runs a script in a mount namespace of its own; `$1` is this bed.
@@ -78,7 +78,7 @@ impl Bed {
 /// Whatever fails in a script, no pool outlives it.
 const ALWAYS: &str = r#"trap 'umount -l "$1/p" "$1/q" "$1/r" "$1/s" "$1/t" 2> /dev/null || :' EXIT; "#;
 
-fn has(mount: &procs::Mount, word: &str) -> bool {
+fn has(mount: &proc::Mount, word: &str) -> bool {
     mount.options.split(',').any(|option| option == word)
 }
 
@@ -138,7 +138,7 @@ fn mergerfs_fails_in_one_line_and_with_one() {
         assert!(done.stderr.contains(needle) && done.stderr.lines().count() == 1, "{}", done.describe());
         let name = if line.contains("canopy") { "canopy: " } else { "mergerfs: " };
         assert!(done.stderr.starts_with(name), "{}", done.stderr);
-        assert!(procs::mount_at(&bed.path("p")).is_none());
+        assert!(proc::mount_at(&bed.path("p")).is_none());
     }
 }
 
@@ -178,7 +178,7 @@ fn the_helpers_mount_what_fstab_says() {
     bed.umount();
     let done = bed.run("mount.canopy @a @p -f -o rw");
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
-    assert!(procs::mount_at(&bed.path("p")).is_none(), "a fake mount is none");
+    assert!(proc::mount_at(&bed.path("p")).is_none(), "a fake mount is none");
 }
 
 /// Under the names that setups in use have, as mergerfs 2.33 does it: run by itself it mounts without devices and set-id
@@ -335,7 +335,7 @@ fn mount_remounts_a_pool() {
 fn a_remount_tells_what_it_does_not_change() {
     let bed = Bed::new();
     bed.mount("mount.canopy @a @p -o cache.attr=5,noatime");
-    let flags = || procs::mount_at(&bed.path("p")).unwrap().options;
+    let flags = || proc::mount_at(&bed.path("p")).unwrap().options;
     let point = bed.path("p").display().to_string();
     // The flags are changed, and the rest is told.
     let done = bed.run("mount.canopy @a @p -o remount,ro,cache.attr=7,io-uring=off,cache.entry=1");

@@ -3,7 +3,7 @@
 use super::limits::{SOON, follows_in_time};
 use super::rig::{Bed, builder, look};
 use canopy_testkit::cmd::{run, wait_until};
-use canopy_testkit::{Kind, LoopFs, Nested, require_root};
+use canopy_testkit::{Kind, LoopFs, Submount, require_root};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -44,20 +44,20 @@ fn a_bind_mount_of_the_same_filesystem_below_a_branch() {
         let on = |path: &str| ground.path().join(path);
         fs::write(on("outside/file"), "of the other place").expect("a file");
         fs::write(on("branch/file"), "").expect("a file");
-        let early = Nested::bind(&on("outside/dir"), &on("branch/early"));
+        let early = Submount::bind(&on("outside/dir"), &on("branch/early"));
         let pool = builder("").branch(on("branch")).branch(other.path()).mount();
         shows(&pool.path().join("early"), &on("outside/dir"));
         // One that is made while the pool is mounted, of a directory and of a file.
         known(&pool.path().join("late"));
-        let late = Nested::bind(&on("outside"), &on("branch/late"));
+        let late = Submount::bind(&on("outside"), &on("branch/late"));
         assert!(wait_until(SOON, || look(&pool.path().join("late/dir")).starts_with("40")), "{kind:?}");
         shows(&pool.path().join("late/dir"), &on("outside/dir"));
-        let file = Nested::bind(&on("outside/file"), &on("branch/file"));
+        let file = Submount::bind(&on("outside/file"), &on("branch/file"));
         let read = || fs::read_to_string(pool.path().join("file")).unwrap_or_default();
         assert!(wait_until(SOON, || read() == "of the other place"), "{kind:?}");
         fs::set_permissions(on("outside/file"), fs::Permissions::from_mode(0o640)).expect("chmod");
         assert!(wait_until(SOON, || look(&pool.path().join("file")) == look(&on("outside/file"))));
-        pool.forget_names();
+        pool.drop_dentries();
         drop((early, late, file));
         known(&pool.path().join("late"));
         shows(&pool.path().join("late"), &on("branch/late"));
@@ -74,7 +74,7 @@ fn a_branch_that_is_a_bind_mount() {
         fs::create_dir_all(ground.path().join(dir)).expect("mkdir");
     }
     let on = |path: &str| ground.path().join(path);
-    let bound = Nested::bind(&on("real"), &on("branch"));
+    let bound = Submount::bind(&on("real"), &on("branch"));
     let pool = builder("").branch(on("branch")).mount();
     shows(pool.path(), &on("real"));
     shows(&pool.path().join("dir"), &on("real/dir"));
@@ -140,7 +140,7 @@ fn a_branch_that_is_a_bind_mount_of_what_is_inside_another() {
         fs::create_dir_all(ground.path().join(dir)).expect("mkdir");
     }
     let on = |path: &str| ground.path().join(path);
-    let bound = Nested::bind(&on("outer/inner"), &on("bound"));
+    let bound = Submount::bind(&on("outer/inner"), &on("bound"));
     let pool = builder(EXISTING).branch(on("bound")).branch(on("outer")).mount();
     both_ways(pool.path(), "inner");
     pool.umount();
@@ -162,7 +162,7 @@ fn subvolumes_below_a_branch() {
     run("btrfs", ["subvolume".as_ref(), "snapshot".as_ref(), subvolume.as_os_str(), snapshot.as_os_str()]);
     assert!(wait_until(SOON, || look(&bed.at("dir/snap/kept")) == look(&bed.on(0, "dir/snap/kept"))));
     shows(&bed.at("dir/snap"), &bed.on(0, "dir/snap"));
-    bed.pool.forget_names();
+    bed.pool.drop_dentries();
     run("btrfs", ["subvolume".as_ref(), "delete".as_ref(), snapshot.as_os_str()]);
     assert!(wait_until(SOON, || look(&bed.at("dir/snap")) == "entity not found"));
     bed.pool.umount();
@@ -207,7 +207,7 @@ fn branches_that_are_subvolumes() {
             shows(&pool.path().join("dir"), &on("two/dir"));
         }
         // What is watched is remembered for long.
-        pool.forget_names();
+        pool.drop_dentries();
         let log = pool.umount();
         assert!(!log.contains("are not watched"), "{log}");
         drop(alone);

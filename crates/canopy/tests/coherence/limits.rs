@@ -2,7 +2,7 @@
 
 use super::rig::{BINARY, Bed, builder, look};
 use canopy_testkit::cmd::{run_within, wait_until};
-use canopy_testkit::{Kind, LoopFs, Nested, Pool, require_root};
+use canopy_testkit::{Kind, LoopFs, Pool, Submount, require_root};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -39,7 +39,7 @@ fn more_changes_than_can_be_told() {
     fs::write(bed.on(0, "changes"), "").expect("a file");
     fs::create_dir(bed.on(1, "fill")).expect("mkdir");
     fs::create_dir_all(bed.on(1, "with/mount")).expect("mkdir");
-    let nested = Nested::on(bed.at("with/mount"));
+    let nested = Submount::tmpfs(bed.at("with/mount"));
     let seen = || ["goes", "comes", "changes"].map(|name| look(&bed.at(name)));
     seen();
     std::thread::sleep(Duration::from_millis(200));
@@ -126,7 +126,7 @@ fn another_filesystem_below_a_branch() {
     assert_eq!(known("dir/sub/f"), "entity not found");
     {
         let point = bed.on(0, "dir/sub");
-        let nested = Nested::on(point);
+        let nested = Submount::tmpfs(point);
         assert!(wait_until(SOON, || known("dir/sub/below") == "entity not found"));
         follows_in_time(&bed.at("dir/sub/f"), &nested.path().join("f"));
         fs::create_dir(nested.path().join("d")).expect("mkdir");
@@ -135,7 +135,7 @@ fn another_filesystem_below_a_branch() {
         // What lies beside it is watched as before.
         follows_in_time(&bed.at("dir/f"), &bed.on(0, "dir/f"));
         // The pool's names lead there; it must be left before it can be unmounted.
-        bed.pool.forget_names();
+        bed.pool.drop_dentries();
     }
     assert!(wait_until(SOON, || known("dir/sub/below").starts_with("40")));
     follows_in_time(&bed.at("dir/sub/f"), &bed.on(0, "dir/sub/f"));

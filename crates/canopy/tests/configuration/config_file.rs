@@ -1,7 +1,7 @@
 //! The config file of real mounts: at the mount, and read again by a running pool.
 
 use canopy_testkit::cmd::run_within;
-use canopy_testkit::{Ground, Pool};
+use canopy_testkit::{Pool, ScratchDir};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 use std::fs;
@@ -11,22 +11,22 @@ use std::process::Command;
 use std::time::Duration;
 
 fn binary() -> PathBuf {
-    canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"))
+    canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"))
 }
 
 /// Two branches, a mountpoint and files; `@` in a file stands for this directory.
-struct Bed(Ground);
+struct Bed(ScratchDir);
 
 impl std::ops::Deref for Bed {
-    type Target = Ground;
-    fn deref(&self) -> &Ground {
+    type Target = ScratchDir;
+    fn deref(&self) -> &ScratchDir {
         &self.0
     }
 }
 
 impl Bed {
     fn new(files: &[(&str, &str)]) -> Bed {
-        let bed = Bed(Ground::new("canopy-config-", &["a", "b", "p"]));
+        let bed = Bed(ScratchDir::new("canopy-config-", &["a", "b", "p"]));
         files.iter().for_each(|(name, text)| bed.write(name, text));
         bed
     }
@@ -71,7 +71,7 @@ fn a_file_says_everything_a_mount_needs() {
         Duration::from_secs(20),
     );
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
-    let mount = canopy_testkit::procs::mount_at(&bed.path("p")).unwrap();
+    let mount = canopy_testkit::proc::mount_at(&bed.path("p")).unwrap();
     assert_eq!(mount.source, "from,file");
     assert!(mount.options.contains("noatime"), "{}", mount.options);
     fs::write(bed.path("p/file"), "x").unwrap();
@@ -96,7 +96,7 @@ fn each_bad_line_is_a_line_of_its_own_and_nothing_is_mounted() {
         command.args(["mount", "-o", &config]).arg(bed.path("a")).arg(bed.path("p"));
         let done = run_within(&mut command, Duration::from_secs(20));
         assert_eq!((done.code(), done.stdout.as_str()), (Some(1), ""), "{}", done.describe());
-        assert!(canopy_testkit::procs::mount_at(&bed.path("p")).is_none());
+        assert!(canopy_testkit::proc::mount_at(&bed.path("p")).is_none());
         done.stderr.replace(bed.path("").to_str().unwrap(), "@")
     };
     let said = mount("config");

@@ -3,7 +3,7 @@
 //! Names are looked for among all mounts: where a test mounts a pool elsewhere, no other has its name.
 
 use canopy_testkit::cmd::{Finished, run_unless_busy, wait_until};
-use canopy_testkit::{Ground, procs};
+use canopy_testkit::{ScratchDir, proc};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 use std::fs;
@@ -12,19 +12,19 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Branches, mountpoints, and a directory of named pools; `@` in a file stands for this ground.
-struct Bed(Ground);
+/// Branches, mountpoints, and a directory of named pools; `@` in a file stands for the scratch directory.
+struct Bed(ScratchDir);
 
 impl std::ops::Deref for Bed {
-    type Target = Ground;
-    fn deref(&self) -> &Ground {
+    type Target = ScratchDir;
+    fn deref(&self) -> &ScratchDir {
         &self.0
     }
 }
 
 impl Bed {
     fn new(pools: &[(&str, &str)]) -> Bed {
-        let bed = Bed(Ground::new("canopy-named-", &["a", "b", "p", "q", "etc"]));
+        let bed = Bed(ScratchDir::new("canopy-named-", &["a", "b", "p", "q", "etc"]));
         pools.iter().for_each(|(name, text)| bed.write(&format!("etc/{name}.toml"), text));
         bed
     }
@@ -34,7 +34,7 @@ impl Bed {
     }
 
     fn command(&self, args: &str) -> Command {
-        let binary = canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"));
+        let binary = canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"));
         let mut command = Command::new(binary);
         command.args(self.words(args)).current_dir(self.dir()).env("CANOPY_CONFIG_DIR", self.path("etc"));
         command.env_remove("CANOPY_LOG").env_remove("RUST_LOG");
@@ -52,7 +52,7 @@ impl Bed {
         done.stdout.trim_end().to_owned()
     }
 
-    /// Runs what must fail, and returns what it says with `@` for this ground.
+    /// Runs what must fail, and returns what it says with `@` for the scratch directory.
     #[track_caller]
     fn mistake(&self, args: &str) -> String {
         let done = self.canopy(args);
@@ -61,15 +61,15 @@ impl Bed {
     }
 
     #[track_caller]
-    fn mounted(&self, name: &str) -> Option<procs::Mount> {
-        procs::mount_at(&self.path(name))
+    fn mounted(&self, name: &str) -> Option<proc::Mount> {
+        proc::mount_at(&self.path(name))
     }
 
     #[track_caller]
     fn umount(&self, place: &str) {
         self.ok(&format!("umount {place}"));
-        // Every daemon of this ground: all its paths are below it, or it was started within.
-        let serves = |process: &procs::Process| {
+        // Every daemon of the scratch directory: all its paths are below it, or it was started within.
+        let serves = |process: &proc::Process| {
             process.name == "canopy"
                 && fs::read(format!("/proc/{}/environ", process.pid)).is_ok_and(|environ| {
                     let dir = self.path("etc");
@@ -77,7 +77,7 @@ impl Bed {
                     environ.windows(dir.len()).any(|part| part == dir)
                 })
         };
-        let gone = || !procs::processes().iter().any(serves);
+        let gone = || !proc::processes().iter().any(serves);
         assert!(wait_until(SOON, gone), "the daemon has not ended");
     }
 }

@@ -1,7 +1,7 @@
 //! `canopy set --persist`: the running pool and the file it was mounted by change both, or neither. Real mounts, so
 //! root is needed.
 
-use canopy_testkit::Ground;
+use canopy_testkit::ScratchDir;
 use canopy_testkit::cmd::{Finished, run_unless_busy, spawn, wait_within};
 use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
 use std::fs;
@@ -11,33 +11,33 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Branches, a mountpoint, and config files in `etc`; `@` in a file stands for this ground.
-struct Bed(Ground);
+/// Branches, a mountpoint, and config files in `etc`; `@` in a file stands for the scratch directory.
+struct Bed(ScratchDir);
 
 impl std::ops::Deref for Bed {
-    type Target = Ground;
-    fn deref(&self) -> &Ground {
+    type Target = ScratchDir;
+    fn deref(&self) -> &ScratchDir {
         &self.0
     }
 }
 
 impl Bed {
     fn new(files: &[(&str, &str)]) -> Bed {
-        let bed = Bed(Ground::new("canopy-persist-", &["a", "b", "c", "p", "etc"]));
+        let bed = Bed(ScratchDir::new("canopy-persist-", &["a", "b", "c", "p", "etc"]));
         for (name, text) in files {
             fs::write(bed.path("etc").join(name), text.replace('@', bed.path("").to_str().unwrap())).unwrap();
         }
         bed
     }
 
-    /// A file of `etc`, with `@` for this ground.
+    /// A file of `etc`, with `@` for the scratch directory.
     fn read(&self, name: &str) -> String {
         let text = fs::read_to_string(self.path("etc").join(name)).unwrap();
         text.replace(self.path("").to_str().unwrap(), "@")
     }
 
     fn command(&self, args: &str) -> Command {
-        let binary = canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"));
+        let binary = canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"));
         let mut command = Command::new(binary);
         command.args(self.words(args)).current_dir(self.dir()).env("CANOPY_CONFIG_DIR", self.path("etc"));
         command

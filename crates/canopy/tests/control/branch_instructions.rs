@@ -2,7 +2,7 @@
 
 use super::rig::{BINARY, Dirs, Stopped, get, set, try_set};
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Nested, Pool};
+use canopy_testkit::{Pool, Submount};
 use rustix::fs::Dir;
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -184,7 +184,7 @@ fn mounts_in_the_pool_stay() {
     fs::write(dirs.path("third/comes"), "").expect("a file");
     let pool = dirs.pool("cache.negative-entry=3600,cache.entry=3600");
     let point = pool.path().join("x/y");
-    let nested = Nested::on(point);
+    let nested = Submount::tmpfs(point);
     let third = dirs.text("third");
     for round in 0..3 {
         assert!(!pool.path().join("comes").exists(), "round {round}");

@@ -3,7 +3,7 @@
 use super::mount_table;
 use super::rig::{BINARY, Dirs, get, try_set};
 use canopy_testkit::cmd::{run, run_within, wait_until};
-use canopy_testkit::{LoopFs, Pool, as_user, procs};
+use canopy_testkit::{LoopFs, Pool, as_user, proc};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::Write;
@@ -130,7 +130,7 @@ fn mountpoint() {
     for option in ["mountpoint", "mount"] {
         let options = format!("branches={},{option}={}", dirs.text("a"), dirs.text("c"));
         let done = run_within(Command::new(BINARY).args(["mount", "-o", &options]), SOON);
-        let mounted = procs::mount_at(&dirs.path("c")).is_some();
+        let mounted = proc::mount_at(&dirs.path("c")).is_some();
         let ended = run_within(Command::new(BINARY).args(["umount"]).arg(dirs.path("c")), SOON);
         assert!(done.success() && mounted && ended.success(), "{} {}", done.describe(), ended.describe());
     }
@@ -140,7 +140,7 @@ fn fsname() {
     let dirs = Dirs::new();
     for (option, source) in [("fsname=mine", "mine"), ("", "a:b")] {
         let pool = dirs.pool(option);
-        assert_eq!(procs::mount_at(pool.path()).expect("a mount").source, source);
+        assert_eq!(proc::mount_at(pool.path()).expect("a mount").source, source);
         pool.umount();
     }
 }

@@ -1,7 +1,7 @@
 //! Pools over plain directories, and their control files as programs use them.
 
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Pool, PoolBuilder, procs, require_root};
+use canopy_testkit::{Pool, PoolBuilder, proc, require_root};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -132,7 +132,7 @@ impl Connections {
 
     /// Requests that a pool has not answered.
     pub(super) fn waiting(&self, pool: &Pool) -> u32 {
-        let minor = procs::mount_at(pool.path()).expect("a mount").minor;
+        let minor = proc::mount_at(pool.path()).expect("a mount").minor;
         let text = fs::read_to_string(self.0.path().join(format!("{minor}/waiting"))).expect("a count");
         text.trim().parse().expect("a number")
     }

@@ -4,7 +4,7 @@ use super::rig::{BINARY, Connections, Stopped, get, set};
 use super::{nfsopenhack, policies, readdir_policy};
 use canopy_sys::ioprio::IoPriority;
 use canopy_testkit::cmd::{run, wait_until};
-use canopy_testkit::{LoopFs, Pool, procs, require_root};
+use canopy_testkit::{LoopFs, Pool, proc, require_root};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -570,7 +570,7 @@ pub(super) const ROWS: &[Row] = &[
         },
     ),
     (&["readahead"], "the figures of the devices of pool and branch", |live| {
-        let mount = procs::mount_at(live.pool.path()).expect("a mount");
+        let mount = proc::mount_at(live.pool.path()).expect("a mount");
         let disk =
             live.small.device().and_then(|device| device.file_name()).expect("a disk").display().to_string();
         let paths = [

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use canopy_testkit::cmd::{Finished, run_within};
-use canopy_testkit::{User, leaks, require_root};
+use canopy_testkit::{LeakCheck, User, require_root};
 
 /// nobody: fusermount3 serves only users who have a name.
 pub(super) const USER: User<'static> = User { uid: 65534, gid: 65534, groups: &[] };
@@ -14,7 +14,7 @@ pub(super) const USER: User<'static> = User { uid: 65534, gid: 65534, groups: &[
 /// A directory with two branches and a mountpoint that belong to an ordinary user, and the program for all to run.
 pub(super) struct Home {
     // Dropped first: the check comes before what it looks at is removed.
-    _guard: leaks::Guard,
+    _guard: LeakCheck,
     dir: tempfile::TempDir,
 }
 
@@ -27,7 +27,7 @@ impl Home {
             fs::create_dir(dir.path().join(name)).unwrap();
             chown(dir.path().join(name), Some(USER.uid), Some(USER.gid)).unwrap();
         }
-        let own = Self { _guard: leaks::Guard::under(dir.path()), dir };
+        let own = Self { _guard: LeakCheck::under(dir.path()), dir };
         fs::copy(env!("CARGO_BIN_EXE_canopy"), own.path("canopy")).unwrap();
         fs::set_permissions(own.path("canopy"), PermissionsExt::from_mode(0o755)).unwrap();
         own

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use canopy_testkit::cmd::run_within;
-use canopy_testkit::{Faulty, Pool, leaks};
+use canopy_testkit::{FaultyFs, LeakCheck, Pool};
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 
 use super::acl::{self, Tag};
@@ -120,8 +120,8 @@ fn attributes_of_the_system_are_their_owners_to_change() {
     canopy_testkit::require_root();
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let _guard = leaks::Guard::under(dir.path());
-    let disk = Faulty::mount(dir.path());
+    let _guard = LeakCheck::under(dir.path());
+    let disk = FaultyFs::mount(dir.path());
     for options in ["", "allow-idmap=false"] {
         let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
             .branch(disk.path())
@@ -129,7 +129,7 @@ fn attributes_of_the_system_are_their_owners_to_change() {
             .option(options)
             .mount();
         for kind in ["file", "directory"] {
-            let (inner, outer) = (disk.behind().join(kind), pool.path().join(kind));
+            let (inner, outer) = (disk.backing_dir().join(kind), pool.path().join(kind));
             let _ = if kind == "file" { fs::write(&inner, "") } else { fs::create_dir_all(&inner) };
             chown(&inner, Some(OWNER), Some(GROUP)).unwrap();
             // Rights to write it are not enough.

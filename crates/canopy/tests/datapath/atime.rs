@@ -2,7 +2,7 @@
 
 const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 use canopy_testkit::cmd::{run_within, wait_until};
-use canopy_testkit::{Ground, Pool};
+use canopy_testkit::{Pool, ScratchDir};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use std::fs::{self, File, FileTimes};
@@ -67,8 +67,8 @@ fn fill(disk: &Path) {
 
 #[test]
 fn access_times_are_kept_as_the_pool_says() {
-    let ground = Ground::new("canopy-times-", &["disk"]);
-    let disk = ground.path("disk");
+    let scratch = ScratchDir::new("canopy-times-", &["disk"]);
+    let disk = scratch.path("disk");
     for (flags, words, expected) in [
         (MountFlags::STRICTATIME, "", true),
         (MountFlags::STRICTATIME, "noatime", false),
@@ -93,8 +93,8 @@ fn access_times_are_kept_as_the_pool_says() {
 
 #[test]
 fn a_remount_holds_for_what_is_opened_then() {
-    let ground = Ground::new("canopy-times-", &["disk"]);
-    let disk = ground.path("disk");
+    let scratch = ScratchDir::new("canopy-times-", &["disk"]);
+    let disk = scratch.path("disk");
     let _disk = Disk::on(disk.clone(), MountFlags::STRICTATIME);
     fill(&disk);
     let pool = Pool::builder(BINARY).branch(&disk).mount();
@@ -112,8 +112,8 @@ fn a_remount_holds_for_what_is_opened_then() {
 /// What is read on a copy of the branch's mount shows what the branch does, and the disk is in use as ever.
 #[test]
 fn the_branch_is_what_it_was() {
-    let ground = Ground::new("canopy-times-", &["disk"]);
-    let disk = ground.path("disk");
+    let scratch = ScratchDir::new("canopy-times-", &["disk"]);
+    let disk = scratch.path("disk");
     let guard = Disk::on(disk.clone(), MountFlags::STRICTATIME);
     fill(&disk);
     fs::create_dir(disk.join("below")).expect("a directory");
@@ -157,11 +157,11 @@ fn noatime_of_an_ordinary_users_pool() {
             test "$(stat -c %X "$1/a/f")" = "$(date -d 2001-01-01 +%s)" && echo $option kept || echo $option changed
         done
         umount "$1/a""#;
-    let ground = Ground::new("canopy-times-", &["a", "b"]);
-    std::os::unix::fs::chown(ground.path("b"), Some(65534), Some(65534)).expect("chown");
-    fs::copy(BINARY, ground.path("canopy")).expect("a copy that everybody may run");
+    let scratch = ScratchDir::new("canopy-times-", &["a", "b"]);
+    std::os::unix::fs::chown(scratch.path("b"), Some(65534), Some(65534)).expect("chown");
+    fs::copy(BINARY, scratch.path("canopy")).expect("a copy that everybody may run");
     let mut command = Command::new("unshare");
-    let done = run_within(command.args(["-m", "sh", "-euc", SCRIPT, "sh"]).arg(ground.dir()), SOON);
-    let _ = fs::remove_dir(ground.path("dev"));
+    let done = run_within(command.args(["-m", "sh", "-euc", SCRIPT, "sh"]).arg(scratch.dir()), SOON);
+    let _ = fs::remove_dir(scratch.path("dev"));
     assert_eq!(done.stdout, "minfreespace=0 changed\nnoatime kept\n", "{}", done.describe());
 }

@@ -5,7 +5,7 @@ use super::passthrough_fallback::Overlay;
 use super::rig::{CACHES, Disks, LISTED, Mode, builder, moved, pages_limit, said};
 use super::{checks, direct_io};
 use canopy_testkit::cmd::{run, wait_until};
-use canopy_testkit::{LoopFs, procs};
+use canopy_testkit::{LoopFs, proc};
 use rustix::fs::OFlags;
 use std::fs;
 use std::io;
@@ -258,7 +258,7 @@ fn readahead() {
     let disk = LoopFs::ext4(32 << 20);
     let pool = builder(&[disk.path()], "readahead=384").mount();
     let of = |path: &str| fs::read_to_string(path).expect("a figure").trim().to_owned();
-    let mount = procs::mount_at(pool.path()).expect("the mount");
+    let mount = proc::mount_at(pool.path()).expect("the mount");
     let device = disk.device().and_then(|device| device.file_name()).expect("a device").display().to_string();
     for path in [
         format!("/sys/class/bdi/{}:{}/read_ahead_kb", mount.major, mount.minor),

@@ -5,7 +5,7 @@ use super::direct_io;
 use super::files::Place;
 use super::rig::{Disks, Mode, builder, pages_limit, said};
 use canopy_testkit::cmd::{run_within, wait_until};
-use canopy_testkit::{LoopFs, leaks};
+use canopy_testkit::{LeakCheck, LoopFs};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
 use std::fs;
@@ -99,12 +99,12 @@ fn an_ordinary_user_has_no_passthrough() {
     let home = tempfile::Builder::new().prefix("canopy-user-").tempdir().expect("a directory");
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
     let home_path = home.path().canonicalize().expect("a path");
-    let _guard = leaks::Guard::under(&home_path);
+    let _guard = LeakCheck::under(&home_path);
     for name in ["a", "pool"] {
         fs::create_dir(home_path.join(name)).expect("mkdir");
         std::os::unix::fs::chown(home_path.join(name), Some(65534), Some(65534)).expect("chown");
     }
-    let binary = canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"));
+    let binary = canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"));
     fs::copy(binary, home_path.join("canopy")).expect("a copy that everybody may run");
     let _limit = pages_limit();
     let limit = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit")

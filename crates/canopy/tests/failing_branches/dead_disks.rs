@@ -3,7 +3,7 @@
 
 use super::rig::{PATIENCE, Ward};
 use canopy_testkit::cmd::{run_within, wait_until};
-use canopy_testkit::{Fault, Faulty, Ground, Kind, LoopFs, Opcode, Tree, tree};
+use canopy_testkit::{Fault, FaultyFs, Kind, LoopFs, Opcode, ScratchDir, Tree, tree};
 use rustix::io::Errno;
 use std::fs;
 use std::io::Write as _;
@@ -160,9 +160,9 @@ fn a_filesystem_that_has_shut_down_is_done_without() {
 #[test]
 fn a_disk_that_is_pulled_is_done_without() {
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
-        let ground = Ground::new("canopy-pulled-", &[]);
+        let scratch = ScratchDir::new("canopy-pulled-", &[]);
         let mut ward = ward(LoopFs::new(kind, size(kind)));
-        let (image, kept) = (ward.disks[0].image().unwrap(), ground.path("kept"));
+        let (image, kept) = (ward.disks[0].image().unwrap(), scratch.path("kept"));
         copy(&image, &kept);
         let set_size = |size| {
             fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(size).unwrap();
@@ -192,8 +192,8 @@ fn a_disk_that_is_pulled_is_done_without() {
 #[test]
 fn a_disk_that_answers_nothing_but_errors_is_done_without() {
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
-        let ground = Ground::new("canopy-dead-", &[]);
-        let faulty = Faulty::mount(&ground.dir());
+        let scratch = ScratchDir::new("canopy-dead-", &[]);
+        let faulty = FaultyFs::mount(&scratch.dir());
         let mut ward = ward(LoopFs::with_image_in(faulty.path(), kind, size(kind)));
         let _heals = Heals(&faulty);
         // The image can still be looked at: mkfs.btrfs of other tests looks at those of all loop devices.
@@ -210,7 +210,7 @@ fn a_disk_that_answers_nothing_but_errors_is_done_without() {
 }
 
 /// A test that fails leaves a disk that can be detached.
-struct Heals<'f>(&'f Faulty);
+struct Heals<'f>(&'f FaultyFs);
 
 impl Drop for Heals<'_> {
     fn drop(&mut self) {

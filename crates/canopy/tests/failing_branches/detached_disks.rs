@@ -2,7 +2,7 @@
 
 use super::rig::{PATIENCE, Ward};
 use canopy_testkit::cmd::{run_within, wait_until};
-use canopy_testkit::{Ground, Kind, LoopFs, Pool};
+use canopy_testkit::{Kind, LoopFs, Pool, ScratchDir};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::io::{Read as _, Seek as _};
@@ -166,8 +166,8 @@ fn the_last_branch_goes_and_comes_as_well() {
 /// The pool was there before the disk.
 #[test]
 fn a_disk_that_is_mounted_over_a_branch_takes_its_place() {
-    let ground = Ground::new("canopy-sick-", &["branch"]);
-    let branch = ground.path("branch");
+    let scratch = ScratchDir::new("canopy-sick-", &["branch"]);
+    let branch = scratch.path("branch");
     let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
         .branch(&branch)
         .option("minfreespace=0")

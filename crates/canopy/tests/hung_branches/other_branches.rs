@@ -135,7 +135,7 @@ fn a_write_that_hangs_fails_and_is_not_torn() {
     let after = file.try_clone().expect("a file");
     timed_out(in_time(move || after.write_at(&[8; 4096], 4096)));
     // Whoever fails at once has written nothing.
-    assert_eq!(fs::read(rig.faulty.behind().join("d/b")).expect("a file"), b"b");
+    assert_eq!(fs::read(rig.faulty.backing_dir().join("d/b")).expect("a file"), b"b");
     rig.heal();
     file.write_at(&[9; 4096], 8192).expect("a write");
     let there = fs::read(rig.at("d/b")).expect("a file");

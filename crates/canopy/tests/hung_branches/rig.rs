@@ -2,7 +2,7 @@
 
 use canopy_fuse::Opcode;
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Fault, Faulty, Ground, LoopFs, Pool};
+use canopy_testkit::{Fault, FaultyFs, LoopFs, Pool, ScratchDir};
 use rustix::io::Errno;
 use std::fs;
 use std::io;
@@ -21,18 +21,18 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Rig {
     pub(super) pool: Pool,
     pub(super) well: [LoopFs; 2],
-    pub(super) faulty: Faulty,
+    pub(super) faulty: FaultyFs,
     // Looks whether something is left, after all else has gone.
-    _ground: Ground,
+    _scratch: ScratchDir,
 }
 
 impl Rig {
     /// The branches are `well[0]`, the faulty one, `well[1]`.
     pub(super) fn new(options: &str) -> Rig {
-        let ground = Ground::new("canopy-hung-", &[]);
-        let faulty = Faulty::mount(&ground.dir());
+        let scratch = ScratchDir::new("canopy-hung-", &[]);
+        let faulty = FaultyFs::mount(&scratch.dir());
         let well = [LoopFs::tmpfs(256 << 20), LoopFs::tmpfs(256 << 20)];
-        for (place, name) in [(well[0].path(), "a"), (faulty.behind(), "b"), (well[1].path(), "c")] {
+        for (place, name) in [(well[0].path(), "a"), (faulty.backing_dir(), "b"), (well[1].path(), "c")] {
             fs::create_dir(place.join("d")).expect("mkdir");
             fs::write(place.join("d").join(name), name).expect("a file");
             fs::write(place.join(format!("only-{name}")), name).expect("a file");
@@ -46,7 +46,7 @@ impl Rig {
             .option("cache.attr=0,cache.entry=0")
             .option(options)
             .mount();
-        Rig { pool, well, faulty, _ground: ground }
+        Rig { pool, well, faulty, _scratch: scratch }
     }
 
     pub(super) fn at(&self, path: &str) -> PathBuf {

@@ -2,7 +2,7 @@
 
 use super::rig::{PATIENCE, Rig, in_time};
 use canopy_testkit::cmd::{run_within, wait_until};
-use canopy_testkit::{Fault, procs};
+use canopy_testkit::{Fault, proc};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::process::Command;
@@ -19,7 +19,7 @@ fn it_is_unmounted() {
     // Busy is asked again: a program that another test starts holds a copy of every descriptor until its exec.
     let umount =
         || run_within(Command::new("umount").arg(rig.pool.path()), Duration::from_secs(30)).success();
-    assert!(wait_until(PATIENCE, umount), "{:?}", procs::holders(rig.pool.path()));
+    assert!(wait_until(PATIENCE, umount), "{:?}", proc::holders(rig.pool.path()));
     assert!(!rig.pool.mounted());
     rig.faulty.heal();
     rig.pool.kill();

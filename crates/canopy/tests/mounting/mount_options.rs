@@ -2,7 +2,7 @@
 //! how the daemon runs. Real mounts, so root is needed.
 
 use canopy_testkit::cmd::{Finished, run_unless_busy, run_within, wait_until, wait_within};
-use canopy_testkit::{Ground, procs};
+use canopy_testkit::{ScratchDir, proc};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::path::PathBuf;
@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(20);
 
-struct Bed(Ground);
+struct Bed(ScratchDir);
 
 impl std::ops::Deref for Bed {
-    type Target = Ground;
-    fn deref(&self) -> &Ground {
+    type Target = ScratchDir;
+    fn deref(&self) -> &ScratchDir {
         &self.0
     }
 }
 
 impl Bed {
     fn new() -> Bed {
-        Bed(Ground::new("canopy-at-mount-", &["a", "b", "p"]))
+        Bed(ScratchDir::new("canopy-at-mount-", &["a", "b", "p"]))
     }
 
     fn command(&self, args: &str) -> Command {
-        let binary = canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"));
+        let binary = canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"));
         let mut command = Command::new(binary);
         command.args(self.words(args));
         command.env_remove("CANOPY_LOG").env_remove("RUST_LOG");
@@ -45,10 +45,10 @@ impl Bed {
 
     fn daemons(&self) -> Vec<i32> {
         let point = self.path("p");
-        let serves = |process: &procs::Process| {
+        let serves = |process: &proc::Process| {
             process.name == "canopy" && process.args.iter().any(|arg| *arg == *point.as_os_str())
         };
-        procs::processes().into_iter().filter(serves).map(|process| process.pid).collect()
+        proc::processes().into_iter().filter(serves).map(|process| process.pid).collect()
     }
 }
 
@@ -81,7 +81,7 @@ fn branches_that_are_not_mounted_are_waited_for() {
         .spawn()
         .unwrap();
     std::thread::sleep(Duration::from_secs(1));
-    assert!(child.try_wait().unwrap().is_none() && procs::mount_at(&bed.path("p")).is_none(), "it waits");
+    assert!(child.try_wait().unwrap().is_none() && proc::mount_at(&bed.path("p")).is_none(), "it waits");
     let _b = Tmpfs::on(bed.path("b"));
     fs::write(bed.path("b/late"), "x").unwrap();
     let status = wait_within(&mut child, SOON);
@@ -103,7 +103,7 @@ fn a_branch_that_stays_away_is_told_or_fails_the_mount() {
     let done = bed.canopy("mount -o branches-mount-timeout=1,branches-mount-timeout-fail=true @a:@b @p");
     assert_eq!(done.code(), Some(1), "{}", done.describe());
     assert!(done.stderr.contains(&expected) && done.stderr.lines().count() == 1, "{}", done.describe());
-    assert!(procs::mount_at(&bed.path("p")).is_none());
+    assert!(proc::mount_at(&bed.path("p")).is_none());
 }
 
 #[test]
@@ -146,8 +146,8 @@ fn fstab_is_asked_for_a_missing_branch() {
 fn what_lies_on_the_mountpoint_is_detached_when_asked() {
     let bed = Bed::new();
     let fstypes = || -> Vec<String> {
-        let at = |mount: &procs::Mount| mount.point == bed.path("p");
-        procs::mounts().into_iter().filter(at).map(|mount| mount.kind).collect()
+        let at = |mount: &proc::Mount| mount.point == bed.path("p");
+        proc::mounts().into_iter().filter(at).map(|mount| mount.kind).collect()
     };
     let lower = Tmpfs::on(bed.path("p"));
     let done = bed.canopy("mount -o lazy-umount-mountpoint=true @a @p");
@@ -179,7 +179,7 @@ fn a_mistake_detaches_nothing() {
         ["mount -o lazy-umount-mountpoint=true @none @p", "mount -o lazy-umount-mountpoint=true @p @p"]
     {
         assert_eq!(bed.canopy(args).code(), Some(1), "{args}");
-        assert_eq!(procs::mount_at(&bed.path("p")).unwrap().kind, "tmpfs", "{args}");
+        assert_eq!(proc::mount_at(&bed.path("p")).unwrap().kind, "tmpfs", "{args}");
     }
 }
 

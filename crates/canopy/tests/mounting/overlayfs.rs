@@ -1,7 +1,7 @@
 //! A pool as the lower and the upper layer of overlayfs, as container engines use it.
 
 use canopy_testkit::cmd::run;
-use canopy_testkit::{LoopFs, Pool, leaks, require_root};
+use canopy_testkit::{LeakCheck, LoopFs, Pool, require_root};
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ impl Drop for Overlay {
 fn all_layers_of_an_overlay_lie_in_the_pool() {
     require_root();
     let scratch = tempfile::tempdir().expect("a directory");
-    let guard = leaks::Guard::under(scratch.path());
+    let guard = LeakCheck::under(scratch.path());
     let disks = [LoopFs::ext4(256 << 20), LoopFs::ext4(256 << 20)];
     let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
         .branch(disks[0].path())

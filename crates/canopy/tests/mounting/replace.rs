@@ -2,7 +2,7 @@
 //! needed.
 
 use canopy_testkit::cmd::{Finished, run_unless_busy, run_within, wait_until};
-use canopy_testkit::{Ground, procs};
+use canopy_testkit::{ScratchDir, proc};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -13,19 +13,19 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
-struct Bed(Ground);
+struct Bed(ScratchDir);
 
 impl std::ops::Deref for Bed {
-    type Target = Ground;
-    fn deref(&self) -> &Ground {
+    type Target = ScratchDir;
+    fn deref(&self) -> &ScratchDir {
         &self.0
     }
 }
 
 impl Bed {
     fn new() -> Bed {
-        let bed = Bed(Ground::new("canopy-replace-", &["a", "b", "p", "sbin"]));
-        let binary = canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"));
+        let bed = Bed(ScratchDir::new("canopy-replace-", &["a", "b", "p", "sbin"]));
+        let binary = canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"));
         for name in ["canopy", "mergerfs", "mount.mergerfs", "mount.canopy"] {
             symlink(&binary, bed.path("sbin").join(name)).unwrap();
         }
@@ -53,8 +53,8 @@ impl Bed {
     }
 
     /// What is mounted on `p`, the lowest first.
-    fn stack(&self) -> Vec<procs::Mount> {
-        procs::mounts().into_iter().filter(|mount| mount.point == self.path("p")).collect()
+    fn stack(&self) -> Vec<proc::Mount> {
+        proc::mounts().into_iter().filter(|mount| mount.point == self.path("p")).collect()
     }
 
     fn kinds(&self) -> Vec<String> {
@@ -63,11 +63,11 @@ impl Bed {
 
     fn daemons(&self) -> Vec<i32> {
         let point = self.path("p");
-        let serves = |process: &procs::Process| {
+        let serves = |process: &proc::Process| {
             matches!(process.name.as_str(), "canopy" | "mergerfs")
                 && process.args.iter().any(|arg| *arg == *point.as_os_str())
         };
-        procs::processes().into_iter().filter(serves).map(|process| process.pid).collect()
+        proc::processes().into_iter().filter(serves).map(|process| process.pid).collect()
     }
 
     #[track_caller]

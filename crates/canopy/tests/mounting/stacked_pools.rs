@@ -1,7 +1,7 @@
 //! A pool may lie on another, and never on itself, however many pools are in between.
 
 use canopy_testkit::cmd::{Finished, run_within};
-use canopy_testkit::{Ground, Pool, procs};
+use canopy_testkit::{Pool, ScratchDir, proc};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
@@ -17,8 +17,12 @@ fn canopy(args: &[&str]) -> Finished {
 }
 
 /// A pool over one directory, mounted at another.
-fn pool(ground: &Ground, branch: &str, point: &str) -> Pool {
-    Pool::builder(BINARY).branch(ground.path(branch)).at(ground.path(point)).option("minfreespace=0").mount()
+fn pool(scratch: &ScratchDir, branch: &str, point: &str) -> Pool {
+    Pool::builder(BINARY)
+        .branch(scratch.path(branch))
+        .at(scratch.path(point))
+        .option("minfreespace=0")
+        .mount()
 }
 
 fn text(path: &Path) -> String {
@@ -42,29 +46,29 @@ fn cannot_add(pool: &Pool, branch: &Path, why: &str) {
 
 #[test]
 fn pools_over_each_other_are_refused() {
-    let ground = Ground::new("canopy-nested-", &["a", "b", "c", "p", "q", "r"]);
-    let first = pool(&ground, "a", "p");
+    let scratch = ScratchDir::new("canopy-nested-", &["a", "b", "c", "p", "q", "r"]);
+    let first = pool(&scratch, "a", "p");
     fs::create_dir(first.path().join("d")).expect("mkdir");
     // One that lies on another.
-    let second = pool(&ground, "p/d", "q");
+    let second = pool(&scratch, "p/d", "q");
     fs::write(second.path().join("f"), "text").expect("a write");
     fs::create_dir(second.path().join("in")).expect("mkdir");
-    assert_eq!(fs::read(ground.path("a/d/f")).expect("the branch"), b"text");
+    assert_eq!(fs::read(scratch.path("a/d/f")).expect("the branch"), b"text");
     // And one on that.
-    let third = pool(&ground, "q/in", "r");
+    let third = pool(&scratch, "q/in", "r");
 
-    cannot_add(&first, &ground.path("q/in"), "they would lie over each other");
-    cannot_add(&first, &ground.path("r"), "they would lie over each other");
-    cannot_add(&second, &ground.path("r"), "they would lie over each other");
+    cannot_add(&first, &scratch.path("q/in"), "they would lie over each other");
+    cannot_add(&first, &scratch.path("r"), "they would lie over each other");
+    cannot_add(&second, &scratch.path("r"), "they would lie over each other");
     // What leads nowhere near is taken.
-    let done = canopy(&["set", &text(third.path()), &format!("branches=+>{}", text(&ground.path("b")))]);
+    let done = canopy(&["set", &text(third.path()), &format!("branches=+>{}", text(&scratch.path("b")))]);
     assert!(done.success(), "{}", done.describe());
-    let done = canopy(&["set", &text(third.path()), &format!("branches=+>{}", text(&ground.path("p")))]);
+    let done = canopy(&["set", &text(third.path()), &format!("branches=+>{}", text(&scratch.path("p")))]);
     assert!(done.success(), "{}", done.describe());
 
     // A mount inside of what the pools join shows in all of them.
-    fs::create_dir_all(ground.path("a/d/in/point")).expect("mkdir");
-    let (branch, point) = (text(&ground.path("r")), text(&ground.path("a/d/in/point")));
+    fs::create_dir_all(scratch.path("a/d/in/point")).expect("mkdir");
+    let (branch, point) = (text(&scratch.path("r")), text(&scratch.path("a/d/in/point")));
     for foreground in [false, true] {
         let mut args = vec!["mount", "-o", "minfreespace=0"];
         args.extend(foreground.then_some("-f"));
@@ -73,7 +77,7 @@ fn pools_over_each_other_are_refused() {
         for words in [&*branch, &*point, "they would lie over each other", "leave out"] {
             assert!(done.stderr.contains(words), "{words}: {}", done.describe());
         }
-        assert!(procs::mount_at(Path::new(&point)).is_none());
+        assert!(proc::mount_at(Path::new(&point)).is_none());
     }
     third.umount();
     second.umount();
@@ -82,10 +86,10 @@ fn pools_over_each_other_are_refused() {
 
 #[test]
 fn a_bind_mount_of_the_pool_is_no_branch_of_it() {
-    let ground = Ground::new("canopy-nested-", &["a", "p", "bound", "deeper"]);
-    let pool = pool(&ground, "a", "p");
+    let scratch = ScratchDir::new("canopy-nested-", &["a", "p", "bound", "deeper"]);
+    let pool = pool(&scratch, "a", "p");
     fs::create_dir(pool.path().join("d")).expect("mkdir");
-    let (bound, deeper) = (ground.path("bound"), ground.path("deeper"));
+    let (bound, deeper) = (scratch.path("bound"), scratch.path("deeper"));
     for (from, to) in [(pool.path().to_owned(), &bound), (pool.path().join("d"), &deeper)] {
         mount_bind(from, to).expect("mount --bind");
         mount_change(to, MountPropagationFlags::PRIVATE).expect("mount --make-private");

@@ -2,7 +2,7 @@
 //! is needed.
 
 use canopy_testkit::cmd::{run_unless_busy, run_within, spawn, wait_within};
-use canopy_testkit::{Ground, procs};
+use canopy_testkit::{ScratchDir, proc};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
@@ -16,42 +16,42 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// Branches, a mountpoint, a named pool, and the socket that systemd would have.
 struct Bed {
-    ground: Ground,
+    scratch: ScratchDir,
     socket: UnixDatagram,
     name: String,
 }
 
 impl std::ops::Deref for Bed {
-    type Target = Ground;
-    fn deref(&self) -> &Ground {
-        &self.ground
+    type Target = ScratchDir;
+    fn deref(&self) -> &ScratchDir {
+        &self.scratch
     }
 }
 
 fn binary() -> PathBuf {
-    canopy_testkit::program_to_test(env!("CARGO_BIN_EXE_canopy"))
+    canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"))
 }
 
 impl Bed {
     fn new(abstracted: bool) -> Bed {
-        let ground = Ground::new("canopy-service-", &["a", "b", "p", "etc"]);
-        let at = |name: &str| ground.path(name).display().to_string();
+        let scratch = ScratchDir::new("canopy-service-", &["a", "b", "p", "etc"]);
+        let at = |name: &str| scratch.path(name).display().to_string();
         let pool = format!(
             "branches = [\"{}\", \"{}\"]\nmountpoint = \"{}\"\nminfreespace = 0\n",
             at("a"),
             at("b"),
             at("p")
         );
-        fs::write(ground.path("etc/service.toml"), pool).unwrap();
+        fs::write(scratch.path("etc/service.toml"), pool).unwrap();
         let (socket, name) = if abstracted {
             let name = format!("canopy-service-test-{}", std::process::id());
             let address = SocketAddr::from_abstract_name(&name).unwrap();
             (UnixDatagram::bind_addr(&address).unwrap(), format!("@{name}"))
         } else {
-            (UnixDatagram::bind(ground.path("socket")).unwrap(), at("socket"))
+            (UnixDatagram::bind(scratch.path("socket")).unwrap(), at("socket"))
         };
         socket.set_read_timeout(Some(SOON)).unwrap();
-        Bed { ground, socket, name }
+        Bed { scratch, socket, name }
     }
 
     fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
@@ -86,7 +86,7 @@ impl Bed {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         assert_eq!(self.told(), ["STOPPING=1"]);
         assert!(wait_within(child, SOON).is_some_and(|status| status.success()));
-        assert!(procs::mount_at(&self.path("p")).is_none());
+        assert!(proc::mount_at(&self.path("p")).is_none());
     }
 }
 
@@ -120,13 +120,13 @@ fn the_unit_starts_a_pool_that_tells_when_it_is_ready() {
 
 #[test]
 fn systemd_takes_the_unit() {
-    let ground = Ground::new("canopy-unit-", &[]);
+    let scratch = ScratchDir::new("canopy-unit-", &[]);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/canopy@.service");
     // With the program where this machine has it.
     let text = fs::read_to_string(file).unwrap().replace("/usr/bin/canopy", binary().to_str().unwrap());
     // What man and others miss here is not the unit's fault.
     let text = text.replace("Documentation=man:canopy(8)\n", "");
-    let unit = ground.path("canopy@service.service");
+    let unit = scratch.path("canopy@service.service");
     fs::write(&unit, text).unwrap();
     let mut command = Command::new("systemd-analyze");
     let done = run_within(command.args(["verify", "--man=no"]).arg(&unit), SOON);
@@ -142,7 +142,7 @@ fn the_background_hands_over_its_number() {
     assert_eq!(told[1..], ["READY=1".to_owned(), bed.status()]);
     assert!(wait_within(&mut parent, SOON).is_some_and(|status| status.success()));
     let pid: i32 = told[0].strip_prefix("MAINPID=").unwrap().parse().unwrap();
-    assert_eq!(procs::process(pid).unwrap().name, "canopy");
+    assert_eq!(proc::process(pid).unwrap().name, "canopy");
     assert!(pid != i32::try_from(parent.id()).unwrap());
     // However it ends, that is told.
     let done = run_unless_busy(&mut bed.command(&["umount", "service"]), SOON);

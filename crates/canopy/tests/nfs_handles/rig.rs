@@ -91,7 +91,7 @@ impl Bed {
 
     /// Has the kernel forget all that nobody uses.
     pub(super) fn forget(&self) {
-        self.pool().forget_names();
+        self.pool().drop_dentries();
     }
 
     pub(super) fn open(&self, handle: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {

@@ -2,7 +2,7 @@
 
 use super::rig::{Bed, text};
 use canopy_testkit::cmd::run;
-use canopy_testkit::{LoopFs, Spec, Tree, grow};
+use canopy_testkit::{LoopFs, Tree, TreeSpec, populate};
 use std::fs;
 use std::path::Path;
 
@@ -88,7 +88,7 @@ fn a_tree_copied_in_and_out() {
     let plain = LoopFs::tmpfs(256 << 20);
     let (source, back) = (plain.path().join("source"), plain.path().join("back"));
     fs::create_dir(&source).unwrap();
-    grow(&source, &Spec::new(31, 400));
+    populate(&source, &TreeSpec::new(31, 400));
     let copy = |from: &Path, to: &Path| {
         bed.run_ok("cp", ["-a".as_ref(), from.as_os_str(), to.as_os_str()]);
     };

@@ -1,7 +1,7 @@
 //! A pool over two branches, the library as users install it, and C programs to load it into.
 
 use canopy_testkit::cmd::{Finished, run, run_within};
-use canopy_testkit::{Ground, LoopFs, Pool};
+use canopy_testkit::{LoopFs, Pool, ScratchDir};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ pub(super) struct Bed {
     // Dropped in this order: the pool before its branches, what watches for leaks last.
     pub(super) pool: Pool,
     disks: [LoopFs; 2],
-    ground: Ground,
+    scratch: ScratchDir,
 }
 
 impl Bed {
@@ -24,19 +24,19 @@ impl Bed {
 
     #[track_caller]
     pub(super) fn over(disks: [LoopFs; 2], options: &str) -> Self {
-        let ground = Ground::new("canopy-preload-", &[]);
+        let scratch = ScratchDir::new("canopy-preload-", &[]);
         // Cargo builds it beside the tests. Others than root must be able to load it.
         let built = std::env::current_exe().expect("this test").with_file_name("libcanopy_preload.so");
-        fs::copy(&built, ground.path("preload.so"))
+        fs::copy(&built, scratch.path("preload.so"))
             .unwrap_or_else(|error| panic!("{}: {error}", built.display()));
-        fs::set_permissions(ground.path("preload.so"), PermissionsExt::from_mode(0o444)).expect("chmod");
+        fs::set_permissions(scratch.path("preload.so"), PermissionsExt::from_mode(0o444)).expect("chmod");
         let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
             .option("minfreespace=0,category.create=ff")
             .option(options)
             .branch(disks[0].path())
             .branch(disks[1].path())
             .mount();
-        Self { pool, disks, ground }
+        Self { pool, disks, scratch }
     }
 
     /// A path in the pool.
@@ -56,19 +56,19 @@ impl Bed {
 
     /// A path outside of the pool and its branches.
     pub(super) fn outside(&self, name: &str) -> PathBuf {
-        self.ground.path(name)
+        self.scratch.path(name)
     }
 
     /// The value for `LD_PRELOAD`.
     pub(super) fn library(&self) -> PathBuf {
-        self.ground.path("preload.so")
+        self.scratch.path("preload.so")
     }
 
     /// Compiles one of the C programs beside this file.
     #[track_caller]
     pub(super) fn program(&self, name: &str) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preload").join(format!("{name}.c"));
-        let program = self.ground.path(name);
+        let program = self.scratch.path(name);
         let args = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"].map(OsStr::new);
         run("cc", args.into_iter().chain([program.as_os_str(), source.as_os_str()]));
         program

@@ -49,8 +49,8 @@ fn what_shares_its_blocks_is_copied_whole() {
 fn whoever_is_killed_over_a_copy_is_gone_soon() {
     for transport in transports() {
         let rig = Rig::new(transport, 1, "cache.attr=0,cache.entry=0", &[]);
-        fs::write(rig.faulty.behind().join("busy0/large"), vec![3; 240 << 20]).expect("a file");
-        fs::write(rig.faulty.behind().join("busy0/copy"), "").expect("a file");
+        fs::write(rig.faulty.backing_dir().join("busy0/large"), vec![3; 240 << 20]).expect("a file");
+        fs::write(rig.faulty.backing_dir().join("busy0/copy"), "").expect("a file");
         // A mebibyte each: four minutes in all, sixteen seconds a request.
         let copies = &[Opcode::CopyFileRange, Opcode::CopyFileRange64];
         rig.faulty.set(Fault::Delay(Duration::from_secs(1)), copies);
@@ -60,11 +60,12 @@ fn whoever_is_killed_over_a_copy_is_gone_soon() {
             .stdin(Stdio::null())
             .spawn()
             .expect("cp");
-        let begun = || fs::metadata(rig.faulty.behind().join("busy0/copy")).is_ok_and(|copy| copy.len() != 0);
+        let begun =
+            || fs::metadata(rig.faulty.backing_dir().join("busy0/copy")).is_ok_and(|copy| copy.len() != 0);
         assert!(wait_until(Duration::from_secs(30), begun), "cp does not copy by copy_file_range");
         copy.kill().expect("a signal");
         let gone = wait_until(Duration::from_secs(60), || copy.try_wait().expect("a child").is_some());
-        let copied = fs::metadata(rig.faulty.behind().join("busy0/copy")).expect("the copy").len();
+        let copied = fs::metadata(rig.faulty.backing_dir().join("busy0/copy")).expect("the copy").len();
         rig.faulty.heal();
         let _ = copy.wait();
         assert!(gone, "io-uring={transport}: it goes on");

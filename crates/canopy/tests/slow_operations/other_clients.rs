@@ -3,7 +3,7 @@
 use super::rig::{PATIENCE, Rig, client, transports};
 use canopy_fuse::Opcode::{self, CopyFileRange, CopyFileRange64};
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Claim, Fault, LoopFs};
+use canopy_testkit::{Fault, LoopFs, SpaceReport};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -32,7 +32,12 @@ fn opened(dir: &Path) -> io::Result<File> {
 fn hangs(transport: &str, long: &Long, clients: usize, others: &[&Path]) {
     let what = format!("io-uring={transport}, {}", long.what);
     let rig = Rig::new(transport, clients, long.options, others);
-    rig.faulty.claim(Some(Claim { size: 1 << 40, free: 1 << 40, files: 1 << 20, files_free: 1 << 20 }));
+    rig.faulty.report_space(Some(SpaceReport {
+        size: 1 << 40,
+        free: 1 << 40,
+        files: 1 << 20,
+        files_free: 1 << 20,
+    }));
     // Everybody has been here before.
     rig.stranger(&what);
     rig.faulty.set(Fault::Hang, long.slow);

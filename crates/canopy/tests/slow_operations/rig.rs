@@ -1,7 +1,7 @@
 //! A pool of a disk that is well and one that may be slow, and a stranger who needs the first one only.
 
 use canopy_fuse::transport::uring;
-use canopy_testkit::{Faulty, Ground, LoopFs, Pool};
+use canopy_testkit::{FaultyFs, LoopFs, Pool, ScratchDir};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,29 +18,29 @@ const FILES: usize = 40;
 
 pub(super) struct Rig {
     pub(super) pool: Pool,
-    pub(super) faulty: Faulty,
+    pub(super) faulty: FaultyFs,
     _well: LoopFs,
     // Looks whether something is left, after all else has gone.
-    _ground: Ground,
+    _scratch: ScratchDir,
 }
 
 impl Rig {
     /// The branches are `well`, the faulty one, and `others`. `busy0` to `busy{dirs}` are on the faulty one, with two files of
     /// a mebibyte each; directories of these names below `only` are on the first.
     pub(super) fn new(transport: &str, dirs: usize, options: &str, others: &[&Path]) -> Rig {
-        let ground = Ground::new("canopy-strangers-", &[]);
-        let faulty = Faulty::mount(&ground.dir());
+        let scratch = ScratchDir::new("canopy-strangers-", &[]);
+        let faulty = FaultyFs::mount(&scratch.dir());
         let well = LoopFs::tmpfs(64 << 20);
         fs::create_dir(well.path().join("mine")).expect("mkdir");
         for file in 0..FILES {
             fs::write(well.path().join(format!("mine/s{file}")), "s").expect("a file");
         }
         // Its lock is the one that is held on the slow disk while a directory is brought there.
-        fs::create_dir(faulty.behind().join("only")).expect("mkdir");
+        fs::create_dir(faulty.backing_dir().join("only")).expect("mkdir");
         for dir in 0..dirs {
             let name = format!("busy{dir}");
             fs::create_dir_all(well.path().join("only").join(&name)).expect("mkdir");
-            let dir = faulty.behind().join(name);
+            let dir = faulty.backing_dir().join(name);
             fs::create_dir(&dir).expect("mkdir");
             for name in ["f", "g"] {
                 fs::write(dir.join(name), vec![7; 1 << 20]).expect("a file");
@@ -56,7 +56,7 @@ impl Rig {
             .option(format!("io-uring={transport}"))
             .option(options)
             .mount();
-        Rig { pool, faulty, _well: well, _ground: ground }
+        Rig { pool, faulty, _well: well, _scratch: scratch }
     }
 
     pub(super) fn at(&self, path: &str) -> PathBuf {

@@ -4,7 +4,7 @@ use super::rig::{PATIENCE, Rig, client, transports};
 use canopy_fuse::Opcode;
 use canopy_testkit::Fault;
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::procs;
+use canopy_testkit::proc;
 use std::fs::{self, File};
 
 const CLIENTS: usize = 40;
@@ -22,7 +22,7 @@ fn size(pid: i32) -> (usize, u64) {
 
 /// How many descriptors there are of what workers hold.
 fn held(pid: i32) -> (usize, usize) {
-    let all = procs::descriptors(pid);
+    let all = proc::descriptors(pid);
     let of = |what: &str| all.iter().filter(|path| path.to_string_lossy().contains(what)).count();
     (of("/dev/fuse"), of("io_uring"))
 }

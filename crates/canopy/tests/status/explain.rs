@@ -1,7 +1,7 @@
 //! `canopy explain`: what it says is what happens.
 
 use super::rig::{BINARY, canopy, explain, shown};
-use canopy_testkit::{Ground, LoopFs, Pool};
+use canopy_testkit::{LoopFs, Pool, ScratchDir};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -85,8 +85,8 @@ fn chance_is_told_as_chance() {
 
 #[test]
 fn what_cannot_be_asked_itself() {
-    let ground = Ground::new("canopy-explain-", &["a", "b"]);
-    let (a, b) = (ground.path("a"), ground.path("b"));
+    let scratch = ScratchDir::new("canopy-explain-", &["a", "b"]);
+    let (a, b) = (scratch.path("a"), scratch.path("b"));
     fs::create_dir(b.join("dir")).unwrap();
     symlink("nowhere", b.join("dir/link")).unwrap();
     let long = "l".repeat(250);

@@ -2,7 +2,7 @@
 
 use super::rig::{BINARY, canopy, codes, shown, status};
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{LoopFs, Pool, procs};
+use canopy_testkit::{LoopFs, Pool, proc};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -94,7 +94,7 @@ fn a_branch_hangs_and_the_pool_with_it() {
 #[test]
 fn a_server_of_another_pool_with_the_same_number_is_no_server_of_this_one() {
     let (theirs, ours) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
-    let number = |pool: &Pool| procs::mount_at(pool.path()).expect("a mount").minor;
+    let number = |pool: &Pool| proc::mount_at(pool.path()).expect("a mount").minor;
     // Others mount, too, and may be given it.
     let shared = (0..100).any(|_| {
         let old = Pool::builder(BINARY).branch(theirs.path()).forgive_descriptors().mount();

@@ -2,7 +2,7 @@
 
 use super::rig::{BINARY, canopy, codes, shown, status};
 use canopy_testkit::cmd::run_within;
-use canopy_testkit::{Ground, LoopFs, Pool};
+use canopy_testkit::{LoopFs, Pool, ScratchDir};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -140,10 +140,10 @@ fn features_that_the_kernel_lacks_are_named() {
 
 #[test]
 fn colours_on_a_terminal_only() {
-    let ground = Ground::new("canopy-status-", &["a", "b"]);
+    let scratch = ScratchDir::new("canopy-status-", &["a", "b"]);
     let pool = Pool::builder(BINARY)
-        .branch(ground.path("a"))
-        .branch(ground.path("b"))
+        .branch(scratch.path("a"))
+        .branch(scratch.path("b"))
         .option("minfreespace=0")
         .mount();
     // script(1) gives its command a terminal.
@@ -165,8 +165,8 @@ fn colours_on_a_terminal_only() {
 
 #[test]
 fn who_is_no_pool_is_told_so() {
-    let ground = Ground::new("canopy-status-", &["a"]);
-    for path in [ground.path("a"), "/proc".into(), "/nowhere".into()] {
+    let scratch = ScratchDir::new("canopy-status-", &["a"]);
+    for path in [scratch.path("a"), "/proc".into(), "/nowhere".into()] {
         let done = canopy(["status".as_ref(), path.as_os_str()]);
         assert_eq!(done.code(), Some(1));
         assert!(done.stderr.contains("is not the mountpoint of a pool (findmnt"), "{}", done.describe());
@@ -175,23 +175,23 @@ fn who_is_no_pool_is_told_so() {
 
 #[test]
 fn pools_under_their_other_name_and_paths_of_any_bytes() {
-    let ground = Ground::new("canopy-status-", &["point", "bin"]);
-    let strange = ground.dir().join(OsStr::from_bytes(b"b\xff\n b"));
+    let scratch = ScratchDir::new("canopy-status-", &["point", "bin"]);
+    let strange = scratch.dir().join(OsStr::from_bytes(b"b\xff\n b"));
     fs::create_dir(&strange).unwrap();
     let btrfs = LoopFs::btrfs(128 * MIB);
-    symlink(BINARY, ground.path("bin/mergerfs")).unwrap();
+    symlink(BINARY, scratch.path("bin/mergerfs")).unwrap();
     let list = [strange.as_os_str(), btrfs.path().as_os_str()].join(OsStr::new(":"));
     let mount = run_within(
-        Command::new(ground.path("bin/mergerfs"))
+        Command::new(scratch.path("bin/mergerfs"))
             .args(["-o", "minfreespace=0"])
             .arg(list)
-            .arg(ground.path("point")),
+            .arg(scratch.path("point")),
         Duration::from_secs(60),
     );
     assert!(mount.success(), "{}", mount.describe());
     let (told, text) =
-        (status(&ground.path("point")), shown(["status".as_ref(), ground.path("point").as_os_str()]));
-    let done = canopy(["umount".as_ref(), ground.path("point").as_os_str()]);
+        (status(&scratch.path("point")), shown(["status".as_ref(), scratch.path("point").as_os_str()]));
+    let done = canopy(["umount".as_ref(), scratch.path("point").as_os_str()]);
     assert!(done.success(), "{}", done.describe());
     assert_eq!(told["fstype"], "fuse.mergerfs");
     let bytes: Vec<u8> =

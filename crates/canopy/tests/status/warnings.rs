@@ -2,7 +2,7 @@
 
 use super::rig::{BINARY, canopy, codes, shown, status, warning};
 use canopy_testkit::cmd::run_within;
-use canopy_testkit::{Ground, LoopFs, Pool, as_user};
+use canopy_testkit::{LoopFs, Pool, ScratchDir, as_user};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -50,8 +50,8 @@ fn a_branch_whose_disk_is_not_mounted() {
 
 #[test]
 fn one_filesystem_twice() {
-    let ground = Ground::new("canopy-status-", &["a", "b", "c"]);
-    let (a, b, c) = (ground.path("a"), ground.path("b"), ground.path("c"));
+    let scratch = ScratchDir::new("canopy-status-", &["a", "b", "c"]);
+    let (a, b, c) = (scratch.path("a"), scratch.path("b"), scratch.path("c"));
     let pool = over(&[&a, &b, &c], "");
     let told = status(pool.path());
     let same = warning(&told, "same-filesystem");
@@ -255,10 +255,10 @@ fn pools_that_do_not_tell() {
 
 #[test]
 fn a_pool_that_one_may_not_ask() {
-    let ground = Ground::new("canopy-status-", &["a", "hidden", "hidden/pool", "bin"]);
-    let pool = Pool::builder(BINARY).branch(ground.path("a")).at(ground.path("hidden/pool")).mount();
-    fs::set_permissions(ground.path("hidden"), fs::Permissions::from_mode(0o700)).unwrap();
-    let binary = ground.path("bin/canopy");
+    let scratch = ScratchDir::new("canopy-status-", &["a", "hidden", "hidden/pool", "bin"]);
+    let pool = Pool::builder(BINARY).branch(scratch.path("a")).at(scratch.path("hidden/pool")).mount();
+    fs::set_permissions(scratch.path("hidden"), fs::Permissions::from_mode(0o700)).unwrap();
+    let binary = scratch.path("bin/canopy");
     fs::copy(BINARY, &binary).unwrap();
     let done = run_within(
         as_user(4242, 4242, &[], &binary).args(["status", "--json"]).arg(pool.path()),
@@ -320,9 +320,9 @@ const AS_NOBODY: &str = r#"
 
 #[test]
 fn a_pool_without_the_right_to_pass_through() {
-    let ground = Ground::new("canopy-status-", &[]);
+    let scratch = ScratchDir::new("canopy-status-", &[]);
     let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-euc", AS_NOBODY, "sh"]).arg(ground.dir()).arg(BINARY);
+    command.args(["-m", "sh", "-euc", AS_NOBODY, "sh"]).arg(scratch.dir()).arg(BINARY);
     let done = run_within(&mut command, Duration::from_secs(60));
     assert!(done.success(), "{}", done.describe());
     let told: Value = serde_json::from_str(&done.stdout).expect("JSON");

@@ -26,7 +26,7 @@ fn a_node_lives_for_as_long_as_the_kernel_remembers() {
         fs::rename(bed.at("before"), bed.at("after")).unwrap();
         assert_eq!(ino("after"), number);
         let forgotten = wait_until(Duration::from_secs(20), || {
-            bed.pool.forget_names();
+            bed.pool.drop_dentries();
             ino("after") != number
         });
         assert!(forgotten, "{option}");

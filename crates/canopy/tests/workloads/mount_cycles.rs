@@ -6,16 +6,16 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use canopy_testkit::cmd::{run_unless_busy, run_within, wait_until};
-use canopy_testkit::{leaks, procs};
+use canopy_testkit::{LeakCheck, proc};
 
 const CYCLES: usize = 200;
 
 fn daemons(dir: &Path) -> Vec<i32> {
     let text = dir.to_str().unwrap();
-    let ours = |process: &procs::Process| {
+    let ours = |process: &proc::Process| {
         process.name == "canopy" && process.args.iter().any(|arg| arg.to_string_lossy().contains(text))
     };
-    procs::processes().into_iter().filter(ours).map(|process| process.pid).collect()
+    proc::processes().into_iter().filter(ours).map(|process| process.pid).collect()
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn two_hundred_mounts_leave_nothing() {
     canopy_testkit::require_root();
     let home = tempfile::Builder::new().prefix("canopy-cycles-").tempdir().unwrap();
     let dir = home.path().canonicalize().unwrap();
-    let _guard = leaks::Guard::under(&dir);
+    let _guard = LeakCheck::under(&dir);
     for name in ["a", "b", "pool"] {
         fs::create_dir(dir.join(name)).unwrap();
     }
@@ -53,7 +53,7 @@ fn two_hundred_mounts_leave_nothing() {
         let at = Instant::now();
         let done = run_unless_busy(Command::new(end[0]).args(&end[1..]).arg(&point), Duration::from_secs(20));
         assert!(done.success(), "cycle {cycle}: {end:?}: {}", done.describe());
-        let gone = || procs::mount_at(&point).is_none() && daemons(&dir).is_empty();
+        let gone = || proc::mount_at(&point).is_none() && daemons(&dir).is_empty();
         let ended = wait_until(Duration::from_secs(10), gone);
         assert!(ended, "cycle {cycle}: after {end:?} {:?} still run", daemons(&dir));
         slowest_end = slowest_end.max(at.elapsed());

@@ -3,7 +3,7 @@
 
 use super::rig::{Disks, names, shell_ok};
 use canopy_testkit::cmd::run;
-use canopy_testkit::{Kind, LoopFs, Nested, Pool};
+use canopy_testkit::{Kind, LoopFs, Pool, Submount};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
@@ -26,7 +26,7 @@ fn fill(dir: &Path, content: &str) {
 
 /// A branch that holds subvolumes, snapshots of one, and filesystems of each kind, two of them twins.
 struct Ground {
-    _mounts: Vec<Nested>,
+    _mounts: Vec<Submount>,
     _others: Vec<LoopFs>,
     disks: Disks,
 }
@@ -58,7 +58,7 @@ impl Ground {
             fill(other.path(), &format!("{kind:?} {index}"));
             let point = at(&format!("mounted{index}"));
             fs::create_dir(&point).unwrap();
-            mounts.push(Nested::bind(other.path(), &point));
+            mounts.push(Submount::bind(other.path(), &point));
             others.push(other);
         }
         Ground { disks, _mounts: mounts, _others: others }
@@ -118,7 +118,7 @@ fn no_two_files_have_one_number() {
             let numbers = || same_files(pool.path(), |meta| (0, meta.ino()));
             assert_eq!(numbers(), expected, "{options}");
             listed_as_they_are(&pool, &options);
-            pool.forget_names();
+            pool.drop_dentries();
             listed_as_they_are(&pool, &options);
             pool.umount();
         }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use canopy_testkit::tree::Fields;
-use canopy_testkit::{Kind, Pool, Spec, Tree, grow};
+use canopy_testkit::{Kind, Pool, Tree, TreeSpec, populate};
 
 use super::rig::{Disks, plain, shell, shell_ok};
 
@@ -16,19 +16,19 @@ use super::rig::{Disks, plain, shell, shell_ok};
 const FILES: usize = 18_500;
 
 /// A tree at `root/tree`, for which the seed stands.
-fn source(root: &Path, spec: &Spec) -> Tree {
+fn source(root: &Path, spec: &TreeSpec) -> Tree {
     let tree = root.join("tree");
     fs::create_dir(&tree).unwrap();
-    grow(&tree, spec);
+    populate(&tree, spec);
     // rsync takes times of the same second for the same, and what it has just made has this second's.
     let past = SystemTime::UNIX_EPOCH + Duration::new(1_500_000_000, 123_456_789);
     fs::File::open(&tree).unwrap().set_modified(past).unwrap();
     Tree::capture_with(&tree, Fields { root: true, ..Fields::default() })
 }
 
-fn spec(seed: u64, files: usize) -> Spec {
+fn spec(seed: u64, files: usize) -> TreeSpec {
     // A sparse file costs its length each time a tree is compared, so there are few.
-    Spec { sparse: 1 + (10_000 / files.max(1)) as u32, max_file: 128 << 10, ..Spec::new(seed, files) }
+    TreeSpec { sparse: 1 + (10_000 / files.max(1)) as u32, max_file: 128 << 10, ..TreeSpec::new(seed, files) }
 }
 
 fn seen(root: &Path) -> Tree {
@@ -59,7 +59,7 @@ fn assert_sparse(original: &Path, copy: &Path, tree: &Tree) {
 
 /// Copies, compares from every side, unmounts, compares the branches, mounts again, compares, removes.
 #[track_caller]
-fn round(kinds: &[Kind], options: &str, spec: &Spec, copy: &str) {
+fn round(kinds: &[Kind], options: &str, spec: &TreeSpec, copy: &str) {
     let original = plain();
     let wanted = source(original.path(), spec);
     let from = original.path().as_os_str();
@@ -133,7 +133,7 @@ fn cp_copies_onto_xfs_and_btrfs_through_the_daemon() {
 fn tar_packs_and_unpacks() {
     let original = plain();
     // tar has no form for sockets.
-    let wanted = source(original.path(), &Spec { specials: 0, ..spec(11, 3000) });
+    let wanted = source(original.path(), &TreeSpec { specials: 0, ..spec(11, 3000) });
     let disks = Disks::new(&[Kind::Ext4, Kind::Xfs]);
     let pool = disks.pool("category.create=rand");
     let tar = "tar --acls --xattrs --xattrs-include='*' --numeric-owner";

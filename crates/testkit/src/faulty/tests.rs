@@ -1,17 +1,17 @@
 use super::*;
-use crate::Ground;
+use crate::ScratchDir;
 use crate::cmd::run_within;
 use std::process::{Command, Stdio};
 
 const LONG: Duration = Duration::from_secs(20);
 
 /// Runs a command of the shell in the mount: this process must not wait for what it serves itself.
-fn sh(faulty: &Faulty, script: &str) -> crate::cmd::Finished {
+fn sh(faulty: &FaultyFs, script: &str) -> crate::cmd::Finished {
     run_within(Command::new("sh").arg("-c").arg(script).current_dir("/").env("AT", faulty.path()), LONG)
 }
 
 #[track_caller]
-fn works(faulty: &Faulty, script: &str) -> String {
+fn works(faulty: &FaultyFs, script: &str) -> String {
     let done = sh(faulty, script);
     assert!(done.success(), "{script}: {}", done.describe());
     done.stdout
@@ -19,8 +19,8 @@ fn works(faulty: &Faulty, script: &str) -> String {
 
 #[test]
 fn it_is_the_directory_behind_it() {
-    let ground = Ground::new("faulty-", &[]);
-    let faulty = Faulty::mount(&ground.dir());
+    let scratch = ScratchDir::new("faulty-", &[]);
+    let faulty = FaultyFs::mount(&scratch.dir());
     works(
         &faulty,
         r#"set -e; cd "$AT" && mkdir -p a/b && echo text >a/b/file && ln a/b/file a/hard && ln -s hard a/soft && mkfifo a/pipe
@@ -29,7 +29,7 @@ fn it_is_the_directory_behind_it() {
     );
     assert_eq!(works(&faulty, r#"cat "$AT/a/soft"; ls "$AT/a""#), "text\n\0\0\0\0c\nhard\npipe\nsoft\n");
     let compared = works(&faulty, r#"cd "$AT/a" && stat -c '%n %a %u %g %s %h %Y %W %F' * c/*"#);
-    let behind = faulty.behind().display();
+    let behind = faulty.backing_dir().display();
     let expected = works(&faulty, &format!("cd '{behind}/a' && stat -c '%n %a %u %g %s %h %Y %W %F' * c/*"));
     assert_eq!(compared, expected);
     assert!(compared.contains("c 755 0 0 4096 2 "), "{compared}");
@@ -37,7 +37,7 @@ fn it_is_the_directory_behind_it() {
     let hard = faulty.path().join("a/hard");
     rustix::fs::setxattr(&hard, "user.x", b"value", rustix::fs::XattrFlags::empty()).expect("an attribute");
     let mut value = [0_u8; 16];
-    for file in [hard, faulty.behind().join("a/hard")] {
+    for file in [hard, faulty.backing_dir().join("a/hard")] {
         assert_eq!(rustix::fs::getxattr(&file, "user.x", &mut value), Ok(5));
         assert_eq!(&value[..5], b"value");
     }
@@ -45,9 +45,9 @@ fn it_is_the_directory_behind_it() {
 
 #[test]
 fn each_kind_of_request_has_its_fault() {
-    let ground = Ground::new("faulty-", &[]);
-    let faulty = Faulty::mount(&ground.dir());
-    fs::write(faulty.behind().join("file"), "text").expect("a file");
+    let scratch = ScratchDir::new("faulty-", &[]);
+    let faulty = FaultyFs::mount(&scratch.dir());
+    fs::write(faulty.backing_dir().join("file"), "text").expect("a file");
     faulty.set(Fault::Fail(Errno::NOSPC), &[Opcode::Write]);
     faulty.set(Fault::Fail(Errno::ROFS), &[Opcode::Unlink, Opcode::Mkdir]);
     let failed = |script: &str, why: &str| {
@@ -63,18 +63,18 @@ fn each_kind_of_request_has_its_fault() {
     assert!(began.elapsed() >= Duration::from_millis(300));
     faulty.heal();
     works(&faulty, r#"echo more >>"$AT/file" && rm "$AT/file" && mkdir "$AT/dir""#);
-    let claim = Claim { size: 1 << 40, free: 3 << 20, files: 77, files_free: 5 };
-    faulty.claim(Some(claim));
+    let claim = SpaceReport { size: 1 << 40, free: 3 << 20, files: 77, files_free: 5 };
+    faulty.report_space(Some(claim));
     assert_eq!(works(&faulty, r#"stat -f -c '%a %f %b %c %d %S' "$AT""#), "768 768 268435456 77 5 4096\n");
-    faulty.claim(None);
+    faulty.report_space(None);
     assert_ne!(works(&faulty, r#"stat -f -c %c "$AT""#), "77\n");
 }
 
 #[test]
 fn what_hangs_goes_on_when_it_is_let_go() {
-    let ground = Ground::new("faulty-", &[]);
-    let faulty = Faulty::mount(&ground.dir());
-    fs::write(faulty.behind().join("file"), "text").expect("a file");
+    let scratch = ScratchDir::new("faulty-", &[]);
+    let faulty = FaultyFs::mount(&scratch.dir());
+    fs::write(faulty.backing_dir().join("file"), "text").expect("a file");
     faulty.set(Fault::Hang, &[Opcode::Read]);
     let mut stuck =
         Command::new("cat").arg(faulty.path().join("file")).stdout(Stdio::null()).spawn().expect("cat");
@@ -90,5 +90,5 @@ fn what_hangs_goes_on_when_it_is_let_go() {
     let point = faulty.path().to_owned();
     drop(faulty);
     stuck.wait().expect("an end");
-    assert!(procs::mount_at(&point).is_none());
+    assert!(proc::mount_at(&point).is_none());
 }

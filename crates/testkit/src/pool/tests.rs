@@ -1,6 +1,9 @@
-//! The refusals; a pool that lives is tested with the real program, in `crates/canopy/tests`.
+//! Mounts that fail. The real program is mounted in `crates/canopy/tests`.
 
+use super::builder::branch_path;
 use super::*;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 
 fn fake(script: &str) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
@@ -11,13 +14,11 @@ fn fake(script: &str) -> (TempDir, PathBuf) {
 }
 
 fn builder(binary: &Path) -> PoolBuilder {
-    let mut builder = Pool::builder(binary);
-    binary.clone_into(&mut builder.binary); // whatever CANOPY_BIN says
-    builder.branch("/tmp")
+    PoolBuilder::new(binary.to_owned()).branch("/tmp") // whatever CANOPY_BIN says
 }
 
 #[test]
-fn a_refused_mount_tells_code_and_log() {
+fn a_failed_mount_returns_exit_code_and_log() {
     let (_dir, binary) = fake("echo no such policy >&2; exit 3");
     for builder in [builder(&binary), builder(&binary).daemon()] {
         let failed = builder.try_mount().expect_err("no pool");
@@ -26,7 +27,7 @@ fn a_refused_mount_tells_code_and_log() {
 }
 
 #[test]
-fn success_without_a_mount_is_a_failure() {
+fn exiting_without_a_mount_is_a_failure() {
     let (_dir, binary) = fake("exit 0");
     for builder in [builder(&binary), builder(&binary).daemon()] {
         assert_eq!(builder.try_mount().expect_err("no pool").code, Some(0));
@@ -34,7 +35,7 @@ fn success_without_a_mount_is_a_failure() {
 }
 
 #[test]
-fn arguments_arrive_in_order() {
+fn arguments_are_passed_in_order() {
     let (_dir, binary) = fake(r#"echo "$FLAG $*"; exit 1"#);
     let failed = builder(&binary)
         .branch_spec("/var/tmp=RO")
@@ -50,7 +51,7 @@ fn arguments_arrive_in_order() {
 }
 
 #[test]
-fn branch_arguments_lose_their_mode() {
+fn the_mode_of_a_branch_is_not_part_of_its_path() {
     assert_eq!(branch_path(OsStr::new("/tmp=NC,1G")), Path::new("/tmp"));
     assert_eq!(branch_path(OsStr::new("/tmp")), Path::new("/tmp"));
 }

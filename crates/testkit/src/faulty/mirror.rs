@@ -28,7 +28,7 @@ const SEEK_HOLE: u32 = 4;
 /// In bytes, so that a large copy takes many requests.
 const COPIED_AT_ONCE: usize = 1 << 20;
 
-pub(super) struct Pass {
+pub(super) struct Mirror {
     nodes: Mutex<Nodes>,
     files: Table<OwnedFd>,
     listings: Table<Vec<(Vec<u8>, u64, FileType)>>,
@@ -93,14 +93,14 @@ enum Given {
     At(u64),
 }
 
-impl Pass {
-    pub(super) fn over(dir: &Path) -> Result<Pass, Errno> {
+impl Mirror {
+    pub(super) fn of(dir: &Path) -> Result<Mirror, Errno> {
         let fd = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let key = key(fd.as_fd())?;
         let root = Node { fd: Arc::new(fd), key, lookups: 1 };
         let id = NodeId::ROOT.0;
         let nodes = Nodes { known: HashMap::from([(id, root)]), ids: HashMap::from([(key, id)]), last: id };
-        Ok(Pass { nodes: Mutex::new(nodes), files: Table::default(), listings: Table::default() })
+        Ok(Mirror { nodes: Mutex::new(nodes), files: Table::default(), listings: Table::default() })
     }
 
     pub(super) fn serve(&self, request: &Request<'_>, reply: Reply<'_>) -> Replied {

@@ -1,10 +1,10 @@
-//! A sick disk to put under a pool: a FUSE filesystem that passes everything on to a directory, and that can be told
-//! at any time, for each kind of request, to be slow, to fail, or not to answer at all.
+//! A faulty disk for a pool: a FUSE filesystem that mirrors a directory, and that a test can tell at any time to delay,
+//! fail or never answer each kind of request.
 //!
-//! It is served by threads of the test's own process. So look at what lies on it by [`Faulty::behind`] and leave the
-//! mount to other processes: a thread that waits for a hung mount which its own process serves cannot even be killed.
+//! Threads of the test's own process serve it. So a test looks at the files through [`FaultyFs::backing_dir`] and leaves
+//! the mount to other processes: a thread that waits for a hung mount served by its own process cannot even be killed.
 
-mod pass;
+mod mirror;
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,63 +23,63 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::cmd::wait_until;
-use crate::procs;
-use pass::Pass;
+use crate::proc;
+use mirror::Mirror;
 
-/// Requests that may hang at once before the others hang too. Each is a thread.
+/// How many requests may hang before all others hang too. Each takes a thread.
 const THREADS: usize = 48;
-/// How long a mount may stay busy before it is taken away by force.
+/// How long a mount may stay busy before it is detached by force.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// This errno, and nothing is done.
+    /// It fails with this errno, and has no effect.
     Fail(Errno),
-    /// It is done after this time.
+    /// It is carried out after this time.
     Delay(Duration),
-    /// It is done once [`Faulty::heal`] is called.
+    /// It is carried out once [`FaultyFs::heal`] is called.
     Hang,
 }
 
-/// What statfs(2) tells, in bytes and inodes.
+/// What statfs(2) reports, in bytes and inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct SpaceReport {
     pub size: u64,
     pub free: u64,
     pub files: u64,
     pub files_free: u64,
 }
 
-/// A mounted filesystem with faults. Unmounted on drop, when all that hangs has been let go.
-pub struct Faulty {
+/// A mounted filesystem with faults. Dropping it lets hanging requests go on, then unmounts it.
+pub struct FaultyFs {
     point: PathBuf,
     behind: PathBuf,
-    sickness: Arc<Sickness>,
+    faults: Arc<Faults>,
     running: Option<Running>,
     mounted: Option<Mounted>,
 }
 
 #[derive(Default)]
-struct Sickness {
+struct Faults {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    faults: HashMap<Opcode, Fault>,
-    claim: Option<Claim>,
+    by_kind: HashMap<Opcode, Fault>,
+    space: Option<SpaceReport>,
     hanging: usize,
 }
 
-impl Faulty {
-    /// Mounts at `dir/faulty` what lies in `dir/behind`; both directories are made.
+impl FaultyFs {
+    /// Makes `dir/faulty` and `dir/behind`, and mounts a mirror of the second on the first.
     ///
     /// # Panics
-    /// Without root, and where FUSE is not to be had.
+    /// Without root, or without FUSE.
     #[track_caller]
-    pub fn mount(dir: &Path) -> Faulty {
+    pub fn mount(dir: &Path) -> FaultyFs {
         crate::require_root();
         let (point, behind) = (dir.join("faulty"), dir.join("behind"));
         for made in [&point, &behind] {
@@ -102,48 +102,48 @@ impl Faulty {
             ..SessionOptions::default()
         };
         let session = Session::negotiate(device, &options, Limits::NONE).expect("a session");
-        let sickness = Arc::new(Sickness::default());
+        let faults = Arc::new(Faults::default());
         let served =
-            Served { pass: Pass::over(&behind).expect("a directory"), sickness: Arc::clone(&sickness) };
+            Served { mirror: Mirror::of(&behind).expect("a directory"), faults: Arc::clone(&faults) };
         let running = session.serve(Arc::new(served), THREADS).expect("threads");
-        Faulty { point, behind, sickness, running: Some(running), mounted: Some(mounted) }
+        FaultyFs { point, behind, faults, running: Some(running), mounted: Some(mounted) }
     }
 
-    /// The mount: the branch to give to a pool.
+    /// The mount point, to be a branch of a pool.
     pub fn path(&self) -> &Path {
         &self.point
     }
 
-    /// The directory that it shows; what is done here meets no fault.
-    pub fn behind(&self) -> &Path {
+    /// The mirrored directory. Accessing it meets no faults.
+    pub fn backing_dir(&self) -> &Path {
         &self.behind
     }
 
-    /// From now on this happens to requests of these kinds; other kinds stay as they were.
+    /// Sets the fault of these kinds of request. Other kinds keep theirs.
     pub fn set(&self, fault: Fault, kinds: &[Opcode]) {
-        self.sickness.lock().faults.extend(kinds.iter().map(|&kind| (kind, fault)));
-        self.sickness.changed.notify_all();
+        self.faults.lock().by_kind.extend(kinds.iter().map(|&kind| (kind, fault)));
+        self.faults.changed.notify_all();
     }
 
-    /// From now on this happens to every request.
+    /// Sets the fault of every kind of request.
     pub fn set_all(&self, fault: Fault) {
         self.set(fault, Opcode::ALL);
     }
 
-    /// No faults any more; what hangs goes on. Claims about space stay.
+    /// Clears all faults, and lets hanging requests go on. The reported space stays as it is.
     pub fn heal(&self) {
-        self.sickness.lock().faults.clear();
-        self.sickness.changed.notify_all();
+        self.faults.lock().by_kind.clear();
+        self.faults.changed.notify_all();
     }
 
-    /// Has statfs(2) tell this, or the truth again.
-    pub fn claim(&self, claim: Option<Claim>) {
-        self.sickness.lock().claim = claim;
+    /// Makes statfs(2) report this, or the truth for `None`.
+    pub fn report_space(&self, space: Option<SpaceReport>) {
+        self.faults.lock().space = space;
     }
 
-    /// How many requests hang now.
+    /// Returns how many requests hang now.
     pub fn hanging(&self) -> usize {
-        self.sickness.lock().hanging
+        self.faults.lock().hanging
     }
 
     fn end(&mut self) -> Result<(), String> {
@@ -156,9 +156,9 @@ impl Faulty {
         });
         let mut result = outcome.map_err(|errno| format!("cannot unmount {}: {errno}", self.point.display()));
         if !gone || result.is_err() {
-            let holders = procs::holders(&self.point).join("\n  ");
+            let holders = proc::holders(&self.point).join("\n  ");
             result = result.map_err(|message| format!("{message}\n  {holders}"));
-            // Ends the connection, whoever uses it.
+            // Ends the connection even while it is in use.
             let _ = unmount(&self.point, UnmountFlags::FORCE | UnmountFlags::DETACH);
         }
         mounted.release();
@@ -166,7 +166,7 @@ impl Faulty {
     }
 }
 
-impl Drop for Faulty {
+impl Drop for FaultyFs {
     fn drop(&mut self) {
         if let Err(message) = self.end() {
             if panicking() { eprintln!("{message}") } else { panic!("{message}") }
@@ -174,18 +174,18 @@ impl Drop for Faulty {
     }
 }
 
-impl Sickness {
+impl Faults {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A test that has failed elsewhere must still be able to let go of what hangs.
+        // A test that has panicked must still be able to release hanging requests.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for as long as a request of this kind is to wait; gives the errno that it is to fail with.
-    fn meet(&self, kind: Opcode) -> Option<Errno> {
+    /// Waits as long as the fault of this kind of request demands. Returns the errno to fail with, if any.
+    fn inject(&self, kind: Opcode) -> Option<Errno> {
         let began = Instant::now();
         let mut state = self.lock();
         loop {
-            let left = match state.faults.get(&kind) {
+            let left = match state.by_kind.get(&kind) {
                 None => return None,
                 Some(Fault::Fail(errno)) => return Some(*errno),
                 Some(Fault::Hang) => Duration::MAX,
@@ -206,30 +206,30 @@ impl Sickness {
 }
 
 struct Served {
-    pass: Pass,
-    sickness: Arc<Sickness>,
+    mirror: Mirror,
+    faults: Arc<Faults>,
 }
 
 impl Handler for Served {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
         let kind = request.header.opcode().filter(|kind| kind.wants_answer() && *kind != Opcode::Destroy);
-        if let Some(errno) = kind.and_then(|kind| self.sickness.meet(kind)) {
+        if let Some(errno) = kind.and_then(|kind| self.faults.inject(kind)) {
             return reply.error(errno.raw_os_error());
         }
-        let claim = self.sickness.lock().claim;
-        match (request.op, claim) {
-            (Op::Statfs, Some(claim)) => reply.statfs(&claim.figures()),
-            _ => self.pass.serve(&request, reply),
+        let space = self.faults.lock().space;
+        match (request.op, space) {
+            (Op::Statfs, Some(space)) => reply.statfs(&space.statfs()),
+            _ => self.mirror.serve(&request, reply),
         }
     }
 
     fn undelivered(&self, what: Undelivered) {
-        self.pass.undelivered(what);
+        self.mirror.undelivered(what);
     }
 }
 
-impl Claim {
-    fn figures(&self) -> canopy_fuse::abi::Kstatfs {
+impl SpaceReport {
+    fn statfs(&self) -> canopy_fuse::abi::Kstatfs {
         const BLOCK: u32 = 4096;
         let blocks = |bytes: u64| bytes / u64::from(BLOCK);
         canopy_fuse::abi::Kstatfs {

@@ -1,4 +1,4 @@
-//! Reading `/proc`: mounts, processes and their descriptors.
+//! What `/proc` and `/sys` say of mounts, processes, their threads and descriptors, and loop devices.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mount {
     pub id: u64,
-    /// Device number of the filesystem; its minor names a FUSE connection under `/sys/fs/fuse/connections`.
+    /// Device number of the filesystem. The minor number of a FUSE mount names its connection in
+    /// `/sys/fs/fuse/connections`.
     pub major: u32,
     pub minor: u32,
     pub point: PathBuf,
@@ -18,13 +19,13 @@ pub struct Mount {
     pub options: String,
 }
 
-/// Every mount this process sees, oldest first.
+/// Returns every mount in this process's mount namespace, oldest first.
 pub fn mounts() -> Vec<Mount> {
     let table = fs::read("/proc/self/mountinfo").expect("/proc/self/mountinfo");
     table.split(|&byte| byte == b'\n').filter_map(parse_mount).collect()
 }
 
-/// The topmost mount exactly at `point`.
+/// Returns the topmost mount exactly at `point`.
 pub fn mount_at(point: &Path) -> Option<Mount> {
     mounts().into_iter().rev().find(|mount| mount.point == point)
 }
@@ -45,7 +46,7 @@ fn parse_mount(line: &[u8]) -> Option<Mount> {
     })
 }
 
-/// Undoes the kernel's `\ooo` for space, tab, newline and backslash.
+/// Decodes the kernel's `\ooo` escapes of space, tab, newline and backslash.
 fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -66,7 +67,7 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// A living process, as far as tests care.
+/// A process that is not a zombie.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Process {
     pub pid: i32,
@@ -74,7 +75,7 @@ pub struct Process {
     pub args: Vec<OsString>,
 }
 
-/// All processes, zombies left out.
+/// Returns all processes but zombies.
 pub fn processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries
@@ -84,7 +85,7 @@ pub fn processes() -> Vec<Process> {
         .collect()
 }
 
-/// One process; none when it is gone or a zombie.
+/// Returns a process, or `None` if it has ended or is a zombie.
 pub fn process(pid: i32) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (head, tail) = stat.rsplit_once(')')?;
@@ -97,13 +98,71 @@ pub fn process(pid: i32) -> Option<Process> {
     Some(Process { pid, name, args })
 }
 
-/// What each descriptor of a process refers to.
+/// Returns what each descriptor of a process refers to.
 pub fn descriptors(pid: i32) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
     entries.flatten().filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
 }
 
-/// Processes which keep something under `dir` busy, each with what it holds.
+/// A thread of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thread {
+    pub name: String,
+    /// The text of `/proc/PID/task/TID/status`.
+    pub status: String,
+}
+
+impl Thread {
+    /// Returns a field of the thread's status, such as `CapEff`.
+    ///
+    /// # Panics
+    /// If there is no such field.
+    #[track_caller]
+    pub fn field(&self, name: &str) -> &str {
+        let found = self.status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        found.unwrap_or_else(|| panic!("no {name} in {}", self.status)).trim()
+    }
+}
+
+/// Returns the threads of a process. Threads that end meanwhile are left out.
+pub fn threads(pid: i32) -> Vec<Thread> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let thread = |task: fs::DirEntry| {
+        let name = fs::read_to_string(task.path().join("comm")).ok()?.trim().to_owned();
+        Some(Thread { name, status: fs::read_to_string(task.path().join("status")).ok()? })
+    };
+    tasks.flatten().filter_map(thread).collect()
+}
+
+/// Returns a counter of `/proc/PID/io`, such as `rchar`.
+///
+/// # Panics
+/// If the process has ended or there is no such counter.
+#[track_caller]
+pub fn io_counter(pid: i32, name: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/io")).expect("the counters of a process");
+    let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
+    found.unwrap_or_else(|| panic!("no {name} in {text}"))
+}
+
+/// Returns the pool daemons that use `dir`: it occurs in their arguments or environment, or is their working directory.
+pub fn daemons(dir: &Path) -> Vec<Process> {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let text = dir.as_os_str().as_bytes();
+    let mentions = |bytes: &[u8]| bytes.windows(text.len()).any(|part| part == text);
+    let uses = |process: &Process| {
+        let of = |name: &str| format!("/proc/{}/{name}", process.pid);
+        process.args.iter().any(|arg| mentions(arg.as_bytes()))
+            || fs::read(of("environ")).is_ok_and(|environ| mentions(&environ))
+            || fs::read_link(of("cwd")).is_ok_and(|cwd| cwd.starts_with(&dir))
+    };
+    let is_pool = |process: &Process| {
+        matches!(process.name.as_str(), "canopy" | "mergerfs") || process.name.starts_with("canopy ")
+    };
+    processes().into_iter().filter(|process| is_pool(process) && uses(process)).collect()
+}
+
+/// Describes the processes that keep something under `dir` busy, one line each.
 pub fn holders(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for process in processes() {
@@ -125,7 +184,7 @@ pub fn holders(dir: &Path) -> Vec<String> {
     found
 }
 
-/// Attached loop devices and the files behind them.
+/// Returns the attached loop devices, each with its backing file.
 pub fn loop_devices() -> Vec<(PathBuf, PathBuf)> {
     let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
     let mut found: Vec<_> = entries
@@ -157,12 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn sees_this_machine() {
+    fn mounts_processes_and_descriptors_are_found() {
         assert!(mount_at(Path::new("/proc")).is_some_and(|mount| mount.kind == "proc"));
         let own = i32::try_from(std::process::id()).expect("a pid");
         assert!(processes().iter().any(|process| process.pid == own));
         let file = tempfile::NamedTempFile::new().expect("a file");
         assert!(descriptors(own).contains(&file.path().canonicalize().expect("a path")));
+        assert!(threads(own).iter().any(|thread| thread.field("Pid").parse() == Ok(own)));
+        assert!(io_counter(own, "rchar") > 0);
         assert!(holders(file.path()).iter().any(|line| line.contains(&own.to_string())));
     }
 }

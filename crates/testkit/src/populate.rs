@@ -1,4 +1,4 @@
-//! Growing a realistic tree from a seed.
+//! Fills a directory with a realistic tree, made from a seed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -13,13 +13,13 @@ use rustix::fs::{
 
 use crate::rng::Rng;
 
-/// What to grow. Rates are in thousandths of the files.
+/// What the tree is like. Rates are in thousandths of the number of files.
 #[derive(Debug, Clone)]
-pub struct Spec {
+pub struct TreeSpec {
     pub seed: u64,
     pub files: usize,
     pub files_per_dir: usize,
-    /// Most files are far smaller.
+    /// The largest size of a file, in bytes. Most files are far smaller.
     pub max_file: u64,
     pub hard_links: u32,
     pub symlinks: u32,
@@ -27,16 +27,16 @@ pub struct Spec {
     pub sparse: u32,
     /// Fifos and sockets.
     pub specials: u32,
-    /// Names of strange bytes and of 255 bytes.
+    /// Names of unusual bytes or of 255 bytes.
     pub odd_names: u32,
-    /// Length of the one deep chain of directories.
+    /// Depth of one chain of directories.
     pub depth: usize,
-    /// Give files to various users and groups; needs root.
+    /// Whether files belong to various users and groups, which needs root.
     pub owners: bool,
 }
 
-impl Default for Spec {
-    /// Two thousand files of everything, around 20 MB.
+impl Default for TreeSpec {
+    /// Two thousand files of all kinds, about 20 MB.
     fn default() -> Self {
         Self {
             seed: 1,
@@ -55,16 +55,16 @@ impl Default for Spec {
     }
 }
 
-impl Spec {
-    /// The default with another seed and number of files.
+impl TreeSpec {
+    /// Returns the default with another seed and number of files.
     pub fn new(seed: u64, files: usize) -> Self {
         Self { seed, files, ..Self::default() }
     }
 }
 
-/// What was made.
+/// How much [`populate`] made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Grown {
+pub struct TreeCounts {
     pub dirs: usize,
     pub files: usize,
     pub hard_links: usize,
@@ -75,35 +75,35 @@ pub struct Grown {
     pub bytes: u64,
 }
 
-/// Fills an existing directory. The same spec makes the same tree anywhere that supports all of it.
+/// Fills an existing directory. The same spec makes the same tree on every filesystem that supports all of it.
 ///
 /// # Panics
-/// When the filesystem refuses anything; the message names it.
+/// If the filesystem refuses anything. The message names the path.
 #[track_caller]
-pub fn grow(root: &Path, spec: &Spec) -> Grown {
-    let mut grower = Grower {
+pub fn populate(root: &Path, spec: &TreeSpec) -> TreeCounts {
+    let mut generator = Generator {
         spec,
         rng: Rng::new(spec.seed),
         dirs: vec![root.to_owned()],
         files: Vec::new(),
         times: Vec::new(),
-        grown: Grown::default(),
+        counts: TreeCounts::default(),
         serial: 0,
     };
-    grower.run().unwrap_or_else(|(path, error)| panic!("growing {}: {error}", path.display()));
-    grower.grown
+    generator.run().unwrap_or_else(|(path, error)| panic!("populating {}: {error}", path.display()));
+    generator.counts
 }
 
 type Step<T = ()> = Result<T, (PathBuf, io::Error)>;
 
-struct Grower<'a> {
-    spec: &'a Spec,
+struct Generator<'a> {
+    spec: &'a TreeSpec,
     rng: Rng,
     dirs: Vec<PathBuf>,
     files: Vec<PathBuf>,
-    /// Set last, since making anything in a directory moves its time.
+    /// Set last: making an entry changes the time of its directory.
     times: Vec<(PathBuf, Timespec)>,
-    grown: Grown,
+    counts: TreeCounts,
     serial: u64,
 }
 
@@ -111,7 +111,7 @@ fn at<T>(path: &Path, result: io::Result<T>) -> Step<T> {
     result.map_err(|error| (path.to_owned(), error))
 }
 
-impl Grower<'_> {
+impl Generator<'_> {
     fn run(&mut self) -> Step {
         let dirs = self.spec.files.div_ceil(self.spec.files_per_dir.max(1));
         for _ in 0..dirs {
@@ -122,7 +122,7 @@ impl Grower<'_> {
         for _ in 0..self.spec.depth {
             chain = self.dir(&chain)?;
         }
-        while self.grown.files < self.spec.files {
+        while self.counts.files < self.spec.files {
             let parent = self.rng.pick(&self.dirs).clone();
             self.file(&parent)?;
             if self.rng.chance(self.spec.hard_links) {
@@ -152,7 +152,7 @@ impl Grower<'_> {
         self.attributes(&path)?;
         self.time(&path);
         self.dirs.push(path.clone());
-        self.grown.dirs += 1;
+        self.counts.dirs += 1;
         Ok(path)
     }
 
@@ -161,11 +161,11 @@ impl Grower<'_> {
         let file = at(&path, File::create_new(&path))?;
         if self.rng.chance(self.spec.sparse) {
             at(&path, self.sparse(&file))?;
-            self.grown.sparse += 1;
+            self.counts.sparse += 1;
         } else {
             let length = self.length();
             at(&path, file.write_all_at(&self.rng.bytes(length), 0))?;
-            self.grown.bytes += length as u64;
+            self.counts.bytes += length as u64;
         }
         drop(file);
         self.own(&path)?;
@@ -174,11 +174,11 @@ impl Grower<'_> {
         self.attributes(&path)?;
         self.time(&path);
         self.files.push(path);
-        self.grown.files += 1;
+        self.counts.files += 1;
         Ok(())
     }
 
-    /// Mostly small, some empty, few large: three dice with a common ceiling.
+    /// Draws the length of a file: mostly small, sometimes zero, rarely large.
     fn length(&mut self) -> usize {
         let ceiling = match self.rng.below(100) {
             0..5 => 0,
@@ -196,7 +196,7 @@ impl Grower<'_> {
             let start = self.rng.below(256) * STEP;
             let bytes = self.rng.bytes(4096);
             file.write_all_at(&bytes, start)?;
-            self.grown.bytes += 4096;
+            self.counts.bytes += 4096;
         }
         file.set_len(256 * STEP + self.rng.below(STEP))
     }
@@ -206,7 +206,7 @@ impl Grower<'_> {
         let parent = self.rng.pick(&self.dirs).clone();
         let path = parent.join(self.name("hard"));
         at(&path, fs::hard_link(&old, &path))?;
-        self.grown.hard_links += 1;
+        self.counts.hard_links += 1;
         Ok(())
     }
 
@@ -222,7 +222,7 @@ impl Grower<'_> {
         at(&path, symlink(&target, &path))?;
         self.own(&path)?;
         self.time(&path);
-        self.grown.symlinks += 1;
+        self.counts.symlinks += 1;
         Ok(())
     }
 
@@ -233,12 +233,12 @@ impl Grower<'_> {
         at(&path, mknodat(CWD, &path, kind, Mode::from_raw_mode(0o640), 0).map_err(Into::into))?;
         self.own(&path)?;
         self.time(&path);
-        self.grown.specials += 1;
+        self.counts.specials += 1;
         Ok(())
     }
 
     fn own(&mut self, path: &Path) -> Step {
-        // Drawn in any case, so that `owners` does not change the rest of the tree.
+        // Drawn even without `owners`, which then does not change the rest of the tree.
         let (uid, gid) = (*self.rng.pick(&[0, 0, 1000, 1001, 65534]), *self.rng.pick(&[0, 0, 1000, 2000]));
         if self.spec.owners { at(path, lchown(path, Some(uid), Some(gid))) } else { Ok(()) }
     }
@@ -258,7 +258,7 @@ impl Grower<'_> {
             let name = "system.posix_acl_access";
             at(path, lsetxattr(path, name, &acl, XattrFlags::empty()).map_err(Into::into))?;
         }
-        self.grown.xattrs += 1;
+        self.counts.xattrs += 1;
         Ok(())
     }
 
@@ -272,7 +272,7 @@ impl Grower<'_> {
         self.times.push((path.to_owned(), Timespec { tv_sec, tv_nsec }));
     }
 
-    /// A name no other name of this tree has.
+    /// Makes a name that is unique in the tree.
     fn name(&mut self, stem: &str) -> OsString {
         self.serial += 1;
         let serial = self.serial;
@@ -305,7 +305,7 @@ impl Grower<'_> {
     }
 }
 
-/// A POSIX ACL in the kernel's xattr form: version 2, then tag, permissions and id of each entry, little-endian.
+/// Encodes a POSIX ACL as the kernel's xattr: version 2, then tag, permissions and id of each entry, little-endian.
 fn acl(uid: u64) -> Vec<u8> {
     const ANY: u32 = u32::MAX;
     let uid = u32::try_from(uid).unwrap_or(ANY);
@@ -327,44 +327,47 @@ mod tests {
     use crate::{Kind, LoopFs};
 
     #[test]
-    fn one_seed_is_one_tree_on_every_filesystem() {
+    fn a_seed_makes_the_same_tree_on_every_filesystem() {
         crate::require_root();
-        let spec = Spec::new(11, 600);
-        let mut first: Option<(Grown, Tree)> = None;
+        let spec = TreeSpec::new(11, 600);
+        let mut first: Option<(TreeCounts, Tree)> = None;
         for (kind, size) in [(Kind::Ext4, 512), (Kind::Xfs, 512), (Kind::Btrfs, 512)] {
             let branch = LoopFs::new(kind, size << 20);
             let root = branch.path().join("tree");
             fs::create_dir(&root).expect("a root");
-            let grown = grow(&root, &spec);
+            let made = populate(&root, &spec);
             let tree = Tree::capture(&root);
             match &first {
-                None => first = Some((grown, tree)),
+                None => first = Some((made, tree)),
                 Some((counts, expected)) => {
-                    assert_eq!(*counts, grown);
+                    assert_eq!(*counts, made);
                     expected.assert_same(&tree);
                 }
             }
         }
-        let (grown, tree) = first.expect("a tree");
-        let all = [grown.hard_links, grown.symlinks, grown.specials, grown.sparse, grown.xattrs];
-        assert!(all.iter().all(|&count| count > 0), "{grown:?}");
+        let (counts, tree) = first.expect("a tree");
+        let all = [counts.hard_links, counts.symlinks, counts.specials, counts.sparse, counts.xattrs];
+        assert!(all.iter().all(|&count| count > 0), "{counts:?}");
         assert!(
             tree.entries
                 .keys()
                 .any(|path| path.rsplit(|&b| b == b'/').next().is_some_and(|n| n.len() == 255))
         );
-        assert_eq!(tree.len(), grown.dirs + grown.files + grown.hard_links + grown.symlinks + grown.specials);
+        assert_eq!(
+            tree.len(),
+            counts.dirs + counts.files + counts.hard_links + counts.symlinks + counts.specials
+        );
     }
 
     #[test]
-    fn another_seed_is_another_tree() {
-        let grow_one = |seed| {
+    fn another_seed_makes_another_tree() {
+        let populate_one = |seed| {
             let dir = tempfile::tempdir().expect("a directory");
-            let spec = Spec { owners: false, ..Spec::new(seed, 50) };
-            grow(dir.path(), &spec);
+            let spec = TreeSpec { owners: false, ..TreeSpec::new(seed, 50) };
+            populate(dir.path(), &spec);
             Tree::capture_with(dir.path(), Fields { owner: false, ..Fields::default() })
         };
-        grow_one(3).assert_same(&grow_one(3));
-        assert!(!grow_one(3).diff(&grow_one(4)).is_empty());
+        populate_one(3).assert_same(&populate_one(3));
+        assert!(!populate_one(3).diff(&populate_one(4)).is_empty());
     }
 }
