@@ -8,12 +8,16 @@
 
 #![forbid(unsafe_code)]
 
+mod cli_bed;
 pub mod cmd;
 mod faulty;
+pub mod files;
 mod leak_check;
 mod loopfs;
 pub mod model;
+mod paused;
 mod pool;
+mod pool_bed;
 mod populate;
 pub mod proc;
 mod rng;
@@ -24,10 +28,13 @@ mod user;
 pub mod xattr;
 
 pub use canopy_fuse::Opcode;
+pub use cli_bed::CliBed;
 pub use faulty::{Fault, FaultyFs, SpaceReport};
 pub use leak_check::LeakCheck;
 pub use loopfs::{Kind, LoopFs};
-pub use pool::{MountFailed, Pool, PoolBuilder, program_under_test};
+pub use paused::Paused;
+pub use pool::{MountFailed, Pool, PoolBuilder, pool_status, program_under_test};
+pub use pool_bed::PoolBed;
 pub use populate::{TreeSpec, populate};
 pub use rng::Rng;
 pub use scratch::ScratchDir;

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::thread::panicking;
 use std::time::Duration;
 
+use rustix::fs::{FallocateFlags, fallocate, syncfs};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use tempfile::{TempDir, TempPath};
@@ -234,6 +235,27 @@ impl LoopFs {
     #[track_caller]
     pub fn mount_again(&mut self) {
         self.mount("");
+    }
+
+    /// Fills the filesystem with a file called `filler`, and leaves about `left` bytes free.
+    ///
+    /// # Panics
+    /// If allocating fails for another reason than a lack of space.
+    #[track_caller]
+    pub fn fill(&self, left: u64) {
+        let filler = File::create(self.point.join("filler")).expect("a file");
+        let mut at = 0;
+        for step in [4 << 20, 1 << 20, 64 << 10, 4 << 10] {
+            loop {
+                match fallocate(&filler, FallocateFlags::empty(), at, step) {
+                    Ok(()) => at += step,
+                    Err(Errno::NOSPC) => break,
+                    Err(errno) => panic!("filling {}: {errno}", self.point.display()),
+                }
+            }
+        }
+        filler.set_len(at.saturating_sub(left)).expect("a smaller file");
+        syncfs(&filler).expect("sync");
     }
 
     fn try_unmount(&mut self) -> Result<(), String> {

@@ -107,6 +107,7 @@ pub fn descriptors(pid: i32) -> Vec<PathBuf> {
 /// A thread of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thread {
+    pub id: i32,
     pub name: String,
     /// The text of `/proc/PID/task/TID/status`.
     pub status: String,
@@ -128,8 +129,9 @@ impl Thread {
 pub fn threads(pid: i32) -> Vec<Thread> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let thread = |task: fs::DirEntry| {
+        let id = task.file_name().to_str()?.parse().ok()?;
         let name = fs::read_to_string(task.path().join("comm")).ok()?.trim().to_owned();
-        Some(Thread { name, status: fs::read_to_string(task.path().join("status")).ok()? })
+        Some(Thread { id, name, status: fs::read_to_string(task.path().join("status")).ok()? })
     };
     tasks.flatten().filter_map(thread).collect()
 }

@@ -1,7 +1,8 @@
 //! Directories that can be reached by two ways: what is changed by the one shows by the other.
 
 use super::limits::{SOON, follows_in_time};
-use super::rig::{Bed, builder, look};
+use super::rig::{builder, look, two_disks};
+
 use canopy_testkit::cmd::{run, wait_until};
 use canopy_testkit::{Kind, LoopFs, Submount, require_root};
 use std::fs;
@@ -150,7 +151,7 @@ fn a_branch_that_is_a_bind_mount_of_what_is_inside_another() {
 /// Subvolumes are on no list of mounts.
 #[test]
 fn subvolumes_below_a_branch() {
-    let bed = Bed::new(Kind::Btrfs, "");
+    let bed = two_disks(Kind::Btrfs, "");
     fs::create_dir(bed.on(0, "dir")).expect("mkdir");
     known(&bed.at("dir"));
     let subvolume = bed.on(0, "dir/sub");

@@ -1,6 +1,7 @@
 //! Remembered listings of directories that change on the branches; positions in listings, and what open directories cost.
 
-use super::rig::Bed;
+use super::rig::two_disks;
+
 use canopy_testkit::Kind;
 use canopy_testkit::cmd::wait_until;
 use rustix::fd::OwnedFd;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 #[test]
 fn remembered_listings_follow_the_branches() {
-    let bed = Bed::new(Kind::Ext4, "cache.readdir=true");
+    let bed = two_disks(Kind::Ext4, "cache.readdir=true");
     for branch in 0..2 {
         fs::create_dir(bed.on(branch, "d")).expect("mkdir");
     }
@@ -45,7 +46,7 @@ fn remembered_listings_follow_the_branches() {
 /// while the pool itself is so busy that what happens on the branches is left to gather.
 #[test]
 fn listings_are_true_at_once() {
-    let bed = Bed::new(Kind::Tmpfs, "");
+    let bed = two_disks(Kind::Tmpfs, "");
     fs::create_dir(bed.on(0, "d")).expect("mkdir");
     fs::create_dir(bed.on(0, "busy")).expect("mkdir");
     let listed = || fs::read_dir(bed.at("d")).expect("a listing").count();
@@ -94,7 +95,7 @@ fn part(dir: &OwnedFd, bytes: usize) -> Vec<(String, u64)> {
 #[test]
 fn positions_outlive_who_has_the_directory_open() {
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs] {
-        let bed = Bed::new(kind, "");
+        let bed = two_disks(kind, "");
         let dir = bed.at("d");
         for branch in 0..2 {
             fs::create_dir(bed.on(branch, "d")).expect("mkdir");
@@ -131,7 +132,7 @@ fn positions_outlive_who_has_the_directory_open() {
 /// telldir(3) and seekdir(3), back and forth, while names go.
 #[test]
 fn positions_are_exact() {
-    let bed = Bed::new(Kind::Ext4, "");
+    let bed = two_disks(Kind::Ext4, "");
     for branch in 0..2 {
         fs::create_dir(bed.on(branch, "d")).expect("mkdir");
         (0..2000)
@@ -165,7 +166,7 @@ fn positions_are_exact() {
 /// Names are not kept for each who has the directory open.
 #[test]
 fn open_directories_cost_nothing() {
-    let bed = Bed::new(Kind::Tmpfs, "");
+    let bed = two_disks(Kind::Tmpfs, "");
     for branch in 0..2 {
         fs::create_dir(bed.on(branch, "d")).expect("mkdir");
         let name = |n| bed.on(branch, &format!("d/a-name-of-some-length-{branch}-{n:06}"));

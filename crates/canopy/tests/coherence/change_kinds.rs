@@ -1,6 +1,7 @@
 //! Each kind of change, on each filesystem that is watched.
 
-use super::rig::{Bed, Witness, look};
+use super::rig::{Witness, look, two_disks};
+use canopy_testkit::PoolBed;
 use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{Kind, as_user};
 use std::fs;
@@ -10,25 +11,25 @@ use std::time::{Duration, Instant};
 struct Change {
     what: &'static str,
     /// What is there before, on the branches.
-    before: fn(&Bed),
+    before: fn(&PoolBed),
     /// What is asked of the pool.
     paths: &'static [&'static str],
-    change: fn(&Bed),
+    change: fn(&PoolBed),
 }
 
-fn mode(bed: &Bed, branch: usize, path: &str, mode: u32) {
+fn mode(bed: &PoolBed, branch: usize, path: &str, mode: u32) {
     fs::set_permissions(bed.on(branch, path), fs::Permissions::from_mode(mode)).expect("chmod");
 }
 
-fn write(bed: &Bed, branch: usize, path: &str, text: &str) {
+fn write(bed: &PoolBed, branch: usize, path: &str, text: &str) {
     fs::write(bed.on(branch, path), text).expect("a file");
 }
 
-fn mkdir(bed: &Bed, branch: usize, path: &str) {
+fn mkdir(bed: &PoolBed, branch: usize, path: &str) {
     fs::create_dir_all(bed.on(branch, path)).expect("a directory");
 }
 
-fn rename(bed: &Bed, branch: usize, from: &str, to: &str) {
+fn rename(bed: &PoolBed, branch: usize, from: &str, to: &str) {
     fs::rename(bed.on(branch, from), bed.on(branch, to)).expect("a rename");
 }
 
@@ -230,14 +231,14 @@ const CHANGES: &[Change] = &[
 ];
 
 /// What a fresh look at the branches gives: the first branch that has it, as the pool is set up here.
-fn truth(bed: &Bed, path: &str) -> String {
+fn truth(bed: &PoolBed, path: &str) -> String {
     let first = (0..2).map(|branch| look(&bed.on(branch, path))).find(|seen| !seen.contains("found"));
     first.unwrap_or_else(|| look(&bed.on(0, path)))
 }
 
 fn every_change_on(kind: Kind) {
     let witness = Witness::new();
-    let bed = Bed::new(kind, "");
+    let bed = two_disks(kind, "");
     for Change { what, before, paths, change } in CHANGES {
         clear(&bed);
         before(&bed);
@@ -277,7 +278,7 @@ fn every_change_on(kind: Kind) {
 }
 
 /// Takes everything away, behind the pool's back as well.
-fn clear(bed: &Bed) {
+fn clear(bed: &PoolBed) {
     for branch in 0..2 {
         mode(bed, branch, "", 0o755);
         for entry in fs::read_dir(bed.on(branch, "")).expect("a listing") {
@@ -313,7 +314,7 @@ fn every_change_on_tmpfs() {
 /// What is tested above is really remembered otherwise.
 #[test]
 fn without_watching_it_would_be_remembered() {
-    let bed = Bed::new(
+    let bed = two_disks(
         Kind::Tmpfs,
         "cache.coherence=timeout,cache.entry=3600,cache.attr=3600,cache.negative-entry=3600",
     );
@@ -335,7 +336,7 @@ fn without_watching_it_would_be_remembered() {
 /// Who has lost a right by a change on the branch has lost it through the pool.
 #[test]
 fn rights_that_are_taken_away_on_the_branch_are_gone() {
-    let bed = Bed::new(Kind::Ext4, "");
+    let bed = two_disks(Kind::Ext4, "");
     mkdir(&bed, 0, "d");
     write(&bed, 0, "d/f", "secret");
     mode(&bed, 0, "d", 0o755);

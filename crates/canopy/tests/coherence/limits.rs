@@ -1,9 +1,9 @@
 //! Where changes cannot be watched, or not all of them; and what watching must not cost.
 
-use super::rig::{BINARY, Bed, builder, look};
+use super::rig::{BINARY, builder, look, two_disks};
+
 use canopy_testkit::cmd::{run_within, wait_until};
-use canopy_testkit::{Kind, LoopFs, Pool, Submount, require_root};
-use rustix::process::{Pid, Signal, kill_process};
+use canopy_testkit::{Kind, LoopFs, Paused, Submount, proc, require_root};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -13,26 +13,9 @@ use std::time::Duration;
 /// Long enough for what is remembered briefly to be asked again, and much less than for what is watched.
 pub(super) const SOON: Duration = Duration::from_secs(20);
 
-/// Stops a process as long as it lives.
-struct Stopped(Pid);
-
-impl Stopped {
-    fn new(pool: &Pool) -> Stopped {
-        let pid = Pid::from_raw(pool.pid()).expect("a pid");
-        kill_process(pid, Signal::STOP).expect("a signal");
-        Stopped(pid)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::CONT);
-    }
-}
-
 #[test]
 fn more_changes_than_can_be_told() {
-    let bed = Bed::new(Kind::Tmpfs, "");
+    let bed = two_disks(Kind::Tmpfs, "");
     let queue = fs::read_to_string("/proc/sys/fs/fanotify/max_queued_events").expect("a limit");
     let queue: u32 = queue.trim().parse().expect("a number");
     fs::write(bed.on(0, "goes"), "").expect("a file");
@@ -45,7 +28,7 @@ fn more_changes_than_can_be_told() {
     std::thread::sleep(Duration::from_millis(200));
     let was = seen();
     {
-        let _stopped = Stopped::new(&bed.pool);
+        let _paused = Paused::new(bed.pool.pid());
         for number in 0..queue + 1000 {
             fs::create_dir(bed.on(1, &format!("fill/{number}"))).expect("mkdir");
         }
@@ -69,39 +52,24 @@ fn more_changes_than_can_be_told() {
 pub(super) fn follows_in_time(at: &Path, on: &Path) {
     assert_eq!(look(at), "entity not found");
     fs::write(on, "").expect("a file");
-    assert!(
-        wait_until(SOON, || look(at) == look(on)),
-        "{} is {}, {} is {}",
-        at.display(),
-        look(at),
-        on.display(),
-        look(on)
-    );
+    wait_until_alike(at, on);
     fs::set_permissions(on, fs::Permissions::from_mode(0o600)).expect("chmod");
-    assert!(
-        wait_until(SOON, || look(at) == look(on)),
-        "{} is {}, {} is {}",
-        at.display(),
-        look(at),
-        on.display(),
-        look(on)
-    );
+    wait_until_alike(at, on);
     fs::remove_file(on).expect("removal");
-    assert!(
-        wait_until(SOON, || look(at) == look(on)),
-        "{} is {}, {} is {}",
-        at.display(),
-        look(at),
-        on.display(),
-        look(on)
-    );
+    wait_until_alike(at, on);
+}
+
+#[track_caller]
+fn wait_until_alike(at: &Path, on: &Path) {
+    let alike = wait_until(SOON, || look(at) == look(on));
+    assert!(alike, "{} is {}, {} is {}", at.display(), look(at), on.display(), look(on));
 }
 
 #[test]
 fn a_branch_that_cannot_be_watched() {
     require_root();
     for (value, level) in [("auto", "INFO"), ("watch", "WARN")] {
-        let inner = Bed::new(Kind::Tmpfs, "");
+        let inner = two_disks(Kind::Tmpfs, "");
         let other = LoopFs::tmpfs(64 << 20);
         let outer = builder(&format!("cache.coherence={value}"))
             .branch(inner.pool.path())
@@ -119,7 +87,7 @@ fn a_branch_that_cannot_be_watched() {
 
 #[test]
 fn another_filesystem_below_a_branch() {
-    let bed = Bed::new(Kind::Tmpfs, "");
+    let bed = two_disks(Kind::Tmpfs, "");
     fs::create_dir_all(bed.on(0, "dir/sub/below")).expect("mkdir");
     let known = |path: &str| look(&bed.at(path));
     assert!(known("dir/sub/below").starts_with("40"));
@@ -144,20 +112,15 @@ fn another_filesystem_below_a_branch() {
 
 #[test]
 fn branches_that_come_and_go() {
-    let bed = Bed::new(Kind::Tmpfs, "");
+    let bed = two_disks(Kind::Tmpfs, "");
     let mut third = LoopFs::ext4(64 << 20);
-    let control = bed.at(".mergerfs");
-    let set = |value: String| {
-        let flags = rustix::fs::XattrFlags::empty();
-        rustix::fs::setxattr(&control, "user.mergerfs.branches", value.as_bytes(), flags).expect("branches");
-    };
     for _ in 0..3 {
-        set(format!("+>{}", third.path().display()));
+        bed.pool.set("branches", &format!("+>{}", third.path().display()));
         for round in 0..5 {
             let name = format!("f{round}");
             follows_in_time(&bed.at(&name), &third.path().join(&name));
         }
-        set(format!("-{}", third.path().display()));
+        bed.pool.set("branches", &format!("-{}", third.path().display()));
     }
     fs::write(third.path().join("f"), "").expect("a file");
     assert_eq!(look(&bed.at("f")), "entity not found");
@@ -201,14 +164,11 @@ fn without_the_privilege() {
 /// one thing: a file that its program wrote past the daemon is closed by that program.
 #[test]
 fn what_the_pool_does_is_not_told_back() {
-    const FILES: i64 = 500;
+    const FILES: u64 = 500;
     let written = |coherence: &str| {
-        let bed = Bed::new(Kind::Tmpfs, &format!("cache.coherence={coherence},cache.entry=60,cache.attr=60"));
-        let count = || {
-            let text = fs::read_to_string(format!("/proc/{}/io", bed.pool.pid())).expect("counters");
-            let calls = text.lines().find_map(|line| line.strip_prefix("syscw:")?.trim().parse::<i64>().ok());
-            calls.expect("a counter")
-        };
+        let bed =
+            two_disks(Kind::Tmpfs, &format!("cache.coherence={coherence},cache.entry=60,cache.attr=60"));
+        let count = || proc::io_counter(bed.pool.pid(), "syscw");
         let before = count();
         for number in 0..FILES {
             let path = bed.at(&format!("f{number}"));
@@ -229,7 +189,7 @@ fn what_the_pool_does_is_not_told_back() {
 /// writes on the branch without a word of it shows soon.
 #[test]
 fn young_files_and_missing_names_are_remembered() {
-    let bed = Bed::new(Kind::Tmpfs, "");
+    let bed = two_disks(Kind::Tmpfs, "");
     let known = (0..10).any(|round| {
         let dir = format!("d{round}");
         fs::create_dir(bed.on(0, &dir)).expect("mkdir");
@@ -241,12 +201,12 @@ fn young_files_and_missing_names_are_remembered() {
         let before = ask();
         assert_eq!(before[1], "entity not found");
         std::thread::sleep(Duration::from_millis(3200));
-        let stopped = Stopped::new(&bed.pool);
+        let paused = Paused::new(bed.pool.pid());
         let (told, answer) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| told.send(ask()));
             let after = answer.recv_timeout(Duration::from_secs(2));
-            drop(stopped);
+            drop(paused);
             after.is_ok_and(|after| after == before)
         })
     });

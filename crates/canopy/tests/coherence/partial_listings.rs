@@ -1,8 +1,9 @@
 //! Long listings: whatever is changed between two parts of one, nobody is told what was before.
 
-use super::rig::{Bed, builder};
+use super::rig::two_disks;
+use canopy_testkit::PoolBed;
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Kind, LoopFs, Rng, require_root};
+use canopy_testkit::{Kind, Rng};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, RawDir, XattrFlags, setxattr};
 use std::collections::BTreeSet;
@@ -19,17 +20,6 @@ use std::time::{Duration, Instant, SystemTime};
 const DIR: &str = "d";
 /// A part is one answer to the kernel, of 32 KiB: about 190 names.
 const FILES: usize = 1500;
-
-fn bed(kind: Kind, options: &str) -> Bed {
-    require_root();
-    let branches = [LoopFs::new(kind, 512 << 20), LoopFs::new(kind, 512 << 20)];
-    for branch in &branches {
-        let _ = fs::remove_dir(branch.path().join("lost+found"));
-    }
-    let pool = builder(options);
-    let pool = pool.branch(branches[0].path()).branch(branches[1].path()).mount();
-    Bed { pool, branches }
-}
 
 /// Every tenth is a directory.
 fn fill(dir: &Path, files: usize) {
@@ -182,7 +172,7 @@ const BUSY: &str = "on a busy pool";
 /// What is changed on a branch the kernel is told, within a moment (docs/caching.md). `before` is done to the name before
 /// anything is listed.
 fn changed_in_between<T>(
-    bed: &Bed,
+    bed: &PoolBed,
     what: &str,
     options: &str,
     dirs: bool,
@@ -247,7 +237,7 @@ fn what_changes_between_two_parts_is_told() {
         (Kind::Ext4, "cache.writeback=true"),
         (Kind::Tmpfs, "cache.files=off,passthrough.io=off"),
     ] {
-        let bed = bed(kind, options);
+        let bed = two_disks(kind, options);
         fill(&bed.on(0, DIR), FILES);
         // On a branch: before anybody has been told, and after that.
         for (pause, when) in [(0, BUSY), (10, "and told")] {
@@ -334,7 +324,7 @@ fn what_changes_between_two_parts_is_told() {
 /// More listings at once than cursors are kept for, by several clients: each gets every name once.
 #[test]
 fn many_listings_at_once() {
-    let bed = bed(Kind::Tmpfs, "");
+    let bed = two_disks(Kind::Tmpfs, "");
     let dir = bed.at(DIR);
     fill(&bed.on(0, DIR), FILES);
     thread::scope(|scope| {
@@ -368,7 +358,7 @@ fn many_listings_at_once() {
 /// Files that only grow, by writers of all kinds: no listing tells less of one than it had when its part was asked for.
 #[test]
 fn files_that_grow_meanwhile() {
-    let bed = bed(Kind::Ext4, "passthrough.io=rw");
+    let bed = two_disks(Kind::Ext4, "passthrough.io=rw");
     let (dir, branch) = (bed.at(DIR), bed.on(0, DIR));
     fs::create_dir(&branch).expect("mkdir");
     let name = |n: usize| format!("name-{n:05}");

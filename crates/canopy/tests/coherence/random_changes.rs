@@ -4,7 +4,8 @@
 //!
 //! `CANOPY_COHERENCE_CHANGES` sets the number of changes, `CANOPY_COHERENCE_SEED` the seed.
 
-use super::rig::{Bed, Witness, look};
+use super::rig::{Witness, look, two_disks};
+use canopy_testkit::PoolBed;
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Kind, Rng};
 use std::collections::BTreeSet;
@@ -47,7 +48,7 @@ struct Slot {
 }
 
 struct Storm<'a> {
-    bed: &'a Bed,
+    bed: &'a PoolBed,
     witness: Witness,
     slots: Vec<Slot>,
     done: AtomicU64,
@@ -349,7 +350,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 fn storm(kind: Kind, options: &str, share: u64) {
     let changes = number("CANOPY_COHERENCE_CHANGES", 30_000) / share;
     let seed = number("CANOPY_COHERENCE_SEED", 0x00ca_0095);
-    let bed = Bed::new(kind, options);
+    let bed = two_disks(kind, options);
     for branch in 0..2 {
         DIRS.iter().for_each(|dir| fs::create_dir_all(bed.on(branch, dir)).expect("mkdir"));
     }

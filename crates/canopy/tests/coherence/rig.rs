@@ -1,11 +1,11 @@
 //! Pools whose changes are watched, and a measure of what the machine makes everybody wait.
 
-use canopy_testkit::{Kind, LoopFs, Pool, PoolBuilder, require_root};
+use canopy_testkit::{Kind, LoopFs, Pool, PoolBed, PoolBuilder};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -16,28 +16,10 @@ pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 /// What is promised of a change (docs/caching.md).
 pub(super) const BOUND: Duration = Duration::from_millis(100);
 
-/// Two filesystems and a pool over them.
-pub(super) struct Bed {
-    pub(super) pool: Pool,
-    pub(super) branches: [LoopFs; 2],
-}
-
-impl Bed {
-    pub(super) fn new(kind: Kind, options: &str) -> Bed {
-        require_root();
-        let branches = [LoopFs::new(kind, 512 << 20), LoopFs::new(kind, 512 << 20)];
-        for branch in &branches {
-            let _ = fs::remove_dir(branch.path().join("lost+found"));
-        }
-        let pool = builder(options).branch(branches[0].path()).branch(branches[1].path()).mount();
-        Bed { pool, branches }
-    }
-    pub(super) fn at(&self, path: &str) -> PathBuf {
-        self.pool.path().join(path)
-    }
-    pub(super) fn on(&self, branch: usize, path: &str) -> PathBuf {
-        self.branches[branch].path().join(path)
-    }
+/// Mounts a pool over two filesystems of this kind.
+#[track_caller]
+pub(super) fn two_disks(kind: Kind, options: &str) -> PoolBed {
+    PoolBed::mount(builder(options), [LoopFs::new(kind, 512 << 20), LoopFs::new(kind, 512 << 20)])
 }
 
 pub(super) fn builder(options: &str) -> PoolBuilder {

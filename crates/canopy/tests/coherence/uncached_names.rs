@@ -1,7 +1,8 @@
 //! What is changed on the branches shows at once where the kernel remembers nothing of it: the pool goes by what it
 //! remembers only as far as all that has happened by then was worked on.
 
-use super::rig::{Bed, look};
+use super::rig::{look, two_disks};
+
 use canopy_testkit::{Kind, Rng};
 use std::fs;
 
@@ -9,7 +10,7 @@ use std::fs;
 #[test]
 fn names_that_nobody_has_asked_for() {
     for kind in [Kind::Tmpfs, Kind::Ext4] {
-        let bed = Bed::new(kind, "");
+        let bed = two_disks(kind, "");
         let rng = &mut Rng::new(7);
         for branch in 0..2 {
             fs::create_dir_all(bed.on(branch, "d/e")).expect("a directory");
@@ -45,7 +46,7 @@ fn names_that_nobody_has_asked_for() {
 /// A directory that is put in the place of another takes the other's names with it.
 #[test]
 fn directories_that_change_places() {
-    let bed = Bed::new(Kind::Tmpfs, "");
+    let bed = two_disks(Kind::Tmpfs, "");
     for round in 0..60 {
         let (here, there) = (format!("d{round}"), format!("other{round}"));
         for (dir, name) in [(&here, "old"), (&there, "new")] {

@@ -1,6 +1,6 @@
 //! Capabilities and `no_new_privs`.
 
-use super::rig::{BINARY, everything, field, serves, threads};
+use super::rig::{BINARY, everything, serves};
 use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{LoopFs, Pool};
 use serde_json::Value;
@@ -26,17 +26,18 @@ fn every_thread_has_what_it_needs_and_nothing_else() {
             let mut found = Vec::new();
             // The first to serve starts the others.
             let serve = wait_until(Duration::from_secs(60), || {
-                found = threads(pool.pid());
-                found.iter().filter(|(name, _)| serves(name)).count() > 1
+                found = pool.threads();
+                found.iter().filter(|thread| serves(&thread.name)).count() > 1
             });
             assert!(serve, "{found:?}");
-            for (name, status) in found {
-                let set = |name: &str| u64::from_str_radix(field(&status, name), 16).expect("a mask");
+            for thread in found {
+                let name = &thread.name;
+                let set = |field: &str| u64::from_str_radix(thread.field(field), 16).expect("a mask");
                 assert_eq!((set("CapInh"), set("CapAmb")), (0, 0), "{name}");
                 for held in ["CapPrm", "CapEff", "CapBnd"] {
                     assert_eq!(set(held), needed, "{held} of {name}: {:#x}", set(held));
                 }
-                assert_eq!(field(&status, "NoNewPrivs"), "1", "{name}");
+                assert_eq!(thread.field("NoNewPrivs"), "1", "{name}");
             }
         };
         look();

@@ -1,4 +1,4 @@
-//! Threads of a daemon, and what a branch must allow.
+//! Operations that need the privileges of the daemon.
 
 use canopy_testkit::cmd::run_within;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Uid, XattrFlags};
@@ -11,30 +11,12 @@ use std::time::Duration;
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 
-/// Name and /proc/PID/task/TID/status of every thread.
-#[track_caller]
-pub(super) fn threads(pid: i32) -> Vec<(String, String)> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("threads").flatten();
-    // One may have ended.
-    let told = tasks.filter_map(|task| {
-        let name = fs::read_to_string(task.path().join("comm")).ok()?;
-        Some((name.trim().to_owned(), fs::read_to_string(task.path().join("status")).ok()?))
-    });
-    told.collect()
-}
-
-/// A line of a thread's status.
-#[track_caller]
-pub(super) fn field<'a>(status: &'a str, name: &str) -> &'a str {
-    let found = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    found.unwrap_or_else(|| panic!("no {name} in {status}")).trim()
-}
-
+/// Returns whether a thread of this name serves requests.
 pub(super) fn serves(name: &str) -> bool {
     name.starts_with("canopy-q") || name.starts_with("canopy-fuse-")
 }
 
-/// Everything that needs a privilege of the daemon, done as root in a directory of a pool.
+/// Does everything that needs a privilege of the daemon, as root in a directory of a pool.
 #[track_caller]
 pub(super) fn everything(pool: &Path) {
     let at = |name: &str| pool.join(name);

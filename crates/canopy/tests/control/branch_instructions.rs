@@ -1,6 +1,7 @@
 //! The branch instructions of COMPATIBILITY, Appendix B, on a pool that runs.
 
-use super::rig::{BINARY, Dirs, Stopped, get, set, try_set};
+use super::rig::{BINARY, Dirs};
+use canopy_testkit::Paused;
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Pool, Submount};
 use rustix::fs::Dir;
@@ -72,10 +73,10 @@ fn one_thread_is_enough() {
         std::os::unix::fs::symlink(pool.path().join("inner"), dirs.path("link")).expect("a symlink");
         for pattern in ["link", "li*", "link/../*n*er"] {
             let value = format!("+{}", dirs.text(pattern));
-            assert_eq!(try_set(&pool, "branches", &value), Err(Errno::INVAL), "{value}");
+            assert_eq!(pool.try_set("branches", &value), Err(Errno::INVAL), "{value}");
         }
         let around = format!("+{}/*", pool.path().parent().expect("a parent").display());
-        assert_eq!(try_set(&pool, "branches", &around), Err(Errno::INVAL));
+        assert_eq!(pool.try_set("branches", &around), Err(Errno::INVAL));
         std::thread::scope(|scope| {
             for worker in 0..4 {
                 let pool = &pool;
@@ -88,7 +89,7 @@ fn one_thread_is_enough() {
                 });
             }
             for _ in 0..100 {
-                set(&pool, "cmd.invalidate-all-nodes", "");
+                pool.set("cmd.invalidate-all-nodes", "");
             }
         });
         pool.umount();
@@ -109,7 +110,7 @@ fn instructions(kernel: &str, options: &str) {
     let home = dirs.text("");
     let start = "@a=RW:@b=RW".replace('@', &home);
     for (value, result, expected) in CHANGES {
-        set(&pool, "branches", &start);
+        pool.set("branches", &start);
         // Names of all sorts are known to the kernel before the change.
         let shown = |name: &str| match fs::symlink_metadata(pool.path().join(format!("in-{name}"))) {
             Ok(_) => true,
@@ -117,7 +118,7 @@ fn instructions(kernel: &str, options: &str) {
             Err(why) => panic!("{value}: in-{name}: {why}"),
         };
         assert!(shown("a") && shown("b") && !shown("c") && !shown("d"), "{value}");
-        let got = try_set(&pool, "branches", &value.replace('@', &home));
+        let got = pool.try_set("branches", &value.replace('@', &home));
         assert_eq!(got, expected.map(|_| ()), "{value}");
         let listed = match expected {
             Ok(_) => result
@@ -127,24 +128,24 @@ fn instructions(kernel: &str, options: &str) {
                 .join(":"),
             Err(_) => start.clone(),
         };
-        assert_eq!(get(&pool, "branches"), listed, "{value}");
+        assert_eq!(pool.get("branches"), listed, "{value}");
         let paths: Vec<&str> = listed
             .split(':')
             .filter(|entry| !entry.is_empty())
             .map(|entry| entry.rsplit_once('=').expect("a mode").0)
             .collect();
-        assert_eq!(get(&pool, "srcmounts"), paths.join(":"), "{value}");
+        assert_eq!(pool.get("srcmounts"), paths.join(":"), "{value}");
         for name in ["a", "b", "c", "d", "with=equals"] {
             let there = paths.contains(&format!("{home}{name}").as_str());
             assert_eq!(shown(name), there, "{value}: in-{name}");
         }
         if paths.is_empty() {
             for instruction in ["->", "-<"] {
-                assert_eq!(try_set(&pool, "branches", instruction), Err(Errno::NOENT));
+                assert_eq!(pool.try_set("branches", instruction), Err(Errno::NOENT));
             }
         }
     }
-    set(&pool, "branches", &start);
+    pool.set("branches", &start);
     pool.umount();
 }
 
@@ -167,9 +168,9 @@ fn kept_listings_follow_the_branches() {
         let count = || fs::read_dir(&dir).expect("a listing").count();
         for _ in 0..3 {
             assert_eq!((count(), count()), (2, 2));
-            set(&pool, "branches", "->");
+            pool.set("branches", "->");
             assert_eq!((count(), count()), (1, 1));
-            set(&pool, "branches", &format!("+{}", dirs.text("b")));
+            pool.set("branches", &format!("+{}", dirs.text("b")));
         }
         pool.umount();
     }
@@ -188,9 +189,9 @@ fn mounts_in_the_pool_stay() {
     let third = dirs.text("third");
     for round in 0..3 {
         assert!(!pool.path().join("comes").exists(), "round {round}");
-        set(&pool, "branches", &format!("+{third}"));
+        pool.set("branches", &format!("+{third}"));
         assert!(nested.file().exists() && pool.path().join("comes").exists(), "round {round}");
-        set(&pool, "branches", &format!("-{third}"));
+        pool.set("branches", &format!("-{third}"));
         assert!(nested.file().exists(), "round {round}");
     }
     drop(nested);
@@ -205,9 +206,9 @@ fn branches_may_come_later() {
     let pool = dirs.pool("category.create=ff,cache.entry=3600,cache.attr=3600,cache.negative-entry=3600");
     let (a, b, later, never) = (dirs.text("a"), dirs.text("b"), dirs.text("later"), dirs.text("never"));
     let count = || fs::read_dir(pool.path()).expect("a listing").count();
-    set(&pool, "branches", &format!("+<{later}=RW,1K:{never}=NC"));
-    assert_eq!(get(&pool, "branches"), format!("{later}=RW,1K:{never}=NC:{a}=RW:{b}=RW"));
-    assert_eq!(get(&pool, "srcmounts"), format!("{later}:{never}:{a}:{b}"));
+    pool.set("branches", &format!("+<{later}=RW,1K:{never}=NC"));
+    assert_eq!(pool.get("branches"), format!("{later}=RW,1K:{never}=NC:{a}=RW:{b}=RW"));
+    assert_eq!(pool.get("srcmounts"), format!("{later}:{never}:{a}:{b}"));
     assert!(pool.log().contains(&format!("branch {later} does not exist")), "{}", pool.log());
     // Until then the pool is what it was.
     fs::write(pool.path().join("before"), "").expect("a file");
@@ -221,15 +222,15 @@ fn branches_may_come_later() {
     // In its place of the list, with its mode and its minimum.
     fs::write(pool.path().join("after"), "").expect("a file");
     assert!(dirs.path("later/after").exists());
-    assert_eq!(get(&pool, "branches"), format!("{later}=RW,1K:{never}=NC:{a}=RW:{b}=RW"));
+    assert_eq!(pool.get("branches"), format!("{later}=RW,1K:{never}=NC:{a}=RW:{b}=RW"));
     // What comes may not be the pool itself.
     std::os::unix::fs::symlink(pool.path(), &never).expect("a symlink");
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!((count(), pool.is_alive()), (4, true));
-    set(&pool, "branches", &format!("-{never}"));
+    pool.set("branches", &format!("-{never}"));
     // None is there at all.
     let (x, y) = (dirs.text("x"), dirs.text("y"));
-    set(&pool, "branches", &format!("={x}:{y}"));
+    pool.set("branches", &format!("={x}:{y}"));
     assert!(!pool.path().join("f").exists());
     for name in ["x", "y"] {
         fs::create_dir(dirs.path(name)).expect("mkdir");
@@ -238,9 +239,9 @@ fn branches_may_come_later() {
     }
     assert_eq!(count(), 2);
     // Named and taken back.
-    set(&pool, "branches", &format!("+{}", dirs.text("z")));
-    set(&pool, "branches", "->");
-    assert_eq!(get(&pool, "srcmounts"), format!("{x}:{y}"));
+    pool.set("branches", &format!("+{}", dirs.text("z")));
+    pool.set("branches", "->");
+    assert_eq!(pool.get("srcmounts"), format!("{x}:{y}"));
     pool.umount();
 }
 
@@ -252,21 +253,21 @@ fn a_branch_that_hangs_can_be_taken_away() {
     let sick = Pool::builder(BINARY).branch(dirs.path("c")).mount();
     let pool = dirs.pool("cache.entry=60,cache.attr=60");
     let place = sick.path().display().to_string();
-    set(&pool, "branches", &format!("+{place}=RO"));
+    pool.set("branches", &format!("+{place}=RO"));
     // A listing that the kernel may be at work on, for all that anybody knows.
     let open = || Dir::read_from(File::open(pool.path()).expect("open")).expect("a directory");
     let mut held = open();
     assert!(held.read().is_some());
     let mut hanging = open();
-    let stopped = Stopped::new(&[&sick]);
+    let paused = Paused::new(sick.pid());
     std::thread::scope(|scope| {
         let listing = scope.spawn(|| std::iter::from_fn(|| hanging.read()).filter_map(Result::ok).count());
-        let changing = scope.spawn(|| set(&pool, "branches", &format!("-{place}")));
+        let changing = scope.spawn(|| pool.set("branches", &format!("-{place}")));
         let changed = wait_until(SOON, || changing.is_finished());
         let alone =
-            wait_until(SOON, || get(&pool, "srcmounts") == format!("{}:{}", dirs.text("a"), dirs.text("b")));
+            wait_until(SOON, || pool.get("srcmounts") == format!("{}:{}", dirs.text("a"), dirs.text("b")));
         let works = alone && fs::read_dir(pool.path()).expect("a listing").count() == 1;
-        drop(stopped);
+        drop(paused);
         listing.join().expect("a listing");
         changing.join().expect("a change");
         assert!(changed && works, "{changed} {works}");
@@ -284,16 +285,16 @@ fn modes_change_in_place() {
     let (a, b) = (dirs.text("a"), dirs.text("b"));
     let made = |name: &str| fs::write(pool.path().join(name), name).map_err(|why| Errno::from_io_error(&why));
     assert_eq!(made("one"), Ok(()));
-    set(&pool, "branches", &format!("{a}=NC:{b}=RW"));
+    pool.set("branches", &format!("{a}=NC:{b}=RW"));
     assert_eq!(made("two"), Ok(()));
     assert_eq!(made("one"), Ok(()));
-    set(&pool, "branches", &format!("{a}=RO:{b}=RO"));
+    pool.set("branches", &format!("{a}=RO:{b}=RO"));
     assert_eq!(made("three"), Err(Some(Errno::ROFS)));
     assert_eq!(
         fs::remove_file(pool.path().join("one")).map_err(|w| Errno::from_io_error(&w)),
         Err(Some(Errno::ROFS))
     );
-    set(&pool, "branches", &format!("{b}=RW:{a}=RW"));
+    pool.set("branches", &format!("{b}=RW:{a}=RW"));
     assert_eq!(made("three"), Ok(()));
     for (branch, name) in [("a", "one"), ("b", "two"), ("b", "three")] {
         assert_eq!(fs::read_to_string(dirs.path(branch).join(name)).expect("a file"), name);
@@ -308,11 +309,11 @@ fn a_branch_is_given_once() {
     std::os::unix::fs::symlink(dirs.path("a"), dirs.path("link")).expect("a symlink");
     rustix::mount::mount_bind(dirs.path("a"), dirs.path("d")).expect("a bind mount");
     let pool = dirs.builder("").mount();
-    let before = get(&pool, "branches");
+    let before = pool.get("branches");
     for value in ["+@a", "+<@b=RO", "+>@link", "+@d", "@a:@a", "+@c:@c", "+@none:@none", "+@[ab]"] {
         let value = value.replace('@', &dirs.text(""));
-        assert_eq!(try_set(&pool, "branches", &value), Err(Errno::EXIST), "{value}");
-        assert_eq!(get(&pool, "branches"), before, "{value}");
+        assert_eq!(pool.try_set("branches", &value), Err(Errno::EXIST), "{value}");
+        assert_eq!(pool.get("branches"), before, "{value}");
     }
     for (value, culprit) in [("+@a", "a is a branch of pool"), ("+@d", "d is a branch of pool")] {
         let pair = format!("branches={}", value.replace('@', &dirs.text("")));
@@ -322,12 +323,12 @@ fn a_branch_is_given_once() {
     }
     // Another mode of the same is no second one, nor is what takes the place of another.
     for value in ["@a=RO:@b", "@b:@a", "@d:@b", "@c"] {
-        set(&pool, "branches", &value.replace('@', &dirs.text("")));
+        pool.set("branches", &value.replace('@', &dirs.text("")));
     }
     pool.umount();
     // Those that a pool was mounted with stay, whatever else is changed.
     let pool = Pool::builder(BINARY).branch(dirs.path("a")).branch(dirs.path("a")).mount();
-    set(&pool, "branches", &format!("+{}", dirs.text("c")));
+    pool.set("branches", &format!("+{}", dirs.text("c")));
     pool.umount();
     rustix::mount::unmount(dirs.path("d"), rustix::mount::UnmountFlags::DETACH).expect("umount");
 }

@@ -1,6 +1,6 @@
 //! `canopy get`, `canopy set` and `canopy list`.
 
-use super::rig::{BINARY, Dirs, get};
+use super::rig::{BINARY, Dirs};
 use canopy_testkit::cmd::{Finished, run_within};
 use canopy_testkit::{Pool, as_user};
 use std::fs;
@@ -49,7 +49,7 @@ fn values_are_shown_and_changed() {
         ("branches=-<", "srcmounts", &format!("{b}:{c}")),
     ] {
         assert_eq!(ok(&pool, &["set", "@", pair]), "", "{pair}");
-        assert_eq!(get(&pool, key), value, "{pair}");
+        assert_eq!(pool.get(key), value, "{pair}");
     }
     ok(&pool, &["set", "@", "cmd.gc"]);
 

@@ -1,8 +1,9 @@
 //! What the control file is, which keys it has, and which errors it gives.
 
-use super::rig::{Dirs, attribute, control, get, set, try_set};
+use super::rig::Dirs;
 use canopy_config::options;
 use canopy_testkit::cmd::{run, run_within};
+use canopy_testkit::xattr;
 use canopy_testkit::{Pool, as_user};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
@@ -27,7 +28,7 @@ const SHOWN: &str = "allow-idmap async-read branches branches-mount-timeout bran
 
 fn names(pool: &Pool) -> Vec<String> {
     let mut buffer = vec![0; 65_536];
-    let length = rustix::fs::listxattr(control(pool), buffer.as_mut_slice()).expect("a list");
+    let length = rustix::fs::listxattr(pool.control_file(), buffer.as_mut_slice()).expect("a list");
     let text = std::str::from_utf8(&buffer[..length]).expect("UTF-8");
     assert!(text.ends_with('\0'));
     text.trim_end_matches('\0').split('\0').map(str::to_owned).collect()
@@ -48,19 +49,19 @@ fn it_is_an_empty_file_that_is_never_listed() {
         assert_eq!(listed, ["dir"]);
         // As ls -la does it: readdirplus, and each name looked up.
         assert!(!run("ls", ["-laR".as_ref(), pool.path().as_os_str()]).contains("5 Nov .mergerfs"));
-        let meta = fs::symlink_metadata(control(&pool)).expect("stat");
+        let meta = fs::symlink_metadata(pool.control_file()).expect("stat");
         assert_eq!((meta.mode(), meta.len(), meta.nlink()), (0o100_664, 0, 1));
         assert_eq!((meta.uid(), meta.gid(), meta.blocks(), meta.blksize()), (0, 0, 0, 512));
         assert!(meta.mtime() > 0 && meta.mtime() == meta.atime() && meta.mtime() == meta.ctime());
-        assert_eq!(get(&pool, "version"), env!("CARGO_PKG_VERSION"));
+        assert_eq!(pool.get("version"), env!("CARGO_PKG_VERSION"));
     }
     // Only in the root.
     assert_eq!(fs::read_to_string(pool.path().join("dir/.mergerfs")).expect("a file"), "below");
     assert!(fs::read_dir(pool.path().join("dir")).expect("a listing").count() == 1);
     for refused in [
-        fs::File::open(control(&pool)).map(drop),
-        fs::write(control(&pool), "x"),
-        fs::set_permissions(control(&pool), std::os::unix::fs::PermissionsExt::from_mode(0o777)),
+        fs::File::open(pool.control_file()).map(drop),
+        fs::write(pool.control_file(), "x"),
+        fs::set_permissions(pool.control_file(), std::os::unix::fs::PermissionsExt::from_mode(0o777)),
     ] {
         assert_eq!(refused.expect_err("nothing to open").kind(), std::io::ErrorKind::NotFound);
     }
@@ -78,7 +79,7 @@ fn its_name_cannot_be_taken() {
         let at = |name: &str| pool.path().join(name);
         fs::write(at("f"), "f").expect("a file");
         fs::create_dir_all(at("dir/sub")).expect("mkdir");
-        let name = control(&pool);
+        let name = pool.control_file();
         let rename = |from: &Path, to: &Path, flags| rustix::fs::renameat_with(CWD, from, CWD, to, flags);
         let none = RenameFlags::empty();
         for (what, result, errno) in [
@@ -136,15 +137,15 @@ fn every_shown_key_is_listed_in_order() {
             SHOWN.split_whitespace().any(|known| known == key),
             "{key} is not among those of section 8.2"
         );
-        let value = attribute(&control(&pool), name).unwrap_or_else(|errno| panic!("{key}: {errno}"));
+        let value = xattr::get(pool.control_file(), name).unwrap_or_else(|errno| panic!("{key}: {errno}"));
         assert!(!value.ends_with(b"\0") && !value.ends_with(b"\n"), "{key}");
     }
     // Buffers just too small and just right.
     let total: usize = listed.iter().map(|name| name.len() + 1).sum();
-    assert_eq!(rustix::fs::listxattr(control(&pool), &mut vec![0; total - 1][..]), Err(Errno::RANGE));
-    assert_eq!(rustix::fs::listxattr(control(&pool), &mut vec![0; total][..]), Ok(total));
+    assert_eq!(rustix::fs::listxattr(pool.control_file(), &mut vec![0; total - 1][..]), Err(Errno::RANGE));
+    assert_eq!(rustix::fs::listxattr(pool.control_file(), &mut vec![0; total][..]), Ok(total));
     // As the tools see it, which ask for sizes first; rustix does not tell them.
-    let told = run("getfattr", ["-d".as_ref(), "-m-".as_ref(), control(&pool).as_os_str()]);
+    let told = run("getfattr", ["-d".as_ref(), "-m-".as_ref(), pool.control_file().as_os_str()]);
     assert_eq!(told.matches("user.mergerfs.").count(), listed.len(), "{told}");
     pool.umount();
 }
@@ -182,7 +183,7 @@ fn values_are_read_under_each_name() {
         ("log.file", String::new()),
         ("direct-io", String::new()),
     ] {
-        let got = attribute(&control(&pool), &format!("user.mergerfs.{name}"));
+        let got = xattr::get(pool.control_file(), &format!("user.mergerfs.{name}"));
         if name == "cache_files" {
             // A dot is a dot.
             assert_eq!(got, Err(Errno::NODATA));
@@ -202,14 +203,18 @@ fn values_are_read_under_each_name() {
         "security.capability",
         "trusted.mergerfs.version",
     ] {
-        assert_eq!(attribute(&control(&pool), name), Err(Errno::NODATA), "{name}");
+        assert_eq!(xattr::get(pool.control_file(), name), Err(Errno::NODATA), "{name}");
     }
     let version = env!("CARGO_PKG_VERSION").len();
-    let sized =
-        |size: usize| rustix::fs::getxattr(control(&pool), "user.mergerfs.version", &mut vec![0; size][..]);
+    let sized = |size: usize| {
+        rustix::fs::getxattr(pool.control_file(), "user.mergerfs.version", &mut vec![0; size][..])
+    };
     assert_eq!((sized(version - 1), sized(version)), (Err(Errno::RANGE), Ok(version)));
     let tool = ["--only-values", "-n", "user.mergerfs.srcmounts"].map(std::ffi::OsStr::new);
-    assert_eq!(run("getfattr", tool.into_iter().chain([control(&pool).as_os_str()])), format!("{a}:{b}"));
+    assert_eq!(
+        run("getfattr", tool.into_iter().chain([pool.control_file().as_os_str()])),
+        format!("{a}:{b}")
+    );
     pool.umount();
 }
 
@@ -223,8 +228,9 @@ fn paths_are_bytes() {
     fs::create_dir(&odd).expect("mkdir");
     let pool = dirs.pool("");
     let value = [b"=", odd.as_bytes(), b"=NC"].concat();
-    rustix::fs::setxattr(control(&pool), "user.mergerfs.branches", &value, XattrFlags::empty()).expect("set");
-    let got = attribute(&control(&pool), "user.mergerfs.branches").expect("get");
+    rustix::fs::setxattr(pool.control_file(), "user.mergerfs.branches", &value, XattrFlags::empty())
+        .expect("set");
+    let got = xattr::get(pool.control_file(), "user.mergerfs.branches").expect("get");
     assert_eq!(got, &value[1..]);
     pool.umount();
 }
@@ -233,7 +239,7 @@ fn paths_are_bytes() {
 fn errors_of_setting() {
     let dirs = Dirs::new();
     let pool = dirs.pool("func.readdir=cor");
-    let before: Vec<_> = names(&pool).iter().map(|name| attribute(&control(&pool), name)).collect();
+    let before: Vec<_> = names(&pool).iter().map(|name| xattr::get(pool.control_file(), name)).collect();
     let none = XattrFlags::empty();
     for (name, value, flags, errno) in [
         ("user.other", "x", none, Errno::NODATA),
@@ -281,7 +287,7 @@ fn errors_of_setting() {
         ("user.mergerfs.branches", "<", none, Errno::INVAL),
         ("user.mergerfs.branches", "+/etc/passwd/x", none, Errno::NOTDIR),
     ] {
-        let got = rustix::fs::setxattr(control(&pool), name, value.as_bytes(), flags);
+        let got = rustix::fs::setxattr(pool.control_file(), name, value.as_bytes(), flags);
         assert_eq!(got, Err(errno), "{name}={value:?} {flags:?}");
     }
     // The pool within itself, by its own name, by one below, and by one above.
@@ -293,23 +299,23 @@ fn errors_of_setting() {
     {
         for instruction in ["+", "+<", "="] {
             let value = format!("{instruction}{place}=NC");
-            assert_eq!(try_set(&pool, "branches", &value), Err(Errno::INVAL), "{value}");
+            assert_eq!(pool.try_set("branches", &value), Err(Errno::INVAL), "{value}");
         }
     }
     for name in ["user.mergerfs.cache.files", "user.mergerfs.nonsense", "user.other"] {
-        assert_eq!(rustix::fs::removexattr(control(&pool), name), Err(Errno::NODATA), "{name}");
+        assert_eq!(rustix::fs::removexattr(pool.control_file(), name), Err(Errno::NODATA), "{name}");
     }
-    let after: Vec<_> = names(&pool).iter().map(|name| attribute(&control(&pool), name)).collect();
+    let after: Vec<_> = names(&pool).iter().map(|name| xattr::get(pool.control_file(), name)).collect();
     assert_eq!(before, after);
     // What exists may be replaced.
     let replace = XattrFlags::REPLACE;
-    rustix::fs::setxattr(control(&pool), "user.mergerfs.cache.files", b"off", replace)
+    rustix::fs::setxattr(pool.control_file(), "user.mergerfs.cache.files", b"off", replace)
         .expect("a replacement");
-    assert_eq!(get(&pool, "cache.files"), "off");
+    assert_eq!(pool.get("cache.files"), "off");
     // Keys that do nothing take anything, as at the mount.
     for key in ["use-ino", "direct-io", "kernel-cache"] {
-        set(&pool, key, "whatever");
-        assert_eq!(get(&pool, key), "");
+        pool.set(key, "whatever");
+        assert_eq!(pool.get(key), "");
     }
     pool.umount();
 }
@@ -323,14 +329,16 @@ fn only_the_owner_changes() {
         let read = run_within(
             as_user(4242, 4242, &[], "getfattr")
                 .args(["--only-values", "-n", "user.mergerfs.cache.files"])
-                .arg(control(&pool)),
+                .arg(pool.control_file()),
             Duration::from_secs(10),
         );
         assert_eq!(read.stdout, "auto-full", "{}", read.describe());
         for (name, value) in [("cache.files", "off"), ("branches", "->"), ("cmd.gc", "")] {
             let name = format!("user.mergerfs.{name}");
             let set = run_within(
-                as_user(4242, 4242, &[], "setfattr").args(["-n", &name, "-v", value]).arg(control(&pool)),
+                as_user(4242, 4242, &[], "setfattr")
+                    .args(["-n", &name, "-v", value])
+                    .arg(pool.control_file()),
                 Duration::from_secs(10),
             );
             assert!(
@@ -339,8 +347,8 @@ fn only_the_owner_changes() {
                 set.describe()
             );
         }
-        assert_eq!(get(&pool, "cache.files"), "auto-full");
-        set(&pool, "cache.files", "off");
+        assert_eq!(pool.get("cache.files"), "auto-full");
+        pool.set("cache.files", "off");
         pool.umount();
     }
 }
@@ -350,7 +358,7 @@ fn commands() {
     let dirs = Dirs::new();
     let pool = dirs.pool("cache.entry=3600,cache.attr=3600,cache.negative-entry=3600");
     for name in ["gc", "gc1", "invalidate-all-nodes"] {
-        set(&pool, &format!("cmd.{name}"), "whatever");
+        pool.set(&format!("cmd.{name}"), "whatever");
         assert!(pool.log().contains(&format!("command {name}")), "{}", pool.log());
     }
     // Behind the pool's back. The kernel may forget on its own, as it does when caches are dropped, so what it
@@ -359,10 +367,10 @@ fn commands() {
     for _ in 0..20 {
         assert!(!file.exists());
         fs::write(dirs.path("a/f"), "x").expect("a file");
-        set(&pool, "cmd.invalidate-all-nodes", "");
+        pool.set("cmd.invalidate-all-nodes", "");
         assert!(file.exists());
         fs::remove_file(dirs.path("a/f")).expect("removal");
-        set(&pool, "cmd.invalidate-all-nodes", "");
+        pool.set("cmd.invalidate-all-nodes", "");
     }
     pool.umount();
 }

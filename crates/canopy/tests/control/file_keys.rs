@@ -1,7 +1,8 @@
 //! The keys that every file answers to.
 
-use super::rig::{Dirs, attribute, key, set};
+use super::rig::{Dirs, key};
 use canopy_testkit::cmd::run;
+use canopy_testkit::xattr;
 use rustix::io::Errno;
 use std::fs;
 use std::io::{Read, Write};
@@ -49,7 +50,7 @@ fn where_files_and_directories_lie() {
     assert_eq!(key(&at("d/f"), "place"), Ok(format!("{major}:{minor} {} {a}/d/f", stat.st_ino)));
     assert_eq!(key(&at("d"), "place"), Err(Errno::NODATA));
     for name in ["user.mergerfs.nonsense", "user.mergerfs.version", "user.mergerfs."] {
-        assert_eq!(attribute(&at("d/f"), name), Err(Errno::NODATA), "{name}");
+        assert_eq!(xattr::get(at("d/f"), name), Err(Errno::NODATA), "{name}");
     }
     // They are not listed, and have a size.
     let mut buffer = [0; 1000];
@@ -64,7 +65,7 @@ fn where_files_and_directories_lie() {
     fs::rename(at("d"), at("g")).expect("a rename");
     assert_eq!(key(&at("g/f"), "allpaths"), Ok(format!("{a}/g/f\0{b}/g/f")));
     // noattr is about the branches' attributes.
-    set(&pool, "xattr", "noattr");
+    pool.set("xattr", "noattr");
     assert_eq!(key(&at("g/f"), "basepath"), Ok(a));
     pool.umount();
 }
@@ -86,7 +87,7 @@ fn an_open_file_is_where_it_was_opened() {
     let length = rustix::fs::fgetxattr(&file, "user.mergerfs.allpaths", &mut value[..]).expect("a key");
     assert_eq!(&value[..length], format!("{a}/f\0{b}/f").as_bytes());
     // Its branch goes away; it stays usable until it is closed.
-    set(&pool, "branches", &format!("-{b}"));
+    pool.set("branches", &format!("-{b}"));
     assert_eq!(fs::read_to_string(&path).expect("the other copy"), "from a");
     file.write_all(b"FROM B, on").expect("a write");
     let mut other = String::new();

@@ -1,7 +1,7 @@
 //! Every option that is fixed at the mount, and what it does.
 
 use super::mount_table;
-use super::rig::{BINARY, Dirs, get, try_set};
+use super::rig::{BINARY, Dirs};
 use canopy_testkit::cmd::{run, run_within, wait_until};
 use canopy_testkit::{LoopFs, Pool, as_user, proc};
 use rustix::io::Errno;
@@ -77,16 +77,10 @@ fn agreed(option: &str, flag: &str) {
     for on in [true, false] {
         let pool = dirs.pool(&format!("{option}={on}"));
         assert_eq!(init_line(&pool).contains(flag), on, "{option}={on}: {}", init_line(&pool));
-        assert_eq!(get(&pool, option), on.to_string());
-        assert_eq!(try_set(&pool, option, "true"), Err(Errno::ROFS));
+        assert_eq!(pool.get(option), on.to_string());
+        assert_eq!(pool.try_set(option, "true"), Err(Errno::ROFS));
         pool.umount();
     }
-}
-
-/// What the daemon has moved.
-fn counter(pool: &Pool, name: &str) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{}/io", pool.pid())).expect("counters");
-    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).expect("a counter")
 }
 
 /// A pool that traces its requests to `trace`.
@@ -118,11 +112,8 @@ fn now_and_then(what: &str, attempt: impl FnMut() -> bool) {
 
 /// What the kernel tells of each of the daemon's workers.
 fn workers(pool: &Pool) -> Vec<String> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", pool.pid())).expect("threads").flatten();
-    tasks
-        .filter_map(|task| fs::read_to_string(task.path().join("status")).ok())
-        .filter(|status| status.starts_with("Name:\tcanopy-fuse-"))
-        .collect()
+    let threads = pool.threads().into_iter().filter(|thread| thread.name.starts_with("canopy-fuse-"));
+    threads.map(|thread| thread.status).collect()
 }
 
 fn mountpoint() {
@@ -242,9 +233,14 @@ fn stack_depth() {
         .expect("times");
     for (depth, passed) in [(1, false), (2, true)] {
         let pool = dirs.pool(&format!("passthrough.max-stack-depth={depth},cache.files=off"));
-        let before = counter(&pool, "rchar:");
+        let before = proc::io_counter(pool.pid(), "rchar");
         assert_eq!(fs::read(pool.path().join("f")).expect("a read").len(), 1 << 20);
-        assert_eq!(counter(&pool, "rchar:") - before < 1 << 20, passed, "{depth}: {}", pool.log());
+        assert_eq!(
+            proc::io_counter(pool.pid(), "rchar") - before < 1 << 20,
+            passed,
+            "{depth}: {}",
+            pool.log()
+        );
         pool.umount();
     }
     drop(overlay);
@@ -354,7 +350,7 @@ fn permissions_check() {
             options != "kernel-permissions-check=true" && !options.contains("default_"),
             "{options}"
         );
-        assert_eq!(get(&pool, "kernel-permissions-check"), (!let_in).to_string(), "{options}");
+        assert_eq!(pool.get("kernel-permissions-check"), (!let_in).to_string(), "{options}");
         pool.umount();
     }
 }
@@ -381,7 +377,7 @@ fn queue_depth() {
     let dirs = Dirs::new();
     for (option, depth) in [("", "2"), ("process-thread-queue-depth=7", "7")] {
         let pool = dirs.pool(option);
-        assert_eq!(get(&pool, "process-thread-queue-depth"), depth);
+        assert_eq!(pool.get("process-thread-queue-depth"), depth);
         pool.umount();
     }
 }
@@ -402,10 +398,7 @@ fn io_uring() {
     let offered = fs::exists("/sys/module/fuse/parameters/enable_uring").unwrap_or(false);
     for (mode, rings) in [("auto", offered), ("on", offered), ("off", false)] {
         let pool = dirs.pool(&format!("io-uring={mode}"));
-        let names = || -> Vec<String> {
-            let tasks = fs::read_dir(format!("/proc/{}/task", pool.pid())).expect("threads").flatten();
-            tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok()).collect()
-        };
+        let names = || -> Vec<String> { pool.threads().into_iter().map(|thread| thread.name).collect() };
         // A thread gives itself its name when it begins to run. One goes on reading what stays on /dev/fuse.
         let as_asked = || {
             let names = names();
@@ -422,7 +415,7 @@ fn landlock() {
     for (on, taken) in [("true", Err(Errno::XDEV)), ("false", Ok(()))] {
         let pool = dirs.pool(&format!("landlock={on}"));
         fs::write(pool.path().join("f"), "x").expect("a write");
-        assert_eq!(try_set(&pool, "branches", &format!("+>{}", dirs.text("c"))), taken, "{on}");
+        assert_eq!(pool.try_set("branches", &format!("+>{}", dirs.text("c"))), taken, "{on}");
         pool.umount();
     }
 }

@@ -1,7 +1,7 @@
 //! Policies changed on a running pool, function by function.
 
-use super::rig::{Dirs, set};
-use super::runtime_options::Live;
+use super::rig::Dirs;
+use canopy_testkit::PoolBed;
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, Timespec, Timestamps, UTIME_OMIT, XattrFlags};
 use rustix::io::Errno;
 use std::fs;
@@ -36,7 +36,7 @@ pub(super) const NAMES: &[&str] = &[
 
 pub(super) const OBSERVED: &str = "the branch that is acted on, function by function";
 
-pub(super) fn all(live: &Live) {
+pub(super) fn all(live: &PoolBed) {
     create(live);
     action(live);
     search(live);
@@ -44,7 +44,7 @@ pub(super) fn all(live: &Live) {
 
 type Act = fn(&Path) -> Result<(), Errno>;
 
-fn create(live: &Live) {
+fn create(live: &PoolBed) {
     let functions: [(&str, Act); 4] = [
         ("create", |path| rustix::fs::open(path, rustix::fs::OFlags::CREATE, Mode::RUSR).map(drop)),
         ("mkdir", |path| rustix::fs::mkdir(path, Mode::RWXU)),
@@ -56,20 +56,20 @@ fn create(live: &Live) {
         for option in ["category.create", "func."] {
             for (func, make) in functions {
                 let key = if option == "func." { format!("func.{func}") } else { option.to_owned() };
-                live.set("category.create", "erofs");
+                live.pool.set("category.create", "erofs");
                 let name = format!("{policy}-{key}-{func}");
                 assert_eq!(make(&live.at(&name)), Err(Errno::ROFS), "{name}");
-                live.set(&key, policy);
+                live.pool.set(&key, policy);
                 assert_eq!(make(&live.at(&name)), Ok(()), "{name}");
                 let on = |path: std::path::PathBuf| path.symlink_metadata().is_ok();
-                assert_eq!((on(live.a(&name)), on(live.b(&name))), (first, !first), "{name}");
+                assert_eq!((on(live.on(0, &name)), on(live.on(1, &name))), (first, !first), "{name}");
             }
         }
     }
-    live.set("category.create", "ff");
+    live.pool.set("category.create", "ff");
 }
 
-fn action(live: &Live) {
+fn action(live: &PoolBed) {
     let attribute = "user.x";
     let functions: [(&str, Act); 10] = [
         ("chmod", |path| rustix::fs::chmod(path, Mode::RWXU)),
@@ -99,9 +99,9 @@ fn action(live: &Live) {
                 _ => fs::write(&path, "content").expect("a file"),
             }
             rustix::fs::setxattr(&path, attribute, b"1", XattrFlags::empty()).expect("an attribute");
-            live.set(&key, "erofs");
+            live.pool.set(&key, "erofs");
             assert_eq!(act(&path), Err(Errno::ROFS), "{key} {func}");
-            live.set(&key, "epall");
+            live.pool.set(&key, "epall");
             assert_eq!(act(&path), Ok(()), "{key} {func}");
         }
     }
@@ -135,9 +135,9 @@ fn stamp(path: &Path, sec: i64) {
     rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).expect("times");
 }
 
-fn search(live: &Live) {
+fn search(live: &PoolBed) {
     // The later branch has the newer copy of everything.
-    for (base, content, sec) in [(live.a(""), "a", 1000), (live.b(""), "bb", 2000)] {
+    for (base, content, sec) in [(live.on(0, ""), "a", 1000), (live.on(1, ""), "bb", 2000)] {
         fs::write(base.join("copy"), content).expect("a file");
         std::os::unix::fs::symlink(content, base.join("sym")).expect("a symlink");
         fs::create_dir(base.join("both")).expect("mkdir");
@@ -169,12 +169,12 @@ fn search(live: &Live) {
         // The kernel asks only where it does not check permissions itself: see below.
         ("func.access", [1, 1, 1, 1, 1]),
     ] {
-        live.set("category.search", "ff");
+        live.pool.set("category.search", "ff");
         assert_eq!([size(), content(), target(), value(), listed()], [1; 5], "{key} before");
-        live.set(key, "newest");
+        live.pool.set(key, "newest");
         assert_eq!([size(), content(), target(), value(), listed()], newest, "{key}=newest");
     }
-    live.set("category.search", "ff");
+    live.pool.set("category.search", "ff");
 }
 
 /// access(2) is asked of the copy that the policy chooses, by pools that check permissions themselves.
@@ -195,7 +195,7 @@ fn access_is_asked_of_the_copy_of_its_policy() {
         ("category.search", "ff", Err(Errno::ACCESS)),
         ("category.search", "newest", Ok(())),
     ] {
-        set(&pool, key, policy);
+        pool.set(key, policy);
         assert_eq!(ask(Access::EXEC_OK), runs, "{key}={policy}");
         assert_eq!(ask(Access::READ_OK | Access::WRITE_OK), Ok(()), "{key}={policy}");
     }

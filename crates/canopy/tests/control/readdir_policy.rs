@@ -2,7 +2,8 @@
 //!
 //! The branches are pools themselves, whose daemons are stopped: what they are asked stays visible.
 
-use super::rig::{Connections, Dirs, Stopped, set};
+use super::rig::{Connections, Dirs};
+use canopy_testkit::Paused;
 use canopy_testkit::Pool;
 use canopy_testkit::cmd::wait_until;
 use rustix::fs::{Dir, Mode, OFlags};
@@ -32,19 +33,19 @@ pub(super) fn branches_are_read_one_by_one_or_side_by_side() {
         ("cor:2:1", true),
         ("seq", false),
     ] {
-        set(&outer, "func.readdir", value);
+        outer.set("func.readdir", value);
         // Nothing but the branches' directories is to be asked for.
         assert_eq!(fs::read_dir(outer.path()).expect("a listing").count(), 2, "{value}");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(outer.path(), flags, Mode::empty()).expect("open");
         assert!(wait_until(Duration::from_secs(5), || waiting(&inner[0]) + waiting(&inner[1]) == 0));
-        let stopped = Stopped::new(&[&inner[0], &inner[1]]);
+        let paused = [0, 1].map(|branch| Paused::new(inner[branch].pid()));
         std::thread::scope(|scope| {
             let listing = scope.spawn(|| Dir::new(dir).expect("a directory").filter_map(Result::ok).count());
             let first = wait_until(Duration::from_secs(10), || waiting(&inner[0]) > 0);
             let patience = if both { Duration::from_secs(10) } else { Duration::from_millis(100) };
             let second = wait_until(patience, || waiting(&inner[1]) > 0);
-            drop(stopped);
+            drop(paused);
             // With the two dots.
             assert_eq!(listing.join().expect("a listing"), 4, "{value}");
             assert_eq!((first, second), (true, both), "{value}");

@@ -1,6 +1,6 @@
 //! `debug` and `log.file`: every request in one line.
 
-use super::rig::{Dirs, get, set, try_set};
+use super::rig::Dirs;
 use canopy_testkit::cmd::wait_until;
 use rustix::io::Errno;
 use std::fs;
@@ -24,7 +24,7 @@ fn every_request_is_a_line_in_the_log() {
         if !at_mount {
             miss("before");
             assert_eq!(lookup(&pool.log(), "before"), None);
-            set(&pool, "debug", "true");
+            pool.set("debug", "true");
         }
         miss("quiet \n night");
         assert!(wait_until(SOON, || lookup(&pool.log(), "quiet \\n night").is_some()), "{}", pool.log());
@@ -32,9 +32,9 @@ fn every_request_is_a_line_in_the_log() {
         for part in [" node=1 ", &format!(" pid={}", pid()), ": error=0 len=", " us="] {
             assert!(line.contains(part), "{part}: {line}");
         }
-        set(&pool, "debug", "false");
+        pool.set("debug", "false");
         miss("after");
-        assert_eq!(get(&pool, "debug"), "false");
+        assert_eq!(pool.get("debug"), "false");
         assert_eq!(lookup(&pool.log(), "after"), None);
         pool.umount();
     }
@@ -72,15 +72,15 @@ fn or_in_a_file() {
     assert!(!pool.log().contains(" unique="), "nowhere else: {}", pool.log());
     assert_eq!(fs::metadata(&one).expect("a log").mode() & 0o777, 0o600);
     // To another one, and back to what it was, which is written at its end.
-    set(&pool, "log.file", &other.display().to_string());
+    pool.set("log.file", &other.display().to_string());
     assert!(!pool.path().join("second").exists());
     assert!(lookup(&text(&other), "second").is_some() && lookup(&text(&one), "second").is_none());
-    set(&pool, "log.file", &one.display().to_string());
+    pool.set("log.file", &one.display().to_string());
     assert!(!pool.path().join("third").exists());
     assert!(text(&one).starts_with(&log) && lookup(&text(&one), "third").is_some());
     // Moved away, and named again.
     fs::rename(&one, dirs.path("rotated.log")).expect("a rename");
-    set(&pool, "log.file", &one.display().to_string());
+    pool.set("log.file", &one.display().to_string());
     assert!(!pool.path().join("fourth").exists());
     assert!(lookup(&text(&one), "fourth").is_some());
     // What cannot be, is refused with the reason, and changes nothing.
@@ -93,14 +93,14 @@ fn or_in_a_file() {
         (pool.path().join("log"), Errno::INVAL),
         (link.join("log"), Errno::INVAL),
     ] {
-        assert_eq!(try_set(&pool, "log.file", &path.display().to_string()), Err(errno), "{}", path.display());
+        assert_eq!(pool.try_set("log.file", &path.display().to_string()), Err(errno), "{}", path.display());
     }
     assert!(!pool.path().join("deep/log").exists());
-    assert_eq!(get(&pool, "log.file"), one.display().to_string());
+    assert_eq!(pool.get("log.file"), one.display().to_string());
     assert!(!pool.path().join("fifth").exists());
     assert!(lookup(&text(&one), "fifth").is_some());
     // None of them: to the log again.
-    set(&pool, "log.file", "");
+    pool.set("log.file", "");
     assert!(!pool.path().join("sixth").exists());
     assert!(wait_until(SOON, || lookup(&pool.log(), "sixth").is_some()));
     assert!(lookup(&text(&one), "sixth").is_none());

@@ -1,10 +1,11 @@
 //! Every option that can be changed while a pool runs, and that the change does what it says.
 
-use super::rig::{BINARY, Connections, Stopped, get, set};
+use super::rig::{BINARY, Connections};
 use super::{nfsopenhack, policies, readdir_policy};
 use canopy_sys::ioprio::IoPriority;
 use canopy_testkit::cmd::{run, wait_until};
 use canopy_testkit::{LoopFs, Pool, proc, require_root};
+use canopy_testkit::{Paused, PoolBed};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -14,58 +15,21 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A pool over an ext4 with little room, and a tmpfs with more.
-pub(super) struct Live {
-    pub(super) pool: Pool,
-    small: LoopFs,
-    large: LoopFs,
-}
-
-impl Live {
-    fn new() -> Self {
-        let (small, large) = (LoopFs::ext4(64 << 20), LoopFs::tmpfs(128 << 20));
-        let _ = fs::remove_dir(small.path().join("lost+found"));
-        let pool = Pool::builder(BINARY)
-            .branch(small.path())
-            .branch(large.path())
-            // Watched branches would have what is remembered forgotten as soon as it changes.
-            .option("minfreespace=0,category.create=ff,cache.attr=0,cache.entry=0,cache.coherence=timeout")
-            // Requests are counted as reads of /dev/fuse.
-            .option("io-uring=off")
-            .mount();
-        Live { pool, small, large }
-    }
-
-    pub(super) fn at(&self, path: &str) -> PathBuf {
-        self.pool.path().join(path)
-    }
-    pub(super) fn a(&self, path: &str) -> PathBuf {
-        self.small.path().join(path)
-    }
-    pub(super) fn b(&self, path: &str) -> PathBuf {
-        self.large.path().join(path)
-    }
-    pub(super) fn set(&self, key: &str, value: &str) {
-        set(&self.pool, key, value);
-    }
-
-    fn counter(&self, names: &[&str]) -> u64 {
-        let text = fs::read_to_string(format!("/proc/{}/io", self.pool.pid())).expect("counters");
-        let of =
-            |name: &&str| text.lines().find_map(|line| line.strip_prefix(*name)?.trim().parse::<u64>().ok());
-        names.iter().map(|name| of(name).expect("a counter")).sum()
-    }
-
-    /// Bytes that the daemon has moved while `work` ran.
-    fn moved(&self, work: impl FnOnce()) -> u64 {
-        let count = || self.counter(&["rchar:", "wchar:"]);
-        let before = count();
-        work();
-        count() - before
-    }
+/// Mounts a pool over an ext4 with little room, and a tmpfs with more.
+fn live() -> PoolBed {
+    let builder = Pool::builder(BINARY)
+        // With watched branches, a change would also invalidate what is cached.
+        .option("minfreespace=0,category.create=ff,cache.attr=0,cache.entry=0,cache.coherence=timeout")
+        // The tests count requests as reads of /dev/fuse.
+        .option("io-uring=off");
+    PoolBed::mount(builder, [LoopFs::ext4(64 << 20), LoopFs::tmpfs(128 << 20)])
 }
 
 const MIB: usize = 1 << 20;
+
+fn bytes_moved(bed: &PoolBed, work: impl FnOnce()) -> u64 {
+    bed.pool.bytes_moved(work).0
+}
 
 /// Somebody on this machine may drop caches at any moment: what is remembered shows in one of several attempts.
 #[track_caller]
@@ -74,87 +38,88 @@ fn now_and_then(what: &str, attempt: impl FnMut() -> bool) {
 }
 
 /// Options, what is observed, and the test that observes it.
-type Row = (&'static [&'static str], &'static str, fn(&Live));
+type Row = (&'static [&'static str], &'static str, fn(&PoolBed));
 
 pub(super) const ROWS: &[Row] = &[
     (&["branches"], "names that come and go with a branch", |live| {
-        fs::write(live.b("f"), "b").expect("a file");
-        live.set("branches", "->");
+        fs::write(live.on(1, "f"), "b").expect("a file");
+        live.pool.set("branches", "->");
         assert!(!live.at("f").exists());
-        live.set("branches", &format!("+{}", live.b("").display()));
+        live.pool.set("branches", &format!("+{}", live.on(1, "").display()));
         assert!(live.at("f").exists());
     }),
     (&["branch-timeout"], "threads that ask the branches whether they answer", |live| {
-        let asking = |expected: usize| {
-            let tasks = fs::read_dir(format!("/proc/{}/task", live.pool.pid())).expect("threads");
-            let names = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-            names.filter(|name| name.trim() == "canopy-probe").count() == expected
-        };
+        let asking = |expected: usize| live.pool.probe_threads() == expected;
         assert!(asking(0));
         for (value, branches) in [("8", 2), ("0", 0), ("8", 2), ("auto", 0)] {
-            live.set("branch-timeout", value);
+            live.pool.set("branch-timeout", value);
             now_and_then("as many as branches with a deadline", || asking(branches));
         }
     }),
     (&["minfreespace"], "the branch that gets a new file", |live| {
-        live.set("minfreespace", "100M");
+        live.pool.set("minfreespace", "100M");
         fs::write(live.at("roomy"), "").expect("a file");
-        live.set("minfreespace", "0");
+        live.pool.set("minfreespace", "0");
         fs::write(live.at("tight"), "").expect("a file");
-        assert!(live.b("roomy").exists() && live.a("tight").exists());
+        assert!(live.on(1, "roomy").exists() && live.on(0, "tight").exists());
     }),
     (&["cache.statfs"], "a full branch is noticed late, or at once", |live| {
-        live.set("minfreespace", "30M");
-        live.set("cache.statfs", "3600");
+        live.pool.set("minfreespace", "30M");
+        live.pool.set("cache.statfs", "3600");
         fs::write(live.at("before"), "").expect("a file");
-        let filler = File::create(live.a("filler")).expect("a file");
+        let filler = File::create(live.on(0, "filler")).expect("a file");
         rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), 0, 40 << 20).expect("room");
         fs::write(live.at("remembered"), "").expect("a file");
-        live.set("cache.statfs", "0");
+        live.pool.set("cache.statfs", "0");
         fs::write(live.at("asked"), "").expect("a file");
-        assert!(live.a("before").exists() && live.a("remembered").exists() && live.b("asked").exists());
+        assert!(
+            live.on(0, "before").exists()
+                && live.on(0, "remembered").exists()
+                && live.on(1, "asked").exists()
+        );
     }),
     (&["statfs", "statfs-ignore"], "figures of statvfs", |live| {
-        fs::create_dir(live.a("only")).expect("mkdir");
+        fs::create_dir(live.on(0, "only")).expect("mkdir");
         let figures = |path: &str| rustix::fs::statvfs(live.at(path)).expect("statvfs");
         let whole = figures("only");
-        live.set("statfs", "full");
+        live.pool.set("statfs", "full");
         assert!(figures("only").f_blocks * figures("only").f_frsize < 64 << 20);
-        live.set("statfs", "base");
+        live.pool.set("statfs", "base");
         assert_eq!(figures("only").f_blocks, whole.f_blocks);
-        live.set("branches", &format!("{}=RW:{}=NC", live.a("").display(), live.b("").display()));
+        live.pool
+            .set("branches", &format!("{}=RW:{}=NC", live.on(0, "").display(), live.on(1, "").display()));
         for (ignored, more) in [("none", true), ("nc", false), ("ro", false)] {
-            live.set("statfs-ignore", ignored);
+            live.pool.set("statfs-ignore", ignored);
             let free = figures("").f_bavail * figures("").f_frsize;
             assert_eq!(free > 100 << 20, more, "{ignored}: {free}");
         }
     }),
     (&["ignorepponrename"], "a rename makes a directory on another branch, or EXDEV", |live| {
-        live.set("func.create", "epff");
-        fs::create_dir(live.b("dir")).expect("mkdir");
+        live.pool.set("func.create", "epff");
+        fs::create_dir(live.on(1, "dir")).expect("mkdir");
         for (ignored, cloned) in [("false", false), ("true", true)] {
-            live.set("ignorepponrename", ignored);
-            fs::write(live.a("f"), "").expect("a file");
+            live.pool.set("ignorepponrename", ignored);
+            fs::write(live.on(0, "f"), "").expect("a file");
             let renamed = fs::rename(live.at("f"), live.at("dir/f"));
             assert_eq!(renamed.is_ok(), cloned, "{ignored}: {renamed:?}");
-            assert_eq!(live.a("dir/f").exists(), cloned, "{ignored}");
+            assert_eq!(live.on(0, "dir/f").exists(), cloned, "{ignored}");
         }
     }),
     (&["func.readdir"], "branches that are asked at the same time", |live| {
         for index in 0..50 {
-            fs::write(live.a(&format!("a{index}")), "").expect("a file");
-            fs::write(live.b(&format!("b{index}")), "").expect("a file");
+            fs::write(live.on(0, &format!("a{index}")), "").expect("a file");
+            fs::write(live.on(1, &format!("b{index}")), "").expect("a file");
         }
         for value in ["cor", "cosr:2", "cor:4:8", "seq"] {
-            live.set("func.readdir", value);
-            assert_eq!(get(&live.pool, "func.readdir"), value);
+            live.pool.set("func.readdir", value);
+            assert_eq!(live.pool.get("func.readdir"), value);
             assert_eq!(fs::read_dir(live.at("")).expect("a listing").count(), 100, "{value}");
         }
         readdir_policy::branches_are_read_one_by_one_or_side_by_side();
     }),
     (&["passthrough.io"], "bytes that pass through the daemon", |live| {
         fs::write(live.at("f"), vec![1; MIB]).expect("a file");
-        live.set("cache.files", "partial");
+        live.pool.set("cache.files", "partial");
         for (value, moves, read, write) in [
             ("rw", "true", false, false),
             ("off", "true", true, true),
@@ -164,10 +129,10 @@ pub(super) const ROWS: &[Row] = &[
             ("auto", "true", true, true),
             ("auto", "false", false, false),
         ] {
-            live.set("moveonenospc", moves);
-            live.set("passthrough.io", value);
-            let reading = live.moved(|| drop(fs::read(live.at("f")).expect("a read")));
-            let writing = live.moved(|| fs::write(live.at("f"), vec![2; MIB]).expect("a write"));
+            live.pool.set("moveonenospc", moves);
+            live.pool.set("passthrough.io", value);
+            let reading = bytes_moved(live, || drop(fs::read(live.at("f")).expect("a read")));
+            let writing = bytes_moved(live, || fs::write(live.at("f"), vec![2; MIB]).expect("a write"));
             assert_eq!(
                 (reading >= MIB as u64, writing >= MIB as u64),
                 (read, write),
@@ -176,7 +141,7 @@ pub(super) const ROWS: &[Row] = &[
         }
     }),
     (&["cache.files", "cache.files.process-names"], "bytes that a second read moves", |live| {
-        live.set("passthrough.io", "off");
+        live.pool.set("passthrough.io", "off");
         fs::write(live.at("f"), vec![1; MIB]).expect("a file");
         let again = |cached: bool, what: &str| {
             now_and_then(what, || {
@@ -186,37 +151,37 @@ pub(super) const ROWS: &[Row] = &[
                     file.read_exact(&mut vec![0; MIB]).expect("a read");
                 };
                 read();
-                (live.moved(read) < MIB as u64) == cached
+                (bytes_moved(live, read) < MIB as u64) == cached
             });
         };
         for (value, cached) in
             [("off", false), ("partial", true), ("full", true), ("per-process", false), ("auto-full", true)]
         {
-            live.set("cache.files", value);
+            live.pool.set("cache.files", value);
             again(cached, value);
         }
         let comm = fs::read_to_string("/proc/thread-self/comm").expect("a name");
-        live.set("cache.files", "per-process");
-        live.set("cache.files.process-names", &format!("other|{}", comm.trim_end()));
+        live.pool.set("cache.files", "per-process");
+        live.pool.set("cache.files.process-names", &format!("other|{}", comm.trim_end()));
         again(true, "a listed name");
-        live.set("cache.files.process-names", "other");
+        live.pool.set("cache.files.process-names", "other");
         again(false, "a name that is not listed");
     }),
     (&["cache.attr"], "a change on the branch is seen late, or at once", |live| {
-        fs::write(live.a("f"), "").expect("a file");
+        fs::write(live.on(0, "f"), "").expect("a file");
         let mode = || fs::metadata(live.at("f")).expect("stat").mode() & 0o777;
         let change =
-            |mode| fs::set_permissions(live.a("f"), fs::Permissions::from_mode(mode)).expect("chmod");
-        live.set("cache.entry", "3600");
-        live.set("cache.attr", "3600");
+            |mode| fs::set_permissions(live.on(0, "f"), fs::Permissions::from_mode(mode)).expect("chmod");
+        live.pool.set("cache.entry", "3600");
+        live.pool.set("cache.attr", "3600");
         now_and_then("an attribute is remembered", || {
             change(0o600);
-            live.set("cmd.invalidate-all-nodes", "");
+            live.pool.set("cmd.invalidate-all-nodes", "");
             let before = mode();
             change(0o644);
             before == 0o600 && mode() == 0o600
         });
-        live.set("cache.attr", "0");
+        live.pool.set("cache.attr", "0");
         for expected in [0o640, 0o600, 0o644] {
             change(expected);
             assert_eq!(mode(), expected);
@@ -224,76 +189,76 @@ pub(super) const ROWS: &[Row] = &[
     }),
     (&["cache.entry", "cache.negative-entry"], "a name on the branch is seen late, or at once", |live| {
         let there = || live.at("f").exists();
-        live.set("cache.attr", "3600");
-        live.set("cache.entry", "3600");
-        live.set("cache.negative-entry", "3600");
+        live.pool.set("cache.attr", "3600");
+        live.pool.set("cache.entry", "3600");
+        live.pool.set("cache.negative-entry", "3600");
         now_and_then("names are remembered", || {
-            let _ = fs::remove_file(live.a("f"));
-            live.set("cmd.invalidate-all-nodes", "");
+            let _ = fs::remove_file(live.on(0, "f"));
+            live.pool.set("cmd.invalidate-all-nodes", "");
             let missing = !there();
-            fs::write(live.a("f"), "").expect("a file");
+            fs::write(live.on(0, "f"), "").expect("a file");
             let negative = missing && !there();
-            live.set("cmd.invalidate-all-nodes", "");
+            live.pool.set("cmd.invalidate-all-nodes", "");
             let found = there();
-            fs::remove_file(live.a("f")).expect("removal");
+            fs::remove_file(live.on(0, "f")).expect("removal");
             negative && found && there()
         });
-        live.set("cache.entry", "0");
+        live.pool.set("cache.entry", "0");
         assert!(!there());
-        live.set("cache.negative-entry", "0");
-        fs::write(live.a("f"), "").expect("a file");
+        live.pool.set("cache.negative-entry", "0");
+        fs::write(live.on(0, "f"), "").expect("a file");
         assert!(there());
-        fs::remove_file(live.a("f")).expect("removal");
+        fs::remove_file(live.on(0, "f")).expect("removal");
         assert!(!there());
     }),
     (&["cache.coherence"], "a new name is found, or not for an hour", |live| {
         let there = || live.at("f").exists();
         for key in ["cache.attr", "cache.entry", "cache.negative-entry"] {
-            live.set(key, "3600");
+            live.pool.set(key, "3600");
         }
         let follows = |soon: Duration| {
-            let _ = fs::remove_file(live.a("f"));
-            live.set("cmd.invalidate-all-nodes", "");
+            let _ = fs::remove_file(live.on(0, "f"));
+            live.pool.set("cmd.invalidate-all-nodes", "");
             let missing = !there();
-            fs::write(live.a("f"), "").expect("a file");
+            fs::write(live.on(0, "f"), "").expect("a file");
             missing && wait_until(soon, there)
         };
         for value in ["auto", "timeout", "watch"] {
-            live.set("cache.coherence", value);
+            live.pool.set("cache.coherence", value);
             let followed = value != "timeout";
             now_and_then(value, || follows(Duration::from_secs(if followed { 5 } else { 0 })) == followed);
         }
     }),
     (&["cache.readdir"], "a new entry is listed late, or at once", |live| {
-        fs::create_dir(live.a("dir")).expect("mkdir");
+        fs::create_dir(live.on(0, "dir")).expect("mkdir");
         let count = || fs::read_dir(live.at("dir")).expect("a listing").count();
-        live.set("cache.attr", "3600");
-        live.set("cache.entry", "3600");
-        live.set("cache.readdir", "true");
+        live.pool.set("cache.attr", "3600");
+        live.pool.set("cache.entry", "3600");
+        live.pool.set("cache.readdir", "true");
         let mut made = 0;
         now_and_then("a listing is remembered", || {
-            live.set("cmd.invalidate-all-nodes", "");
+            live.pool.set("cmd.invalidate-all-nodes", "");
             let before = (count(), count()).1;
             made += 1;
-            fs::write(live.a(&format!("dir/{made}")), "").expect("a file");
+            fs::write(live.on(0, &format!("dir/{made}")), "").expect("a file");
             count() == before
         });
-        live.set("cache.readdir", "false");
+        live.pool.set("cache.readdir", "false");
         for _ in 0..3 {
             made += 1;
-            fs::write(live.a(&format!("dir/{made}")), "").expect("a file");
+            fs::write(live.on(0, &format!("dir/{made}")), "").expect("a file");
             assert_eq!(count(), made);
         }
     }),
     (&["dropcacheonclose"], "cached pages of the branch's file", |live| {
         for (value, dropped) in [("true", true), ("false", false)] {
-            live.set("dropcacheonclose", value);
+            live.pool.set("dropcacheonclose", value);
             let mut file = File::create(live.at("f")).expect("a file");
             file.write_all(&vec![1; MIB]).expect("a write");
             file.sync_all().expect("fsync");
             drop(file);
             let pages = || {
-                let path = live.a("f").into_os_string();
+                let path = live.on(0, "f").into_os_string();
                 run("fincore", ["-n".into(), "-o".into(), "PAGES".into(), path])
                     .trim()
                     .parse::<u32>()
@@ -310,16 +275,16 @@ pub(super) const ROWS: &[Row] = &[
         }
     }),
     (&["parallel-direct-writes"], "writes of several threads under way at once", |live| {
-        live.set("passthrough.io", "off");
-        live.set("cache.files", "off");
+        live.pool.set("passthrough.io", "off");
+        live.pool.set("cache.files", "off");
         // Programs that other tests start close copies of the file, which would wait as well.
-        live.set("flush-on-close", "never");
+        live.pool.set("flush-on-close", "never");
         let connections = Connections::new();
         for (value, parallel) in [("false", false), ("true", true)] {
-            live.set("parallel-direct-writes", value);
+            live.pool.set("parallel-direct-writes", value);
             let file = File::create(live.at("f")).expect("a file");
             file.set_len(4 * MIB as u64).expect("a size");
-            let stopped = Stopped::new(&[&live.pool]);
+            let paused = Paused::new(live.pool.pid());
             std::thread::scope(|scope| {
                 for part in 0..4_u8 {
                     let file = &file;
@@ -329,20 +294,20 @@ pub(super) const ROWS: &[Row] = &[
                 let several = || connections.waiting(&live.pool) > 1;
                 let patience = Duration::from_millis(if parallel { 10_000 } else { 200 });
                 let seen = wait_until(patience, several);
-                drop(stopped);
+                drop(paused);
                 assert_eq!(seen, parallel, "{value}");
             });
-            let content = fs::read(live.a("f")).expect("the branch");
+            let content = fs::read(live.on(0, "f")).expect("the branch");
             assert!(content.chunks(MIB).zip(0_u8..).all(|(chunk, part)| chunk == [part; MIB]), "{value}");
         }
     }),
     (&["flush-on-close"], "requests that a close costs", |live| {
-        live.set("cache.entry", "3600");
-        live.set("cache.attr", "3600");
+        live.pool.set("cache.entry", "3600");
+        live.pool.set("cache.attr", "3600");
         fs::write(live.at("f"), "").expect("a file");
         let trace = tempfile::NamedTempFile::new().expect("a file");
-        live.set("log.file", &trace.path().display().to_string());
-        live.set("debug", "true");
+        live.pool.set("log.file", &trace.path().display().to_string());
+        live.pool.set("debug", "true");
         let flushes = || {
             let count =
                 || fs::read_to_string(trace.path()).expect("a trace").matches(" FLUSH unique=").count();
@@ -353,18 +318,18 @@ pub(super) const ROWS: &[Row] = &[
             count() - before
         };
         // What is written here is flushed only where the branch's filesystem does something at a close, as overlayfs does.
-        let quiet = live.a("f");
+        let quiet = live.on(0, "f");
         let quiet = rustix::fs::statfs(&quiet).expect("statfs").f_type as u64 & u64::from(u32::MAX);
         let written = if [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994].contains(&quiet) { 0 } else { 2 };
         for (value, count) in [("never", 0), ("always", 3), ("opened-for-write", written)] {
-            live.set("flush-on-close", value);
+            live.pool.set("flush-on-close", value);
             assert_eq!(flushes(), count, "{value}");
         }
-        live.set("log.file", "");
+        live.pool.set("log.file", "");
     }),
     (&["inodecalc"], "inode numbers, to the bit", |live| {
-        fs::write(live.a("f"), "").expect("a file");
-        let own = fs::metadata(live.a("f")).expect("stat").ino();
+        fs::write(live.on(0, "f"), "").expect("a file");
+        let own = fs::metadata(live.on(0, "f")).expect("stat").ino();
         let shown = || fs::metadata(live.at("f")).expect("stat").ino();
         for value in [
             "passthrough",
@@ -375,71 +340,71 @@ pub(super) const ROWS: &[Row] = &[
             "hybrid-hash",
             "hybrid-hash32",
         ] {
-            live.set("inodecalc", value);
+            live.pool.set("inodecalc", value);
             let calc: canopy_pool::inode::InodeCalc = value.parse().expect("a name");
             assert_eq!(
                 shown(),
-                calc.inode(live.small.path().as_os_str().as_encoded_bytes(), b"f", own, false),
+                calc.inode(live.disks[0].path().as_os_str().as_encoded_bytes(), b"f", own, false),
                 "{value}"
             );
         }
     }),
     (&["xattr"], "errno of attributes", |live| {
-        fs::write(live.a("f"), "").expect("a file");
+        fs::write(live.on(0, "f"), "").expect("a file");
         let put = || rustix::fs::setxattr(live.at("f"), "user.x", b"1", XattrFlags::empty());
         let mut value = [0; 16];
         let mut take = || rustix::fs::getxattr(live.at("f"), "user.x", &mut value[..]);
         assert_eq!((put(), take()), (Ok(()), Ok(1)));
-        live.set("xattr", "noattr");
+        live.pool.set("xattr", "noattr");
         assert_eq!((put(), take()), (Err(Errno::NODATA), Err(Errno::NODATA)));
-        live.set("xattr", "passthrough");
+        live.pool.set("xattr", "passthrough");
         assert_eq!((put(), take()), (Ok(()), Ok(1)));
         // The kernel does not ask again after this, for as long as the pool is mounted.
-        live.set("xattr", "nosys");
+        live.pool.set("xattr", "nosys");
         assert_eq!((put(), take()), (Err(Errno::OPNOTSUPP), Err(Errno::OPNOTSUPP)));
     }),
     (&["security-capability"], "file capabilities are there, or ENODATA", |live| {
-        fs::write(live.a("f"), "").expect("a file");
+        fs::write(live.on(0, "f"), "").expect("a file");
         let name = "security.capability";
         let capability = [&[0, 0, 0, 2][..], &[1; 4], &[0; 12]].concat();
-        rustix::fs::setxattr(live.a("f"), name, &capability, XattrFlags::empty()).expect("a capability");
+        rustix::fs::setxattr(live.on(0, "f"), name, &capability, XattrFlags::empty()).expect("a capability");
         let mut value = [0; 64];
         let mut take = || rustix::fs::getxattr(live.at("f"), name, &mut value[..]);
         assert_eq!(take(), Ok(20));
-        live.set("security-capability", "false");
+        live.pool.set("security-capability", "false");
         assert_eq!(take(), Err(Errno::NODATA));
-        live.set("security-capability", "true");
+        live.pool.set("security-capability", "true");
         assert_eq!(take(), Ok(20));
     }),
     (&["config"], "what the file says is in force", |live| {
-        let file = live.b("setting");
+        let file = live.on(1, "setting");
         fs::write(&file, "category.create=mfs\n").expect("a config file");
-        live.set("config", &file.display().to_string());
-        assert_eq!(get(&live.pool, "category.create"), "mfs");
+        live.pool.set("config", &file.display().to_string());
+        assert_eq!(live.pool.get("category.create"), "mfs");
         fs::write(live.at("f"), "").expect("a file");
-        assert!(live.b("f").exists() && !live.a("f").exists());
+        assert!(live.on(1, "f").exists() && !live.on(0, "f").exists());
     }),
     (&["link-exdev", "rename-exdev"], "a symlink in place of EXDEV", |live| {
         // A directory on one branch only, and a policy that makes none on the other.
-        fs::create_dir(live.b("d")).expect("a directory");
-        live.set("category.create", "epff");
+        fs::create_dir(live.on(1, "d")).expect("a directory");
+        live.pool.set("category.create", "epff");
         fs::write(live.at("f"), "f").expect("a file");
         let refused = |result: std::io::Result<()>| {
             result.is_err_and(|why| why.raw_os_error() == Some(Errno::XDEV.raw_os_error()))
         };
         assert!(refused(fs::hard_link(live.at("f"), live.at("d/l"))));
-        live.set("link-exdev", "rel-symlink");
+        live.pool.set("link-exdev", "rel-symlink");
         fs::hard_link(live.at("f"), live.at("d/l")).expect("a symlink in place of a link");
         assert_eq!(fs::read_link(live.at("d/l")).expect("a symlink"), PathBuf::from("../f"));
         assert!(refused(fs::rename(live.at("f"), live.at("d/r"))));
-        live.set("rename-exdev", "rel-symlink");
+        live.pool.set("rename-exdev", "rel-symlink");
         fs::rename(live.at("f"), live.at("d/r")).expect("a symlink in place of a rename");
         assert_eq!(fs::read_to_string(live.at("d/r")).expect("read"), "f");
     }),
     (&["moveonenospc"], "where a file ends that meets a full branch", |live| {
-        live.set("passthrough.io", "off");
-        let free = rustix::fs::statvfs(live.a("")).expect("statvfs");
-        let filler = File::create(live.a("filler")).expect("a file");
+        live.pool.set("passthrough.io", "off");
+        let free = rustix::fs::statvfs(live.on(0, "")).expect("statvfs");
+        let filler = File::create(live.on(0, "filler")).expect("a file");
         let most = free.f_bfree * free.f_frsize - (8 << 20);
         rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), 0, most).expect("room");
         for (value, shown, moves) in [
@@ -448,20 +413,20 @@ pub(super) const ROWS: &[Row] = &[
             ("epff", "epff", true),
             ("erofs", "erofs", false),
         ] {
-            live.set("moveonenospc", value);
-            assert_eq!(get(&live.pool, "moveonenospc"), shown);
+            live.pool.set("moveonenospc", value);
+            assert_eq!(live.pool.get("moveonenospc"), shown);
             let mut file = File::create(live.at("f")).expect("a file");
             assert_eq!(file.write_all(&vec![7; 16 * MIB]).is_ok(), moves, "{value}");
-            assert_eq!((live.a("f").exists(), live.b("f").exists()), (!moves, moves), "{value}");
+            assert_eq!((live.on(0, "f").exists(), live.on(1, "f").exists()), (!moves, moves), "{value}");
             fs::remove_file(live.at("f")).expect("removal");
         }
     }),
     (&["link-cow"], "what the other name holds after a write", |live| {
         let text = |name: &str| fs::read_to_string(live.at(name)).expect("a file");
-        fs::write(live.a("one"), "1").expect("a file");
+        fs::write(live.on(0, "one"), "1").expect("a file");
         for (value, shared) in [("false", true), ("true", false), ("false", true)] {
-            live.set("link-cow", value);
-            fs::hard_link(live.a("one"), live.a("two")).expect("a link");
+            live.pool.set("link-cow", value);
+            fs::hard_link(live.on(0, "one"), live.on(0, "two")).expect("a link");
             let before = text("one");
             File::options().append(true).open(live.at("two")).expect("open").write_all(b"2").expect("write");
             assert_eq!(text("two"), format!("{before}2"));
@@ -473,23 +438,22 @@ pub(super) const ROWS: &[Row] = &[
         nfsopenhack::every_value_live()
     }),
     (&["symlinkify", "symlinkify-timeout"], "the type of a name", |live| {
-        fs::write(live.a("f"), "f").expect("a file");
-        fs::set_permissions(live.a("f"), fs::Permissions::from_mode(0o444)).expect("chmod");
+        fs::write(live.on(0, "f"), "f").expect("a file");
+        fs::set_permissions(live.on(0, "f"), fs::Permissions::from_mode(0o444)).expect("chmod");
         let is_link = || fs::symlink_metadata(live.at("f")).expect("stat").is_symlink();
         for (timeout, on, link) in [("3600", "true", false), ("-1", "true", true), ("-1", "false", false)] {
-            live.set("symlinkify-timeout", timeout);
-            live.set("symlinkify", on);
+            live.pool.set("symlinkify-timeout", timeout);
+            live.pool.set("symlinkify", on);
             assert_eq!(is_link(), link, "{timeout} {on}");
         }
     }),
     (&["proxy-ioprio"], "the I/O priority of the daemon's threads", |live| {
-        live.set("passthrough.io", "off");
-        live.set("cache.files", "off");
+        live.pool.set("passthrough.io", "off");
+        live.pool.set("cache.files", "off");
         fs::write(live.at("f"), vec![1; MIB]).expect("a file");
         let idle = || {
-            let tasks = fs::read_dir(format!("/proc/{}/task", live.pool.pid())).expect("threads").flatten();
-            let ids = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
-            ids.filter(|&id| IoPriority::of(id) == Ok(IoPriority::IDLE)).count()
+            let threads = live.pool.threads();
+            threads.iter().filter(|thread| IoPriority::of(thread.id as u32) == Ok(IoPriority::IDLE)).count()
         };
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -505,9 +469,9 @@ pub(super) const ROWS: &[Row] = &[
             });
             let watch = || (0..100).map(|_| idle()).max();
             let before = watch();
-            live.set("proxy-ioprio", "true");
+            live.pool.set("proxy-ioprio", "true");
             let seen = wait_until(Duration::from_secs(10), || idle() > 0);
-            live.set("proxy-ioprio", "false");
+            live.pool.set("proxy-ioprio", "false");
             // Each worker gives it back with its next request.
             let given_back = wait_until(Duration::from_secs(10), || {
                 std::thread::scope(|others| {
@@ -522,32 +486,32 @@ pub(super) const ROWS: &[Row] = &[
         });
     }),
     (&["debug", "log.file"], "lines in the file", |live| {
-        let file = live.b("trace");
-        live.set("log.file", &file.display().to_string());
+        let file = live.on(1, "trace");
+        live.pool.set("log.file", &file.display().to_string());
         for (value, traced) in [("false", false), ("true", true)] {
-            live.set("debug", value);
+            live.pool.set("debug", value);
             assert!(!live.at(value).exists());
             let text = fs::read_to_string(&file).expect("a trace");
             assert_eq!(text.contains(&format!(" name=\"{value}\"")), traced);
         }
-        live.set("log.file", "");
+        live.pool.set("log.file", "");
     }),
     (&["uid", "gid", "umask"], "attributes, whatever the branch says", |live| {
-        live.set("cache.attr", "3600");
-        live.set("cache.entry", "3600");
-        fs::create_dir(live.a("d")).expect("mkdir");
-        fs::write(live.a("d/f"), "").expect("a file");
-        fs::set_permissions(live.a("d/f"), fs::Permissions::from_mode(0o4640)).expect("chmod");
+        live.pool.set("cache.attr", "3600");
+        live.pool.set("cache.entry", "3600");
+        fs::create_dir(live.on(0, "d")).expect("mkdir");
+        fs::write(live.on(0, "d/f"), "").expect("a file");
+        fs::set_permissions(live.on(0, "d/f"), fs::Permissions::from_mode(0o4640)).expect("chmod");
         let shown = || {
             let meta = fs::metadata(live.at("d/f")).expect("stat");
             (meta.uid(), meta.gid(), meta.mode())
         };
         assert_eq!(shown(), (0, 0, 0o104_640));
-        live.set("uid", "1234");
+        live.pool.set("uid", "1234");
         assert_eq!(shown(), (1234, 0, 0o104_640));
-        live.set("gid", "4321");
+        live.pool.set("gid", "4321");
         // 0o027
-        live.set("umask", "23");
+        live.pool.set("umask", "23");
         assert_eq!(shown(), (1234, 4321, 0o100_750));
         assert_eq!(fs::metadata(live.at("d")).expect("stat").mode(), 0o040_750);
         assert_eq!(
@@ -556,7 +520,7 @@ pub(super) const ROWS: &[Row] = &[
             "the control file is as it is"
         );
         for key in ["uid", "gid", "umask"] {
-            live.set(key, "-1");
+            live.pool.set(key, "-1");
         }
         assert_eq!(shown(), (0, 0, 0o104_640));
     }),
@@ -565,20 +529,24 @@ pub(super) const ROWS: &[Row] = &[
         "no effect while it runs by design: told as given, in force at the next mount",
         |live| {
             // There is nothing to detach while it runs; at_mount.rs shows what it does at the next mount.
-            live.set("lazy-umount-mountpoint", "true");
-            assert_eq!(get(&live.pool, "lazy-umount-mountpoint"), "true");
+            live.pool.set("lazy-umount-mountpoint", "true");
+            assert_eq!(live.pool.get("lazy-umount-mountpoint"), "true");
         },
     ),
     (&["readahead"], "the figures of the devices of pool and branch", |live| {
         let mount = proc::mount_at(live.pool.path()).expect("a mount");
-        let disk =
-            live.small.device().and_then(|device| device.file_name()).expect("a disk").display().to_string();
+        let disk = live.disks[0]
+            .device()
+            .and_then(|device| device.file_name())
+            .expect("a disk")
+            .display()
+            .to_string();
         let paths = [
             format!("/sys/class/bdi/{}:{}/read_ahead_kb", mount.major, mount.minor),
             format!("/sys/block/{disk}/queue/read_ahead_kb"),
         ];
         for value in ["384", "512", "0"] {
-            live.set("readahead", value);
+            live.pool.set("readahead", value);
             // Nothing changes by 0.
             let expected = if value == "0" { "512" } else { value };
             for path in &paths {
@@ -587,13 +555,13 @@ pub(super) const ROWS: &[Row] = &[
         }
     }),
     (&["follow-symlinks"], "the type of a name", |live| {
-        fs::write(live.a("f"), "f").expect("a file");
-        std::os::unix::fs::symlink("f", live.a("l")).expect("a symlink");
+        fs::write(live.on(0, "f"), "f").expect("a file");
+        std::os::unix::fs::symlink("f", live.on(0, "l")).expect("a symlink");
         let kind = || fs::symlink_metadata(live.at("l")).expect("stat").file_type();
         assert!(kind().is_symlink());
-        live.set("follow-symlinks", "regular");
+        live.pool.set("follow-symlinks", "regular");
         assert!(kind().is_file());
-        live.set("follow-symlinks", "never");
+        live.pool.set("follow-symlinks", "never");
         assert!(kind().is_symlink());
     }),
 ];
@@ -602,7 +570,7 @@ pub(super) const ROWS: &[Row] = &[
 fn every_live_option_takes_effect_on_a_running_pool() {
     require_root();
     for (names, _, test) in ROWS {
-        let live = Live::new();
+        let live = live();
         println!("{}", names.join(", "));
         test(&live);
         live.pool.umount();
@@ -612,7 +580,7 @@ fn every_live_option_takes_effect_on_a_running_pool() {
 #[test]
 fn every_policy_takes_effect_on_a_running_pool() {
     require_root();
-    let live = Live::new();
+    let live = live();
     policies::all(&live);
     live.pool.umount();
 }

@@ -1,6 +1,6 @@
 //! Changes while the pool is worked with: nothing fails but what a change forbids, and no byte is wrong.
 
-use super::rig::{Dirs, set, try_set};
+use super::rig::Dirs;
 use canopy_testkit::{Pool, Rng};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -217,22 +217,22 @@ pub(super) fn random_changes(pool: &Pool, dirs: &Dirs, count: u32, pause: u64, g
         format!("{a}:{b}=NC:{c}:{d}=NC,1K"),
     ];
     let mut rng = Rng::new(0x00ca_0094);
-    set(pool, "branches", &lists[0]);
+    pool.set("branches", &lists[0]);
     for change in 0..count {
         if !going() {
             return;
         }
         // Where a directory may lie on a branch that takes nothing, a policy that keeps to it forbids making files.
         if rng.chance(200) {
-            set(pool, "func.create", "mspmfs");
-            set(pool, "branches", rng.pick(&lists).as_str());
+            pool.set("func.create", "mspmfs");
+            pool.set("branches", rng.pick(&lists).as_str());
         } else {
             let (key, values) = rng.pick(CHANGES);
             let value = values[rng.index(values.len())];
             if value.starts_with("ep") && *key == "func.create" {
-                set(pool, "branches", &lists[0]);
+                pool.set("branches", &lists[0]);
             }
-            set(pool, key, value);
+            pool.set(key, value);
         }
         if change % 4 == 0 {
             thread::sleep(Duration::from_millis(pause));
@@ -265,11 +265,11 @@ fn a_branch_comes_and_goes_under_load() {
             if !going() || begun.elapsed() > Duration::from_secs(30) {
                 return;
             }
-            set(&pool, "branches", &format!("+{}=NC", c.display()));
+            pool.set("branches", &format!("+{}=NC", c.display()));
             assert_eq!(there(), (true, true), "round {round}");
             let file =
                 OpenOptions::new().read(true).write(true).open(pool.path().join("there")).expect("open");
-            set(&pool, "branches", &format!("-{}", c.display()));
+            pool.set("branches", &format!("-{}", c.display()));
             assert_eq!(there(), (false, false), "round {round}");
             let text = format!("content of round {round}");
             file.write_all_at(text.as_bytes(), 0).expect("a write to an open file");
@@ -281,7 +281,7 @@ fn a_branch_comes_and_goes_under_load() {
             file.sync_all().expect("fsync");
             thread::sleep(Duration::from_millis(5));
         }
-        assert!(try_set(&pool, "branches", &format!("-{}", c.display())).is_ok());
+        assert!(pool.try_set("branches", &format!("-{}", c.display())).is_ok());
     });
     pool.umount();
 }

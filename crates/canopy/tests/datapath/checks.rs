@@ -1,7 +1,7 @@
 //! What must hold in every mode: the data of ordinary reads and writes.
 
 use super::files::{BLOCK, Place, open, read_at, size, write_at};
-use super::rig::{LISTED, Mode, moved};
+use super::rig::{LISTED, Mode};
 use canopy_testkit::{Pool, Rng};
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
@@ -29,7 +29,7 @@ pub(super) fn served_by(pool: &Pool, mode: Mode, dir: &Place) {
             .open(&file.branch)
             .and_then(|f| f.set_modified(week_ago))
             .expect("times");
-        let (bytes, ()) = moved(pool, || {
+        let (bytes, ()) = pool.bytes_moved(|| {
             let fd = open(&file.pool, flags);
             if flags != OFlags::WRONLY {
                 assert_eq!(read_at(&fd, 0, MIB), content);
@@ -44,7 +44,7 @@ pub(super) fn served_by(pool: &Pool, mode: Mode, dir: &Place) {
         assert_eq!(passed, mode.passes(access), "{mode}: open for {access}: the daemon moved {bytes} bytes");
         assert!(passed || bytes >= MIB as u64, "{mode}: {access}: {bytes} bytes");
         // And what is created.
-        let (bytes, _) = moved(pool, || {
+        let (bytes, _) = pool.bytes_moved(|| {
             let fd = open(&dir.pool.join(format!("new-{access}")), flags | OFlags::CREATE | OFlags::EXCL);
             if flags != OFlags::RDONLY {
                 write_at(&fd, 0, &content);

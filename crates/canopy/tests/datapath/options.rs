@@ -2,7 +2,7 @@
 
 use super::files::{Aligned, BLOCK, open, read_at, size, write_at, xfs_io};
 use super::passthrough_fallback::Overlay;
-use super::rig::{CACHES, Disks, LISTED, Mode, builder, moved, pages_limit, said};
+use super::rig::{CACHES, Disks, LISTED, Mode, builder, pages_limit, said};
 use super::{checks, direct_io};
 use canopy_testkit::cmd::{run, wait_until};
 use canopy_testkit::{LoopFs, proc};
@@ -289,7 +289,7 @@ fn what_stays_cached() {
         };
         // auto-full has to have seen the file before.
         assert!(read() == [1; SIZE] && read() == [1; SIZE]);
-        let (bytes, content) = moved(&pool, read);
+        let (bytes, content) = pool.bytes_moved(read);
         assert!(content == [1; SIZE]);
         assert_eq!(bytes >= SIZE as u64, again, "{mode}: {bytes} bytes");
         if cache != "full" {

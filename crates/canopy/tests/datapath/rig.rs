@@ -108,23 +108,7 @@ impl Disks {
 
 pub(super) fn builder(branches: &[&Path], options: &str) -> PoolBuilder {
     let builder = Pool::builder(env!("CARGO_BIN_EXE_canopy")).option("minfreespace=0").option(options);
-    branches.iter().fold(builder, |builder, branch| builder.branch(branch))
-}
-
-/// Bytes that the daemon has moved between its descriptors while `work` ran: the data of requests, and of files
-/// it reads and writes for them.
-#[track_caller]
-pub(super) fn moved<T>(pool: &Pool, work: impl FnOnce() -> T) -> (u64, T) {
-    let before = counters(pool.pid());
-    let result = work();
-    (counters(pool.pid()) - before, result)
-}
-
-#[track_caller]
-fn counters(pid: i32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/io")).expect("the daemon's counters");
-    let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-    of("rchar:").zip(of("wchar:")).map(|(read, written)| read + written).expect("rchar and wchar")
+    builder.branches(branches)
 }
 
 /// How often a text is in the log.

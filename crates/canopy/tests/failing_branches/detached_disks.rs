@@ -1,6 +1,7 @@
 //! Disks that fall off: nothing meant for them lands in the directory below, and they come back by themselves.
 
-use super::rig::{PATIENCE, Ward};
+use super::rig::{PATIENCE, assert_only_on, illness, make_all_kinds, pool_over, wait_for_illness};
+
 use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{Kind, LoopFs, Pool, ScratchDir};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -31,27 +32,27 @@ fn shut_down(disk: &LoopFs) {
 
 #[test]
 fn a_disk_that_is_unmounted_lazily_is_gone_until_it_is_mounted_again() {
-    let mut ward = Ward::new(vec![LoopFs::ext4(32 * MIB), LoopFs::tmpfs(32 * MIB)], "");
+    let mut bed = pool_over(vec![LoopFs::ext4(32 * MIB), LoopFs::tmpfs(32 * MIB)], "");
     let third = LoopFs::tmpfs(32 * MIB);
-    let first = ward.make_all("a-");
-    ward.only_on(0, &first);
-    fs::write(ward.at("a-dir/below"), "kept").unwrap();
-    let mut open = fs::File::open(ward.at("a-dir/below")).unwrap();
-    ward.disks[0].unmount_lazily();
+    let first = make_all_kinds(&bed, "a-");
+    assert_only_on(&bed, 0, &first);
+    fs::write(bed.at("a-dir/below"), "kept").unwrap();
+    let mut open = fs::File::open(bed.at("a-dir/below")).unwrap();
+    bed.disks[0].unmount_lazily();
     // Whatever is set meanwhile, the directory below is not taken for the disk.
-    let pool = ward.pool.path().as_os_str();
+    let pool = bed.pool.path().as_os_str();
     let more = format!("branches=+{}=NC", third.path().display());
-    let done = ward.pool.command(["set".as_ref(), pool, more.as_ref()]);
+    let done = bed.pool.command(["set".as_ref(), pool, more.as_ref()]);
     assert!(done.success(), "{}", done.describe());
-    ward.wait_for(0, Some("gone"));
-    assert!(!ward.at("a-file").exists() && !ward.at("a-dir").exists());
-    let second = ward.make_all("b-");
-    ward.only_on(1, &second);
-    let status = ward.status();
+    wait_for_illness(&bed, 0, Some("gone"));
+    assert!(!bed.at("a-file").exists() && !bed.at("a-dir").exists());
+    let second = make_all_kinds(&bed, "b-");
+    assert_only_on(&bed, 1, &second);
+    let status = bed.pool.status();
     let told = status["branches"].as_array().unwrap().last().unwrap();
     assert_eq!(
         (&told["health"], &told["path"]),
-        (&"gone".into(), &ward.disks[0].path().to_str().unwrap().into())
+        (&"gone".into(), &bed.disks[0].path().to_str().unwrap().into())
     );
     assert_eq!(status["warnings"][0]["code"], "branch-gone", "{status:#}");
     // What is open stays open.
@@ -59,27 +60,27 @@ fn a_disk_that_is_unmounted_lazily_is_gone_until_it_is_mounted_again() {
     open.read_to_string(&mut text).unwrap();
     open.rewind().unwrap();
     assert_eq!(text, "kept");
-    empty(ward.disks[0].path());
+    empty(bed.disks[0].path());
     drop(open);
-    ward.disks[0].mount_again();
-    ward.wait_for(0, None);
-    assert_eq!(fs::read_to_string(ward.at("a-file")).unwrap(), "a-");
-    assert_eq!(fs::read_to_string(ward.at("a-dir/below")).unwrap(), "kept");
-    let names = ward.make_all("c-");
-    ward.only_on(0, &names);
-    let log = ward.pool.umount();
+    bed.disks[0].mount_again();
+    wait_for_illness(&bed, 0, None);
+    assert_eq!(fs::read_to_string(bed.at("a-file")).unwrap(), "a-");
+    assert_eq!(fs::read_to_string(bed.at("a-dir/below")).unwrap(), "kept");
+    let names = make_all_kinds(&bed, "c-");
+    assert_only_on(&bed, 0, &names);
+    let log = bed.pool.umount();
     assert!(log.contains("its mount is not there any more") && log.contains("is back"), "{log}");
-    drop(ward.disks);
+    drop(bed.disks);
     drop(third);
 }
 
 /// Files are made all the while: each is on a disk in the end, and none below a mountpoint.
 #[test]
 fn nothing_lands_below_a_disk_that_comes_and_goes() {
-    let mut ward = Ward::new(vec![LoopFs::ext4(32 * MIB), LoopFs::tmpfs(32 * MIB)], "category.create=rand");
+    let mut bed = pool_over(vec![LoopFs::ext4(32 * MIB), LoopFs::tmpfs(32 * MIB)], "category.create=rand");
     let stop = AtomicBool::new(false);
     let made = std::thread::scope(|scope| {
-        let (pool, stop) = (&ward.pool, &stop);
+        let (pool, stop) = (&bed.pool, &stop);
         let maker = scope.spawn(move || {
             let mut made = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -91,49 +92,49 @@ fn nothing_lands_below_a_disk_that_comes_and_goes() {
         });
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(300));
-            ward.disks[0].unmount_lazily();
+            bed.disks[0].unmount_lazily();
             std::thread::sleep(Duration::from_millis(300));
-            empty(ward.disks[0].path());
-            ward.disks[0].mount_again();
+            empty(bed.disks[0].path());
+            bed.disks[0].mount_again();
         }
         stop.store(true, Ordering::Relaxed);
         maker.join().expect("a maker")
     });
-    ward.wait_for(0, None);
+    wait_for_illness(&bed, 0, None);
     for file in 0..made {
         let name = format!("f{file}");
-        assert_eq!(fs::read_to_string(ward.at(&name)).unwrap(), file.to_string());
-        assert!(ward.on(0, &name).exists() != ward.on(1, &name).exists(), "{name}");
+        assert_eq!(fs::read_to_string(bed.at(&name)).unwrap(), file.to_string());
+        assert!(bed.on(0, &name).exists() != bed.on(1, &name).exists(), "{name}");
     }
-    ward.pool.umount();
-    drop(ward.disks);
+    bed.pool.umount();
+    drop(bed.disks);
 }
 
 /// XFS gives EIO to everything from then on. The pool keeps nothing open there, so it can be unmounted and repaired.
 #[test]
 fn a_disk_that_has_shut_down_can_be_unmounted_under_the_pool() {
-    let mut ward = Ward::new(vec![LoopFs::xfs(320 * MIB), LoopFs::tmpfs(32 * MIB)], "");
-    fs::create_dir(ward.at("dir")).unwrap();
-    fs::write(ward.at("dir/before"), "on the first").unwrap();
-    rustix::fs::syncfs(fs::File::open(ward.on(0, "")).unwrap()).unwrap();
-    shut_down(&ward.disks[0]);
+    let mut bed = pool_over(vec![LoopFs::xfs(320 * MIB), LoopFs::tmpfs(32 * MIB)], "");
+    fs::create_dir(bed.at("dir")).unwrap();
+    fs::write(bed.at("dir/before"), "on the first").unwrap();
+    rustix::fs::syncfs(fs::File::open(bed.on(0, "")).unwrap()).unwrap();
+    shut_down(&bed.disks[0]);
     // The first who comes may meet the error: it is not taken for an empty disk.
-    let first = fs::write(ward.at("after"), "elsewhere");
+    let first = fs::write(bed.at("after"), "elsewhere");
     assert!(first.is_ok() || first.as_ref().unwrap_err().raw_os_error() == Some(5), "{first:?}");
-    ward.wait_for(0, Some("gone"));
-    let names = ward.make_all("b-");
-    ward.only_on(1, &names);
-    ward.disks[0].unmount();
-    empty(ward.disks[0].path());
+    wait_for_illness(&bed, 0, Some("gone"));
+    let names = make_all_kinds(&bed, "b-");
+    assert_only_on(&bed, 1, &names);
+    bed.disks[0].unmount();
+    empty(bed.disks[0].path());
     std::thread::sleep(Duration::from_millis(1500));
-    assert_eq!(ward.illness(0).as_deref(), Some("gone"), "the directory below is not the disk");
-    ward.disks[0].mount_again();
-    ward.wait_for(0, None);
-    assert_eq!(fs::read_to_string(ward.at("dir/before")).unwrap(), "on the first");
-    let names = ward.make_all("c-");
-    ward.only_on(0, &names);
-    ward.pool.umount();
-    drop(ward.disks);
+    assert_eq!(illness(&bed, 0).as_deref(), Some("gone"), "the directory below is not the disk");
+    bed.disks[0].mount_again();
+    wait_for_illness(&bed, 0, None);
+    assert_eq!(fs::read_to_string(bed.at("dir/before")).unwrap(), "on the first");
+    let names = make_all_kinds(&bed, "c-");
+    assert_only_on(&bed, 0, &names);
+    bed.pool.umount();
+    drop(bed.disks);
 }
 
 /// A branch within a disk, and the only one.

@@ -1,6 +1,9 @@
 //! Filesystems that take no changes any more, or give errors.
 
-use super::rig::{PATIENCE, Ward, is_fifo, trigger_error};
+use super::rig::{
+    PATIENCE, assert_only_on, is_fifo, make_all_kinds, pool_over, trigger_error, wait_for_illness,
+};
+
 use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{Kind, LoopFs, Pool};
 use std::fs;
@@ -14,27 +17,27 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn a_disk_that_is_remounted_read_only_is_left_out_until_it_is_writable_again() {
-    let ward = Ward::new(vec![LoopFs::ext4(32 * MIB), LoopFs::tmpfs(32 * MIB)], "");
-    fs::write(ward.at("before"), "on the first").unwrap();
-    let first = ward.make_all("a-");
-    ward.only_on(0, &first);
-    ward.disks[0].set_read_only(true);
-    let second = ward.make_all("b-");
-    ward.only_on(1, &second);
-    assert!(is_fifo(&ward.at("b-fifo")));
-    ward.wait_for(0, Some("read-only"));
+    let bed = pool_over(vec![LoopFs::ext4(32 * MIB), LoopFs::tmpfs(32 * MIB)], "");
+    fs::write(bed.at("before"), "on the first").unwrap();
+    let first = make_all_kinds(&bed, "a-");
+    assert_only_on(&bed, 0, &first);
+    bed.disks[0].set_read_only(true);
+    let second = make_all_kinds(&bed, "b-");
+    assert_only_on(&bed, 1, &second);
+    assert!(is_fifo(&bed.at("b-fifo")));
+    wait_for_illness(&bed, 0, Some("read-only"));
     // What is there is read as ever, and cannot be changed.
-    assert_eq!(fs::read_to_string(ward.at("before")).unwrap(), "on the first");
-    assert_eq!(fs::remove_file(ward.at("before")).unwrap_err().raw_os_error(), Some(30));
-    let status = ward.status();
+    assert_eq!(fs::read_to_string(bed.at("before")).unwrap(), "on the first");
+    assert_eq!(fs::remove_file(bed.at("before")).unwrap_err().raw_os_error(), Some(30));
+    let status = bed.pool.status();
     assert_eq!(status["branches"][0]["health"], "read-only");
     assert_eq!(status["warnings"][0]["code"], "branch-read-only");
-    ward.disks[0].set_read_only(false);
-    ward.wait_for(0, None);
-    let third = ward.make_all("c-");
-    ward.only_on(0, &third);
-    fs::remove_file(ward.at("before")).unwrap();
-    let log = ward.pool.umount();
+    bed.disks[0].set_read_only(false);
+    wait_for_illness(&bed, 0, None);
+    let third = make_all_kinds(&bed, "c-");
+    assert_only_on(&bed, 0, &third);
+    fs::remove_file(bed.at("before")).unwrap();
+    let log = bed.pool.umount();
     assert!(log.contains("it has become read-only") && log.contains("is well again"), "{log}");
 }
 
@@ -84,22 +87,22 @@ fn whatever_meets_a_read_only_disk_has_it_marked() {
 #[test]
 fn an_error_of_ext4_that_stops_all_changes_is_met_once() {
     let sick = LoopFs::with(Kind::Ext4, 32 * MIB, &[], "errors=remount-ro");
-    let ward = Ward::new(vec![sick, LoopFs::tmpfs(32 * MIB)], "");
-    fs::write(ward.at("before"), "on the first").unwrap();
-    trigger_error(&ward.disks[0]);
-    let names = ward.make_all("a-");
-    ward.only_on(1, &names);
-    ward.wait_for(0, Some("read-only"));
-    let names = ward.make_all("b-");
-    ward.only_on(1, &names);
-    assert_eq!(fs::read_to_string(ward.at("before")).unwrap(), "on the first");
-    let status = ward.status();
+    let bed = pool_over(vec![sick, LoopFs::tmpfs(32 * MIB)], "");
+    fs::write(bed.at("before"), "on the first").unwrap();
+    trigger_error(&bed.disks[0]);
+    let names = make_all_kinds(&bed, "a-");
+    assert_only_on(&bed, 1, &names);
+    wait_for_illness(&bed, 0, Some("read-only"));
+    let names = make_all_kinds(&bed, "b-");
+    assert_only_on(&bed, 1, &names);
+    assert_eq!(fs::read_to_string(bed.at("before")).unwrap(), "on the first");
+    let status = bed.pool.status();
     assert_eq!(status["branches"][0]["health"], "read-only", "{status:#}");
-    let shown = ward.pool.command(["status".as_ref(), ward.pool.path().as_os_str()]);
+    let shown = bed.pool.command(["status".as_ref(), bed.pool.path().as_os_str()]);
     assert!(shown.stdout.contains("read-only"), "{}", shown.describe());
-    let explained = ward.pool.command(["explain".as_ref(), "create".as_ref(), ward.at("new").as_os_str()]);
+    let explained = bed.pool.command(["explain".as_ref(), "create".as_ref(), bed.at("new").as_os_str()]);
     assert!(explained.stdout.contains("it is unwell"), "{}", explained.describe());
-    ward.pool.umount();
+    bed.pool.umount();
 }
 
 /// The image of the disk cannot be written to any more: what is written gives an error, what is there can be read.
@@ -109,31 +112,31 @@ fn a_disk_that_gives_errors_is_left_out_until_it_gives_none() {
     // Without a journal nothing turns it read-only.
     let sick = LoopFs::within(below.path(), Kind::Ext4, 64 * MIB, &["-O", "^has_journal"], "errors=continue");
     let image = sick.image().expect("an image");
-    let ward = Ward::new(vec![sick, LoopFs::tmpfs(64 * MIB)], "");
-    fs::write(ward.at("before"), "on the first").unwrap();
-    sync(&ward.on(0, ""));
+    let bed = pool_over(vec![sick, LoopFs::tmpfs(64 * MIB)], "");
+    fs::write(bed.at("before"), "on the first").unwrap();
+    sync(&bed.on(0, ""));
     immutable(&image, true);
     // The first to hear of it is who waits for the disk.
-    let mut file = fs::File::create(ward.at("victim")).unwrap();
+    let mut file = fs::File::create(bed.at("victim")).unwrap();
     let written = file.write_all(&vec![1; 4 << 20]).and_then(|()| file.sync_all());
     assert_eq!(written.unwrap_err().raw_os_error(), Some(5), "an error is never hidden where data are lost");
-    ward.wait_for(0, Some("failing"));
-    let names = ward.make_all("a-");
-    ward.only_on(1, &names);
-    assert_eq!(fs::read_to_string(ward.at("before")).unwrap(), "on the first");
-    let status = ward.status();
+    wait_for_illness(&bed, 0, Some("failing"));
+    let names = make_all_kinds(&bed, "a-");
+    assert_only_on(&bed, 1, &names);
+    assert_eq!(fs::read_to_string(bed.at("before")).unwrap(), "on the first");
+    let status = bed.pool.status();
     assert_eq!(
         (&status["branches"][0]["health"], &status["warnings"][0]["code"]),
         (&"failing".into(), &"branch-failing".into())
     );
     assert_eq!(status["branches"][0]["illness"]["cause"], "Input/output error");
     immutable(&image, false);
-    ward.wait_for(0, None);
-    let names = ward.make_all("b-");
-    ward.only_on(0, &names);
+    wait_for_illness(&bed, 0, None);
+    let names = make_all_kinds(&bed, "b-");
+    assert_only_on(&bed, 0, &names);
     drop(file);
-    ward.pool.umount();
-    drop(ward.disks);
+    bed.pool.umount();
+    drop(bed.disks);
 }
 
 fn sync(dir: &Path) {

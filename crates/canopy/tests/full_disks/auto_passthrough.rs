@@ -1,8 +1,8 @@
 //! `passthrough.io=auto`: writers past the daemon where there is room for them, and full disks all the same.
 
-use super::rig::{Bed, MIB, fio, hidden, pattern};
-use canopy_testkit::LoopFs;
+use super::rig::{MIB, bytes_moved, fio, no_unfinished_copies, pattern, pool_over};
 use canopy_testkit::cmd::{spawn, wait_within};
+use canopy_testkit::{LoopFs, PoolBed};
 use rustix::fs::FallocateFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -25,23 +25,24 @@ fn disks() -> Vec<LoopFs> {
 /// More than two branches hold is written over three, of which the first is given all new files.
 #[test]
 fn with_auto_every_byte_finds_room() {
-    let bed = Bed::new(disks(), "passthrough.io=auto");
+    let bed = pool_over(disks(), "passthrough.io=auto");
     let done = fio(bed.pool.path(), 24, 12 * scale());
     assert!(done.success(), "{}\n{}", done.describe(), bed.pool.log());
     let names: Vec<_> =
         fs::read_dir(bed.pool.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 24);
-    let holders: Vec<usize> = names.iter().map(|name| bed.holders(name.to_str().unwrap()).len()).collect();
+    let holders: Vec<usize> =
+        names.iter().map(|name| bed.branches_with(name.to_str().unwrap()).len()).collect();
     assert!(holders.iter().all(|count| *count == 1), "{holders:?}");
     assert!(bed.pool.log().contains("moved to"), "{}", bed.pool.log());
-    assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()));
+    assert!(no_unfinished_copies(&bed.disks));
     bed.pool.umount();
 }
 
 /// The same with every writer past the daemon meets the end of the first.
 #[test]
 fn with_rw_the_end_of_the_disk_is_met() {
-    let bed = Bed::new(disks(), "passthrough.io=rw");
+    let bed = pool_over(disks(), "passthrough.io=rw");
     let done = fio(bed.pool.path(), 24, 12 * scale());
     assert!(!done.success());
     assert!(done.describe().contains("No space left on device"), "{}", done.describe());
@@ -53,7 +54,7 @@ fn with_rw_the_end_of_the_disk_is_met() {
 #[test]
 fn writers_pass_where_there_is_ample_room() {
     const GIB: u64 = 1 << 30;
-    let bed = Bed::new(vec![LoopFs::xfs(200 * GIB)], "passthrough.io=auto,cache.files=off");
+    let bed = pool_over(vec![LoopFs::xfs(200 * GIB)], "passthrough.io=auto,cache.files=off");
     let filler = File::create(bed.on(0, "filler")).unwrap();
     let free = || {
         let space = rustix::fs::statvfs(bed.on(0, "")).unwrap();
@@ -74,16 +75,16 @@ fn writers_pass_where_there_is_ample_room() {
     let writes = |options: &OpenOptions| {
         // Others who have it open decide how its data travels.
         let file = options.open(bed.at("f")).unwrap();
-        bed.moved(|| file.write_all_at(&[1; MIB], 0).unwrap()) >= MIB
+        bytes_moved(&bed, || file.write_all_at(&[1; MIB], 0).unwrap()) >= MIB
     };
     let new = || {
         let _ = fs::remove_file(bed.at("f"));
-        bed.closed("f");
+        bed.wait_until_closed("f");
         writes(OpenOptions::new().write(true).create(true))
     };
     let existing = || writes(OpenOptions::new().read(true).write(true));
     let alone = || {
-        bed.closed("f");
+        bed.wait_until_closed("f");
         existing()
     };
     for (left, comes) in
@@ -91,31 +92,34 @@ fn writers_pass_where_there_is_ample_room() {
     {
         leave(left * GIB);
         assert_eq!((new(), alone()), (comes, comes), "{left} GiB left");
-        bed.closed("f");
+        bed.wait_until_closed("f");
         let reader = File::open(bed.at("f")).unwrap();
         let mut seen = vec![0; MIB];
         // He follows the file then, should it move.
-        let served = bed.moved(|| reader.read_exact_at(&mut seen, 0).unwrap()) >= MIB;
+        let served = bytes_moved(&bed, || reader.read_exact_at(&mut seen, 0).unwrap()) >= MIB;
         assert_eq!(served, comes, "{left} GiB left, reading");
         // A writer beside him, and both see what is written.
         assert_eq!(writes(OpenOptions::new().write(true)), comes, "{left} GiB left, beside a reader");
         assert_eq!(existing(), comes, "{left} GiB left, reading and writing beside a reader");
         rested(&bed, "g");
         let reader_at_rest = File::open(bed.at("g")).unwrap();
-        assert!(bed.moved(|| reader_at_rest.read_exact_at(&mut seen, 0).unwrap()) < MIB, "{left} GiB left");
+        assert!(
+            bytes_moved(&bed, || reader_at_rest.read_exact_at(&mut seen, 0).unwrap()) < MIB,
+            "{left} GiB left"
+        );
         drop(reader_at_rest);
         reader.read_exact_at(&mut seen, 0).unwrap();
         assert!(seen.iter().all(|byte| *byte == 1));
     }
     // One writer has an eighth of the disk; a second one would share it.
     leave(40 * GIB);
-    bed.closed("f");
+    bed.wait_until_closed("f");
     assert!(!new());
-    bed.closed("f");
+    bed.wait_until_closed("f");
     let first = OpenOptions::new().write(true).open(bed.at("f")).unwrap();
     let second = OpenOptions::new().write(true).open(bed.at("g")).unwrap();
-    assert!(bed.moved(|| first.write_all_at(&[1; MIB], 0).unwrap()) < MIB);
-    assert!(bed.moved(|| second.write_all_at(&[1; MIB], 0).unwrap()) >= MIB);
+    assert!(bytes_moved(&bed, || first.write_all_at(&[1; MIB], 0).unwrap()) < MIB);
+    assert!(bytes_moved(&bed, || second.write_all_at(&[1; MIB], 0).unwrap()) >= MIB);
     // Who was let past stays there, and it is said when the room goes.
     let warned = || bed.pool.log().contains("little room is left");
     assert!(!warned());
@@ -131,7 +135,7 @@ fn a_file_moves_from_under_readers_past_the_daemon() {
     for options in
         ["passthrough.io=auto", "passthrough.io=auto,cache.files=full,cache.entry=60,cache.attr=60"]
     {
-        let bed = Bed::new(vec![LoopFs::tmpfs(16 << 20), LoopFs::tmpfs(64 << 20)], options);
+        let bed = pool_over(vec![LoopFs::tmpfs(16 << 20), LoopFs::tmpfs(64 << 20)], options);
         let start = pattern(1, MIB);
         fs::create_dir(bed.on(0, "d")).unwrap();
         fs::write(bed.on(0, "d/f"), &start).unwrap();
@@ -140,14 +144,14 @@ fn a_file_moves_from_under_readers_past_the_daemon() {
         let reader = File::open(bed.at("d/f")).unwrap();
         let linked = File::open(bed.at("g")).unwrap();
         let mut seen = vec![0; MIB];
-        assert!(bed.moved(|| reader.read_exact_at(&mut seen, 0).unwrap()) < MIB);
+        assert!(bytes_moved(&bed, || reader.read_exact_at(&mut seen, 0).unwrap()) < MIB);
         assert!(seen == start);
         let mut writer = OpenOptions::new().append(true).open(bed.at("g")).unwrap();
-        bed.fill(0, 1 << 20);
+        bed.disks[0].fill(1 << 20);
         let more = pattern(2, 8 * MIB);
-        assert!(bed.moved(|| writer.write_all(&more).unwrap()) >= 8 * MIB);
+        assert!(bytes_moved(&bed, || writer.write_all(&more).unwrap()) >= 8 * MIB);
         let whole = [start.clone(), more].concat();
-        assert_eq!((bed.holders("d/f"), bed.holders("g")), (vec![1], vec![1]), "{options}");
+        assert_eq!((bed.branches_with("d/f"), bed.branches_with("g")), (vec![1], vec![1]), "{options}");
         assert!(fs::read(bed.on(1, "g")).unwrap() == whole, "{options}");
         // The first open of each name already, and all that follow.
         for name in ["d/f", "g", "d/f"] {
@@ -176,13 +180,13 @@ fn a_file_moves_from_under_readers_past_the_daemon() {
             fs::metadata(bed.at("g")).map(|meta| std::os::unix::fs::MetadataExt::nlink(&meta)).unwrap(),
             1
         );
-        assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()));
+        assert!(no_unfinished_copies(&bed.disks));
         bed.pool.umount();
     }
 }
 
 /// Makes of a file one that nobody has changed for a week.
-fn rested(bed: &Bed, name: &str) {
+fn rested(bed: &PoolBed, name: &str) {
     let file = File::options().append(true).open(bed.on(0, name)).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(7 * 24 * 60 * 60)).unwrap();
 }
@@ -201,14 +205,14 @@ fn writers_find_room_whatever_the_order_of_opens() {
     ];
     for (ample, order) in [true, false].into_iter().flat_map(|ample| orders.map(|order| (ample, order))) {
         let first = if ample { LoopFs::xfs(40 << 30) } else { LoopFs::tmpfs(16 << 20) };
-        let bed = Bed::new(vec![first, LoopFs::tmpfs(64 << 20)], "passthrough.io=auto");
+        let bed = pool_over(vec![first, LoopFs::tmpfs(64 << 20)], "passthrough.io=auto");
         let start = pattern(1, MIB);
         fs::write(bed.on(0, "f"), &start).unwrap();
         let what = format!("{order:?}, room at first: {ample}");
         // Those who were there while there was room, past the daemon; one of them maps the file.
         let early = ample.then(|| File::open(bed.at("f")).unwrap());
         let mapper = ample.then(|| Mapper::of(&bed.at("f")));
-        bed.fill(0, 0);
+        bed.disks[0].fill(0);
         let files: Vec<File> = order.iter().map(|options| options.open(bed.at("f")).unwrap()).collect();
         let mut whole = start.clone();
         // These join whoever is past the daemon already.
@@ -222,7 +226,7 @@ fn writers_find_room_whatever_the_order_of_opens() {
             });
             whole.extend(more);
         }
-        assert_eq!(bed.holders("f"), [1], "{what}");
+        assert_eq!(bed.branches_with("f"), [1], "{what}");
         assert!(fs::read(bed.on(1, "f")).unwrap() == whole, "{what}");
         assert!(fs::read(bed.at("f")).unwrap() == whole, "{what}");
         // Who came later follows the file; who was there keeps what he has.
@@ -241,7 +245,7 @@ fn writers_find_room_whatever_the_order_of_opens() {
             use std::os::unix::fs::MetadataExt;
             assert_eq!(early.metadata().unwrap().ino(), fs::metadata(bed.at("f")).unwrap().ino(), "{what}");
         }
-        assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()), "{what}");
+        assert!(no_unfinished_copies(&bed.disks), "{what}");
         if let Some(mapper) = mapper {
             mapper.ends();
         }
@@ -257,22 +261,22 @@ fn options(reads: bool) -> OpenOptions {
 /// Beside one who was let past the daemon for good, nobody else can move the file; it is told, and nothing is lost.
 #[test]
 fn beside_a_writer_past_the_daemon_the_end_of_the_disk_is_met() {
-    let bed = Bed::new(vec![LoopFs::xfs(40 << 30), LoopFs::tmpfs(64 << 20)], "passthrough.io=auto");
+    let bed = pool_over(vec![LoopFs::xfs(40 << 30), LoopFs::tmpfs(64 << 20)], "passthrough.io=auto");
     fs::write(bed.on(0, "f"), pattern(1, MIB)).unwrap();
     let past = options(true).open(bed.at("f")).unwrap();
-    bed.fill(0, 0);
+    bed.disks[0].fill(0);
     for options in [options(true), options(false)] {
         let writer = options.open(bed.at("f")).unwrap();
         let refused = writer.write_all_at(&[1; 8 * MIB], MIB as u64).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(28), "{refused}");
     }
-    assert_eq!(bed.holders("f"), [0]);
+    assert_eq!(bed.branches_with("f"), [0]);
     past.write_all_at(b"past", 0).unwrap();
     drop(past);
-    bed.closed("f");
+    bed.wait_until_closed("f");
     let writer = options(true).open(bed.at("f")).unwrap();
     writer.write_all_at(&[1; 8 * MIB], MIB as u64).unwrap();
-    assert_eq!(bed.holders("f"), [1]);
+    assert_eq!(bed.branches_with("f"), [1]);
     assert_eq!(&fs::read(bed.at("f")).unwrap()[..4], b"past");
     drop(writer);
     bed.pool.umount();
@@ -281,10 +285,10 @@ fn beside_a_writer_past_the_daemon_the_end_of_the_disk_is_met() {
 /// A file that is read by descriptor, without a name to look up again, opens as ever when writers have parted from it.
 #[test]
 fn a_file_that_writers_have_parted_from_is_reopened_by_its_descriptor() {
-    let bed = Bed::new(vec![LoopFs::xfs(40 << 30), LoopFs::tmpfs(64 << 20)], "passthrough.io=auto");
+    let bed = pool_over(vec![LoopFs::xfs(40 << 30), LoopFs::tmpfs(64 << 20)], "passthrough.io=auto");
     fs::write(bed.on(0, "f"), "content").unwrap();
     let early = File::open(bed.at("f")).unwrap();
-    bed.fill(0, 64 << 10);
+    bed.disks[0].fill(64 << 10);
     let writer = options(true).open(bed.at("f")).unwrap();
     writer.write_all_at(b"C", 0).unwrap();
     let by_descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&early));

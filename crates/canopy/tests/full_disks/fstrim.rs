@@ -1,6 +1,6 @@
 //! fstrim(8) of a pool.
 
-use super::rig::{Bed, MIB, pattern};
+use super::rig::{MIB, pattern, pool_over};
 use canopy_testkit::cmd::{Finished, run_within};
 use canopy_testkit::{Kind, LoopFs, User};
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ fn trimmed(done: &Finished) -> Option<u64> {
 #[test]
 fn trimming_a_pool_gives_back_what_every_branch_does_not_use() {
     let disks = vec![LoopFs::ext4(64 << 20), LoopFs::tmpfs(16 << 20), LoopFs::new(Kind::Ext4, 64 << 20)];
-    let bed = Bed::new(disks, "");
+    let bed = pool_over(disks, "");
     let images = [0, 2].map(|disk: usize| bed.disks[disk].image().expect("an image"));
     let in_use = || images.each_ref().map(|image| fs::metadata(image).expect("an image").blocks() * 512);
     for branch in [0, 2] {
@@ -48,7 +48,7 @@ fn trimming_a_pool_gives_back_what_every_branch_does_not_use() {
 
 #[test]
 fn trimming_needs_a_branch_that_can() {
-    let bed = Bed::new(vec![LoopFs::tmpfs(16 << 20), LoopFs::tmpfs(16 << 20)], "");
+    let bed = pool_over(vec![LoopFs::tmpfs(16 << 20), LoopFs::tmpfs(16 << 20)], "");
     let done = run_within(Command::new("fstrim").arg(bed.pool.path()), Duration::from_secs(60));
     assert!(!done.success() && done.stderr.contains("not supported"), "{}", done.describe());
     bed.pool.umount();

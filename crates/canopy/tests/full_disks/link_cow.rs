@@ -1,6 +1,6 @@
 //! `link-cow`.
 
-use super::rig::{Bed, MIB, hidden, pattern};
+use super::rig::{MIB, no_unfinished_copies, pattern, pool_over};
 use canopy_testkit::{Kind, LoopFs, Tree};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -29,7 +29,7 @@ fn the_first_open_gets_a_file_of_its_own() {
             "link-cow=true,passthrough.io=off,cache.files=full,cache.entry=60,cache.attr=60",
             "link-cow=true,cache.entry=0,cache.attr=0",
         ] {
-            let bed = Bed::new(vec![LoopFs::new(kind, 160 << 20)], options);
+            let bed = pool_over(vec![LoopFs::new(kind, 160 << 20)], options);
             for (way, open) in WAYS {
                 for known in KNOWN {
                     let what = format!("{kind:?} {options} {way} {known:?}");
@@ -65,7 +65,7 @@ fn the_first_open_gets_a_file_of_its_own() {
                     );
                     assert_eq!(meta("a").ino(), meta("c").ino(), "{what}");
                     assert_ne!(meta("a").ino(), meta("d/b").ino(), "{what}");
-                    assert!(hidden(bed.disks[0].path()).is_empty(), "{what}");
+                    assert!(no_unfinished_copies(&bed.disks), "{what}");
                     for name in ["a", "c", "d/b"] {
                         fs::remove_file(bed.at(name)).unwrap();
                     }
@@ -80,7 +80,7 @@ fn the_first_open_gets_a_file_of_its_own() {
 /// Who writes one of the names on the branch would go on writing the file that the others keep.
 #[test]
 fn a_link_that_is_written_on_the_branch_stays_one() {
-    let bed = Bed::new(vec![LoopFs::tmpfs(16 << 20)], "link-cow=true");
+    let bed = pool_over(vec![LoopFs::tmpfs(16 << 20)], "link-cow=true");
     fs::write(bed.on(0, "a"), "content").unwrap();
     fs::hard_link(bed.on(0, "a"), bed.on(0, "b")).unwrap();
     let stranger = OpenOptions::new().write(true).open(bed.on(0, "a")).unwrap();
@@ -88,14 +88,14 @@ fn a_link_that_is_written_on_the_branch_stays_one() {
         let shared = OpenOptions::new().append(true).open(bed.at(name)).unwrap();
         assert_eq!(shared.metadata().unwrap().nlink(), 2, "{name}");
         drop(shared);
-        bed.closed(name);
+        bed.wait_until_closed(name);
     }
     stranger.write_all_at(b"C", 0).unwrap();
     assert_eq!(fs::read(bed.at("a")).unwrap(), b"Content");
     drop(stranger);
     let own = OpenOptions::new().append(true).open(bed.at("a")).unwrap();
     assert_eq!(own.metadata().unwrap().nlink(), 1);
-    assert!(hidden(bed.disks[0].path()).is_empty());
+    assert!(no_unfinished_copies(&bed.disks));
     drop(own);
     bed.pool.umount();
 }
@@ -103,7 +103,7 @@ fn a_link_that_is_written_on_the_branch_stays_one() {
 /// It is copied whole, with all that belongs to it.
 #[test]
 fn nothing_is_lost_in_the_copy() {
-    let bed = Bed::new(vec![LoopFs::ext4(160 << 20)], "link-cow=true");
+    let bed = pool_over(vec![LoopFs::ext4(160 << 20)], "link-cow=true");
     let file = File::create(bed.on(0, "a")).unwrap();
     file.write_all_at(&pattern(1, MIB), 5 << 20).unwrap();
     file.set_len(9 << 20).unwrap();
@@ -124,7 +124,7 @@ fn nothing_is_lost_in_the_copy() {
 
 #[test]
 fn what_is_not_to_be_copied_is_opened_as_it_is() {
-    let bed = Bed::new(vec![LoopFs::tmpfs(8 << 20)], "link-cow=true,passthrough.io=off");
+    let bed = pool_over(vec![LoopFs::tmpfs(8 << 20)], "link-cow=true,passthrough.io=off");
     fs::write(bed.on(0, "a"), "content").unwrap();
     fs::hard_link(bed.on(0, "a"), bed.on(0, "b")).unwrap();
     let linked = || fs::metadata(bed.on(0, "a")).unwrap().nlink() == 2;
@@ -146,11 +146,11 @@ fn what_is_not_to_be_copied_is_opened_as_it_is() {
     assert!(linked());
     drop(path);
     // No room for a copy.
-    bed.fill(0, 0);
+    bed.disks[0].fill(0);
     let mut file = OpenOptions::new().write(true).open(bed.at("b")).unwrap();
     file.write_all(b"Content").unwrap();
     drop(file);
-    assert!(linked() && hidden(bed.disks[0].path()).is_empty());
+    assert!(linked() && no_unfinished_copies(&bed.disks));
     fs::remove_file(bed.on(0, "filler")).unwrap();
     drop(OpenOptions::new().write(true).open(bed.at("b")).unwrap());
     assert!(!linked());
@@ -161,7 +161,7 @@ fn what_is_not_to_be_copied_is_opened_as_it_is() {
 #[test]
 fn everybody_gets_the_name_he_has_opened() {
     const NAMES: usize = 12;
-    let bed = Bed::new(vec![LoopFs::tmpfs(64 << 20)], "link-cow=true");
+    let bed = pool_over(vec![LoopFs::tmpfs(64 << 20)], "link-cow=true");
     for round in 0..20 {
         let name = |index: usize| format!("{round}.{index}");
         fs::write(bed.on(0, &name(0)), "common").unwrap();
@@ -186,6 +186,6 @@ fn everybody_gets_the_name_he_has_opened() {
             assert_eq!(&fs::read_to_string(bed.at(&name(index))).unwrap(), text);
         }
     }
-    assert!(hidden(bed.disks[0].path()).is_empty());
+    assert!(no_unfinished_copies(&bed.disks));
     bed.pool.umount();
 }

@@ -1,6 +1,6 @@
 //! `moveonenospc`, through the kernel.
 
-use super::rig::{Bed, MIB, hidden, pattern};
+use super::rig::{MIB, no_unfinished_copies, pattern, pool_over};
 use canopy_testkit::cmd::run_within;
 use canopy_testkit::{Kind, LoopFs};
 use std::fs::{self, File, OpenOptions};
@@ -21,7 +21,7 @@ fn a_file_goes_on_where_there_is_room() {
     for (kind, size) in [(Kind::Tmpfs, 16), (Kind::Ext4, 32), (Kind::Xfs, 320), (Kind::Btrfs, 144)] {
         for options in WAYS {
             let what = format!("{kind:?} {options}");
-            let bed = Bed::new(vec![LoopFs::new(kind, size << 20), LoopFs::tmpfs(64 << 20)], options);
+            let bed = pool_over(vec![LoopFs::new(kind, size << 20), LoopFs::tmpfs(64 << 20)], options);
             fs::create_dir(bed.on(0, "d")).unwrap();
             let start = pattern(1, MIB);
             fs::write(bed.at("d/f"), &start).unwrap();
@@ -29,11 +29,11 @@ fn a_file_goes_on_where_there_is_room() {
             let reader = File::open(bed.at("g")).unwrap();
             let file = OpenOptions::new().read(true).write(true).open(bed.at("d/f")).unwrap();
             let number = file.metadata().unwrap().ino();
-            bed.fill(0, 2 << 20);
+            bed.disks[0].fill(2 << 20);
             let more = pattern(2, 8 * MIB);
             file.write_all_at(&more, MIB as u64).unwrap_or_else(|error| panic!("{what}: {error}"));
             file.sync_all().unwrap_or_else(|error| panic!("{what}: {error}"));
-            assert_eq!((bed.holders("d/f"), bed.holders("g")), (vec![1], vec![1]), "{what}");
+            assert_eq!((bed.branches_with("d/f"), bed.branches_with("g")), (vec![1], vec![1]), "{what}");
             let mut seen = vec![0; 9 * MIB];
             for handle in [&reader, &file] {
                 handle.read_exact_at(&mut seen, 0).unwrap();
@@ -45,7 +45,7 @@ fn a_file_goes_on_where_there_is_room() {
                 assert_eq!((meta.ino(), meta.nlink(), meta.len()), (number, 2, 9 << 20), "{what}");
             }
             drop((file, reader));
-            assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()), "{what}");
+            assert!(no_unfinished_copies(&bed.disks), "{what}");
             bed.pool.umount();
         }
     }
@@ -54,14 +54,14 @@ fn a_file_goes_on_where_there_is_room() {
 /// Mapped pages come back through the daemon, on nobody's behalf.
 #[test]
 fn written_back_pages_find_room() {
-    let bed = Bed::new(vec![LoopFs::tmpfs(8 << 20), LoopFs::tmpfs(64 << 20)], "cache.writeback=true");
+    let bed = pool_over(vec![LoopFs::tmpfs(8 << 20), LoopFs::tmpfs(64 << 20)], "cache.writeback=true");
     let file = File::create(bed.at("f")).unwrap();
-    bed.fill(0, 1 << 20);
+    bed.disks[0].fill(1 << 20);
     // The kernel takes it all; only the sync tells whether there was room.
     let data = pattern(3, 16 * MIB);
     file.write_all_at(&data, 0).unwrap();
     file.sync_all().unwrap();
-    assert_eq!(bed.holders("f"), [1]);
+    assert_eq!(bed.branches_with("f"), [1]);
     assert!(fs::read(bed.on(1, "f")).unwrap() == data);
     drop(file);
     bed.pool.umount();
@@ -71,7 +71,7 @@ fn written_back_pages_find_room() {
 #[test]
 fn new_names_find_inodes() {
     let few = LoopFs::with(Kind::Tmpfs, 32 << 20, &[], "nr_inodes=8");
-    let bed = Bed::new(vec![few, LoopFs::tmpfs(32 << 20)], "");
+    let bed = pool_over(vec![few, LoopFs::tmpfs(32 << 20)], "");
     for index in 0..20 {
         fs::write(bed.at(&format!("f{index}")), format!("{index}")).unwrap();
         fs::create_dir(bed.at(&format!("d{index}"))).unwrap();
@@ -79,10 +79,13 @@ fn new_names_find_inodes() {
     }
     for index in 0..20 {
         assert_eq!(fs::read_to_string(bed.at(&format!("f{index}"))).unwrap(), index.to_string());
-        assert_eq!(bed.holders(&format!("f{index}")).len(), 1);
+        assert_eq!(bed.branches_with(&format!("f{index}")).len(), 1);
     }
-    assert_eq!((bed.holders("f0"), bed.holders("f19"), bed.holders("d19")), (vec![0], vec![1], vec![1]));
-    assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()));
+    assert_eq!(
+        (bed.branches_with("f0"), bed.branches_with("f19"), bed.branches_with("d19")),
+        (vec![0], vec![1], vec![1])
+    );
+    assert!(no_unfinished_copies(&bed.disks));
     bed.pool.umount();
 }
 
@@ -90,8 +93,10 @@ fn new_names_find_inodes() {
 #[test]
 fn fio_verifies_what_was_written_over_full_branches() {
     for options in [WAYS[0], WAYS[1], WAYS[3]] {
-        let bed =
-            Bed::new(vec![LoopFs::tmpfs(24 << 20), LoopFs::ext4(48 << 20), LoopFs::tmpfs(96 << 20)], options);
+        let bed = pool_over(
+            vec![LoopFs::tmpfs(24 << 20), LoopFs::ext4(48 << 20), LoopFs::tmpfs(96 << 20)],
+            options,
+        );
         let mut fio = Command::new("fio");
         fio.arg(format!("--directory={}", bed.pool.path().display()));
         fio.args(
@@ -103,10 +108,11 @@ fn fio_verifies_what_was_written_over_full_branches() {
         );
         let done = run_within(&mut fio, Duration::from_secs(300));
         assert!(done.success(), "{options}: {}\n{}", done.describe(), bed.pool.log());
-        let holders: Vec<Vec<usize>> = (0..4).map(|job| bed.holders(&format!("full.{job}.0"))).collect();
+        let holders: Vec<Vec<usize>> =
+            (0..4).map(|job| bed.branches_with(&format!("full.{job}.0"))).collect();
         assert!(holders.iter().all(|holders| holders.len() == 1), "{options}: {holders:?}");
         assert!(holders.iter().any(|holders| holders[0] != 0), "{options}: nothing has moved");
-        assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()), "{options}");
+        assert!(no_unfinished_copies(&bed.disks), "{options}");
         bed.pool.umount();
     }
 }

@@ -1,8 +1,8 @@
 //! Writers that the pool does not see: a file does not move away from them, and moves once they are gone.
 
-use super::rig::{Bed, MIB, builder, hidden, pattern};
-use canopy_testkit::LoopFs;
+use super::rig::{MIB, no_unfinished_copies, pattern, pool_over};
 use canopy_testkit::cmd::{spawn, wait_until, wait_within};
+use canopy_testkit::{LoopFs, PoolBed};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -84,20 +84,20 @@ impl Writer {
 }
 
 /// One disk that has room enough to write past the daemon, until it is filled, and another.
-fn bed(options: &str) -> Bed {
-    let bed = Bed::new(vec![LoopFs::xfs(40 << 30), LoopFs::tmpfs(64 << 20)], options);
+fn bed(options: &str) -> PoolBed {
+    let bed = pool_over(vec![LoopFs::xfs(40 << 30), LoopFs::tmpfs(64 << 20)], options);
     fs::write(bed.on(0, "f"), pattern(1, MIB)).unwrap();
     bed
 }
 
 /// What is written through the pool meanwhile finds no room, and nothing is lost; afterwards the file moves.
 #[track_caller]
-fn stays_until(bed: &Bed, name: &str, writes: impl FnOnce(), goes: impl FnOnce()) {
-    bed.fill(0, 0);
+fn stays_until(bed: &PoolBed, name: &str, writes: impl FnOnce(), goes: impl FnOnce()) {
+    bed.disks[0].fill(0);
     let other = OpenOptions::new().read(true).write(true).open(bed.at(name)).unwrap();
     let refused = other.write_all_at(&pattern(2, 8 * MIB), MIB as u64).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(28), "{refused}");
-    assert_eq!(bed.holders(name), [0], "{}", bed.pool.log());
+    assert_eq!(bed.branches_with(name), [0], "{}", bed.pool.log());
     writes();
     for path in [bed.at(name), bed.on(0, name)] {
         let mut seen = [0; 4096];
@@ -109,14 +109,14 @@ fn stays_until(bed: &Bed, name: &str, writes: impl FnOnce(), goes: impl FnOnce()
     goes();
     // Whoever was past the daemon beside him is gone with him.
     drop(other);
-    bed.closed(name);
+    bed.wait_until_closed(name);
     let other = OpenOptions::new().read(true).write(true).open(bed.at(name)).unwrap();
     other.write_all_at(&pattern(2, 8 * MIB), MIB as u64).unwrap();
-    assert_eq!(bed.holders(name), [1], "{}", bed.pool.log());
+    assert_eq!(bed.branches_with(name), [1], "{}", bed.pool.log());
     let whole = fs::read(bed.at(name)).unwrap();
     assert!(whole[..4096].iter().all(|byte| *byte == b's') && whole[8192] == b'r');
     assert!(whole[MIB..] == pattern(2, 8 * MIB));
-    assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()));
+    assert!(no_unfinished_copies(&bed.disks));
 }
 
 /// The mapping is one of the branch's file, and outlives what the pool has open.
@@ -125,7 +125,7 @@ fn a_mapping_that_outlives_its_descriptor() {
     let bed = bed("passthrough.io=auto");
     let mut writer = Writer::start(&bed.at("f"), None);
     writer.does("map");
-    bed.closed("f");
+    bed.wait_until_closed("f");
     let writer = std::cell::RefCell::new(writer);
     stays_until(&bed, "f", || writer.borrow_mut().does("store"), || writer.borrow_mut().does("unmap"));
     writer.into_inner().ends();
@@ -151,7 +151,7 @@ fn a_program_that_has_the_file_open_on_the_branch() {
             },
             || last.take().unwrap().ends(),
         );
-        assert_eq!(bed.holders(name), [1]);
+        assert_eq!(bed.branches_with(name), [1]);
         bed.pool.umount();
     }
 }
@@ -180,14 +180,13 @@ fn a_program_with_the_preload_library() {
 fn a_program_that_opens_the_file_while_it_is_copied() {
     let disks = vec![LoopFs::tmpfs(300 << 20), LoopFs::tmpfs(640 << 20)];
     fs::write(disks[0].path().join("f"), pattern(1, 256 * MIB)).unwrap();
-    let pool = builder(&disks, "passthrough.io=off").mount();
-    let bed = Bed { pool, disks };
-    bed.fill(0, 0);
+    let bed = pool_over(disks, "passthrough.io=off");
+    bed.disks[0].fill(0);
     let other = OpenOptions::new().write(true).open(bed.at("f")).unwrap();
     let stranger = std::thread::scope(|threads| {
         let stranger = threads.spawn(|| {
-            let copied = || !hidden(bed.disks[1].path()).is_empty();
-            assert!(wait_until(SOON, || bed.holders("f") == [0] && copied()), "no copy is made");
+            let copied = || !no_unfinished_copies(&bed.disks[1..]);
+            assert!(wait_until(SOON, || bed.branches_with("f") == [0] && copied()), "no copy is made");
             OpenOptions::new().write(true).open(bed.on(0, "f")).unwrap()
         });
         let refused = other.write_all_at(&[1; 8 * MIB], 256 * MIB as u64).unwrap_err();
@@ -198,11 +197,11 @@ fn a_program_that_opens_the_file_while_it_is_copied() {
     let mut seen = [0; 8];
     File::open(bed.at("f")).unwrap().read_exact_at(&mut seen, 5).unwrap();
     assert_eq!(&seen, b"stranger");
-    assert_eq!(bed.holders("f"), [0]);
-    assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()));
+    assert_eq!(bed.branches_with("f"), [0]);
+    assert!(no_unfinished_copies(&bed.disks));
     drop(stranger);
     other.write_all_at(&[1; 8 * MIB], 256 * MIB as u64).unwrap();
-    assert_eq!(bed.holders("f"), [1]);
+    assert_eq!(bed.branches_with("f"), [1]);
     File::open(bed.at("f")).unwrap().read_exact_at(&mut seen, 5).unwrap();
     assert_eq!(&seen, b"stranger");
     drop(other);

@@ -1,6 +1,6 @@
 //! Quotas: a disk that has room and gives none (EDQUOT).
 
-use super::rig::{Bed, MIB, hidden, pattern};
+use super::rig::{MIB, no_unfinished_copies, pattern, pool_over};
 use canopy_testkit::cmd::run;
 use canopy_testkit::{Kind, LoopFs};
 use std::fs::{self, OpenOptions};
@@ -18,7 +18,7 @@ fn limited(bytes: u64) -> LoopFs {
 #[test]
 fn what_a_quota_refuses_goes_elsewhere() {
     for options in ["passthrough.io=off,cache.files=off", "cache.writeback=true", ""] {
-        let bed = Bed::new(vec![limited(12 << 20), LoopFs::tmpfs(96 << 20)], options);
+        let bed = pool_over(vec![limited(12 << 20), LoopFs::tmpfs(96 << 20)], options);
         // One that grows moves.
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(bed.at("grows")).unwrap();
         let data = pattern(5, 24 * MIB);
@@ -27,7 +27,7 @@ fn what_a_quota_refuses_goes_elsewhere() {
                 .unwrap_or_else(|error| panic!("{options}: {error}"));
         }
         file.sync_all().unwrap_or_else(|error| panic!("{options}: {error}"));
-        assert_eq!(bed.holders("grows"), [1], "{options}");
+        assert_eq!(bed.branches_with("grows"), [1], "{options}");
         assert!(fs::read(bed.at("grows")).unwrap() == data, "{options}");
         // And one file after another finds a place, and is what was written.
         for number in 0..24 {
@@ -38,9 +38,9 @@ fn what_a_quota_refuses_goes_elsewhere() {
         for number in 0..24 {
             assert!(fs::read(bed.at(&format!("f{number}"))).unwrap() == pattern(number, MIB), "{options}");
         }
-        assert!((0..24).any(|number| bed.holders(&format!("f{number}")) == [1]), "{options}");
+        assert!((0..24).any(|number| bed.branches_with(&format!("f{number}")) == [1]), "{options}");
         drop(file);
-        assert!(bed.disks.iter().all(|disk| hidden(disk.path()).is_empty()), "{options}");
+        assert!(no_unfinished_copies(&bed.disks), "{options}");
         bed.pool.umount();
     }
 }

@@ -57,7 +57,7 @@ impl Bed {
         let builder = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
             .option("minfreespace=0,category.create=rand")
             .option(self.options.clone());
-        branches.iter().fold(builder, |builder, branch| builder.branch(branch)).mount()
+        builder.branches(branches).mount()
     }
 
     pub(super) fn pool(&self) -> &Pool {

@@ -1,8 +1,9 @@
 //! Where the pool's descriptor is kept: no access to the branch, another file at its path, locks, and whatever else
 //! stands in the way. And other filesystems, which are left alone.
 
-use super::rig::{Bed, text};
+use super::rig::Bed;
 use canopy_testkit::cmd::{Finished, run, run_within};
+use canopy_testkit::files::text;
 use canopy_testkit::{LoopFs, as_user};
 use rustix::fs::{FlockOperation, XattrFlags, fcntl_lock};
 use std::fs;
@@ -36,14 +37,14 @@ fn without_access_to_the_branch() {
     fs::set_permissions(bed.at("private"), PermissionsExt::from_mode(0o600)).unwrap();
     let as_nobody =
         |path: &Path| bed.run(as_user(65_534, 65_534, &[], "sh").args(["-euc", SHOW, "sh"]).arg(path));
-    assert_eq!(shown(&as_nobody(&bed.at("f"))), told("content", bed.a("f")));
+    assert_eq!(shown(&as_nobody(&bed.at("f"))), told("content", bed.on(0, "f")));
     // The library opens nothing that its user may not open.
     let denied = as_nobody(&bed.at("private"));
     assert!(!denied.success() && denied.stderr.contains("Permission denied"), "{}", denied.describe());
-    let above = bed.a("").parent().unwrap().to_owned();
+    let above = bed.on(0, "").parent().unwrap().to_owned();
     fs::set_permissions(&above, PermissionsExt::from_mode(0o700)).unwrap();
     assert_eq!(shown(&as_nobody(&bed.at("f"))), told("content", bed.at("f")));
-    assert_eq!(show(&bed, &bed.at("f")), told("content", bed.a("f")));
+    assert_eq!(show(&bed, &bed.at("f")), told("content", bed.on(0, "f")));
     // What belongs to the user is created and written all the same.
     fs::create_dir(bed.at("own")).unwrap();
     chown(bed.at("own"), Some(65_534), None).unwrap();
@@ -64,11 +65,11 @@ fn another_file_at_the_path() {
         mount -t tmpfs none "$2"; cp -a "$3" "$2/f"
         [ "$(stat -c '%s %y %a %u %g' "$2/f")" = "$(stat -c '%s %y %a %u %g' "$1")" ]"#;
     for (prepare, place) in
-        [("", bed.a("f")), (copy, bed.at("f")), (r#"mount -t tmpfs none "$2""#, bed.at("f"))]
+        [("", bed.on(0, "f")), (copy, bed.at("f")), (r#"mount -t tmpfs none "$2""#, bed.at("f"))]
     {
         let script = format!("{prepare}\nLD_PRELOAD=\"$4\" exec sh -euc \"$5\" sh \"$1\"");
         let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-euc", &script, "sh"]).arg(bed.at("f")).arg(bed.a(""));
+        command.args(["--mount", "sh", "-euc", &script, "sh"]).arg(bed.at("f")).arg(bed.on(0, ""));
         command.arg(bed.outside("copy")).arg(bed.library()).arg(SHOW);
         let done = run_within(&mut command, Duration::from_secs(60));
         assert_eq!(shown(&done), told("of the pool", place), "{prepare}");
@@ -85,7 +86,7 @@ fn files_locked_in_the_pool() {
         fcntl_lock(&file, lock).unwrap();
         assert_eq!(show(&bed, &bed.at("f")), told("content", bed.at("f")), "{lock:?}");
         fcntl_lock(&file, FlockOperation::Unlock).unwrap();
-        assert_eq!(show(&bed, &bed.at("f")), told("content", bed.a("f")), "{lock:?}");
+        assert_eq!(show(&bed, &bed.at("f")), told("content", bed.on(0, "f")), "{lock:?}");
     }
     // A process keeps a lock that it took by way of a descriptor it was given.
     let script = "\
@@ -115,7 +116,7 @@ fn no_descriptor_to_spare() {
     let bed = Bed::new("");
     fs::write(bed.at("f"), "content").unwrap();
     let program = bed.program("opens");
-    for (limit, place) in [(4, bed.at("f")), (5, bed.at("f")), (6, bed.a("f"))] {
+    for (limit, place) in [(4, bed.at("f")), (5, bed.at("f")), (6, bed.on(0, "f"))] {
         // The program holds the parent directory, so the file is its fifth.
         let mut command = Command::new("prlimit");
         command.arg(format!("--nofile={limit}")).arg(&program).arg("open").arg(bed.at("f")).args(["0", ""]);
@@ -180,9 +181,9 @@ fn other_filesystems_are_left_alone() {
     let ext4 = LoopFs::ext4(32 << 20);
     fs::write(bed.at("f"), "content").unwrap();
     // Who may write a file may set this attribute, and gets nothing by it.
-    for path in [ext4.path().join("f"), bed.a("forged")] {
+    for path in [ext4.path().join("f"), bed.on(0, "forged")] {
         fs::write(&path, "other").unwrap();
-        let place = bed.a("f");
+        let place = bed.on(0, "f");
         let value = place.to_str().unwrap().as_bytes();
         rustix::fs::setxattr(&path, "user.mergerfs.fullpath", value, XattrFlags::empty()).unwrap();
         assert_eq!(show(&bed, &path), told("other", &path));
@@ -190,9 +191,9 @@ fn other_filesystems_are_left_alone() {
     // What lies on a disk is known to be no pool without asking its filesystem anything.
     assert_eq!(calls_after_open(&bed, &[&ext4.path().join("f")]), ["statx"]);
     // Others are asked once for each device.
-    let forged = bed.a("forged");
+    let forged = bed.on(0, "forged");
     assert_eq!(calls_after_open(&bed, &[&forged]), ["statx", "fstatfs"]);
-    assert_eq!(calls_after_open(&bed, &[&bed.a("f"), &forged]), ["statx"]);
+    assert_eq!(calls_after_open(&bed, &[&bed.on(0, "f"), &forged]), ["statx"]);
     assert!(calls_after_open(&bed, &[&bed.at("f")]).contains(&"dup3".to_owned()));
     bed.end();
 }
@@ -205,15 +206,15 @@ fn options_of_the_pool() {
     {
         let bed = Bed::new(options);
         fs::write(bed.at("f"), "first").unwrap();
-        assert_eq!(show(&bed, &bed.at("f")), told("first", bed.a("f")), "{options}");
-        fs::write(bed.a("f"), "changed behind its back").unwrap();
-        assert_eq!(show(&bed, &bed.at("f")), told("changed behind its back", bed.a("f")), "{options}");
+        assert_eq!(show(&bed, &bed.at("f")), told("first", bed.on(0, "f")), "{options}");
+        fs::write(bed.on(0, "f"), "changed behind its back").unwrap();
+        assert_eq!(show(&bed, &bed.at("f")), told("changed behind its back", bed.on(0, "f")), "{options}");
         bed.end();
     }
     // What is opened is not what lies at the path.
     let bed = Bed::new("follow-symlinks=all");
     fs::write(bed.at("f"), "content").unwrap();
-    symlink("f", bed.a("link")).unwrap();
+    symlink("f", bed.on(0, "link")).unwrap();
     assert_eq!(show(&bed, &bed.at("link")), told("content", bed.at("link")));
     assert_eq!(show(&bed, &bed.at("f")).0, "content");
     bed.end();
@@ -227,12 +228,12 @@ fn options_of_the_pool() {
 #[test]
 fn copies_on_several_branches() {
     let bed = Bed::new("");
-    fs::write(bed.a("f"), "first").unwrap();
-    let other = text(bed.a("f"));
-    run("cp", [bed.a("f").as_os_str(), bed.b("f").as_os_str()]);
-    assert_eq!(show(&bed, &bed.at("f")), told(&other, bed.a("f")));
-    fs::remove_file(bed.a("f")).unwrap();
+    fs::write(bed.on(0, "f"), "first").unwrap();
+    let other = text(bed.on(0, "f"));
+    run("cp", [bed.on(0, "f").as_os_str(), bed.on(1, "f").as_os_str()]);
+    assert_eq!(show(&bed, &bed.at("f")), told(&other, bed.on(0, "f")));
+    fs::remove_file(bed.on(0, "f")).unwrap();
     let (content, place) = show(&bed, &bed.at("f"));
-    assert_eq!((content, Path::new(&place)), (other, bed.b("f").as_path()));
+    assert_eq!((content, Path::new(&place)), (other, bed.on(1, "f").as_path()));
     bed.end();
 }

@@ -1,8 +1,9 @@
 //! Every function that is replaced, with every flag that matters: what it returns is what it returned without the
 //! library, in all but the place that the descriptor leads to.
 
-use super::rig::{Bed, text};
+use super::rig::Bed;
 use canopy_testkit::cmd::run_within;
+use canopy_testkit::files::text;
 use rustix::fs::{FileType, Mode, OFlags};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -55,7 +56,7 @@ fn check(bed: &Bed, program: &Path, function: &str, name: &str, flags: OFlags, m
             None => (done.stdout, None),
         };
         let files = ["file", "new"]
-            .map(|name| fs::read(bed.a(name)).map(|bytes| String::from_utf8(bytes).unwrap()).ok());
+            .map(|name| fs::read(bed.on(0, name)).map(|bytes| String::from_utf8(bytes).unwrap()).ok());
         seen.push((facts, files, at));
     }
     let [without, with] = &seen[..] else { panic!("two runs") };
@@ -65,7 +66,7 @@ fn check(bed: &Bed, program: &Path, function: &str, name: &str, flags: OFlags, m
         |at: &Option<String>, root: &Path| at.as_ref().is_some_and(|at| Path::new(at).starts_with(root));
     assert_eq!(under(&without.2, bed.pool.path()), place != Place::None, "{case}: {without:?}");
     match place {
-        Place::Branch => assert!(under(&with.2, &bed.a("")), "{case}: {with:?}"),
+        Place::Branch => assert!(under(&with.2, &bed.on(0, "")), "{case}: {with:?}"),
         Place::Pool => assert!(under(&with.2, bed.pool.path()), "{case}: {with:?}"),
         Place::None => assert_eq!(with.2, None, "{case}"),
     }
@@ -158,7 +159,7 @@ fn unnamed_files() {
         assert!(output.contains("write 7 link 0"), "{function}: {output}");
         let at = output.lines().last().unwrap().strip_prefix("at ").unwrap();
         assert!(Path::new(at).starts_with(bed.pool.path()), "{function}: {output}");
-        assert_eq!(text(bed.a("linked")), "unnamed", "{function}");
+        assert_eq!(text(bed.on(0, "linked")), "unnamed", "{function}");
         fs::remove_file(bed.at("linked")).unwrap();
     }
     bed.end();
@@ -169,6 +170,6 @@ fn before_all_constructors() {
     let bed = Bed::new("");
     fs::write(bed.at("f"), "content").unwrap();
     let output = bed.run_ok(bed.program("early"), [bed.at("f")]);
-    assert_eq!(Path::new(output.trim_end()), bed.a("f"));
+    assert_eq!(Path::new(output.trim_end()), bed.on(0, "f"));
     bed.end();
 }

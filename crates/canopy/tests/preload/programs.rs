@@ -1,7 +1,8 @@
 //! Programs that people use, with the library in them.
 
-use super::rig::{Bed, text};
+use super::rig::Bed;
 use canopy_testkit::cmd::run;
+use canopy_testkit::files::text;
 use canopy_testkit::{LoopFs, Tree, TreeSpec, populate};
 use std::fs;
 use std::path::Path;
@@ -15,7 +16,7 @@ fn cp_both_ways() {
         bed.shell("cp f g; cp -p g h; mv h i; cat f g i; cmp f i; tail -c 3 f"),
         "contentcontentcontentent"
     );
-    assert_eq!(text(bed.a("g")), "content");
+    assert_eq!(text(bed.on(0, "g")), "content");
     bed.end();
 }
 
@@ -78,7 +79,7 @@ fn git_from_init_to_clone() {
         cd ..; git clone -q one two; diff -r -x .git one two
         cd two; [ -z \"$(git status --porcelain)\" ]",
     );
-    assert_eq!(text(bed.a("two/file1")), "1\n2\n3\n4\n5\n");
+    assert_eq!(text(bed.on(0, "two/file1")), "1\n2\n3\n4\n5\n");
     bed.end();
 }
 

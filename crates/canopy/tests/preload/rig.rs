@@ -1,19 +1,26 @@
-//! A pool over two branches, the library as users install it, and C programs to load it into.
+//! A pool over two branches, the installed library, and C programs that load it.
 
 use canopy_testkit::cmd::{Finished, run, run_within};
-use canopy_testkit::{LoopFs, Pool, ScratchDir};
+use canopy_testkit::{LoopFs, Pool, PoolBed, ScratchDir};
 use std::ffi::OsStr;
 use std::fs;
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 pub(super) struct Bed {
-    // Dropped in this order: the pool before its branches, what watches for leaks last.
-    pub(super) pool: Pool,
-    disks: [LoopFs; 2],
+    // Dropped in this order: the check for leaks comes last.
+    bed: PoolBed,
     scratch: ScratchDir,
+}
+
+impl Deref for Bed {
+    type Target = PoolBed;
+    fn deref(&self) -> &PoolBed {
+        &self.bed
+    }
 }
 
 impl Bed {
@@ -25,36 +32,18 @@ impl Bed {
     #[track_caller]
     pub(super) fn over(disks: [LoopFs; 2], options: &str) -> Self {
         let scratch = ScratchDir::new("canopy-preload-", &[]);
-        // Cargo builds it beside the tests. Others than root must be able to load it.
+        // Cargo builds it beside the tests. Users other than root must be able to load it.
         let built = std::env::current_exe().expect("this test").with_file_name("libcanopy_preload.so");
         fs::copy(&built, scratch.path("preload.so"))
             .unwrap_or_else(|error| panic!("{}: {error}", built.display()));
         fs::set_permissions(scratch.path("preload.so"), PermissionsExt::from_mode(0o444)).expect("chmod");
-        let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
+        let builder = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
             .option("minfreespace=0,category.create=ff")
-            .option(options)
-            .branch(disks[0].path())
-            .branch(disks[1].path())
-            .mount();
-        Self { pool, disks, scratch }
+            .option(options);
+        Self { bed: PoolBed::mount(builder, disks), scratch }
     }
 
-    /// A path in the pool.
-    pub(super) fn at(&self, path: &str) -> PathBuf {
-        self.pool.path().join(path)
-    }
-
-    /// A path on the first branch, where new files go.
-    pub(super) fn a(&self, path: &str) -> PathBuf {
-        self.disks[0].path().join(path)
-    }
-
-    /// A path on the second branch.
-    pub(super) fn b(&self, path: &str) -> PathBuf {
-        self.disks[1].path().join(path)
-    }
-
-    /// A path outside of the pool and its branches.
+    /// A path outside the pool and its branches.
     pub(super) fn outside(&self, name: &str) -> PathBuf {
         self.scratch.path(name)
     }
@@ -64,7 +53,7 @@ impl Bed {
         self.scratch.path("preload.so")
     }
 
-    /// Compiles one of the C programs beside this file.
+    /// Compiles one of the C programs in this directory.
     #[track_caller]
     pub(super) fn program(&self, name: &str) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preload").join(format!("{name}.c"));
@@ -74,12 +63,12 @@ impl Bed {
         program
     }
 
-    /// Runs a command with the library in it.
+    /// Runs a command with the library.
     pub(super) fn run(&self, command: &mut Command) -> Finished {
         run_within(command.env("LD_PRELOAD", self.library()), Duration::from_secs(300))
     }
 
-    /// Runs a program with the library in it, which must succeed; what it wrote to stdout.
+    /// Runs a program with the library, which must succeed. Returns what it writes to stdout.
     #[track_caller]
     pub(super) fn run_ok<S: AsRef<OsStr>>(
         &self,
@@ -92,7 +81,7 @@ impl Bed {
         done.stdout
     }
 
-    /// Runs a shell script in the pool's root, all of its programs with the library in them; it must succeed.
+    /// Runs a shell script in the pool's root, with the library in all programs. It must succeed.
     #[track_caller]
     pub(super) fn shell(&self, script: &str) -> String {
         let mut command = Command::new("sh");
@@ -101,13 +90,9 @@ impl Bed {
         done.stdout
     }
 
-    /// Ends the pool with all its checks.
+    /// Ends the pool, with all its checks.
     #[track_caller]
     pub(super) fn end(self) {
-        self.pool.umount();
+        self.bed.pool.umount();
     }
-}
-
-pub(super) fn text(path: impl AsRef<Path>) -> String {
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.as_ref().display()))
 }

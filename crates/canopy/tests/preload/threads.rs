@@ -13,7 +13,7 @@ const NUMBERS: &str = "inodecalc=passthrough";
 #[track_caller]
 fn crowd(bed: &Bed, thing: &str, replacing_in: &Path) -> (u64, u64) {
     let program = bed.program("threads");
-    let branch = bed.a("");
+    let branch = bed.on(0, "");
     let args = [OsStr::new(thing), bed.pool.path().as_os_str(), replacing_in.as_os_str(), branch.as_os_str()];
     let output = bed.run_ok(program, args);
     let numbers: Vec<u64> = output.split_whitespace().map(|word| word.parse().expect("a number")).collect();
@@ -52,7 +52,7 @@ fn names_replaced_in_the_pool() {
         // What is written past the pool, it would not hear of for cache.attr.
         let bed = Bed::over(disks, "inodecalc=passthrough,cache.attr=0");
         for thing in ["replace", "exchange"] {
-            for old in fs::read_dir(bed.a("")).unwrap() {
+            for old in fs::read_dir(bed.on(0, "")).unwrap() {
                 let old = old.unwrap().path();
                 if old.is_file() {
                     fs::remove_file(bed.at(old.file_name().unwrap().to_str().unwrap())).unwrap()
@@ -70,7 +70,7 @@ fn names_replaced_on_the_branch() {
     for kind in [Kind::Tmpfs, Kind::Ext4] {
         let disks = [LoopFs::new(kind, 512 << 20), LoopFs::new(kind, 512 << 20)];
         let bed = Bed::over(disks, "inodecalc=passthrough,cache.entry=0,cache.attr=0");
-        let (looked, exchanged) = crowd(&bed, "replace", &bed.a(""));
+        let (looked, exchanged) = crowd(&bed, "replace", &bed.on(0, ""));
         assert!(looked > 0 && exchanged > 0, "{kind:?}: {looked} {exchanged}");
         bed.end();
     }

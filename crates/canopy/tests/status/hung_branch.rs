@@ -1,34 +1,11 @@
 //! A branch that never answers. It is a pool itself, whose daemon is stopped.
 
-use super::rig::{BINARY, canopy, codes, shown, status};
-use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{LoopFs, Pool, proc};
+use super::rig::{BINARY, canopy, codes, shown};
+use canopy_testkit::{LoopFs, Paused, Pool, proc};
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-
-/// A daemon that stands still, and goes on at the end, whatever happens.
-struct Stopped(Pid);
-
-impl Stopped {
-    fn new(pool: &Pool) -> Self {
-        let pid = Pid::from_raw(pool.pid()).expect("a pid");
-        kill_process(pid, Signal::STOP).expect("SIGSTOP");
-        let state = format!("/proc/{}/stat", pool.pid());
-        let stopped = || fs::read_to_string(&state).is_ok_and(|stat| stat.contains(") T "));
-        assert!(wait_until(Duration::from_secs(20), stopped));
-        Stopped(pid)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::CONT);
-    }
-}
 
 #[test]
 fn a_branch_hangs_and_the_pool_answers() {
@@ -43,9 +20,9 @@ fn a_branch_hangs_and_the_pool_answers() {
     // So the kernel need not ask about the root again.
     fs::metadata(outer.path().join(".mergerfs")).expect("the control file");
     {
-        let _stopped = Stopped::new(&inner);
+        let _paused = Paused::new(inner.pid());
         for _ in 0..3 {
-            let told = status(outer.path());
+            let told = outer.status();
             assert_eq!(told["state"], "serving");
             assert_eq!(codes(&told), ["branch-does-not-answer"], "{told:#}");
             let health: Vec<_> =
@@ -71,8 +48,8 @@ fn a_branch_hangs_and_the_pool_with_it() {
         .forgive_descriptors()
         .mount();
     {
-        let _stopped = Stopped::new(&inner);
-        let told = status(outer.path());
+        let _paused = Paused::new(inner.pid());
+        let told = outer.status();
         assert_eq!(
             (&told["state"], codes(&told)),
             (&"does-not-answer".into(), vec!["pool-does-not-answer".into(), "branch-does-not-answer".into()]),
@@ -99,7 +76,7 @@ fn a_server_of_another_pool_with_the_same_number_is_no_server_of_this_one() {
     let shared = (0..100).any(|_| {
         let old = Pool::builder(BINARY).branch(theirs.path()).forgive_descriptors().mount();
         let before = number(&old);
-        let _stopped = Stopped::new(&old);
+        let _paused = Paused::new(old.pid());
         unmount(old.path(), UnmountFlags::empty()).expect("umount");
         let pool =
             Pool::builder(BINARY).branch(ours.path()).option("cache.attr=0").forgive_descriptors().mount();
@@ -108,8 +85,8 @@ fn a_server_of_another_pool_with_the_same_number_is_no_server_of_this_one() {
             return false;
         }
         {
-            let _stopped = Stopped::new(&pool);
-            let told = status(pool.path());
+            let _paused = Paused::new(pool.pid());
+            let told = pool.status();
             assert_eq!(told["state"], "does-not-answer");
             let branches = told["branches"].as_array().unwrap();
             assert!(branches.len() == 1 && branches[0]["path"] == ours.path().to_str().unwrap(), "{told:#}");

@@ -1,8 +1,8 @@
 //! What is told of a healthy pool, to people and to programs.
 
-use super::rig::{BINARY, canopy, codes, shown, status};
+use super::rig::{BINARY, canopy, codes, shown};
 use canopy_testkit::cmd::run_within;
-use canopy_testkit::{LoopFs, Pool, ScratchDir};
+use canopy_testkit::{LoopFs, Pool, ScratchDir, pool_status};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -26,7 +26,7 @@ fn a_healthy_pool() {
         .branch_spec(format!("{}=NC", two.path().display()))
         .option("minfreespace=2M,fsname=both")
         .mount();
-    let told = status(pool.path());
+    let told = pool.status();
     assert_eq!(codes(&told), [""; 0], "{told:#}");
     // Scripts rely on these; more may come, and none may go.
     let expected = [
@@ -128,7 +128,7 @@ fn features_that_the_kernel_lacks_are_named() {
         .option("minfreespace=0,passthrough.io=rw")
         .env("CANOPY_TEST_KERNEL", "mask:PASSTHROUGH")
         .mount();
-    let told = status(pool.path());
+    let told = pool.status();
     assert_eq!(
         (&told["passthrough"], &told["kernel"]["missing"]),
         (&"off".into(), &serde_json::json!(["passthrough"]))
@@ -189,8 +189,9 @@ fn pools_under_their_other_name_and_paths_of_any_bytes() {
         Duration::from_secs(60),
     );
     assert!(mount.success(), "{}", mount.describe());
-    let (told, text) =
-        (status(&scratch.path("point")), shown(["status".as_ref(), scratch.path("point").as_os_str()]));
+    let point = scratch.path("point");
+    let told = pool_status(&canopy(["status".as_ref(), point.as_os_str(), "--json".as_ref()]));
+    let text = shown(["status".as_ref(), point.as_os_str()]);
     let done = canopy(["umount".as_ref(), scratch.path("point").as_os_str()]);
     assert!(done.success(), "{}", done.describe());
     assert_eq!(told["fstype"], "fuse.mergerfs");

@@ -1,9 +1,8 @@
-//! Running the command, and reading what it says.
+//! Runs commands and reads their output.
 
 use canopy_testkit::Pool;
 use canopy_testkit::cmd::{Finished, run_within};
 use serde_json::Value;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -13,36 +12,25 @@ pub(super) fn canopy<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S
     run_within(Command::new(BINARY).args(args), Duration::from_secs(60))
 }
 
-/// The one pool of `status MOUNT --json`.
-#[track_caller]
-pub(super) fn status(mount: &Path) -> Value {
-    let done = canopy(["status".as_ref(), mount.as_os_str(), "--json".as_ref()]);
-    assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
-    let mut status: Value = serde_json::from_str(&done.stdout).expect("JSON");
-    let pools = status["pools"].as_array_mut().expect("pools");
-    assert_eq!(pools.len(), 1, "{}", done.stdout);
-    pools.remove(0)
-}
-
-/// What people see; nothing in it leaves the screen.
+/// Runs a command, and returns its output for people, after checking that it fits a screen.
 #[track_caller]
 pub(super) fn shown<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> String {
     let done = canopy(args);
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
     for line in done.stdout.lines() {
         assert!(line.chars().count() <= 80, "more than 80 columns: {line}");
-        assert!(!line.contains('\x1b'), "colours, and no terminal: {line:?}");
+        assert!(!line.contains('\x1b'), "colours without a terminal: {line:?}");
     }
     done.stdout
 }
 
-/// The codes of a pool's warnings, in order.
+/// Returns the codes of a pool's warnings, in order.
 pub(super) fn codes(pool: &Value) -> Vec<String> {
     let warnings = pool["warnings"].as_array().expect("warnings");
     warnings.iter().map(|warning| warning["code"].as_str().expect("a code").to_owned()).collect()
 }
 
-/// The one warning of this code; it has a mend.
+/// Returns the only warning with this code, after checking that it says how to fix it.
 #[track_caller]
 pub(super) fn warning(pool: &Value, code: &str) -> Value {
     let warnings = pool["warnings"].as_array().expect("warnings");

@@ -1,6 +1,6 @@
 //! Every warning, provoked.
 
-use super::rig::{BINARY, canopy, codes, shown, status, warning};
+use super::rig::{BINARY, canopy, codes, shown, warning};
 use canopy_testkit::cmd::run_within;
 use canopy_testkit::{LoopFs, Pool, ScratchDir, as_user};
 use serde_json::Value;
@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 
 fn over(branches: &[&Path], options: &str) -> Pool {
     let builder = Pool::builder(BINARY).option("minfreespace=0").option(options);
-    branches.iter().fold(builder, |builder, branch| builder.branch(branch)).mount()
+    builder.branches(branches).mount()
 }
 
 /// A directory beneath which the testkit's filesystems are mounted.
@@ -29,7 +29,7 @@ fn a_branch_whose_disk_is_not_mounted() {
     let (mounted, dir) = (LoopFs::tmpfs(16 * MIB), above_them());
     let bare = dir.path().canonicalize().unwrap();
     let pool = over(&[mounted.path(), &bare], "");
-    let told = status(pool.path());
+    let told = pool.status();
     assert_eq!(codes(&told), ["branch-not-mounted"], "{told:#}");
     assert_eq!(warning(&told, "branch-not-mounted")["branch"], bare.to_str().unwrap());
     assert_eq!(
@@ -38,13 +38,13 @@ fn a_branch_whose_disk_is_not_mounted() {
     );
     // Whoever knows better says so.
     fs::write(bare.join(".mergerfs.branch"), "").unwrap();
-    assert_eq!(codes(&status(pool.path())), [""; 0]);
+    assert_eq!(codes(&pool.status()), [""; 0]);
     pool.umount();
     // Directories of disks that are mounted, and several on the root filesystem, are nothing to wonder at.
     fs::create_dir(mounted.path().join("sub")).unwrap();
     let other = LoopFs::tmpfs(16 * MIB);
     let pool = over(&[&mounted.path().join("sub"), other.path()], "");
-    assert_eq!(codes(&status(pool.path())), [""; 0]);
+    assert_eq!(codes(&pool.status()), [""; 0]);
     pool.umount();
 }
 
@@ -53,7 +53,7 @@ fn one_filesystem_twice() {
     let scratch = ScratchDir::new("canopy-status-", &["a", "b", "c"]);
     let (a, b, c) = (scratch.path("a"), scratch.path("b"), scratch.path("c"));
     let pool = over(&[&a, &b, &c], "");
-    let told = status(pool.path());
+    let told = pool.status();
     let same = warning(&told, "same-filesystem");
     assert_eq!(same["branch"], a.to_str().unwrap());
     let text = same["text"].as_str().unwrap();
@@ -66,9 +66,9 @@ fn one_filesystem_twice() {
 fn little_space_and_few_inodes() {
     let (full, roomy) = (LoopFs::tmpfs(32 * MIB), LoopFs::tmpfs(32 * MIB));
     let pool = over(&[full.path(), roomy.path()], "");
-    assert_eq!(codes(&status(pool.path())), [""; 0]);
+    assert_eq!(codes(&pool.status()), [""; 0]);
     fs::write(full.path().join("f"), vec![1; 31 << 20]).unwrap();
-    let told = status(pool.path());
+    let told = pool.status();
     assert_eq!(codes(&told), ["nearly-full"]);
     assert!(warning(&told, "nearly-full")["text"].as_str().unwrap().contains("1.0M of 32M"), "{told:#}");
     fs::remove_file(full.path().join("f")).unwrap();
@@ -76,12 +76,12 @@ fn little_space_and_few_inodes() {
     let set =
         |pair: &str| assert!(canopy(["set".as_ref(), pool.path().as_os_str(), pair.as_ref()]).success());
     set(&format!("branches={}=RW,1G:{}", full.path().display(), roomy.path().display()));
-    let told = status(pool.path());
+    let told = pool.status();
     assert_eq!(codes(&told), ["nearly-full"]);
     assert!(warning(&told, "nearly-full")["text"].as_str().unwrap().contains("minfreespace of 1.0G"));
     set("minfreespace=1G");
     set(&format!("branches={}:{}", full.path().display(), roomy.path().display()));
-    let told = status(pool.path());
+    let told = pool.status();
     assert_eq!(codes(&told), ["nearly-full", "nearly-full", "cannot-create"]);
     assert!(warning(&told, "cannot-create")["text"].as_str().unwrap().contains("ENOSPC"));
     assert!(fs::write(pool.path().join("x"), "").is_err_and(|why| why.raw_os_error() == Some(28)));
@@ -92,7 +92,7 @@ fn little_space_and_few_inodes() {
         fs::write(few.path().join(index.to_string()), "").unwrap();
     }
     let pool = over(&[few.path()], "");
-    assert_eq!(codes(&status(pool.path())), ["few-inodes"]);
+    assert_eq!(codes(&pool.status()), ["few-inodes"]);
     pool.umount();
 }
 
@@ -100,7 +100,7 @@ fn little_space_and_few_inodes() {
 fn nothing_can_be_created() {
     let fs = LoopFs::tmpfs(16 * MIB);
     let pool = Pool::builder(BINARY).branch_spec(format!("{}=NC", fs.path().display())).mount();
-    let told = status(pool.path());
+    let told = pool.status();
     assert_eq!(codes(&told), ["cannot-create"]);
     assert!(warning(&told, "cannot-create")["text"].as_str().unwrap().contains("EROFS"));
     pool.umount();
@@ -111,7 +111,7 @@ fn a_disk_that_has_become_read_only() {
     let (one, two) = (LoopFs::ext4(16 * MIB), LoopFs::tmpfs(16 * MIB));
     let pool = over(&[one.path(), two.path()], "");
     one.set_read_only(true);
-    let told = status(pool.path());
+    let told = pool.status();
     assert_eq!(codes(&told), ["branch-read-only"]);
     assert_eq!(
         (&told["branches"][0]["health"], &told["branches"][0]["read_only"]),
@@ -119,7 +119,7 @@ fn a_disk_that_has_become_read_only() {
     );
     let declare = format!("branches={}=RO:{}", one.path().display(), two.path().display());
     assert!(canopy(["set".as_ref(), pool.path().as_os_str(), declare.as_ref()]).success());
-    assert_eq!(codes(&status(pool.path())), [""; 0], "that is how it is meant");
+    assert_eq!(codes(&pool.status()), [""; 0], "that is how it is meant");
     pool.umount();
 }
 
@@ -130,13 +130,13 @@ fn a_path_that_leads_elsewhere_now_or_nowhere() {
     fs::create_dir(&moving).unwrap();
     let pool = over(&[&moving], "");
     fs::rename(&moving, fs.path().join("moved")).unwrap();
-    let told = status(pool.path());
+    let told = pool.status();
     assert_eq!(
         (codes(&told), &told["branches"][0]["health"]),
         (vec!["branch-missing".into()], &"missing".into())
     );
     fs::create_dir(&moving).unwrap();
-    let told = status(pool.path());
+    let told = pool.status();
     assert_eq!(
         (codes(&told), &told["branches"][0]["health"]),
         (vec!["branch-replaced".into()], &"replaced".into())
@@ -145,7 +145,7 @@ fn a_path_that_leads_elsewhere_now_or_nowhere() {
     for pair in [format!("branches=-{}", moving.display()), format!("branches=+{}=RW", moving.display())] {
         assert!(canopy(["set".as_ref(), pool.path().as_os_str(), pair.as_ref()]).success());
     }
-    assert_eq!(codes(&status(pool.path())), [""; 0]);
+    assert_eq!(codes(&pool.status()), [""; 0]);
     pool.umount();
     drop(dir);
 }
@@ -156,7 +156,7 @@ fn renames_that_will_fail() {
     fs::create_dir(two.path().join("only")).unwrap();
     fs::write(one.path().join("f"), "").unwrap();
     let pool = over(&[one.path(), two.path()], "category.create=epmfs");
-    assert_eq!(codes(&status(pool.path())), ["rename-exdev"]);
+    assert_eq!(codes(&pool.status()), ["rename-exdev"]);
     let rename = || fs::rename(pool.path().join("f"), pool.path().join("only/f"));
     assert_eq!(rename().unwrap_err().raw_os_error(), Some(18), "what it warns of");
     for (pair, back) in [
@@ -167,7 +167,7 @@ fn renames_that_will_fail() {
         let set =
             |pair: &str| assert!(canopy(["set".as_ref(), pool.path().as_os_str(), pair.as_ref()]).success());
         set(pair);
-        assert_eq!(codes(&status(pool.path())), [""; 0], "{pair}");
+        assert_eq!(codes(&pool.status()), [""; 0], "{pair}");
         set(back);
     }
     pool.umount();
@@ -180,7 +180,7 @@ fn options_that_exclude_each_other() {
         [("cache.writeback=true", "writeback-excludes-passthrough"), ("nullrw=true", "nullrw")]
     {
         let pool = over(&[fs.path()], option);
-        assert_eq!(codes(&status(pool.path())), [code], "{option}");
+        assert_eq!(codes(&pool.status()), [code], "{option}");
         pool.umount();
     }
 }
@@ -195,20 +195,20 @@ fn lists_that_do_not_hold() {
     let pool = over(&[fs.path()], "posix-acl=false");
     let inner = pool.path().join("deep/file");
     fs::metadata(&inner).unwrap();
-    assert_eq!(codes(&status(pool.path())), [""; 0]);
+    assert_eq!(codes(&pool.status()), [""; 0]);
     // By way of the pool: it is stored, for whom it holds, and it is told that it does not hold here.
     canopy_testkit::cmd::run("setfacl", ["-m", "u:4242:rw", inner.to_str().unwrap()]);
     fs::metadata(&inner).unwrap();
-    let told = status(pool.path());
+    let told = pool.status();
     assert_eq!(codes(&told), ["acls-unheeded"], "{told:#}");
     pool.umount();
     for (options, expected) in
         [("posix-acl=false", &["acls-unheeded"][..]), ("", &[]), ("posix-acl=true", &[])]
     {
         let pool = over(&[fs.path()], options);
-        assert_eq!(codes(&status(pool.path())), [""; 0], "{options}");
+        assert_eq!(codes(&pool.status()), [""; 0], "{options}");
         fs::metadata(pool.path().join("deep/file")).unwrap();
-        assert_eq!(codes(&status(pool.path())), expected, "{options}");
+        assert_eq!(codes(&pool.status()), expected, "{options}");
         pool.umount();
     }
 }
@@ -228,7 +228,7 @@ fn a_branch_that_cannot_be_passed_through() {
     let long_ago = SystemTime::now() - Duration::from_secs(3 * 24 * 3600);
     File::options().write(true).open(lower.path().join("f")).unwrap().set_modified(long_ago).unwrap();
     fs::read(outer.path().join("f")).unwrap();
-    let told = status(outer.path());
+    let told = outer.status();
     assert_eq!(codes(&told), ["branch-stacked"], "{told:#}");
     assert_eq!(
         (&told["branches"][0]["passes_through"], &told["branches"][1]["passes_through"]),
@@ -243,12 +243,12 @@ fn pools_that_do_not_tell() {
     let fs = LoopFs::tmpfs(16 * MIB);
     let pool = over(&[fs.path()], "xattr=nosys");
     let _ = rustix::fs::getxattr(pool.path(), "user.x", &mut [0; 8][..]);
-    let told = status(pool.path());
+    let told = pool.status();
     assert_eq!((codes(&told), &told["state"]), (vec!["pool-mute".into()], &"mute".into()));
     pool.umount();
     let mut pool = over(&[fs.path()], "");
     pool.kill();
-    let told = status(pool.path());
+    let told = pool.status();
     assert_eq!((codes(&told), &told["state"]), (vec!["pool-ended".into()], &"ended".into()));
     assert!(shown(["status".as_ref(), pool.path().as_os_str()]).contains("daemon   has ended"));
 }
@@ -278,7 +278,7 @@ fn a_filesystem_with_errors() {
     let device = one.device().and_then(Path::file_name).expect("a loop device");
     let trigger = Path::new("/sys/fs/ext4").join(device).join("trigger_fs_error");
     fs::write(trigger, "for a test").expect("an error that ext4 counts");
-    let told = status(pool.path());
+    let told = pool.status();
     assert_eq!((codes(&told), &told["branches"][0]["errors"]), (vec!["branch-errors".into()], &1.into()));
     pool.umount();
 }
@@ -294,7 +294,7 @@ fn a_branch_that_answers_with_an_error() {
         .forgive_descriptors()
         .mount();
     inner.kill();
-    let told = status(outer.path());
+    let told = outer.status();
     assert_eq!(
         (codes(&told), &told["branches"][1]["health"]),
         (vec!["branch-unreachable".into()], &"unreachable".into())
@@ -351,7 +351,7 @@ fn a_branch_that_cannot_be_watched() {
     let lower = over(&[inner.path()], "");
     for (coherence, expected) in [("watch", &["branch-not-watched"][..]), ("auto", &[]), ("timeout", &[])] {
         let pool = over(&[other.path(), lower.path()], &format!("cache.coherence={coherence}"));
-        let told = status(pool.path());
+        let told = pool.status();
         let codes: Vec<String> = codes(&told).into_iter().filter(|code| code.contains("watched")).collect();
         assert_eq!(codes, expected, "{coherence}: {told:#}");
         if let [code] = expected {
@@ -363,9 +363,7 @@ fn a_branch_that_cannot_be_watched() {
                 canopy(["set".as_ref(), pool.path().as_os_str(), "cache.coherence=timeout".as_ref()])
                     .success()
             );
-            assert!(
-                status(pool.path())["warnings"].as_array().unwrap().iter().all(|one| one["code"] != *code)
-            );
+            assert!(pool.status()["warnings"].as_array().unwrap().iter().all(|one| one["code"] != *code));
         }
         pool.umount();
     }

@@ -1,6 +1,8 @@
 //! `link-exdev` and `rename-exdev`.
 
-use super::rig::{Bed, target, text};
+use super::rig::{pool, set, target};
+use canopy_testkit::PoolBed;
+use canopy_testkit::files::text;
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
@@ -9,8 +11,8 @@ use std::path::{Path, PathBuf};
 const HELD: &str = ".mergerfs_rename_exdev";
 
 /// `x` on the first branch, `y` on the second; what is made in them stays there.
-fn apart(options: &str) -> Bed {
-    Bed::new(&format!("category.create=epff,{options}"), |a, b| {
+fn apart(options: &str) -> PoolBed {
+    pool(&format!("category.create=epff,{options}"), |a, b| {
         fs::create_dir(a.join("x")).unwrap();
         fs::create_dir(b.join("y")).unwrap();
         for name in ["x/f", "x/g", "x/h", "top"] {
@@ -30,10 +32,10 @@ fn link_of_every_kind_and_live() {
     assert!(exdev(link("none")));
     for (how, name, expected) in [
         ("rel-symlink", "rel", PathBuf::from("../x/f")),
-        ("abs-base-symlink", "base", bed.a("x/f")),
+        ("abs-base-symlink", "base", bed.on(0, "x/f")),
         ("abs-pool-symlink", "pool", bed.at("x/f")),
     ] {
-        bed.set("link-exdev", how);
+        set(&bed, "link-exdev", how);
         link(name).unwrap();
         let new = bed.at(&format!("y/{name}"));
         // At once: the kernel was told to look again.
@@ -42,7 +44,7 @@ fn link_of_every_kind_and_live() {
         assert_eq!(fs::metadata(bed.at("x/f")).unwrap().nlink(), 1);
         assert_eq!(link(name).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
     }
-    bed.set("link-exdev", "passthrough");
+    set(&bed, "link-exdev", "passthrough");
     assert!(exdev(link("again")));
     bed.pool.umount();
 }
@@ -57,13 +59,13 @@ fn rename_of_every_kind_and_live() {
         ("rel-symlink", "top", "y/top", PathBuf::from("..")),
         ("abs-symlink", "x/g", "y/g", bed.pool.path().to_owned()),
     ] {
-        bed.set("rename-exdev", how);
+        set(&bed, "rename-exdev", how);
         let mut open = File::options().read(true).write(true).open(bed.at(old)).unwrap();
         rename(old, new).unwrap();
         assert!(!bed.at(old).exists(), "{old}");
         assert_eq!(target(&bed.at(new)), prefix.join(HELD).join(old));
         assert_eq!(text(bed.at(new)), old);
-        assert_eq!(text(bed.a(HELD).join(old)), old);
+        assert_eq!(text(bed.on(0, HELD).join(old)), old);
         // What was open is the same file still.
         let mut content = String::new();
         open.read_to_string(&mut content).unwrap();
@@ -75,7 +77,7 @@ fn rename_of_every_kind_and_live() {
         assert!(text(bed.at(new)).starts_with("NEW"));
     }
     assert_eq!(fs::metadata(bed.at(HELD)).unwrap().permissions().mode() & 0o7777, 0o1777);
-    bed.set("rename-exdev", "passthrough");
+    set(&bed, "rename-exdev", "passthrough");
     assert!(exdev(rename("x/h", "y/h")));
     bed.pool.umount();
 }
@@ -109,11 +111,11 @@ fn mv_over_files_and_of_directories() {
 fn the_symlink_belongs_to_who_asked_for_it() {
     for idmap in ["true", "false"] {
         let bed = apart(&format!("rename-exdev=rel-symlink,link-exdev=rel-symlink,allow-idmap={idmap}"));
-        for dir in [bed.a("x"), bed.b("y")] {
+        for dir in [bed.on(0, "x"), bed.on(1, "y")] {
             chown(&dir, Some(6001), Some(7001)).unwrap();
         }
         for name in ["x/f", "x/g"] {
-            lchown(bed.a(name), Some(6001), Some(7001)).unwrap();
+            lchown(bed.on(0, name), Some(6001), Some(7001)).unwrap();
         }
         let as_user = |program: &str, args: &[&str]| {
             let mut command = std::process::Command::new("setpriv");
@@ -124,7 +126,7 @@ fn the_symlink_belongs_to_who_asked_for_it() {
         as_user("mv", &["x/f", "y/f"]);
         as_user("ln", &["x/g", "y/g"]);
         for name in ["y/f", "y/g"] {
-            let made = fs::symlink_metadata(bed.b(name)).unwrap();
+            let made = fs::symlink_metadata(bed.on(1, name)).unwrap();
             assert!(made.is_symlink(), "{name}");
             assert_eq!((made.uid(), made.gid()), (6001, 7001), "{name} {idmap}");
         }

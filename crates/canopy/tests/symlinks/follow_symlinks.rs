@@ -1,8 +1,9 @@
 //! `follow-symlinks`.
 
-use super::rig::{Bed, text};
+use super::rig::{pool, set};
 use canopy_testkit::LoopFs;
 use canopy_testkit::cmd::wait_until;
+use canopy_testkit::files::text;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
@@ -13,7 +14,7 @@ fn every_value_live() {
     let out = outside.path();
     fs::create_dir(out.join("dir")).unwrap();
     fs::write(out.join("dir/f"), "outside").unwrap();
-    let bed = Bed::new("category.create=mfs,cache.entry=60,cache.attr=60", |a, _| {
+    let bed = pool("category.create=mfs,cache.entry=60,cache.attr=60", |a, _| {
         symlink(out.join("dir"), a.join("dir")).unwrap();
         symlink(out.join("dir/f"), a.join("file")).unwrap();
     });
@@ -26,7 +27,7 @@ fn every_value_live() {
         ("never", true, true),
         ("all", false, false),
     ] {
-        bed.set("follow-symlinks", value);
+        set(&bed, "follow-symlinks", value);
         let changed = || (is_link("dir"), is_link("file")) == (dir, file);
         assert!(wait_until(Duration::from_secs(5), changed), "{value}");
         assert_eq!(text(bed.at("dir/f")), "outside");
@@ -42,7 +43,7 @@ fn every_value_live() {
     fs::remove_dir(bed.at("dir")).unwrap();
     fs::remove_file(bed.at("file")).unwrap();
     assert_eq!(text(out.join("dir/f")), "written");
-    assert_eq!(fs::read_dir(bed.a("")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(bed.on(0, "")).unwrap().count(), 0);
     bed.pool.umount();
 }
 
@@ -51,7 +52,7 @@ fn every_value_live() {
 fn free_space_is_that_of_what_a_link_leads_to() {
     let outside = LoopFs::tmpfs(64 << 20);
     fs::create_dir_all(outside.path().join("dir/below")).unwrap();
-    let bed = Bed::new("follow-symlinks=all,statfs=full", |a, b| {
+    let bed = pool("follow-symlinks=all,statfs=full", |a, b| {
         symlink(outside.path().join("dir"), a.join("dir")).unwrap();
         fs::create_dir(b.join("dir")).unwrap();
     });
@@ -61,7 +62,7 @@ fn free_space_is_that_of_what_a_link_leads_to() {
     };
     // The second branch has 32 MiB.
     assert_eq!((size("dir"), size("dir/below")), (96, 64));
-    bed.set("follow-symlinks", "never");
+    set(&bed, "follow-symlinks", "never");
     assert_eq!(size(""), 64);
     bed.pool.umount();
 }
@@ -69,10 +70,10 @@ fn free_space_is_that_of_what_a_link_leads_to() {
 /// A request that waited for another one of the same pool could wait for ever.
 #[test]
 fn links_into_the_pool_itself_stay_links() {
-    let bed = Bed::new("follow-symlinks=all", |a, _| fs::write(a.join("f"), "content").unwrap());
-    symlink(bed.pool.path().join("f"), bed.a("absolute")).unwrap();
-    symlink(bed.pool.path(), bed.a("root")).unwrap();
-    symlink("f", bed.a("relative")).unwrap();
+    let bed = pool("follow-symlinks=all", |a, _| fs::write(a.join("f"), "content").unwrap());
+    symlink(bed.pool.path().join("f"), bed.on(0, "absolute")).unwrap();
+    symlink(bed.pool.path(), bed.on(0, "root")).unwrap();
+    symlink("f", bed.on(0, "relative")).unwrap();
     for (name, link) in [("absolute", true), ("root", true), ("relative", false)] {
         assert_eq!(fs::symlink_metadata(bed.at(name)).unwrap().is_symlink(), link, "{name}");
     }

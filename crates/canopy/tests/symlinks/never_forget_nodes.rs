@@ -1,6 +1,7 @@
 //! `never-forget-nodes`, under each of its names: told, and without effect.
 
-use super::rig::Bed;
+use super::rig::pool;
+
 use canopy_testkit::cmd::wait_until;
 use rustix::io::Errno;
 use std::fs;
@@ -19,7 +20,7 @@ fn a_node_lives_for_as_long_as_the_kernel_remembers() {
         ("remember=0", false),
         ("", false),
     ] {
-        let bed = Bed::new(option, |_, _| {});
+        let bed = pool(option, |_, _| {});
         let ino = |name: &str| fs::metadata(bed.at(name)).unwrap().ino();
         fs::create_dir(bed.at("before")).unwrap();
         let number = ino("before");
@@ -36,7 +37,7 @@ fn a_node_lives_for_as_long_as_the_kernel_remembers() {
             let size = rustix::fs::getxattr(bed.at(".mergerfs"), name, &mut value).unwrap();
             assert_eq!(&value[..size], given.to_string().as_bytes(), "{option} {key}");
         }
-        assert_eq!(bed.try_set("never-forget-nodes", "true"), Err(Errno::ROFS));
+        assert_eq!(bed.pool.try_set("never-forget-nodes", "true"), Err(Errno::ROFS));
         let log = bed.pool.umount();
         assert_eq!(log.contains("never-forget-nodes has no effect"), given, "{option}: {log}");
     }

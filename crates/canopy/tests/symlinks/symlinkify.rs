@@ -1,7 +1,8 @@
 //! `symlinkify` and `symlinkify-timeout`.
 
-use super::rig::{Bed, target, text};
+use super::rig::{pool, set, target};
 use canopy_testkit::cmd::{run, wait_until};
+use canopy_testkit::files::text;
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Seek};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -19,7 +20,7 @@ fn is_link(path: &Path) -> bool {
 
 #[test]
 fn what_nobody_may_write_is_a_symlink_to_its_branch() {
-    let bed = Bed::new("cache.entry=60,cache.attr=60", |_, b| {
+    let bed = pool("cache.entry=60,cache.attr=60", |_, b| {
         fs::create_dir(b.join("d")).unwrap();
         put(&b.join("d/f"), 0o444);
         put(&b.join("d/setuid"), 0o4555);
@@ -39,9 +40,9 @@ fn what_nobody_may_write_is_a_symlink_to_its_branch() {
     assert!(before.is_file());
     let mut held = File::open(bed.at("d/f")).unwrap();
     // It was off at the mount: on means at once.
-    bed.set("symlinkify", "true");
+    set(&bed, "symlinkify", "true");
     let meta = fs::symlink_metadata(bed.at("d/f")).unwrap();
-    let path = bed.b("d/f");
+    let path = bed.on(1, "d/f");
     assert!(meta.is_symlink());
     assert_eq!((meta.mode() & 0o7777, meta.nlink(), meta.blocks()), (0o777, 1, 0));
     assert_eq!(meta.len(), path.as_os_str().len() as u64);
@@ -60,7 +61,7 @@ fn what_nobody_may_write_is_a_symlink_to_its_branch() {
     assert_eq!(found.lines().count(), 3, "{found}");
     // To and fro, under one name and one inode number, while it is open.
     for on in ["false", "true", "false", "true"] {
-        bed.set("symlinkify", on);
+        set(&bed, "symlinkify", on);
         let meta = fs::symlink_metadata(bed.at("d/f")).unwrap();
         assert_eq!((meta.is_symlink(), meta.ino()), (on == "true", before.ino()));
         assert_eq!(text(bed.at("d/f")), "content");
@@ -77,22 +78,25 @@ fn what_nobody_may_write_is_a_symlink_to_its_branch() {
 /// All that can be done to a name, while it shows a symlink.
 #[test]
 fn names_that_show_symlinks_are_names_of_the_file() {
-    let bed = Bed::new("symlinkify=true,symlinkify-timeout=-1,category.create=ff,cache.entry=60", |a, _| {
+    let bed = pool("symlinkify=true,symlinkify-timeout=-1,category.create=ff,cache.entry=60", |a, _| {
         for name in ["f", "g", "h"] {
             put(&a.join(name), 0o444);
         }
     });
     fs::rename(bed.at("f"), bed.at("moved")).unwrap();
-    assert_eq!(target(&bed.at("moved")), bed.a("moved"));
+    assert_eq!(target(&bed.at("moved")), bed.on(0, "moved"));
     fs::hard_link(bed.at("moved"), bed.at("linked")).unwrap();
     assert!(is_link(&bed.at("linked")));
     assert_eq!(fs::symlink_metadata(bed.at("linked")).unwrap().nlink(), 2);
-    assert_eq!(fs::metadata(bed.a("linked")).unwrap().ino(), fs::metadata(bed.a("moved")).unwrap().ino());
+    assert_eq!(
+        fs::metadata(bed.on(0, "linked")).unwrap().ino(),
+        fs::metadata(bed.on(0, "moved")).unwrap().ino()
+    );
     fs::remove_file(bed.at("g")).unwrap();
-    assert!(!bed.at("g").exists() && !bed.a("g").exists());
+    assert!(!bed.at("g").exists() && !bed.on(0, "g").exists());
     // chmod(2) follows the link, past the pool; then it is a file again.
     fs::set_permissions(bed.at("h"), Permissions::from_mode(0o644)).unwrap();
-    bed.try_set("cmd.invalidate-all-nodes", "").unwrap();
+    bed.pool.try_set("cmd.invalidate-all-nodes", "").unwrap();
     assert!(!is_link(&bed.at("h")));
     // What is made is what it was made as, though nobody may write it.
     for attempt in 0..3 {
@@ -109,8 +113,8 @@ fn names_that_show_symlinks_are_names_of_the_file() {
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
             .unwrap();
         assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
-        bed.try_set("cmd.invalidate-all-nodes", "").unwrap();
-        assert_eq!(target(&name), bed.a(&format!("new{attempt}")));
+        bed.pool.try_set("cmd.invalidate-all-nodes", "").unwrap();
+        assert_eq!(target(&name), bed.on(0, &format!("new{attempt}")));
         assert_eq!(text(&name), "new");
     }
     bed.pool.umount();
@@ -118,7 +122,7 @@ fn names_that_show_symlinks_are_names_of_the_file() {
 
 #[test]
 fn files_become_symlinks_when_they_are_old_enough() {
-    let bed = Bed::new("symlinkify=true,cache.entry=0,cache.attr=0", |a, _| {
+    let bed = pool("symlinkify=true,cache.entry=0,cache.attr=0", |a, _| {
         put(&a.join("f"), 0o444);
         put(&a.join("later"), 0o444);
         let later = File::open(a.join("later")).unwrap();
@@ -127,14 +131,14 @@ fn files_become_symlinks_when_they_are_old_enough() {
     // It is not an hour old.
     assert!(!is_link(&bed.at("f")));
     // Its last change, and the last change of its attributes, must both lie that far back.
-    bed.set("symlinkify-timeout", "0");
+    set(&bed, "symlinkify-timeout", "0");
     assert!(wait_until(Duration::from_secs(20), || is_link(&bed.at("f"))));
     assert!(!is_link(&bed.at("later")));
-    let file = File::open(bed.a("later")).unwrap();
+    let file = File::open(bed.on(0, "later")).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(10_000)).unwrap();
-    bed.set("symlinkify-timeout", "5000");
+    set(&bed, "symlinkify-timeout", "5000");
     assert!(!is_link(&bed.at("later")), "its attributes have just been changed");
-    bed.set("symlinkify-timeout", "0");
+    set(&bed, "symlinkify-timeout", "0");
     assert!(wait_until(Duration::from_secs(20), || is_link(&bed.at("later"))));
     bed.pool.umount();
 }

@@ -1,8 +1,9 @@
 //! Branches with other filesystems below: their inode numbers are those of the branch once more, and programs that keep
 //! hard links together take files with one number for one file.
 
-use super::rig::{Disks, names, shell_ok};
+use super::rig::{Disks, shell_ok};
 use canopy_testkit::cmd::run;
+use canopy_testkit::files;
 use canopy_testkit::{Kind, LoopFs, Pool, Submount};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -71,7 +72,7 @@ impl Ground {
 
 /// The regular files below a directory, by path: content and link count.
 fn files(root: &Path) -> BTreeMap<PathBuf, (String, u64)> {
-    let files = names(root).into_iter().filter(|path| path.symlink_metadata().unwrap().is_file());
+    let files = files::walk(root).into_iter().filter(|path| path.symlink_metadata().unwrap().is_file());
     let told = |path: PathBuf| {
         let content = (fs::read_to_string(&path).unwrap(), path.metadata().unwrap().nlink());
         (path.strip_prefix(root).unwrap().to_owned(), content)
@@ -82,7 +83,7 @@ fn files(root: &Path) -> BTreeMap<PathBuf, (String, u64)> {
 /// Which paths are one file, and that a listing gives the number that a file has.
 fn same_files(root: &Path, by: impl Fn(&fs::Metadata) -> (u64, u64)) -> BTreeSet<Vec<PathBuf>> {
     let mut same: BTreeMap<(u64, u64), Vec<PathBuf>> = BTreeMap::new();
-    for path in names(root) {
+    for path in files::walk(root) {
         let key = by(&path.symlink_metadata().unwrap());
         same.entry(key).or_default().push(path.strip_prefix(root).unwrap().to_owned());
     }
@@ -91,7 +92,9 @@ fn same_files(root: &Path, by: impl Fn(&fs::Metadata) -> (u64, u64)) -> BTreeSet
 
 fn listed_as_they_are(pool: &Pool, options: &str) {
     let mut dirs = vec![pool.path().to_owned()];
-    dirs.extend(names(pool.path()).into_iter().filter(|path| path.symlink_metadata().unwrap().is_dir()));
+    dirs.extend(
+        files::walk(pool.path()).into_iter().filter(|path| path.symlink_metadata().unwrap().is_dir()),
+    );
     for dir in dirs {
         // The first listing comes with attributes, one whose attributes nobody has used without.
         for _ in 0..3 {
@@ -125,7 +128,7 @@ fn no_two_files_have_one_number() {
     }
     // What users know of files on the branch itself, and another mount shows the same of all.
     let seen = |pool: Pool| {
-        let told = names(pool.path()).into_iter().map(|path| {
+        let told = files::walk(pool.path()).into_iter().map(|path| {
             let number = path.symlink_metadata().unwrap().ino();
             (path.strip_prefix(pool.path()).unwrap().to_owned(), number)
         });

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use canopy_testkit::cmd::{Finished, run_within};
-use canopy_testkit::{Kind, LoopFs, Pool, Tree};
+use canopy_testkit::{Kind, LoopFs, Pool, Tree, files};
 
 /// Images are sparse; no test fills a disk.
 const DISK: u64 = 4 << 30;
@@ -39,7 +39,7 @@ impl Disks {
     #[track_caller]
     pub(super) fn pool(&self, options: &str) -> Pool {
         let builder = Pool::builder(env!("CARGO_BIN_EXE_canopy")).option("minfreespace=0").option(options);
-        self.branches().iter().fold(builder, |builder, branch| builder.branch(branch)).mount()
+        builder.branches(self.branches()).mount()
     }
 
     /// What the branches hold together; each file must be on one of them only, directories alike on all.
@@ -51,7 +51,7 @@ impl Disks {
 
     /// How many files and directories each branch holds.
     pub(super) fn spread(&self) -> Vec<usize> {
-        self.branches().iter().map(|branch| names(branch).len()).collect()
+        self.branches().iter().map(|branch| files::walk(branch).len()).collect()
     }
 }
 
@@ -59,21 +59,6 @@ impl Disks {
 #[track_caller]
 pub(super) fn plain() -> LoopFs {
     LoopFs::new(Kind::Ext4, DISK)
-}
-
-/// Every path below a directory.
-pub(super) fn names(root: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut dirs = vec![root.to_owned()];
-    while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(&dir).unwrap().map(Result::unwrap) {
-            if entry.file_type().unwrap().is_dir() {
-                dirs.push(entry.path());
-            }
-            found.push(entry.path());
-        }
-    }
-    found
 }
 
 /// Runs a shell script in a directory; `args` become `$1`, `$2` and so on.

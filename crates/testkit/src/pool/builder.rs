@@ -61,6 +61,11 @@ impl PoolBuilder {
         self
     }
 
+    /// Adds writable branches.
+    pub fn branches<P: AsRef<Path>>(self, paths: impl IntoIterator<Item = P>) -> Self {
+        paths.into_iter().fold(self, PoolBuilder::branch)
+    }
+
     /// Adds a branch with its mode, such as `/mnt/a=RO` or `/mnt/a=NC,1G`.
     pub fn branch_spec(mut self, spec: impl Into<OsString>) -> Self {
         self.branches.push(spec.into());

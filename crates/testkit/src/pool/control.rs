@@ -7,7 +7,21 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use super::Pool;
+use crate::cmd::Finished;
 use crate::{proc, xattr};
+
+/// Returns the only pool in the output of `canopy status --json`.
+///
+/// # Panics
+/// If the command failed, or lists any other number of pools than one.
+#[track_caller]
+pub fn pool_status(done: &Finished) -> Value {
+    assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
+    let mut status: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let pools = status["pools"].as_array_mut().expect("pools");
+    assert_eq!(pools.len(), 1, "{}", done.stdout);
+    pools.remove(0)
+}
 
 impl Pool {
     /// The path of the control file.
@@ -31,16 +45,15 @@ impl Pool {
     /// # Panics
     /// If the pool refuses it.
     #[track_caller]
-    pub fn set(&self, option: &str, value: impl AsRef<[u8]>) {
-        let shown = value.as_ref().escape_ascii().to_string();
+    pub fn set(&self, option: &str, value: &str) {
         self.try_set(option, value)
-            .unwrap_or_else(|errno| panic!("set {option}={shown}: {errno}\n{}", self.log()));
+            .unwrap_or_else(|errno| panic!("set {option}={value}: {errno}\n{}", self.log()));
     }
 
     /// Changes an option of the running pool, or returns why it refuses.
-    pub fn try_set(&self, option: &str, value: impl AsRef<[u8]>) -> Result<(), Errno> {
+    pub fn try_set(&self, option: &str, value: &str) -> Result<(), Errno> {
         let name = format!("user.mergerfs.{option}");
-        rustix::fs::setxattr(self.control_file(), name, value.as_ref(), XattrFlags::empty())
+        rustix::fs::setxattr(self.control_file(), name, value.as_bytes(), XattrFlags::empty())
     }
 
     /// Returns this pool's part of `canopy status --json`.
@@ -49,12 +62,7 @@ impl Pool {
     /// If the command fails, or lists any other number of pools than one.
     #[track_caller]
     pub fn status(&self) -> Value {
-        let done = self.command(["status".as_ref(), self.point.as_os_str(), "--json".as_ref()]);
-        assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
-        let mut status: Value = serde_json::from_str(&done.stdout).expect("JSON");
-        let pools = status["pools"].as_array_mut().expect("pools");
-        assert_eq!(pools.len(), 1, "{}", done.stdout);
-        pools.remove(0)
+        pool_status(&self.command(["status".as_ref(), self.point.as_os_str(), "--json".as_ref()]))
     }
 
     /// Returns the threads of the serving process.

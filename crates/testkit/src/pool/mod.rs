@@ -6,6 +6,7 @@ mod control;
 mod tests;
 
 pub use builder::{MountFailed, PoolBuilder, program_under_test};
+pub use control::pool_status;
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,0 +1,55 @@
+//! Files and directories of a test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Reads a file of UTF-8 text.
+///
+/// # Panics
+/// If that fails.
+#[track_caller]
+pub fn text(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.as_ref().display()))
+}
+
+/// Writes a file, and makes the directories that lead to it.
+///
+/// # Panics
+/// If that fails.
+#[track_caller]
+pub fn put(path: impl AsRef<Path>, content: impl AsRef<[u8]>) {
+    let path = path.as_ref();
+    fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
+    fs::write(path, content).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+/// Returns the path of every entry below a directory.
+///
+/// # Panics
+/// If a directory cannot be read.
+#[track_caller]
+pub fn walk(root: &Path) -> Vec<PathBuf> {
+    let (mut found, mut dirs) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).expect("a directory") {
+            let entry = entry.expect("an entry");
+            if entry.file_type().expect("a type").is_dir() {
+                dirs.push(entry.path());
+            }
+            found.push(entry.path());
+        }
+    }
+    found
+}
+
+/// Returns the temporary files and directories below `root` that a pool makes while it copies one, and hides.
+///
+/// # Panics
+/// If a directory cannot be read.
+#[track_caller]
+pub fn unfinished_copies(root: &Path) -> Vec<PathBuf> {
+    let is_copy = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".canopy-clone."))
+    };
+    walk(root).into_iter().filter(is_copy).collect()
+}
