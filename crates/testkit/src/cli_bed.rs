@@ -77,6 +77,13 @@ impl CliBed {
         command
     }
 
+    /// Runs a line whose first word is one of the [names](CliBed::with_names) of the program. Tries again for a while if
+    /// that fails because a mount is busy.
+    #[track_caller]
+    pub fn run_as(&self, line: &str) -> Finished {
+        run_unless_busy(&mut self.command_as(line), PATIENCE)
+    }
+
     fn prepare(&self, command: &mut Command) {
         command.current_dir(self.dir()).env_remove("CANOPY_LOG").env_remove("RUST_LOG");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));

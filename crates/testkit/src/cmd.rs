@@ -113,6 +113,14 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
     }
 }
 
+/// Returns a command that runs a shell script in a new mount namespace; arguments that are added become `$1`, `$2` and so
+/// on.
+pub fn in_mount_namespace(script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-euc", script, "sh"]);
+    command
+}
+
 /// Waits for a child until the deadline; `None` when it still runs then.
 pub fn wait_within(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
     let started = Instant::now();

@@ -109,6 +109,8 @@ pub fn descriptors(pid: i32) -> Vec<PathBuf> {
 pub struct Thread {
     pub id: i32,
     pub name: String,
+    /// The nice value.
+    pub nice: i32,
     /// The text of `/proc/PID/task/TID/status`.
     pub status: String,
 }
@@ -131,7 +133,9 @@ pub fn threads(pid: i32) -> Vec<Thread> {
     let thread = |task: fs::DirEntry| {
         let id = task.file_name().to_str()?.parse().ok()?;
         let name = fs::read_to_string(task.path().join("comm")).ok()?.trim().to_owned();
-        Some(Thread { id, name, status: fs::read_to_string(task.path().join("status")).ok()? })
+        let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+        let nice = stat.rsplit_once(')')?.1.split_whitespace().nth(16)?.parse().ok()?;
+        Some(Thread { id, name, nice, status: fs::read_to_string(task.path().join("status")).ok()? })
     };
     tasks.flatten().filter_map(thread).collect()
 }

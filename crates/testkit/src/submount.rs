@@ -1,10 +1,11 @@
 //! A mount on a directory inside another filesystem.
 
-use crate::cmd::run;
+use crate::cmd::{run, run_unless_busy};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::panicking;
+use std::time::Duration;
 
 /// A mount that is unmounted on drop.
 #[derive(Debug)]
@@ -64,8 +65,7 @@ impl Submount {
 
 impl Drop for Submount {
     fn drop(&mut self) {
-        let ended = Command::new("umount").arg(&self.0).output();
-        let ended = ended.is_ok_and(|output| output.status.success());
-        assert!(ended || panicking(), "cannot unmount {}", self.0.display());
+        let done = run_unless_busy(Command::new("umount").arg(&self.0), Duration::from_secs(30));
+        assert!(done.success() || panicking(), "cannot unmount {}: {}", self.0.display(), done.describe());
     }
 }

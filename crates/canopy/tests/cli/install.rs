@@ -1,7 +1,7 @@
-//! `scripts/install.sh`: every name the program answers to, and nobody else's.
+//! `scripts/install.sh` installs the program under all its names, and leaves the files of other programs alone.
 
 use canopy_testkit::cmd::{Finished, run_unless_busy, run_within};
-use canopy_testkit::{ScratchDir, proc};
+use canopy_testkit::{ScratchDir, files, program_under_test};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,63 +13,42 @@ const SOON: Duration = Duration::from_secs(60);
 const IN_BIN: [&str; 3] = ["mergerfs", "mergerfs.collect-info", "fsck.mergerfs"];
 const IN_SBIN: [&str; 4] = ["mount.canopy", "mount.fuse.canopy", "mount.mergerfs", "mount.fuse.mergerfs"];
 
-/// A build to install, and somewhere to install it.
-struct Bed(ScratchDir);
-
-impl std::ops::Deref for Bed {
-    type Target = ScratchDir;
-    fn deref(&self) -> &ScratchDir {
-        &self.0
-    }
+/// Makes a build to install, and directories to install it into and to mount.
+fn bed() -> ScratchDir {
+    let bed = ScratchDir::new("canopy-install-", &["build", "dest", "a", "p"]);
+    fs::copy(program_under_test(env!("CARGO_BIN_EXE_canopy")), bed.path("build/canopy")).unwrap();
+    fs::write(bed.path("build/libcanopy_preload.so"), "a library").unwrap();
+    bed
 }
 
-impl Bed {
-    fn new() -> Bed {
-        let bed = Bed(ScratchDir::new("canopy-install-", &["build", "dest", "a", "p"]));
-        let binary = canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"));
-        fs::copy(binary, bed.path("build/canopy")).unwrap();
-        fs::write(bed.path("build/libcanopy_preload.so"), "a library").unwrap();
-        bed
-    }
+fn script(bed: &ScratchDir, args: &[&str], variables: &[(&str, PathBuf)]) -> Finished {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
+    let mut command = Command::new(script);
+    command.args(args).env("BUILD", bed.path("build")).envs(variables.iter().cloned());
+    run_within(&mut command, SOON)
+}
 
-    fn script(&self, args: &[&str], variables: &[(&str, PathBuf)]) -> Finished {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
-        let mut command = Command::new(script);
-        command.args(args).env("BUILD", self.path("build")).envs(variables.iter().cloned());
-        run_within(&mut command, SOON)
-    }
+/// Installs into `dest`, as a package build does.
+#[track_caller]
+fn packaged(bed: &ScratchDir, args: &[&str], works: bool) -> Finished {
+    let done = script(bed, args, &[("DESTDIR", bed.path("dest")), ("PREFIX", "/usr".into())]);
+    assert_eq!(done.success(), works, "{args:?}: {}", done.describe());
+    done
+}
 
-    /// Into `dest`, as a package is made.
-    #[track_caller]
-    fn packaged(&self, args: &[&str], works: bool) -> Finished {
-        let done = self.script(args, &[("DESTDIR", self.path("dest")), ("PREFIX", "/usr".into())]);
-        assert_eq!(done.success(), works, "{args:?}: {}", done.describe());
-        done
-    }
-
-    /// What there is in `dest` that is no directory.
-    fn installed(&self) -> BTreeSet<String> {
-        let root = self.path("dest");
-        let (mut found, mut dirs) = (BTreeSet::new(), vec![root.clone()]);
-        while let Some(dir) = dirs.pop() {
-            for entry in fs::read_dir(dir).unwrap().flatten() {
-                if entry.file_type().unwrap().is_dir() {
-                    dirs.push(entry.path());
-                } else {
-                    found.insert(entry.path().strip_prefix(&root).unwrap().to_str().unwrap().to_owned());
-                }
-            }
-        }
-        found
-    }
+/// Returns the files and symlinks in `dest`.
+fn files_installed(bed: &ScratchDir) -> BTreeSet<String> {
+    let root = bed.path("dest");
+    let files = files::walk(&root).into_iter().filter(|path| !fs::symlink_metadata(path).unwrap().is_dir());
+    files.map(|path| path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned()).collect()
 }
 
 #[test]
 fn a_package_holds_every_name_and_loses_every_name() {
-    let bed = Bed::new();
-    let done = bed.packaged(&[], true);
+    let bed = bed();
+    let done = packaged(&bed, &[], true);
     assert!(done.stderr.is_empty(), "{}", done.describe());
-    let installed = bed.installed();
+    let installed = files_installed(&bed);
     let dest = bed.path("dest");
     for name in IN_BIN {
         assert_eq!(fs::read_link(dest.join("usr/bin").join(name)).unwrap(), Path::new("canopy"), "{name}");
@@ -90,58 +69,58 @@ fn a_package_holds_every_name_and_loses_every_name() {
         fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../man")).into_iter().flatten().count();
     assert_eq!(installed.iter().filter(|path| path.starts_with("usr/share/man/man")).count(), pages);
     // Once more is an upgrade.
-    bed.packaged(&["install"], true);
-    assert_eq!(bed.installed(), installed);
-    bed.packaged(&["uninstall"], true);
-    assert_eq!(bed.installed(), BTreeSet::new());
+    packaged(&bed, &["install"], true);
+    assert_eq!(files_installed(&bed), installed);
+    packaged(&bed, &["uninstall"], true);
+    assert_eq!(files_installed(&bed), BTreeSet::new());
 }
 
 #[test]
 fn what_belongs_to_another_program_stays() {
-    let bed = Bed::new();
+    let bed = bed();
     let dest = bed.path("dest");
     fs::create_dir_all(dest.join("usr/bin")).unwrap();
     fs::create_dir_all(dest.join("sbin")).unwrap();
     fs::write(dest.join("usr/bin/mergerfs"), "theirs").unwrap();
     std::os::unix::fs::symlink("../usr/bin/mergerfs", dest.join("sbin/mount.mergerfs")).unwrap();
-    let before = bed.installed();
-    let done = bed.packaged(&[], false);
+    let before = files_installed(&bed);
+    let done = packaged(&bed, &[], false);
     assert_eq!(done.stderr.lines().count(), 1, "{}", done.describe());
     for needle in ["/usr/bin/mergerfs", "/sbin/mount.mergerfs", "--force"] {
         assert!(done.stderr.contains(needle), "no {needle} in {}", done.stderr);
     }
-    assert_eq!(bed.installed(), before, "nothing half done");
+    assert_eq!(files_installed(&bed), before, "nothing half done");
     // Nor is it taken away by who has not installed it.
-    bed.packaged(&["uninstall"], true);
-    assert_eq!(bed.installed(), before);
-    bed.packaged(&["--force"], true);
+    packaged(&bed, &["uninstall"], true);
+    assert_eq!(files_installed(&bed), before);
+    packaged(&bed, &["--force"], true);
     assert_eq!(fs::read_link(dest.join("usr/bin/mergerfs")).unwrap(), Path::new("canopy"));
-    bed.packaged(&["uninstall"], true);
-    assert_eq!(bed.installed(), before);
+    packaged(&bed, &["uninstall"], true);
+    assert_eq!(files_installed(&bed), before);
     assert_eq!(fs::read_to_string(dest.join("usr/bin/mergerfs")).unwrap(), "theirs");
     fs::remove_file(bed.path("build/canopy")).unwrap();
-    let done = bed.packaged(&["--force"], false);
+    let done = packaged(&bed, &["--force"], false);
     assert!(
-        done.stderr.contains("cargo build --release") && bed.installed() == before,
+        done.stderr.contains("cargo build --release") && files_installed(&bed) == before,
         "{}",
         done.describe()
     );
-    let done = bed.packaged(&["frob"], false);
+    let done = packaged(&bed, &["frob"], false);
     assert!(done.stderr.contains("'frob'"), "{}", done.describe());
 }
 
 #[test]
 fn what_is_installed_works() {
-    let bed = Bed::new();
+    let bed = bed();
     let places = [("PREFIX", bed.path("dest")), ("SBINDIR", bed.path("dest/sbin"))];
-    let done = bed.script(&[], &places);
+    let done = script(&bed, &[], &places);
     assert!(done.success(), "{}", done.describe());
     let run = |program: &str, args: &[PathBuf]| {
         let done = run_unless_busy(Command::new(bed.path("dest").join(program)).args(args), SOON);
         assert!(done.success(), "{program} {args:?}: {}", done.describe());
         done.stdout
     };
-    let kind = || proc::mount_at(&bed.path("p")).unwrap().kind;
+    let kind = || bed.mount_at("p").unwrap().kind;
     for (helper, expected) in [
         ("sbin/mount.mergerfs", "fuse.mergerfs"),
         ("sbin/mount.fuse.canopy", "fuse.canopy"),
@@ -150,7 +129,7 @@ fn what_is_installed_works() {
         run(helper, &[bed.path("a"), bed.path("p")]);
         assert_eq!(kind(), expected, "{helper}");
         // An upgrade does not mind that the program runs.
-        assert!(bed.script(&[], &places).success());
+        assert!(script(&bed, &[], &places).success());
         run("bin/canopy", &["umount".into(), bed.path("p")]);
     }
     assert!(run("bin/mergerfs", &["-v".into()]).starts_with("mergerfs v"));

@@ -3,7 +3,10 @@
 
 #![forbid(unsafe_code)]
 
-mod commands;
+mod daemon;
 mod fsck;
 mod install;
 mod program_names;
+mod rig;
+mod unprivileged;
+mod usage;

@@ -1,11 +1,10 @@
-//! The program under its other names: `mergerfs`, and the helpers that mount(8) calls. Real mounts, so root
-//! is needed; what concerns /sbin and /dev happens in a mount namespace of its own.
+//! The program under its other names: `mergerfs`, and the helpers that mount(8) runs. What concerns /sbin and /dev happens
+//! in a new mount namespace.
 
-use canopy_testkit::cmd::{Finished, run_within, wait_until};
-use canopy_testkit::{ScratchDir, proc};
+use canopy_testkit::cmd::{Finished, in_mount_namespace, run_within, wait_until};
+use canopy_testkit::{CliBed, proc};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
-use std::process::Command;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -13,69 +12,28 @@ const NOBODY: u32 = 65534;
 const NAMES: [&str; 6] =
     ["canopy", "mergerfs", "mount.mergerfs", "mount.fuse.mergerfs", "mount.canopy", "mount.fuse.canopy"];
 
-/// Two branches, a mountpoint, and links to the program under all its names.
-struct Bed(ScratchDir);
-
-impl std::ops::Deref for Bed {
-    type Target = ScratchDir;
-    fn deref(&self) -> &ScratchDir {
-        &self.0
-    }
+/// Makes two branches, a mountpoint, and links to the program under all its names.
+fn bed() -> CliBed {
+    CliBed::new(env!("CARGO_BIN_EXE_canopy"), "canopy-names-", &["a", "b", "p", "sbin"]).with_names(&NAMES)
 }
 
-impl Bed {
-    fn new() -> Bed {
-        let bed = Bed(ScratchDir::new("canopy-names-", &["a", "b", "p", "sbin"]));
-        let binary = canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"));
-        for name in NAMES {
-            symlink(&binary, bed.path("sbin").join(name)).unwrap();
-        }
-        bed
-    }
-
-    /// Runs a command line whose first word is one of the names; `@x` stands for a path of this bed.
-    fn run(&self, line: &str) -> Finished {
-        let mut words = self.words(line).into_iter();
-        let mut command = Command::new(self.path("sbin").join(words.next().unwrap()));
-        run_within(command.args(words).env_remove("CANOPY_LOG").env_remove("RUST_LOG"), SOON)
-    }
-
-    /// Mounts, and returns what the kernel lists of the mount, and what was said on stderr.
-    #[track_caller]
-    fn mount(&self, line: &str) -> (proc::Mount, String) {
-        let done = self.run(line);
-        assert!(done.success() && done.stdout.is_empty(), "{line}: {}", done.describe());
-        fs::read_dir(self.path("p")).unwrap();
-        let mounted = proc::mount_at(&self.path("p")).unwrap_or_else(|| panic!("{line}: not mounted"));
-        (mounted, done.stderr)
-    }
-
-    #[track_caller]
-    fn umount(&self) {
-        let done = self.run("canopy umount @p");
-        assert!(done.success(), "{}", done.describe());
-        assert!(wait_until(SOON, || self.daemons().is_empty()), "{:?}", self.daemons());
-    }
-
-    /// What the processes that serve this bed are known as.
-    fn daemons(&self) -> Vec<String> {
-        let dir = self.path("p").to_str().unwrap().to_owned();
-        let serves = |process: &proc::Process| {
-            matches!(process.name.as_str(), "canopy" | "mergerfs")
-                && process.args.iter().any(|arg| arg.to_string_lossy().contains(&dir))
-        };
-        proc::processes().into_iter().filter(serves).map(|process| process.name).collect()
-    }
-
-    /// Runs a script in a mount namespace of its own; `$1` is this bed.
-    fn private(&self, script: &str) -> Finished {
-        let mut command = Command::new("unshare");
-        command.args(["-m", "sh", "-ec", &format!("{ALWAYS}{script}"), "sh"]).arg(self.dir());
-        run_within(&mut command, Duration::from_secs(120))
-    }
+/// Mounts, and returns the mount and what the command wrote to stderr.
+#[track_caller]
+fn mounted(bed: &CliBed, line: &str) -> (proc::Mount, String) {
+    let done = bed.run_as(line);
+    assert!(done.success() && done.stdout.is_empty(), "{line}: {}", done.describe());
+    fs::read_dir(bed.path("p")).unwrap();
+    let mounted = bed.mount_at("p").unwrap_or_else(|| panic!("{line}: not mounted"));
+    (mounted, done.stderr)
 }
 
-/// Whatever fails in a script, no pool outlives it.
+/// Runs a script in a new mount namespace; `$1` is the directory.
+fn private(bed: &CliBed, script: &str) -> Finished {
+    let mut command = in_mount_namespace(&format!("{ALWAYS}{script}"));
+    run_within(command.arg(bed.dir()), Duration::from_secs(120))
+}
+
+/// Unmounts the pools of a script, even one that fails.
 const ALWAYS: &str = r#"trap 'umount -l "$1/p" "$1/q" "$1/r" "$1/s" "$1/t" 2> /dev/null || :' EXIT; "#;
 
 fn has(mount: &proc::Mount, word: &str) -> bool {
@@ -84,41 +42,41 @@ fn has(mount: &proc::Mount, word: &str) -> bool {
 
 #[test]
 fn mergerfs_mounts_as_it_always_did() {
-    let bed = Bed::new();
-    let (mount, said) = bed.mount("mergerfs -o minfreespace=0,use_ino,allow_other @a:@b @p");
+    let bed = bed();
+    let (mount, said) = mounted(&bed, "mergerfs -o minfreespace=0,use_ino,allow_other @a:@b @p");
     assert_eq!((mount.kind.as_str(), mount.source.as_str(), said.as_str()), ("fuse.mergerfs", "a:b", ""));
     assert!(has(&mount, "nosuid") && has(&mount, "nodev"), "{}", mount.options);
-    assert_eq!(bed.daemons(), ["mergerfs"], "pidof and pkill find it");
+    assert_eq!(bed.daemons()[0].name, "mergerfs", "pidof and pkill find it");
     fs::write(bed.path("p/file"), "x").unwrap();
     assert!(bed.path("a/file").exists() || bed.path("b/file").exists());
-    bed.umount();
+    bed.umount("@p");
 
-    let (mount, _) = bed.mount("mergerfs -r -n -ofsname=mine,suid @a @b -- @p");
+    let (mount, _) = mounted(&bed, "mergerfs -r -n -ofsname=mine,suid @a @b -- @p");
     assert_eq!((mount.kind.as_str(), mount.source.as_str()), ("fuse.mergerfs", "mine"));
     assert!(has(&mount, "ro") && !has(&mount, "nosuid"), "{}", mount.options);
-    bed.umount();
+    bed.umount("@p");
 
-    let (mount, _) = bed.mount("mergerfs -o mountpoint=@p,branches=@a @b");
+    let (mount, _) = mounted(&bed, "mergerfs -o mountpoint=@p,branches=@a @b");
     assert_eq!(mount.source, "a:b");
-    bed.umount();
+    bed.umount("@p");
 }
 
 #[test]
 fn under_mergerfs_what_is_unknown_is_a_warning() {
-    let bed = Bed::new();
-    let (_, said) = bed.mount("mergerfs -o cache.file=off,attr_timeout=5 -s -z @a:@b @p");
+    let bed = bed();
+    let (_, said) = mounted(&bed, "mergerfs -o cache.file=off,attr_timeout=5 -s -z @a:@b @p");
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines.len(), 4, "{said}");
     assert!(lines.iter().all(|line| line.starts_with("mergerfs: ")), "{said}");
     for needle in ["'cache.file' (did you mean 'cache.files'?): ignored", "attr_timeout", "'-s'", "'-z'"] {
         assert!(said.contains(needle), "no {needle} in {said}");
     }
-    bed.umount();
+    bed.umount("@p");
 }
 
 #[test]
 fn mergerfs_fails_in_one_line_and_with_one() {
-    let bed = Bed::new();
+    let bed = bed();
     for (line, needle) in [
         ("mergerfs", "no branch given: mergerfs [options] <branches> <mountpoint>"),
         ("mergerfs -o branches=@a", "no mountpoint given: mergerfs"),
@@ -133,18 +91,18 @@ fn mergerfs_fails_in_one_line_and_with_one() {
         ("mount.canopy @a @p -o setuid=no-such-user", "setuid=no-such-user: no such user"),
         ("mount.canopy @a @p -t ext4", "type ext4"),
     ] {
-        let done = bed.run(line);
+        let done = bed.run_as(line);
         assert_eq!((done.code(), done.stdout.as_str()), (Some(1), ""), "{line}: {}", done.describe());
         assert!(done.stderr.contains(needle) && done.stderr.lines().count() == 1, "{}", done.describe());
         let name = if line.contains("canopy") { "canopy: " } else { "mergerfs: " };
         assert!(done.stderr.starts_with(name), "{}", done.stderr);
-        assert!(proc::mount_at(&bed.path("p")).is_none());
+        assert!(bed.mount_at("p").is_none());
     }
 }
 
 #[test]
 fn help_and_version_of_mergerfs() {
-    let bed = Bed::new();
+    let bed = bed();
     for (switch, first) in [
         ("-h", "Usage: mergerfs [options] <branches> <mountpoint>"),
         ("--help", "Usage: mergerfs [options] <branches> <mountpoint>"),
@@ -152,7 +110,7 @@ fn help_and_version_of_mergerfs() {
         ("-V", concat!("mergerfs v", env!("CARGO_PKG_VERSION"))),
         ("--version", concat!("mergerfs v", env!("CARGO_PKG_VERSION"))),
     ] {
-        let done = bed.run(&format!("mergerfs {switch}"));
+        let done = bed.run_as(&format!("mergerfs {switch}"));
         assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
         assert_eq!(done.stdout.lines().next(), Some(first));
     }
@@ -160,7 +118,7 @@ fn help_and_version_of_mergerfs() {
 
 #[test]
 fn the_helpers_mount_what_fstab_says() {
-    let bed = Bed::new();
+    let bed = bed();
     let words = "rw,nofail,noauto,_netdev,user,x-systemd.requires=/a,comment=x,cache.attr=5";
     for (line, kind) in [
         (format!("mount.canopy @a:@b @p -o {words}"), "fuse.canopy"),
@@ -169,23 +127,23 @@ fn the_helpers_mount_what_fstab_says() {
         (format!("mount.fuse.mergerfs -o {words} @a:@b @p"), "fuse.mergerfs"),
         (format!("mount.canopy @a:@b @p -t fuse.mergerfs -o {words}"), "fuse.mergerfs"),
     ] {
-        let (mount, said) = bed.mount(&line);
+        let (mount, said) = mounted(&bed, &line);
         assert_eq!((mount.kind.as_str(), mount.source.as_str(), said.as_str()), (kind, "a:b", ""), "{line}");
-        bed.umount();
+        bed.umount("@p");
     }
-    let (_, said) = bed.mount("mount.canopy @a @p -s -o frob");
+    let (_, said) = mounted(&bed, "mount.canopy @a @p -s -o frob");
     assert!(said.contains("'frob'") && said.lines().count() == 1, "{said}");
-    bed.umount();
-    let done = bed.run("mount.canopy @a @p -f -o rw");
+    bed.umount("@p");
+    let done = bed.run_as("mount.canopy @a @p -f -o rw");
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
-    assert!(proc::mount_at(&bed.path("p")).is_none(), "a fake mount is none");
+    assert!(bed.mount_at("p").is_none(), "a fake mount is none");
 }
 
 /// Under the names that setups in use have, as mergerfs 2.33 does it: run by itself it mounts without devices and set-id
 /// programs, and by mount(8) with them. Under ours they are asked for, whoever mounts.
 #[test]
 fn devices_and_set_id_programs_work_where_they_are_asked_for() {
-    let bed = Bed::new();
+    let bed = bed();
     for (line, nosuid, nodev) in [
         ("canopy mount", true, true),
         ("canopy mount -o suid,dev", false, false),
@@ -202,20 +160,20 @@ fn devices_and_set_id_programs_work_where_they_are_asked_for() {
         ("mount.fuse.mergerfs -o nosuid,nodev", true, true),
         ("mount.fuse.mergerfs", false, false),
     ] {
-        let (mount, _) = bed.mount(&format!("{line} @a @p"));
+        let (mount, _) = mounted(&bed, &format!("{line} @a @p"));
         assert_eq!(
             (has(&mount, "nosuid"), has(&mount, "nodev")),
             (nosuid, nodev),
             "{line}: {}",
             mount.options
         );
-        bed.umount();
+        bed.umount("@p");
     }
 }
 
 #[test]
 fn a_missing_branch_costs_no_pool_and_is_taken_when_it_comes() {
-    let bed = Bed::new();
+    let bed = bed();
     for line in [
         "mergerfs",
         "mount.mergerfs -o nofail",
@@ -223,28 +181,28 @@ fn a_missing_branch_costs_no_pool_and_is_taken_when_it_comes() {
         "canopy mount -o allow-missing-branches=true",
         "mount.canopy -o allow-missing-branches=true",
     ] {
-        let (_, said) = bed.mount(&format!("{line} -o minfreespace=0 @late/x:@a @p"));
+        let (_, said) = mounted(&bed, &format!("{line} -o minfreespace=0 @late/x:@a @p"));
         let told =
             format!("branch {} is not there: the pool is mounted without it", bed.path("late/x").display());
         assert!(said.contains(&told) && said.lines().count() == 1, "{line}: {said}");
         fs::write(bed.path("p/file"), line).unwrap();
         assert_eq!(fs::read_to_string(bed.path("a/file")).unwrap(), line);
-        let status = bed.run("canopy status @p");
+        let status = bed.run_as("canopy status @p");
         assert!(
             status.stdout.contains("awaited") && status.stdout.contains("is not there yet"),
             "{}",
             status.stdout
         );
-        let listed = bed.run("canopy get @p srcmounts").stdout;
+        let listed = bed.run_as("canopy get @p srcmounts").stdout;
         assert!(listed.contains("late/x"), "it stays listed: {listed}");
 
         fs::create_dir_all(bed.path("late/x")).unwrap();
         fs::write(bed.path("late/x/from-late"), "here").unwrap();
         assert!(wait_until(SOON, || bed.path("p/from-late").exists()), "{line}: it is taken");
-        assert!(!bed.run("canopy status @p").stdout.contains("awaited"));
+        assert!(!bed.run_as("canopy status @p").stdout.contains("awaited"));
         fs::create_dir(bed.path("late/x/only-here")).unwrap();
         assert!(bed.path("p/only-here").is_dir());
-        bed.umount();
+        bed.umount("@p");
         fs::remove_dir_all(bed.path("late")).unwrap();
     }
 }
@@ -252,8 +210,8 @@ fn a_missing_branch_costs_no_pool_and_is_taken_when_it_comes() {
 /// All of them: the pool is empty until there is one.
 #[test]
 fn a_pool_may_wait_for_all_its_branches() {
-    let bed = Bed::new();
-    let (_, said) = bed.mount("mergerfs -o minfreespace=0 @one:@two:@disk* @p");
+    let bed = bed();
+    let (_, said) = mounted(&bed, "mergerfs -o minfreespace=0 @one:@two:@disk* @p");
     assert_eq!(said.lines().count(), 3, "{said}");
     assert!(said.contains("/disk* matches no directory") && said.contains("canopy set"), "{said}");
     assert_eq!(fs::read_dir(bed.path("p")).unwrap().count(), 0);
@@ -261,7 +219,7 @@ fn a_pool_may_wait_for_all_its_branches() {
     fs::create_dir(bed.path("two")).unwrap();
     assert!(wait_until(SOON, || fs::write(bed.path("p/file"), "x").is_ok()));
     assert!(bed.path("two/file").exists());
-    bed.umount();
+    bed.umount("@p");
     fs::remove_dir_all(bed.path("two")).unwrap();
 }
 
@@ -270,7 +228,7 @@ const SBIN: &str = r#"mount --bind "$1/sbin" "$(realpath /sbin)"; "#;
 
 #[test]
 fn mount_finds_its_helpers() {
-    let bed = Bed::new();
+    let bed = bed();
     let script = format!(
         r#"{SBIN}
         for type in canopy fuse.canopy mergerfs fuse.mergerfs; do
@@ -280,18 +238,18 @@ fn mount_finds_its_helpers() {
             umount "$1/p"
         done"#
     );
-    let done = bed.private(&script);
+    let done = private(&bed, &script);
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
     let expected = "canopy fuse.canopy a:b\nfuse.canopy fuse.canopy a:b\n\
                     mergerfs fuse.mergerfs a:b\nfuse.mergerfs fuse.mergerfs a:b\n";
     assert_eq!(done.stdout, expected);
-    assert!(wait_until(SOON, || bed.daemons().is_empty()));
+    bed.wait_for_daemons(0);
 }
 
 /// What is not named stays, whether the mount table or fstab names the rest.
 #[test]
 fn mount_remounts_a_pool() {
-    let bed = Bed::new();
+    let bed = bed();
     let script = format!(
         r#"{SBIN}
         flags() {{ findmnt -no OPTIONS "$1/p" | tr , '\n' | grep -vx '.*_id=.*\|allow_other\|default_permissions' | paste -sd,; }}
@@ -311,7 +269,7 @@ fn mount_remounts_a_pool() {
         mount -T "$1/fstab" -o remount,ro "$1/p"; echo "fstab: $(flags "$1")"
         umount "$1/p""#
     );
-    let done = bed.private(&script);
+    let done = private(&bed, &script);
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
     let each = "ro: ro,nosuid,nodev,noexec,relatime\n\
                 rw: rw,nosuid,nodev,noexec,relatime\n\
@@ -328,17 +286,17 @@ fn mount_remounts_a_pool() {
         path.display()
     );
     assert_eq!(done.stdout, format!("{each}{each}{rest}"), "{}", done.describe());
-    assert!(wait_until(SOON, || bed.daemons().is_empty()));
+    bed.wait_for_daemons(0);
 }
 
 #[test]
 fn a_remount_tells_what_it_does_not_change() {
-    let bed = Bed::new();
-    bed.mount("mount.canopy @a @p -o cache.attr=5,noatime");
-    let flags = || proc::mount_at(&bed.path("p")).unwrap().options;
+    let bed = bed();
+    mounted(&bed, "mount.canopy @a @p -o cache.attr=5,noatime");
+    let flags = || bed.mount_at("p").unwrap().options;
     let point = bed.path("p").display().to_string();
     // The flags are changed, and the rest is told.
-    let done = bed.run("mount.canopy @a @p -o remount,ro,cache.attr=7,io-uring=off,cache.entry=1");
+    let done = bed.run_as("mount.canopy @a @p -o remount,ro,cache.attr=7,io-uring=off,cache.entry=1");
     assert!(done.success() && flags().starts_with("ro,"), "{}", done.describe());
     let line = format!(
         "canopy: a remount changes the flags of a mount alone, and {point} keeps its options: \
@@ -346,7 +304,7 @@ fn a_remount_tells_what_it_does_not_change() {
     );
     assert_eq!(done.stderr, line);
     // Where there is nothing else to do it has failed.
-    let done = bed.run("mount.canopy @a @p -o remount,cache.attr=7");
+    let done = bed.run_as("mount.canopy @a @p -o remount,cache.attr=7");
     assert_eq!((done.code(), done.stderr.lines().count()), (Some(1), 1), "{}", done.describe());
     for (line, needle) in [
         ("mount.canopy @a @p -o remount,frob", "unknown option 'frob'"),
@@ -354,22 +312,22 @@ fn a_remount_tells_what_it_does_not_change() {
         ("canopy set @p noatime=", "mount -o remount,noatime"),
         ("canopy set @p cache.attr=7", "mount -o remount,rw"),
     ] {
-        let done = bed.run(line);
+        let done = bed.run_as(line);
         assert!(!done.success() && done.stderr.lines().count() == 1, "{line}: {}", done.describe());
         assert!(done.stderr.contains(needle), "{line}: {}", done.stderr);
     }
     // As the message says.
-    let done = bed.run(
+    let done = bed.run_as(
         "mount.canopy a:b @p -o rw,noatime,remount,user_id=0,group_id=0,default_permissions,allow_other",
     );
     assert!(done.success() && done.stderr.is_empty() && flags().starts_with("rw,"), "{}", done.describe());
-    assert!(bed.run("canopy set @p cache.attr=7").success());
-    bed.umount();
+    assert!(bed.run_as("canopy set @p cache.attr=7").success());
+    bed.umount("@p");
 }
 
 #[test]
 fn mount_all_takes_the_lines_of_fstab() {
-    let bed = Bed::new();
+    let bed = bed();
     for name in ["q", "r", "s", "t", "with space"] {
         fs::create_dir(bed.path(name)).unwrap();
     }
@@ -391,7 +349,7 @@ fn mount_all_takes_the_lines_of_fstab() {
         getfattr --only-values -n user.mergerfs.func.create "$1/q/.mergerfs"; echo
         umount "$1/p" "$1/q" "$1/r" "$1/s" "$1/t""#
     );
-    let done = bed.private(&script);
+    let done = private(&bed, &script);
     assert!(done.success(), "{}", done.describe());
     let expected = format!(
         "fuse.canopy a:b\nfuse.mergerfs old\nfuse.canopy {dir}/with space\nfuse.canopy a:b\nfuse.mergerfs {dir}/b\n\
@@ -403,7 +361,7 @@ fn mount_all_takes_the_lines_of_fstab() {
 
 #[test]
 fn setuid_serves_as_that_user() {
-    let bed = Bed::new();
+    let bed = bed();
     for name in ["a", "b", "p"] {
         chown(bed.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
     }
@@ -427,7 +385,7 @@ fn setuid_serves_as_that_user() {
         mount -T "$1/fstab" -a; mount -T "$1/fstab" -a
         grep " $1/p " /proc/self/mountinfo | grep -o 'fuse.canopy\|user_id=[0-9]*'
         umount "$1/p""#;
-    let done = bed.private(script);
+    let done = private(&bed, script);
     let _ = fs::remove_dir(bed.path("dev"));
     assert!(done.success(), "{}", done.describe());
     assert_eq!(
@@ -437,5 +395,5 @@ fn setuid_serves_as_that_user() {
         done.describe()
     );
     assert_eq!(done.stderr, "");
-    assert!(wait_until(SOON, || bed.daemons().is_empty()));
+    bed.wait_for_daemons(0);
 }

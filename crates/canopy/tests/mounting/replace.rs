@@ -1,102 +1,60 @@
-//! A pool takes the place of one that runs: mounting over it, by hand and through fstab. Real mounts, so root is
-//! needed.
+//! Mounting over a pool replaces it: by hand, by mount(8) and through fstab.
 
-use canopy_testkit::cmd::{Finished, run_unless_busy, run_within, wait_until};
-use canopy_testkit::{ScratchDir, proc};
+use canopy_testkit::cmd::{Finished, run_within, wait_until};
+use canopy_testkit::{CliBed, proc};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::symlink;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
-struct Bed(ScratchDir);
-
-impl std::ops::Deref for Bed {
-    type Target = ScratchDir;
-    fn deref(&self) -> &ScratchDir {
-        &self.0
+/// Makes two branches, a mountpoint, and links to the program under its names.
+fn bed() -> CliBed {
+    let bed = CliBed::new(env!("CARGO_BIN_EXE_canopy"), "canopy-replace-", &["a", "b", "p", "sbin"])
+        .with_config_dir("a")
+        .with_names(&["canopy", "mergerfs", "mount.mergerfs", "mount.canopy"]);
+    for branch in ["a", "b"] {
+        fs::write(bed.path(branch).join("both"), branch).unwrap();
+        fs::write(bed.path(branch).join(format!("only-{branch}")), branch).unwrap();
     }
+    bed
 }
 
-impl Bed {
-    fn new() -> Bed {
-        let bed = Bed(ScratchDir::new("canopy-replace-", &["a", "b", "p", "sbin"]));
-        let binary = canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"));
-        for name in ["canopy", "mergerfs", "mount.mergerfs", "mount.canopy"] {
-            symlink(&binary, bed.path("sbin").join(name)).unwrap();
-        }
-        for branch in ["a", "b"] {
-            fs::write(bed.path(branch).join("both"), branch).unwrap();
-            fs::write(bed.path(branch).join(format!("only-{branch}")), branch).unwrap();
-        }
-        bed
-    }
+/// Runs a command that must succeed, and returns what it writes to stderr.
+#[track_caller]
+fn stderr_of(bed: &CliBed, line: &str) -> String {
+    let done = bed.run_as(line);
+    assert!(done.success() && done.stdout.is_empty(), "{line}: {}", done.describe());
+    done.stderr
+}
 
-    /// Runs a command line whose first word is one of the names.
-    fn run(&self, line: &str) -> Finished {
-        let mut words = self.words(line).into_iter();
-        let mut command = Command::new(self.path("sbin").join(words.next().unwrap()));
-        command.env("CANOPY_CONFIG_DIR", self.path("a"));
-        run_unless_busy(command.args(words).env_remove("CANOPY_LOG").env_remove("RUST_LOG"), SOON)
-    }
+/// Returns the mounts on `p`, the lowest first.
+fn stack(bed: &CliBed) -> Vec<proc::Mount> {
+    proc::mounts().into_iter().filter(|mount| mount.point == bed.path("p")).collect()
+}
 
-    /// Runs what must succeed, and returns what it says on stderr.
-    #[track_caller]
-    fn ok(&self, line: &str) -> String {
-        let done = self.run(line);
-        assert!(done.success() && done.stdout.is_empty(), "{line}: {}", done.describe());
-        done.stderr
-    }
+fn kinds(bed: &CliBed) -> Vec<String> {
+    stack(bed).into_iter().map(|mount| mount.kind).collect()
+}
 
-    /// What is mounted on `p`, the lowest first.
-    fn stack(&self) -> Vec<proc::Mount> {
-        proc::mounts().into_iter().filter(|mount| mount.point == self.path("p")).collect()
-    }
-
-    fn kinds(&self) -> Vec<String> {
-        self.stack().into_iter().map(|mount| mount.kind).collect()
-    }
-
-    fn daemons(&self) -> Vec<i32> {
-        let point = self.path("p");
-        let serves = |process: &proc::Process| {
-            matches!(process.name.as_str(), "canopy" | "mergerfs")
-                && process.args.iter().any(|arg| *arg == *point.as_os_str())
-        };
-        proc::processes().into_iter().filter(serves).map(|process| process.pid).collect()
-    }
-
-    #[track_caller]
-    fn only(&self, count: usize) {
-        assert!(wait_until(SOON, || self.daemons().len() == count), "{:?}", self.daemons());
-    }
-
-    #[track_caller]
-    fn umount(&self) {
-        self.ok("canopy umount @p");
-        self.only(0);
-    }
-
-    /// Runs a script in a mount namespace of its own, with the links where mount(8) looks; `$1` is this bed.
-    fn private(&self, propagation: &str, script: &str) -> Finished {
-        let script = format!(
-            r#"trap 'umount -l "$1/p" 2> /dev/null || :' EXIT; mount --bind "$1/sbin" "$(realpath /sbin)"; {script}"#
-        );
-        let mut command = Command::new("unshare");
-        command.args(["-m", "--propagation", propagation, "sh", "-ec", &script, "sh"]).arg(self.dir());
-        run_within(command.env("CANOPY_CONFIG_DIR", self.path("a")), Duration::from_secs(120))
-    }
+/// Runs a script in a new mount namespace, with the links where mount(8) looks for helpers; `$1` is the directory.
+fn private(bed: &CliBed, propagation: &str, script: &str) -> Finished {
+    let script = format!(
+        r#"trap 'umount -l "$1/p" 2> /dev/null || :' EXIT; mount --bind "$1/sbin" "$(realpath /sbin)"; {script}"#
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", propagation, "sh", "-ec", &script, "sh"]).arg(bed.dir());
+    run_within(command.env("CANOPY_CONFIG_DIR", bed.path("a")), Duration::from_secs(120))
 }
 
 #[test]
 fn the_newer_pool_takes_the_place_and_the_older_one_ends() {
-    let bed = Bed::new();
-    assert_eq!(bed.ok("canopy mount @a @p"), "");
-    let said = bed.ok("canopy mount @b @p");
+    let bed = bed();
+    assert_eq!(stderr_of(&bed, "canopy mount @a @p"), "");
+    let said = stderr_of(&bed, "canopy mount @b @p");
     let (source, place) = (bed.path("a"), bed.path("p"));
     assert_eq!(
         said,
@@ -106,30 +64,30 @@ fn the_newer_pool_takes_the_place_and_the_older_one_ends() {
             place.display()
         )
     );
-    assert_eq!(bed.kinds(), ["fuse.canopy"], "nothing is stacked");
+    assert_eq!(kinds(&bed), ["fuse.canopy"], "nothing is stacked");
     assert!(bed.path("p/only-b").exists() && !bed.path("p/only-a").exists());
-    bed.only(1);
+    bed.wait_for_daemons(1);
     // By whichever name each was mounted.
     for (line, kind) in [
         ("mergerfs @a @p", "fuse.mergerfs"),
         ("mount.mergerfs @b @p", "fuse.mergerfs"),
         ("canopy mount @a @p", "fuse.canopy"),
     ] {
-        assert_eq!(bed.ok(line).lines().count(), 1, "{line}");
-        assert_eq!(bed.kinds(), [kind]);
-        bed.only(1);
+        assert_eq!(stderr_of(&bed, line).lines().count(), 1, "{line}");
+        assert_eq!(kinds(&bed), [kind]);
+        bed.wait_for_daemons(1);
     }
-    bed.umount();
-    assert_eq!(bed.kinds(), [""; 0]);
+    bed.umount("@p");
+    assert_eq!(kinds(&bed), [""; 0]);
 }
 
 #[test]
 fn open_files_stay_with_the_older_pool_until_they_are_closed() {
-    let bed = Bed::new();
-    bed.ok("canopy mount @a @p");
+    let bed = bed();
+    stderr_of(&bed, "canopy mount @a @p");
     let mut held = fs::File::options().read(true).append(true).open(bed.path("p/both")).unwrap();
-    bed.ok("canopy mount @b @p");
-    bed.only(2);
+    stderr_of(&bed, "canopy mount @b @p");
+    bed.wait_for_daemons(2);
     held.write_all(b" and more").unwrap();
     held.seek(SeekFrom::Start(0)).unwrap();
     let mut text = String::new();
@@ -139,36 +97,36 @@ fn open_files_stay_with_the_older_pool_until_they_are_closed() {
     assert_eq!(fs::read_to_string(bed.path("p/both")).unwrap(), "b");
     // Asked to end, the older one takes nothing of the newer with it.
     drop(held);
-    bed.only(1);
+    bed.wait_for_daemons(1);
     assert_eq!(fs::read_to_string(bed.path("p/both")).unwrap(), "b");
-    bed.umount();
+    bed.umount("@p");
 }
 
 #[test]
 fn an_older_pool_that_is_told_to_end_leaves_the_newer_one_alone() {
-    let bed = Bed::new();
-    bed.ok("canopy mount @a @p");
-    let older = bed.daemons()[0];
+    let bed = bed();
+    stderr_of(&bed, "canopy mount @a @p");
+    let older = bed.daemons().remove(0);
     let held = fs::File::open(bed.path("p/both")).unwrap();
-    bed.ok("canopy mount @b @p");
+    stderr_of(&bed, "canopy mount @b @p");
     rustix::process::kill_process(
-        rustix::process::Pid::from_raw(older).unwrap(),
+        rustix::process::Pid::from_raw(older.pid).unwrap(),
         rustix::process::Signal::TERM,
     )
     .unwrap();
     assert!(wait_until(SOON, || !bed.daemons().contains(&older)));
-    assert_eq!(bed.kinds(), ["fuse.canopy"]);
+    assert_eq!(kinds(&bed), ["fuse.canopy"]);
     assert_eq!(fs::read_to_string(bed.path("p/both")).unwrap(), "b");
     drop(held);
-    bed.umount();
+    bed.umount("@p");
 }
 
 #[test]
 fn there_is_no_moment_without_a_pool() {
-    let bed = Bed::new();
+    let bed = bed();
     // What is written to the place itself would be lost beneath the pool.
     assert_eq!(fs::read_dir(bed.path("p")).unwrap().count(), 0);
-    bed.ok("canopy mount -o minfreespace=0 @a @p");
+    stderr_of(&bed, "canopy mount -o minfreespace=0 @a @p");
     let (stop, tries) = (AtomicBool::new(false), AtomicU32::new(0));
     let path = |name: &str| bed.path("p").join(name);
     let failures = std::thread::scope(|scope| {
@@ -187,14 +145,14 @@ fn there_is_no_moment_without_a_pool() {
         });
         for branch in ["b", "a", "b", "a", "b", "a"] {
             let before = tries.load(Ordering::Relaxed);
-            bed.ok(&format!("canopy mount -o minfreespace=0 @{branch} @p"));
+            stderr_of(&bed, &format!("canopy mount -o minfreespace=0 @{branch} @p"));
             assert!(wait_until(SOON, || tries.load(Ordering::Relaxed) > before + 20));
         }
         stop.store(true, Ordering::Relaxed);
         looking.join().unwrap()
     });
     assert_eq!(failures, [""; 0]);
-    bed.umount();
+    bed.umount("@p");
     assert_eq!(fs::read_dir(bed.path("p")).unwrap().count(), 0, "nothing went past the pools");
     for number in 0..tries.load(Ordering::Relaxed) {
         let name = format!("made-{number}");
@@ -205,63 +163,63 @@ fn there_is_no_moment_without_a_pool() {
 
 #[test]
 fn what_the_kernel_gathers_for_the_older_pool_is_not_lost() {
-    let bed = Bed::new();
+    let bed = bed();
     let options = "-o cache.writeback=true,cache.files=full,minfreespace=0";
-    bed.ok(&format!("canopy mount {options} @a @p"));
+    stderr_of(&bed, &format!("canopy mount {options} @a @p"));
     let mut held = fs::File::options().append(true).open(bed.path("p/both")).unwrap();
     held.write_all(&vec![b'x'; 1 << 20]).unwrap();
-    bed.ok(&format!("canopy mount {options} @a @p"));
+    stderr_of(&bed, &format!("canopy mount {options} @a @p"));
     // Seen through the newer one as soon as that is there, though the file is still open in the older.
     assert_eq!(fs::read(bed.path("p/both")).unwrap().len(), 1 + (1 << 20));
     drop(held);
-    bed.only(1);
-    bed.umount();
+    bed.wait_for_daemons(1);
+    bed.umount("@p");
 }
 
 #[test]
 fn what_is_no_pool_is_never_detached() {
-    let bed = Bed::new();
+    let bed = bed();
     mount("none", bed.path("p"), "tmpfs", MountFlags::empty(), None).unwrap();
     fs::write(bed.path("p/theirs"), "x").unwrap();
-    bed.ok("canopy mount @a @p");
-    bed.ok("canopy mount @b @p");
-    assert_eq!(bed.kinds(), ["tmpfs", "fuse.canopy"]);
+    stderr_of(&bed, "canopy mount @a @p");
+    stderr_of(&bed, "canopy mount @b @p");
+    assert_eq!(kinds(&bed), ["tmpfs", "fuse.canopy"]);
     // Nor when it lies over a pool.
     mount("none", bed.path("p"), "tmpfs", MountFlags::empty(), None).unwrap();
-    bed.ok("canopy mount @a @p");
-    assert_eq!(bed.kinds(), ["tmpfs", "fuse.canopy", "tmpfs", "fuse.canopy"]);
-    bed.ok("canopy umount @p");
+    stderr_of(&bed, "canopy mount @a @p");
+    assert_eq!(kinds(&bed), ["tmpfs", "fuse.canopy", "tmpfs", "fuse.canopy"]);
+    stderr_of(&bed, "canopy umount @p");
     unmount(bed.path("p"), UnmountFlags::empty()).unwrap();
-    bed.umount();
+    bed.umount("@p");
     assert_eq!(fs::read_to_string(bed.path("p/theirs")).unwrap(), "x");
     unmount(bed.path("p"), UnmountFlags::empty()).unwrap();
 }
 
 #[test]
 fn what_is_mounted_in_a_pool_does_not_go_with_it() {
-    let bed = Bed::new();
-    bed.ok("canopy mount @a @p");
+    let bed = bed();
+    stderr_of(&bed, "canopy mount @a @p");
     fs::create_dir(bed.path("p/inner")).unwrap();
     mount("none", bed.path("p/inner"), "tmpfs", MountFlags::empty(), None).unwrap();
     fs::write(bed.path("p/inner/theirs"), "x").unwrap();
-    let done = bed.run("canopy mount @b @p");
+    let done = bed.run_as("canopy mount @b @p");
     assert!(!done.success() && done.stderr.lines().count() == 1, "{}", done.describe());
     let expected = format!("cannot be replaced: {} is mounted in it", bed.path("p/inner").display());
     assert!(done.stderr.contains(&expected), "{}", done.describe());
     assert_eq!(fs::read_to_string(bed.path("p/inner/theirs")).unwrap(), "x");
     assert_eq!(fs::read_to_string(bed.path("p/both")).unwrap(), "a");
     // Unless that is asked for.
-    assert_eq!(bed.ok("canopy mount -o lazy-umount-mountpoint=true @b @p"), "");
-    assert_eq!((fs::read_to_string(bed.path("p/both")).unwrap().as_str(), bed.kinds().len()), ("b", 1));
-    bed.only(1);
-    bed.umount();
+    assert_eq!(stderr_of(&bed, "canopy mount -o lazy-umount-mountpoint=true @b @p"), "");
+    assert_eq!((fs::read_to_string(bed.path("p/both")).unwrap().as_str(), kinds(&bed).len()), ("b", 1));
+    bed.wait_for_daemons(1);
+    bed.umount("@p");
 }
 
 #[test]
 fn a_mistake_replaces_nothing() {
-    let bed = Bed::new();
-    bed.ok("canopy mount @a @p");
-    let before = bed.stack();
+    let bed = bed();
+    stderr_of(&bed, "canopy mount @a @p");
+    let before = stack(&bed);
     for line in [
         "canopy mount @none @p",
         "canopy mount @p @p",
@@ -270,17 +228,17 @@ fn a_mistake_replaces_nothing() {
         // Found by the kernel only.
         "canopy mount -o rootcontext=no-such-context @b @p",
     ] {
-        let done = bed.run(line);
+        let done = bed.run_as(line);
         assert!(!done.success() && done.stderr.lines().count() == 1, "{line}: {}", done.describe());
-        assert_eq!(bed.stack(), before, "{line}");
+        assert_eq!(stack(&bed), before, "{line}");
     }
-    bed.only(1);
-    bed.umount();
+    bed.wait_for_daemons(1);
+    bed.umount("@p");
 }
 
 #[test]
 fn the_mount_is_the_same_either_way() {
-    let bed = Bed::new();
+    let bed = bed();
     for options in [
         "ro,noatime,nodiratime,noexec,suid,dev",
         "sync,dirsync,strictatime,lazytime,fsname=a\\,b\\040c",
@@ -293,17 +251,17 @@ fn the_mount_is_the_same_either_way() {
             let line = line.lines().find(|line| line.split(' ').nth(4) == Some(&place)).unwrap().to_owned();
             line.split(' ').skip(5).map(str::to_owned).collect()
         };
-        bed.ok(&format!("canopy mount -o {options} @a @p"));
+        stderr_of(&bed, &format!("canopy mount -o {options} @a @p"));
         let plain = show();
-        bed.ok(&format!("canopy mount -o {options} @a @p"));
+        stderr_of(&bed, &format!("canopy mount -o {options} @a @p"));
         assert_eq!(show(), plain, "{options}");
-        bed.umount();
+        bed.umount("@p");
     }
 }
 
 #[test]
 fn a_pool_is_replaced_wherever_its_mount_spreads() {
-    let bed = Bed::new();
+    let bed = bed();
     for name in ["tree", "tree/p", "peer", "slave"] {
         fs::create_dir(bed.path(name)).unwrap();
     }
@@ -318,7 +276,7 @@ fn a_pool_is_replaced_wherever_its_mount_spreads() {
         count "$1"; cat tree/p/both peer/p/both slave/p/both; echo
         sbin/canopy umount tree/p
         count "$1""#;
-    let done = bed.private("private", script);
+    let done = private(&bed, "private", script);
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
     assert_eq!(done.stdout, "1\n1\n1\nbbb\n0\n0\n0\n", "{}", done.describe());
     // And where everything is shared, as systemd has it.
@@ -327,16 +285,16 @@ fn a_pool_is_replaced_wherever_its_mount_spreads() {
         "$1/sbin/canopy" mount "$1/b" "$1/p" 2> /dev/null
         grep -c " $1/p .* fuse.canopy" /proc/self/mountinfo; cat "$1/p/both"; echo
         "$1/sbin/canopy" umount "$1/p""#;
-    let done = bed.private("shared", script);
+    let done = private(&bed, "shared", script);
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
     assert_eq!(done.stdout, "1\nb\n", "{}", done.describe());
-    bed.only(0);
+    bed.wait_for_daemons(0);
 }
 
 #[test]
 fn a_pool_that_cannot_be_replaced_is_hidden_and_that_is_told() {
-    let bed = Bed::new();
-    bed.ok("canopy mount @a @p");
+    let bed = bed();
+    stderr_of(&bed, "canopy mount @a @p");
     // Root of a namespace of its own may not take away what was mounted outside.
     let script = r#"
         "$1/sbin/canopy" mount "$1/b" "$1/p"; cat "$1/p/both"; echo
@@ -351,13 +309,13 @@ fn a_pool_that_cannot_be_replaced_is_hidden_and_that_is_told() {
         "{}",
         done.describe()
     );
-    bed.only(1);
-    bed.umount();
+    bed.wait_for_daemons(1);
+    bed.umount("@p");
 }
 
 #[test]
 fn mount_all_does_nothing_the_second_time() {
-    let bed = Bed::new();
+    let bed = bed();
     let dir = bed.dir();
     let dir = dir.display();
     fs::write(bed.path("a/twice.toml"), format!("branches = [\"{dir}/b\"]\ncache.attr = 5\n")).unwrap();
@@ -384,9 +342,9 @@ fn mount_all_does_nothing_the_second_time() {
             test "$(key pid "$1")" = "$first"; findmnt -no SOURCE "$1/p"
             cd /; umount "$1/p""#
             .replace("@WHAT@", &source);
-        let done = bed.private("private", &script);
+        let done = private(&bed, "private", &script);
         assert!(done.success(), "{source}: {}", done.describe());
         assert_eq!(done.stdout, format!("1\n6\n1\n9\n{shown}\n"), "{source}: {}", done.describe());
-        bed.only(0);
+        bed.wait_for_daemons(0);
     }
 }

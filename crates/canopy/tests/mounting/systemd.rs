@@ -2,7 +2,7 @@
 //! is needed.
 
 use canopy_testkit::cmd::{run_unless_busy, run_within, spawn, wait_within};
-use canopy_testkit::{ScratchDir, proc};
+use canopy_testkit::{ScratchDir, proc, program_under_test};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
@@ -14,49 +14,42 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Branches, a mountpoint, a named pool, and the socket that systemd would have.
+/// Branches, a mountpoint, a named pool, and the socket that systemd would listen on.
 struct Bed {
     scratch: ScratchDir,
     socket: UnixDatagram,
     name: String,
 }
 
-impl std::ops::Deref for Bed {
-    type Target = ScratchDir;
-    fn deref(&self) -> &ScratchDir {
-        &self.scratch
-    }
-}
-
-fn binary() -> PathBuf {
-    canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"))
+fn program() -> PathBuf {
+    program_under_test(env!("CARGO_BIN_EXE_canopy"))
 }
 
 impl Bed {
     fn new(abstracted: bool) -> Bed {
         let scratch = ScratchDir::new("canopy-service-", &["a", "b", "p", "etc"]);
-        let at = |name: &str| scratch.path(name).display().to_string();
-        let pool = format!(
-            "branches = [\"{}\", \"{}\"]\nmountpoint = \"{}\"\nminfreespace = 0\n",
-            at("a"),
-            at("b"),
-            at("p")
-        );
-        fs::write(scratch.path("etc/service.toml"), pool).unwrap();
+        let pool = "branches = [\"@a\", \"@b\"]\nmountpoint = \"@p\"\nminfreespace = 0\n";
+        scratch.write("etc/service.toml", pool);
         let (socket, name) = if abstracted {
             let name = format!("canopy-service-test-{}", std::process::id());
             let address = SocketAddr::from_abstract_name(&name).unwrap();
             (UnixDatagram::bind_addr(&address).unwrap(), format!("@{name}"))
         } else {
-            (UnixDatagram::bind(scratch.path("socket")).unwrap(), at("socket"))
+            (
+                UnixDatagram::bind(scratch.path("socket")).unwrap(),
+                scratch.path("socket").display().to_string(),
+            )
         };
         socket.set_read_timeout(Some(SOON)).unwrap();
         Bed { scratch, socket, name }
     }
 
     fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
-        let mut command = Command::new(binary());
-        command.args(args).env("CANOPY_CONFIG_DIR", self.path("etc")).env("NOTIFY_SOCKET", &self.name);
+        let mut command = Command::new(program());
+        command
+            .args(args)
+            .env("CANOPY_CONFIG_DIR", self.scratch.path("etc"))
+            .env("NOTIFY_SOCKET", &self.name);
         command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
@@ -78,7 +71,7 @@ impl Bed {
     }
 
     fn status(&self) -> String {
-        format!("STATUS=service is on {}", self.path("p").display())
+        format!("STATUS=service is on {}", self.scratch.path("p").display())
     }
 
     fn end(&self, child: &mut Child) {
@@ -86,7 +79,7 @@ impl Bed {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         assert_eq!(self.told(), ["STOPPING=1"]);
         assert!(wait_within(child, SOON).is_some_and(|status| status.success()));
-        assert!(proc::mount_at(&self.path("p")).is_none());
+        assert!(self.scratch.mount_at("p").is_none());
     }
 }
 
@@ -107,9 +100,9 @@ fn the_unit_starts_a_pool_that_tells_when_it_is_ready() {
     let mut child = spawn(&mut bed.command(&words[1..])).unwrap();
     assert_eq!(bed.told(), ["READY=1".to_owned(), bed.status()]);
     // Ready is usable.
-    fs::write(bed.path("p/file"), "x").unwrap();
+    fs::write(bed.scratch.path("p/file"), "x").unwrap();
     // Its file is read again by the words of the unit.
-    let file = bed.path("etc/service.toml");
+    let file = bed.scratch.path("etc/service.toml");
     fs::write(&file, fs::read_to_string(&file).unwrap() + "cache.attr = 7\n").unwrap();
     let done = run_within(&mut bed.command(&unit("ExecReload", "service")[1..]), SOON);
     assert!(done.success(), "{}", done.describe());
@@ -123,7 +116,7 @@ fn systemd_takes_the_unit() {
     let scratch = ScratchDir::new("canopy-unit-", &[]);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/canopy@.service");
     // With the program where this machine has it.
-    let text = fs::read_to_string(file).unwrap().replace("/usr/bin/canopy", binary().to_str().unwrap());
+    let text = fs::read_to_string(file).unwrap().replace("/usr/bin/canopy", program().to_str().unwrap());
     // What man and others miss here is not the unit's fault.
     let text = text.replace("Documentation=man:canopy(8)\n", "");
     let unit = scratch.path("canopy@service.service");
@@ -157,7 +150,7 @@ fn a_start_that_fails_is_never_ready() {
         let done = run_within(&mut bed.command(&args), SOON);
         assert!(done.code() == Some(1) && bed.told_nothing(), "{args:?}: {}", done.describe());
     }
-    fs::remove_dir(bed.path("b")).unwrap();
+    fs::remove_dir(bed.scratch.path("b")).unwrap();
     for args in [&["mount", "service"][..], &["mount", "-f", "service"]] {
         let done = run_within(&mut bed.command(args), SOON);
         assert!(done.code() == Some(1) && bed.told_nothing(), "{args:?}: {}", done.describe());

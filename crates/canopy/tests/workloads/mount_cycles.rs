@@ -1,7 +1,6 @@
 //! Hundreds of mounts and unmounts: none fails, none leaves a daemon.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -9,14 +8,6 @@ use canopy_testkit::cmd::{run_unless_busy, run_within, wait_until};
 use canopy_testkit::{LeakCheck, proc};
 
 const CYCLES: usize = 200;
-
-fn daemons(dir: &Path) -> Vec<i32> {
-    let text = dir.to_str().unwrap();
-    let ours = |process: &proc::Process| {
-        process.name == "canopy" && process.args.iter().any(|arg| arg.to_string_lossy().contains(text))
-    };
-    proc::processes().into_iter().filter(ours).map(|process| process.pid).collect()
-}
 
 #[test]
 fn two_hundred_mounts_leave_nothing() {
@@ -53,9 +44,9 @@ fn two_hundred_mounts_leave_nothing() {
         let at = Instant::now();
         let done = run_unless_busy(Command::new(end[0]).args(&end[1..]).arg(&point), Duration::from_secs(20));
         assert!(done.success(), "cycle {cycle}: {end:?}: {}", done.describe());
-        let gone = || proc::mount_at(&point).is_none() && daemons(&dir).is_empty();
+        let gone = || proc::mount_at(&point).is_none() && proc::daemons(&dir).is_empty();
         let ended = wait_until(Duration::from_secs(10), gone);
-        assert!(ended, "cycle {cycle}: after {end:?} {:?} still run", daemons(&dir));
+        assert!(ended, "cycle {cycle}: after {end:?} {:?} still run", proc::daemons(&dir));
         slowest_end = slowest_end.max(at.elapsed());
     }
     // Far beyond what any cycle takes even on a busy machine; one that waits for a timeout shows.

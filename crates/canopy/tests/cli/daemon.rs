@@ -1,0 +1,309 @@
+//! The life of a daemon: its start, its environment, its log, and every way to end it.
+
+use super::rig::{
+    SOON, bed, ends_well, foreground, in_private_mounts, is_mounted, log, mistake, mounts, pid, shell, signal,
+};
+use canopy_testkit::cmd::{run_unless_busy, run_within, wait_until};
+use canopy_testkit::{CliBed, proc};
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[test]
+fn the_daemon_is_usable_when_the_command_returns() {
+    let bed = bed();
+    for cycle in 0..20 {
+        let done = bed.ok("mount -o minfreespace=0 @a:@b @p");
+        assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""), "cycle {cycle}");
+        let name = format!("file{cycle}");
+        fs::write(bed.path("p").join(&name), &name).unwrap_or_else(|error| panic!("cycle {cycle}: {error}"));
+        bed.umount("@p");
+        let found: Vec<_> =
+            ["a", "b"].iter().filter(|branch| bed.path(branch).join(&name).exists()).collect();
+        assert_eq!(found.len(), 1, "cycle {cycle}");
+        assert_eq!(fs::read_to_string(bed.path(found[0]).join(&name)).unwrap(), name);
+    }
+}
+
+#[test]
+fn the_daemon_has_left_everything_of_the_caller() {
+    let bed = bed();
+    bed.ok("mount a:b p");
+    let daemons = daemons_of_relative(&bed);
+    assert_eq!(daemons.len(), 1, "{daemons:?}");
+    let pid = daemons[0];
+    assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), Path::new("/"));
+    for fd in 0..3 {
+        assert_eq!(fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap(), Path::new("/dev/null"), "{fd}");
+    }
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let session: i32 = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(3).unwrap().parse().unwrap();
+    assert_eq!(session, pid, "a session of its own");
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert!(status.lines().any(|line| line == "Umask:\t0000"), "{status}");
+    // Not every root may: a container can lack the capability.
+    if shell("echo -990 > /proc/self/oom_score_adj", &[]).stderr(Stdio::null()).status().unwrap().success() {
+        assert_eq!(fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim(), "-990");
+    }
+    bed.ok("umount p");
+    assert!(wait_until(SOON, || proc::process(pid).is_none()));
+}
+
+/// Finds daemons whose arguments are relative paths, by the FUSE connection that they serve.
+fn daemons_of_relative(bed: &CliBed) -> Vec<i32> {
+    let minor = bed.mount_at("p").map(|mount| mount.minor);
+    let serves = |pid: i32| {
+        fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten().any(|entry| {
+            fs::read_to_string(entry.path()).is_ok_and(|info| {
+                info.lines()
+                    .filter_map(|line| line.strip_prefix("fuse_connection:"))
+                    .any(|number| number.trim().parse().ok() == minor)
+            })
+        })
+    };
+    proc::processes().into_iter().map(|process| process.pid).filter(|pid| serves(*pid)).collect()
+}
+
+#[test]
+fn every_way_to_end_a_pool_ends_it() {
+    let bed = bed();
+    let point = bed.path("p");
+    type Way<'a> = (&'a str, Box<dyn Fn(&Child) + 'a>);
+    let run = |program: &'static str, args: &'static [&'static str]| {
+        let point = point.clone();
+        move |_: &Child| {
+            let done = run_unless_busy(Command::new(program).args(args).arg(&point), SOON);
+            assert!(done.success(), "{program}: {}", done.describe());
+        }
+    };
+    let ways: Vec<Way<'_>> = vec![
+        ("SIGTERM", Box::new(|child| signal(pid(child), "TERM"))),
+        ("SIGINT", Box::new(|child| signal(pid(child), "INT"))),
+        ("SIGQUIT", Box::new(|child| signal(pid(child), "QUIT"))),
+        ("umount", Box::new(run("umount", &[]))),
+        ("umount -l", Box::new(run("umount", &["-l"]))),
+        ("fusermount3 -u", Box::new(run("fusermount3", &["-u"]))),
+        ("canopy umount", Box::new(|_| drop(bed.ok("umount @p")))),
+        ("canopy umount --lazy", Box::new(|_| drop(bed.ok("umount --lazy @p")))),
+    ];
+    for (name, end) in &ways {
+        let mut child = foreground(&bed, "@a:@b @p");
+        end(&child);
+        eprintln!("{name}");
+        ends_well(&mut child, SOON);
+        assert!(!is_mounted(&bed), "{name}");
+        // The same for a daemon, which nobody waits for.
+        bed.ok("mount @a:@b @p");
+        let daemons = bed.daemons();
+        assert_eq!(daemons.len(), 1, "{name}");
+        match name.strip_prefix("SIG") {
+            Some(signal_name) => signal(daemons[0].pid, signal_name),
+            None => end(&child),
+        }
+        bed.wait_for_daemons(0);
+        assert!(!is_mounted(&bed), "{name}");
+    }
+}
+
+#[test]
+fn other_signals_change_nothing() {
+    let bed = bed();
+    let mut child = foreground(&bed, "@a:@b @p");
+    let named =
+        ["HUP", "USR1", "USR2", "PIPE", "XFSZ", "ALRM", "VTALRM", "PROF", "XCPU", "IO", "PWR", "STKFLT"];
+    let real_time = (34..=64).map(|number| number.to_string());
+    for name in named.map(str::to_owned).into_iter().chain(real_time) {
+        signal(pid(&child), &name);
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(child.try_wait().unwrap().is_none());
+    fs::metadata(bed.path("p")).unwrap();
+    signal(pid(&child), "TERM");
+    ends_well(&mut child, SOON);
+}
+
+/// Keeps the pool in use until it is dropped.
+struct Inside(Child);
+
+impl Inside {
+    fn new(dir: &Path) -> Inside {
+        let child = Command::new("sleep").arg("60").current_dir(dir).spawn().unwrap();
+        Inside(child)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_pool_in_use_is_not_taken_away_unless_asked() {
+    let bed = bed();
+    let mut child = foreground(&bed, "@a:@b @p");
+    let inside = Inside::new(&bed.path("p"));
+    let line = mistake(&bed, "umount @p");
+    assert!(line.contains("is in use") && line.contains("--lazy"), "{line}");
+    assert!(is_mounted(&bed));
+    bed.ok("umount --lazy @p");
+    assert!(!is_mounted(&bed));
+    assert!(child.try_wait().unwrap().is_none(), "it serves those who are inside");
+    drop(inside);
+    ends_well(&mut child, SOON);
+}
+
+#[test]
+fn a_signal_ends_a_pool_in_use_after_a_grace() {
+    let bed = bed();
+    let mut child = foreground(&bed, "@a:@b @p");
+    let _inside = Inside::new(&bed.path("p"));
+    let start = Instant::now();
+    signal(pid(&child), "TERM");
+    assert!(wait_until(Duration::from_secs(3), || !is_mounted(&bed)), "gone from the tree at once");
+    ends_well(&mut child, Duration::from_secs(8));
+    assert!(start.elapsed() > Duration::from_secs(3), "there was no grace: {:?}", start.elapsed());
+    assert!(log(&bed).contains("is in use"), "{}", log(&bed));
+}
+
+#[test]
+fn a_second_signal_does_not_wait() {
+    let bed = bed();
+    let mut child = foreground(&bed, "@a:@b @p");
+    let _inside = Inside::new(&bed.path("p"));
+    signal(pid(&child), "INT");
+    assert!(wait_until(Duration::from_secs(3), || !is_mounted(&bed)));
+    signal(pid(&child), "INT");
+    ends_well(&mut child, Duration::from_secs(3));
+}
+
+#[test]
+fn a_dead_mount_is_replaced() {
+    let bed = bed();
+    bed.ok("mount @a:@b @p");
+    for round in 0..2 {
+        let daemons = bed.daemons();
+        assert_eq!(daemons.len(), 1);
+        signal(daemons[0].pid, "KILL");
+        bed.wait_for_daemons(0);
+        assert!(is_mounted(&bed), "the kernel keeps a mount without its server");
+        let done = bed.ok("mount @a:@b @p");
+        assert!(
+            done.stderr.contains("dead mount") && done.stderr.lines().count() == 1,
+            "{}",
+            done.describe()
+        );
+        fs::read_dir(bed.path("p")).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        assert_eq!(mounts(&bed).len(), 1);
+    }
+    bed.umount("@p");
+}
+
+#[test]
+fn a_dead_mount_can_be_unmounted_and_is_no_branch() {
+    let bed = bed();
+    fs::create_dir(bed.path("q")).unwrap();
+    bed.ok("mount @a:@b @p");
+    signal(bed.daemons()[0].pid, "KILL");
+    bed.wait_for_daemons(0);
+    let line = mistake(&bed, "mount @p @q");
+    assert!(line.contains("server is gone") && line.contains("umount -l"), "{line}");
+    for asked in ["get @p category.create", "explain create @p/film", "explain getattr @p", "fsck @p"] {
+        let done = run_within(&mut bed.command(asked), SOON);
+        assert!(!done.success() && done.stderr.lines().count() == 1, "{}", done.describe());
+        assert!(done.stderr.contains("has ended (canopy umount "), "{asked}: {}", done.stderr);
+    }
+    bed.umount("@p");
+}
+
+#[test]
+fn the_foreground_log_tells_what_was_mounted() {
+    let bed = bed();
+    let mut child = foreground(&bed, "-o cache.attr=7,use_ino @a=RO:@b=RW,1M @p");
+    signal(pid(&child), "TERM");
+    ends_well(&mut child, SOON);
+    let log = log(&bed);
+    for needle in ["/a=RO:", "/b=RW,1M", "cache.attr=7", "FUSE 7."] {
+        assert!(log.contains(needle), "no {needle:?} in:\n{log}");
+    }
+    assert!(!log.contains("use-ino"), "{log}");
+}
+
+#[test]
+fn an_older_kernel_can_be_pretended() {
+    let bed = bed();
+    let file = fs::File::create(bed.path("log")).unwrap();
+    let mut command = bed.command("mount -f @a @p");
+    let mut child = command.env("CANOPY_TEST_KERNEL", "minor:31").stderr(file).spawn().unwrap();
+    assert!(wait_until(SOON, || log(&bed).contains("FUSE 7.31")), "{}", log(&bed));
+    signal(pid(&child), "TERM");
+    ends_well(&mut child, SOON);
+}
+
+/// Collects what arrives at a socket while a script runs with it in the place of a log daemon.
+fn logged(bed: &CliBed, script: &str) -> String {
+    let path = bed.path("socket");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let done = in_private_mounts(bed, script, &[bed.program().as_os_str()]);
+    assert!(done.success(), "{}", done.describe());
+    let mut text = String::new();
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(len) = socket.recv(&mut buffer) {
+        text.push_str(&String::from_utf8_lossy(&buffer[..len]));
+        text.push('\n');
+    }
+    text
+}
+
+const MOUNT_ONCE: &str =
+    r#""$2" mount -o cache.attr=7 "$1/a:$1/b" "$1/p"; stat "$1/p" > /dev/null; "$2" umount "$1/p""#;
+
+#[test]
+fn a_daemon_logs_to_the_journal() {
+    let bed = bed();
+    let script = format!(
+        r#"mount -t tmpfs none /run; mkdir -p /run/systemd/journal; touch /run/systemd/journal/socket
+        mount --bind "$1/socket" /run/systemd/journal/socket; {MOUNT_ONCE}"#
+    );
+    let log = logged(&bed, &script);
+    assert!(log.contains("MESSAGE") && log.contains("cache.attr=7"), "{log}");
+    assert!(log.contains("SYSLOG_IDENTIFIER"), "{log}");
+}
+
+#[test]
+fn a_daemon_logs_to_syslog_where_there_is_no_journal() {
+    let bed = bed();
+    let script = format!(
+        r#"mount -t tmpfs none /run; mknod "$1/dev/null" c 1 3; chmod 666 "$1/dev/null"; touch "$1/dev/log"
+        mount --bind "$1/socket" "$1/dev/log"; mount --rbind "$1/dev" /dev; {MOUNT_ONCE}"#
+    );
+    let log = logged(&bed, &script);
+    assert!(log.contains("canopy[") && log.contains("cache.attr=7"), "{log}");
+}
+
+#[test]
+fn a_command_that_is_killed_leaves_no_pool_behind() {
+    let bed = bed();
+    // The moment differs from round to round; whatever it is, mount and daemon come together or not at all.
+    for round in 0..12 {
+        let mut command = bed.command("mount @a:@b @p");
+        let mut child = command.stdin(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_micros(400 * round));
+        let _ = child.kill();
+        let finished = child.wait().unwrap().success();
+        assert!(wait_until(SOON, || is_mounted(&bed) != bed.daemons().is_empty()), "round {round}");
+        if !finished {
+            // Either it had been ready already, or nothing of it stays.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        if is_mounted(&bed) {
+            fs::read_dir(bed.path("p")).unwrap();
+            bed.umount("@p");
+        }
+        bed.wait_for_daemons(0);
+    }
+}
