@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 mod common;
 
-use common::{NobodyElse, ROOT};
+use common::{ROOT, TestKernel};
 
 const LIMIT: u64 = 400;
 
@@ -33,7 +33,7 @@ fn who_has_opened_all_that_can_be_still_lists_removes_and_truncates() {
     let hard = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum: hard }).expect("a lower limit");
     let made = common::pool(&[Rw, Rw], Config::default());
-    made.pool.connect(Arc::new(NobodyElse), false);
+    made.pool.connect(Arc::new(TestKernel::default()), false);
     let pool = &made.pool;
     for branch in [0, 1] {
         for dir in ["deep/er", "deep/empty"] {

@@ -5,7 +5,7 @@ mod common;
 use canopy_pool::branch::Mode::Rw;
 use canopy_pool::config::Config;
 use canopy_pool::{Caller, Entry, NodeId, Pool, RenameKind, WriteKind};
-use common::{Made, NobodyElse, ROOT};
+use common::{Made, ROOT, TestKernel};
 use rustix::fs::OFlags;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const MANY: u64 = 3000;
 
 fn made() -> Made {
     let made = common::pool(&[Rw, Rw], Config::default());
-    made.pool.connect(Arc::new(NobodyElse), false);
+    made.pool.connect(Arc::new(TestKernel::default()), false);
     made
 }
 

@@ -7,10 +7,8 @@ mod common;
 
 use canopy_pool::branch::{BranchList, BranchSpec, Branches, Mode};
 use canopy_pool::config::Config;
-use canopy_pool::kernel::{BackingFile, Kernel};
 use canopy_pool::{NodeId, Opened, Result, WriteKind};
-use common::{Made, ROOT};
-use rustix::fd::BorrowedFd;
+use common::{Made, ROOT, TestKernel};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs;
@@ -18,28 +16,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-/// Gives backing files their numbers. Nobody else changes the branches, as far as it knows.
-struct Numbers(Arc<AtomicU32>);
-
-struct Number(u32);
-
-impl BackingFile for Number {
-    fn id(&self) -> u32 {
-        self.0
-    }
-}
-
-impl Kernel for Numbers {
-    fn open_backing(&self, _: BorrowedFd<'_>) -> std::result::Result<Box<dyn BackingFile>, Errno> {
-        Ok(Box::new(Number(self.0.fetch_add(1, Ordering::Relaxed) + 1)))
-    }
-    fn caught_up(&self) -> bool {
-        true
-    }
-    fn invalidate_attr(&self, _: NodeId) {}
-    fn forget_name(&self, _: NodeId, _: &[u8]) {}
-}
 
 struct Rig {
     made: Made,
@@ -51,7 +27,10 @@ impl Rig {
     fn new(config: Config) -> Rig {
         let made = common::pool(&[Mode::Rw, Mode::Rw], config);
         let backed = Arc::new(AtomicU32::new(0));
-        made.pool.connect(Arc::new(Numbers(backed.clone())), true);
+        made.pool.connect(
+            Arc::new(TestKernel { backing_files: Some(backed.clone()), ..TestKernel::default() }),
+            true,
+        );
         for name in ["f", "g"] {
             fs::write(made.on(0, name), name).expect("a file");
         }

@@ -7,7 +7,7 @@ use canopy_pool::branch::Mode::Rw;
 use canopy_pool::config::{Config, ReaddirMode};
 use canopy_pool::{NodeId, Pool, RenameKind};
 use canopy_testkit::{FaultyFs, Kind, LoopFs, ScratchDir};
-use common::{Made, NobodyElse};
+use common::{Made, TestKernel};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs;
@@ -325,7 +325,7 @@ fn many_readers_of_one_directory() {
 fn what_the_kernel_knows_it_is_not_given_again() {
     const FEW: usize = 100;
     let made = common::pool(&[Rw; 2], Config::default());
-    made.pool.connect(Arc::new(NobodyElse), false);
+    made.pool.connect(Arc::new(TestKernel::default()), false);
     fill(&made, FEW);
     let dir = dir_of(&made.pool);
     let nodes_of = |time: Duration| {

@@ -11,7 +11,7 @@ use canopy_pool::inode::InodeCalc;
 use canopy_pool::policy::{Category, Policy, ThreadDice};
 use canopy_testkit::LoopFs;
 use canopy_testkit::model::{Plain, Rules, World, check};
-use common::{NobodyElse, pool};
+use common::{TestKernel, pool};
 use std::sync::Arc;
 
 const OPERATIONS: usize = 60;
@@ -37,7 +37,7 @@ fn world(seed: u64, branches: usize, config: &Config) -> World {
     ThreadDice::seed(seed);
     let made = pool(&vec![Mode::Rw; branches], config.clone());
     if !seed.is_multiple_of(3) {
-        made.pool.connect(Arc::new(NobodyElse), false);
+        made.pool.connect(Arc::new(TestKernel::default()), false);
     }
     let plain = made.home.path().join("plain");
     std::fs::create_dir(&plain).expect("the plain directory");
@@ -69,7 +69,7 @@ fn run_on_full_branches(sequences: u64, config: &Config) {
             common::chmod(plain.path(), 0o755);
             let pool = common::over(&branches, &[Mode::Rw, Mode::Rw], config.clone());
             if !seed.is_multiple_of(3) {
-                pool.connect(Arc::new(NobodyElse), false);
+                pool.connect(Arc::new(TestKernel::default()), false);
             }
             World {
                 plain: Plain::new(plain.path()),

@@ -9,7 +9,7 @@ use canopy_pool::config::Config;
 use canopy_pool::policy::{Category, Policy, ThreadDice};
 use canopy_pool::{Entry, Error, HandleId, NodeId, Pool, RenameKind, SetAttr, WriteKind};
 use canopy_testkit::{Fields, Rng, Tree};
-use common::{Made, NobodyElse, ROOT, pool};
+use common::{Made, ROOT, TestKernel, pool};
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -288,7 +288,7 @@ fn stress(locking: bool, create: Policy) -> Made {
     let mut config = Config::default();
     config.policies.set_category(Category::Create, create);
     let made = pool(&[Rw, Rw, Rw], config);
-    made.pool.connect(Arc::new(NobodyElse), false);
+    made.pool.connect(Arc::new(TestKernel::default()), false);
     let inodes = Inodes { locks: Mutex::default(), renames: Mutex::default(), locking };
     let before = descriptors();
     let end = Instant::now() + Duration::from_secs(seconds);

@@ -17,7 +17,7 @@ pub fn text(path: impl AsRef<Path>) -> String {
 /// # Panics
 /// If that fails.
 #[track_caller]
-pub fn put(path: impl AsRef<Path>, content: impl AsRef<[u8]>) {
+pub fn put(path: impl AsRef<Path>, content: &(impl AsRef<[u8]> + ?Sized)) {
     let path = path.as_ref();
     fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
     fs::write(path, content).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

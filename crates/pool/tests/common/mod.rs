@@ -1,5 +1,5 @@
-//! What the tests of the pool share: branches in memory, and a client that behaves as the kernel does.
-#![allow(dead_code, unreachable_pub, reason = "each test program uses its own part")]
+//! Branches in memory, and the kernel's side of a pool without a mount: a client, and callbacks.
+#![allow(dead_code, unreachable_pub, reason = "no test program uses all of it")]
 
 mod apply;
 mod capture;
@@ -15,11 +15,12 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
 pub const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 
-/// Takes directories in memory where there are any: the tests make very many.
+/// Makes a temporary directory, in memory if possible: the tests make a great many files.
 pub fn home() -> TempDir {
     let shm = Path::new("/dev/shm");
     match shm.is_dir() {
@@ -29,7 +30,7 @@ pub fn home() -> TempDir {
     .expect("a directory for the branches")
 }
 
-/// A pool, and the directories that it joins.
+/// A pool and the directories that are its branches.
 pub struct Made {
     pub pool: Arc<Pool>,
     pub branches: Vec<PathBuf>,
@@ -41,13 +42,13 @@ impl Made {
         Client::new(self.pool.clone())
     }
 
-    /// A path on one branch.
+    /// A path on a branch.
     pub fn on(&self, branch: usize, path: &str) -> PathBuf {
         self.branches[branch].join(path)
     }
 }
 
-/// A pool over fresh branches of the given modes. There is no minimum of free space.
+/// Makes a pool over new branches of these modes, without a minimum of free space.
 pub fn pool(modes: &[Mode], config: Config) -> Made {
     let home = home();
     let branches: Vec<PathBuf> =
@@ -59,7 +60,7 @@ pub fn pool(modes: &[Mode], config: Config) -> Made {
     Made { pool: over(&branches, modes, config), branches, home }
 }
 
-/// A pool over directories that exist.
+/// Makes a pool over existing directories, without a minimum of free space.
 pub fn over(branches: &[PathBuf], modes: &[Mode], config: Config) -> Arc<Pool> {
     let spec =
         |(path, mode): (&PathBuf, &Mode)| BranchSpec { path: path.clone(), mode: *mode, min_free: None };
@@ -68,18 +69,39 @@ pub fn over(branches: &[PathBuf], modes: &[Mode], config: Config) -> Arc<Pool> {
     Arc::new(Pool::new(Config { min_free: 0, ..config }, branches))
 }
 
-/// Nobody changes the branches but the pool: it may remember what it has seen of them.
-pub struct NobodyElse;
+/// The kernel's side of a pool without a mount. By default it has no passthrough, and the pool hears of every change on the
+/// branches, so it may cache what it knows of them.
+#[derive(Default)]
+pub struct TestKernel {
+    /// Offers passthrough, and counts the backing files.
+    pub backing_files: Option<Arc<AtomicU32>>,
+    /// The branches may change without the pool's knowledge.
+    pub unwatched: bool,
+    /// The process that waits for each operation has been killed.
+    pub caller_is_killed: bool,
+}
 
-impl Kernel for NobodyElse {
+struct NumberedFile(u32);
+
+impl BackingFile for NumberedFile {
+    fn id(&self) -> u32 {
+        self.0
+    }
+}
+
+impl Kernel for TestKernel {
     fn open_backing(&self, _: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno> {
-        Err(Errno::OPNOTSUPP)
+        let count = self.backing_files.as_ref().ok_or(Errno::OPNOTSUPP)?;
+        Ok(Box::new(NumberedFile(count.fetch_add(1, Ordering::Relaxed) + 1)))
     }
     fn caught_up(&self) -> bool {
-        true
+        !self.unwatched
     }
     fn invalidate_attr(&self, _: NodeId) {}
     fn forget_name(&self, _: NodeId, _: &[u8]) {}
+    fn caller_is_killed(&self) -> bool {
+        self.caller_is_killed
+    }
 }
 
 pub fn chmod(path: &Path, mode: u32) {

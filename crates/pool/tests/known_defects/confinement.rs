@@ -4,6 +4,7 @@ use super::*;
 use crate::common::{ROOT, pool};
 use canopy_pool::RenameKind;
 use canopy_pool::branch::Mode::Rw;
+use canopy_testkit::files::{put, text};
 use std::os::unix::fs::symlink;
 
 /// 14.3: intermediate components of branch paths were followed.

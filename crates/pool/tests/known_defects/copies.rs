@@ -5,6 +5,7 @@ use crate::common::{ROOT, chmod, pool};
 use canopy_pool::branch::Mode::{Nc, Ro, Rw};
 use canopy_pool::config::Func;
 use canopy_pool::{SetAttr, SetTime, Time};
+use canopy_testkit::files::{put, text};
 use std::os::unix::fs::MetadataExt;
 use std::time::UNIX_EPOCH;
 

@@ -5,6 +5,7 @@ use crate::common::{Client, Made, chmod, pool};
 use canopy_pool::RenameKind::{NoReplace, Replace};
 use canopy_pool::branch::Mode::{Ro, Rw};
 use canopy_pool::config::{LinkExdev, RenameExdev};
+use canopy_testkit::files::{put, text};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
 const HELD: &str = ".mergerfs_rename_exdev";

@@ -4,6 +4,7 @@ use super::*;
 use crate::common::{ROOT, chmod, pool};
 use canopy_pool::branch::Mode::Rw;
 use canopy_pool::{Error, SetAttr, SetTime, Time};
+use canopy_testkit::files::{put, text};
 use std::os::unix::fs::MetadataExt;
 
 /// The buffer was given back as it was.

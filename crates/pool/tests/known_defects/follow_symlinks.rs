@@ -6,6 +6,7 @@ use canopy_pool::RenameKind;
 use canopy_pool::branch::Mode::{Ro, Rw};
 use canopy_pool::config::FollowSymlinks::{self, All, Directory, Never, Regular};
 use canopy_pool::{SetAttr, config::ReaddirMode};
+use canopy_testkit::files::{put, text};
 use std::os::unix::fs::{lchown, symlink};
 
 fn follow(mode: FollowSymlinks) -> Config {

@@ -42,16 +42,6 @@ fn errno<T: std::fmt::Debug>(result: canopy_pool::Result<T>) -> Errno {
     result.expect_err("it must fail").errno()
 }
 
-fn put(path: impl AsRef<Path>, content: &str) {
-    let path = path.as_ref();
-    fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
-    fs::write(path, content).expect("a file");
-}
-
-fn text(path: impl AsRef<Path>) -> String {
-    fs::read_to_string(path).expect("a file")
-}
-
 fn open(pool: &Pool, node: NodeId, flags: OFlags) -> HandleId {
     pool.open(&common::ROOT, node, flags.bits(), false).expect("open").handle
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::common::pool;
 use canopy_pool::RenameKind;
 use canopy_pool::branch::Mode::{Nc, Ro, Rw};
+use canopy_testkit::files::{put, text};
 
 fn rename(pool: &Pool, from: &str, to: &str) -> canopy_pool::Result<()> {
     pool.rename(

@@ -1,6 +1,7 @@
 //! What a crash leaves, at every step of a move, and what the next mount makes of it.
 
 use super::*;
+use canopy_testkit::files::put;
 
 /// A note, as a move from the first to the second branch of `names` writes it.
 fn note(disks: &Disks, names: &[&str]) -> PathBuf {
@@ -42,7 +43,7 @@ fn while_it_was_copied() {
     note(&disks, &["d/f"]);
     disks.pool.recover();
     assert_eq!(exists(&disks, "d/f"), [true, false]);
-    assert_eq!(disks.hidden(), [disks.on(1, "d/.canopy-clone.alive.2")]);
+    assert_eq!(disks.unfinished_copies(), [disks.on(1, "d/.canopy-clone.alive.2")]);
 }
 
 /// Of `link-cow` nothing is left but a copy aside: the name leads to the one or the other.
@@ -56,7 +57,7 @@ fn while_a_link_was_made_a_file_of_its_own() {
     common::chmod(&path, 0o600);
     disks.pool.recover();
     assert_eq!(fs::read(disks.on(1, "d/f")).unwrap(), b"whole");
-    assert_eq!(disks.hidden(), NONE);
+    assert_eq!(disks.unfinished_copies(), NONE);
 }
 
 /// A note that was cut off is one of nothing that was begun; of a later version, it is not ours to judge.
@@ -85,7 +86,7 @@ fn while_it_was_given_its_names() {
     note(&disks, &["d/f", "d/g"]);
     disks.pool.recover();
     assert_eq!((exists(&disks, "d/f"), exists(&disks, "d/g")), ([true, false], [true, false]));
-    assert_eq!(disks.hidden(), NONE);
+    assert_eq!(disks.unfinished_copies(), NONE);
 }
 
 #[test]
@@ -96,7 +97,7 @@ fn while_the_old_names_went() {
     note(&disks, &["d/f", "d/g"]);
     disks.pool.recover();
     assert_eq!((exists(&disks, "d/f"), exists(&disks, "d/g")), ([false, true], [false, true]));
-    assert_eq!(disks.hidden(), NONE);
+    assert_eq!(disks.unfinished_copies(), NONE);
 }
 
 #[test]
@@ -107,7 +108,7 @@ fn copies_that_have_changed_since_are_both_kept() {
     note(&disks, &["f"]);
     disks.pool.recover();
     assert_eq!(exists(&disks, "f"), [true, true]);
-    assert_eq!(disks.hidden(), NONE);
+    assert_eq!(disks.unfinished_copies(), NONE);
 }
 
 /// What somebody writes, unseen by the pool, is not removed from under him.
@@ -126,7 +127,7 @@ fn a_copy_that_is_being_written_waits_for_the_next_mount() {
         drop(writer);
         disks.pool.recover();
         assert!(!disks.on(surplus, "f").exists() && disks.on(1 - surplus, "f").exists());
-        assert_eq!(disks.hidden(), NONE);
+        assert_eq!(disks.unfinished_copies(), NONE);
     }
 }
 

@@ -62,5 +62,5 @@ fn when_no_branch_has_room_it_is_said() {
             "{what}"
         );
     }
-    assert_eq!(disks.hidden(), NONE);
+    assert_eq!(disks.unfinished_copies(), NONE);
 }

@@ -1,9 +1,10 @@
 //! Writes that meet a full branch.
 
 use super::*;
-use canopy_pool::kernel::{BackingFile, Kernel, NoKernel};
+use crate::common::TestKernel;
+use canopy_pool::kernel::NoKernel;
 use canopy_pool::{SetAttr, Whence};
-use rustix::fd::BorrowedFd;
+use canopy_testkit::files::put;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -42,25 +43,8 @@ fn every_handle_goes_on_at_the_new_place() {
         disks.pool.release(handle).unwrap();
     }
     assert_eq!(disks.pool.getattr(node, None).unwrap().ino, before.ino);
-    assert_eq!(disks.hidden(), NONE);
+    assert_eq!(disks.unfinished_copies(), NONE);
     client.end().unwrap();
-}
-
-/// Whoever would be told of the end of it is gone.
-struct Killed;
-
-impl Kernel for Killed {
-    fn open_backing(&self, _: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno> {
-        Err(Errno::OPNOTSUPP)
-    }
-    fn caught_up(&self) -> bool {
-        false
-    }
-    fn invalidate_attr(&self, _: NodeId) {}
-    fn forget_name(&self, _: NodeId, _: &[u8]) {}
-    fn caller_is_killed(&self) -> bool {
-        true
-    }
 }
 
 #[test]
@@ -70,11 +54,12 @@ fn a_move_for_a_caller_who_is_killed_ends_early() {
     let mut client = disks_client(&disks);
     let (_, writer) = disks.open(&mut client, "dir/f", OFlags::RDWR);
     disks.fill(0);
-    disks.pool.connect(Arc::new(Killed), false);
+    let kernel = TestKernel { unwatched: true, caller_is_killed: true, ..TestKernel::default() };
+    disks.pool.connect(Arc::new(kernel), false);
     assert_eq!(write(&disks.pool, writer, MIB as u64, &pattern(2, MIB)), Err(Errno::NOSPC));
     assert_eq!(fs::read(disks.on(0, "dir/f")).unwrap()[..MIB], pattern(1, MIB));
     assert!(!disks.on(1, "dir/f").exists());
-    assert_eq!(disks.hidden(), NONE);
+    assert_eq!(disks.unfinished_copies(), NONE);
     // Another one comes, and waits for his answer.
     disks.pool.connect(Arc::new(NoKernel), false);
     write(&disks.pool, writer, MIB as u64, &pattern(2, MIB)).unwrap();
@@ -172,7 +157,7 @@ fn handles_write_as_before_when_somebody_else_keeps_the_file_where_it_is() {
         }
     }
     assert_eq!(&read(&disks.pool, reader, 4096), &[2; 4096]);
-    assert_eq!(disks.hidden(), NONE);
+    assert_eq!(disks.unfinished_copies(), NONE);
     assert!(disks.on(0, "dir/f").exists());
     drop(stranger);
     for (_, writer) in handles {
@@ -206,7 +191,7 @@ fn a_file_stays_where_it_is_when_it_cannot_move() {
         assert_eq!(write(&disks.pool, handle, 8192, &[1; MIB]), Err(Errno::NOSPC), "{what}");
         assert_eq!(&read(&disks.pool, handle, 7), b"content", "{what}");
         assert!(disks.on(0, "dir/f").exists(), "{what}");
-        assert_eq!(disks.hidden(), NONE, "{what}");
+        assert_eq!(disks.unfinished_copies(), NONE, "{what}");
         disks.pool.release(handle).unwrap();
         client.end().unwrap();
     }
@@ -348,7 +333,7 @@ fn nobody_loses_a_write_while_branches_fill_up() {
         assert_eq!(holders, 1, "{name}");
     }
     assert!(!disks.on(0, "f").exists() && !disks.on(0, "g").exists());
-    assert_eq!(disks.hidden(), NONE);
+    assert_eq!(disks.unfinished_copies(), NONE);
     for (f, g) in handles {
         disks.pool.release(f).unwrap();
         disks.pool.release(g).unwrap();

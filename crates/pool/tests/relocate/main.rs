@@ -15,11 +15,11 @@ use canopy_pool::branch::Mode;
 use canopy_pool::config::{Config, MoveWhenFull};
 use canopy_pool::policy::{Category, Policy};
 use canopy_pool::{HandleId, NodeId, Pool, WriteKind};
-use canopy_testkit::LoopFs;
+use canopy_testkit::{LoopFs, files};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 const MIB: usize = 1 << 20;
@@ -55,20 +55,9 @@ impl Disks {
         self.disks[branch].path().join(path)
     }
 
-    /// Takes all the room that a branch has.
+    /// Fills a branch.
     fn fill(&self, branch: usize) {
-        let filler = fs::File::create(self.on(branch, "filler")).expect("a file");
-        let free = rustix::fs::statvfs(self.disks[branch].path()).expect("statvfs");
-        let mut left = free.f_bavail * free.f_frsize;
-        while left > 4096 {
-            let step = left.min(1 << 20);
-            let at = filler.metadata().expect("stat").len();
-            match rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), at, step) {
-                Ok(()) => left -= step,
-                Err(Errno::NOSPC) => left = step / 2,
-                Err(errno) => panic!("filling a branch: {errno}"),
-            }
-        }
+        self.disks[branch].fill(0);
     }
 
     /// A file of the pool, opened.
@@ -77,22 +66,9 @@ impl Disks {
         (node, self.pool.open(&common::ROOT, node, flags.bits(), false).expect("open").handle)
     }
 
-    /// The names that nobody is shown, on all branches.
-    fn hidden(&self) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        let mut todo: Vec<PathBuf> = self.disks.iter().map(|disk| disk.path().to_owned()).collect();
-        while let Some(dir) = todo.pop() {
-            for entry in fs::read_dir(dir).expect("a directory") {
-                let entry = entry.expect("an entry");
-                if entry.file_type().expect("a type").is_dir() {
-                    todo.push(entry.path());
-                }
-                if entry.file_name().as_encoded_bytes().starts_with(b".canopy-clone.") {
-                    found.push(entry.path());
-                }
-            }
-        }
-        found
+    /// Returns the unfinished copies on all branches.
+    fn unfinished_copies(&self) -> Vec<PathBuf> {
+        self.disks.iter().flat_map(|disk| files::unfinished_copies(disk.path())).collect()
     }
 }
 
@@ -121,10 +97,4 @@ fn read(pool: &Pool, handle: HandleId, len: usize) -> Vec<u8> {
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = canopy_testkit::Rng::new(seed);
     rng.bytes(len)
-}
-
-fn put(path: impl AsRef<Path>, content: &[u8]) {
-    let path = path.as_ref();
-    fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
-    fs::write(path, content).expect("a file");
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use canopy_testkit::cmd::run;
+use canopy_testkit::files::put;
 use canopy_testkit::{Fields, Kind, Tree};
 use rustix::fs::XattrFlags;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -79,7 +80,7 @@ fn nothing_is_lost_between_filesystems() {
         // XFS allocates ahead.
         let taken = fs::metadata(disks.on(1, "d/g")).unwrap().blocks();
         assert!(taken <= allocated + 2048 || to == Kind::Xfs, "{what}: {taken} for {allocated}");
-        assert_eq!(disks.hidden(), NONE, "{what}");
+        assert_eq!(disks.unfinished_copies(), NONE, "{what}");
         client.end().unwrap();
     }
 }
@@ -96,7 +97,7 @@ fn what_the_other_branch_cannot_hold_is_not_lost() {
     disks.fill(0);
     assert_eq!(write(&disks.pool, handle, 8192, &[1; MIB]), Err(Errno::NOSPC));
     assert!(disks.on(0, "f").exists() && !disks.on(1, "f").exists());
-    assert_eq!(disks.hidden(), NONE);
+    assert_eq!(disks.unfinished_copies(), NONE);
     disks.pool.release(handle).unwrap();
     client.end().unwrap();
 }
