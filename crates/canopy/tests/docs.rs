@@ -88,10 +88,13 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
         .map(|word| word.trim_end_matches(['.', ':']))
 }
 
+/// The text files below these directories, and the documents in the root of the repository.
 fn texts(dirs: &[&str]) -> Vec<(PathBuf, String)> {
-    let files = dirs.iter().flat_map(|dir| fs::read_dir(root().join(dir)).expect("a directory").flatten());
-    let files = files.map(|entry| entry.path()).chain([root().join("README.md")]);
-    files.filter_map(|path| Some((path.clone(), fs::read_to_string(&path).ok()?))).collect()
+    let in_root = fs::read_dir(root()).expect("the root").flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> =
+        in_root.filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect();
+    dirs.iter().for_each(|dir| below(&root().join(dir), "", &mut files));
+    files.into_iter().filter_map(|path| Some((path.clone(), fs::read_to_string(&path).ok()?))).collect()
 }
 
 /// Manual pages of ours that a unit, a page or a document names.
@@ -118,28 +121,115 @@ fn pages_that_are_named_exist() {
     assert!(named > 10, "{named}");
 }
 
-/// Files of the source that documents name: from the root of the repository, of the crates, or of what most is said about.
+/// Files of the repository that documents name: from the document, or from the root of the repository, of the crates
+/// or of the tests that the documents mention most.
 #[test]
 fn files_that_are_named_exist() {
     let bases =
         ["", "crates", "crates/canopy/src", "crates/canopy/tests", "crates/pool/src", "crates/pool/tests"];
     let bases = bases.map(|base| root().join(base));
     let (mut named, mut missing) = (0, Vec::new());
-    for (path, text) in texts(&["docs", "dist"]) {
+    for (path, text) in texts(&["docs", "benches", "dist"]) {
         let is_file = |word: &&str| {
             word.contains('/')
                 && !word.starts_with('/')
                 && !word.contains(['{', '*', '$', '%'])
                 && [".rs", ".md", ".sh", ".toml"].iter().any(|ending| word.ends_with(ending))
         };
-        for word in words(&text).filter(is_file) {
+        for word in words(&text).map(|word| word.split('#').next().unwrap_or(word)).filter(is_file) {
             let linked = path.parent().expect("a directory").join(word);
             let there = linked.exists() || bases.iter().any(|base| base.join(word).exists());
             named += 1;
             if !there {
-                missing.push(format!("{}: {word}", path.display()));
+                missing.push(format!("{}: {word}", path.strip_prefix(root()).unwrap_or(&path).display()));
             }
         }
     }
     assert!(named > 50 && missing.is_empty(), "{named}, {missing:#?}");
+}
+
+/// Files below a directory whose names end so.
+fn below(dir: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+    for path in fs::read_dir(dir).expect("a directory").flatten().map(|entry| entry.path()) {
+        match path.is_dir() {
+            true => below(&path, ending, found),
+            false if path.to_str().is_some_and(|name| name.ends_with(ending)) => found.push(path),
+            false => {}
+        }
+    }
+}
+
+/// A word in backquotes that is long and in snake case is the name of a test.
+#[test]
+fn tests_that_are_named_exist() {
+    let mut sources = Vec::new();
+    below(&root().join("crates"), ".rs", &mut sources);
+    let sources: String =
+        sources.iter().map(|path| fs::read_to_string(path).expect("a source file")).collect();
+    let (mut named, mut missing) = (0, Vec::new());
+    for (path, text) in texts(&["docs"]) {
+        let is_test = |word: &&str| {
+            word.matches('_').count() > 3
+                && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        };
+        // The page about testing has an example of its own.
+        for word in text.split('`').filter(is_test).filter(|_| !path.ends_with("testing.md")) {
+            named += 1;
+            if !sources.contains(&format!("fn {word}()")) {
+                missing.push(format!("{}: {word}", path.strip_prefix(root()).unwrap_or(&path).display()));
+            }
+        }
+    }
+    assert!(named > 2 && missing.is_empty(), "{named}, {missing:#?}");
+}
+
+/// The anchors of a Markdown document, as GitHub makes them of its headings.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| {
+            let kept = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = kept.chars().filter(|&c| c.is_alphanumeric() || c == ' ' || c == '-' || c == '_');
+            kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn links_between_documents_lead_to_a_file_and_a_heading() {
+    let (mut links, mut broken) = (0, Vec::new());
+    for (path, text) in texts(&["docs", "benches"]) {
+        for (at, _) in text.match_indices("](") {
+            let Some((target, _)) = text[at + 2..].split_once(')') else { continue };
+            if target.contains("://") {
+                continue;
+            }
+            links += 1;
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let file =
+                if file.is_empty() { path.clone() } else { path.parent().expect("a directory").join(file) };
+            let heading_exists =
+                || fs::read_to_string(&file).is_ok_and(|text| anchors(&text).contains(anchor));
+            if !file.exists() || !(anchor.is_empty() || heading_exists()) {
+                broken.push(format!("{}: {target}", path.strip_prefix(root()).unwrap_or(&path).display()));
+            }
+        }
+    }
+    assert!(links > 50 && broken.is_empty(), "{links}, {broken:#?}");
+}
+
+#[test]
+fn every_decision_is_listed() {
+    let dir = root().join("docs/decisions");
+    let list = fs::read_to_string(dir.join("README.md")).expect("the list of decisions");
+    for entry in fs::read_dir(&dir).expect("decisions").flatten() {
+        let name = entry.file_name().into_string().expect("a name");
+        assert!(
+            name == "README.md" || list.contains(&format!("({name})")),
+            "{name} is not in docs/decisions/README.md"
+        );
+        let text = fs::read_to_string(entry.path()).expect("a decision");
+        let sections = ["## Context", "## Decision", "## Consequence"];
+        assert!(name == "README.md" || sections.iter().all(|section| text.contains(section)), "{name}");
+    }
 }
