@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Shows a pool at work: three directories as one tree, files put in, and where each of them landed.
-# Works as root and as an ordinary user. CANOPY_DEMO=DIR chooses where; without it, a directory under /tmp.
+# Shows a pool at work: mounts three directories as one tree, puts files in and shows where each of them landed.
+# Works as root and as an ordinary user. CANOPY_DEMO=DIR chooses where; the default is a new directory under /tmp.
+# If there is no compiler that is new enough, it asks before it installs one with rustup; with --yes it does not ask.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,9 +13,9 @@ fail() {
     exit 1
 }
 
-(($# == 0)) || fail "takes no arguments (CANOPY_DEMO=DIR chooses where)"
+[[ $* == "" || $* == --yes ]] || fail "takes only --yes (CANOPY_DEMO=DIR chooses the directory)"
 say "Setting up"
-scripts/setup.sh run
+scripts/setup.sh run "$@"
 # shellcheck source=scripts/rust.sh
 . scripts/rust.sh
 rust_on_path
@@ -33,17 +34,17 @@ fi
 pool=$home/pool
 mkdir "$home"/disk1 "$home"/disk2 "$home"/disk3 "$pool"
 
-# What failed half-way is not left lying about.
+# Removes everything again if a step fails.
 undo() {
     "$canopy" umount --lazy "$pool" 2>/dev/null || true
-    rm -rf "$home"/disk[123]
+    rm -rf --one-file-system "$home"/disk[123]
     rmdir "$pool" "$home" 2>/dev/null || true
 }
 trap undo EXIT
 
 say "Mounting three directories as one"
-# Files go to the branches at random here, so that a few of them show something; by default the more
-# free space a branch has, the more of them it gets. The small minimum is for small disks.
+# A random branch for each file, so that a few files show something; the default prefers branches with more free space.
+# The minimum of free space is low for the sake of small disks.
 options=category.create=rand,minfreespace=1M
 echo "\$ canopy mount -o $options $home/disk1:$home/disk2:$home/disk3 $pool"
 "$canopy" mount -o "$options" "$home/disk1:$home/disk2:$home/disk3" "$pool"
@@ -66,7 +67,7 @@ while read -r name; do
     done
 done < <(cd "$pool" && find . -type f -printf '%P\n' | sort)
 echo
-echo "Each file is whole, on one branch, and is read there as it is read in the pool."
+echo "Each file is whole on one branch, and reads the same there as through the pool."
 
 trap - EXIT
 say "The pool is still mounted: look around in $pool"
@@ -76,7 +77,7 @@ To stop:
     $canopy umount $pool
     rm -r $home
 
-With your own disks (the mountpoint must exist, and lie outside every branch):
+With your own disks (the mount point must exist and be outside every branch):
     $canopy mount /mnt/disk1:/mnt/disk2 /mnt/pool
 
     $canopy options     lists what -o takes

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Runs the README's commands on bare systems: roots of Debian 12, Debian 13 and Ubuntu 24.04 with nothing in them but what
-# debootstrap puts there and git.
-#   fresh-machines.sh [demo|test] [debian-12|debian-13|ubuntu-24.04 ...]     demo, and all three, if not said
-# FRESH_MACHINES=DIR keeps the roots for the next run; without it they lie in a directory that goes in the end.
-# Needs root, some 6 GiB a system and the distributions' mirrors; the demonstration takes some minutes each.
+# Runs the README's commands on bare systems: Debian 12, Debian 13 and Ubuntu 24.04, with only git and what debootstrap
+# installs. Each run starts from a new copy of such a system and tests the last commit.
+#   fresh-machines.sh [demo|user|test] [debian-12|debian-13|ubuntu-24.04 ...]
+#     demo   scripts/demo.sh as root (the default)
+#     user   scripts/demo.sh and scripts/test.sh --fast as an ordinary user who has only the distribution's old cargo
+#     test   scripts/test.sh as root
+# FRESH_MACHINES=DIR keeps the bare systems for the next run; by default they are removed at the end.
+# Needs root, the distributions' mirrors, 3 GiB of disk (12 GiB for `test`) and ten minutes or more for each system.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,36 +16,40 @@ fail() {
 }
 
 what=demo
-if [[ ${1:-} == demo || ${1:-} == test ]]; then
+case ${1:-} in
+demo | user | test)
     what=$1
     shift
-fi
+    ;;
+esac
 systems=("$@")
 ((${#systems[@]} > 0)) || systems=(debian-12 debian-13 ubuntu-24.04)
 for system in "${systems[@]}"; do
-    case $system in debian-12 | debian-13 | ubuntu-24.04) ;; *) fail "no such system: $system (debian-12, debian-13, ubuntu-24.04)" ;; esac
+    case $system in debian-12 | debian-13 | ubuntu-24.04) ;; *) fail "unknown system: $system (debian-12, debian-13, ubuntu-24.04)" ;; esac
 done
 ((EUID == 0)) || fail "needs root, to make the systems and to mount in them"
 for program in debootstrap unshare git; do
     command -v "$program" >/dev/null || fail "needs $program (apt-get install $program)"
 done
 
+work=$(mktemp -d "${TMPDIR:-/var/tmp}/canopy-fresh-XXXXXX")
+trap 'rm -rf --one-file-system "$work"' EXIT
+bare=$work
 if [[ -n ${FRESH_MACHINES:-} ]]; then
     mkdir -p "$FRESH_MACHINES"
-    roots=$(realpath "$FRESH_MACHINES")
-else
-    roots=$(mktemp -d "${TMPDIR:-/var/tmp}/canopy-fresh-XXXXXX")
-    trap 'rm -rf --one-file-system "$roots"' EXIT
+    bare=$(realpath "$FRESH_MACHINES")
 fi
 
+# make_root ROOT SYSTEM
 make_root() {
     local root=$1 keys=()
     case $2 in
     debian-12) set -- bookworm http://deb.debian.org/debian ;;
     debian-13) set -- trixie http://deb.debian.org/debian ;;
     ubuntu-24.04)
-        # Debian's debootstrap knows how all of Ubuntu's releases are made, by the name of an old one.
+        # Debian's debootstrap may not know the release's name; all of Ubuntu's releases share one script.
         set -- noble http://archive.ubuntu.com/ubuntu /usr/share/debootstrap/scripts/gutsy
+        # Debian 12 has no package of Ubuntu's keys.
         [[ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]] || keys=(--no-check-gpg)
         ;;
     esac
@@ -54,12 +61,14 @@ make_root() {
     mv "$root.new" "$root"
 }
 
-# What runs inside: as the first process of the system, with a /dev and a /proc of its own.
-# shellcheck disable=SC2016,SC2317 # it is called by a shell of its own, and its last words are another's
-inside() {
-    local root=$1 what=$2 node
-    # What others unmount meanwhile is not to be kept here.
+# enter ROOT COMMAND: runs inside() there, as the first process of a PID namespace.
+# shellcheck disable=SC2016,SC2317 # another shell calls this function, and expands what is quoted
+enter() {
+    local root=$1 command=$2 node
+    # Slave mounts: what other processes unmount meanwhile goes here too, so this run holds nobody's filesystem.
     mount --make-rslave /
+    # The root of a real machine is a mount. Canopy finds a branch's filesystem in the list of mounts.
+    mount --bind "$root" "$root"
     mount -t tmpfs -o mode=755 dev "$root/dev"
     for node in "null 1 3" "zero 1 5" "full 1 7" "random 1 8" "urandom 1 9" "tty 5 0" "fuse 10 229" "loop-control 10 237"; do
         # shellcheck disable=SC2086
@@ -71,43 +80,66 @@ inside() {
     mkdir "$root/dev/shm"
     mount -t proc proc "$root/proc"
     mount -t sysfs -o ro sysfs "$root/sys"
-    mount -t tmpfs tmp "$root/tmp"
-    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 chroot "$root" bash -euc '
-        update-ca-certificates >/dev/null 2>&1
-        cd /root/canopy
-        case $1 in
-        demo)
-            CANOPY_DEMO=/root/demo scripts/demo.sh
-            target/release/canopy status /root/demo/pool
-            target/release/canopy umount /root/demo/pool
-            ;;
-        test) scripts/test.sh ;;
-        esac' bash "$what"
+    mount -t tmpfs -o mode=1777 tmp "$root/tmp"
+    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 chroot "$root" bash -euo pipefail -c "$(declare -f inside); inside $command"
+}
+
+# inside demo|user|test
+# shellcheck disable=SC2317 # another shell calls this function
+inside() {
+    local reason
+    update-ca-certificates >/dev/null 2>&1
+    cd /root/canopy
+    case $1 in
+    demo)
+        CANOPY_DEMO=/root/demo scripts/demo.sh
+        target/release/canopy status /root/demo/pool | tee /root/status
+        [[ $(grep -c "^ */root/demo/disk[123] .* ok$" /root/status) == 3 ]]
+        target/release/canopy umount /root/demo/pool
+        ;;
+    user)
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get -q update >/dev/null
+        apt-get -q -y install --no-install-recommends cargo gcc libc6-dev e2fsprogs fuse3 mount util-linux kmod curl >/dev/null 2>&1
+        useradd --create-home ordinary
+        mv /root/canopy /home/ordinary/
+        chown -R ordinary: /home/ordinary
+        # Unasked, nothing is installed, and one line says what is missing.
+        if reason=$(runuser -l ordinary -c "cd canopy && scripts/demo.sh" 2>&1 </dev/null); then exit 1; fi
+        grep "building needs cargo [0-9.]* or later, and this is [0-9.]*: install rustup" <<<"$reason"
+        runuser -l ordinary -c "cd canopy && CANOPY_DEMO=\$HOME/demo scripts/demo.sh --yes && target/release/canopy umount ~/demo/pool"
+        runuser -l ordinary -c "cd canopy && scripts/test.sh --fast" | tail -n 3
+        ;;
+    test) scripts/test.sh ;;
+    esac
 }
 
 failed=0
 for system in "${systems[@]}"; do
-    root=$roots/$system
+    root=$work/run
     printf '=== %s: %s\n' "$system" "$what"
-    if [[ ! -d $root ]]; then
-        make_root "$root" "$system" >"$roots/$system.log" 2>&1 || {
-            tail -n 5 "$roots/$system.log" >&2
+    if [[ ! -d $bare/$system ]]; then
+        make_root "$bare/$system" "$system" >"$bare/$system.log" 2>&1 || {
+            tail -n 5 "$bare/$system.log" >&2
             fail "debootstrap could not make $system"
         }
     fi
+    cp -a "$bare/$system" "$root"
     cp /etc/resolv.conf "$root/etc/resolv.conf"
-    # A network may have an authority of its own.
+    # A network may have a certificate authority of its own.
     cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/" 2>/dev/null || true
-    rm -rf --one-file-system "$root/root/canopy" "$root/root/demo"
     git clone --quiet . "$root/root/canopy"
+    started=$SECONDS
     if (
-        export -f inside
-        unshare --mount --propagation slave --pid --fork --kill-child bash -euc 'inside "$@"' bash "$root" "$what"
+        export -f enter inside
+        unshare --mount --propagation slave --pid --fork --kill-child bash -euc 'enter "$@"' bash "$root" "$what"
     ) </dev/null; then
-        printf '=== %s: %s works\n' "$system" "$what"
+        printf '=== %s: %s works (%d s)\n' "$system" "$what" "$((SECONDS - started))"
     else
         printf '=== %s: %s FAILED\n' "$system" "$what"
         failed=1
     fi
+    rm -rf --one-file-system "$root"
+    [[ $bare != "$work" ]] || rm -rf --one-file-system "${bare:?}/$system"
 done
 exit "$failed"

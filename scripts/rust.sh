@@ -1,14 +1,15 @@
 # shellcheck shell=bash
-# Sourced from the root of the tree: puts a cargo that can build it onto PATH. Ubuntu keeps its newer ones in directories
-# of their own, and rustup its in the home directory, which sudo leaves out.
+# Sourced from the root of the tree. Finds a cargo that is new enough to build it and puts it on PATH. Ubuntu keeps its
+# newer versions in directories of their own. rustup keeps its own in the home directory, which is not on sudo's PATH.
 
-# The oldest that Cargo.toml allows.
+# Prints the oldest version that Cargo.toml allows.
 rust_needed() { sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml; }
 
 # rust_is_new_enough VERSION
 rust_is_new_enough() { [[ $(printf '%s\n' "$(rust_needed)" "$1" | sort -V | head -n 1) == "$(rust_needed)" ]]; }
 
-# The version of a cargo and its rustc, the older of the two; nothing where one does not run.
+# rust_version DIR/: prints the version of the cargo and the rustc in DIR, the older of the two. With an empty argument
+# it looks on PATH. Fails if either does not run.
 rust_version() {
     local dir=$1 program version versions=()
     for program in cargo rustc; do
@@ -19,7 +20,7 @@ rust_version() {
     printf '%s\n' "${versions[@]}" | sort -V | head -n 1
 }
 
-# True when there is one; then it is the first on PATH.
+# Puts a cargo that is new enough first on PATH. Fails if there is none.
 rust_on_path() {
     local dir version
     for dir in "" "${CARGO_HOME:-$HOME/.cargo}/bin/" $(printf '%s\n' /usr/lib/rust-*/bin/ | sort -rV); do

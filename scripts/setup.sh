@@ -1,15 +1,21 @@
 #!/usr/bin/env bash
-# Prepares a Debian or Ubuntu machine: `setup.sh run` for building and mounting, `setup.sh test` for all the tests too.
-# Can be repeated at any time; what is there already is left alone. Needs root for packages.
+# Prepares a Debian or Ubuntu machine: `setup.sh fast` for the tests that need no root, `setup.sh run` for building and
+# mounting, `setup.sh test` for all tests. It can run any number of times and changes nothing that is already there.
+# Installing packages needs root. Where the distribution has no compiler that is new enough, or without root, it asks
+# before it installs one with rustup; with --yes it does not ask.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly RUN_PACKAGES=(gcc libc6-dev pkg-config fuse3 e2fsprogs util-linux mount kmod)
-readonly TEST_PACKAGES=(git g++ make groff-base xfsprogs btrfs-progs attr acl rsync sqlite3 python3 stress-ng strace fio jq procps shellcheck systemd)
-# name=version of programs from crates.io, installed into target/tools.
+readonly BUILD_PACKAGES=(gcc libc6-dev)
+readonly FAST_PACKAGES=(e2fsprogs)
+readonly RUN_PACKAGES=(fuse3 mount util-linux kmod)
+readonly TEST_PACKAGES=(git g++ make pkg-config groff-base xfsprogs btrfs-progs attr acl rsync sqlite3 python3 stress-ng strace fio jq procps shellcheck systemd)
+# Programs from crates.io as name=version, installed into target/tools.
 readonly CARGO_TOOLS=(pjdfstest=0.2.2 fsx=0.3.2 cargo-deny=0.20.2)
 readonly FUZZ_TOOL=cargo-fuzz=0.13.2
 readonly TOOLS=target/tools
+# What https://sh.rustup.rs serves.
+readonly RUSTUP=https://static.rust-lang.org/rustup/rustup-init.sh
 
 # shellcheck source=scripts/rust.sh
 . scripts/rust.sh
@@ -24,7 +30,7 @@ fail() {
     exit 1
 }
 
-# Runs a command silently; when it fails, shows what it printed.
+# Runs a command without showing its output, unless it fails.
 quietly() {
     if ! "$@" >"$log" 2>&1 </dev/null; then
         cat "$log" >&2
@@ -32,7 +38,7 @@ quietly() {
     fi
 }
 
-# Fetches the lists of packages, once.
+# Downloads the package lists, once.
 lists() {
     [[ -z ${listed:-} ]] || return 0
     quietly apt-get -q -o DPkg::Lock::Timeout=300 update
@@ -48,6 +54,10 @@ install_packages() {
 
 packages() {
     local missing=() package
+    if ! command -v dpkg-query >/dev/null; then
+        say "packages: cannot check on this distribution; needed is what Debian calls $*"
+        return
+    fi
     for package in "$@"; do
         if [[ $(dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null) != ii* ]]; then
             missing+=("$package")
@@ -57,17 +67,18 @@ packages() {
         say "packages: all $# present"
         return
     fi
-    ((EUID == 0)) || fail "run as root to install: ${missing[*]}"
+    ((EUID == 0)) || fail "packages are missing: run 'apt-get install ${missing[*]}' as root"
     install_packages "${missing[@]}"
 }
 
-# The version of a package that would be installed, without the distribution's part.
+# candidate PACKAGE: prints the upstream version that apt-get would install.
 candidate() { apt-cache policy "$1" 2>/dev/null | sed -nE 's/^ *Candidate: ([0-9]+:)?([0-9.]+).*/\2/p'; }
 
-# A cargo and its compiler that are new enough: the names of their packages. Debian updates the one it builds browsers
-# with, Ubuntu has several beside each other.
+# Prints the names of the packages of a cargo and a rustc that are new enough, if the distribution has any. Debian
+# updates cargo-web, with which it builds browsers. Ubuntu has several versions side by side.
 rust_packages() {
     local cargo
+    command -v apt-cache >/dev/null || return 0
     for cargo in cargo cargo-web $(apt-cache search --names-only '^cargo-[0-9.]+$' | cut -d' ' -f1 | sort -rV); do
         if rust_is_new_enough "$(candidate "$cargo")" && rust_is_new_enough "$(candidate "${cargo/cargo/rustc}")"; then
             echo "$cargo ${cargo/cargo/rustc}"
@@ -76,36 +87,67 @@ rust_packages() {
     done
 }
 
-toolchain() {
-    local found=no packages
-    rust_on_path || {
-        found=$(rust_version "") || found=none
-        ! command -v rustup >/dev/null || fail "$(rust_wanted "$found"): run rustup update"
-        command -v apt-cache >/dev/null || fail "$(rust_wanted "$found"): install it (https://rustup.rs)"
-        if ((EUID == 0)); then lists; fi
-        packages=$(rust_packages)
-        [[ -n $packages ]] || fail "$(rust_wanted "$found"), and this distribution has none: install it (https://rustup.rs)"
-        ((EUID == 0)) || fail "$(rust_wanted "$found"): run apt-get install $packages as root, or install it (https://rustup.rs)"
-        # Unquoted: two names.
-        # shellcheck disable=SC2086
-        install_packages $packages
-        rust_on_path || fail "$packages is installed, and still there is no cargo $(rust_needed) on PATH"
-    }
-    say "rust: $(rustc --version)"
+# confirm QUESTION: true with --yes, or if the user says so at the terminal.
+confirm() {
+    local answer
+    [[ $yes == no ]] || return 0
+    [[ -t 0 && -t 2 ]] || return 1
+    read -r -p "setup: $1 [y/N] " answer
+    [[ $answer == [yY]* ]]
 }
 
-# rust_wanted FOUND
-rust_wanted() {
-    case $1 in
-    none) echo "building needs cargo $(rust_needed) or later, and there is none" ;;
-    *) echo "building needs cargo $(rust_needed) or later, and this is $1" ;;
-    esac
+install_rustup() {
+    local script
+    if ! command -v curl >/dev/null; then
+        ((EUID == 0)) || fail "installing rustup needs curl: run 'apt-get install curl ca-certificates' as root"
+        install_packages curl ca-certificates
+    fi
+    say "rust: installing rustup and the stable toolchain into ${CARGO_HOME:-$HOME/.cargo} and ${RUSTUP_HOME:-$HOME/.rustup}"
+    script=$(mktemp)
+    quietly curl --proto '=https' --tlsv1.2 -sSf -o "$script" "$RUSTUP"
+    # A cargo that is too old is no reason to stop.
+    RUSTUP_INIT_SKIP_PATH_CHECK=yes quietly sh "$script" -y --profile minimal
+    rm -f "$script"
+}
+
+toolchain() {
+    local found wanted packages rustup=${CARGO_HOME:-$HOME/.cargo}/bin/rustup
+    if ! rust_on_path; then
+        if found=$(rust_version ""); then
+            wanted="building needs cargo $(rust_needed) or later, and this is $found"
+        else
+            wanted="building needs cargo $(rust_needed) or later, and there is none"
+        fi
+        [[ -x $rustup ]] || rustup=$(command -v rustup) || rustup=
+        if [[ -n $rustup ]]; then
+            say "$wanted: run 'rustup update stable && rustup default stable'"
+            confirm "Run it now?" || fail "nothing done (--yes runs it)"
+            quietly "$rustup" update stable
+            quietly "$rustup" default stable
+        else
+            if ((EUID == 0)) && command -v apt-get >/dev/null; then lists; fi
+            packages=$(rust_packages)
+            if [[ -n $packages ]] && ((EUID == 0)); then
+                # Unquoted: two names.
+                # shellcheck disable=SC2086
+                install_packages $packages
+            else
+                wanted+=": install rustup (https://rustup.rs)"
+                [[ -z $packages ]] || wanted+=", or run 'apt-get install $packages' as root"
+                say "$wanted"
+                confirm "Install rustup for this user now?" || fail "nothing done (--yes installs rustup)"
+                install_rustup
+            fi
+        fi
+        rust_on_path || fail "there is still no cargo $(rust_needed) or later (PATH is $PATH)"
+    fi
+    say "rust: $(rustc --version)"
 }
 
 modules() {
     if ((EUID == 0)); then
-        modprobe -q -a fuse loop 2>/dev/null || true # built in, or there is no modprobe
-        # Containers have the device in the kernel but not always its node.
+        modprobe -q -a fuse loop 2>/dev/null || true # They may be built in, and a container may have no modprobe.
+        # In a container the kernel may have the device without its node.
         [[ -e /dev/fuse ]] || mknod -m 0666 /dev/fuse c 10 229 2>/dev/null || true
     fi
     [[ -e /dev/fuse ]] || fail "this kernel has no /dev/fuse"
@@ -113,7 +155,7 @@ modules() {
     say "kernel: $(uname -r), /dev/fuse present"
 }
 
-# rustfmt and clippy, for .ci/run.
+# Installs rustfmt and clippy, for .ci/run.
 components() {
     local component package=rust
     for component in rustfmt clippy; do
@@ -133,6 +175,7 @@ components() {
     say "rust: rustfmt and clippy present"
 }
 
+# tool NAME=VERSION
 tool() {
     local name=${1%=*} version=${1#*=}
     if grep -qsF "\"$name $version (" "$TOOLS/.crates.toml" && [[ -x $TOOLS/bin/$name ]]; then
@@ -144,14 +187,31 @@ tool() {
         cargo install --locked --quiet --root "$TOOLS" --version "$version" "$name"
 }
 
+usage() {
+    echo "usage: scripts/setup.sh fast|run|test [--yes]" >&2
+    exit 2
+}
+
+yes=no
+case ${2:-} in
+--yes) yes=yes ;;
+'') ;;
+*) usage ;;
+esac
+(($# <= 2)) || usage
+
 case ${1:-} in
+fast)
+    packages "${BUILD_PACKAGES[@]}" "${FAST_PACKAGES[@]}"
+    toolchain
+    ;;
 run)
-    packages "${RUN_PACKAGES[@]}"
+    packages "${BUILD_PACKAGES[@]}" "${RUN_PACKAGES[@]}"
     toolchain
     modules run
     ;;
 test)
-    packages "${RUN_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
+    packages "${BUILD_PACKAGES[@]}" "${FAST_PACKAGES[@]}" "${RUN_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
     toolchain
     modules test
     components
@@ -163,8 +223,5 @@ test)
     fi
     rm -rf "$TOOLS/build"
     ;;
-*)
-    echo "usage: scripts/setup.sh run|test" >&2
-    exit 2
-    ;;
+*) usage ;;
 esac

@@ -1,19 +1,24 @@
 #!/usr/bin/env bash
-# Sets up what the tests need and runs them.
-#   test.sh                    all of them, the external suites too; needs root, for they mount filesystems
-#   test.sh NAME [FILTER ...]  those of a crate (pool, fuse, sys, testkit, canopy) or one test program (coherence, full,
-#                              ...); with FILTER those tests of it whose names contain it
-#   test.sh --fast             those that need neither root nor a mount: a minute
-#   test.sh --list             the names
+# Installs what the tests need and runs them.
+#   test.sh                    all of them, with the external suites; needs root, because they mount filesystems
+#   test.sh NAME [FILTER ...]  the tests of a crate (pool, fuse, sys, ...) or one test program (coherence, full, ...);
+#                              with FILTER only those whose names contain it; needs root
+#   test.sh --fast             the tests that need neither root nor a mount, in under two minutes
+#   test.sh --list             lists the names
+# If there is no compiler that is new enough, it asks before it installs one with rustup; with --yes as the first
+# argument it does not ask.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+# Test programs that need neither root nor a mount. The unit tests of every crate but the testkit are the others.
+readonly FAST=(wire explain kept no_openat2 stress tables)
 
 fail() {
     printf 'test: %s\n' "$*" >&2
     exit 1
 }
 
-# Each test program and its crate.
+# Prints each test program and the package that it belongs to.
 programs() {
     local file crate
     for file in crates/*/tests/*.rs crates/*/tests/*/main.rs; do
@@ -24,29 +29,37 @@ programs() {
 
 crates() { printf '%s\n' crates/*/Cargo.toml | cut -d/ -f2; }
 
-ready() {
+# prepare fast|test: everything that the tests need, and cargo on PATH.
+prepare() {
+    scripts/setup.sh "$1" ${yes:+"$yes"}
     # shellcheck source=scripts/rust.sh
     . scripts/rust.sh
-    rust_on_path || fail "building needs cargo $(rust_needed) or later (scripts/setup.sh run gets it)"
+    rust_on_path
 }
 
+needs_root() { ((EUID == 0)) || fail "needs root, to mount filesystems (run sudo $0; --fast needs no root)"; }
+
+yes=
+if [[ ${1:-} == --yes ]]; then
+    yes=--yes
+    shift
+fi
 case ${1:-} in
 --list)
-    (($# == 1)) || fail "--list takes nothing more"
+    (($# == 1)) || fail "--list takes no arguments"
     printf 'crates: %s\nprograms: %s\n' "$(crates | xargs)" "$(programs | cut -d' ' -f1 | xargs)"
     ;;
 --fast)
-    (($# == 1)) || fail "--fast takes nothing more (scripts/test.sh NAME FILTER runs some of a program's)"
-    ready
-    cargo test -p canopy -p canopy-bench -p canopy-config -p canopy-fuse -p canopy-pool -p canopy-server -p canopy-sys --lib
-    cargo test -p canopy-fuse --test wire
-    cargo test -p canopy-pool --test explain --test stress
+    (($# == 1)) || fail "--fast takes no arguments (scripts/test.sh NAME FILTER runs some tests of a program)"
+    # Debian gives only root a PATH with mkfs on it.
+    export PATH=$PATH:/usr/sbin:/sbin
+    prepare fast
+    cargo test --workspace --exclude canopy-testkit --lib "${FAST[@]/#/--test=}"
     ;;
--*) fail "no such option: $1 (--fast, --list)" ;;
+-*) fail "unknown option: $1 (--fast, --list, --yes)" ;;
 '')
-    ((EUID == 0)) || fail "needs root, to mount filesystems (sudo $0; --fast does without)"
-    scripts/setup.sh test
-    ready
+    needs_root
+    prepare test
     cargo test --workspace --no-fail-fast
     ;;
 *)
@@ -60,9 +73,8 @@ case ${1:-} in
     else
         fail "no crate and no test program is called $name (scripts/test.sh --list)"
     fi
-    ((EUID == 0)) || fail "needs root, to mount filesystems (sudo $0; --fast does without)"
-    scripts/setup.sh test
-    ready
+    needs_root
+    prepare test
     cargo test "${which[@]}" -- "$@"
     ;;
 esac
