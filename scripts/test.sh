@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Test programs that need neither root nor a mount. The unit tests of every crate but the testkit are the others.
-readonly FAST=(wire explain kept no_openat2 stress tables)
+readonly FAST=(wire explain no_openat2 stress)
 
 fail() {
     printf 'test: %s\n' "$*" >&2
