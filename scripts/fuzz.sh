@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs each fuzz target for a bounded time: `fuzz.sh [SECONDS]`, 60 by default.
+# Runs each fuzz target for SECONDS, 60 by default: fuzz.sh [SECONDS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly seconds=${1:-60}
 export PATH="$PWD/target/tools/bin:$PATH"
 
 skip() {
-    printf 'fuzz: %s; the mutation tests among the unit tests stand in for it\n' "$*"
+    printf 'fuzz: skipped: %s\n' "$*"
     exit 0
 }
 
@@ -16,14 +16,14 @@ command -v cargo-fuzz >/dev/null || skip "cargo-fuzz is not installed (scripts/s
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# The targets are free of unsafe code, so the address sanitizer would only slow them down.
+# The targets have no unsafe code, so the address sanitizer would only slow them down.
 cargo +nightly fuzz build --sanitizer none >"$log" 2>&1 || {
     cat "$log" >&2
     exit 1
 }
 mapfile -t targets < <(cargo +nightly fuzz list)
 for target in "${targets[@]}"; do
-    # In a corpus of its own, so that a run leaves the tree as it was.
+    # On a copy of the corpus, so that a run does not change the tree.
     corpus=$(mktemp -d)
     [[ ! -d fuzz/corpus/$target ]] || cp -r "fuzz/corpus/$target/." "$corpus"
     if ! cargo +nightly fuzz run --sanitizer none "$target" "$corpus" -- \

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs Canopy from a build of this tree, with every name it answers to; `install.sh uninstall` takes all of it away.
-#   PREFIX   where to: /usr/local
-#   SBINDIR  where mount(8) looks for its helpers: /sbin
-#   DESTDIR  put before every path, for packages: nothing
-#   BUILD    where the build is: release in CARGO_TARGET_DIR, or in target
-# What another program has under one of the names stays, and nothing is installed. With --force it is set aside
-# (NAME.before-canopy), and uninstall puts it back.
+# Installs Canopy from a build of this tree, under every name that it answers to. `install.sh uninstall` removes it.
+# Environment variables, with their defaults:
+#   PREFIX   where to install (/usr/local)
+#   SBINDIR  where mount(8) looks for its helpers (/sbin)
+#   DESTDIR  a prefix to every path, for building packages (none)
+#   BUILD    the directory of the build (release in CARGO_TARGET_DIR or target)
+# If another program owns one of the names, nothing is installed. With --force that program's file is renamed to
+# NAME.before-canopy, and uninstalling renames it back.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -13,13 +14,13 @@ readonly PREFIX=${PREFIX:-/usr/local} SBINDIR=${SBINDIR:-/sbin} DESTDIR=${DESTDI
 readonly BUILD=${BUILD:-${CARGO_TARGET_DIR:-$here/target}/release}
 readonly PROGRAM=$PREFIX/bin/canopy PRELOAD=libcanopy_preload.so UNIT=canopy@.service
 
-# Each link and what it leads to.
+# links present|all: prints each link and its target. `present` leaves out the library if it is not built.
 links() {
     local name
     for name in mergerfs mergerfs.collect-info fsck.mergerfs; do
         printf '%s %s\n' "$PREFIX/bin/$name" canopy
     done
-    # By its full path: /sbin may be a link itself, which a relative one would not survive.
+    # Absolute targets, because /sbin may be a symlink itself.
     for name in mount.canopy mount.fuse.canopy mount.mergerfs mount.fuse.mergerfs; do
         printf '%s %s\n' "$SBINDIR/$name" "$PROGRAM"
     done
@@ -28,7 +29,7 @@ links() {
     fi
 }
 
-# Every other file, its source and its mode.
+# files present|all: prints every other file with its source and its mode.
 files() {
     local page
     printf '%s %s 755\n' "$PROGRAM" "$BUILD/canopy"
@@ -49,7 +50,7 @@ fail() {
 
 exists() { [[ -e $1 || -L $1 ]]; }
 
-# A link of ours leads to the program or the library, wherever that is.
+# A link is ours if it points to the program or the library, in whatever directory.
 is_ours() {
     local target
     target=$(readlink -- "$1") || return 1
@@ -58,20 +59,20 @@ is_ours() {
 
 install_all() {
     local path target source mode foreign=()
-    [[ -x $BUILD/canopy ]] || fail "there is no canopy in $BUILD (cargo build --release)"
+    [[ -x $BUILD/canopy ]] || fail "there is no canopy in $BUILD (run cargo build --release)"
     while read -r path target; do
         if exists "$DESTDIR$path" && ! is_ours "$DESTDIR$path"; then
             foreign+=("$DESTDIR$path")
         fi
     done < <(links present)
     if ((${#foreign[@]} > 0)); then
-        [[ $force == yes ]] || fail "${foreign[*]} belongs to another program (uninstall that, or --force sets it aside)"
+        [[ $force == yes ]] || fail "${foreign[*]} belongs to another program (uninstall that, or set it aside with --force)"
         for path in "${foreign[@]}"; do
             mv -T -- "$path" "$path.$ASIDE"
         done
     fi
     while read -r path source mode; do
-        # Put into place whole: the program may be running.
+        # Renamed into place, because the program may be running.
         install -D -m "$mode" -- "$source" "$DESTDIR$path.new"
         [[ ${path##*/} != "$UNIT" ]] || sed -i "s|/usr/bin/canopy|$PROGRAM|" "$DESTDIR$path.new"
         mv -fT -- "$DESTDIR$path.new" "$DESTDIR$path"
@@ -104,7 +105,7 @@ for word in "$@"; do
     case $word in
     install | uninstall) action=$word ;;
     --force) force=yes ;;
-    *) fail "unknown word '$word' (install.sh [install|uninstall] [--force])" ;;
+    *) fail "unknown argument: $word (install.sh [install|uninstall] [--force])" ;;
     esac
 done
 "${action}_all"
