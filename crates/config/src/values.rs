@@ -1,13 +1,13 @@
 //! How each type of option value is written: one parser and one renderer per type, used by the
 //! command line, the config file and the control interface alike.
 
+use canopy_pool::branch::size::{SizeError, parse_size};
 use canopy_pool::config::{
     CacheFiles, FlushOnClose, FollowSymlinks, LinkExdev, MoveWhenFull, NfsOpenHack, PassthroughIo,
     ReaddirMode, RenameExdev, StatfsIgnore, StatfsMode, XattrMode,
 };
-use canopy_pool::inode::InodeCalc;
+use canopy_pool::inode_number::InodeCalc;
 use canopy_pool::policy::Policy;
-use canopy_pool::size::{SizeError, parse_size};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -7,7 +7,7 @@ pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, rapidhash::fast:
 
 /// Gives room back once less than an eighth of it is used, so that what a walk through a large tree has filled is not
 /// kept for ever. True if it did.
-pub fn shrink<K: Eq + Hash, V, S: BuildHasher>(map: &mut std::collections::HashMap<K, V, S>) -> bool {
+pub(crate) fn shrink<K: Eq + Hash, V, S: BuildHasher>(map: &mut std::collections::HashMap<K, V, S>) -> bool {
     const SMALL: usize = 1024;
     let wide = map.capacity() > SMALL && map.len() * 8 < map.capacity();
     if wide {

@@ -62,8 +62,8 @@ impl Sick {
     fn usable_space(&self) -> [bool; 2] {
         let branches = self.pool.branches();
         [0, 1].map(|index| {
-            let noticed = branches[index].wants_a_look();
-            assert_eq!(branches[index].look_after(), None, "one error is not an illness");
+            let noticed = branches[index].needs_check();
+            assert_eq!(branches[index].check_health(), None, "one error is not an illness");
             noticed
         })
     }
@@ -253,6 +253,6 @@ fn what_is_nobodys_illness_is_not_told() {
     assert_eq!(pool.setattr(&ROOT, file, None, &set).map_err(|error| error.errno()), Err(Errno::ROFS));
     let opened = pool.open(&ROOT, file, OFlags::WRONLY.bits(), false);
     assert_eq!(opened.map_err(|error| error.errno()).map(drop), Err(Errno::ROFS));
-    assert!(!pool.branches()[0].wants_a_look(), "it is not to be written to anyway");
+    assert!(!pool.branches()[0].needs_check(), "it is not to be written to anyway");
     pool.forget(file, 1);
 }

@@ -4,7 +4,7 @@ mod common;
 
 use canopy_pool::branch::Mode;
 use canopy_pool::config::{Config, Func};
-use canopy_pool::policy::{Bar, Category, Policy};
+use canopy_pool::policy::{Category, Exclusion, Policy};
 use canopy_pool::{Error, NodeId};
 use std::fs;
 
@@ -32,7 +32,7 @@ fn a_new_file_goes_where_it_was_said_to_go() {
             (Ok(_), Some(chances)) => assert!(on.iter().all(|&index| chances[index] > 0.0), "{policy}"),
         }
         if policy != Policy::Erofs {
-            assert_eq!(told.bars[2], Some(Bar::Mode), "{policy}");
+            assert_eq!(told.exclusions[2], Some(Exclusion::Mode), "{policy}");
         }
     }
 }
@@ -52,8 +52,8 @@ fn what_is_looked_at_and_why_it_fails() {
     assert!(explain(Func::Create, s, None).outcome.is_ok(), "some new name");
     let told = explain(Func::Unlink, s, Some(b"f"));
     assert_eq!(
-        (told.looked_at.as_slice(), &told.bars[..]),
-        (&b"r/s/f"[..], &[Some(Bar::Absent), Some(Bar::Mode)][..])
+        (told.looked_at.as_slice(), &told.exclusions[..]),
+        (&b"r/s/f"[..], &[Some(Exclusion::Absent), Some(Exclusion::Mode)][..])
     );
     assert_eq!(told.outcome.unwrap_err().errno(), rustix::io::Errno::ROFS);
     assert_eq!(explain(Func::Getattr, s, Some(b"f")).outcome.unwrap().to_vec(), [1]);

@@ -7,8 +7,8 @@ mod common;
 
 use canopy_pool::branch::Mode;
 use canopy_pool::config::{Config, Func, ReaddirMode};
-use canopy_pool::inode::InodeCalc;
-use canopy_pool::policy::{Category, Policy, ThreadDice};
+use canopy_pool::inode_number::InodeCalc;
+use canopy_pool::policy::{Category, Policy, ThreadRandom};
 use canopy_testkit::LoopFs;
 use canopy_testkit::model::{Plain, Rules, World, check};
 use common::{TestKernel, pool};
@@ -34,7 +34,7 @@ fn run(sequences: u64, branches: usize, config: &Config) {
 }
 
 fn world(seed: u64, branches: usize, config: &Config) -> World {
-    ThreadDice::seed(seed);
+    ThreadRandom::seed(seed);
     let made = pool(&vec![Mode::Rw; branches], config.clone());
     if !seed.is_multiple_of(3) {
         made.pool.connect(Arc::new(TestKernel::default()), false);
@@ -58,7 +58,7 @@ fn run_on_full_branches(sequences: u64, config: &Config) {
     let rules = Rules { path_preserving: false, holes_unknown: true, every: 15 };
     for seed in first..first + number("CANOPY_MODEL_SEQUENCES", sequences) {
         check(seed, OPERATIONS, rules, || {
-            ThreadDice::seed(seed);
+            ThreadRandom::seed(seed);
             let homes = [&small, &large].map(|disk| {
                 let home = tempfile::tempdir_in(disk.path()).expect("a directory");
                 common::chmod(home.path(), 0o755);

@@ -6,7 +6,7 @@ mod common;
 
 use canopy_pool::branch::Mode::Rw;
 use canopy_pool::config::Config;
-use canopy_pool::policy::{Category, Policy, ThreadDice};
+use canopy_pool::policy::{Category, Policy, ThreadRandom};
 use canopy_pool::{Entry, Error, HandleId, NodeId, Pool, RenameKind, SetAttr, WriteKind};
 use canopy_testkit::{Fields, Rng, Tree};
 use common::{Made, ROOT, TestKernel, pool};
@@ -296,7 +296,7 @@ fn stress(locking: bool, create: Policy) -> Made {
         for thread in 0..THREADS {
             let (pool, inodes) = (&*made.pool, &inodes);
             scope.spawn(move || {
-                ThreadDice::seed(thread);
+                ThreadRandom::seed(thread);
                 let mut worker = Worker {
                     pool,
                     inodes,

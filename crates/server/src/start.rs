@@ -27,7 +27,7 @@ use canopy_fuse::session::Running;
 use canopy_fuse::{Agreed, Session, SessionOptions, Transport};
 use canopy_pool::branch::{BranchSpec, Branches};
 use canopy_pool::config::{PassthroughIo, XattrMode};
-use canopy_pool::{Judge, Pool};
+use canopy_pool::{PermissionCheck, Pool};
 use std::sync::{Arc, OnceLock};
 
 /// A pool that is mounted and answers.
@@ -98,7 +98,7 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
     }
     config.pool.mountpoint.clone_from(&plan.mountpoint);
     let pool = Arc::new(Pool::new(config.pool.clone(), branches));
-    pool.judged_by(judge(&config, &agreed));
+    pool.set_permission_check(judge(&config, &agreed));
     pool.recover();
     // As it was derived, and as it was resolved.
     config.fsname = Some(plan.fsname.clone());
@@ -169,11 +169,11 @@ fn heeds_acls(config: &Config, branches: &Branches) -> bool {
 }
 
 /// Who decides what a caller may do?
-fn judge(config: &Config, agreed: &Agreed) -> Judge {
+fn judge(config: &Config, agreed: &Agreed) -> PermissionCheck {
     match (config.mount.permissions_check, agreed.has(InitFlags::POSIX_ACL)) {
-        (false, _) => Judge::Branch,
-        (true, false) => Judge::Mode,
-        (true, true) => Judge::Acl,
+        (false, _) => PermissionCheck::Branch,
+        (true, false) => PermissionCheck::Mode,
+        (true, true) => PermissionCheck::Acl,
     }
 }
 

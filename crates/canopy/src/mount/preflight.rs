@@ -6,8 +6,8 @@ use crate::error::{self, Error};
 use canopy_config::overlap::{is_visible_below, refuse_overlap};
 use canopy_config::resolve::Plan;
 use canopy_config::{Config, Mount, pool_loops};
+use canopy_pool::branch::size;
 use canopy_pool::branch::{BranchSpec, Mode};
-use canopy_pool::size;
 use canopy_sys::mountinfo::{self, Mounted};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -128,7 +128,7 @@ fn no_room(config: &Config) -> Option<String> {
         let avail = space.f_bavail.saturating_mul(space.f_frsize);
         Some(avail < branch.min_free.unwrap_or(config.pool.min_free))
     };
-    let keep = size::humanise(config.pool.min_free);
+    let keep = size::format_size(config.pool.min_free);
     open.all(|branch| full(branch) == Some(true)).then(|| {
         format!(
             "every branch has less free than minfreespace={keep} asks for, so nothing can be created \

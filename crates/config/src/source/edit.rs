@@ -224,7 +224,7 @@ fn table_of(spec: &BranchSpec) -> Result<Table, String> {
     table.insert("path", Item::Value(utf8(spec.path.clone().into_os_string())?.into()));
     table.insert("mode", Item::Value(spec.mode.to_string().into()));
     if let Some(bytes) = spec.min_free {
-        table.insert("minfreespace", Item::Value(canopy_pool::size::humanise(bytes).into()));
+        table.insert("minfreespace", Item::Value(canopy_pool::branch::size::format_size(bytes).into()));
     }
     Ok(table)
 }

@@ -17,20 +17,20 @@ use std::sync::Arc;
 
 /// How a branch is read.
 #[derive(Debug)]
-pub enum Reads {
+pub enum AtimePolicy {
     /// On this copy of its mount.
-    OnCopy(OwnedFd),
+    PrivateMount(OwnedFd),
     /// Such that no time changes, as far as the caller may have that (`O_NOATIME`) and reads by the daemon.
-    Untimed,
+    NoAtime,
 }
 
 /// How a branch is read, if not as its own mount says.
 #[derive(Debug, Default)]
-pub struct Times(pub(crate) ArcSwapOption<Reads>);
+pub struct Times(pub(crate) ArcSwapOption<AtimePolicy>);
 
 impl Times {
     /// Holds for what is opened from now on.
-    pub(crate) fn set(&self, reads: Option<Reads>) {
+    pub(crate) fn set(&self, reads: Option<AtimePolicy>) {
         self.0.store(reads.map(Arc::new));
     }
 }

@@ -102,7 +102,7 @@ impl BranchSpec {
         out.push(format!("={}", self.mode));
         if let Some(bytes) = self.min_free {
             out.push(",");
-            out.push(size::humanise(bytes));
+            out.push(size::format_size(bytes));
         }
     }
 }

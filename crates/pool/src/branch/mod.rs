@@ -21,9 +21,9 @@ use crate::fs::{acl, stat};
 use crate::inode_number::BranchSeed;
 use crate::lock::rank;
 use crate::lock::ranked::{Mutex, RwLock};
-use access_times::{Reads, Times, on_copy};
+use access_times::{AtimePolicy, Times, on_copy};
 use canopy_sys::file_handle::Inodes;
-use health::{Condition, Deed, Health};
+use health::{BranchHealth, Health, OpKind};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -57,7 +57,7 @@ pub struct Branch {
     /// The type of its filesystem (statfs(2)).
     pub kind: u64,
     /// How it fares; the branch keeps it along with its id.
-    pub health: Arc<Condition>,
+    pub health: Arc<BranchHealth>,
     /// Whether there was room enough to write past the daemon, when it last mattered to readers.
     pub(crate) room: RoomSeen,
     /// close(2) of its files has nothing to tell.
@@ -127,7 +127,7 @@ impl Branch {
     }
 
     /// Takes note of an error that the branch has answered with, and gives it back.
-    pub(crate) fn record_error(&self, errno: Errno, deed: Deed) -> Errno {
+    pub(crate) fn record_error(&self, errno: Errno, deed: OpKind) -> Errno {
         // What is not to be changed may well be read-only.
         if !(errno == Errno::ROFS && self.mode == Mode::Ro) {
             self.health.record_error(errno, deed);
@@ -136,8 +136,8 @@ impl Branch {
     }
 
     /// Is there a reason to look after it now?
-    pub fn wants_a_look(&self) -> bool {
-        self.health.wants_a_look()
+    pub fn needs_check(&self) -> bool {
+        self.health.needs_check()
     }
 
     /// The entry of the branch list that describes it.
@@ -151,8 +151,10 @@ impl Branch {
         match reads.as_deref() {
             None => fd,
             Some(_) if flags & OFlags::ACCMODE == OFlags::WRONLY => fd,
-            Some(Reads::OnCopy(copy)) => on_copy(&self.path, copy.as_fd(), fd.as_fd(), flags).unwrap_or(fd),
-            Some(Reads::Untimed) => {
+            Some(AtimePolicy::PrivateMount(copy)) => {
+                on_copy(&self.path, copy.as_fd(), fd.as_fd(), flags).unwrap_or(fd)
+            }
+            Some(AtimePolicy::NoAtime) => {
                 // Of what belongs to others only root may.
                 let _ = rustix::fs::fcntl_getfl(&fd)
                     .and_then(|now| rustix::fs::fcntl_setfl(&fd, now | OFlags::NOATIME));
@@ -165,7 +167,7 @@ impl Branch {
     pub(crate) fn read_link(&self, link: BorrowedFd<'_>) -> Result<CString, Errno> {
         let reads = self.times.0.load();
         let timed = match reads.as_deref() {
-            Some(Reads::OnCopy(copy)) => on_copy(&self.path, copy.as_fd(), link, OFlags::PATH),
+            Some(AtimePolicy::PrivateMount(copy)) => on_copy(&self.path, copy.as_fd(), link, OFlags::PATH),
             _ => None,
         };
         rustix::fs::readlinkat(timed.as_ref().map_or(link, |fd| fd.as_fd()), c"", Vec::new())

@@ -1,11 +1,11 @@
 //! Looking at a branch: what is wrong with it, if anything.
 
 use super::Branch;
-use super::health::{Finding, Health, Illness};
+use super::health::{CheckResult, Health, HealthReport};
 use super::list::Mode;
 use super::space::Space;
 use crate::error::is_illness;
-use crate::fs::reserved::name_aside;
+use crate::fs::reserved::temporary_name;
 use crate::fs::{beneath, block_device};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, OFlags, RawDir};
@@ -15,15 +15,15 @@ use std::mem::MaybeUninit;
 impl Branch {
     /// Looks at the branch if it gives reason to, and tells when that has changed how it is. A sick disk may keep
     /// the caller waiting for as long as it likes.
-    pub fn look_after(&self) -> Option<Illness> {
-        if !self.wants_a_look() {
+    pub fn check_health(&self) -> Option<HealthReport> {
+        if !self.needs_check() {
             return None;
         }
         self.health.look(|| self.examine())
     }
 
     /// What is wrong with the branch, found by doing what operations do there.
-    fn examine(&self) -> Finding {
+    fn examine(&self) -> CheckResult {
         let ill = |health: Health| {
             move |errno: Errno| if is_illness(errno) { Err((health, errno)) } else { Ok(()) }
         };
@@ -70,7 +70,7 @@ fn writable_root(branch: &Branch) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL | Errno::NOSYS) => {}
         Err(errno) => return Err(errno),
     }
-    let name = name_aside();
+    let name = temporary_name();
     let create = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     let file = rustix::fs::openat(branch.root(), name.as_slice(), create, mode)?;
     let written = try_out(file);
@@ -82,7 +82,7 @@ fn writable_root(branch: &Branch) -> Result<(), Errno> {
 mod tests {
     use super::*;
     use crate::branch::Branches;
-    use crate::branch::health::Deed;
+    use crate::branch::health::OpKind;
     use crate::branch::list::{BranchList, FileSystem};
 
     #[test]
@@ -92,9 +92,9 @@ mod tests {
         let branches = Branches::open(&list).unwrap();
         let branch = &branches[0];
         assert_eq!(branch.examine(), Ok(()));
-        assert_eq!(branch.look_after(), None, "nothing was noticed");
-        branch.record_error(Errno::IO, Deed::Changing);
-        assert_eq!((branch.look_after(), branch.health.health()), (None, Health::Well));
+        assert_eq!(branch.check_health(), None, "nothing was noticed");
+        branch.record_error(Errno::IO, OpKind::Change);
+        assert_eq!((branch.check_health(), branch.health.health()), (None, Health::Well));
         assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0, "nothing is left of it");
     }
 }

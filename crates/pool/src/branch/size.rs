@@ -29,7 +29,7 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
 }
 
 /// Writes bytes in the largest unit that divides them exactly: 1024 is `1K`, 1536 stays `1536`.
-pub fn humanise(bytes: u64) -> String {
+pub fn format_size(bytes: u64) -> String {
     for (unit, letter) in [(1u64 << 40, 'T'), (1 << 30, 'G'), (1 << 20, 'M'), (1 << 10, 'K')] {
         if bytes != 0 && bytes.is_multiple_of(unit) {
             return format!("{}{letter}", bytes / unit);
@@ -90,7 +90,7 @@ mod tests {
             (4294967295, "4294967295"),
             (u64::MAX, "18446744073709551615"),
         ] {
-            assert_eq!(humanise(bytes), expected);
+            assert_eq!(format_size(bytes), expected);
             assert_eq!(parse_size(expected), Ok(bytes), "reads back");
         }
     }

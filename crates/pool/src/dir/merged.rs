@@ -2,7 +2,7 @@
 
 use super::symlinks::Symlinks;
 use crate::branch::Branches;
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::error::{Error, Result};
 use crate::fs::beneath::{self, Dir};
 use crate::fs::stat::{self, Attr};
@@ -43,7 +43,7 @@ impl<'b> MergedDir<'b> {
                 }
                 Err(errno) => {
                     if !beneath::is_absent(errno) {
-                        error.get_or_insert(branch.record_error(errno, Deed::Looking));
+                        error.get_or_insert(branch.record_error(errno, OpKind::Read));
                     }
                     None
                 }
@@ -110,7 +110,7 @@ impl<'b> MergedDir<'b> {
         match answer {
             Ok(attr) => copies.found.push((index, attr)),
             Err(errno) if !beneath::is_absent(errno) => {
-                copies.error.get_or_insert(self.branches[index].record_error(errno, Deed::Looking));
+                copies.error.get_or_insert(self.branches[index].record_error(errno, OpKind::Read));
             }
             Err(_) => {}
         }
@@ -120,7 +120,7 @@ impl<'b> MergedDir<'b> {
     pub(crate) fn unlink(&self, index: usize, name: &[u8], flags: AtFlags) -> Result<(), Errno> {
         let dir = self.get(index).ok_or(Errno::NOENT)?;
         rustix::fs::unlinkat(dir, name, flags)
-            .map_err(|errno| self.branches[index].record_error(errno, Deed::Changing))
+            .map_err(|errno| self.branches[index].record_error(errno, OpKind::Change))
     }
 
     /// What each branch holds under a name in this directory.

@@ -2,7 +2,7 @@
 
 use super::inode_search::InodeSearch;
 use super::{StableId, StableTarget};
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
 use crate::fs::beneath::{self, ProcPath};
 use crate::fs::stat::{self, Attr, FileKey};
@@ -35,7 +35,7 @@ pub(crate) fn find(
         Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOTTY) => by_walk(branch, wanted, walks),
         Err(errno) => Err(errno),
     };
-    found.map_err(|errno| branch.record_error(errno, Deed::Looking))
+    found.map_err(|errno| branch.record_error(errno, OpKind::Read))
 }
 
 /// The file with an inode number, of the branch's filesystem.

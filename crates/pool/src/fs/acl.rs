@@ -17,7 +17,7 @@ const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// Who decides what a caller may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Judge {
+pub enum PermissionCheck {
     /// The branch, if anybody.
     #[default]
     Branch,

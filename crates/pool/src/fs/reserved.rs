@@ -20,7 +20,7 @@ pub(crate) fn check_not_reserved(name: &[u8]) -> Result<(), Error> {
 
 /// A name for something under construction that nothing else has.
 /// A pool does not show what has such a name.
-pub fn name_aside() -> Vec<u8> {
+pub fn temporary_name() -> Vec<u8> {
     [UNDER_CONSTRUCTION, unique().as_bytes()].concat()
 }
 

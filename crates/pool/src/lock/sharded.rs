@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub const COUNT: usize = 16;
 
 #[derive(Default)]
-pub struct Shards<T>([Shard<T>; COUNT]);
+pub struct Sharded<T>([Shard<T>; COUNT]);
 
 /// Two lines: processors fetch them in pairs.
 #[derive(Default)]
@@ -18,7 +18,7 @@ thread_local! {
     static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
 }
 
-impl<T> Shards<T> {
+impl<T> Sharded<T> {
     /// That of the calling thread, always the same.
     pub fn mine(&self) -> &T {
         &self.0[MINE.with(|&mine| mine)].0

@@ -10,7 +10,7 @@
 
 use super::rank;
 use super::ranked::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use super::sharded::{self, Shards};
+use super::sharded::{self, Sharded};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -23,7 +23,7 @@ const LAST_BIT: Duration = Duration::from_millis(150);
 
 #[derive(Default)]
 pub(crate) struct TreeLock {
-    shards: Shards<RwLock<(), rank::Tree>>,
+    shards: Sharded<RwLock<(), rank::Tree>>,
     /// One at a time asks for all shards. Else those who wait for one of them stand in the way of those
     /// who wait for another, and some wait for seconds. Taken before the shards.
     turn: Mutex<(), rank::TreeTurn>,

@@ -2,9 +2,9 @@
 
 use super::Node;
 use super::open_file::{FileUse, writes};
-use super::passthrough::Travel;
+use super::passthrough::OpenFlags;
 use crate::branch::headroom::PassthroughWriter;
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::error::{Error, Result};
 use crate::fs::stat;
 use crate::hash::{HashMap, shrink};
@@ -54,7 +54,7 @@ impl FileHandle {
         )
     }
 
-    pub(crate) fn apply_open_flags(&mut self, travel: &Travel) {
+    pub(crate) fn apply_open_flags(&mut self, travel: &OpenFlags) {
         self.passthrough = travel.passthrough.is_some() && !travel.direct_io;
         // With a backing file a mapping is one of that file.
         self.direct = travel.passthrough.is_none() && travel.direct_io;
@@ -106,7 +106,7 @@ impl FileHandle {
     }
 
     /// Takes note of an error that the file's branch has answered with, and gives it back.
-    pub(crate) fn record_error(&self, errno: Errno, deed: Deed) -> Errno {
+    pub(crate) fn record_error(&self, errno: Errno, deed: OpKind) -> Errno {
         self.open.location().branch.record_error(errno, deed)
     }
 
@@ -127,7 +127,7 @@ impl FileHandle {
         self.writable() && self.passthrough || self.maps_past_daemon()
     }
 
-    /// As [`FileHandle::writes_past`], by a shared mapping. That outlives the handle, too.
+    /// As [`FileHandle::writes_past_daemon`], by a shared mapping. That outlives the handle, too.
     pub(crate) fn maps_past_daemon(&self) -> bool {
         self.open.backing.is_some() && self.flags.contains(OFlags::RDWR)
     }

@@ -2,7 +2,7 @@
 
 use super::direct_writes::DirectWrites;
 use crate::branch::Branch;
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::error::Result;
 use crate::fs::beneath;
 use crate::fs::stat::{Attr, FileKey};
@@ -195,7 +195,7 @@ impl OpenFile {
             return Ok(fd.clone());
         }
         let fd = beneath::reopen(&*place.fd, flags)
-            .map_err(|errno| place.branch.record_error(errno, Deed::Looking))?;
+            .map_err(|errno| place.branch.record_error(errno, OpKind::Read))?;
         Ok(slot(&place).get_or_init(|| Arc::new(fd)).clone())
     }
 }

@@ -6,7 +6,7 @@ use rustix::fs::OFlags;
 
 /// How one open travels (`FOPEN_*` in include/uapi/linux/fuse.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Travel {
+pub struct OpenFlags {
     /// Reads and writes come to the daemon, whatever is in the page cache.
     pub direct_io: bool,
     /// What is cached of the file stays valid.
@@ -65,7 +65,7 @@ pub(crate) fn decide(
     sharing: Sharing,
     cached_by_name: bool,
     valid: bool,
-) -> Travel {
+) -> OpenFlags {
     let (direct_io, keep_cache) = match config.cache_files {
         CacheFiles::Off => (true, false),
         CacheFiles::Partial => (false, valid),
@@ -84,7 +84,7 @@ pub(crate) fn decide(
         }
         None => direct_io || may_lose_direct(flags),
     };
-    Travel {
+    OpenFlags {
         direct_io,
         keep_cache: keep_cache && backing.is_none(),
         parallel_direct_writes: direct_io && config.parallel_direct_writes,
@@ -111,7 +111,7 @@ mod tests {
         Config { passthrough, cache_files: cache, ..Config::default() }
     }
 
-    fn letters(travel: Travel) -> String {
+    fn letters(travel: OpenFlags) -> String {
         let mut out = String::new();
         for (on, letter) in [
             (travel.direct_io, 'D'),

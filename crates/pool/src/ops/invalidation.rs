@@ -46,7 +46,7 @@ impl Pool {
 
     /// Runs `look` while no directory is renamed through the pool: paths on the branches and in the node table agree
     /// meanwhile. It is told how many such renames there were. It must not call an operation of the pool.
-    pub fn while_still<R>(&self, look: impl FnOnce(u64) -> R) -> R {
+    pub fn with_tree_locked<R>(&self, look: impl FnOnce(u64) -> R) -> R {
         let _held = self.tree.shared();
         look(self.tree.moves())
     }

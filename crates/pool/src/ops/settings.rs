@@ -1,6 +1,6 @@
 //! Changing the pool itself: its configuration, its branches and its connection to the kernel.
 
-use crate::branch::access_times::Reads;
+use crate::branch::access_times::AtimePolicy;
 use crate::branch::{Branch, Branches};
 use crate::config::Config;
 use crate::ids::BranchId;
@@ -48,7 +48,7 @@ impl Pool {
     }
 
     /// Has a branch read so from now on.
-    pub fn read_so(&self, branch: &Branch, reads: Option<Reads>) {
+    pub fn set_atime_policy(&self, branch: &Branch, reads: Option<AtimePolicy>) {
         branch.times.set(reads);
         // What nobody has open was opened as it was before.
         self.dir_cache.idle_files.clear();

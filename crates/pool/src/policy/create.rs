@@ -1,7 +1,7 @@
 //! Where something new goes.
 
-use super::model::{Bar, BranchView, Choice, Pick, Policy, choose};
-use super::random::Dice;
+use super::model::{BranchView, Choice, Exclusion, Pick, Policy, choose};
+use super::random::Random;
 use crate::branch::list::Mode;
 use crate::error::Refusal;
 
@@ -12,27 +12,27 @@ use crate::error::Refusal;
 /// well (else EROFS); and it has at least minfreespace available (else ENOSPC).
 ///
 /// The climbing policies are their existing-path form here, on this one level; see [`create_climbing`].
-pub fn create(policy: Policy, views: &[BranchView], dice: &mut impl Dice) -> Result<Choice, Refusal> {
+pub fn create(policy: Policy, views: &[BranchView], dice: &mut impl Random) -> Result<Choice, Refusal> {
     choose(policy.pick(), views, |view| admit(policy, view), dice)
 }
 
-pub(super) fn admit(policy: Policy, view: &BranchView) -> Result<(), Bar> {
+pub(super) fn admit(policy: Policy, view: &BranchView) -> Result<(), Exclusion> {
     match view.mode {
         Mode::Rw => {}
-        Mode::Ro | Mode::Nc => return Err(Bar::Mode),
+        Mode::Ro | Mode::Nc => return Err(Exclusion::Mode),
     }
     if policy.create_tests_path() && !view.present {
-        return Err(Bar::Absent);
+        return Err(Exclusion::Absent);
     }
-    let space = view.space.ok_or(Bar::SpaceUnknown)?;
+    let space = view.space.ok_or(Exclusion::SpaceUnknown)?;
     if space.readonly {
-        return Err(Bar::ReadOnly);
+        return Err(Exclusion::ReadOnly);
     }
     if view.unwell {
-        return Err(Bar::Unwell);
+        return Err(Exclusion::Unwell);
     }
     if space.avail < view.min_free {
-        return Err(Bar::BelowMinFree);
+        return Err(Exclusion::BelowMinFree);
     }
     Ok(())
 }
@@ -49,7 +49,7 @@ pub fn create_climbing<E>(
     policy: Policy,
     path: &[u8],
     mut level: impl FnMut(&[u8]) -> Result<Vec<BranchView>, E>,
-    dice: &mut impl Dice,
+    dice: &mut impl Random,
 ) -> Result<Result<Choice, Refusal>, E> {
     let mut path = path;
     let mut worst = Refusal::NotFound;

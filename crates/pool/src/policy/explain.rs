@@ -1,19 +1,19 @@
 //! Why a choice falls as it does: what the filters and picks that make it say of each branch.
 
-use super::model::{Bar, BranchView, Category, Pick, Policy, weight};
+use super::model::{BranchView, Category, Exclusion, Pick, Policy, weight};
 use super::{action, create, search};
 
 /// What a policy makes of its views. One entry a branch, in branch-list order.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Judgement {
+pub struct Explanation {
     /// Why the category did not admit the branch; None when it did, and the policy had the choice.
-    pub bars: Vec<Option<Bar>>,
+    pub exclusions: Vec<Option<Exclusion>>,
     /// The probability of each branch, where chance decides among several.
     pub chances: Option<Vec<f64>>,
 }
 
 /// The reasons for a choice on one level of the tree.
-pub fn judge(policy: Policy, category: Category, views: &[BranchView]) -> Judgement {
+pub fn explain(policy: Policy, category: Category, views: &[BranchView]) -> Explanation {
     let pick = policy.pick();
     let admit = |view| match (pick, category) {
         // Nothing is looked at, everything is refused.
@@ -22,18 +22,18 @@ pub fn judge(policy: Policy, category: Category, views: &[BranchView]) -> Judgem
         (_, Category::Create) => create::admit(policy, view),
         (_, Category::Search) => search::admit(policy, view),
     };
-    let bars: Vec<Option<Bar>> = views.iter().map(|view| admit(view).err()).collect();
-    let chances = chances(pick, views, &bars);
-    Judgement { bars, chances }
+    let exclusions: Vec<Option<Exclusion>> = views.iter().map(|view| admit(view).err()).collect();
+    let chances = chances(pick, views, &exclusions);
+    Explanation { exclusions, chances }
 }
 
-fn chances(pick: Pick, views: &[BranchView], bars: &[Option<Bar>]) -> Option<Vec<f64>> {
+fn chances(pick: Pick, views: &[BranchView], exclusions: &[Option<Exclusion>]) -> Option<Vec<f64>> {
     let share = |view| match pick {
         Pick::Weighted => Some(weight(view) as f64),
         Pick::Uniform => Some(1.0),
         _ => None,
     };
-    let shares = views.iter().zip(bars).map(|(view, bar)| match bar {
+    let shares = views.iter().zip(exclusions).map(|(view, bar)| match bar {
         Some(_) => Some(0.0),
         None => share(view),
     });

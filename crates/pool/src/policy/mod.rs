@@ -21,11 +21,11 @@ pub use crate::branch::space::Space;
 pub use crate::error::Refusal;
 pub use action::action;
 pub use create::{create, create_climbing};
-pub use explain::{Judgement, judge};
+pub use explain::{Explanation, explain};
 pub use model::{
-    Bar, BranchView, Category, Choice, Needs, Policy, UnknownPolicy, first_only, needs, shows_by_copies,
+    BranchView, Category, Choice, Exclusion, Needs, Policy, UnknownPolicy, first_only, needs, shows_by_copies,
 };
-pub use random::{Dice, ThreadDice};
+pub use random::{Random, ThreadRandom};
 pub use search::search;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What policies, categories and refusals are, and how a policy picks among the branches that its category admits.
 
-use super::random::Dice;
+use super::random::Random;
 use crate::branch::list::Mode;
 use crate::branch::space::Space;
 use crate::error::Refusal;
@@ -289,7 +289,7 @@ pub type Choice = SmallVec<[usize; 4]>;
 
 /// Why a category did not admit one branch: what it found first, in the order of its filter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Bar {
+pub enum Exclusion {
     /// The branch's mode does not allow it.
     Mode,
     /// It does not hold the path.
@@ -304,13 +304,13 @@ pub enum Bar {
     BelowMinFree,
 }
 
-impl Bar {
+impl Exclusion {
     /// What it adds to the answer when no branch is admitted.
     pub fn refusal(self) -> Refusal {
         match self {
-            Bar::Mode | Bar::Unwell | Bar::ReadOnly => Refusal::ReadOnly,
-            Bar::Absent | Bar::SpaceUnknown => Refusal::NotFound,
-            Bar::BelowMinFree => Refusal::NoSpace,
+            Exclusion::Mode | Exclusion::Unwell | Exclusion::ReadOnly => Refusal::ReadOnly,
+            Exclusion::Absent | Exclusion::SpaceUnknown => Refusal::NotFound,
+            Exclusion::BelowMinFree => Refusal::NoSpace,
         }
     }
 }
@@ -333,8 +333,8 @@ impl Pick {
 pub(super) fn choose(
     pick: Pick,
     views: &[BranchView],
-    admit: impl Fn(&BranchView) -> Result<(), Bar>,
-    dice: &mut impl Dice,
+    admit: impl Fn(&BranchView) -> Result<(), Exclusion>,
+    dice: &mut impl Random,
 ) -> Result<Choice, Refusal> {
     if pick == Pick::Refuse {
         return Err(Refusal::ReadOnly);
@@ -388,7 +388,7 @@ fn less_used(a: Space, b: Space) -> bool {
 }
 
 /// One of `candidates` with a probability in proportion to its weight; None if all weights are zero.
-fn weighted(candidates: &[usize], weight: impl Fn(usize) -> u64, dice: &mut impl Dice) -> Option<usize> {
+fn weighted(candidates: &[usize], weight: impl Fn(usize) -> u64, dice: &mut impl Random) -> Option<usize> {
     let total: u128 = candidates.iter().map(|&index| u128::from(weight(index))).sum();
     // Network filesystems report sizes near 2^63: where the sum leaves u64, drop low bits of every weight.
     // Each shifted weight is rounded down, so their sum fits a u64 too.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// A source of uniform numbers.
-pub trait Dice {
+pub trait Random {
     /// A number in `0..n`, each equally likely. `n` is not zero.
     fn below(&mut self, n: u64) -> u64;
 }
@@ -13,21 +13,21 @@ pub trait Dice {
 ///
 /// Good for spreading files; not for secrets.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ThreadDice;
+pub struct ThreadRandom;
 
 thread_local! {
     // RandomState draws its keys from the system's randomness.
     static STATE: Cell<u64> = Cell::new(RandomState::new().build_hasher().finish());
 }
 
-impl ThreadDice {
+impl ThreadRandom {
     /// Makes the calling thread's dice fall the same way from here on. For tests.
     pub fn seed(seed: u64) {
         STATE.set(seed);
     }
 }
 
-impl Dice for ThreadDice {
+impl Random for ThreadRandom {
     fn below(&mut self, n: u64) -> u64 {
         STATE.with(|state| {
             bounded(n, || {
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn thread_dice_stay_in_range_and_are_even() {
-        let mut dice = ThreadDice;
+        let mut dice = ThreadRandom;
         let mut counts = [0u32; 10];
         for _ in 0..100_000 {
             counts[dice.below(10) as usize] += 1;

@@ -1,23 +1,23 @@
 //! Which copies of something to look at.
 
-use super::model::{Bar, BranchView, Choice, Policy, choose};
-use super::random::Dice;
+use super::model::{BranchView, Choice, Exclusion, Policy, choose};
+use super::random::Random;
 use crate::error::Refusal;
 
 /// Branches on which to look at an entry, given views of the entry itself.
 ///
 /// A branch is admitted if it holds the path and, for the policies that compare space, its space is known.
 /// Modes do not matter. The only refusals are ENOENT, and EROFS from the policy `erofs`.
-pub fn search(policy: Policy, views: &[BranchView], dice: &mut impl Dice) -> Result<Choice, Refusal> {
+pub fn search(policy: Policy, views: &[BranchView], dice: &mut impl Random) -> Result<Choice, Refusal> {
     choose(policy.pick(), views, |view| admit(policy, view), dice)
 }
 
-pub(super) fn admit(policy: Policy, view: &BranchView) -> Result<(), Bar> {
+pub(super) fn admit(policy: Policy, view: &BranchView) -> Result<(), Exclusion> {
     if !view.present {
-        return Err(Bar::Absent);
+        return Err(Exclusion::Absent);
     }
     if policy.pick().reads_space() && view.space.is_none() {
-        return Err(Bar::SpaceUnknown);
+        return Err(Exclusion::SpaceUnknown);
     }
     Ok(())
 }

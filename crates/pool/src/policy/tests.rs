@@ -5,7 +5,7 @@ const GIB: u64 = 1 << 30;
 /// Dice that always show the highest number, or a given one where it is in range.
 struct Loaded(u64);
 
-impl Dice for Loaded {
+impl Random for Loaded {
     fn below(&mut self, n: u64) -> u64 {
         assert_ne!(n, 0);
         self.0.min(n - 1)
@@ -17,7 +17,7 @@ const HIGHEST: Loaded = Loaded(u64::MAX);
 /// Dice that count: every number in turn.
 struct Counting(u64);
 
-impl Dice for Counting {
+impl Random for Counting {
     fn below(&mut self, n: u64) -> u64 {
         self.0 += 1;
         (self.0 - 1) % n
@@ -38,7 +38,7 @@ fn run(
     category: Category,
     policy: Policy,
     views: &[BranchView],
-    dice: &mut impl Dice,
+    dice: &mut impl Random,
 ) -> Result<Vec<usize>, Refusal> {
     let choice = match category {
         Category::Action => action(policy, views, dice),
@@ -416,7 +416,7 @@ fn weighted_is_in_exact_proportion() {
 fn weighted_by_real_dice_is_near_proportion() {
     let mut counts = [0u32; 3];
     for _ in 0..110_000 {
-        counts[run(Category::Create, Policy::Pfrd, &worked(), &mut ThreadDice).expect("chosen")[0]] += 1;
+        counts[run(Category::Create, Policy::Pfrd, &worked(), &mut ThreadRandom).expect("chosen")[0]] += 1;
     }
     // Ten standard deviations of each binomial are below 1700.
     for (count, expected) in counts.iter().zip([10_000u32, 50_000, 50_000]) {
@@ -575,15 +575,15 @@ fn path_preserving_and_climbing_names() {
 fn a_judgement_agrees_with_the_choice_it_explains() {
     let views = pool_of_reasons();
     for (policy, category) in Policy::ALL.into_iter().flat_map(|p| Category::ALL.map(|c| (p, c))) {
-        let told = judge(policy, category, &views);
+        let told = explain(policy, category, &views);
         for number in 0..90 {
             let chosen = run(category, policy, &views, &mut Loaded(number));
             for &index in chosen.iter().flatten() {
-                assert_eq!(told.bars[index], None, "{policy} {category:?}");
+                assert_eq!(told.exclusions[index], None, "{policy} {category:?}");
                 assert!(told.chances.as_ref().is_none_or(|chances| chances[index] > 0.0));
             }
             if let (Err(refusal), true) = (chosen, policy != Policy::Erofs) {
-                let worst = told.bars.iter().flatten().map(|bar| bar.refusal()).max();
+                let worst = told.exclusions.iter().flatten().map(|bar| bar.refusal()).max();
                 assert_eq!(worst, Some(refusal), "{policy} {category:?}");
             }
         }
@@ -602,14 +602,15 @@ fn pool_of_reasons() -> [BranchView; 7] {
 #[test]
 fn a_judgement_names_what_the_filter_found_first() {
     let views = pool_of_reasons();
-    let bars = |policy, category| judge(policy, category, &views).bars;
-    let (mode, absent, unknown) = (Some(Bar::Mode), Some(Bar::Absent), Some(Bar::SpaceUnknown));
-    let (ro, full) = (Some(Bar::ReadOnly), Some(Bar::BelowMinFree));
-    assert_eq!(bars(Policy::Mfs, Category::Create), [None, None, mode, mode, unknown, ro, full]);
-    assert_eq!(bars(Policy::EpMfs, Category::Create), [absent, None, mode, mode, unknown, ro, absent]);
-    assert_eq!(bars(Policy::EpAll, Category::Action), [absent, None, None, mode, unknown, ro, absent]);
-    assert_eq!(bars(Policy::Ff, Category::Search), [absent, None, None, None, None, None, absent]);
-    let chances = judge(Policy::Pfrd, Category::Create, &views).chances.unwrap();
+    let exclusions = |policy, category| explain(policy, category, &views).exclusions;
+    let (mode, absent, unknown) =
+        (Some(Exclusion::Mode), Some(Exclusion::Absent), Some(Exclusion::SpaceUnknown));
+    let (ro, full) = (Some(Exclusion::ReadOnly), Some(Exclusion::BelowMinFree));
+    assert_eq!(exclusions(Policy::Mfs, Category::Create), [None, None, mode, mode, unknown, ro, full]);
+    assert_eq!(exclusions(Policy::EpMfs, Category::Create), [absent, None, mode, mode, unknown, ro, absent]);
+    assert_eq!(exclusions(Policy::EpAll, Category::Action), [absent, None, None, mode, unknown, ro, absent]);
+    assert_eq!(exclusions(Policy::Ff, Category::Search), [absent, None, None, None, None, None, absent]);
+    let chances = explain(Policy::Pfrd, Category::Create, &views).chances.unwrap();
     assert_eq!(chances, [60.0 / 70.0, 10.0 / 70.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
-    assert_eq!(judge(Policy::EpRand, Category::Create, &views).chances, None, "only one is left");
+    assert_eq!(explain(Policy::EpRand, Category::Create, &views).chances, None, "only one is left");
 }

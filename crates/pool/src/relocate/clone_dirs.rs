@@ -8,7 +8,7 @@
 
 use super::metadata::{copy_metadata, set_times};
 use crate::fs::beneath::{self, Dir};
-use crate::fs::reserved::name_aside;
+use crate::fs::reserved::temporary_name;
 use crate::fs::stat::{self, Attr};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
@@ -86,7 +86,7 @@ fn build(from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &[u8], fits: Fits<'_>) 
         }
     };
     let before = stat::of(target.as_fd())?;
-    let aside = name_aside();
+    let aside = temporary_name();
     let mut made: Vec<(OwnedFd, Vec<u8>, Attr)> = Vec::new();
     let result = (|| {
         let mut name: &[u8] = &aside;

@@ -217,7 +217,7 @@ mod tests {
         let mut found = leftovers(root.as_fd()).unwrap();
         assert_eq!(found.len(), 1);
         let (note, read) = found.remove(0);
-        assert!(crate::fs::reserved::name_aside().starts_with(&note.writer()));
+        assert!(crate::fs::reserved::temporary_name().starts_with(&note.writer()));
         assert_eq!(read, Some(plan));
         drop(inherited);
         note.erase();

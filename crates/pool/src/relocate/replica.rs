@@ -6,7 +6,7 @@ use super::journal::JournalEntry;
 use super::lease::{LeasedFile, reopen_as_owner};
 use super::metadata::{copy_file_metadata, with_times_kept};
 use crate::fs::beneath;
-use crate::fs::reserved::name_aside;
+use crate::fs::reserved::temporary_name;
 use crate::fs::stat::{self, Attr, FileKey};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -41,7 +41,7 @@ impl Replica {
                     return Ok((dir, None, file));
                 }
             }
-            let aside = name_aside();
+            let aside = temporary_name();
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = with_times_kept(dir.as_fd(), || {
                 rustix::fs::openat(&dir, aside.as_slice(), flags, Mode::RUSR | Mode::WUSR)

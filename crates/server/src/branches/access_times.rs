@@ -8,8 +8,8 @@ use crate::settings::Settings;
 use canopy_config::Config;
 use canopy_fuse::mount::{ATIME_FLAGS, MountFlags};
 use canopy_pool::Pool;
+use canopy_pool::branch::access_times::AtimePolicy;
 use canopy_pool::branch::{Branch, BranchId, Branches};
-use canopy_pool::times::Reads;
 use canopy_sys::detached_mount::clone_with_atime;
 use canopy_sys::mountinfo::{self, Mounted};
 use parking_lot::Mutex;
@@ -82,21 +82,21 @@ impl AccessTimes {
             if state.settled.get(&branch.id).is_some_and(is_settled) {
                 continue;
             }
-            pool.read_so(branch, wanted.is_some().then(|| reads(branch, own)).flatten());
+            pool.set_atime_policy(branch, wanted.is_some().then(|| reads(branch, own)).flatten());
             state.settled.insert(branch.id, (Arc::downgrade(branch), wanted));
         }
     }
 }
 
-fn reads(branch: &Branch, own: MountFlags) -> Option<Reads> {
+fn reads(branch: &Branch, own: MountFlags) -> Option<AtimePolicy> {
     let why = match clone_with_atime(branch.root(), attributes(own)) {
-        Ok(copy) => return Some(Reads::OnCopy(copy)),
+        Ok(copy) => return Some(AtimePolicy::PrivateMount(copy)),
         Err(why) => why,
     };
     let (path, words) = (branch.path.display(), own.option_words());
     if own.contains(MountFlags::NOATIME) {
         tracing::info!("branch {path}: read with O_NOATIME, for its mount cannot be copied: {why}");
-        return Some(Reads::Untimed);
+        return Some(AtimePolicy::NoAtime);
     }
     tracing::warn!(
         "branch {path}: its own mount decides about access times, and not {words} of the pool: {why}"

@@ -189,7 +189,7 @@ fn question(branch: &Branch, number: u64) -> Result<(), Errno> {
         entry?;
     }
     // Another name each time, which nobody remembers to be missing.
-    let name = format!("{}{number}", String::from_utf8_lossy(&canopy_pool::name_aside()));
+    let name = format!("{}{number}", String::from_utf8_lossy(&canopy_pool::temporary_name()));
     match rustix::fs::statx(branch.root(), name.as_str(), AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE) {
         Err(errno) if errno != Errno::NOENT => Err(errno),
         _ => Ok(()),

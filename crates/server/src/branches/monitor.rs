@@ -10,9 +10,9 @@
 
 use super::topology::{Gone, Topology};
 use canopy_config::overlap;
+use canopy_pool::block_device;
 use canopy_pool::branch::Branch;
-use canopy_pool::disk;
-use canopy_pool::health::{Finding, Health};
+use canopy_pool::branch::health::{CheckResult, Health};
 use canopy_sys::mountinfo::{self, Mounted};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -56,11 +56,11 @@ impl BranchMonitor {
             if left || branches.iter().any(is_gone) {
                 go_on_without(&topology);
             }
-            for branch in topology.pool.branches().iter().filter(|branch| branch.wants_a_look()) {
+            for branch in topology.pool.branches().iter().filter(|branch| branch.needs_check()) {
                 self.look_at_branch(branch);
             }
             for (path, gone) in topology.gone() {
-                if changed || gone.condition.wants_a_look() {
+                if changed || gone.condition.needs_check() {
                     self.look_for(path, gone);
                 }
             }
@@ -71,7 +71,7 @@ impl BranchMonitor {
     fn look_at_branch(self: &Arc<Self>, branch: &Arc<Branch>) {
         let branch = Arc::clone(branch);
         self.look(branch.path.clone(), move |topology| {
-            let news = branch.look_after();
+            let news = branch.check_health();
             let Some((topology, illness)) = topology.upgrade().zip(news) else { return };
             // What is remembered of its space may be from before.
             topology.pool.forget_space();
@@ -159,7 +159,7 @@ fn go_on_without(topology: &Topology) {
 }
 
 /// Is there a mount where the branch had one, and can the branch be read there?
-fn is_back(path: &Path, mountpoint: &Path, pool: &Path) -> Finding {
+fn is_back(path: &Path, mountpoint: &Path, pool: &Path) -> CheckResult {
     let gone = |errno| (Health::Gone, errno);
     let listed = mountinfo::list().map_err(|_| gone(Errno::IO))?;
     let there = |mounted: &&Mounted| mounted.mountpoint.starts_with(mountpoint);
@@ -168,5 +168,5 @@ fn is_back(path: &Path, mountpoint: &Path, pool: &Path) -> Finding {
     let errno = |why: std::io::Error| gone(Errno::from_io_error(&why).unwrap_or(Errno::IO));
     fs::read_dir(path).map_err(errno)?.next().transpose().map_err(errno)?;
     // Of a disk that was pulled there is what the kernel remembers.
-    disk::answers(File::open(path).map_err(errno)?.as_fd()).map_err(gone)
+    block_device::answers(File::open(path).map_err(errno)?.as_fd()).map_err(gone)
 }

@@ -12,8 +12,8 @@ use crate::settings::Settings;
 use crate::watch::Watch;
 use canopy_config::{Config, overlap, pool_loops};
 use canopy_pool::Pool;
+use canopy_pool::branch::health::{BranchHealth, Health, HealthReport};
 use canopy_pool::branch::{Branch, BranchId, BranchList, BranchSpec, Branches};
-use canopy_pool::health::{Condition, Health, Illness};
 use canopy_sys::mountinfo;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -46,7 +46,7 @@ struct Anchor {
 pub(crate) struct Gone {
     /// Where something must be mounted before the branch is back.
     pub(crate) mountpoint: PathBuf,
-    pub(crate) condition: Arc<Condition>,
+    pub(crate) condition: Arc<BranchHealth>,
 }
 
 impl Topology {
@@ -192,7 +192,7 @@ impl Topology {
             let path = branch.path.clone();
             let why = match left.contains(&branch.id) {
                 true => "its mount is not there any more".to_owned(),
-                false => branch.health.illness().map_or_else(String::new, |illness| illness.to_string()),
+                false => branch.health.report().map_or_else(String::new, |illness| illness.to_string()),
             };
             lines.push(format!(
                 "branch {}: {why}; the pool goes on without it until it is back",
@@ -251,10 +251,10 @@ impl Topology {
     }
 
     /// Why the pool has let go of a branch.
-    pub(crate) fn why_gone(&self, path: &Path) -> Option<Illness> {
+    pub(crate) fn why_gone(&self, path: &Path) -> Option<HealthReport> {
         // Until it is a branch again it is gone, however well it is by now.
-        let still = Illness { health: Health::Gone, since: SystemTime::now(), cause: Errno::NODEV };
-        self.gone.lock().get(path).map(|gone| gone.condition.illness().unwrap_or(still))
+        let still = HealthReport { health: Health::Gone, since: SystemTime::now(), cause: Errno::NODEV };
+        self.gone.lock().get(path).map(|gone| gone.condition.report().unwrap_or(still))
     }
 
     /// Every branch that the pool has let go of.

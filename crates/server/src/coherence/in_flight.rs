@@ -1,6 +1,6 @@
 //! Waiting for answers that are on their way, without holding up those that begin meanwhile.
 
-use canopy_pool::shards::Shards;
+use canopy_pool::lock::sharded::Sharded;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub(crate) struct InFlight {
     lot: AtomicUsize,
-    inside: Shards<[AtomicUsize; 2]>,
+    inside: Sharded<[AtomicUsize; 2]>,
 }
 
 /// An answer under way.

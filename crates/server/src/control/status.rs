@@ -11,9 +11,9 @@ use canopy_config::options;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::{Agreed, Transport, abi};
 use canopy_pool::branch::BranchSpec;
+use canopy_pool::branch::health::HealthReport;
 use canopy_pool::config::Func;
-use canopy_pool::health::Illness;
-use canopy_pool::policy::Bar;
+use canopy_pool::policy::Exclusion;
 use canopy_pool::{Error, Explained, NodeId, Pool};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -65,13 +65,13 @@ pub(crate) fn status(
         dev: branch.dev,
         ino: branch.ino,
         passes_through: pool.passes_through(branch.id),
-        illness: branch.health.illness().map(|illness| illness_told(&illness)),
+        illness: branch.health.report().map(|illness| illness_told(&illness)),
         unwatched: unwatched.iter().find(|one| one.branch == branch.path).map(|one| one.why.clone()),
         awaited: false,
     };
     // Of one moment: a branch comes and goes while somebody asks.
     let mut held = pool.branches();
-    let gone_ones: Vec<Option<Illness>> = loop {
+    let gone_ones: Vec<Option<HealthReport>> = loop {
         let gone = config.branches.iter().map(|spec| topology.why_gone(&spec.path)).collect();
         let now = pool.branches();
         if Arc::ptr_eq(&held, &now) {
@@ -79,7 +79,7 @@ pub(crate) fn status(
         }
         held = now;
     };
-    let not_held = |(spec, illness): (&BranchSpec, Option<Illness>)| {
+    let not_held = |(spec, illness): (&BranchSpec, Option<HealthReport>)| {
         held.iter().all(|branch| branch.path != spec.path).then(|| BranchReport {
             path: OsText::from(spec.path.as_path()),
             mode: spec.mode.to_string(),
@@ -115,7 +115,7 @@ pub(crate) fn status(
     })
 }
 
-fn illness_told(illness: &Illness) -> IllnessReport {
+fn illness_told(illness: &HealthReport) -> IllnessReport {
     IllnessReport {
         health: illness.health.word().into(),
         since: illness.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
@@ -149,13 +149,13 @@ fn told(func: Func, explained: &Explained) -> ExplainReport {
     let path = |index: usize| OsText::from(explained.branches[index].0.path.as_path());
     let verdicts = explained.branches.iter().enumerate().map(|(index, (branch, view))| {
         let chance = explained.chances.as_ref().map(|chances| chances[index]);
-        let verdict = match explained.bars[index] {
-            Some(Bar::Mode) => Verdict::Mode,
-            Some(Bar::Unwell) => Verdict::Unwell,
-            Some(Bar::Absent) => Verdict::Absent,
-            Some(Bar::SpaceUnknown) => Verdict::SpaceUnknown,
-            Some(Bar::ReadOnly) => Verdict::ReadOnly,
-            Some(Bar::BelowMinFree) => Verdict::BelowMinFree,
+        let verdict = match explained.exclusions[index] {
+            Some(Exclusion::Mode) => Verdict::Mode,
+            Some(Exclusion::Unwell) => Verdict::Unwell,
+            Some(Exclusion::Absent) => Verdict::Absent,
+            Some(Exclusion::SpaceUnknown) => Verdict::SpaceUnknown,
+            Some(Exclusion::ReadOnly) => Verdict::ReadOnly,
+            Some(Exclusion::BelowMinFree) => Verdict::BelowMinFree,
             None if chance.is_some_and(|chance| chance > 0.0) => Verdict::Candidate,
             None if chosen.contains(&index) => Verdict::Chosen,
             None => Verdict::Lost,

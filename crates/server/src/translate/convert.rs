@@ -82,7 +82,7 @@ pub(crate) fn entry(
 }
 
 /// The flags of an open's answer, and its backing file.
-pub(crate) fn travel(travel: &pool::Travel) -> (OpenFlags, Option<u32>) {
+pub(crate) fn travel(travel: &pool::OpenFlags) -> (OpenFlags, Option<u32>) {
     let mut flags = OpenFlags::empty();
     flags.set(OpenFlags::DIRECT_IO, travel.direct_io);
     flags.set(OpenFlags::KEEP_CACHE, travel.keep_cache);

@@ -4,8 +4,8 @@
 //! missing hears of `a` when that is made, and not of `A`. So such a filesystem counts as one that cannot be watched, whole:
 //! single directories are made so (chattr +F) without an event.
 
+use canopy_pool::block_device;
 use canopy_pool::branch::Branch;
-use canopy_pool::disk;
 use canopy_sys::ioctl::inode_flags::{FS_CASEFOLD_FL, FlagIoctl, flag_ioctl, xfs_ignores_case};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, OFlags};
@@ -22,7 +22,7 @@ pub(crate) const TMPFS: u64 = 0x0102_1994;
 pub(crate) fn ignored(branch: &Branch, dir: BorrowedFd<'_>) -> Option<String> {
     let ignored = || Some("directories on it may ignore case".to_owned());
     match branch.kind {
-        EXT if may_ignore("ext4") => match disk::beginning::<2048>(branch.dev) {
+        EXT if may_ignore("ext4") => match block_device::beginning::<2048>(branch.dev) {
             Ok(disk) if ext_folds(&disk) => ignored(),
             Ok(_) => None,
             Err(why) => {

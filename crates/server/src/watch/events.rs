@@ -154,7 +154,7 @@ impl Gathering<'_> {
             self.pool.places_changed();
         }
         // The directory's path on the branch and in the node table must be of one moment.
-        let lost = self.pool.while_still(|moves| -> Result<(), Errno> {
+        let lost = self.pool.with_tree_locked(|moves| -> Result<(), Errno> {
             let dirs = self.filesystems.places(place.fsid, place.dir, moves)?;
             // All names of a file are one node, whichever of them it happened by. Who has renamed it since has told so.
             let mut found = event.mask & fanotify::ONDIR != 0 || dirs.is_empty();

@@ -238,7 +238,7 @@ impl Filesystems {
     pub(crate) fn overlap(&mut self, pool: &Pool) -> bool {
         if self.overlap.is_none() {
             // What cannot be told is taken for true until it can be.
-            self.overlap = pool.while_still(|moves| self.find_overlap(moves)).ok();
+            self.overlap = pool.with_tree_locked(|moves| self.find_overlap(moves)).ok();
         }
         self.overlap.unwrap_or(true)
     }

@@ -87,7 +87,7 @@ fn replace(other: &Copy, source: &Copy) -> io::Result<()> {
     };
     let dir = open(parent, OFlags::PATH | OFlags::DIRECTORY)?;
     // Under a name that the pool does not show.
-    let aside = canopy_pool::name_aside();
+    let aside = canopy_pool::temporary_name();
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let target = rustix::fs::openat(&dir, aside.as_slice(), flags, Mode::from_raw_mode(0o600))?;
     let done = fill(&mut File::from(target), source)

@@ -1,14 +1,14 @@
 //! How branches fare: which can be relied upon for something new, and which not.
 //!
-//! Operations only notice ([`Condition::notice`]): that a branch has answered with an error which is its own doing. What
-//! it comes to is found by looking at the branch itself ([`Branch::look_after`](crate::branch::Branch::look_after)), for the error may be that of one bad
+//! Operations only notice ([`BranchHealth::record_error`]): that a branch has answered with an error which is its own doing. What
+//! it comes to is found by looking at the branch itself ([`Branch::check_health`](crate::branch::Branch::check_health)), for the error may be that of one bad
 //! sector, or of a filesystem that is mounted below the branch. One thread looks, once a second (`canopy/src/serve/health.rs`);
 //! an operation has gone on elsewhere meanwhile, by itself.
 //!
 //! An unwell branch gets nothing new, and nothing on it is changed: `Pool::view` tells the policies. It is searched and read
 //! as ever. It is taken back once looks have found nothing wrong for a while, which is longer with every relapse.
 //!
-//! What keeps the rest of the program from waiting for a branch may say so here: [`Condition::hangs`].
+//! What keeps the rest of the program from waiting for a branch may say so here: [`BranchHealth::hangs`].
 
 use crate::error::is_illness;
 use crate::lock::rank;
@@ -51,10 +51,10 @@ impl Health {
 
 /// What an operation was doing when a branch gave it an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Deed {
+pub enum OpKind {
     /// One file may be unreadable on a branch that is well.
-    Looking,
-    Changing,
+    Read,
+    Change,
 }
 
 /// Looks that find nothing wrong while changes fail all the same: after so many, the changes are believed.
@@ -71,7 +71,7 @@ const LOOK_AT_LEAST: Duration = Duration::from_secs(16);
 
 /// The health of one branch, for as long as it is one. Reading it costs one load.
 #[derive(Debug)]
-pub struct Condition {
+pub struct BranchHealth {
     /// A [`Health`]: that of the record, or `Hung`.
     now: AtomicU8,
     hangs: AtomicBool,
@@ -84,13 +84,13 @@ pub struct Condition {
 
 /// What is told of a branch that is unwell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Illness {
+pub struct HealthReport {
     pub health: Health,
     pub since: SystemTime,
     pub cause: Errno,
 }
 
-impl fmt::Display for Illness {
+impl fmt::Display for HealthReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.health {
             Health::Well => write!(f, "it is well again"),
@@ -102,9 +102,9 @@ impl fmt::Display for Illness {
     }
 }
 
-impl Default for Condition {
+impl Default for BranchHealth {
     fn default() -> Self {
-        Condition {
+        BranchHealth {
             now: AtomicU8::new(Health::Well as u8),
             hangs: AtomicBool::new(false),
             noticed: AtomicU32::new(0),
@@ -114,7 +114,7 @@ impl Default for Condition {
     }
 }
 
-impl Condition {
+impl BranchHealth {
     pub fn health(&self) -> Health {
         Health::ALL[usize::from(self.now.load(Ordering::Relaxed))]
     }
@@ -125,28 +125,28 @@ impl Condition {
     }
 
     /// The one place where errors of branch operations are noticed: call it with whatever a branch has answered.
-    pub fn record_error(&self, errno: Errno, deed: Deed) {
+    pub fn record_error(&self, errno: Errno, deed: OpKind) {
         if !is_illness(errno) {
             return;
         }
         self.noticed.fetch_add(1, Ordering::Relaxed);
         // A filesystem that takes no changes is found out by a look. Where that finds nothing, it is a snapshot or another
         // filesystem below the branch.
-        if deed == Deed::Changing && errno != Errno::ROFS {
+        if deed == OpKind::Change && errno != Errno::ROFS {
             self.failed.fetch_add(1, Ordering::Relaxed);
         }
         self.record.lock().noticed = errno;
     }
 
     /// What is wrong with it.
-    pub fn illness(&self) -> Option<Illness> {
+    pub fn report(&self) -> Option<HealthReport> {
         let health = self.health();
         if health == Health::Well {
             return None;
         }
         let record = self.record.lock();
         let cause = if health == Health::Hung { Errno::TIMEDOUT } else { record.cause };
-        Some(Illness { health, since: record.since, cause })
+        Some(HealthReport { health, since: record.since, cause })
     }
 
     /// Somebody waits for the branch in vain, or has his answer after all. True when that is news.
@@ -166,18 +166,18 @@ impl Condition {
     }
 
     /// Is there a reason to look now?
-    pub fn wants_a_look(&self) -> bool {
+    pub fn needs_check(&self) -> bool {
         self.is_due(Instant::now())
     }
 
     /// Takes in what a look finds. Gives what is to be told, if it changes anything.
-    pub fn look(&self, look: impl FnOnce() -> Finding) -> Option<Illness> {
+    pub fn look(&self, look: impl FnOnce() -> CheckResult) -> Option<HealthReport> {
         let now = Instant::now();
         self.judge(now, look())
     }
 
     /// Goes on where another one is.
-    pub fn inherit(&self, other: &Condition) {
+    pub fn inherit(&self, other: &BranchHealth) {
         let course = other.record.lock().clone();
         let mut record = self.record.lock();
         *record = course;
@@ -193,14 +193,14 @@ impl Condition {
     }
 
     /// Takes a finding in. Gives what is to be told, if it changes anything.
-    fn judge(&self, now: Instant, finding: Finding) -> Option<Illness> {
+    fn judge(&self, now: Instant, finding: CheckResult) -> Option<HealthReport> {
         let noticed = self.noticed.swap(0, Ordering::Relaxed);
         let failed = self.failed.swap(0, Ordering::Relaxed);
         let mut record = self.record.lock();
         let before = record.health;
         record.judge(now, finding, noticed, failed);
         self.publish(&record);
-        (record.health != before).then(|| Illness {
+        (record.health != before).then(|| HealthReport {
             health: record.health,
             since: record.since,
             cause: record.cause,
@@ -209,7 +209,7 @@ impl Condition {
 }
 
 /// What a look has found: nothing wrong, or what is wrong.
-pub type Finding = Result<(), (Health, Errno)>;
+pub type CheckResult = Result<(), (Health, Errno)>;
 
 /// The course of a branch's health.
 #[derive(Clone, Debug)]
@@ -252,7 +252,7 @@ impl Default for Record {
 }
 
 impl Record {
-    fn judge(&mut self, now: Instant, finding: Finding, noticed: u32, failed: u32) {
+    fn judge(&mut self, now: Instant, finding: CheckResult, noticed: u32, failed: u32) {
         let within =
             |since: Option<Instant>, time| since.is_some_and(|then: Instant| now.duration_since(then) < time);
         let finding = match finding {

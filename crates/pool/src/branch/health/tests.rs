@@ -1,13 +1,13 @@
 use super::*;
 
-const FINE: Finding = Ok(());
-const RO: Finding = Err((Health::ReadOnly, Errno::ROFS));
-const EIO: Finding = Err((Health::Failing, Errno::IO));
+const FINE: CheckResult = Ok(());
+const RO: CheckResult = Err((Health::ReadOnly, Errno::ROFS));
+const EIO: CheckResult = Err((Health::Failing, Errno::IO));
 
 /// Looks, one a line: the second, what operations have noticed and failed with since the last one, the finding, and
 /// what the branch is afterwards.
 #[track_caller]
-fn course(looks: &[(u64, u32, u32, Finding, Health)]) {
+fn course(looks: &[(u64, u32, u32, CheckResult, Health)]) {
     let (mut record, start) = (Record::default(), Instant::now());
     for &(second, noticed, failed, finding, expected) in looks {
         record.judge(start + Duration::from_secs(second), finding, noticed, failed);
@@ -98,10 +98,10 @@ fn changes_that_fail_again_and_again_are_believed_and_reads_are_not() {
 #[test]
 fn refused_changes_are_not_failed_ones() {
     for (errno, expected) in [(Errno::ROFS, Health::Well), (Errno::IO, Health::Failing)] {
-        let condition = Condition::default();
+        let condition = BranchHealth::default();
         for _ in 0..STRIKES {
-            condition.record_error(errno, Deed::Changing);
-            assert!(condition.wants_a_look());
+            condition.record_error(errno, OpKind::Change);
+            assert!(condition.needs_check());
             condition.look(|| FINE);
         }
         assert_eq!(condition.health(), expected, "{errno}");
@@ -140,8 +140,8 @@ fn only_what_is_the_branchs_own_doing_is_noticed() {
         (Errno::STALE, false),
         (Errno::LOOP, false),
     ] {
-        let condition = Condition::default();
-        condition.record_error(errno, Deed::Changing);
+        let condition = BranchHealth::default();
+        condition.record_error(errno, OpKind::Change);
         assert_eq!(condition.is_due(Instant::now()), is_illness, "{errno}");
         assert!(condition.is_well(), "to notice is not to judge");
     }
@@ -149,9 +149,9 @@ fn only_what_is_the_branchs_own_doing_is_noticed() {
 
 #[test]
 fn who_hangs_is_told_so_and_is_afterwards_what_he_was() {
-    let condition = Condition::default();
+    let condition = BranchHealth::default();
     assert!(condition.hangs(true) && !condition.hangs(true));
-    assert_eq!(condition.illness().map(|ill| (ill.health, ill.cause)), Some((Health::Hung, Errno::TIMEDOUT)));
+    assert_eq!(condition.report().map(|ill| (ill.health, ill.cause)), Some((Health::Hung, Errno::TIMEDOUT)));
     // A look that comes back late does not make it answer.
     condition.judge(Instant::now(), RO);
     assert_eq!(condition.health(), Health::Hung);

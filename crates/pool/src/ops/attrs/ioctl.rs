@@ -3,7 +3,7 @@
 //! Anything else would reach the branch with the daemon's rights and with arguments that nobody has
 //! checked (a shutdown ioctl through the pool would shut the branch down).
 
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::config::Func;
 use crate::error::{Error, Result};
 use crate::fs::{beneath, stat};
@@ -94,7 +94,7 @@ impl Pool {
             match root.and_then(|root| fitrim::trim(root.as_fd(), range)) {
                 Ok(bytes) => trimmed = Some(trimmed.unwrap_or(0).saturating_add(bytes)),
                 Err(Errno::OPNOTSUPP | Errno::NOTTY) => {}
-                Err(errno) => failed = failed.and(Err(branch.record_error(errno, Deed::Looking))),
+                Err(errno) => failed = failed.and(Err(branch.record_error(errno, OpKind::Read))),
             }
         }
         failed?;

@@ -5,7 +5,7 @@
 //! through a handle, or by open(2), reaches the open file alone, as writes do. Only truncate(2) by a name reaches all copies.
 
 use crate::branch::Branches;
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
 use crate::error::{Error, Result};
@@ -174,7 +174,7 @@ impl Pool {
         change: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<()> {
         let own = self.primary(branches, node)?;
-        Ok(change(own.fd.as_fd()).map_err(|errno| own.branch.record_error(errno, Deed::Changing))?)
+        Ok(change(own.fd.as_fd()).map_err(|errno| own.branch.record_error(errno, OpKind::Change))?)
     }
 
     /// Runs a change on every copy that `func`'s policy chooses; mixed results count as what happened to
@@ -211,11 +211,11 @@ impl Pool {
     fn record_change_error(&self, branches: &Branches, node: &Arc<Node>, index: Option<usize>, errno: Errno) {
         match index {
             Some(index) => {
-                branches[index].record_error(errno, Deed::Changing);
+                branches[index].record_error(errno, OpKind::Change);
             }
             None => {
                 let _ =
-                    self.primary(branches, node).map(|own| own.branch.record_error(errno, Deed::Changing));
+                    self.primary(branches, node).map(|own| own.branch.record_error(errno, OpKind::Change));
             }
         }
     }
@@ -298,7 +298,7 @@ impl Pool {
             return Ok(());
         }
         let primary = self.primary(branches, node)?;
-        let failed = |errno| primary.branch.record_error(errno, Deed::Changing);
+        let failed = |errno| primary.branch.record_error(errno, OpKind::Change);
         let left = without_set_id(&primary.attr, || caller.is_in_group(primary.attr.gid));
         let mut written = node.opened().is_some_and(|open| open.is_written());
         if left.is_some() && (caller.keeps_set_id(&primary.attr) || !caller.owner_or_capable(&primary.attr)) {

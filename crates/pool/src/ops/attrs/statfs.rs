@@ -1,6 +1,6 @@
 //! Free space of the whole pool.
 
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::config::StatfsMode;
 use crate::error::Result;
 use crate::fs::stat;
@@ -36,7 +36,7 @@ impl Pool {
                             opened.as_fd()
                         }
                         Err(errno) => {
-                            branch.record_error(errno, Deed::Looking);
+                            branch.record_error(errno, OpKind::Read);
                             continue;
                         }
                     }
@@ -46,7 +46,7 @@ impl Pool {
             let (attr, vfs) = match told {
                 Ok(told) => told,
                 Err(errno) => {
-                    branch.record_error(errno, Deed::Looking);
+                    branch.record_error(errno, OpKind::Read);
                     continue;
                 }
             };

@@ -1,6 +1,6 @@
 //! Extended attributes.
 
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
 use crate::config::{Func, XattrMode};
 use crate::dir::merged::MergedDir;
@@ -51,7 +51,7 @@ impl Pool {
             match get(&*place.fd, name, buffer) {
                 // Pinned only.
                 Err(Errno::BADF) => {}
-                result => return Ok(result.map_err(|errno| place.branch.record_error(errno, Deed::Looking))?),
+                result => return Ok(result.map_err(|errno| place.branch.record_error(errno, OpKind::Read))?),
             }
         }
         let branches = self.branches.load();
@@ -181,7 +181,7 @@ impl Pool {
         ask: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
     ) -> Result<T> {
         let asked =
-            |branch: &Branch, fd| Ok(ask(fd).map_err(|errno| branch.record_error(errno, Deed::Looking))?);
+            |branch: &Branch, fd| Ok(ask(fd).map_err(|errno| branch.record_error(errno, OpKind::Read))?);
         if !node.is_dir() {
             let primary = self.primary(branches, node)?;
             return asked(&primary.branch, primary.fd.as_fd());

@@ -1,7 +1,7 @@
 //! Creating files that are open at once: create and tmpfile.
 
 use super::open::Opened;
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
@@ -118,7 +118,7 @@ impl Pool {
                 let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
                 make(dirs.get(index).ok_or(Errno::NOENT)?)
             });
-            let made = made.map_err(|errno| branches[index].record_error(errno, Deed::Changing));
+            let made = made.map_err(|errno| branches[index].record_error(errno, OpKind::Change));
             match made {
                 Ok(fd) => return Ok((index, fd)),
                 Err(errno) if self.tries_elsewhere(errno, Func::Create, dirs, path, &[index], &mut full) => {

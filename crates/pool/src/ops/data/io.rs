@@ -1,6 +1,6 @@
 //! Data of open files: read, write, sync, allocate, seek, copy.
 
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::error::{Error, Result};
 use crate::fs::stat;
 use crate::ids::{Caller, HandleId};
@@ -94,7 +94,7 @@ impl Pool {
                     continue;
                 }
                 Err(errno) => {
-                    handle.record_error(errno, Deed::Looking);
+                    handle.record_error(errno, OpKind::Read);
                     if done == 0 {
                         return Err(errno.into());
                     }
@@ -180,7 +180,7 @@ impl Pool {
             match written {
                 Ok(n) => *done += n,
                 Err(Errno::INTR) => continue,
-                Err(errno) => return Err(handle.record_error(errno, Deed::Changing).into()),
+                Err(errno) => return Err(handle.record_error(errno, OpKind::Change).into()),
             }
             if let (Some(overtakes), Ok(n)) = (overtakes, written) {
                 overtakes.written(at..at + n as u64);
@@ -198,7 +198,7 @@ impl Pool {
         fd: BorrowedFd<'_>,
         caller: &Caller,
     ) -> Result<()> {
-        if kill_suidgid(fd, caller).map_err(|errno| handle.record_error(errno, Deed::Changing))? {
+        if kill_suidgid(fd, caller).map_err(|errno| handle.record_error(errno, OpKind::Change))? {
             // The answer to a write carries no attributes; a stale set-id bit must not be trusted.
             self.kernel.load().invalidate_attr(handle.node.id);
         }
@@ -211,7 +211,7 @@ impl Pool {
             true => rustix::fs::fdatasync(&*handle.fd()),
             false => rustix::fs::fsync(&*handle.fd()),
         };
-        Ok(synced.map_err(|errno| handle.record_error(errno, Deed::Changing))?)
+        Ok(synced.map_err(|errno| handle.record_error(errno, OpKind::Change))?)
     }
 
     /// `mode` as in fallocate(2): punching, zeroing, collapsing and inserting are the branch's to grant.
@@ -224,7 +224,7 @@ impl Pool {
             loop {
                 match rustix::fs::fallocate(&*handle.fd(), mode, offset, len) {
                     Err(Errno::INTR) => continue,
-                    other => return Ok(other.map_err(|errno| handle.record_error(errno, Deed::Changing))?),
+                    other => return Ok(other.map_err(|errno| handle.record_error(errno, OpKind::Change))?),
                 }
             }
         })
@@ -247,7 +247,7 @@ impl Pool {
         Ok(rustix::fs::seek(&*handle.fd(), from).map_err(|errno| match errno {
             // Not the one of a missing device.
             Errno::NXIO => errno,
-            errno => handle.record_error(errno, Deed::Looking),
+            errno => handle.record_error(errno, OpKind::Read),
         })?)
     }
 
@@ -292,7 +292,7 @@ impl Pool {
                     // Which of the two it was is for a look to find out.
                     Err(errno) => {
                         return Err(to
-                            .record_error(from.record_error(errno, Deed::Looking), Deed::Looking)
+                            .record_error(from.record_error(errno, OpKind::Read), OpKind::Read)
                             .into());
                     }
                 }
@@ -313,7 +313,7 @@ impl Pool {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let synced = crate::fs::beneath::open(branch.root(), b"", flags).and_then(rustix::fs::syncfs);
             result =
-                result.and(synced.map_err(|errno| Error::Branch(branch.record_error(errno, Deed::Changing))));
+                result.and(synced.map_err(|errno| Error::Branch(branch.record_error(errno, OpKind::Change))));
         }
         result
     }

@@ -1,7 +1,7 @@
 //! Opening and closing files.
 
 use crate::branch::headroom::PassthroughWriter;
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
 use crate::config::{CacheFiles, Func, NfsOpenHack, PassthroughIo};
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use crate::kernel::BackingFile;
 use crate::node::Node;
 use crate::node::handles::FileHandle;
 use crate::node::open_file::{self, FileLocation, FileUse, Fingerprint, IdleState, OpenFile};
-use crate::node::passthrough::{self, Sharing, Travel};
+use crate::node::passthrough::{self, OpenFlags, Sharing};
 use crate::ops::attrs::setattr;
 use crate::ops::resolve::{Primary, TargetFd};
 use crate::path::join;
@@ -49,7 +49,7 @@ struct FirstOpen {
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
     pub handle: HandleId,
-    pub travel: Travel,
+    pub travel: OpenFlags,
 }
 
 impl Pool {
@@ -161,7 +161,7 @@ impl Pool {
             return Ok(place.fd.clone());
         }
         let fd = beneath::reopen(&*place.fd, flags);
-        let fd = fd.map_err(|errno| place.branch.record_error(errno, Deed::Looking))?;
+        let fd = fd.map_err(|errno| place.branch.record_error(errno, OpKind::Read))?;
         let fd = place.branch.reopen_for_read(fd, flags);
         self.dir_cache.admit(fd.as_fd())?;
         Ok(Arc::new(fd))
@@ -187,7 +187,7 @@ impl Pool {
         }
         let primary = self.chosen(Func::Open, branches, node, Attr::is_regular)?;
         let fd = self.open_on_branch(node, &primary, flags);
-        let fd = fd.map_err(|errno| primary.branch.record_error(errno, Deed::Looking))?;
+        let fd = fd.map_err(|errno| primary.branch.record_error(errno, OpKind::Read))?;
         let fd = Arc::new(primary.branch.reopen_for_read(fd, flags));
         Ok(FirstOpen {
             branch: primary.branch,
@@ -379,7 +379,7 @@ impl Pool {
         // Kept until its copy is closed: who moves the file waits for that.
         let fd = handle.fd();
         let copy = rustix::io::fcntl_dupfd_cloexec(&*fd, 0)?;
-        Ok(canopy_sys::fd::close(copy).map_err(|errno| handle.record_error(errno, Deed::Changing))?)
+        Ok(canopy_sys::fd::close(copy).map_err(|errno| handle.record_error(errno, OpKind::Change))?)
     }
 
     /// The last descriptor of a handle is gone.

@@ -6,7 +6,7 @@
 //! nobody in who wants to without taking the lease back first. So a file is what was copied if the lease has held all
 //! the time. A file that cannot be leased is not moved.
 
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::error::Error;
 use crate::fs::{beneath, stat};
 use crate::node::Node;
@@ -100,7 +100,7 @@ impl Pool {
         for handle in &handles {
             let place = handle.open.location();
             let fd = reopen_as_owner(place.fd.as_fd(), handle.flags - OFlags::TRUNC);
-            handle.move_to(Arc::new(fd.map_err(|errno| place.branch.record_error(errno, Deed::Looking))?));
+            handle.move_to(Arc::new(fd.map_err(|errno| place.branch.record_error(errno, OpKind::Read))?));
         }
         Ok(!handles.is_empty())
     }

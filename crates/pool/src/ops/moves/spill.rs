@@ -1,6 +1,6 @@
 //! Going on elsewhere: a file whose branch has no room left moves to another, and the operation is tried again.
 
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::branch::space::Space;
 use crate::branch::{Branch, Branches};
 use crate::dir::merged::MergedDir;
@@ -14,7 +14,7 @@ use crate::node::open_file::FileLocation;
 use crate::node::{Node, Orphan};
 use crate::ops::resolve::acl::At;
 use crate::path::{PoolPath, join, split};
-use crate::policy::{self, BranchView, Mode, Policy, ThreadDice};
+use crate::policy::{self, BranchView, Mode, Policy, ThreadRandom};
 use crate::pool::Pool;
 use crate::relocate::file::{FileMove, can_leave};
 use crate::relocate::lease::LeasedFile;
@@ -135,7 +135,7 @@ impl Pool {
                 match self.carry(node, &file, &target, still.as_ref()) {
                     Err(why @ (NotMoved::Branch(errno) | NotMoved::File(errno))) => {
                         // Which of the two it was is for a look to find out.
-                        target.record_error(file.source.record_error(errno, Deed::Looking), Deed::Looking);
+                        target.record_error(file.source.record_error(errno, OpKind::Read), OpKind::Read);
                         Err(why)
                     }
                     Ok(()) => Ok((file, target)),
@@ -245,7 +245,7 @@ impl Pool {
             };
             Ok(branches.iter().enumerate().map(view).collect())
         };
-        let chosen = policy::create_climbing(policy, path, level, &mut ThreadDice)?;
+        let chosen = policy::create_climbing(policy, path, level, &mut ThreadRandom)?;
         let index = chosen.ok().and_then(|chosen| chosen.first().copied()).ok_or(Errno::NOSPC)?;
         Ok(branches.as_slice()[index].clone())
     }

@@ -1,7 +1,7 @@
 //! Making names: mkdir, mknod, symlink, and the directories above them on a branch.
 
 use super::lookup::Entry;
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
 use crate::config::{FollowSymlinks, Func};
 use crate::dir::merged::{Copies, MergedDir};
@@ -93,7 +93,7 @@ impl Pool {
                     let _as_caller = creds::assume(caller.uid, caller.gid, caller.umask)?;
                     act(dirs.get(index).ok_or(Errno::NOENT)?)
                 });
-                results.push(made.map_err(|errno| branches[index].record_error(errno, Deed::Changing)));
+                results.push(made.map_err(|errno| branches[index].record_error(errno, OpKind::Change)));
                 dirs.name_created(name, index);
             }
             if func == Func::Mkdir && chosen.len() > 1 {
@@ -183,7 +183,7 @@ impl Pool {
         };
         let cloned = relocate::clone_dirs(from.root(), to.root(), path, &fits);
         self.path_created(to, path);
-        cloned.map_err(|errno| to.record_error(from.record_error(errno, Deed::Looking), Deed::Changing))
+        cloned.map_err(|errno| to.record_error(from.record_error(errno, OpKind::Read), OpKind::Change))
     }
 
     /// A directory, and perhaps some above it, may have been made on a branch.

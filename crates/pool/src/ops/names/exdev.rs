@@ -10,7 +10,7 @@ use crate::config::{Func, LinkExdev, RenameExdev};
 use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
-use crate::fs::reserved::name_aside;
+use crate::fs::reserved::temporary_name;
 use crate::fs::{beneath, stat};
 use crate::ids::{Caller, NodeId};
 use crate::node::Node;
@@ -183,7 +183,7 @@ impl Pool {
         target: &[u8],
     ) -> Result<()> {
         let chosen = self.choose_for_create(Func::Symlink, &new.dirs, &new.path, &[])?;
-        let aside = name_aside();
+        let aside = temporary_name();
         let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
         for &index in &chosen {
             results.push(self.bring_dir(branches, &mut new.dirs, index, &new.path).and_then(|()| {

@@ -8,7 +8,7 @@ use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
 use crate::path::split;
-use crate::policy::{self, Bar, BranchView, Category, Choice, Needs, Policy};
+use crate::policy::{self, BranchView, Category, Choice, Exclusion, Needs, Policy};
 use crate::pool::Pool;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub struct Explained {
     /// In branch order.
     pub branches: Vec<(Arc<Branch>, BranchView)>,
     /// Why a branch was not admitted to the choice.
-    pub bars: Vec<Option<Bar>>,
+    pub exclusions: Vec<Option<Exclusion>>,
     /// The probability of each branch, where chance decides.
     pub chances: Option<Vec<f64>>,
     /// The branches that the function acts on, or how it fails. Where chance decides it is one draw.
@@ -95,13 +95,13 @@ impl Pool {
                 self.shown(func, &branches, &copies).map(|index| Choice::from_slice(&[index]))
             }
         };
-        let judgement = policy::judge(policy, category, &views);
+        let judgement = policy::explain(policy, category, &views);
         Ok(Explained {
             policy,
             looked_at,
             preserves_paths: self.preserves_paths(),
             branches: branches.iter().cloned().zip(views).collect(),
-            bars: judgement.bars,
+            exclusions: judgement.exclusions,
             chances: judgement.chances,
             outcome,
         })

@@ -1,7 +1,7 @@
 //! Hard links.
 
 use super::lookup::Entry;
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::config::Func;
 use crate::error::{Error, Result};
 use crate::fs::beneath::ProcPath;
@@ -47,7 +47,7 @@ impl Pool {
                 // Following the last step of such a link is a jump to the file itself, symlinks included.
                 let follow = AtFlags::SYMLINK_FOLLOW;
                 rustix::fs::linkat(rustix::fs::CWD, source.as_bytes(), dir, new_name, follow)
-                    .map_err(|errno| branches[index].record_error(errno, Deed::Changing))
+                    .map_err(|errno| branches[index].record_error(errno, OpKind::Change))
             }));
             dirs.name_created(new_name, index);
         }

@@ -1,6 +1,6 @@
 //! Names to nodes, and back to nothing: lookup, forget, getattr.
 
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dir::merged::{CacheTrust, Copies, MergedDir};
@@ -167,7 +167,7 @@ impl Pool {
         if let Some(handle) = handle.and_then(|h| self.files.get(h).ok()) {
             let _held = self.tree.shared();
             let fd = handle.fd();
-            let attr = stat::of(fd.as_fd()).map_err(|errno| handle.record_error(errno, Deed::Looking))?;
+            let attr = stat::of(fd.as_fd()).map_err(|errno| handle.record_error(errno, OpKind::Read))?;
             let at = At::Opened(fd.as_fd());
             return Ok(self.show_file(&handle.node, &handle.open.location().branch, attr, at));
         }
@@ -254,7 +254,7 @@ impl Pool {
             return self.ask(&branches, &node, Func::Access, may);
         }
         let chosen = self.chosen(Func::Access, &branches, &node, |attr| !attr.is_dir())?;
-        Ok(may(chosen.fd.as_fd()).map_err(|errno| chosen.branch.record_error(errno, Deed::Looking))?)
+        Ok(may(chosen.fd.as_fd()).map_err(|errno| chosen.branch.record_error(errno, OpKind::Read))?)
     }
 
     /// Target of a symlink.
@@ -269,7 +269,7 @@ impl Pool {
             return Ok(on_branch(&primary.branch, &self.a_path(&node).ok_or(Error::Stale)?));
         }
         let target = primary.branch.read_link(primary.fd.as_fd());
-        Ok(target.map_err(|errno| primary.branch.record_error(errno, Deed::Looking))?.into_bytes())
+        Ok(target.map_err(|errno| primary.branch.record_error(errno, OpKind::Read))?.into_bytes())
     }
 }
 

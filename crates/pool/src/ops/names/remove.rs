@@ -1,7 +1,7 @@
 //! Removing names: unlink and rmdir.
 
 use crate::branch::Branches;
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::error::{Error, Result};
@@ -113,7 +113,7 @@ impl Pool {
                 Ok(attr) if attr.is_symlink() => continue,
                 found => found.and_then(|_| contents(dir, name)),
             };
-            match inside.map_err(|errno| dirs.branches[index].record_error(errno, Deed::Looking))? {
+            match inside.map_err(|errno| dirs.branches[index].record_error(errno, OpKind::Read))? {
                 Contents::Nothing => {}
                 Contents::Leftovers(dir) => leftovers.push(dir),
                 // If somebody has emptied it meanwhile, it goes.

@@ -5,7 +5,7 @@
 //! half way is taken back.
 
 use crate::branch::Branches;
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::dir::symlinks::Symlinks;
@@ -316,7 +316,7 @@ pub(crate) fn shift(from: &Side, to: &Side, index: usize, flags: RenameFlags) ->
             other => other,
         },
     };
-    done.map_err(|errno| from.dirs.branches[index].record_error(errno, Deed::Changing))
+    done.map_err(|errno| from.dirs.branches[index].record_error(errno, OpKind::Change))
 }
 
 pub(crate) fn take_back(old: &Side, new: &Side, done: &[(usize, Step)]) {

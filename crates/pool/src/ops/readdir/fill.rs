@@ -1,6 +1,6 @@
 //! Filling a cursor with names: what of a listing needs the whole pool.
 
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
 use crate::config::FollowSymlinks;
 use crate::dir::listing::cursor::{Cursor, DirEntry, ListingVersion};
@@ -142,7 +142,7 @@ impl Cursor {
         // A directory that was removed while it was read has no more names.
         if let Some(errno) = broken.filter(|&errno| !beneath::is_absent(errno)) {
             let branch = &self.branches[self.sources[self.reading].index];
-            branch.record_error(errno, Deed::Looking);
+            branch.record_error(errno, OpKind::Read);
             tracing::warn!("the listing of a directory on {} is incomplete: {errno}", branch.path.display());
         }
         self.reading += 1;
@@ -235,7 +235,7 @@ fn sources(
             }
             Err(errno) if beneath::is_absent(errno) => {}
             Err(errno) => {
-                failed.get_or_insert(branch.record_error(errno, Deed::Looking));
+                failed.get_or_insert(branch.record_error(errno, OpKind::Read));
             }
         }
     }

@@ -7,7 +7,7 @@
 
 mod fill;
 
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
 use crate::config::{Func, ReaddirMode};
 use crate::dir::listing::cursor::{Cursor, DirEntry};
@@ -221,7 +221,7 @@ impl Pool {
                 Err(errno) => Err(errno),
             };
             result =
-                result.and(synced.map_err(|errno| Error::Branch(branch.record_error(errno, Deed::Changing))));
+                result.and(synced.map_err(|errno| Error::Branch(branch.record_error(errno, OpKind::Change))));
         }
         result
     }

@@ -2,7 +2,7 @@
 
 use crate::branch::Branch;
 use crate::dir::symlinks::Symlinks;
-use crate::fs::acl::{ACCESS, Judge, of_entry, rights_of_all};
+use crate::fs::acl::{ACCESS, PermissionCheck, of_entry, rights_of_all};
 use crate::fs::beneath::ProcPath;
 use crate::fs::stat::Attr;
 use crate::pool::Pool;
@@ -20,9 +20,9 @@ pub(crate) enum At<'a> {
 
 impl Pool {
     /// To be told before there are callers.
-    pub fn judged_by(&self, judge: Judge) {
-        self.acls.by_mode.store(judge == Judge::Mode, Ordering::Relaxed);
-        self.acls.by_acl.store(judge == Judge::Acl, Ordering::Relaxed);
+    pub fn set_permission_check(&self, judge: PermissionCheck) {
+        self.acls.by_mode.store(judge == PermissionCheck::Mode, Ordering::Relaxed);
+        self.acls.by_acl.store(judge == PermissionCheck::Acl, Ordering::Relaxed);
     }
 
     /// Has an ACL been met though the kernel goes by modes?

@@ -1,13 +1,13 @@
 //! Which branches a policy chooses for an operation.
 
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::branch::list::Mode;
 use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::error::{Error, Result};
 use crate::fs::stat::{self, Attr};
-use crate::policy::{self, BranchView, Category, Choice, Needs, Space, ThreadDice};
+use crate::policy::{self, BranchView, Category, Choice, Needs, Space, ThreadRandom};
 use crate::pool::Pool;
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -36,11 +36,11 @@ impl SpaceNeed {
 pub(crate) fn usable_space(branch: &Branch, space: Result<Space, Errno>) -> Option<Space> {
     match space {
         Ok(space) if space.readonly && branch.mode != Mode::Ro => {
-            branch.record_error(Errno::ROFS, Deed::Looking);
+            branch.record_error(Errno::ROFS, OpKind::Read);
         }
         Ok(_) => {}
         Err(errno) => {
-            branch.record_error(errno, Deed::Looking);
+            branch.record_error(errno, OpKind::Read);
         }
     }
     space.ok()
@@ -86,7 +86,7 @@ impl Pool {
             return copies.first().ok_or(Error::Absent);
         }
         let needs = policy::needs(policy, Category::Search);
-        let choice = policy::search(policy, &self.views(branches, copies, needs.space), &mut ThreadDice)?;
+        let choice = policy::search(policy, &self.views(branches, copies, needs.space), &mut ThreadRandom)?;
         choice.first().copied().ok_or(Error::Absent)
     }
 
@@ -111,7 +111,7 @@ impl Pool {
             let sole = BranchView { space: Some(Space::default()), ..view };
             let policy = self.config().policies.get(func);
             return Ok(
-                policy::action(policy, &[sole], &mut ThreadDice).map(|_| Choice::from_slice(&[*index]))?
+                policy::action(policy, &[sole], &mut ThreadRandom).map(|_| Choice::from_slice(&[*index]))?
             );
         }
         self.choose_by_policy(func, branches, copies)
@@ -129,7 +129,7 @@ impl Pool {
         }
         let policy = self.config().policies.get(func);
         let needs = policy::needs(policy, Category::Action);
-        match policy::action(policy, &self.views(branches, copies, needs.space), &mut ThreadDice) {
+        match policy::action(policy, &self.views(branches, copies, needs.space), &mut ThreadRandom) {
             // A branch that refuses every change ranks above one that does not hold the path
             // (COMPATIBILITY 3.2), but where nobody holds it, that is the answer.
             Err(_) if !copies.any() => Err(Error::Absent),
@@ -169,7 +169,7 @@ impl Pool {
             see(at, &views);
             Ok(views)
         };
-        let mut chosen = policy::create_climbing(policy, path, level, &mut ThreadDice)??;
+        let mut chosen = policy::create_climbing(policy, path, level, &mut ThreadRandom)??;
         if func == Func::Create {
             // A regular file lies whole on one branch, whatever the policy gives.
             chosen.truncate(1);

@@ -56,7 +56,7 @@ impl Pool {
         dirs
     }
 
-    /// A name was made on a branch by who knows no more than the path of its directory. As [`MergedDir::came`].
+    /// A name was made on a branch by who knows no more than the path of its directory. As [`MergedDir::name_created`].
     pub(crate) fn name_created(&self, dir: &[u8], name: &[u8], branch: BranchId) {
         if let Some(node) = self.known().dir(dir).and_then(|id| self.nodes.get(id).ok()) {
             node.name_created(name, branch);

@@ -15,12 +15,12 @@ impl Pool {
         self.clone_locks.begin_clone(path, to, self.stuck_operations.lock_timeout()).ok_or(Errno::TIMEDOUT)
     }
 
-    /// A directory is not brought onto another branch meanwhile. Errors: as [`Pool::clone_alone`].
+    /// A directory is not brought onto another branch meanwhile. Errors: as [`Pool::lock_for_clone`].
     pub(crate) fn lock_for_change(&self, path: PoolPath) -> Result<CloneGuard<'_>, Errno> {
         self.clone_locks.begin_change(path, self.stuck_operations.lock_timeout()).ok_or(Errno::TIMEDOUT)
     }
 
-    /// Directories are renamed by the one who holds it. Errors: as [`Pool::clone_alone`].
+    /// Directories are renamed by the one who holds it. Errors: as [`Pool::lock_for_clone`].
     pub(crate) fn lock_tree(&self) -> Result<TreeGuard<'_>, Errno> {
         let limit = self.stuck_operations.lock_timeout();
         if limit.is_some() && self.stuck_operations.is_stuck() {

@@ -6,7 +6,7 @@ mod dirs;
 mod inode_seed;
 mod locks;
 
-use crate::branch::health::Deed;
+use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
 use crate::config::Func;
 use crate::dir::merged::MergedDir;
@@ -96,8 +96,8 @@ impl Pool {
     pub(crate) fn primary(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
         if let Some(open) = node.opened() {
             let place = open.location();
-            let attr = stat::of(place.fd.as_fd())
-                .map_err(|errno| place.branch.record_error(errno, Deed::Looking))?;
+            let attr =
+                stat::of(place.fd.as_fd()).map_err(|errno| place.branch.record_error(errno, OpKind::Read))?;
             return Ok(Primary {
                 branch: place.branch.clone(),
                 fd: TargetFd::Shared(place.fd.clone()),
@@ -119,7 +119,7 @@ impl Pool {
             if let Some(orphan) = orphan {
                 let fd = rustix::io::fcntl_dupfd_cloexec(&orphan.fd, 0)?;
                 let attr =
-                    stat::of(fd.as_fd()).map_err(|errno| orphan.branch.record_error(errno, Deed::Looking))?;
+                    stat::of(fd.as_fd()).map_err(|errno| orphan.branch.record_error(errno, OpKind::Read))?;
                 return Ok(Primary { branch: orphan.branch.clone(), fd: TargetFd::Pinned(fd), attr });
             }
             if attempt > 0 {
@@ -233,7 +233,7 @@ pub(crate) fn find_file(
             }
             Ok(_) => {}
             Err(errno) if beneath::is_absent(errno) => {}
-            Err(errno) => failed = Some(branch.record_error(errno, Deed::Looking)),
+            Err(errno) => failed = Some(branch.record_error(errno, OpKind::Read)),
         }
     }
     failed.map_or(Ok(None), Err)
