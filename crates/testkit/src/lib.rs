@@ -21,6 +21,7 @@ mod pool_bed;
 mod populate;
 pub mod proc;
 mod rng;
+mod root;
 mod scratch;
 mod submount;
 pub mod tree;
@@ -37,18 +38,8 @@ pub use pool::{MountFailed, Pool, PoolBuilder, pool_status, program_under_test};
 pub use pool_bed::PoolBed;
 pub use populate::{TreeSpec, populate};
 pub use rng::Rng;
+pub use root::require_root;
 pub use scratch::ScratchDir;
 pub use submount::Submount;
 pub use tree::{Fields, Tree};
 pub use user::{User, as_user};
-
-/// Fails the test unless root runs it.
-///
-/// A test that needs mounts checks nothing without root, and returning early would look like a pass.
-#[track_caller]
-pub fn require_root() {
-    assert!(
-        rustix::process::geteuid().is_root(),
-        "this test mounts filesystems and needs root: run it with sudo, or leave it out by name"
-    );
-}

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use canopy_fuse::abi::{Attr, AttrOut, EntryOut, Kstatfs, Statx, StatxOut, SxTime, decode_dev, encode_dev};
 use canopy_fuse::flags::OpenFlags;
-use canopy_fuse::request::{Name, NodeId, SetTime, Setattr};
+use canopy_fuse::request::{CopyRange, Create, Name, NodeId, SetTime, Setattr};
 use canopy_fuse::{Op, Replied, Reply, Request, Undelivered};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, StatxFlags, Timespec,
@@ -214,16 +214,7 @@ impl Mirror {
                 Given::Entry(self.entry(&this, name)?)
             }
             Op::Open { flags, .. } => Given::Opened(self.files.insert(reopen(&this, flags)?)),
-            Op::Create(create) => {
-                let rights = Mode::from_raw_mode(create.mode & !create.umask & 0o7777);
-                let flags = OFlags::from_bits_retain(create.flags)
-                    | OFlags::CREATE
-                    | OFlags::NOFOLLOW
-                    | OFlags::CLOEXEC;
-                let file = rustix::fs::openat(&*this, create.name.as_cstr(), flags - OFlags::APPEND, rights)?;
-                let entry = self.made(&this, create.name, owned_by, Some(rights))?;
-                Given::Created(entry, self.files.insert(file))
-            }
+            Op::Create(create) => self.create(&this, &create, owned_by)?,
             Op::Write(io) => {
                 Given::Written(rustix::io::pwrite(&*self.files.get(io.handle)?, io.data, io.offset)?)
             }
@@ -240,22 +231,8 @@ impl Mirror {
                 rustix::fs::fallocate(&*self.files.get(handle)?, mode, offset, length)?;
                 Given::Done
             }
-            Op::Lseek { handle, offset, whence } => {
-                let from = match whence {
-                    SEEK_DATA => SeekFrom::Data(offset),
-                    SEEK_HOLE => SeekFrom::Hole(offset),
-                    _ => return Err(Errno::INVAL),
-                };
-                Given::At(rustix::fs::seek(&*self.files.get(handle)?, from)?)
-            }
-            Op::CopyFileRange(copy) => {
-                let (from, to) = (self.files.get(copy.handle_in)?, self.files.get(copy.handle_out)?);
-                let (mut at, mut into) = (copy.offset_in, copy.offset_out);
-                // Short answers, as a server far away gives them.
-                let len = usize::try_from(copy.len).unwrap_or(usize::MAX).min(COPIED_AT_ONCE);
-                let bytes = rustix::fs::copy_file_range(&*from, Some(&mut at), &*to, Some(&mut into), len)?;
-                Given::Copied(bytes, copy.reply64)
-            }
+            Op::Lseek { handle, offset, whence } => self.seek(handle, offset, whence)?,
+            Op::CopyFileRange(copy) => self.copy(&copy)?,
             Op::Opendir { .. } => Given::Opened(self.listings.insert(list(&this)?)),
             Op::Releasedir { handle, .. } => {
                 self.listings.remove(handle);
@@ -319,6 +296,33 @@ impl Mirror {
         let fresh = || Node { fd: Arc::new(fd), key, lookups: 0 };
         nodes.known.entry(id).or_insert_with(fresh).lookups += 1;
         Ok(EntryOut::new(id, 0, attr, NEVER, NEVER))
+    }
+
+    fn create(&self, dir: &OwnedFd, create: &Create<'_>, owned_by: (u32, u32)) -> Result<Given, Errno> {
+        let rights = Mode::from_raw_mode(create.mode & !create.umask & 0o7777);
+        let flags =
+            OFlags::from_bits_retain(create.flags) | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(dir, create.name.as_cstr(), flags - OFlags::APPEND, rights)?;
+        let entry = self.made(dir, create.name, owned_by, Some(rights))?;
+        Ok(Given::Created(entry, self.files.insert(file)))
+    }
+
+    fn seek(&self, handle: u64, offset: u64, whence: u32) -> Result<Given, Errno> {
+        let from = match whence {
+            SEEK_DATA => SeekFrom::Data(offset),
+            SEEK_HOLE => SeekFrom::Hole(offset),
+            _ => return Err(Errno::INVAL),
+        };
+        Ok(Given::At(rustix::fs::seek(&*self.files.get(handle)?, from)?))
+    }
+
+    /// Copies at most [`COPIED_AT_ONCE`] bytes, as a network filesystem answers with less than was asked for.
+    fn copy(&self, copy: &CopyRange) -> Result<Given, Errno> {
+        let (from, to) = (self.files.get(copy.handle_in)?, self.files.get(copy.handle_out)?);
+        let (mut at, mut into) = (copy.offset_in, copy.offset_out);
+        let len = usize::try_from(copy.len).unwrap_or(usize::MAX).min(COPIED_AT_ONCE);
+        let bytes = rustix::fs::copy_file_range(&*from, Some(&mut at), &*to, Some(&mut into), len)?;
+        Ok(Given::Copied(bytes, copy.reply64))
     }
 
     /// What has just been made belongs to who asked for it, and has these rights whatever the umask of the test.
