@@ -40,6 +40,7 @@ fn is_withheld(errno: Errno) -> bool {
 }
 
 /// Why a file does not move.
+#[derive(Clone, Copy)]
 enum NotMoved {
     /// Whatever the branch: its own doing.
     File(Errno),
