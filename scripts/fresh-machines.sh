@@ -77,6 +77,7 @@ enter() {
     done
     for ((node = 0; node < 64; node++)); do mknod -m 660 "$root/dev/loop$node" b 7 "$node"; done
     ln -s /proc/self/fd "$root/dev/fd"
+    ln -sf ../proc/self/mounts "$root/etc/mtab" # systemd makes it at boot; fusermount3 reads it
     mkdir "$root/dev/shm"
     mount -t proc proc "$root/proc"
     mount -t sysfs -o ro sysfs "$root/sys"

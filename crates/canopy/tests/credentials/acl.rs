@@ -44,12 +44,12 @@ pub(super) fn encode(entries: &[(Tag, u16)]) -> Vec<u8> {
 
 /// The same in a form to read.
 pub(super) fn show(bytes: &[u8]) -> String {
-    let entry = |entry: &[u8]| {
+    let entry = |entry: &[u8; 8]| {
         let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
         let id = if id == u32::MAX { String::new() } else { id.to_string() };
         format!("{:x}:{id}:{}", entry[0], entry[2])
     };
-    bytes.get(4..).unwrap_or_default().chunks_exact(8).map(entry).collect::<Vec<_>>().join(",")
+    bytes.get(4..).unwrap_or_default().as_chunks::<8>().0.iter().map(entry).collect::<Vec<_>>().join(",")
 }
 
 fn stored(path: &Path, name: &str) -> String {

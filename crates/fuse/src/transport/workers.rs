@@ -113,6 +113,7 @@ impl WorkerSlot {
             return false;
         }
         let mut activities = group.activities.lock();
+        #[allow(deprecated, reason = "Rust 1.88 lacks try_update, its new name")]
         let left = group.surplus.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
         if left.is_ok() {
             activities.retain(|activity| !Arc::ptr_eq(activity, &self.activity));

@@ -58,7 +58,7 @@ pub(crate) fn rights_of_all(list: &[u8]) -> Option<(u32, u32)> {
     const ALL: u32 = 0o7;
     const NOBODY: u32 = 0o17;
 
-    let entries = list.strip_prefix(&VERSION)?.chunks_exact(8);
+    let entries = list.strip_prefix(&VERSION)?.as_chunks::<8>().0;
     let (mut group, mut users, mut groups, mut mask, mut others) = (0, NOBODY, NOBODY, ALL, 0);
     for entry in entries {
         let (tag, rights) =

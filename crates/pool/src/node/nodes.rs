@@ -271,6 +271,7 @@ impl Nodes {
             let table = self.table.read();
             let Some(record) = table.records.get(&id) else { return };
             let less = |held: u64| Some(held.saturating_sub(count));
+            #[allow(deprecated, reason = "Rust 1.88 lacks try_update, its new name")]
             let before = record.node.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
             let forgotten = before.is_ok_and(|before| before <= count);
             // Though the node may stay, nobody asks for what is in it.

@@ -21,10 +21,8 @@ impl TrimRange {
 
     pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
         let mut words = [0; 3];
-        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-            let mut whole = [0; 8];
-            whole.copy_from_slice(bytes);
-            *word = u64::from_ne_bytes(whole);
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_ne_bytes(*bytes);
         }
         let [start, len, min_len] = words;
         TrimRange { start, len, min_len }
@@ -32,8 +30,9 @@ impl TrimRange {
 
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
-        for (part, word) in bytes.chunks_exact_mut(8).zip([self.start, self.len, self.min_len]) {
-            part.copy_from_slice(&word.to_ne_bytes());
+        for (part, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip([self.start, self.len, self.min_len])
+        {
+            *part = word.to_ne_bytes();
         }
         bytes
     }

@@ -64,16 +64,16 @@ pub fn flag_ioctl(fd: BorrowedFd<'_>, ioctl: FlagIoctl, buffer: &mut [u8; 28]) -
     // A long's worth is copied by none of these (fs/ioctl.c uses put_user of an unsigned int), and the
     // buffer holds the largest structure, `struct fsxattr`.
     let mut aligned = [0u32; 8];
-    for (word, bytes) in aligned.iter_mut().zip(buffer.chunks_exact(4)) {
-        *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    for (word, bytes) in aligned.iter_mut().zip(buffer.as_chunks::<4>().0) {
+        *word = u32::from_ne_bytes(*bytes);
     }
     // SAFETY: the argument points to 32 initialised, aligned bytes; the largest structure is 28 bytes.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), ioctl.command() as _, aligned.as_mut_ptr()) };
     if result < 0 {
         return Err(last_errno());
     }
-    for (word, bytes) in aligned.iter().zip(buffer.chunks_exact_mut(4)) {
-        bytes.copy_from_slice(&word.to_ne_bytes());
+    for (word, bytes) in aligned.iter().zip(buffer.as_chunks_mut::<4>().0) {
+        *bytes = word.to_ne_bytes();
     }
     Ok(())
 }
