@@ -79,6 +79,7 @@ enter() {
     ln -s /proc/self/fd "$root/dev/fd"
     ln -sf ../proc/self/mounts "$root/etc/mtab" # systemd makes it at boot; fusermount3 reads it
     mkdir "$root/dev/shm"
+    mount -t tmpfs -o mode=1777 shm "$root/dev/shm"
     mount -t proc proc "$root/proc"
     mount -t sysfs -o ro sysfs "$root/sys"
     mount -t tmpfs -o mode=1777 tmp "$root/tmp"
@@ -109,7 +110,11 @@ inside() {
         if reason=$(runuser -l ordinary -c "cd canopy && scripts/demo.sh" 2>&1 </dev/null); then exit 1; fi
         grep "building needs cargo [0-9.]* or later, and this is [0-9.]*: install rustup" <<<"$reason"
         runuser -l ordinary -c "cd canopy && CANOPY_DEMO=\$HOME/demo scripts/demo.sh --yes && target/release/canopy umount ~/demo/pool"
-        runuser -l ordinary -c "cd canopy && scripts/test.sh --fast" | tail -n 3
+        runuser -l ordinary -c "cd canopy && scripts/test.sh --fast" >/root/fast.log 2>&1 || {
+            tail -n 60 /root/fast.log
+            exit 1
+        }
+        grep "^test result" /root/fast.log
         ;;
     test) scripts/test.sh ;;
     esac
