@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need and runs them.
 #   test.sh                    all of them, with the external suites; needs root, because they mount filesystems
-#   test.sh NAME [FILTER ...]  the tests of a crate (pool, fuse, sys, ...) or one test program (coherence, full, ...);
+#   test.sh NAME [FILTER ...]  the tests of a crate (pool, fuse, sys, ...) or one test program (coherence, full_disks, ...);
 #                              with FILTER only those whose names contain it; needs root
 #   test.sh --fast             the tests that need neither root nor a mount, in under two minutes
 #   test.sh --list             lists the names
