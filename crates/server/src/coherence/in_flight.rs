@@ -64,8 +64,12 @@ mod tests {
         let second = in_flight.enter();
         drop(first);
         thread::scope(|scope| {
+            let lot = in_flight.lot.load(Ordering::SeqCst);
             let waiting = scope.spawn(|| in_flight.wait(Duration::from_secs(20)));
-            thread::sleep(Duration::from_millis(5));
+            // The wait has begun once the lot has changed.
+            while in_flight.lot.load(Ordering::SeqCst) == lot {
+                thread::yield_now();
+            }
             let _third = in_flight.enter();
             drop(second);
             assert!(waiting.join().unwrap());
