@@ -5,7 +5,7 @@
 //! kernel must ask again, which does no harm where it need not have.
 
 use super::filesystems::Filesystems;
-use super::notices::{Notices, Repeats, Round};
+use super::notifications::{Notices, Repeats, Round};
 use crate::coherence::Coherence;
 use canopy_pool::Pool;
 use canopy_pool::config::Func;

@@ -3,7 +3,7 @@
 //!
 //! The filesystems of the branches are watched whole (fanotify(7)); `filesystems` knows which those are and turns a
 //! directory on one of them into its path in the pool; `events` turns what happened there into what the kernel must
-//! forget; `notices` tells the kernel, and tells it again where an answer may have been under way. One thread does
+//! forget; `notifications` tells the kernel, and tells it again where an answer may have been under way. One thread does
 //! all of it.
 //!
 //! A branch that cannot be watched, and what another filesystem covers below a branch, is as it is without watching:
@@ -12,7 +12,7 @@
 mod case_folding;
 mod events;
 mod filesystems;
-mod notices;
+mod notifications;
 
 use crate::coherence::{CacheTtl, Coherence};
 use arc_swap::ArcSwap;
