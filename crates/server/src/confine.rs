@@ -5,7 +5,10 @@
 use canopy_config::Config;
 use canopy_config::control_api::SecurityReport;
 use canopy_pool::branch::Branches;
-use canopy_sys::landlock::{self, Access};
+use landlock::{
+    ABI, Access as _, AccessFs, CompatLevel, Compatible as _, PathBeneath, Ruleset, RulesetAttr as _,
+    RulesetCreated, RulesetCreatedAttr as _, RulesetError, make_bitflags,
+};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::{
@@ -115,7 +118,7 @@ fn hides(mounts: &str) -> bool {
 
 /// Where workers may go, with `landlock`.
 pub(crate) struct Ground {
-    rules: landlock::Rules,
+    rules: RulesetCreated,
     branches: Vec<PathBuf>,
 }
 
@@ -131,8 +134,12 @@ impl Ground {
             return None;
         }
         let rules = rules(config, branches);
-        let rules = rules.inspect_err(|errno| {
-            tracing::warn!("landlock=true comes to nothing: {errno} (it needs Linux 5.19, and lsm=landlock)");
+        let rules = rules.inspect_err(|error| {
+            let why = match error {
+                RulesetError::HandleAccesses(_) => "the kernel does not support it".to_owned(),
+                other => other.to_string(),
+            };
+            tracing::warn!("landlock=true comes to nothing: {why} (it needs Linux 5.19, and lsm=landlock)");
         });
         let branches = branches.iter().map(|branch| branch.path.clone()).collect();
         Some(Ground { rules: rules.ok()?, branches })
@@ -144,22 +151,34 @@ impl Ground {
     }
 }
 
-fn rules(config: &Config, branches: &Branches) -> Result<landlock::Rules, Errno> {
-    let rules = landlock::Rules::new()?;
+/// Returns a ruleset that forbids everything it handles: all access rights of Landlock's version 3, or 2 where the
+/// kernel has no more (Linux 5.19). Version 1 allows no rename from one directory to another, so it does not do.
+fn forbid_all() -> Result<RulesetCreated, RulesetError> {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(ABI::V2))?
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::Truncate)?
+        .create()
+}
+
+fn rules(config: &Config, branches: &Branches) -> Result<RulesetCreated, RulesetError> {
+    let mut rules = forbid_all()?;
     for branch in branches.iter() {
-        rules.allow(&branch.root, Access::all() - Access::EXECUTE)?;
+        rules = rules
+            .add_rule(PathBeneath::new(&branch.root, AccessFs::from_all(ABI::V3) & !AccessFs::Execute))?;
     }
-    let read = Access::READ_FILE | Access::READ_DIR;
+    let read = make_bitflags!(AccessFs::{ReadFile | ReadDir});
     let beside = |path: &Path| path.parent().map(Path::to_owned);
     // Written at its end, and never read.
-    let log = Access::WRITE_FILE | Access::MAKE_REG;
+    let log = make_bitflags!(AccessFs::{WriteFile | MakeReg});
     let others = [
         // Who the callers are.
         (Some(PathBuf::from("/proc")), read),
         // How far is read ahead.
-        (Some(PathBuf::from("/sys")), read | Access::WRITE_FILE),
+        (Some(PathBuf::from("/sys")), read | AccessFs::WriteFile),
         // Each has a clone.
-        (Some(PathBuf::from("/dev/fuse")), Access::READ_FILE | Access::WRITE_FILE),
+        (Some(PathBuf::from("/dev/fuse")), make_bitflags!(AccessFs::{ReadFile | WriteFile})),
         // Whoever rotates the log moves the file away.
         (beside(&config.log_file), log),
         (config.file.path.as_deref().and_then(beside), read),
@@ -169,8 +188,8 @@ fn rules(config: &Config, branches: &Branches) -> Result<landlock::Rules, Errno>
         let found = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         // What is not there is not missed.
         let Ok(found) = found else { continue };
-        let access = if path.is_dir() { access } else { access & Access::OF_FILES };
-        rules.allow(found, access)?;
+        // For a file, the rights that only directories have are left out.
+        rules = rules.add_rule(PathBeneath::new(found, access))?;
     }
     Ok(rules)
 }
@@ -179,7 +198,9 @@ fn rules(config: &Config, branches: &Branches) -> Result<landlock::Rules, Errno>
 pub(crate) fn apart<T: Send>(ground: Option<&Ground>, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     let begin = || {
         set_no_new_privs(true)?;
-        ground.map_or(Ok(()), |ground| ground.rules.enforce())?;
+        if let Some(ground) = ground {
+            ground.rules.try_clone()?.restrict_self().map_err(io::Error::other)?;
+        }
         Ok(work())
     };
     thread::scope(|scope| {
@@ -191,6 +212,41 @@ pub(crate) fn apart<T: Send>(ground: Option<&Ground>, work: impl FnOnce() -> T +
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fs::File;
+
+    #[test]
+    fn a_confined_thread_reaches_only_what_the_rules_allow() {
+        let Ok(rules) = forbid_all() else { return }; // the kernel has no Landlock
+        let tmp = tempfile::tempdir().unwrap();
+        let (inside, outside) = (tmp.path().join("in"), tmp.path().join("out"));
+        for dir in [&inside, &outside] {
+            fs::create_dir(dir).unwrap();
+            fs::write(dir.join("f"), "x").unwrap();
+        }
+        let access = AccessFs::from_all(ABI::V3) & !AccessFs::Execute;
+        let rules = rules.add_rule(PathBeneath::new(File::open(&inside).unwrap(), access)).unwrap();
+        let ground = Ground { rules, branches: Vec::new() };
+        apart(Some(&ground), || {
+            fs::rename(inside.join("f"), inside.join("g")).unwrap();
+            fs::write(inside.join("f"), "new").unwrap();
+            for denied in [
+                fs::read(outside.join("f")).map(drop),
+                fs::write(outside.join("f"), ""),
+                fs::rename(inside.join("f"), outside.join("g")),
+                fs::remove_file(outside.join("f")),
+                fs::create_dir(outside.join("d")),
+            ] {
+                let errno = Errno::from_io_error(&denied.unwrap_err());
+                assert!(matches!(errno, Some(Errno::ACCESS | Errno::XDEV)), "{errno:?}");
+            }
+            // Threads that it starts inherit the rules.
+            thread::scope(|scope| {
+                scope.spawn(|| assert!(fs::read(outside.join("f")).is_err())).join().unwrap();
+            });
+        })
+        .unwrap();
+        assert_eq!(fs::read(outside.join("f")).unwrap(), b"x", "another thread is not confined");
+    }
 
     #[test]
     fn hidden_processes_are_noticed() {

@@ -13,7 +13,6 @@ pub mod glob;
 pub mod heap;
 pub mod ioctl;
 pub mod ioprio;
-pub mod landlock;
 pub mod lease;
 pub mod mountinfo;
 pub mod page_buf;
