@@ -36,7 +36,7 @@ pub enum Error {
         "branch {branch} lies in pool {pool}, of which branch {inner} leads to {mountpoint}: they would lie over each other (leave out {branch}, or take {inner} from {pool})",
         branch = .branch.display(), pool = .pool.display(), inner = .inner.display(), mountpoint = .mountpoint.display()
     )]
-    PoolsOverEachOther { branch: PathBuf, pool: PathBuf, inner: PathBuf, mountpoint: PathBuf },
+    PoolLoop { branch: PathBuf, pool: PathBuf, inner: PathBuf, mountpoint: PathBuf },
     #[error(
         "branch {branch} is a bind mount of pool {} itself (name the directory that is meant, outside of the pool)",
         .mountpoint.display(), branch = .branch.display()

@@ -54,7 +54,7 @@ pub struct Config {
     /// Options on the command line that nobody knows are noted and left out, rather than refused.
     pub sloppy: bool,
     /// What was said and came to nothing, each to be told.
-    pub notes: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// What a `Config` knows of the files it was read from.
@@ -224,7 +224,7 @@ impl Default for Config {
             file: FileState::default(),
             name: Name::default(),
             sloppy: false,
-            notes: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 }

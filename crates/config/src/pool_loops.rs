@@ -46,12 +46,9 @@ pub fn check(branch: &Path, mountpoint: &Path, own: Option<Device>) -> Result<()
     };
     match search(device, &mounts, &ask, &leads_back, DEPTH) {
         None => Ok(()),
-        Some((pool, inner)) => Err(Error::PoolsOverEachOther {
-            branch: branch.to_owned(),
-            pool,
-            inner,
-            mountpoint: mountpoint.to_owned(),
-        }),
+        Some((pool, inner)) => {
+            Err(Error::PoolLoop { branch: branch.to_owned(), pool, inner, mountpoint: mountpoint.to_owned() })
+        }
     }
 }
 

@@ -23,7 +23,7 @@ pub struct Plan {
     /// A pool runs at the mountpoint, whose place this one takes; found by `check`.
     pub replaces: bool,
     /// What became different from what was said, each to be logged once.
-    pub notes: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// Completes a configuration. Relative paths are taken from the working directory here, and
@@ -41,13 +41,13 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
         let paths: Vec<PathBuf> = config.branches.iter().map(|spec| spec.path.clone()).collect();
         default_fsname(&paths)
     });
-    let mut notes = std::mem::take(&mut config.notes);
-    notes.extend(resolve_conflicts(&mut config));
+    let mut warnings = std::mem::take(&mut config.warnings);
+    warnings.extend(resolve_conflicts(&mut config));
     if config.threads.read.max(config.threads.process) > MAX_WORKERS as i32 {
-        notes.push(format!("more threads are asked for than a pool starts: there are {MAX_WORKERS}"));
+        warnings.push(format!("more threads are asked for than a pool starts: there are {MAX_WORKERS}"));
     }
     let subtype = config.name.as_str();
-    Ok(Plan { config, mountpoint, fsname, subtype, missing: Vec::new(), replaces: false, notes })
+    Ok(Plan { config, mountpoint, fsname, subtype, missing: Vec::new(), replaces: false, warnings })
 }
 
 /// Lets options give way where two exclude each other.
@@ -55,14 +55,14 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
 /// Passthrough that was asked for by name wins over the page cache options, as it always did.
 /// `auto` is what nobody needs to ask for, so it yields to what somebody did ask for.
 pub fn resolve_conflicts(config: &mut Config) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut warnings = Vec::new();
     let off = config.pool.cache_files == CacheFiles::Off;
     match config.pool.passthrough {
         PassthroughIo::Off => {}
         PassthroughIo::Auto => {
             if config.pool.writeback {
                 config.pool.passthrough = PassthroughIo::Off;
-                notes.push("cache.writeback=true excludes passthrough: passthrough.io is off".into());
+                warnings.push("cache.writeback=true excludes passthrough: passthrough.io is off".into());
             } else if off && !config.is_given("cache.files") {
                 // Files that cannot be passed through are best served from the page cache.
                 config.pool.cache_files = CacheFiles::AutoFull;
@@ -73,26 +73,26 @@ pub fn resolve_conflicts(config: &mut Config) -> Vec<String> {
             if off {
                 config.pool.cache_files = CacheFiles::AutoFull;
                 if config.is_given("cache.files") {
-                    notes.push(format!(
+                    warnings.push(format!(
                         "passthrough.io={passthrough} needs the page cache: cache.files is auto-full"
                     ));
                 }
             }
             if config.pool.writeback {
                 config.pool.writeback = false;
-                notes.push(format!("passthrough.io={passthrough} excludes cache.writeback: it is false"));
+                warnings.push(format!("passthrough.io={passthrough} excludes cache.writeback: it is false"));
             }
             if passthrough != PassthroughIo::Ro
                 && config.pool.move_when_full.0.is_some()
                 && config.is_given("moveonenospc")
             {
-                notes.push(format!(
+                warnings.push(format!(
                     "moveonenospc has no effect on files that passthrough.io={passthrough} passes through \
                      (passthrough.io=auto keeps the two apart)"
                 ));
             }
             if config.pool.nullrw {
-                notes.push(format!(
+                warnings.push(format!(
                     "nullrw has no effect on files that passthrough.io={passthrough} passes through"
                 ));
             }
@@ -103,18 +103,18 @@ pub fn resolve_conflicts(config: &mut Config) -> Vec<String> {
         // that does not go through the page cache leaves it as it was (fs/fuse/file.c fuse_direct_write_iter).
         config.pool.cache_files = CacheFiles::AutoFull;
         if config.is_given("cache.files") {
-            notes.push("cache.writeback=true needs the page cache: cache.files is auto-full".into());
+            warnings.push("cache.writeback=true needs the page cache: cache.files is auto-full".into());
         }
     }
     if config.pool.passthrough == PassthroughIo::Auto && config.pool.nullrw {
         // Data that goes past the daemon would not be nulled.
         config.pool.passthrough = PassthroughIo::Off;
-        notes.push("nullrw=true excludes passthrough: passthrough.io is off".into());
+        warnings.push("nullrw=true excludes passthrough: passthrough.io is off".into());
     }
     if config.remember_nodes.0 {
-        notes.push("never-forget-nodes has no effect: NFS handles last without it".into());
+        warnings.push("never-forget-nodes has no effect: NFS handles last without it".into());
     }
-    notes
+    warnings
 }
 
 /// The options that differ from their default, as one line for the log.
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn options_that_exclude_each_other() {
-        // What is said -> passthrough, cache.files, writeback, number of notes
+        // What is said -> passthrough, cache.files, writeback, number of warnings
         let table = [
             ("ro", "auto", "auto-full", false, 0),
             ("cache.files=off", "auto", "off", false, 0),
@@ -193,16 +193,16 @@ mod tests {
             ("passthrough.io=ro,moveonenospc=mfs", "ro", "auto-full", false, 0),
             ("passthrough.io=auto,moveonenospc=true", "auto", "auto-full", false, 0),
         ];
-        for (options, passthrough, files, writeback, notes) in table {
+        for (options, passthrough, files, writeback, warnings) in table {
             let plan = plan(options);
             let pool = &plan.config.pool;
             let got = (
                 pool.passthrough.to_string(),
                 pool.cache_files.to_string(),
                 pool.writeback,
-                plan.notes.len(),
+                plan.warnings.len(),
             );
-            assert_eq!(got, (passthrough.into(), files.into(), writeback, notes), "{options}");
+            assert_eq!(got, (passthrough.into(), files.into(), writeback, warnings), "{options}");
         }
     }
 

@@ -55,7 +55,7 @@ fn plan(args: MountArgs) -> Result<Plan, Error> {
     let mut config = Config {
         name: args.name,
         sloppy: args.sloppy,
-        notes: args.warnings,
+        warnings: args.warnings,
         // Setups in use rely on it: a disk that stays away at boot costs them no pool.
         allow_missing: args.name == Name::Mergerfs,
         ..Config::default()
@@ -90,13 +90,13 @@ fn serve(mut plan: Plan, reporter: &mut Option<Reporter>) -> Result<(), Error> {
         reporter.waits(plan.config.branches_wait.timeout);
     }
     let missing = wait_for_branches::for_branches(&plan.config.branches_wait, &branches, &plan.mountpoint)?;
-    plan.notes.extend(missing);
+    plan.warnings.extend(missing);
     let findings = preflight::check(&mut plan)?;
     for text in findings.details.iter().chain(&ignored(&plan)) {
         tracing::debug!("{text}");
     }
     if let Some(reporter) = reporter.as_mut() {
-        for text in findings.warnings.iter().chain(&plan.notes) {
+        for text in findings.warnings.iter().chain(&plan.warnings) {
             reporter.warn(text);
         }
     }

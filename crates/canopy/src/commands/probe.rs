@@ -163,7 +163,7 @@ fn branch(path: &Path) -> io::Result<BranchFacts> {
         inodes: space.f_files,
         inodes_free: space.f_ffree,
         read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
-        marked: wait_for_branches::is_marked(path, "branch"),
+        marked: wait_for_branches::is_marked(path, wait_for_branches::BRANCH),
     })
 }
 

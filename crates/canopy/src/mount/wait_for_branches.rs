@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use canopy_config::BranchesWait;
-use canopy_config::control_api::{self, CONTROL_FILE};
+use canopy_config::control_api;
 use rustix::fs::lgetxattr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -14,6 +14,12 @@ use std::time::{Duration, Instant};
 
 /// How often a branch that is missing is looked at.
 const PAUSE: Duration = Duration::from_millis(333);
+/// What a mark's file begins with; the name of the mark follows.
+const MARK_FILE: &str = ".mergerfs.";
+/// The mark of a directory that is a branch, mounted or not.
+pub const BRANCH: &str = "branch";
+/// The mark of a directory that a branch is mounted on.
+const BRANCH_MOUNTS_HERE: &str = "branch_mounts_here";
 
 /// Waits until every branch is mounted, or for as long as was said. Returns what is to be told when some
 /// are missing and the pool is wanted all the same.
@@ -69,10 +75,10 @@ pub fn for_branches(
 /// Is what belongs on this branch there? Marks that its owner has put on it say so; where there are none, a
 /// mount is what lies on another device than the mountpoint.
 fn is_mounted(branch: &Path, device: u64) -> bool {
-    if is_marked(branch, "branch") {
+    if is_marked(branch, BRANCH) {
         return true;
     }
-    if is_marked(branch, "branch_mounts_here") {
+    if is_marked(branch, BRANCH_MOUNTS_HERE) {
         return false;
     }
     fs::symlink_metadata(branch).is_ok_and(|meta| meta.dev() != device)
@@ -81,7 +87,7 @@ fn is_mounted(branch: &Path, device: u64) -> bool {
 /// Has its owner put this mark on a directory, as an attribute or as a file in it?
 pub fn is_marked(branch: &Path, mark: &str) -> bool {
     lgetxattr(branch, control_api::attribute(mark), &mut [0_u8; 0][..]).is_ok()
-        || fs::symlink_metadata(branch.join(format!("{CONTROL_FILE}.{mark}"))).is_ok()
+        || fs::symlink_metadata(branch.join(format!("{MARK_FILE}{mark}"))).is_ok()
 }
 
 /// Asks mount(8) for what fstab has for this place.

@@ -127,7 +127,7 @@ impl Spec {
         self
     }
 
-    pub(super) fn also(mut self, aliases: &'static [&'static str]) -> Self {
+    pub(super) fn aliases(mut self, aliases: &'static [&'static str]) -> Self {
         self.aliases = aliases;
         self
     }

@@ -30,7 +30,7 @@ fn what_is_pooled() -> Vec<Spec> {
         spec("config", Kind::ConfigFile, "a file of options, one a line; # begins a comment; or FILE.toml")
             .live(),
         spec("branches", Branches, "the directories that make up the pool").live(),
-        spec("mountpoint", field!(mountpoint), "where the pool appears").also(&["mount"]),
+        spec("mountpoint", field!(mountpoint), "where the pool appears").aliases(&["mount"]),
         spec("fsname", field!(fsname), "the name of the mount's source"),
         spec(
             "branches-mount-timeout",
@@ -258,7 +258,7 @@ fn attributes() -> Vec<Spec> {
             .since("5.12"),
         spec("export-support", field!(kernel.export_support), "the pool can be exported over NFS"),
         spec("never-forget-nodes", field!(remember_nodes), "without effect: NFS handles last without it")
-            .also(&["remember", "remember-nodes", "noforget"]),
+            .aliases(&["remember", "remember-nodes", "noforget"]),
         spec("allow-idmap", field!(kernel.allow_idmap), "the pool can be mounted with mapped owners")
             .since("6.12"),
     ]
@@ -271,7 +271,7 @@ fn kernel_and_threads() -> Vec<Spec> {
             field!(threads.read),
             "worker threads at first; 0: one a processor, at most 8; -N: processors/N",
         )
-        .also(&["threads"]),
+        .aliases(&["threads"]),
         spec(
             "process-thread-count",
             field!(threads.process),

@@ -26,7 +26,7 @@ pub fn apply(config: &mut Config, args: impl IntoIterator<Item = Arg>) -> Result
                 for pair in split_group(&group) {
                     match super::set_pair(config, &pair) {
                         Err(error @ OptionError::Unknown { .. }) if config.sloppy => {
-                            config.notes.push(format!("{error}: ignored"));
+                            config.warnings.push(format!("{error}: ignored"));
                         }
                         result => result?,
                     }

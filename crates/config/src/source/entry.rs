@@ -5,5 +5,5 @@ use std::ffi::OsString;
 /// What one line says: an option and its value, or why it says nothing.
 pub(super) struct Entry {
     pub line: usize,
-    pub said: Result<(String, OsString), String>,
+    pub option: Result<(String, OsString), String>,
 }

@@ -50,7 +50,7 @@ pub fn load(config: &mut Config, name: &OsStr) -> Result<(), OptionError> {
     {
         match config.file.running_pool {
             Some(_) => tracing::warn!("{told}"),
-            None => config.notes.push(told),
+            None => config.warnings.push(told),
         }
     }
     config.file.depth += 1;
@@ -124,9 +124,9 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 fn apply(config: &mut Config, path: &Path, text: &[u8]) -> Vec<Mistake> {
     let mut mistakes: Vec<Mistake> = Vec::new();
-    for Entry { line, said } in if is_toml(path) { toml::entries(text) } else { lines(text) } {
+    for Entry { line, option } in if is_toml(path) { toml::entries(text) } else { lines(text) } {
         let mistake = |what: String| vec![Mistake { file: path.to_owned(), line, what }];
-        let found = match said.map(|(key, value)| (super::set(config, &key, &value), key, value)) {
+        let found = match option.map(|(key, value)| (super::set(config, &key, &value), key, value)) {
             Ok((Ok(()), ..)) => continue,
             // These know their own places.
             Ok((Err(OptionError::File(FileError::Lines(inner))), ..)) => inner,
@@ -149,7 +149,7 @@ fn lines(text: &[u8]) -> Vec<Entry> {
         .enumerate()
         .map(|(index, line)| (index + 1, line.trim_ascii()))
         .filter(|(_, line)| !line.is_empty() && !line.starts_with(b"#"))
-        .map(|(line, text)| Entry { line, said: Ok(options::split(OsStr::from_bytes(text))) })
+        .map(|(line, text)| Entry { line, option: Ok(options::split(OsStr::from_bytes(text))) })
         .collect()
 }
 

@@ -14,7 +14,7 @@ const PARTS: [&str; 3] = ["path", "mode", "minfreespace"];
 
 /// Everything a file says. A file that is no TOML has one mistake and says nothing else.
 pub(super) fn entries(text: &[u8]) -> Vec<Entry> {
-    let mistake = |at: usize, what: String| vec![Entry { line: line_of(text, at), said: Err(what) }];
+    let mistake = |at: usize, what: String| vec![Entry { line: line_of(text, at), option: Err(what) }];
     let text = match std::str::from_utf8(text) {
         Ok(text) => text,
         Err(why) => return mistake(why.valid_up_to(), "not UTF-8, as TOML must be".into()),
@@ -56,27 +56,28 @@ impl Walk<'_> {
             let key = if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") };
             let spec = options::find(&key);
             if spec.is_some_and(|spec| spec.name == "branches") {
-                let said = branches(item).map(|list| Some(list.into()));
-                self.push(key, item, said);
+                let value = branches(item).map(|list| Some(list.into()));
+                self.push(key, item, value);
             } else if let Some(inner) = item.as_table_like() {
                 self.table(inner, &key);
             } else {
-                let alone = spec.is_some_and(|spec| spec.accepted().is_none());
-                let said = scalar(item).and_then(|text| match (alone, text.as_str()) {
+                let valueless = spec.is_some_and(|spec| spec.accepted().is_none());
+                let value = scalar(item).and_then(|text| match (valueless, text.as_str()) {
                     // What takes no value is there or is not.
                     (true, "true") => Ok(Some(OsString::new())),
                     (true, "false") => Ok(None),
                     (true, _) => Err(format!("option {key} is either true or false")),
                     (false, _) => Ok(Some(text.into())),
                 });
-                let said = said.map_err(|what| if alone { what } else { format!("option {key} {what}") });
-                self.push(key, item, said);
+                let value =
+                    value.map_err(|what| if valueless { what } else { format!("option {key} {what}") });
+                self.push(key, item, value);
             }
         }
     }
 
-    fn push(&mut self, key: String, item: &Item, said: Result<Option<OsString>, String>) {
-        let said = match said {
+    fn push(&mut self, key: String, item: &Item, value: Result<Option<OsString>, String>) {
+        let option = match value {
             Ok(None) => return,
             Ok(Some(value)) => Ok((key.clone(), value)),
             Err(what) => Err(what),
@@ -87,7 +88,7 @@ impl Walk<'_> {
             _ => 2,
         };
         let line = line_of(self.text, item.span().map_or(0, |span| span.start));
-        self.entries.push((rank, Entry { line, said }));
+        self.entries.push((rank, Entry { line, option }));
     }
 }
 
