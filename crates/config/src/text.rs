@@ -1,18 +1,20 @@
-//! Texts for one line of a terminal or a log.
+//! Text for one line of a terminal or a log.
 
-/// An error of the system, without its number.
+/// Returns the text of a system error without its number.
 pub fn os_error(error: impl std::fmt::Display) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
-/// Control characters in their escaped form, so that a text is one line and leaves a terminal alone.
+/// Escapes control characters, so that a text stays on one line and cannot control a terminal.
 pub fn one_line(text: &str) -> String {
-    text.chars()
-        .flat_map(|c| {
-            let (plain, escaped) =
-                if c.is_control() { (None, Some(c.escape_default())) } else { (Some(c), None) };
-            plain.into_iter().chain(escaped.into_iter().flatten())
-        })
-        .collect()
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
 }

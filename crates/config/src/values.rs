@@ -9,7 +9,9 @@ use canopy_pool::config::{
 use canopy_pool::inode_number::InodeCalc;
 use canopy_pool::policy::Policy;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Why a value is refused. The option adds its name, the value and what it accepts.
@@ -32,6 +34,31 @@ pub trait Value: Sized {
     fn render(&self) -> String;
     /// What can be written, to be read after "must be".
     fn accepted() -> String;
+}
+
+/// Parses and renders an enumeration by the word of each variant.
+macro_rules! words {
+    ($type:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
+        impl $type {
+            const WORDS: &'static [&'static str] = &[$($word),+];
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $word),+ })
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = ValueError;
+            fn from_str(text: &str) -> Result<Self, ValueError> {
+                match text {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(ValueError::Invalid),
+                }
+            }
+        }
+    };
 }
 
 /// The text, where the type has no use for bytes that are not UTF-8.
@@ -75,36 +102,20 @@ impl Value for i32 {
     }
 }
 
-/// How the kernel's memory of names and attributes stays true where branches are changed behind the pool's back.
+/// How cached names and attributes stay correct when branches change behind the pool's back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Coherence {
-    /// Changes are watched for where all branches can be watched.
+    /// Watches the branches for changes if all of them can be watched.
     #[default]
     Auto,
-    /// The same, with a warning where they cannot.
+    /// Like `Auto`, with a warning if a branch cannot be watched.
     Watch,
-    /// They are forgotten after a time.
+    /// Lets cached names and attributes expire.
     Timeout,
 }
 
-impl Coherence {
-    const WORDS: [(&str, Coherence); 3] =
-        [("auto", Coherence::Auto), ("watch", Coherence::Watch), ("timeout", Coherence::Timeout)];
-}
-
-impl Value for Coherence {
-    fn parse(text: &OsStr) -> Result<Self, ValueError> {
-        let text = utf8(text)?;
-        let found = Coherence::WORDS.iter().find(|(word, _)| *word == text);
-        found.map(|(_, coherence)| *coherence).ok_or(ValueError::Invalid)
-    }
-    fn render(&self) -> String {
-        let found = Coherence::WORDS.iter().find(|(_, coherence)| coherence == self);
-        found.map(|(word, _)| (*word).to_owned()).unwrap_or_default()
-    }
-    fn accepted() -> String {
-        one_of(&Coherence::WORDS.map(|(word, _)| word))
-    }
+words! {
+    Coherence { Auto = "auto", Watch = "watch", Timeout = "timeout" }
 }
 
 /// Whether nodes are kept though the kernel has forgotten them. The number of seconds that the option once was
@@ -147,42 +158,25 @@ pub enum PinThreads {
     R1PPSP,
 }
 
-impl PinThreads {
-    const WORDS: [(&str, PinThreads); 10] = [
-        ("false", PinThreads::None),
-        ("R1L", PinThreads::R1L),
-        ("R1P", PinThreads::R1P),
-        ("RP1L", PinThreads::RP1L),
-        ("RP1P", PinThreads::RP1P),
-        ("R1LP1L", PinThreads::R1LP1L),
-        ("R1PP1P", PinThreads::R1PP1P),
-        ("RPSL", PinThreads::RPSL),
-        ("RPSP", PinThreads::RPSP),
-        ("R1PPSP", PinThreads::R1PPSP),
-    ];
-}
-
-impl std::fmt::Display for PinThreads {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(Self::WORDS.iter().find(|(_, pin)| pin == self).map_or("false", |(word, _)| word))
+words! {
+    PinThreads {
+        None = "false", R1L = "R1L", R1P = "R1P", RP1L = "RP1L", RP1P = "RP1P", R1LP1L = "R1LP1L",
+        R1PP1P = "R1PP1P", RPSL = "RPSL", RPSP = "RPSP", R1PPSP = "R1PPSP",
     }
 }
 
 impl Value for PinThreads {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
-        let text = utf8(text)?;
-        let found = Self::WORDS.into_iter().find(|(word, _)| *word == text);
-        match found {
-            Some((_, pin)) => Ok(pin),
-            None if text.is_empty() => Ok(PinThreads::None),
-            None => Err(ValueError::Invalid),
+        match utf8(text)? {
+            "" => Ok(PinThreads::None),
+            word => word.parse(),
         }
     }
     fn render(&self) -> String {
         self.to_string()
     }
     fn accepted() -> String {
-        one_of(&Self::WORDS.map(|(word, _)| word))
+        one_of(PinThreads::WORDS)
     }
 }
 
@@ -407,6 +401,8 @@ macro_rules! named {
 }
 
 named! {
+    Coherence => one_of(Coherence::WORDS);
+    IoUring => one_of(IoUring::WORDS);
     CacheFiles => one_of(CacheFiles::WORDS);
     PassthroughIo => one_of(PassthroughIo::WORDS);
     FlushOnClose => one_of(FlushOnClose::WORDS);
@@ -454,33 +450,15 @@ fn one_of<S: AsRef<str>>(words: &[S]) -> String {
 /// Whether requests come over io_uring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoUring {
-    /// Where it is to be had: it was faster than /dev/fuse, or as fast, in all that was measured.
+    /// If the kernel offers it. In all measurements it was at least as fast as /dev/fuse.
     Auto,
-    /// The same, and a warning where it is not.
+    /// Like `Auto`, with a warning if the kernel does not offer it.
     On,
     Off,
 }
 
-impl Value for IoUring {
-    fn parse(text: &OsStr) -> Result<Self, ValueError> {
-        match text.to_str() {
-            Some("auto") => Ok(IoUring::Auto),
-            Some("on") => Ok(IoUring::On),
-            Some("off") => Ok(IoUring::Off),
-            _ => Err(ValueError::Invalid),
-        }
-    }
-    fn render(&self) -> String {
-        match self {
-            IoUring::Auto => "auto",
-            IoUring::On => "on",
-            IoUring::Off => "off",
-        }
-        .into()
-    }
-    fn accepted() -> String {
-        "auto, on or off".into()
-    }
+words! {
+    IoUring { Auto = "auto", On = "on", Off = "off" }
 }
 
 /// Whether the kernel enforces POSIX ACLs.

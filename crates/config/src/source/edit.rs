@@ -148,46 +148,50 @@ fn branches(old: Option<&Item>, text: &str) -> Result<Item, String> {
     }
 }
 
-/// What stands between two values of an array: up to the end of the line it belongs to the one before.
-fn between(text: Option<&RawString>) -> (String, String) {
+/// A value of an array with the text around it.
+struct Entry<'a> {
+    value: &'a Value,
+    /// Blanks, and comments on the lines above.
+    before: String,
+    /// A comment on the same line.
+    after: String,
+}
+
+/// Splits what stands between two values of an array: the rest of the first one's line, if it holds a comment, and all
+/// else, which belongs to the second.
+fn split_gap(text: Option<&RawString>) -> (String, String) {
     let text = text.and_then(RawString::as_str).unwrap_or_default();
     let line = text.find('\n').unwrap_or(text.len());
-    let comment = if text[..line].contains('#') { line } else { 0 };
-    (text[..comment].to_owned(), text[comment..].to_owned())
+    let (after, before) = text.split_at(if text[..line].contains('#') { line } else { 0 });
+    (after.to_owned(), before.to_owned())
 }
 
 fn array(old: &Array, list: &BranchList) -> Result<Array, String> {
-    // Each with what stands before it, and behind it on its line.
-    let mut left: Vec<(&Value, String, String)> = Vec::new();
-    let mut head = String::new();
-    for value in old.iter() {
-        let (comment, before) = between(value.decor().prefix());
-        match left.last_mut() {
-            Some((.., behind)) => *behind = comment,
-            None => head = comment,
-        }
-        left.push((value, before, String::new()));
+    let (head, mut before) =
+        split_gap(old.iter().next().map_or(Some(old.trailing()), |first| first.decor().prefix()));
+    let mut left: Vec<Entry> = Vec::new();
+    for (index, value) in old.iter().enumerate() {
+        let next = old.get(index + 1).map_or(Some(old.trailing()), |next| next.decor().prefix());
+        let (after, next) = split_gap(next);
+        left.push(Entry { value, before: std::mem::replace(&mut before, next), after });
     }
-    let (comment, end) = between(Some(old.trailing()));
-    match left.last_mut() {
-        Some((.., behind)) => *behind = comment,
-        None => head = comment,
-    }
-    let blanks = |text: &str| text.rfind('\n').map_or_else(|| text.to_owned(), |at| text[at..].to_owned());
-    let indent = left.first().map(|(_, before, _)| blanks(before)).unwrap_or_default();
+    let end = before;
+    // A new branch goes on a line of its own if the first one does.
+    let first = left.first().map_or("", |entry| &entry.before);
+    let indent = first[first.rfind('\n').unwrap_or(0)..].to_owned();
 
     let mut new = Array::new();
     let mut carried = head;
     for (index, spec) in list.iter().enumerate() {
-        let kept =
-            left.iter().position(|(value, ..)| toml::branch(value).is_ok_and(|text| means(&text, spec)));
-        let (mut value, before, behind) = match kept.map(|kept| left.remove(kept)) {
-            Some((value, before, behind)) => (value.clone(), before, behind),
+        let same =
+            left.iter().position(|entry| toml::branch(entry.value).is_ok_and(|text| means(&text, spec)));
+        let (mut value, before, after) = match same.map(|index| left.remove(index)) {
+            Some(entry) => (entry.value.clone(), entry.before, entry.after),
             None => (short(spec)?.into(), indent.clone(), String::new()),
         };
         let blank = if index > 0 && before.is_empty() { " " } else { &before };
         value.decor_mut().set_prefix(carried + blank);
-        carried = behind;
+        carried = after;
         new.push_formatted(value);
     }
     new.set_trailing(carried + &end);

@@ -13,13 +13,14 @@ use super::named::is_name;
 use crate::Config;
 use crate::error::Error;
 use crate::options::{self, Spec};
-use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid, flock};
+use rustix::fs::{FlockOperation, Gid, Uid, flock};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
+use tempfile::NamedTempFile;
 
 /// The file that a pool was mounted by, and the words that named it.
 pub struct Origin {
@@ -122,63 +123,57 @@ fn is_same(typed: &Path, file: &Path) -> bool {
     file.ends_with(parts.collect::<PathBuf>()) && typed.file_name().is_some()
 }
 
-/// A config file that is about to be replaced. Until that is done it is as it was.
+/// A config file about to be replaced. Until `commit`, the old file stays as it is.
 pub struct Rewrite {
-    /// Where the file really is.
+    /// The path with all symlinks resolved.
     path: PathBuf,
-    /// Held, so that of two that change it the second sees what the first has done.
+    /// Locked, so that a second writer sees the change of the first.
     lock: File,
-    aside: Option<PathBuf>,
+    /// Removed when dropped.
+    new: Option<NamedTempFile>,
 }
 
 impl Rewrite {
-    /// Opens the file, or what it is a symlink to, and waits for others that change it. Returns its text as well.
+    /// Opens the file, or the file that a symlink leads to, and waits for other writers. Returns its text too.
     pub fn begin(file: &Path) -> io::Result<(Rewrite, Vec<u8>)> {
         loop {
             let path = fs::canonicalize(file)?;
             let lock = File::open(&path)?;
             flock(&lock, FlockOperation::LockExclusive)?;
-            let (locked, there) = (lock.metadata()?, fs::metadata(&path)?);
-            // Who was before us has put another in its place.
-            if (locked.dev(), locked.ino()) == (there.dev(), there.ino()) {
+            let (locked, current) = (lock.metadata()?, fs::metadata(&path)?);
+            // The writer before this one may have replaced the file that is locked here.
+            if (locked.dev(), locked.ino()) == (current.dev(), current.ino()) {
                 let text = file::read(&path)?;
-                return Ok((Rewrite { path, lock, aside: None }, text));
+                return Ok((Rewrite { path, lock, new: None }, text));
             }
         }
     }
 
-    /// Writes the new text beside the file: on its disk, with its owner and its mode.
+    /// Writes the new text to a file in the same directory, with the owner and the mode of the old file.
     pub fn write_new(&mut self, text: &[u8]) -> io::Result<()> {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let path = self.path.with_file_name(format!(".{name}.canopy-{}", std::process::id()));
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut aside = File::from(rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?);
-        self.aside = Some(path);
-        aside.write_all(text)?;
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let dir = self.path.parent().unwrap_or(Path::new("/"));
+        // Opened here, because an error of `tempfile_in` names a file that means nothing to its reader.
+        let create = |path: &Path| File::options().write(true).create_new(true).mode(0o600).open(path);
+        let mut new = tempfile::Builder::new().prefix(&format!(".{name}.canopy-")).make_in(dir, create)?;
+        new.as_file_mut().write_all(text)?;
         let meta = self.lock.metadata()?;
-        rustix::fs::fchown(&aside, Some(Uid::from_raw(meta.uid())), Some(Gid::from_raw(meta.gid())))?;
-        aside.set_permissions(meta.permissions())?;
-        aside.sync_all()
+        rustix::fs::fchown(new.as_file(), Some(Uid::from_raw(meta.uid())), Some(Gid::from_raw(meta.gid())))?;
+        new.as_file().set_permissions(meta.permissions())?;
+        new.as_file().sync_all()?;
+        self.new = Some(new);
+        Ok(())
     }
 
-    /// Puts the new file in the place of the old one.
-    pub fn commit(mut self) -> io::Result<()> {
-        let Some(aside) = &self.aside else { return Ok(()) };
-        fs::rename(aside, &self.path)?;
-        self.aside = None;
-        // The name is on the disk when the directory is. It is there for everybody now, whatever this says.
+    /// Replaces the old file with the new one.
+    pub fn commit(self) -> io::Result<()> {
+        let Some(new) = self.new else { return Ok(()) };
+        new.persist(&self.path)?;
+        // Syncing the directory makes the rename durable. The rename is visible already, so a failure does not undo it.
         if let Some(dir) = self.path.parent() {
             let _ = File::open(dir).and_then(|dir| dir.sync_all());
         }
         Ok(())
-    }
-}
-
-impl Drop for Rewrite {
-    fn drop(&mut self) {
-        if let Some(aside) = &self.aside {
-            let _ = fs::remove_file(aside);
-        }
     }
 }
 
@@ -318,5 +313,9 @@ mod tests {
         rewrite.commit().unwrap();
         assert_eq!((fs::read(&file).unwrap(), names()), (b"new".to_vec(), 2));
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        let (mut rewrite, _) = Rewrite::begin(&link).unwrap();
+        dir.close().unwrap();
+        let why = rewrite.write_new(b"newer").unwrap_err().to_string();
+        assert_eq!(why, "No such file or directory (os error 2)", "the temporary file is not named");
     }
 }
