@@ -1,5 +1,5 @@
-//! How each type of option value is written: one parser and one renderer per type, used by the
-//! command line, the config file and the control interface alike.
+//! The types of option values. Each has one parser and one renderer, which the command line, config files and the
+//! control interface share.
 
 use canopy_pool::branch::size::{SizeError, parse_size};
 use canopy_pool::config::{
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Why a value is refused. The option adds its name, the value and what it accepts.
+/// Why a value is refused. The message of the option adds its name, the value, and what it accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ValueError {
     #[error("not valid")]
@@ -27,12 +27,12 @@ pub enum ValueError {
     Empty,
 }
 
-/// A type that options can have.
+/// A type of option value.
 pub trait Value: Sized {
     fn parse(text: &OsStr) -> Result<Self, ValueError>;
-    /// The form that `parse` accepts and tools expect to read.
+    /// Returns the value in a form that `parse` accepts and that existing tools expect.
     fn render(&self) -> String;
-    /// What can be written, to be read after "must be".
+    /// Describes the accepted values, in words that can follow "must be".
     fn accepted() -> String;
 }
 
@@ -61,7 +61,7 @@ macro_rules! words {
     };
 }
 
-/// The text, where the type has no use for bytes that are not UTF-8.
+/// Returns the value as a string, for types whose values are all UTF-8.
 fn utf8(text: &OsStr) -> Result<&str, ValueError> {
     text.to_str().ok_or(ValueError::Invalid)
 }
@@ -82,8 +82,8 @@ impl Value for bool {
     }
 }
 
-/// A plain integer: the decimal digits a text starts with, whatever follows them is ignored
-/// (`8x` is 8): setups in use depend on it.
+/// A plain integer: the decimal digits at the start. The rest is ignored (`8x` is 8), because existing setups depend on
+/// that.
 impl Value for i32 {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
         let text = utf8(text)?;
@@ -118,8 +118,8 @@ words! {
     Coherence { Auto = "auto", Watch = "watch", Timeout = "timeout" }
 }
 
-/// Whether nodes are kept though the kernel has forgotten them. The number of seconds that the option once was
-/// means yes, unless it is zero; so does the word alone.
+/// Whether to keep nodes that the kernel has forgotten. The option used to be a number of seconds: any number but zero
+/// means yes, and so does no value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RememberNodes(pub bool);
 
@@ -141,8 +141,8 @@ impl Value for RememberNodes {
     }
 }
 
-/// Where worker threads run: R for those that read requests, P for those that serve them; on one (1) processor (L)
-/// or core (P), or spread (S) over all of them.
+/// Where worker threads run. The letters mean: `R` threads that read requests, `P` threads that process them; then `1L`
+/// on one logical processor, `1P` on one physical core, `SL` and `SP` spread over all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PinThreads {
     /// Anywhere.
@@ -180,7 +180,7 @@ impl Value for PinThreads {
     }
 }
 
-/// A size in bytes, as branches write them too.
+/// A number with an optional unit, in the syntax that branches use for sizes.
 impl Value for u64 {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
         parse_size(utf8(text)?).map_err(|error| match error {
@@ -192,11 +192,11 @@ impl Value for u64 {
         self.to_string()
     }
     fn accepted() -> String {
-        "a number, with K, M, G or T if need be".into()
+        "a number, optionally with K, M, G or T".into()
     }
 }
 
-/// The same with a sign, where one below zero has a meaning of its own.
+/// A signed number, for options that give negative numbers a meaning of their own.
 impl Value for i64 {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
         let text = utf8(text)?;
@@ -212,12 +212,12 @@ impl Value for i64 {
         self.to_string()
     }
     fn accepted() -> String {
-        "a whole number, with K, M, G or T if need be".into()
+        "a whole number, optionally with K, M, G or T".into()
     }
 }
 
-/// An owner, or a umask, that every file is shown with whatever the branches say; below zero: none. All of them
-/// are decimal, the umask too.
+/// An owner or a umask that replaces those of all files; `None` for a negative number. All are decimal, even the
+/// umask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Override(pub Option<u32>);
 
@@ -251,8 +251,7 @@ impl Value for Duration {
     }
 }
 
-/// A size in memory pages. A text that ends in a letter is in bytes and is rounded up; one that
-/// does not is a number of pages already.
+/// A size in memory pages. A value that ends in a letter is in bytes, and is rounded up; any other is a number of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pages(pub u64);
 
@@ -274,7 +273,7 @@ impl Value for Pages {
     }
 }
 
-/// How many filesystems may be stacked on each other: see `Kernel::max_stack_depth`.
+/// How many filesystems can be stacked on each other: see [`Kernel::max_stack_depth`](crate::Kernel::max_stack_depth).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StackDepth(pub u32);
 
@@ -294,7 +293,7 @@ impl Value for StackDepth {
     }
 }
 
-/// `max_read`, which the kernel wants as a plain 32 bit number of bytes. None: not given.
+/// `max_read`, which the kernel takes as a 32-bit number of bytes. `None` if not given.
 impl Value for Option<u32> {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
         let number = u64::parse(text)?;
@@ -308,7 +307,7 @@ impl Value for Option<u32> {
     }
 }
 
-/// Seconds; None: what seems best.
+/// Whole seconds; `None` for `auto`.
 impl Value for Option<Duration> {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
         if text == "auto" { Ok(None) } else { Duration::parse(text).map(Some) }
@@ -321,7 +320,7 @@ impl Value for Option<Duration> {
     }
 }
 
-/// Free text; None: not given.
+/// Any text; `None` if not given.
 impl Value for Option<OsString> {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
         Ok(Some(text.to_owned()))
@@ -330,11 +329,11 @@ impl Value for Option<OsString> {
         self.as_deref().unwrap_or_default().to_string_lossy().into_owned()
     }
     fn accepted() -> String {
-        "a text".into()
+        "any text".into()
     }
 }
 
-/// A path; None: not given.
+/// A path; `None` if not given.
 impl Value for Option<PathBuf> {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
         if text.is_empty() {
@@ -350,7 +349,7 @@ impl Value for Option<PathBuf> {
     }
 }
 
-/// A path that may be left empty. Relative to where the mount is started, and nowhere else later.
+/// A path or nothing. A relative path is made absolute now, while the directory it is relative to is still current.
 impl Value for PathBuf {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
         match text.is_empty() {
@@ -362,11 +361,11 @@ impl Value for PathBuf {
         self.display().to_string()
     }
     fn accepted() -> String {
-        "a path, or nothing".into()
+        "a path or nothing".into()
     }
 }
 
-/// A set of names joined by `|`; kept sorted, each once.
+/// A set of names joined by `|`, sorted and without duplicates.
 impl Value for Vec<String> {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
         let mut names: Vec<String> =
@@ -383,7 +382,7 @@ impl Value for Vec<String> {
     }
 }
 
-/// Values that the pool gives names to: its own parser and renderer serve here.
+/// Implements `Value` by the `FromStr` and `Display` of a type.
 macro_rules! named {
     ($($type:ty => $accepted:expr;)+) => {$(
         impl Value for $type {
@@ -418,7 +417,7 @@ named! {
     Policy => one_of(&Policy::ALL.map(|policy| policy.to_string()));
 }
 
-/// A policy, or one of the words for yes and no.
+/// A policy or a boolean.
 impl Value for MoveWhenFull {
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
         match bool::parse(text) {
@@ -431,11 +430,11 @@ impl Value for MoveWhenFull {
         self.0.map_or("false".into(), |policy| policy.to_string())
     }
     fn accepted() -> String {
-        "true, false or a policy as of category.create".into()
+        "true, false or a policy".into()
     }
 }
 
-/// `a, b or c`.
+/// Joins words as `a, b or c`.
 fn one_of<S: AsRef<str>>(words: &[S]) -> String {
     match words {
         [] => String::new(),
@@ -464,7 +463,7 @@ words! {
 /// Whether the kernel enforces POSIX ACLs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PosixAcl {
-    /// Where the filesystem of a branch has them.
+    /// If the filesystem of a branch has ACLs.
     Auto,
     On,
     Off,
@@ -499,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn bool_takes_ten_words_and_nothing_else() {
+    fn bool_accepts_ten_words_and_nothing_else() {
         for word in ["true", "t", "1", "on", "yes"] {
             assert_eq!(parse::<bool>(word), Ok(true), "{word}");
         }
@@ -512,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn size_suffixes_and_limits() {
+    fn sizes_have_units_and_limits() {
         let table = [
             ("0", 0),
             ("1024", 1024),
@@ -534,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_stop_at_the_first_other_character() {
+    fn integers_end_at_the_first_other_character() {
         let table = [("1", 1), ("-4", -4), ("1K", 1), ("12x3", 12)];
         for (text, number) in table {
             assert_eq!(parse::<i32>(text), Ok(number), "{text}");
@@ -545,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_counted_or_rounded_up_from_bytes() {
+    fn bytes_are_rounded_up_to_pages() {
         let page = rustix::param::page_size() as u64;
         assert_eq!(parse::<Pages>("256"), Ok(Pages(256)));
         assert_eq!(parse::<Pages>("1M"), Ok(Pages((1 << 20) / page)));
@@ -556,13 +555,13 @@ mod tests {
     }
 
     #[test]
-    fn sets_are_sorted_and_unique() {
+    fn sets_are_sorted_without_duplicates() {
         assert_eq!(parse::<Vec<String>>("b|a|b||c").unwrap().render(), "a|b|c");
         assert_eq!(parse::<Vec<String>>("").unwrap().render(), "");
     }
 
     #[test]
-    fn accepted_words_read_as_a_sentence() {
+    fn accepted_words_are_joined_as_in_a_sentence() {
         assert_eq!(FlushOnClose::accepted(), "never, always or opened-for-write");
         assert_eq!(StatfsMode::accepted(), "base or full");
         assert_eq!(parse::<StatfsMode>("Base"), Err(ValueError::Invalid));

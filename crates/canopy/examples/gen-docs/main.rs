@@ -1,5 +1,5 @@
-//! Writes `docs/options.md` and the manual pages in `man/` from the option table and the command line:
-//! `cargo run -p canopy --example gen-docs`. `tests/docs.rs` compares them with what is committed.
+//! Generates `docs/options.md` and the manual pages in `man/` from the option table and the command line:
+//! `cargo run -p canopy --example gen-docs`. `tests/docs.rs` compares them with the committed files.
 #![forbid(unsafe_code)]
 
 mod pages;

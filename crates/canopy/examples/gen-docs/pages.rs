@@ -1,8 +1,9 @@
-//! Every generated page, as path and content.
+//! The generated pages.
 
 use canopy::cli;
 use canopy::commands::options::{self, OptionTold};
 use canopy::commands::status::Code;
+use canopy_config::options::{Spec, find};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use std::fmt::Write as _;
@@ -10,7 +11,7 @@ use std::io;
 
 const COMMAND: &str = "cargo run -p canopy --example gen-docs";
 
-/// Paths are relative to the root of the repository.
+/// Returns the path of each page, relative to the root of the repository, and its content.
 pub(super) fn all() -> io::Result<Vec<(String, String)>> {
     let mut pages = vec![("docs/options.md".to_owned(), options_page())];
     let whole = cli::definition();
@@ -19,7 +20,7 @@ pub(super) fn all() -> io::Result<Vec<(String, String)>> {
         let name = format!("canopy-{}", command.get_name());
         pages.push((format!("man/{name}.8"), command_page(command.clone(), &name)?));
     }
-    // Other names that the program is called by.
+    // Other names under which the program is called.
     for (name, page) in [
         ("mount.canopy", "canopy"),
         ("fsck.mergerfs", "canopy-fsck"),
@@ -34,9 +35,10 @@ fn options_page() -> String {
     let told = options::told();
     let mut page = format!(
         "# Options of canopy mount\n\n<!-- Generated: {COMMAND} -->\n\n\
-         As `-o NAME=VALUE[,NAME=VALUE...]`, as lines of a config file, and with `canopy set` where *runtime* says \
-         yes. In names `_` and `-` are the same; later options win. *Linux* is the first version in which an option \
-         has an effect, where that matters. `canopy options --json` gives the same to programs.\n\n\
+         Give options as `-o NAME=VALUE[,NAME=VALUE...]`, as lines of a config file, or, if *runtime* says yes, with \
+         `canopy set`. In names, `_` and `-` are the same. Of several values, the last one counts. *Linux* is the \
+         first version of Linux in which an option has an effect. `canopy options --json` prints the same list for \
+         programs.\n\n\
          | option | values | default | runtime | Linux | what it does |\n| --- | --- | --- | --- | --- | --- |\n"
     );
     for option in told.iter().filter(|option| !option.ignored) {
@@ -57,13 +59,24 @@ fn options_page() -> String {
         let _ = writeln!(page, "| {names} | {values} | {default} | {runtime} | {since} | {help} |");
     }
     let policies = policies(&told);
-    let ignored: Vec<String> =
-        told.iter().filter(|option| option.ignored).map(|option| code(&option.name)).collect();
+    let (no_effect, unlisted): (Vec<_>, Vec<_>) = told
+        .iter()
+        .filter(|option| option.ignored)
+        .partition(|option| find(&option.name).is_some_and(Spec::is_ignored));
+    let no_effect: Vec<String> = no_effect.iter().map(|option| code(&option.name)).collect();
+    let unlisted: String = unlisted
+        .iter()
+        .map(|option| {
+            let accepts = option.accepts.as_deref().map(cell).unwrap_or_default();
+            format!("- {}: {} ({accepts})\n", code(&option.name), cell(&option.help))
+        })
+        .collect();
     let _ = write!(
         page,
-        "\n## Policies\n\n{policies}. `canopy explain` shows what a policy chooses now, and why.\n\n\
-         ## Accepted, without effect\n\nOlder setups carry these: {}.\n",
-        ignored.join(", ")
+        "\n## Policies\n\n{policies}. `canopy explain` shows which branches a policy would choose now, and why.\n\n\
+         ## Unlisted options\n\n`canopy options` leaves these out:\n\n{unlisted}\n\
+         ## Accepted, without effect\n\nOptions of older setups: {}.\n",
+        no_effect.join(", ")
     );
     page
 }
@@ -73,7 +86,7 @@ fn is_policy(option: &OptionTold) -> bool {
         || (option.name.starts_with("func.") && option.name != "func.readdir")
 }
 
-/// The words of every option that takes a policy.
+/// Returns the names of all policies.
 fn policies(told: &[OptionTold]) -> String {
     let option = told.iter().find(|option| is_policy(option));
     option.and_then(|option| option.accepts.clone()).unwrap_or_default()
@@ -83,7 +96,7 @@ fn code(text: &str) -> String {
     format!("`{}`", cell(text))
 }
 
-/// A bar would end the cell.
+/// Escapes the character that ends a cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
@@ -98,8 +111,8 @@ fn main_page(whole: &clap::Command) -> io::Result<String> {
     let mut roff = Roff::new();
     paragraph(
         &mut roff,
-        "The directories are called branches, and what they make up is a pool. They stay ordinary filesystems: every \
-         file lies whole on one of them.",
+        "The directories are called branches; joined they are a pool. Branches stay ordinary directories, and each \
+         file is stored whole on one of them.",
     );
     commands(&mut roff, whole);
     fstab(&mut roff);
@@ -111,13 +124,13 @@ fn main_page(whole: &clap::Command) -> io::Result<String> {
     Ok(text)
 }
 
-/// A page of section 8, without anything that differs from one build to the next.
+/// Returns a page of section 8 that is the same in every build.
 fn page(command: clap::Command, name: &str) -> Man {
     Man::new(command).title(name).section("8").source("Canopy").manual("System administration")
 }
 
 fn command_page(command: clap::Command, name: &str) -> io::Result<String> {
-    // Its name in the synopsis and in the index is that of the page.
+    // The synopsis has the name with a blank, the title and the index have it with a dash.
     let usage = command.clone().bin_name(name.replacen('-', " ", 1));
     let mut out = Vec::new();
     page(usage.display_name(name.to_owned()), name).render(&mut out)?;
@@ -134,7 +147,7 @@ fn paragraph(roff: &mut Roff, text: &str) {
     roff.text([roman(text)]);
 }
 
-/// A term, and what it means.
+/// Writes a term and its meaning.
 fn term(roff: &mut Roff, term: Vec<Inline>, meaning: &str) {
     roff.control("TP", []);
     roff.text(term);
@@ -154,22 +167,22 @@ fn fstab(roff: &mut Roff) {
     heading(roff, "FSTAB");
     paragraph(
         roff,
-        "A line of fstab(5) names the branches, the mountpoint and the type fuse.canopy. x-systemd.* and nofail are \
-         understood, setuid=USER serves as that user. In the place of the branches it may name the file of a pool. \
-         Mounting over a running pool replaces it (Linux 6.5); mount -a finds nothing to do where the same line was \
-         mounted.",
+        "A line of fstab(5) has the branches, the mountpoint and the type fuse.canopy. Instead of the branches it can \
+         have the path of a pool's file. The options x-systemd.* and nofail work as usual; with setuid=USER, the daemon \
+         runs as that user. Mounting over a running pool replaces it (Linux 6.5). mount -a skips a line that is \
+         mounted already.",
     );
     paragraph(
         roff,
-        "Set-id programs and device files on the branches do nothing in the pool, unless allow_suid and allow_dev are \
-         asked for: a chroot in it needs both, a store of containers the first. mount(8) keeps the words suid and dev for \
-         itself, so in fstab they do nothing. With the type mergerfs or fuse.mergerfs they work unless \
-         nosuid and nodev are, as mergerfs has it.",
+        "In a pool, set-user-id bits and device files of the branches have no effect without the options allow_suid and \
+         allow_dev. A chroot in the pool needs both, a container store needs the first. In fstab, suid and dev do \
+         nothing, because mount(8) does not pass them on. With the type mergerfs or fuse.mergerfs it is the other way \
+         round, as in mergerfs: both have an effect unless nosuid and nodev are given.",
     );
     paragraph(
         roff,
-        "mount -o remount,ro (rw, noatime, noexec and the like) changes the flags of a running pool; its options are \
-         changed with canopy-set(8).",
+        "mount -o remount changes flags of a running pool, such as ro, rw, noatime and noexec. canopy-set(8) changes its \
+         options.",
     );
     roff.control("PP", []);
     roff.control("nf", []);
@@ -183,8 +196,8 @@ fn mount_options(roff: &mut Roff) {
     heading(roff, "MOUNT OPTIONS");
     paragraph(
         roff,
-        "In names _ and - are the same; later options win. Those marked * can be changed while the pool runs, with \
-         canopy-set(8).",
+        "In names, _ and - are the same. Of several values, the last one counts. canopy-set(8) can change options marked \
+         * while the pool runs.",
     );
     let told = options::told();
     for option in told.iter().filter(|option| !option.ignored) {
@@ -217,7 +230,10 @@ fn mount_options(roff: &mut Roff) {
     heading(roff, "POLICIES");
     paragraph(
         roff,
-        &format!("{}. canopy-explain(8) shows what a policy chooses now, and why.", policies(&told)),
+        &format!(
+            "{}. canopy-explain(8) shows which branches a policy would choose now, and why.",
+            policies(&told)
+        ),
     );
 }
 
@@ -225,19 +241,19 @@ fn for_programs(roff: &mut Roff) {
     heading(roff, "OUTPUT FOR PROGRAMS");
     paragraph(
         roff,
-        "With --json, fields are added in later versions and never change their meaning. Sizes are in bytes. A path is \
-         a string, or an array of bytes where it is not UTF-8. What is not known is null.",
+        "Later versions can add fields to the JSON, but do not change the meaning of a field. Sizes are in bytes. A path \
+         is a string, or an array of bytes if it is not UTF-8. Unknown values are null.",
     );
     for (command, fields) in [
         (
             "canopy status --json",
             "linux; pools, each with mountpoint, fstype, source, state (serving, does-not-answer, ended, mute, unreachable), error, \
              version, pid, transport, threads, kernel (protocol, features, missing, max_stack_depth), passthrough, \
-             options, security (capabilities that are effective, no_new_privs, landlock, unheeded_acls), branches and warnings. A branch \
+             options, security (capabilities in effect, no_new_privs, landlock, unheeded_acls), branches and warnings. A branch \
              has path, mode, min_free, passes_through, health (ok, \
              does-not-answer, missing, unreachable, replaced, read-only, failing, gone, errors, not-mounted), error, illness \
-             (null, or what the pool has met with there: health, since and cause), unwatched (null, or why its changes \
-             cannot be watched for) and, where it could be looked at, dev, ino, fstype, source, mounted_at, device, size, used, available, inodes, \
+             (null, or the fault that the pool has found: health, since and cause), unwatched (null, or why its changes \
+             cannot be watched) and, if it could be examined, dev, ino, fstype, source, mounted_at, device, size, used, available, inodes, \
              inodes_free, read_only, marked and errors. A warning has code, branch, text and mend.",
         ),
         (
@@ -249,15 +265,15 @@ fn for_programs(roff: &mut Roff) {
         ),
         (
             "canopy options --json",
-            "An array of options, each with name, aliases, type (what can be written; null for a word without value), \
-             default, runtime (it can be changed while the pool runs), since (the first Linux in which it has an \
-             effect), help and ignored.",
+            "An array of options, each with name, aliases, type (the accepted values; null for an option without a value), \
+             default, runtime (true if it can be changed while the pool runs), since (the first version of Linux in which \
+             it has an effect), help and ignored.",
         ),
     ] {
         term(roff, vec![bold(command)], fields);
     }
     heading(roff, "WARNINGS");
-    paragraph(roff, "The codes of canopy status --json:");
+    paragraph(roff, "The warning codes of canopy status --json:");
     for (_, word, meaning) in Code::ALL {
         term(roff, vec![bold(*word)], &format!("{meaning}."));
     }
@@ -268,24 +284,25 @@ fn files(roff: &mut Roff) {
     term(
         roff,
         vec![italic("/etc/canopy/NAME.toml")],
-        "The pool NAME: canopy mount NAME mounts it, every command takes its name, and so does the unit \
-         canopy@NAME.service. Keys are the options, with their dots or in tables ([cache] with attr = 1); values are \
-         texts, numbers, true and false; options without a value are true. branches is a list of texts (PATH, PATH=MODE, \
-         PATH=MODE,SIZE) or of tables with path, mode and minfreespace. What is given on the command line wins.",
+        "The pool NAME. canopy mount NAME mounts it; all commands accept the name, and so does the unit \
+         canopy@NAME.service. Keys are option names, with their dots or in tables ([cache] with attr = 1). Values are \
+         strings, numbers and booleans; an option without a value is true. branches is a list of strings (PATH, \
+         PATH=MODE, PATH=MODE,SIZE) or of tables with path, mode and minfreespace. Options on the command line \
+         override the file.",
     );
     term(
         roff,
         vec![italic("MOUNTPOINT/.mergerfs")],
-        "The control file. It is not listed; its extended attributes user.mergerfs.OPTION show and change the running \
-         pool.",
+        "The control file, which listings leave out. Its extended attributes user.mergerfs.OPTION show and change the \
+         options of the running pool.",
     );
     term(
         roff,
         vec![italic("BRANCH/.mergerfs.branch")],
-        "Marks a directory that is a branch though nothing is mounted there.",
+        "Marks a directory as a branch even if nothing is mounted there.",
     );
     heading(roff, "EXIT STATUS");
-    paragraph(roff, "0 when it is done, 1 when it could not be done, 2 for a mistake in the command line.");
+    paragraph(roff, "0: success. 1: failure. 2: an error in the command line.");
     heading(roff, "SEE ALSO");
     roff.text([roman("fstab(5), mount(8), getfattr(1)")]);
 }

@@ -1,4 +1,4 @@
-//! The options of a pool: what each is called, what it takes, and what setting it does.
+//! The options of a pool: their names, their values, and what setting them does.
 
 mod setters;
 mod spec;
@@ -15,18 +15,18 @@ use setters::SetError;
 use spec::Kind;
 use std::ffi::{OsStr, OsString};
 
-/// The form in which names are compared: `_` and `-` are the same.
+/// Returns the form in which names are compared: `_` and `-` are the same.
 fn canonical(name: &str) -> String {
     name.replace('_', "-")
 }
 
-/// The option of this name, under whichever of its spellings.
+/// Finds an option by its name or an alias.
 pub fn find(key: &str) -> Option<&'static Spec> {
     let key = canonical(key);
     table().iter().find(|spec| spec.names().any(|name| canonical(name) == key))
 }
 
-/// Splits at the first `=` and drops blanks around both sides; no `=` means an empty value.
+/// Splits at the first `=` and trims both sides. Without `=`, the value is empty.
 pub(crate) fn split(pair: &OsStr) -> (String, OsString) {
     use std::os::unix::ffi::OsStrExt;
     let bytes = pair.as_bytes();
@@ -38,7 +38,7 @@ pub(crate) fn split(pair: &OsStr) -> (String, OsString) {
     (String::from_utf8_lossy(key.trim_ascii()).into_owned(), OsStr::from_bytes(value.trim_ascii()).to_owned())
 }
 
-/// Finds the option that `key` names and checks whether it may be set now, and with or without a value.
+/// Finds the option that `key` names. Fails if the option cannot be set now, or takes no value and gets one.
 pub(crate) fn settable(config: &Config, key: &str, value: &OsStr) -> Result<&'static Spec, OptionError> {
     let spec =
         find(key).ok_or_else(|| OptionError::Unknown { key: key.to_owned(), nearest: nearest(key) })?;
@@ -53,7 +53,7 @@ pub(crate) fn settable(config: &Config, key: &str, value: &OsStr) -> Result<&'st
 }
 
 impl Spec {
-    /// Sets the option. Nothing changes when it fails. Does nothing for `config`, which `source` reads.
+    /// Sets the option. An error leaves `config` unchanged. Does nothing for the option `config`: `source` reads files.
     pub(crate) fn set(&self, config: &mut Config, value: &OsStr) -> Result<(), OptionError> {
         match &self.kind {
             Kind::Value(setter) => setter.set(config, value).map_err(|error| self.refused(value, error))?,
@@ -81,7 +81,7 @@ impl Spec {
         let (value, accepted) = (value.to_string_lossy().into_owned(), self.accepted().unwrap_or_default());
         let nearest = match why {
             ValueError::Invalid => {
-                // Of alternatives, those that are meant literally: "a number" is no word to write.
+                // Only words to be written literally are suggested, not descriptions such as "a number".
                 let words = accepted.split(", ").flat_map(|part| part.split(" or "));
                 let words = words.filter(|word| !word.contains(' '));
                 closest(&value, words.map(str::to_owned))
@@ -92,20 +92,20 @@ impl Spec {
     }
 }
 
-/// The known name most like this one, if any is like enough to be what was meant.
+/// Returns the known name most like `key`, if any is similar enough.
 fn nearest(key: &str) -> Option<String> {
     let key = canonical(key);
     closest(&key, table().iter().filter(|spec| !spec.hidden).flat_map(Spec::names).map(str::to_owned))
 }
 
-/// The word most like a text, if any is like enough to be what was meant.
+/// Returns the word most like `text`, if any is similar enough.
 pub fn closest(text: &str, words: impl Iterator<Item = String>) -> Option<String> {
     if text.is_empty() {
         return None;
     }
     words
         .map(|word| (strsim::normalized_damerau_levenshtein(text, &canonical(&word)), word))
-        .filter(|(likeness, _)| *likeness >= 0.6)
+        .filter(|(similarity, _)| *similarity >= 0.6)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, word)| word)
 }

@@ -1,4 +1,4 @@
-//! Where the value of an option lives, and how it is set and shown there.
+//! How the value of an option is stored in a `Config`, and read back.
 
 use crate::Config;
 use crate::values::{Value, ValueError};
@@ -21,14 +21,14 @@ impl From<ValueError> for SetError {
     }
 }
 
-/// Sets and shows a value of a `Config`.
+/// Sets and renders one value of a `Config`.
 pub(super) trait Setter: Send + Sync {
     fn set(&self, config: &mut Config, value: &OsStr) -> Result<(), SetError>;
     fn get(&self, config: &Config) -> String;
     fn accepted(&self) -> String;
 }
 
-/// A field of its own.
+/// An option stored in a field.
 pub(super) struct Field<T> {
     pub get: fn(&Config) -> &T,
     pub get_mut: fn(&mut Config) -> &mut T,
@@ -47,7 +47,7 @@ impl<T: Value> Setter for Field<T> {
     }
 }
 
-/// The branch list, which each value replaces, extends or shortens.
+/// The branch list. Each value replaces, extends or shortens it.
 pub(super) struct Branches;
 
 impl Setter for Branches {
@@ -59,12 +59,12 @@ impl Setter for Branches {
         config.branches.to_string()
     }
     fn accepted(&self) -> String {
-        "PATH[=RW|RO|NC[,MINFREE]][:PATH...], with + +< +> - -< -> or = before it".into()
+        "PATH[=RW|RO|NC[,MINFREE]][:PATH...], optionally after +, +<, +>, -, -<, -> or =".into()
     }
 }
 
-/// Expands what a branch entry says, and keeps what is not a directory: at the mount that is a
-/// mistake to be told, not one to be passed over.
+/// Expands a branch entry like `FileSystem`, but keeps a path that is not a directory, so that the mount reports it
+/// rather than skips it.
 struct AsWritten;
 
 impl Expand for AsWritten {
@@ -78,7 +78,7 @@ impl Expand for AsWritten {
     }
 }
 
-/// The policy of one function.
+/// The policy of a function.
 pub(super) struct FuncPolicy(pub Func);
 
 impl Setter for FuncPolicy {
@@ -94,7 +94,7 @@ impl Setter for FuncPolicy {
     }
 }
 
-/// The policies of all functions of a category at once.
+/// The policies of all functions of a category.
 pub(super) struct CategoryPolicy(pub Category);
 
 impl Setter for CategoryPolicy {
@@ -102,7 +102,7 @@ impl Setter for CategoryPolicy {
         config.pool.policies.set_category(self.0, Policy::parse(value)?);
         Ok(())
     }
-    /// The policies in use, each once: they may differ since.
+    /// Returns the policies in use, each once. They differ if functions were set one by one.
     fn get(&self, config: &Config) -> String {
         let in_use: BTreeSet<String> = Func::ALL
             .into_iter()
@@ -116,7 +116,7 @@ impl Setter for CategoryPolicy {
     }
 }
 
-/// A field of `Config` as a setter; its type is that of the field.
+/// Makes a setter for a field of `Config`.
 macro_rules! field {
     ($($path:tt)+) => {
         $crate::options::setters::Field { get: |config| &config.$($path)+, get_mut: |config| &mut config.$($path)+ }

@@ -1,4 +1,4 @@
-//! What an option is.
+//! The description of an option.
 
 use super::setters::Setter;
 use crate::Config;
@@ -9,9 +9,9 @@ use std::borrow::Cow;
 /// When a value can be changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changes {
-    /// At any time. Later operations see it.
+    /// At any time. Later operations use the new value.
     Live,
-    /// At the mount only.
+    /// Only when the pool is mounted.
     AtMount,
 }
 
@@ -19,13 +19,13 @@ pub enum Changes {
 pub(super) enum Kind {
     /// Changes a value of the configuration.
     Value(Box<dyn Setter>),
-    /// Sets or clears a flag of mount(2). The option takes no value.
+    /// Sets or clears a flag of mount(2); takes no value.
     MountFlag { flag: MountFlags, on: bool },
-    /// Turns a field on. The option takes no value and has no opposite.
+    /// Turns a field on; takes no value, and nothing turns the field off.
     Switch(fn(&mut Config) -> &mut bool),
-    /// Reads a file of options, which is up to `source`: this module knows no files.
+    /// Reads a file of options. `source` does that, not this module.
     ConfigFile,
-    /// Nothing, whatever the value is.
+    /// Accepts any value and does nothing.
     Ignored,
 }
 
@@ -40,20 +40,20 @@ pub struct Spec {
     pub name: Cow<'static, str>,
     pub aliases: &'static [&'static str],
     pub help: Cow<'static, str>,
-    /// The first Linux in which the option has an effect, where that is newer than the oldest supported one.
+    /// The first version of Linux in which the option has an effect, if newer than the oldest supported one.
     pub since: Option<&'static str>,
     pub changes: Changes,
-    /// Left out of lists: the option exists only because older setups carry it.
+    /// Left out of lists. The option exists only for older setups.
     pub hidden: bool,
-    /// Left out of the list of keys, on which tools rely. The option is a key all the same.
+    /// Left out of the list of keys, which existing tools rely on, but still a key.
     pub unlisted: bool,
-    /// Whether the option is a key of the control file. The words of mount(2) are not.
+    /// Whether the option is a key of the control file. Flags of mount(2) are not.
     pub key: bool,
     pub(super) kind: Kind,
 }
 
 impl Spec {
-    /// Returns the value as text; `None` for an option that has none, such as `ro` and ignored ones.
+    /// Returns the value as text; `None` for an option without a value, such as `ro`, and for an ignored one.
     pub fn render(&self, config: &Config) -> Option<String> {
         match &self.kind {
             Kind::Value(setter) => Some(setter.get(config)),
@@ -62,32 +62,32 @@ impl Spec {
         }
     }
 
-    /// Whether the option takes any value and has no effect.
+    /// Returns whether the option accepts any value and does nothing.
     pub fn is_ignored(&self) -> bool {
         matches!(self.kind, Kind::Ignored)
     }
 
-    /// Whether the option is the word for a flag of mount(2).
+    /// Returns whether the option is a flag of mount(2).
     pub fn is_flag(&self) -> bool {
         matches!(self.kind, Kind::MountFlag { .. })
     }
 
-    /// Whether the value is the name of a file of options.
+    /// Returns whether the value is the path of a file of options.
     pub(crate) fn is_config_file(&self) -> bool {
         matches!(self.kind, Kind::ConfigFile)
     }
 
-    /// Whether `name` is the option's name or an alias, letter by letter.
+    /// Returns whether `name` is exactly the option's name or an alias.
     pub fn has_name(&self, name: &str) -> bool {
         self.names().any(|own| own == name)
     }
 
-    /// The option's name and its aliases.
+    /// Returns the option's name and its aliases.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.name.as_ref()).chain(self.aliases.iter().copied())
     }
 
-    /// Describes the values that the option takes; `None` when it takes no value.
+    /// Describes the values that the option accepts; `None` if it takes no value.
     pub fn accepted(&self) -> Option<String> {
         match &self.kind {
             Kind::Value(setter) => Some(setter.accepted()),
@@ -142,7 +142,7 @@ impl Spec {
         self
     }
 
-    /// Keeps the option out of the control file, whose keys tools know.
+    /// Keeps the option out of the control file, because existing tools know its keys.
     pub(super) fn no_key(mut self) -> Self {
         self.key = false;
         self

@@ -4,8 +4,8 @@ use crate::values::{Pages, Value};
 use canopy_fuse::mount::MountFlags;
 use std::collections::BTreeSet;
 
-/// For every option: values it takes (with the form they are shown in), and values it refuses.
-/// `None` for the shown form: shown as written.
+/// An option, the values that it accepts with the form in which it shows them (`None`: as written), and the values that
+/// it refuses.
 type Row = (&'static str, &'static [(&'static str, Option<&'static str>)], &'static [&'static str]);
 
 const ROWS: &[Row] = &[
@@ -173,7 +173,7 @@ fn set_err(key: &str, value: &str) -> OptionError {
     set(&mut config, key, OsStr::new(value)).expect_err(&format!("{key}={value}"))
 }
 
-/// `func.*` are alike and generated, so their rows are, too.
+/// All options `func.*` share one row, because the table generates them alike.
 fn row(name: &str) -> Option<Row> {
     ROWS.iter().copied().find(|row| row.0 == name).or_else(|| {
         name.starts_with("func.").then_some(("func.*", &[("ff", None), ("epmfs", None)], &["", "best", "Ff"]))
@@ -181,7 +181,7 @@ fn row(name: &str) -> Option<Row> {
 }
 
 #[test]
-fn every_option_takes_shows_and_refuses_what_it_should() {
+fn every_option_accepts_renders_and_refuses_its_row() {
     for spec in table() {
         if spec.is_ignored() || spec.accepted().is_none() || matches!(&*spec.name, "branches" | "config") {
             continue;
@@ -192,7 +192,7 @@ fn every_option_takes_shows_and_refuses_what_it_should() {
             set_ok(&mut config, &spec.name, text);
             assert_eq!(spec.render(&config).as_deref(), Some(shown.unwrap_or(text)), "{}={text}", spec.name);
             assert!(config.is_given(&spec.name));
-            // What is shown can be written back and means the same.
+            // Setting the shown form again changes nothing.
             let rendered = spec.render(&config).unwrap();
             let mut again = Config::default();
             set_ok(&mut again, &spec.name, &rendered);
@@ -206,12 +206,12 @@ fn every_option_takes_shows_and_refuses_what_it_should() {
         }
     }
     for (name, ..) in ROWS {
-        assert!(find(name).is_some(), "{name} is not an option any more");
+        assert!(find(name).is_some(), "{name} is no longer an option");
     }
 }
 
 #[test]
-fn defaults_are_those_of_the_reference() {
+fn defaults_are_those_of_mergerfs() {
     let config = Config::default();
     let table = [
         ("allow-idmap", "true"),
@@ -272,7 +272,7 @@ fn defaults_are_those_of_the_reference() {
         ("statfs", "base"),
         ("statfs-ignore", "none"),
         ("xattr", "passthrough"),
-        // New here: the reference has passthrough off.
+        // mergerfs has passthrough off, and not the other two.
         ("passthrough.io", "auto"),
         ("io-uring", "auto"),
         ("landlock", "false"),
@@ -284,7 +284,7 @@ fn defaults_are_those_of_the_reference() {
 }
 
 #[test]
-fn names_are_unique_in_every_spelling() {
+fn names_and_aliases_are_unique() {
     let mut seen = BTreeSet::new();
     for spec in table() {
         for name in spec.names() {
@@ -295,7 +295,7 @@ fn names_are_unique_in_every_spelling() {
 }
 
 #[test]
-fn underscore_and_dash_are_the_same() {
+fn underscore_and_dash_are_equal() {
     let mut config = Config::default();
     set_ok(&mut config, "async_read", "false");
     set_ok(&mut config, "statfs_ignore", "nc");
@@ -303,12 +303,12 @@ fn underscore_and_dash_are_the_same() {
     set_ok(&mut config, "cache.negative_entry", "3");
     assert!(!config.kernel.async_read && config.mount.allow_other);
     assert_eq!(config.timeouts.negative.as_secs(), 3);
-    // Dots are not part of that game.
+    // A dot is not.
     assert!(matches!(set_err("cache_attr", "1"), OptionError::Unknown { .. }));
 }
 
 #[test]
-fn later_policies_win_over_earlier_ones() {
+fn later_policies_replace_earlier_ones() {
     let mut config = Config::default();
     set_ok(&mut config, "func.rmdir", "rand");
     set_ok(&mut config, "category.action", "ff");
@@ -327,7 +327,7 @@ fn pairs_split_at_the_first_equals_sign_and_are_trimmed() {
 }
 
 #[test]
-fn mount_words_set_and_clear_flags() {
+fn mount_options_set_and_clear_flags() {
     let mut config = Config::default();
     assert_eq!(config.mount.flags, MountFlags::NOSUID | MountFlags::NODEV);
     for word in ["suid", "dev", "noexec", "noatime", "sync", "dirsync", "nodiratime", "relatime", "lazytime"]
@@ -350,7 +350,7 @@ fn mount_words_set_and_clear_flags() {
 }
 
 #[test]
-fn words_for_others_and_of_old_are_accepted_and_remembered() {
+fn options_for_other_programs_and_obsolete_ones_are_ignored() {
     let mut config = Config::default();
     for pair in ["defaults", "use_ino", "nonempty", "splice_move=x", "x-systemd.requires=/a", "x-gvfs-hide"] {
         crate::source::set_pair(&mut config, OsStr::new(pair)).unwrap();
@@ -363,7 +363,7 @@ fn words_for_others_and_of_old_are_accepted_and_remembered() {
 }
 
 #[test]
-fn mistakes_name_the_culprit_and_the_mend() {
+fn errors_name_the_option_and_the_remedy() {
     let table = [
         ("cache.file", "off", "unknown option 'cache.file' (did you mean 'cache.files'?)"),
         ("minfreespac", "1", "unknown option 'minfreespac' (did you mean 'minfreespace'?)"),
@@ -379,7 +379,7 @@ fn mistakes_name_the_culprit_and_the_mend() {
         (
             "minfreespace",
             "16777216T",
-            "option minfreespace: '16777216T' is too large: must be a number, with K, M, G or T if need be",
+            "option minfreespace: '16777216T' is too large: must be a number, optionally with K, M, G or T",
         ),
     ];
     for (key, value, message) in table {
@@ -387,8 +387,7 @@ fn mistakes_name_the_culprit_and_the_mend() {
     }
 }
 
-/// Options whose effect does not exist yet must not be accepted as though it did.
 #[test]
-fn what_is_not_built_is_not_accepted() {
+fn options_that_are_not_implemented_are_refused() {
     assert!(matches!(set_err("auto_unmount", "x"), OptionError::Unknown { .. }));
 }
