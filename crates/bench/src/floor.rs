@@ -9,7 +9,7 @@
 //! each passed through: what that costs is the kernel's alone. The directory `copied` holds them too, read and written
 //! through the server, which copies once, as whoever has the data must.
 
-use crate::fault::Fault;
+use crate::error::Fault;
 use canopy_fuse::abi::{Attr, AttrOut, EntryOut, Kstatfs};
 use canopy_fuse::backing::{Backing, BackingId};
 use canopy_fuse::flags::{InitFlags, OpenFlags};

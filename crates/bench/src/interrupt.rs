@@ -1,7 +1,7 @@
 //! Ending early: the signal sets a flag that is looked at between measurements, so that what was made is taken
 //! away by whoever made it. A server that hangs would keep that from happening; it is killed after a while.
 
-use crate::fault::Fault;
+use crate::error::Fault;
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};

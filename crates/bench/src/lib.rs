@@ -1,35 +1,35 @@
 //! `canopy bench`: what a pool costs, beside its own branch.
 //!
-//! `stage` makes the place, `tables` says what is measured there, `work` does it, `engine` repeats it in turns,
-//! `figures` makes ratios of it, `report` and `plot` show them. `floor` is the server that costs as little as one can.
+//! `testbed` makes the place, `tables` says what is measured there, `workload` does it, `measure` repeats it in turns,
+//! `statistics` makes ratios of it, `report` and `plot` show them. `floor` is the server that costs as little as one can.
 
 #![forbid(unsafe_code)]
 
-mod engine;
-mod fault;
-mod figures;
+mod error;
 pub mod floor;
 mod interrupt;
+mod measure;
 mod plot;
 mod report;
 mod server;
-mod stage;
+mod statistics;
 mod tables;
-mod work;
+mod testbed;
+mod workload;
 
-pub use fault::Fault;
+pub use error::Fault;
 pub use tables::Which;
 
 use canopy_config::Config;
 use clap::{Args, ValueEnum};
-use fault::Tried;
+use error::Tried;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use report::{Output, Report};
-use stage::{Ground, Stage};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 use tables::{Bench, COUNTS, Size};
+use testbed::{Ground, Stage};
 
 /// Measure what a pool costs, in ratios to its own branch
 #[derive(Args, Debug)]

@@ -1,7 +1,7 @@
 //! The figures as a picture: a bar for each side's ratio to the first, on a logarithmic scale.
 
-use crate::figures::{Cell, RowFigures, TableFigures, Unit};
 use crate::report::{Report, short};
+use crate::statistics::{Cell, RowFigures, TableFigures, Unit};
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 980.0;

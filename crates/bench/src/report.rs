@@ -1,8 +1,8 @@
 //! The figures as text and as JSON.
 
-use crate::fault::{Fault, Tried};
-use crate::figures::{Cell, RowFigures, Spread, TableFigures, Unit, Verdict};
-use crate::stage::Stage;
+use crate::error::{Fault, Tried};
+use crate::statistics::{Cell, RowFigures, Spread, TableFigures, Unit, Verdict};
+use crate::testbed::Stage;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
@@ -199,7 +199,7 @@ fn figure(unit: Unit, value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{Goal, Rounds, evaluate};
+    use crate::statistics::{Goal, Rounds, evaluate};
 
     #[test]
     fn a_table_is_read_from_left_to_right() {

@@ -1,8 +1,8 @@
 //! A process that serves a mount for as long as it is measured: a pool, or the floor.
 
-use crate::fault::Fault;
+use crate::error::Fault;
 use crate::interrupt::Guarded;
-use crate::stage::Stage;
+use crate::testbed::Stage;
 use canopy_fuse::mount::unmount_path;
 use canopy_sys::mountinfo;
 use rustix::process::Pid;

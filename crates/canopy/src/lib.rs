@@ -11,7 +11,7 @@ pub mod mount;
 pub mod terminal;
 
 use canopy_config::{program_name, text};
-use cli::called::Called;
+use cli::invocation::Called;
 use cli::{Command, Said};
 use std::ffi::OsString;
 use std::io::Write;

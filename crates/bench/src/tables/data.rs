@@ -1,11 +1,11 @@
 //! Tables about data.
 
 use super::{Bench, MIB, Places, Which, bytes, row};
-use crate::engine::Table;
-use crate::fault::Fault;
-use crate::figures::Unit;
-use crate::work::Place;
-use crate::work::data::{Dd, Jobs, Scatter, Stream, Way};
+use crate::error::Fault;
+use crate::measure::Table;
+use crate::statistics::Unit;
+use crate::workload::Place;
+use crate::workload::data::{Dd, Jobs, Scatter, Stream, Way};
 
 /// Data through the daemon, past the page cache.
 pub(super) const DIRECT: &str = "passthrough.io=off,cache.files=off";

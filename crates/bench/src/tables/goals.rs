@@ -3,13 +3,13 @@
 use super::data::DIRECT;
 use super::meta::{each, first_listing, first_stat, readdir};
 use super::{Bench, MIB, Places, Which, bytes, row};
-use crate::engine::{Row, Table};
-use crate::fault::Fault;
-use crate::figures::Unit;
-use crate::work::Place;
-use crate::work::data::{Scatter, Stream, Way};
-use crate::work::list::ManyBranches;
-use crate::work::meta::{Each, Names, Stat, StatAfterWrite};
+use crate::error::Fault;
+use crate::measure::{Row, Table};
+use crate::statistics::Unit;
+use crate::workload::Place;
+use crate::workload::data::{Scatter, Stream, Way};
+use crate::workload::listing::ManyBranches;
+use crate::workload::meta::{Each, Names, Stat, StatAfterWrite};
 use std::cell::RefCell;
 
 /// For what needs one round trip: the floor and 15 per cent.

@@ -1,13 +1,13 @@
 //! Tables about names and attributes.
 
 use super::{Bench, COUNTS, Places, Which, row};
-use crate::engine::{Row, Table};
-use crate::fault::Fault;
-use crate::figures::Unit;
-use crate::work::Place;
-use crate::work::crowd::Crowd;
-use crate::work::list::{Depth, List};
-use crate::work::meta::{Alone, Each, Names, Stat};
+use crate::error::Fault;
+use crate::measure::{Row, Table};
+use crate::statistics::Unit;
+use crate::workload::Place;
+use crate::workload::concurrent::Crowd;
+use crate::workload::listing::{Depth, List};
+use crate::workload::meta::{Alone, Each, Names, Stat};
 
 /// Operations that are measured by themselves, with the names of their rows.
 pub(super) const EACH: [(&str, &str, Each); 4] = [

@@ -1,16 +1,16 @@
 //! The command line, in the grammar of whichever name the program was called by.
 
-pub mod called;
 mod fsck;
-mod helper;
+pub mod invocation;
 mod mergerfs;
+mod mount_helper;
 
-use called::Called;
 use canopy_bench::BenchArgs;
 use canopy_config::program_name::Name;
 use canopy_config::source::command_line::Arg;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use invocation::Called;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -340,7 +340,7 @@ pub fn parse(called: Called, args: impl IntoIterator<Item = OsString>) -> Result
     match called {
         Called::Canopy => parse_own(args),
         Called::Mergerfs => mergerfs::parse(args),
-        Called::Helper(name) => helper::parse(args, name),
+        Called::Helper(name) => mount_helper::parse(args, name),
         Called::Fsck => fsck::parse(args),
         // It takes no words.
         Called::CollectInfo => Ok(Command::CollectInfo(CollectInfoArgs { output: None, as_mergerfs: true })),

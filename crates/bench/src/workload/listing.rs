@@ -2,7 +2,7 @@
 
 use super::{Fault, Kind, Place, Sample, Tried, Work};
 use crate::server::Server;
-use crate::stage::Stage;
+use crate::testbed::Stage;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use std::cell::RefCell;
 use std::hint::black_box;

@@ -120,7 +120,7 @@ fn open(path: &CStr, flags: OFlags) -> Result<OwnedFd, Fault> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).tried("open", as_path(path))
 }
 
-/// One operation of those that several may do at once; see [`super::crowd`].
+/// One operation of those that several may do at once; see [`super::concurrent`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Each {
     /// fstat(2) that must be asked of the server (`AT_STATX_FORCE_SYNC`).

@@ -1,12 +1,12 @@
 //! What is measured. A work is done at a place, once a round; only `measure` is timed, and within it only what
 //! its sample says.
 
-pub(super) mod crowd;
+pub(super) mod concurrent;
 pub(super) mod data;
-pub(super) mod list;
+pub(super) mod listing;
 pub(super) mod meta;
 
-use crate::fault::{Fault, Tried};
+use crate::error::{Fault, Tried};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::CString;
 use std::fs::{self, File};

@@ -1,10 +1,10 @@
 //! Rounds: every side in turn, again and again, so that a busy machine is unfair to all alike.
 
-use crate::fault::Fault;
-use crate::figures::{Goal, Rounds, RowFigures, TableFigures, Unit, evaluate};
+use crate::error::Fault;
 use crate::interrupt::Interrupt;
 use crate::server::Server;
-use crate::work::{Kind, Place, Work};
+use crate::statistics::{Goal, Rounds, RowFigures, TableFigures, Unit, evaluate};
+use crate::workload::{Kind, Place, Work};
 use indicatif::ProgressBar;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::thread::sleep;

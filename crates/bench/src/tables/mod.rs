@@ -4,13 +4,13 @@ mod data;
 mod goals;
 mod meta;
 
-use crate::engine::{Row, Table};
-use crate::fault::{Fault, Tried};
-use crate::figures::{Goal, Unit};
+use crate::error::{Fault, Tried};
 use crate::floor::{COPIED, THROUGH};
+use crate::measure::{Row, Table};
 use crate::server::Server;
-use crate::stage::Stage;
-use crate::work::{Kind, Place, Work};
+use crate::statistics::{Goal, Unit};
+use crate::testbed::Stage;
+use crate::workload::{Kind, Place, Work};
 use canopy_config::Config;
 use canopy_config::source::command_line::{self, Arg};
 use canopy_config::values::IoUring;

@@ -1,6 +1,6 @@
 //! Where everything happens: the branches, the places for mounts, and the promise that nothing of it stays.
 
-use crate::fault::{Fault, Tried};
+use crate::error::{Fault, Tried};
 use crate::interrupt::Interrupt;
 use canopy_fuse::mount::unmount_path;
 use canopy_sys::mountinfo;

@@ -5,7 +5,7 @@
 //! `allpaths`); what each holds under a name is looked at there. Unlike keys of the entries themselves, that
 //! reaches symlinks and devices too.
 
-mod mend;
+mod repair;
 
 use crate::cli::{FsckArgs, Source};
 use crate::error::Error;
@@ -210,7 +210,7 @@ impl Walk<'_> {
             if !self.args.quiet {
                 terminal::print(&report(path, &copies));
             }
-            match mend::mend(self.args, &copies) {
+            match repair::mend(self.args, &copies) {
                 Ok(None) => {}
                 Ok(Some(from)) => {
                     self.count.mended += 1;

@@ -3,7 +3,7 @@
 //! Every question that a disk or a daemon may leave unanswered is asked by a process of its own ([`probe`]),
 //! all at once, with one deadline: a hung branch is told as one.
 
-mod show;
+mod render;
 mod warnings;
 
 use super::probe::{self, Answer, BranchFacts, Cause};
@@ -120,7 +120,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
     if args.json {
         terminal::print_json(&status);
     } else {
-        terminal::print(&show::status(&status, terminal::Screen::stdout()));
+        terminal::print(&render::status(&status, terminal::Screen::stdout()));
     }
     Ok(())
 }

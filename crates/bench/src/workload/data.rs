@@ -1,6 +1,6 @@
 //! Reading and writing.
 
-use super::crowd::together;
+use super::concurrent::together;
 use super::{Fault, Place, Sample, Tried, Work};
 use rustix::fs::{Advice, Mode, OFlags};
 use std::hint::black_box;
