@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum Error {
     #[error("interrupted: everything it had made is removed again")]
     Interrupted,
     #[error(
@@ -28,18 +28,18 @@ pub enum Fault {
 }
 
 /// A system call's error with what was tried, and on what.
-pub(crate) trait Tried<T> {
-    fn tried(self, what: &'static str, path: impl AsRef<Path>) -> Result<T, Fault>;
+pub(crate) trait ErrorContext<T> {
+    fn context(self, what: &'static str, path: impl AsRef<Path>) -> Result<T, Error>;
 }
 
-impl<T> Tried<T> for Result<T, Errno> {
-    fn tried(self, what: &'static str, path: impl AsRef<Path>) -> Result<T, Fault> {
-        self.map_err(|errno| Fault::Failed { what, path: path.as_ref().to_owned(), errno })
+impl<T> ErrorContext<T> for Result<T, Errno> {
+    fn context(self, what: &'static str, path: impl AsRef<Path>) -> Result<T, Error> {
+        self.map_err(|errno| Error::Failed { what, path: path.as_ref().to_owned(), errno })
     }
 }
 
-impl<T> Tried<T> for std::io::Result<T> {
-    fn tried(self, what: &'static str, path: impl AsRef<Path>) -> Result<T, Fault> {
-        self.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)).tried(what, path)
+impl<T> ErrorContext<T> for std::io::Result<T> {
+    fn context(self, what: &'static str, path: impl AsRef<Path>) -> Result<T, Error> {
+        self.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)).context(what, path)
     }
 }

@@ -9,7 +9,7 @@
 //! each passed through: what that costs is the kernel's alone. The directory `copied` holds them too, read and written
 //! through the server, which copies once, as whoever has the data must.
 
-use crate::error::Fault;
+use crate::error::Error;
 use canopy_fuse::abi::{Attr, AttrOut, EntryOut, Kstatfs};
 use canopy_fuse::backing::{Backing, BackingId};
 use canopy_fuse::flags::{InitFlags, OpenFlags};
@@ -49,12 +49,12 @@ const SIZE: u64 = 4096;
 const PLACE_BITS: u32 = 32;
 
 /// What the directories are called whose files exist. The first is there where the kernel allows passthrough.
-pub(crate) const THROUGH: &str = "data";
-pub(crate) const COPIED: &str = "copied";
+pub(crate) const PASSTHROUGH_DIR: &str = "data";
+pub(crate) const COPIED_DIR: &str = "copied";
 
 /// `canopy bench-floor MOUNTPOINT`: serves until it is unmounted. Over io_uring where that is to be had, as pools do.
-pub fn serve(mountpoint: &Path, io_uring: bool, existing: Option<&Path>) -> Result<(), Fault> {
-    let failed = |why: String| Fault::Serve { mountpoint: mountpoint.to_owned(), why };
+pub fn serve(mountpoint: &Path, io_uring: bool, existing: Option<&Path>) -> Result<(), Error> {
+    let failed = |why: String| Error::Serve { mountpoint: mountpoint.to_owned(), why };
     let mut spec = MountSpec::new(mountpoint, "floor", "canopy-floor");
     spec.default_permissions = true;
     let mut options = options();
@@ -72,9 +72,9 @@ pub fn serve(mountpoint: &Path, io_uring: bool, existing: Option<&Path>) -> Resu
         let tree = floor.tree.get_mut();
         let mut make =
             |name: &str| tree.make(ROOT, name.as_bytes(), DIR).map_err(|errno| failed(errno.to_string()));
-        let copied = make(COPIED)?;
+        let copied = make(COPIED_DIR)?;
         // Where nothing can be passed through, nobody may believe that it is.
-        let through = backing(&floor.registers, &[]).map(|_| make(THROUGH)).transpose()?;
+        let through = backing(&floor.registers, &[]).map(|_| make(PASSTHROUGH_DIR)).transpose()?;
         floor.existing = Some(Existing { dir: dir.to_owned(), through, copied });
     }
     let running = session.serve(Arc::new(floor), WORKERS).map_err(|error| failed(error.to_string()))?;

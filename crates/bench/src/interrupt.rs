@@ -1,7 +1,7 @@
 //! Ending early: the signal sets a flag that is looked at between measurements, so that what was made is taken
 //! away by whoever made it. A server that hangs would keep that from happening; it is killed after a while.
 
-use crate::error::Fault;
+use crate::error::Error;
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -25,8 +25,8 @@ pub(crate) struct Interrupt {
 }
 
 impl Interrupt {
-    pub(crate) fn watch() -> Result<Interrupt, Fault> {
-        let unusable = |why: std::io::Error| Fault::Unusable { path: "signals".into(), why: why.to_string() };
+    pub(crate) fn watch() -> Result<Interrupt, Error> {
+        let unusable = |why: std::io::Error| Error::Unusable { path: "signals".into(), why: why.to_string() };
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGQUIT, SIGHUP]).map_err(unusable)?;
         let (asked, servers) = (Arc::new(AtomicBool::new(false)), Servers::default());
         let handle = signals.handle();
@@ -52,15 +52,15 @@ impl Interrupt {
     }
 
     /// An error once somebody wants an end.
-    pub(crate) fn check(&self) -> Result<(), Fault> {
-        if self.asked.load(Ordering::SeqCst) { Err(Fault::Interrupted) } else { Ok(()) }
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.asked.load(Ordering::SeqCst) { Err(Error::Interrupted) } else { Ok(()) }
     }
 
     /// For a server that has been started and not been waited for.
-    pub(crate) fn guard(&self, server: Pid) -> std::io::Result<Guarded> {
+    pub(crate) fn guard(&self, server: Pid) -> std::io::Result<KillGuard> {
         let server = Arc::new(pidfd_open(server, PidfdFlags::empty())?);
         self.servers.lock().push(Arc::clone(&server));
-        Ok(Guarded { servers: Arc::clone(&self.servers), server })
+        Ok(KillGuard { servers: Arc::clone(&self.servers), server })
     }
 }
 
@@ -78,12 +78,12 @@ fn kill(servers: &Servers) {
 }
 
 /// A server that is killed should it keep an interrupted run from ending.
-pub(crate) struct Guarded {
+pub(crate) struct KillGuard {
     servers: Servers,
     server: Arc<OwnedFd>,
 }
 
-impl Drop for Guarded {
+impl Drop for KillGuard {
     fn drop(&mut self) {
         self.servers.lock().retain(|server| !Arc::ptr_eq(server, &self.server));
     }

@@ -17,19 +17,19 @@ mod tables;
 mod testbed;
 mod workload;
 
-pub use error::Fault;
-pub use tables::Which;
+pub use error::Error;
+pub use tables::TableId;
 
 use canopy_config::Config;
 use clap::{Args, ValueEnum};
-use error::Tried;
+use error::ErrorContext;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
-use report::{Output, Report};
+use report::{OutputFile, Report};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
-use tables::{Bench, COUNTS, Size};
-use testbed::{Ground, Stage};
+use tables::{BRANCH_COUNTS, Bench, Scale};
+use testbed::{Testbed, TestbedSpec};
 
 /// Measure what a pool costs, in ratios to its own branch
 #[derive(Args, Debug)]
@@ -40,7 +40,7 @@ pub struct BenchArgs {
     quick: bool,
     /// Only these tables
     #[arg(long, value_name = "TABLE[,TABLE]", value_delimiter = ',', hide_possible_values = true)]
-    only: Vec<Which>,
+    only: Vec<TableId>,
     /// Make the branches here, rather than in memory
     #[arg(long, conflicts_with = "branch")]
     dir: Option<PathBuf>,
@@ -70,7 +70,7 @@ Branches lie on a tmpfs of their own (root), or in $TMPDIR. The floor is a
 server that answers from memory: what the way to a server and back costs. All
 that is made is removed, also when interrupted.";
 
-pub fn run(args: &BenchArgs) -> Result<(), Fault> {
+pub fn run(args: &BenchArgs) -> Result<(), Error> {
     // Signals come to the first thread. One that waits for a server does not take them, and would never, should
     // that hang; so the first waits for nothing but the others.
     std::thread::scope(|scope| {
@@ -79,38 +79,38 @@ pub fn run(args: &BenchArgs) -> Result<(), Fault> {
     })
 }
 
-fn measure(args: &BenchArgs) -> Result<(), Fault> {
-    let mut size = if args.quick { Size::QUICK } else { Size::FULL };
+fn measure(args: &BenchArgs) -> Result<(), Error> {
+    let mut scale = if args.quick { Scale::QUICK } else { Scale::FULL };
     if let Some(rounds) = args.rounds {
-        size.rounds = rounds as usize;
+        scale.rounds = rounds as usize;
     }
-    let mut which = if args.only.is_empty() { Which::value_variants().to_vec() } else { args.only.clone() };
+    let mut which = if args.only.is_empty() { TableId::value_variants().to_vec() } else { args.only.clone() };
     which.sort_unstable();
     which.dedup();
     // Before anything is measured for nothing.
-    let json = args.json.as_deref().map(Output::new).transpose()?;
-    let plot = args.plot.as_deref().map(Output::new).transpose()?;
-    let ground = Ground {
+    let json = args.json.as_deref().map(OutputFile::new).transpose()?;
+    let plot = args.plot.as_deref().map(OutputFile::new).transpose()?;
+    let spec = TestbedSpec {
         dir: args.dir.clone(),
         branches: args.branch.clone(),
         against: args.against.clone(),
-        need: which.iter().map(|&which| size.need(which)).max().unwrap_or_default(),
-        count: COUNTS[COUNTS.len() - 1],
+        need: which.iter().map(|&which| scale.bytes_needed(which)).max().unwrap_or_default(),
+        count: BRANCH_COUNTS[BRANCH_COUNTS.len() - 1],
     };
-    let stage = Stage::new(&ground)?;
+    let testbed = Testbed::new(&spec)?;
     // As the servers do: whoever asks and whoever answers are disturbed alike. Not everybody may.
     let _ = rustix::process::setpriority_process(None, Config::default().priority);
-    let mut report = Report::begin(&stage, &args.options.join(","), size.rounds, args.quick);
-    let bench = Bench { stage: &stage, options: args.options.join(","), size };
+    let mut report = Report::begin(&testbed, &args.options.join(","), scale.rounds, args.quick);
+    let bench = Bench { testbed: &testbed, options: args.options.join(","), scale };
     let progress = progress();
     for which in which {
         progress.set_message(format!("{}: mounting", which.id()));
         let mut table = bench.table(which)?;
         progress.inc_length(table.rows.len() as u64);
-        let figures = table.measure(size.rounds, &stage.interrupt, &progress)?;
+        let figures = table.measure(scale.rounds, &testbed.interrupt, &progress)?;
         // Its servers end here, before what they serve goes.
         drop(table);
-        clear(&stage)?;
+        clear(&testbed)?;
         progress.suspend(|| report::print(&figures));
         report.add(figures);
     }
@@ -123,11 +123,11 @@ fn measure(args: &BenchArgs) -> Result<(), Fault> {
 }
 
 /// Makes room for the next table.
-fn clear(stage: &Stage) -> Result<(), Fault> {
-    for branch in stage.branches() {
-        for entry in fs::read_dir(branch).tried("list", branch)? {
-            let path = entry.tried("list", branch)?.path();
-            fs::remove_dir_all(&path).tried("remove", &path)?;
+fn clear(testbed: &Testbed) -> Result<(), Error> {
+    for branch in testbed.branches() {
+        for entry in fs::read_dir(branch).context("list", branch)? {
+            let path = entry.context("list", branch)?.path();
+            fs::remove_dir_all(&path).context("remove", &path)?;
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! The figures as a picture: a bar for each side's ratio to the first, on a logarithmic scale.
 
-use crate::report::{Report, short};
-use crate::statistics::{Cell, RowFigures, TableFigures, Unit};
+use crate::report::{Report, three_digits};
+use crate::statistics::{RowFigures, SideFigures, TableFigures, Unit};
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 980.0;
@@ -49,7 +49,7 @@ fn draw_table(out: &mut String, y: &mut f64, table: &TableFigures) {
         let x = at(scale);
         let (stroke, bottom) = (if scale == 1.0 { "#444" } else { "#ddd" }, top + whole);
         let _ = writeln!(out, "<path d=\"M{x:.1} {top:.1}V{bottom:.1}\" stroke=\"{stroke}\"/>");
-        text(out, x, top - 6.0, "middle", 11, &short(scale));
+        text(out, x, top - 6.0, "middle", 11, &three_digits(scale));
         scale = if scale == 0.1 { 1.0 } else { scale * 10.0 };
     }
     *y = top;
@@ -64,7 +64,7 @@ fn height(row: &RowFigures) -> f64 {
 }
 
 /// The first side is what the others are measured by.
-fn bars(row: &RowFigures) -> impl Iterator<Item = &Cell> {
+fn bars(row: &RowFigures) -> impl Iterator<Item = &SideFigures> {
     row.sides.iter().skip(1)
 }
 
@@ -94,7 +94,7 @@ fn draw_row(out: &mut String, y: f64, row: &RowFigures) {
                 "<path d=\"M{x:.1} {top:.1}V{bottom:.1}\" stroke=\"#d22\" stroke-width=\"2.5\"/>"
             );
         }
-        let label = format!("{} {better}", short(cell.ratio.median));
+        let label = format!("{} {better}", three_digits(cell.ratio.median));
         text(out, to.max(high) + 5.0, top + BAR * 0.75, "start", 10, &label);
     }
 }

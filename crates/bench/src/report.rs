@@ -1,8 +1,8 @@
 //! The figures as text and as JSON.
 
-use crate::error::{Fault, Tried};
-use crate::statistics::{Cell, RowFigures, Spread, TableFigures, Unit, Verdict};
-use crate::testbed::Stage;
+use crate::error::{Error, ErrorContext};
+use crate::statistics::{RowFigures, SideFigures, Spread, TableFigures, Unit, Verdict};
+use crate::testbed::Testbed;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
@@ -28,12 +28,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn begin(stage: &Stage, options: &str, rounds: usize, quick: bool) -> Report {
+    pub(crate) fn begin(testbed: &Testbed, options: &str, rounds: usize, quick: bool) -> Report {
         let report = Report {
             canopy: env!("CARGO_PKG_VERSION"),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
-            beneath: stage.beneath(),
+            beneath: testbed.branch_fstype(),
             options: options.to_owned(),
             rounds,
             quick,
@@ -74,14 +74,14 @@ fn load() -> f64 {
 }
 
 /// A file that appears when all of it is there, and that is known to be possible from the beginning.
-pub(crate) struct Output {
+pub(crate) struct OutputFile {
     file: NamedTempFile,
     path: PathBuf,
 }
 
-impl Output {
-    pub(crate) fn new(path: &Path) -> Result<Output, Fault> {
-        let unusable = |why: String| Fault::Unusable { path: path.to_owned(), why };
+impl OutputFile {
+    pub(crate) fn new(path: &Path) -> Result<OutputFile, Error> {
+        let unusable = |why: String| Error::Unusable { path: path.to_owned(), why };
         if fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_file()) {
             // It would be replaced.
             return Err(unusable("it exists and is not a regular file".into()));
@@ -89,12 +89,12 @@ impl Output {
         let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         let permissions = Permissions::from_mode(0o644);
         let file = tempfile::Builder::new().permissions(permissions).tempfile_in(parent);
-        Ok(Output { file: file.map_err(|why| unusable(why.to_string()))?, path: path.to_owned() })
+        Ok(OutputFile { file: file.map_err(|why| unusable(why.to_string()))?, path: path.to_owned() })
     }
 
-    pub(crate) fn write(mut self, text: &str) -> Result<(), Fault> {
-        self.file.write_all(text.as_bytes()).tried("write", &self.path)?;
-        self.file.persist(&self.path).map(|_| ()).map_err(|error| error.error).tried("write", &self.path)
+    pub(crate) fn write(mut self, text: &str) -> Result<(), Error> {
+        self.file.write_all(text.as_bytes()).context("write", &self.path)?;
+        self.file.persist(&self.path).map(|_| ()).map_err(|error| error.error).context("write", &self.path)
     }
 }
 
@@ -137,10 +137,10 @@ fn text(table: &TableFigures) -> String {
         for (index, cell) in row.sides.iter().enumerate() {
             let (ratio, spread) = match index {
                 0 => (String::new(), String::new()),
-                _ => (short(cell.ratio.median), range(cell.ratio)),
+                _ => (three_digits(cell.ratio.median), range(cell.ratio)),
             };
             let median =
-                |spread: Option<Spread>| spread.map(|spread| short(spread.median)).unwrap_or_default();
+                |spread: Option<Spread>| spread.map(|spread| three_digits(spread.median)).unwrap_or_default();
             let (floor, both) = (median(cell.by_floor), median(cell.by_both));
             let work = if index == 0 { row.work.as_str() } else { "" };
             let figure = figure(row.unit, cell.figure.median);
@@ -160,7 +160,7 @@ fn line(text: &mut String, [work, side]: [usize; 2], words: [&str; 8]) {
     let _ = writeln!(text, "{}", line.trim_end());
 }
 
-fn goal(row: &RowFigures, cell: &Cell) -> String {
+fn goal(row: &RowFigures, cell: &SideFigures) -> String {
     let Some(goal) = &cell.goal else { return String::new() };
     let sign = if row.unit == Unit::Time { "<=" } else { ">=" };
     let of = if goal.of == row.sides[0].side { String::new() } else { format!(" x {}", goal.of) };
@@ -174,7 +174,7 @@ fn goal(row: &RowFigures, cell: &Cell) -> String {
 }
 
 /// Three digits.
-pub(crate) fn short(ratio: f64) -> String {
+pub(crate) fn three_digits(ratio: f64) -> String {
     match ratio {
         ratio if ratio >= 99.5 => format!("{ratio:.0}"),
         ratio if ratio >= 9.95 => format!("{ratio:.1}"),
@@ -183,27 +183,27 @@ pub(crate) fn short(ratio: f64) -> String {
 }
 
 fn range(spread: Spread) -> String {
-    format!("{} - {}", short(spread.lowest), short(spread.highest))
+    format!("{} - {}", three_digits(spread.lowest), three_digits(spread.highest))
 }
 
 fn figure(unit: Unit, value: f64) -> String {
     match unit {
-        Unit::Time if value >= 1e6 => format!("{} ms", short(value / 1e6)),
-        Unit::Time if value >= 1e3 => format!("{} us", short(value / 1e3)),
+        Unit::Time if value >= 1e6 => format!("{} ms", three_digits(value / 1e6)),
+        Unit::Time if value >= 1e3 => format!("{} us", three_digits(value / 1e3)),
         Unit::Time => format!("{value:.0} ns"),
-        Unit::Rate if value >= 1e9 => format!("{} GB/s", short(value / 1e9)),
-        Unit::Rate => format!("{} MB/s", short(value / 1e6)),
+        Unit::Rate if value >= 1e9 => format!("{} GB/s", three_digits(value / 1e9)),
+        Unit::Rate => format!("{} MB/s", three_digits(value / 1e6)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::statistics::{Goal, Rounds, evaluate};
+    use crate::statistics::{Goal, SideRounds, evaluate};
 
     #[test]
     fn a_table_is_read_from_left_to_right() {
-        let side = |side: &str, figure: f64| Rounds {
+        let side = |side: &str, figure: f64| SideRounds {
             side: side.into(),
             floor: side == "floor",
             figures: vec![figure],
@@ -227,11 +227,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let link = dir.path().join("link");
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
-        assert!(Output::new(&link).is_err() && Output::new(&dir.path().join("no/file")).is_err());
+        assert!(OutputFile::new(&link).is_err() && OutputFile::new(&dir.path().join("no/file")).is_err());
         let path = dir.path().join("file");
-        Output::new(&path).unwrap().write("text").unwrap();
+        OutputFile::new(&path).unwrap().write("text").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");
-        drop(Output::new(&path).unwrap());
+        drop(OutputFile::new(&path).unwrap());
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");
     }
 }

@@ -1,8 +1,8 @@
 //! A process that serves a mount for as long as it is measured: a pool, or the floor.
 
-use crate::error::Fault;
-use crate::interrupt::Guarded;
-use crate::testbed::Stage;
+use crate::error::Error;
+use crate::interrupt::KillGuard;
+use crate::testbed::Testbed;
 use canopy_fuse::mount::unmount_path;
 use canopy_sys::mountinfo;
 use rustix::process::Pid;
@@ -22,45 +22,50 @@ pub(crate) struct Server {
     child: Child,
     point: PathBuf,
     log: PathBuf,
-    _guarded: Option<Guarded>,
+    _kill_guard: Option<KillGuard>,
 }
 
 impl Server {
     /// This very program, mounting a pool as users do.
     pub(crate) fn pool(
-        stage: &Stage,
+        testbed: &Testbed,
         name: &str,
         branches: &[PathBuf],
         options: &str,
-    ) -> Result<Server, Fault> {
+    ) -> Result<Server, Error> {
         let list: Vec<&OsStr> = branches.iter().map(|branch| branch.as_os_str()).collect();
         let args = ["mount", "-f", "-o", options].map(OsString::from).into_iter();
         let args = args.chain([list.join(OsStr::new(":"))]);
-        Server::start(stage, name, args).map_err(|why| Fault::NoPool { options: options.into(), why })?
+        Server::start(testbed, name, args).map_err(|why| Error::NoPool { options: options.into(), why })?
     }
 
     /// `existing`: the directory whose files it passes through, and copies.
-    pub(crate) fn floor(stage: &Stage, name: &str, io_uring: bool, existing: &Path) -> Result<Server, Fault> {
+    pub(crate) fn floor(
+        testbed: &Testbed,
+        name: &str,
+        io_uring: bool,
+        existing: &Path,
+    ) -> Result<Server, Error> {
         let args = ["bench-floor".into(), "--existing".into(), existing.into()].into_iter();
         let args = args.chain(io_uring.then(|| "--io-uring".into()));
-        Server::start(stage, name, args).map_err(|why| Fault::NoFloor { why })?
+        Server::start(testbed, name, args).map_err(|why| Error::NoFloor { why })?
     }
 
-    pub(crate) fn point(&self) -> &Path {
+    pub(crate) fn mountpoint(&self) -> &Path {
         &self.point
     }
 
     /// The outer error is of making the place, the inner one what the server itself has to say.
     fn start(
-        stage: &Stage,
+        testbed: &Testbed,
         name: &str,
         args: impl IntoIterator<Item = OsString>,
-    ) -> Result<Result<Server, Fault>, String> {
-        let point = match stage.mountpoint(name) {
+    ) -> Result<Result<Server, Error>, String> {
+        let point = match testbed.mountpoint(name) {
             Ok(point) => point,
-            Err(fault) => return Ok(Err(fault)),
+            Err(error) => return Ok(Err(error)),
         };
-        let log = stage.home().join(format!("{name}.log"));
+        let log = testbed.home().join(format!("{name}.log"));
         let output = File::create(&log).map_err(|error| error.to_string())?;
         // By its name, so that it is known as what it is; unless the file has been replaced since.
         let program = std::env::current_exe().ok().filter(|path| path.exists());
@@ -70,18 +75,18 @@ impl Server {
         // A Ctrl-C at the terminal is for us; what we started is ended in order.
         command.process_group(0);
         let child = command.spawn().map_err(|error| error.to_string())?;
-        let _guarded = stage.interrupt.guard(Pid::from_child(&child)).ok();
-        let mut server = Server { child, point, log, _guarded };
+        let _kill_guard = testbed.interrupt.guard(Pid::from_child(&child)).ok();
+        let mut server = Server { child, point, log, _kill_guard };
         let deadline = Instant::now() + PATIENCE;
         loop {
             if server.is_up() {
                 return Ok(Ok(server));
             }
             if server.child.try_wait().is_ok_and(|status| status.is_some()) {
-                return Err(server.last_words());
+                return Err(server.last_log_line());
             }
-            if let Err(fault) = stage.interrupt.check() {
-                return Ok(Err(fault));
+            if let Err(error) = testbed.interrupt.check() {
+                return Ok(Err(error));
             }
             if Instant::now() > deadline {
                 return Err(format!("not mounted within {} s", PATIENCE.as_secs()));
@@ -97,25 +102,25 @@ impl Server {
     }
 
     /// An error when it has ended by itself, which explains any other.
-    pub(crate) fn check(&mut self) -> Result<(), Fault> {
+    pub(crate) fn check(&mut self) -> Result<(), Error> {
         match self.child.try_wait() {
             Ok(Some(status)) => {
-                let why = match self.last_words() {
+                let why = match self.last_log_line() {
                     words if words.is_empty() => status.to_string(),
                     words => format!("{status}; {words}"),
                 };
-                Err(Fault::ServerEnded { point: self.point.clone(), why })
+                Err(Error::ServerEnded { point: self.point.clone(), why })
             }
             _ => Ok(()),
         }
     }
 
-    fn last_words(&self) -> String {
+    fn last_log_line(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         log.lines().last().unwrap_or_default().trim_start_matches("canopy: ").to_owned()
     }
 
-    fn ends_within(&mut self, patience: Duration) -> bool {
+    fn exits_within(&mut self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         while Instant::now() < deadline {
             match self.child.try_wait() {
@@ -134,7 +139,7 @@ impl Drop for Server {
         {
             eprintln!("canopy: {} cannot be unmounted: {error}", self.point.display());
         }
-        if !self.ends_within(PATIENCE / 4) {
+        if !self.exits_within(PATIENCE / 4) {
             let _ = self.child.kill();
         }
         let _ = self.child.wait();

@@ -37,7 +37,7 @@ impl Spread {
 
 /// One side's figures in a row.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Cell {
+pub(crate) struct SideFigures {
     pub side: String,
     /// Is it the server that answers from memory?
     pub floor: bool,
@@ -49,12 +49,12 @@ pub(crate) struct Cell {
     /// The same by the sum of the floor's and the first side's, of what takes time: nobody who has the files on the branch
     /// can do with less, for he is asked as the floor is, and must ask as whoever works on the branch does.
     pub by_both: Option<Spread>,
-    pub goal: Option<Judged>,
+    pub goal: Option<GoalResult>,
 }
 
 /// A goal and what became of it.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Judged {
+pub(crate) struct GoalResult {
     pub limit: f64,
     /// The side it is a ratio to.
     pub of: String,
@@ -79,7 +79,7 @@ const NEAR: f64 = 1.15;
 
 /// What a figure is compared with: its ratio to it, and that one's own ratio to what the goal is of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bound {
+pub(crate) struct RatioBound {
     by: f64,
     own: f64,
 }
@@ -89,15 +89,15 @@ impl Verdict {
         unit: Unit,
         limit: f64,
         ratio: f64,
-        floor: Option<Bound>,
-        both: Option<Bound>,
+        floor: Option<RatioBound>,
+        both: Option<RatioBound>,
     ) -> Verdict {
         let holds = |ratio: f64, limit: f64| match unit {
             Unit::Time => ratio <= limit,
             Unit::Rate => ratio >= limit,
         };
         let near = if unit == Unit::Time { NEAR } else { 1.0 / NEAR };
-        let excuses = |bound: Bound| holds(bound.by, near) && !holds(bound.own, limit);
+        let excuses = |bound: RatioBound| holds(bound.by, near) && !holds(bound.own, limit);
         match () {
             () if holds(ratio, limit) => Verdict::Reached,
             () if floor.is_some_and(excuses) => Verdict::Floor,
@@ -111,7 +111,7 @@ impl Verdict {
 pub(crate) struct RowFigures {
     pub work: String,
     pub unit: Unit,
-    pub sides: Vec<Cell>,
+    pub sides: Vec<SideFigures>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -122,7 +122,7 @@ pub(crate) struct TableFigures {
 }
 
 /// The rounds' figures of each side, in the row's order: times or rates.
-pub(crate) struct Rounds {
+pub(crate) struct SideRounds {
     pub side: String,
     pub floor: bool,
     pub figures: Vec<f64>,
@@ -137,29 +137,30 @@ pub(crate) struct Goal {
 }
 
 /// Ratios are made round by round: what disturbs one round disturbs both its figures.
-pub(crate) fn evaluate(work: &str, unit: Unit, rounds: &[Rounds], goal: Option<Goal>) -> RowFigures {
+pub(crate) fn evaluate(work: &str, unit: Unit, rounds: &[SideRounds], goal: Option<Goal>) -> RowFigures {
     let by = |these: &[f64], those: &[f64]| Spread::of(these.iter().zip(those).map(|(a, b)| a / b).collect());
     let figures = |side: usize| rounds[side].figures.as_slice();
     let floor = rounds.iter().position(|side| side.floor).filter(|&floor| floor != 0);
     let both: Option<Vec<f64>> = floor
         .filter(|_| unit == Unit::Time)
         .map(|floor| figures(0).iter().zip(figures(floor)).map(|(a, b)| a + b).collect());
-    let cell = |(index, side): (usize, &Rounds)| {
+    let cell = |(index, side): (usize, &SideRounds)| {
         let compared = index != 0 && floor != Some(index);
         let by_floor = floor.filter(|_| compared).and_then(|floor| by(&side.figures, figures(floor)));
         let by_both = both.as_ref().filter(|_| compared).and_then(|both| by(&side.figures, both));
         let judged = goal.filter(|goal| goal.side == index).and_then(|goal| {
             let median = |these: &[f64]| by(these, figures(goal.of)).map(|spread| spread.median);
-            let bound = |by: Option<Spread>, own: &[f64]| Some(Bound { by: by?.median, own: median(own)? });
+            let bound =
+                |by: Option<Spread>, own: &[f64]| Some(RatioBound { by: by?.median, own: median(own)? });
             let ratio = median(&side.figures)?;
             // Of the floor itself it says nothing that it is the floor.
             let floor =
                 floor.filter(|&floor| floor != goal.of).and_then(|floor| bound(by_floor, figures(floor)));
             let both = both.as_ref().and_then(|both| bound(by_both, both));
             let verdict = Verdict::of(unit, goal.limit, ratio, floor, both);
-            Some(Judged { limit: goal.limit, of: rounds[goal.of].side.clone(), ratio, verdict })
+            Some(GoalResult { limit: goal.limit, of: rounds[goal.of].side.clone(), ratio, verdict })
         });
-        Some(Cell {
+        Some(SideFigures {
             side: side.side.clone(),
             floor: side.floor,
             figure: Spread::of(side.figures.clone())?,
@@ -176,8 +177,8 @@ pub(crate) fn evaluate(work: &str, unit: Unit, rounds: &[Rounds], goal: Option<G
 mod tests {
     use super::*;
 
-    fn side(side: &str, floor: bool, figures: &[f64]) -> Rounds {
-        Rounds { side: side.into(), floor, figures: figures.to_vec() }
+    fn side(side: &str, floor: bool, figures: &[f64]) -> SideRounds {
+        SideRounds { side: side.into(), floor, figures: figures.to_vec() }
     }
 
     #[test]
@@ -202,7 +203,7 @@ mod tests {
     #[test]
     fn what_even_the_floor_misses_is_told_apart() {
         let (time, rate) = (Unit::Time, Unit::Rate);
-        let is = |by, own| Some(Bound { by, own });
+        let is = |by, own| Some(RatioBound { by, own });
         assert_eq!(Verdict::of(time, 3.0, 2.9, is(1.5, 2.0), None), Verdict::Reached);
         assert_eq!(Verdict::of(time, 3.0, 5.0, is(1.1, 4.6), is(0.9, 5.6)), Verdict::Floor);
         assert_eq!(Verdict::of(time, 3.0, 5.0, is(1.2, 4.2), None), Verdict::NotReached);
@@ -229,7 +230,7 @@ mod tests {
         let spread = cells[1].by_both.unwrap();
         assert_eq!((spread.lowest, spread.highest), (1.1, 1.2));
         assert!(cells[0].by_both.is_none() && cells[2].by_both.is_none());
-        let verdict = |cells: &[Cell]| cells[1].goal.as_ref().unwrap().verdict;
+        let verdict = |cells: &[SideFigures]| cells[1].goal.as_ref().unwrap().verdict;
         assert_eq!(verdict(&cells), Verdict::FloorAndBranch);
         // Both together would reach it.
         assert_eq!(verdict(&evaluate("work", Unit::Time, &sides, goal(2, 1.3)).sides), Verdict::NotReached);

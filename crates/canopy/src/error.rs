@@ -14,7 +14,7 @@ pub enum Error {
     #[error(transparent)]
     Server(#[from] canopy_server::Error),
     #[error(transparent)]
-    Bench(#[from] canopy_bench::Fault),
+    Bench(#[from] canopy_bench::Error),
     #[error("branches '{instruction}': {why}")]
     Branches { instruction: String, why: String },
     #[error("branch {path} {}", missing(.0, "; or mount without it: -o allow-missing-branches=true"), path = .0.display())]

@@ -1,86 +1,86 @@
 //! Tables about names and attributes.
 
-use super::{Bench, COUNTS, Places, Which, row};
-use crate::error::Fault;
+use super::{BRANCH_COUNTS, Bench, TableId, Targets, row};
+use crate::error::Error;
 use crate::measure::{Row, Table};
 use crate::statistics::Unit;
-use crate::workload::Place;
-use crate::workload::concurrent::Crowd;
-use crate::workload::listing::{Depth, List};
-use crate::workload::meta::{Alone, Each, Names, Stat};
+use crate::workload::Target;
+use crate::workload::concurrent::MultiThread;
+use crate::workload::listing::{Depth, ListDir};
+use crate::workload::meta::{FileOp, NameKind, SingleThread, Stat};
 
 /// Operations that are measured by themselves, with the names of their rows.
-pub(super) const EACH: [(&str, &str, Each); 4] = [
-    ("open", "open, read 4 KiB, close", Each::OpenReadClose),
-    ("create", "create, write 4 KiB, close", Each::CreateWriteClose),
-    ("rename", "rename", Each::Rename),
-    ("unlink", "unlink", Each::Unlink),
+pub(super) const FILE_OPS: [(&str, &str, FileOp); 4] = [
+    ("open", "open, read 4 KiB, close", FileOp::OpenReadClose),
+    ("create", "create, write 4 KiB, close", FileOp::CreateWriteClose),
+    ("rename", "rename", FileOp::Rename),
+    ("unlink", "unlink", FileOp::Unlink),
 ];
 
-pub(super) fn first_stat<'s>(bench: &Bench<'s>, names: Names, places: &[&Place]) -> Row<'s> {
+pub(super) fn first_stat<'s>(bench: &Bench<'s>, names: NameKind, targets: &[&Target]) -> Row<'s> {
     let (key, work) = match names {
-        Names::Existing => ("first", "first stat of a name"),
-        Names::Missing => ("first-missing", "first stat of a missing name"),
+        NameKind::Existing => ("first", "first stat of a name"),
+        NameKind::Missing => ("first-missing", "first stat of a missing name"),
     };
-    row(work, Unit::Time, Stat { key, names, known: false, count: bench.size.ops }, places)
+    row(work, Unit::Time, Stat { key, names, warm: false, count: bench.scale.ops }, targets)
 }
 
-pub(super) fn each<'s>(bench: &Bench<'s>, which: Each, places: &[&Place]) -> Row<'s> {
-    let found = EACH.into_iter().find(|(_, _, each)| *each == which);
-    let (key, work, each) = found.unwrap_or(("fstat", "uncached fstat round trip", Each::Fstat));
-    row(work, Unit::Time, Alone { key, each, count: bench.size.ops }, places)
+pub(super) fn file_op<'s>(bench: &Bench<'s>, which: FileOp, targets: &[&Target]) -> Row<'s> {
+    let found = FILE_OPS.into_iter().find(|(_, _, op)| *op == which);
+    let (key, work, op) = found.unwrap_or(("fstat", "uncached fstat round trip", FileOp::Fstat));
+    row(work, Unit::Time, SingleThread { key, op, count: bench.scale.ops }, targets)
 }
 
-pub(super) fn readdir<'s>(bench: &Bench<'s>, places: &[&Place]) -> Row<'s> {
-    let count = bench.size.entries;
+pub(super) fn readdir<'s>(bench: &Bench<'s>, targets: &[&Target]) -> Row<'s> {
+    let count = bench.scale.entries;
     let work = format!("readdir, an entry of {count}");
-    row(work, Unit::Time, List { key: "readdir", depth: Depth::Names, known: true, count }, places)
+    row(work, Unit::Time, ListDir { key: "readdir", depth: Depth::Names, warm: true, count }, targets)
 }
 
-pub(super) fn first_listing<'s>(bench: &Bench<'s>, places: &[&Place]) -> Row<'s> {
-    let count = bench.size.entries;
+pub(super) fn first_listing<'s>(bench: &Bench<'s>, targets: &[&Target]) -> Row<'s> {
+    let count = bench.scale.entries;
     let work = format!("first ls -l, an entry of {count}");
-    row(work, Unit::Time, List { key: "ls", depth: Depth::Attributes, known: false, count }, places)
+    row(work, Unit::Time, ListDir { key: "ls", depth: Depth::Attributes, warm: false, count }, targets)
 }
 
 /// How many branches the pools have.
 fn counts(bench: &Bench<'_>) -> Vec<usize> {
-    let most = bench.stage.branches().len();
-    let mut counts: Vec<usize> = COUNTS.into_iter().filter(|&count| count < most).collect();
+    let most = bench.testbed.branches().len();
+    let mut counts: Vec<usize> = BRANCH_COUNTS.into_iter().filter(|&count| count < most).collect();
     counts.push(most);
     counts
 }
 
-pub(super) fn meta<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Fault> {
-    let mut places = Places::new(bench)?;
-    let mut sides = vec![places.unwatched()?];
+pub(super) fn meta<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
+    let mut targets = Targets::new(bench)?;
+    let mut sides = vec![targets.isolated_branch()?];
     for count in counts(bench) {
-        sides.push(places.pool(&format!("pool of {count}"), count, "")?);
+        sides.push(targets.pool(&format!("pool of {count}"), count, "")?);
     }
-    sides.push(places.floor()?);
-    sides.extend(places.against());
-    let sides: Vec<&Place> = sides.iter().collect();
+    sides.push(targets.floor()?);
+    sides.extend(targets.against());
+    let sides: Vec<&Target> = sides.iter().collect();
     let mut rows =
-        vec![first_stat(bench, Names::Existing, &sides), first_stat(bench, Names::Missing, &sides)];
-    rows.extend(EACH.map(|(_, _, which)| each(bench, which, &sides)));
+        vec![first_stat(bench, NameKind::Existing, &sides), first_stat(bench, NameKind::Missing, &sides)];
+    rows.extend(FILE_OPS.map(|(_, _, which)| file_op(bench, which, &sides)));
     rows.push(readdir(bench, &sides));
     rows.push(first_listing(bench, &sides));
     let title = "Metadata, files on the last branch, new ones where the pool puts them".into();
-    Ok(places.table(Which::Meta, title, rows))
+    Ok(targets.table(TableId::Meta, title, rows))
 }
 
-pub(super) fn concurrency<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Fault> {
-    let mut places = Places::new(bench)?;
-    let mut sides = vec![places.unwatched()?, places.pool("pool", 1, "")?, places.floor()?];
-    sides.extend(places.against());
-    let sides: Vec<&Place> = sides.iter().collect();
+pub(super) fn concurrency<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
+    let mut targets = Targets::new(bench)?;
+    let mut sides = vec![targets.isolated_branch()?, targets.pool("pool", 1, "")?, targets.floor()?];
+    sides.extend(targets.against());
+    let sides: Vec<&Target> = sides.iter().collect();
     let mut rows = Vec::new();
-    for (key, work, each) in [("fstat", "uncached fstat", Each::Fstat), EACH[0], EACH[1]] {
+    for (key, work, op) in [("fstat", "uncached fstat", FileOp::Fstat), FILE_OPS[0], FILE_OPS[1]] {
         for threads in [1, 2, 4, 8] {
-            let does = Crowd { key, each, count: bench.size.ops * 2, threads };
-            rows.push(row(format!("{work}: {threads} at once"), Unit::Time, does, &sides));
+            let workload = MultiThread { key, op, count: bench.scale.ops * 2, threads };
+            rows.push(row(format!("{work}: {threads} at once"), Unit::Time, workload, &sides));
         }
     }
     let title = "Time until all are done, by the number of operations".into();
-    Ok(places.table(Which::Concurrency, title, rows))
+    Ok(targets.table(TableId::Concurrency, title, rows))
 }

@@ -4,13 +4,13 @@ mod data;
 mod goals;
 mod meta;
 
-use crate::error::{Fault, Tried};
-use crate::floor::{COPIED, THROUGH};
+use crate::error::{Error, ErrorContext};
+use crate::floor::{COPIED_DIR, PASSTHROUGH_DIR};
 use crate::measure::{Row, Table};
 use crate::server::Server;
 use crate::statistics::{Goal, Unit};
-use crate::testbed::Stage;
-use crate::workload::{Kind, Place, Work};
+use crate::testbed::Testbed;
+use crate::workload::{Target, TargetKind, Workload};
 use canopy_config::Config;
 use canopy_config::source::command_line::{self, Arg};
 use canopy_config::values::IoUring;
@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 
 /// A table of the benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
-pub enum Which {
+pub enum TableId {
     /// What every kind of work costs, beside the goal for it
     Goals,
     /// Metadata over 1, 8 and 32 branches
@@ -42,70 +42,70 @@ pub enum Which {
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Size {
+pub(crate) struct Scale {
     pub rounds: usize,
     /// Operations of one round.
     pub ops: usize,
     /// Those that cost little.
-    pub cheap: usize,
+    pub cheap_ops: usize,
     pub entries: usize,
     /// Entries of the directory that lies on all branches.
-    pub many: usize,
+    pub many_entries: usize,
     /// Bytes.
     pub dd: u64,
     pub stream: u64,
     pub reads: [u64; 3],
     /// Reads of one round of the random kind.
-    pub most_reads: u64,
+    pub max_random_reads: u64,
     /// How long jobs write.
-    pub lasting: Duration,
+    pub job_duration: Duration,
     /// Longer than a name is remembered.
     pub pause: Duration,
     /// Rounds of rows that take long, if there are more.
-    pub few: usize,
+    pub slow_rounds: usize,
 }
 
-impl Size {
-    pub(crate) const FULL: Size = Size {
+impl Scale {
+    pub(crate) const FULL: Scale = Scale {
         rounds: 15,
         ops: 500,
-        cheap: 4000,
+        cheap_ops: 4000,
         entries: 10_000,
-        many: 200_000,
+        many_entries: 200_000,
         dd: 256 * MIB,
         stream: 256 * MIB,
         reads: [MIB, 500 * MIB, 1000 * MIB],
-        most_reads: 2048,
-        lasting: Duration::from_millis(60),
+        max_random_reads: 2048,
+        job_duration: Duration::from_millis(60),
         pause: Duration::from_millis(2200),
-        few: 5,
+        slow_rounds: 5,
     };
 
     /// Shows that everything works. The figures are of no use.
-    pub(crate) const QUICK: Size = Size {
+    pub(crate) const QUICK: Scale = Scale {
         rounds: 2,
         ops: 40,
-        cheap: 200,
+        cheap_ops: 200,
         entries: 500,
-        many: 960,
+        many_entries: 960,
         dd: 8 * MIB,
         stream: 4 * MIB,
         reads: [MIB, 2 * MIB, 4 * MIB],
-        most_reads: 32,
-        lasting: Duration::from_millis(5),
+        max_random_reads: 32,
+        job_duration: Duration::from_millis(5),
         pause: Duration::from_millis(1100),
-        few: 1,
+        slow_rounds: 1,
     };
 
     /// Bytes that a table leaves on the branches while it is measured.
-    pub(crate) fn need(&self, which: Which) -> u64 {
+    pub(crate) fn bytes_needed(&self, which: TableId) -> u64 {
         let data = match which {
-            Which::Dd => 2 * self.dd,
-            Which::Reads => self.reads.iter().sum(),
-            Which::Goals => 3 * self.stream,
-            Which::Blocks => self.stream,
+            TableId::Dd => 2 * self.dd,
+            TableId::Reads => self.reads.iter().sum(),
+            TableId::Goals => 3 * self.stream,
+            TableId::Blocks => self.stream,
             // Sparse, or names only.
-            Which::Meta | Which::Concurrency | Which::Jobs => 0,
+            TableId::Meta | TableId::Concurrency | TableId::Jobs => 0,
         };
         // Small files, on each side.
         data + 64 * MIB
@@ -113,26 +113,26 @@ impl Size {
 }
 
 /// Branch counts of the pools, where the branches are our own.
-pub(crate) const COUNTS: [usize; 3] = [1, 8, 32];
+pub(crate) const BRANCH_COUNTS: [usize; 3] = [1, 8, 32];
 
 /// What tables are made with.
 pub(crate) struct Bench<'s> {
-    pub stage: &'s Stage,
+    pub testbed: &'s Testbed,
     /// The user's, as given to `-o`.
     pub options: String,
-    pub size: Size,
+    pub scale: Scale,
 }
 
 impl<'s> Bench<'s> {
-    pub(crate) fn table(&self, which: Which) -> Result<Table<'s>, Fault> {
+    pub(crate) fn table(&self, which: TableId) -> Result<Table<'s>, Error> {
         match which {
-            Which::Goals => goals::goals(self),
-            Which::Meta => meta::meta(self),
-            Which::Concurrency => meta::concurrency(self),
-            Which::Dd => data::dd(self),
-            Which::Reads => data::reads(self),
-            Which::Blocks => data::blocks(self),
-            Which::Jobs => data::jobs(self),
+            TableId::Goals => goals::goals(self),
+            TableId::Meta => meta::meta(self),
+            TableId::Concurrency => meta::concurrency(self),
+            TableId::Dd => data::dd(self),
+            TableId::Reads => data::reads(self),
+            TableId::Blocks => data::blocks(self),
+            TableId::Jobs => data::jobs(self),
         }
     }
 
@@ -151,140 +151,145 @@ impl<'s> Bench<'s> {
     }
 }
 
-/// The places of one table, and the servers behind them.
-struct Places<'b, 's> {
+/// The targets of one table, and the servers behind them.
+struct Targets<'b, 's> {
     bench: &'b Bench<'s>,
     servers: Vec<Server>,
 }
 
 const DATA: &str = "data";
 
-impl<'b, 's> Places<'b, 's> {
-    fn new(bench: &'b Bench<'s>) -> Result<Self, Fault> {
-        let data = bench.stage.branches()[0].join(DATA);
-        fs::create_dir_all(&data).tried("make", &data)?;
-        Ok(Places { bench, servers: Vec::new() })
+impl<'b, 's> Targets<'b, 's> {
+    fn new(bench: &'b Bench<'s>) -> Result<Self, Error> {
+        let data = bench.testbed.branches()[0].join(DATA);
+        fs::create_dir_all(&data).context("make", &data)?;
+        Ok(Targets { bench, servers: Vec::new() })
     }
 
     /// The first branch itself.
-    fn branch(&self) -> Result<Place, Fault> {
-        self.branch_in(&self.bench.stage.branches()[0])
+    fn branch(&self) -> Result<Target, Error> {
+        self.branch_in(&self.bench.testbed.branches()[0])
     }
 
     /// The same for metadata: where no pool is told of what happens. To tell is part of what a pool costs.
-    fn unwatched(&self) -> Result<Place, Fault> {
-        self.branch_in(&self.bench.stage.apart(1)?[0])
+    fn isolated_branch(&self) -> Result<Target, Error> {
+        self.branch_in(&self.bench.testbed.isolated_branches(1)?[0])
     }
 
-    fn branch_in(&self, dir: &Path) -> Result<Place, Fault> {
+    fn branch_in(&self, dir: &Path) -> Result<Target, Error> {
         let root = dir.join("branch");
-        fs::create_dir_all(&root).tried("make", &root)?;
-        let data = self.bench.stage.branches()[0].join(DATA);
-        Ok(Place {
+        fs::create_dir_all(&root).context("make", &root)?;
+        let data = self.bench.testbed.branches()[0].join(DATA);
+        Ok(Target {
             name: "branch".into(),
-            kind: Kind::Branch,
-            beneath: vec![root.clone()],
+            kind: TargetKind::Branch,
+            branch_dirs: vec![root.clone()],
             root,
-            data_beneath: Some(data.clone()),
+            branch_data: Some(data.clone()),
             data,
         })
     }
 
     /// A pool over that many branches. What it works on lies on the last of them.
-    fn pool(&mut self, name: &str, count: usize, options: &str) -> Result<Place, Fault> {
+    fn pool(&mut self, name: &str, count: usize, options: &str) -> Result<Target, Error> {
         let branches = match count {
-            1 => vec![self.bench.stage.branches()[0].clone()],
-            _ => self.bench.stage.apart(count)?,
+            1 => vec![self.bench.testbed.branches()[0].clone()],
+            _ => self.bench.testbed.isolated_branches(count)?,
         };
         let tag = format!("pool{}", self.servers.len());
-        let beneath: Vec<PathBuf> = branches.iter().map(|branch| branch.join(&tag)).collect();
-        if let Some(last) = beneath.last() {
-            fs::create_dir_all(last).tried("make", last)?;
+        let branch_dirs: Vec<PathBuf> = branches.iter().map(|branch| branch.join(&tag)).collect();
+        if let Some(last) = branch_dirs.last() {
+            fs::create_dir_all(last).context("make", last)?;
         }
         let options = self.bench.pool_options(options);
-        let server = Server::pool(self.bench.stage, &tag, &branches, &options)?;
-        let (root, data) = (server.point().join(&tag), server.point().join(DATA));
-        fs::create_dir_all(branches[0].join(DATA)).tried("make", &branches[0])?;
+        let server = Server::pool(self.bench.testbed, &tag, &branches, &options)?;
+        let (root, data) = (server.mountpoint().join(&tag), server.mountpoint().join(DATA));
+        fs::create_dir_all(branches[0].join(DATA)).context("make", &branches[0])?;
         self.servers.push(server);
-        let data_beneath = Some(branches[0].join(DATA));
-        Ok(Place { name: name.into(), kind: Kind::Pool, root, beneath, data, data_beneath })
+        let branch_data = Some(branches[0].join(DATA));
+        Ok(Target { name: name.into(), kind: TargetKind::Pool, root, branch_dirs, data, branch_data })
     }
 
     /// Over whichever transport the pools have.
-    fn floor(&mut self) -> Result<Place, Fault> {
+    fn floor(&mut self) -> Result<Target, Error> {
         self.floor_over("floor", self.bench.io_uring())
     }
 
-    fn floor_over(&mut self, name: &str, io_uring: bool) -> Result<Place, Fault> {
+    fn floor_over(&mut self, name: &str, io_uring: bool) -> Result<Target, Error> {
         let tag = format!("floor{}", self.servers.len());
-        let data = self.bench.stage.branches()[0].join(DATA);
-        let server = Server::floor(self.bench.stage, &tag, io_uring, &data)?;
+        let data = self.bench.testbed.branches()[0].join(DATA);
+        let server = Server::floor(self.bench.testbed, &tag, io_uring, &data)?;
         // As deep as the others.
-        let root = server.point().join(&tag);
-        fs::create_dir(&root).tried("make", &root)?;
+        let root = server.mountpoint().join(&tag);
+        fs::create_dir(&root).context("make", &root)?;
         self.servers.push(server);
-        let (beneath, data) = (Vec::new(), root.clone());
-        Ok(Place { name: name.into(), kind: Kind::Floor, root, beneath, data, data_beneath: None })
+        let (branch_dirs, data) = (Vec::new(), root.clone());
+        Ok(Target { name: name.into(), kind: TargetKind::Floor, root, branch_dirs, data, branch_data: None })
     }
 
     /// The same floor, where data is passed through it: to the files that the others work on as well. None where the
     /// kernel does not allow that.
-    fn passing(&self, floor: &Place) -> Option<Place> {
-        Some(self.existing(floor, THROUGH)).filter(|place| place.data.is_dir())
+    fn floor_passthrough(&self, floor: &Target) -> Option<Target> {
+        Some(self.existing(floor, PASSTHROUGH_DIR)).filter(|target| target.data.is_dir())
     }
 
     /// The same, where the server copies their data.
-    fn copying(&self, floor: &Place) -> Place {
-        self.existing(floor, COPIED)
+    fn floor_copied(&self, floor: &Target) -> Target {
+        self.existing(floor, COPIED_DIR)
     }
 
-    fn existing(&self, floor: &Place, name: &str) -> Place {
-        let data_beneath = Some(self.bench.stage.branches()[0].join(DATA));
-        Place { data: floor.root.with_file_name(name), data_beneath, ..floor.clone() }
+    fn existing(&self, floor: &Target, name: &str) -> Target {
+        let branch_data = Some(self.bench.testbed.branches()[0].join(DATA));
+        Target { data: floor.root.with_file_name(name), branch_data, ..floor.clone() }
     }
 
     /// What the user put beside; none when nothing was.
-    fn against(&self) -> Option<Place> {
-        let root = self.bench.stage.against()?.to_owned();
-        let (beneath, data) = (Vec::new(), root.clone());
+    fn against(&self) -> Option<Target> {
+        let root = self.bench.testbed.against()?.to_owned();
+        let (branch_dirs, data) = (Vec::new(), root.clone());
         let name = "against".into();
-        Some(Place { name, kind: Kind::Against, root, beneath, data, data_beneath: None })
+        Some(Target { name, kind: TargetKind::Against, root, branch_dirs, data, branch_data: None })
     }
 
-    fn table(self, which: Which, title: String, rows: Vec<Row<'s>>) -> Table<'s> {
+    fn table(self, which: TableId, title: String, rows: Vec<Row<'s>>) -> Table<'s> {
         Table { id: which.id(), title, rows, servers: self.servers }
     }
 }
 
-impl Which {
+impl TableId {
     pub fn id(self) -> &'static str {
         match self {
-            Which::Goals => "goals",
-            Which::Meta => "meta",
-            Which::Concurrency => "concurrency",
-            Which::Dd => "dd",
-            Which::Reads => "reads",
-            Which::Blocks => "blocks",
-            Which::Jobs => "jobs",
+            TableId::Goals => "goals",
+            TableId::Meta => "meta",
+            TableId::Concurrency => "concurrency",
+            TableId::Dd => "dd",
+            TableId::Reads => "reads",
+            TableId::Blocks => "blocks",
+            TableId::Jobs => "jobs",
         }
     }
 }
 
-fn row<'s>(work: impl Into<String>, unit: Unit, does: impl Work + 's, places: &[&Place]) -> Row<'s> {
+fn row<'s>(
+    work: impl Into<String>,
+    unit: Unit,
+    workload: impl Workload + 's,
+    targets: &[&Target],
+) -> Row<'s> {
     Row {
         work: work.into(),
         unit,
-        does: Box::new(does),
-        places: places.iter().map(|&place| place.clone()).collect(),
+        workload: Box::new(workload),
+        targets: targets.iter().map(|&target| target.clone()).collect(),
         goal: None,
         pause: Duration::ZERO,
-        most: usize::MAX,
+        max_rounds: usize::MAX,
     }
 }
 
 impl Row<'_> {
-    fn most(mut self, rounds: usize) -> Self {
-        self.most = rounds;
+    fn max_rounds(mut self, rounds: usize) -> Self {
+        self.max_rounds = rounds;
         self
     }
 
@@ -318,7 +323,7 @@ mod tests {
 
     #[test]
     fn ids_are_the_words_of_the_command_line() {
-        for which in Which::value_variants() {
+        for which in TableId::value_variants() {
             let word = which.to_possible_value().map(|value| value.get_name().to_owned());
             assert_eq!(word.as_deref(), Some(which.id()));
         }

@@ -1,22 +1,22 @@
 //! One operation over and over, by several at once, each in a directory of its own.
 
-use super::meta::{BYTES, Each, Ready};
-use super::{Fault, Place, Sample, Work};
+use super::meta::{BYTES, FileOp, PreparedOp};
+use super::{Error, Sample, Target, Workload};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub(crate) struct Crowd {
+pub(crate) struct MultiThread {
     pub key: &'static str,
-    pub each: Each,
+    pub op: FileOp,
     /// Operations of all together.
     pub count: usize,
     pub threads: usize,
 }
 
-impl Crowd {
+impl MultiThread {
     fn dir(&self, thread: usize, round: usize) -> String {
-        let (files, key) = (self.each.files(), self.key);
+        let (files, key) = (self.op.files(), self.key);
         format!("full.{files}.{key}-{}.{thread}-{round}", self.threads)
     }
 
@@ -25,42 +25,42 @@ impl Crowd {
     }
 }
 
-impl Work for Crowd {
-    fn prepare(&self, place: &Place, round: usize) -> Result<(), Fault> {
+impl Workload for MultiThread {
+    fn prepare(&self, target: &Target, round: usize) -> Result<(), Error> {
         let dirs: Vec<String> = (0..self.threads).map(|thread| self.dir(thread, round)).collect();
-        dirs.iter().try_for_each(|dir| place.fill(dir, self.each.files(), BYTES))?;
-        dirs.iter().try_for_each(|dir| self.each.prepare(place, dir, self.share()))
+        dirs.iter().try_for_each(|dir| target.fill(dir, self.op.files(), BYTES))?;
+        dirs.iter().try_for_each(|dir| self.op.prepare(target, dir, self.share()))
     }
 
-    fn measure(&self, place: &Place, round: usize) -> Result<Sample, Fault> {
-        let ready: Result<Vec<_>, Fault> = (0..self.threads)
-            .map(|thread| self.each.ready(place, &self.dir(thread, round), self.share()))
+    fn measure(&self, target: &Target, round: usize) -> Result<Sample, Error> {
+        let ready: Result<Vec<_>, Error> = (0..self.threads)
+            .map(|thread| self.op.prepared_ops(target, &self.dir(thread, round), self.share()))
             .collect();
-        let took = together(ready?, |work| work.iter().try_for_each(Ready::run))?;
-        Ok(Sample::of_operations(took, self.share() * self.threads))
+        let elapsed = run_concurrently(ready?, |work| work.iter().try_for_each(PreparedOp::run))?;
+        Ok(Sample::of_operations(elapsed, self.share() * self.threads))
     }
 
-    fn is_alone(&self) -> bool {
+    fn is_single_threaded(&self) -> bool {
         false
     }
 
-    fn tidy(&self, place: &Place, round: usize) -> Result<(), Fault> {
-        (0..self.threads).try_for_each(|thread| place.clear(&self.dir(thread, round)))
+    fn clean_up(&self, target: &Target, round: usize) -> Result<(), Error> {
+        (0..self.threads).try_for_each(|thread| target.clear(&self.dir(thread, round)))
     }
 }
 
 /// Everybody's work at the same time: how long until the last is done. One alone stays on this thread.
-pub(super) fn together<T: Send>(
+pub(super) fn run_concurrently<T: Send>(
     works: Vec<T>,
-    run: impl Fn(T) -> Result<(), Fault> + Sync,
-) -> Result<Duration, Fault> {
+    run: impl Fn(T) -> Result<(), Error> + Sync,
+) -> Result<Duration, Error> {
     let gate = Barrier::new(works.len());
     let one = |work| {
         gate.wait();
         let start = Instant::now();
         run(work).map(|()| (start, Instant::now()))
     };
-    let times: Result<Vec<(Instant, Instant)>, Fault> = if works.len() == 1 {
+    let times: Result<Vec<(Instant, Instant)>, Error> = if works.len() == 1 {
         works.into_iter().map(one).collect()
     } else {
         thread::scope(|scope| {

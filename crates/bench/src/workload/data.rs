@@ -1,7 +1,7 @@
 //! Reading and writing.
 
-use super::concurrent::together;
-use super::{Fault, Place, Sample, Tried, Work};
+use super::concurrent::run_concurrently;
+use super::{Error, ErrorContext, Sample, Target, Workload};
 use rustix::fs::{Advice, Mode, OFlags};
 use std::hint::black_box;
 use std::num::NonZeroU64;
@@ -11,83 +11,89 @@ use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 /// A round moves this much at least, if need be in several passes: less is over before it can be told.
-const LEAST: u64 = 8 << 20;
-const MOST_PASSES: u64 = 16;
+const MIN_BYTES: u64 = 8 << 20;
+const MAX_PASSES: u64 = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     Read,
     Write,
 }
 
 /// As `dd conv=fdatasync` does: a file is written anew and brought to the disk, or read from its beginning.
 pub(crate) struct Dd {
-    pub way: Way,
+    pub direction: Direction,
     pub size: u64,
 }
 
-impl Work for Dd {
-    fn measure(&self, place: &Place, _round: usize) -> Result<Sample, Fault> {
-        if self.way == Way::Read {
-            let stream = Stream { key: "read", way: Way::Read, size: self.size, block: MIB, cold: true };
-            return stream.measure(place, 0);
+impl Workload for Dd {
+    fn measure(&self, target: &Target, _round: usize) -> Result<Sample, Error> {
+        if self.direction == Direction::Read {
+            let stream = SequentialIo {
+                key: "read",
+                direction: Direction::Read,
+                size: self.size,
+                block: MIB,
+                cold: true,
+            };
+            return stream.measure(target, 0);
         }
-        let path = place.root.join("written");
+        let path = target.root.join("written");
         let block = vec![9; MIB];
         let start = Instant::now();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-        let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644)).tried("make", &path)?;
+        let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644)).context("make", &path)?;
         let mut left = self.size;
         while left > 0 {
-            left -= rustix::io::write(&file, &block).tried("write", &path)? as u64;
+            left -= rustix::io::write(&file, &block).context("write", &path)? as u64;
         }
-        rustix::fs::fdatasync(&file).tried("sync", &path)?;
+        rustix::fs::fdatasync(&file).context("sync", &path)?;
         drop(file);
-        let took = start.elapsed();
-        rustix::fs::unlink(&path).tried("remove", &path)?;
-        Ok(Sample { took, operations: 1, bytes: self.size })
+        let elapsed = start.elapsed();
+        rustix::fs::unlink(&path).context("remove", &path)?;
+        Ok(Sample { elapsed, operations: 1, bytes: self.size })
     }
 }
 
 /// An existing file from its beginning, in blocks of one size. `cold`: the server's cached pages are dropped first;
 /// so are the branch's, for all alike, which on tmpfs changes nothing.
-pub(crate) struct Stream {
+pub(crate) struct SequentialIo {
     pub key: &'static str,
-    pub way: Way,
+    pub direction: Direction,
     pub size: u64,
     pub block: usize,
     pub cold: bool,
 }
 
-impl Work for Stream {
-    fn measure(&self, place: &Place, _round: usize) -> Result<Sample, Fault> {
+impl Workload for SequentialIo {
+    fn measure(&self, target: &Target, _round: usize) -> Result<Sample, Error> {
         let offsets: Vec<u64> = (0..self.size / self.block as u64).map(|n| n * self.block as u64).collect();
-        transfer(place, self.key, self.way, self.size, self.block, self.cold, &offsets)
+        transfer(target, self.key, self.direction, self.size, self.block, self.cold, &offsets)
     }
 }
 
 /// Blocks of a file in no order, none twice.
-pub(crate) struct Scatter {
+pub(crate) struct RandomIo {
     pub key: &'static str,
-    pub way: Way,
+    pub direction: Direction,
     pub size: u64,
     pub block: usize,
     /// How many at most.
-    pub most: u64,
+    pub max_blocks: u64,
     pub cold: bool,
 }
 
-impl Work for Scatter {
-    fn measure(&self, place: &Place, _round: usize) -> Result<Sample, Fault> {
+impl Workload for RandomIo {
+    fn measure(&self, target: &Target, _round: usize) -> Result<Sample, Error> {
         let blocks = self.size / self.block as u64;
-        let offsets: Vec<u64> = scattered(blocks).take(self.most as usize).collect();
+        let offsets: Vec<u64> = shuffled(blocks).take(self.max_blocks as usize).collect();
         let offsets: Vec<u64> = offsets.into_iter().map(|number| number * self.block as u64).collect();
-        transfer(place, self.key, self.way, self.size, self.block, self.cold, &offsets)
+        transfer(target, self.key, self.direction, self.size, self.block, self.cold, &offsets)
     }
 }
 
 /// The numbers below `count`, each once: a step that has no divisor in common with it meets them all.
-fn scattered(count: u64) -> impl Iterator<Item = u64> {
+fn shuffled(count: u64) -> impl Iterator<Item = u64> {
     let common = |mut a: u64, mut b: u64| {
         while b != 0 {
             (a, b) = (b, a % b);
@@ -107,53 +113,53 @@ fn scattered(count: u64) -> impl Iterator<Item = u64> {
 }
 
 fn transfer(
-    place: &Place,
+    target: &Target,
     name: &str,
-    way: Way,
+    direction: Direction,
     size: u64,
     block: usize,
     cold: bool,
     offsets: &[u64],
-) -> Result<Sample, Fault> {
-    let path = place.file(name, size)?;
-    let file = open(&path, if way == Way::Read { OFlags::RDONLY } else { OFlags::WRONLY })?;
+) -> Result<Sample, Error> {
+    let path = target.file(name, size)?;
+    let file = open(&path, if direction == Direction::Read { OFlags::RDONLY } else { OFlags::WRONLY })?;
     let mut buffer = vec![5; block];
     let bytes = offsets.len() as u64 * block as u64;
-    let passes = (LEAST / bytes.max(1)).clamp(1, MOST_PASSES);
-    let mut took = Duration::ZERO;
+    let passes = (MIN_BYTES / bytes.max(1)).clamp(1, MAX_PASSES);
+    let mut elapsed = Duration::ZERO;
     for _ in 0..passes {
         if cold {
-            place.data_behind(name).map_or(Ok(()), |path| drop_pages(&path))?;
+            target.branch_data_file(name).map_or(Ok(()), |path| drop_pages(&path))?;
             drop_pages(&path)?;
         }
         let start = Instant::now();
         for &at in offsets {
-            match way {
-                Way::Read => rustix::io::pread(&file, &mut buffer[..], at).tried("read", &path)?,
-                Way::Write => rustix::io::pwrite(&file, &buffer, at).tried("write", &path)?,
+            match direction {
+                Direction::Read => rustix::io::pread(&file, &mut buffer[..], at).context("read", &path)?,
+                Direction::Write => rustix::io::pwrite(&file, &buffer, at).context("write", &path)?,
             };
         }
-        took += start.elapsed();
+        elapsed += start.elapsed();
     }
     black_box(&buffer);
     let operations = offsets.len() as u64 * passes;
-    Ok(Sample { took, operations, bytes: operations * block as u64 })
+    Ok(Sample { elapsed, operations, bytes: operations * block as u64 })
 }
 
-fn open(path: &Path, flags: OFlags) -> Result<OwnedFd, Fault> {
-    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).tried("open", path)
+fn open(path: &Path, flags: OFlags) -> Result<OwnedFd, Error> {
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).context("open", path)
 }
 
-fn drop_pages(path: &Path) -> Result<(), Fault> {
+fn drop_pages(path: &Path) -> Result<(), Error> {
     let file = open(path, OFlags::RDONLY)?;
-    rustix::fs::fadvise(&file, 0, None::<NonZeroU64>, Advice::DontNeed).tried("drop pages of", path)
+    rustix::fs::fadvise(&file, 0, None::<NonZeroU64>, Advice::DontNeed).context("drop pages of", path)
 }
 
 /// Several who write blocks of 1 MiB for a while, each to a file of its own or all to one.
 pub(crate) struct Jobs {
     pub jobs: usize,
     pub shared: bool,
-    pub lasting: Duration,
+    pub duration: Duration,
 }
 
 impl Jobs {
@@ -166,41 +172,41 @@ impl Jobs {
     }
 }
 
-impl Work for Jobs {
+impl Workload for Jobs {
     /// The files have their size already: what makes a file longer is done by one at a time in any case.
-    fn prepare(&self, place: &Place, _round: usize) -> Result<(), Fault> {
+    fn prepare(&self, target: &Target, _round: usize) -> Result<(), Error> {
         for name in self.names() {
-            let path = place.data_behind(&name).unwrap_or_else(|| place.data.join(&name));
+            let path = target.branch_data_file(&name).unwrap_or_else(|| target.data.join(&name));
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
-            let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644)).tried("make", &path)?;
-            rustix::fs::ftruncate(&file, Jobs::SIZE as u64).tried("size", &path)?;
+            let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644)).context("make", &path)?;
+            rustix::fs::ftruncate(&file, Jobs::SIZE as u64).context("size", &path)?;
         }
         Ok(())
     }
 
-    fn is_alone(&self) -> bool {
+    fn is_single_threaded(&self) -> bool {
         false
     }
 
-    fn measure(&self, place: &Place, _round: usize) -> Result<Sample, Fault> {
-        let paths: Vec<PathBuf> = self.names().iter().map(|name| place.data.join(name)).collect();
-        let files: Result<Vec<OwnedFd>, Fault> =
+    fn measure(&self, target: &Target, _round: usize) -> Result<Sample, Error> {
+        let paths: Vec<PathBuf> = self.names().iter().map(|name| target.data.join(name)).collect();
+        let files: Result<Vec<OwnedFd>, Error> =
             paths.iter().map(|path| open(path, OFlags::WRONLY)).collect();
         let block = vec![1; MIB];
         let total = std::sync::atomic::AtomicU64::new(0);
         let works: Vec<(usize, OwnedFd)> = files?.into_iter().enumerate().collect();
-        let took = together(works, |(job, file)| {
-            let end = Instant::now() + self.lasting;
+        let elapsed = run_concurrently(works, |(job, file)| {
+            let end = Instant::now() + self.duration;
             let (mut at, mut written) = (job * Jobs::SIZE / self.jobs / MIB * MIB, 0);
             while Instant::now() < end {
-                written += rustix::io::pwrite(&file, &block, at as u64).tried("write", &paths[job])? as u64;
+                written += rustix::io::pwrite(&file, &block, at as u64).context("write", &paths[job])? as u64;
                 at = (at + MIB) % Jobs::SIZE;
             }
             total.fetch_add(written, std::sync::atomic::Ordering::Relaxed);
             Ok(())
         })?;
         let bytes = total.into_inner();
-        Ok(Sample { took, operations: bytes / MIB as u64, bytes })
+        Ok(Sample { elapsed, operations: bytes / MIB as u64, bytes })
     }
 }
 
@@ -209,13 +215,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scattered_blocks_are_each_met_once() {
+    fn shuffled_blocks_are_each_met_once() {
         for count in [1, 2, 4, 7, 256, 1000, 4096] {
-            let mut all: Vec<u64> = scattered(count).collect();
+            let mut all: Vec<u64> = shuffled(count).collect();
             all.sort_unstable();
             assert_eq!(all, (0..count).collect::<Vec<_>>());
         }
-        let far = scattered(4096).zip(scattered(4096).skip(1)).filter(|(a, b)| a.abs_diff(*b) > 64).count();
+        let far = shuffled(4096).zip(shuffled(4096).skip(1)).filter(|(a, b)| a.abs_diff(*b) > 64).count();
         assert!(far > 3000, "{far}");
     }
 }

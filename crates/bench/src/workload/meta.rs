@@ -1,6 +1,6 @@
 //! Names and attributes.
 
-use super::{Fault, Place, Sample, Tried, Work};
+use super::{Error, ErrorContext, Sample, Target, Workload};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString, OsStr};
@@ -14,18 +14,18 @@ use std::sync::Arc;
 /// What a file holds where something is read or written.
 pub(super) const BYTES: usize = 4096;
 
-/// Which names are asked for.
+/// TableId names are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Names {
+pub(crate) enum NameKind {
     Existing,
     Missing,
 }
 
-/// stat(2) of names in one directory. `known`: they were asked for before the pause, else never.
+/// stat(2) of names in one directory. `warm`: they were asked for before the pause, else never.
 pub(crate) struct Stat {
     pub key: &'static str,
-    pub names: Names,
-    pub known: bool,
+    pub names: NameKind,
+    pub warm: bool,
     pub count: usize,
 }
 
@@ -36,46 +36,46 @@ impl Stat {
     }
 
     fn files(&self) -> usize {
-        if self.names == Names::Existing { self.count } else { 0 }
+        if self.names == NameKind::Existing { self.count } else { 0 }
     }
 
-    fn paths(&self, place: &Place, round: usize) -> Vec<CString> {
-        let prefix = if self.names == Names::Existing { "f" } else { "m" };
-        place.paths(&self.dir(round), prefix, self.count)
+    fn paths(&self, target: &Target, round: usize) -> Vec<CString> {
+        let prefix = if self.names == NameKind::Existing { "f" } else { "m" };
+        target.paths(&self.dir(round), prefix, self.count)
     }
 }
 
-impl Work for Stat {
-    fn prepare(&self, place: &Place, round: usize) -> Result<(), Fault> {
+impl Workload for Stat {
+    fn prepare(&self, target: &Target, round: usize) -> Result<(), Error> {
         let dir = self.dir(round);
-        place.fill(&dir, self.files(), 0)?;
+        target.fill(&dir, self.files(), 0)?;
         // The way to the names is not what is measured.
-        let path = place.root.join(&dir);
-        rustix::fs::stat(&path).tried("stat", &path)?;
-        if self.known {
-            self.paths(place, round).iter().try_for_each(|path| stat(path, self.names))?;
+        let path = target.root.join(&dir);
+        rustix::fs::stat(&path).context("stat", &path)?;
+        if self.warm {
+            self.paths(target, round).iter().try_for_each(|path| stat(path, self.names))?;
         }
         Ok(())
     }
 
-    fn measure(&self, place: &Place, round: usize) -> Result<Sample, Fault> {
-        Sample::of_slices(&self.paths(place, round), |path| stat(path, self.names))
+    fn measure(&self, target: &Target, round: usize) -> Result<Sample, Error> {
+        Sample::of_slices(&self.paths(target, round), |path| stat(path, self.names))
     }
 
-    fn tidy(&self, place: &Place, round: usize) -> Result<(), Fault> {
-        place.clear(&self.dir(round))
+    fn clean_up(&self, target: &Target, round: usize) -> Result<(), Error> {
+        target.clear(&self.dir(round))
     }
 }
 
-fn stat(path: &CStr, names: Names) -> Result<(), Fault> {
+fn stat(path: &CStr, names: NameKind) -> Result<(), Error> {
     match (rustix::fs::stat(path), names) {
-        (Ok(stat), Names::Existing) => {
+        (Ok(stat), NameKind::Existing) => {
             black_box(stat);
             Ok(())
         }
-        (Err(Errno::NOENT), Names::Missing) => Ok(()),
-        (Ok(_), Names::Missing) => Err(Errno::EXIST).tried("miss", as_path(path)),
-        (Err(errno), _) => Err(errno).tried("stat", as_path(path)),
+        (Err(Errno::NOENT), NameKind::Missing) => Ok(()),
+        (Ok(_), NameKind::Missing) => Err(Errno::EXIST).context("miss", as_path(path)),
+        (Err(errno), _) => Err(errno).context("stat", as_path(path)),
     }
 }
 
@@ -95,34 +95,34 @@ impl StatAfterWrite {
     }
 }
 
-impl Work for StatAfterWrite {
-    fn prepare(&self, place: &Place, round: usize) -> Result<(), Fault> {
-        place.fill(&self.dir(round), self.count, BYTES)
+impl Workload for StatAfterWrite {
+    fn prepare(&self, target: &Target, round: usize) -> Result<(), Error> {
+        target.fill(&self.dir(round), self.count, BYTES)
     }
 
-    fn measure(&self, place: &Place, round: usize) -> Result<Sample, Fault> {
-        let paths = place.paths(&self.dir(round), "f", self.count);
+    fn measure(&self, target: &Target, round: usize) -> Result<Sample, Error> {
+        let paths = target.paths(&self.dir(round), "f", self.count);
         let mut files = Vec::with_capacity(paths.len());
         for path in &paths {
             let file = open(path, OFlags::WRONLY)?;
-            rustix::io::pwrite(&file, b"x", 0).tried("write", as_path(path))?;
+            rustix::io::pwrite(&file, b"x", 0).context("write", as_path(path))?;
             files.push(file);
         }
-        Sample::of_slices(&paths, |path| stat(path, Names::Existing))
+        Sample::of_slices(&paths, |path| stat(path, NameKind::Existing))
     }
 
-    fn tidy(&self, place: &Place, round: usize) -> Result<(), Fault> {
-        place.clear(&self.dir(round))
+    fn clean_up(&self, target: &Target, round: usize) -> Result<(), Error> {
+        target.clear(&self.dir(round))
     }
 }
 
-fn open(path: &CStr, flags: OFlags) -> Result<OwnedFd, Fault> {
-    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).tried("open", as_path(path))
+fn open(path: &CStr, flags: OFlags) -> Result<OwnedFd, Error> {
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).context("open", as_path(path))
 }
 
 /// One operation of those that several may do at once; see [`super::concurrent`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Each {
+pub(crate) enum FileOp {
     /// fstat(2) that must be asked of the server (`AT_STATX_FORCE_SYNC`).
     Fstat,
     OpenReadClose,
@@ -131,57 +131,67 @@ pub(crate) enum Each {
     Unlink,
 }
 
-impl Each {
+impl FileOp {
     /// Files that are there already, and in turn used: enough that none is still being closed.
     const FILES: usize = 200;
 
     /// What the directory must hold before, for so many operations.
     pub(super) fn files(self) -> usize {
         match self {
-            Each::Fstat => 1,
-            Each::OpenReadClose => Each::FILES,
+            FileOp::Fstat => 1,
+            FileOp::OpenReadClose => FileOp::FILES,
             _ => 0,
         }
     }
 
     /// What is to be made through the server before the clock runs.
-    pub(super) fn prepare(self, place: &Place, dir: &str, count: usize) -> Result<(), Fault> {
+    pub(super) fn prepare(self, target: &Target, dir: &str, count: usize) -> Result<(), Error> {
         match self {
-            Each::Rename | Each::Unlink => {
-                place.paths(dir, "n", count).iter().try_for_each(|path| create(path))
+            FileOp::Rename | FileOp::Unlink => {
+                target.paths(dir, "n", count).iter().try_for_each(|path| create(path))
             }
-            Each::Fstat | Each::OpenReadClose => {
+            FileOp::Fstat | FileOp::OpenReadClose => {
                 // The names are known.
-                place.paths(dir, "f", self.files()).iter().try_for_each(|path| stat(path, Names::Existing))
+                target
+                    .paths(dir, "f", self.files())
+                    .iter()
+                    .try_for_each(|path| stat(path, NameKind::Existing))
             }
-            Each::CreateWriteClose => {
-                let path = place.root.join(dir);
-                rustix::fs::stat(&path).map(|_| ()).tried("stat", &path)
+            FileOp::CreateWriteClose => {
+                let path = target.root.join(dir);
+                rustix::fs::stat(&path).map(|_| ()).context("stat", &path)
             }
         }
     }
 
     /// All the operations, with their names.
-    pub(super) fn ready(self, place: &Place, dir: &str, count: usize) -> Result<Vec<Ready>, Fault> {
-        let names = |prefix| place.paths(dir, prefix, count).into_iter();
+    pub(super) fn prepared_ops(
+        self,
+        target: &Target,
+        dir: &str,
+        count: usize,
+    ) -> Result<Vec<PreparedOp>, Error> {
+        let names = |prefix| target.paths(dir, prefix, count).into_iter();
         Ok(match self {
-            Each::Fstat => {
-                let file = Arc::new(open(&place.path(dir, "f0"), OFlags::RDONLY)?);
-                (0..count).map(|_| Ready::Fstat(Arc::clone(&file))).collect()
+            FileOp::Fstat => {
+                let file = Arc::new(open(&target.path(dir, "f0"), OFlags::RDONLY)?);
+                (0..count).map(|_| PreparedOp::Fstat(Arc::clone(&file))).collect()
             }
-            Each::OpenReadClose => {
-                let paths = place.paths(dir, "f", self.files());
-                paths.iter().cycle().take(count).cloned().map(Ready::OpenReadClose).collect()
+            FileOp::OpenReadClose => {
+                let paths = target.paths(dir, "f", self.files());
+                paths.iter().cycle().take(count).cloned().map(PreparedOp::OpenReadClose).collect()
             }
-            Each::CreateWriteClose => names("n").map(Ready::CreateWriteClose).collect(),
-            Each::Rename => names("n").zip(names("r")).map(|(from, to)| Ready::Rename(from, to)).collect(),
-            Each::Unlink => names("n").map(Ready::Unlink).collect(),
+            FileOp::CreateWriteClose => names("n").map(PreparedOp::CreateWriteClose).collect(),
+            FileOp::Rename => {
+                names("n").zip(names("r")).map(|(from, to)| PreparedOp::Rename(from, to)).collect()
+            }
+            FileOp::Unlink => names("n").map(PreparedOp::Unlink).collect(),
         })
     }
 }
 
 /// One operation, with everything but itself done.
-pub(super) enum Ready {
+pub(super) enum PreparedOp {
     Fstat(Arc<OwnedFd>),
     OpenReadClose(CString),
     CreateWriteClose(CString),
@@ -189,59 +199,59 @@ pub(super) enum Ready {
     Unlink(CString),
 }
 
-impl Ready {
-    pub(super) fn run(&self) -> Result<(), Fault> {
+impl PreparedOp {
+    pub(super) fn run(&self) -> Result<(), Error> {
         match self {
-            Ready::Fstat(file) => {
+            PreparedOp::Fstat(file) => {
                 let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
                 let stat = rustix::fs::statx(file, c"", flags, StatxFlags::BASIC_STATS);
-                black_box(stat.tried("stat", "an open file")?);
+                black_box(stat.context("stat", "an open file")?);
                 Ok(())
             }
-            Ready::OpenReadClose(path) => {
+            PreparedOp::OpenReadClose(path) => {
                 let mut buffer = [MaybeUninit::uninit(); BYTES];
                 let file = open(path, OFlags::RDONLY)?;
-                black_box(rustix::io::read(&file, &mut buffer).tried("read", as_path(path))?);
+                black_box(rustix::io::read(&file, &mut buffer).context("read", as_path(path))?);
                 Ok(())
             }
-            Ready::CreateWriteClose(path) => create(path),
-            Ready::Rename(from, to) => {
-                rustix::fs::renameat(CWD, from, CWD, to).tried("rename", as_path(from))
+            PreparedOp::CreateWriteClose(path) => create(path),
+            PreparedOp::Rename(from, to) => {
+                rustix::fs::renameat(CWD, from, CWD, to).context("rename", as_path(from))
             }
-            Ready::Unlink(path) => rustix::fs::unlink(path).tried("unlink", as_path(path)),
+            PreparedOp::Unlink(path) => rustix::fs::unlink(path).context("unlink", as_path(path)),
         }
     }
 }
 
-fn create(path: &CStr) -> Result<(), Fault> {
+fn create(path: &CStr) -> Result<(), Error> {
     let file = super::create(as_path(path))?;
-    rustix::io::write(&file, &[3; BYTES]).tried("write", as_path(path)).map(|_| ())
+    rustix::io::write(&file, &[3; BYTES]).context("write", as_path(path)).map(|_| ())
 }
 
 /// One operation after another, of which none waits for any other.
-pub(crate) struct Alone {
+pub(crate) struct SingleThread {
     pub key: &'static str,
-    pub each: Each,
+    pub op: FileOp,
     pub count: usize,
 }
 
-impl Alone {
+impl SingleThread {
     fn dir(&self, round: usize) -> String {
-        format!("full.{}.{}-{round}", self.each.files(), self.key)
+        format!("full.{}.{}-{round}", self.op.files(), self.key)
     }
 }
 
-impl Work for Alone {
-    fn prepare(&self, place: &Place, round: usize) -> Result<(), Fault> {
-        place.fill(&self.dir(round), self.each.files(), BYTES)?;
-        self.each.prepare(place, &self.dir(round), self.count)
+impl Workload for SingleThread {
+    fn prepare(&self, target: &Target, round: usize) -> Result<(), Error> {
+        target.fill(&self.dir(round), self.op.files(), BYTES)?;
+        self.op.prepare(target, &self.dir(round), self.count)
     }
 
-    fn measure(&self, place: &Place, round: usize) -> Result<Sample, Fault> {
-        Sample::of_slices(&self.each.ready(place, &self.dir(round), self.count)?, Ready::run)
+    fn measure(&self, target: &Target, round: usize) -> Result<Sample, Error> {
+        Sample::of_slices(&self.op.prepared_ops(target, &self.dir(round), self.count)?, PreparedOp::run)
     }
 
-    fn tidy(&self, place: &Place, round: usize) -> Result<(), Fault> {
-        place.clear(&self.dir(round))
+    fn clean_up(&self, target: &Target, round: usize) -> Result<(), Error> {
+        target.clear(&self.dir(round))
     }
 }

@@ -1,4 +1,4 @@
-//! What is measured. A work is done at a place, once a round; only `measure` is timed, and within it only what
+//! What is measured. A work is done at a target, once a round; only `measure` is timed, and within it only what
 //! its sample says.
 
 pub(super) mod concurrent;
@@ -6,7 +6,7 @@ pub(super) mod data;
 pub(super) mod listing;
 pub(super) mod meta;
 
-use crate::error::{Fault, Tried};
+use crate::error::{Error, ErrorContext};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -16,9 +16,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Which filesystem is measured.
+/// TableId filesystem is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum TargetKind {
     /// The first branch itself.
     Branch,
     Pool,
@@ -29,24 +29,24 @@ pub(super) enum Kind {
 
 /// A directory to work in.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct Target {
     /// The column's name.
     pub name: String,
-    pub kind: Kind,
+    pub kind: TargetKind,
     /// As the programs see it.
     pub root: PathBuf,
     /// The same directory on every branch beneath, for a branch and for pools.
-    pub beneath: Vec<PathBuf>,
+    pub branch_dirs: Vec<PathBuf>,
     /// Where the files lie whose data is moved: one and the same for a branch and its pools, since no two files lie
     /// alike in memory. As the programs see it, and on the branch.
     pub data: PathBuf,
-    pub data_beneath: Option<PathBuf>,
+    pub branch_data: Option<PathBuf>,
 }
 
-/// What one round took.
+/// What one round elapsed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
-    pub took: Duration,
+    pub elapsed: Duration,
     /// Operations, or entries of a listing.
     pub operations: u64,
     /// Of data, where data is what is measured.
@@ -54,14 +54,14 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    fn of_operations(took: Duration, count: usize) -> Sample {
-        Sample { took, operations: count as u64, bytes: 0 }
+    fn of_operations(elapsed: Duration, count: usize) -> Sample {
+        Sample { elapsed, operations: count as u64, bytes: 0 }
     }
 
     /// Does one thing to each, one after another, and tells the median of slices of [`SLICE`]: a slice in which
     /// somebody else had the processor counts for no more than any other, and so does the first, which finds cold
     /// caches. What goes slowly once in a while is not seen this way; a sum would show it.
-    fn of_slices<T>(each: &[T], mut run: impl FnMut(&T) -> Result<(), Fault>) -> Result<Sample, Fault> {
+    fn of_slices<T>(each: &[T], mut run: impl FnMut(&T) -> Result<(), Error>) -> Result<Sample, Error> {
         let mut times = Vec::with_capacity(each.len() / SLICE + 1);
         for slice in each.chunks(SLICE) {
             let start = Instant::now();
@@ -76,41 +76,41 @@ impl Sample {
     }
 }
 
-/// Long against the reading of the clock, short against the time that a processor is given away for.
+/// Long against the reading of the clock, three_digits against the time that a processor is given away for.
 const SLICE: usize = 25;
 
-pub(super) trait Work {
+pub(super) trait Workload {
     /// Before the round; then everybody pauses, where the row says so.
-    fn prepare(&self, _place: &Place, _round: usize) -> Result<(), Fault> {
+    fn prepare(&self, _place: &Target, _round: usize) -> Result<(), Error> {
         Ok(())
     }
 
-    fn measure(&self, place: &Place, round: usize) -> Result<Sample, Fault>;
+    fn measure(&self, target: &Target, round: usize) -> Result<Sample, Error>;
 
     /// Does one thread measure, which waits for each answer?
-    fn is_alone(&self) -> bool {
+    fn is_single_threaded(&self) -> bool {
         true
     }
 
     /// After the round.
-    fn tidy(&self, _place: &Place, _round: usize) -> Result<(), Fault> {
+    fn clean_up(&self, _place: &Target, _round: usize) -> Result<(), Error> {
         Ok(())
     }
 }
 
-impl Place {
+impl Target {
     /// Where things are made without the pool's knowledge: on the last branch, the dearest to look on. The floor
-    /// has no such place, nor is one known of a filesystem that is only put beside.
-    fn behind(&self) -> Option<&Path> {
-        self.beneath.last().map(PathBuf::as_path)
+    /// has no such target, nor is one known of a filesystem that is only put beside.
+    fn last_branch_dir(&self) -> Option<&Path> {
+        self.branch_dirs.last().map(PathBuf::as_path)
     }
 
     /// A directory of `count` files `f0`, `f1` and so on, which the server has not been asked for yet.
-    fn fill(&self, dir: &str, count: usize, bytes: usize) -> Result<(), Fault> {
+    fn fill(&self, dir: &str, count: usize, bytes: usize) -> Result<(), Error> {
         let through = self.root.join(dir);
-        match (self.kind, self.behind()) {
-            (Kind::Floor, _) => fs::create_dir(&through).tried("make", &through),
-            (_, Some(behind)) => fill(&behind.join(dir), count, bytes),
+        match (self.kind, self.last_branch_dir()) {
+            (TargetKind::Floor, _) => fs::create_dir(&through).context("make", &through),
+            (_, Some(branch_dir)) => fill(&branch_dir.join(dir), count, bytes),
             (_, None) => {
                 fill(&through, count, bytes)?;
                 forget_names();
@@ -120,39 +120,42 @@ impl Place {
     }
 
     /// Takes a directory away again.
-    fn clear(&self, dir: &str) -> Result<(), Fault> {
+    fn clear(&self, dir: &str) -> Result<(), Error> {
         let clear = |path: PathBuf| match fs::remove_dir_all(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            removed => removed.tried("remove", &path),
+            removed => removed.context("remove", &path),
         };
         match self.kind {
             // It costs nothing to keep.
-            Kind::Floor => Ok(()),
-            Kind::Against => clear(self.root.join(dir)),
-            Kind::Branch | Kind::Pool => self.beneath.iter().try_for_each(|root| clear(root.join(dir))),
+            TargetKind::Floor => Ok(()),
+            TargetKind::Against => clear(self.root.join(dir)),
+            TargetKind::Branch | TargetKind::Pool => {
+                self.branch_dirs.iter().try_for_each(|root| clear(root.join(dir)))
+            }
         }
     }
 
     /// A file of at least this size, and its path; made once.
-    fn file(&self, name: &str, size: u64) -> Result<PathBuf, Fault> {
+    fn file(&self, name: &str, size: u64) -> Result<PathBuf, Error> {
         let through = self.data.join(name);
-        let path = self.data_behind(name).unwrap_or_else(|| through.clone());
-        let there = fs::metadata(&path).is_ok_and(|meta| self.kind == Kind::Floor || meta.len() >= size);
+        let path = self.branch_data_file(name).unwrap_or_else(|| through.clone());
+        let there =
+            fs::metadata(&path).is_ok_and(|meta| self.kind == TargetKind::Floor || meta.len() >= size);
         if !there {
-            let mut file = File::create(&path).tried("make", &path)?;
+            let mut file = File::create(&path).context("make", &path)?;
             let block = vec![7; 1 << 20];
             let mut left = size;
             while left > 0 {
                 let part = left.min(block.len() as u64);
-                file.write_all(&block[..part as usize]).tried("fill", &path)?;
+                file.write_all(&block[..part as usize]).context("fill", &path)?;
                 left -= part;
             }
         }
         Ok(through)
     }
 
-    fn data_behind(&self, name: &str) -> Option<PathBuf> {
-        self.data_beneath.as_ref().map(|dir| dir.join(name))
+    fn branch_data_file(&self, name: &str) -> Option<PathBuf> {
+        self.branch_data.as_ref().map(|dir| dir.join(name))
     }
 
     fn path(&self, dir: &str, name: &str) -> CString {
@@ -167,22 +170,22 @@ impl Place {
     }
 }
 
-fn fill(dir: &Path, count: usize, bytes: usize) -> Result<(), Fault> {
-    fs::create_dir_all(dir).tried("make", dir)?;
+fn fill(dir: &Path, count: usize, bytes: usize) -> Result<(), Error> {
+    fs::create_dir_all(dir).context("make", dir)?;
     let data = vec![7; bytes];
     for number in 0..count {
         let path = dir.join(format!("f{number}"));
         let file = create(&path)?;
         if bytes > 0 {
-            rustix::io::write(&file, &data).tried("fill", &path)?;
+            rustix::io::write(&file, &data).context("fill", &path)?;
         }
     }
     Ok(())
 }
 
-fn create(path: &Path) -> Result<OwnedFd, Fault> {
+fn create(path: &Path) -> Result<OwnedFd, Error> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::from_raw_mode(0o644)).tried("make", path)
+    rustix::fs::open(path, flags, Mode::from_raw_mode(0o644)).context("make", path)
 }
 
 /// Has the kernel forget the names it knows, as far as they are not in use. Where that is not permitted they are
