@@ -105,7 +105,7 @@ for word in "$@"; do
     case $word in
     install | uninstall) action=$word ;;
     --force) force=yes ;;
-    *) fail "unknown argument: $word (install.sh [install|uninstall] [--force])" ;;
+    *) fail "unknown argument '$word' (install.sh [install|uninstall] [--force])" ;;
     esac
 done
 "${action}_all"
