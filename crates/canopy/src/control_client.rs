@@ -20,13 +20,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// One pool, by its mountpoint.
-pub struct Live {
+pub struct ControlClient {
     mountpoint: PathBuf,
     control: PathBuf,
 }
 
-impl Live {
-    pub fn at(path: &Path) -> Result<Live, Error> {
+impl ControlClient {
+    pub fn at(path: &Path) -> Result<ControlClient, Error> {
         let path = named::mountpoint(path)?;
         let mountpoint = mountinfo::listed_path(&path).map_err(|why| match why.kind() {
             io::ErrorKind::NotConnected => Error::PoolDead(path.clone()),
@@ -37,14 +37,14 @@ impl Live {
         if !mounted.is_some_and(|mounted| mounted.is_pool()) {
             return Err(Error::NoPool(mountpoint));
         }
-        Ok(Live { control: control_api::control_file(&mountpoint), mountpoint })
+        Ok(ControlClient { control: control_api::control_file(&mountpoint), mountpoint })
     }
 
     /// The keys that are shown, in the order of the alphabet.
     pub fn keys(&self) -> Result<Vec<String>, Error> {
         let mut buffer = vec![0; LARGEST_VALUE];
         let length = rustix::fs::listxattr(&self.control, buffer.as_mut_slice())
-            .map_err(|errno| self.failed("the list of keys", errno))?;
+            .map_err(|errno| self.control_error("the list of keys", errno))?;
         let names = buffer[..length].split(|&byte| byte == 0);
         let names = names.filter_map(|name| std::str::from_utf8(name).ok()?.strip_prefix(PREFIX));
         Ok(names.map(str::to_owned).collect())
@@ -53,13 +53,13 @@ impl Live {
     pub fn get(&self, key: &str) -> Result<OsString, Error> {
         match control_api::read(&self.control, key) {
             Ok(value) => Ok(OsString::from_vec(value)),
-            Err(Errno::NODATA) => Err(self.unknown(key)),
-            Err(errno) => Err(self.failed(key, errno)),
+            Err(Errno::NODATA) => Err(self.unknown_key(key)),
+            Err(errno) => Err(self.control_error(key, errno)),
         }
     }
 
     /// The words by which its server was started, each with a NUL behind it.
-    pub fn process(&self) -> Result<Vec<u8>, Error> {
+    pub fn server_cmdline(&self) -> Result<Vec<u8>, Error> {
         let pid = self.get(PID)?;
         fs::read(Path::new("/proc").join(pid).join("cmdline"))
             .map_err(Error::system("cannot read how the pool was mounted"))
@@ -70,7 +70,7 @@ impl Live {
         let answer = control_api::read(path, key).map_err(|errno| match errno {
             Errno::NODATA => Error::NotCanopy(self.mountpoint.clone()),
             Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::OPNOTSUPP | Errno::NOSYS => {
-                self.failed(key, errno)
+                self.control_error(key, errno)
             }
             errno => Error::Explain { path: path.to_owned(), why: errno.to_string() },
         })?;
@@ -81,12 +81,12 @@ impl Live {
         // The pool takes a key only as it is listed.
         let spec = options::find(key).filter(|spec| spec.key);
         let name = spec.map_or(key, |spec| spec.name.as_ref());
-        if let Some(path) = self.missing(name, value) {
+        if let Some(path) = self.missing_branch(name, value) {
             // The pool would wait for it; who types it has mistyped it.
             return Err(Error::NewBranchMissing(path));
         }
         if let Some(flag) = options::find(key).filter(|spec| spec.is_flag()) {
-            return Err(self.fixed(flag, value));
+            return Err(self.fixed_at_mount(flag, value));
         }
         let attribute = control_api::attribute(name);
         let set = rustix::fs::setxattr(&self.control, attribute, value.as_bytes(), XattrFlags::empty());
@@ -94,21 +94,23 @@ impl Live {
             Errno::NODATA if READ_ONLY.contains(&name) => Error::ToldKey { key: name.to_owned() },
             Errno::NODATA => options::find(key)
                 .filter(|spec| spec.changes == Changes::AtMount && !spec.is_ignored())
-                .map_or_else(|| self.unknown(key), |spec| self.fixed(spec, value)),
+                .map_or_else(|| self.unknown_key(key), |spec| self.fixed_at_mount(spec, value)),
             Errno::ROFS if READ_ONLY.contains(&name) => Error::ToldKey { key: name.to_owned() },
             Errno::ROFS if spec.is_some_and(|spec| spec.changes == Changes::Live) => {
                 Error::PoolReadOnly(self.mountpoint.clone())
             }
-            Errno::ROFS => spec.map_or_else(|| self.unknown(key), |spec| self.fixed(spec, value)),
+            Errno::ROFS => {
+                spec.map_or_else(|| self.unknown_key(key), |spec| self.fixed_at_mount(spec, value))
+            }
             Errno::ACCESS | Errno::PERM => {
                 Error::NotOwner { key: name.to_owned(), path: self.mountpoint.clone() }
             }
-            errno => self.refused(name, value, errno),
+            errno => self.set_error(name, value, errno),
         })
     }
 
     /// A branch that this value adds, and that is not there.
-    fn missing(&self, key: &str, value: &OsStr) -> Option<PathBuf> {
+    fn missing_branch(&self, key: &str, value: &OsStr) -> Option<PathBuf> {
         if key != "branches" {
             return None;
         }
@@ -125,7 +127,7 @@ impl Live {
     }
 
     /// The pool says no more than a number: the words are found by reading the value as the pool did.
-    fn refused(&self, key: &str, value: &OsStr, errno: Errno) -> Error {
+    fn set_error(&self, key: &str, value: &OsStr, errno: Errno) -> Error {
         let mut config = Config::default();
         if key == "branches"
             && let Ok(now) = self.get(key)
@@ -136,7 +138,7 @@ impl Live {
             return error.into();
         }
         if errno == Errno::EXIST {
-            return self.twice(&config.branches);
+            return self.duplicate_branch(&config.branches);
         }
         if errno == Errno::XDEV
             && let Ok(told) = self.get(STATUS)
@@ -154,11 +156,11 @@ impl Live {
                 .and_then(|()| pool_loops::check(branch, &self.mountpoint, own))
                 .err()
         });
-        around.map_or_else(|| self.failed(key, errno), Error::from)
+        around.map_or_else(|| self.control_error(key, errno), Error::from)
     }
 
     /// Of a list that names one directory more than once.
-    fn twice(&self, list: &BranchList) -> Error {
+    fn duplicate_branch(&self, list: &BranchList) -> Error {
         let paths: Vec<&PathBuf> = list.iter().map(|spec| &spec.path).collect();
         let identity = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
         let same = |a: &Path, b: &Path| a == b || identity(a).is_some_and(|own| identity(b) == Some(own));
@@ -169,14 +171,14 @@ impl Live {
         Error::BranchTwice { branch, other, pool: self.mountpoint.clone() }
     }
 
-    fn unknown(&self, key: &str) -> Error {
+    fn unknown_key(&self, key: &str) -> Error {
         let known = self.keys().unwrap_or_default().into_iter();
         let nearest = closest(&key.replace('_', "-"), known.chain(READ_ONLY.map(str::to_owned)));
         Error::UnknownKey { key: key.to_owned(), nearest }
     }
 
     /// Of an option that has its value from the mount. Whoever mounts the pool again is told what works.
-    fn fixed(&self, spec: &Spec, value: &OsStr) -> Error {
+    fn fixed_at_mount(&self, spec: &Spec, value: &OsStr) -> Error {
         let key = spec.name.to_string();
         // mount(2) takes that one at the mount alone.
         if spec.is_flag() && key != "dirsync" {
@@ -192,7 +194,7 @@ impl Live {
         Error::FixedKey { key, pair, path: self.mountpoint.clone() }
     }
 
-    fn failed(&self, key: &str, errno: Errno) -> Error {
+    fn control_error(&self, key: &str, errno: Errno) -> Error {
         let path = self.mountpoint.clone();
         match errno {
             Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => Error::PoolDead(path),

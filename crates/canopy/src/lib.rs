@@ -8,11 +8,12 @@ pub mod daemon;
 pub mod deadline_command;
 pub mod error;
 pub mod mount;
+pub mod mount_lookup;
 pub mod terminal;
 
 use canopy_config::{program_name, text};
-use cli::invocation::Called;
-use cli::{Command, Said};
+use cli::invocation::Invocation;
+use cli::{Command, EarlyExit};
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -25,21 +26,22 @@ const FSCK_USAGE: u8 = 16;
 /// The whole program, by whichever name it was called. Every mistake is one line on stderr.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
-    let called = Called::by(args.first().map_or_else(Default::default, OsString::as_os_str));
-    program_name::set_current(called.name());
-    let program = called.name().as_str();
-    let command = match cli::parse(called, args) {
+    let invocation =
+        Invocation::from_program(args.first().map_or_else(Default::default, OsString::as_os_str));
+    program_name::set_current(invocation.name());
+    let program = invocation.name().as_str();
+    let command = match cli::parse(invocation, args) {
         Ok(command) => command,
-        Err(Said::Text(text)) => {
+        Err(EarlyExit::Print(text)) => {
             // Whoever reads it may have seen enough, as `head` has.
             let _ = std::io::stdout().write_all(text.as_bytes());
             return ExitCode::SUCCESS;
         }
-        Err(Said::Mistake(line)) => {
+        Err(EarlyExit::UsageError(line)) => {
             eprintln!("{program}: {}", text::one_line(&line));
-            return match called {
-                Called::Canopy => ExitCode::from(USAGE),
-                Called::Fsck => ExitCode::from(FSCK_USAGE),
+            return match invocation {
+                Invocation::Canopy => ExitCode::from(USAGE),
+                Invocation::Fsck => ExitCode::from(FSCK_USAGE),
                 // mount(8) has a meaning of its own for 2, and mergerfs knows 1 only.
                 _ => ExitCode::FAILURE,
             };
@@ -50,7 +52,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Remount(args) => commands::remount::run(&args),
         Command::Umount(args) => commands::umount::run(&args),
         Command::Get(args) => commands::get::run(&args),
-        Command::Set(args) => commands::set::run(&args),
+        Command::Set(args) => commands::set::run(&args, cli::parse_mount_cmdline),
         Command::List(args) => commands::list::run(&args),
         Command::Status(args) => commands::status::run(&args),
         Command::Explain(args) => commands::explain::run(&args),

@@ -37,7 +37,7 @@ fn every_option_has_its_place_in_both() {
     let (table, manual) =
         (fs::read_to_string(root().join("docs/options.md")), fs::read_to_string(root().join("man/canopy.8")));
     let (table, manual) = (table.expect("docs/options.md"), manual.expect("man/canopy.8"));
-    for option in canopy::commands::options::told() {
+    for option in canopy::commands::options::entries() {
         let name = &option.name;
         assert!(table.contains(&format!("`{name}`")), "{name}");
         let roff = format!("\n\\fB{}\\fR", name.replace('-', "\\-"));

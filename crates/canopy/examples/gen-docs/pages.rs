@@ -1,8 +1,8 @@
 //! The generated pages.
 
 use canopy::cli;
-use canopy::commands::options::{self, OptionTold};
-use canopy::commands::status::Code;
+use canopy::commands::options::{self, OptionEntry};
+use canopy::commands::status::model::WarningCode;
 use canopy_config::options::{Spec, find};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
@@ -32,7 +32,7 @@ pub(super) fn all() -> io::Result<Vec<(String, String)>> {
 }
 
 fn options_page() -> String {
-    let told = options::told();
+    let told = options::entries();
     let mut page = format!(
         "# Options of canopy mount\n\n<!-- Generated: {COMMAND} -->\n\n\
          Give options as `-o NAME=VALUE[,NAME=VALUE...]`, as lines of a config file, or, if *runtime* says yes, with \
@@ -81,13 +81,13 @@ fn options_page() -> String {
     page
 }
 
-fn is_policy(option: &OptionTold) -> bool {
+fn is_policy(option: &OptionEntry) -> bool {
     option.name.starts_with("category.")
         || (option.name.starts_with("func.") && option.name != "func.readdir")
 }
 
 /// Returns the names of all policies.
-fn policies(told: &[OptionTold]) -> String {
+fn policies(told: &[OptionEntry]) -> String {
     let option = told.iter().find(|option| is_policy(option));
     option.and_then(|option| option.accepts.clone()).unwrap_or_default()
 }
@@ -199,7 +199,7 @@ fn mount_options(roff: &mut Roff) {
         "In names, _ and - are the same. Of several values, the last one counts. canopy-set(8) can change options marked \
          * while the pool runs.",
     );
-    let told = options::told();
+    let told = options::entries();
     for option in told.iter().filter(|option| !option.ignored) {
         let mut name = vec![bold(option.name.as_str())];
         match (&option.default, &option.accepts) {
@@ -274,7 +274,7 @@ fn for_programs(roff: &mut Roff) {
     }
     heading(roff, "WARNINGS");
     paragraph(roff, "The warning codes of canopy status --json:");
-    for (_, word, meaning) in Code::ALL {
+    for (_, word, meaning) in WarningCode::ALL {
         term(roff, vec![bold(*word)], &format!("{meaning}."));
     }
 }

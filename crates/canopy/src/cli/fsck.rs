@@ -1,14 +1,15 @@
 //! The command line of `fsck.mergerfs`: its own, and that of fsck(8), which calls it at boot for a line of
 //! fstab.
 
-use super::{Command, FsckArgs, Said, parse_own};
+use super::{Command, EarlyExit, parse_own};
+use crate::commands::fsck::{FixSource, FsckArgs};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 /// What fsck(8) may pass on: how to repair, how to show progress. `-f` forces there.
-const OF_FSCK: &[u8] = b"aAfMnNpPrRTyV";
+const FSCK_SWITCHES: &[u8] = b"aAfMnNpPrRTyV";
 
-pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Said> {
+pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, EarlyExit> {
     let mut by_fsck = false;
     let mut kept: Vec<OsString> = vec!["canopy".into(), "fsck".into()];
     let mut args = args.into_iter().skip(1).peekable();
@@ -17,7 +18,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             b"-f" if args.peek().and_then(|next| next.to_str()).is_some_and(is_source) => kept.push(arg),
             [b'-', b'C', descriptor @ ..] if descriptor.iter().all(u8::is_ascii_digit) => by_fsck = true,
             [b'-', switches @ ..]
-                if !switches.is_empty() && switches.iter().all(|switch| OF_FSCK.contains(switch)) =>
+                if !switches.is_empty() && switches.iter().all(|switch| FSCK_SWITCHES.contains(switch)) =>
             {
                 by_fsck = true;
             }
@@ -28,9 +29,11 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         // `fsck -A` with nothing left to do.
         return Ok(Command::Fsck(FsckArgs { by_fsck, as_mergerfs: true, ..FsckArgs::default() }));
     }
-    let command = parse_own(kept).map_err(|said| match said {
-        Said::Text(text) => Said::Text(text.replace("canopy fsck", "fsck.mergerfs")),
-        Said::Mistake(line) => Said::Mistake(line.replace("canopy --help", "fsck.mergerfs --help")),
+    let command = parse_own(kept).map_err(|exit| match exit {
+        EarlyExit::Print(text) => EarlyExit::Print(text.replace("canopy fsck", "fsck.mergerfs")),
+        EarlyExit::UsageError(line) => {
+            EarlyExit::UsageError(line.replace("canopy --help", "fsck.mergerfs --help"))
+        }
     })?;
     match command {
         Command::Fsck(args) => Ok(Command::Fsck(FsckArgs { by_fsck, as_mergerfs: true, ..args })),
@@ -39,7 +42,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
 }
 
 fn is_source(word: &str) -> bool {
-    <super::Source as clap::ValueEnum>::from_str(word, false).is_ok()
+    <FixSource as clap::ValueEnum>::from_str(word, false).is_ok()
 }
 
 /// `--check-size true` as `--check-size=true`, where the word may be left out.
@@ -65,7 +68,6 @@ pub(super) fn join_switches(args: impl IntoIterator<Item = OsString>) -> Vec<OsS
 
 #[cfg(test)]
 mod tests {
-    use super::super::Source;
     use super::*;
 
     fn fsck(words: &str) -> FsckArgs {
@@ -80,19 +82,19 @@ mod tests {
         let args = fsck("fsck.mergerfs /pool");
         assert_eq!(
             (args.fix, args.check_size, args.copy_file, args.by_fsck),
-            (Source::None, false, false, false)
+            (FixSource::None, false, false, false)
         );
         let args = fsck("fsck.mergerfs --fix newest --check-size true --copy-file true /pool");
-        assert_eq!((args.fix, args.check_size, args.copy_file), (Source::Newest, true, true));
+        assert_eq!((args.fix, args.check_size, args.copy_file), (FixSource::Newest, true, true));
         let args = fsck("fsck.mergerfs --check-size --fix=largest --copy-file false /pool");
-        assert_eq!((args.fix, args.check_size, args.copy_file), (Source::Largest, true, false));
+        assert_eq!((args.fix, args.check_size, args.copy_file), (FixSource::Largest, true, false));
         let args = fsck("fsck.mergerfs -v -s -f nonroot /pool");
-        assert_eq!((args.fix, args.check_size, args.verbose), (Source::Nonroot, true, true));
+        assert_eq!((args.fix, args.check_size, args.verbose), (FixSource::Nonroot, true, true));
         for words in
             ["fsck.mergerfs", "fsck.mergerfs --fix oldest /pool", "fsck.mergerfs --check-size=x /pool"]
         {
             assert!(
-                matches!(parse(words.split_whitespace().map(OsString::from)), Err(Said::Mistake(_))),
+                matches!(parse(words.split_whitespace().map(OsString::from)), Err(EarlyExit::UsageError(_))),
                 "{words}"
             );
         }
@@ -102,7 +104,7 @@ mod tests {
     fn words_of_fsck_change_nothing() {
         for words in ["-a /d1:/d2", "-A -p /d1:/d2", "-C0 -y /d1:/d2", "-f -C /d1:/d2", "-T -n /d1:/d2 -V"] {
             let args = fsck(&format!("fsck.mergerfs {words}"));
-            assert!(args.by_fsck && args.fix == Source::None, "{words}");
+            assert!(args.by_fsck && args.fix == FixSource::None, "{words}");
             assert_eq!(args.path.as_deref(), Some(std::path::Path::new("/d1:/d2")), "{words}");
         }
         assert!(fsck("fsck.mergerfs -A").path.is_none());

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Whose grammar the command line is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Called {
+pub enum Invocation {
     /// By its own name, or one that nobody knows.
     Canopy,
     Mergerfs,
@@ -18,24 +18,24 @@ pub enum Called {
     CollectInfo,
 }
 
-impl Called {
+impl Invocation {
     /// By the last part of the first argument.
-    pub fn by(program: &OsStr) -> Called {
+    pub fn from_program(program: &OsStr) -> Invocation {
         let base = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default();
         match base.strip_prefix("mount.").and_then(Name::from_fstype) {
-            Some(name) => Called::Helper(name),
-            None if base == "mergerfs" => Called::Mergerfs,
-            None if matches!(base, "fsck.mergerfs" | "fsck.canopy") => Called::Fsck,
-            None if base == "mergerfs.collect-info" => Called::CollectInfo,
-            None => Called::Canopy,
+            Some(name) => Invocation::Helper(name),
+            None if base == "mergerfs" => Invocation::Mergerfs,
+            None if matches!(base, "fsck.mergerfs" | "fsck.canopy") => Invocation::Fsck,
+            None if base == "mergerfs.collect-info" => Invocation::CollectInfo,
+            None => Invocation::Canopy,
         }
     }
 
     pub fn name(self) -> Name {
         match self {
-            Called::Canopy | Called::Fsck | Called::CollectInfo => Name::Canopy,
-            Called::Mergerfs => Name::Mergerfs,
-            Called::Helper(name) => name,
+            Invocation::Canopy | Invocation::Fsck | Invocation::CollectInfo => Name::Canopy,
+            Invocation::Mergerfs => Name::Mergerfs,
+            Invocation::Helper(name) => name,
         }
     }
 }
@@ -47,25 +47,25 @@ mod tests {
     #[test]
     fn the_last_part_of_the_path_counts() {
         let table = [
-            ("canopy", Called::Canopy),
-            ("/usr/bin/canopy", Called::Canopy),
-            ("frob", Called::Canopy),
-            ("", Called::Canopy),
-            ("/", Called::Canopy),
-            ("mergerfs", Called::Mergerfs),
-            ("./mergerfs", Called::Mergerfs),
-            ("/sbin/mount.mergerfs", Called::Helper(Name::Mergerfs)),
-            ("mount.fuse.mergerfs", Called::Helper(Name::Mergerfs)),
-            ("mount.canopy", Called::Helper(Name::Canopy)),
-            ("mount.fuse.canopy", Called::Helper(Name::Canopy)),
-            ("mount.ext4", Called::Canopy),
-            ("/sbin/fsck.mergerfs", Called::Fsck),
-            ("fsck.canopy", Called::Fsck),
-            ("/usr/bin/mergerfs.collect-info", Called::CollectInfo),
-            ("fsck.ext4", Called::Canopy),
+            ("canopy", Invocation::Canopy),
+            ("/usr/bin/canopy", Invocation::Canopy),
+            ("frob", Invocation::Canopy),
+            ("", Invocation::Canopy),
+            ("/", Invocation::Canopy),
+            ("mergerfs", Invocation::Mergerfs),
+            ("./mergerfs", Invocation::Mergerfs),
+            ("/sbin/mount.mergerfs", Invocation::Helper(Name::Mergerfs)),
+            ("mount.fuse.mergerfs", Invocation::Helper(Name::Mergerfs)),
+            ("mount.canopy", Invocation::Helper(Name::Canopy)),
+            ("mount.fuse.canopy", Invocation::Helper(Name::Canopy)),
+            ("mount.ext4", Invocation::Canopy),
+            ("/sbin/fsck.mergerfs", Invocation::Fsck),
+            ("fsck.canopy", Invocation::Fsck),
+            ("/usr/bin/mergerfs.collect-info", Invocation::CollectInfo),
+            ("fsck.ext4", Invocation::Canopy),
         ];
-        for (program, called) in table {
-            assert_eq!(Called::by(OsStr::new(program)), called, "{program}");
+        for (program, invocation) in table {
+            assert_eq!(Invocation::from_program(OsStr::new(program)), invocation, "{program}");
         }
     }
 }

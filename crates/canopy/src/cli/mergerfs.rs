@@ -2,7 +2,8 @@
 //!
 //! What is not known there never was an error, and so it is none here; but it is told.
 
-use super::{Command, MountArgs, Said};
+use super::{Command, EarlyExit};
+use crate::commands::mount::MountArgs;
 use canopy_config::program_name::Name;
 use canopy_config::source::command_line::Arg;
 use std::ffi::{OsStr, OsString};
@@ -17,13 +18,13 @@ This is canopy under another name; canopy options lists what -o takes.
 const VERSION: &str =
     concat!("mergerfs v", env!("CARGO_PKG_VERSION"), "\ncanopy ", env!("CARGO_PKG_VERSION"), "\n");
 
-pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Said> {
+pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, EarlyExit> {
     let mut mount = MountArgs { name: Name::Mergerfs, sloppy: true, ..MountArgs::default() };
     let mut args = args.into_iter().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_bytes() {
-            b"-h" | b"--help" => return Err(Said::Text(HELP.into())),
-            b"-v" | b"-V" | b"--version" => return Err(Said::Text(VERSION.into())),
+            b"-h" | b"--help" => return Err(EarlyExit::Print(HELP.into())),
+            b"-v" | b"-V" | b"--version" => return Err(EarlyExit::Print(VERSION.into())),
             b"-f" => mount.foreground = true,
             b"-d" => mount.in_order.push(Arg::Options("debug=true".into())),
             b"-r" => mount.in_order.push(Arg::Options("ro".into())),
@@ -31,7 +32,9 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             b"-n" => {}
             b"-o" => match args.next() {
                 Some(group) => mount.in_order.push(Arg::Options(group)),
-                None => return Err(Said::Mistake("-o needs options behind it (mergerfs --help)".into())),
+                None => {
+                    return Err(EarlyExit::UsageError("-o needs options behind it (mergerfs --help)".into()));
+                }
             },
             b"--" => mount.in_order.extend(args.by_ref().map(Arg::Path)),
             [b'-', b'o', group @ ..] => {
@@ -50,7 +53,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
 mod tests {
     use super::*;
 
-    fn parse_words(words: &str) -> Result<Command, Said> {
+    fn parse_words(words: &str) -> Result<Command, EarlyExit> {
         parse(words.split_whitespace().map(OsString::from))
     }
 
@@ -82,7 +85,7 @@ mod tests {
     fn help_and_version_are_texts() {
         for words in ["mergerfs -h", "mergerfs /a /m --help"] {
             match parse_words(words) {
-                Err(Said::Text(text)) => {
+                Err(EarlyExit::Print(text)) => {
                     assert!(text.starts_with("Usage: mergerfs [options] <branches> <mountpoint>\n"))
                 }
                 other => panic!("{words}: {other:?}"),
@@ -90,7 +93,7 @@ mod tests {
         }
         for words in ["mergerfs -v", "mergerfs -V", "mergerfs --version"] {
             match parse_words(words) {
-                Err(Said::Text(text)) => {
+                Err(EarlyExit::Print(text)) => {
                     assert_eq!(text.lines().next(), Some(concat!("mergerfs v", env!("CARGO_PKG_VERSION"))));
                 }
                 other => panic!("{words}: {other:?}"),
@@ -104,6 +107,6 @@ mod tests {
         let debug = Arg::Options("debug=true".into());
         assert_eq!(args.in_order, [debug, Arg::Path("/a".into()), Arg::Path("/m".into())]);
         assert_eq!(args.warnings.len(), 2, "{:?}", args.warnings);
-        assert!(matches!(parse_words("mergerfs /a /m -o"), Err(Said::Mistake(_))));
+        assert!(matches!(parse_words("mergerfs /a /m -o"), Err(EarlyExit::UsageError(_))));
     }
 }

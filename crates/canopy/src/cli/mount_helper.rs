@@ -1,7 +1,9 @@
 //! The command line that mount(8) gives the helpers `mount.TYPE` and `mount.fuse.TYPE`:
 //! `SRC MNT [-sfnv] [-t TYPE] [-o OPTIONS]`, where SRC is branches or the name of a pool.
 
-use super::{Command, MountArgs, RemountArgs, Said};
+use super::{Command, EarlyExit};
+use crate::commands::mount::MountArgs;
+use crate::commands::remount::RemountArgs;
 use canopy_config::program_name::Name;
 use canopy_config::source::command_line::{Arg, pieces, split_group};
 use rustix::process::geteuid;
@@ -9,12 +11,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// Words of fstab for mount(8) and for those who read it; no filesystem needs them.
-const FOR_OTHERS: [&str; 13] = [
+const NOT_FOR_THE_POOL: [&str; 13] = [
     "nofail", "user", "nouser", "users", "auto", "noauto", "_netdev", "owner", "noowner", "group", "nogroup",
     "silent", "loud",
 ];
 
-pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Result<Command, Said> {
+pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Result<Command, EarlyExit> {
     let mut mount =
         MountArgs { name, sloppy: name == Name::Mergerfs, by_mount: true, ..MountArgs::default() };
     let mut options: Vec<Vec<u8>> = Vec::new();
@@ -23,7 +25,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Res
     let program = args.next().unwrap_or_default();
     let program = program.to_string_lossy();
     let usage = format!("usage: {program} BRANCH[:BRANCH...]|NAME MOUNTPOINT [-sfnv] [-t TYPE] [-o OPTIONS]");
-    let mistake = |what: &str| Said::Mistake(format!("{what} ({usage})"));
+    let mistake = |what: &str| EarlyExit::UsageError(format!("{what} ({usage})"));
     while let Some(arg) = args.next() {
         let mut value = |attached: &[u8], of: &str| match attached {
             [] => args.next().ok_or_else(|| mistake(&format!("{of} needs a value"))),
@@ -31,7 +33,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Res
         };
         match arg.as_bytes() {
             b"--" => places.extend(args.by_ref()),
-            b"-h" | b"--help" => return Err(Said::Text(format!("{usage}\nmount(8) calls it.\n"))),
+            b"-h" | b"--help" => return Err(EarlyExit::Print(format!("{usage}\nmount(8) calls it.\n"))),
             [b'-', b'o', group @ ..] => {
                 options.extend(pieces(value(group, "-o")?.as_bytes()).into_iter().map(<[u8]>::to_vec));
             }
@@ -69,7 +71,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Res
     let before = options.len();
     options.retain(|piece| piece != b"remount");
     let remount = options.len() < before;
-    let kept = for_the_pool(options, &mut mount).map_err(Said::Mistake)?;
+    let kept = pool_options(options, &mut mount).map_err(EarlyExit::UsageError)?;
     if remount {
         // Where it is says which pool is meant; the rest is what it is said to be.
         let (mountpoint, options) = (mountpoint.into(), OsString::from_vec(kept.join(&b',')));
@@ -81,13 +83,13 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Res
             fake: mount.fake,
         }));
     }
-    let options = with_all_there_is(kept, &mount);
+    let options = with_implied_options(kept, &mount);
     mount.in_order = vec![Arg::Path(branches), Arg::Path(mountpoint), Arg::Options(options)];
     Ok(Command::Mount(mount))
 }
 
 /// The options without what is meant for others.
-fn for_the_pool(options: Vec<Vec<u8>>, mount: &mut MountArgs) -> Result<Vec<Vec<u8>>, String> {
+fn pool_options(options: Vec<Vec<u8>>, mount: &mut MountArgs) -> Result<Vec<Vec<u8>>, String> {
     let mut kept: Vec<Vec<u8>> = Vec::new();
     for piece in options {
         let text = String::from_utf8_lossy(&piece);
@@ -102,7 +104,7 @@ fn for_the_pool(options: Vec<Vec<u8>>, mount: &mut MountArgs) -> Result<Vec<Vec<
                 mount.user = Some(OsStr::from_bytes(user).to_owned());
             }
             "comment" => {}
-            _ if FOR_OTHERS.contains(&key) || key.starts_with("x-") || key.starts_with("X-") => {}
+            _ if NOT_FOR_THE_POOL.contains(&key) || key.starts_with("x-") || key.starts_with("X-") => {}
             _ => kept.push(piece),
         }
     }
@@ -110,7 +112,7 @@ fn for_the_pool(options: Vec<Vec<u8>>, mount: &mut MountArgs) -> Result<Vec<Vec<
 }
 
 /// With what a line of fstab means when it says nothing.
-fn with_all_there_is(mut kept: Vec<Vec<u8>>, mount: &MountArgs) -> OsString {
+fn with_implied_options(mut kept: Vec<Vec<u8>>, mount: &MountArgs) -> OsString {
     // Under this name a line in fstab means all that a filesystem can do, unless it says otherwise; setups may rely on
     // it. Only root can give it. Under our own, data disks bring no devices and nobody's rights, unless it is asked for.
     if mount.name == Name::Mergerfs && mount.user.is_none() && geteuid().is_root() {
@@ -127,7 +129,7 @@ fn with_all_there_is(mut kept: Vec<Vec<u8>>, mount: &MountArgs) -> OsString {
 mod tests {
     use super::*;
 
-    fn parse_words(words: &str) -> Result<Command, Said> {
+    fn parse_words(words: &str) -> Result<Command, EarlyExit> {
         let name = if words.starts_with("mergerfs ") { Name::Mergerfs } else { Name::Canopy };
         parse(words.split_whitespace().map(OsString::from), name)
     }
@@ -217,7 +219,9 @@ mod tests {
         ];
         for (words, needle) in table {
             match parse_words(words) {
-                Err(Said::Mistake(line)) => assert!(!line.contains('\n') && line.contains(needle), "{line}"),
+                Err(EarlyExit::UsageError(line)) => {
+                    assert!(!line.contains('\n') && line.contains(needle), "{line}")
+                }
                 other => panic!("{words}: {other:?}"),
             }
         }

@@ -1,10 +1,10 @@
 //! `canopy collect-info`, also as `mergerfs.collect-info`: what a report of a defect should tell.
 
-use crate::cli::CollectInfoArgs;
 use crate::deadline_command;
 use crate::error::Error;
 use crate::terminal;
 use canopy_sys::mountinfo;
+use clap::Args;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -12,6 +12,22 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+/// Gather what a report of a defect should tell
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct CollectInfoArgs {
+    /// Write to a new file, instead of to stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Called as mergerfs.collect-info, which has a file of its own.
+    #[arg(skip)]
+    pub as_mergerfs: bool,
+}
+
+const NOTES: &str = "\
+Passwords and keys in mount options are left out; paths, host names and the log
+of the last hour are not. Read it before you publish it.";
 
 /// How long one program may take: df(1) hangs with a hung disk.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -106,7 +122,7 @@ fn sections() -> impl Iterator<Item = (String, String)> {
 }
 
 fn output(command: &mut Command) -> String {
-    match deadline_command::start(command).map(|asked| asked.until(Instant::now() + PATIENCE)) {
+    match deadline_command::start(command).map(|asked| asked.output_before(Instant::now() + PATIENCE)) {
         Ok(Some(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
         Ok(None) => format!("error: no answer within {} s", PATIENCE.as_secs()),
         Err(why) => format!("error: {why}"),

@@ -3,20 +3,41 @@
 //! The running pool is asked, through a key of the directory: it answers by the code that chooses, with the
 //! branches and options it has now. Nothing of a policy is known here.
 
-use crate::cli::ExplainArgs;
-use crate::control_client::Live;
+use crate::control_client::ControlClient;
 use crate::error::Error;
-use crate::mount::unmount;
+use crate::mount_lookup;
 use crate::terminal::{self, Paint, Screen, bytes, paragraph, table};
 use canopy_config::control_api::{BranchVerdict, EXPLAIN, ExplainReport, LONGEST_KEY, OsText, Verdict};
 use canopy_config::options::closest;
 use canopy_pool::config::Func;
 use canopy_pool::policy::Category;
 use canopy_sys::mountinfo::Mounted;
+use clap::Args;
 use serde::Serialize;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// Show which branch an operation would act on now, and why
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct ExplainArgs {
+    /// create, mkdir, unlink, rename, getattr, ...: a function of func.*
+    #[arg(value_name = "OP")]
+    pub op: String,
+    /// A path on a pool; for create and its like one that need not exist
+    pub path: PathBuf,
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+const NOTES: &str = "\
+The running pool answers, by the code that makes the choice; nothing is changed.
+
+Examples:
+  canopy explain create /pool/films/new.mkv
+  canopy explain unlink /pool/old";
 
 /// What `--json` gives: the pool's answer, and what was asked.
 #[derive(Debug, Serialize)]
@@ -29,11 +50,11 @@ struct Explained {
 
 pub fn run(args: &ExplainArgs) -> Result<(), Error> {
     let func = func(&args.op)?;
-    let path = full_path(&args.path)?;
-    let pool = unmount::holding(&path)?.filter(Mounted::is_pool);
+    let path = resolve_parent(&args.path)?;
+    let pool = mount_lookup::mount_of(&path)?.filter(Mounted::is_pool);
     let pool = pool.ok_or_else(|| Error::OnNoPool(path.clone()))?;
-    let live = Live::at(&pool.mountpoint)?;
-    let (node, key) = question(func, &path, &pool.mountpoint);
+    let live = ControlClient::at(&pool.mountpoint)?;
+    let (node, key) = node_and_key(func, &path, &pool.mountpoint);
     let told = live.explain(&node, &key)?;
     let explained =
         Explained { pool: OsText::from(pool.mountpoint.as_path()), path: OsText::from(path.as_path()), told };
@@ -55,8 +76,8 @@ fn func(word: &str) -> Result<Func, Error> {
 }
 
 /// Where the path leads, its last component apart: that may be missing, or a symlink that is itself meant.
-fn full_path(path: &Path) -> Result<PathBuf, Error> {
-    let failed = |why: io::Error| unmount::unasked(path, why);
+fn resolve_parent(path: &Path) -> Result<PathBuf, Error> {
+    let failed = |why: io::Error| mount_lookup::lookup_error(path, why);
     let absolute = std::path::absolute(path).map_err(failed)?;
     match (absolute.parent(), absolute.file_name()) {
         (Some(parent), Some(name)) => {
@@ -72,7 +93,7 @@ fn full_path(path: &Path) -> Result<PathBuf, Error> {
 
 /// The node to ask, and the key. As a rule that is the directory, with the name in the key: the name may be
 /// missing, and the kernel lets no such attribute be asked of symlinks and devices.
-fn question(func: Func, path: &Path, mountpoint: &Path) -> (PathBuf, String) {
+fn node_and_key(func: Func, path: &Path, mountpoint: &Path) -> (PathBuf, String) {
     let bare = format!("{EXPLAIN}{func}");
     let creates = func.category() == Category::Create;
     let (Some(dir), Some(name), true) = (path.parent(), path.file_name(), path != mountpoint) else {
@@ -188,7 +209,7 @@ mod tests {
     #[test]
     fn who_is_asked_and_what() {
         let ask = |func, path: &str| {
-            let (node, key) = question(func, Path::new(path), Path::new("/pool"));
+            let (node, key) = node_and_key(func, Path::new(path), Path::new("/pool"));
             (node.display().to_string(), key)
         };
         let answer = |node: &str, key: &str| (node.to_owned(), key.to_owned());

@@ -1,13 +1,34 @@
 //! `canopy get`: values of a running pool, for scripts.
 
-use crate::cli::GetArgs;
-use crate::control_client::Live;
+use crate::control_client::ControlClient;
 use crate::error::Error;
+use clap::Args;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Show one value of a running pool, or all as KEY=VALUE
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct GetArgs {
+    /// The pool's mountpoint or name
+    pub mount: PathBuf,
+    /// An option, or version, pid, srcmounts; all when left out
+    pub key: Option<String>,
+}
+
+const NOTES: &str = "\
+Output: with KEY the value and a newline, nothing else. Without, a line for each
+option as KEY=VALUE, sorted by key; branches as PATH=MODE[,MINFREE] joined by
+colons, sizes in bytes, times in seconds. For a file or directory of the pool
+this tells where it lies: getfattr -n user.mergerfs.allpaths FILE
+
+Examples:
+  canopy get /pool category.create
+  canopy get /pool srcmounts | tr : '\\n'";
 
 pub fn run(args: &GetArgs) -> Result<(), Error> {
-    let pool = Live::at(&args.mount)?;
+    let pool = ControlClient::at(&args.mount)?;
     let mut text = Vec::new();
     match &args.key {
         Some(key) => text.extend_from_slice(pool.get(key)?.as_bytes()),

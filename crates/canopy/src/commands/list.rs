@@ -1,15 +1,28 @@
 //! `canopy list`: the options of a running pool, for people.
 
-use crate::cli::ListArgs;
-use crate::control_client::Live;
+use crate::control_client::ControlClient;
 use crate::error::Error;
 use canopy_config::options::{Changes, table};
 use canopy_config::text::one_line;
+use clap::Args;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::PathBuf;
+
+/// Show the options of a running pool as a table
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct ListArgs {
+    /// The pool's mountpoint or name
+    pub mount: PathBuf,
+}
+
+const NOTES: &str = "\
+Output: for people; programs use canopy get. A line for each option with its
+value, branches one a line. * marks what canopy set can change.";
 
 pub fn run(args: &ListArgs) -> Result<(), Error> {
-    let pool = Live::at(&args.mount)?;
+    let pool = ControlClient::at(&args.mount)?;
     let shown = pool.keys()?;
     let mut text = "Those marked * can be changed with canopy set.\n\n".to_owned();
     // In the order in which people should read them; what the pool knows beyond that comes last.

@@ -1,14 +1,22 @@
 //! `canopy options`: the table of options, for people and for programs.
 
-use crate::cli::OptionsArgs;
 use crate::terminal::{self, paragraph};
 use canopy_config::Config;
 use canopy_config::options::{Changes, Spec, table};
+use clap::Args;
 use serde::Serialize;
+
+/// List the options of -o, their defaults and values
+#[derive(Args, Debug)]
+pub struct OptionsArgs {
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// One option, as `--json` and the documentation tell it.
 #[derive(Debug, Serialize)]
-pub struct OptionTold {
+pub struct OptionEntry {
     pub name: String,
     pub aliases: &'static [&'static str],
     /// What can be written behind the `=`; null for a word that takes no value.
@@ -26,13 +34,13 @@ pub struct OptionTold {
 }
 
 /// The whole table, in its order. What is ignored comes last.
-pub fn told() -> Vec<OptionTold> {
+pub fn entries() -> Vec<OptionEntry> {
     let default = Config::default();
-    table().iter().map(|spec| told_of(spec, &default)).collect()
+    table().iter().map(|spec| entry_of(spec, &default)).collect()
 }
 
-fn told_of(spec: &Spec, default: &Config) -> OptionTold {
-    OptionTold {
+fn entry_of(spec: &Spec, default: &Config) -> OptionEntry {
+    OptionEntry {
         name: spec.name.to_string(),
         aliases: spec.aliases,
         accepts: spec.accepted(),
@@ -46,7 +54,7 @@ fn told_of(spec: &Spec, default: &Config) -> OptionTold {
 
 pub fn run(args: &OptionsArgs) {
     if args.json {
-        terminal::print_json(&told());
+        terminal::print_json(&entries());
     } else {
         terminal::print(&text());
     }
@@ -59,17 +67,17 @@ fn text() -> String {
     let mut text = "Options of canopy mount -o; _ and - are the same in names, later options win.\n\
                     Those marked * can be changed while the pool runs (canopy set).\n\n"
         .to_owned();
-    let told = told();
-    let shown: Vec<&OptionTold> = told.iter().filter(|option| !option.ignored).collect();
+    let entries = entries();
+    let shown: Vec<&OptionEntry> = entries.iter().filter(|option| !option.ignored).collect();
     let mut policies_told = false;
     for option in shown {
-        text.push_str(&entry(option, &mut policies_told));
+        text.push_str(&format_entry(option, &mut policies_told));
     }
     text
 }
 
 /// An option in two columns: what can be written, and what it does.
-fn entry(option: &OptionTold, policies_told: &mut bool) -> String {
+fn format_entry(option: &OptionEntry, policies_told: &mut bool) -> String {
     let mark = if option.runtime { '*' } else { ' ' };
     let left = match &option.default {
         Some(value) if !value.is_empty() => format!("{mark} {}={value}", option.name),
@@ -109,7 +117,7 @@ mod tests {
     #[test]
     fn every_option_that_is_not_of_old_is_listed() {
         let text = text();
-        for option in told() {
+        for option in entries() {
             let at_start = |line: &str| {
                 let name = line.get(2..).unwrap_or_default();
                 name.strip_prefix(option.name.as_str())

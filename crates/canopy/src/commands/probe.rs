@@ -3,23 +3,32 @@
 //! A thread that waits for a sick disk or a stuck daemon can hold up the end of its whole process; a child can
 //! be left behind. `canopy probe` is that child: it writes one line of JSON to its standard output.
 
-use crate::cli::ProbeArgs;
-use crate::control_client::Live;
-use crate::deadline_command::{self, Asked};
+use crate::control_client::ControlClient;
+use crate::deadline_command::{self, RunningCommand};
 use crate::error::Error;
-use crate::mount::{unmount, wait_for_branches};
+use crate::mount::wait_for_branches;
+use crate::mount_lookup;
 use canopy_config::control_api::{EXPLAIN, ExplainReport, OsText, PoolReport, STATUS};
 use canopy_config::text::os_error;
 use canopy_sys::mountinfo;
+use clap::Args;
 use rustix::fs::StatVfsMountFlags;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
+
+/// Looks at what may never answer, for canopy status.
+#[derive(Args, Debug)]
+pub struct ProbeArgs {
+    #[arg(value_parser = ["branch", "create", "pool"])]
+    pub what: String,
+    pub path: PathBuf,
+}
 
 /// A branch directory, as any process of this namespace sees it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -88,32 +97,32 @@ impl From<io::Error> for Failure {
 /// What came of a question.
 #[derive(Clone, Debug)]
 pub enum Answer<T> {
-    Told(T),
+    Answered(T),
     Failed(Failure),
     /// Not in time.
-    Silent,
+    TimedOut,
 }
 
 impl<T> Answer<T> {
-    pub fn told(self) -> Option<T> {
+    pub fn ok(self) -> Option<T> {
         match self {
-            Answer::Told(told) => Some(told),
-            Answer::Failed(_) | Answer::Silent => None,
+            Answer::Answered(told) => Some(told),
+            Answer::Failed(_) | Answer::TimedOut => None,
         }
     }
 }
 
 /// `what` is `branch`, answered by [`BranchFacts`]; `pool`, by [`PoolReport`]; or `create`, by what would become of a
 /// new file in the root of the pool.
-pub fn ask(what: &str, path: &Path) -> io::Result<Asked> {
+pub fn start(what: &str, path: &Path) -> io::Result<RunningCommand> {
     deadline_command::start(Command::new("/proc/self/exe").args(["probe", what]).arg(path))
 }
 
 /// The answer to a question that was asked.
-pub fn answer<T: DeserializeOwned>(asked: Asked, deadline: Instant) -> Answer<T> {
-    let Some(bytes) = asked.until(deadline) else { return Answer::Silent };
+pub fn answer<T: DeserializeOwned>(asked: RunningCommand, deadline: Instant) -> Answer<T> {
+    let Some(bytes) = asked.output_before(deadline) else { return Answer::TimedOut };
     match serde_json::from_slice::<Result<T, Failure>>(&bytes) {
-        Ok(Ok(facts)) => Answer::Told(facts),
+        Ok(Ok(facts)) => Answer::Answered(facts),
         Ok(Err(failure)) => Answer::Failed(failure),
         Err(why) => Answer::Failed(Failure { cause: Cause::Other, why: format!("the probe failed: {why}") }),
     }
@@ -130,12 +139,12 @@ pub fn run(args: &ProbeArgs) {
 }
 
 fn pool(path: &Path) -> Result<PoolReport, Error> {
-    let told = Live::at(path)?.get(STATUS)?;
+    let told = ControlClient::at(path)?.get(STATUS)?;
     serde_json::from_slice(told.as_bytes()).map_err(|_| Error::NotCanopy(path.to_owned()))
 }
 
 fn create(path: &Path) -> Result<ExplainReport, Error> {
-    Live::at(path)?.explain(path, &format!("{EXPLAIN}create"))
+    ControlClient::at(path)?.explain(path, &format!("{EXPLAIN}create"))
 }
 
 fn branch(path: &Path) -> io::Result<BranchFacts> {
@@ -146,7 +155,7 @@ fn branch(path: &Path) -> io::Result<BranchFacts> {
         Err(why) | Ok(Err(why)) if why.kind() != io::ErrorKind::PermissionDenied => return Err(why),
         _ => {}
     }
-    let mounted = unmount::holding(path).map_err(|error| io::Error::other(error.line()))?;
+    let mounted = mount_lookup::mount_of(path).map_err(|error| io::Error::other(error.line()))?;
     let mounted = mounted.ok_or_else(|| io::Error::other("no mount holds it"))?;
     let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
     Ok(BranchFacts {

@@ -3,8 +3,7 @@
 //! What is not named stays. mount(8) names what fstab or the mount table says, too; so options of the pool come along
 //! which nobody wants to change. Those that differ are told, with what changes them.
 
-use crate::cli::RemountArgs;
-use crate::control_client::Live;
+use crate::control_client::ControlClient;
 use crate::error::Error;
 use canopy_config::control_api::{PoolReport, STATUS};
 use canopy_config::error::OptionError;
@@ -15,7 +14,21 @@ use canopy_config::source::command_line::split_group;
 use canopy_config::{Config, resolve};
 use canopy_fuse::mount::{ATIME_FLAGS, MountFlags, remount};
 use canopy_sys::mountinfo::{self, Mounted};
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Other flags for a pool that is mounted.
+#[derive(Debug, Default)]
+pub struct RemountArgs {
+    pub mountpoint: PathBuf,
+    /// As they follow a `-o`.
+    pub options: OsString,
+    /// They are all that is to hold: mount(8) leaves out words such as `exec`, having taken away `noexec` for it.
+    pub complete: bool,
+    pub sloppy: bool,
+    /// Everything but the change.
+    pub fake: bool,
+}
 
 pub fn run(args: &RemountArgs) -> Result<(), Error> {
     let path =
@@ -23,7 +36,7 @@ pub fn run(args: &RemountArgs) -> Result<(), Error> {
     let mounted = pool_at(&path)?;
     let before = flags(&mounted);
     let mut wanted = Config::default();
-    wanted.mount.flags = start(args, &mounted, before);
+    wanted.mount.flags = initial_flags(args, &mounted, before);
     for pair in split_group(&args.options) {
         // What the kernel was told at the mount, and lists.
         if mounted.super_options.split(',').any(|word| pair == *word && !is_flag(word)) {
@@ -58,7 +71,7 @@ pub fn run(args: &RemountArgs) -> Result<(), Error> {
 }
 
 /// The flags that those which are named are added to.
-fn start(args: &RemountArgs, mounted: &Mounted, before: MountFlags) -> MountFlags {
+fn initial_flags(args: &RemountArgs, mounted: &Mounted, before: MountFlags) -> MountFlags {
     if !args.complete {
         return before;
     }
@@ -107,7 +120,7 @@ fn other_values(path: &Path, wanted: &mut Config) -> Vec<String> {
     if named.is_empty() {
         return Vec::new();
     }
-    let told = Live::at(path).and_then(|live| live.get(STATUS));
+    let told = ControlClient::at(path).and_then(|live| live.get(STATUS));
     let Some(told) =
         told.ok().and_then(|told| serde_json::from_slice::<PoolReport>(told.as_encoded_bytes()).ok())
     else {

@@ -1,20 +1,50 @@
 //! `canopy set`: changes an option of a running pool, and the config file it came from if that is wanted.
 
-use crate::cli::{self, SetArgs};
-use crate::control_client::Live;
+use super::mount::MountArgs;
+use crate::control_client::ControlClient;
 use crate::error::Error;
 use canopy_config::Config;
 use canopy_config::control_api::COMMAND;
 use canopy_config::options::{self, Changes, Spec};
 use canopy_config::source::named::restore_names;
 use canopy_config::source::persist::{Origin, Rewrite};
+use clap::Args;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-pub fn run(args: &SetArgs) -> Result<(), Error> {
-    let pool = Live::at(&args.mount)?;
+/// Change an option of a running pool
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct SetArgs {
+    /// The pool's mountpoint or name
+    pub mount: PathBuf,
+    /// An option and its new value, or a command
+    #[arg(value_name = "KEY=VALUE")]
+    pub pair: OsString,
+    /// Write it into the config file of the pool as well
+    #[arg(short, long)]
+    pub persist: bool,
+}
+
+const NOTES: &str = "\
+canopy list MOUNT marks what can be changed. Operations under way end as they
+began; open files stay usable, also on a branch that is taken away. A change
+ends with the mount; with --persist pool and file change both or neither.
+
+Branches are replaced by a list, or changed: +PATH appends, +<PATH prepends,
+-PATTERN removes, -< and -> remove the first and the last.
+Commands: cmd.gc, cmd.gc1, cmd.invalidate-all-nodes.
+
+Examples:
+  canopy set /pool category.create=mfs
+  canopy set /pool branches=+/mnt/disk3
+  canopy set /pool 'branches=-/mnt/disk1'";
+
+/// `parse_cmdline` reads the command line of the process that serves the pool, as /proc has it.
+pub fn run(args: &SetArgs, parse_cmdline: fn(&[u8]) -> Option<MountArgs>) -> Result<(), Error> {
+    let pool = ControlClient::at(&args.mount)?;
     let pair = args.pair.as_bytes();
     let equals = pair.iter().position(|&byte| byte == b'=');
     let (key, value) = pair.split_at(equals.unwrap_or(pair.len()));
@@ -25,10 +55,16 @@ pub fn run(args: &SetArgs) -> Result<(), Error> {
         return Err(Error::NoValue { key, path: args.mount.clone() });
     }
     let value = OsStr::from_bytes(value.get(1..).unwrap_or_default().trim_ascii());
-    if args.persist { persist(&pool, &args.mount, &key, value) } else { pool.set(&key, value) }
+    if args.persist { persist(&pool, &args.mount, &key, value, parse_cmdline) } else { pool.set(&key, value) }
 }
 
-fn persist(pool: &Live, mount: &Path, key: &str, value: &OsStr) -> Result<(), Error> {
+fn persist(
+    pool: &ControlClient,
+    mount: &Path,
+    key: &str,
+    value: &OsStr,
+    parse_cmdline: fn(&[u8]) -> Option<MountArgs>,
+) -> Result<(), Error> {
     let spec = options::find(key).filter(|spec| spec.key);
     let kept = spec.filter(|spec| spec.changes == Changes::Live && !spec.hidden && spec.name != "config");
     let Some(spec) = kept else {
@@ -42,7 +78,7 @@ fn persist(pool: &Live, mount: &Path, key: &str, value: &OsStr) -> Result<(), Er
     if file.as_os_str().is_empty() {
         return Err(Error::NoConfigFile(mount.to_owned()));
     }
-    let origin = cli::mount_words(&pool.process()?).and_then(|mut said| {
+    let origin = parse_cmdline(&pool.server_cmdline()?).and_then(|mut said| {
         if said.by_mount {
             // At boot all is mounted from there.
             restore_names(&mut said.in_order, Path::new("/"), |word| file.file_stem() == Some(word));
@@ -75,7 +111,7 @@ fn persist(pool: &Live, mount: &Path, key: &str, value: &OsStr) -> Result<(), Er
 
 /// What an instruction makes of the pool's branches, unless that is nothing: the next mount would have none. The file
 /// and the pool are told the same.
-fn whole_list(pool: &Live, value: &OsStr) -> Result<Option<OsString>, Error> {
+fn whole_list(pool: &ControlClient, value: &OsStr) -> Result<Option<OsString>, Error> {
     let mut config = Config::default();
     canopy_config::source::set(&mut config, "branches", &pool.get("branches")?)?;
     canopy_config::source::set(&mut config, "branches", value)?;
@@ -83,7 +119,7 @@ fn whole_list(pool: &Live, value: &OsStr) -> Result<Option<OsString>, Error> {
 }
 
 /// Everything that can be changed, as it is now.
-fn values(pool: &Live) -> Result<Vec<(&'static Spec, OsString)>, Error> {
+fn values(pool: &ControlClient) -> Result<Vec<(&'static Spec, OsString)>, Error> {
     let changeable = |spec: &&Spec| {
         spec.key && !spec.hidden && spec.changes == Changes::Live && spec.name != "config" && !is_group(spec)
     };
@@ -95,7 +131,7 @@ fn is_group(spec: &Spec) -> bool {
     spec.name.starts_with("category.")
 }
 
-fn set_back(pool: &Live, before: &[(&'static Spec, OsString)]) -> Result<(), Error> {
+fn set_back(pool: &ControlClient, before: &[(&'static Spec, OsString)]) -> Result<(), Error> {
     for (spec, value) in before {
         if pool.get(&spec.name)? != *value {
             pool.set(&spec.name, value)?;

@@ -1,16 +1,27 @@
 //! `canopy umount`: ends a pool, and returns when it has let go of its branches.
 
-use crate::cli::UmountArgs;
 use crate::error::Error;
 use crate::mount::unmount;
 use canopy_config::source::named;
 use canopy_server::badge;
 use canopy_sys::mountinfo::{self, Mounted};
+use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+/// Unmount a pool
+#[derive(Args, Debug)]
+pub struct UmountArgs {
+    /// The pool's mountpoint or name
+    pub mountpoint: PathBuf,
+    /// Take it away at once, and end it when nobody uses it any more
+    #[arg(short, long)]
+    pub lazy: bool,
+}
 
 /// How long the daemon has to end after the mount has.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -27,24 +38,24 @@ pub fn run(args: &UmountArgs) -> Result<(), Error> {
         return Err(Error::NotAPool { path, fstype: mounted.fstype });
     }
     // Found before the mount goes: afterwards nothing leads from one to the other.
-    let servers = if args.lazy || is_elsewhere(&mounted) { Vec::new() } else { badge::of(&mounted) };
+    let servers = if args.lazy || is_mounted_elsewhere(&mounted) { Vec::new() } else { badge::of(&mounted) };
     let servers: Vec<OwnedFd> =
         servers.into_iter().filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect();
-    unmount::end(&path, args.lazy)?;
+    unmount::unmount(&path, args.lazy)?;
     let deadline = Instant::now() + PATIENCE;
-    if !servers.into_iter().all(|server| ends_before(server, deadline)) {
+    if !servers.into_iter().all(|server| exits_before(server, deadline)) {
         eprintln!("canopy: {} is unmounted, but its daemon has not ended yet", path.display());
     }
     Ok(())
 }
 
 /// Is the pool mounted at another place as well? Then it goes on there.
-fn is_elsewhere(mounted: &Mounted) -> bool {
+fn is_mounted_elsewhere(mounted: &Mounted) -> bool {
     let listed = mountinfo::list().unwrap_or_default();
     listed.iter().any(|other| other.device == mounted.device && other.id != mounted.id)
 }
 
-fn ends_before(server: OwnedFd, deadline: Instant) -> bool {
+fn exits_before(server: OwnedFd, deadline: Instant) -> bool {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
@@ -67,9 +78,9 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
         let open = || pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         let (first, second) = (open(), open());
-        assert!(!ends_before(first, Instant::now() + Duration::from_millis(20)));
+        assert!(!exits_before(first, Instant::now() + Duration::from_millis(20)));
         child.kill().unwrap();
-        assert!(ends_before(second, Instant::now() + Duration::from_secs(20)));
+        assert!(exits_before(second, Instant::now() + Duration::from_secs(20)));
         child.wait().unwrap();
     }
 }

@@ -19,15 +19,15 @@ use std::time::Duration;
 
 /// Set for the child only: the process id of its parent, so that a copy of the variable that
 /// strayed into somebody's environment means nothing.
-const PARENT: &str = "CANOPY_BACKGROUND_OF";
+const PARENT_VARIABLE: &str = "CANOPY_BACKGROUND_OF";
 
 /// How long everything else may take: what systemd allows a start by itself.
-const START: Duration = Duration::from_secs(90);
+const START_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Is this process the background half?
 pub fn is_child() -> bool {
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
-    std::env::var(PARENT).is_ok_and(|value| value == parent.to_string())
+    std::env::var(PARENT_VARIABLE).is_ok_and(|value| value == parent.to_string())
 }
 
 /// The foreground half: starts the other, and returns when the pool is usable.
@@ -37,7 +37,7 @@ pub fn start() -> Result<(), Error> {
     // Not current_exe: that names a file which may have been replaced since; this is the program that runs.
     let mut command = Command::new("/proc/self/exe");
     command.arg0(args.next().unwrap_or_else(|| "canopy".into())).args(args);
-    command.env(PARENT, std::process::id().to_string());
+    command.env(PARENT_VARIABLE, std::process::id().to_string());
     command.stdin(Stdio::null()).stdout(writer);
     // What our caller left open (a lock, a pipe that somebody waits on) must not live as long as the pool.
     // Kernels before 5.11 cannot; there it lives.
@@ -53,7 +53,7 @@ pub fn start() -> Result<(), Error> {
             ("ready", status) => {
                 // Only from the process that systemd has started does it take another one's number.
                 let pid = format!("MAINPID={}", child.id());
-                systemd::tell(&[&pid, "READY=1", &format!("STATUS={status}")]);
+                systemd::notify(&[&pid, "READY=1", &format!("STATUS={status}")]);
                 return Ok(());
             }
             ("error", text) => {
@@ -70,20 +70,20 @@ pub fn start() -> Result<(), Error> {
 }
 
 /// Whom to tell how the start goes.
-pub enum Reporter {
+pub enum StartupReporter {
     /// The log on stderr is read by whoever started us.
     Foreground,
     Background(File),
 }
 
-impl Reporter {
-    pub fn foreground() -> Reporter {
-        Reporter::Foreground
+impl StartupReporter {
+    pub fn foreground() -> StartupReporter {
+        StartupReporter::Foreground
     }
 
     /// Takes the pipe out of standard output's place, and leaves the caller's session: a Ctrl-C
     /// there is not meant for us. Standard error stays until the pool is usable, for what nobody foresaw.
-    pub fn background() -> Result<Reporter, Error> {
+    pub fn background() -> Result<StartupReporter, Error> {
         let system = Error::system("cannot enter the background");
         let enter = || -> io::Result<File> {
             let pipe = io::stdout().as_fd().try_clone_to_owned()?;
@@ -93,32 +93,33 @@ impl Reporter {
             rustix::thread::set_name(program_name::current().as_c_str())?;
             Ok(File::from(pipe))
         };
-        enter().map(Reporter::Background).map_err(system)
+        enter().map(StartupReporter::Background).map_err(system)
     }
 
     /// Something is worth a line, though it stops nothing.
     pub fn warn(&mut self, text: &str) {
         tracing::warn!("{text}");
-        if let Reporter::Background(pipe) = self {
+        if let StartupReporter::Background(pipe) = self {
             let _ = writeln!(pipe, "warning {}", one_line(text));
         }
     }
 
     /// Nothing comes of it. In the foreground `main` says so.
     pub fn fail(&mut self, error: &Error) {
-        if let Reporter::Background(pipe) = self {
+        if let StartupReporter::Background(pipe) = self {
             tracing::error!("{}", error.line());
             let _ = writeln!(pipe, "error {}", error.line());
         }
     }
 
     /// Branches may take so long to come. systemd, which otherwise knows how long a start may last, waits for them.
-    pub fn waits(&self, longest: Duration) {
-        if let Reporter::Foreground = self
+    pub fn extend_timeout(&self, longest: Duration) {
+        if let StartupReporter::Foreground = self
             && !longest.is_zero()
         {
-            let patience = format!("EXTEND_TIMEOUT_USEC={}", longest.saturating_add(START).as_micros());
-            systemd::tell(&[&patience, "STATUS=waiting for branches"]);
+            let patience =
+                format!("EXTEND_TIMEOUT_USEC={}", longest.saturating_add(START_TIMEOUT).as_micros());
+            systemd::notify(&[&patience, "STATUS=waiting for branches"]);
         }
     }
 
@@ -127,8 +128,8 @@ impl Reporter {
     pub fn ready(self, status: &str) -> io::Result<()> {
         let status = one_line(status);
         match self {
-            Reporter::Foreground => systemd::tell(&["READY=1", &format!("STATUS={status}")]),
-            Reporter::Background(mut pipe) => {
+            StartupReporter::Foreground => systemd::notify(&["READY=1", &format!("STATUS={status}")]),
+            StartupReporter::Background(mut pipe) => {
                 writeln!(pipe, "ready {status}")?;
                 rustix::stdio::dup2_stderr(null()?)?;
             }

@@ -18,13 +18,13 @@ use std::time::Duration;
 /// How long those who still use an ended pool have to finish.
 const GRACE: Duration = Duration::from_secs(5);
 
-const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGQUIT];
+const STOP_SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGQUIT];
 
 /// Signals that mean nothing here, and whose default is to end the process. They are caught so that they do not end the
 /// pool, and leave a dead mount: of a size limit the failed write tells by itself. Caught, and not ignored, for programs
 /// that are run from here would ignore them too. Those of faults (SIGSEGV, SIGABRT, SIGTRAP and the like) stay what they
 /// are: who sends one wants a core.
-const MEANINGLESS: [i32; 11] = [
+const IGNORED_SIGNALS: [i32; 11] = [
     SIGHUP,
     SIGUSR1,
     SIGUSR2,
@@ -44,27 +44,27 @@ const REAL_TIME: RangeInclusive<i32> = 34..=64;
 
 /// The mount that is to end: where it is, and which it is, for another may lie over it by then.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct PoolMount {
     pub mountpoint: PathBuf,
     pub device: Option<(u32, u32)>,
 }
 
 /// Signals that have been asked for, from the moment this exists. Made early: a signal during the
 /// start must not end the process between the mount and the first request.
-pub struct Watch {
+pub struct SignalWatch {
     signals: Signals,
 }
 
-impl Watch {
-    pub fn new() -> Result<Watch, Error> {
-        let signals = Signals::new(ENDING).map_err(Error::system("cannot watch for signals"))?;
+impl SignalWatch {
+    pub fn new() -> Result<SignalWatch, Error> {
+        let signals = Signals::new(STOP_SIGNALS).map_err(Error::system("cannot watch for signals"))?;
         // Those that a system lacks, or keeps for itself, come from nobody.
-        MEANINGLESS.into_iter().chain(REAL_TIME).for_each(|signal| drop(signals.add_signal(signal)));
-        Ok(Watch { signals })
+        IGNORED_SIGNALS.into_iter().chain(REAL_TIME).for_each(|signal| drop(signals.add_signal(signal)));
+        Ok(SignalWatch { signals })
     }
 
     /// Ends this pool at the first SIGINT, SIGTERM or SIGQUIT, and the process at the second.
-    pub fn run(mut self, target: Target) -> Result<(), Error> {
+    pub fn run(mut self, pool: PoolMount) -> Result<(), Error> {
         let watch = move || {
             let mut ending = false;
             for signal in self.signals.forever() {
@@ -75,11 +75,11 @@ impl Watch {
                         std::process::exit(0);
                     }
                     SIGINT | SIGTERM | SIGQUIT => {
-                        tracing::info!("{name}: ending {}", target.mountpoint.display());
+                        tracing::info!("{name}: ending {}", pool.mountpoint.display());
                         ending = true;
-                        let target = target.clone();
+                        let pool = pool.clone();
                         // Apart, so that a second signal is heard whatever hangs.
-                        if thread::Builder::new().name("stop".into()).spawn(move || end(&target)).is_err() {
+                        if thread::Builder::new().name("stop".into()).spawn(move || end(&pool)).is_err() {
                             std::process::exit(1);
                         }
                     }
@@ -97,11 +97,11 @@ impl Watch {
 
 /// Unmounts. The session then comes to its end and with it the process; if it does not in time, it
 /// is ended here.
-fn end(target: &Target) {
-    systemd::tell(&["STOPPING=1"]);
-    let path = &target.mountpoint;
+fn end(pool: &PoolMount) {
+    systemd::notify(&["STOPPING=1"]);
+    let path = &pool.mountpoint;
     let there = mountinfo::at(path).ok().flatten();
-    if target.device.is_some() && there.as_ref().map(|mounted| mounted.device) != target.device {
+    if pool.device.is_some() && there.as_ref().map(|mounted| mounted.device) != pool.device {
         match there {
             Some(_) => {
                 tracing::warn!("another mount lies over {}: this pool ends beneath it", path.display())
@@ -112,7 +112,7 @@ fn end(target: &Target) {
         std::process::exit(0);
     }
     flush(path);
-    match unmount::end(path, false) {
+    match unmount::unmount(path, false) {
         Ok(()) => tracing::info!("{} unmounted", path.display()),
         Err(Error::Busy(_)) => {
             tracing::warn!(
@@ -120,7 +120,7 @@ fn end(target: &Target) {
                 path.display(),
                 GRACE.as_secs()
             );
-            if let Err(error) = unmount::end(path, true) {
+            if let Err(error) = unmount::unmount(path, true) {
                 tracing::error!("{}", error.line());
             }
         }

@@ -8,11 +8,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// The variable that names the socket: a path, or behind an `@` a name in the abstract namespace.
-pub const VARIABLE: &str = "NOTIFY_SOCKET";
+const VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// Tells lines of `KEY=VALUE`, if somebody listens. Who does not hear it loses a line of status at worst, or waits for
 /// a start that is never told; the pool is the same.
-pub fn tell(lines: &[&str]) {
+pub fn notify(lines: &[&str]) {
     let Some(socket) = env::var_os(VARIABLE).filter(|name| !name.is_empty()) else { return };
     if let Err(why) = send(&socket, lines.join("\n").as_bytes()) {
         tracing::warn!("{VARIABLE}={}: {why}", socket.to_string_lossy());

@@ -11,8 +11,10 @@ use canopy_pool::branch::{BranchSpec, Mode};
 use canopy_sys::mountinfo::{self, Mounted};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -30,32 +32,32 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
     let mut findings = Findings::default();
     // Branches first: a dead mount is only touched by a command that is right otherwise.
     let branches = branches(plan, &mut findings)?;
-    privileges()?;
+    require_mount_privileges()?;
     plan.mountpoint = mountpoint(&plan.mountpoint, &mut findings)?;
     let there = mountinfo::at(&plan.mountpoint).ok().flatten();
     let pool = there.filter(Mounted::is_pool);
     let over_pool = pool.is_some();
     plan.replaces = over_pool && can_replace();
     if let Some(pool) = pool.filter(|_| plan.replaces && !plan.config.detach_mountpoint) {
-        nothing_within(&pool)?;
+        refuse_mounts_within(&pool)?;
     }
     // A pool stays until the other can answer.
     if plan.config.detach_mountpoint && !plan.replaces {
         branches.iter().try_for_each(|branch| refuse_overlap(&branch.path, &plan.mountpoint))?;
-        detach(&plan.mountpoint)?;
+        detach_mount(&plan.mountpoint)?;
     }
     plan.missing.iter().try_for_each(|branch| refuse_overlap(branch, &plan.mountpoint))?;
-    let place = Place::of(&plan.mountpoint).map_err(|why| unusable(&plan.mountpoint, why))?;
+    let place = Directory::of(&plan.mountpoint).map_err(|why| mountpoint_error(&plan.mountpoint, why))?;
     let mounts = mountinfo::list().unwrap_or_default();
     for branch in &branches {
-        loops(branch, &place, &mounts)?;
+        refuse_loops(branch, &place, &mounts)?;
         pool_loops::check(&branch.path, &place.path, None)?;
     }
-    overlaps(&branches, &mut findings);
-    findings.warnings.extend(permissions(&mut plan.config.mount));
-    findings.warnings.extend(no_room(&plan.config));
+    warn_of_overlaps(&branches, &mut findings);
+    findings.warnings.extend(enforce_permission_checks(&mut plan.config.mount));
+    findings.warnings.extend(no_space_warning(&plan.config));
     if over_pool && !plan.replaces && !plan.config.detach_mountpoint {
-        findings.warnings.push(hides(&plan.mountpoint));
+        findings.warnings.push(hidden_pool_warning(&plan.mountpoint));
     }
     if !over_pool && fs::read_dir(&place.path).is_ok_and(|mut entries| entries.next().is_some()) {
         findings.details.push(format!("{} is not empty: the pool hides what is in it", place.path.display()));
@@ -64,16 +66,16 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
 }
 
 /// The branches that are there. Those that are not are a mistake, unless a pool is wanted without them.
-fn branches(plan: &mut Plan, findings: &mut Findings) -> Result<Vec<Place>, Error> {
+fn branches(plan: &mut Plan, findings: &mut Findings) -> Result<Vec<Directory>, Error> {
     let mut there = Vec::new();
     for spec in plan.config.branches.iter() {
-        match Place::branch(&spec.path) {
+        match Directory::branch(&spec.path) {
             Ok(place) => there.push(place),
             // Workers that are confined would never reach what comes later.
             Err(Error::BranchMissing(path) | Error::BranchDead(path))
                 if plan.config.allow_missing && !plan.config.landlock =>
             {
-                findings.warnings.push(goes_without(&path));
+                findings.warnings.push(missing_branch_warning(&path));
                 plan.missing.push(path);
             }
             Err(error) => return Err(error),
@@ -83,7 +85,7 @@ fn branches(plan: &mut Plan, findings: &mut Findings) -> Result<Vec<Place>, Erro
 }
 
 /// What is to be told of a branch that a pool is mounted without.
-fn goes_without(path: &Path) -> String {
+fn missing_branch_warning(path: &Path) -> String {
     let branch = path.display();
     match error::is_pattern(path) {
         true => format!(
@@ -99,7 +101,7 @@ fn goes_without(path: &Path) -> String {
 /// Has the kernel check permissions wherever others than the one who mounts may come in. Nobody else would: what is done
 /// on the branches is done with the daemon's rights. A pool that is one user's alone is safe without, for the daemon
 /// has that user's rights.
-fn permissions(mount: &mut Mount) -> Option<String> {
+fn enforce_permission_checks(mount: &mut Mount) -> Option<String> {
     let shared = mount.allow_other || rustix::process::geteuid().is_root();
     if mount.skip_permission_checks {
         mount.permissions_check = false;
@@ -120,7 +122,7 @@ fn permissions(mount: &mut Mount) -> Option<String> {
 
 /// Nothing can be created when every branch has less free than it must keep; on small disks the default
 /// alone sees to that, and "no space left" would not tell why.
-fn no_room(config: &Config) -> Option<String> {
+fn no_space_warning(config: &Config) -> Option<String> {
     let mut open = config.branches.iter().filter(|branch| branch.mode == Mode::Rw).peekable();
     open.peek()?;
     let full = |branch: &BranchSpec| {
@@ -138,19 +140,19 @@ fn no_room(config: &Config) -> Option<String> {
 }
 
 /// A directory, by name and by identity.
-struct Place {
+struct Directory {
     path: PathBuf,
     identity: (u64, u64),
 }
 
-impl Place {
-    fn of(path: &Path) -> io::Result<Place> {
+impl Directory {
+    fn of(path: &Path) -> io::Result<Directory> {
         let meta = fs::metadata(path)?;
-        Ok(Place { path: path.to_owned(), identity: (meta.dev(), meta.ino()) })
+        Ok(Directory { path: path.to_owned(), identity: (meta.dev(), meta.ino()) })
     }
 
     /// A branch that exists, is a directory and can be listed.
-    fn branch(path: &Path) -> Result<Place, Error> {
+    fn branch(path: &Path) -> Result<Directory, Error> {
         let unreadable = |why: io::Error| match Errno::from_io_error(&why) {
             Some(Errno::NOENT) => Error::BranchMissing(path.to_owned()),
             Some(Errno::NOTDIR) => Error::BranchNotDirectory(path.to_owned()),
@@ -159,12 +161,16 @@ impl Place {
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::open(path, flags, rustix::fs::Mode::empty()).map_err(|errno| unreadable(errno.into()))?;
-        Place::of(path).map_err(unreadable)
+        Directory::of(path).map_err(unreadable)
     }
 }
 
 /// Refuses a pool that would contain itself, or hide one of its own branches.
-fn loops(branch: &Place, mountpoint: &Place, mounts: &[Mounted]) -> Result<(), canopy_config::Error> {
+fn refuse_loops(
+    branch: &Directory,
+    mountpoint: &Directory,
+    mounts: &[Mounted],
+) -> Result<(), canopy_config::Error> {
     if branch.identity == mountpoint.identity {
         return Err(canopy_config::Error::BranchIsMountpoint(branch.path.clone()));
     }
@@ -176,7 +182,7 @@ fn loops(branch: &Place, mountpoint: &Place, mounts: &[Mounted]) -> Result<(), c
 }
 
 /// Warns of what shows files twice. Both have their uses, so they are no mistakes.
-fn overlaps(branches: &[Place], findings: &mut Findings) {
+fn warn_of_overlaps(branches: &[Directory], findings: &mut Findings) {
     for (index, branch) in branches.iter().enumerate() {
         for other in &branches[..index] {
             let (a, b) = (other.path.display(), branch.path.display());
@@ -195,7 +201,7 @@ fn overlaps(branches: &[Place], findings: &mut Findings) {
     }
 }
 
-fn unusable(path: &Path, why: io::Error) -> Error {
+fn mountpoint_error(path: &Path, why: io::Error) -> Error {
     match why.kind() {
         io::ErrorKind::NotFound => Error::MountpointMissing(path.to_owned()),
         io::ErrorKind::NotADirectory => Error::MountpointNotDirectory(path.to_owned()),
@@ -207,12 +213,12 @@ fn unusable(path: &Path, why: io::Error) -> Error {
 fn mountpoint(path: &Path, findings: &mut Findings) -> Result<PathBuf, Error> {
     // Several daemons may have died on one mountpoint, one after the other.
     while let Some(dead) = dead_mount(path)? {
-        unmount::end(&dead, true)
+        unmount::unmount(&dead, true)
             .map_err(|error| Error::DeadMount { path: dead.clone(), why: error.line() })?;
         findings.warnings.push(format!("a dead mount was left at {}: removed", dead.display()));
     }
-    let real = path.canonicalize().map_err(|why| unusable(path, why))?;
-    if !fs::metadata(&real).map_err(|why| unusable(path, why))?.is_dir() {
+    let real = path.canonicalize().map_err(|why| mountpoint_error(path, why))?;
+    if !fs::metadata(&real).map_err(|why| mountpoint_error(path, why))?.is_dir() {
         return Err(Error::MountpointNotDirectory(real));
     }
     Ok(real)
@@ -220,16 +226,16 @@ fn mountpoint(path: &Path, findings: &mut Findings) -> Result<PathBuf, Error> {
 
 /// Takes away what is mounted here, for everybody who does not use it already. Once: what lies under it was
 /// there before, and may be what keeps the place.
-fn detach(mountpoint: &Path) -> Result<(), Error> {
+fn detach_mount(mountpoint: &Path) -> Result<(), Error> {
     if let Ok(Some(mounted)) = mountinfo::at(mountpoint) {
-        unmount::end(mountpoint, true)?;
+        unmount::unmount(mountpoint, true)?;
         tracing::info!("{}: {} was mounted there, and is detached", mountpoint.display(), mounted.fstype);
     }
     Ok(())
 }
 
 /// Refuses to detach a pool along with what others have mounted in it.
-fn nothing_within(pool: &Mounted) -> Result<(), Error> {
+fn refuse_mounts_within(pool: &Mounted) -> Result<(), Error> {
     let mounts = mountinfo::list().unwrap_or_default().into_iter();
     let within: Vec<PathBuf> =
         mounts.filter(|mounted| mounted.parent == pool.id).map(|mounted| mounted.mountpoint).collect();
@@ -248,7 +254,7 @@ fn can_replace() -> bool {
 }
 
 /// What is to be told of a pool that stays beneath another.
-pub fn hides(mountpoint: &Path) -> String {
+pub fn hidden_pool_warning(mountpoint: &Path) -> String {
     format!(
         "{} holds a pool already, which this one hides: it cannot be replaced here (canopy umount {0} ends the topmost)",
         mountpoint.display()
@@ -259,7 +265,7 @@ pub fn hides(mountpoint: &Path) -> String {
 fn dead_mount(path: &Path) -> Result<Option<PathBuf>, Error> {
     let listed = match mountinfo::listed_path(path) {
         Ok(listed) => listed,
-        Err(why) => return Err(unusable(path, why)),
+        Err(why) => return Err(mountpoint_error(path, why)),
     };
     if !mountinfo::at(&listed).ok().flatten().is_some_and(|mounted| mounted.is_fuse()) {
         return Ok(None);
@@ -272,14 +278,14 @@ fn dead_mount(path: &Path) -> Result<Option<PathBuf>, Error> {
 }
 
 /// Is there a way to mount at all?
-fn privileges() -> Result<(), Error> {
+fn require_mount_privileges() -> Result<(), Error> {
     let device = Path::new("/dev/fuse");
     if !device.exists() {
         return Err(Error::NoFuseDevice);
     }
     if !rustix::process::geteuid().is_root() {
         // As whom the helper opens the device differs by version; what it says is told.
-        return if unmount::is_installed("fusermount3") { Ok(()) } else { Err(Error::NoFusermount) };
+        return if is_installed("fusermount3") { Ok(()) } else { Err(Error::NoFusermount) };
     }
     match rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC, rustix::fs::Mode::empty()) {
         Ok(_) => Ok(()),
@@ -287,6 +293,14 @@ fn privileges() -> Result<(), Error> {
         Err(Errno::NODEV | Errno::NXIO) => Err(Error::NoFuseDevice),
         Err(errno) => Err(Error::FuseDevice(errno.into())),
     }
+}
+
+/// Is there a program of this name to be run?
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
+    std::env::split_paths(&path)
+        .filter(|dir| dir != OsStr::from_bytes(b""))
+        .any(|dir| rustix::fs::access(dir.join(program), rustix::fs::Access::EXEC_OK).is_ok())
 }
 
 #[cfg(test)]
@@ -307,24 +321,25 @@ mod tests {
         fn path(&self, name: &str) -> PathBuf {
             self.0.path().canonicalize().unwrap().join(name)
         }
-        fn place(&self, name: &str) -> Place {
-            Place::of(&self.path(name)).unwrap()
+        fn directory(&self, name: &str) -> Directory {
+            Directory::of(&self.path(name)).unwrap()
         }
     }
 
     fn verdict(scratch: &Scratch, branch: &str, mountpoint: &str) -> Result<(), String> {
         let mounts = mountinfo::list().unwrap();
-        loops(&scratch.place(branch), &scratch.place(mountpoint), &mounts).map_err(|error| error.line())
+        refuse_loops(&scratch.directory(branch), &scratch.directory(mountpoint), &mounts)
+            .map_err(|error| error.line())
     }
 
     #[test]
     fn branches_must_be_readable_directories() {
         let scratch = Scratch::new(&["a"]);
         fs::write(scratch.path("file"), "").unwrap();
-        assert!(Place::branch(&scratch.path("a")).is_ok());
+        assert!(Directory::branch(&scratch.path("a")).is_ok());
         let missing = scratch.path("none");
-        assert!(matches!(Place::branch(&missing), Err(Error::BranchMissing(path)) if path == missing));
-        assert!(matches!(Place::branch(&scratch.path("file")), Err(Error::BranchNotDirectory(_))));
+        assert!(matches!(Directory::branch(&missing), Err(Error::BranchMissing(path)) if path == missing));
+        assert!(matches!(Directory::branch(&scratch.path("file")), Err(Error::BranchNotDirectory(_))));
     }
 
     #[test]
@@ -365,13 +380,19 @@ mod tests {
     fn overlapping_branches_are_told() {
         let scratch = Scratch::new(&["a/b", "c"]);
         symlink(scratch.path("c"), scratch.path("d")).unwrap();
-        let places = ["a", "a/b", "c", "c", "d"].map(|name| scratch.place(name));
+        let directories = ["a", "a/b", "c", "c", "d"].map(|name| scratch.directory(name));
         let mut findings = Findings::default();
-        overlaps(&places, &mut findings);
+        warn_of_overlaps(&directories, &mut findings);
         let told = findings.warnings.join("\n");
         assert_eq!(findings.warnings.len(), 4, "{told}");
         assert!(told.contains("a/b lies inside branch"), "{told}");
         assert!(told.contains("c is given twice"), "{told}");
         assert!(told.contains("d are the same directory"), "{told}");
+    }
+
+    #[test]
+    fn programs_are_looked_up_in_path() {
+        assert!(is_installed("sh"));
+        assert!(!is_installed("no-such-program-anywhere"));
     }
 }

@@ -23,11 +23,7 @@ const BRANCH_MOUNTS_HERE: &str = "branch_mounts_here";
 
 /// Waits until every branch is mounted, or for as long as was said. Returns what is to be told when some
 /// are missing and the pool is wanted all the same.
-pub fn for_branches(
-    wait: &BranchesWait,
-    branches: &[PathBuf],
-    mountpoint: &Path,
-) -> Result<Option<String>, Error> {
+pub fn wait(wait: &BranchesWait, branches: &[PathBuf], mountpoint: &Path) -> Result<Option<String>, Error> {
     if wait.timeout.is_zero() {
         return Ok(None);
     }
@@ -39,7 +35,7 @@ pub fn for_branches(
         |meta| meta.dev(),
     );
     let mut missing: Vec<&PathBuf> = branches.iter().filter(|branch| !is_mounted(branch, device)).collect();
-    missing.iter().for_each(|branch| mount(branch));
+    missing.iter().for_each(|branch| mount_from_fstab(branch));
     let deadline = Instant::now() + wait.timeout;
     let mut told = false;
     loop {
@@ -91,10 +87,10 @@ pub fn is_marked(branch: &Path, mark: &str) -> bool {
 }
 
 /// Asks mount(8) for what fstab has for this place.
-fn mount(branch: &Path) {
+fn mount_from_fstab(branch: &Path) {
     let mut command = Command::new("mount");
     // A branch may be a pool; that one is not who is waited for.
-    command.arg(branch).stdin(Stdio::null()).env_remove(crate::daemon::systemd::VARIABLE);
+    command.arg(branch).stdin(Stdio::null()).env_remove("NOTIFY_SOCKET");
     match command.output() {
         Ok(told) if told.status.success() => tracing::info!("branch {}: mounted", branch.display()),
         Ok(told) => {

@@ -339,7 +339,7 @@ fn no_warning_is_without_its_test() {
         include_str!("../failing_branches/detached_disks.rs"),
     ];
     let tests = [tests, sick.concat()].concat();
-    for (_, word, _) in canopy::commands::status::Code::ALL {
+    for (_, word, _) in canopy::commands::status::model::WarningCode::ALL {
         assert!(tests.contains(&format!("\"{word}\"")), "nothing provokes {word}");
     }
 }

@@ -7,12 +7,12 @@
 
 mod repair;
 
-use crate::cli::{FsckArgs, Source};
 use crate::error::Error;
-use crate::mount::unmount;
+use crate::mount_lookup;
 use crate::terminal;
 use canopy_config::control_api::{self, ALLPATHS};
 use canopy_config::text::one_line;
+use clap::Args;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -25,24 +25,87 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// Find files whose copies on several branches differ; mend them
+#[derive(Args, Debug, Default)]
+#[command(after_help = NOTES)]
+pub struct FsckArgs {
+    /// A directory on a pool; with all that lies below
+    #[arg(required = true)]
+    pub path: Option<PathBuf>,
+    /// Give the others the owner and mode of this copy
+    #[arg(
+        short,
+        long,
+        value_name = "COPY",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    pub fix: FixSource,
+    /// Compare sizes as well
+    #[arg(short = 's', long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value = "false", default_missing_value = "true", value_parser = yes_or_no,
+          action = clap::ArgAction::Set, hide_default_value = true)]
+    pub check_size: bool,
+    /// With --fix: copy the data and all else as well
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value = "false", default_missing_value = "true", value_parser = yes_or_no,
+          action = clap::ArgAction::Set, hide_default_value = true)]
+    pub copy_file: bool,
+    /// Name everything that is looked at
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Print nothing but errors
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Called with words of fsck(8): what is no pool needs no check.
+    #[arg(skip)]
+    pub by_fsck: bool,
+    /// Called as fsck.mergerfs, whose exit status says nothing of what was found.
+    #[arg(skip)]
+    pub as_mergerfs: bool,
+}
+
+/// The copy that the others are made like; of equals the first.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FixSource {
+    #[default]
+    None,
+    Manual,
+    Newest,
+    Largest,
+    Nonroot,
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    <bool as canopy_config::values::Value>::parse(text.as_ref()).map_err(|_| "must be true or false".into())
+}
+
+const NOTES: &str = "\
+COPY is newest (by mtime), largest, nonroot (the first whose owner is not root,
+else the newest), manual (asked for, a file at a time), or none (the default).
+
+Exit status: 0 all alike, 1 mended, 4 differences left, 8 failed.";
+
 /// Exit statuses of fsck(8).
-const MENDED: u8 = 1;
-const LEFT: u8 = 4;
+const REPAIRED: u8 = 1;
+const DIFFERENCES_LEFT: u8 = 4;
 const FAILED: u8 = 8;
 
 /// One copy of a file, held so that what was looked at is what is mended.
-pub(super) struct Copy {
+pub(super) struct FileCopy {
     pub(super) path: PathBuf,
     pub(super) fd: OwnedFd,
     pub(super) stat: Stat,
 }
 
-impl Copy {
+impl FileCopy {
     /// Without following a symlink anywhere on the way: users could turn it elsewhere meanwhile.
-    fn at(path: PathBuf) -> Result<Copy, Errno> {
+    fn at(path: PathBuf) -> Result<FileCopy, Errno> {
         let fd = open(&path, OFlags::PATH | OFlags::NOFOLLOW)?;
         let stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
-        Ok(Copy { path, fd, stat })
+        Ok(FileCopy { path, fd, stat })
     }
 
     pub(super) fn kind(&self) -> FileType {
@@ -64,7 +127,7 @@ pub(super) fn open(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
 }
 
 #[derive(Default)]
-struct Count {
+struct Totals {
     looked_at: u64,
     differ: u64,
     mended: u64,
@@ -88,7 +151,7 @@ pub fn run(args: &FsckArgs) -> ExitCode {
     }
 }
 
-fn status(args: &FsckArgs, count: &Count) -> ExitCode {
+fn status(args: &FsckArgs, count: &Totals) -> ExitCode {
     if count.errors > 0 {
         return ExitCode::from(FAILED);
     }
@@ -96,12 +159,12 @@ fn status(args: &FsckArgs, count: &Count) -> ExitCode {
         // Scripts that call it by that name know no other.
         _ if args.as_mergerfs => ExitCode::SUCCESS,
         0 if count.mended == 0 => ExitCode::SUCCESS,
-        0 => ExitCode::from(MENDED),
-        _ => ExitCode::from(LEFT),
+        0 => ExitCode::from(REPAIRED),
+        _ => ExitCode::from(DIFFERENCES_LEFT),
     }
 }
 
-fn summary(count: &Count) -> String {
+fn summary(count: &Totals) -> String {
     let mut text = format!("{} looked at, {} with copies that differ", count.looked_at, count.differ);
     if count.mended > 0 {
         let _ = write!(text, ", {} mended", count.mended);
@@ -113,9 +176,9 @@ fn summary(count: &Count) -> String {
 }
 
 /// None: there is nothing to check, which fsck(8) at boot may well ask for.
-fn check(args: &FsckArgs) -> Result<Option<Count>, Error> {
+fn check(args: &FsckArgs) -> Result<Option<Totals>, Error> {
     let Some(path) = args.path.as_deref() else { return Ok(None) };
-    let failed = |why: io::Error| unmount::unasked(path, why);
+    let failed = |why: io::Error| mount_lookup::lookup_error(path, why);
     let start = match path.canonicalize().and_then(|start| Ok((fs::metadata(&start)?.is_dir(), start))) {
         Ok((true, start)) => start,
         _ if args.by_fsck => return Ok(None),
@@ -125,18 +188,18 @@ fn check(args: &FsckArgs) -> Result<Option<Count>, Error> {
     let copies = match all_paths(&start) {
         Ok(copies) => copies,
         Err(_) if args.by_fsck => return Ok(None),
-        Err(errno) => match unmount::holding(&start)? {
+        Err(errno) => match mount_lookup::mount_of(&start)? {
             Some(mounted) if mounted.is_pool() => return Err(failed(errno.into())),
             _ => return Err(Error::OnNoPool(start)),
         },
     };
-    if args.fix != Source::None && !rustix::process::geteuid().is_root() {
+    if args.fix != FixSource::None && !rustix::process::geteuid().is_root() {
         eprintln!("{}: only root can mend everything", canopy_config::program_name::current().as_str());
     }
     let mut walk =
-        Walk { args, device: fs::metadata(&start).map_err(failed)?.dev(), count: Count::default() };
-    walk.entry(&start, copies.clone());
-    walk.below(&start, &copies);
+        Walk { args, device: fs::metadata(&start).map_err(failed)?.dev(), count: Totals::default() };
+    walk.check_entry(&start, copies.clone());
+    walk.walk_dir(&start, &copies);
     Ok(Some(walk.count))
 }
 
@@ -151,11 +214,11 @@ struct Walk<'a> {
     args: &'a FsckArgs,
     /// The pool's: what is mounted on a directory of it is no part of it.
     device: u64,
-    count: Count,
+    count: Totals,
 }
 
 impl Walk<'_> {
-    fn below(&mut self, dir: &Path, copies: &[PathBuf]) {
+    fn walk_dir(&mut self, dir: &Path, copies: &[PathBuf]) {
         let entries = match fs::read_dir(dir) {
             Ok(entries) => entries,
             // As somebody else's directories are. What lies below is not known to be alike.
@@ -179,9 +242,9 @@ impl Walk<'_> {
             }
             let name = path.file_name().unwrap_or_default();
             let copies: Vec<PathBuf> = copies.iter().map(|copy| copy.join(name)).collect();
-            let copies = self.entry(&path, copies);
+            let copies = self.check_entry(&path, copies);
             if meta.is_dir() {
-                self.below(&path, &copies);
+                self.walk_dir(&path, &copies);
             }
         }
     }
@@ -192,14 +255,14 @@ impl Walk<'_> {
     }
 
     /// Compares the copies of one path; returns where it is held.
-    fn entry(&mut self, path: &Path, places: Vec<PathBuf>) -> Vec<PathBuf> {
+    fn check_entry(&mut self, path: &Path, places: Vec<PathBuf>) -> Vec<PathBuf> {
         self.count.looked_at += 1;
         if self.args.verbose {
             terminal::print(&format!("{}\n", shown(path)));
         }
         let mut copies = Vec::new();
         for place in places {
-            match Copy::at(place.clone()) {
+            match FileCopy::at(place.clone()) {
                 Ok(copy) => copies.push(copy),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(errno) => self.error(&place, &io::Error::from(errno).to_string()),
@@ -210,7 +273,7 @@ impl Walk<'_> {
             if !self.args.quiet {
                 terminal::print(&report(path, &copies));
             }
-            match repair::mend(self.args, &copies) {
+            match repair::repair(self.args, &copies) {
                 Ok(None) => {}
                 Ok(Some(from)) => {
                     self.count.mended += 1;
@@ -229,7 +292,7 @@ impl Walk<'_> {
     }
 }
 
-fn differ(copies: &[Copy], check_size: bool) -> bool {
+fn differ(copies: &[FileCopy], check_size: bool) -> bool {
     let Some((first, others)) = copies.split_first() else { return false };
     let sizes = check_size && first.kind() == FileType::RegularFile;
     others.iter().any(|other| {
@@ -239,7 +302,7 @@ fn differ(copies: &[Copy], check_size: bool) -> bool {
 }
 
 /// A finding: the path, and a line of what differs for each copy.
-fn report(path: &Path, copies: &[Copy]) -> String {
+fn report(path: &Path, copies: &[FileCopy]) -> String {
     let mut text = format!("* {}\n", shown(path));
     for (index, copy) in copies.iter().enumerate() {
         let stat = &copy.stat;

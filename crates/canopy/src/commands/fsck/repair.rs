@@ -1,7 +1,6 @@
 //! Making the copies of one file alike.
 
-use super::{Copy, open};
-use crate::cli::{FsckArgs, Source};
+use super::{FileCopy, FixSource, FsckArgs, open};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -11,8 +10,8 @@ use std::path::Path;
 
 /// Makes the other copies like the one that is right. Returns the number of that; None when nothing is to be
 /// done. An error says why the copies still differ.
-pub(super) fn mend(args: &FsckArgs, copies: &[Copy]) -> Result<Option<usize>, String> {
-    if args.fix == Source::None {
+pub(super) fn repair(args: &FsckArgs, copies: &[FileCopy]) -> Result<Option<usize>, String> {
+    if args.fix == FixSource::None {
         return Ok(None);
     }
     if copies.iter().any(|copy| copy.kind() != copies[0].kind()) {
@@ -25,7 +24,7 @@ pub(super) fn mend(args: &FsckArgs, copies: &[Copy]) -> Result<Option<usize>, St
         if (other.stat.st_dev, other.stat.st_ino) == (source.stat.st_dev, source.stat.st_ino) {
             continue;
         }
-        let done = if data { replace(other, source) } else { liken(other, source) };
+        let done = if data { copy_file(other, source) } else { copy_metadata(other, source) };
         done.map_err(|why| format!("{}: {why}", super::shown(&other.path)))?;
     }
     let size_left =
@@ -37,8 +36,8 @@ pub(super) fn mend(args: &FsckArgs, copies: &[Copy]) -> Result<Option<usize>, St
 }
 
 /// The first of equals.
-fn choose(by: Source, copies: &[Copy]) -> Option<usize> {
-    let first_max = |key: &dyn Fn(&Copy) -> (i64, i64)| {
+fn choose(by: FixSource, copies: &[FileCopy]) -> Option<usize> {
+    let first_max = |key: &dyn Fn(&FileCopy) -> (i64, i64)| {
         let mut best = 0;
         for (index, copy) in copies.iter().enumerate() {
             if key(copy) > key(&copies[best]) {
@@ -49,11 +48,13 @@ fn choose(by: Source, copies: &[Copy]) -> Option<usize> {
     };
     let newest = || first_max(&|copy| (copy.stat.st_mtime, copy.stat.st_mtime_nsec as i64));
     match by {
-        Source::None => None,
-        Source::Newest => Some(newest()),
-        Source::Largest => Some(first_max(&|copy| (copy.stat.st_size, 0))),
-        Source::Nonroot => Some(copies.iter().position(|copy| copy.stat.st_uid != 0).unwrap_or_else(newest)),
-        Source::Manual => ask(copies.len()),
+        FixSource::None => None,
+        FixSource::Newest => Some(newest()),
+        FixSource::Largest => Some(first_max(&|copy| (copy.stat.st_size, 0))),
+        FixSource::Nonroot => {
+            Some(copies.iter().position(|copy| copy.stat.st_uid != 0).unwrap_or_else(newest))
+        }
+        FixSource::Manual => ask(copies.len()),
     }
 }
 
@@ -66,7 +67,7 @@ fn ask(count: usize) -> Option<usize> {
 }
 
 /// Owner first: to give a file away takes its set-id bits.
-fn liken(other: &Copy, source: &Copy) -> io::Result<()> {
+fn copy_metadata(other: &FileCopy, source: &FileCopy) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(source.stat.st_uid), Gid::from_raw(source.stat.st_gid));
     rustix::fs::chownat(&other.fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
     if other.kind() != FileType::Symlink {
@@ -78,7 +79,7 @@ fn liken(other: &Copy, source: &Copy) -> io::Result<()> {
 }
 
 /// Puts a copy of the source in the place of the other, complete or not at all.
-fn replace(other: &Copy, source: &Copy) -> io::Result<()> {
+fn copy_file(other: &FileCopy, source: &FileCopy) -> io::Result<()> {
     if other.stat.st_nlink > 1 {
         return Err(io::Error::other("it has other names, which would keep the old data: copy it by hand"));
     }
@@ -99,7 +100,7 @@ fn replace(other: &Copy, source: &Copy) -> io::Result<()> {
 }
 
 /// Data, attributes, owner, mode and times.
-fn fill(target: &mut File, source: &Copy) -> io::Result<()> {
+fn fill(target: &mut File, source: &FileCopy) -> io::Result<()> {
     let mut from = File::open(Path::new(&format!("/proc/self/fd/{}", source.fd.as_raw_fd())))?;
     io::copy(&mut from, target)?;
     copy_attributes(&from, target)?;

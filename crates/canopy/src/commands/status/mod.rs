@@ -3,117 +3,42 @@
 //! Every question that a disk or a daemon may leave unanswered is asked by a process of its own ([`probe`]),
 //! all at once, with one deadline: a hung branch is told as one.
 
+pub mod model;
 mod render;
 mod warnings;
 
+use self::model::{BranchStatus, Health, PoolStatus, State, Status};
 use super::probe::{self, Answer, BranchFacts, Cause};
-use crate::cli::StatusArgs;
-use crate::deadline_command::Asked;
+use crate::deadline_command::RunningCommand;
 use crate::error::Error;
 use crate::terminal;
-use canopy_config::control_api::{
-    BranchReport, ExplainReport, IllnessReport, KernelReport, OsText, PoolReport, SecurityReport,
-};
+use canopy_config::control_api::{BranchReport, ExplainReport, OsText, PoolReport};
 use canopy_server::badge;
 use canopy_sys::mountinfo::{self, Mounted};
+use clap::Args;
 use rustix::process::Pid;
-use serde::Serialize;
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use warnings::{Code, Warning};
+/// Show pools, their branches, and what is wrong with them
+#[derive(Args, Debug)]
+#[command(after_help = NOTES)]
+pub struct StatusArgs {
+    /// A pool's mountpoint; all pools when left out
+    pub mount: Option<PathBuf>,
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+const NOTES: &str = "\
+Each warning comes with its mend. A branch or pool that does not answer within
+three seconds is told as such. FREE is what users may fill; USED counts what is
+reserved for root as well.";
 
 /// How long a pool, and then its branches, have to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-
-/// What `--json` gives. Fields are added, and never change their meaning.
-#[derive(Debug, Serialize)]
-pub struct Status {
-    /// Of the running kernel, as uname(2) gives it.
-    pub linux: String,
-    pub pools: Vec<PoolStatus>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct PoolStatus {
-    pub mountpoint: OsText,
-    /// `fuse.canopy`, or `fuse.mergerfs` under that name.
-    pub fstype: String,
-    pub source: OsText,
-    pub state: State,
-    /// Why it is unreachable.
-    pub error: Option<String>,
-    /// The following are null unless the state is `serving`.
-    pub version: Option<String>,
-    pub pid: Option<u32>,
-    pub transport: Option<String>,
-    pub threads: Option<usize>,
-    pub kernel: Option<KernelReport>,
-    /// `off` when nothing is passed through now.
-    pub passthrough: Option<String>,
-    pub options: Option<BTreeMap<String, String>>,
-    pub security: Option<SecurityReport>,
-    pub branches: Vec<BranchStatus>,
-    pub warnings: Vec<Warning>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum State {
-    Serving,
-    DoesNotAnswer,
-    /// The mount is there, its daemon is not.
-    Ended,
-    /// It answers no attributes (`xattr=nosys`).
-    Mute,
-    /// Asking gave an error.
-    Unreachable,
-}
-
-#[derive(Debug, Serialize)]
-pub struct BranchStatus {
-    pub path: OsText,
-    /// Null when the pool does not answer.
-    pub mode: Option<String>,
-    /// The minfreespace in force, in bytes.
-    pub min_free: Option<u64>,
-    pub passes_through: Option<bool>,
-    pub health: Health,
-    /// What is wrong, in words.
-    pub error: Option<String>,
-    /// What the pool itself has met with; null when it relies on the branch.
-    pub illness: Option<IllnessReport>,
-    /// Why its changes are not watched for, where they should be; null where they are, or need not be.
-    pub unwatched: Option<String>,
-    /// Left out when the branch could not be looked at.
-    #[serde(flatten)]
-    pub facts: Option<BranchFacts>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Health {
-    Ok,
-    DoesNotAnswer,
-    Missing,
-    /// Looking at it gave an error.
-    Unreachable,
-    /// Its path leads to another directory than the one that the pool holds.
-    Replaced,
-    /// Its filesystem is mounted read-only, its mode says otherwise.
-    ReadOnly,
-    /// Its filesystem has counted errors.
-    Errors,
-    NotMounted,
-    /// The pool has met with errors there, and makes and changes nothing on it.
-    Failing,
-    /// The pool has let go of it: its mount is not there, or its root cannot be read.
-    Gone,
-    /// It is not there yet; the pool takes it as soon as it is.
-    Awaited,
-}
 
 pub fn run(args: &StatusArgs) -> Result<(), Error> {
     let status = Status { linux: release(), pools: pools(args.mount.as_deref())? };
@@ -140,14 +65,14 @@ fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
             vec![mounted.filter(Mounted::is_pool).ok_or(Error::NoPool(path))?]
         }
     };
-    let ask = |mounted: &Mounted| probe::ask("pool", &mounted.mountpoint);
-    let asked: Vec<_> = chosen.iter().map(ask).collect::<Result<_, _>>().map_err(cannot_ask)?;
+    let ask = |mounted: &Mounted| probe::start("pool", &mounted.mountpoint);
+    let asked: Vec<_> = chosen.iter().map(ask).collect::<Result<_, _>>().map_err(probe_start_error)?;
     let deadline = Instant::now() + PATIENCE;
     let mut pools = Vec::new();
     for (mounted, asked) in chosen.into_iter().zip(asked) {
         let (state, error, told) = match probe::answer::<PoolReport>(asked, deadline) {
-            Answer::Told(told) => (State::Serving, None, Some(told)),
-            Answer::Silent => (State::DoesNotAnswer, None, None),
+            Answer::Answered(told) => (State::Serving, None, Some(told)),
+            Answer::TimedOut => (State::DoesNotAnswer, None, None),
             Answer::Failed(failure) => match failure.cause {
                 Cause::Ended => (State::Ended, None, None),
                 Cause::Mute => (State::Mute, None, None),
@@ -162,7 +87,7 @@ fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
     pools.into_iter().map(|(mounted, state, error, told)| pool(mounted, state, error, told)).collect()
 }
 
-fn cannot_ask(why: std::io::Error) -> Error {
+fn probe_start_error(why: std::io::Error) -> Error {
     Error::System { what: "cannot start /proc/self/exe to look at pools and branches", why }
 }
 
@@ -188,8 +113,8 @@ fn pool(
         Some(told) => branches(&told.branches)?,
         // A daemon that is stuck still holds its branches open.
         None if state == State::DoesNotAnswer => {
-            let held = badge::of(&mounted).into_iter().flat_map(held_by).collect();
-            branches_at(distinct(held))?
+            let held = badge::of(&mounted).into_iter().flat_map(open_path_fds).collect();
+            branches_at(without_nested(held))?
         }
         None => Vec::new(),
     };
@@ -197,8 +122,8 @@ fn pool(
     let hangs = branches.iter().any(|branch| branch.health == Health::DoesNotAnswer);
     let create = match told.is_some() && !hangs {
         true => {
-            let asked = probe::ask("create", &mounted.mountpoint).map_err(cannot_ask)?;
-            probe::answer::<ExplainReport>(asked, Instant::now() + PATIENCE).told()
+            let asked = probe::start("create", &mounted.mountpoint).map_err(probe_start_error)?;
+            probe::answer::<ExplainReport>(asked, Instant::now() + PATIENCE).ok()
         }
         false => None,
     };
@@ -264,13 +189,16 @@ fn branches(told: &[BranchReport]) -> Result<Vec<BranchStatus>, Error> {
 }
 
 fn branches_at(paths: Vec<PathBuf>) -> Result<Vec<BranchStatus>, Error> {
-    let asked: Vec<_> =
-        paths.iter().map(|path| probe::ask("branch", path)).collect::<Result<_, _>>().map_err(cannot_ask)?;
+    let asked: Vec<_> = paths
+        .iter()
+        .map(|path| probe::start("branch", path))
+        .collect::<Result<_, _>>()
+        .map_err(probe_start_error)?;
     let deadline = Instant::now() + PATIENCE;
-    let look = |(path, asked): (PathBuf, Asked)| {
+    let look = |(path, asked): (PathBuf, RunningCommand)| {
         let (health, facts, error) = match probe::answer::<BranchFacts>(asked, deadline) {
-            Answer::Told(facts) => (Health::Ok, Some(facts), None),
-            Answer::Silent => (Health::DoesNotAnswer, None, None),
+            Answer::Answered(facts) => (Health::Ok, Some(facts), None),
+            Answer::TimedOut => (Health::DoesNotAnswer, None, None),
             Answer::Failed(failure) => {
                 let missing = failure.cause == Cause::Missing;
                 let health = if missing { Health::Missing } else { Health::Unreachable };
@@ -295,7 +223,7 @@ fn branches_at(paths: Vec<PathBuf>) -> Result<Vec<BranchStatus>, Error> {
 
 /// What a process holds open for its place alone (O_PATH), in the order in which it was opened: a daemon's
 /// branches, and whatever else it looks at.
-fn held_by(pid: Pid) -> Vec<PathBuf> {
+fn open_path_fds(pid: Pid) -> Vec<PathBuf> {
     const O_PATH: u32 = 0o10_000_000;
     let process = PathBuf::from(format!("/proc/{pid}"));
     let Ok(files) = fs::read_dir(process.join("fd")) else { return Vec::new() };
@@ -317,7 +245,7 @@ fn held_by(pid: Pid) -> Vec<PathBuf> {
 }
 
 /// Each once, and none that lies below another.
-fn distinct(paths: Vec<PathBuf>) -> Vec<PathBuf> {
+fn without_nested(paths: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for path in paths {
         if !found.iter().any(|other| path.starts_with(other)) {
@@ -335,6 +263,6 @@ mod tests {
     #[test]
     fn what_lies_below_another_is_no_branch() {
         let paths = ["/a/x", "/a", "/b", "/b", "/b/y", "/ab"].map(PathBuf::from).to_vec();
-        assert_eq!(distinct(paths), ["/a", "/b", "/ab"].map(PathBuf::from));
+        assert_eq!(without_nested(paths), ["/a", "/b", "/ab"].map(PathBuf::from));
     }
 }

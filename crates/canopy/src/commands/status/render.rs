@@ -1,6 +1,6 @@
 //! A status as people read it.
 
-use super::{BranchStatus, Health, PoolStatus, State, Status};
+use super::model::{BranchStatus, Health, PoolStatus, State, Status};
 use crate::terminal::{Paint, Screen, bytes, paragraph, table};
 use std::fmt::Write as _;
 
