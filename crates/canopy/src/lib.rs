@@ -15,7 +15,6 @@ use canopy_config::{program_name, text};
 use cli::invocation::Invocation;
 use cli::{Command, EarlyExit};
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Exit status of a command line that is wrong in itself.
@@ -29,16 +28,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let invocation =
         Invocation::from_program(args.first().map_or_else(Default::default, OsString::as_os_str));
     program_name::set_current(invocation.name());
-    let program = invocation.name().as_str();
     let command = match cli::parse(invocation, args) {
         Ok(command) => command,
         Err(EarlyExit::Print(text)) => {
-            // Whoever reads it may have seen enough, as `head` has.
-            let _ = std::io::stdout().write_all(text.as_bytes());
+            terminal::print(&text);
             return ExitCode::SUCCESS;
         }
         Err(EarlyExit::UsageError(line)) => {
-            eprintln!("{program}: {}", text::one_line(&line));
+            terminal::eprint_line(&text::one_line(&line));
             return match invocation {
                 Invocation::Canopy => ExitCode::from(USAGE),
                 Invocation::Fsck => ExitCode::from(FSCK_USAGE),
@@ -77,7 +74,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => {
             // The child's mistakes are told by its parent.
             if !daemon::background::is_child() {
-                error.lines().iter().for_each(|line| eprintln!("{program}: {line}"));
+                error.lines().iter().for_each(|line| terminal::eprint_line(line));
             }
             ExitCode::FAILURE
         }

@@ -1,47 +1,41 @@
 //! How commands write for people: at most 80 columns, colours only on a terminal that wants them.
 
+use anstyle::{AnsiColor, Style};
+use canopy_config::program_name;
 use comfy_table::{ContentArrangement, Table, presets};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
+use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
 /// Columns of a line.
 pub const WIDTH: usize = 80;
 
-/// How a word stands out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Paint {
-    Bold,
-    Good,
-    Warning,
-    Bad,
+pub const BOLD: Style = Style::new().bold();
+pub const WARNING: Style = AnsiColor::Yellow.on_default();
+pub const BAD: Style = AnsiColor::Red.on_default();
+
+/// Returns the text with the escape sequences of the style around it; [`print_styled`] drops them where they are not wanted.
+pub fn styled(style: Style, text: &str) -> String {
+    format!("{style}{text}{style:#}")
 }
 
-/// Where a command writes, and whether it may do so in colours.
-#[derive(Clone, Copy, Debug)]
-pub struct Screen {
-    colours: bool,
-}
-
-impl Screen {
-    pub fn stdout() -> Screen {
-        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let dumb = set("TERM").is_none_or(|term| term == "dumb");
-        Screen { colours: std::io::stdout().is_terminal() && set("NO_COLOR").is_none() && !dumb }
-    }
-
-    pub fn paint(self, paint: Paint, text: &str) -> String {
-        let code = match paint {
-            Paint::Bold => "1",
-            Paint::Good => "32",
-            Paint::Warning => "33",
-            Paint::Bad => "31",
-        };
-        if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
-    }
-}
-
-/// To stdout. Whoever reads it may have seen enough, as `head` has.
+/// Writes to stdout. A reader that has gone away, such as `head`, is no error.
 pub fn print(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    print_bytes(text.as_bytes());
+}
+
+/// Writes bytes to stdout as they are.
+pub fn print_bytes(bytes: &[u8]) {
+    let _ = std::io::stdout().write_all(bytes);
+}
+
+/// Writes to stdout, with styles only on a terminal that wants them (`NO_COLOR`, `TERM=dumb`).
+pub fn print_styled(text: &str) {
+    let _ = anstream::stdout().write_all(text.as_bytes());
+}
+
+/// Writes a line to stderr, after the name the program was called by.
+pub fn eprint_line(line: &str) {
+    eprintln!("{}: {line}", program_name::current().as_str());
 }
 
 /// Pretty JSON on stdout. What is given must have text as keys.
@@ -69,26 +63,16 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>, indent: usize, to_the_righ
 /// A paragraph, broken at blanks, and within a word that is too long for a line. Its first line begins with
 /// `first`, the others with as many blanks.
 pub fn paragraph(first: &str, text: &str) -> String {
-    let indent = first.chars().count();
-    let room = WIDTH - indent;
-    let mut lines = vec![String::new()];
-    let pieces = text.split_whitespace().flat_map(|word| {
-        let chars: Vec<char> = word.chars().collect();
-        chars.chunks(room).map(String::from_iter).collect::<Vec<String>>()
-    });
-    for piece in pieces {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(&piece),
-            Some(line) if line.chars().count() + 1 + piece.chars().count() <= room => {
-                line.push(' ');
-                line.push_str(&piece);
-            }
-            _ => lines.push(piece),
-        }
-    }
-    let blank = " ".repeat(indent);
-    let before = std::iter::once(first).chain(std::iter::repeat(blank.as_str()));
-    before.zip(&lines).map(|(before, line)| format!("{before}{line}\n")).collect()
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let blank = " ".repeat(textwrap::core::display_width(first));
+    // Paths are not broken at hyphens.
+    let options = Options::new(WIDTH)
+        .initial_indent(first)
+        .subsequent_indent(&blank)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .wrap_algorithm(WrapAlgorithm::FirstFit);
+    textwrap::fill(&words.join(" "), options) + "\n"
 }
 
 /// Bytes with three digits at most and a unit: `1.5G`, `300M`, `0B`.
@@ -140,6 +124,7 @@ mod tests {
         assert!(wrapped.starts_with("  mend: word"));
         assert_eq!(wrapped.split_whitespace().count(), 61);
         assert_eq!(paragraph("a ", ""), "a \n");
+        assert_eq!(paragraph("a ", &styled(BAD, "b")), "a \x1b[31mb\x1b[0m\n");
         let long = paragraph("- ", &"/path".repeat(40));
         assert!(long.lines().count() == 3 && long.lines().all(|line| line.len() <= WIDTH), "{long}");
     }

@@ -6,7 +6,7 @@
 use crate::control_client::ControlClient;
 use crate::error::Error;
 use crate::mount_lookup;
-use crate::terminal::{self, Paint, Screen, bytes, paragraph, table};
+use crate::terminal::{self, BOLD, bytes, paragraph, styled, table};
 use canopy_config::control_api::{BranchVerdict, EXPLAIN, ExplainReport, LONGEST_KEY, OsText, Verdict};
 use canopy_config::options::closest;
 use canopy_pool::config::Func;
@@ -61,7 +61,7 @@ pub fn run(args: &ExplainArgs) -> Result<(), Error> {
     if args.json {
         terminal::print_json(&explained);
     } else {
-        terminal::print(&show(&explained, Screen::stdout()));
+        terminal::print_styled(&show(&explained));
     }
     Ok(())
 }
@@ -107,10 +107,10 @@ fn node_and_key(func: Func, path: &Path, mountpoint: &Path) -> (PathBuf, String)
     }
 }
 
-fn show(explained: &Explained, screen: Screen) -> String {
+fn show(explained: &Explained) -> String {
     let told = &explained.told;
     let path = explained.path.one_line();
-    let mut text = format!("{}\n", screen.paint(Paint::Bold, &format!("{} {path}", told.func)));
+    let mut text = format!("{}\n", styled(BOLD, &format!("{} {path}", told.func)));
     let chosen: Vec<String> = told.chosen.iter().map(OsText::one_line).collect();
     let answer = match (&told.error, told.by_chance) {
         (Some(error), _) => format!("fails with {}: {}", error.name, error.why),

@@ -2,8 +2,8 @@
 
 use crate::control_client::ControlClient;
 use crate::error::Error;
+use crate::terminal;
 use clap::Args;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -42,7 +42,6 @@ pub fn run(args: &GetArgs) -> Result<(), Error> {
         }
     }
     text.push(b'\n');
-    // Whoever reads it may have seen enough, as `head` has.
-    let _ = std::io::stdout().write_all(&text);
+    terminal::print_bytes(&text);
     Ok(())
 }

@@ -2,11 +2,11 @@
 
 use crate::control_client::ControlClient;
 use crate::error::Error;
+use crate::terminal;
 use canopy_config::options::{Changes, table};
 use canopy_config::text::one_line;
 use clap::Args;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 /// Show the options of a running pool as a table
@@ -43,7 +43,6 @@ pub fn run(args: &ListArgs) -> Result<(), Error> {
             let _ = writeln!(text, "{}", row.trim_end());
         }
     }
-    // Whoever reads it may have seen enough, as `head` has.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    terminal::print(&text);
     Ok(())
 }

@@ -5,10 +5,10 @@
 
 use crate::control_client::ControlClient;
 use crate::error::Error;
+use crate::terminal::eprint_line;
 use canopy_config::control_api::{PoolReport, STATUS};
 use canopy_config::error::OptionError;
 use canopy_config::options::{self, Changes};
-use canopy_config::program_name;
 use canopy_config::program_name::Name;
 use canopy_config::source::command_line::split_group;
 use canopy_config::{Config, resolve};
@@ -43,7 +43,9 @@ pub fn run(args: &RemountArgs) -> Result<(), Error> {
             continue;
         }
         match canopy_config::source::set_pair(&mut wanted, &pair) {
-            Err(error @ OptionError::Unknown { .. }) if args.sloppy => say(&format!("{error}: ignored")),
+            Err(error @ OptionError::Unknown { .. }) if args.sloppy => {
+                eprint_line(&format!("{error}: ignored"))
+            }
             result => result?,
         }
     }
@@ -58,14 +60,14 @@ pub fn run(args: &RemountArgs) -> Result<(), Error> {
     remount(&path, after).map_err(|errno| Error::Remount { path: path.clone(), why: errno })?;
     let missed = flags(&pool_at(&path)?).symmetric_difference(after);
     if !missed.is_empty() {
-        say(&format!(
+        eprint_line(&format!(
             "{} cannot be changed by a remount: unmount {}, and mount it again",
             missed.option_words(),
             path.display()
         ));
     }
     if !others.is_empty() {
-        say(&Error::RemountOptions { path, others }.line());
+        eprint_line(&Error::RemountOptions { path, others }.line());
     }
     Ok(())
 }
@@ -87,10 +89,6 @@ fn initial_flags(args: &RemountArgs, mounted: &Mounted, before: MountFlags) -> M
         Some(Name::Canopy) if !from_table => kept | Config::default().mount.flags,
         _ => kept,
     }
-}
-
-fn say(line: &str) {
-    eprintln!("{}: {line}", program_name::current().as_str());
 }
 
 fn pool_at(path: &Path) -> Result<Mounted, Error> {

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::mount::unmount;
+use crate::terminal::eprint_line;
 use canopy_config::source::named;
 use canopy_server::badge;
 use canopy_sys::mountinfo::{self, Mounted};
@@ -44,7 +45,7 @@ pub fn run(args: &UmountArgs) -> Result<(), Error> {
     unmount::unmount(&path, args.lazy)?;
     let deadline = Instant::now() + PATIENCE;
     if !servers.into_iter().all(|server| exits_before(server, deadline)) {
-        eprintln!("canopy: {} is unmounted, but its daemon has not ended yet", path.display());
+        eprint_line(&format!("{} is unmounted, but its daemon has not ended yet", path.display()));
     }
     Ok(())
 }

@@ -7,6 +7,7 @@
 
 use super::systemd;
 use crate::error::Error;
+use crate::terminal::eprint_line;
 use canopy_config::program_name;
 use canopy_config::text::one_line;
 use rustix::fs::{Mode, OFlags};
@@ -61,7 +62,7 @@ pub fn start() -> Result<(), Error> {
                 let _ = child.wait();
                 return Err(Error::Background(text.to_owned()));
             }
-            ("warning", text) => eprintln!("{}: {text}", program_name::current().as_str()),
+            ("warning", text) => eprint_line(text),
             _ => {}
         }
     }

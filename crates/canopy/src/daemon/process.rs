@@ -1,13 +1,11 @@
 //! What a process that serves a filesystem needs to be, as opposed to what it does.
 
 use crate::error::Error;
+use nix::errno::Errno;
+use nix::unistd::{Uid, User, getgrouplist, setgid, setgroups, setuid};
 use rustix::fs::Mode;
-use rustix::process::{
-    Gid, Resource, Rlimit, Uid, geteuid, getrlimit, setpriority_process, setrlimit, umask,
-};
-use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
-use std::ffi::OsStr;
-use std::process::{Command, Stdio};
+use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit, umask};
+use std::ffi::{CString, OsStr};
 
 /// Prepares this process to serve a pool. Nothing here can fail the mount: each is the best that can be had.
 /// Called before there is a second thread: those that come inherit the nice value.
@@ -51,33 +49,39 @@ fn raise(resource: Resource, to: Option<u64>) -> bool {
         || setrlimit(resource, Rlimit { current: now.maximum, maximum: now.maximum }).is_ok()
 }
 
-/// Becomes another user with all their groups, for good. Only while there is but one thread.
+/// Becomes another user with all their groups, for good. Called while there is only one thread.
 pub fn become_user(user: &OsStr) -> Result<(), Error> {
     let failed = |why: String| Error::User { user: user.to_string_lossy().into_owned(), why };
-    // id(1) asks wherever the system keeps its users: files, LDAP and others.
-    let ask = |what: &str| -> Result<Vec<u32>, Error> {
-        let told = Command::new("id").args([what, "--"]).arg(user).stderr(Stdio::null()).output();
-        let told = told.map_err(|why| failed(format!("cannot run id: {why}")))?;
-        let ids: Result<Vec<u32>, _> =
-            String::from_utf8_lossy(&told.stdout).split_whitespace().map(str::parse).collect();
-        ids.ok()
-            .filter(|ids| told.status.success() && !ids.is_empty())
-            .ok_or_else(|| failed("no such user".into()))
-    };
-    let uid = Uid::from_raw(ask("-u")?[0]);
-    if geteuid() == uid {
+    let found = look_up(user).map_err(|errno| failed(errno.desc().to_owned()))?;
+    let Some(found) = found else { return Err(failed("no such user".into())) };
+    if Uid::effective() == found.uid {
         // The background half was started by one who is that user already.
         return Ok(());
     }
-    if !geteuid().is_root() {
+    if !Uid::effective().is_root() {
         return Err(failed("only root can mount as another user".into()));
     }
-    let gid = Gid::from_raw(ask("-g")?[0]);
-    let groups: Vec<Gid> = ask("-G")?.into_iter().map(Gid::from_raw).collect();
-    set_thread_groups(&groups)
-        .and_then(|()| set_thread_gid(gid))
-        .and_then(|()| set_thread_uid(uid))
-        .map_err(|errno| failed(errno.to_string()))
+    let switch = || -> Result<(), Errno> {
+        let name = CString::new(found.name.as_bytes()).map_err(|_| Errno::EINVAL)?;
+        setgroups(&getgrouplist(&name, found.gid)?)?;
+        setgid(found.gid)?;
+        setuid(found.uid)
+    };
+    switch().map_err(|errno| failed(errno.desc().to_owned()))
+}
+
+/// Finds a user by name, or else by number, wherever the system keeps its users (nsswitch.conf(5)).
+fn look_up(user: &OsStr) -> Result<Option<User>, Errno> {
+    let Some(name) = user.to_str() else { return Ok(None) };
+    let by_name = match User::from_name(name) {
+        // What C libraries may say of a name that is not found (getpwnam_r(3)).
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => None,
+        other => other?,
+    };
+    match (by_name, name.parse()) {
+        (None, Ok(number)) => User::from_uid(Uid::from_raw(number)),
+        (found, _) => Ok(found),
+    }
 }
 
 #[cfg(test)]
@@ -91,5 +95,12 @@ mod tests {
         let now = getrlimit(Resource::Nofile);
         assert_eq!(now.current, now.maximum);
         assert!(now.maximum.unwrap_or(u64::MAX) >= hard.unwrap_or(u64::MAX));
+    }
+
+    #[test]
+    fn users_are_found_by_name_and_by_number() {
+        let uid = |user: &str| look_up(OsStr::new(user)).unwrap().map(|found| found.uid.as_raw());
+        assert_eq!((uid("root"), uid("0")), (Some(0), Some(0)));
+        assert_eq!((uid("no-such-user"), uid("4294967294")), (None, None));
     }
 }

@@ -1,4 +1,5 @@
 //! What systemd wants to hear of a service (sd_notify(3), Type=notify). Without it nothing is said.
+//! The crate `sd-notify` (0.5) does not reach sockets in the abstract namespace, so this sends the datagram itself.
 
 use std::env;
 use std::ffi::OsStr;

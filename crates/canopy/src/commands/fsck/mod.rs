@@ -145,7 +145,7 @@ pub fn run(args: &FsckArgs) -> ExitCode {
             status(args, &count)
         }
         Err(error) => {
-            eprintln!("{}: {}", canopy_config::program_name::current().as_str(), error.line());
+            terminal::eprint_line(&error.line());
             ExitCode::from(FAILED)
         }
     }
@@ -194,7 +194,7 @@ fn check(args: &FsckArgs) -> Result<Option<Totals>, Error> {
         },
     };
     if args.fix != FixSource::None && !rustix::process::geteuid().is_root() {
-        eprintln!("{}: only root can mend everything", canopy_config::program_name::current().as_str());
+        terminal::eprint_line("only root can mend everything");
     }
     let mut walk =
         Walk { args, device: fs::metadata(&start).map_err(failed)?.dev(), count: Totals::default() };
@@ -251,7 +251,7 @@ impl Walk<'_> {
 
     fn error(&mut self, path: &Path, why: &str) {
         self.count.errors += 1;
-        eprintln!("{}: {}: {why}", canopy_config::program_name::current().as_str(), shown(path));
+        terminal::eprint_line(&format!("{}: {why}", shown(path)));
     }
 
     /// Compares the copies of one path; returns where it is held.

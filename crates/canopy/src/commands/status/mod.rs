@@ -45,7 +45,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Error> {
     if args.json {
         terminal::print_json(&status);
     } else {
-        terminal::print(&render::status(&status, terminal::Screen::stdout()));
+        terminal::print_styled(&render::status(&status));
     }
     Ok(())
 }

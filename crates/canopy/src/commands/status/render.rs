@@ -1,25 +1,25 @@
 //! A status as people read it.
 
 use super::model::{BranchStatus, Health, PoolStatus, State, Status};
-use crate::terminal::{Paint, Screen, bytes, paragraph, table};
+use crate::terminal::{BAD, BOLD, WARNING, bytes, paragraph, styled, table};
 use std::fmt::Write as _;
 
-pub(super) fn status(status: &Status, screen: Screen) -> String {
+pub(super) fn status(status: &Status) -> String {
     if status.pools.is_empty() {
         return "no pool is mounted (canopy mount --help shows how)\n".into();
     }
-    let shown: Vec<String> = status.pools.iter().map(|one| pool(one, &status.linux, screen)).collect();
+    let shown: Vec<String> = status.pools.iter().map(|one| pool(one, &status.linux)).collect();
     shown.join("\n")
 }
 
-fn pool(pool: &PoolStatus, linux: &str, screen: Screen) -> String {
-    let mut text = format!("{}  {}\n", screen.paint(Paint::Bold, &pool.mountpoint.one_line()), pool.fstype);
+fn pool(pool: &PoolStatus, linux: &str) -> String {
+    let mut text = format!("{}  {}\n", styled(BOLD, &pool.mountpoint.one_line()), pool.fstype);
     match pool.state {
         State::Serving => {}
-        State::DoesNotAnswer => fact(&mut text, "daemon", &screen.paint(Paint::Bad, "does not answer")),
-        State::Ended => fact(&mut text, "daemon", &screen.paint(Paint::Bad, "has ended")),
+        State::DoesNotAnswer => fact(&mut text, "daemon", &styled(BAD, "does not answer")),
+        State::Ended => fact(&mut text, "daemon", &styled(BAD, "has ended")),
         State::Mute => fact(&mut text, "daemon", "answers no attributes"),
-        State::Unreachable => fact(&mut text, "daemon", &screen.paint(Paint::Bad, "cannot be asked")),
+        State::Unreachable => fact(&mut text, "daemon", &styled(BAD, "cannot be asked")),
     }
     if let (Some(version), Some(pid), Some(threads), Some(transport)) =
         (&pool.version, pool.pid, pool.threads, &pool.transport)
@@ -66,7 +66,7 @@ fn pool(pool: &PoolStatus, linux: &str, screen: Screen) -> String {
     for warning in &pool.warnings {
         let first = "warning: ";
         let words = paragraph(&format!("  {first}"), &warning.text);
-        let _ = write!(text, "\n{}", words.replacen(first, &screen.paint(Paint::Warning, first), 1));
+        let _ = write!(text, "\n{}", words.replacen(first, &styled(WARNING, first), 1));
         text.push_str(&paragraph("     mend: ", &warning.mend));
     }
     text
