@@ -1,11 +1,15 @@
 //! `link-cow`.
 
 use super::rig::{MIB, no_unfinished_copies, pattern, pool_over};
+use canopy_sys::lease;
+use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Kind, LoopFs, Tree};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 /// The ways in which a program opens what it writes; each is one call.
 type Open = fn(&Path) -> std::io::Result<File>;
@@ -20,6 +24,20 @@ const WAYS: [(&str, Open); 6] = [
 
 /// Which names the kernel has looked up before the file is opened.
 const KNOWN: [&[&str]; 4] = [&[], &["d/b"], &["a"], &["a", "d/b", "c"]];
+
+/// Waits until no process has a file on a branch open for writing.
+///
+/// `link-cow` does not copy a file that is open for writing on its branch. A program that a test on another thread
+/// starts holds copies of this process's descriptors between fork and exec, so the file may stay open for a while after
+/// this test has closed it.
+#[track_caller]
+fn wait_until_unwritten(path: &Path) {
+    let file = File::open(path).unwrap();
+    // The kernel refuses a read lease while the file is open for writing.
+    let unwritten = wait_until(Duration::from_secs(20), || lease::take(file.as_fd()).is_ok());
+    lease::release(file.as_fd());
+    assert!(unwritten, "{} stays open for writing", path.display());
+}
 
 #[test]
 fn the_first_open_gets_a_file_of_its_own() {
@@ -39,6 +57,7 @@ fn the_first_open_gets_a_file_of_its_own() {
                     fs::set_permissions(bed.on(0, "a"), fs::Permissions::from_mode(0o640)).unwrap();
                     fs::hard_link(bed.on(0, "a"), bed.on(0, "d/b")).unwrap();
                     fs::hard_link(bed.on(0, "a"), bed.on(0, "c")).unwrap();
+                    wait_until_unwritten(&bed.on(0, "a"));
                     known.iter().for_each(|name| assert_eq!(fs::metadata(bed.at(name)).unwrap().nlink(), 3));
                     let mut file = open(&bed.at("d/b")).unwrap_or_else(|error| panic!("{what}: {error}"));
                     file.write_all(b"changed").unwrap();
@@ -93,6 +112,7 @@ fn a_link_that_is_written_on_the_branch_stays_one() {
     stranger.write_all_at(b"C", 0).unwrap();
     assert_eq!(fs::read(bed.at("a")).unwrap(), b"Content");
     drop(stranger);
+    wait_until_unwritten(&bed.on(0, "a"));
     let own = OpenOptions::new().append(true).open(bed.at("a")).unwrap();
     assert_eq!(own.metadata().unwrap().nlink(), 1);
     assert!(no_unfinished_copies(&bed.disks));
@@ -115,6 +135,7 @@ fn nothing_is_lost_in_the_copy() {
     drop(file);
     fs::hard_link(bed.on(0, "a"), bed.on(0, "b")).unwrap();
     let fields = canopy_testkit::Fields { links: false, sparse: true, ..canopy_testkit::Fields::default() };
+    wait_until_unwritten(&bed.on(0, "b"));
     let before = Tree::capture_with(bed.on(0, ""), fields);
     drop(OpenOptions::new().write(true).open(bed.at("b")).unwrap());
     before.assert_same(&Tree::capture_with(bed.on(0, ""), fields));
@@ -152,6 +173,8 @@ fn what_is_not_to_be_copied_is_opened_as_it_is() {
     drop(file);
     assert!(linked() && no_unfinished_copies(&bed.disks));
     fs::remove_file(bed.on(0, "filler")).unwrap();
+    bed.wait_until_closed("b");
+    wait_until_unwritten(&bed.on(0, "b"));
     drop(OpenOptions::new().write(true).open(bed.at("b")).unwrap());
     assert!(!linked());
     bed.pool.umount();
