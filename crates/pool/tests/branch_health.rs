@@ -202,7 +202,7 @@ const LOOKS: &[Case] = &[
 ];
 
 #[test]
-fn every_operation_tells_the_branch_whose_error_it_meets() {
+fn every_operation_records_an_error_of_its_branch() {
     let both = [Errno::IO, Errno::ROFS];
     let changes = CHANGES.iter().map(|case| (case, &both[..]));
     let looks = LOOKS.iter().map(|case| (case, &both[..1]));
@@ -230,7 +230,7 @@ fn every_operation_tells_the_branch_whose_error_it_meets() {
 /// Not errors of the branch: what a caller asked for wrongly, what a full disk says, and a branch that is not to be
 /// changed.
 #[test]
-fn what_is_nobodys_illness_is_not_told() {
+fn errors_that_are_not_the_branchs_are_not_recorded() {
     let sick = Sick::new();
     for errno in [Errno::NOSPC, Errno::DQUOT, Errno::ACCESS, Errno::NODATA, Errno::OPNOTSUPP] {
         sick.faulty.set(Fault::Fail(errno), &[Opcode::Setxattr, Opcode::Unlink, Opcode::Getxattr]);

@@ -29,7 +29,7 @@ fn names(pool: &Pool, node: NodeId) -> canopy_pool::Result<Vec<String>> {
 
 /// All that is opened for clients is given back where it is used up, and nothing else is refused for it.
 #[test]
-fn who_has_opened_all_that_can_be_still_lists_removes_and_truncates() {
+fn without_free_descriptors_listing_removing_and_truncating_still_work() {
     let hard = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum: hard }).expect("a lower limit");
     let made = common::pool(&[Rw, Rw], Config::default());

@@ -15,7 +15,7 @@ fn config(category: Category, policy: Policy) -> Config {
 }
 
 #[test]
-fn a_new_file_goes_where_it_was_said_to_go() {
+fn a_new_name_goes_where_explain_says() {
     for policy in Policy::ALL {
         let made = common::pool(&[Mode::Rw, Mode::Rw, Mode::Nc, Mode::Rw], config(Category::Create, policy));
         fs::create_dir_all(made.on(1, "x/y")).unwrap();
@@ -38,7 +38,7 @@ fn a_new_file_goes_where_it_was_said_to_go() {
 }
 
 #[test]
-fn what_is_looked_at_and_why_it_fails() {
+fn explain_names_the_path_and_the_reason_for_a_failure() {
     let made = common::pool(&[Mode::Rw, Mode::Ro], config(Category::Create, Policy::MspMfs));
     fs::create_dir_all(made.on(1, "r/s")).unwrap();
     fs::write(made.on(1, "r/s/f"), "").unwrap();

@@ -48,7 +48,7 @@ impl Kernel<'_> {
 }
 
 #[test]
-fn directories_that_were_used_and_removed() {
+fn used_directories_leave_no_entries() {
     let made = made();
     let (pool, kernel) = (&*made.pool, Kernel(&made.pool));
     let used = |name: &str| {
@@ -87,7 +87,7 @@ fn directories_that_were_used_and_removed() {
 }
 
 #[test]
-fn files_that_were_opened_renamed_linked_and_removed() {
+fn used_files_leave_no_entries() {
     let made = made();
     let pool = &*made.pool;
     let caller: &Caller = &ROOT;
@@ -113,7 +113,7 @@ fn files_that_were_opened_renamed_linked_and_removed() {
 
 /// Whoever may write to a branch makes names of an open file, shows them to the pool and takes them away.
 #[test]
-fn names_that_come_and_go_on_the_branch() {
+fn names_that_come_and_go_on_the_branch_leave_no_entries() {
     let made = made();
     let pool = &*made.pool;
     let open = OFlags::RDWR.bits();

@@ -75,7 +75,7 @@ impl Rig {
     }
 }
 
-fn read_again_it_is_not_opened_again() {
+fn a_second_read_does_not_open_the_file_again() {
     let rig = Rig::new(Config::default());
     let node = rig.find("f");
     let first = rig.read(node).unwrap();
@@ -96,7 +96,7 @@ fn read_again_it_is_not_opened_again() {
     assert_eq!(rig.read(node).unwrap(), (Some(2), "f".into()), "closed meanwhile");
 }
 
-fn who_writes_opens_it_anew() {
+fn a_writer_opens_the_file_again() {
     let rig = Rig::new(Config::default());
     let node = rig.find("f");
     assert_eq!(rig.read(node).unwrap().0, Some(1));
@@ -112,7 +112,7 @@ fn who_writes_opens_it_anew() {
     rig.made.pool.release(direct.handle).unwrap();
 }
 
-fn what_is_gone_is_closed() {
+fn a_file_without_a_name_is_closed() {
     let rig = Rig::new(Config::default());
     // A file that goes in the very tick of its birth is held until that is over.
     std::thread::sleep(Duration::from_millis(20));
@@ -137,7 +137,7 @@ fn what_is_gone_is_closed() {
     assert_eq!(rig.held(0), Vec::<PathBuf>::new());
 }
 
-fn what_came_behind_our_back_is_not_mistaken() {
+fn a_file_replaced_on_the_branch_is_stale() {
     let rig = Rig::new(Config::default());
     let node = rig.find("f");
     rig.read(node).unwrap();
@@ -151,7 +151,7 @@ fn what_came_behind_our_back_is_not_mistaken() {
     assert!(rig.read(found).is_err());
 }
 
-fn directories_that_come_and_go_elsewhere_change_nothing() {
+fn changes_to_other_directories_do_not_close_a_file() {
     let rig = Rig::new(Config::default());
     for dir in ["d", "d/sub"] {
         fs::create_dir(rig.made.on(0, dir)).unwrap();
@@ -183,7 +183,7 @@ fn directories_that_come_and_go_elsewhere_change_nothing() {
     assert!(rig.made.pool.getattr(dir, None).is_ok());
 }
 
-fn a_copy_made_for_its_writer_is_what_is_read() {
+fn after_link_cow_readers_get_the_copy() {
     let rig = Rig::new(Config { link_cow: true, ..Config::default() });
     fs::hard_link(rig.made.on(0, "f"), rig.made.on(0, "h")).unwrap();
     let node = rig.find("f");
@@ -196,7 +196,7 @@ fn a_copy_made_for_its_writer_is_what_is_read() {
     assert_eq!(fs::read(rig.made.on(0, "h")).unwrap(), b"f");
 }
 
-fn a_branch_that_goes_is_free_at_once() {
+fn a_removed_branch_is_not_kept_busy() {
     let rig = Rig::new(Config::default());
     let node = rig.find("f");
     rig.read(node).unwrap();
@@ -214,7 +214,7 @@ fn a_branch_that_goes_is_free_at_once() {
     assert!(rig.read(node).is_err());
 }
 
-fn what_the_kernel_has_forgotten_is_closed() {
+fn forgetting_a_node_closes_its_file() {
     let rig = Rig::new(Config::default());
     let (node, other) = (rig.find("f"), rig.find("g"));
     rig.read(node).unwrap();
@@ -224,7 +224,7 @@ fn what_the_kernel_has_forgotten_is_closed() {
     assert!(held.iter().all(|path| path.ends_with("g")), "{held:?}");
 }
 
-fn no_more_than_a_share_of_the_descriptors_is_kept() {
+fn at_most_512_files_stay_open() {
     let rig = Rig::new(Config::default());
     for number in 0..700 {
         fs::write(rig.made.on(0, &number.to_string()), "x").unwrap();
@@ -237,14 +237,14 @@ fn no_more_than_a_share_of_the_descriptors_is_kept() {
 }
 
 #[test]
-fn files_are_kept_open_for_a_moment() {
-    read_again_it_is_not_opened_again();
-    who_writes_opens_it_anew();
-    what_is_gone_is_closed();
-    what_came_behind_our_back_is_not_mistaken();
-    directories_that_come_and_go_elsewhere_change_nothing();
-    a_copy_made_for_its_writer_is_what_is_read();
-    a_branch_that_goes_is_free_at_once();
-    what_the_kernel_has_forgotten_is_closed();
-    no_more_than_a_share_of_the_descriptors_is_kept();
+fn idle_files_stay_open_for_a_while_and_are_never_stale() {
+    a_second_read_does_not_open_the_file_again();
+    a_writer_opens_the_file_again();
+    a_file_without_a_name_is_closed();
+    a_file_replaced_on_the_branch_is_stale();
+    changes_to_other_directories_do_not_close_a_file();
+    after_link_cow_readers_get_the_copy();
+    a_removed_branch_is_not_kept_busy();
+    forgetting_a_node_closes_its_file();
+    at_most_512_files_stay_open();
 }

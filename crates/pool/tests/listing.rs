@@ -105,7 +105,7 @@ fn all_once(listed: &HashMap<String, u32>, branches: usize) {
 }
 
 #[test]
-fn it_can_be_read_from_any_position() {
+fn a_listing_continues_from_any_position() {
     let made = pool(2);
     let mut reader = Reader::open(&made);
     let whole = Reader::open(&made).rest(false);
@@ -135,7 +135,7 @@ fn it_can_be_read_from_any_position() {
 
 /// A name that several branches hold is listed once, by whomever, from wherever.
 #[test]
-fn what_several_branches_hold_is_listed_once() {
+fn a_name_on_several_branches_is_listed_once() {
     for plus in [true, false] {
         let made = common::pool(&[Rw; 3], Config::default());
         for index in 0..3 {
@@ -157,7 +157,7 @@ fn what_several_branches_hold_is_listed_once() {
 
 /// Who opens the directory anew for each piece, and removes what he got, is given every other name: a server of NFS does
 /// so for rm(1), and goes on after the daemon has been started again.
-fn who_removes_what_he_got_misses_nothing(what: &str, home: &Path, dirs: &[&Path]) {
+fn removing_listed_names_skips_no_others(what: &str, home: &Path, dirs: &[&Path]) {
     const FEW: usize = 1000;
     for (round, plus, again) in [(0, false, false), (1, true, false), (2, false, true), (3, true, true)] {
         let branch = |(index, dir): (usize, &&Path)| dir.join(format!("{}-{round}-{index}", dirs.len()));
@@ -194,27 +194,27 @@ fn who_removes_what_he_got_misses_nothing(what: &str, home: &Path, dirs: &[&Path
 }
 
 #[test]
-fn who_removes_what_he_got_misses_nothing_on_any_filesystem() {
+fn removing_listed_names_skips_no_others_on_any_filesystem() {
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs] {
         let disks = [LoopFs::new(kind, 400 << 20), LoopFs::new(kind, 400 << 20)];
         let home = common::home();
         let dirs = [disks[0].path(), disks[1].path()];
-        who_removes_what_he_got_misses_nothing(&format!("{kind:?}"), home.path(), &dirs[..1]);
-        who_removes_what_he_got_misses_nothing(&format!("two of {kind:?}"), home.path(), &dirs);
+        removing_listed_names_skips_no_others(&format!("{kind:?}"), home.path(), &dirs[..1]);
+        removing_listed_names_skips_no_others(&format!("two of {kind:?}"), home.path(), &dirs);
     }
 }
 
 #[test]
-fn who_removes_what_he_got_misses_nothing_where_a_branch_counts_its_entries() {
+fn removing_listed_names_skips_no_others_where_positions_are_indexes() {
     let scratch = ScratchDir::new("canopy-listing-", &["well"]);
     let faulty = FaultyFs::mount(&scratch.dir());
     let (well, home) = (scratch.path("well"), common::home());
-    who_removes_what_he_got_misses_nothing("counts", home.path(), &[faulty.path(), &well]);
+    removing_listed_names_skips_no_others("counts", home.path(), &[faulty.path(), &well]);
 }
 
 /// XFS lists by where a name lies in the directory: at its end, if it was made anew when there was no room before.
 #[test]
-fn a_name_that_is_met_again_is_not_listed_again() {
+fn a_name_whose_position_changes_is_listed_once() {
     for plus in [true, false] {
         let disk = LoopFs::xfs(320 << 20);
         let branches = vec![disk.path().to_owned()];
@@ -267,7 +267,7 @@ fn what_moves_to_where_the_listing_has_been_is_listed() {
 
 /// The new names may be listed or not, but nobody renames for ever.
 #[test]
-fn who_renames_what_he_lists_comes_to_an_end() {
+fn renaming_listed_names_terminates() {
     let made = pool(2);
     let mut reader = Reader::open(&made);
     loop {
@@ -296,7 +296,7 @@ fn who_renames_what_he_lists_comes_to_an_end() {
 }
 
 #[test]
-fn a_directory_that_goes_meanwhile_ends() {
+fn the_listing_of_a_removed_directory_ends() {
     let made = pool(1);
     let mut reader = Reader::open(&made);
     assert_eq!(reader.some(true, 100).len(), 100);
@@ -307,7 +307,7 @@ fn a_directory_that_goes_meanwhile_ends() {
 
 /// More readers than cursors are kept for, each at another place.
 #[test]
-fn many_readers_of_one_directory() {
+fn each_of_many_readers_gets_every_name() {
     let made = pool(2);
     let mut readers: Vec<Reader> = (0..150).map(|_| Reader::open(&made)).collect();
     for (number, reader) in readers.iter_mut().enumerate() {
@@ -322,7 +322,7 @@ fn many_readers_of_one_directory() {
 
 /// What the kernel was given a moment ago it goes by, unless somebody has changed it: only that is looked at again.
 #[test]
-fn what_the_kernel_knows_it_is_not_given_again() {
+fn readdirplus_omits_nodes_that_the_kernel_knows() {
     const FEW: usize = 100;
     let made = common::pool(&[Rw; 2], Config::default());
     made.pool.connect(Arc::new(TestKernel::default()), false);

@@ -88,33 +88,33 @@ fn with(create: Policy) -> Config {
 }
 
 #[test]
-fn one_branch() {
+fn one_branch_looks_like_its_directory() {
     run(500, 1, &with(Policy::Ff));
 }
 
 #[test]
-fn two_branches_ff() {
+fn two_branches_with_ff_look_like_one_directory() {
     run(200, 2, &with(Policy::Ff));
 }
 
 #[test]
-fn two_branches_mfs() {
+fn two_branches_with_mfs_look_like_one_directory() {
     run(200, 2, &with(Policy::Mfs));
 }
 
 #[test]
-fn two_branches_pfrd() {
+fn two_branches_with_pfrd_look_like_one_directory() {
     run(600, 2, &with(Policy::Pfrd));
 }
 
 #[test]
-fn four_branches_rand() {
+fn four_branches_with_rand_look_like_one_directory() {
     run(600, 4, &with(Policy::Rand));
 }
 
 /// Directories on every branch, files on the first that the policy gives.
 #[test]
-fn four_branches_all() {
+fn four_branches_with_all_look_like_one_directory() {
     let mut config = with(Policy::All);
     for func in [Func::Mknod, Func::Symlink] {
         config.policies.set(func, Policy::Rand);
@@ -124,14 +124,14 @@ fn four_branches_all() {
 
 /// Attributes of directories come from whichever copy is the newest.
 #[test]
-fn four_branches_rand_search_newest() {
+fn four_branches_searched_by_newest_look_like_one_directory() {
     let mut config = with(Policy::Rand);
     config.policies.set_category(Category::Search, Policy::Newest);
     run(400, 4, &config);
 }
 
 #[test]
-fn four_branches_rand_getattr_newest() {
+fn four_branches_with_getattr_by_newest_look_like_one_directory() {
     let mut config = with(Policy::Rand);
     config.policies.set(Func::Getattr, Policy::Newest);
     run(200, 4, &config);
@@ -145,34 +145,34 @@ fn preserving(create: Policy) -> Config {
 }
 
 #[test]
-fn two_branches_epmfs() {
+fn two_branches_with_epmfs_look_like_one_directory() {
     run(200, 2, &preserving(Policy::EpMfs));
 }
 
 #[test]
-fn four_branches_epff() {
+fn four_branches_with_epff_look_like_one_directory() {
     run(200, 4, &preserving(Policy::EpFf));
 }
 
 #[test]
-fn four_branches_eprand() {
+fn four_branches_with_eprand_look_like_one_directory() {
     run(200, 4, &preserving(Policy::EpRand));
 }
 
 #[test]
-fn four_branches_msppfrd() {
+fn four_branches_with_msppfrd_look_like_one_directory() {
     run(200, 4, &preserving(Policy::MspPfrd));
 }
 
 /// Path preservation switched off for rename and link: nothing is refused.
 #[test]
-fn four_branches_eprand_ignoring_preservation() {
+fn ignoring_path_preservation_no_rename_or_link_is_refused() {
     let config = Config { ignore_path_preservation: true, ..preserving(Policy::EpRand) };
     run(200, 4, &config);
 }
 
 #[test]
-fn readdir_side_by_side() {
+fn concurrent_readdir_looks_like_one_directory() {
     for readdir in [ReaddirMode::Cosr { threads: 2, depth: 0 }, ReaddirMode::Cor { threads: 2, depth: 0 }] {
         run(40, 4, &Config { readdir, ..with(Policy::Rand) });
     }
@@ -180,7 +180,7 @@ fn readdir_side_by_side() {
 
 /// The numbers that do not depend on names, so that a hard link has one.
 #[test]
-fn inode_numbers_of_every_kind() {
+fn with_32_bit_inode_numbers_a_pool_looks_like_one_directory() {
     for inode in [InodeCalc::DevinoHash32, InodeCalc::HybridHash32] {
         run(60, 2, &Config { inode, ..with(Policy::Rand) });
     }
@@ -188,6 +188,6 @@ fn inode_numbers_of_every_kind() {
 
 /// Whatever moves meanwhile, nobody can tell. Needs root.
 #[test]
-fn a_full_branch_is_not_noticed() {
+fn files_that_move_off_a_full_branch_look_unmoved() {
     run_on_full_branches(300, &with(Policy::Ff));
 }

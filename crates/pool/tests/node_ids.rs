@@ -27,7 +27,7 @@ fn make_dir(pool: &Pool, name: &str) -> Entry {
 /// ext4 gives the inode number of what was removed to what is made next. Since Linux 6.13 few files are given the same birth
 /// time; before, nearly all of these are.
 #[test]
-fn what_lives_for_less_than_a_tick_shares_its_id_with_nobody() {
+fn files_that_reuse_an_inode_number_within_a_tick_have_different_ids() {
     let disk = LoopFs::ext4(64 << 20);
     let branches = [disk.path().to_owned()];
     let pool: Arc<Pool> = over(&branches, &[Rw], Config::default());
@@ -61,7 +61,7 @@ fn what_lives_for_less_than_a_tick_shares_its_id_with_nobody() {
 
 /// The copies that other branches get of a directory do not change what it is found by, also if they are no younger.
 #[test]
-fn a_copy_made_at_once_is_not_the_directory() {
+fn copies_made_within_a_tick_do_not_change_the_id_of_a_directory() {
     let disks = [0; 4].map(|_| LoopFs::ext4(64 << 20));
     let branches = disks.each_ref().map(|disk| disk.path().to_owned());
     let pool: Arc<Pool> = over(&branches, &[Rw; 4], Config::default());

@@ -38,7 +38,7 @@ fn acl() -> Vec<u8> {
 
 /// Up to Linux 6.1 the kernel hands on ACLs unseen where it does not enforce them, and up to 5.12 chattr(1).
 #[test]
-fn lists_and_flags_are_their_owners_to_change() {
+fn only_the_owner_and_root_change_acls_and_flags() {
     let Some(made) = made() else { return };
     fs::write(made.on(0, "f"), "").unwrap();
     chmod(&made.on(0, "f"), 0o666);
@@ -75,7 +75,7 @@ fn lists_and_flags_are_their_owners_to_change() {
 
 /// Up to Linux 5.19 the kernel hands on set-group-ID of what is made in a set-group-ID directory.
 #[test]
-fn nothing_runs_with_the_group_of_a_directory_that_its_maker_is_not_in() {
+fn set_group_id_is_dropped_for_callers_outside_the_directorys_group() {
     let Some(made) = made() else { return };
     for (dir, mode) in [("shared", 0o2777), ("plain", 0o777)] {
         fs::create_dir(made.on(0, dir)).unwrap();

@@ -324,7 +324,7 @@ fn stress(locking: bool, create: Policy) -> Made {
 
 /// One after the other: the descriptors of the process are counted.
 #[test]
-fn many_threads() {
+fn concurrent_operations_lose_and_leak_nothing() {
     let made = stress(true, Policy::Rand);
     let mut client = made.client();
     let pool = client.tree().expect("a tree");

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn captures_output_and_code() {
+    fn run_within_captures_output_and_exit_code() {
         let done = run_within(
             Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]),
             Duration::from_secs(10),

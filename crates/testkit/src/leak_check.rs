@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_and_its_loop_device_are_found() {
+    fn a_mount_and_its_loop_device_are_leaks() {
         crate::require_root();
         let branch = LoopFs::ext4(32 << 20);
         let own = branch.path().display().to_string();

@@ -375,14 +375,14 @@ mod tests {
     }
 
     #[test]
-    fn size_is_a_limit() {
+    fn a_filesystem_is_full_at_its_size() {
         let own = LoopFs::tmpfs(MIB);
         let error = fs::write(own.path().join("big"), vec![0; 2 << 20]).expect_err("too big");
         assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
     }
 
     #[test]
-    fn read_only_and_back() {
+    fn a_filesystem_turns_read_only_and_writable_again() {
         let own = LoopFs::ext4(32 * MIB);
         own.set_read_only(true);
         let error = fs::write(own.path().join("file"), b"").expect_err("read-only");

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_an_escaped_mount_point() {
+    fn escaped_mount_points_are_decoded() {
         let line =
             br"36 35 98:17 /mnt1 /mnt\040two\134x rw,noatime master:1 - ext3 /dev/root rw,errors=continue";
         let mount = parse_mount(line).expect("a mount");

@@ -59,7 +59,7 @@ mod tests {
     use super::Rng;
 
     #[test]
-    fn follows_the_published_sequence() {
+    fn the_generator_follows_the_published_sequence() {
         let mut rng = Rng::new(1_234_567);
         let first = [rng.next_u64(), rng.next_u64(), rng.next_u64()];
         assert_eq!(first, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);

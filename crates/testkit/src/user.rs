@@ -49,7 +49,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn changes_every_id_and_drops_capabilities() {
+    fn a_user_command_changes_every_id_and_drops_capabilities() {
         crate::require_root();
         let user = User { uid: 4242, gid: 4243, groups: &[4244, 4245] };
         let script = "id -u; id -g; id -G; sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status";
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn clears_groups_when_none_are_given() {
+    fn a_user_without_groups_has_none() {
         crate::require_root();
         let done = run_within(as_user(1, 1, &[], "id").arg("-G"), Duration::from_secs(10));
         assert_eq!(done.stdout.trim(), "1", "{}", done.describe());

@@ -40,7 +40,7 @@ fn a_symlink_where_another_branch_has_a_directory_is_never_followed() {
 
 /// The other order: the symlink is what is shown, and what lies below the directory is hidden.
 #[test]
-fn a_symlink_shown_first_is_a_symlink() {
+fn a_symlink_hides_a_directory_on_a_later_branch() {
     let made = pool(&[Rw, Rw], first());
     symlink("elsewhere", made.on(0, "a")).unwrap();
     put(made.on(1, "a/f"), "hidden");
@@ -53,7 +53,7 @@ fn a_symlink_shown_first_is_a_symlink() {
 }
 
 #[test]
-fn what_is_under_construction_cannot_be_named() {
+fn unfinished_copies_cannot_be_named() {
     let made = pool(&[Rw], first());
     let name = ".canopy-clone.1.2";
     fs::create_dir_all(made.on(0, &format!("d/{name}/a/b"))).unwrap();

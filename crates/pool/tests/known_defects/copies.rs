@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 
 /// Success was told while the copy on the RO branch made the name reappear.
 #[test]
-fn defect_12_unlink_and_rmdir_with_a_read_only_copy_remove_nothing() {
+fn unlink_and_rmdir_with_a_read_only_copy_remove_nothing() {
     for modes in [[Rw, Ro], [Ro, Rw]] {
         let made = pool(&modes, first());
         for branch in [0, 1] {
@@ -27,7 +27,7 @@ fn defect_12_unlink_and_rmdir_with_a_read_only_copy_remove_nothing() {
 }
 
 #[test]
-fn defect_12_rmdir_of_a_directory_with_entries_elsewhere_removes_nothing() {
+fn rmdir_of_a_directory_with_entries_on_another_branch_removes_nothing() {
     let made = pool(&[Rw, Rw, Rw], first());
     fs::create_dir(made.on(0, "d")).unwrap();
     put(made.on(1, "d/f"), "");
@@ -48,7 +48,7 @@ fn unlink_removes_every_copy() {
 
 /// What went through a descriptor changed one copy only.
 #[test]
-fn defect_21_changes_by_handle_and_by_path_reach_all_copies() {
+fn changes_by_handle_and_by_path_reach_all_copies() {
     for by_handle in [true, false] {
         let made = pool(&[Rw, Rw], first());
         put(made.on(0, "f"), "some content");
@@ -93,7 +93,7 @@ fn resize(made: &crate::common::Made, node: NodeId, thread: u32, handle: Option<
 
 /// The copy on the other branch was left with nothing in it. The kernel opens first, and truncates then, without a handle.
 #[test]
-fn overwriting_by_open_empties_the_open_copy_alone() {
+fn overwriting_by_open_empties_only_the_open_copy() {
     for searched in ["ff", "newest"] {
         let mut config = first();
         config.policies.set_category(Category::Search, searched.parse().unwrap());
@@ -126,7 +126,7 @@ fn overwriting_by_open_empties_the_open_copy_alone() {
 }
 
 #[test]
-fn truncating_by_name_reaches_all_copies() {
+fn truncating_by_name_truncates_all_copies() {
     for size in [0, 2] {
         let made = pool(&[Rw, Rw], first());
         put(made.on(0, "f"), "one");
@@ -151,7 +151,7 @@ fn truncating_by_name_reaches_all_copies() {
 }
 
 #[test]
-fn defect_21_changes_to_a_directory_reach_all_copies() {
+fn changes_to_a_directory_reach_all_copies() {
     let made = pool(&[Rw, Rw], first());
     for branch in [0, 1] {
         fs::create_dir(made.on(branch, "d")).unwrap();
@@ -170,7 +170,7 @@ fn defect_21_changes_to_a_directory_reach_all_copies() {
 
 /// chmod(2) of a copy that only an RO branch holds was told as success if the other branch holds anything.
 #[test]
-fn changes_to_a_file_on_an_ro_branch_are_refused() {
+fn changes_to_a_file_on_a_read_only_branch_fail_with_erofs() {
     let made = pool(&[Ro, Rw], first());
     put(made.on(0, "f"), "shown");
     fs::create_dir(made.on(1, "f")).unwrap();
@@ -183,7 +183,7 @@ fn changes_to_a_file_on_an_ro_branch_are_refused() {
 
 /// The first part of a request stayed done when a later part failed.
 #[test]
-fn defect_22_a_request_that_fails_half_way_is_undone() {
+fn a_request_that_fails_half_way_is_undone() {
     let made = pool(&[Rw, Rw], first());
     for branch in [0, 1] {
         put(made.on(branch, "f"), "content");
@@ -203,7 +203,7 @@ fn defect_22_a_request_that_fails_half_way_is_undone() {
 
 /// Reading by name could tell of another copy than the one that is open.
 #[test]
-fn defect_23_the_open_copy_is_the_one_that_is_told_about() {
+fn attributes_come_from_the_open_copy() {
     let mut config = first();
     config.policies.set_category(Category::Search, Policy::Newest);
     let made = pool(&[Rw, Rw], config);
@@ -251,7 +251,7 @@ fn age(path: &Path, seconds: u64) {
 
 /// mknod(2) of a regular file is a create: one copy, whatever the policy.
 #[test]
-fn a_regular_file_is_made_once() {
+fn mknod_of_a_regular_file_makes_one_copy() {
     let made = pool(&[Rw, Rw, Rw], create(Policy::All));
     let mut client = made.client();
     let entry = made.pool.mknod(&ROOT, NodeId::ROOT, b"f", 0o100_644, (0, 0)).unwrap();
@@ -266,7 +266,7 @@ fn a_regular_file_is_made_once() {
 }
 
 #[test]
-fn modes_of_branches_are_kept_to() {
+fn branch_modes_are_enforced() {
     let made = pool(&[Ro, Nc, Rw], first());
     put(made.on(0, "ro"), "ro");
     put(made.on(1, "nc"), "nc");
@@ -291,7 +291,7 @@ fn modes_of_branches_are_kept_to() {
 
 /// 14.2 #1: the climb to the root never ended.
 #[test]
-fn defect_01_climbing_policies_end_at_the_root() {
+fn climbing_policies_end_at_the_root() {
     for policy in [Policy::MspMfs, Policy::MspLfs, Policy::MspLus, Policy::MspPfrd] {
         let mut config = create(policy);
         config.policies.set(Func::Mkdir, policy);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Success was claimed without doing anything. The directories of /proc refuse fsync(2) with EINVAL, so a
 /// branch there shows that it was asked.
 #[test]
-fn defect_11_fsync_of_a_directory_reaches_every_branch() {
+fn fsync_of_a_directory_reaches_every_branch() {
     let home = common::home();
     let plain = home.path().to_owned();
     let proc = Path::new("/proc").to_owned();
@@ -31,7 +31,7 @@ fn defect_11_fsync_of_a_directory_reaches_every_branch() {
 
 /// Two names with one hash were taken for one name.
 #[test]
-fn defect_15_names_are_told_apart_exactly() {
+fn every_name_is_listed_exactly_once() {
     let made = pool(&[Rw, Rw], first());
     let mut expected = BTreeSet::new();
     for index in 0..3000 {
@@ -67,7 +67,7 @@ fn assert_cloned(path: &Path) {
 
 /// Cloned directories lost setgid and became immutable where the original was.
 #[test]
-fn defect_16_cloned_directories_are_whole_and_usable() {
+fn cloned_directories_have_all_attributes_and_take_new_files() {
     let made = pool(&[Rw, Rw], last());
     directory_to_clone(&made.on(0, "d/e"));
     directory_to_clone(&made.on(0, "d"));
@@ -94,7 +94,7 @@ fn defect_16_cloned_directories_are_whole_and_usable() {
 
 /// They existed for a moment as root's and without their attributes.
 #[test]
-fn defect_16_cloned_directories_are_never_seen_half_made() {
+fn cloned_directories_are_never_seen_half_made() {
     let made = pool(&[Rw, Rw], last());
     const COUNT: usize = 200;
     for index in 0..COUNT {
@@ -124,7 +124,7 @@ fn defect_16_cloned_directories_are_never_seen_half_made() {
 
 /// Several threads need the same directories on the same branch at once.
 #[test]
-fn defect_16_cloning_side_by_side_makes_one_directory() {
+fn concurrent_clones_make_one_directory() {
     let made = pool(&[Rw, Rw], last());
     fs::create_dir_all(made.on(0, "a/b/c/d")).unwrap();
     std::thread::scope(|scope| {
@@ -144,7 +144,7 @@ fn defect_16_cloning_side_by_side_makes_one_directory() {
 }
 
 #[test]
-fn a_merged_directory_has_the_newest_times_and_an_honest_link_count() {
+fn a_merged_directory_has_the_newest_times_and_a_correct_link_count() {
     let made = pool(&[Rw, Rw], first());
     fs::create_dir_all(made.on(0, "d/one")).unwrap();
     fs::create_dir_all(made.on(0, "d/two")).unwrap();
@@ -166,7 +166,7 @@ fn a_merged_directory_has_the_newest_times_and_an_honest_link_count() {
 }
 
 #[test]
-fn listing_is_the_same_in_every_way() {
+fn every_readdir_mode_gives_the_same_listing() {
     let base = pool(&[Rw, Rw, Rw], first());
     for branch in 0..3 {
         for index in 0..500 {
@@ -197,7 +197,7 @@ fn listing_is_the_same_in_every_way() {
 
 /// telldir(3) and seekdir(3): what stays is given once, whatever comes and goes meanwhile.
 #[test]
-fn positions_stay_good_while_the_directory_changes() {
+fn positions_stay_valid_while_the_directory_changes() {
     let made = pool(&[Rw, Rw], first());
     for index in 0..100 {
         put(made.on(index % 2, &format!("d/{index:03}")), "");
@@ -221,7 +221,7 @@ fn positions_stay_good_while_the_directory_changes() {
 }
 
 #[test]
-fn fifty_thousand_entries_over_four_branches() {
+fn fifty_thousand_entries_on_four_branches_are_listed() {
     let made = pool(&[Rw; 4], first());
     for index in 0..50_000 {
         rustix::fs::mknodat(
@@ -240,7 +240,7 @@ fn fifty_thousand_entries_over_four_branches() {
 
 /// Deeper than any path that a system call takes.
 #[test]
-fn trees_deeper_than_path_max() {
+fn trees_deeper_than_path_max_work() {
     let made = pool(&[Rw, Rw], first());
     let name = [b'n'; 200];
     let mut at = vec![NodeId::ROOT];

@@ -37,7 +37,7 @@ fn target(path: impl AsRef<Path>) -> String {
 
 /// 14.2 #5: the target of rel-symlink was empty.
 #[test]
-fn defect_05_rename_leaves_a_symlink_to_where_the_file_is_now() {
+fn rename_leaves_a_symlink_to_the_files_new_place() {
     let rel = "../.mergerfs_rename_exdev/x/f";
     let abs = "/the/pool/.mergerfs_rename_exdev/x/f";
     for (how, expected) in [(RenameExdev::RelSymlink, rel), (RenameExdev::AbsSymlink, abs)] {
@@ -75,7 +75,7 @@ fn defect_05_rename_leaves_a_symlink_to_where_the_file_is_now() {
 
 /// 14.2 #5, 4.6: nothing made the holding directory for a file in the root.
 #[test]
-fn defect_05_rename_out_of_the_root() {
+fn a_file_in_the_root_can_be_set_aside() {
     let made = pool(&[Rw, Rw], renames(RenameExdev::RelSymlink));
     put(made.on(0, "f"), "content");
     fs::create_dir(made.on(1, "y")).unwrap();
@@ -89,7 +89,7 @@ fn defect_05_rename_out_of_the_root() {
 
 /// The second file of a name took the place of the first, to which a symlink led.
 #[test]
-fn what_was_set_aside_before_is_kept() {
+fn setting_a_file_aside_keeps_one_set_aside_before() {
     let made = apart(renames(RenameExdev::RelSymlink));
     let mut client = made.client();
     rename(&made, &mut client, "x/f", "y/one").unwrap();
@@ -132,7 +132,7 @@ fn every_copy_is_set_aside_and_every_copy_of_the_target_replaced() {
 }
 
 #[test]
-fn a_directory_is_set_aside_with_all_below() {
+fn a_directory_is_set_aside_with_its_contents() {
     let made = pool(&[Rw, Rw], renames(RenameExdev::RelSymlink));
     put(made.on(0, "x/d/f"), "content");
     fs::create_dir(made.on(1, "y")).unwrap();
@@ -152,7 +152,7 @@ fn a_directory_is_set_aside_with_all_below() {
 
 /// A failure at any point leaves everything as it was, and open files where they were.
 #[test]
-fn rename_that_fails_is_taken_back() {
+fn a_failed_rename_is_undone() {
     // Copy on the second branch cannot be set aside.
     let blocked = pool(&[Rw, Rw], renames(RenameExdev::RelSymlink));
     put(blocked.on(0, "x/f"), "one");
@@ -199,7 +199,7 @@ fn rename_that_fails_is_taken_back() {
 
 /// Everybody may write into the holding directory; a trap there catches nothing.
 #[test]
-fn files_are_not_set_aside_in_somebody_elses_directory() {
+fn files_are_not_set_aside_in_another_users_directory() {
     let trap = |made: &Made, at: &str| {
         fs::create_dir_all(made.on(0, HELD)).unwrap();
         chmod(&made.on(0, HELD), 0o1777);
@@ -224,7 +224,7 @@ fn files_are_not_set_aside_in_somebody_elses_directory() {
 }
 
 #[test]
-fn what_symlinks_cannot_stand_for_stays_exdev() {
+fn renames_that_a_symlink_cannot_replace_fail_with_exdev() {
     let made = apart(renames(RenameExdev::RelSymlink));
     put(made.on(0, "x/d/f"), "");
     fs::create_dir(made.on(1, "y/e")).unwrap();
@@ -245,7 +245,7 @@ fn what_symlinks_cannot_stand_for_stays_exdev() {
 }
 
 #[test]
-fn link_leaves_a_symlink_of_the_chosen_kind() {
+fn link_makes_a_symlink_of_the_chosen_kind() {
     for how in [LinkExdev::RelSymlink, LinkExdev::AbsBaseSymlink, LinkExdev::AbsPoolSymlink] {
         let made = apart(config(how, RenameExdev::Passthrough));
         let expected = match how {
@@ -274,7 +274,7 @@ fn link_leaves_a_symlink_of_the_chosen_kind() {
 
 /// A file without a name: there is nothing that a symlink could say.
 #[test]
-fn a_file_without_a_name_gets_no_symlink() {
+fn linking_an_unnamed_file_across_branches_fails_with_exdev() {
     let made = apart(config(LinkExdev::RelSymlink, RenameExdev::Passthrough));
     let mut client = made.client();
     let (x, y) = (client.walk("x").unwrap().node, client.walk("y").unwrap().node);

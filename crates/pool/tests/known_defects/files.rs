@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 
 /// The buffer was given back as it was.
 #[test]
-fn defect_13_nullrw_gives_zeros() {
+fn nullrw_reads_zeros() {
     let made = pool(&[Rw], Config { nullrw: true, ..first() });
     put(made.on(0, "f"), "content");
     let mut client = made.client();
@@ -26,7 +26,7 @@ fn defect_13_nullrw_gives_zeros() {
 
 /// Creating where an open file had been removed behind the pool's back gave EIO.
 #[test]
-fn defect_18_create_over_a_stale_open_file() {
+fn create_succeeds_after_an_open_file_is_removed_on_its_branch() {
     let made = pool(&[Rw, Rw], first());
     put(made.on(0, "f"), "old");
     let mut client = made.client();
@@ -48,7 +48,7 @@ fn defect_18_create_over_a_stale_open_file() {
 
 /// An unprivileged write kept the set-id bits.
 #[test]
-fn defect_07_set_id_bits_go_with_a_write_by_somebody_else() {
+fn a_write_by_another_user_clears_set_id_bits() {
     for (mode, left) in [(0o6755, 0o755), (0o4755, 0o755), (0o2745, 0o745), (0o755, 0o755)] {
         let made = pool(&[Rw], first());
         put(made.on(0, "f"), "content");
@@ -69,7 +69,7 @@ fn defect_07_set_id_bits_go_with_a_write_by_somebody_else() {
 }
 
 #[test]
-fn hard_links_are_one_node_wherever_their_directories_are() {
+fn hard_links_in_different_directories_are_one_node() {
     let made = pool(&[Rw, Rw], first());
     put(made.on(0, "a/f"), "content");
     fs::create_dir(made.on(1, "b")).unwrap();
@@ -97,7 +97,7 @@ fn hard_links_are_one_node_wherever_their_directories_are() {
 }
 
 #[test]
-fn an_unlinked_file_can_still_be_used_by_its_holders() {
+fn an_unlinked_file_stays_usable_while_open() {
     let made = pool(&[Rw, Rw], first());
     put(made.on(1, "f"), "content");
     let mut client = made.client();
@@ -132,7 +132,7 @@ fn an_unlinked_file_can_still_be_used_by_its_holders() {
 }
 
 #[test]
-fn a_file_without_a_name_can_get_one() {
+fn a_tmpfile_can_be_linked() {
     let made = pool(&[Rw, Rw], last());
     fs::create_dir(made.on(0, "d")).unwrap();
     let mut client = made.client();
@@ -152,7 +152,7 @@ fn a_file_without_a_name_can_get_one() {
 }
 
 #[test]
-fn names_of_255_bytes_and_no_more() {
+fn names_have_at_most_255_bytes() {
     let made = pool(&[Rw, Rw], last());
     let (longest, longer) = ("n".repeat(255), "n".repeat(256));
     let mut client = made.client();
@@ -174,7 +174,7 @@ fn names_of_255_bytes_and_no_more() {
 
 /// FORGET of more than was handed out comes from broken or hostile kernels and fuzzers.
 #[test]
-fn forgetting_too_much_does_no_harm() {
+fn forgetting_more_than_was_looked_up_is_harmless() {
     let made = pool(&[Rw], first());
     put(made.on(0, "f"), "");
     let entry = made.pool.lookup(NodeId::ROOT, b"f").unwrap();
@@ -188,7 +188,7 @@ fn forgetting_too_much_does_no_harm() {
 
 /// The branch refuses as an NFS server would: to a thread without CAP_DAC_OVERRIDE.
 #[test]
-fn nfsopenhack_opens_what_nobody_may_write() {
+fn nfsopenhack_opens_read_only_files_for_writing() {
     use canopy_pool::config::NfsOpenHack::{All, Git, Off};
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     for (hack, git, other) in [(Off, false, false), (Git, true, false), (All, true, true)] {
@@ -224,7 +224,7 @@ fn nfsopenhack_opens_what_nobody_may_write() {
 }
 
 #[test]
-fn nodes_that_were_forgotten_are_found_again() {
+fn forgotten_nodes_are_found_again_by_their_id() {
     let made = pool(&[Rw], first());
     put(made.on(0, "d/f"), "content");
     put(made.on(0, "d/g"), "");

@@ -36,7 +36,7 @@ fn linked(config: Config) -> Made {
 }
 
 #[test]
-fn each_value_follows_what_it_names() {
+fn each_value_follows_the_kinds_that_it_names() {
     for (mode, followed) in [
         (Never, &[][..]),
         (Directory, &["dir"]),
@@ -60,7 +60,7 @@ fn each_value_follows_what_it_names() {
 }
 
 #[test]
-fn what_is_followed_is_the_target() {
+fn a_followed_symlink_acts_on_its_target() {
     let made = linked(follow(All));
     let mut client = made.client();
     let outside = made.home.path().join("out/dir/f");
@@ -82,7 +82,7 @@ fn what_is_followed_is_the_target() {
 
 /// 14.2 #9: everything failed with ENOTDIR, since the new file's directory was to be cloned.
 #[test]
-fn defect_09_creating_below_a_followed_directory_goes_where_it_leads() {
+fn creating_in_a_followed_directory_creates_in_its_target() {
     for mode in [Directory, All] {
         // The policy would choose the second branch, which does not have the link.
         let made = linked(follow(mode));
@@ -114,7 +114,7 @@ fn defect_09_creating_below_a_followed_directory_goes_where_it_leads() {
 }
 
 #[test]
-fn defect_09_below_a_link_on_a_read_only_branch_nothing_is_made() {
+fn nothing_is_created_through_a_symlink_on_a_read_only_branch() {
     let made = pool(&[Ro, Rw], follow(Directory));
     fs::create_dir(made.home.path().join("out")).unwrap();
     symlink("../out", made.on(0, "dir")).unwrap();
@@ -126,7 +126,7 @@ fn defect_09_below_a_link_on_a_read_only_branch_nothing_is_made() {
 }
 
 #[test]
-fn taking_a_name_away_takes_the_link() {
+fn rename_unlink_and_rmdir_act_on_the_symlink() {
     let made = linked(follow(All));
     let mut client = made.client();
     let (file, dir) = (client.walk("file").unwrap().node, client.walk("dir").unwrap().node);
@@ -147,7 +147,7 @@ fn taking_a_name_away_takes_the_link() {
 
 /// The daemon may go where its users may not.
 #[test]
-fn nobody_gets_at_the_files_of_others_by_his_own_links() {
+fn a_users_symlink_to_the_files_of_others_is_not_followed() {
     let made = linked(follow(All));
     let mine = made.home.path().join("out/mine");
     put(&mine, "mine");
@@ -182,7 +182,7 @@ fn the_option_may_change_at_any_time() {
 
 /// A file that comes to be shown as a symlink is another node, and both know its names.
 #[test]
-fn a_file_and_its_disguise_are_two_nodes_of_one_name() {
+fn a_file_and_its_symlinkified_form_are_two_nodes() {
     let made = pool(&[Rw, Rw], first());
     let counts = made.pool.counts();
     put(made.on(0, "d/f"), "content");

@@ -19,7 +19,7 @@ fn rename(pool: &Pool, from: &str, to: &str) -> canopy_pool::Result<()> {
 
 /// The clean-up after a rename removed the overwritten target even from RO branches.
 #[test]
-fn defect_03_rename_never_deletes_on_ro_branches() {
+fn rename_never_deletes_on_read_only_branches() {
     let made = pool(&[Rw, Ro], first());
     put(made.on(0, "f"), "new");
     put(made.on(0, "g"), "old");
@@ -32,7 +32,7 @@ fn defect_03_rename_never_deletes_on_ro_branches() {
 
 /// A source on an RO branch would stay visible under its old name.
 #[test]
-fn defect_03_rename_of_a_source_with_a_read_only_copy_does_nothing() {
+fn renaming_a_file_with_a_read_only_copy_changes_nothing() {
     for modes in [[Rw, Ro], [Ro, Rw]] {
         let made = pool(&modes, first());
         put(made.on(0, "f"), "one");
@@ -46,7 +46,7 @@ fn defect_03_rename_of_a_source_with_a_read_only_copy_does_nothing() {
 
 /// The clean-up also removed the source from branches where renaming it had failed.
 #[test]
-fn defect_03_rename_that_fails_on_one_branch_leaves_all_as_they_were() {
+fn a_rename_that_fails_on_one_branch_changes_no_branch() {
     let made = pool(&[Rw, Rw], first());
     put(made.on(0, "f"), "one");
     put(made.on(1, "f"), "two");
@@ -78,7 +78,7 @@ fn rename_moves_every_copy_and_removes_the_target_everywhere() {
 
 /// Every failure of a path-preserving rename was told as EXDEV.
 #[test]
-fn defect_04_only_a_missing_directory_is_exdev() {
+fn only_a_missing_directory_makes_a_path_preserving_rename_fail_with_exdev() {
     let made = pool(&[Rw, Rw], create(Policy::EpFf));
     put(made.on(0, "x/f"), "");
     put(made.on(0, "x/d/full"), "");
@@ -103,7 +103,7 @@ fn defect_04_only_a_missing_directory_is_exdev() {
 }
 
 #[test]
-fn rename_over_an_open_file_keeps_it_for_its_holders() {
+fn a_replaced_file_stays_usable_while_open() {
     let made = pool(&[Rw, Rw], first());
     put(made.on(0, "f"), "new");
     put(made.on(1, "g"), "old");
@@ -127,7 +127,7 @@ fn rename_over_an_open_file_keeps_it_for_its_holders() {
 
 /// The number is a hash of the path: without care the next directory there gets the same.
 #[test]
-fn a_renamed_directory_and_all_below_keep_their_numbers_alone() {
+fn a_renamed_directory_keeps_its_inode_numbers_for_itself() {
     let made = pool(&[Rw], first());
     fs::create_dir_all(made.on(0, "a/sub")).unwrap();
     let mut client = made.client();
@@ -156,7 +156,7 @@ fn a_renamed_directory_and_all_below_keep_their_numbers_alone() {
 }
 
 #[test]
-fn exchange_over_branches_moves_each_on_its_own() {
+fn exchange_renames_each_file_on_its_own_branch() {
     let made = pool(&[Rw, Rw], first());
     put(made.on(0, "x/f"), "first");
     put(made.on(1, "y/g"), "second");

@@ -33,7 +33,7 @@ fn exists(disks: &Disks, name: &str) -> [bool; 2] {
 }
 
 #[test]
-fn while_it_was_copied() {
+fn a_crash_during_the_copy_leaves_the_original() {
     let disks = Disks::small_and_large();
     put(disks.on(0, "d/f"), b"whole");
     put(disks.on(1, "d/.canopy-clone.dead.2"), b"who");
@@ -48,7 +48,7 @@ fn while_it_was_copied() {
 
 /// Of `link-cow` nothing is left but a copy aside: the name leads to the one or the other.
 #[test]
-fn while_a_link_was_made_a_file_of_its_own() {
+fn a_crash_during_link_cow_leaves_the_link() {
     let disks = Disks::small_and_large();
     put(disks.on(1, "d/f"), b"whole");
     put(disks.on(1, "d/.canopy-clone.dead.2"), b"who");
@@ -62,7 +62,7 @@ fn while_a_link_was_made_a_file_of_its_own() {
 
 /// A note that was cut off is one of nothing that was begun; of a later version, it is not ours to judge.
 #[test]
-fn notes_that_cannot_be_read() {
+fn truncated_journal_entries_go_and_those_of_later_versions_stay() {
     let disks = Disks::small_and_large();
     twin(&disks, "f", b"whole");
     for (text, gone) in [("", true), ("canopy move 1\0/so", true), ("canopy move 2\0\0f\0", false)] {
@@ -76,7 +76,7 @@ fn notes_that_cannot_be_read() {
 }
 
 #[test]
-fn while_it_was_given_its_names() {
+fn a_crash_while_names_are_linked_leaves_the_original() {
     let disks = Disks::small_and_large();
     twin(&disks, "d/g", b"whole");
     put(disks.on(0, "d/f"), b"gone");
@@ -90,7 +90,7 @@ fn while_it_was_given_its_names() {
 }
 
 #[test]
-fn while_the_old_names_went() {
+fn a_crash_while_old_names_are_removed_leaves_the_copy() {
     let disks = Disks::small_and_large();
     twin(&disks, "d/g", b"whole");
     fs::hard_link(disks.on(1, "d/g"), disks.on(1, "d/f")).unwrap();
@@ -101,7 +101,7 @@ fn while_the_old_names_went() {
 }
 
 #[test]
-fn copies_that_have_changed_since_are_both_kept() {
+fn copies_that_differ_are_both_kept() {
     let disks = Disks::small_and_large();
     twin(&disks, "f", b"whole");
     fs::write(disks.on(1, "f"), b"later").unwrap();
@@ -113,7 +113,7 @@ fn copies_that_have_changed_since_are_both_kept() {
 
 /// What somebody writes, unseen by the pool, is not removed from under him.
 #[test]
-fn a_copy_that_is_being_written_waits_for_the_next_mount() {
+fn a_file_open_for_writing_is_left_for_the_next_mount() {
     for complete in [true, false] {
         let disks = Disks::small_and_large();
         twin(&disks, "f", b"whole");
@@ -132,7 +132,7 @@ fn a_copy_that_is_being_written_waits_for_the_next_mount() {
 }
 
 #[test]
-fn a_move_from_a_branch_that_is_not_there_waits_for_it() {
+fn a_move_from_an_absent_branch_waits_for_that_branch() {
     let disks = Disks::small_and_large();
     twin(&disks, "f", b"whole");
     let note = note(&disks, &["f"]);
@@ -146,7 +146,7 @@ fn a_move_from_a_branch_that_is_not_there_waits_for_it() {
 
 /// The root of a branch may be open to everybody.
 #[test]
-fn notes_of_others_are_not_obeyed() {
+fn journal_entries_of_other_users_are_ignored() {
     let disks = Disks::small_and_large();
     twin(&disks, "f", b"whole");
     let path = note(&disks, &["f"]);

@@ -23,7 +23,7 @@ const WAYS: [(&str, Make); 5] = [
 ];
 
 #[test]
-fn the_next_branch_of_the_policy_is_tried() {
+fn a_create_without_inodes_goes_to_the_next_branch() {
     for (config, found) in [(Config::default(), true), (never(), false)] {
         let few = LoopFs::with(Kind::Tmpfs, 32 << 20, &[], "nr_inodes=2");
         let disks = Disks::with(vec![few, LoopFs::tmpfs(32 << 20)], config);
@@ -46,7 +46,7 @@ fn the_next_branch_of_the_policy_is_tried() {
 
 /// What the last branch says is what its caller hears, and nothing is left of the attempts.
 #[test]
-fn when_no_branch_has_room_it_is_said() {
+fn without_room_on_any_branch_a_create_fails_with_enospc() {
     let few = || LoopFs::with(Kind::Tmpfs, 32 << 20, &[], "nr_inodes=2");
     let disks = Disks::new(vec![few(), few()]);
     for branch in 0..2 {

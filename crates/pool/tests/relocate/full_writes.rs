@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
-fn every_handle_goes_on_at_the_new_place() {
+fn a_full_branch_moves_the_file_and_all_its_handles() {
     let disks = Disks::small_and_large();
     put(disks.on(0, "dir/f"), &pattern(1, MIB));
     let mut client = disks_client(&disks);
@@ -48,7 +48,7 @@ fn every_handle_goes_on_at_the_new_place() {
 }
 
 #[test]
-fn a_move_for_a_caller_who_is_killed_ends_early() {
+fn a_move_ends_early_when_the_caller_is_killed() {
     let disks = Disks::small_and_large();
     put(disks.on(0, "dir/f"), &pattern(1, MIB));
     let mut client = disks_client(&disks);
@@ -199,7 +199,7 @@ fn a_file_stays_where_it_is_when_it_cannot_move() {
 
 /// The disk has room, but no more than that is allowed (EDQUOT). btrfs holds its limits against root too.
 #[test]
-fn a_quota_is_a_full_branch() {
+fn an_exceeded_quota_moves_the_file() {
     let limited = LoopFs::btrfs(160 << 20);
     let path = limited.path().to_str().expect("text").to_owned();
     canopy_testkit::cmd::run("btrfs", ["quota", "enable", &path]);
@@ -222,7 +222,7 @@ fn a_quota_is_a_full_branch() {
 }
 
 #[test]
-fn files_without_a_name_move_too() {
+fn unlinked_files_move_too() {
     let disks = Disks::small_and_large();
     put(disks.on(0, "f"), &pattern(1, MIB));
     let mut client = disks_client(&disks);
@@ -238,7 +238,7 @@ fn files_without_a_name_move_too() {
 }
 
 #[test]
-fn allocating_and_copying_find_room() {
+fn fallocate_and_copy_file_range_move_the_file() {
     for copies in [false, true] {
         let disks = Disks::small_and_large();
         put(disks.on(0, "f"), &pattern(1, MIB));
@@ -269,7 +269,7 @@ fn allocating_and_copying_find_room() {
 
 /// A truncation needs no room where holes are free; what it finds there is what it leaves.
 #[test]
-fn truncating_on_a_full_branch_changes_nothing_but_the_size() {
+fn truncating_on_a_full_branch_changes_only_the_size() {
     let disks = Disks::small_and_large();
     put(disks.on(0, "f"), b"content");
     let mut client = disks_client(&disks);
@@ -284,7 +284,7 @@ fn truncating_on_a_full_branch_changes_nothing_but_the_size() {
 
 /// Every byte that was acknowledged is read back, while one branch after the other fills up.
 #[test]
-fn nobody_loses_a_write_while_branches_fill_up() {
+fn no_write_is_lost_while_branches_fill_up() {
     const THREADS: usize = 4;
     const PIECE: usize = 64 << 10;
     let disks = Disks::new(vec![

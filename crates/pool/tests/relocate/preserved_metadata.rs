@@ -40,7 +40,7 @@ fn furnish(disks: &Disks) {
 }
 
 #[test]
-fn nothing_is_lost_between_filesystems() {
+fn a_move_between_filesystems_preserves_data_and_metadata() {
     const KINDS: [Kind; 4] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs];
     let pairs =
         KINDS.iter().enumerate().flat_map(|(index, from)| [(*from, KINDS[(index + 1) % 4]), (*from, *from)]);
@@ -87,7 +87,7 @@ fn nothing_is_lost_between_filesystems() {
 
 /// A branch that cannot hold an attribute does not get the file.
 #[test]
-fn what_the_other_branch_cannot_hold_is_not_lost() {
+fn a_file_stays_when_the_other_branch_cannot_hold_its_xattrs() {
     // An attribute of ext4 must fit into one block; tmpfs takes more.
     let disks = Disks::new(vec![LoopFs::tmpfs(4 << 20), LoopFs::ext4(64 << 20)]);
     put(disks.on(0, "f"), b"content");

@@ -18,7 +18,7 @@ fn works(faulty: &FaultyFs, script: &str) -> String {
 }
 
 #[test]
-fn it_is_the_directory_behind_it() {
+fn it_mirrors_the_backing_directory() {
     let scratch = ScratchDir::new("faulty-", &[]);
     let faulty = FaultyFs::mount(&scratch.dir());
     works(
@@ -44,7 +44,7 @@ fn it_is_the_directory_behind_it() {
 }
 
 #[test]
-fn each_kind_of_request_has_its_fault() {
+fn each_kind_of_request_has_a_fault_of_its_own() {
     let scratch = ScratchDir::new("faulty-", &[]);
     let faulty = FaultyFs::mount(&scratch.dir());
     fs::write(faulty.backing_dir().join("file"), "text").expect("a file");
@@ -71,7 +71,7 @@ fn each_kind_of_request_has_its_fault() {
 }
 
 #[test]
-fn what_hangs_goes_on_when_it_is_let_go() {
+fn healing_and_dropping_let_hanging_requests_continue() {
     let scratch = ScratchDir::new("faulty-", &[]);
     let faulty = FaultyFs::mount(&scratch.dir());
     fs::write(faulty.backing_dir().join("file"), "text").expect("a file");

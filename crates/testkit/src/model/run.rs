@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn shrinking_leaves_what_matters() {
+    fn shrinking_keeps_the_operations_that_matter() {
         let bad = |ops: &[Op]| {
             let made = ops.iter().position(|op| matches!(op, Op::Mkdir { path: "a", .. }))?;
             let at =

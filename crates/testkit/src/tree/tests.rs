@@ -43,7 +43,7 @@ fn a_faithful_copy_is_equal() {
 }
 
 #[test]
-fn each_kind_of_difference_is_told() {
+fn each_kind_of_difference_is_reported() {
     one_difference(|root| fs::remove_file(root.join("link")).expect("rm"), "- link (Symlink)");
     one_difference(|root| fs::write(root.join("new"), b"").expect("write"), "+ new (File)");
     one_difference(|root| fs::write(root.join("a/file"), b"two").expect("write"), "content");
@@ -67,7 +67,7 @@ fn each_kind_of_difference_is_told() {
 }
 
 #[test]
-fn acls_are_xattrs() {
+fn acls_are_captured_as_xattrs() {
     let dir = tempfile::tempdir().expect("a directory");
     cmd::run("setfacl", ["-m", "u:12:rwx", &dir.path().to_string_lossy()]);
     let tree = Tree::capture_with(dir.path(), Fields::all());
@@ -76,7 +76,7 @@ fn acls_are_xattrs() {
 }
 
 #[test]
-fn holes_are_seen() {
+fn holes_are_captured() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = File::create(dir.path().join("sparse")).expect("a file");
     file.write_all_at(b"x", 1 << 20).expect("a write");
@@ -86,7 +86,7 @@ fn holes_are_seen() {
 }
 
 #[test]
-fn branches_together_hold_the_whole() {
+fn the_union_of_branches_is_the_whole_tree() {
     let (left, right) = pair();
     let whole = Tree::capture_with(left.path(), Fields::without_dir_times());
     fs::remove_dir_all(left.path().join("a/b")).expect("rm");
@@ -97,7 +97,7 @@ fn branches_together_hold_the_whole() {
 }
 
 #[test]
-fn a_file_in_two_branches_is_a_fault() {
+fn a_union_reports_a_file_on_two_branches() {
     let (left, right) = pair();
     fs::set_permissions(right.path().join("a"), PermissionsExt::from_mode(0o700)).expect("chmod");
     let parts = [left.path(), right.path()].map(Tree::capture);
@@ -107,7 +107,7 @@ fn a_file_in_two_branches_is_a_fault() {
 }
 
 #[test]
-fn without_leaves_siblings() {
+fn without_keeps_siblings() {
     let dir = tempfile::tempdir().expect("a directory");
     for name in ["lost", "lost/x", "lost+found"] {
         fs::create_dir(dir.path().join(name)).expect("a directory");
