@@ -1,9 +1,9 @@
-//! When a read changes the time of the last access: where the pool says it, rather than the branch's own mount.
+//! When a read updates a file's access time: as the pool's options say, rather than the branch's own mount.
 //!
-//! The kernel goes by the mount that a file was opened on, also for a file that is read past the daemon. So what is read is
-//! opened on a private copy of the branch's mount, with the flags of the pool. Everything else stays on the mount itself,
-//! which is in use as ever. The copy shows nothing that is mounted below the branch; what it does not show as the branch
-//! does is read as the branch's mount says.
+//! The kernel goes by the flags of the mount that a file was opened on, also for passthrough reads. Files are
+//! therefore opened for reading on a private copy of the branch's mount that has the pool's flags. Everything else
+//! uses the branch's mount itself, so that the mount stays busy. The copy does not show filesystems mounted below the
+//! branch. A file that the copy does not show is read through the branch's own mount, with that mount's flags.
 
 use crate::fs::beneath::{self, ProcPath};
 use crate::fs::stat;
@@ -15,27 +15,28 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How a branch is read.
+/// How files on a branch are opened for reading.
 #[derive(Debug)]
 pub enum AtimePolicy {
-    /// On this copy of its mount.
+    /// On this private copy of the branch's mount.
     PrivateMount(OwnedFd),
-    /// Such that no time changes, as far as the caller may have that (`O_NOATIME`) and reads by the daemon.
+    /// With `O_NOATIME`: no access time changes, as far as the daemon may set that flag, and only for reads by the
+    /// daemon.
     NoAtime,
 }
 
-/// How a branch is read, if not as its own mount says.
+/// How files on a branch are opened for reading, if not with the flags of its own mount.
 #[derive(Debug, Default)]
 pub struct Times(pub(crate) ArcSwapOption<AtimePolicy>);
 
 impl Times {
-    /// Holds for what is opened from now on.
+    /// Applies to files that are opened from now on.
     pub(crate) fn set(&self, reads: Option<AtimePolicy>) {
         self.0.store(reads.map(Arc::new));
     }
 }
 
-/// The very same thing, opened on a copy of the branch's mount.
+/// Opens the file behind `fd` once more, on a copy of the branch's mount.
 pub(crate) fn on_copy(
     branch: &Path,
     copy: BorrowedFd<'_>,
@@ -46,7 +47,7 @@ pub(crate) fn on_copy(
     let path = Path::new(OsStr::from_bytes(path.as_bytes())).strip_prefix(branch).ok()?.to_owned();
     let flags = (flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC)) | OFlags::NOFOLLOW;
     let opened = beneath::open(copy, path.as_os_str().as_bytes(), flags).ok()?;
-    // Another may have its name by now, or something be mounted there.
+    // The name may lead to another file by now, or something may be mounted there.
     let key = |fd: BorrowedFd<'_>| stat::of(fd).ok().map(|attr| attr.key());
     (key(opened.as_fd())? == key(fd)?).then_some(opened)
 }

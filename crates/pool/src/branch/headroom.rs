@@ -1,14 +1,14 @@
-//! How much room a branch must have for a file on it to be written past the daemon (`passthrough.io=auto`).
+//! How much free space a branch must have for files on it to be written by passthrough (`passthrough.io=auto`).
 //!
-//! A file that the kernel writes by itself cannot move when its branch is full: nobody sees the write fail but the
-//! program, and the kernel cannot be given another backing file, nor be made to bring its writes back. So a writer
-//! is let past the daemon only where there is room for all that he and the others like him may write. How much that
-//! is nobody knows beforehand; the measure is a part of the disk, for files are as large as disks allow (`ample`), and
-//! on top of it the most that any one of them has written since the mount.
+//! A file with a passthrough writer cannot move when its branch is full. Only the client sees the write fail; the
+//! kernel cannot be given another backing file, and its writes cannot be redirected to the daemon. So a writer gets
+//! passthrough only where the branch has room for all that this and the other passthrough writers may write. Nobody
+//! knows that amount in advance. The estimate for each writer is a part of the disk's size, since files are as large
+//! as disks allow (`ample`), plus the most that any one writer has written since the mount.
 //!
-//! Readers past the daemon keep the old file when theirs moves, and who comes to write it gets a node of his own beside
-//! them (`ops/apart.rs`). So where room is short, a file that may be at work is not read past the daemon either: then
-//! all who have it open go with it. One that has not changed for a day is hardly written today.
+//! When a file moves, passthrough readers keep the old file, and a new writer gets a separate node beside them
+//! (`ops/data/detach.rs`). So where room is short, a file that may be in use is not read by passthrough either: then
+//! all its open handles move with it. A file that has not changed for a day is unlikely to be written today.
 
 use super::Branch;
 use super::space::{Space, millis};
@@ -22,19 +22,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Bytes that each writer must find on a disk of this size, whatever others have written before him: an eighth of it,
-/// but no less than 4 GiB and no more than 64.
+/// Returns the bytes that must be free for each writer on a disk of this size, whatever others have written: an
+/// eighth of the disk, but at least 4 GiB and at most 64 GiB.
 fn ample(size: u64) -> u64 {
     (size / 8).clamp(4 << 30, 64 << 30)
 }
 
-/// Who was open for less cannot have written a sixty-fourth of what each must find: 64 MiB, at 16 GiB a second.
+/// A writer that was open for less cannot have written a sixty-fourth of the least allowance: 64 MiB, at 16 GiB a
+/// second.
 const BRIEF: Duration = Duration::from_millis(4);
 
-/// How often the space is looked at while there are writers past the daemon, and for readers.
+/// How often free space is checked while there are passthrough writers, and for readers.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Seconds after which a file that has not changed counts as at rest.
+/// Seconds after which an unchanged file counts as idle.
 const AT_REST: i64 = 24 * 60 * 60;
 
 #[derive(Default)]
@@ -44,7 +45,7 @@ pub(crate) struct Headroom {
 
 #[derive(Default)]
 struct Shared {
-    /// The most that a file has grown by one writer past the daemon.
+    /// The most that a file has grown through one passthrough writer, in bytes.
     most: AtomicU64,
     branches: Mutex<Branches, rank::Headroom>,
 }
@@ -52,36 +53,36 @@ struct Shared {
 #[derive(Default)]
 struct Branches {
     known: HashMap<BranchId, Watched>,
-    /// A thread looks at the space.
+    /// A thread is checking the space.
     watching: bool,
 }
 
 #[derive(Default)]
 struct Watched {
-    /// Open files keep it.
+    /// Open files keep the branch alive.
     branch: Weak<Branch>,
-    /// Handles that write past the daemon.
+    /// The number of handles that write by passthrough.
     writers: u64,
-    /// It had too little when it was last looked at.
+    /// The branch had too little room at the last check.
     scarce: bool,
-    /// Those who write past the daemon were told of.
-    told: bool,
+    /// The warning about its passthrough writers has been logged.
+    warned: bool,
 }
 
-/// One handle that writes past the daemon, for as long as it is open.
+/// A handle that writes by passthrough, for as long as it is open.
 pub(crate) struct PassthroughWriter {
     shared: Arc<Shared>,
     branch: BranchId,
-    /// The file's size when it was opened, and when that was.
+    /// The size of the file when it was opened, and the time of the open.
     before: u64,
     since: Instant,
 }
 
 impl Headroom {
-    /// Lets a writer of a file of this size past the daemon, if the branch has ample room for him too.
+    /// Admits a writer of a file of `size` bytes to passthrough, if the branch has ample room for this writer too.
     pub(crate) fn admit(&self, branch: &Arc<Branch>, size: u64) -> Option<PassthroughWriter> {
-        // Asked each time: room can be taken faster than anybody writes (fallocate(2)). And before the lock is taken, for
-        // a disk may be slow to answer.
+        // Not cached: fallocate(2) takes room faster than anybody writes. And before the lock, because a disk may be
+        // slow to answer.
         let space = Space::of(branch.root()).ok()?;
         let most = self.shared.most.load(Ordering::Relaxed);
         let mut branches = self.shared.branches.lock();
@@ -102,7 +103,7 @@ impl Headroom {
         Some(PassthroughWriter { shared: self.shared.clone(), branch: branch.id, before: size, since })
     }
 
-    /// Is a file that was last modified then, on this branch, better read by way of the daemon?
+    /// Returns true if readers of a file on this branch, last modified at `modified`, should go through the daemon.
     pub(crate) fn readers_must_be_served(&self, branch: &Branch, modified: i64) -> bool {
         if clock_gettime(ClockId::RealtimeCoarse).tv_sec.saturating_sub(modified) > AT_REST {
             return false;
@@ -121,7 +122,7 @@ impl Headroom {
 }
 
 impl PassthroughWriter {
-    /// This handle is closed; `size` looks how large the file is by now.
+    /// Records how much the file has grown; called when the handle is closed. `size` returns the file's present size.
     pub(crate) fn closed(&self, size: impl FnOnce() -> u64) {
         if self.since.elapsed() >= BRIEF {
             self.shared.most.fetch_max(size().saturating_sub(self.before), Ordering::Relaxed);
@@ -137,14 +138,14 @@ impl Drop for PassthroughWriter {
     }
 }
 
-/// Is there room for so many writers? Where there was not, it takes a quarter more, so that the answer does not
-/// change with every file that comes and goes.
+/// Returns true if there is room for so many writers. Where room was scarce, it takes a quarter more, so that the
+/// answer does not change with every open and close.
 fn is_ample(space: &Space, writers: u64, most: u64, scarce: bool) -> bool {
     let needed = ample(space.size()).saturating_add(most).saturating_mul(writers);
     space.avail >= if scarce { needed.saturating_add(needed / 4) } else { needed }
 }
 
-/// Looks at the branches of writers past the daemon until there are none.
+/// Checks the branches of passthrough writers until there are none.
 fn watch(shared: &Weak<Shared>) {
     sched::unpin();
     loop {
@@ -160,7 +161,7 @@ fn watch(shared: &Weak<Shared>) {
             }
             busy.iter().filter_map(Weak::upgrade).collect()
         };
-        // One that does not answer would keep this thread from looking at the others.
+        // A branch that does not answer would keep this thread from checking the others.
         for branch in looked_at.into_iter().filter(|branch| !branch.is_silent()) {
             let Ok(space) = Space::of(branch.root()) else { continue };
             let most = shared.most.load(Ordering::Relaxed);
@@ -168,15 +169,15 @@ fn watch(shared: &Weak<Shared>) {
             let Some(watched) = branches.known.get_mut(&branch.id) else { continue };
             watched.scarce = !is_ample(&space, watched.writers, most, watched.scarce);
             let short = !is_ample(&space, watched.writers, most, false);
-            if short && !watched.told {
+            if short && !watched.warned {
                 tracing::warn!(
-                    "{}: little room is left, and {} open files are written past the pool: these meet \"no space \
-                     left\" when it is used up; files opened from now on do not",
+                    "{}: little room is left, and {} open files are written by passthrough: writing to these fails with \
+                     \"no space left\" when the room is used up; files opened from now on are not affected",
                     branch.path.display(),
                     watched.writers
                 );
             }
-            watched.told = short;
+            watched.warned = short;
         }
     }
 }
@@ -186,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_for_each_writer_and_a_quarter_more_where_it_was_scarce() {
+    fn each_writer_needs_room_and_a_quarter_more_after_scarcity() {
         const GIB: u64 = 1 << 30;
         const TIB: u64 = 1 << 40;
         for (size, avail, writers, most, scarce, ample) in [
@@ -206,8 +207,8 @@ mod tests {
             (0, 0, 1, 0, false, false),
         ] {
             let space = Space { avail, used: size - avail, readonly: false };
-            let told = format!("{size} {avail} {writers} {most} {scarce}");
-            assert_eq!(is_ample(&space, writers, most, scarce), ample, "{told}");
+            let case = format!("{size} {avail} {writers} {most} {scarce}");
+            assert_eq!(is_ample(&space, writers, most, scarce), ample, "{case}");
         }
     }
 }

@@ -8,14 +8,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// What policies may do on a branch. Operations on files that are open already are not affected.
+/// What policies may do on a branch. Open files are not affected.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mode {
     /// Create, change and search.
     Rw,
     /// Search only.
     Ro,
-    /// Change and search; nothing new.
+    /// Change and search; create nothing.
     Nc,
 }
 
@@ -47,7 +47,7 @@ impl FromStr for Mode {
     }
 }
 
-/// Why a branch list was not taken. The list in force stays as it was.
+/// Why a branch list was refused. The current list stays as it was.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BranchError {
     #[error("{0:?} is not a branch instruction: expected one of + +< +> - -< -> =")]
@@ -72,7 +72,7 @@ pub enum BranchError {
 }
 
 impl BranchError {
-    /// The errno that whoever set the option sees.
+    /// Returns the errno that the client who set the option sees.
     pub fn errno(&self) -> Errno {
         match self {
             BranchError::Instruction(_)
@@ -92,7 +92,7 @@ impl BranchError {
 pub struct BranchSpec {
     pub path: PathBuf,
     pub mode: Mode,
-    /// The branch's own minfreespace in bytes; None follows the pool's.
+    /// The branch's own minfreespace in bytes; `None` for the pool's.
     pub min_free: Option<u64>,
 }
 
@@ -107,17 +107,17 @@ impl BranchSpec {
     }
 }
 
-/// Turns the path of an entry, as written, into the branch paths it stands for.
+/// Expands the pattern of an entry into branch paths.
 pub trait Expand {
-    /// Absolute paths in order; empty if the entry is to be passed over.
+    /// Returns absolute paths in order; none if the entry is to be skipped.
     fn expand(&self, pattern: &OsStr) -> Vec<PathBuf>;
 }
 
-/// Expansion by the file system, once, when the option is set: wildcards and braces (glob(3)), and symbolic
-/// links and dots resolved (realpath).
+/// Expansion by the filesystem when the option is set: wildcards and braces (glob(3)), then symlinks and dots
+/// (realpath(3)).
 ///
-/// What matches nothing is taken literally. What exists and is not a directory is passed over. What does not
-/// exist is kept, as an absolute path, so that the daemon's own change of directory does not move it.
+/// A pattern that matches nothing is taken literally. A path that exists and is not a directory is skipped. A path
+/// that does not exist is kept and made absolute, so that it does not depend on the daemon's working directory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileSystem;
 
@@ -136,13 +136,13 @@ impl Expand for FileSystem {
                 true
             }
             Ok(_) => {
-                tracing::warn!(?path, "branch is not a directory: passed over");
+                tracing::warn!(?path, "branch is not a directory: skipped");
                 false
             }
             Err(error) => {
                 tracing::info!(?path, %error, "branch path not resolved");
                 if let Ok(absolute) = std::path::absolute(&path) {
-                    // Through components: without a trailing slash.
+                    // Components leave out a trailing slash.
                     *path = absolute.components().collect();
                 }
                 true
@@ -152,21 +152,20 @@ impl Expand for FileSystem {
     }
 }
 
-/// The text form of the pool's branches, in order. Duplicates are allowed, and so is the empty list.
+/// A branch list: what the option `branches` says, in order. Duplicates are allowed, and so is the empty list.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BranchList(Vec<BranchSpec>);
 
 impl BranchList {
-    /// Reads a whole value, as given at the start.
+    /// Parses a whole value, as given at mount.
     pub fn parse(value: impl AsRef<OsStr>, fs: &dyn Expand) -> Result<BranchList, BranchError> {
         BranchList::default().apply(value, fs)
     }
 
-    /// The list that `value` makes of this one: a list to replace it, or an instruction (`+ +< +> - -< -> =`)
-    /// and a list. The whole value is read before anything changes.
+    /// Applies `value` to this list and returns the new list. `value` is a list that replaces this one, or an
+    /// instruction (`+ +< +> - -< -> =`) and a list. All of it is parsed before anything changes.
     ///
-    /// An entry is `PATTERN[=MODE[,SIZE]]`, split at its last `=`; entries are separated by colons, for which
-    /// there is no escape.
+    /// An entry is `PATTERN[=MODE[,SIZE]]`, split at its last `=`. Colons separate entries and cannot be escaped.
     pub fn apply(&self, value: impl AsRef<OsStr>, fs: &dyn Expand) -> Result<BranchList, BranchError> {
         let value = value.as_ref().as_bytes();
         let (instruction, list) = split_instruction(value);
@@ -207,8 +206,8 @@ impl BranchList {
         self.0.iter()
     }
 
-    /// The value that [`parse`](Self::parse) reads back: `PATH=MODE[,SIZE]` joined by colons. Exact for paths
-    /// that are not UTF-8, which the `Display` form is not.
+    /// Returns the value that [`parse`](Self::parse) reads back: `PATH=MODE[,SIZE]` joined by colons. Unlike the
+    /// `Display` form it is exact for paths that are not UTF-8.
     pub fn to_os_string(&self) -> OsString {
         let mut out = OsString::new();
         for (index, spec) in self.0.iter().enumerate() {
@@ -233,12 +232,12 @@ impl fmt::Display for BranchList {
     }
 }
 
-/// At most two of the characters that open the value are the instruction, even if more follow.
+/// Splits off the instruction: at most two of the characters at the start of the value, even if more follow.
 fn split_instruction(value: &[u8]) -> (&[u8], &[u8]) {
     let run = value.iter().position(|byte| !b"+<>-=".contains(byte));
     match run {
         Some(length) => value.split_at(length.min(2)),
-        // A bare instruction has no list, however long the run.
+        // An instruction without a list, however many such characters there are.
         None => (&value[..value.len().min(2)], &[]),
     }
 }
@@ -281,15 +280,15 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// In bytes: `PATH_MAX`, less the NUL and `...`, and room for what a mount helper puts before it.
+/// In bytes: `PATH_MAX` less the NUL, `...`, and room for a prefix that a mount helper may add.
 const LONGEST_FSNAME: usize = 4000;
 
-/// The mount source shown when `fsname` is not given: the branch paths joined by colons, without the
-/// beginning they have in common.
+/// Returns the mount source for a pool without `fsname`: the branch paths joined by colons, without their common
+/// prefix.
 ///
-/// The common beginning is counted in characters and not in path components: `/mnt/disk1` and `/mnt/disk2`
-/// give `1:2`. Nothing is left out if the first path would be left empty (a single branch, for one). What would be
-/// longer than mount(2) takes (`PATH_MAX`) ends with `...` in place of the last branches.
+/// The common prefix is counted in characters, not in path components: `/mnt/disk1` and `/mnt/disk2` give `1:2`. It
+/// is kept if the first path would become empty, as with a single branch. If the result were longer than mount(2)
+/// accepts (`PATH_MAX`), `...` replaces the last branches.
 pub fn default_fsname(paths: &[PathBuf]) -> OsString {
     let bytes: Vec<&[u8]> = paths.iter().map(|path: &PathBuf| Path::as_os_str(path).as_bytes()).collect();
     let Some(first) = bytes.first() else { return OsString::new() };
@@ -298,7 +297,7 @@ pub fn default_fsname(paths: &[PathBuf]) -> OsString {
     if common == first.len() {
         common = 0;
     }
-    // Not into the middle of a UTF-8 character: continuation bytes are 10xxxxxx.
+    // Do not cut into a UTF-8 character: continuation bytes are 10xxxxxx.
     while common > 0 && first[common] & 0xC0 == 0x80 {
         common -= 1;
     }

@@ -1,7 +1,7 @@
 //! Branches: the open directories that the option `branches` names.
 //!
-//! A value of the option is parsed into a [`BranchList`], which is opened into [`Branches`], an immutable
-//! snapshot that [`LiveBranches`] swaps whole. An operation takes one snapshot and keeps it to its end.
+//! A value of the option is parsed into a [`BranchList`]. Opening the list gives [`Branches`], an immutable snapshot.
+//! [`LiveBranches`] replaces the snapshot as a whole; an operation takes one and keeps it to its end.
 
 pub mod access_times;
 pub(crate) mod headroom;
@@ -36,43 +36,43 @@ use std::time::Duration;
 
 /// One open branch.
 ///
-/// Whoever keeps one across a change of the list keeps the mode it had then; compare ids, not pointers.
+/// A `Branch` that is kept across a change of the list keeps the mode that it had. Compare ids, not pointers.
 #[derive(Debug)]
 pub struct Branch {
     pub id: BranchId,
-    /// As listed: resolved when the option was set, no trailing slash.
+    /// The path as listed: resolved when the option was set, without a trailing slash.
     pub path: PathBuf,
     pub mode: Mode,
-    /// Own minfreespace in bytes; None follows the pool's.
+    /// The branch's own minfreespace in bytes; `None` for the pool's.
     pub min_free: Option<u64>,
-    /// The root directory (O_PATH): everything on the branch is reached beneath it.
+    /// The root directory (`O_PATH`). Everything on the branch is opened beneath it.
     pub root: OwnedFd,
-    /// st_dev and st_ino of the root.
+    /// `st_dev` and `st_ino` of the root.
     pub dev: u64,
     pub ino: u64,
-    /// The mount that its root was opened on (Linux 5.8).
+    /// The mount that the root was opened on (Linux 5.8).
     pub mount: Option<u64>,
-    /// For inode numbers of files on this branch.
+    /// The branch's share in the inode numbers of its files.
     pub seed: BranchSeed,
-    /// The type of its filesystem (statfs(2)).
+    /// The type of the filesystem: `f_type` of statfs(2).
     pub kind: u64,
-    /// How it fares; the branch keeps it along with its id.
+    /// Whether the branch works. The branch keeps this as long as its id.
     pub health: Arc<BranchHealth>,
-    /// Whether there was room enough to write past the daemon, when it last mattered to readers.
+    /// Whether the branch had room for passthrough writers, when an open for reading last checked.
     pub(crate) room: RoomSeen,
-    /// close(2) of its files has nothing to tell.
+    /// close(2) of a file on this branch reports no errors of its own.
     pub(crate) closes_quietly: bool,
-    /// When reads change the time of the last access.
+    /// When reads update access times.
     pub(crate) times: Times,
-    /// Its filesystem has POSIX ACLs.
+    /// The filesystem has POSIX ACLs.
     pub(crate) has_acls: bool,
-    /// A file keeps its inode number and tells its birth time.
+    /// A file keeps its inode number and has a birth time.
     pub(crate) stable_inodes: bool,
-    /// How to find its files by their inode numbers.
+    /// How to find files by their inode numbers.
     pub(crate) inodes: Option<Inodes>,
 }
 
-/// How long a remote branch may take to answer where nobody has said it.
+/// The deadline of a remote branch where `branch-timeout` is not set.
 const REMOTE_DEADLINE: Duration = Duration::from_secs(30);
 
 impl Branch {
@@ -103,49 +103,50 @@ impl Branch {
         })
     }
 
-    /// How long an operation waits for it: as `branch-timeout` says, zero being for ever; without that, not for ever where
-    /// it is remote.
+    /// Returns how long an operation waits for this branch: `branch-timeout`, where zero means without limit. Without
+    /// that option, only remote branches have a limit.
     pub fn deadline(&self, timeout: Option<Duration>) -> Option<Duration> {
         timeout
             .or_else(|| is_remote(self.kind).then_some(REMOTE_DEADLINE))
             .filter(|deadline| !deadline.is_zero())
     }
 
-    /// It does not answer, and is not asked.
+    /// Returns true while the branch does not answer. Operations leave it out.
     pub fn is_silent(&self) -> bool {
         self.health.health() == Health::Hung
     }
 
-    /// The root directory's descriptor.
+    /// Returns the descriptor of the root directory.
     pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
 
-    /// The minfreespace in force, in bytes: its own, or the pool's.
+    /// Returns the minfreespace that applies, in bytes: the branch's own, or the pool's.
     pub fn min_free_or(&self, pool: u64) -> u64 {
         self.min_free.unwrap_or(pool)
     }
 
-    /// Takes note of an error that the branch has answered with, and gives it back.
+    /// Records an error that the branch has returned, and passes it on.
     pub(crate) fn record_error(&self, errno: Errno, deed: OpKind) -> Errno {
-        // What is not to be changed may well be read-only.
+        // A branch with mode RO may be mounted read-only.
         if !(errno == Errno::ROFS && self.mode == Mode::Ro) {
             self.health.record_error(errno, deed);
         }
         errno
     }
 
-    /// Is there a reason to look after it now?
+    /// Returns true when the branch's health should be checked now.
     pub fn needs_check(&self) -> bool {
         self.health.needs_check()
     }
 
-    /// The entry of the branch list that describes it.
+    /// Returns the branch-list entry that describes this branch.
     pub fn spec(&self) -> BranchSpec {
         BranchSpec { path: self.path.clone(), mode: self.mode, min_free: self.min_free }
     }
 
-    /// What was opened on this branch with these flags, as it is to be read.
+    /// Takes a file that was opened on this branch with `flags`, and returns a descriptor that updates access times
+    /// as the pool wants it.
     pub(crate) fn reopen_for_read(&self, fd: OwnedFd, flags: OFlags) -> OwnedFd {
         let reads = self.times.0.load();
         match reads.as_deref() {
@@ -155,7 +156,7 @@ impl Branch {
                 on_copy(&self.path, copy.as_fd(), fd.as_fd(), flags).unwrap_or(fd)
             }
             Some(AtimePolicy::NoAtime) => {
-                // Of what belongs to others only root may.
+                // Fails for files of other users unless the daemon is privileged.
                 let _ = rustix::fs::fcntl_getfl(&fd)
                     .and_then(|now| rustix::fs::fcntl_setfl(&fd, now | OFlags::NOATIME));
                 fd
@@ -163,7 +164,7 @@ impl Branch {
         }
     }
 
-    /// The target of a symlink on this branch, by a descriptor that pins it.
+    /// Reads the target of a symlink on this branch, given a descriptor that pins it.
     pub(crate) fn read_link(&self, link: BorrowedFd<'_>) -> Result<CString, Errno> {
         let reads = self.times.0.load();
         let timed = match reads.as_deref() {
@@ -178,19 +179,19 @@ impl Branch {
 #[derive(Clone, Debug)]
 pub struct Branches {
     list: Arc<[Arc<Branch>]>,
-    /// Some are left out, for they do not answer.
+    /// Some branches are left out because they do not answer.
     without_silent: bool,
 }
 
 impl Branches {
-    /// Opens every root. The first that cannot be opened is the error.
+    /// Opens every root. Fails with the error of the first that cannot be opened.
     pub fn open(list: &BranchList) -> Result<Branches, BranchError> {
         Branches { list: Arc::new([]), without_silent: false }.update(list)
     }
 
-    /// Opens `list`, where branches that stay (same path, and still the same directory) keep their ids.
+    /// Opens `list`. A branch that stays (same path, and still the same directory) keeps its id.
     ///
-    /// A path that leads to another directory by now, because a disk was mounted there, is a new branch.
+    /// A path that now leads to another directory, because a disk was mounted there, is a new branch.
     pub fn update(&self, list: &BranchList) -> Result<Branches, BranchError> {
         let mut before: Vec<&Arc<Branch>> = self.list.iter().collect();
         let open = |spec: &BranchSpec| {
@@ -198,14 +199,15 @@ impl Branches {
             let same = before
                 .iter()
                 .position(|old| old.path == branch.path && old.dev == branch.dev && old.ino == branch.ino);
-            // Each old branch continues as one new one, so that duplicates keep ids of their own.
+            // Each old branch continues as one new one, so that duplicates keep separate ids.
             let Some(old) = same.map(|index| before.remove(index)) else { return Ok(Arc::new(branch)) };
             if old.mode == branch.mode && old.min_free == branch.min_free {
                 return Ok(Arc::clone(old));
             }
             branch.id = old.id;
             if branch.mode != Mode::Ro {
-                // Nobody minds that it cannot be written to otherwise.
+                // A branch with mode RO starts with a fresh record: that it cannot be written to does not count
+                // against it.
                 branch.health = Arc::clone(&old.health);
             }
             Ok(Arc::new(branch))
@@ -213,7 +215,7 @@ impl Branches {
         Ok(Branches { list: list.iter().map(open).collect::<Result<_, _>>()?, without_silent: false })
     }
 
-    /// Those that answer.
+    /// Returns the branches that answer.
     fn answering(&self) -> Branches {
         if !self.iter().any(|branch| branch.is_silent()) {
             return self.clone();
@@ -222,30 +224,30 @@ impl Branches {
         Branches { list, without_silent: true }
     }
 
-    /// What is to be said of a name that none of these branches holds, if not that there is none: others have not been
-    /// asked, since they do not answer.
+    /// Returns `ETIMEDOUT` where branches were left out because they do not answer: a name that the others do not
+    /// hold may be on those.
     pub fn timeout_error(&self) -> Option<Errno> {
         self.without_silent.then_some(Errno::TIMEDOUT)
     }
 
-    /// The same without some of them. Nothing is opened.
+    /// Returns the snapshot without the given branches. Opens nothing.
     pub fn without(&self, others: &[Arc<Branch>]) -> Branches {
         let stays = |branch: &&Arc<Branch>| !others.iter().any(|other| other.id == branch.id);
         Branches { list: self.iter().filter(stays).cloned().collect(), without_silent: self.without_silent }
     }
 
-    /// The text form.
+    /// Returns the branch list that describes this snapshot.
     pub fn to_list(&self) -> BranchList {
         self.iter().map(|branch| branch.spec()).collect()
     }
 
-    /// The paths joined by colons, without modes: the option `srcmounts`.
+    /// Returns the paths joined by colons, without modes: the option `srcmounts`.
     pub fn srcmounts(&self) -> OsString {
         let paths: Vec<&[u8]> = self.iter().map(|branch| branch.path.as_os_str().as_bytes()).collect();
         OsString::from_vec(paths.join(&b':'))
     }
 
-    /// Is this the same snapshot?
+    /// Returns true if both are the same snapshot.
     pub(crate) fn are(&self, others: &Branches) -> bool {
         Arc::ptr_eq(&self.list, &others.list)
     }
@@ -266,22 +268,22 @@ impl Branches {
         self.list.iter()
     }
 
-    /// The branch at `index`, as a policy's choice counts.
+    /// Returns the branch at `index`, as policies count.
     pub fn get(&self, index: usize) -> Option<&Arc<Branch>> {
         self.list.get(index)
     }
 
-    /// The branch with this id, if it is still in the list.
+    /// Returns the branch with this id, if it is in the list.
     pub fn by_id(&self, id: BranchId) -> Option<&Arc<Branch>> {
         self.iter().find(|branch| branch.id == id)
     }
 
-    /// Position of the branch with this id.
+    /// Returns the position of the branch with this id.
     pub fn index_of(&self, id: BranchId) -> Option<usize> {
         self.iter().position(|branch| branch.id == id)
     }
 
-    /// Can anything on them have an ACL?
+    /// Returns true if a file on any of the branches can have an ACL.
     pub fn have_acls(&self) -> bool {
         self.iter().any(|branch| branch.has_acls)
     }
@@ -304,12 +306,12 @@ impl std::ops::Index<usize> for Branches {
     }
 }
 
-/// The branches in force, replaced whole while operations go on with the snapshot they took.
+/// The current branches, replaced as a whole. Operations in flight keep the snapshot that they took.
 #[derive(Debug)]
 pub struct LiveBranches {
-    /// Those that answer, which are all as a rule.
+    /// The branches that answer; usually all of them.
     current: RwLock<Arc<Branches>, rank::LiveBranches>,
-    /// All.
+    /// All branches.
     changing: Mutex<Arc<Branches>, rank::BranchChange>,
 }
 
@@ -319,12 +321,12 @@ impl LiveBranches {
         LiveBranches { current: RwLock::new(Arc::clone(&all)), changing: Mutex::new(all) }
     }
 
-    /// All branches, also those that do not answer.
+    /// Returns all branches, including those that do not answer.
     pub fn all(&self) -> Arc<Branches> {
         Arc::clone(&self.changing.lock())
     }
 
-    /// Leaves a branch out of the snapshot, or takes it back. True when that is news.
+    /// Leaves a branch out of the current snapshot, or takes it back. Returns true if that is a change.
     pub fn set_silent(&self, id: BranchId, silent: bool) -> bool {
         let all = self.changing.lock();
         let Some(branch) = all.by_id(id) else { return false };
@@ -335,20 +337,20 @@ impl LiveBranches {
         news
     }
 
-    /// The snapshot in force: of the branches that answer.
+    /// Returns the current snapshot, which has the branches that answer.
     pub fn load(&self) -> Arc<Branches> {
         Arc::clone(&self.current.read())
     }
 
-    /// Puts another snapshot in force.
+    /// Replaces the snapshot.
     pub fn store(&self, branches: Branches) {
         let mut all = self.changing.lock();
         *all = Arc::new(branches);
         *self.current.write() = Arc::new(all.answering());
     }
 
-    /// Puts in force what `make` makes of the present snapshot, or leaves it if `make` fails. Changes follow
-    /// each other; `make` must not change the branches itself (it would wait for itself).
+    /// Replaces the snapshot by what `make` returns; keeps it if `make` fails. Changes are made one after the other.
+    /// `make` must not change the branches itself: it would deadlock.
     pub fn change<E>(&self, make: impl FnOnce(&Branches) -> Result<Branches, E>) -> Result<(), E> {
         let mut all = self.changing.lock();
         *all = Arc::new(make(&all)?);

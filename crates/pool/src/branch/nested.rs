@@ -1,18 +1,19 @@
-//! Filesystems that a branch holds and is not on: mounted below its root, subvolumes, and where followed symlinks lead.
+//! Filesystems that a branch contains but is not on: mounted below its root, subvolumes, and the targets of followed
+//! symlinks.
 //!
-//! Their inode numbers are those of the branch once more. So that two files do not get one number in the pool (backup
-//! programs take such for hard links of each other), the filesystem takes part in theirs. Device numbers change from mount to
-//! mount; what statvfs(3) calls the filesystem (`f_fsid`) does not where it comes from a UUID, and is another one for each
-//! subvolume of a btrfs.
+//! Such a filesystem uses the same inode numbers as the branch. Two files of the pool must not share a number (backup
+//! programs would take them for hard links of each other), so the filesystem takes part in the number. Device numbers
+//! differ from mount to mount. The filesystem id of statvfs(3) (`f_fsid`) stays the same where it is derived from a
+//! UUID, and differs for each subvolume of a btrfs.
 
 use crate::lock::rank;
 use crate::lock::ranked::RwLock;
 use smallvec::SmallVec;
 
-/// Devices that are known; subvolumes may be many.
+/// The most devices remembered; there may be many subvolumes.
 const MOST: usize = 1024;
 
-/// By device: what takes part in the numbers of files there, never the same for two.
+/// For each device, the number that takes part in the inode numbers of its files; never the same for two devices.
 #[derive(Default)]
 pub(crate) struct NestedFilesystems(RwLock<SmallVec<[(u64, u64); 4]>, rank::NestedFilesystems>);
 
@@ -21,13 +22,13 @@ impl NestedFilesystems {
         self.0.read().iter().find(|(known, _)| *known == dev).map(|(_, share)| *share)
     }
 
-    /// A device has been found to hold this filesystem.
+    /// Records that a device holds the filesystem `fsid`. Returns its share.
     pub(crate) fn put(&self, dev: u64, fsid: u64) -> u64 {
         let mut known = self.0.write();
         if let Some((_, share)) = known.iter().find(|(known, _)| *known == dev) {
             return *share;
         }
-        // A copy of a whole disk has the UUID of the first; and some have none.
+        // A copy of a whole disk has the UUID of the original, and some filesystems have no id.
         let taken = |share: u64| share == 0 || known.iter().any(|(_, other)| *other == share);
         let share = if taken(fsid) { apart(fsid, dev) } else { fsid };
         if known.len() >= MOST {
@@ -37,7 +38,7 @@ impl NestedFilesystems {
         share
     }
 
-    /// What was mounted may not be any more, and its device be another's.
+    /// Forgets all devices, for when mounts have changed: a device number may belong to another filesystem by now.
     pub(crate) fn clear(&self) {
         self.0.write().clear();
     }
@@ -57,7 +58,7 @@ mod tests {
         let shares: Vec<u64> = [(1, 77), (2, 78), (3, 77), (4, 0), (5, 0), (6, 77)]
             .map(|(dev, fsid)| below.put(dev, fsid))
             .into();
-        assert_eq!(&shares[..2], [77, 78], "what a filesystem calls itself");
+        assert_eq!(&shares[..2], [77, 78], "the filesystem's own id");
         let mut apart = shares.clone();
         apart.sort_unstable();
         apart.dedup();

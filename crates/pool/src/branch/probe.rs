@@ -1,4 +1,4 @@
-//! Looking at a branch: what is wrong with it, if anything.
+//! Checking a branch: what is wrong with it, if anything.
 
 use super::Branch;
 use super::health::{CheckResult, Health, HealthReport};
@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use std::mem::MaybeUninit;
 
 impl Branch {
-    /// Looks at the branch if it gives reason to, and tells when that has changed how it is. A sick disk may keep
-    /// the caller waiting for as long as it likes.
+    /// Checks the branch if there is reason to, and returns a report if its health has changed. A failing disk may
+    /// block the caller for any length of time.
     pub fn check_health(&self) -> Option<HealthReport> {
         if !self.needs_check() {
             return None;
@@ -22,17 +22,17 @@ impl Branch {
         self.health.look(|| self.examine())
     }
 
-    /// What is wrong with the branch, found by doing what operations do there.
+    /// Finds out what is wrong with the branch by doing what operations do there.
     fn examine(&self) -> CheckResult {
         let ill = |health: Health| {
             move |errno: Errno| if is_illness(errno) { Err((health, errno)) } else { Ok(()) }
         };
         readable_root(self).or_else(|errno| match errno {
-            // A root that has been removed on a server.
+            // The root was removed on the server.
             Errno::STALE => Err((Health::Gone, errno)),
             errno => ill(Health::Gone)(errno),
         })?;
-        // What is read of it may be but remembered.
+        // What was read so far may have come from the page cache.
         block_device::answers(self.root()).map_err(|errno| (Health::Gone, errno))?;
         if self.mode == Mode::Ro {
             return Ok(());
@@ -55,8 +55,8 @@ fn readable_root(branch: &Branch) -> Result<(), Errno> {
     RawDir::new(&dir, &mut buffer).next().transpose().map(drop)
 }
 
-/// Writes a little file, down to the disk, and removes it. It has no name where the filesystem can do that, so that
-/// a crash leaves nothing.
+/// Writes a small file to the disk and removes it. Where the filesystem supports `O_TMPFILE` the file has no name, so
+/// that a crash leaves nothing.
 fn writable_root(branch: &Branch) -> Result<(), Errno> {
     canopy_sys::creds::as_daemon()?;
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
@@ -86,15 +86,15 @@ mod tests {
     use crate::branch::list::{BranchList, FileSystem};
 
     #[test]
-    fn a_branch_is_looked_at_by_using_it() {
+    fn a_check_uses_the_branch_and_leaves_nothing() {
         let tmp = tempfile::tempdir().unwrap();
         let list = BranchList::parse(tmp.path().as_os_str(), &FileSystem).unwrap();
         let branches = Branches::open(&list).unwrap();
         let branch = &branches[0];
         assert_eq!(branch.examine(), Ok(()));
-        assert_eq!(branch.check_health(), None, "nothing was noticed");
+        assert_eq!(branch.check_health(), None, "no error was recorded");
         branch.record_error(Errno::IO, OpKind::Change);
         assert_eq!((branch.check_health(), branch.health.health()), (None, Health::Well));
-        assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0, "nothing is left of it");
+        assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0, "the check leaves nothing");
     }
 }

@@ -1,9 +1,9 @@
-//! Byte sizes as options write them.
+//! Byte sizes as written in options.
 
-/// Why a size cannot be read.
+/// Why a size cannot be parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SizeError {
-    /// EINVAL: no digits, a sign, too many digits, or a unit that is not one of B K M G T.
+    /// EINVAL: no digits, a sign, too many digits, or a unit other than B K M G T.
     #[error("not a size: expected digits and at most one of B, K, M, G, T")]
     Invalid,
     /// EOVERFLOW: digits times unit is more than 2^64 - 1.
@@ -11,9 +11,9 @@ pub enum SizeError {
     Overflow,
 }
 
-/// Reads decimal digits and an optional unit `B K M G T` (either case, powers of 1024), in bytes.
+/// Parses decimal digits and an optional unit `B K M G T` (either case, powers of 1024) into bytes.
 ///
-/// What follows the unit is ignored (`1Kib` is 1024), as existing configurations rely on it.
+/// Anything after the unit is ignored (`1Kib` is 1024), because existing configurations rely on it.
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let end = text.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..end].parse().map_err(|_| SizeError::Invalid)?;
@@ -28,7 +28,7 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     number.checked_mul(unit).ok_or(SizeError::Overflow)
 }
 
-/// Writes bytes in the largest unit that divides them exactly: 1024 is `1K`, 1536 stays `1536`.
+/// Formats bytes in the largest unit that divides them exactly: 1024 is `1K`, 1536 stays `1536`.
 pub fn format_size(bytes: u64) -> String {
     for (unit, letter) in [(1u64 << 40, 'T'), (1 << 30, 'G'), (1 << 20, 'M'), (1 << 10, 'K')] {
         if bytes != 0 && bytes.is_multiple_of(unit) {
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_sizes() {
+    fn parses_sizes() {
         for (text, expected) in [
             ("0", Ok(0)),
             ("512", Ok(512)),
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_sizes() {
+    fn formats_sizes() {
         for (bytes, expected) in [
             (0, "0"),
             (1, "1"),
@@ -91,7 +91,7 @@ mod tests {
             (u64::MAX, "18446744073709551615"),
         ] {
             assert_eq!(format_size(bytes), expected);
-            assert_eq!(parse_size(expected), Ok(bytes), "reads back");
+            assert_eq!(parse_size(expected), Ok(bytes), "parses back");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Free space of a branch, and a short memory of it.
+//! Free space of branches, and a cache of it.
 
 use crate::hash::HashMap;
 use crate::ids::BranchId;
@@ -10,24 +10,24 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Space of the filesystem a branch's root lies on, in bytes.
+/// Space of the filesystem that holds a branch's root, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Bytes available to unprivileged users: `f_bavail * f_frsize`.
     pub avail: u64,
-    /// Bytes in use, where the reserve for root counts as used: `(f_blocks - f_bavail) * f_frsize`.
+    /// Bytes in use, including the reserve for root: `(f_blocks - f_bavail) * f_frsize`.
     pub used: u64,
     /// Mounted read-only (ST_RDONLY).
     pub readonly: bool,
 }
 
 impl Space {
-    /// What it holds in all, as far as unprivileged users may use it.
+    /// Returns the total size, as far as unprivileged users may use it.
     pub fn size(&self) -> u64 {
         self.avail.saturating_add(self.used)
     }
 
-    /// Asks the filesystem through `root`, a descriptor of a branch's root (O_PATH will do).
+    /// Asks the filesystem of `root`, a descriptor of a branch's root (`O_PATH` is enough).
     pub fn of(root: BorrowedFd<'_>) -> rustix::io::Result<Space> {
         Ok(Space::from(&rustix::fs::fstatvfs(root)?))
     }
@@ -35,7 +35,7 @@ impl Space {
 
 impl From<&StatVfs> for Space {
     fn from(stat: &StatVfs) -> Space {
-        // Some filesystems report absurd figures; the bound is better than a wrapped value.
+        // Some filesystems report absurd figures; saturating is better than wrapping.
         Space {
             avail: stat.f_bavail.saturating_mul(stat.f_frsize),
             used: stat.f_blocks.saturating_sub(stat.f_bavail).saturating_mul(stat.f_frsize),
@@ -44,15 +44,15 @@ impl From<&StatVfs> for Space {
     }
 }
 
-/// Bytes a second that no disk is written faster than.
+/// A rate in bytes per second that no disk reaches.
 const FASTEST: u64 = 16 << 30;
 
-/// Remembers each branch's space for `cache.statfs` seconds.
+/// Caches each branch's space for `cache.statfs` seconds.
 ///
-/// With a time-to-live of zero (the default) it takes no lock and always asks. Only answers are remembered: a
-/// failure is returned and asked again next time, so it is never mistaken for an empty disk.
+/// With a time-to-live of zero (the default) it takes no lock and always asks the filesystem. Errors are not cached:
+/// they are returned, and the next call asks again, so that a failing disk is never mistaken for an empty one.
 ///
-/// Its lock is a leaf: held only to look up or to put in, never while a filesystem is being asked.
+/// Its lock is held only for lookup and insertion, never while a filesystem is asked.
 #[derive(Debug, Default)]
 pub struct SpaceCache {
     ttl_seconds: AtomicU64,
@@ -65,7 +65,7 @@ impl SpaceCache {
         SpaceCache { ttl_seconds: AtomicU64::new(ttl_seconds), known: RwLock::default() }
     }
 
-    /// Changes the time-to-live; holds for answers remembered earlier too.
+    /// Changes the time-to-live, also for answers that are cached already.
     pub fn set_ttl(&self, seconds: u64) {
         self.ttl_seconds.store(seconds, Ordering::Relaxed);
         if seconds == 0 {
@@ -73,19 +73,19 @@ impl SpaceCache {
         }
     }
 
-    /// Forgets everything: for when branches were added, removed or remounted.
+    /// Drops all answers, for when branches are added, removed or remounted.
     pub fn clear(&self) {
         self.known.write().clear();
     }
 
-    /// The space of branch `id`, whose root is `root`.
+    /// Returns the space of branch `id`, whose root is `root`.
     pub fn get(&self, id: BranchId, root: BorrowedFd<'_>) -> rustix::io::Result<Space> {
         self.get_with(id, Instant::now, || Space::of(root))
     }
 
-    /// The space of a branch for who only wants to know whether `needed` bytes are there: an earlier answer will do for as
-    /// long as nobody can have used up what was left beyond that, writing at `FASTEST`, and for a second at most. (What
-    /// is allocated without being written may be faster.)
+    /// Returns the space of a branch where it only matters whether `needed` bytes are available. An earlier answer is
+    /// used for a second at most, and only while nothing written at `FASTEST` can have used up the rest. (Allocation
+    /// without writing can be faster.)
     pub fn at_least(&self, id: BranchId, root: BorrowedFd<'_>, needed: u64) -> rustix::io::Result<Space> {
         let at = Instant::now();
         if let Some((then, space)) = self.known.read().get(&id).copied() {
@@ -117,14 +117,14 @@ impl SpaceCache {
             return Ok(space);
         }
         let space = ask()?;
-        // The age counts from before the question: a slow disk's answer is as old as its question.
+        // Aged from before the question: a slow disk may have computed its answer early.
         self.known.write().insert(id, (at, space));
         Ok(space)
     }
 }
 
-/// What was seen of a branch's room for the sake of readers: when, in milliseconds, and whether it was scarce in the
-/// lowest bit. 0 before the first look.
+/// The last check of a branch's room for passthrough readers: its time in milliseconds, shifted left by one, with the
+/// lowest bit set if room was scarce. 0 before the first check.
 #[derive(Default, Debug)]
 pub(crate) struct RoomSeen(pub(crate) AtomicU64);
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_bytes_in_fragments() {
+    fn figures_are_blocks_times_fragment_size() {
         let rw = StatVfsMountFlags::empty();
         for (stat, expected) in [
             (stat(4096, 100, 30, rw), Space { avail: 30 * 4096, used: 70 * 4096, readonly: false }),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_through_a_path_descriptor() {
+    fn a_path_descriptor_is_enough() {
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
         let root = rustix::fs::open("/", flags, rustix::fs::Mode::empty()).expect("open");
         let seen = Space::of(root.as_fd()).expect("fstatvfs");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_time_to_live_always_asks() {
+    fn a_zero_time_to_live_always_asks_the_filesystem() {
         let cache = SpaceCache::default();
         for avail in [1, 2, 3] {
             assert_eq!(
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn defect_06_time_to_live_works_from_the_start() {
+    fn defect_06_the_time_to_live_applies_from_the_start() {
         let cache = SpaceCache::new(2);
         let start = Instant::now();
         let asked = Cell::new(0u64);
@@ -211,7 +211,7 @@ mod tests {
             };
             cache.get_with(id, || at, ask).expect("an answer").avail
         };
-        assert_eq!([get(ONE, 0), get(ONE, 1), get(ONE, 2)], [1, 1, 1], "remembered for two seconds");
+        assert_eq!([get(ONE, 0), get(ONE, 1), get(ONE, 2)], [1, 1, 1], "cached for two seconds");
         assert_eq!(get(TWO, 2), 2, "each branch has its own answer");
         assert_eq!([get(ONE, 3), get(ONE, 3)], [3, 3], "asked again");
         cache.set_ttl(1);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_not_remembered() {
+    fn failures_are_not_cached() {
         let cache = SpaceCache::new(60);
         let now = Instant::now();
         for _ in 0..2 {

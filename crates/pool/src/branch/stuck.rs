@@ -1,19 +1,20 @@
-//! Whether operations wait for branches that do not answer.
+//! Whether operations wait for branches that do not answer, and for how long.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[derive(Default)]
 pub(crate) struct StuckOperations {
-    /// The longest deadline of any branch, in milliseconds; 0 without any.
+    /// The longest deadline of any branch, in milliseconds; 0 if none has a deadline.
     pub(crate) patience: AtomicU64,
-    /// Operations whose callers have gone on without, and which may hold locks over names.
+    /// Operations that still wait for a branch although their requests have been answered; they may hold locks on
+    /// paths.
     pub(crate) stuck: AtomicUsize,
-    /// Files on their way to another branch, or being copied.
+    /// Files that are being moved or copied to another branch.
     pub(crate) moving: AtomicUsize,
 }
 
-/// A file is being copied, which takes its time.
+/// Counts a file as being copied until dropped. Copying takes long without being stuck.
 pub(crate) struct CopyInProgress<'a>(&'a StuckOperations);
 
 impl Drop for CopyInProgress<'_> {
@@ -23,8 +24,9 @@ impl Drop for CopyInProgress<'_> {
 }
 
 impl StuckOperations {
-    /// For how long to wait for a lock whose holder may wait for a branch; None where nobody does without end. Shorter
-    /// than the deadline: who waits must not be taken for one that waits for a branch himself.
+    /// Returns how long to wait for a lock whose holder may be waiting for a branch; `None` if no branch has a
+    /// deadline. Shorter than the deadline, so that a thread that waits for the lock is not mistaken for one that
+    /// waits for a branch.
     pub(crate) fn lock_timeout(&self) -> Option<Duration> {
         let patience = self.patience.load(Ordering::Relaxed);
         (patience > 0).then(|| Duration::from_millis(patience / 2))

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::*;
 
-/// Every pattern stands for itself, except `{many}` for two paths and `{none}` for none.
+/// Expands `{many}` to two paths, `{none}` to none, and every other pattern to itself.
 struct Literal;
 
 impl Expand for Literal {
@@ -24,7 +24,7 @@ fn list(value: &str) -> BranchList {
 const START: &str = "/tmp/a=RW:/tmp/b=RW";
 
 #[test]
-fn instructions() {
+fn instructions_change_the_list() {
     for (value, expected) in [
         ("+/tmp/c", "/tmp/a=RW:/tmp/b=RW:/tmp/c=RW"),
         ("+>/tmp/c", "/tmp/a=RW:/tmp/b=RW:/tmp/c=RW"),
@@ -60,12 +60,12 @@ fn instructions() {
     ] {
         let made = list(START).apply(value, &Literal).unwrap_or_else(|error| panic!("{value}: {error}"));
         assert_eq!(made.to_string(), expected, "{value}");
-        assert_eq!(list(&made.to_string()), made, "reads back");
+        assert_eq!(list(&made.to_string()), made, "parses back");
     }
 }
 
 #[test]
-fn parsed_parts() {
+fn an_entry_is_split_at_its_last_equals_sign() {
     assert_eq!(
         list("/tmp/with=equals=RO,2M").as_slice(),
         [BranchSpec { path: "/tmp/with=equals".into(), mode: Mode::Ro, min_free: Some(2 << 20) }]
@@ -73,7 +73,7 @@ fn parsed_parts() {
 }
 
 #[test]
-fn refused_values_leave_the_list() {
+fn refused_values_leave_the_list_unchanged() {
     let start = list(START);
     for (value, errno, culprit) in [
         ("/tmp/a=rw", Errno::INVAL, "rw"),
@@ -131,7 +131,7 @@ fn paths_need_not_be_utf8() {
 }
 
 #[test]
-fn fsname() {
+fn the_default_fsname_omits_the_common_prefix() {
     for (paths, expected) in [
         (&["/mnt/disk1", "/mnt/disk2"][..], "1:2"),
         (&["/mnt/a"], "/mnt/a"),
@@ -151,7 +151,7 @@ fn fsname() {
     assert_eq!(default_fsname(&many[..800]).len(), 800 * 4 - 1);
 }
 
-/// A directory of one test's own, removed at the end.
+/// A directory for one test, removed at its end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -176,7 +176,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn file_system_expansion() {
+fn patterns_expand_to_resolved_directories() {
     let scratch = Scratch::new("expand");
     for name in ["d2", "d1", "e"] {
         scratch.dir(name);
@@ -211,7 +211,7 @@ fn defect_20_relative_branches_become_absolute() {
 }
 
 #[test]
-fn opening_and_updating_keeps_identities() {
+fn updating_keeps_the_ids_of_branches_that_stay() {
     let scratch = Scratch::new("update");
     let (a, b) = (scratch.dir("a"), scratch.dir("b"));
     let (a, b) = (a.to_str().expect("utf-8"), b.to_str().expect("utf-8"));
@@ -247,21 +247,24 @@ fn opening_and_updating_keeps_identities() {
 }
 
 #[test]
-fn a_root_that_cannot_be_opened_names_path_and_mend() {
+fn an_open_error_names_the_path_and_a_remedy() {
     let scratch = Scratch::new("missing");
     let missing = scratch.0.join("missing");
     fs::write(scratch.0.join("file"), "").expect("file");
     let error = Branches::open(&list(missing.to_str().expect("utf-8"))).expect_err("missing");
     assert_eq!(error.errno(), Errno::NOENT);
-    let told = error.to_string();
-    assert!(told.contains(missing.to_str().expect("utf-8")) && told.contains("make or mount"), "{told}");
+    let message = error.to_string();
+    assert!(
+        message.contains(missing.to_str().expect("utf-8")) && message.contains("make or mount"),
+        "{message}"
+    );
     let file = scratch.0.join("file");
     let error = Branches::open(&list(file.to_str().expect("utf-8"))).expect_err("a file");
     assert_eq!(error.errno(), Errno::NOTDIR);
 }
 
 #[test]
-fn live_branches_swap_whole() {
+fn live_branches_are_replaced_as_a_whole() {
     let scratch = Scratch::new("live");
     let (a, b) = (scratch.dir("a"), scratch.dir("b"));
     let live = LiveBranches::new(Branches::open(&list(a.to_str().expect("utf-8"))).expect("open"));

@@ -1,14 +1,16 @@
-//! How branches fare: which can be relied upon for something new, and which not.
+//! The health of branches: which of them can be relied on.
 //!
-//! Operations only notice ([`BranchHealth::record_error`]): that a branch has answered with an error which is its own doing. What
-//! it comes to is found by looking at the branch itself ([`Branch::check_health`](crate::branch::Branch::check_health)), for the error may be that of one bad
-//! sector, or of a filesystem that is mounted below the branch. One thread looks, once a second (`canopy/src/serve/health.rs`);
-//! an operation has gone on elsewhere meanwhile, by itself.
+//! Operations only record errors that are the branch's own ([`BranchHealth::record_error`]). Whether the branch is
+//! unhealthy is decided by checking it ([`Branch::check_health`](crate::branch::Branch::check_health)), because one
+//! error may come from a bad sector, or from a filesystem that is mounted below the branch. One thread checks, once a
+//! second (`crates/server/src/branches/monitor.rs`). Meanwhile the operation has moved on to another branch by
+//! itself.
 //!
-//! An unwell branch gets nothing new, and nothing on it is changed: `Pool::view` tells the policies. It is searched and read
-//! as ever. It is taken back once looks have found nothing wrong for a while, which is longer with every relapse.
+//! Nothing is created or changed on an unhealthy branch; `Pool::view` tells the policies. It is still searched and
+//! read. It counts as healthy again once checks have found nothing wrong for a while, and the while doubles with
+//! every relapse.
 //!
-//! What keeps the rest of the program from waiting for a branch may say so here: [`BranchHealth::hangs`].
+//! A branch that does not answer is reported by [`BranchHealth::hangs`].
 
 use crate::error::is_illness;
 use crate::lock::rank;
@@ -18,17 +20,17 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How a branch is.
+/// The state of a branch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Health {
     Well,
-    /// Its filesystem does not take changes, though its mode says that it should.
+    /// Its filesystem refuses changes, though the branch's mode allows them.
     ReadOnly,
-    /// Changes give errors.
+    /// Changes fail with errors.
     Failing,
-    /// Not even its root can be read, or its disk is not there. Or, of a branch that the pool has let go of: its mount is not
-    /// there.
+    /// Its root cannot be read, or its disk is missing. For a branch that the pool has let go of: its mount is
+    /// missing.
     Gone,
     /// It does not answer.
     Hung,
@@ -37,7 +39,7 @@ pub enum Health {
 impl Health {
     const ALL: [Health; 5] = [Health::Well, Health::ReadOnly, Health::Failing, Health::Gone, Health::Hung];
 
-    /// As a word for programs.
+    /// Returns the word for this state in machine-readable output.
     pub fn word(self) -> &'static str {
         match self {
             Health::Well => "ok",
@@ -52,37 +54,38 @@ impl Health {
 /// What an operation was doing when a branch gave it an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpKind {
-    /// One file may be unreadable on a branch that is well.
+    /// Reading. One file may be unreadable on a healthy branch.
     Read,
     Change,
 }
 
-/// Looks that find nothing wrong while changes fail all the same: after so many, the changes are believed.
+/// After this many checks that find nothing wrong while changes keep failing, the branch counts as failing.
 const STRIKES: u32 = 5;
-/// Within this time.
+/// The time within which these checks must happen.
 const STRIKES_WITHIN: Duration = Duration::from_secs(60);
-/// For how long looks must find nothing wrong: at first, and at most. It doubles with every relapse.
-const QUIET: Duration = Duration::from_secs(2);
-const QUIET_AT_MOST: Duration = Duration::from_secs(600);
-/// After so long without an illness, earlier ones do not count any more.
-const FORGIVEN: Duration = Duration::from_secs(3600);
-/// Between two looks at a branch that stays unwell, at most. A look writes to the disk.
-const LOOK_AT_LEAST: Duration = Duration::from_secs(16);
+/// How long checks must find nothing wrong before a branch recovers: at first, and at most. Doubles with every
+/// relapse.
+const RECOVERY: Duration = Duration::from_secs(2);
+const RECOVERY_AT_MOST: Duration = Duration::from_secs(600);
+/// A failure this long after the last recovery is not a relapse.
+const RELAPSE_WITHIN: Duration = Duration::from_secs(3600);
+/// The longest pause between two checks of an unhealthy branch. A check writes to the disk.
+const CHECK_PAUSE_AT_MOST: Duration = Duration::from_secs(16);
 
-/// The health of one branch, for as long as it is one. Reading it costs one load.
+/// The health of one branch. Reading it costs one load.
 #[derive(Debug)]
 pub struct BranchHealth {
     /// A [`Health`]: that of the record, or `Hung`.
     now: AtomicU8,
     hangs: AtomicBool,
-    /// Errors since the last look.
-    noticed: AtomicU32,
-    /// ... while something was to be changed.
-    failed: AtomicU32,
+    /// The errors since the last check.
+    errors: AtomicU32,
+    /// The errors since the last check that were met by changes.
+    failed_changes: AtomicU32,
     record: Mutex<Record, rank::BranchHealth>,
 }
 
-/// What is told of a branch that is unwell.
+/// What is reported about an unhealthy branch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HealthReport {
     pub health: Health,
@@ -107,8 +110,8 @@ impl Default for BranchHealth {
         BranchHealth {
             now: AtomicU8::new(Health::Well as u8),
             hangs: AtomicBool::new(false),
-            noticed: AtomicU32::new(0),
-            failed: AtomicU32::new(0),
+            errors: AtomicU32::new(0),
+            failed_changes: AtomicU32::new(0),
             record: Mutex::new(Record::default()),
         }
     }
@@ -119,26 +122,27 @@ impl BranchHealth {
         Health::ALL[usize::from(self.now.load(Ordering::Relaxed))]
     }
 
-    /// May something new go there, and what is there be changed?
+    /// Returns true if files may be created and changed on the branch.
     pub fn is_well(&self) -> bool {
         self.now.load(Ordering::Relaxed) == Health::Well as u8
     }
 
-    /// The one place where errors of branch operations are noticed: call it with whatever a branch has answered.
-    pub fn record_error(&self, errno: Errno, deed: OpKind) {
+    /// Records an error of a branch operation. The only place that does: call it with every error that a branch
+    /// returns.
+    pub fn record_error(&self, errno: Errno, op: OpKind) {
         if !is_illness(errno) {
             return;
         }
-        self.noticed.fetch_add(1, Ordering::Relaxed);
-        // A filesystem that takes no changes is found out by a look. Where that finds nothing, it is a snapshot or another
-        // filesystem below the branch.
-        if deed == OpKind::Change && errno != Errno::ROFS {
-            self.failed.fetch_add(1, Ordering::Relaxed);
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        // A check finds out whether a filesystem refuses changes. If the check finds nothing, a snapshot or another
+        // filesystem below the branch refused this one.
+        if op == OpKind::Change && errno != Errno::ROFS {
+            self.failed_changes.fetch_add(1, Ordering::Relaxed);
         }
-        self.record.lock().noticed = errno;
+        self.record.lock().last_error = errno;
     }
 
-    /// What is wrong with it.
+    /// Returns what is wrong with the branch, or `None` if it is healthy.
     pub fn report(&self) -> Option<HealthReport> {
         let health = self.health();
         if health == Health::Well {
@@ -149,7 +153,8 @@ impl BranchHealth {
         Some(HealthReport { health, since: record.since, cause })
     }
 
-    /// Somebody waits for the branch in vain, or has his answer after all. True when that is news.
+    /// Records that an operation waits for the branch in vain, or that the branch answers again. Returns true if that
+    /// is a change.
     pub fn hangs(&self, hangs: bool) -> bool {
         let mut record = self.record.lock();
         let news = self.hangs.swap(hangs, Ordering::Relaxed) != hangs;
@@ -165,40 +170,40 @@ impl BranchHealth {
         self.now.store(health as u8, Ordering::Relaxed);
     }
 
-    /// Is there a reason to look now?
+    /// Returns true if the branch should be checked now.
     pub fn needs_check(&self) -> bool {
         self.is_due(Instant::now())
     }
 
-    /// Takes in what a look finds. Gives what is to be told, if it changes anything.
+    /// Runs a check and takes its result into account. Returns a report if the health has changed.
     pub fn look(&self, look: impl FnOnce() -> CheckResult) -> Option<HealthReport> {
         let now = Instant::now();
         self.judge(now, look())
     }
 
-    /// Goes on where another one is.
+    /// Continues with the record of another branch.
     pub fn inherit(&self, other: &BranchHealth) {
-        let course = other.record.lock().clone();
+        let history = other.record.lock().clone();
         let mut record = self.record.lock();
-        *record = course;
+        *record = history;
         self.publish(&record);
     }
 
     fn is_due(&self, now: Instant) -> bool {
         let record = self.record.lock();
         match record.health {
-            Health::Well => self.noticed.load(Ordering::Relaxed) > 0,
-            _ => record.next_look.is_none_or(|next| next <= now),
+            Health::Well => self.errors.load(Ordering::Relaxed) > 0,
+            _ => record.next_check.is_none_or(|next| next <= now),
         }
     }
 
-    /// Takes a finding in. Gives what is to be told, if it changes anything.
+    /// Takes the result of a check into account. Returns a report if the health has changed.
     fn judge(&self, now: Instant, finding: CheckResult) -> Option<HealthReport> {
-        let noticed = self.noticed.swap(0, Ordering::Relaxed);
-        let failed = self.failed.swap(0, Ordering::Relaxed);
+        let errors = self.errors.swap(0, Ordering::Relaxed);
+        let failed_changes = self.failed_changes.swap(0, Ordering::Relaxed);
         let mut record = self.record.lock();
         let before = record.health;
-        record.judge(now, finding, noticed, failed);
+        record.judge(now, finding, errors, failed_changes);
         self.publish(&record);
         (record.health != before).then(|| HealthReport {
             health: record.health,
@@ -208,29 +213,29 @@ impl BranchHealth {
     }
 }
 
-/// What a look has found: nothing wrong, or what is wrong.
+/// The result of a check: nothing wrong, or what is wrong.
 pub type CheckResult = Result<(), (Health, Errno)>;
 
-/// The course of a branch's health.
+/// The history of a branch's health.
 #[derive(Clone, Debug)]
 struct Record {
     health: Health,
-    /// Since when it is not well; the end of the last illness otherwise.
+    /// When it became unhealthy or, if it is healthy, when it recovered.
     since: SystemTime,
     cause: Errno,
-    /// The last error that operations have noticed.
-    noticed: Errno,
-    /// Since when looks find nothing wrong.
-    fine_since: Option<Instant>,
-    /// How often it has fallen ill of late, and when it was last taken back.
-    illnesses: u32,
-    taken_back: Option<Instant>,
-    /// Looks that have found nothing wrong though changes had failed, and when that began.
+    /// The last error that an operation has recorded.
+    last_error: Errno,
+    /// Since when checks find nothing wrong.
+    healthy_since: Option<Instant>,
+    /// The number of failures that each followed soon on a recovery, and the time of the last recovery.
+    failures: u32,
+    recovered_at: Option<Instant>,
+    /// The number of checks that found nothing wrong although changes had failed, and the time of the first.
     strikes: u32,
-    struck: Option<Instant>,
-    /// Looks in a row that have found it unwell.
-    in_vain: u32,
-    next_look: Option<Instant>,
+    first_strike: Option<Instant>,
+    /// The number of checks in a row that found something wrong.
+    failed_checks: u32,
+    next_check: Option<Instant>,
 }
 
 impl Default for Record {
@@ -239,29 +244,29 @@ impl Default for Record {
             health: Health::Well,
             since: SystemTime::UNIX_EPOCH,
             cause: Errno::IO,
-            noticed: Errno::IO,
-            fine_since: None,
-            illnesses: 0,
-            taken_back: None,
+            last_error: Errno::IO,
+            healthy_since: None,
+            failures: 0,
+            recovered_at: None,
             strikes: 0,
-            struck: None,
-            in_vain: 0,
-            next_look: None,
+            first_strike: None,
+            failed_checks: 0,
+            next_check: None,
         }
     }
 }
 
 impl Record {
-    fn judge(&mut self, now: Instant, finding: CheckResult, noticed: u32, failed: u32) {
+    fn judge(&mut self, now: Instant, finding: CheckResult, errors: u32, failed_changes: u32) {
         let within =
             |since: Option<Instant>, time| since.is_some_and(|then: Instant| now.duration_since(then) < time);
         let finding = match finding {
-            Ok(()) if self.health == Health::Well && failed > 0 => {
-                if !within(self.struck, STRIKES_WITHIN) {
-                    (self.strikes, self.struck) = (0, Some(now));
+            Ok(()) if self.health == Health::Well && failed_changes > 0 => {
+                if !within(self.first_strike, STRIKES_WITHIN) {
+                    (self.strikes, self.first_strike) = (0, Some(now));
                 }
                 self.strikes += 1;
-                if self.strikes >= STRIKES { Err((Health::Failing, self.noticed)) } else { Ok(()) }
+                if self.strikes >= STRIKES { Err((Health::Failing, self.last_error)) } else { Ok(()) }
             }
             other => other,
         };
@@ -269,32 +274,33 @@ impl Record {
             Err((health, cause)) => {
                 if self.health == Health::Well {
                     self.since = SystemTime::now();
-                    if !within(self.taken_back, FORGIVEN) {
-                        self.illnesses = 0;
+                    if !within(self.recovered_at, RELAPSE_WITHIN) {
+                        self.failures = 0;
                     }
-                    self.illnesses += 1;
-                    self.in_vain = 0;
+                    self.failures += 1;
+                    self.failed_checks = 0;
                 }
                 (self.health, self.cause) = (health, cause);
-                (self.fine_since, self.strikes) = (None, 0);
-                self.next_look = Some(now + Duration::from_secs(1 << self.in_vain.min(4)).min(LOOK_AT_LEAST));
-                self.in_vain += 1;
+                (self.healthy_since, self.strikes) = (None, 0);
+                self.next_check =
+                    Some(now + Duration::from_secs(1 << self.failed_checks.min(4)).min(CHECK_PAUSE_AT_MOST));
+                self.failed_checks += 1;
             }
             Ok(()) if self.health == Health::Well => {}
             Ok(()) => {
-                self.in_vain = 0;
-                self.next_look = None;
-                if noticed > 0 {
-                    // It is fine to us and to nobody else.
-                    self.fine_since = None;
+                self.failed_checks = 0;
+                self.next_check = None;
+                if errors > 0 {
+                    // Checks find nothing wrong, but operations still fail.
+                    self.healthy_since = None;
                 }
-                let since = *self.fine_since.get_or_insert(now);
-                let quiet = QUIET.saturating_mul(1 << (self.illnesses.saturating_sub(1)).min(16));
-                if now.duration_since(since) >= quiet.min(QUIET_AT_MOST) {
+                let since = *self.healthy_since.get_or_insert(now);
+                let recovery = RECOVERY.saturating_mul(1 << (self.failures.saturating_sub(1)).min(16));
+                if now.duration_since(since) >= recovery.min(RECOVERY_AT_MOST) {
                     self.health = Health::Well;
                     self.since = SystemTime::now();
-                    self.taken_back = Some(now);
-                    self.fine_since = None;
+                    self.recovered_at = Some(now);
+                    self.healthy_since = None;
                 }
             }
         }

@@ -4,21 +4,21 @@ const FINE: CheckResult = Ok(());
 const RO: CheckResult = Err((Health::ReadOnly, Errno::ROFS));
 const EIO: CheckResult = Err((Health::Failing, Errno::IO));
 
-/// Looks, one a line: the second, what operations have noticed and failed with since the last one, the finding, and
-/// what the branch is afterwards.
+/// Runs a series of checks. Each has the second, the errors and the failed changes since the last check, the result,
+/// and the expected health afterwards.
 #[track_caller]
-fn course(looks: &[(u64, u32, u32, CheckResult, Health)]) {
+fn course(checks: &[(u64, u32, u32, CheckResult, Health)]) {
     let (mut record, start) = (Record::default(), Instant::now());
-    for &(second, noticed, failed, finding, expected) in looks {
-        record.judge(start + Duration::from_secs(second), finding, noticed, failed);
+    for &(second, errors, failed_changes, finding, expected) in checks {
+        record.judge(start + Duration::from_secs(second), finding, errors, failed_changes);
         assert_eq!(record.health, expected, "second {second}");
     }
 }
 
 #[test]
-fn it_takes_a_look_to_fall_ill_and_some_quiet_to_be_well() {
+fn a_branch_fails_by_a_check_and_recovers_after_a_while() {
     use Health::{Failing, ReadOnly, Well};
-    // One error that a look does not confirm is nobody's illness.
+    // An error that a check does not confirm changes nothing.
     course(&[(0, 1, 0, FINE, Well), (1, 3, 1, FINE, Well)]);
     course(&[
         (0, 1, 0, RO, ReadOnly),
@@ -26,14 +26,14 @@ fn it_takes_a_look_to_fall_ill_and_some_quiet_to_be_well() {
         (2, 0, 0, FINE, ReadOnly),
         (4, 0, 0, FINE, Well),
     ]);
-    // What others still meet counts.
+    // Errors of operations delay the recovery.
     course(&[
         (0, 1, 1, EIO, Failing),
         (2, 1, 0, FINE, Failing),
         (4, 1, 0, FINE, Failing),
         (6, 0, 0, FINE, Well),
     ]);
-    // One illness may turn into another.
+    // One failure may turn into another.
     course(&[
         (0, 1, 0, RO, ReadOnly),
         (1, 0, 0, EIO, Failing),
@@ -43,7 +43,7 @@ fn it_takes_a_look_to_fall_ill_and_some_quiet_to_be_well() {
 }
 
 #[test]
-fn each_relapse_takes_twice_the_quiet() {
+fn each_relapse_doubles_the_time_to_recover() {
     use Health::{Failing, Well};
     course(&[
         (0, 1, 1, EIO, Failing),
@@ -57,7 +57,7 @@ fn each_relapse_takes_twice_the_quiet() {
         (11, 0, 0, FINE, Failing),
         (18, 0, 0, FINE, Failing),
         (19, 0, 0, FINE, Well),
-        // An hour later nobody remembers.
+        // An hour later, earlier failures do not count.
         (3620, 1, 1, EIO, Failing),
         (3621, 0, 0, FINE, Failing),
         (3623, 0, 0, FINE, Well),
@@ -65,24 +65,24 @@ fn each_relapse_takes_twice_the_quiet() {
 }
 
 #[test]
-fn quiet_has_an_end() {
+fn the_time_to_recover_is_limited() {
     let (mut record, start) = (Record::default(), Instant::now());
     let mut second = 0;
     for _ in 0..80 {
         record.judge(start + Duration::from_secs(second), EIO, 0, 0);
         record.judge(start + Duration::from_secs(second + 1), FINE, 0, 0);
-        record.judge(start + Duration::from_secs(second + 1) + QUIET_AT_MOST, FINE, 0, 0);
+        record.judge(start + Duration::from_secs(second + 1) + RECOVERY_AT_MOST, FINE, 0, 0);
         assert_eq!(record.health, Health::Well);
-        second += 2 + QUIET_AT_MOST.as_secs();
+        second += 2 + RECOVERY_AT_MOST.as_secs();
     }
 }
 
 #[test]
-fn changes_that_fail_again_and_again_are_believed_and_reads_are_not() {
+fn repeated_failed_changes_count_and_failed_reads_do_not() {
     use Health::{Failing, Well};
     let strike = |second, expected| (second, 2, 1, FINE, expected);
     course(&[strike(0, Well), strike(1, Well), strike(2, Well), strike(3, Well), strike(4, Failing)]);
-    // Not when they are far apart, nor when files are only read.
+    // Not when they are far apart, nor when only reads fail.
     course(&[strike(0, Well), strike(20, Well), strike(40, Well), strike(59, Well), strike(61, Well)]);
     course(&[
         (0, 9, 0, FINE, Well),
@@ -94,27 +94,27 @@ fn changes_that_fail_again_and_again_are_believed_and_reads_are_not() {
     ]);
 }
 
-/// A snapshot below the branch says so for ever, and nothing is wrong with the branch.
+/// A snapshot below the branch always refuses changes, and the branch is healthy.
 #[test]
-fn refused_changes_are_not_failed_ones() {
+fn refused_changes_are_not_failures() {
     for (errno, expected) in [(Errno::ROFS, Health::Well), (Errno::IO, Health::Failing)] {
-        let condition = BranchHealth::default();
+        let health = BranchHealth::default();
         for _ in 0..STRIKES {
-            condition.record_error(errno, OpKind::Change);
-            assert!(condition.needs_check());
-            condition.look(|| FINE);
+            health.record_error(errno, OpKind::Change);
+            assert!(health.needs_check());
+            health.look(|| FINE);
         }
-        assert_eq!(condition.health(), expected, "{errno}");
+        assert_eq!(health.health(), expected, "{errno}");
     }
 }
 
 #[test]
-fn looks_at_what_stays_unwell_become_rare() {
+fn checks_of_an_unhealthy_branch_become_rarer() {
     let (mut record, mut now) = (Record::default(), Instant::now());
     let mut pauses = Vec::new();
     for _ in 0..7 {
         record.judge(now, EIO, 0, 0);
-        let next = record.next_look.expect("another look");
+        let next = record.next_check.expect("another check");
         pauses.push(next.duration_since(now).as_secs());
         now = next;
     }
@@ -122,7 +122,7 @@ fn looks_at_what_stays_unwell_become_rare() {
 }
 
 #[test]
-fn only_what_is_the_branchs_own_doing_is_noticed() {
+fn only_errors_of_the_branch_itself_are_recorded() {
     for (errno, is_illness) in [
         (Errno::IO, true),
         (Errno::ROFS, true),
@@ -140,21 +140,21 @@ fn only_what_is_the_branchs_own_doing_is_noticed() {
         (Errno::STALE, false),
         (Errno::LOOP, false),
     ] {
-        let condition = BranchHealth::default();
-        condition.record_error(errno, OpKind::Change);
-        assert_eq!(condition.is_due(Instant::now()), is_illness, "{errno}");
-        assert!(condition.is_well(), "to notice is not to judge");
+        let health = BranchHealth::default();
+        health.record_error(errno, OpKind::Change);
+        assert_eq!(health.is_due(Instant::now()), is_illness, "{errno}");
+        assert!(health.is_well(), "recording an error does not make the branch unhealthy");
     }
 }
 
 #[test]
-fn who_hangs_is_told_so_and_is_afterwards_what_he_was() {
-    let condition = BranchHealth::default();
-    assert!(condition.hangs(true) && !condition.hangs(true));
-    assert_eq!(condition.report().map(|ill| (ill.health, ill.cause)), Some((Health::Hung, Errno::TIMEDOUT)));
-    // A look that comes back late does not make it answer.
-    condition.judge(Instant::now(), RO);
-    assert_eq!(condition.health(), Health::Hung);
-    assert!(condition.hangs(false) && !condition.hangs(false));
-    assert_eq!(condition.health(), Health::ReadOnly);
+fn a_hung_branch_returns_to_its_former_health() {
+    let health = BranchHealth::default();
+    assert!(health.hangs(true) && !health.hangs(true));
+    assert_eq!(health.report().map(|ill| (ill.health, ill.cause)), Some((Health::Hung, Errno::TIMEDOUT)));
+    // The late result of a check does not make it answer.
+    health.judge(Instant::now(), RO);
+    assert_eq!(health.health(), Health::Hung);
+    assert!(health.hangs(false) && !health.hangs(false));
+    assert_eq!(health.health(), Health::ReadOnly);
 }
