@@ -1,40 +1,38 @@
 //! The identity under which a thread creates files: filesystem uid and gid, and umask.
 //!
-//! All three belong to the thread (setfsuid(2), setfsgid(2); umask(2) after `unshare(CLONE_FS)`), so
-//! workers serve different users side by side. Only ownership follows the caller: capabilities stay
-//! (`SECBIT_NO_SETUID_FIXUP`), because the kernel has already checked the caller's permission on the
-//! pool, and a supplementary group that the thread does not have must not make the branch refuse.
+//! All three are per thread (setfsuid(2), setfsgid(2); umask(2) after `unshare(CLONE_FS)`), so workers can
+//! serve different users at the same time. Only ownership follows the caller. The thread keeps its
+//! capabilities (`SECBIT_NO_SETUID_FIXUP`): the kernel has already checked the caller's permissions on the
+//! pool, and the branch must not refuse because the thread lacks one of the caller's supplementary groups.
 
-use crate::errno::last_errno;
 use rustix::fs::Mode;
 use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitiesSecureBits, UnshareFlags, capabilities_secure_bits, set_capabilities_secure_bits,
+    unshare_unsafe,
+};
 use std::cell::Cell;
 use std::marker::PhantomData;
 
 thread_local! {
     static PREPARED: Cell<bool> = const { Cell::new(false) };
     static UMASK: Cell<u32> = const { Cell::new(u32::MAX) };
-    /// The daemon's own uid and gid: it changes them before its threads begin to serve, if at all.
+    /// The daemon's own uid and gid. They do not change once its threads serve requests.
     static OWN: Cell<(u32, u32)> = const { Cell::new((u32::MAX, u32::MAX)) };
 }
 
-/// Gives the calling thread a umask of its own and keeps its capabilities over a change of fsuid.
+/// Gives the calling thread its own umask and lets it keep its capabilities when its fsuid changes.
 fn prepare() -> Result<(), Errno> {
     if PREPARED.get() {
         return Ok(());
     }
     // SAFETY: CLONE_FS only separates this thread's working directory, root and umask from those of
     // its siblings; no memory or descriptor is affected.
-    if unsafe { libc::unshare(libc::CLONE_FS) } != 0 {
-        return Err(last_errno());
-    }
-    // SAFETY: prctl with PR_GET_SECUREBITS and PR_SET_SECUREBITS takes and returns plain integers.
-    unsafe {
-        let bits = libc::prctl(libc::PR_GET_SECUREBITS);
-        if bits >= 0 {
-            // Refused without CAP_SETPCAP: then the daemon is not root, and never changes its fsuid.
-            libc::prctl(libc::PR_SET_SECUREBITS, bits | libc::SECBIT_NO_SETUID_FIXUP);
-        }
+    unsafe { unshare_unsafe(UnshareFlags::FS) }?;
+    if let Ok(bits) = capabilities_secure_bits() {
+        // The kernel refuses this without CAP_SETPCAP. Then either the daemon is not root and never changes its fsuid,
+        // or its main thread has already set the bit.
+        let _ = set_capabilities_secure_bits(bits | CapabilitiesSecureBits::NO_SETUID_FIXUP);
     }
     OWN.set((rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()));
     PREPARED.set(true);
@@ -58,17 +56,19 @@ fn fsgid(gid: u32) -> u32 {
     unsafe { libc::setfsgid(gid) as u32 }
 }
 
-/// While it lives, what the thread creates belongs to the caller. Stays on its thread.
+/// A guard: until it is dropped, files that the thread creates belong to the caller. It cannot move to another thread.
 #[must_use]
 pub struct Assumed {
     back: Option<(u32, u32)>,
     _thread: PhantomData<*const ()>,
 }
 
-/// Makes the thread create files as `uid:gid` under `umask`, until the guard is dropped.
+/// Makes the thread create files as `uid:gid` under `umask` until the guard is dropped. An unprivileged
+/// daemon always creates files as itself.
 ///
-/// Errors: `EPERM` when the identity cannot be taken on although the daemon is privileged (an id that
-/// is not mapped into its user namespace). An unprivileged daemon creates files as itself.
+/// # Errors
+/// `EPERM` when a privileged daemon cannot assume the identity, because the id is not mapped into its user
+/// namespace.
 pub fn assume(uid: u32, gid: u32, umask: u32) -> Result<Assumed, Errno> {
     prepare()?;
     set_umask(umask);
@@ -78,7 +78,7 @@ pub fn assume(uid: u32, gid: u32, umask: u32) -> Result<Assumed, Errno> {
     }
     fsgid(gid);
     fsuid(uid);
-    // An id of -1 is never valid, so these change nothing and tell what is in force.
+    // The id -1 is never valid, so these calls change nothing and return the current ids.
     if (fsuid(u32::MAX), fsgid(u32::MAX)) != (uid, gid) {
         restore(own);
         return Err(Errno::PERM);
@@ -86,7 +86,10 @@ pub fn assume(uid: u32, gid: u32, umask: u32) -> Result<Assumed, Errno> {
     Ok(Assumed { back: Some(own), _thread: PhantomData })
 }
 
-/// Makes the thread create files exactly as asked: the daemon's own identity, nothing masked.
+/// Makes the thread create files with the daemon's own identity and exactly the mode that is passed: the umask is 0.
+///
+/// # Errors
+/// Those of unshare(2).
 pub fn as_daemon() -> Result<(), Errno> {
     prepare()?;
     set_umask(0);
@@ -97,7 +100,7 @@ fn restore((uid, gid): (u32, u32)) {
     fsuid(uid);
     fsgid(gid);
     if (fsuid(u32::MAX), fsgid(u32::MAX)) != (uid, gid) {
-        // Going on would create somebody else's files under a wrong owner.
+        // The thread would go on to create files with the wrong owner.
         std::process::abort();
     }
 }

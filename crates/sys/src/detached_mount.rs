@@ -1,4 +1,4 @@
-//! Private copies of mounts: open_tree(2), and mount_setattr(2), for which rustix has no function.
+//! Private copies of mounts: open_tree(2) and mount_setattr(2). rustix does not wrap the latter.
 
 use std::ffi::c_uint;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
@@ -7,11 +7,12 @@ use crate::errno::last_errno;
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
 
-/// The directory as the root of a mount of its own that nobody else sees (Linux 5.12), and that has these of the flags
-/// for access times and no others. What is mounted below the directory, now or later, is not in it. It keeps the filesystem
-/// in use, though not the mount that the directory is on.
+/// Returns a detached mount (Linux 5.12) with `dir` as its root, outside of every mount namespace. Of the access time
+/// flags it has exactly `times`. Mounts below the directory, present and future, are not part of it. It keeps the
+/// filesystem in use, but not the mount that the directory is on.
 ///
-/// Errors: `EPERM` without the right to mount; `EINVAL` for a mount of another namespace, or what is locked.
+/// # Errors
+/// `EPERM` without the right to mount; `EINVAL` for a mount of another namespace or a locked mount.
 pub fn clone_with_atime(dir: BorrowedFd<'_>, times: MountAttrFlags) -> Result<OwnedFd, Errno> {
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
@@ -23,7 +24,7 @@ pub fn clone_with_atime(dir: BorrowedFd<'_>, times: MountAttrFlags) -> Result<Ow
         propagation: 0,
         userns_fd: 0,
     };
-    // SAFETY: the path is a C string, and the kernel reads as many bytes of the structure as it is told.
+    // SAFETY: the path is a C string, and the kernel reads `size_of::<mount_attr>()` bytes of the structure.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-/// The errno of the system call that has just failed on this thread.
+/// Returns the errno of the system call that has just failed on this thread.
 pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -1,33 +1,33 @@
-//! Being told of changes on filesystems, by directory and name (fanotify(7)). What [`file_handle`](crate::file_handle)
-//! opens are the handles by which it tells of directories.
+//! Change events of whole filesystems, by directory and name (fanotify(7)). Events identify directories by file handle;
+//! [`file_handle`](crate::file_handle) opens these.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::file_handle::HANDLE_MAX;
 
-/// The kinds of change that are asked for (`FAN_*`). Neither `MODIFY` nor `ACCESS`: each would cost every write or
-/// read on the filesystem.
+/// The events that [`mark`] asks for, and their bits (`FAN_*`). `MODIFY` and `ACCESS` are not among them: they would slow
+/// down every write or read on the filesystem.
 pub const CREATE: u64 = libc::FAN_CREATE;
 pub const DELETE: u64 = libc::FAN_DELETE;
-/// Half of a rename: a name has gone to another place. The other half follows it.
+/// The first half of a rename, with the old name. The second half is the next event.
 pub const MOVED_FROM: u64 = libc::FAN_MOVED_FROM;
-/// It has come to its new one.
+/// The second half of a rename, with the new name.
 pub const MOVED_TO: u64 = libc::FAN_MOVED_TO;
 pub const ATTRIB: u64 = libc::FAN_ATTRIB;
 pub const CLOSE_WRITE: u64 = libc::FAN_CLOSE_WRITE;
-/// It happened to a directory.
+/// The event is about a directory.
 pub const ONDIR: u64 = libc::FAN_ONDIR;
 /// Events were lost.
 pub const OVERFLOW: u64 = libc::FAN_Q_OVERFLOW;
 
-/// Both halves in one: costs whoever renames half as much.
+/// A rename as a single event, which costs the renaming process half as much as two.
 const RENAME: u64 = libc::FAN_RENAME;
 
 const WANTED: u64 = CREATE | DELETE | RENAME | ATTRIB | CLOSE_WRITE | ONDIR;
 
-/// Opens a group that reports names, and what they lead to (Linux 5.17). It does not block, and its queue holds what
-/// the system allows (`fs.fanotify.max_queued_events`).
+/// Opens a group that reports names and their targets (Linux 5.17). Reading from it does not block, and the length of
+/// its queue is the system's (`fs.fanotify.max_queued_events`).
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_ADMIN`, `EINVAL` on an older kernel, `ENOSYS` without fanotify, `EMFILE`.
@@ -39,18 +39,19 @@ pub fn open() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that the kernel has just given to us alone.
+    // SAFETY: the kernel has just opened this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Asks for the changes of the filesystem that `within` lies on (not an `O_PATH` descriptor), or for no more of them.
+/// Starts or stops (`on`) events from the filesystem that contains `within`, which must not be an `O_PATH` descriptor.
 ///
 /// # Errors
-/// `ENODEV` and `EOPNOTSUPP` for a filesystem without an id or without handles, `EXDEV` in a btrfs subvolume other than
-/// the one that holds all ([`btrfs_top`](crate::file_handle::btrfs_top)), `EPERM` without the right to, `ENOENT` when nothing was asked for.
+/// `ENODEV` and `EOPNOTSUPP` for a filesystem without an id or without file handles, `EXDEV` in a btrfs subvolume other
+/// than the top-level one (see [`open_btrfs_toplevel`](crate::file_handle::open_btrfs_toplevel)), `EPERM` without
+/// `CAP_SYS_ADMIN`, `ENOENT` when stopping events that were never started.
 pub fn mark(group: BorrowedFd<'_>, within: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     let what = if on { libc::FAN_MARK_ADD } else { libc::FAN_MARK_REMOVE };
-    // SAFETY: without a path, fanotify_mark reads nothing of ours.
+    // SAFETY: without a path, fanotify_mark reads none of our memory.
     let result = unsafe {
         libc::fanotify_mark(
             group.as_raw_fd(),
@@ -63,25 +64,26 @@ pub fn mark(group: BorrowedFd<'_>, within: BorrowedFd<'_>, on: bool) -> io::Resu
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// One change, as it lies in the buffer it was read into.
+/// One change, borrowed from the buffer it was read into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event<'a> {
     pub mask: u64,
-    /// The process that did it; 0 when it is of another namespace.
+    /// The process that made the change; 0 when it is in another PID namespace.
     pub pid: i32,
-    /// Directory and name. Without for a change that has none, such as the loss of events.
-    pub place: Option<Place<'a>>,
-    /// The handle of what the name leads, or led, to.
+    /// Directory and name; `None` for an event without one, such as the loss of events.
+    pub entry: Option<Entry<'a>>,
+    /// The handle of the file that the name refers, or referred, to.
     pub target: Option<&'a [u8]>,
 }
 
+/// A directory entry: the directory and a name in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place<'a> {
-    /// The filesystem, as statvfs(3) names it.
+pub struct Entry<'a> {
+    /// The filesystem's id, as statvfs(3) returns it.
     pub fsid: u64,
-    /// The directory's handle: its length, its type, its bytes.
+    /// The directory's file handle: length, type, bytes.
     pub dir: &'a [u8],
-    /// `.` for a change of the directory itself.
+    /// `.` when the event is about the directory itself.
     pub name: &'a [u8],
 }
 
@@ -91,12 +93,12 @@ const NEW_DFID_NAME: u8 = libc::FAN_EVENT_INFO_TYPE_NEW_DFID_NAME;
 
 /// `sizeof(struct fanotify_event_metadata)`
 const METADATA: usize = 24;
-/// `sizeof(struct fanotify_event_info_fid)` without the handle: type, padding, length; the filesystem.
+/// `sizeof(struct fanotify_event_info_fid)` without the handle: type, padding, length and filesystem id.
 const INFO: usize = 12;
-/// No event is longer, in bytes: with two directories, a name in each (`NAME_MAX`, padded), and what that leads to.
-pub const LONGEST: usize = METADATA + 3 * (INFO + 8 + HANDLE_MAX) + 2 * (256 + 8);
+/// The length of the longest event, in bytes: two directories, a name in each (`NAME_MAX`, padded), and the target.
+pub const EVENT_MAX: usize = METADATA + 3 * (INFO + 8 + HANDLE_MAX) + 2 * (256 + 8);
 
-/// The events in a buffer that was read. What cannot be understood ends the list.
+/// Returns the events in `buffer`, as read from a group. The first event that cannot be parsed ends the list.
 pub fn events(mut buffer: &[u8]) -> impl Iterator<Item = Event<'_>> {
     std::iter::from_fn(move || {
         let len = u32::from_ne_bytes(*buffer.first_chunk()?) as usize;
@@ -108,23 +110,23 @@ pub fn events(mut buffer: &[u8]) -> impl Iterator<Item = Event<'_>> {
     .flatten()
 }
 
-/// A rename is two events, any other is one.
+/// Turns a rename into two events. Any other event stays one.
 fn halves(event: &[u8]) -> Option<[Option<Event<'_>>; 2]> {
     let (event, old) = parse(event)?;
     if event.mask & RENAME == 0 {
         return Some([Some(event), None]);
     }
-    let half = |kind: u64, place| Some(Event { mask: event.mask & !RENAME | kind, place, ..event });
-    Some([half(MOVED_FROM, old), half(MOVED_TO, event.place)])
+    let half = |kind: u64, entry| Some(Event { mask: event.mask & !RENAME | kind, entry, ..event });
+    Some([half(MOVED_FROM, old), half(MOVED_TO, event.entry)])
 }
 
-/// An event, and the old place of what was renamed.
-fn parse(event: &[u8]) -> Option<(Event<'_>, Option<Place<'_>>)> {
+/// Parses an event. The second value is the old entry of a rename.
+fn parse(event: &[u8]) -> Option<(Event<'_>, Option<Entry<'_>>)> {
     let metadata_len = u16::from_ne_bytes(*event.get(6..)?.first_chunk()?) as usize;
     let mut parsed = Event {
         mask: u64::from_ne_bytes(*event.get(8..)?.first_chunk()?),
         pid: i32::from_ne_bytes(*event.get(20..)?.first_chunk()?),
-        place: None,
+        entry: None,
         target: None,
     };
     let mut old = None;
@@ -140,10 +142,10 @@ fn parse(event: &[u8]) -> Option<(Event<'_>, Option<Place<'_>>)> {
         match kind {
             DFID_NAME | OLD_DFID_NAME | NEW_DFID_NAME => {
                 let name = name.split(|&byte| byte == 0).next()?;
-                let place = Some(Place { fsid, dir: handle, name });
-                if kind == OLD_DFID_NAME { old = place } else { parsed.place = place }
+                let entry = Some(Entry { fsid, dir: handle, name });
+                if kind == OLD_DFID_NAME { old = entry } else { parsed.entry = entry }
             }
-            libc::FAN_EVENT_INFO_TYPE_DFID => parsed.place = Some(Place { fsid, dir: handle, name: b"." }),
+            libc::FAN_EVENT_INFO_TYPE_DFID => parsed.entry = Some(Entry { fsid, dir: handle, name: b"." }),
             libc::FAN_EVENT_INFO_TYPE_FID => parsed.target = Some(handle),
             _ => {}
         }
@@ -155,7 +157,7 @@ fn parse(event: &[u8]) -> Option<(Event<'_>, Option<Place<'_>>)> {
 mod tests {
     use super::*;
 
-    /// Events as Linux 6.18 lays them out: a file created in a directory, a directory renamed, and the loss of others.
+    /// Returns events in the layout of Linux 6.18: a file is created, a directory is renamed, and events are lost.
     fn bytes() -> Vec<u8> {
         let info = |kind: u8, name: &[u8]| {
             let len = (INFO + 8 + 8 + name.len()) as u16;
@@ -185,26 +187,26 @@ mod tests {
     }
 
     #[test]
-    fn events_are_read_as_the_kernel_writes_them() {
+    fn events_of_the_kernel_are_parsed() {
         let bytes = bytes();
         let list: Vec<Event<'_>> = events(&bytes).collect();
         assert_eq!(list.len(), 4);
-        let place = list[0].place.unwrap();
-        assert_eq!((list[0].mask, list[0].pid, place.name), (CREATE, 77, &b"file"[..]));
-        assert_eq!((place.fsid, place.dir.len(), place.dir[15]), (0x0000_0002_0000_0001, 16, 2));
+        let entry = list[0].entry.unwrap();
+        assert_eq!((list[0].mask, list[0].pid, entry.name), (CREATE, 77, &b"file"[..]));
+        assert_eq!((entry.fsid, entry.dir.len(), entry.dir[15]), (0x0000_0002_0000_0001, 16, 2));
         assert_eq!(list[0].target.map(|handle| (handle.len(), handle[15])), Some((16, 1)));
         let half = |event: &Event<'_>| {
-            let place =
-                event.place.map(|place| (place.dir[15], String::from_utf8_lossy(place.name).into_owned()));
-            (event.mask, event.pid, place, event.target.map(|handle| handle[15]))
+            let entry =
+                event.entry.map(|entry| (entry.dir[15], String::from_utf8_lossy(entry.name).into_owned()));
+            (event.mask, event.pid, entry, event.target.map(|handle| handle[15]))
         };
         assert_eq!(half(&list[1]), (MOVED_FROM | ONDIR, 78, Some((10, "old".into())), Some(1)));
         assert_eq!(half(&list[2]), (MOVED_TO | ONDIR, 78, Some((12, "new".into())), Some(1)));
-        assert_eq!((list[3].mask, list[3].place, list[3].target), (OVERFLOW, None, None));
+        assert_eq!((list[3].mask, list[3].entry, list[3].target), (OVERFLOW, None, None));
     }
 
     #[test]
-    fn what_is_cut_short_is_no_event() {
+    fn a_truncated_event_is_dropped() {
         let bytes = bytes();
         for len in 0..bytes.len() {
             assert!(events(&bytes[..len]).count() <= 3, "{len} bytes");

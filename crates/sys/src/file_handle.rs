@@ -1,4 +1,4 @@
-//! Files found again by what their filesystem calls them: open_by_handle_at(2).
+//! File handles: open_by_handle_at(2) and name_to_handle_at(2), and handles made from inode numbers.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 /// `MAX_HANDLE_SZ`
 pub(crate) const HANDLE_MAX: usize = 128;
 
-/// `struct file_handle` with room for any handle.
+/// `struct file_handle` with room for the largest handle.
 #[repr(C)]
 struct FileHandle {
     bytes: u32,
@@ -19,20 +19,20 @@ struct FileHandle {
 
 const _: () = assert!(size_of::<FileHandle>() == 8 + HANDLE_MAX);
 
-/// Opens (`O_PATH`) what a handle stands for, given as its length, its type, its bytes. `mount` is any directory of the
-/// mount to find it in, not an `O_PATH` descriptor.
+/// Opens (`O_PATH`) the file that a handle identifies. The handle consists of its length, its type and its bytes.
+/// `mount` is any directory on the mount through which the file is opened; it must not be an `O_PATH` descriptor.
 ///
 /// # Errors
-/// `ESTALE` when it is gone, `EPERM` without `CAP_DAC_READ_SEARCH`, `EOPNOTSUPP` where handles lead nowhere, `EINVAL`
-/// for what is no handle.
+/// `ESTALE` when the file no longer exists, `EPERM` without `CAP_DAC_READ_SEARCH`, `EOPNOTSUPP` when the filesystem
+/// cannot open handles, `EINVAL` for a malformed handle.
 pub fn open(mount: BorrowedFd<'_>, handle: &[u8]) -> Result<OwnedFd, Errno> {
     open_as(mount, handle, OFlags::PATH | OFlags::NOFOLLOW)
 }
 
-/// As [`open`], with flags of the caller's own.
+/// Like [`open`], but with the given flags.
 ///
 /// # Errors
-/// Also those of open(2).
+/// Those of [`open`], and those of open(2).
 pub fn open_as(mount: BorrowedFd<'_>, handle: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let (bytes, rest) = handle.split_first_chunk().ok_or(Errno::INVAL)?;
     let (kind, rest) = rest.split_first_chunk().ok_or(Errno::INVAL)?;
@@ -44,23 +44,24 @@ pub fn open_as(mount: BorrowedFd<'_>, handle: &[u8], flags: OFlags) -> Result<Ow
     let given = rest.get(..whole.bytes as usize).ok_or(Errno::INVAL)?;
     whole.handle.get_mut(..given.len()).ok_or(Errno::INVAL)?.copy_from_slice(given);
     let flags = (flags | OFlags::CLOEXEC).bits();
-    // SAFETY: the kernel reads `bytes` bytes of the handle, which were checked to be there; layout as asserted above.
+    // SAFETY: the kernel reads `bytes` bytes of the handle, which have been checked to be there. The layout is asserted
+    // above.
     let fd = unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut whole, flags) };
     if fd < 0 {
         return Err(last());
     }
-    // SAFETY: a descriptor that the kernel has just given to us alone.
+    // SAFETY: the kernel has just opened this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// The handle of the file behind a descriptor (`O_PATH` will do), in the form that [`open`] takes.
+/// Returns the handle of an open file (`O_PATH` is enough), in the form that [`open`] takes.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where the filesystem has none.
-pub fn of(file: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
+/// `EOPNOTSUPP` when the filesystem has no file handles.
+pub fn from_fd(file: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
     let mut whole = FileHandle { bytes: HANDLE_MAX as u32, kind: 0, handle: [0; HANDLE_MAX] };
     let mut mount_id = 0_i32;
-    // SAFETY: the path is a C string; the kernel writes at most `bytes` bytes of handle, and one int.
+    // SAFETY: the path is a C string; the kernel writes at most `bytes` bytes of the handle, and one int.
     let result = unsafe {
         libc::syscall(
             libc::SYS_name_to_handle_at,
@@ -81,22 +82,23 @@ fn encode(kind: i32, handle: &[u8]) -> Vec<u8> {
     [&(handle.len() as u32).to_ne_bytes(), &kind.to_ne_bytes(), handle].concat()
 }
 
-/// Finds files by their inode numbers, on a filesystem whose handles can be made from these.
+/// Opens files by inode number, on a filesystem where a handle can be made from the inode number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Inodes {
+pub struct InodeOpener {
     form: Form,
-    /// The directory it was made with is the root of its filesystem, or of its btrfs subvolume: whatever has a name
-    /// and an inode number there lies below it.
-    pub whole: bool,
+    /// Whether the directory it was made for is the root of its filesystem or btrfs subvolume. Then every linked file
+    /// with an inode number on that filesystem is below this directory.
+    pub at_root: bool,
 }
 
+/// What a filesystem's handles contain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
-    /// Inode number and generation in 32 bits each; generation 0 is taken for any.
+    /// Inode number and generation of 32 bits each. Generation 0 matches any.
     Ext,
-    /// The generation must be right: the filesystem tells it by inode number. `wide`: 64 bits of inode number.
+    /// Inode number, of 64 bits if `wide`, and generation. The generation must match; bulkstat returns it.
     Xfs { wide: bool },
-    /// Of one subvolume; generation 0 is taken for any.
+    /// Inode number, subvolume and generation. Generation 0 matches any.
     Btrfs { subvolume: u64 },
 }
 
@@ -110,45 +112,45 @@ const EXT: u64 = 0xEF53;
 const XFS: u64 = 0x5846_5342;
 const BTRFS: u64 = 0x9123_683E;
 
-impl Inodes {
-    /// For the filesystem of a directory (`O_PATH` will do), given its type and the directory's inode number. `None`
-    /// where files cannot be found so.
-    pub fn of(dir: BorrowedFd<'_>, kind: u64, ino: u64) -> Option<Inodes> {
+impl InodeOpener {
+    /// Returns an opener for the filesystem of a directory (`O_PATH` is enough). `kind` is the filesystem's type
+    /// (`f_type`), `ino` the directory's inode number. Returns `None` for a filesystem that cannot open files this way.
+    pub fn new(dir: BorrowedFd<'_>, kind: u64, ino: u64) -> Option<InodeOpener> {
         if ![EXT, XFS, BTRFS].contains(&kind) {
             return None;
         }
-        let handle = of(dir).ok()?;
+        let handle = from_fd(dir).ok()?;
         let (_, rest) = handle.split_first_chunk::<4>()?;
         let (handle_kind, id) = rest.split_first_chunk()?;
         let short = |id: &[u8]| Some(u64::from(u32::from_ne_bytes(*id.first_chunk()?)));
         let long = |id: &[u8]| Some(u64::from_ne_bytes(*id.first_chunk()?));
-        let (form, told) = match (kind, i32::from_ne_bytes(*handle_kind), id.len()) {
+        let (form, found) = match (kind, i32::from_ne_bytes(*handle_kind), id.len()) {
             (EXT, INO32_GEN, 8) => (Form::Ext, short(id)?),
             (XFS, INO32_GEN, 8) => (Form::Xfs { wide: false }, short(id)?),
             (XFS, XFS_INO64_GEN, 12) => (Form::Xfs { wide: true }, long(id)?),
             (BTRFS, BTRFS_WITHOUT_PARENT, 20) => (Form::Btrfs { subvolume: long(&id[8..])? }, long(id)?),
             _ => return None,
         };
-        // Of a stacked filesystem that hands on the magic number of another one nothing is known.
-        if told != ino {
+        // A stacked filesystem may report another one's magic number; its handles are unknown.
+        if found != ino {
             return None;
         }
         /// `EXT2_ROOT_INO`, `BTRFS_FIRST_FREE_OBJECTID`
         const ROOTS: (u64, u64) = (2, 256);
-        let whole = match form {
+        let at_root = match form {
             Form::Ext => ino == ROOTS.0,
             Form::Xfs { .. } => {
                 reopen(dir).and_then(|dir| bulkstat(&dir, None)).is_ok_and(|(root, _)| root == ino)
             }
             Form::Btrfs { .. } => ino == ROOTS.1,
         };
-        Some(Inodes { form, whole })
+        Some(InodeOpener { form, at_root })
     }
 
-    /// Opens (`O_PATH`) the file with an inode number; `dir` is any directory of the mount to find it in.
+    /// Opens (`O_PATH`) the file with an inode number. `dir` is any directory on the mount through which it is opened.
     ///
     /// # Errors
-    /// `ESTALE` when there is none, `EPERM` where that is not permitted.
+    /// `ESTALE` when there is no such file, `EPERM` without `CAP_DAC_READ_SEARCH`.
     pub fn open(&self, dir: BorrowedFd<'_>, ino: u64) -> Result<OwnedFd, Errno> {
         let dir = reopen(dir)?;
         let narrow = || u32::try_from(ino).map_err(|_| Errno::STALE);
@@ -174,26 +176,27 @@ impl Inodes {
     }
 }
 
-/// Opens, to be read, the root of the whole btrfs that `within` lies on: of the subvolume that holds all others, whether it
-/// is mounted anywhere or not. Marks are taken by its directories alone, and are told by its id.
+/// Opens (`O_RDONLY`) the root of the top-level subvolume of the btrfs that contains `within`, whether or not it is
+/// mounted anywhere. Only directories of this subvolume accept fanotify marks, and events carry its id.
 ///
 /// # Errors
 /// As [`open`].
-pub fn btrfs_top(within: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    // BTRFS_FIRST_FREE_OBJECTID in BTRFS_FS_TREE_OBJECTID, of any generation (include/uapi/linux/btrfs_tree.h, fs/btrfs/export.c).
+pub fn open_btrfs_toplevel(within: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    // BTRFS_FIRST_FREE_OBJECTID in BTRFS_FS_TREE_OBJECTID, any generation (include/uapi/linux/btrfs_tree.h,
+    // fs/btrfs/export.c).
     const ROOT: u64 = 256;
     const FS_TREE: u64 = 5;
     let id = [&ROOT.to_ne_bytes()[..], &FS_TREE.to_ne_bytes(), &[0; 4]].concat();
     open_as(within, &encode(BTRFS_WITHOUT_PARENT, &id), OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
-/// What handles are looked up from cannot be `O_PATH`.
+/// Opens a directory for reading: open_by_handle_at(2) takes no `O_PATH` descriptor.
 fn reopen(dir: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat(dir, c".", flags, Mode::empty())
 }
 
-/// `struct xfs_bulkstat_req` for one inode (fs/xfs/libxfs/xfs_fs.h): the request, and a `struct xfs_bulkstat`.
+/// `struct xfs_bulkstat_req` for one inode (fs/xfs/libxfs/xfs_fs.h): the request and one `struct xfs_bulkstat`.
 #[repr(C)]
 struct Bulkstat {
     ino: u64,
@@ -207,7 +210,8 @@ struct Bulkstat {
 
 const _: () = assert!(size_of::<Bulkstat>() == 64 + 192);
 
-/// Inode number and generation of the first inode of an XFS from this number on; of its root without a number.
+/// Returns inode number and generation of the first inode of an XFS whose number is at least `ino`, or of the root
+/// without a number.
 fn bulkstat(dir: &OwnedFd, ino: Option<u64>) -> Result<(u64, u32), Errno> {
     /// `XFS_IOC_BULKSTAT` (Linux 5.3)
     const BULKSTAT: u32 = 0x8040_587F;
@@ -222,7 +226,7 @@ fn bulkstat(dir: &OwnedFd, ino: Option<u64>) -> Result<(u64, u32), Errno> {
         reserved: [0; 5],
         found: [0; 24],
     };
-    // SAFETY: the kernel reads the request, and writes it and `icount` records behind it: layout as asserted above.
+    // SAFETY: the kernel reads the request, and writes it and `icount` records after it. The layout is asserted above.
     let result = unsafe { libc::ioctl(dir.as_raw_fd(), BULKSTAT as _, &raw mut request) };
     if result < 0 {
         return Err(match last() {
@@ -248,7 +252,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn what_is_cut_short_is_no_handle() {
+    fn a_truncated_handle_is_refused() {
         let dir = std::fs::File::open("/").unwrap();
         for handle in [&b""[..], &[0; 7], &[200, 0, 0, 0, 1, 0, 0, 0]] {
             assert_eq!(open(dir.as_fd(), handle).err(), Some(Errno::INVAL));

@@ -1,7 +1,7 @@
-//! Shell patterns by the C library: `glob(3)` with braces, and `fnmatch(3)`.
+//! Shell patterns of the C library: `glob(3)` with braces, and `fnmatch(3)`.
 //!
-//! The C library's matcher rather than a crate's, because branch lists in users' fstab files were written
-//! against it (braces, backslash quoting, sorted results).
+//! No crate matches exactly like the C library, against which users have written the branch lists in their fstab
+//! files (braces, backslash quoting, sorted results).
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -9,23 +9,25 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-// GLOB_BRACE and GLOB_ONLYDIR are extensions of glibc; elsewhere patterns lose braces, and callers check for
-// directories anyway, as ONLYDIR is a hint.
+// GLOB_BRACE and GLOB_ONLYDIR are extensions of glibc. With other C libraries, patterns have no braces. Callers check
+// for directories themselves, since ONLYDIR is only a hint.
 #[cfg(target_env = "gnu")]
 const FLAGS: libc::c_int = libc::GLOB_BRACE | libc::GLOB_ONLYDIR;
 #[cfg(not(target_env = "gnu"))]
 const FLAGS: libc::c_int = 0;
 
-/// Paths that match `pattern`: sorted within each brace alternative, empty if there is none. Mostly
-/// directories: the restriction is only a hint to the C library.
+/// Returns the paths that match `pattern`, sorted within each brace alternative. Other files than directories may be
+/// among them, because the C library treats the restriction as a hint.
 ///
-/// `~` is not expanded; a backslash quotes. Unreadable directories are passed over. Errors: EINVAL for a NUL
-/// byte in the pattern, ENOMEM, EIO if a directory cannot be read.
+/// `~` is not expanded, a backslash quotes, and unreadable directories are skipped.
+///
+/// # Errors
+/// `EINVAL` for a NUL byte in the pattern, `ENOMEM`, `EIO` if glob(3) fails for another reason.
 pub fn directories(pattern: &OsStr) -> io::Result<Vec<PathBuf>> {
     let pattern = CString::new(pattern.as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let mut found = Found(MaybeUninit::zeroed());
-    // SAFETY: the pattern is a NUL-terminated string and the result structure is writable; zeroed is a valid
-    // glob_t, and without GLOB_APPEND or GLOB_DOOFFS nothing in it is read. No callback is passed.
+    // SAFETY: the pattern is a NUL-terminated string and the result structure is writable. All zeros is a valid glob_t,
+    // and without GLOB_APPEND or GLOB_DOOFFS glob reads nothing from it. No callback is passed.
     let code = unsafe { libc::glob(pattern.as_ptr(), FLAGS, None, found.0.as_mut_ptr()) };
     match code {
         0 => Ok(found.paths()),
@@ -39,15 +41,15 @@ pub fn directories(pattern: &OsStr) -> io::Result<Vec<PathBuf>> {
 struct Found(MaybeUninit<libc::glob_t>);
 
 impl Found {
-    /// The paths of a successful glob.
+    /// Returns the paths of a successful glob(3).
     fn paths(&self) -> Vec<PathBuf> {
-        // SAFETY: the structure was zeroed at its making, which is a valid value of this plain C struct.
+        // SAFETY: the structure was created zeroed, which is a valid value of this plain C struct.
         let found = unsafe { self.0.assume_init_ref() };
         let count = found.gl_pathc;
         let mut paths = Vec::with_capacity(count);
         for index in 0..count {
-            // SAFETY: after success gl_pathv holds gl_pathc pointers to NUL-terminated strings, which live
-            // until globfree in drop; each is copied here.
+            // SAFETY: after success gl_pathv holds gl_pathc pointers to NUL-terminated strings, which are valid until
+            // globfree in drop. Each is copied here.
             let path = unsafe { CStr::from_ptr(*found.gl_pathv.add(index)) };
             paths.push(PathBuf::from(OsStr::from_bytes(path.to_bytes())));
         }
@@ -57,13 +59,13 @@ impl Found {
 
 impl Drop for Found {
     fn drop(&mut self) {
-        // SAFETY: the structure is either zeroed (nothing to free) or was filled by glob, and is freed once.
+        // SAFETY: the structure is either zeroed (nothing to free) or filled by glob, and is freed once.
         unsafe { libc::globfree(self.0.as_mut_ptr()) }
     }
 }
 
-/// Whether the whole of `text` matches `pattern` by fnmatch(3) without flags: `*` matches slashes and leading
-/// dots too. A pattern or text with a NUL byte matches nothing.
+/// Returns whether `pattern` matches all of `text`, by fnmatch(3) without flags: `*` also matches slashes and leading
+/// dots. A pattern or text with a NUL byte never matches.
 pub fn matches(pattern: &OsStr, text: &OsStr) -> bool {
     let (Ok(pattern), Ok(text)) = (CString::new(pattern.as_bytes()), CString::new(text.as_bytes())) else {
         return false;
@@ -79,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory of this test's own, removed at the end.
+    /// A temporary directory of this test, removed on drop.
     struct Scratch(PathBuf);
 
     impl Scratch {

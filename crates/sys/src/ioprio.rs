@@ -1,38 +1,38 @@
-//! The I/O priority of a thread: ioprio_get(2) and ioprio_set(2), for which neither rustix nor the C library has
-//! a function.
+//! The I/O priority of a thread: ioprio_get(2) and ioprio_set(2). Neither rustix nor the C library wraps them.
 
 use crate::errno::last_errno;
 use rustix::io::Errno;
 use std::cell::Cell;
 
-/// `IOPRIO_WHO_PROCESS` (include/uapi/linux/ioprio.h): one thread, in spite of its name.
+/// `IOPRIO_WHO_PROCESS` (include/uapi/linux/ioprio.h). Despite its name it selects one thread.
 const WHO_PROCESS: libc::c_int = 1;
-/// Where the class begins; below it lies the level.
+/// The class is above these bits, the level in them.
 const CLASS_SHIFT: u32 = 13;
 
 thread_local! {
-    /// What the thread took on; none while it has its own.
-    static TAKEN: Cell<Option<IoPriority>> = const { Cell::new(None) };
+    /// The priority that the thread has adopted; `None` while it has its own.
+    static ADOPTED: Cell<Option<IoPriority>> = const { Cell::new(None) };
 }
 
-/// Class and level, as the kernel packs them.
+/// An I/O priority: class and level, packed as in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IoPriority(i32);
 
 impl IoPriority {
-    /// None of its own: the nice value decides.
+    /// No I/O priority: the nice value decides.
     pub const NONE: IoPriority = IoPriority(0);
-    /// Only when nobody else wants the disk.
+    /// I/O only while no other process uses the disk.
     pub const IDLE: IoPriority = IoPriority(3 << CLASS_SHIFT);
 
-    /// 0: none, 1: real time, 2: best effort, 3: idle.
+    /// Returns the class: 0 for none, 1 for real time, 2 for best effort, 3 for idle.
     pub fn class(self) -> u32 {
         self.0.cast_unsigned() >> CLASS_SHIFT
     }
 
-    /// That of a thread, as this process sees its number; 0 for the calling one.
+    /// Returns the priority of a thread, given its id in this PID namespace or 0 for the calling thread.
     ///
-    /// Errors: `ESRCH` when there is none, `EPERM` where a security module objects.
+    /// # Errors
+    /// `ESRCH` when there is no such thread, `EPERM` when a security module forbids it.
     pub fn of(thread: u32) -> Result<IoPriority, Errno> {
         // SAFETY: ioprio_get takes and returns plain integers.
         let value = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, thread) };
@@ -42,11 +42,12 @@ impl IoPriority {
         }
     }
 
-    /// Gives it to the calling thread.
+    /// Sets the priority of the calling thread.
     ///
-    /// Errors: `EPERM` for real time without the right to it.
+    /// # Errors
+    /// `EPERM` for the real-time class without the required capability.
     pub fn apply(self) -> Result<(), Errno> {
-        // Without a class there is no level either, though the kernel tells one.
+        // For class 0 the kernel reports a level but accepts none.
         let value = if self.class() == 0 { 0 } else { self.0 };
         // SAFETY: ioprio_set takes and returns plain integers.
         let done = unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, value) };
@@ -54,18 +55,18 @@ impl IoPriority {
     }
 }
 
-/// Makes the calling thread read and write with the priority of another. It stays so until [`reset`] is called; where
-/// the other cannot be asked, nothing changes.
+/// Gives the calling thread the I/O priority of another thread until [`reset`] is called. Does nothing if that priority
+/// cannot be read.
 pub fn adopt(thread: u32) {
     let Ok(priority) = IoPriority::of(thread) else { return };
-    if TAKEN.get() != Some(priority) && priority.apply().is_ok() {
-        TAKEN.set(Some(priority));
+    if ADOPTED.get() != Some(priority) && priority.apply().is_ok() {
+        ADOPTED.set(Some(priority));
     }
 }
 
-/// Gives back what [`adopt`] took on. Costs nothing when it took nothing.
+/// Undoes [`adopt`]. Makes no system call if no priority was adopted.
 pub fn reset() {
-    if TAKEN.take().is_some() {
+    if ADOPTED.take().is_some() {
         let _ = IoPriority::NONE.apply();
     }
 }
@@ -75,15 +76,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_takes_on_the_priority_of_another() {
-        let (told, tell) = std::sync::mpsc::channel();
+    fn a_thread_adopts_and_resets_the_priority_of_another() {
+        let (sender, receiver) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let other = std::thread::spawn(move || {
             IoPriority::IDLE.apply().unwrap();
-            told.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
+            sender.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
             let _ = ended.recv();
         });
-        let thread = tell.recv().unwrap();
+        let thread = receiver.recv().unwrap();
         let before = IoPriority::of(0).unwrap();
         assert_ne!(before.class(), 3);
         for _ in 0..2 {

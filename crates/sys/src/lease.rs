@@ -1,37 +1,39 @@
-//! Read leases: hearing of whoever wants to open a file for writing (fcntl(2), `F_SETLEASE`).
+//! Read leases: they show whether another process wants to open a file for writing (fcntl(2), `F_SETLEASE`).
 
 use crate::errno::last_errno;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 
-/// Missing in `libc` (include/uapi/asm-generic/fcntl.h).
+/// Missing from `libc` (include/uapi/asm-generic/fcntl.h).
 const F_SETSIG: libc::c_int = 10;
 
 fn fcntl(file: BorrowedFd<'_>, command: libc::c_int, argument: libc::c_int) -> Result<libc::c_int, Errno> {
-    // SAFETY: the commands below take and return plain integers; the descriptor is open for as long as it is borrowed.
+    // SAFETY: the commands used here take and return plain integers. The descriptor is open while it is borrowed.
     match unsafe { libc::fcntl(file.as_raw_fd(), command, argument) } {
         -1 => Err(last_errno()),
         value => Ok(value),
     }
 }
 
-/// Takes a read lease on a regular file that is open for reading alone. Nobody then opens it for writing or truncates it
-/// before the lease is given up; who tries breaks it, and waits (`/proc/sys/fs/lease-break-time`, 45 s at most).
+/// Takes a read lease on a regular file that is open for reading only. While the lease holds, no process can open the
+/// file for writing or truncate it. An attempt breaks the lease and waits until it is released, for 45 seconds at most
+/// (`/proc/sys/fs/lease-break-time`).
 ///
-/// Errors: `EAGAIN` while anybody has it open for writing, by whatever descriptor or mapping; `EACCES` unless it is the
-/// thread's own file, by its fsuid, or the thread has CAP_LEASE; `EINVAL` where the filesystem has no leases.
+/// # Errors
+/// `EAGAIN` while the file is open for writing by any descriptor or mapping; `EACCES` unless the thread's fsuid owns the
+/// file or the thread has `CAP_LEASE`; `EINVAL` when the filesystem has no leases.
 pub fn take(file: BorrowedFd<'_>) -> Result<(), Errno> {
-    // A break is told by a signal too, and SIGIO, the usual one, ends a process. This one is ignored unless asked for.
+    // The kernel also reports a break with a signal. The default, SIGIO, would kill the process; SIGURG is ignored.
     fcntl(file, F_SETSIG, libc::SIGURG)?;
     fcntl(file, libc::F_SETLEASE, libc::F_RDLCK).map(|_| ())
 }
 
-/// Does the lease hold? Not any more once somebody waits to write.
+/// Returns whether the lease still holds. It ends as soon as another process waits to write.
 pub fn holds(file: BorrowedFd<'_>) -> bool {
     fcntl(file, libc::F_GETLEASE, 0) == Ok(libc::F_RDLCK)
 }
 
-/// Lets everybody in who waits. Closing the file does so too.
+/// Releases the lease, so that waiting processes continue. Closing the file has the same effect.
 pub fn release(file: BorrowedFd<'_>) {
     let _ = fcntl(file, libc::F_SETLEASE, libc::F_UNLCK);
 }
@@ -44,7 +46,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_lease_tells_of_writers_before_and_after() {
+    fn a_lease_is_refused_by_writers_and_broken_by_later_ones() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         let writer = File::create(&path).unwrap();
@@ -56,7 +58,7 @@ mod tests {
         assert!(holds(reader.as_fd()) && !holds(another.as_fd()));
         let nonblocking = OFlags::WRONLY | OFlags::NONBLOCK;
         assert_eq!(rustix::fs::open(&path, nonblocking, Mode::empty()).unwrap_err(), Errno::AGAIN);
-        assert!(!holds(reader.as_fd()), "and no signal has ended this process");
+        assert!(!holds(reader.as_fd()), "the lease is broken, and no signal has killed the process");
         release(reader.as_fd());
         OpenOptions::new().write(true).open(&path).unwrap();
     }

@@ -1,6 +1,7 @@
-//! System calls that rustix does not wrap: the only room with `unsafe` code.
+//! System calls that rustix does not wrap.
 //!
-//! Every function here is safe to call; every `unsafe` block says why.
+//! Apart from the preload library, this is the only crate with `unsafe` code. All its functions are safe to call, and
+//! each `unsafe` block says why it is sound.
 
 pub mod creds;
 pub mod detached_mount;

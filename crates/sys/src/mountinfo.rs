@@ -1,4 +1,4 @@
-//! Mounts as the kernel lists them (proc_pid_mountinfo(5)).
+//! The mount table, /proc/self/mountinfo (proc_pid_mountinfo(5)).
 
 use rustix::fd::{AsRawFd as _, BorrowedFd};
 use std::ffi::OsString;
@@ -7,62 +7,65 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// One line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+/// One mount: a line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mounted {
-    /// Of this mount, and of the one that holds its mountpoint.
     pub id: u32,
+    /// The id of the mount that contains the mountpoint.
     pub parent: u32,
-    /// The device, as `MAJOR:MINOR`.
+    /// Major and minor number of the device.
     pub device: (u32, u32),
-    /// The directory of that filesystem that is the root of this mount (not `/` for a bind mount).
+    /// The directory of the filesystem that is the root of this mount. Not `/` for a bind mount of another directory.
     pub root: PathBuf,
     pub mountpoint: PathBuf,
-    /// The group of mounts that a mount below this one spreads to.
+    /// The peer group (`shared:N`), to which mounts below this one propagate.
     pub peers: Option<u32>,
-    /// The group from which mounts spread to here.
+    /// The peer group (`master:N`) from which mounts propagate to this one.
     pub master: Option<u32>,
     pub fstype: String,
     pub source: OsString,
-    /// The options of this mount, and of its filesystem, separated by commas.
+    /// The options of this mount, separated by commas.
     pub options: String,
+    /// The options of its filesystem, separated by commas.
     pub super_options: String,
 }
 
 impl Mounted {
-    /// A pool, by whichever name it was mounted.
+    /// Returns whether this is a pool, under any of the names a pool is mounted with.
     pub fn is_pool(&self) -> bool {
         matches!(self.fstype.as_str(), "fuse.canopy" | "fuse.mergerfs")
     }
 
-    /// Where a path below this mount lies in the filesystem itself.
+    /// Converts a path below the mountpoint to a path within the filesystem.
     pub fn inside(&self, path: &Path) -> PathBuf {
         path.strip_prefix(&self.mountpoint).map(|rest| self.root.join(rest)).unwrap_or_default()
     }
 
+    /// Returns whether this is a FUSE filesystem.
     pub fn is_fuse(&self) -> bool {
         self.fstype == "fuse" || self.fstype.starts_with("fuse.")
     }
 }
 
-/// Every mount of this process' namespace, older ones first.
+/// Returns the mounts of this process' mount namespace, in the kernel's order: of several mounts at one place, the last
+/// is on top.
 pub fn list() -> io::Result<Vec<Mounted>> {
     Ok(parse(&fs::read("/proc/self/mountinfo")?))
 }
 
-/// The mount that a path of the namespace leads to: the last one made at exactly this place.
+/// Returns the mount on top at exactly this mountpoint.
 pub fn at(mountpoint: &Path) -> io::Result<Option<Mounted>> {
     Ok(list()?.into_iter().rev().find(|mounted| mounted.mountpoint == mountpoint))
 }
 
-/// The mount that a path lies on, among those that were listed. The path must be resolved.
+/// Returns the mount that contains a path, among `listed`. The path must be resolved.
 pub fn holding_in<'a>(listed: &'a [Mounted], path: &Path) -> Option<&'a Mounted> {
     let holds = listed.iter().filter(|mounted| path.starts_with(&mounted.mountpoint));
-    // Of several at one place the last is on top, and the last of equals is taken.
+    // Of several mounts at one place the last is on top, and `max_by_key` returns the last of equal elements.
     holds.max_by_key(|mounted| mounted.mountpoint.components().count())
 }
 
-/// The mount that a descriptor was opened on, by its number. Does not touch the filesystem.
+/// Returns the id of the mount on which a descriptor was opened. Does not access the filesystem.
 pub fn id_of(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
@@ -82,7 +85,7 @@ fn parse_line(line: &[u8]) -> Option<Mounted> {
     let root = PathBuf::from(unescape(fields.next()?));
     let mountpoint = PathBuf::from(unescape(fields.next()?));
     let options = String::from_utf8_lossy(fields.next()?).into_owned();
-    // Any number of optional fields, up to a lone dash.
+    // Any number of optional fields, up to a single dash.
     let (mut peers, mut master) = (None, None);
     for field in fields.by_ref().take_while(|field| *field != b"-") {
         let field = std::str::from_utf8(field).unwrap_or_default();
@@ -110,7 +113,7 @@ fn parse_line(line: &[u8]) -> Option<Mounted> {
     })
 }
 
-/// The kernel writes blanks and backslashes as a backslash and three octal digits.
+/// Decodes blanks and backslashes, which the kernel writes as a backslash and three octal digits.
 fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -129,11 +132,11 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// The path as the kernel lists it, without touching its last component: that may be a mount whose
-/// server is dead or hangs. A symlink there is followed all the same, unless it cannot be.
+/// Resolves a path to the form in which the kernel lists it. If it is a mountpoint, its last component is not accessed,
+/// because the server of a FUSE mount there may be dead or hang. Otherwise symlinks are followed there too.
 pub fn listed_path(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
-    // What is listed as a mountpoint is one; only what is not may be a symlink, or hold `..`.
+    // A path in the list is a mountpoint; only other paths may be symlinks or contain `..`.
     if at(&path)?.is_some() {
         return Ok(path);
     }
@@ -151,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_mountinfo() {
+    fn mountinfo_is_parsed() {
         let lines = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 propagate_from:2 - ext3 /dev/root rw,errors=continue\n\
             57 29 0:52 / /mnt/a\\040pool\\134x rw,nosuid,nodev - fuse.canopy 1:2\\040x rw,user_id=0\n\
             broken line\n";
@@ -173,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_escape_stays_as_it_is() {
+    fn a_malformed_escape_is_kept() {
         for (field, path) in [("/a\\040b\\134c", "/a b\\c"), ("/a\\04", "/a\\04"), ("/a\\zzz", "/a\\zzz")] {
             assert_eq!(unescape(field.as_bytes()), path);
         }
     }
 
     #[test]
-    fn finds_its_own_mounts() {
+    fn proc_is_found_in_the_mount_table() {
         assert!(at(Path::new("/proc")).unwrap().is_some_and(|mounted| mounted.fstype == "proc"));
         assert!(at(Path::new("/proc/self")).unwrap().is_none());
         assert_eq!(listed_path(Path::new("/proc/../proc")).unwrap(), Path::new("/proc"));

@@ -1,4 +1,4 @@
-//! Page-aligned memory that never moves.
+//! Page-aligned memory at a fixed address.
 
 use std::fmt;
 use std::io;
@@ -8,17 +8,17 @@ use std::ptr::NonNull;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::param::page_size;
 
-/// A private anonymous mapping: zeroed, page aligned, of fixed size, and paid for page by page as it is touched.
+/// A private anonymous mapping: zeroed, page-aligned and of fixed size. A page takes memory once it is touched.
 ///
-/// `O_DIRECT` demands aligned memory (open(2)), which a `Vec<u8>` does not promise.
+/// `O_DIRECT` needs aligned memory (open(2)), which a `Vec<u8>` does not guarantee.
 pub struct PageBuf {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping is owned by this value alone, and access follows the borrow of the value.
+// SAFETY: this value alone owns the mapping, and access follows the borrow of the value.
 unsafe impl Send for PageBuf {}
-// SAFETY: a shared PageBuf only hands out shared slices.
+// SAFETY: a shared PageBuf only returns shared slices.
 unsafe impl Sync for PageBuf {}
 
 impl PageBuf {
@@ -37,11 +37,11 @@ impl PageBuf {
         Ok(PageBuf { start, len })
     }
 
-    /// Gives the memory back to the system: all of it is zero again, and paid for as it is touched.
+    /// Returns the memory to the system. The buffer is then zeroed, and pages take memory again once touched.
     pub fn discard(&mut self) {
         let advice = rustix::mm::Advice::LinuxDontNeed;
-        // SAFETY: the range is this value's own private anonymous mapping, which reads as zeros then, and no slice of it is
-        // alive, for it is borrowed exclusively.
+        // SAFETY: the range is this value's own private anonymous mapping, which reads as zeros afterwards. No slice of it
+        // exists, because the value is borrowed exclusively.
         let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, advice) };
     }
 }
@@ -50,7 +50,7 @@ impl Deref for PageBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start` points at `len` mapped, zero-initialised bytes that live as long as `self`.
+        // SAFETY: `start` points at `len` mapped, initialised bytes that live as long as `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_aligned_zeroed_and_rounded_up() {
+    fn a_buffer_is_page_aligned_zeroed_and_rounded_up() {
         let page = page_size();
         let mut buf = PageBuf::new(page + 1).unwrap();
         assert_eq!(buf.len(), 2 * page);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_not_mapped() {
+    fn an_empty_or_too_large_buffer_is_an_error() {
         assert!(PageBuf::new(0).is_err());
         assert!(PageBuf::new(usize::MAX).is_err());
     }

@@ -1,30 +1,31 @@
-//! When threads run, and where. For sched_setscheduler(2) rustix has no function.
+//! Scheduling: the priority of threads and the processors they run on. rustix does not wrap sched_setscheduler(2).
 
 use rustix::io::Errno;
 use rustix::process::{getpid, getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The lowest there is in real time.
+/// The lowest real-time priority.
 const PRIORITY: libc::c_int = 1;
-/// Else by how much nicer to this thread than to the others the scheduler shall be.
-const AHEAD: i32 = 10;
-const FIRST: i32 = -20;
+/// How far the nice value is lowered when real-time scheduling is not permitted, and its lowest value.
+const NICE_STEP: i32 = 10;
+const NICE_MIN: i32 = -20;
 
-/// Has the calling thread run as soon as it is woken, also on a busy machine: in real time where that is permitted, else
-/// with a lower nice value. To be used where the work is little, and made by others who do not run meanwhile.
+/// Makes the calling thread run as soon as it is woken, even on a busy machine: with real-time priority if permitted,
+/// otherwise with a lower nice value. For threads that do little work, on behalf of threads that wait for it.
 pub fn raise_priority() {
     let parameters = libc::sched_param { sched_priority: PRIORITY };
-    // SAFETY: the kernel reads the structure, which outlives the call. 0 is the calling thread.
+    // SAFETY: the kernel reads the structure, which outlives the call. 0 means the calling thread.
     let done = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameters) };
     if done < 0 {
-        let nice = getpriority_process(None).map_or(0, |now| (now - AHEAD).max(FIRST));
+        let nice = getpriority_process(None).map_or(0, |now| (now - NICE_STEP).max(NICE_MIN));
         let _ = setpriority_process(None, nice);
     }
 }
 
-/// Has the calling thread run on this processor alone.
+/// Binds the calling thread to one processor.
 ///
-/// Errors: `EINVAL` when there is no such processor, it is not running, or the process may not use it.
+/// # Errors
+/// `EINVAL` when the processor does not exist, is offline, or the process may not use it.
 pub fn pin_to(processor: usize) -> Result<(), Errno> {
     if processor >= CpuSet::MAX_CPU {
         return Err(Errno::INVAL);
@@ -34,21 +35,21 @@ pub fn pin_to(processor: usize) -> Result<(), Errno> {
     sched_setaffinity(None, &set)
 }
 
-/// Where the process may run: where its first thread may. The calling one may be bound to less.
-fn everywhere() -> Option<CpuSet> {
+/// Returns the processors that the main thread may use. The calling thread may be bound to fewer.
+fn process_affinity() -> Option<CpuSet> {
     sched_getaffinity(Some(getpid())).ok()
 }
 
-/// How many processors the process may run on.
+/// Returns how many processors the process may use.
 #[must_use]
 pub fn available_cpus() -> usize {
-    everywhere().map_or(1, |set| set.count() as usize)
+    process_affinity().map_or(1, |set| set.count() as usize)
 }
 
-/// Has the calling thread run wherever the process may. For one that was started by a thread which is bound to a processor: it
-/// would be bound to the same.
+/// Lets the calling thread run on all processors that the process may use. A thread inherits the binding of the thread
+/// that starts it.
 pub fn unpin() {
-    if let Some(set) = everywhere() {
+    if let Some(set) = process_affinity() {
         let _ = sched_setaffinity(None, &set);
     }
 }
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unpinned_thread_may_run_where_the_process_may() {
+    fn an_unpinned_thread_may_use_all_processors_of_the_process() {
         let mine = || sched_getaffinity(None).unwrap();
         let pinned = move || {
             let first = (0..).find(|&cpu| mine().is_set(cpu)).unwrap();
@@ -76,13 +77,13 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_with_raised_priority_runs_before_others() {
+    fn a_raised_priority_is_real_time_or_a_lower_nice_value() {
         let run = || {
             raise_priority();
             std::fs::read_to_string("/proc/thread-self/stat").unwrap()
         };
         let stat = std::thread::spawn(run).join().unwrap();
-        // From the third on (proc_pid_stat(5)): the name may hold anything.
+        // The fields from the third on (proc_pid_stat(5)). The name before them may contain anything.
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
         let (nice, policy) = (fields[19 - 3].parse::<i32>().unwrap(), fields[41 - 3].parse::<i32>().unwrap());
         let ahead = policy == libc::SCHED_RR || nice < 0;

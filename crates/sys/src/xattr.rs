@@ -1,4 +1,4 @@
-//! getxattrat(2), for which neither rustix nor the C library has a function.
+//! getxattrat(2). Neither rustix nor the C library wraps it.
 
 use crate::errno::last_errno;
 use rustix::fd::{AsFd, AsRawFd};
@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The same on all architectures but MIPS, whose numbers are others altogether: there it is missing.
+/// The number on all architectures except MIPS, where this number is no system call (`ENOSYS`).
 const SYS_GETXATTRAT: libc::c_long = 464;
 
 /// include/uapi/linux/xattr.h
@@ -17,21 +17,22 @@ struct XattrArgs {
     flags: u32,
 }
 
-/// The kernel has it not.
+/// Whether the kernel lacks the call.
 static MISSING: AtomicBool = AtomicBool::new(false);
 
-/// Reads an attribute of what is under a name in a directory, for which an `O_PATH` descriptor will do. A symlink is not
+/// Reads an extended attribute of a name in a directory, for which an `O_PATH` descriptor is enough. Symlinks are not
 /// followed.
 ///
-/// Errors: those of getxattr(2); `ENOSYS` before Linux 6.13.
+/// # Errors
+/// Those of getxattr(2); `ENOSYS` before Linux 6.13.
 pub fn getxattrat(dir: impl AsFd, name: &CStr, attribute: &CStr, buffer: &mut [u8]) -> Result<usize, Errno> {
     if MISSING.load(Ordering::Relaxed) {
         return Err(Errno::NOSYS);
     }
     let size = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
     let args = XattrArgs { value: buffer.as_mut_ptr() as u64, size, flags: 0 };
-    // SAFETY: both texts end with a NUL, `args` is as large as is said, and it names `size` bytes at most of a buffer
-    // that nobody else has meanwhile.
+    // SAFETY: both strings end with a NUL, `args` has the given size, and it points at no more than `size` bytes of a
+    // buffer that is borrowed exclusively.
     let length = unsafe {
         libc::syscall(
             SYS_GETXATTRAT,
@@ -45,7 +46,7 @@ pub fn getxattrat(dir: impl AsFd, name: &CStr, attribute: &CStr, buffer: &mut [u
     };
     usize::try_from(length).map_err(|_| {
         let errno = last_errno();
-        // Never told by a filesystem: fuse takes it for EOPNOTSUPP.
+        // No filesystem returns this: FUSE turns it into EOPNOTSUPP.
         if errno == Errno::NOSYS {
             MISSING.store(true, Ordering::Relaxed);
         }
@@ -59,7 +60,7 @@ mod tests {
     use rustix::fs::{Mode, OFlags, XattrFlags};
 
     #[test]
-    fn an_attribute_is_read_by_directory_and_name() {
+    fn an_attribute_is_read_relative_to_a_directory() {
         let tmp = tempfile::tempdir_in("/dev/shm").unwrap();
         let file = tmp.path().join("file");
         std::fs::write(&file, "").unwrap();

@@ -131,7 +131,7 @@ pub(super) fn handle(path: impl AsRef<Path>) -> Vec<u8> {
     let path = path.as_ref();
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).unwrap_or_else(|why| panic!("{path:?}: {why}"));
-    file_handle::of(file.as_fd()).expect("a handle")
+    file_handle::from_fd(file.as_fd()).expect("a handle")
 }
 
 pub(super) fn number(path: impl AsRef<Path>) -> u64 {

@@ -22,7 +22,7 @@ use crate::inode_number::BranchSeed;
 use crate::lock::rank;
 use crate::lock::ranked::{Mutex, RwLock};
 use access_times::{AtimePolicy, Times, on_copy};
-use canopy_sys::file_handle::Inodes;
+use canopy_sys::file_handle::InodeOpener;
 use health::{BranchHealth, Health, OpKind};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::OFlags;
@@ -69,7 +69,7 @@ pub struct Branch {
     /// A file keeps its inode number and has a birth time.
     pub(crate) stable_inodes: bool,
     /// How to find files by their inode numbers.
-    pub(crate) inodes: Option<Inodes>,
+    pub(crate) inodes: Option<InodeOpener>,
 }
 
 /// The deadline of a remote branch where `branch-timeout` is not set.
@@ -98,7 +98,7 @@ impl Branch {
             times: Times::default(),
             has_acls: acl::is_known(root.as_fd()),
             stable_inodes: has_stable_inodes(kind),
-            inodes: Inodes::of(root.as_fd(), kind, attr.ino),
+            inodes: InodeOpener::new(root.as_fd(), kind, attr.ino),
             root,
         })
     }

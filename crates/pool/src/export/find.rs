@@ -52,7 +52,7 @@ fn by_handle(
 ) -> Result<Option<Found>, Errno> {
     let attr = stat::of(pinned.as_fd())?;
     let Some(lasting) = wanted.is(branch, attr.key()).filter(|_| attr.nlink > 0) else { return Ok(None) };
-    let whole = branch.inodes.is_some_and(|inodes| inodes.whole);
+    let whole = branch.inodes.is_some_and(|inodes| inodes.at_root);
     let path = match attr.is_dir() {
         true => Some(dir_path(branch.root(), pinned.as_fd(), &attr)),
         // The filesystem may have more than the branch shows of it.
@@ -104,7 +104,7 @@ fn dir_path(root: BorrowedFd<'_>, dir: BorrowedFd<'_>, attr: &Attr) -> Option<Po
 /// A file that has no known name, by its inode number; only where whatever has a name lies on the branch.
 pub(crate) fn reopen(branches: &Branches, key: FileKey) -> Option<(Arc<Branch>, OwnedFd, Attr)> {
     let holds = |branch: &&Arc<Branch>| {
-        branch.dev == key.dev && branch.stable_inodes && branch.inodes.is_some_and(|inodes| inodes.whole)
+        branch.dev == key.dev && branch.stable_inodes && branch.inodes.is_some_and(|inodes| inodes.at_root)
     };
     let branch = branches.iter().find(holds)?;
     let fd = pin(branch, key.ino).ok()?;

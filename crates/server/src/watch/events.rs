@@ -87,7 +87,7 @@ impl Reader {
             Err(Errno::AGAIN) => (0, Left::Nothing),
             Err(Errno::INTR) => (0, Left::Perhaps),
             // It gives what there is as long as there is room (fs/notify/fanotify/fanotify_user.c).
-            Ok(length) if room - length >= fanotify::LONGEST => (length, Left::Nothing),
+            Ok(length) if room - length >= fanotify::EVENT_MAX => (length, Left::Nothing),
             Ok(length) => (length, Left::Perhaps),
             Err(errno) => return Err(errno),
         };
@@ -143,7 +143,7 @@ impl Gathering<'_> {
             );
             return self.all();
         }
-        let Some(place) = event.place else { return };
+        let Some(place) = event.entry else { return };
         if dir_moved {
             self.filesystems.forget_places(place.fsid);
         }
@@ -219,7 +219,7 @@ impl Gathering<'_> {
         if mask & (fanotify::DELETE | fanotify::MOVED_FROM) != 0 {
             self.gone(child.node);
         }
-        match event.target.zip(event.place) {
+        match event.target.zip(event.entry) {
             Some((target, place)) if mask & fanotify::MOVED_TO != 0 => {
                 let mut left = BELOW;
                 if let Some(found) = self.filesystems.find(place.fsid, target) {

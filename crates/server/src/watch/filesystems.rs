@@ -143,7 +143,7 @@ impl Filesystems {
         if let Some(why) = case_folding::ignored(branch, dir.as_fd()) {
             return Err(Why::Other(why));
         }
-        let handle = file_handle::of(dir.as_fd())?;
+        let handle = file_handle::from_fd(dir.as_fd())?;
         file_handle::open(dir.as_fd(), &handle)?;
         fanotify::mark(group.as_fd(), marked.as_fd(), true).map_err(errno_of)?;
         self.list.push(Volume { fsid, mount_id, branches: vec![Arc::clone(branch)], dir: None });
@@ -251,7 +251,7 @@ impl Filesystems {
         // As a rule each branch is a filesystem of its own.
         for (fsid, branches) in shared.into_iter().filter(|(_, branches)| branches.len() > 1) {
             for branch in branches {
-                let handle = file_handle::of(open_to_read(&branch)?.as_fd())?;
+                let handle = file_handle::from_fd(open_to_read(&branch)?.as_fd())?;
                 if self.places(fsid, &handle, moves)?.len() > 1 {
                     return Ok(true);
                 }
@@ -282,7 +282,7 @@ fn open_to_read(branch: &Branch) -> Result<OwnedFd, Errno> {
 fn to_be_marked(branch: &Branch) -> Result<OwnedFd, Errno> {
     let dir = open_to_read(branch)?;
     match branch.kind {
-        BTRFS => file_handle::btrfs_top(dir.as_fd()),
+        BTRFS => file_handle::open_btrfs_toplevel(dir.as_fd()),
         _ => Ok(dir),
     }
 }

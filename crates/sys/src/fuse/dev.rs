@@ -1,6 +1,4 @@
-//! The `ioctl`s of `/dev/fuse` (include/uapi/linux/fuse.h, "Device ioctls").
-//!
-//! They are not in rustix, and each takes a pointer, so the calls live here.
+//! The `ioctl`s of `/dev/fuse` (include/uapi/linux/fuse.h, "Device ioctls"), which rustix does not have.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -10,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 /// `FUSE_DEV_IOC_MAGIC`.
 const MAGIC: u32 = 229;
 
-/// Builds an ioctl number the way `include/uapi/asm-generic/ioctl.h` does.
+/// Builds an ioctl number (include/uapi/asm-generic/ioctl.h).
 const fn ioc(direction: u32, number: u32, size: usize) -> u64 {
     ((direction << 30) | ((size as u32) << 16) | (MAGIC << 8) | number) as u64
 }
@@ -22,7 +20,7 @@ const CLONE: u64 = ioc(READ, 0, size_of::<u32>());
 const BACKING_OPEN: u64 = ioc(WRITE, 1, size_of::<BackingMap>());
 const BACKING_CLOSE: u64 = ioc(WRITE, 2, size_of::<u32>());
 
-/// `struct fuse_backing_map`: the file to register, its flags (none are defined up to ABI 7.45) and reserved room.
+/// `struct fuse_backing_map`: the file to register, flags (none are defined up to ABI 7.45) and reserved space.
 #[repr(C)]
 struct BackingMap {
     fd: i32,
@@ -35,18 +33,18 @@ const _: () = assert!(size_of::<BackingMap>() == 16);
 /// Opens `/dev/fuse` for reading and writing, close-on-exec.
 ///
 /// # Errors
-/// `ENOENT` or `ENODEV` when the kernel has no FUSE, `EACCES` when the node refuses us.
+/// `ENOENT` or `ENODEV` when the kernel has no FUSE, `EACCES` when the process may not open the device.
 pub fn open() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Opens a further descriptor of the connection that `session` belongs to (`FUSE_DEV_IOC_CLONE`).
+/// Opens another descriptor of the connection that `session` belongs to (`FUSE_DEV_IOC_CLONE`).
 ///
-/// A clone has its own queue of requests in progress, so threads with a clone each do not share that lock.
+/// Each clone has its own list of requests in progress, so threads with a clone each do not contend for its lock.
 /// A request must be answered on the descriptor it was read from.
 ///
 /// # Errors
-/// `EINVAL` when `session` is not mounted yet or is no FUSE device; whatever opening `/dev/fuse` gives.
+/// `EINVAL` when `session` is not mounted yet or is not a FUSE device; the errors of [`open`].
 pub fn clone(session: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let fresh = open()?;
     let source: u32 = session.as_raw_fd().cast_unsigned();
@@ -55,11 +53,11 @@ pub fn clone(session: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(fresh) }
 }
 
-/// Registers `file` with the connection and returns its backing id (`FUSE_DEV_IOC_BACKING_OPEN`), never 0.
+/// Registers `file` with the connection and returns its backing id (`FUSE_DEV_IOC_BACKING_OPEN`), which is never 0.
 ///
 /// # Errors
-/// `EPERM` without `CAP_SYS_ADMIN` or without negotiated passthrough, `ELOOP` when the file's own filesystem is
-/// stacked too deep, `ENOTTY` on a kernel before 6.9, `EBADF`, `EOPNOTSUPP` for a file that is not regular.
+/// `EPERM` without `CAP_SYS_ADMIN` or without negotiated passthrough, `ELOOP` when the file's filesystem is itself
+/// stacked too deep, `ENOTTY` before Linux 6.9, `EBADF`, `EOPNOTSUPP` for a file that is not regular.
 pub fn backing_open(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<u32> {
     let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
     // SAFETY: FUSE_DEV_IOC_BACKING_OPEN reads one fuse_backing_map (16 bytes, asserted above) through the pointer.
@@ -67,7 +65,7 @@ pub fn backing_open(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result.cast_unsigned()) }
 }
 
-/// Gives a backing id back (`FUSE_DEV_IOC_BACKING_CLOSE`). Files open in passthrough keep their backing file.
+/// Releases a backing id (`FUSE_DEV_IOC_BACKING_CLOSE`). Files that are open with passthrough keep their backing file.
 ///
 /// # Errors
 /// `ENOENT` for an id that is not registered, `EPERM` as for [`backing_open`].
@@ -82,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_the_kernels() {
+    fn ioctl_numbers_match_the_kernel() {
         // _IOR(229, 0, uint32_t), _IOW(229, 1, 16 bytes), _IOW(229, 2, uint32_t)
         assert_eq!(CLONE, 0x8004_e500);
         assert_eq!(BACKING_OPEN, 0x4010_e501);
@@ -90,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_device_is_refused() {
+    fn a_descriptor_of_another_device_is_refused() {
         let file = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
         assert!(clone(file.as_fd()).is_err());
         assert!(backing_open(file.as_fd(), file.as_fd()).is_err());

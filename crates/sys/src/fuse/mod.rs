@@ -1,4 +1,4 @@
-//! What FUSE needs of the kernel beyond read(2) and write(2): the ioctls of its device, and its io_uring commands.
+//! System calls for FUSE beyond read(2) and write(2): the ioctls of its device and its io_uring commands.
 
 pub mod dev;
 pub mod uring;

@@ -1,10 +1,10 @@
-//! One entry of FUSE's io_uring transport: a ring of depth one, and the buffers that requests come in and answers go
-//! out by (fs/fuse/dev_uring.c, Documentation/filesystems/fuse/fuse-io-uring.rst).
+//! One entry of FUSE's io_uring transport: a ring of depth one and the buffers for requests and replies
+//! (fs/fuse/dev_uring.c, Documentation/filesystems/fuse/fuse-io-uring.rst).
 //!
-//! The ring defers its work (`IORING_SETUP_DEFER_TASKRUN`): the kernel reads and writes the buffers only inside
-//! io_uring_enter(2) on this ring, called by the one thread that enabled it. Every method that calls it borrows the
-//! entry exclusively, so no slice of the buffers is alive then. After the ring has been closed the kernel cancels
-//! what it holds and touches no memory.
+//! The ring defers its work (`IORING_SETUP_DEFER_TASKRUN`): the kernel accesses the buffers only inside
+//! io_uring_enter(2) on this ring, called by the thread that enabled it. Every method that makes this call borrows the
+//! entry exclusively, so no slice of the buffers exists at that time. Once the ring is closed, the kernel cancels
+//! pending commands without accessing the buffers.
 
 use std::fmt;
 use std::io;
@@ -14,9 +14,9 @@ use io_uring::{IoUring, cqueue, squeue};
 
 use crate::page_buf::PageBuf;
 
-/// `FUSE_IO_URING_CMD_REGISTER`: gives the buffers to the kernel and asks for a request.
+/// `FUSE_IO_URING_CMD_REGISTER`: registers the buffers with the kernel and asks for a request.
 const REGISTER: u32 = 1;
-/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: hands over an answer and asks for the next request.
+/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: sends a reply and asks for the next request.
 const COMMIT_AND_FETCH: u32 = 2;
 /// `IOSQE_FIXED_FILE`.
 const FIXED_FILE: u8 = 1;
@@ -26,8 +26,8 @@ const URING_CMD: u8 = 46;
 /// Length of [`Entry::header`], in bytes: `sizeof(struct fuse_uring_req_header)`.
 pub const HEADER: usize = 288;
 
-/// `struct io_uring_sqe` of a command in the large form (`IORING_SETUP_SQE128`), with `struct fuse_uring_cmd_req` in
-/// its command area.
+/// `struct io_uring_sqe` in its large form (`IORING_SETUP_SQE128`), with `struct fuse_uring_cmd_req` in the command area.
+/// `UringCmd80` of the io-uring crate cannot set `len`, which [`REGISTER`] needs.
 #[repr(C)]
 struct Command {
     opcode: u8,
@@ -59,7 +59,7 @@ const _: () = {
 };
 
 impl Command {
-    /// On the ring's one registered file.
+    /// Returns a command on the ring's only registered file.
     fn new(cmd_op: u32, queue: u16, commit_id: u64) -> Command {
         Command {
             opcode: URING_CMD,
@@ -83,14 +83,13 @@ impl Command {
     }
 
     fn entry(self) -> squeue::Entry128 {
-        // SAFETY: both are plain data of the same size and alignment (asserted above), and Entry128 is what the ring
-        // copies to the kernel as a `struct io_uring_sqe`, the layout that Command has.
+        // SAFETY: both are plain data of the same size and alignment (asserted above). The ring passes an Entry128 to the
+        // kernel as a `struct io_uring_sqe`, which is the layout of Command.
         unsafe { std::mem::transmute::<Command, squeue::Entry128>(self) }
     }
 }
 
-/// What is left of an entry whose ring has been closed: the buffers, of which the kernel keeps the addresses, and the request in
-/// them.
+/// An entry whose ring is closed: its buffers, whose addresses the kernel still has, and the id of the request it holds.
 pub struct Parked {
     header: PageBuf,
     payload: PageBuf,
@@ -98,7 +97,7 @@ pub struct Parked {
     commit_id: u64,
 }
 
-/// A ring that is not enabled yet.
+/// Creates a ring that is not enabled yet.
 fn ring() -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
     IoUring::builder().setup_r_disabled().setup_single_issuer().setup_defer_taskrun().dontfork().build(1)
 }
@@ -109,24 +108,24 @@ pub struct Entry {
     header: PageBuf,
     payload: PageBuf,
     size: usize,
-    /// Two `struct iovec`, header and payload, for [`Entry::register`]. They stay, should the command stay.
+    /// Two `struct iovec`, header and payload, for [`Entry::register`]. They live as long as the command may.
     iovecs: Box<[usize; 4]>,
 }
 
 impl Entry {
-    /// Makes a ring that is not enabled yet, and maps a payload of `size` bytes, at a page boundary.
+    /// Creates a ring that is not enabled yet, and maps a page-aligned payload buffer of `size` bytes.
     ///
     /// # Errors
-    /// `EPERM` when io_uring is forbidden (sysctl `kernel.io_uring_disabled`, or a seccomp filter, which may also give
-    /// another errno), `ENOSYS` and `EINVAL` on kernels without it or without deferred work (6.1), `EMFILE`, `ENFILE`,
-    /// `ENOMEM`.
+    /// `EPERM` when io_uring is forbidden (by sysctl `kernel.io_uring_disabled`, or by a seccomp filter, which may also
+    /// return another errno), `ENOSYS` and `EINVAL` on kernels without io_uring or without deferred work (6.1),
+    /// `EMFILE`, `ENFILE`, `ENOMEM`.
     pub fn new(size: usize) -> io::Result<Entry> {
         let (ring, header, payload) = (ring()?, PageBuf::new(HEADER)?, PageBuf::new(size)?);
         Ok(Entry { ring, header, payload, size, iovecs: Box::default() })
     }
 
-    /// Closes the ring while the entry holds a request, which `commit_id` names. So the kernel has nothing under way in it, and
-    /// no other request can be lost; that one waits.
+    /// Closes the ring while the entry holds the request `commit_id`. The kernel then has no command pending on this ring,
+    /// so no other request can be lost. The request itself stays unanswered until [`Entry::resume`].
     #[must_use]
     pub fn park(self, commit_id: u64) -> Parked {
         let Entry { ring, header, mut payload, size, .. } = self;
@@ -135,10 +134,11 @@ impl Entry {
         Parked { header, payload, size, commit_id }
     }
 
-    /// The latest of the parked, in a new ring that is not enabled yet. [`Entry::resume`] comes next. None if there are none.
+    /// Moves the entry that was parked last to a new ring, which is not enabled yet, and returns it with its commit id,
+    /// for [`Entry::enable`] and [`Entry::resume`]. Returns `None` if no entry is parked.
     ///
     /// # Errors
-    /// As [`Entry::new`]; it stays parked.
+    /// Those of [`Entry::new`]; the entry stays parked.
     pub fn unpark(parked: &mut Vec<Parked>) -> io::Result<Option<(Entry, u64)>> {
         if parked.is_empty() {
             return Ok(None);
@@ -148,11 +148,11 @@ impl Entry {
         Ok(Some((Entry { ring, header, payload, size, iovecs: Box::default() }, commit_id)))
     }
 
-    /// Hands over the answer to the request that was parked, which the header holds, and asks for the next one: the entry belongs
-    /// to this ring from now on. Once only; the result is [`Entry::commit`]'s.
+    /// Sends the reply to the parked request, from the header buffer, and asks for the next request. From then on the
+    /// entry belongs to this ring. Call it only once; the result is that of [`Entry::commit`].
     ///
     /// # Errors
-    /// Whatever io_uring_register(2) and io_uring_enter(2) give.
+    /// Those of io_uring_register(2) and io_uring_enter(2).
     pub fn resume(
         &mut self,
         device: BorrowedFd<'_>,
@@ -163,23 +163,23 @@ impl Entry {
         self.commit(queue, commit_id)
     }
 
-    /// Ties the ring to the calling thread; from now on any other gets `EEXIST`.
+    /// Enables the ring and ties it to the calling thread. Other threads that use it then get `EEXIST`.
     ///
     /// # Errors
-    /// Whatever io_uring_register(2) gives.
+    /// Those of io_uring_register(2).
     pub fn enable(&mut self) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()
     }
 
-    /// Gives the buffers to the kernel as an entry of a queue of the device's connection, and asks for a request.
-    /// `payload` is how much of the payload the kernel is told of. Once only.
+    /// Registers the buffers as an entry of a queue of the device's connection, and asks for a request. `payload` is the
+    /// payload length that the kernel is given. Call it only once.
     ///
-    /// The result is what is known at once: see [`Entry::commit`]. `Some` of an errno is a refusal: `EINVAL` for a
-    /// queue that does not exist or a payload that is too small, `EOPNOTSUPP` when `fuse.enable_uring` is off,
-    /// `ENOTCONN` and `ECONNABORTED` when the connection has ended.
+    /// The result is as for [`Entry::commit`]. An errno means that the kernel refuses the entry: `EINVAL` for a queue
+    /// that does not exist or a payload that is too small, `EOPNOTSUPP` when `fuse.enable_uring` is off, `ENOTCONN` and
+    /// `ECONNABORTED` when the connection has ended.
     ///
     /// # Errors
-    /// Whatever io_uring_register(2) and io_uring_enter(2) give.
+    /// Those of io_uring_register(2) and io_uring_enter(2).
     pub fn register(
         &mut self,
         device: BorrowedFd<'_>,
@@ -196,21 +196,22 @@ impl Entry {
         self.submit(command)
     }
 
-    /// Hands over the answer in the buffers, and asks for the next request. Returns without waiting for one.
+    /// Sends the reply in the buffers and asks for the next request, without waiting for it.
     ///
-    /// `None`: the answer has been taken. `Some(Ok)`: it has, and the next request has come. `Some` of an errno: it
-    /// has not, for the connection has ended (`ENOTCONN`, `ECONNABORTED`) or the request has (`ENOENT`).
+    /// Returns `None` when the kernel has accepted the reply, and `Some(Ok)` when the next request has also arrived.
+    /// `Some(Err)` with an errno means that the reply was not accepted, because the connection has ended (`ENOTCONN`,
+    /// `ECONNABORTED`) or the request has (`ENOENT`).
     ///
     /// # Errors
-    /// Whatever io_uring_enter(2) gives; the answer has not been taken.
+    /// Those of io_uring_enter(2); the reply was not accepted.
     pub fn commit(&mut self, queue: u16, commit_id: u64) -> io::Result<Option<Result<(), i32>>> {
         self.submit(Command::new(COMMIT_AND_FETCH, queue, commit_id))
     }
 
-    /// Waits for a request. An errno ends the entry: `ENOTCONN`, `ECONNABORTED` or `ECANCELED`.
+    /// Waits for a request. After an inner `Err` (`ENOTCONN`, `ECONNABORTED` or `ECANCELED`) the entry gets no more.
     ///
     /// # Errors
-    /// Whatever io_uring_enter(2) gives; `EINTR` is worth another try.
+    /// Those of io_uring_enter(2). After `EINTR`, call it again.
     pub fn wait(&mut self) -> io::Result<Result<(), i32>> {
         loop {
             if let Some(outcome) = self.completed() {
@@ -222,16 +223,17 @@ impl Entry {
 
     fn submit(&mut self, command: Command) -> io::Result<Option<Result<(), i32>>> {
         let entry = command.entry();
-        // SAFETY: the command refers to the entry's own iovecs and buffers, which outlive the ring (fields are dropped
-        // in order), and to the file that the ring has registered.
+        // SAFETY: the command points at the entry's own iovecs and buffers, which outlive the ring because fields are
+        // dropped in order, and at the file that is registered with the ring.
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
-            // Depth one: the last command has not been submitted. It cannot be while this one is made.
+            // The queue has one slot, which the previous command still occupies. Every push is followed by a submission,
+            // so this does not happen.
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         loop {
             match self.ring.submitter().submit() {
                 Ok(_) => return Ok(self.completed()),
-                // Memory is short for the moment; the command has stayed in the ring.
+                // The kernel is short of memory; the command is still in the submission queue.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {
                     std::thread::yield_now();
                 }
@@ -245,18 +247,18 @@ impl Entry {
         Some(if result < 0 { Err(-result) } else { Ok(()) })
     }
 
-    /// `struct fuse_uring_req_header`.
+    /// Returns the header buffer, a `struct fuse_uring_req_header`.
     #[must_use]
     pub fn header(&self) -> &[u8; HEADER] {
         self.header.first_chunk().expect("a page holds it")
     }
 
-    /// The same, and the payload: as long as was asked for, at a page boundary.
+    /// Returns the header and payload buffers. The payload has the size passed to [`Entry::new`] and is page-aligned.
     pub fn buffers(&mut self) -> (&mut [u8; HEADER], &mut [u8]) {
         (self.header.first_chunk_mut().expect("a page holds it"), &mut self.payload[..self.size])
     }
 
-    /// The payload alone.
+    /// Returns the payload buffer.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.payload[..self.size]
@@ -274,13 +276,13 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
-    /// None where io_uring is not to be had, as in some containers.
+    /// Returns `None` where io_uring is not available, as in some containers.
     fn entry() -> Option<Entry> {
         Entry::new(10_000).inspect_err(|error| eprintln!("skipped: no io_uring: {error}")).ok()
     }
 
     #[test]
-    fn buffers_are_aligned_and_as_long_as_asked() {
+    fn buffers_are_page_aligned_and_have_the_requested_size() {
         let Some(mut entry) = entry() else { return };
         let (header, payload) = entry.buffers();
         assert_eq!((header.len(), payload.len()), (HEADER, 10_000));
@@ -290,20 +292,20 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_device_is_refused() {
+    fn a_file_that_is_not_a_fuse_device_is_refused() {
         let Some(mut entry) = entry() else { return };
         entry.enable().unwrap();
-        // A plain file knows no commands.
+        // A regular file has no uring commands.
         let plain = std::fs::File::open("/proc/self/exe").unwrap();
         let refused = entry.register(plain.as_fd(), 0, 10_000).unwrap();
         assert_eq!(refused, Some(Err(libc::EOPNOTSUPP)));
-        // The ring goes on working after a refusal.
+        // The ring still works after a refusal.
         assert_eq!(entry.commit(0, 1).unwrap(), Some(Err(libc::EOPNOTSUPP)));
         assert_eq!(entry.commit(0, 1).unwrap(), Some(Err(libc::EOPNOTSUPP)));
     }
 
     #[test]
-    fn a_ring_belongs_to_its_thread() {
+    fn another_thread_cannot_use_the_ring() {
         let Some(mut entry) = entry() else { return };
         entry.enable().unwrap();
         let plain = std::fs::File::open("/proc/self/exe").unwrap();

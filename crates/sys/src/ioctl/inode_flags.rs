@@ -1,4 +1,4 @@
-//! The inode flags and attributes of chattr(1): `FS_IOC_GETFLAGS` and its kin (include/uapi/linux/fs.h).
+//! The inode flags and attributes of chattr(1): `FS_IOC_GETFLAGS` and related ioctls (include/uapi/linux/fs.h).
 
 use crate::errno::last_errno;
 use rustix::io::Errno;
@@ -8,7 +8,7 @@ pub const FS_IMMUTABLE_FL: u32 = 0x10;
 pub const FS_APPEND_FL: u32 = 0x20;
 pub const FS_CASEFOLD_FL: u32 = 0x4000_0000;
 
-/// An ioctl whose argument is a plain structure of a known size, so that forwarding it is safe.
+/// An ioctl whose argument is a plain structure of known size, which can therefore be forwarded safely.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlagIoctl {
     GetFlags,
@@ -20,9 +20,9 @@ pub enum FlagIoctl {
 }
 
 impl FlagIoctl {
-    /// Recognises a command; `None` for every other.
+    /// Returns the ioctl with this command number, if it is one of these.
     pub fn from_command(command: u32) -> Option<Self> {
-        // The 32-bit forms carry an int, the 64-bit ones are declared with a long but carry an int too.
+        // The argument is an int in both forms, although the 64-bit commands are declared with a long.
         Some(match command {
             0x8008_6601 | 0x8004_6601 => FlagIoctl::GetFlags,
             0x4008_6602 | 0x4004_6602 => FlagIoctl::SetFlags,
@@ -34,7 +34,7 @@ impl FlagIoctl {
         })
     }
 
-    /// Bytes that the kernel reads or writes through the argument.
+    /// Returns how many bytes the kernel reads or writes through the argument.
     pub fn size(self) -> usize {
         match self {
             FlagIoctl::GetXattr | FlagIoctl::SetXattr => 28,
@@ -42,6 +42,7 @@ impl FlagIoctl {
         }
     }
 
+    /// Returns whether the ioctl changes the file.
     pub fn writes(self) -> bool {
         matches!(self, FlagIoctl::SetFlags | FlagIoctl::SetVersion | FlagIoctl::SetXattr)
     }
@@ -58,11 +59,13 @@ impl FlagIoctl {
     }
 }
 
-/// Runs the ioctl on a file or directory that is really open (`EBADF` on an `O_PATH` descriptor).
-/// `buffer` is read by the setting forms and filled by the getting ones.
+/// Runs the ioctl on an open file or directory. Those that set a value read `buffer`, the others fill it.
+///
+/// # Errors
+/// Those of the filesystem; `EBADF` for an `O_PATH` descriptor.
 pub fn flag_ioctl(fd: BorrowedFd<'_>, ioctl: FlagIoctl, buffer: &mut [u8; 28]) -> Result<(), Errno> {
-    // A long's worth is copied by none of these (fs/ioctl.c uses put_user of an unsigned int), and the
-    // buffer holds the largest structure, `struct fsxattr`.
+    // None of these ioctls copies a long (fs/ioctl.c uses put_user of an unsigned int). The buffer holds the largest
+    // structure, `struct fsxattr`.
     let mut aligned = [0u32; 8];
     for (word, bytes) in aligned.iter_mut().zip(buffer.as_chunks::<4>().0) {
         *word = u32::from_ne_bytes(*bytes);
@@ -78,19 +81,19 @@ pub fn flag_ioctl(fd: BorrowedFd<'_>, ioctl: FlagIoctl, buffer: &mut [u8; 28]) -
     Ok(())
 }
 
-/// Does this XFS take names that differ in the case of ASCII letters for the same? `dir` is any directory on it that is
-/// really open.
+/// Returns whether an XFS ignores the case of ASCII letters in names. `dir` is any directory on it, not an `O_PATH`
+/// descriptor.
 ///
 /// # Errors
 /// `ENOTTY` on another filesystem.
 pub fn xfs_ignores_case(dir: BorrowedFd<'_>) -> Result<bool, Errno> {
-    /// `XFS_IOC_FSGEOMETRY_V1` (include/uapi xfs_fs.h): 112 bytes, the flags at byte 92.
+    /// `XFS_IOC_FSGEOMETRY_V1` (fs/xfs/libxfs/xfs_fs.h): 112 bytes, with the flags at byte 92.
     const GEOMETRY: u64 = 0x8070_5864;
     const FLAGS: usize = 92 / size_of::<u64>();
     /// `XFS_FSOP_GEOM_FLAGS_DIRV2CI`
     const ASCII_CI: u64 = 1 << 13;
     let mut geometry = [0_u64; 112 / size_of::<u64>()];
-    // SAFETY: the kernel writes 112 bytes, which there are, aligned for any of their fields.
+    // SAFETY: the kernel writes 112 bytes, the size of the array, which is aligned for all fields.
     let result = unsafe { libc::ioctl(dir.as_raw_fd(), GEOMETRY as _, geometry.as_mut_ptr()) };
     if result < 0 {
         return Err(last_errno());

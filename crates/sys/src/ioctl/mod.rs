@@ -1,4 +1,4 @@
-//! ioctl(2) commands of filesystems that rustix does not have.
+//! ioctl(2) commands of filesystems that rustix does not wrap.
 
 pub mod fitrim;
 pub mod inode_flags;

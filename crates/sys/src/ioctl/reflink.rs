@@ -1,4 +1,4 @@
-//! Sharing a range of one file's blocks with another file: `FICLONERANGE` (ioctl_ficlonerange(2)).
+//! `FICLONERANGE` (ioctl_ficlonerange(2)): two files share blocks. rustix has only `FICLONE`, for whole files.
 
 use crate::errno::last_errno;
 use rustix::io::Errno;
@@ -18,10 +18,11 @@ struct CloneRange {
 
 const _: () = assert!(size_of::<CloneRange>() == 32);
 
-/// Makes a range of `target` share the blocks of one of `source`, all of it or nothing.
+/// Makes a range of `target` share the blocks of a range of `source`, completely or not at all.
 ///
-/// Errors: `EOPNOTSUPP` and `ENOTTY` where the filesystem cannot, `EXDEV` between two filesystems, `EINVAL` for ranges that
-/// overlap, or that do not lie on its blocks and do not end with the source.
+/// # Errors
+/// `EOPNOTSUPP` and `ENOTTY` when the filesystem does not support it, `EXDEV` between two filesystems, `EINVAL` for
+/// ranges that overlap, or that neither consist of whole blocks nor end at the end of the source.
 pub fn clone_range(
     (source, from): (BorrowedFd<'_>, u64),
     (target, to): (BorrowedFd<'_>, u64),
