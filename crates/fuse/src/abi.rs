@@ -1,25 +1,26 @@
 //! The structures of the FUSE kernel interface, ABI 7.31 to 7.45 (include/uapi/linux/fuse.h).
 //!
-//! Everything is in the byte order of the host. Each structure states its size and the offset of every field, and
-//! the build fails if the compiler disagrees.
-#![allow(missing_docs, reason = "a field without a word is what the header says")]
+//! All numbers are in host byte order. Each structure states its size and the offset of every field, and the build fails
+//! if the compiler lays it out differently.
+#![allow(missing_docs, reason = "undocumented items are as in the kernel's header")]
 
 use std::mem::offset_of;
 use std::time::Duration;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The major version spoken here; the kernel has never had another since 2.6.14.
+/// The supported major version, the kernel's since Linux 2.6.14.
 pub const MAJOR: u32 = 7;
-/// The newest minor version known here.
+/// The newest supported minor version.
 pub const MINOR: u32 = 45;
-/// The oldest minor version served (Linux 5.4).
+/// The oldest supported minor version (Linux 5.4).
 pub const MINOR_MIN: u32 = 31;
-/// The smallest buffer the kernel lets a request be read into (`FUSE_MIN_READ_BUFFER`), in bytes.
+/// The size of the smallest buffer that the kernel accepts for reading a request (`FUSE_MIN_READ_BUFFER`), in bytes.
 pub const MIN_READ_BUFFER: usize = 8192;
-/// Set in `unique` of a request that is sent again after [`NotifyCode::Resend`](crate::notify) (`FUSE_UNIQUE_RESEND`).
+/// Set in `unique` of a request that the kernel resends after [`NotifyCode::Resend`](crate::notify)
+/// (`FUSE_UNIQUE_RESEND`).
 pub const UNIQUE_RESEND: u64 = 1 << 63;
-/// The uid or gid that stands for "not mapped into this mount" on idmapped mounts (`FUSE_INVALID_UIDGID`).
+/// The uid or gid of a caller whose id is not mapped on an idmapped mount (`FUSE_INVALID_UIDGID`).
 pub const INVALID_ID: u32 = u32::MAX;
 
 macro_rules! wire {
@@ -37,9 +38,9 @@ macro_rules! wire {
 }
 
 wire! {
-    /// `fuse_in_header`: starts every request.
+    /// `fuse_in_header`, which starts every request.
     InHeader = 40 {
-        /// Of the whole request, this header included, in bytes.
+        /// Length of the whole request including this header, in bytes.
         len: u32 = 0,
         opcode: u32 = 4,
         unique: u64 = 8,
@@ -47,23 +48,23 @@ wire! {
         uid: u32 = 24,
         gid: u32 = 28,
         pid: u32 = 32,
-        /// Length of the extension blocks at the request's end, in units of 8 bytes (7.38; zero before).
+        /// Length of the extension blocks at the end of the request, in units of 8 bytes (7.38; zero before).
         total_extlen: u16 = 36,
         padding: u16 = 38,
     }
 }
 wire! {
-    /// `fuse_out_header`: starts every reply and notification.
+    /// `fuse_out_header`, which starts every reply and notification.
     OutHeader = 16 {
-        /// Of the whole reply, this header included, in bytes.
+        /// Length of the whole reply including this header, in bytes.
         len: u32 = 0,
-        /// 0 or a negative errno; a notification's code when `unique` is 0.
+        /// 0 or a negative errno. The notification's code when `unique` is 0.
         error: i32 = 4,
         unique: u64 = 8,
     }
 }
 wire! {
-    /// `fuse_attr`: what `stat` shows. Times are seconds since the epoch, signed in meaning.
+    /// `fuse_attr`: the attributes that stat(2) returns. Times are signed seconds since the epoch.
     Attr = 88 {
         ino: u64 = 0,
         size: u64 = 8,
@@ -79,7 +80,7 @@ wire! {
         nlink: u32 = 64,
         uid: u32 = 68,
         gid: u32 = 72,
-        /// In the kernel's `new_encode_dev` form; see [`encode_dev`].
+        /// In the form of the kernel's `new_encode_dev`; see [`encode_dev`].
         rdev: u32 = 76,
         blksize: u32 = 80,
         /// [`crate::flags::AttrFlags`] (7.32).
@@ -91,9 +92,9 @@ wire! {
     SxTime = 16 { sec: i64 = 0, nsec: u32 = 8, reserved: i32 = 12 }
 }
 wire! {
-    /// `fuse_statx` (7.39): the shape of statx(2)'s buffer.
+    /// `fuse_statx` (7.39), with the layout of statx(2)'s buffer.
     Statx = 256 {
-        /// `STATX_*` bits of the fields that are filled in.
+        /// `STATX_*` bits of the fields that are set.
         mask: u32 = 0,
         blksize: u32 = 4,
         attributes: u64 = 8,
@@ -134,18 +135,19 @@ wire! {
     }
 }
 wire! {
-    /// `fuse_file_lock`: `typ` is `F_RDLCK`, `F_WRLCK` or `F_UNLCK`; `end` is inclusive, `u64::MAX >> 1` meaning the end of the file.
+    /// `fuse_file_lock`. `typ` is `F_RDLCK`, `F_WRLCK` or `F_UNLCK`. `end` is inclusive; `u64::MAX >> 1` is the end of
+    /// the file.
     FileLock = 24 { start: u64 = 0, end: u64 = 8, typ: u32 = 16, pid: u32 = 20 }
 }
 wire! {
-    /// `fuse_entry_out`: the answer to LOOKUP and to everything that makes a name.
+    /// `fuse_entry_out`: the reply to LOOKUP and to every request that creates a name.
     EntryOut = 128 {
-        /// 0 says that the name does not exist and that this may be remembered.
+        /// 0 means that the name does not exist, which the kernel may cache.
         nodeid: u64 = 0,
         generation: u64 = 8,
-        /// How long the name may be remembered, in seconds.
+        /// How long the kernel may cache the name, in seconds.
         entry_valid: u64 = 16,
-        /// How long the attributes may be remembered, in seconds.
+        /// How long the kernel may cache the attributes, in seconds.
         attr_valid: u64 = 24,
         entry_valid_nsec: u32 = 32,
         attr_valid_nsec: u32 = 36,
@@ -161,7 +163,7 @@ wire! {
     StatxOut = 288 { attr_valid: u64 = 0, attr_valid_nsec: u32 = 8, flags: u32 = 12, spare: [u64; 2] = 16, stat: Statx = 32 }
 }
 wire! {
-    /// `fuse_open_out`; `backing_id` counts only with `FOPEN_PASSTHROUGH` (7.40).
+    /// `fuse_open_out`. `backing_id` is used only with `FOPEN_PASSTHROUGH` (7.40).
     OpenOut = 16 { fh: u64 = 0, open_flags: u32 = 8, backing_id: u32 = 12 }
 }
 
@@ -224,7 +226,7 @@ wire! {
 wire! { WriteOut = 8 { size: u32 = 0, padding: u32 = 4 } }
 wire! { FsyncIn = 16 { fh: u64 = 0, fsync_flags: u32 = 8, padding: u32 = 12 } }
 wire! {
-    /// The form of `fuse_setxattr_in` before, and without, `FUSE_SETXATTR_EXT`.
+    /// `fuse_setxattr_in` without `FUSE_SETXATTR_EXT`.
     SetxattrInCompat = 8 { size: u32 = 0, flags: u32 = 4 }
 }
 wire! { SetxattrIn = 16 { size: u32 = 0, flags: u32 = 4, setxattr_flags: u32 = 8, padding: u32 = 12 } }
@@ -248,7 +250,7 @@ wire! {
     }
 }
 wire! {
-    /// `fuse_init_out`: 64 bytes since 7.23; later fields took over reserved room.
+    /// `fuse_init_out`: 64 bytes since 7.23. Later fields replace reserved space.
     InitOut = 64 {
         major: u32 = 0,
         minor: u32 = 4,
@@ -264,7 +266,7 @@ wire! {
         flags2: u32 = 32,
         /// 7.40.
         max_stack_depth: u32 = 36,
-        /// Seconds; 0 means none (7.43).
+        /// In seconds; 0 means none (7.43).
         request_timeout: u16 = 40,
         unused: [u16; 11] = 42,
     }
@@ -292,7 +294,7 @@ wire! {
     }
 }
 wire! {
-    /// The answer to `COPY_FILE_RANGE_64` (7.45); the older request is answered with [`WriteOut`].
+    /// The reply to `COPY_FILE_RANGE_64` (7.45). The reply to the older request is [`WriteOut`].
     CopyFileRangeOut = 8 { bytes_copied: u64 = 0 }
 }
 wire! { SetupMappingIn = 40 { fh: u64 = 0, foffset: u64 = 8, len: u64 = 16, flags: u64 = 24, moffset: u64 = 32 } }
@@ -317,10 +319,10 @@ wire! { NotifyDeleteOut = 24 { parent: u64 = 0, child: u64 = 8, namelen: u32 = 1
 wire! { NotifyPruneOut = 16 { count: u32 = 0, padding: u32 = 4, spare: u64 = 8 } }
 
 wire! {
-    /// `fuse_ext_header` (7.38): starts an extension block. `size` counts the header and the padding to 8 bytes.
+    /// `fuse_ext_header` (7.38), which starts an extension block. `size` includes the header and padding to 8 bytes.
     ExtHeader = 8 { size: u32 = 0, typ: u32 = 4 }
 }
-/// `FUSE_EXT_GROUPS`: a supplementary group of the creator. Types 0 to 31 count security contexts instead.
+/// `FUSE_EXT_GROUPS`: supplementary groups of the caller. Types 0 to 31 are numbers of security contexts instead.
 pub const EXT_GROUPS: u32 = 32;
 /// `FUSE_MAX_NR_SECCTX`.
 pub const EXT_MAX_SECCTX: u32 = 31;
@@ -330,7 +332,7 @@ wire! {
     UringEntInOut = 32 { flags: u64 = 0, commit_id: u64 = 8, payload_sz: u32 = 16, padding: u32 = 20, reserved: u64 = 24 }
 }
 wire! {
-    /// `fuse_uring_req_header` (7.42): request or reply header, the operation's own structure, the entry's own.
+    /// `fuse_uring_req_header` (7.42): request or reply header, the operation's structure, the entry's structure.
     UringReqHeader = 288 { in_out: [u64; 16] = 0, op_in: [u64; 16] = 128, ring_ent_in_out: UringEntInOut = 256 }
 }
 wire! {
@@ -344,20 +346,20 @@ pub const fn record_align(len: usize) -> usize {
     len.next_multiple_of(8)
 }
 
-/// A device number the way FUSE carries it: 12 bits of major, 20 of minor (`new_encode_dev`, include/linux/kdev_t.h).
+/// Encodes a device number for FUSE: 12 bits of major, 20 of minor (`new_encode_dev`, include/linux/kdev_t.h).
 #[must_use]
 pub const fn encode_dev(major: u32, minor: u32) -> u32 {
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
-/// Major and minor of a number made by [`encode_dev`] (`new_decode_dev`).
+/// Returns major and minor of a number encoded by [`encode_dev`] (`new_decode_dev`).
 #[must_use]
 pub const fn decode_dev(dev: u32) -> (u32, u32) {
     ((dev & 0xfff00) >> 8, (dev & 0xff) | ((dev >> 12) & 0xfff00))
 }
 
 impl EntryOut {
-    /// A name that exists. The kernel now holds one more lookup of `nodeid`, to be given back by FORGET.
+    /// Returns an entry for a name that exists. Once the kernel has it, it holds one more lookup of `nodeid`, until FORGET.
     #[must_use]
     pub fn new(
         nodeid: u64,
@@ -377,7 +379,7 @@ impl EntryOut {
         }
     }
 
-    /// A name that does not exist, to be remembered for `ttl`.
+    /// Returns a negative entry: the name does not exist, and the kernel may cache that for `ttl`.
     #[must_use]
     pub fn negative(ttl: Duration) -> EntryOut {
         EntryOut { entry_valid: ttl.as_secs(), entry_valid_nsec: ttl.subsec_nanos(), ..EntryOut::default() }
@@ -385,7 +387,7 @@ impl EntryOut {
 }
 
 impl AttrOut {
-    /// Attributes that may be remembered for `ttl`.
+    /// Returns attributes that the kernel may cache for `ttl`.
     #[must_use]
     pub fn new(attr: Attr, ttl: Duration) -> AttrOut {
         AttrOut { attr_valid: ttl.as_secs(), attr_valid_nsec: ttl.subsec_nanos(), dummy: 0, attr }
@@ -393,7 +395,7 @@ impl AttrOut {
 }
 
 impl StatxOut {
-    /// Attributes that may be remembered for `ttl`.
+    /// Returns attributes that the kernel may cache for `ttl`.
     #[must_use]
     pub fn new(stat: Statx, ttl: Duration) -> StatxOut {
         StatxOut {

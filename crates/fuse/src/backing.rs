@@ -1,4 +1,4 @@
-//! Files that the kernel reads and writes by itself (passthrough, ABI 7.40, Linux 6.9).
+//! Passthrough (ABI 7.40, Linux 6.9): backing files, which the kernel reads and writes without asking the server.
 
 use std::fmt;
 use std::io;
@@ -7,31 +7,31 @@ use std::sync::Arc;
 
 use canopy_sys::fuse::dev;
 
-/// Registers backing files with the connection of one session. Cheap to clone.
+/// Registers backing files with a session's connection. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Backing {
     device: Arc<OwnedFd>,
 }
 
-/// Why a file cannot back another.
+/// The reason why a file cannot be a backing file.
 #[derive(Debug, thiserror::Error)]
 pub enum BackingError {
-    /// No `CAP_SYS_ADMIN`, or passthrough was not agreed upon. It will not get better.
+    /// The process has no `CAP_SYS_ADMIN`, or passthrough was not negotiated. All further files fail too.
     #[error("passthrough is not permitted")]
     Permission,
-    /// The file's own filesystem is stacked too deep for the agreed `max_stack_depth`.
+    /// The file's filesystem is itself stacked too deep for the negotiated `max_stack_depth`.
     #[error("the branch's filesystem is stacked too deep for passthrough")]
     TooDeep,
-    /// The kernel is older than 6.9. It will not get better.
+    /// The kernel is older than 6.9. All further files fail too.
     #[error("the kernel has no passthrough")]
     Unsupported,
-    /// A file that cannot serve: not regular, or of a filesystem without read and write iterators.
+    /// The file is not regular, or its filesystem has no read and write iterators.
     #[error("this file cannot be used for passthrough: {0}")]
     File(io::Error),
 }
 
 impl BackingError {
-    /// Whether no other file of this session will be accepted either.
+    /// Returns whether all further files of this session will fail too.
     #[must_use]
     pub fn is_final(&self) -> bool {
         matches!(self, BackingError::Permission | BackingError::Unsupported)
@@ -43,9 +43,9 @@ impl Backing {
         Backing { device }
     }
 
-    /// Registers `file`, which stays open inside the kernel whatever becomes of the descriptor.
+    /// Registers `file`. The kernel keeps it open even when the descriptor is closed.
     ///
-    /// It serves every open of the node it is used for, so it must be open for reading and writing both.
+    /// It is used for every open of a node, so it must be open for both reading and writing.
     ///
     /// # Errors
     /// See [`BackingError`].
@@ -62,15 +62,16 @@ impl Backing {
     }
 }
 
-/// A registered backing file. Dropping it takes the registration back; files open in passthrough keep working, but no
-/// further open can name the id.
+/// A registered backing file. Dropping it ends the registration: no further open can use the id, but files that are open
+/// with passthrough keep working.
 pub struct BackingId {
     device: Arc<OwnedFd>,
     id: u32,
 }
 
 impl BackingId {
-    /// The number for [`Reply::opened`](crate::reply::Reply::opened) and its kin; never 0.
+    /// Returns the id for [`Reply::opened`](crate::reply::Reply::opened) and
+    /// [`Reply::created`](crate::reply::Reply::created). It is never 0.
     #[must_use]
     pub fn raw(&self) -> u32 {
         self.id
@@ -80,8 +81,8 @@ impl BackingId {
 impl Drop for BackingId {
     fn drop(&mut self) {
         if let Err(error) = dev::backing_close(self.device.as_fd(), self.id) {
-            // Expected once the connection has gone.
-            tracing::debug!(%error, id = self.id, "taking back a backing file failed");
+            // Expected once the connection has ended.
+            tracing::debug!(%error, id = self.id, "cannot unregister a backing file");
         }
     }
 }

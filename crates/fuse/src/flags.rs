@@ -1,84 +1,84 @@
-//! The bit sets of the FUSE kernel interface (include/uapi/linux/fuse.h).
+//! The flags of the FUSE kernel interface (include/uapi/linux/fuse.h).
 //!
-//! Bits that have no name here are kept, not dropped: a newer kernel may mean something by them.
-#![allow(missing_docs, reason = "a constant without a word is what the header says")]
+//! Unknown bits are kept, because they may have a meaning for a newer kernel.
+#![allow(missing_docs, reason = "undocumented constants are as in the kernel's header")]
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// What kernel and server can agree upon in INIT: the word `flags` below, `flags2` in the upper half.
+    /// Features that kernel and server negotiate in INIT: the word `flags` in the lower half, `flags2` in the upper.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct InitFlags: u64 {
-        /// Several reads of one file may be under way at once.
+        /// Several reads of one file may be in flight at once.
         const ASYNC_READ = 1 << 0;
-        /// POSIX record locks are sent to the server.
+        /// The kernel sends POSIX record locks to the server.
         const POSIX_LOCKS = 1 << 1;
         const FILE_OPS = 1 << 2;
-        /// `O_TRUNC` arrives with OPEN instead of a SETATTR of its own.
+        /// `O_TRUNC` arrives with OPEN instead of in a separate SETATTR.
         const ATOMIC_O_TRUNC = 1 << 3;
-        /// LOOKUP of "." and ".." is answered, as NFS export needs.
+        /// The server answers LOOKUP of "." and "..", which NFS export needs.
         const EXPORT_SUPPORT = 1 << 4;
-        /// Writes larger than 4 KiB.
+        /// Writes may be larger than 4 KiB.
         const BIG_WRITES = 1 << 5;
-        /// The server applies the umask, not the kernel.
+        /// The server applies the umask instead of the kernel.
         const DONT_MASK = 1 << 6;
         const SPLICE_WRITE = 1 << 7;
         const SPLICE_MOVE = 1 << 8;
         const SPLICE_READ = 1 << 9;
-        /// flock(2) locks are sent to the server.
+        /// The kernel sends flock(2) locks to the server.
         const FLOCK_LOCKS = 1 << 10;
         const HAS_IOCTL_DIR = 1 << 11;
-        /// Cached pages are dropped when size or mtime is seen to have changed.
+        /// The kernel drops cached pages when it sees that size or mtime has changed.
         const AUTO_INVAL_DATA = 1 << 12;
-        /// Directories are read with READDIRPLUS.
+        /// The kernel reads directories with READDIRPLUS.
         const DO_READDIRPLUS = 1 << 13;
-        /// ... but only when the attributes seem to be wanted.
+        /// The kernel uses READDIRPLUS only when it expects the attributes to be needed.
         const READDIRPLUS_AUTO = 1 << 14;
         const ASYNC_DIO = 1 << 15;
-        /// The kernel gathers writes. Excludes [`InitFlags::PASSTHROUGH`].
+        /// The kernel delays and combines writes. Excludes [`InitFlags::PASSTHROUGH`].
         const WRITEBACK_CACHE = 1 << 16;
-        /// OPEN may be answered with `ENOSYS`, meaning success without a handle.
+        /// `ENOSYS` as the reply to OPEN means success without a handle.
         const NO_OPEN_SUPPORT = 1 << 17;
-        /// Several lookups and readdirs in one directory may be under way at once.
+        /// Several lookups and readdirs in one directory may be in flight at once.
         const PARALLEL_DIROPS = 1 << 18;
         const HANDLE_KILLPRIV = 1 << 19;
         /// The kernel checks POSIX access control lists. Needs `default_permissions`.
         const POSIX_ACL = 1 << 20;
         /// Reading the device after an abort gives `ECONNABORTED` instead of `ENODEV`.
         const ABORT_ERROR = 1 << 21;
-        /// `init_out.max_pages` counts.
+        /// `init_out.max_pages` is valid.
         const MAX_PAGES = 1 << 22;
-        /// Targets of symbolic links are cached.
+        /// The kernel caches the targets of symbolic links.
         const CACHE_SYMLINKS = 1 << 23;
         const NO_OPENDIR_SUPPORT = 1 << 24;
         const EXPLICIT_INVAL_DATA = 1 << 25;
         const MAP_ALIGNMENT = 1 << 26;
         const SUBMOUNTS = 1 << 27;
-        /// The server clears suid, sgid and file capabilities where it is told to.
+        /// The server clears suid, sgid and file capabilities when a request asks for it.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
-        /// SETXATTR carries its longer header.
+        /// SETXATTR has its longer header.
         const SETXATTR_EXT = 1 << 29;
-        /// `flags2` counts.
+        /// `flags2` is valid.
         const INIT_EXT = 1 << 30;
         const INIT_RESERVED = 1 << 31;
         const SECURITY_CTX = 1 << 32;
         const HAS_INODE_DAX = 1 << 33;
-        /// Requests that create carry the supplementary group that matters for sgid directories.
+        /// Requests that create files carry the supplementary group that decides about sgid directories.
         const CREATE_SUPP_GROUP = 1 << 34;
-        /// Names can be expired instead of invalidated. Said by the kernel, needs no answer.
+        /// Names can be expired instead of invalidated. The kernel only announces this flag.
         const HAS_EXPIRE_ONLY = 1 << 35;
-        /// Shared mmap of files open with `FOPEN_DIRECT_IO`.
+        /// Files that are open with `FOPEN_DIRECT_IO` support shared mmap.
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
         const PASSTHROUGH = 1 << 37;
         const NO_EXPORT_SUPPORT = 1 << 38;
-        /// Requests in progress can be sent again. Said by the kernel, needs no answer.
+        /// The kernel can resend requests in flight. It only announces this flag.
         const HAS_RESEND = 1 << 39;
         const ALLOW_IDMAP = 1 << 40;
         const OVER_IO_URING = 1 << 41;
         const REQUEST_TIMEOUT = 1 << 42;
     }
 
-    /// `FOPEN_*`: what the answer to an open says about the open file.
+    /// `FOPEN_*`: properties of an open file, from the reply to an open.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct OpenFlags: u32 {
         const DIRECT_IO = 1 << 0;
@@ -90,11 +90,11 @@ bitflags! {
         const NOFLUSH = 1 << 5;
         /// Direct writes to one inode may run in parallel (7.36).
         const PARALLEL_DIRECT_WRITES = 1 << 6;
-        /// Set by [`Reply::opened`](crate::reply::Reply::opened) when a backing id is given.
+        /// [`Reply::opened`](crate::reply::Reply::opened) sets it when there is a backing id.
         const PASSTHROUGH = 1 << 7;
     }
 
-    /// `FUSE_OPEN_*`: what the kernel adds to an open.
+    /// `FUSE_OPEN_*`: what the kernel asks for in an open, beyond the flags of open(2).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct OpenInFlags: u32 {
         const KILL_SUIDGID = 1 << 0;
@@ -120,7 +120,7 @@ bitflags! {
     /// `FUSE_WRITE_*`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct WriteFlags: u32 {
-        /// Written back from the page cache; the handle is a guess.
+        /// Writeback from the page cache; the handle may be that of another open of the file.
         const CACHE = 1 << 0;
         const LOCKOWNER = 1 << 1;
         const KILL_SUIDGID = 1 << 2;
@@ -165,14 +165,14 @@ bitflags! {
     /// `FUSE_SETXATTR_*`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SetxattrFlags: u32 {
-        /// Clear sgid, since an access ACL is being set by somebody outside of the group.
+        /// Clear sgid, because the caller who sets an access ACL is not in the file's group.
         const ACL_KILL_SGID = 1 << 0;
     }
 
     /// `FUSE_LK_*`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct LkFlags: u32 {
-        /// A flock(2) lock, not a POSIX one.
+        /// A flock(2) lock instead of a POSIX lock.
         const FLOCK = 1 << 0;
     }
 
@@ -191,19 +191,19 @@ bitflags! {
 }
 
 impl InitFlags {
-    /// Puts the two words of the wire together.
+    /// Combines the words `flags` and `flags2` of the wire format.
     #[must_use]
     pub const fn from_words(flags: u32, flags2: u32) -> InitFlags {
         InitFlags::from_bits_retain(flags as u64 | (flags2 as u64) << 32)
     }
 
-    /// `flags` and `flags2` as they stand on the wire.
+    /// Returns the words `flags` and `flags2` of the wire format.
     #[must_use]
     pub const fn words(self) -> (u32, u32) {
         (self.bits() as u32, (self.bits() >> 32) as u32)
     }
 
-    /// Everything that a kernel speaking 7.`minor` can offer.
+    /// Returns all flags that a kernel of version 7.`minor` can offer.
     #[must_use]
     pub fn known_at(minor: u32) -> InitFlags {
         let newer: [(u32, InitFlags); 13] = [
@@ -219,7 +219,7 @@ impl InitFlags {
             (41, InitFlags::ALLOW_IDMAP),
             (42, InitFlags::OVER_IO_URING),
             (43, InitFlags::REQUEST_TIMEOUT),
-            // Whatever has no name here came after the newest version known here.
+            // Unknown flags are newer than the newest known version.
             (super::abi::MINOR + 1, InitFlags::from_bits_retain(!InitFlags::all().bits())),
         ];
         newer
@@ -230,7 +230,7 @@ impl InitFlags {
             })
     }
 
-    /// The names of the bits, in lower case, with commas; unknown bits as one hexadecimal number.
+    /// Returns the names of the flags in lower case, separated by commas. Unknown flags appear as one hexadecimal number.
     #[must_use]
     pub fn describe(self) -> String {
         let mut text = String::new();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn older_versions_know_less() {
+    fn older_versions_offer_fewer_flags() {
         let old = InitFlags::known_at(31);
         assert!(old.contains(InitFlags::MAX_PAGES | InitFlags::MAP_ALIGNMENT));
         assert!(!old.intersects(InitFlags::INIT_EXT | InitFlags::PASSTHROUGH | InitFlags::SUBMOUNTS));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn description_names_what_is_known() {
+    fn known_flags_are_described_by_name() {
         assert_eq!(
             (InitFlags::PASSTHROUGH | InitFlags::from_bits_retain(1 << 60)).describe(),
             "passthrough, 0x1000000000000000"

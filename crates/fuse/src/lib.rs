@@ -1,11 +1,10 @@
 //! The FUSE kernel protocol: wire types, decoding, replies, transports, mounting.
 //!
-//! A request is borrowed from the buffer it was read into ([`request`]), and its answer is built in the buffer it is
-//! sent from ([`reply`]). [`session`] agrees with the kernel upon what both understand, and runs the threads of
-//! [`transport`]; [`notify`] tells the kernel what to forget, [`backing`] hands it files to read and write by itself,
-//! and [`mount`] puts the whole into the tree and takes it out again.
+//! A [`request`] borrows from the buffer it was read into, and its [`reply`] is built in the buffer it is sent from.
+//! [`session`] negotiates versions and features with the kernel and runs the threads of a [`transport`]. [`notify`]
+//! invalidates what the kernel caches, [`backing`] registers files for passthrough, and [`mount`] mounts and unmounts.
 //!
-//! This crate knows nothing of what is served.
+//! This crate does not depend on what is served.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! What kernel and server agree upon in INIT.
+//! Negotiation: the version, features and limits that kernel and server agree on in INIT.
 
 use std::fmt;
 use std::fs;
@@ -11,36 +11,38 @@ use crate::request::Dialect;
 use crate::transport::Growth;
 
 const MAX_PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
-/// `FUSE_DEFAULT_MAX_PAGES_PER_REQ`: what a request carries without `MAX_PAGES`.
+/// `FUSE_DEFAULT_MAX_PAGES_PER_REQ`: the pages per request without `MAX_PAGES`.
 const PAGES_DEFAULT: usize = 32;
-/// The limit of kernels that have no `max_pages_limit` (before 6.13).
+/// The fixed limit of kernels without `max_pages_limit` (before 6.13).
 const PAGES_FIXED: usize = 256;
-/// What fits into `init_out.max_pages`.
+/// The largest value of `init_out.max_pages`.
 const PAGES_WIRE: usize = u16::MAX as usize;
 
-/// What the server would like.
+/// What the server asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionOptions {
-    /// Set in the answer where the kernel offers them. `INIT_EXT` and `MAX_PAGES` are added as needed.
+    /// Features to enable if the kernel offers them. `INIT_EXT` and `MAX_PAGES` are added as needed.
     pub flags: InitFlags,
-    /// Largest write (and read), in bytes. More than `max_pages_limit` allows raises that, if permitted.
+    /// The largest write and read, in bytes. If it exceeds the system's `max_pages_limit`, that limit is raised, if
+    /// permitted.
     pub max_write: u32,
-    /// In bytes; never more than the kernel offers. `None` takes what it offers.
+    /// In bytes, limited by what the kernel offers. `None` means what the kernel offers.
     pub max_readahead: Option<u32>,
-    /// Background requests at once; 0 leaves the kernel's default (12).
+    /// Background requests in flight; 0 means the kernel's default (12).
     pub max_background: u16,
-    /// 0 leaves the kernel's default (three quarters of the above).
+    /// 0 means the kernel's default (three quarters of `max_background`).
     pub congestion_threshold: u16,
-    /// With passthrough: 1 lets another stacked filesystem sit on this one, 2 lets a backing file be on one.
+    /// For passthrough. With 1, another stacked filesystem can be on top of this one; with 2, backing files can be on a
+    /// stacked filesystem.
     pub max_stack_depth: u32,
     /// Granularity of timestamps, in nanoseconds; 1 to 1,000,000,000.
     pub time_gran: u32,
-    /// In seconds; a request that takes longer ends the WHOLE connection. 0 means none (7.43).
+    /// In seconds. A request that takes longer ends the WHOLE connection. 0 means no timeout (7.43).
     pub request_timeout: u16,
-    /// With `OVER_IO_URING`: workers for each processor's queue, at least two. Each holds a buffer for the largest
-    /// request, paid for as it is used.
+    /// With `OVER_IO_URING`: the workers for each processor's queue, at least two. Each has a buffer for the largest
+    /// request, whose pages take memory once they are used.
     pub queue_workers: u16,
-    /// When more workers are started.
+    /// When to start more workers.
     pub growth: Growth,
 }
 
@@ -61,23 +63,23 @@ impl Default for SessionOptions {
     }
 }
 
-/// Makes the kernel look older than it is, for tests.
+/// Makes the kernel appear older than it is, for tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The newest minor version to speak.
+    /// The newest minor version to negotiate.
     pub minor: u32,
-    /// Flags that may be offered.
+    /// The flags that the kernel may offer.
     pub mask: InitFlags,
-    /// Whether queues of io_uring are taken once they were agreed upon.
-    pub takes_queues: bool,
+    /// Whether the kernel accepts io_uring queues after negotiating them.
+    pub accepts_queues: bool,
 }
 
 impl Limits {
     /// No limits.
     pub const NONE: Limits =
-        Limits { minor: abi::MINOR, mask: InitFlags::from_bits_retain(u64::MAX), takes_queues: true };
+        Limits { minor: abi::MINOR, mask: InitFlags::from_bits_retain(u64::MAX), accepts_queues: true };
 
-    /// What a kernel speaking 7.`minor` could do.
+    /// Returns the limits of a kernel of version 7.`minor`.
     #[must_use]
     pub fn minor(minor: u32) -> Limits {
         Limits { minor, mask: InitFlags::known_at(minor), ..Limits::NONE }
@@ -90,59 +92,59 @@ impl Default for Limits {
     }
 }
 
-/// What kernel and server have agreed upon. Plain data: a process that takes over a connection needs it.
+/// The result of the negotiation. A process that takes over a connection needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
     /// The smaller of the two minor versions.
     pub minor: u32,
-    /// Wanted and offered.
+    /// The features in force: requested and offered.
     pub flags: InitFlags,
-    /// Offered, after [`Limits`].
+    /// What the kernel offers, within [`Limits`].
     pub offered: InitFlags,
-    /// Wanted and not offered.
+    /// Requested but not offered.
     pub missing: InitFlags,
-    /// Largest write, in bytes.
+    /// The largest write, in bytes.
     pub max_write: u32,
-    /// Most pages of data in one request.
+    /// The most pages of data in one request.
     pub max_pages: u16,
     /// In bytes.
     pub max_readahead: u32,
-    /// Background requests at once.
+    /// Background requests in flight.
     pub max_background: u16,
-    /// Background requests at once from which the kernel calls the connection congested.
+    /// The number of background requests from which on the kernel considers the connection congested.
     pub congestion_threshold: u16,
     /// 0 without passthrough.
     pub max_stack_depth: u32,
     /// Granularity of timestamps, in nanoseconds.
     pub time_gran: u32,
-    /// In seconds; 0 means none.
+    /// In seconds; 0 means no timeout.
     pub request_timeout: u16,
 }
 
 impl Agreed {
-    /// How requests look from now on.
+    /// Returns the form of the requests on this connection.
     #[must_use]
     pub fn dialect(&self) -> Dialect {
         Dialect::new(self.minor, self.flags)
     }
 
-    /// Whether a flag is in force.
+    /// Returns whether a feature is in force.
     #[must_use]
     pub fn has(&self, flag: InitFlags) -> bool {
         self.flags.contains(flag)
     }
 
-    /// Largest payload of an answer, in bytes.
+    /// Returns the largest payload of a reply, in bytes.
     #[must_use]
     pub fn max_payload(&self) -> usize {
         usize::from(self.max_pages) * page_size()
     }
 }
 
-/// One line for the log.
+/// One line, for the log.
 impl fmt::Display for Agreed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // These two carry the others and say nothing by themselves.
+        // These two only announce other fields.
         let carriers = InitFlags::INIT_EXT | InitFlags::MAX_PAGES;
         write!(f, "FUSE {}.{}: {}", abi::MAJOR, self.minor, (self.flags - carriers).describe())?;
         write!(f, "; max_write {} KiB, max_pages {}", self.max_write / 1024, self.max_pages)?;
@@ -156,12 +158,12 @@ impl fmt::Display for Agreed {
     }
 }
 
-/// Decides what holds from now on, and how the kernel is told.
+/// Negotiates, and returns the result with the reply to the kernel.
 pub(crate) fn agree(init: &abi::InitIn, options: &SessionOptions, limits: Limits) -> (Agreed, abi::InitOut) {
     agree_within(init, options, limits, pages_allowed)
 }
 
-/// The same; `allowed` turns a number of pages into what the system permits.
+/// As [`agree`]. `allowed` limits a number of pages to what the system permits.
 fn agree_within(
     init: &abi::InitIn,
     options: &SessionOptions,
@@ -173,11 +175,11 @@ fn agree_within(
     let wanted = options.flags | InitFlags::MAX_PAGES;
     let mut flags = wanted & offered;
     if flags.contains(InitFlags::PASSTHROUGH) && flags.contains(InitFlags::WRITEBACK_CACHE) {
-        // The kernel takes neither order well: it would leave passthrough out without a word.
+        // With both, the kernel silently disables passthrough.
         flags -= InitFlags::PASSTHROUGH;
     }
     if minor < 38 {
-        // Until 7.38 security contexts came without a length in the header, and could not be told from a name.
+        // Before 7.38 the header has no length of security contexts, so they cannot be told from a name.
         flags -= InitFlags::SECURITY_CTX;
     }
     if options.request_timeout == 0 {
@@ -197,7 +199,7 @@ fn agree_within(
         allowed(wished).clamp(1, PAGES_WIRE)
     };
     let max_pages = pages as u16;
-    // The kernel never goes below 4096.
+    // The kernel uses at least 4096.
     let max_write = (options.max_write as usize).min(pages * page).max(4096) as u32;
     let passthrough = flags.contains(InitFlags::PASSTHROUGH);
 
@@ -235,16 +237,17 @@ fn agree_within(
     (agreed, out)
 }
 
-/// What the kernel offers, as far as the limits let it be seen.
+/// Returns what the kernel offers, within the limits.
 fn offered(init: &abi::InitIn, limits: Limits) -> InitFlags {
     let words = InitFlags::from_words(init.flags, init.flags2);
     let said = if words.contains(InitFlags::INIT_EXT) { words } else { InitFlags::from_words(init.flags, 0) };
     let seen = said & limits.mask;
-    // Without the extension there is no second word to answer in.
+    // Without the extension, the reply has no second word.
     if seen.contains(InitFlags::INIT_EXT) { seen } else { InitFlags::from_words(seen.words().0, 0) }
 }
 
-/// How many pages a request may have: the system's limit, raised first if it is too low and may be raised.
+/// Returns how many pages a request may have: at most `wished`, and at most the system's limit. Raises that limit if it
+/// is too low, if permitted.
 fn pages_allowed(wished: usize) -> usize {
     let read = || fs::read_to_string(MAX_PAGES_LIMIT).ok()?.trim().parse::<usize>().ok();
     let Some(limit) = read() else { return wished.min(PAGES_FIXED) };
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_what_is_wanted_and_offered() {
+    fn features_are_requested_and_offered_ones() {
         let options = SessionOptions {
             flags: InitFlags::ASYNC_READ | InitFlags::PASSTHROUGH | InitFlags::ALLOW_IDMAP,
             max_stack_depth: 2,
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_masked_kernel_is_an_old_kernel() {
+    fn limits_make_a_kernel_look_old() {
         let options =
             SessionOptions { flags: everything() - InitFlags::WRITEBACK_CACHE, ..SessionOptions::default() };
         for minor in abi::MINOR_MIN..=abi::MINOR {
@@ -313,14 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_kernel_gets_our_minor() {
+    fn a_newer_kernel_gets_our_minor_version() {
         let (agreed, out) =
             agree_within(&kernel(99, everything()), &SessionOptions::default(), Limits::NONE, |pages| pages);
         assert_eq!((agreed.minor, out.minor), (45, 45));
     }
 
     #[test]
-    fn passthrough_yields_to_writeback() {
+    fn the_writeback_cache_excludes_passthrough() {
         let options = SessionOptions {
             flags: InitFlags::PASSTHROUGH | InitFlags::WRITEBACK_CACHE,
             ..SessionOptions::default()
@@ -331,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_follow_version_and_limit() {
+    fn max_pages_depends_on_version_and_limit() {
         let page = page_size();
         let options = SessionOptions { max_write: 4 << 20, ..SessionOptions::default() };
         let pages = |limits, offer, allowed: usize| {

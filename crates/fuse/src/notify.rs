@@ -1,16 +1,15 @@
-//! Telling the kernel what to forget.
+//! Notifications: they invalidate what the kernel caches.
 //!
-//! A notification takes locks in the kernel that a request under way may hold, so it must never be sent from a thread
-//! that serves one: it could wait for itself. [`Notifier`] puts notifications into a queue, and threads of the
-//! session's own send them. Queueing never blocks. There are several such threads, because one may have to
-//! wait in the kernel for whoever holds a directory or an inode, while the others go on: so the order is not kept.
-//! What waits already is not queued again.
+//! The kernel takes locks for a notification that a request in flight may hold. A thread that serves a request must
+//! therefore not send one, because it could deadlock. [`Notifier`] queues notifications, and threads of the session send
+//! them. Queueing never blocks. There are several such threads, because one may wait in the kernel for the lock of a
+//! directory or an inode while the others continue, so notifications may be reordered. A notification that is already
+//! queued is not queued again.
 //!
 //! # When the queue is full
-//! More than [`QUEUE_MAX`] waiting notifications are merged together. For inodes only the ids are kept, and each is
-//! then invalidated whole, if any of its data was meant. For names, every name the kernel knows is invalidated at once by a new epoch (7.44), or,
-//! before that, the queue goes on growing up to [`QUEUE_HARD_MAX`] and then drops what comes, which
-//! [`Notifier::lost`] counts.
+//! Beyond [`QUEUE_MAX`] notifications, further ones are merged. Of an inode only the id is kept, and all of its data is
+//! invalidated if any should be. For names, a new epoch (7.44) invalidates every name that the kernel knows. Before 7.44
+//! the queue grows up to [`QUEUE_HARD_MAX`], and further notifications are dropped, which [`Notifier::lost`] counts.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ffi::{CStr, CString};
@@ -30,21 +29,21 @@ use crate::abi;
 use crate::flags::InitFlags;
 use crate::request::NodeId;
 
-/// How many notifications wait before they are merged together.
+/// The length of the queue from which on notifications are merged.
 pub const QUEUE_MAX: usize = 8192;
-/// How many wait at most where they cannot be merged.
+/// The largest length of the queue when notifications cannot be merged.
 pub const QUEUE_HARD_MAX: usize = 1 << 20;
 
 /// Flag of `fuse_notify_inval_entry_out` (`FUSE_EXPIRE_ONLY`).
 const EXPIRE_ONLY: u32 = 1;
-/// Numbers that requests of the kernel's own do not reach. Even, for odd ones mean an INTERRUPT.
+/// Numbers that the kernel's own requests do not reach. They are even, because odd numbers mean an INTERRUPT.
 const RETRIEVALS: u64 = 1 << 62;
 
 /// `enum fuse_notify_code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum NotifyCode {
-    /// Wakes up who polls.
+    /// Wakes up processes that poll.
     Poll = 1,
     /// Attributes or cached data of a node are stale.
     InvalInode = 2,
@@ -54,28 +53,28 @@ pub enum NotifyCode {
     Store = 4,
     /// Asks for data of the page cache.
     Retrieve = 5,
-    /// A name is gone.
+    /// A name has been removed.
     Delete = 6,
-    /// 7.40.
+    /// Asks for all requests in flight again (7.40).
     Resend = 7,
-    /// 7.44.
+    /// Invalidates all names (7.44).
     IncEpoch = 8,
-    /// 7.45.
+    /// Asks the kernel to drop unused nodes (7.45).
     Prune = 9,
 }
 
-/// Why a notification was not queued.
+/// The reason why a notification was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotifyError {
-    /// Newer than what was agreed upon.
+    /// The notification is newer than the negotiated version.
     #[error("the kernel does not know this notification")]
     Unsupported,
-    /// The session has ended; so has what the kernel remembered.
+    /// The session has ended, and with it the kernel's caches.
     #[error("the session has ended")]
     Closed,
 }
 
-/// The ways to invalidate a name that the connection knows.
+/// The optional notifications that the kernel understands on this connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Capabilities {
     pub(crate) expire: bool,
@@ -84,7 +83,7 @@ pub(crate) struct Capabilities {
 }
 
 impl Capabilities {
-    /// What a connection understands: by version, and for what came without a version check, by what was offered.
+    /// Derives them from the version and, where the kernel announces a flag, from the offered flags.
     pub(crate) fn new(minor: u32, offered: InitFlags) -> Capabilities {
         Capabilities {
             expire: minor >= 38 && offered.contains(InitFlags::HAS_EXPIRE_ONLY),
@@ -105,25 +104,25 @@ enum Message {
 
 #[derive(Default)]
 struct Queue {
-    /// Each with its number.
+    /// The queued messages with their numbers.
     messages: VecDeque<(u64, Message)>,
-    /// The same, to be found.
+    /// The queued messages, to find duplicates.
     waiting: HashSet<Message>,
-    /// Inodes whose own messages did not fit, and whether their data is meant as well.
+    /// Inodes whose messages were merged, and whether their data is to be invalidated too.
     merged: BTreeMap<u64, bool>,
-    /// Names did not fit: a new epoch is due.
+    /// Whether messages about names were merged, so that a new epoch is due.
     names: bool,
-    /// The number of the first message that was merged.
+    /// The number of the first merged message.
     merged_since: Option<u64>,
     closed: bool,
-    /// Numbers the messages, for the barrier.
+    /// The number of the next message, for [`Notifier::flush`].
     queued: u64,
-    /// The numbers of those that are being sent.
+    /// The numbers of the messages that are being sent.
     sending: [Option<u64>; SENDERS],
 }
 
 impl Queue {
-    /// The number of the oldest message that has not been sent.
+    /// Returns the number of the oldest message that has not been sent.
     fn oldest(&self) -> Option<u64> {
         let first = self.messages.front().map(|(number, _)| *number);
         self.sending.iter().copied().chain([first, self.merged_since]).flatten().min()
@@ -132,9 +131,9 @@ impl Queue {
 
 struct Shared {
     queue: Mutex<Queue>,
-    /// Signalled when there is work or the end.
+    /// Signalled when there is work and when the session ends.
     work: Condvar,
-    /// Signalled when something has been sent.
+    /// Signalled when a message has been sent.
     idle: Condvar,
     capabilities: Capabilities,
     device: Arc<OwnedFd>,
@@ -143,7 +142,7 @@ struct Shared {
     lost: AtomicU64,
 }
 
-/// Queues notifications. Cheap to clone, and usable from every thread, those that serve requests included.
+/// Queues notifications. Cheap to clone. Every thread can use it, including those that serve requests.
 #[derive(Clone)]
 pub struct Notifier {
     shared: Arc<Shared>,
@@ -156,8 +155,8 @@ impl fmt::Debug for Notifier {
 }
 
 impl Notifier {
-    /// Forgets the attributes of a node and, from `offset` for `len` bytes (0 and 0: all of it), its cached data. A
-    /// negative `offset` leaves the data alone. Dirty pages are written out first.
+    /// Invalidates the attributes of a node and `len` bytes of its cached data from `offset` on. If both are 0, all data
+    /// is invalidated; if `offset` is negative, none is. The kernel writes dirty pages first.
     ///
     /// # Errors
     /// [`NotifyError::Closed`].
@@ -165,12 +164,12 @@ impl Notifier {
         self.push(Message::InvalInode { node: node.0, offset, len })
     }
 
-    /// Forgets the attributes of a node, and its cached ACLs, before it returns. Unlike the others it may be called by
-    /// the thread that serves a request about that very node: without data to drop the kernel waits for nothing, and
-    /// whoever waits for the answer keeps the inode (fs/fuse/inode.c fuse_reverse_inval_inode).
+    /// Invalidates the attributes and cached ACLs of a node before it returns. Even a thread that serves a request about
+    /// this node may call it: the kernel does not wait when there is no data to drop, and the caller that waits for the
+    /// reply keeps the inode alive (fs/fuse/inode.c fuse_reverse_inval_inode).
     ///
     /// # Errors
-    /// Whatever the device gives; a node that the kernel does not know is none.
+    /// Those of write(2) on the device. A node that the kernel does not know is not an error.
     pub fn inval_attributes_now(&self, node: NodeId) -> Result<(), Errno> {
         match send(&self.shared.device, &Message::InvalInode { node: node.0, offset: -1, len: 0 }) {
             Err(Errno::NOENT) => Ok(()),
@@ -178,8 +177,8 @@ impl Notifier {
         }
     }
 
-    /// Forgets a name, so that it is looked up again. An open directory below stays usable, a mount below is
-    /// detached.
+    /// Invalidates a name, so that the kernel looks it up again. Open directories below it stay usable, but mounts below
+    /// it are detached.
     ///
     /// # Errors
     /// [`NotifyError::Closed`].
@@ -187,8 +186,8 @@ impl Notifier {
         self.push(Message::InvalEntry { parent: parent.0, name: name.into(), flags: 0 })
     }
 
-    /// Lets a name's time run out: it is looked up again and stays what it is if nothing has changed (7.38). Falls
-    /// back to [`Notifier::inval_entry`].
+    /// Expires a name (7.38): the kernel looks it up again, and keeps it if it has not changed. Falls back to
+    /// [`Notifier::inval_entry`].
     ///
     /// # Errors
     /// [`NotifyError::Closed`].
@@ -197,7 +196,7 @@ impl Notifier {
         self.push(Message::InvalEntry { parent: parent.0, name: name.into(), flags })
     }
 
-    /// Tells that `name` has been removed and was `child`: watchers of it are told too.
+    /// Reports that `name`, which was `child`, has been removed. The kernel also notifies watchers (inotify(7)).
     ///
     /// # Errors
     /// [`NotifyError::Closed`].
@@ -205,7 +204,7 @@ impl Notifier {
         self.push(Message::Delete { parent: parent.0, child: child.0, name: name.into() })
     }
 
-    /// Makes every name of the mount be looked up again (7.44).
+    /// Makes the kernel look up every name of the mount again (7.44).
     ///
     /// # Errors
     /// [`NotifyError::Unsupported`] before 7.44, [`NotifyError::Closed`].
@@ -217,19 +216,19 @@ impl Notifier {
         }
     }
 
-    /// Can a name's time run out without more ([`Notifier::expire_entry`])?
+    /// Returns whether the kernel can expire a name without detaching mounts ([`Notifier::expire_entry`]).
     #[must_use]
     pub fn can_expire_entries(&self) -> bool {
         self.shared.capabilities.expire
     }
 
-    /// Can all names be forgotten at once ([`Notifier::increment_epoch`])?
+    /// Returns whether the kernel can invalidate all names at once ([`Notifier::increment_epoch`]).
     #[must_use]
     pub fn can_increment_epoch(&self) -> bool {
         self.shared.capabilities.epoch
     }
 
-    /// Has every request in progress sent again, with [`abi::UNIQUE_RESEND`] set in its `unique` (7.40).
+    /// Makes the kernel resend every request in flight, with [`abi::UNIQUE_RESEND`] set in its `unique` (7.40).
     ///
     /// # Errors
     /// [`NotifyError::Unsupported`] before 7.40, [`NotifyError::Closed`].
@@ -241,13 +240,14 @@ impl Notifier {
         }
     }
 
-    /// Waits until everything queued before has been sent, or the session has ended. A thread that serves requests may
-    /// call it only while another goes on serving: the kernel may hold up a notification until a request is answered.
+    /// Waits until all notifications queued so far have been sent or the session has ended. A thread that serves requests
+    /// may call it only while others continue to serve, because the kernel may delay a notification until a request is
+    /// answered.
     pub fn flush(&self) {
         while !self.flush_within(Duration::from_secs(60)) {}
     }
 
-    /// As [`Notifier::flush`], for no longer than this; false if not all has been sent by then.
+    /// Like [`Notifier::flush`], but waits no longer than `patience`. Returns false if not all have been sent by then.
     pub fn flush_within(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let mut queue = self.shared.queue.lock();
@@ -260,19 +260,19 @@ impl Notifier {
         true
     }
 
-    /// Notifications the kernel has taken.
+    /// Returns how many notifications the kernel has accepted.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.shared.sent.load(Ordering::Relaxed)
     }
 
-    /// Notifications that failed other than by naming what the kernel does not know.
+    /// Returns how many notifications have failed. Those about nodes or names that the kernel does not know count as sent.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.shared.failed.load(Ordering::Relaxed)
     }
 
-    /// Notifications dropped because too many waited.
+    /// Returns how many notifications were dropped because the queue was full.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
@@ -317,7 +317,7 @@ impl Notifier {
             _ => {
                 if self.shared.lost.fetch_add(1, Ordering::Relaxed) == 0 {
                     tracing::error!(
-                        "too many notifications are waiting; names may stay stale until they expire"
+                        "too many notifications are queued; names may stay stale until they expire"
                     );
                 }
             }
@@ -325,10 +325,10 @@ impl Notifier {
     }
 }
 
-/// Threads that send.
+/// The number of sending threads.
 const SENDERS: usize = 4;
 
-/// The sending side: the session's own. Dropping it ends the threads.
+/// The sending side, which belongs to the session. Dropping it ends the threads.
 pub(crate) struct Sender {
     notifier: Notifier,
     threads: Vec<JoinHandle<()>>,
@@ -414,7 +414,7 @@ fn run(shared: &Shared, slot: usize) {
         };
         for message in messages {
             match send(&shared.device, &message) {
-                // The kernel does not know the node or the name: nothing to forget.
+                // ENOENT, ENOTDIR: the kernel does not know the node or the name, so it caches nothing.
                 Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => shared.sent.fetch_add(1, Ordering::Relaxed),
                 Err(errno) => {
                     tracing::debug!(%errno, ?message, "notification failed");
@@ -446,10 +446,11 @@ fn send(device: &OwnedFd, message: &Message) -> Result<(), Errno> {
     }
 }
 
-/// Asks for no data of a file that the kernel knows, which it answers by a NOTIFY_REPLY: a request that nobody waits for.
-/// Over io_uring it comes by the queue of the processor that the calling thread runs on.
+/// Asks the kernel for 0 bytes of a file that it knows. The kernel answers with a NOTIFY_REPLY, a request for whose reply
+/// no process waits. Over io_uring it arrives in the queue of the processor that the calling thread runs on.
 ///
-/// Errors: `ENOENT` for a file that the kernel does not know, `EINVAL` for what is no regular file.
+/// # Errors
+/// `ENOENT` for a file that the kernel does not know, `EINVAL` for a file that is not regular.
 pub(crate) fn retrieve_nothing(device: &OwnedFd, file: NodeId, number: u64) -> Result<(), Errno> {
     let body = abi::NotifyRetrieveOut {
         notify_unique: RETRIEVALS | (number << 1),
@@ -465,7 +466,7 @@ fn name_len(name: &CStr) -> u32 {
     u32::try_from(name.count_bytes()).unwrap_or(u32::MAX)
 }
 
-/// A notification is a reply with `unique` 0 and its code where a reply has its error.
+/// Writes a notification: a reply whose `unique` is 0 and whose error is the notification's code.
 fn write(device: &OwnedFd, code: NotifyCode, body: &[u8], name: &[u8]) -> Result<(), Errno> {
     let mut message = Vec::with_capacity(size_of::<abi::OutHeader>() + body.len() + name.len());
     let len = u32::try_from(message.capacity()).map_err(|_| Errno::MSGSIZE)?;

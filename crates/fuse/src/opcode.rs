@@ -1,30 +1,30 @@
-//! The names of the requests (`enum fuse_opcode`, include/uapi/linux/fuse.h).
+//! Opcodes (`enum fuse_opcode`, include/uapi/linux/fuse.h).
 
 macro_rules! opcodes {
     ($($(#[$meta:meta])* $name:ident = $number:literal $text:literal $minor:literal),* $(,)?) => {
-        /// What a request asks for.
+        /// The operation that a request asks for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
-        #[allow(missing_docs, reason = "a request without a word is what its name says")]
+        #[allow(missing_docs, reason = "undocumented opcodes are as in the kernel's header")]
         pub enum Opcode { $($(#[$meta])* $name = $number),* }
 
         impl Opcode {
-            /// All of them, in ascending order.
+            /// All opcodes in ascending order.
             pub const ALL: &'static [Opcode] = &[$(Opcode::$name),*];
 
-            /// The opcode with this number, if it is known here.
+            /// Returns the opcode with this number, if it is known.
             #[must_use]
             pub const fn from_u32(number: u32) -> Option<Opcode> {
                 match number { $($number => Some(Opcode::$name),)* _ => None }
             }
 
-            /// The kernel's name for it, without the prefix `FUSE_`.
+            /// Returns the kernel's name without the prefix `FUSE_`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Opcode::$name => $text),* }
             }
 
-            /// The minor version that brought it; 31 for everything up to 7.31.
+            /// Returns the minor version that introduced the opcode, or 31 for all up to 7.31.
             #[must_use]
             pub const fn minor(self) -> u32 {
                 match self { $(Opcode::$name => $minor),* }
@@ -85,21 +85,21 @@ opcodes! {
     Tmpfile = 51 "TMPFILE" 37,
     Statx = 52 "STATX" 39,
     CopyFileRange64 = 53 "COPY_FILE_RANGE_64" 45,
-    /// The first request on `/dev/cuse`; never seen on `/dev/fuse`.
+    /// The first request on `/dev/cuse`. It does not occur on `/dev/fuse`.
     CuseInit = 4096 "CUSE_INIT" 31,
 }
 
 impl Opcode {
-    /// Whether the kernel waits for an answer. Answering one of the others is an error.
+    /// Returns whether the kernel expects a reply. Replying to another request is an error.
     ///
-    /// INTERRUPT may be answered (with `EAGAIN` or `ENOSYS`), but need not be.
+    /// INTERRUPT may have a reply (`EAGAIN` or `ENOSYS`), but does not need one.
     #[must_use]
     pub const fn wants_answer(self) -> bool {
         !matches!(self, Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply)
     }
 }
 
-/// A name for an opcode number, for messages.
+/// Returns the name of an opcode number, for messages.
 #[must_use]
 pub fn name_of(number: u32) -> &'static str {
     Opcode::from_u32(number).map_or("UNKNOWN", Opcode::name)
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_round_trip_and_ascend() {
+    fn opcode_numbers_round_trip_and_ascend() {
         let numbers: Vec<u32> = Opcode::ALL.iter().map(|&op| op as u32).collect();
         assert!(numbers.is_sorted_by(|a, b| a < b));
         for &op in Opcode::ALL {

@@ -1,7 +1,7 @@
-//! Answers, built in the buffer they are sent from.
+//! Replies, built in the buffer they are sent from.
 //!
-//! A [`Reply`] is the right to answer one request. Every method takes it and gives back a [`Replied`], which the
-//! handler has to return: so each request is answered exactly once, and the compiler sees to it.
+//! A [`Reply`] is the right to answer one request. Every method consumes it and returns a [`Replied`], which the handler
+//! must return. So the compiler ensures that each request is answered exactly once.
 
 use std::fmt;
 
@@ -11,26 +11,27 @@ use crate::abi::{self, AttrOut, EntryOut, StatxOut};
 use crate::flags::OpenFlags;
 use crate::request::{NodeId, Op, Request};
 
-/// The largest errno the kernel takes. From 512 on they are its own, and a reply with one is refused (fs/fuse/dev.c).
+/// The largest errno that the kernel accepts. Numbers from 512 on are internal to the kernel, which refuses a reply with
+/// one of them (fs/fuse/dev.c).
 pub const ERRNO_MAX: i32 = 511;
 
 const EIO: i32 = 5;
 const ERANGE: i32 = 34;
 const EOPNOTSUPP: i32 = 95;
-/// The kernel's own "not supported", which leaks out of some network filesystems.
+/// The kernel's internal "not supported", which some network filesystems leak.
 const ENOTSUPP: i32 = 524;
 
 /// The right to answer one request.
-#[must_use = "a request that is not answered blocks its caller for ever"]
+#[must_use = "an unanswered request blocks its caller until the filesystem is unmounted"]
 pub struct Reply<'b> {
     pub(crate) payload: &'b mut [u8],
     pub(crate) unique: u64,
-    /// How many bytes of variable length the kernel takes as the answer to this request.
+    /// How many bytes of variable-length data the kernel accepts for this request.
     limit: usize,
 }
 
 /// Proof that a request has been answered.
-#[must_use = "to be returned from the handler"]
+#[must_use = "the handler must return it"]
 #[derive(Debug)]
 pub struct Replied {
     pub(crate) unique: u64,
@@ -38,24 +39,24 @@ pub struct Replied {
     pub(crate) granted: Granted,
 }
 
-/// What is to be sent.
+/// What to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Nothing,
     /// A positive errno.
     Error(i32),
-    /// This many bytes of the payload.
+    /// The first bytes of the payload buffer.
     Payload(usize),
 }
 
-/// What the kernel holds once it has the answer, and what must be released if it does not get it.
+/// The references that the kernel holds once it has the reply, and that the server must release if it does not get it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Granted {
     Nothing,
     Node(NodeId),
     Handle(u64),
     NodeAndHandle(NodeId, u64),
-    /// One lookup for each entry of a READDIRPLUS; the payload tells which.
+    /// One lookup for each entry of a READDIRPLUS, as listed in the payload.
     Entries,
 }
 
@@ -72,8 +73,8 @@ impl<'b> Reply<'b> {
         Reply { payload, unique: request.header.unique, limit }
     }
 
-    /// How many bytes [`Reply::bytes`], [`Reply::data`], [`Reply::dir`] and [`Reply::plus`] can carry: what the
-    /// request asked for, and never more than the buffer.
+    /// Returns how many bytes [`Reply::bytes`], [`Reply::data`], [`Reply::dir`] and [`Reply::plus`] can send: as many as
+    /// the request asks for, limited by the size of the buffer.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.limit
@@ -94,12 +95,12 @@ impl<'b> Reply<'b> {
         }
     }
 
-    /// Success, with nothing to say.
+    /// Replies with success and no data.
     pub fn ok(self) -> Replied {
         self.done(Answer::Payload(0), Granted::Nothing)
     }
 
-    /// Failure with a positive errno. One that the kernel would refuse becomes `ERANGE`.
+    /// Replies with a positive errno. One that the kernel would refuse becomes `ERANGE`.
     pub fn error(self, errno: i32) -> Replied {
         let errno = match errno {
             ENOTSUPP => EOPNOTSUPP,
@@ -109,33 +110,34 @@ impl<'b> Reply<'b> {
         self.done(Answer::Error(errno), Granted::Nothing)
     }
 
-    /// No answer: for FORGET, BATCH_FORGET, INTERRUPT and NOTIFY_REPLY. For any other request the transport sends `EIO`.
+    /// Sends no reply, for FORGET, BATCH_FORGET, INTERRUPT and NOTIFY_REPLY. For any other request the transport sends
+    /// `EIO`.
     pub fn none(self) -> Replied {
         self.done(Answer::Nothing, Granted::Nothing)
     }
 
-    /// LOOKUP, SYMLINK, MKNOD, MKDIR, LINK. The kernel then holds one lookup of the node, unless its id is 0.
+    /// Replies to LOOKUP, SYMLINK, MKNOD, MKDIR or LINK. The kernel then holds one lookup of the node, unless its id is 0.
     pub fn entry(self, entry: &EntryOut) -> Replied {
         let granted = if entry.nodeid == 0 { Granted::Nothing } else { Granted::Node(NodeId(entry.nodeid)) };
         self.put(entry, granted)
     }
 
-    /// GETATTR, SETATTR.
+    /// Replies to GETATTR or SETATTR.
     pub fn attr(self, attr: &AttrOut) -> Replied {
         self.put(attr, Granted::Nothing)
     }
 
-    /// STATX.
+    /// Replies to STATX.
     pub fn statx(self, statx: &StatxOut) -> Replied {
         self.put(statx, Granted::Nothing)
     }
 
-    /// OPEN, OPENDIR. `backing` is a registered file ([`crate::backing`]) that the kernel reads and writes by itself.
+    /// Replies to OPEN or OPENDIR. `backing` is the id of a registered file ([`crate::backing`]) for passthrough.
     pub fn opened(self, handle: u64, flags: OpenFlags, backing: Option<u32>) -> Replied {
         self.put(&open_out(handle, flags, backing), Granted::Handle(handle))
     }
 
-    /// CREATE, TMPFILE: an entry and an open file at once.
+    /// Replies to CREATE or TMPFILE with an entry and an open file.
     pub fn created(self, entry: &EntryOut, handle: u64, flags: OpenFlags, backing: Option<u32>) -> Replied {
         #[derive(IntoBytes, Immutable)]
         #[repr(C)]
@@ -147,22 +149,23 @@ impl<'b> Reply<'b> {
         self.put(&out, Granted::NodeAndHandle(NodeId(entry.nodeid), handle))
     }
 
-    /// WRITE: the number of bytes written.
+    /// Replies to WRITE with the number of bytes written.
     pub fn written(self, size: u32) -> Replied {
         self.put(&abi::WriteOut { size, padding: 0 }, Granted::Nothing)
     }
 
-    /// STATFS.
+    /// Replies to STATFS.
     pub fn statfs(self, st: &abi::Kstatfs) -> Replied {
         self.put(st, Granted::Nothing)
     }
 
-    /// GETXATTR and LISTXATTR of size 0: the length in bytes.
+    /// Replies to GETXATTR or LISTXATTR of size 0 with the length in bytes.
     pub fn xattr_size(self, size: u32) -> Replied {
         self.put(&abi::GetxattrOut { size, padding: 0 }, Granted::Nothing)
     }
 
-    /// GETXATTR and LISTXATTR: the value, or its length when that was asked for, or `ERANGE` when it does not fit.
+    /// Replies to GETXATTR or LISTXATTR with the value, with its length if the request asks for that, or with `ERANGE` if
+    /// the value does not fit.
     pub fn xattr(self, value: &[u8]) -> Replied {
         if self.limit == 0 {
             return match u32::try_from(value.len()) {
@@ -173,7 +176,7 @@ impl<'b> Reply<'b> {
         self.bytes(value)
     }
 
-    /// READ, READLINK, GETXATTR, LISTXATTR: `bytes`, or `ERANGE` when there are more than the kernel takes.
+    /// Replies to READ, READLINK, GETXATTR or LISTXATTR with `bytes`, or with `ERANGE` if they exceed the limit.
     pub fn bytes(self, bytes: &[u8]) -> Replied {
         if bytes.len() > self.limit {
             return self.error(ERANGE);
@@ -182,9 +185,9 @@ impl<'b> Reply<'b> {
         self.done(Answer::Payload(bytes.len()), Granted::Nothing)
     }
 
-    /// READ, READLINK, GETXATTR, LISTXATTR: lets `fill` write into the buffer the kernel copies from, at most `max`
-    /// bytes. The slice starts on a page boundary, so that `O_DIRECT` reads can go there. It holds what an earlier
-    /// answer left; only the number of bytes that `fill` returns is sent. An `Err` is a positive errno.
+    /// Replies to READ, READLINK, GETXATTR or LISTXATTR with up to `max` bytes, which `fill` writes into the buffer that
+    /// the kernel copies from. The slice is page-aligned, as `O_DIRECT` reads require. It may hold data of an earlier
+    /// reply; only the number of bytes that `fill` returns is sent. An `Err` is a positive errno.
     pub fn data(self, max: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, i32>) -> Replied {
         let room = max.min(self.limit);
         match fill(&mut self.payload[..room]) {
@@ -194,12 +197,12 @@ impl<'b> Reply<'b> {
         }
     }
 
-    /// LSEEK: the resulting offset.
+    /// Replies to LSEEK with the resulting offset.
     pub fn lseek(self, offset: u64) -> Replied {
         self.put(&abi::LseekOut { offset }, Granted::Nothing)
     }
 
-    /// IOCTL: its result, and up to the number of bytes the caller takes, written by `fill` as in [`Reply::data`].
+    /// Replies to IOCTL with its result, and with data that `fill` writes as in [`Reply::data`].
     pub fn ioctl(self, result: i32, fill: impl FnOnce(&mut [u8]) -> Result<usize, i32>) -> Replied {
         let head = size_of::<abi::IoctlOut>();
         let Some(room) = self.payload.len().checked_sub(head).map(|room| room.min(self.limit)) else {
@@ -216,10 +219,10 @@ impl<'b> Reply<'b> {
         }
     }
 
-    /// COPY_FILE_RANGE: the number of bytes copied; `reply64` is the request's.
+    /// Replies to COPY_FILE_RANGE with the number of bytes copied. `reply64` is that of the request.
     ///
-    /// The older form has room for 32 bits: the server must copy at most `u32::MAX` bytes for it (rounded down to
-    /// whole pages, so that the caller goes on aligned), and more is told as that.
+    /// The older form of the reply has 32 bits. For it the server must copy at most `u32::MAX` bytes, rounded down to
+    /// whole pages so that the caller continues aligned. A larger number is sent as `u32::MAX`.
     pub fn copied(self, bytes: u64, reply64: bool) -> Replied {
         if reply64 {
             self.put(&abi::CopyFileRangeOut { bytes_copied: bytes }, Granted::Nothing)
@@ -228,28 +231,28 @@ impl<'b> Reply<'b> {
         }
     }
 
-    /// POLL: the `POLL*` bits that are ready.
+    /// Replies to POLL with the `POLL*` bits that are ready.
     pub fn poll(self, revents: u32) -> Replied {
         self.put(&abi::PollOut { revents, padding: 0 }, Granted::Nothing)
     }
 
-    /// GETLK: the lock in the way, or one of type `F_UNLCK`.
+    /// Replies to GETLK with the conflicting lock, or one of type `F_UNLCK`.
     pub fn lock(self, lock: &abi::FileLock) -> Replied {
         self.put(lock, Granted::Nothing)
     }
 
-    /// BMAP.
+    /// Replies to BMAP.
     pub fn bmap(self, block: u64) -> Replied {
         self.put(&abi::BmapOut { block }, Granted::Nothing)
     }
 
-    /// READDIR: entries, up to `max` bytes of them.
+    /// Begins a reply to READDIR with up to `max` bytes of entries.
     pub fn dir(self, max: usize) -> DirBuf<'b> {
         let max = max.min(self.limit);
         DirBuf { reply: self, max, len: 0 }
     }
 
-    /// READDIRPLUS: entries with attributes, up to `max` bytes of them.
+    /// Begins a reply to READDIRPLUS with up to `max` bytes of entries with attributes.
     pub fn plus(self, max: usize) -> DirPlusBuf<'b> {
         let max = max.min(self.limit);
         DirPlusBuf { reply: self, max, len: 0, granted: 0 }
@@ -270,14 +273,14 @@ fn open_out(handle: u64, flags: OpenFlags, backing: Option<u32>) -> abi::OpenOut
     abi::OpenOut { fh: handle, open_flags: flags.bits(), backing_id: backing.unwrap_or(0) }
 }
 
-/// Appends one record: a head, a name and zeroes up to the next multiple of 8. False when it does not fit.
+/// Appends a record: a head, a name, and zeros up to the next multiple of 8. Returns false if it does not fit.
 fn push_record(room: &mut [u8], len: &mut usize, head: &[u8], name: &[u8]) -> bool {
     let named = head.len() + name.len();
     let total = abi::record_align(named);
     let Some(record) = len.checked_add(total).and_then(|end| room.get_mut(*len..end)) else { return false };
     record[..head.len()].copy_from_slice(head);
     record[head.len()..named].copy_from_slice(name);
-    // What an earlier answer left in the buffer must not get out.
+    // Data that an earlier reply left in the buffer must not leak.
     record[named..].fill(0);
     *len += total;
     true
@@ -288,7 +291,7 @@ fn dirent(ino: u64, offset: u64, d_type: u32, name: &[u8]) -> abi::Dirent {
     abi::Dirent { ino, off: offset, namelen, typ: d_type }
 }
 
-/// An answer to READDIR in the making.
+/// A reply to READDIR that is being built.
 #[derive(Debug)]
 pub struct DirBuf<'b> {
     reply: Reply<'b>,
@@ -297,27 +300,27 @@ pub struct DirBuf<'b> {
 }
 
 impl DirBuf<'_> {
-    /// Adds an entry, or returns true: full, and the entry is not in. `offset` is where reading goes on after it (not
-    /// 0); `d_type` is one of `DT_*`.
+    /// Adds an entry. Returns true if it does not fit; it is not added then. `offset` is where reading continues after the
+    /// entry and must not be 0. `d_type` is one of `DT_*`.
     #[must_use]
     pub fn push(&mut self, ino: u64, offset: u64, d_type: u32, name: &[u8]) -> bool {
         let head = dirent(ino, offset, d_type, name);
         !push_record(&mut self.reply.payload[..self.max], &mut self.len, head.as_bytes(), name)
     }
 
-    /// Whether an entry with a name of this many bytes still fits.
+    /// Returns whether an entry with a name of this many bytes fits.
     #[must_use]
     pub fn fits(&self, name_len: usize) -> bool {
         self.len + abi::record_align(size_of::<abi::Dirent>() + name_len) <= self.max
     }
 
-    /// Whether nothing has been pushed.
+    /// Returns whether no entry has been pushed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Sends what was pushed; nothing means the end of the directory.
+    /// Sends the entries. A reply without entries means the end of the directory.
     pub fn finish(self) -> Replied {
         self.reply.done(Answer::Payload(self.len), Granted::Nothing)
     }
@@ -328,34 +331,34 @@ impl DirBuf<'_> {
     }
 }
 
-/// An answer to READDIRPLUS in the making.
+/// A reply to READDIRPLUS that is being built.
 #[derive(Debug)]
 pub struct DirPlusBuf<'b> {
     reply: Reply<'b>,
     max: usize,
     len: usize,
-    /// Granted by [`DirPlusBuf::grant`], pushed or not.
+    /// Bytes reserved by [`DirPlusBuf::grant`], whether or not the entries have been pushed.
     granted: usize,
 }
 
 impl DirPlusBuf<'_> {
-    /// Adds an entry, or returns true: full, and the entry is not in. The kernel then holds one lookup of the entry's
-    /// node, unless the node id is 0 (attributes unknown) or the name is `.` or `..`. Ask [`DirPlusBuf::fits`] before
-    /// a lookup is counted.
+    /// Adds an entry. Returns true if it does not fit; it is not added then. Once sent, the kernel holds one lookup of the
+    /// entry's node, unless the node id is 0 (attributes unknown) or the name is `.` or `..`. Call [`DirPlusBuf::fits`]
+    /// before counting a lookup.
     #[must_use]
     pub fn push(&mut self, entry: &EntryOut, ino: u64, offset: u64, d_type: u32, name: &[u8]) -> bool {
         let head = abi::DirentPlus { entry: *entry, dirent: dirent(ino, offset, d_type, name) };
         !push_record(&mut self.reply.payload[..self.max], &mut self.len, head.as_bytes(), name)
     }
 
-    /// Whether an entry with a name of this many bytes still fits.
+    /// Returns whether an entry with a name of this many bytes fits.
     #[must_use]
     pub fn fits(&self, name_len: usize) -> bool {
         self.len + abi::record_align(size_of::<abi::DirentPlus>() + name_len) <= self.max
     }
 
-    /// Sets room aside for an entry with a name of this many bytes, if there is some left: for who pushes only after
-    /// all have been asked about.
+    /// Reserves space for an entry with a name of this many bytes. Returns false if there is not enough. For callers that
+    /// collect all entries before they push any.
     #[must_use]
     pub fn grant(&mut self, name_len: usize) -> bool {
         let total = self.granted + abi::record_align(size_of::<abi::DirentPlus>() + name_len);
@@ -366,18 +369,18 @@ impl DirPlusBuf<'_> {
         granted
     }
 
-    /// Whether nothing has been pushed.
+    /// Returns whether no entry has been pushed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Sends what was pushed; nothing means the end of the directory.
+    /// Sends the entries. A reply without entries means the end of the directory.
     pub fn finish(self) -> Replied {
         self.reply.done(Answer::Payload(self.len), Granted::Entries)
     }
 
-    /// Sends an errno instead. Lookups counted for entries that were pushed are the caller's to take back.
+    /// Sends an errno instead. The caller must undo the lookups that it has counted for entries it has pushed.
     pub fn error(self, errno: i32) -> Replied {
         self.reply.error(errno)
     }

@@ -120,7 +120,7 @@ fn parse_limits(text: &str) -> Result<Limits, String> {
                         InitFlags::from_name(name).ok_or_else(|| format!("'{name}' is not an INIT flag"))?;
                 }
             }
-            Some(("refuse", "queues")) => limits.takes_queues = false,
+            Some(("refuse", "queues")) => limits.accepts_queues = false,
             _ => return Err(format!("'{part}' is neither minor:NUMBER, mask:FLAG|FLAG nor refuse:queues")),
         }
     }

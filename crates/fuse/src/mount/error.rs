@@ -1,25 +1,25 @@
-//! Why nothing was mounted.
+//! Errors of mounting.
 
 use std::io;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// Why nothing was mounted.
+/// The reason why mounting failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The mount point cannot be used.
     #[error("mountpoint {path}: {error}")]
     Mountpoint {
-        /// As it was given.
+        /// The mount point, as in the [`MountSpec`](super::MountSpec).
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         error: io::Error,
     },
     /// /dev/fuse cannot be opened.
     #[error("cannot open /dev/fuse: {0}")]
     Device(io::Error),
-    /// An option cannot be handed to the kernel.
+    /// An option cannot be passed to the kernel.
     #[error("an option contains a NUL byte")]
     Option,
     /// mount(2) failed.
@@ -27,30 +27,30 @@ pub enum MountError {
     Mount {
         /// The mount point.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// Neither permitted to mount nor a `fusermount3` to ask.
+    /// The process may not mount, and there is no `fusermount3`.
     #[error("not permitted to mount, and no fusermount3 or fusermount was found")]
     NoHelper,
     /// fusermount3 failed.
     #[error("{program} failed: {message}")]
     Helper {
-        /// Which program was run.
+        /// The program that was run.
         program: String,
-        /// What it printed, or how it ended.
+        /// What it printed, or why it could not be run.
         message: String,
     },
 }
 
 impl MountError {
-    /// Whether a set-uid helper may succeed where we did not. `/dev/fuse` is for root alone on some systems.
+    /// Returns whether a set-uid helper may succeed instead. On some systems only root can open `/dev/fuse`.
     pub(super) fn is_refusal(&self) -> bool {
         let (MountError::Device(error) | MountError::Mount { error, .. }) = self else { return false };
         error.kind() == io::ErrorKind::PermissionDenied
     }
 
-    /// The errno to report.
+    /// Returns the errno to report.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {

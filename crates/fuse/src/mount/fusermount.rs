@@ -1,7 +1,7 @@
-//! fusermount: the set-uid program that mounts for users who may not.
+//! fusermount, the set-user-ID program that mounts for unprivileged users.
 //!
-//! It opens `/dev/fuse` and mounts it, and hands the descriptor over a socket whose number it finds in
-//! `_FUSE_COMMFD`. The socket is given to it as its standard input, so no other descriptor has to survive the exec.
+//! It opens `/dev/fuse`, mounts, and sends the descriptor over a socket whose number is in `_FUSE_COMMFD`. The socket is
+//! its standard input, so that no other descriptor needs to survive the exec.
 
 use std::io;
 use std::io::IoSliceMut;
@@ -36,7 +36,7 @@ pub(super) fn mount(spec: &MountSpec, path: &Path) -> Result<OwnedFd, MountError
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn();
-        // The command, and with it our copy of the far end, is gone here: reading ends when the helper does.
+        // The command is dropped here, and with it our copy of the other end, so reading ends when the helper exits.
         let child = match spawned {
             Ok(child) => child,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -45,7 +45,7 @@ pub(super) fn mount(spec: &MountSpec, path: &Path) -> Result<OwnedFd, MountError
         let received = receive(&ours);
         let output = child.wait_with_output().map_err(failed)?;
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        // It begins with its own name, as we do.
+        // The message starts with the program's name, which our error adds too.
         let message = message.strip_prefix(&format!("{program}: ")).unwrap_or(&message).to_owned();
         return match received {
             Ok(Some(device)) if output.status.success() => Ok(device),
@@ -56,7 +56,7 @@ pub(super) fn mount(spec: &MountSpec, path: &Path) -> Result<OwnedFd, MountError
     Err(MountError::NoHelper)
 }
 
-/// Takes the descriptor that comes with one byte.
+/// Receives a descriptor, which comes with one byte of data.
 fn receive(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0; 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -1,4 +1,4 @@
-//! Which mount is meant.
+//! The identity of a mount.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -7,9 +7,9 @@ use canopy_sys::mountinfo;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-/// Which mount is meant.
+/// The identity of a mount.
 ///
-/// The unique id (Linux 6.8) is never used again. The plain id may be, so it only counts where the other is missing.
+/// The unique id (Linux 6.8) is never reused. The plain id may be, so it is compared only when the other is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MountId {
     pub(super) unique: Option<u64>,
@@ -20,7 +20,7 @@ pub(super) struct MountId {
 const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 impl MountId {
-    /// What is mounted at `path` now, topmost. No request is sent to a FUSE server for it.
+    /// Returns the identity of the topmost mount at `path`, without sending a request to a FUSE server.
     pub(super) fn of(path: &Path) -> Result<MountId, Errno> {
         let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
         let unique = rustix::fs::statx(CWD, path, flags, MNT_ID_UNIQUE).ok();
@@ -38,14 +38,15 @@ impl MountId {
     }
 }
 
-/// The number of the topmost mount at `path` that is never used again (Linux 6.8). No request is sent for it.
+/// Returns the unique id (Linux 6.8) of the topmost mount at `path`, without sending a request to a FUSE server. It is
+/// never reused.
 #[must_use]
 pub fn unique_mount_id(path: &Path) -> Option<u64> {
     MountId::of(path).ok()?.unique
 }
 
-/// The mount id as mountinfo has it. Found without asking for attributes: the kernel refuses those once a server has
-/// given nonsense about the root, and the mount must be known even then.
+/// Returns the mount id that mountinfo lists. It does not ask for attributes, which the kernel refuses once a server has
+/// returned invalid ones for the root: the mount must be identified even then.
 fn plain_id(path: &Path) -> Option<u64> {
     let named =
         rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_unique_id_decides_where_both_have_one() {
+    fn the_unique_id_decides_if_both_have_one() {
         let proc = MountId::of(Path::new("/proc")).unwrap();
         assert!(!proc.is(MountId::of(Path::new("/")).unwrap()));
         assert!(proc.is(MountId { unique: None, ..proc }));

@@ -1,7 +1,7 @@
-//! Putting a connection into the tree, and taking it out again.
+//! Mounting and unmounting.
 //!
-//! A mount in the tree is known by its mount id, not by its path: something else can be mounted at the same place
-//! later, and that is not ours to unmount.
+//! A mount is identified by its mount id instead of its path: another filesystem can be mounted at the same path later,
+//! and must not be unmounted by mistake.
 
 mod error;
 mod flags;

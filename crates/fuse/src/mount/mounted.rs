@@ -1,4 +1,4 @@
-//! A mount of this process: made, put into the tree, and taken out again.
+//! A mount that this process owns.
 
 use std::ffi::CString;
 use std::io;
@@ -16,30 +16,31 @@ use super::spec::{MountSpec, kernel_options};
 use super::unmount::{is_dead, unmount_dead, unmount_path};
 use super::{fusermount, replace};
 
-/// A mount that is ours. Dropping it unmounts lazily, unless it has gone already.
+/// A mount that this process owns. Dropping it unmounts lazily, if it is still mounted.
 #[derive(Debug)]
 pub struct Mounted {
     path: PathBuf,
     id: Option<MountId>,
-    /// While it is not in the tree: the mount, and what it is to replace.
+    /// Before it is attached: the detached mount, and the identity of the mount it will replace.
     detached: Option<(OwnedFd, MountId)>,
     armed: bool,
 }
 
-/// How a mount that was to replace another came into the tree.
+/// How a mount that should replace another has been attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// The other is detached. It ends when nobody uses it any more.
+    /// The other mount is detached. It ends once no process uses it.
     Replaced,
-    /// It hides the other: this kernel cannot replace it (before Linux 6.5, or a mount of another user), or it is
-    /// not what was there at the beginning.
+    /// It covers the other mount, because the kernel cannot replace that (before Linux 6.5, or a mount of another user),
+    /// or because another filesystem has been mounted there in the meantime.
     OnTop,
 }
 
-/// Mounts, and returns the device to negotiate on ([`crate::Session::negotiate`]).
+/// Mounts, and returns the device for [`Session::negotiate`](crate::Session::negotiate).
 ///
-/// Nothing may touch the mountpoint's content before the session is served. A dead FUSE mount in the way is removed
-/// first. Where `replaces` is asked for and possible, the mount is in the tree only after [`Mounted::attach`].
+/// The process must not access the mounted filesystem before the session is served. A dead FUSE mount at the mount point
+/// is unmounted first. If the spec says `replaces` and the kernel can do it, the mount becomes visible only with
+/// [`Mounted::attach`].
 ///
 /// # Errors
 /// See [`MountError`].
@@ -73,7 +74,7 @@ fn direct(spec: &MountSpec, path: &Path, mode: u32) -> Result<OwnedFd, MountErro
     let attempt = |source: &str, kind: &str| rustix::mount::mount(source, path, kind, flags, data.as_c_str());
     let mut result = attempt(&spec.fsname, &format!("fuse.{}", spec.subtype));
     if result == Err(Errno::NODEV) {
-        // A kernel without subtypes.
+        // The kernel has no subtypes.
         result = attempt(&format!("{}#{}", spec.subtype, spec.fsname), "fuse");
     }
     match result {
@@ -83,28 +84,28 @@ fn direct(spec: &MountSpec, path: &Path, mode: u32) -> Result<OwnedFd, MountErro
 }
 
 impl Mounted {
-    /// Where it was mounted, without symbolic links.
+    /// Returns the path of the mount point, without symbolic links.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its number that is never used again (Linux 6.8), once it is in the tree.
+    /// Returns its unique id (Linux 6.8), which is never reused, once it is attached.
     #[must_use]
     pub fn unique_id(&self) -> Option<u64> {
         self.id?.unique
     }
 
-    /// Puts it into the tree, if it is not there yet.
+    /// Attaches the mount at its mount point, if it is not attached yet.
     ///
     /// # Errors
-    /// When it cannot be put there.
+    /// [`MountError::Mount`].
     pub fn attach(&mut self) -> Result<Placement, MountError> {
         let Some((tree, over)) = self.detached.take() else { return Ok(Placement::OnTop) };
         let failed = |error: io::Error| MountError::Mount { path: self.path.clone(), error };
         let is_there = || MountId::of(&self.path).is_ok_and(|there| there.is(over));
         let placement = if is_there() && replace::put_beneath(&tree, &self.path).is_ok() {
-            // Somebody else may just have taken it away.
+            // Another process may just have unmounted it.
             if is_there() {
                 unmount_path(&self.path, true).map_err(failed)?;
             }
@@ -117,7 +118,7 @@ impl Mounted {
         Ok(placement)
     }
 
-    /// Whether this mount is still there, and on top.
+    /// Returns whether this mount is still there and on top.
     #[must_use]
     pub fn is_mounted(&self) -> bool {
         match (self.id, MountId::of(&self.path)) {
@@ -126,8 +127,8 @@ impl Mounted {
         }
     }
 
-    /// Unmounts it; `lazy` detaches it from the tree at once and lets open files live on. A mount that has gone
-    /// already is no error.
+    /// Unmounts. With `lazy`, the mount is detached at once, and open files stay usable. It is not an error if the mount
+    /// has already been unmounted.
     ///
     /// # Errors
     /// `EBUSY` when it is in use and `lazy` is not set, `EPERM`.
@@ -137,7 +138,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Leaves the mount where it is.
+    /// Gives up ownership without unmounting.
     pub fn release(mut self) {
         self.armed = false;
     }
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_that_has_gone_is_not_unmounted() {
+    fn a_mount_that_is_gone_is_not_unmounted() {
         let other = MountId::of(Path::new("/proc")).unwrap();
         let gone = Mounted { path: "/".into(), id: Some(other), detached: None, armed: true };
         assert!(!gone.is_mounted());

@@ -1,4 +1,4 @@
-//! Other flags for what is mounted.
+//! Changing the flags of a mount.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use rustix::io::Errno;
 
 use super::flags::{ATIME_FLAGS, MountFlags, bits};
 
-/// Gives what is mounted at `path`, topmost, these flags and no others, and so its filesystem. What can only be said at
-/// the mount stays as it is (`dirsync`).
+/// Sets the flags of the topmost mount at `path` and of its filesystem to exactly `flags`. Flags that can be set only when
+/// mounting (`dirsync`) do not change.
 ///
 /// # Errors
-/// `EBUSY` when it is to be read-only and something is open for writing; `EPERM`.
+/// `EBUSY` when making it read-only while a file is open for writing; `EPERM`.
 pub fn remount(path: &Path, flags: MountFlags) -> Result<(), Errno> {
-    // Without any of them the kernel keeps what it has.
+    // Without any of these flags the kernel keeps the current one.
     let flags = if flags.intersects(ATIME_FLAGS) { flags } else { flags | MountFlags::RELATIME };
     rustix::mount::mount_remount(path, bits(flags), c"")
 }

@@ -1,7 +1,7 @@
-//! A mount that is made outside of the tree, and takes a place in it when it can answer.
+//! A detached mount, which is attached once its server can answer.
 //!
-//! So it can take the place of another without a moment in between: it is put beneath that one (Linux 6.5), which is
-//! then detached. Who has something open in the other keeps it; whoever comes later finds this one.
+//! It can replace another mount without a gap: it is moved beneath the other mount (Linux 6.5), which is then detached.
+//! Files that are open on the other mount stay usable, and later lookups reach the new mount.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -18,14 +18,14 @@ use super::error::MountError;
 use super::flags::MountFlags;
 use super::spec::{MountSpec, kernel_options};
 
-/// Flags that belong to the one mount; the others belong to the filesystem.
+/// Flags of the mount. The others are flags of the filesystem.
 const ATTRIBUTES: [(MountFlags, MountAttrFlags); 8] = [
     (MountFlags::RDONLY, MountAttrFlags::MOUNT_ATTR_RDONLY),
     (MountFlags::NOSUID, MountAttrFlags::MOUNT_ATTR_NOSUID),
     (MountFlags::NODEV, MountAttrFlags::MOUNT_ATTR_NODEV),
     (MountFlags::NOEXEC, MountAttrFlags::MOUNT_ATTR_NOEXEC),
     (MountFlags::NODIRATIME, MountAttrFlags::MOUNT_ATTR_NODIRATIME),
-    // Of these three the kernel takes one; they come with the strongest last.
+    // The kernel accepts one of these three. The last one wins.
     (MountFlags::RELATIME, MountAttrFlags::MOUNT_ATTR_RELATIME),
     (MountFlags::NOATIME, MountAttrFlags::MOUNT_ATTR_NOATIME),
     (MountFlags::STRICTATIME, MountAttrFlags::MOUNT_ATTR_STRICTATIME),
@@ -37,7 +37,7 @@ const OF_FILESYSTEM: [(MountFlags, &str); 4] = [
     (MountFlags::LAZYTIME, "lazytime"),
 ];
 
-/// The device, and the mount.
+/// Creates a detached mount, and returns the device and the mount.
 pub(super) fn make(spec: &MountSpec, mode: u32) -> Result<(OwnedFd, OwnedFd), MountError> {
     let device = dev::open().map_err(MountError::Device)?;
     let tree = configure(spec, device.as_raw_fd(), mode)
@@ -72,15 +72,15 @@ fn attributes(flags: MountFlags) -> MountAttrFlags {
     )
 }
 
-/// Puts a mount under the topmost one.
+/// Moves a mount beneath the topmost one.
 ///
 /// # Errors
-/// `EINVAL` where that cannot be: the kernel is older, or the other mount is locked.
+/// `EINVAL` when the kernel is older than 6.5 or the other mount is locked.
 pub(super) fn put_beneath(tree: &OwnedFd, path: &Path) -> Result<(), Errno> {
     put(tree, path, MoveMountFlags::MOVE_MOUNT_BENEATH)
 }
 
-/// Puts a mount on top of whatever is there.
+/// Moves a mount on top of the mount point.
 pub(super) fn put_over(tree: &OwnedFd, path: &Path) -> Result<(), Errno> {
     put(tree, path, MoveMountFlags::empty())
 }
@@ -94,11 +94,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_way_of_keeping_times() {
+    fn only_one_access_time_attribute_is_set() {
         assert_eq!(
             attributes(MountFlags::RELATIME),
             MountAttrFlags::empty(),
-            "it is what the kernel does anyway"
+            "relatime is the kernel's default"
         );
         let both = attributes(MountFlags::RELATIME | MountFlags::NOATIME | MountFlags::NODEV);
         assert_eq!(both, MountAttrFlags::MOUNT_ATTR_NOATIME | MountAttrFlags::MOUNT_ATTR_NODEV);

@@ -1,34 +1,35 @@
-//! What to mount, and where: in Rust, and in the words of the kernel and of fusermount.
+//! What to mount and where, and the options for the kernel and for fusermount.
 
 use std::path::PathBuf;
 
 use super::flags::{FLAGS, MountFlags};
 
-/// What to mount, where.
+/// What to mount, and where.
 #[derive(Clone, Debug)]
 pub struct MountSpec {
-    /// A directory or a regular file; the root of the mount has to be of the same kind.
+    /// A directory or a regular file. The root of the mounted filesystem must be of the same type.
     pub mountpoint: PathBuf,
-    /// Placement as the source of the mount.
+    /// The source of the mount, as listed in the mount table.
     pub fsname: String,
-    /// The filesystem's type is `fuse.` and this.
+    /// The filesystem type is `fuse.` followed by this.
     pub subtype: String,
-    /// Flags of mount(2) that hold for the whole mount.
+    /// Mount flags.
     pub flags: MountFlags,
-    /// The kernel checks permissions by mode (and ACL).
+    /// Whether the kernel checks permissions by mode (and ACL).
     pub default_permissions: bool,
-    /// Others than the mounting user may use the mount. Not root: only if `/etc/fuse.conf` says `user_allow_other`.
+    /// Whether other users than the one who mounts can use the mount. Only root can set this, unless `/etc/fuse.conf` has
+    /// `user_allow_other`.
     pub allow_other: bool,
-    /// Largest READ, in bytes; `None` leaves it to what INIT agrees upon.
+    /// The largest READ, in bytes; `None` means the result of the negotiation.
     pub max_read: Option<u32>,
-    /// Further options in the kernel's form, `name` or `name=value`.
+    /// Further options for the kernel, `name` or `name=value`.
     pub extra: Vec<String>,
-    /// It takes the place of what is mounted there, which is detached: [`Mounted::attach`](super::Mounted::attach).
+    /// Whether it replaces what is mounted there, with [`Mounted::attach`](super::Mounted::attach).
     pub replaces: bool,
 }
 
 impl MountSpec {
-    /// A mount with nothing special about it.
+    /// Returns a spec with `nosuid`, `nodev` and no other options.
     pub fn new(
         mountpoint: impl Into<PathBuf>,
         fsname: impl Into<String>,
@@ -48,7 +49,7 @@ impl MountSpec {
     }
 }
 
-/// What the kernel is told of the filesystem (Documentation/filesystems/fuse).
+/// Returns the options of the filesystem for the kernel (Documentation/filesystems/fuse).
 pub(super) fn kernel_options(spec: &MountSpec, fd: i32, mode: u32) -> Vec<String> {
     const S_IFMT: u32 = 0o170_000;
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -62,7 +63,7 @@ pub(super) fn kernel_options(spec: &MountSpec, fd: i32, mode: u32) -> Vec<String
     options
 }
 
-/// The options that kernel and helper both take.
+/// Returns the options that both kernel and helper understand.
 fn common_options(spec: &MountSpec) -> Vec<String> {
     let mut options = Vec::new();
     if spec.default_permissions {
@@ -78,7 +79,7 @@ fn common_options(spec: &MountSpec) -> Vec<String> {
     options
 }
 
-/// Puts a backslash before what the helper's option parser would take as a separator.
+/// Escapes commas and backslashes for the helper's option parser.
 fn escape(value: &str) -> String {
     let mut escaped = String::with_capacity(value.len());
     for c in value.chars() {
@@ -90,7 +91,7 @@ fn escape(value: &str) -> String {
     escaped
 }
 
-/// The options for fusermount's `-o`.
+/// Returns the argument of fusermount's `-o`.
 pub(super) fn helper_options(spec: &MountSpec) -> String {
     let mut options: Vec<String> = Vec::new();
     if !spec.flags.contains(MountFlags::RDONLY) {

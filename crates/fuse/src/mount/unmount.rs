@@ -1,4 +1,4 @@
-//! Unmounting, by this process or by fusermount.
+//! Unmounting, by umount2(2) or fusermount.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use rustix::mount::UnmountFlags;
 
 use super::fusermount;
 
-/// Unmounts whatever is on top at `path`: by umount2(2), and through fusermount where that is not permitted.
+/// Unmounts the topmost mount at `path` with umount2(2), or with fusermount if that is not permitted.
 ///
 /// # Errors
 /// `EINVAL` when nothing is mounted there, `EBUSY` when it is in use and `lazy` is not set, `EPERM`.
@@ -21,22 +21,22 @@ pub fn unmount_path(path: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
-/// Whether a FUSE mount at `path` has lost its server: `ENOTCONN`, and for the moment that the kernel takes to close the
-/// rings of one that was killed, `ECANCELED`.
+/// Returns whether a FUSE mount at `path` has lost its server. The kernel then returns `ENOTCONN`, or `ECANCELED` while it
+/// closes the rings of a killed server.
 #[must_use]
 pub fn is_dead(path: &Path) -> bool {
     matches!(rustix::fs::stat(path), Err(Errno::NOTCONN | Errno::CANCELED))
 }
 
-/// Unmounts a FUSE mount that has lost its server; true when there was one.
+/// Unmounts a FUSE mount that has lost its server. Returns whether there was one.
 ///
 /// # Errors
-/// As [`unmount_path`].
+/// Those of [`unmount_path`].
 pub fn unmount_dead(path: &Path) -> io::Result<bool> {
     if !is_dead(path) {
         return Ok(false);
     }
-    // The last component cannot be resolved while it is dead; what leads to it can.
+    // The last component cannot be resolved while the mount is dead, but its parent can.
     unmount_path(&absolute(path)?, true)?;
     Ok(true)
 }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_dead_mount_is_left_alone() {
+    fn a_live_mount_is_not_unmounted_as_dead() {
         assert!(!is_dead(Path::new("/")));
         assert!(!unmount_dead(Path::new("/proc")).unwrap());
     }

@@ -1,52 +1,52 @@
-//! SETATTR.
+//! The attribute changes of a SETATTR.
 
 use super::body::Body;
 use super::malformed::Malformed;
 use crate::abi;
 use crate::flags::FattrFlags;
 
-/// A point in time: seconds since the epoch, which may be negative, and nanoseconds.
+/// A point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamp {
-    /// Since the epoch.
+    /// Seconds since the epoch; may be negative.
     pub sec: i64,
-    /// Nanoseconds, below 1,000,000,000.
+    /// Nanoseconds, less than 1,000,000,000.
     pub nsec: u32,
 }
 
-/// What a timestamp is to become.
+/// The new value of a timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The server's clock when it acts.
+    /// The current time of the server's clock.
     Now,
-    /// A given time.
+    /// The given time.
     At(Timestamp),
 }
 
-/// The changes a SETATTR asks for; `None` leaves a field alone.
+/// The changes that a SETATTR asks for. `None` means no change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setattr {
-    /// Which fields are given (`FATTR_*`), as it stands on the wire.
+    /// Which fields are set (`FATTR_*`), as sent by the kernel.
     pub valid: FattrFlags,
-    /// The open file by which the change is made.
+    /// The handle of the open file through which the change is made.
     pub handle: Option<u64>,
-    /// With the file type.
+    /// The new mode, including the file type.
     pub mode: Option<u32>,
     /// The new owner.
     pub uid: Option<u32>,
     /// The new group.
     pub gid: Option<u32>,
-    /// In bytes.
+    /// The new size in bytes.
     pub size: Option<u64>,
     /// The new access time.
     pub atime: Option<SetTime>,
     /// The new modification time.
     pub mtime: Option<SetTime>,
-    /// Only sent with the writeback cache.
+    /// The new change time, sent only with the writeback cache.
     pub ctime: Option<Timestamp>,
-    /// Whose lock the change respects, with mandatory locking.
+    /// The lock owner that makes the change, for mandatory locks.
     pub lock_owner: Option<u64>,
-    /// Clear suid and sgid as the VFS would (only with `HANDLE_KILLPRIV_V2`).
+    /// Whether to clear suid and sgid like the VFS (only with `HANDLE_KILLPRIV_V2`).
     pub kill_suidgid: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The bytes that follow a request's header, taken apart in order.
+//! The body of a request, parsed from front to back.
 
 use std::ffi::CStr;
 
@@ -7,27 +7,27 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 use super::malformed::Malformed;
 use super::name::Name;
 
-/// What follows the header.
+/// The bytes after the header that are not parsed yet.
 ///
-/// On `/dev/fuse` everything is in one piece. In an io_uring entry the operation's first structure stands apart, in
-/// an area of fixed size, and the rest follows in the payload.
+/// On `/dev/fuse` the body is contiguous. In an io_uring entry the operation's structure is in a separate area of fixed
+/// size, and the rest of the body is in the payload.
 pub(super) struct Body<'a> {
     operation: Option<&'a [u8]>,
     rest: &'a [u8],
 }
 
 impl<'a> Body<'a> {
-    /// A body in one piece.
+    /// Returns a contiguous body.
     pub(super) fn contiguous(bytes: &'a [u8]) -> Body<'a> {
         Body { operation: None, rest: bytes }
     }
 
-    /// A body whose first structure stands apart.
+    /// Returns a body whose operation structure is in a separate area.
     pub(super) fn split(operation: &'a [u8], payload: &'a [u8]) -> Body<'a> {
         Body { operation: Some(operation), rest: payload }
     }
 
-    /// Takes off so many bytes at the end.
+    /// Removes `len` bytes from the end and returns them.
     pub(super) fn split_off(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let cut = self.rest.len().checked_sub(len).ok_or(Malformed::Extension)?;
         let (rest, end) = self.rest.split_at(cut);
@@ -35,12 +35,12 @@ impl<'a> Body<'a> {
         Ok(end)
     }
 
-    /// Whether it is in one piece and of this length.
+    /// Returns whether the body is contiguous and has this length.
     pub(super) fn is_all(&self, len: usize) -> bool {
         self.operation.is_none() && self.rest.len() == len
     }
 
-    /// The operation's structure. A longer one, from a newer kernel, is read by the part known here.
+    /// Parses the operation's structure. Of a longer one, from a newer kernel, only the known part is read.
     pub(super) fn fixed<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Result<T, Malformed> {
         match self.operation.take() {
             Some(area) => T::read_from_prefix(area).map(|(value, _)| value).map_err(|_| Malformed::Short),
@@ -52,46 +52,46 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// The next string, up to its NUL.
+    /// Parses a string, which ends with NUL.
     pub(super) fn string(&mut self) -> Result<&'a CStr, Malformed> {
         let string = CStr::from_bytes_until_nul(self.rest).map_err(|_| Malformed::Name)?;
         self.rest = &self.rest[string.count_bytes() + 1..];
         Ok(string)
     }
 
-    /// The next path component.
+    /// Parses a path component.
     pub(super) fn name(&mut self) -> Result<Name<'a>, Malformed> {
         Name::new(self.string()?)
     }
 
-    /// The next string, after which nothing follows.
+    /// Parses a string that must end the body.
     pub(super) fn last_string(&mut self) -> Result<&'a CStr, Malformed> {
         let string = self.string()?;
         self.end()?;
         Ok(string)
     }
 
-    /// The next path component, after which nothing follows.
+    /// Parses a path component that must end the body.
     pub(super) fn last_name(&mut self) -> Result<Name<'a>, Malformed> {
         let name = self.name()?;
         self.end()?;
         Ok(name)
     }
 
-    /// The name of an extended attribute: anything but empty.
+    /// Parses the name of an extended attribute, which must not be empty.
     pub(super) fn xattr_name(&mut self) -> Result<&'a CStr, Malformed> {
         let name = self.string()?;
         if name.is_empty() { Err(Malformed::Name) } else { Ok(name) }
     }
 
-    /// The name of an extended attribute, after which nothing follows.
+    /// Parses the name of an extended attribute that must end the body.
     pub(super) fn last_xattr_name(&mut self) -> Result<&'a CStr, Malformed> {
         let name = self.xattr_name()?;
         self.end()?;
         Ok(name)
     }
 
-    /// The data, which must be all that is left.
+    /// Returns the rest of the body, which must have this length.
     pub(super) fn data(&mut self, len: u32) -> Result<&'a [u8], Malformed> {
         if self.rest.len() == len as usize {
             Ok(std::mem::take(&mut self.rest))
@@ -100,11 +100,12 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// Whether nothing follows a string: a name must not be cut by a NUL inside it.
+    /// Checks that nothing follows a string: otherwise a NUL inside a name would truncate it.
     fn end(&self) -> Result<(), Malformed> {
         if self.rest.is_empty() { Ok(()) } else { Err(Malformed::Name) }
     }
 
+    /// Returns the rest of the body.
     pub(super) fn remaining(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }

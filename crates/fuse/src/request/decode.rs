@@ -1,4 +1,4 @@
-//! From bytes to a [`Request`]: one match over the opcodes.
+//! Decodes a [`Request`].
 
 use zerocopy::FromBytes;
 
@@ -16,7 +16,7 @@ use crate::flags::{
 use crate::opcode::Opcode;
 
 impl<'a> Request<'a> {
-    /// Decodes a request that lies in one piece, as read from `/dev/fuse`.
+    /// Decodes a contiguous request, as read from `/dev/fuse`.
     ///
     /// # Errors
     /// See [`Malformed`].
@@ -28,8 +28,8 @@ impl<'a> Request<'a> {
         decode(header, Body::contiguous(&bytes[size_of::<abi::InHeader>()..]), dialect)
     }
 
-    /// Decodes a request in the three pieces of an io_uring entry: header, the operation's own structure (in an area
-    /// that may be longer), and payload (of exactly the length sent).
+    /// Decodes a request from the three parts of an io_uring entry: header, operation structure (in an area that may be
+    /// longer), and payload (of exactly the length sent).
     ///
     /// # Errors
     /// See [`Malformed`].
@@ -160,7 +160,7 @@ fn operation<'a>(opcode: Opcode, body: &mut Body<'a>, dialect: Dialect) -> Resul
     })
 }
 
-/// INIT is 16 bytes up to 7.35 and 64 since; nothing between.
+/// Decodes INIT, which is 16 bytes long up to 7.35 and 64 bytes since.
 fn init(body: &mut Body<'_>) -> Result<abi::InitIn, Malformed> {
     if body.is_all(size_of::<abi::InitInCompat>()) {
         let raw: abi::InitInCompat = body.fixed()?;
@@ -186,13 +186,13 @@ fn mkdir<'a>(body: &mut Body<'a>) -> Result<Op<'a>, Malformed> {
     Ok(Op::Mkdir { name: body.last_name()?, mode: raw.mode, umask: raw.umask })
 }
 
-/// The two names of RENAME and RENAME2, which differ in their structure only.
+/// Decodes the names of RENAME or RENAME2, which differ only in their structures.
 fn rename<'a>(body: &mut Body<'a>, newdir: u64, flags: u32) -> Result<Op<'a>, Malformed> {
     let name = body.name()?;
     Ok(Op::Rename { name, newdir: NodeId(newdir), newname: body.last_name()?, flags })
 }
 
-/// The header has 8 bytes, or 16 once `FUSE_SETXATTR_EXT` has been agreed upon.
+/// Decodes SETXATTR, whose structure is 8 bytes long, or 16 if `FUSE_SETXATTR_EXT` was negotiated.
 fn setxattr<'a>(body: &mut Body<'a>, dialect: Dialect) -> Result<Op<'a>, Malformed> {
     let (size, flags, extra) = if dialect.setxattr_ext {
         let raw: abi::SetxattrIn = body.fixed()?;
@@ -227,17 +227,17 @@ fn remove_mapping<'a>(body: &mut Body<'a>) -> Result<Op<'a>, Malformed> {
     Ok(Op::RemoveMapping { count: raw.count, mappings })
 }
 
-/// FSYNC's and FSYNCDIR's only flag.
+/// Decodes the only flag of FSYNC and FSYNCDIR.
 fn datasync(flags: u32) -> bool {
     FsyncFlags::from_bits_retain(flags).contains(FsyncFlags::FDATASYNC)
 }
 
-/// GETATTR's and STATX's handle, which counts only with `FUSE_GETATTR_FH`.
+/// Returns the handle of GETATTR or STATX, which is valid only with `FUSE_GETATTR_FH`.
 fn handle_if(flags: u32, fh: u64) -> Option<u64> {
     GetattrFlags::from_bits_retain(flags).contains(GetattrFlags::FH).then_some(fh)
 }
 
-/// Walks the blocks after the operation. Blocks of unknown types are passed over.
+/// Decodes the extension blocks after the operation. Blocks of unknown types are ignored.
 fn decode_extensions(mut blocks: &[u8]) -> Result<Extensions<'_>, Malformed> {
     let mut found = Extensions::default();
     while !blocks.is_empty() {

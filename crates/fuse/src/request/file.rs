@@ -1,4 +1,4 @@
-//! Requests about open files.
+//! The parameters of requests about open files.
 
 use super::body::Body;
 use super::header::NodeId;
@@ -7,7 +7,7 @@ use super::name::Name;
 use crate::abi;
 use crate::flags::{LkFlags, OpenInFlags, ReadFlags, WriteFlags};
 
-/// CREATE.
+/// The parameters of CREATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create<'a> {
     /// The new name.
@@ -16,9 +16,9 @@ pub struct Create<'a> {
     pub flags: u32,
     /// Permission bits and file type.
     pub mode: u32,
-    /// Of the caller; already applied unless `DONT_MASK` was agreed upon.
+    /// The caller's umask, already applied unless `DONT_MASK` was negotiated.
     pub umask: u32,
-    /// What the kernel asks for besides (`FUSE_OPEN_*`).
+    /// Further flags (`FUSE_OPEN_*`).
     pub open_flags: OpenInFlags,
 }
 
@@ -31,43 +31,43 @@ impl<'a> Create<'a> {
     }
 }
 
-/// TMPFILE.
+/// The parameters of TMPFILE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tmpfile {
     /// `O_*`.
     pub flags: u32,
     /// Permission bits and file type.
     pub mode: u32,
-    /// Of the caller; already applied unless `DONT_MASK` was agreed upon.
+    /// The caller's umask, already applied unless `DONT_MASK` was negotiated.
     pub umask: u32,
-    /// What the kernel asks for besides (`FUSE_OPEN_*`).
+    /// Further flags (`FUSE_OPEN_*`).
     pub open_flags: OpenInFlags,
 }
 
 impl Tmpfile {
     pub(super) fn decode(body: &mut Body<'_>) -> Result<Tmpfile, Malformed> {
         let raw: abi::CreateIn = body.fixed()?;
-        // A name comes along and says nothing: that of a dentry without one, "/" (fs/namei.c vfs_tmpfile).
+        // The name is meaningless: that of an anonymous dentry, "/" (fs/namei.c vfs_tmpfile).
         body.last_string()?;
         let open_flags = OpenInFlags::from_bits_retain(raw.open_flags);
         Ok(Tmpfile { flags: raw.flags, mode: raw.mode, umask: raw.umask, open_flags })
     }
 }
 
-/// READ, READDIR and READDIRPLUS: up to `size` bytes from `offset`.
+/// The parameters of READ, READDIR and READDIRPLUS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIo {
-    /// The open file, as the server numbered it.
+    /// The handle.
     pub handle: u64,
-    /// In bytes; for directories the position of the entry to begin with.
+    /// In bytes; for directories, the position of the first entry to return.
     pub offset: u64,
-    /// Most bytes to answer with.
+    /// The most bytes to reply with.
     pub size: u32,
-    /// What the kernel tells besides (`FUSE_READ_*`).
+    /// Further flags (`FUSE_READ_*`).
     pub read_flags: ReadFlags,
-    /// The open file's `O_*` flags at this moment.
+    /// The current `O_*` flags of the open file.
     pub flags: u32,
-    /// Who reads or writes, where mandatory locks matter.
+    /// The lock owner, for mandatory locks.
     pub lock_owner: Option<u64>,
 }
 
@@ -87,20 +87,20 @@ impl FileIo {
     }
 }
 
-/// WRITE. The data starts on a page boundary, so that it can be written with `O_DIRECT` from where it lies.
+/// The parameters of WRITE. The data is page-aligned, so that it can be written with `O_DIRECT` without a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteIo<'a> {
-    /// The open file, as the server numbered it.
+    /// The handle.
     pub handle: u64,
-    /// From the beginning of the file, in bytes.
+    /// In bytes.
     pub offset: u64,
-    /// What is written, borrowed from the request.
+    /// The data to write.
     pub data: &'a [u8],
-    /// What the kernel tells besides (`FUSE_WRITE_*`).
+    /// Further flags (`FUSE_WRITE_*`).
     pub write_flags: WriteFlags,
-    /// The open file's `O_*` flags at this moment.
+    /// The current `O_*` flags of the open file.
     pub flags: u32,
-    /// Who reads or writes, where mandatory locks matter.
+    /// The lock owner, for mandatory locks.
     pub lock_owner: Option<u64>,
 }
 
@@ -114,16 +114,16 @@ impl<'a> WriteIo<'a> {
     }
 }
 
-/// GETLK, SETLK and SETLKW.
+/// The parameters of GETLK, SETLK and SETLKW.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// The open file, as the server numbered it.
+    /// The handle.
     pub handle: u64,
-    /// Who takes the lock: unique to a process or a descriptor.
+    /// The lock owner, which identifies a process or a file description.
     pub owner: u64,
     /// Range, type and process.
     pub lock: abi::FileLock,
-    /// Flags of the call.
+    /// Flags (`FUSE_LK_*`).
     pub flags: LkFlags,
 }
 
@@ -139,24 +139,24 @@ impl Lock {
     }
 }
 
-/// COPY_FILE_RANGE: from the request's node to `node_out`.
+/// The parameters of COPY_FILE_RANGE, which copies from the request's node to `node_out`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyRange {
-    /// The open file to copy from.
+    /// The handle of the source file.
     pub handle_in: u64,
-    /// Where to copy from, in bytes.
+    /// The offset in the source file, in bytes.
     pub offset_in: u64,
-    /// The node to copy to.
+    /// The node of the target file.
     pub node_out: NodeId,
-    /// The open file to copy to.
+    /// The handle of the target file.
     pub handle_out: u64,
-    /// Where to copy to, in bytes.
+    /// The offset in the target file, in bytes.
     pub offset_out: u64,
-    /// In bytes; can be larger than 4 GiB.
+    /// In bytes; may exceed 4 GiB.
     pub len: u64,
-    /// Flags of the call.
+    /// Flags of copy_file_range(2).
     pub flags: u64,
-    /// The answer has room for 64 bits; to be handed to [`Reply::copied`](crate::reply::Reply::copied).
+    /// Whether the reply has 64 bits, for [`Reply::copied`](crate::reply::Reply::copied).
     pub reply64: bool,
 }
 

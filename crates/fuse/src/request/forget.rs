@@ -1,4 +1,4 @@
-//! Requests about names and lookup counts.
+//! The nodes of a BATCH_FORGET.
 
 use zerocopy::FromBytes;
 
@@ -7,16 +7,16 @@ use super::header::NodeId;
 use super::malformed::Malformed;
 use crate::abi;
 
-/// The nodes of a BATCH_FORGET.
+/// An iterator over the nodes of a BATCH_FORGET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forgets<'a>(&'a [u8]);
 
-/// One node that is forgotten `nlookup` times.
+/// A node and the lookups that the kernel releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForgetItem {
-    /// Whose lookups are given back.
+    /// The node.
     pub node: NodeId,
-    /// How many of them.
+    /// How many lookups the kernel releases.
     pub nlookup: u64,
 }
 

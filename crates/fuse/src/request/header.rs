@@ -1,4 +1,4 @@
-//! The header that starts every request, and what may follow its operation.
+//! The header of a request, and the extensions that may follow its operation.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use crate::abi;
 use crate::flags::InitFlags;
 use crate::opcode::Opcode;
 
-/// What the kernel calls a file or directory: chosen by the server in LOOKUP, alive until FORGET has given back every
-/// lookup.
+/// The number that identifies a file or directory to the kernel. The server chooses it in the reply to LOOKUP, and it stays
+/// valid until FORGET has released every lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
 
 impl NodeId {
-    /// The root of the mount (`FUSE_ROOT_ID`); never looked up, never forgotten.
+    /// The root of the mount (`FUSE_ROOT_ID`), for which there is no LOOKUP and no FORGET.
     pub const ROOT: NodeId = NodeId(1);
 }
 
@@ -25,30 +25,30 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Who asks, about what.
+/// The header of a request: the caller and the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Names the request until it is answered; bit 63 marks one that is sent again.
+    /// Identifies the request until it is answered. Bit 63 marks a request that was resent.
     pub unique: u64,
-    /// As it stands on the wire; see [`Opcode`] for those known here.
+    /// The opcode as sent by the kernel; see [`Opcode`] for known ones.
     pub opcode: u32,
-    /// What the operation is about: a directory for those that take a name.
+    /// The node that the operation is about. For operations with a name it is the directory.
     pub node: NodeId,
-    /// Of the caller, in the user namespace of the mount; [`abi::INVALID_ID`] when not mapped.
+    /// The caller's uid in the user namespace of the mount; [`abi::INVALID_ID`] if it is not mapped.
     pub uid: u32,
-    /// Of the caller, as `uid`.
+    /// The caller's gid, likewise.
     pub gid: u32,
-    /// 0 when the kernel asks on its own behalf.
+    /// The caller's process id, or 0 if the kernel acts on its own behalf.
     pub pid: u32,
     /// Length of the extension blocks, in units of 8 bytes.
     pub total_extlen: u16,
 }
 
 impl Header {
-    /// Reads the header of a request.
+    /// Decodes the header of a request, and returns it with the length of the request that it states.
     ///
     /// # Errors
-    /// [`Malformed::NoHeader`] when `bytes` are too few.
+    /// [`Malformed::NoHeader`] when `bytes` is too short.
     pub fn decode(bytes: &[u8]) -> Result<(Header, u32), Malformed> {
         let (raw, _) = abi::InHeader::read_from_prefix(bytes).map_err(|_| Malformed::NoHeader)?;
         let header = Header {
@@ -63,28 +63,28 @@ impl Header {
         Ok((header, raw.len))
     }
 
-    /// The opcode, if it is known here.
+    /// Returns the opcode, if it is known.
     #[must_use]
     pub fn opcode(&self) -> Option<Opcode> {
         Opcode::from_u32(self.opcode)
     }
 
-    /// Whether the kernel waits for an answer. An unknown opcode is taken to want one.
+    /// Returns whether the kernel expects a reply. For unknown opcodes it is assumed to.
     #[must_use]
     pub fn wants_answer(&self) -> bool {
         self.opcode().is_none_or(Opcode::wants_answer)
     }
 }
 
-/// What comes after a request that creates something.
+/// The extensions of a request that creates a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extensions<'a> {
-    /// The caller's supplementary groups that matter: the parent's group when the caller is in it and the parent is
-    /// sgid (`FUSE_CREATE_SUPP_GROUP`).
+    /// The caller's relevant supplementary groups: the group of the parent directory, if the caller is in it and the
+    /// directory is sgid (`FUSE_CREATE_SUPP_GROUP`).
     pub groups: Option<Groups<'a>>,
 }
 
-/// Group ids of an extension block.
+/// An iterator over the group ids of an extension block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups<'a>(pub(super) &'a [u8]);
 
@@ -98,17 +98,17 @@ impl Iterator for Groups<'_> {
     }
 }
 
-/// The parts of the agreement that change how requests look.
+/// The results of the negotiation that affect the form of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
-    /// Requests that came with a later minor version are unknown.
+    /// The negotiated minor version. Opcodes of later versions are unknown.
     pub minor: u32,
-    /// SETXATTR has its longer header.
+    /// Whether SETXATTR has its longer structure.
     pub setxattr_ext: bool,
 }
 
 impl Dialect {
-    /// What follows from an agreed version and flags.
+    /// Derives it from the negotiated version and flags.
     #[must_use]
     pub fn new(minor: u32, flags: InitFlags) -> Dialect {
         Dialect { minor, setxattr_ext: flags.contains(InitFlags::SETXATTR_EXT) }

@@ -1,24 +1,24 @@
-//! Why a request cannot be decoded.
+//! The error of decoding.
 
-/// Why a request was not understood.
+/// The reason why a request cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Shorter than a header; there is nobody to answer.
+    /// It is shorter than a header, so it cannot even be answered.
     #[error("shorter than a request header")]
     NoHeader,
-    /// The header states another length than arrived.
+    /// The length in the header is not the length of the request.
     #[error("the length in the header is not the length of the request")]
     Length,
-    /// The operation's own structure does not fit.
+    /// It is shorter than the operation's structure.
     #[error("too short for its operation")]
     Short,
-    /// Data is shorter or longer than its structure states.
-    #[error("data of another length than announced")]
+    /// The data is shorter or longer than its structure states.
+    #[error("the data does not have the stated length")]
     DataLength,
     /// A name is empty, unterminated, or contains `/`.
-    #[error("a name that is empty, not terminated or has a slash")]
+    #[error("a name is empty, not terminated or contains a slash")]
     Name,
-    /// An extension block reaches beyond the request.
-    #[error("extension blocks that do not fit")]
+    /// An extension block extends beyond the request.
+    #[error("the extension blocks do not fit")]
     Extension,
 }

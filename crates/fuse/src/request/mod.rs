@@ -1,7 +1,7 @@
-//! Requests, decoded in place.
+//! Requests, decoded without a copy.
 //!
-//! A [`Request`] borrows names and data from the buffer it was read into. What the kernel sends is checked as if it
-//! came from a stranger: a request that does not hold together is [`Malformed`], never a panic.
+//! A [`Request`] borrows names and data from the buffer it was read into. Input from the kernel is not trusted: decoding
+//! an inconsistent request returns [`Malformed`] and never panics.
 
 mod attr;
 mod body;

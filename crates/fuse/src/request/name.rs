@@ -1,4 +1,4 @@
-//! Names as requests carry them.
+//! Names in requests.
 
 use std::ffi::{CStr, OsStr};
 use std::fmt;
@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::malformed::Malformed;
 
-/// One component of a path: not empty, without `/`. It may be `.` or `..`.
+/// A path component: it is not empty and contains no `/`. It may be `.` or `..`.
 ///
-/// It is longer than the branch allows more often than one would think; `ENAMETOOLONG` is the handler's to give.
+/// The length is not checked; a handler replies with `ENAMETOOLONG`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name<'a>(pub(super) &'a CStr);
 
@@ -22,25 +22,25 @@ impl<'a> Name<'a> {
         if bytes.is_empty() || bytes.contains(&b'/') { Err(Malformed::Name) } else { Ok(Name(name)) }
     }
 
-    /// The bytes of the name, without the final NUL.
+    /// Returns the bytes of the name without the final NUL.
     #[must_use]
     pub fn as_bytes(self) -> &'a [u8] {
         self.0.to_bytes()
     }
 
-    /// The name the way system calls take it, without a copy.
+    /// Returns the name as a C string, without a copy.
     #[must_use]
     pub fn as_cstr(self) -> &'a CStr {
         self.0
     }
 
-    /// The name the way `std::path` takes it, without a copy.
+    /// Returns the name as an `OsStr`, without a copy.
     #[must_use]
     pub fn as_os_str(self) -> &'a OsStr {
         OsStr::from_bytes(self.0.to_bytes())
     }
 
-    /// Whether it is `.` or `..`.
+    /// Returns whether the name is `.` or `..`.
     #[must_use]
     pub fn is_dot(self) -> bool {
         matches!(self.as_bytes(), b"." | b"..")

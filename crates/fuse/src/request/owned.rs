@@ -7,17 +7,17 @@ use super::header::{Extensions, Groups, Header};
 use super::name::Name;
 use super::op::{Op, Request};
 
-/// A copy of a request.
+/// A copy of a request that borrows nothing.
 #[derive(Debug)]
 pub struct OwnedRequest {
     header: Header,
-    /// With nothing borrowed: what is borrowed is below.
+    /// The operation with placeholders for `parts`.
     op: Op<'static>,
     parts: Parts<CString, Vec<u8>>,
     groups: Option<Vec<u8>>,
 }
 
-/// What a request may borrow: up to two strings, and data.
+/// What a request may borrow: up to two strings and data.
 #[derive(Debug, Default)]
 struct Parts<S, D> {
     first: S,
@@ -26,7 +26,7 @@ struct Parts<S, D> {
 }
 
 impl OwnedRequest {
-    /// Copies a request. None for those that nobody waits for, and those that never reach a handler.
+    /// Copies a request. Returns `None` for requests without a reply and for those that never reach a handler.
     #[must_use]
     pub fn of(request: &Request<'_>) -> Option<OwnedRequest> {
         let parts = borrowed(&request.op);
@@ -43,12 +43,12 @@ impl OwnedRequest {
         })
     }
 
-    /// The request.
+    /// Returns the request.
     #[must_use]
     pub fn request(&self) -> Request<'_> {
         let parts =
             Parts { first: &*self.parts.first, second: &*self.parts.second, data: &self.parts.data[..] };
-        // Made of one that could be copied.
+        // `with` has succeeded for this operation in `of`.
         let op = with(&self.op, &parts).unwrap_or(Op::Destroy);
         Request { header: self.header, op, ext: Extensions { groups: self.groups.as_deref().map(Groups) } }
     }
@@ -74,7 +74,7 @@ fn borrowed<'a>(op: &Op<'a>) -> Parts<&'a CStr, &'a [u8]> {
     Parts { first, second, data }
 }
 
-/// The same operation, with other things borrowed.
+/// Returns the same operation with `parts` in place of what it borrows.
 fn with<'b>(op: &Op<'_>, parts: &Parts<&'b CStr, &'b [u8]>) -> Option<Op<'b>> {
     let (name, data) = (Name(parts.first), parts.data);
     Some(match *op {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_the_request_and_borrows_nothing() {
+    fn a_copy_equals_the_request_and_outlives_its_buffer() {
         let dialect = Dialect { minor: abi::MINOR, setxattr_ext: true };
         let write = abi::WriteIn { fh: 3, offset: 77, size: 4, ..abi::WriteIn::new_zeroed() };
         let rename = abi::Rename2In { newdir: 12, flags: 2, ..abi::Rename2In::new_zeroed() };

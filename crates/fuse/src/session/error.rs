@@ -1,23 +1,23 @@
-//! Why there is no session, or why it ended badly.
+//! Errors of a session.
 
 use rustix::io::Errno;
 
-/// Why there is no session, or why it ended badly.
+/// The reason why a session did not start or has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// The kernel's version is too old to speak with (`EPROTO`).
+    /// The kernel's version is too old (`EPROTO`).
     #[error("the kernel speaks FUSE {major}.{minor}, at least 7.31 is needed")]
     Version {
-        /// What the kernel speaks.
+        /// The kernel's major version.
         major: u32,
-        /// What the kernel speaks.
+        /// The kernel's minor version.
         minor: u32,
     },
-    /// Unmounted or aborted before INIT was answered.
+    /// The filesystem was unmounted or the connection aborted before INIT was answered.
     #[error("unmounted before the session began")]
     Disconnected,
-    /// The kernel did not take the answer to INIT.
-    #[error("the kernel refused the answer to INIT: {0}")]
+    /// The kernel refused the reply to INIT.
+    #[error("the kernel refused the reply to INIT: {0}")]
     Refused(Errno),
     /// The device cannot be read.
     #[error("reading from the FUSE device failed: {0}")]
@@ -31,7 +31,7 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// The errno to report.
+    /// Returns the errno to report.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {

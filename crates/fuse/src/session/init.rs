@@ -1,4 +1,4 @@
-//! The first request of a connection, and its answer.
+//! INIT, the first request of a connection, and its reply.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use crate::transport::uring::{Parameter, Rings};
 use crate::transport::{Growth, UringUnavailable, write_header};
 
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
-/// A connection that has been agreed upon, and is not served yet. Requests wait in the kernel until it is.
+
+/// A connection that is negotiated but not served yet. Requests wait in the kernel until it is.
 pub struct Session {
     pub(super) device: Arc<OwnedFd>,
     pub(super) agreed: Agreed,
@@ -28,7 +29,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Waits for the kernel's INIT on a device that has been mounted, and answers it.
+    /// Waits for the kernel's INIT on a mounted device, and answers it.
     ///
     /// # Errors
     /// See [`SessionError`].
@@ -56,7 +57,7 @@ impl Session {
             let mut rings = Err(UringUnavailable::NotWanted);
             let (reply, verdict) = answer(&input[..len], options, limits, |agreed| {
                 rings = prepare(agreed, options);
-                if let (Ok(rings), false) = (&mut rings, limits.takes_queues) {
+                if let (Ok(rings), false) = (&mut rings, limits.accepts_queues) {
                     rings.spoil();
                 }
                 rings.is_ok()
@@ -78,8 +79,8 @@ impl Session {
         }
     }
 
-    /// Takes over a connection that another process has negotiated. Requests it had received come again after
-    /// [`Notifier::resend`].
+    /// Takes over a connection that another process has negotiated. The kernel resends the requests that the other process
+    /// had received after [`Notifier::resend`].
     ///
     /// # Errors
     /// [`SessionError::Start`].
@@ -100,41 +101,41 @@ impl Session {
         Ok(Session { device, agreed, sender, rings, growth })
     }
 
-    /// What has been agreed upon.
+    /// Returns the result of the negotiation.
     #[must_use]
     pub fn agreed(&self) -> &Agreed {
         &self.agreed
     }
 
-    /// For telling the kernel what to forget.
+    /// Returns a notifier, which invalidates what the kernel caches.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
         self.sender.notifier()
     }
 
-    /// For registering passthrough files.
+    /// Returns the registry of backing files for passthrough.
     #[must_use]
     pub fn backing(&self) -> Backing {
         Backing::new(Arc::clone(&self.device))
     }
 
-    /// The session's descriptor, to be handed to a process that [adopts](Session::adopt) it.
+    /// Returns the session's descriptor, for a process that [adopts](Session::adopt) it.
     #[must_use]
     pub fn device(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.device)
     }
 }
 
-/// What to do after an INIT has been answered.
+/// What to do after the first request has been answered.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// The kernel will send another.
+    /// The kernel will send another INIT.
     Again,
     Agreed(Agreed),
     Fail(SessionError),
 }
 
-/// Makes ready for io_uring, if both sides want it.
+/// Prepares io_uring, if both sides support it.
 fn prepare(agreed: &Agreed, options: &SessionOptions) -> Result<Rings, UringUnavailable> {
     if agreed.has(InitFlags::OVER_IO_URING) {
         return Rings::prepare(agreed.max_payload(), agreed.max_write as usize, options.queue_workers);
@@ -142,7 +143,7 @@ fn prepare(agreed: &Agreed, options: &SessionOptions) -> Result<Rings, UringUnav
     if !options.flags.contains(InitFlags::OVER_IO_URING) {
         return Err(UringUnavailable::NotWanted);
     }
-    // The kernel does not offer what is turned off.
+    // The kernel does not offer io_uring while the parameter is off.
     Err(if Parameter::read() == Parameter::Off {
         UringUnavailable::TurnedOff
     } else {
@@ -150,9 +151,9 @@ fn prepare(agreed: &Agreed, options: &SessionOptions) -> Result<Rings, UringUnav
     })
 }
 
-/// The bytes that answer the first request, and what follows from it.
+/// Returns the reply to the first request, and what to do next.
 ///
-/// `prepare` is asked before io_uring is agreed upon, for after that nothing may go wrong with it.
+/// `prepare` is called before the reply that enables io_uring, because from then on its setup must not fail.
 pub(super) fn answer(
     request: &[u8],
     options: &SessionOptions,
@@ -168,7 +169,7 @@ pub(super) fn answer(
     };
     let (major, minor) = (init.major, init.minor);
     if major > abi::MAJOR {
-        // The kernel then starts over with our version.
+        // The kernel then sends an INIT with our version.
         let out = abi::InitOut { major: abi::MAJOR, minor: abi::MINOR, ..abi::InitOut::new_zeroed() };
         return (Some(init_reply(header.unique, &out)), Verdict::Again);
     }

@@ -1,4 +1,4 @@
-//! The life of a connection: INIT, and the threads that serve.
+//! A connection, from INIT to its end: negotiation and the threads that serve.
 
 mod error;
 mod init;

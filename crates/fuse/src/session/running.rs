@@ -21,35 +21,34 @@ use crate::transport::{
 /// A connection being served.
 pub struct Running {
     threads: Vec<JoinHandle<WorkerEnd>>,
-    /// Gives back those that came later.
+    /// Returns the workers that it has started.
     watchdog: JoinHandle<Vec<JoinHandle<WorkerEnd>>>,
     session: Session,
     transport: Transport,
 }
 
 impl Session {
-    /// What is to carry the requests, and why nothing better. Should the kernel refuse it after all, then
-    /// [`Running::transport`] tells.
+    /// Returns the intended transport. The kernel may still refuse it; [`Running::transport`] is the one in use.
     #[must_use]
     pub fn transport(&self) -> Transport {
         transport(&self.rings)
     }
 
-    /// Starts the threads that serve. Over `/dev/fuse` there are `threads` of them (at least one), named
-    /// `canopy-fuse-N`; each has a clone of the device, or shares this one where cloning does not work. Over io_uring
-    /// there is one of these, and as many of the queues' as were wished for, named `canopy-qN-M`. More are started while
-    /// these wait for something ([`Growth`](crate::transport::Growth)).
+    /// Starts the threads that serve. Over `/dev/fuse` there are `threads` of them (at least one), named `canopy-fuse-N`.
+    /// Each has a clone of the device, or shares this one if it cannot be cloned. Over io_uring there is one such thread
+    /// and [`queue_workers`](crate::SessionOptions::queue_workers) threads per queue, named `canopy-qN-M`. The session
+    /// starts more while these are blocked ([`Growth`](crate::transport::Growth)).
     ///
     /// # Errors
-    /// [`SessionError::Start`]. Threads that had been started end with the connection.
+    /// [`SessionError::Start`]. Threads that were already started end with the connection.
     pub fn serve<H: Handler>(mut self, handler: Arc<H>, threads: usize) -> Result<Running, SessionError> {
         let rings = std::mem::replace(&mut self.rings, Err(UringUnavailable::NotWanted));
         let mut started = Vec::new();
-        let elsewhere = Arc::new(AtomicBool::new(false));
+        let over_uring = Arc::new(AtomicBool::new(false));
         let queues = rings.as_ref().map_or(0, Rings::queues);
         let workers = Workers::new(self.growth, self.agreed.max_payload(), 1 + usize::from(queues));
-        // The first reads FORGET and INTERRUPT in any case.
-        started.push(self.device_worker(&handler, 0, &elsewhere, workers.slot(0))?);
+        // The first thread reads FORGET and INTERRUPT with either transport.
+        started.push(self.device_worker(&handler, 0, &over_uring, workers.slot(0))?);
         let mut transport = transport(&rings);
         let dialect = self.agreed.dialect();
         let mut spawners = Vec::new();
@@ -58,17 +57,17 @@ impl Session {
         });
         if let Err(why) = queues_started {
             for number in 1..threads.max(1) {
-                started.push(self.device_worker(&handler, number, &elsewhere, workers.slot(0))?);
+                started.push(self.device_worker(&handler, number, &over_uring, workers.slot(0))?);
             }
             transport = Transport::Device(why);
         }
-        elsewhere.store(matches!(transport, Transport::Uring { .. }), Ordering::Relaxed);
+        over_uring.store(matches!(transport, Transport::Uring { .. }), Ordering::Relaxed);
         let starter = self.starter();
         let device = GroupSpawner {
             spawn: {
-                let (handler, elsewhere) = (Arc::clone(&handler), Arc::clone(&elsewhere));
+                let (handler, over_uring) = (Arc::clone(&handler), Arc::clone(&over_uring));
                 Box::new(move |number, slot| {
-                    let thread = starter.start(&handler, number, &elsewhere, slot)?;
+                    let thread = starter.start(&handler, number, &over_uring, slot)?;
                     Ok(Spawned { thread, needs_poke: false })
                 })
             },
@@ -85,10 +84,10 @@ impl Session {
         &self,
         handler: &Arc<H>,
         number: usize,
-        elsewhere: &Arc<AtomicBool>,
+        over_uring: &Arc<AtomicBool>,
         slot: WorkerSlot,
     ) -> Result<JoinHandle<WorkerEnd>, SessionError> {
-        self.starter().start(handler, number, elsewhere, slot).map_err(SessionError::Start)
+        self.starter().start(handler, number, over_uring, slot).map_err(SessionError::Start)
     }
 
     fn starter(&self) -> Starter {
@@ -96,7 +95,7 @@ impl Session {
     }
 }
 
-/// Starts workers of `/dev/fuse`.
+/// Starts workers that read `/dev/fuse`.
 struct Starter {
     device: Arc<OwnedFd>,
     agreed: Agreed,
@@ -107,14 +106,14 @@ impl Starter {
         &self,
         handler: &Arc<H>,
         number: usize,
-        elsewhere: &Arc<AtomicBool>,
+        over_uring: &Arc<AtomicBool>,
         slot: WorkerSlot,
     ) -> std::io::Result<JoinHandle<WorkerEnd>> {
         let (max_write, payload) = (self.agreed.max_write as usize, self.agreed.max_payload());
         let device = self.device_for(number);
-        let (handler, elsewhere) = (Arc::clone(handler), Arc::clone(elsewhere));
+        let (handler, over_uring) = (Arc::clone(handler), Arc::clone(over_uring));
         let worker =
-            DevWorker::new(device, handler, self.agreed.dialect(), max_write, payload, elsewhere, slot)?;
+            DevWorker::new(device, handler, self.agreed.dialect(), max_write, payload, over_uring, slot)?;
         std::thread::Builder::new().name(format!("canopy-fuse-{number}")).spawn(move || worker.run(number))
     }
 
@@ -140,34 +139,34 @@ fn transport(rings: &Result<Rings, UringUnavailable>) -> Transport {
 }
 
 impl Running {
-    /// What kernel and server have agreed upon.
+    /// Returns the result of the negotiation.
     #[must_use]
     pub fn agreed(&self) -> &Agreed {
         &self.session.agreed
     }
 
-    /// What carries the requests, and why nothing better.
+    /// Returns the transport in use.
     #[must_use]
     pub fn transport(&self) -> &Transport {
         &self.transport
     }
 
-    /// For telling the kernel what to forget.
+    /// Returns a notifier, which invalidates what the kernel caches.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
         self.session.notifier()
     }
 
-    /// For registering files that the kernel reads and writes by itself.
+    /// Returns the registry of backing files for passthrough.
     #[must_use]
     pub fn backing(&self) -> Backing {
         self.session.backing()
     }
 
-    /// Waits until the kernel has ended the connection and every thread has returned.
+    /// Waits until the connection has ended and every thread has returned.
     ///
     /// # Errors
-    /// When a thread ended for another reason.
+    /// [`SessionError::Read`] or [`SessionError::Thread`] if a thread has ended for another reason.
     pub fn join(self) -> Result<(), SessionError> {
         let mut result = Ok(());
         let mut wait = |threads: Vec<JoinHandle<WorkerEnd>>| {
@@ -179,7 +178,7 @@ impl Running {
                 }
             }
         };
-        // It ends when the first of them does, but for those that were not needed any more.
+        // The watchdog ends when the first worker does, except for dismissed workers.
         let later = self.watchdog.join();
         wait(self.threads);
         match later {

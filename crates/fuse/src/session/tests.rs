@@ -16,7 +16,7 @@ fn everything() -> InitFlags {
     InitFlags::from_bits_retain(InitFlags::all().bits())
 }
 
-/// Without io_uring.
+/// Prepares no io_uring.
 fn no(_: &Agreed) -> bool {
     false
 }
@@ -27,7 +27,7 @@ fn request(init: &abi::InitIn) -> Vec<u8> {
 }
 
 #[test]
-fn a_newer_major_is_asked_to_start_over() {
+fn a_newer_major_version_gets_ours_and_is_asked_again() {
     let init = abi::InitIn { major: 8, minor: 3, ..abi::InitIn::default() };
     let (reply, verdict) = answer(&request(&init), &SessionOptions::default(), Limits::NONE, no);
     assert!(matches!(verdict, Verdict::Again));
@@ -37,7 +37,7 @@ fn a_newer_major_is_asked_to_start_over() {
 }
 
 #[test]
-fn older_versions_are_refused() {
+fn versions_before_7_31_are_refused() {
     for (major, minor) in [(6, 40), (7, 30), (7, 0), (0, 0)] {
         let init = abi::InitIn { major, minor, ..abi::InitIn::default() };
         let (reply, verdict) = answer(&request(&init), &SessionOptions::default(), Limits::NONE, no);
@@ -48,7 +48,7 @@ fn older_versions_are_refused() {
 }
 
 #[test]
-fn anything_before_init_is_an_error() {
+fn a_request_before_init_gets_eio() {
     let header = abi::InHeader { len: 40, opcode: 17, unique: 9, nodeid: 1, ..abi::InHeader::default() };
     let (reply, verdict) = answer(header.as_bytes(), &SessionOptions::default(), Limits::NONE, no);
     assert!(matches!(verdict, Verdict::Again));
@@ -60,7 +60,7 @@ fn anything_before_init_is_an_error() {
 }
 
 #[test]
-fn the_short_form_has_no_second_word() {
+fn the_short_init_has_no_second_flag_word() {
     let header = abi::InHeader { len: 56, opcode: 26, unique: 1, ..abi::InHeader::default() };
     let init = abi::InitInCompat { major: 7, minor: 31, max_readahead: 4096, flags: u32::MAX };
     let options = SessionOptions { flags: everything(), ..SessionOptions::default() };
@@ -70,7 +70,7 @@ fn the_short_form_has_no_second_word() {
     assert_eq!(reply.unwrap().len(), 80);
 }
 
-/// A root directory, and nothing else.
+/// A filesystem that has only a root directory.
 struct Root;
 
 impl Handler for Root {
@@ -86,7 +86,7 @@ impl Handler for Root {
 }
 
 #[test]
-fn queues_that_the_kernel_refuses_are_done_without() {
+fn requests_come_over_dev_fuse_when_the_kernel_refuses_the_queues() {
     let _ = turn_on();
     if !rustix::process::geteuid().is_root() || Parameter::read() != Parameter::On {
         eprintln!("skipped: needs root and FUSE over io_uring (Linux 6.14)");
@@ -99,10 +99,10 @@ fn queues_that_the_kernel_refuses_are_done_without() {
         flags: SessionOptions::default().flags | InitFlags::OVER_IO_URING,
         ..SessionOptions::default()
     };
-    let limits = Limits { takes_queues: false, ..Limits::NONE };
+    let limits = Limits { accepts_queues: false, ..Limits::NONE };
     let session = Session::negotiate(device, &options, limits).unwrap();
     assert!(matches!(session.transport(), Transport::Uring { .. }));
-    // The kernel holds this one back until there are queues, or none are to be expected.
+    // The kernel holds this request back until all queues are registered or one was refused.
     let path = point.clone();
     let early = std::thread::spawn(move || rustix::fs::stat(&path).map(|stat| stat.st_nlink));
     let running = session.serve(Arc::new(Root), 2).unwrap();

@@ -1,8 +1,7 @@
-//! Answers that are made apart from the worker that sends them.
+//! Replies that another thread builds for a worker.
 //!
-//! A worker may leave a request to another thread, and go on without it when that takes too long. So both the request
-//! and the answer are in memory of their own; who makes an answer that nobody waits for any more gives back what it
-//! holds.
+//! A worker may pass a request to another thread, and stop waiting for it when that takes too long. So the request and the
+//! reply have their own memory. A thread whose reply is no longer wanted discards it, which releases its references.
 
 use canopy_sys::page_buf::PageBuf;
 use rustix::param::page_size;
@@ -12,10 +11,10 @@ use crate::reply::{Answer, Replied, Reply};
 use crate::request::{Op, OwnedRequest};
 
 const EIO: i32 = 5;
-/// Room for any answer of fixed size, a symlink's target, and a value of the largest extended attribute.
-const ROOM: usize = 65_536 + 4096;
+/// Enough for any reply of fixed size, a symlink's target, or the largest value of an extended attribute.
+const MIN_PAYLOAD: usize = 65_536 + 4096;
 
-/// An answer, and what the kernel holds once it has it.
+/// A reply, and the references that the kernel holds once it has it.
 pub struct DetachedReply {
     payload: PageBuf,
     replied: Replied,
@@ -23,13 +22,13 @@ pub struct DetachedReply {
 }
 
 impl DetachedReply {
-    /// Has a request answered by `handler`, on this thread.
+    /// Lets `handler` answer a request on this thread.
     ///
     /// # Errors
-    /// Without memory for the answer.
+    /// `ENOMEM`.
     pub fn make<H: Handler + ?Sized>(request: &OwnedRequest, handler: &H) -> std::io::Result<DetachedReply> {
         let request = request.request();
-        let mut payload = PageBuf::new(room(&request.op))?;
+        let mut payload = PageBuf::new(payload_len(&request.op))?;
         let (answer, granted) = call(&request, &mut payload, handler);
         let dir = matches!(request.op, Op::Opendir { .. });
         let grants = Grants { granted, node: request.header.node, dir };
@@ -40,24 +39,24 @@ impl DetachedReply {
         })
     }
 
-    /// Nobody will send it: gives back what it holds.
+    /// Drops the reply without sending it, and releases its references.
     pub fn discard<H: Handler + ?Sized>(self, handler: &H) {
         let Answer::Payload(len) = self.replied.answer else { return };
         report_undelivered(handler, self.grants, &self.payload[..len]);
     }
 }
 
-fn room(op: &Op<'_>) -> usize {
+fn payload_len(op: &Op<'_>) -> usize {
     let asked = match op {
         Op::Read(io) | Op::Readdir(io) | Op::Readdirplus(io) => io.size as usize,
         Op::Ioctl { out_size, .. } => *out_size as usize + page_size(),
         _ => 0,
     };
-    asked.max(ROOM)
+    asked.max(MIN_PAYLOAD)
 }
 
 impl Reply<'_> {
-    /// Answers with what was made aside for the same request.
+    /// Sends a reply that was built for a copy of the same request.
     pub fn detached(self, made: DetachedReply) -> Replied {
         if let Answer::Payload(len) = made.replied.answer {
             match self.payload.get_mut(..len) {

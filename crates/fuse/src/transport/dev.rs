@@ -1,4 +1,4 @@
-//! Requests over `/dev/fuse`: one read(2) and one write(2) each.
+//! The transport over `/dev/fuse`: one read(2) and one write(2) per request.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -22,42 +22,42 @@ const WRITE_DATA: usize = size_of::<abi::InHeader>() + size_of::<abi::WriteIn>()
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
 const EIO: i32 = 5;
 
-/// One thread's share of the transport.
+/// A thread that reads requests from `/dev/fuse`.
 pub(crate) struct DevWorker<H: Handler> {
     device: Arc<OwnedFd>,
     handler: Arc<H>,
     dialect: Dialect,
-    /// Requests are read to `page - WRITE_DATA`, so that a WRITE's data starts on a page boundary.
+    /// Requests are read to `page - WRITE_DATA`, so that the data of a WRITE is page-aligned.
     input: PageBuf,
-    /// The header lies right before a page boundary, the payload on it.
+    /// The header ends at a page boundary, where the payload starts.
     output: PageBuf,
     page: usize,
-    /// Requests that somebody waits for do not come this way.
-    elsewhere: Arc<AtomicBool>,
+    /// Whether requests that have a reply come over io_uring.
+    over_uring: Arc<AtomicBool>,
     slot: WorkerSlot,
 }
 
-/// So long the kernel gathers FORGETs before they are read, where nothing else comes by the device: then many come at once
-/// (BATCH_FORGET), and one who removes files does not have a thread woken for each.
-const GATHER: Duration = Duration::from_micros(200);
+/// How long the worker waits between FORGETs if requests come over io_uring. Meanwhile the kernel collects FORGETs and
+/// then sends many at once (BATCH_FORGET), so that removing files does not wake this thread for each.
+const FORGET_DELAY: Duration = Duration::from_micros(200);
 
 impl<H: Handler> DevWorker<H> {
-    /// `payload` is the most that can be asked for in one request, in bytes; `max_write` the most it can carry.
+    /// Creates a worker. `payload` is the largest reply in bytes, `max_write` the largest write.
     pub(crate) fn new(
         device: Arc<OwnedFd>,
         handler: Arc<H>,
         dialect: Dialect,
         max_write: usize,
         payload: usize,
-        elsewhere: Arc<AtomicBool>,
+        over_uring: Arc<AtomicBool>,
         slot: WorkerSlot,
     ) -> std::io::Result<DevWorker<H>> {
         let page = page_size();
-        // Room beyond max_write is for requests that it does not bound, such as SETXATTR with 64 KiB of value.
+        // Some requests are not limited by max_write, such as SETXATTR with a value of 64 KiB.
         let carried = max_write.max(XATTR_SIZE_MAX + abi::MIN_READ_BUFFER);
         let input = PageBuf::new(page + carried + page)?;
         let output = PageBuf::new(page + payload.max(XATTR_SIZE_MAX) + page)?;
-        Ok(DevWorker { device, handler, dialect, input, output, page, elsewhere, slot })
+        Ok(DevWorker { device, handler, dialect, input, output, page, over_uring, slot })
     }
 
     /// Serves until the connection ends.
@@ -80,13 +80,13 @@ impl<H: Handler> DevWorker<H> {
                     if self.slot.leave_if_surplus() {
                         return WorkerEnd::Dismissed;
                     }
-                    if self.elsewhere.load(Ordering::Relaxed) && forgets(&self.input[start..start + len]) {
-                        sleep(GATHER);
+                    if self.over_uring.load(Ordering::Relaxed) && is_forget(&self.input[start..start + len]) {
+                        sleep(FORGET_DELAY);
                     }
                 }
                 // NOENT: the request was interrupted before it could be read.
                 Err(Errno::INTR | Errno::NOENT) => {}
-                // Only when the descriptor came to us as non-blocking.
+                // The descriptor was already non-blocking.
                 Err(Errno::AGAIN) => wait_readable(&self.device),
                 Err(errno) => {
                     tracing::error!(%errno, "reading requests failed");
@@ -106,7 +106,7 @@ impl<H: Handler> DevWorker<H> {
         };
         let message = &answer[..OUT_HEADER + payload];
         let Err(errno) = send(&self.device, message) else { return };
-        // NOENT: the request has been aborted, nobody waits any more. The other two: the mount has gone.
+        // NOENT: the request was aborted. The other two: the filesystem was unmounted.
         if !matches!(errno, Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) {
             self.refused(start, len, errno);
         }
@@ -114,18 +114,18 @@ impl<H: Handler> DevWorker<H> {
         report_undelivered(&*self.handler, grants, payload);
     }
 
-    /// The kernel did not like an answer. It has ended the request if it got as far as finding it; make sure.
+    /// Handles a reply that the kernel refused. It has ended the request only if it found it, so an error is sent too.
     fn refused(&self, start: usize, len: usize, errno: Errno) {
         let Ok((header, _)) = Header::decode(&self.input[start..start + len]) else { return };
         let opcode = opcode::name_of(header.opcode);
-        tracing::error!(%errno, opcode, unique = header.unique, "the kernel refused an answer");
+        tracing::error!(%errno, opcode, unique = header.unique, "the kernel refused a reply");
         let mut bytes = [0; OUT_HEADER];
         write_header(&mut bytes, 0, -EIO, header.unique);
         let _ = send(&self.device, &bytes);
     }
 }
 
-fn forgets(request: &[u8]) -> bool {
+fn is_forget(request: &[u8]) -> bool {
     let opcode = Header::decode(request).ok().and_then(|(header, _)| Opcode::from_u32(header.opcode));
     matches!(opcode, Some(Opcode::Forget | Opcode::BatchForget))
 }

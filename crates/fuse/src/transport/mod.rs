@@ -1,7 +1,7 @@
-//! How requests reach a handler, whatever carries them.
+//! Transports, which carry requests from the kernel to a handler.
 //!
-//! A transport's worker owns one buffer for requests and one for answers. It receives, calls [`serve_one`], and sends
-//! what was built in place. Neither buffer grows: their sizes follow from what was agreed in INIT.
+//! A worker of a transport owns a buffer for requests and one for replies. It receives a request, calls [`serve_one`], and
+//! sends the reply from the buffer it was built in. The buffers do not grow: their sizes follow from the negotiation.
 
 mod detached;
 mod dev;
@@ -23,21 +23,21 @@ pub(crate) use watchdog::{GroupSpawner, Spawned, Watchdog};
 pub use workers::Growth;
 pub(crate) use workers::{WorkerEnd, WorkerSlot, Workers};
 
-/// What carries requests and answers. FORGET, INTERRUPT and notifications go over `/dev/fuse` in either case.
+/// The transport of a connection. FORGET, INTERRUPT and notifications always use `/dev/fuse`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// `/dev/fuse`, and why not the other.
+    /// `/dev/fuse`, because io_uring is unavailable.
     Device(UringUnavailable),
-    /// io_uring: this many queues, with this many workers in all.
+    /// io_uring.
     Uring {
-        /// One for each processor.
+        /// The number of queues, one for each processor.
         queues: u16,
-        /// On all queues together, those that every pool begins with.
+        /// The number of workers of all queues at the start.
         workers: usize,
     },
 }
 
-/// A few words for the log.
+/// A short description, for the log.
 impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! Serving one request: decoding it, calling the handler, and building the answer.
+//! Serving one request: decode it, call the handler, build the reply.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -14,24 +14,25 @@ const EIO: i32 = 5;
 const EINVAL: i32 = 22;
 const ENOSYS: i32 = 38;
 
-/// What serves the requests. Called from several threads at once.
+/// Serves requests, from several threads at once.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers one request. [`Op::Init`], [`Op::CuseInit`], [`Op::NotifyReply`] and [`Op::Unknown`] are dealt with before.
+    /// Answers one request. [`Op::Init`], [`Op::CuseInit`], [`Op::NotifyReply`] and [`Op::Unknown`] do not occur.
     ///
-    /// A panic is caught and answered with `EIO`.
+    /// After a panic the reply is `EIO`.
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied;
 
-    /// Called on each thread before its first request, with its number from 0: for credentials, affinity and the like.
+    /// Called on each thread before its first request, with the thread's number from 0 on. For credentials, affinity and
+    /// similar settings.
     fn thread_start(&self, _worker: usize) {}
 
-    /// Some regular files that the kernel knows, most likely: those it was given last, or has open. Asked while requests wait
-    /// for a disk, so it must not do the same.
+    /// Returns some regular files that the kernel most likely knows, such as recent or open ones. It is called while
+    /// requests wait for a disk, so it must not access a disk itself.
     fn known_files(&self) -> Vec<NodeId> {
         Vec::new()
     }
 
-    /// The kernel did not get an answer that would have given it references (the request was aborted, or the mount
-    /// has gone): the server has to take them back, since neither FORGET nor RELEASE will come.
+    /// Called for each reference in a reply that the kernel did not accept, because the request was aborted or the
+    /// filesystem was unmounted. The handler must release it, because the kernel will send neither FORGET nor RELEASE.
     fn undelivered(&self, _what: Undelivered) {}
 }
 
@@ -53,7 +54,7 @@ impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
     }
 }
 
-/// References of an answer that did not arrive.
+/// A reference in a reply that the kernel did not accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undelivered {
     /// One lookup of a node.
@@ -63,34 +64,33 @@ pub enum Undelivered {
     },
     /// A handle from OPEN or, with `dir`, from OPENDIR.
     Opened {
-        /// What was opened.
+        /// The node that was opened.
         node: NodeId,
-        /// As the server numbered it.
+        /// The handle.
         handle: u64,
         /// Whether it is a directory.
         dir: bool,
     },
     /// One lookup of a node, and a handle on it, from CREATE or TMPFILE.
     Created {
-        /// What was created.
+        /// The node that was created.
         node: NodeId,
-        /// As the server numbered it.
+        /// The handle.
         handle: u64,
     },
 }
 
-/// Where an answer is built: the header apart from the payload, since io_uring keeps them apart. On `/dev/fuse` they
-/// lie next to each other.
+/// The buffers for a reply. Header and payload are separate, as io_uring requires. For `/dev/fuse` they are adjacent.
 #[derive(Debug)]
 pub struct Out<'b> {
     /// `fuse_out_header`.
     pub header: &'b mut [u8; size_of::<abi::OutHeader>()],
-    /// Starts on a page boundary in both transports.
+    /// Page-aligned in both transports.
     pub payload: &'b mut [u8],
 }
 
 impl<'b> Out<'b> {
-    /// Takes apart a buffer that starts with the header.
+    /// Splits a buffer that starts with the header. Returns `None` if it is too short.
     #[must_use]
     pub fn contiguous(buffer: &'b mut [u8]) -> Option<Out<'b>> {
         let (header, payload) = buffer.split_first_chunk_mut()?;
@@ -101,18 +101,18 @@ impl<'b> Out<'b> {
 /// What to do after a request has been served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing is sent.
+    /// Send nothing.
     NoReply,
-    /// The answer is in the buffer: this many bytes of payload after the header.
+    /// Send the reply in the buffer.
     Answer {
-        /// In bytes.
+        /// The length of the payload after the header, in bytes.
         payload: usize,
-        /// What [`report_undelivered`] needs to know if the answer does not arrive.
+        /// The references in the reply, for [`report_undelivered`] if the kernel does not accept it.
         grants: Grants,
     },
 }
 
-/// References in an answer on its way.
+/// The references in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grants {
     pub(super) granted: Granted,
@@ -120,10 +120,9 @@ pub struct Grants {
     pub(super) dir: bool,
 }
 
-/// Serves one request that lies in one piece: decodes it, calls `handler` once, and builds the answer in `out`, which
-/// starts with room for the header.
+/// Serves one contiguous request: decodes it, calls `handler` once, and builds the reply in `out`, header first.
 ///
-/// `out` must have room for a header at least; the payload should have what was agreed in INIT.
+/// `out` must have space for at least a header, and should have space for the negotiated payload.
 pub fn serve_one<H: Handler + ?Sized>(
     input: &[u8],
     out: &mut [u8],
@@ -134,13 +133,13 @@ pub fn serve_one<H: Handler + ?Sized>(
     match Header::decode(input) {
         Ok((header, _)) => serve(header, Request::decode(input, dialect), out, handler),
         Err(error) => {
-            tracing::error!(%error, bytes = input.len(), "unreadable request");
+            tracing::error!(%error, bytes = input.len(), "request without a header");
             Outcome::NoReply
         }
     }
 }
 
-/// The same for a request that has been decoded, or not, whichever way.
+/// Like [`serve_one`], for a request that is already decoded or malformed.
 pub fn serve<H: Handler + ?Sized>(
     header: Header,
     request: Result<Request<'_>, Malformed>,
@@ -163,10 +162,10 @@ pub fn serve<H: Handler + ?Sized>(
     let answer = match (answer, header.wants_answer()) {
         (Answer::Nothing, true) => {
             let opcode = opcode::name_of(header.opcode);
-            tracing::error!(opcode, unique = header.unique, "request left without an answer");
+            tracing::error!(opcode, unique = header.unique, "the handler did not answer a request");
             Answer::Error(EIO)
         }
-        // EAGAIN and ENOSYS mean something as an answer to INTERRUPT, but nobody waits for them.
+        // EAGAIN and ENOSYS have a meaning in a reply to INTERRUPT, but they are not necessary.
         (_, false) => Answer::Nothing,
         (answer, true) => answer,
     };
@@ -183,7 +182,7 @@ pub fn serve<H: Handler + ?Sized>(
     Outcome::Answer { payload, grants: Grants { granted, node: header.node, dir } }
 }
 
-/// Calls the handler once, unless the request is none of its business.
+/// Calls the handler once, unless this crate answers the request itself.
 pub(super) fn call<H: Handler + ?Sized>(
     request: &Request<'_>,
     payload: &mut [u8],
@@ -196,22 +195,22 @@ pub(super) fn call<H: Handler + ?Sized>(
         }
         Op::CuseInit(_) => return (Answer::Error(ENOSYS), Granted::Nothing),
         Op::Init(_) => {
-            tracing::error!("a second INIT");
+            tracing::error!("the kernel sent a second INIT");
             return (Answer::Error(EIO), Granted::Nothing);
         }
-        // It has done what it was sent for.
+        // It needs no action: the watchdog asks for it only to make the kernel send a request.
         Op::NotifyReply { .. } => return (Answer::Nothing, Granted::Nothing),
         _ => {}
     }
     let reply = Reply::new(payload, request, rustix::param::page_size());
     match catch_unwind(AssertUnwindSafe(|| handler.handle(*request, reply))) {
-        // The token of another request would send that one's length with this one's buffer.
+        // A `Replied` of another request would send the wrong length of this buffer.
         Ok(replied) if replied.unique == request.header.unique => (replied.answer, replied.granted),
         Ok(replied) => {
             tracing::error!(
                 unique = request.header.unique,
                 other = replied.unique,
-                "answer to another request"
+                "the handler answered another request"
             );
             (Answer::Error(EIO), Granted::Nothing)
         }
@@ -221,7 +220,7 @@ pub(super) fn call<H: Handler + ?Sized>(
                 opcode,
                 unique = request.header.unique,
                 panic = panic_text(&*panic),
-                "handler panicked"
+                "the handler panicked"
             );
             (Answer::Error(EIO), Granted::Nothing)
         }
@@ -236,17 +235,17 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
         .unwrap_or("?")
 }
 
-/// Writes a reply's header; `error` is 0 or a negative errno.
+/// Writes the header of a reply. `error` is 0 or a negative errno.
 pub(crate) fn write_header(header: &mut [u8], payload: usize, error: i32, unique: u64) {
     let len = u32::try_from(size_of::<abi::OutHeader>() + payload).unwrap_or(u32::MAX);
     header.copy_from_slice(abi::OutHeader { len, error, unique }.as_bytes());
 }
 
-/// Tells `handler` about each reference in an answer that the kernel did not take. `payload` is the answer's.
+/// Reports to `handler` each reference in a reply that the kernel did not accept. `payload` is that of the reply.
 pub fn report_undelivered<H: Handler + ?Sized>(handler: &H, grants: Grants, payload: &[u8]) {
     let tell = |what| {
         if catch_unwind(AssertUnwindSafe(|| handler.undelivered(what))).is_err() {
-            tracing::error!(?what, "handler panicked over an undelivered answer");
+            tracing::error!(?what, "the handler panicked over an undelivered reply");
         }
     };
     match grants.granted {

@@ -1,6 +1,6 @@
-//! One line for every request: what was asked for, how it was answered, and how long that took.
+//! A log line for every request, with its operands, its result and the time it took.
 //!
-//! Nobody listens as a rule. Then a request costs one load of the level that somebody listens to at most.
+//! While tracing is off, a request costs one load of the maximum log level.
 
 use std::fmt;
 use std::time::Instant;
@@ -11,10 +11,10 @@ use crate::opcode;
 use crate::reply::Answer;
 use crate::request::{Header, Op};
 
-/// The target of these lines, all of level TRACE: what a filter tells them by.
+/// The target of these lines, for filters. All are of level TRACE.
 pub const TARGET: &str = "canopy_fuse::trace";
 
-/// A request that is being served, and that somebody wants to know of.
+/// A request that is being served while tracing is on, and when it started.
 pub(crate) struct Trace(Instant);
 
 impl Trace {
@@ -22,23 +22,23 @@ impl Trace {
         tracing::enabled!(target: TARGET, Level::TRACE).then(|| Trace(Instant::now()))
     }
 
-    /// `op` is none for a request that could not be decoded.
+    /// Writes the line. `op` is `None` for a request that could not be decoded.
     pub(crate) fn end(self, header: &Header, op: Option<&Op<'_>>, answer: Answer) {
         let Header { unique, node, uid, gid, pid, .. } = header;
         tracing::trace!(
             target: TARGET,
             "{} unique={unique} node={node} uid={uid} gid={gid} pid={pid}{}: {} us={}",
             opcode::name_of(header.opcode),
-            Asked(op),
-            Answered(answer),
+            Operands(op),
+            AnswerText(answer),
             self.0.elapsed().as_micros(),
         );
     }
 }
 
-struct Answered(Answer);
+struct AnswerText(Answer);
 
-impl fmt::Display for Answered {
+impl fmt::Display for AnswerText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Answer::Nothing => f.write_str("unanswered"),
@@ -48,10 +48,10 @@ impl fmt::Display for Answered {
     }
 }
 
-/// The operands, each with a space before it. Names are quoted, and data is left out.
-struct Asked<'a>(Option<&'a Op<'a>>);
+/// The operands, each after a space. Names are quoted, and data is omitted.
+struct Operands<'a>(Option<&'a Op<'a>>);
 
-impl fmt::Display for Asked<'_> {
+impl fmt::Display for Operands<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(op) = self.0 else { return Ok(()) };
         match op {

@@ -1,17 +1,18 @@
-//! As many workers as it takes.
+//! The workers of a connection, whose number follows the load.
 //!
-//! A request that waits for a disk keeps its worker. With as many such requests as there are workers nobody would be served, so
-//! a watchdog looks at the workers while requests flow, and when some have been in one request for more than a moment, it
-//! starts as many others. No request changes threads, and it pays for this with two stores: "busy since tick N" when it
-//! begins, and the same without "busy" when it has ended.
+//! A request that waits for a disk blocks its worker. If all workers were blocked, no request would be served. So a watchdog
+//! samples the workers while there are requests, and when some have been in one request for several ticks, it starts as
+//! many others. Requests do not change threads. Each one costs two stores: "busy since tick N" when it begins, and the
+//! same without "busy" when it ends.
 //!
-//! Workers that serve the same requests form a group: io_uring has one for each processor's queue, `/dev/fuse` is one. Once a
-//! group has had more workers than it needs for a while, some leave. Which ones does not matter. A worker leaves only with a
-//! request in hand that nobody waits for, so that none is lost on its way to it: the watchdog has the kernel send such
-//! requests, by asking it for no data of a file that it knows (`FUSE_NOTIFY_RETRIEVE`, answered by NOTIFY_REPLY).
+//! Workers that serve the same requests form a group: io_uring has a group for each processor's queue, and `/dev/fuse` is
+//! one. Once a group has had more workers than it needs for a while, some of them leave; which ones does not matter. So
+//! that no request is lost, a worker leaves only after it has received a request for which no process waits. The watchdog
+//! makes the kernel send such requests: it asks for 0 bytes of a file that the kernel knows (`FUSE_NOTIFY_RETRIEVE`), and
+//! the kernel answers with NOTIFY_REPLY.
 //!
-//! The same request makes the kernel look at what waits in a group: over io_uring a request that found no idle worker waits
-//! for one that comes free, and not for one that joins.
+//! The same request makes the kernel serve requests that wait in a group. Over io_uring a request that finds no idle worker
+//! waits until one becomes idle, and is not passed to one that joins later.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,22 +22,22 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-/// How workers are added, and taken away again.
+/// When workers are added and dismissed.
 #[derive(Clone, Copy, Debug)]
 pub struct Growth {
-    /// How often the watchdog looks.
+    /// How often the watchdog samples the workers.
     pub tick: Duration,
-    /// A worker that has been in one request for so many ticks is taken to wait for a disk.
-    pub stuck: u64,
-    /// Workers that are not needed for so many ticks leave.
-    pub idle: u64,
-    /// Workers beyond those that the connection began with.
-    pub most: usize,
+    /// A worker counts as stuck once it has been in one request for this many ticks.
+    pub stuck_ticks: u64,
+    /// Workers that have not been needed for this many ticks leave.
+    pub idle_ticks: u64,
+    /// The most workers beyond those that the connection started with.
+    pub max_extra: usize,
 }
 
 impl Default for Growth {
     fn default() -> Growth {
-        Growth { tick: Duration::from_millis(10), stuck: 3, idle: 1000, most: 256 }
+        Growth { tick: Duration::from_millis(10), stuck_ticks: 3, idle_ticks: 1000, max_extra: 256 }
     }
 }
 
@@ -46,44 +47,44 @@ impl Growth {
     }
 }
 
-/// What all workers that come later may hold in messages.
-const MEMORY: usize = 256 << 20;
+/// The most memory for the message buffers of all extra workers, in bytes.
+const MAX_EXTRA_MEMORY: usize = 256 << 20;
 
 /// The workers of a connection.
 pub(crate) struct Workers {
     growth: Growth,
-    /// Ticks since the beginning, but for those that were slept through.
+    /// The current tick. It does not follow the clock while the watchdog sleeps.
     tick: AtomicU64,
-    /// The watchdog wants to be woken by the next request.
+    /// Whether the next request must wake the watchdog.
     asleep: AtomicBool,
     ended: AtomicBool,
     watchdog: OnceLock<Thread>,
     groups: Vec<Group>,
 }
 
-/// Workers that can stand in for each other.
+/// Workers that serve the same requests.
 #[derive(Default)]
 struct Group {
     /// One for each worker.
     activities: Mutex<Vec<Arc<Activity>>>,
-    /// So many are to leave.
+    /// How many workers are to leave.
     surplus: AtomicUsize,
 }
 
-/// What a worker tells: the tick at which its last request began, times two, and one more while it is in it. On a line of its
-/// own of the processor's cache, or two: they are fetched in pairs.
+/// The state of a worker: twice the tick at which its last request began, plus one while the request is in progress. It has
+/// two cache lines of its own, because processors fetch them in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 struct Activity(AtomicU64);
 
-/// A worker's place.
+/// A worker's membership in a group.
 pub(crate) struct WorkerSlot {
     workers: Arc<Workers>,
     group: usize,
     activity: Arc<Activity>,
 }
 
-/// A worker is in a request.
+/// A guard that marks a worker as busy with a request.
 pub(crate) struct Busy<'p> {
     activity: &'p Activity,
     since: u64,
@@ -96,9 +97,10 @@ impl Drop for Busy<'_> {
 }
 
 impl WorkerSlot {
+    /// Marks the worker as busy until the guard is dropped.
     pub(crate) fn begin(&self) -> Busy<'_> {
         let since = self.workers.tick.load(Ordering::Relaxed) << 1;
-        // Either the watchdog sees this before it falls asleep, or this thread sees it asleep.
+        // Either the watchdog sees this store before it sleeps, or this thread sees that it sleeps.
         self.activity.0.store(since | 1, Ordering::SeqCst);
         if self.workers.asleep.load(Ordering::SeqCst) {
             self.workers.wake();
@@ -106,7 +108,7 @@ impl WorkerSlot {
         Busy { activity: &self.activity, since }
     }
 
-    /// Whether the worker is to leave: true for as many as are too many, which do not count any more then.
+    /// Returns whether the worker is to leave. If so, it no longer counts as a member of its group.
     pub(crate) fn leave_if_surplus(&self) -> bool {
         let group = &self.workers.groups[self.group];
         if group.surplus.load(Ordering::Relaxed) == 0 {
@@ -121,7 +123,7 @@ impl WorkerSlot {
         left.is_ok()
     }
 
-    /// The connection has ended, so far as this worker can see.
+    /// Reports that the connection has ended.
     pub(crate) fn connection_ended(&self) {
         self.workers.end();
     }
@@ -138,10 +140,10 @@ impl Drop for WorkerSlot {
 
 impl Workers {
     pub(crate) fn new(growth: Growth, payload: usize, groups: usize) -> Arc<Workers> {
-        let most = growth.most.min(MEMORY / payload.max(1));
+        let max_extra = growth.max_extra.min(MAX_EXTRA_MEMORY / payload.max(1));
         Arc::new(Workers {
-            growth: Growth { most, ..growth },
-            // So that what begins in the first tick does not look like nothing.
+            growth: Growth { max_extra, ..growth },
+            // The state 0 means that a worker has not had a request yet.
             tick: AtomicU64::new(1),
             asleep: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -150,7 +152,7 @@ impl Workers {
         })
     }
 
-    /// A place for one more worker.
+    /// Adds a worker to a group.
     pub(crate) fn slot(self: &Arc<Workers>, group: usize) -> WorkerSlot {
         let activity = Arc::new(Activity::default());
         self.groups[group].activities.lock().push(Arc::clone(&activity));
@@ -161,7 +163,7 @@ impl Workers {
         &self.growth
     }
 
-    /// The tick of now.
+    /// Returns the current tick.
     pub(super) fn now(&self) -> u64 {
         self.tick.load(Ordering::Relaxed)
     }
@@ -170,37 +172,37 @@ impl Workers {
         self.tick.store(tick, Ordering::Relaxed);
     }
 
-    /// Whether the connection has ended.
+    /// Returns whether the connection has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// From now on the watchdog is woken by the next request, or is not.
+    /// Sets whether the next request must wake the watchdog.
     pub(super) fn set_asleep(&self, asleep: bool) {
         self.asleep.store(asleep, Ordering::SeqCst);
     }
 
-    /// The thread to wake.
+    /// Sets the watchdog's thread.
     pub(super) fn set_watchdog(&self, thread: Thread) {
         let _ = self.watchdog.set(thread);
     }
 
-    /// How many workers there are in a group.
+    /// Returns the number of workers in a group.
     pub(super) fn count(&self, group: usize) -> usize {
         self.groups[group].activities.lock().len()
     }
 
-    /// Looks at the workers of a group.
+    /// Samples the workers of a group.
     pub(super) fn sample(&self, group: usize) -> GroupSample {
-        self.groups[group].sample(self.now(), self.growth.stuck)
+        self.groups[group].sample(self.now(), self.growth.stuck_ticks)
     }
 
-    /// Has all but `kept` workers of a group leave.
+    /// Dismisses all but `kept` workers of a group.
     pub(super) fn shrink(&self, group: usize, kept: usize) {
         self.groups[group].shrink(kept);
     }
 
-    /// Nobody has to leave a group any more.
+    /// Dismisses no more workers of a group.
     pub(super) fn keep_all(&self, group: usize) {
         self.groups[group].surplus.store(0, Ordering::Relaxed);
     }
@@ -214,7 +216,7 @@ impl Workers {
         }
     }
 
-    /// The watchdog ends, and starts no more workers.
+    /// Ends the watchdog, so that it starts no more workers.
     fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
         if let Some(watchdog) = self.watchdog.get() {
@@ -223,18 +225,18 @@ impl Workers {
     }
 }
 
-/// Why a worker stopped.
+/// Why a worker has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerEnd {
-    /// Unmounted or aborted.
+    /// The filesystem was unmounted or the connection aborted.
     Disconnected,
-    /// Reading failed in a way that does not pass.
+    /// Receiving requests has failed.
     Failed(Errno),
-    /// There were more than are needed.
+    /// There were more workers than needed.
     Dismissed,
 }
 
-/// What the workers of a group are doing.
+/// The state of a group's workers.
 pub(super) struct GroupSample {
     pub(super) alive: usize,
     pub(super) stuck: usize,
@@ -257,7 +259,7 @@ impl Group {
         sample
     }
 
-    /// All but `kept` workers are to leave.
+    /// Dismisses all but `kept` workers.
     fn shrink(&self, kept: usize) {
         let activities = self.activities.lock();
         self.surplus.store(activities.len().saturating_sub(kept), Ordering::Relaxed);
@@ -269,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_is_stuck_while_it_is_in_one_request() {
+    fn a_worker_is_stuck_after_several_ticks_in_one_request() {
         let workers = Workers::new(Growth::default(), 1 << 20, 1);
         let (slot, _other) = (workers.slot(0), workers.slot(0));
         let sample = || {
@@ -278,7 +280,7 @@ mod tests {
         };
         assert_eq!(sample(), (2, 0, false));
         for _ in 0..3 {
-            // One after the other, over three ticks.
+            // Three requests, one in each of three ticks.
             let _busy = slot.begin();
             assert_eq!(sample(), (2, 0, true));
             workers.tick.fetch_add(1, Ordering::Relaxed);
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_dismissed_as_are_too_many() {
+    fn only_surplus_workers_leave() {
         let workers = Workers::new(Growth::default(), 1 << 20, 1);
         let slot = workers.slot(0);
         assert!(!slot.leave_if_surplus());
@@ -302,9 +304,9 @@ mod tests {
     }
 
     #[test]
-    fn large_messages_make_for_few_workers() {
-        for (payload, most) in [(1 << 20, 256), (4 << 20, 64), (128 << 10, 256)] {
-            assert_eq!(Workers::new(Growth::default(), payload, 1).growth.most, most);
+    fn larger_messages_allow_fewer_extra_workers() {
+        for (payload, max_extra) in [(1 << 20, 256), (4 << 20, 64), (128 << 10, 256)] {
+            assert_eq!(Workers::new(Growth::default(), payload, 1).growth.max_extra, max_extra);
         }
     }
 }

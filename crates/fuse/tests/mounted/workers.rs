@@ -134,7 +134,7 @@ fn there_is_a_bound() {
         return;
     }
     let scratch = Scratch::new();
-    let served = served(scratch.path(), Growth { most: 2, ..Growth::default() });
+    let served = served(scratch.path(), Growth { max_extra: 2, ..Growth::default() });
     let before = served.handler.workers.load(Ordering::SeqCst);
     served.handler.open(false);
     let waiting = slow(scratch.path());
@@ -153,7 +153,7 @@ fn workers_come_and_go_under_load() {
         return;
     }
     let scratch = Scratch::new();
-    let growth = Growth { tick: Duration::from_millis(1), stuck: 2, idle: 10, most: 64 };
+    let growth = Growth { tick: Duration::from_millis(1), stuck_ticks: 2, idle_ticks: 10, max_extra: 64 };
     let served = served(scratch.path(), growth);
     let before = served.handler.workers.load(Ordering::SeqCst);
     let (ended, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));

@@ -5,12 +5,12 @@ use std::fs;
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// How many queues the kernel wants: one for each processor there may ever be (`num_possible_cpus`).
+/// Returns how many queues the kernel requires: one for each possible processor (`num_possible_cpus`).
 pub(super) fn possible() -> u16 {
     u16::try_from(listed(POSSIBLE).len()).unwrap_or(u16::MAX)
 }
 
-/// The processors that run now.
+/// Returns the processors that are online.
 #[must_use]
 pub fn online() -> Vec<u16> {
     listed(ONLINE)
@@ -24,7 +24,7 @@ fn listed(path: &str) -> Vec<u16> {
     })
 }
 
-/// Reads a list such as `0-3,8`.
+/// Parses a list such as `0-3,8`.
 fn parse(list: &str) -> Option<Vec<u16>> {
     let mut all = Vec::new();
     for range in list.trim().split(',') {
@@ -40,7 +40,7 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn processors_are_listed() {
+    fn cpu_lists_are_parsed() {
         for (list, cpus) in [("0-1\n", &[0, 1][..]), ("0", &[0]), ("0-2,8-9,15", &[0, 1, 2, 8, 9, 15])] {
             assert_eq!(parse(list).as_deref(), Some(cpus), "{list}");
         }

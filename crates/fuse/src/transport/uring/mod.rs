@@ -1,9 +1,9 @@
-//! Requests over io_uring (Linux 6.14): one system call hands over an answer and takes the next request.
+//! The transport over io_uring (Linux 6.14): one system call sends a reply and receives the next request.
 //!
-//! The kernel has a queue for every processor and puts a request into that of the processor its caller runs on. Each
-//! queue has several workers, and each worker a ring of its own with one entry: a request goes only to an entry whose
-//! worker is idle, so one that waits for a sleeping disk holds up nobody while another is left. FORGET, INTERRUPT and
-//! notifications stay on `/dev/fuse`.
+//! The kernel has a queue for every processor, and puts a request into the queue of the processor on which its caller runs.
+//! Each queue has several workers, and each worker has a ring with a single entry. A request goes only to an entry whose
+//! worker is idle, so a worker that waits for a sleeping disk delays no other request while another worker is idle.
+//! FORGET, INTERRUPT and notifications use `/dev/fuse`.
 
 mod cpus;
 mod params;

@@ -1,14 +1,14 @@
-//! Parameters of the kernel that matter for io_uring.
+//! Kernel parameters for FUSE over io_uring.
 
 use std::fs;
 use std::io;
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// The module parameter `fuse.enable_uring`. It is the whole machine's, and counts when a filesystem is mounted.
+/// The module parameter `fuse.enable_uring`. It is system-wide and takes effect when a filesystem is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parameter {
-    /// Linux before 6.14, or built without io_uring for FUSE.
+    /// The kernel is older than 6.14, or built without FUSE over io_uring.
     Missing,
     /// It is off.
     Off,
@@ -17,7 +17,7 @@ pub enum Parameter {
 }
 
 impl Parameter {
-    /// What it is now.
+    /// Reads the parameter.
     #[must_use]
     pub fn read() -> Parameter {
         match fs::read_to_string(PARAMETER) {
@@ -28,8 +28,8 @@ impl Parameter {
     }
 }
 
-/// Turns `fuse.enable_uring` on for the whole machine, if it is there and off; true if that was done. To be called
-/// before mounting.
+/// Turns `fuse.enable_uring` on for the whole system, if it exists and is off. Returns whether it did so. Call it before
+/// mounting.
 ///
 /// # Errors
 /// `EACCES` unless called by root, `EROFS` where `/sys` is read-only.
@@ -46,8 +46,8 @@ pub fn turn_on() -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether the kernel ends a connection some of whose requests are not answered in time (7.43), though its server has not asked for
-/// that.
+/// Returns whether the kernel ends a connection that does not answer a request in time (7.43), even if the server has set
+/// no timeout.
 pub(super) fn requests_expire() -> bool {
     ["default_request_timeout", "max_request_timeout"].iter().any(|limit| {
         fs::read_to_string(format!("/proc/sys/fs/fuse/{limit}")).is_ok_and(|text| text.trim() != "0")

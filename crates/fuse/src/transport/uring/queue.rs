@@ -1,4 +1,4 @@
-//! The queues of a connection, one for every processor, and the entries that workers bring to them.
+//! The queues of a connection, one for every processor, and the entries of their workers.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use rustix::param::page_size;
 use super::cpus;
 use super::params::requests_expire;
 use super::unavailable::{MIN_PAYLOAD, UringUnavailable};
-use super::worker::{Joined, Joins, Worker};
+use super::worker::{JoinMode, Joined, Worker};
 use crate::abi;
 use crate::request::Dialect;
 use crate::transport::serve::Handler;
@@ -23,24 +23,24 @@ use crate::transport::workers::{WorkerEnd, WorkerSlot, Workers};
 
 const MIN_WORKERS: u16 = 2;
 
-/// Everything that can fail before the kernel is told that io_uring will be used: from then on it lets nobody ask
-/// anything until all queues are there.
+/// The entries of all queues, created before io_uring is negotiated. From then on the kernel holds back all requests until
+/// every queue has an entry, so everything that can fail is done before.
 pub(crate) struct Rings {
-    /// Each with its queue, in order.
+    /// The entries, each with the number of its queue, in order.
     entries: Vec<(u16, Entry)>,
     queues: u16,
     payload: usize,
 }
 
 impl Rings {
-    /// Makes `workers` entries for every queue. It is two at least: a request may lead to another on its processor,
-    /// and queues of processors that do not run have no more than that.
+    /// Creates `workers` entries for every queue, but at least two, because serving a request may cause another one on the
+    /// same processor. Queues of offline processors get two.
     pub(crate) fn prepare(
         max_payload: usize,
         max_write: usize,
         workers: u16,
     ) -> Result<Rings, UringUnavailable> {
-        // What the kernel demands: fuse_uring_create in fs/fuse/dev_uring.c.
+        // The kernel requires this size: fuse_uring_create in fs/fuse/dev_uring.c.
         let payload = max_payload.max(max_write).max(abi::MIN_READ_BUFFER);
         if payload < MIN_PAYLOAD {
             return Err(UringUnavailable::SmallMessages(payload));
@@ -57,7 +57,7 @@ impl Rings {
         Ok(Rings { entries, queues, payload })
     }
 
-    /// Makes the kernel refuse them: the buffers seem too small.
+    /// Makes the kernel refuse the entries, for tests: it is given a payload that is too small.
     pub(crate) fn spoil(&mut self) {
         self.payload = 1;
     }
@@ -70,13 +70,13 @@ impl Rings {
         self.entries.len()
     }
 
-    /// Starts a thread for each entry, numbered from 1, and returns once the kernel has them all. `spawners` gets what is needed to
-    /// start more, for each queue. Should that fail, the kernel goes on over `/dev/fuse`, and the threads that had been
-    /// started end with the connection.
+    /// Starts a thread for each entry, numbered from 1, and returns once the kernel has accepted all entries. Adds a spawner
+    /// for each queue to `spawners`. On failure the kernel falls back to `/dev/fuse`, and threads that were already started
+    /// end with the connection.
     ///
-    /// The kernel sends requests as soon as every queue has an entry, and a request that found none idle is given to
-    /// an entry that comes free, but not to one that joins. So the queues are filled one after the other, and no
-    /// worker of the last begins to serve (and perhaps to wait for another) before all have joined.
+    /// The kernel sends requests as soon as every queue has an entry. A request that finds no idle entry waits until one
+    /// becomes idle, and is not passed to an entry that joins later. So the queues are filled one after the other, and no
+    /// worker of the last queue serves, and perhaps waits for another request, before all workers have joined.
     pub(crate) fn start<H: Handler>(
         self,
         device: &Arc<OwnedFd>,
@@ -103,12 +103,12 @@ impl Rings {
         let mut failure = None;
         for (number, (queue, entry)) in self.entries.into_iter().enumerate() {
             let slot = workers.slot(1 + usize::from(queue));
-            let joins = Joins::First(Arc::clone(&gate));
-            // One by one: what the kernel refuses the first, it refuses all.
-            let joined = match queues[usize::from(queue)].start(entry, joins, 1 + number, slot) {
+            let mode = JoinMode::Initial(Arc::clone(&gate));
+            // One at a time: if the kernel refuses the first entry, it refuses all.
+            let joined = match queues[usize::from(queue)].start(entry, mode, 1 + number, slot) {
                 Ok((thread, joined)) => {
                     threads.push(thread);
-                    // If it has not said so, it has panicked.
+                    // A thread that does not report has panicked.
                     joined.recv().unwrap_or(Err(UringUnavailable::Resources(Errno::CANCELED)))
                 }
                 Err(error) => Err(UringUnavailable::resources(&error)),
@@ -127,7 +127,9 @@ impl Rings {
                 give_up(device, self.payload);
                 return Err(why);
             }
-            Some(why) => tracing::warn!("requests over io_uring by {} workers only ({why})", threads.len()),
+            Some(why) => {
+                tracing::warn!("requests over io_uring, with only {} workers ({why})", threads.len())
+            }
             None => {}
         }
         spawners.extend(queues.into_iter().map(Queue::spawner));
@@ -135,24 +137,24 @@ impl Rings {
     }
 }
 
-/// What the workers of a queue share, those that come later too.
+/// What the workers of a queue share.
 struct Queue<H: Handler> {
     number: u16,
-    /// Given to the kernel, in bytes.
+    /// The payload length that the kernel is given, in bytes.
     payload: usize,
     device: Arc<OwnedFd>,
     handler: Arc<H>,
     dialect: Dialect,
-    /// Entries whose workers have left.
+    /// Entries of workers that have left.
     parked: Arc<Mutex<Vec<Parked>>>,
 }
 
 impl<H: Handler> Queue<H> {
-    /// Starts a worker, who reports how joining the queue went.
+    /// Starts a worker. It sends the result of joining the queue to the receiver.
     fn start(
         &self,
         entry: Entry,
-        joins: Joins,
+        mode: JoinMode,
         number: usize,
         slot: WorkerSlot,
     ) -> std::io::Result<(JoinHandle<WorkerEnd>, Receiver<Joined>)> {
@@ -172,7 +174,7 @@ impl<H: Handler> Queue<H> {
         let (report, joined) = channel();
         let thread = std::thread::Builder::new()
             .name(format!("canopy-q{}-{number}", self.number))
-            .spawn(move || worker.run(number, joins, &report))?;
+            .spawn(move || worker.run(number, mode, &report))?;
         Ok((thread, joined))
     }
 
@@ -180,13 +182,13 @@ impl<H: Handler> Queue<H> {
         let queue = self.number;
         let spawn = move |number, slot| {
             let unparked = Entry::unpark(&mut self.parked.lock())?;
-            let (entry, joins) = match unparked {
-                Some((entry, commit_id)) => (entry, Joins::Again(commit_id)),
-                None => (Entry::new(self.payload)?, Joins::Later),
+            let (entry, mode) = match unparked {
+                Some((entry, commit_id)) => (entry, JoinMode::Parked(commit_id)),
+                None => (Entry::new(self.payload)?, JoinMode::Extra),
             };
-            // The kernel gives an entry that is handed over anew what waits, and one that is new none of it.
-            let needs_poke = matches!(joins, Joins::Later);
-            let (thread, joined) = self.start(entry, joins, number, slot)?;
+            // The kernel passes waiting requests to an entry that commits a reply, but not to a new one.
+            let needs_poke = matches!(mode, JoinMode::Extra);
+            let (thread, joined) = self.start(entry, mode, number, slot)?;
             match joined.recv() {
                 Ok(Ok(())) => Ok(Spawned { thread, needs_poke }),
                 Ok(Err(why)) => Err(std::io::Error::other(why.to_string())),
@@ -197,14 +199,14 @@ impl<H: Handler> Queue<H> {
     }
 }
 
-/// Makes the kernel stop waiting for the queues, and use `/dev/fuse`: it does as soon as it has refused an entry, so it
-/// is offered one that it must refuse.
+/// Makes the kernel stop waiting for the queues and use `/dev/fuse`. It does so once it has refused an entry, so this
+/// registers one that it must refuse.
 fn give_up(device: &OwnedFd, payload: usize) {
     let refused = Entry::new(payload).and_then(|mut entry| {
         entry.enable()?;
         entry.register(device.as_fd(), 0, 0)
     });
     if !matches!(refused, Ok(Some(Err(_)))) {
-        tracing::error!(?refused, "cannot tell the kernel to do without io_uring");
+        tracing::error!(?refused, "cannot make the kernel fall back to /dev/fuse");
     }
 }

@@ -1,4 +1,4 @@
-//! A worker of a queue: a thread with an entry of its own.
+//! A worker of a queue: a thread with its own entry.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -19,55 +19,55 @@ use crate::transport::serve::{Handler, Out, Outcome, report_undelivered, serve, 
 use crate::transport::workers::{WorkerEnd, WorkerSlot};
 
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
-/// Where the parts of `fuse_uring_req_header` begin.
+/// The offsets of `op_in` and `ring_ent_in_out` in `fuse_uring_req_header`.
 const OP_IN: usize = 128;
 const ENT: usize = 256;
 
-/// How joining a queue went.
+/// The result of joining a queue.
 pub(super) type Joined = Result<(), UringUnavailable>;
 
-/// How a worker comes to its queue.
-pub(super) enum Joins {
-    /// With all others, and serves once the gate opens.
-    First(Arc<RwLock<()>>),
-    /// With one more entry.
-    Later,
-    /// With the entry of one that has left: by its commit id.
-    Again(u64),
+/// How a worker joins its queue.
+pub(super) enum JoinMode {
+    /// As one of the first workers. It serves once the gate opens.
+    Initial(Arc<RwLock<()>>),
+    /// With a new entry, while the queue is in use.
+    Extra,
+    /// With the parked entry of a worker that has left, given its commit id.
+    Parked(u64),
 }
 
-/// A thread, its entry, and what serving needs.
+/// The state of a worker thread.
 pub(super) struct Worker<H: Handler> {
     pub(super) entry: Entry,
     pub(super) queue: u16,
-    /// Given to the kernel, in bytes.
+    /// The payload length that the kernel is given, in bytes.
     pub(super) payload: usize,
     pub(super) device: Arc<OwnedFd>,
     pub(super) handler: Arc<H>,
     pub(super) dialect: Dialect,
     pub(super) slot: WorkerSlot,
     pub(super) parked: Arc<Mutex<Vec<Parked>>>,
-    /// A request other than WRITE is moved here, out of the way of its answer.
+    /// Requests other than WRITE are copied here, because the payload buffer is needed for the reply.
     pub(super) input: PageBuf,
-    /// The few bytes that answer a WRITE, whose data stays where it came.
+    /// The reply to a WRITE, whose data stays in the payload buffer.
     pub(super) aside: PageBuf,
 }
 
-/// What came of a request.
+/// The result of serving a request.
 enum Served {
-    /// Its answer was handed over, with [`Entry::commit`]'s result.
+    /// The reply was sent, with this result of [`Entry::commit`].
     Committed(Option<Result<(), i32>>),
-    /// Nobody waits for an answer, and the worker is to leave with it.
+    /// No process waits for a reply, and the worker is to leave with the request.
     Kept { commit_id: u64 },
 }
 
 impl<H: Handler> Worker<H> {
-    /// Joins the queue, reports how that went, and serves until the connection ends or there are too many workers.
-    pub(super) fn run(mut self, number: usize, joins: Joins, report: &Sender<Joined>) -> WorkerEnd {
-        // Before the handler's word, which may be that threads stay elsewhere.
+    /// Joins the queue, reports the result, and serves until the connection ends or the worker is dismissed.
+    pub(super) fn run(mut self, number: usize, mode: JoinMode, report: &Sender<Joined>) -> WorkerEnd {
+        // Before `thread_start`, which may change the affinity.
         pin(self.queue);
         self.handler.thread_start(number);
-        let next = match self.join_queue(&joins) {
+        let next = match self.join_queue(&mode) {
             Ok(next) => {
                 let _ = report.send(Ok(()));
                 next
@@ -77,7 +77,7 @@ impl<H: Handler> Worker<H> {
                 return WorkerEnd::Disconnected;
             }
         };
-        if let Joins::First(gate) = joins {
+        if let JoinMode::Initial(gate) = mode {
             drop(gate.read());
         }
         match self.serve_all(next) {
@@ -93,7 +93,8 @@ impl<H: Handler> Worker<H> {
         }
     }
 
-    /// Serves until there is an end to it, or the worker is to leave: then with the commit id of the request that it holds.
+    /// Serves until the connection ends, or until the worker is to leave: then it returns the commit id of the request that
+    /// it holds.
     fn serve_all(&mut self, mut next: Option<Result<(), i32>>) -> Result<u64, WorkerEnd> {
         loop {
             let arrived = match next.take() {
@@ -119,19 +120,19 @@ impl<H: Handler> Worker<H> {
         }
     }
 
-    fn join_queue(&mut self, joins: &Joins) -> Result<Option<Result<(), i32>>, UringUnavailable> {
+    fn join_queue(&mut self, mode: &JoinMode) -> Result<Option<Result<(), i32>>, UringUnavailable> {
         self.entry.enable().map_err(|error| UringUnavailable::resources(&error))?;
         let device = self.device.as_fd();
-        let joined = match *joins {
-            Joins::First(_) | Joins::Later => self.entry.register(device, self.queue, self.payload),
-            Joins::Again(commit_id) => {
+        let joined = match *mode {
+            JoinMode::Initial(_) | JoinMode::Extra => self.entry.register(device, self.queue, self.payload),
+            JoinMode::Parked(commit_id) => {
                 write_header(&mut self.entry.buffers().0[..OUT_HEADER], 0, 0, commit_id);
                 set_payload(self.entry.buffers().0, 0);
                 self.entry.resume(device, self.queue, commit_id)
             }
         };
         match joined {
-            // Unmounted already: that is no refusal, and the worker will see it.
+            // The filesystem is already unmounted. That is no refusal, and the worker will notice it.
             Ok(Some(Err(errno))) if !disconnected(errno) => {
                 Err(UringUnavailable::Refused(Errno::from_raw_os_error(errno)))
             }
@@ -140,7 +141,7 @@ impl<H: Handler> Worker<H> {
         }
     }
 
-    /// Serves the request in the buffers, and hands over its answer.
+    /// Serves the request in the buffers and sends its reply.
     fn serve(&mut self) -> std::io::Result<Served> {
         let _busy = self.slot.begin();
         let (header, payload) = self.entry.buffers();
@@ -153,7 +154,7 @@ impl<H: Handler> Worker<H> {
         let mut first = [0; size_of::<abi::InHeader>()];
         first.copy_from_slice(&in_out[..size_of::<abi::InHeader>()]);
         let out = in_out.first_chunk_mut().expect("128 bytes hold a header");
-        // What the kernel says of itself is checked as if it came from a stranger.
+        // Input from the kernel is not trusted, including this length.
         let carried = len.min(payload.len());
         let decode = |carried_bytes| {
             let request = Request::decode_split(&first, op_in, carried_bytes, self.dialect);
@@ -183,7 +184,7 @@ impl<H: Handler> Worker<H> {
         };
         let (len, grants) = match outcome {
             Outcome::Answer { payload, grants } => (payload, Some(grants)),
-            // Nobody waits for an answer, but the entry has to go back.
+            // No process waits for a reply, but the entry must be committed.
             Outcome::NoReply => {
                 write_header(&mut self.entry.buffers().0[..OUT_HEADER], 0, 0, commit_id);
                 (0, None)
@@ -192,7 +193,7 @@ impl<H: Handler> Worker<H> {
         set_payload(self.entry.buffers().0, len);
         let committed = self.entry.commit(self.queue, commit_id);
         if let (Some(grants), Ok(Some(Err(_))) | Err(_)) = (grants, &committed) {
-            // What was not taken lies there still.
+            // The reply is still in the buffer.
             report_undelivered(&*self.handler, grants, &self.entry.payload()[..len]);
         }
         committed.map(Served::Committed)
@@ -205,8 +206,8 @@ fn set_payload(header: &mut [u8; HEADER], len: usize) {
     header[at..at + 4].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_ne_bytes());
 }
 
-/// Whether an entry has ended with its connection. `ENOENT`: the request whose answer was handed over is gone, and
-/// nothing else takes it away.
+/// Returns whether an errno means that the connection has ended. This includes `ENOENT`, which means that the answered
+/// request no longer exists: only the end of the connection removes a request from an entry.
 fn disconnected(errno: i32) -> bool {
     let errno = Errno::from_raw_os_error(errno);
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::NOENT)
@@ -221,10 +222,10 @@ fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::NOMEM)
 }
 
-/// Keeps the calling thread on the processor whose queue it serves, so that a request wakes nobody elsewhere. Where
-/// that is not allowed, or the processor is not running, the thread stays free.
+/// Binds the calling thread to the processor whose queue it serves, so that a request wakes no thread on another
+/// processor. Does nothing if that is not permitted or the processor is offline.
 fn pin(queue: u16) {
     if let Err(error) = sched::pin_to(usize::from(queue)) {
-        tracing::debug!(%error, cpu = queue, "cannot stay on this processor");
+        tracing::debug!(%error, cpu = queue, "cannot bind the thread to this processor");
     }
 }
