@@ -1,7 +1,7 @@
-//! What fstat(2) tells of exchanged descriptors.
+//! The identity that fstat(2) reports for redirected descriptors.
 //!
-//! Programs compare it with what stat(2) tells of the name, which is the pool's word, to see whether a file was
-//! replaced: cp(1) then refuses to copy and SQLite to write. So device and inode number stay those of the pool.
+//! Programs compare it with that of stat(2) on the path, which comes from the pool, to detect that a file was replaced;
+//! cp(1) then refuses to copy, and SQLite to write. So device and inode number stay those of the pool.
 
 use libc::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,49 +23,51 @@ impl File {
     }
 }
 
-/// What a descriptor number was exchanged for, and what it is shown as. Nothing is removed: an entry counts only
-/// while the number refers to the same file of the branch. A child of vfork(2), which shares the table, can at worst
-/// make its parent's number show the branch's identity.
+/// The branch file to which a descriptor number was redirected, and the identity to report. Entries are not removed: an
+/// entry is valid only while the number refers to the same branch file. A child of vfork(2), which shares the table, can at
+/// worst make its parent's descriptor report the branch's identity.
 struct Entry {
-    held: [AtomicU64; 2],
-    shown: [AtomicU64; 2],
+    branch: [AtomicU64; 2],
+    pool: [AtomicU64; 2],
 }
 
-/// Larger numbers are not exchanged. The table is zeros, so that only what is used of it takes memory.
+/// Descriptors from this number on are not redirected. The table is all zeros, so only its used pages take memory.
 const NUMBERS: usize = 65_536;
 
 static TABLE: [Entry; NUMBERS] =
-    [const { Entry { held: [const { AtomicU64::new(0) }; 2], shown: [const { AtomicU64::new(0) }; 2] } };
+    [const { Entry { branch: [const { AtomicU64::new(0) }; 2], pool: [const { AtomicU64::new(0) }; 2] } };
         NUMBERS];
 
 fn entry(fd: c_int) -> Option<&'static Entry> {
     TABLE.get(usize::try_from(fd).ok()?)
 }
 
+/// Returns whether the table has an entry for this descriptor.
 pub(crate) fn can_hold(fd: c_int) -> bool {
     entry(fd).is_some()
 }
 
-/// Called before anybody can know the descriptor, so nobody reads the entry meanwhile.
-pub(crate) fn remember(fd: c_int, shown: File, held: File) {
+/// Records that `fd` is redirected to `branch` and reports `pool`. No other thread reads the entry, because the program
+/// does not know the descriptor yet.
+pub(crate) fn remember(fd: c_int, pool: File, branch: File) {
     let Some(entry) = entry(fd) else { return };
     let store = |place: &[AtomicU64; 2], value: [u64; 2]| {
         for (place, value) in place.iter().zip(value) {
             place.store(value, Ordering::Release);
         }
     };
-    store(&entry.held, [0, 0]);
-    store(&entry.shown, shown.packed());
-    store(&entry.held, held.packed());
+    store(&entry.branch, [0, 0]);
+    store(&entry.pool, pool.packed());
+    store(&entry.branch, branch.packed());
 }
 
-/// What a descriptor that refers to `file` is shown as.
-pub(crate) fn shown(fd: c_int, file: File) -> File {
+/// Returns the identity to report for a descriptor that refers to `file`.
+pub(crate) fn reported(fd: c_int, file: File) -> File {
     let Some(entry) = entry(fd) else { return file };
     let load = |place: &[AtomicU64; 2]| [0, 1].map(|index: usize| place[index].load(Ordering::Acquire));
-    if load(&entry.held) != file.packed() {
+    if load(&entry.branch) != file.packed() {
         return file;
     }
-    let [dev, ino] = load(&entry.shown);
+    let [dev, ino] = load(&entry.pool);
     File { dev: ((dev >> 32) as u32, dev as u32), ino }
 }

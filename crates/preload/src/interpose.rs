@@ -1,14 +1,14 @@
-//! The functions that this library stands before.
+//! Definitions of functions that wrap those of the C library.
 
 use libc::{RTLD_NEXT, c_int, c_void, dlsym};
 use std::ffi::CStr;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the next library that has one of this name, as a rule the C library.
+/// The function of this name in the next library that has one, usually the C library.
 pub(crate) struct Function {
     name: &'static CStr,
-    /// Null until it was looked for, and [`ABSENT`] when there is none.
+    /// Null before it is looked up, [`ABSENT`] if no library has it.
     address: AtomicPtr<c_void>,
 }
 
@@ -19,8 +19,8 @@ impl Function {
         Self { name, address: AtomicPtr::new(null_mut()) }
     }
 
-    /// Looks for it. dlsym(3) takes locks and may allocate, so constructors do this, before there are threads and
-    /// signal handlers; whoever opens files in constructors that run even earlier does it then.
+    /// Looks up the function. dlsym(3) takes locks and may allocate, so constructors call this, before there are threads
+    /// and signal handlers. If a constructor that runs earlier opens files, the first call looks it up.
     pub(crate) fn resolve(&self) -> *mut c_void {
         // SAFETY: the name is a C string.
         let found = unsafe { dlsym(RTLD_NEXT, self.name.as_ptr()) };
@@ -29,7 +29,7 @@ impl Function {
         address
     }
 
-    /// Its address; `None` when no library has it.
+    /// Returns the address, or `None` if no library has the function.
     pub(crate) fn get(&self) -> Option<*mut c_void> {
         let mut address = self.address.load(Ordering::Acquire);
         if address.is_null() {
@@ -39,14 +39,14 @@ impl Function {
     }
 }
 
-/// Defines functions of the names and signatures of C library functions. Each calls the one it stands before, hands
-/// the result to `then`, and returns it. Where no library has that function, `else` gives the result.
+/// Defines functions with the names and signatures of C library functions. Each calls the real function, passes the
+/// arguments and the result to `then`, and returns the result. If no library has the function, the result is `else`.
 ///
-/// Rust cannot define functions with `...`, so a mode that C passes that way is a fixed parameter here, and `as`
-/// gives the real type. On Linux an integer travels in the same register or stack slot either way; where none was
-/// passed its value is arbitrary, and the C library and the kernel ignore it.
+/// Rust cannot define functions with `...`, so a mode that C passes this way is a fixed parameter here, and `as` is the
+/// real type. On Linux an integer is passed in the same register or stack slot in both cases. If the caller passed none, the
+/// value is arbitrary, and the C library and the kernel ignore it.
 ///
-/// The ABI lets a cancelled thread unwind through these functions, which hold nothing that had to be dropped.
+/// The ABI lets a cancelled thread unwind through these functions, which own nothing that needs to be dropped.
 macro_rules! interpose {
     ($(fn $name:ident($($arg:ident: $kind:ty),*) -> $result:ty as $real:ty, then $then:expr, else $missing:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -66,9 +66,9 @@ macro_rules! interpose {
 
             let result: $result = match REAL.get() {
                 Some(real) => {
-                    // SAFETY: the function of this name has this type.
+                    // SAFETY: the C library's function of this name has this type.
                     let real = unsafe { std::mem::transmute::<*mut libc::c_void, $real>(real) };
-                    // SAFETY: the caller keeps to what the C function asks.
+                    // SAFETY: the caller fulfils the requirements of the C function.
                     unsafe { real($($arg),*) }
                 }
                 None => $missing,
@@ -81,7 +81,7 @@ macro_rules! interpose {
 }
 pub(crate) use interpose;
 
-/// What a function returns which no library has.
+/// Returns the result of a function that no library has: -1, with `ENOSYS`.
 pub(crate) fn missing() -> c_int {
     crate::syscalls::set_errno(libc::ENOSYS);
     -1

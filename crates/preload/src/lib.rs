@@ -1,13 +1,12 @@
-//! `libcanopy_preload.so`: in a program started with `LD_PRELOAD`, the functions that open files hand out
-//! descriptors on the branch where a pool keeps the file, so that its data no longer passes through the pool.
+//! `libcanopy_preload.so`: in a program started with `LD_PRELOAD`, functions that open files of a pool return descriptors
+//! of the files on their branches, so that their data bypasses the pool.
 //!
-//! The C library's function does its work first, on the pool; what it returns is what the program gets, except that
-//! a descriptor of a regular file on a pool then refers to the file on its branch. Whatever is in doubt leaves the
-//! pool's descriptor as it is. No call fails because of this library, and none changes `errno`.
+//! First the C library's function opens the file on the pool. If the result is a descriptor of a regular file on a pool,
+//! the library then makes that descriptor refer to the file on its branch. In case of doubt the pool's descriptor stays. No
+//! call fails because of this library, and none changes `errno`.
 //!
-//! It runs inside programs it knows nothing about, between fork and exec, in signal handlers, on small stacks. So
-//! after its constructors have run it takes no lock, allocates nothing, uses little stack, and never panics: what it
-//! calls are system calls.
+//! The library runs inside unknown programs: between fork and exec, in signal handlers, on small stacks. So after its
+//! constructors it takes no locks, allocates nothing, uses little stack, never panics, and calls only system calls.
 
 // From Rust 1.99 the compiler compares these definitions with the C library's. `open` takes `...` there, which Rust
 // cannot define; `interpose!` says why a fixed parameter does.

@@ -1,4 +1,4 @@
-//! The functions that open files.
+//! Wrappers of the functions that open files.
 
 use crate::interpose::{interpose, missing};
 use crate::redirect::redirect;
@@ -30,7 +30,7 @@ interpose! {
     fn creat64(path: Text, mode: mode_t) -> c_int
         as Create, then |_, _, fd| redirect(fd), else missing();
 
-    // What open and openat become in programs built with _FORTIFY_SOURCE.
+    // Programs built with _FORTIFY_SOURCE call these instead of open and openat.
     fn __open_2(path: Text, flags: c_int) -> c_int
         as OpenChecked, then |_, _, fd| redirect(fd), else missing();
     fn __open64_2(path: Text, flags: c_int) -> c_int
@@ -40,11 +40,11 @@ interpose! {
     fn __openat64_2(dir: c_int, path: Text, flags: c_int) -> c_int
         as OpenAtChecked, then |_, _, _, fd| redirect(fd), else missing();
 
-    // Older C libraries do not have it; a program that finds it here gets the system call.
+    // Older C libraries lack openat2. A program that finds it here gets the system call.
     fn openat2(dir: c_int, path: Text, how: *const c_void, size: size_t) -> c_int
         as OpenAt2, then |_, _, _, _, fd| redirect(fd), else openat2_call(dir, path, how, size);
 
-    // The C library opens what belongs to a stream without these functions; the stream keeps the number.
+    // The C library opens the files of streams without calling the functions above. A stream keeps its descriptor number.
     fn fopen(path: Text, mode: Text) -> *mut FILE
         as OpenStream, then |_, _, stream| redirect_stream(stream), else missing_stream();
     fn fopen64(path: Text, mode: Text) -> *mut FILE
@@ -56,7 +56,7 @@ interpose! {
 }
 
 fn openat2_call(dir: c_int, path: Text, how: *const c_void, size: size_t) -> c_int {
-    // SAFETY: the caller vouches for what the system call is given.
+    // SAFETY: the caller fulfils the requirements of the system call.
     let fd = unsafe { libc::syscall(libc::SYS_openat2, dir, path, how, size) };
     c_int::try_from(fd).unwrap_or(-1)
 }
@@ -66,17 +66,17 @@ fn missing_stream() -> *mut FILE {
     null_mut()
 }
 
-/// A stream that was opened just now: nothing is buffered.
+/// Redirects a stream that was just opened, so that nothing is buffered.
 fn redirect_stream(stream: *mut FILE) {
     if !stream.is_null() {
         syscalls::keeping_errno(|| {
-            // SAFETY: the C library returned it a moment ago.
+            // SAFETY: the C library has just returned the stream.
             redirect(unsafe { libc::fileno(stream) });
         });
     }
 }
 
-/// Without a path freopen changes the mode of a stream, which stays what it is.
+/// Redirects a stream that was reopened. Without a path, freopen only changes the mode of the stream.
 fn redirect_named(path: Text, stream: *mut FILE) {
     if !path.is_null() {
         redirect_stream(stream);

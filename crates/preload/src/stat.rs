@@ -1,6 +1,6 @@
-//! The functions that tell what a descriptor refers to.
+//! Wrappers of the functions that return the attributes of descriptors.
 
-use crate::identity::{File, shown};
+use crate::identity::{File, reported};
 use crate::interpose::{interpose, missing};
 use libc::{AT_EMPTY_PATH, c_char, c_int, c_uint};
 
@@ -23,7 +23,7 @@ interpose! {
     fn statx(dir: c_int, path: Text, flags: c_int, mask: c_uint, stat: *mut libc::statx) -> c_int
         as Extended, then |dir, path, flags, _, stat, done| show_at(dir, path, stat, flags, done), else missing();
 
-    // What programs built with a C library before glibc 2.33 call.
+    // Programs built with glibc before 2.33 call these.
     fn __fxstat(version: c_int, fd: c_int, stat: *mut libc::stat) -> c_int
         as OfFdVersion<libc::stat>, then |_, fd, stat, done| show(fd, stat, done), else missing();
     fn __fxstat64(version: c_int, fd: c_int, stat: *mut libc::stat64) -> c_int
@@ -34,7 +34,7 @@ interpose! {
         as OfNameVersion<libc::stat64>, then |_, dir, path, stat, flags, done| show_at(dir, path, stat, flags, done), else missing();
 }
 
-/// The fields of a buffer that tell which file it is.
+/// The fields of a buffer that identify the file.
 trait Buffer {
     fn file(&self) -> File;
     fn set(&mut self, file: File);
@@ -71,22 +71,22 @@ impl Buffer for libc::statx {
     }
 }
 
-/// Puts what the pool shows in place of what the branch tells, if the call succeeded.
+/// Replaces the branch's identity with the pool's, if the call has succeeded.
 fn show<T: Buffer>(fd: c_int, stat: *mut T, done: c_int) {
     if done == 0 {
-        // SAFETY: the call succeeded, so it has filled the buffer.
+        // SAFETY: the call has succeeded, so it has filled the buffer.
         let stat = unsafe { &mut *stat };
         let file = stat.file();
-        let pools = shown(fd, file);
-        if pools != file {
-            stat.set(pools);
+        let reported = reported(fd, file);
+        if reported != file {
+            stat.set(reported);
         }
     }
 }
 
-/// A function that takes a name too tells of the descriptor when the name is empty.
+/// Does the same for functions with a path, which are about the descriptor only if the path is empty.
 fn show_at<T: Buffer>(dir: c_int, path: Text, stat: *mut T, flags: c_int, done: c_int) {
-    // SAFETY: the call succeeded, so it found a C string there, or was given none.
+    // SAFETY: the call has succeeded, so the path is a C string or null.
     if done == 0 && flags & AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0) {
         show(dir, stat, done);
     }
