@@ -6,5 +6,5 @@ mod fake;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     fake::check_decode(bytes);
-    fake::check_decode(&fake::with_true_length(bytes));
+    fake::check_decode(&fake::with_correct_length(bytes));
 });

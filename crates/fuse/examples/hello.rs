@@ -1,6 +1,7 @@
-//! A complete filesystem on this crate: one read-only directory with one file.
+//! A complete filesystem: a read-only directory with one file.
 //!
-//! `hello MOUNTPOINT` serves until it is unmounted (`umount MOUNTPOINT`, or `fusermount3 -u MOUNTPOINT` for a user):
+//! `hello MOUNTPOINT` serves until the filesystem is unmounted (`umount MOUNTPOINT`, or `fusermount3 -u MOUNTPOINT` for
+//! unprivileged users):
 //!
 //! ```text
 //! $ cargo run -p canopy-fuse --example hello /mnt/hello &
@@ -24,7 +25,7 @@ const NAME: &[u8] = b"greeting";
 const CONTENT: &[u8] = b"Hello, world!\n";
 const FILE: NodeId = NodeId(2);
 
-/// Nothing ever changes, so the kernel may remember names and attributes for an hour.
+/// Nothing ever changes, so the kernel may cache names and attributes for an hour.
 const TTL: Duration = Duration::from_secs(3600);
 
 /// `DT_*` of readdir(3) and `S_IF*` of inode(7).
@@ -45,14 +46,13 @@ fn attr(node: NodeId) -> Option<Attr> {
 }
 
 impl Handler for Hello {
-    /// Answers one request. A `Reply` is used up by answering, so the compiler sees to it that each request gets
-    /// exactly one answer.
+    /// Answers one request. Answering consumes the `Reply`, so the compiler ensures that each request gets exactly one.
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
         let node = request.header.node;
         match request.op {
             Op::Lookup { name } => {
                 match attr(FILE).filter(|_| node == NodeId::ROOT && name.as_bytes() == NAME) {
-                    // Each of these gives the kernel a reference, which a server with more nodes counts until FORGET.
+                    // The kernel now holds a reference. A server whose nodes come and go counts these until FORGET.
                     Some(attr) => reply.entry(&EntryOut::new(FILE.0, 0, attr, TTL, TTL)),
                     None => reply.entry(&EntryOut::negative(TTL)),
                 }
@@ -74,7 +74,7 @@ impl Handler for Hello {
                 let entries =
                     [(NodeId::ROOT, DT_DIR, &b"."[..]), (NodeId::ROOT, DT_DIR, b".."), (FILE, DT_REG, NAME)];
                 for (index, (node, kind, name)) in entries.into_iter().enumerate().skip(io.offset as usize) {
-                    // Each entry comes with the position of the next; `push` tells that the buffer is full.
+                    // Each entry has the position of the next one. `push` returns true if the buffer is full.
                     if out.push(node.0, index as u64 + 1, kind, name) {
                         break;
                     }
@@ -84,7 +84,7 @@ impl Handler for Hello {
             Op::Statfs => {
                 reply.statfs(&Kstatfs { bsize: 4096, frsize: 4096, namelen: 255, ..Kstatfs::default() })
             }
-            // The kernel remembers this answer and does not ask again for what most filesystems lack.
+            // For most optional operations the kernel remembers this reply and does not ask again.
             _ => reply.error(Errno::NOSYS.raw_os_error()),
         }
     }

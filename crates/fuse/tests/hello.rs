@@ -1,7 +1,7 @@
-//! The example filesystem mounts, answers and ends.
+//! The example filesystem `hello`.
 
 pub(crate) mod common;
-#[allow(dead_code, unreachable_pub, reason = "a program of its own")]
+#[allow(dead_code, unreachable_pub, reason = "it is a program")]
 #[path = "../examples/hello.rs"]
 mod example;
 

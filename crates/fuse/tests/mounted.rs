@@ -1,4 +1,4 @@
-//! The whole way: mount, serve, unmount, on this machine's kernel. `uring.rs` runs all of it once more.
+//! Mount, serve and unmount with this machine's kernel. `uring.rs` runs all of these tests again.
 
 pub(crate) mod common;
 #[path = "mounted/workers.rs"]
@@ -22,8 +22,8 @@ use canopy_fuse::{Limits, Session, SessionOptions};
 use common::memory::{Hook, Memory, options};
 use common::{Scratch, Served, URING, can_mount};
 
-/// The test of that name, in either binary.
-const ELSEWHERE: &str = if URING { "mounted::elsewhere" } else { "elsewhere" };
+/// The name of a test below, in either test binary.
+const UNPRIVILEGED: &str = if URING { "mounted::mount_unprivileged" } else { "mount_unprivileged" };
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -66,7 +66,7 @@ pub(crate) fn exercise(point: &Path) {
 }
 
 #[test]
-fn a_filesystem_works() {
+fn a_mounted_filesystem_works() {
     if !can_mount() {
         return;
     }
@@ -79,7 +79,7 @@ fn a_filesystem_works() {
 }
 
 #[test]
-fn it_works_for_every_older_kernel() {
+fn a_mounted_filesystem_works_with_older_versions() {
     if !can_mount() {
         return;
     }
@@ -94,13 +94,13 @@ fn it_works_for_every_older_kernel() {
 }
 
 #[test]
-fn fifty_cycles_leave_nothing() {
+fn fifty_mounts_leave_no_threads() {
     if !can_mount() {
         return;
     }
     let scratch = Scratch::new();
     let cycles = std::env::var("CANOPY_CYCLES").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
-    let descriptors = || fs::read_dir("/proc/self/task").unwrap().count();
+    let threads = || fs::read_dir("/proc/self/task").unwrap().count();
     for cycle in 0..cycles {
         let served = Served::start(scratch.path(), &options(), Limits::NONE, 2, |_| Memory::new(HOUR));
         if cycle % 2 == 0 {
@@ -108,12 +108,12 @@ fn fifty_cycles_leave_nothing() {
         }
         served.stop();
     }
-    // The test harness has a few threads; leaked workers would be three a cycle.
-    assert!(descriptors() < 40, "{} threads are left", descriptors());
+    // The test harness has a few threads. Leaked workers would add three per cycle.
+    assert!(threads() < 40, "{} threads are left", threads());
 }
 
 #[test]
-fn unmounting_before_init_is_answered() {
+fn unmounting_before_init_ends_the_negotiation() {
     if !can_mount() {
         return;
     }
@@ -126,14 +126,14 @@ fn unmounting_before_init_is_answered() {
 }
 
 #[test]
-fn a_mount_that_is_not_ours_stays() {
+fn a_mount_of_another_process_is_not_unmounted() {
     if !can_mount() {
         return;
     }
     let scratch = Scratch::new();
     let first = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| Memory::new(HOUR));
     let spec = MountSpec::new(scratch.path(), "other", "canopy");
-    // Ours is taken away by somebody else, who then mounts at the same place.
+    // Another process unmounts ours and mounts at the same place.
     canopy_fuse::mount::unmount_path(scratch.path(), false).unwrap();
     let second = Served::with_spec(&spec, &options(), Limits::NONE, 1, |_| Memory::new(HOUR));
     assert!(!first.mounted().is_mounted());
@@ -143,7 +143,7 @@ fn a_mount_that_is_not_ours_stays() {
 }
 
 #[test]
-fn dropping_unmounts() {
+fn dropping_a_mount_unmounts() {
     if !can_mount() {
         return;
     }
@@ -154,7 +154,7 @@ fn dropping_unmounts() {
 }
 
 #[test]
-fn a_dead_mount_is_found_and_cleared() {
+fn a_dead_mount_is_detected_and_unmounted() {
     if !can_mount() {
         return;
     }
@@ -163,7 +163,7 @@ fn a_dead_mount_is_found_and_cleared() {
     mounted.release();
     drop(device);
     assert!(is_dead(scratch.path()));
-    // Mounting over it clears it by itself.
+    // Mounting there unmounts it first.
     let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| Memory::new(HOUR));
     served.stop();
     let (device, mounted) = mount(&MountSpec::new(scratch.path(), "x", "canopy")).unwrap();
@@ -187,7 +187,7 @@ fn a_file_can_be_a_mountpoint() {
                 canopy_fuse::abi::Attr { ino: 1, mode: 0o100_644, nlink: 1, size: 5, ..Default::default() };
             Ok(reply.attr(&canopy_fuse::abi::AttrOut::new(attr, HOUR)))
         }
-        // Asked for because std wants the time of birth; without it the kernel takes GETATTR.
+        // The kernel sends it because std asks for the time of birth. After ENOSYS it sends GETATTR.
         Op::Statx { .. } => Ok(reply.error(38)),
         Op::Read(_) => Ok(reply.bytes(b"above")),
         _ => Err(reply),
@@ -226,7 +226,7 @@ fn a_panic_is_answered_with_eio() {
 }
 
 #[test]
-fn data_is_page_aligned_both_ways() {
+fn data_of_reads_and_writes_is_page_aligned() {
     if !can_mount() {
         return;
     }
@@ -267,36 +267,36 @@ fn invalidation_reaches_the_kernel() {
     assert_eq!(fs::read(&path).unwrap(), b"one");
     assert_eq!(fs::metadata(&path).unwrap().len(), 3);
     let node = served.handler.overwrite(b"f", b"second");
-    assert_eq!(fs::metadata(&path).unwrap().len(), 3, "attributes are remembered");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 3, "attributes are cached");
     served.notifier.inval_inode(NodeId(node), 0, 0).unwrap();
     served.notifier.flush();
     assert_eq!(fs::metadata(&path).unwrap().len(), 6);
     assert_eq!(fs::read(&path).unwrap(), b"second");
 
-    let forget = |way: &dyn Fn()| {
+    let remove_and = |notify: &dyn Fn()| {
         fs::write(&path, b"x").unwrap();
-        served.handler.forget_name(b"f");
-        assert!(fs::metadata(&path).is_ok(), "the name is remembered");
-        way();
+        served.handler.remove_name(b"f");
+        assert!(fs::metadata(&path).is_ok(), "the name is cached");
+        notify();
         served.notifier.flush();
-        assert!(fs::metadata(&path).is_err(), "the name is forgotten");
+        assert!(fs::metadata(&path).is_err(), "the name is invalidated");
     };
-    forget(&|| served.notifier.inval_entry(NodeId::ROOT, c"f").unwrap());
-    // A negative entry is remembered too.
+    remove_and(&|| served.notifier.inval_entry(NodeId::ROOT, c"f").unwrap());
+    // The kernel caches the negative entry too.
     served.notifier.inval_entry(NodeId::ROOT, c"f").unwrap();
     served.notifier.flush();
-    forget(&|| served.notifier.expire_entry(NodeId::ROOT, c"f").unwrap());
+    remove_and(&|| served.notifier.expire_entry(NodeId::ROOT, c"f").unwrap());
     served.notifier.inval_entry(NodeId::ROOT, c"f").unwrap();
     served.notifier.flush();
     fs::write(&path, b"x").unwrap();
-    let node = served.handler.forget_name(b"f");
+    let node = served.handler.remove_name(b"f");
     served.notifier.delete(NodeId::ROOT, NodeId(node), c"f").unwrap();
     served.notifier.flush();
     assert!(fs::metadata(&path).is_err());
     if served.agreed.minor >= 44 {
         served.notifier.inval_entry(NodeId::ROOT, c"f").unwrap();
         served.notifier.flush();
-        forget(&|| served.notifier.increment_epoch().unwrap());
+        remove_and(&|| served.notifier.increment_epoch().unwrap());
     }
     served.notifier.resend().unwrap();
     served.notifier.flush();
@@ -308,7 +308,7 @@ fn invalidation_reaches_the_kernel() {
 }
 
 #[test]
-fn a_flood_of_notifications_is_melted() {
+fn many_notifications_are_merged_and_none_is_lost() {
     if !can_mount() {
         return;
     }
@@ -329,7 +329,7 @@ fn a_flood_of_notifications_is_melted() {
 }
 
 #[test]
-fn old_versions_lack_the_newer_notifications() {
+fn older_versions_lack_newer_notifications() {
     if !can_mount() {
         return;
     }
@@ -339,7 +339,7 @@ fn old_versions_lack_the_newer_notifications() {
     assert_eq!(served.notifier.resend(), Err(NotifyError::Unsupported));
     let path = scratch.path().join("f");
     fs::write(&path, b"x").unwrap();
-    served.handler.forget_name(b"f");
+    served.handler.remove_name(b"f");
     served.notifier.expire_entry(NodeId::ROOT, c"f").unwrap();
     served.notifier.flush();
     assert!(fs::metadata(&path).is_err());
@@ -362,7 +362,7 @@ fn passthrough_reads_the_backing_file() {
             return Memory::new(HOUR);
         }
         let backing = session.backing();
-        // An O_PATH descriptor names a file without opening it.
+        // An O_PATH descriptor refers to a file without opening it.
         let named = rustix::fs::open(&real, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
         match backing.open(named.as_fd()) {
             Ok(id) => eprintln!("O_PATH descriptor accepted by BACKING_OPEN: {id:?}"),
@@ -377,7 +377,7 @@ fn passthrough_reads_the_backing_file() {
         let id = backing.open(file.as_fd()).unwrap();
         with_hook(Box::new(move |request, reply| match request.op {
             Op::Open { .. } => Ok(reply.opened(1, OpenFlags::NOFLUSH, Some(id.raw()))),
-            Op::Read(_) | Op::Write(_) => panic!("not passed through"),
+            Op::Read(_) | Op::Write(_) => panic!("read or written by the server"),
             _ => Err(reply),
         }))
     });
@@ -404,7 +404,7 @@ fn passthrough_reads_the_backing_file() {
 }
 
 #[test]
-fn an_aborted_connection_gives_references_back() {
+fn references_of_an_aborted_open_are_reported_undelivered() {
     if !can_mount() {
         return;
     }
@@ -432,7 +432,7 @@ fn an_aborted_connection_gives_references_back() {
     .unwrap();
     let opener = std::thread::spawn(move || fs::File::open(path).map(drop));
     entered.recv_timeout(Duration::from_secs(10)).unwrap();
-    // umount -f aborts the connection, while the answer is owed.
+    // umount -f aborts the connection before the reply.
     let _ = rustix::mount::unmount(scratch.path(), rustix::mount::UnmountFlags::FORCE);
     leave.send(()).unwrap();
     assert!(opener.join().unwrap().is_err());
@@ -448,7 +448,7 @@ fn an_aborted_connection_gives_references_back() {
 }
 
 #[test]
-fn lookups_are_forgotten() {
+fn the_kernel_forgets_the_lookups_of_a_removed_file() {
     if !can_mount() {
         return;
     }
@@ -474,14 +474,14 @@ fn lookups_are_forgotten() {
     served.stop();
 }
 
-/// Runs one test again, in an environment made by `wrapper`; false when that is not to be had here.
+/// Runs one test in a new process, started by `wrapper`. Returns false if that does not work here.
 pub(crate) fn rerun(wrapper: &[&str], test: &str) -> bool {
     let works = std::process::Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").output();
     if !works.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: {wrapper:?} does not work here");
         return false;
     }
-    // A copy, since an unprivileged user may not be let into the target directory.
+    // A copy, because an unprivileged user may not have access to the target directory.
     let scratch = Scratch::new();
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = scratch.path().join("test");
@@ -500,20 +500,20 @@ pub(crate) fn rerun(wrapper: &[&str], test: &str) -> bool {
 }
 
 #[test]
-fn works_in_a_user_namespace() {
+fn mounting_works_in_a_user_namespace() {
     if can_mount() {
-        rerun(&["unshare", "-Urm"], ELSEWHERE);
+        rerun(&["unshare", "-Urm"], UNPRIVILEGED);
     }
 }
 
 #[test]
-fn works_for_an_unprivileged_user() {
+fn mounting_works_for_an_unprivileged_user() {
     let helper = ["/usr/bin/fusermount3", "/bin/fusermount3"].iter().any(|path| Path::new(path).exists());
     if !can_mount() || !helper {
         eprintln!("skipped: needs fusermount3");
         return;
     }
-    // A device node that everybody may open, as udev makes it; seen in a mount namespace of the test's own only.
+    // A device node that all users can open, as udev creates it, visible only in the test's mount namespace.
     let scratch = Scratch::new();
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let node = scratch.path().join("fuse");
@@ -523,18 +523,18 @@ fn works_for_an_unprivileged_user() {
     fs::set_permissions(&node, fs::Permissions::from_mode(0o666)).unwrap();
     let script =
         "mount --bind \"$0\" /dev/fuse && exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
-    rerun(&["unshare", "-m", "sh", "-c", script, node.to_str().unwrap()], ELSEWHERE);
+    rerun(&["unshare", "-m", "sh", "-c", script, node.to_str().unwrap()], UNPRIVILEGED);
 }
 
 #[test]
-#[ignore = "run by the two tests above, as somebody else"]
-fn elsewhere() {
+#[ignore = "the two tests above run it without privileges"]
+fn mount_unprivileged() {
     let scratch = Scratch::new();
     let mut spec = MountSpec::new(scratch.path(), "a,b\\c", "canopy");
     spec.default_permissions = true;
     let served = Served::with_spec(&spec, &options(), Limits::NONE, 2, |_| {
         let mut memory = Memory::new(HOUR);
-        memory.open_to_all();
+        memory.make_root_writable();
         memory
     });
     eprintln!("{}", served.agreed);
@@ -548,7 +548,7 @@ fn elsewhere() {
 }
 
 #[test]
-fn aborts_under_load_end_everybody() {
+fn aborting_under_load_ends_all_requests() {
     if !can_mount() {
         return;
     }
@@ -561,7 +561,7 @@ fn aborts_under_load_end_everybody() {
         for number in 0..8u8 {
             let (done, path) = (done.clone(), scratch.path().join(format!("f{number}")));
             std::thread::spawn(move || {
-                // Until the connection has gone.
+                // Until the connection has ended.
                 let content = vec![number; 300_000];
                 while fs::write(&path, &content)
                     .and_then(|()| fs::read(&path))
@@ -571,11 +571,11 @@ fn aborts_under_load_end_everybody() {
             });
         }
         std::thread::sleep(Duration::from_millis(round));
-        // The connection is aborted, and the mount stays, since it is in use.
+        // The connection is aborted, but the mount stays because it is in use.
         let refused = rustix::mount::unmount(scratch.path(), rustix::mount::UnmountFlags::FORCE);
         assert_eq!(refused, Err(rustix::io::Errno::BUSY));
         for _ in 0..8 {
-            let last = finished.recv_timeout(Duration::from_secs(60)).expect("nobody waits for ever");
+            let last = finished.recv_timeout(Duration::from_secs(60)).expect("a caller still waits");
             assert_eq!(last.map_err(|error| error.raw_os_error()), Err(Some(107)));
         }
         drop(held);

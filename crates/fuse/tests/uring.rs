@@ -1,4 +1,4 @@
-//! Over io_uring: the tests of `mounted.rs` once more, and those that only this transport needs.
+//! The transport over io_uring: all tests of `mounted.rs`, and tests of this transport only.
 
 #[path = "mounted.rs"]
 mod mounted;
@@ -25,17 +25,17 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 const LONG: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Keeps the calling thread on one processor, whose queue its requests then go to.
+/// Binds the calling thread to one processor, so that its requests go to the queue of that processor.
 fn stay_on(cpu: u16) {
     let mut set = CpuSet::new();
     set.set(usize::from(cpu));
     sched_setaffinity(None, &set).unwrap();
 }
 
-/// Lookups of names with this beginning wait until they are let go.
+/// Lookups of names with this prefix wait.
 const SLOW: &[u8] = b"slow";
 
-/// A handler whose slow lookups say when they have come, and wait.
+/// Returns a handler whose slow lookups wait, a receiver of the names of their threads, and a sender that continues one.
 fn gated() -> (Memory, Receiver<String>, Sender<()>) {
     let (enter, entered) = channel();
     let (go, gate) = channel::<()>();
@@ -53,7 +53,7 @@ fn gated() -> (Memory, Receiver<String>, Sender<()>) {
 }
 
 #[test]
-fn one_that_waits_holds_up_nobody_on_its_processor() {
+fn slow_requests_do_not_delay_others_on_their_processor() {
     if !can_mount() {
         return;
     }
@@ -61,10 +61,10 @@ fn one_that_waits_holds_up_nobody_on_its_processor() {
     let (memory, entered, go) = gated();
     let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| memory);
     let cpu = uring::online_cpus()[0];
-    // In a directory of their own, which the kernel locks over a lookup.
+    // A separate directory, because the kernel locks the directory during a lookup.
     let apart = scratch.path().join("apart");
     fs::create_dir(&apart).unwrap();
-    // All workers of the queue but one.
+    // As many as the queue has workers, minus one.
     let waiting: Vec<_> = (0..options().queue_workers - 1)
         .map(|number| {
             let path = apart.join(format!("slow{number}"));
@@ -79,14 +79,14 @@ fn one_that_waits_holds_up_nobody_on_its_processor() {
         assert!(name.starts_with(&format!("canopy-q{cpu}-")), "{name} serves the queue of {cpu}");
     }
     let path = scratch.path().to_owned();
-    // All of it passes while the others wait: they are let go only afterwards.
+    // This ends while the slow requests still wait.
     std::thread::spawn(move || {
         stay_on(cpu);
         exercise(&path);
     })
     .join()
     .unwrap();
-    // With every worker taken, a request waits for the next that is free.
+    // While all workers are busy, a request waits until one is free.
     let last = apart.join("slow-last");
     let last = std::thread::spawn(move || {
         stay_on(cpu);
@@ -107,7 +107,7 @@ fn one_that_waits_holds_up_nobody_on_its_processor() {
 }
 
 #[test]
-fn every_queue_has_workers_of_its_own() {
+fn every_queue_has_its_own_workers() {
     if !can_mount() {
         return;
     }
@@ -130,12 +130,12 @@ fn every_queue_has_workers_of_its_own() {
 }
 
 #[test]
-fn the_largest_of_everything_fits() {
+fn the_longest_names_and_values_fit() {
     if !can_mount() {
         return;
     }
     let scratch = Scratch::new();
-    // The smallest messages that io_uring is used with, and large ones.
+    // The smallest messages with which io_uring is used, and larger ones.
     for max_write in [17 * 4096, 1 << 20, 4 << 20] {
         let served = Served::start(
             scratch.path(),
@@ -149,7 +149,7 @@ fn the_largest_of_everything_fits() {
         fs::write(&file, &content).unwrap();
         assert!(fs::read(&file).unwrap() == content);
         let open = fs::File::options().read(true).write(true).open(&file).unwrap();
-        // Across messages, and not at their borders.
+        // Across several messages, and not aligned to their size.
         let mut part = vec![0; 5_000_000];
         open.read_exact_at(&mut part, 4_000_001).unwrap();
         assert!(part == content[4_000_001..]);
@@ -173,13 +173,13 @@ fn the_largest_of_everything_fits() {
 }
 
 #[test]
-fn many_at_once_get_each_their_own() {
+fn concurrent_callers_get_their_own_data() {
     if !can_mount() {
         return;
     }
     let scratch = Scratch::new();
     let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| Memory::new(Duration::ZERO));
-    // More callers than workers, and reads ahead and behind.
+    // More callers than workers, with read-ahead.
     std::thread::scope(|scope| {
         for number in 0..24u8 {
             let path = scratch.path().join(format!("file{number}"));
@@ -196,10 +196,10 @@ fn many_at_once_get_each_their_own() {
     served.stop();
 }
 
-/// The transport of a mount with this options and these limits, which works in any case.
+/// Mounts with these options and limits, checks that the filesystem works, and returns the transport.
 fn transport_of(options: &SessionOptions, limits: Limits) -> Transport {
     let scratch = Scratch::new();
-    let mut spec = MountSpec::new(scratch.path(), "floor", "canopy");
+    let mut spec = MountSpec::new(scratch.path(), "memfs", "canopy");
     spec.default_permissions = true;
     let (device, mounted) = mount(&spec).unwrap();
     let session = Session::negotiate(device, options, limits).unwrap();
@@ -218,7 +218,7 @@ fn wanted() -> SessionOptions {
 }
 
 #[test]
-fn it_falls_back_and_says_why() {
+fn without_io_uring_the_transport_is_dev_fuse_with_a_reason() {
     if !can_mount() {
         return;
     }
@@ -243,15 +243,15 @@ fn it_falls_back_and_says_why() {
 }
 
 #[test]
-fn it_falls_back_where_rings_cannot_be_made() {
-    // Enough descriptors for the tests, and too few for the rings.
+fn without_descriptors_for_rings_the_transport_is_dev_fuse() {
+    // Enough descriptors for the test, but too few for the rings.
     if can_mount() {
         rerun(&["prlimit", "--nofile=16"], "few_descriptors");
     }
 }
 
 #[test]
-#[ignore = "run by the test above, with few descriptors"]
+#[ignore = "the test above runs it with few descriptors"]
 fn few_descriptors() {
     let options = SessionOptions { queue_workers: 64, ..wanted() };
     let transport = transport_of(&options, Limits::NONE);
@@ -271,7 +271,7 @@ fn interrupts_reach_the_handler() {
     let hook: Hook = Box::new(move |request, reply| match request.op {
         Op::Lookup { name } if name.as_bytes() == b"slow" => {
             enter.send(()).unwrap();
-            // The interrupt names this request, which came another way.
+            // INTERRUPT arrives over /dev/fuse and contains the number of this request.
             let unique: u64 = interrupted.lock().recv_timeout(LONG).unwrap();
             assert_eq!(unique, request.header.unique);
             Ok(reply.error(4))
@@ -293,7 +293,7 @@ fn interrupts_reach_the_handler() {
 }
 
 #[test]
-fn a_killed_server_leaves_nobody_waiting() {
+fn killing_the_server_ends_all_requests() {
     if !can_mount() {
         return;
     }
@@ -333,7 +333,7 @@ fn a_killed_server_leaves_nobody_waiting() {
 }
 
 #[test]
-#[ignore = "run by the test above, which kills it"]
+#[ignore = "the test above runs and kills it"]
 fn serves_until_killed() {
     let point = std::env::var_os("CANOPY_TEST_POINT").unwrap();
     let hook: Hook = Box::new(|request, reply| {
@@ -352,14 +352,14 @@ fn serves_until_killed() {
 }
 
 #[test]
-fn requests_may_lead_to_others_from_the_start() {
+fn the_first_requests_may_cause_others() {
     if !can_mount() {
         return;
     }
     for round in 0..40 {
         let scratch = Scratch::new();
         let inner = scratch.path().join("inner");
-        // The worker asks its own mount, by the queue that it serves itself.
+        // The worker accesses its own mount, through the queue that it serves.
         let hook: Hook = Box::new(move |request, reply| {
             if let Op::Lookup { name } = request.op
                 && name.as_bytes() == b"outer"
@@ -368,13 +368,13 @@ fn requests_may_lead_to_others_from_the_start() {
             }
             Err(reply)
         });
-        let mut spec = MountSpec::new(scratch.path(), "floor", "canopy");
+        let mut spec = MountSpec::new(scratch.path(), "memfs", "canopy");
         spec.default_permissions = true;
         let (device, mounted) = mount(&spec).unwrap();
         let options = SessionOptions { queue_workers: 2, ..wanted() };
         let session = Session::negotiate(device, &options, Limits::NONE).unwrap();
         let (done, finished) = channel();
-        // Callers wait in the kernel before there is a queue.
+        // The callers wait in the kernel until there are queues.
         let cpus = uring::online_cpus();
         let callers = cpus.len();
         for cpu in cpus {

@@ -1,4 +1,4 @@
-//! Decoding and answering without a device: every opcode, whole, cut, too long and bent.
+//! Decoding and replying without a device: every opcode, valid, truncated, too long and mutated.
 
 #[path = "common/corpus.rs"]
 mod corpus;
@@ -13,7 +13,7 @@ use canopy_fuse::request::{Dialect, Malformed, NodeId, Op, SetTime, Timestamp};
 use canopy_fuse::transport::Outcome;
 use canopy_fuse::{Opcode, Request};
 use corpus::{request, seeds};
-use fake::{Fake, check_decode, check_serve, dialects, with_true_length};
+use fake::{Fake, check_decode, check_serve, dialects, with_correct_length};
 
 const NEWEST: Dialect = Dialect { minor: 45, setxattr_ext: false };
 
@@ -42,7 +42,7 @@ fn there_is_a_seed_for_every_opcode() {
 }
 
 #[test]
-fn fields_are_where_they_belong() {
+fn fields_are_decoded_at_their_offsets() {
     macro_rules! decoded {
         ($name:literal, $pattern:pat => $check:expr) => {
             let bytes = seed($name);
@@ -112,7 +112,7 @@ fn fields_are_where_they_belong() {
 }
 
 #[test]
-fn extensions_carry_groups() {
+fn groups_are_decoded_from_extensions() {
     for name in ["create_groups", "mkdir_groups"] {
         let bytes = seed(name);
         let request = Request::decode(&bytes, NEWEST).unwrap();
@@ -133,9 +133,9 @@ fn every_truncation_is_an_error() {
         for cut in 0..bytes.len() {
             let short = &bytes[..cut];
             assert!(Request::decode(short, dialect(long)).is_err(), "{name} cut to {cut}");
-            // INIT of 16 bytes is the older form, not a cut one.
+            // An INIT of 16 bytes is the older form.
             if cut >= 40 && !(name == "init" && cut == 56) {
-                let short = with_true_length(short);
+                let short = with_correct_length(short);
                 assert!(
                     Request::decode(&short, dialect(long)).is_err(),
                     "{name} cut to {cut}, length corrected"
@@ -147,7 +147,7 @@ fn every_truncation_is_an_error() {
 }
 
 #[test]
-fn names_that_are_none_are_refused() {
+fn malformed_names_are_refused() {
     for bad in [&b"\0"[..], b"a/b\0", b"/\0", b"name", b"na\0me\0", b"name\0\0"] {
         for opcode in [1, 10, 11] {
             assert_eq!(Request::decode(&request(opcode, &[bad], &[]), NEWEST).unwrap_err(), Malformed::Name);
@@ -156,17 +156,17 @@ fn names_that_are_none_are_refused() {
     for good in [&b".\0"[..], b"..\0", b"\xff\xfe\0", b" \0", &[[b'n'; 4000].as_slice(), b"\0"].concat()] {
         assert!(Request::decode(&request(1, &[good], &[]), NEWEST).is_ok());
     }
-    // The name of an attribute may have a slash, but not be empty.
+    // The name of an attribute may contain a slash, but must not be empty.
     assert!(Request::decode(&request(24, &[b"user.a/b\0"], &[]), NEWEST).is_ok());
     assert!(Request::decode(&request(24, &[b"\0"], &[]), NEWEST).is_err());
 }
 
 #[test]
-fn too_long_is_an_error_where_data_is_counted() {
+fn trailing_bytes_after_data_of_known_length_are_an_error() {
     for name in
         ["write", "setxattr", "ioctl", "batch_forget", "removemapping", "notify_reply", "create", "rename"]
     {
-        let long = with_true_length(&[seed(name).as_slice(), b"x"].concat());
+        let long = with_correct_length(&[seed(name).as_slice(), b"x"].concat());
         assert!(Request::decode(&long, NEWEST).is_err(), "{name}");
     }
     let mut wrong = seed("batch_forget");
@@ -175,7 +175,7 @@ fn too_long_is_an_error_where_data_is_counted() {
 }
 
 #[test]
-fn what_came_later_is_unknown_before() {
+fn opcodes_of_later_versions_are_unknown() {
     for (name, since) in [("syncfs", 34), ("tmpfile", 37), ("statx", 39), ("copy_file_range_64", 45)] {
         let bytes = seed(name);
         for dialect in dialects() {
@@ -187,8 +187,8 @@ fn what_came_later_is_unknown_before() {
 }
 
 #[test]
-fn three_pieces_decode_like_one() {
-    // How io_uring hands requests over: the first structure apart, in an area of 128 bytes.
+fn split_requests_decode_like_contiguous_ones() {
+    // As with io_uring: the operation's structure is in a separate area of 128 bytes.
     for (name, fixed) in
         [("write", 40), ("setattr", 88), ("create_groups", 16), ("lookup", 0), ("rename2", 16)]
     {
@@ -206,7 +206,7 @@ fn answer(bytes: &[u8]) -> (Outcome, Vec<u8>, u64) {
     let outcome = check_serve(bytes, &mut out, &fake, NEWEST);
     let len = if let Outcome::Answer { payload, .. } = outcome { 16 + payload } else { 0 };
     out.truncate(len);
-    (outcome, out, fake.given_back.load(Ordering::Relaxed))
+    (outcome, out, fake.undelivered.load(Ordering::Relaxed))
 }
 
 fn errno(bytes: &[u8]) -> i32 {
@@ -215,7 +215,7 @@ fn errno(bytes: &[u8]) -> i32 {
 }
 
 #[test]
-fn answers_have_the_right_form() {
+fn replies_have_the_right_length_and_references() {
     for (name, length, references) in [
         ("lookup", 128, 1),
         ("getattr", 104, 0),
@@ -236,8 +236,8 @@ fn answers_have_the_right_form() {
         ("readdir", 480, 0),
         ("readdirplus", 504, 3),
     ] {
-        let (_, out, given_back) = answer(&seed(name));
-        assert_eq!((out.len() - 16, given_back), (length, references), "{name}");
+        let (_, out, undelivered) = answer(&seed(name));
+        assert_eq!((out.len() - 16, undelivered), (length, references), "{name}");
     }
     for silent in ["forget", "batch_forget", "interrupt", "notify_reply"] {
         assert_eq!(answer(&seed(silent)).0, Outcome::NoReply);
@@ -245,7 +245,7 @@ fn answers_have_the_right_form() {
 }
 
 #[test]
-fn directory_entries_byte_by_byte() {
+fn directory_entries_have_the_kernels_layout() {
     let (_, out, _) = answer(&seed("readdir"));
     #[rustfmt::skip]
     let expected = [
@@ -258,7 +258,7 @@ fn directory_entries_byte_by_byte() {
 }
 
 #[test]
-fn passthrough_sets_flag_and_id() {
+fn a_backing_id_sets_the_passthrough_flag() {
     let mut bytes = seed("open");
     bytes[40] = 1;
     let (_, out, _) = answer(&bytes);
@@ -266,14 +266,14 @@ fn passthrough_sets_flag_and_id() {
 }
 
 #[test]
-fn errors_are_what_the_kernel_takes() {
+fn errnos_are_ones_the_kernel_accepts() {
     let unlink = |name: &[u8]| errno(&request(10, &[name, b"\0"], &[]));
     assert_eq!(unlink(b"panic"), 5);
     assert_eq!(unlink(b"none"), 5);
-    assert_eq!(unlink(b"12345678"), 34, "0 is no error");
+    assert_eq!(unlink(b"12345678"), 34, "0 is not an error");
     assert_eq!(unlink(b"1"), 34, "negative");
     assert_eq!(unlink(&[b'x'; 8 + 511]), 511);
-    assert_eq!(unlink(&[b'x'; 8 + 512]), 34, "the kernel's own");
+    assert_eq!(unlink(&[b'x'; 8 + 512]), 34, "internal to the kernel");
     assert_eq!(unlink(&[b'x'; 8 + 524]), 95, "ENOTSUPP");
     assert_eq!(errno(&request(54, &[b"what"], &[])), 38);
     assert_eq!(errno(&seed("cuse_init")), 38);
@@ -282,9 +282,9 @@ fn errors_are_what_the_kernel_takes() {
     assert_eq!(errno(&seed("lookup")[..43]), 22);
 }
 
-/// Files of the corpus are the seeds. `CANOPY_WRITE_CORPUS=1` writes them anew.
+/// The files of the corpus are the seeds. `CANOPY_WRITE_CORPUS=1` rewrites them.
 #[test]
-fn the_checked_in_corpus_is_current() {
+fn the_fuzz_corpus_is_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     for target in ["decode", "dispatch"] {
         for (name, _, _, bytes) in seeds() {
@@ -299,9 +299,9 @@ fn the_checked_in_corpus_is_current() {
     }
 }
 
-/// A bounded fuzz run for stable Rust: the same mutations in every run.
+/// A bounded fuzz run for stable Rust, with the same mutations each time.
 #[test]
-fn bent_requests_never_panic() {
+fn mutated_requests_never_panic() {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = move |below: usize| {
         state ^= state << 13;
@@ -313,7 +313,7 @@ fn bent_requests_never_panic() {
     let fake = Fake { panics: true, ..Fake::default() };
     let mut out = vec![0; 16 + 8192];
     std::panic::set_hook(Box::new(|info| {
-        // The one panic that the handler plans is caught; all others are to be seen.
+        // The handler's planned panic is caught; all others are printed.
         if info.payload().downcast_ref::<&str>() != Some(&"as planned") {
             eprintln!("{info}");
         }
@@ -335,7 +335,7 @@ fn bent_requests_never_panic() {
             }
         }
         if round % 2 == 0 {
-            bytes = with_true_length(&bytes);
+            bytes = with_correct_length(&bytes);
         }
         check_decode(&bytes);
         let dialect = Dialect { minor: 31 + random(15) as u32, setxattr_ext: random(2) == 0 };

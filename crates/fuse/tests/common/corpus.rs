@@ -1,8 +1,8 @@
-//! One valid request of every opcode, made by hand from the structures' layout: the seeds of the fuzz targets, and
-//! what the tests cut and bend.
-#![allow(dead_code, unreachable_pub, reason = "each user takes its own part")]
+//! A valid request of every opcode, written by hand from the layout of the structures. They are the seeds of the fuzz
+//! targets, and tests truncate and mutate them.
+#![allow(dead_code, unreachable_pub, reason = "each user takes a part")]
 
-/// Name, opcode, whether it uses the long SETXATTR header, and the request.
+/// Name, opcode, whether it uses the longer SETXATTR header, and the request.
 pub type Seed = (&'static str, u32, bool, Vec<u8>);
 
 fn words(values: &[u32]) -> Vec<u8> {
@@ -13,7 +13,7 @@ fn longs(values: &[u64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_ne_bytes()).collect()
 }
 
-/// A request with its header: unique 0x77, node 3, uid 1000, gid 1001, pid 1002.
+/// Returns a request with a header: unique 0x77, node 3, uid 1000, gid 1001, pid 1002.
 pub fn request(opcode: u32, parts: &[&[u8]], ext: &[u8]) -> Vec<u8> {
     let body = parts.concat();
     let mut bytes = words(&[(40 + body.len() + ext.len()) as u32, opcode]);
@@ -24,7 +24,7 @@ pub fn request(opcode: u32, parts: &[&[u8]], ext: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An extension block with one supplementary group, after one of an unknown type.
+/// Returns an extension block of an unknown type, followed by one with a supplementary group.
 pub fn groups() -> Vec<u8> {
     words(&[16, 99, 0, 0, 16, 32, 1, 4242])
 }

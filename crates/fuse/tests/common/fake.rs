@@ -1,6 +1,5 @@
-//! A handler that answers every request with something, and the checks on what comes of it. Shared by the tests on
-//! stable Rust and by the fuzz targets.
-#![allow(dead_code, unreachable_pub, reason = "each user takes its own part")]
+//! A handler that answers every request, and checks of its replies. The tests on stable Rust and the fuzz targets share it.
+#![allow(dead_code, unreachable_pub, reason = "each user takes a part")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,39 +9,39 @@ use canopy_fuse::request::{Dialect, Header, Op};
 use canopy_fuse::transport::{Outcome, report_undelivered, serve_one};
 use canopy_fuse::{Handler, Replied, Reply, Request, Undelivered};
 
-/// Answers everything; counts the references that were given back.
+/// Answers every request, and counts the references that it has to release.
 #[derive(Default)]
 pub struct Fake {
-    pub given_back: AtomicU64,
-    /// Panics over one name. Not under libFuzzer, which takes every panic for a finding, caught or not.
+    pub undelivered: AtomicU64,
+    /// Whether to panic over the name `panic`. Not under libFuzzer, which reports even a caught panic as a finding.
     pub panics: bool,
 }
 
 impl Handler for Fake {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
         let entry = EntryOut { nodeid: 2, ..EntryOut::default() };
-        // Reads what was borrowed, so that a wrong length would be noticed.
-        let weigh = |bytes: &[u8]| bytes.iter().map(|&b| u64::from(b)).sum::<u64>();
+        // Reads borrowed data, so that a wrong length is detected.
+        let sum = |bytes: &[u8]| bytes.iter().map(|&b| u64::from(b)).sum::<u64>();
         if let Some(groups) = request.ext.groups {
             std::hint::black_box(groups.map(u64::from).sum::<u64>());
         }
         match request.op {
-            Op::Init(_) | Op::CuseInit(_) | Op::Unknown(_) => panic!("must not come here: {request:?}"),
+            Op::Init(_) | Op::CuseInit(_) | Op::Unknown(_) => panic!("reached the handler: {request:?}"),
             Op::Forget { .. } | Op::Interrupt { .. } => reply.none(),
             Op::BatchForget(items) => {
                 std::hint::black_box(items.fold(0, |sum, item| sum ^ item.node.0 ^ item.nlookup));
                 reply.none()
             }
             Op::NotifyReply { data, .. } => {
-                std::hint::black_box(weigh(data));
+                std::hint::black_box(sum(data));
                 reply.none()
             }
             Op::Lookup { name } | Op::Mknod { name, .. } | Op::Mkdir { name, .. } | Op::Link { name, .. } => {
-                std::hint::black_box(weigh(name.as_bytes()));
+                std::hint::black_box(sum(name.as_bytes()));
                 reply.entry(&entry)
             }
             Op::Symlink { name, target } => {
-                std::hint::black_box(weigh(name.as_bytes()) + weigh(target.to_bytes()));
+                std::hint::black_box(sum(name.as_bytes()) + sum(target.to_bytes()));
                 reply.entry(&entry)
             }
             Op::Getattr { .. } | Op::Setattr(_) => reply.attr(&AttrOut::default()),
@@ -54,7 +53,7 @@ impl Handler for Fake {
                 other => reply.error(other.len() as i32 - 8),
             },
             Op::Rename { name, newname, .. } => {
-                std::hint::black_box(weigh(name.as_bytes()) + weigh(newname.as_bytes()));
+                std::hint::black_box(sum(name.as_bytes()) + sum(newname.as_bytes()));
                 reply.ok()
             }
             Op::Open { flags, .. } => reply.opened(5, OpenFlags::KEEP_CACHE, (flags & 1 != 0).then_some(9)),
@@ -62,7 +61,7 @@ impl Handler for Fake {
             Op::Create(_) | Op::Tmpfile(_) => reply.created(&entry, 7, OpenFlags::empty(), None),
             Op::Read(io) => reply.data(io.size as usize, |buf| Ok(buf.len())),
             Op::Write(io) => {
-                std::hint::black_box(weigh(io.data));
+                std::hint::black_box(sum(io.data));
                 reply.written(io.data.len() as u32)
             }
             Op::Readdir(io) => {
@@ -77,7 +76,7 @@ impl Handler for Fake {
             }
             Op::Statfs => reply.statfs(&Kstatfs::default()),
             Op::Setxattr { name, value, .. } => {
-                std::hint::black_box(weigh(name.to_bytes()) + weigh(value));
+                std::hint::black_box(sum(name.to_bytes()) + sum(value));
                 reply.ok()
             }
             Op::Getxattr { name, .. } => reply.xattr(name.to_bytes()),
@@ -93,7 +92,7 @@ impl Handler for Fake {
             Op::Poll { events, .. } => reply.poll(events),
             Op::Bmap { block, .. } => reply.bmap(block),
             Op::RemoveMapping { mappings, .. } => {
-                std::hint::black_box(weigh(mappings));
+                std::hint::black_box(sum(mappings));
                 reply.error(38)
             }
             Op::SetupMapping(_) => reply.error(38),
@@ -113,16 +112,16 @@ impl Handler for Fake {
     }
 
     fn undelivered(&self, _what: Undelivered) {
-        self.given_back.fetch_add(1, Ordering::Relaxed);
+        self.undelivered.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Every way in which the negotiation can change how requests look.
+/// Returns all dialects that a negotiation can result in.
 pub fn dialects() -> impl Iterator<Item = Dialect> {
     (31..=45).flat_map(|minor| [false, true].map(|setxattr_ext| Dialect { minor, setxattr_ext }))
 }
 
-/// Decodes in every dialect, in one piece and in three.
+/// Decodes in every dialect, both contiguous and split.
 pub fn check_decode(bytes: &[u8]) {
     for dialect in dialects() {
         let _ = Request::decode(bytes, dialect);
@@ -134,8 +133,8 @@ pub fn check_decode(bytes: &[u8]) {
     }
 }
 
-/// Makes the length in the header the length of the request, so that what follows is looked at.
-pub fn with_true_length(bytes: &[u8]) -> Vec<u8> {
+/// Corrects the length in the header, so that the rest of the request is decoded too.
+pub fn with_correct_length(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let len = (bytes.len() as u32).to_ne_bytes();
     if let Some(field) = bytes.first_chunk_mut() {
@@ -144,13 +143,13 @@ pub fn with_true_length(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Serves one request and checks the form of the answer, which is left in `out`.
+/// Serves one request and checks the form of the reply, which is in `out` afterwards.
 pub fn check_serve(bytes: &[u8], out: &mut [u8], fake: &Fake, dialect: Dialect) -> Outcome {
     let outcome = serve_one(bytes, out, fake, dialect);
     let header = Header::decode(bytes).ok().map(|(header, _)| header);
     match (outcome, header) {
         (Outcome::NoReply, header) => {
-            assert!(header.is_none_or(|header| !header.wants_answer()), "left without an answer: {header:?}");
+            assert!(header.is_none_or(|header| !header.wants_answer()), "no reply: {header:?}");
         }
         (Outcome::Answer { payload, grants }, Some(header)) => {
             let len = u32::from_ne_bytes(out[..4].try_into().unwrap());
@@ -164,7 +163,7 @@ pub fn check_serve(bytes: &[u8], out: &mut [u8], fake: &Fake, dialect: Dialect) 
             assert!(header.wants_answer());
             report_undelivered(fake, grants, &out[16..16 + payload]);
         }
-        (Outcome::Answer { .. }, None) => panic!("an answer to nothing"),
+        (Outcome::Answer { .. }, None) => panic!("a reply to bytes without a header"),
     }
     outcome
 }

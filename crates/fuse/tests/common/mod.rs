@@ -1,7 +1,7 @@
-//! What the tests that mount share: a small filesystem in memory, and a mount that cleans up after itself.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+//! Helpers for tests that mount: a small filesystem in memory, and a mount that cleans up after itself.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 
-#[path = "../../examples/floor/memory.rs"]
+#[path = "../../examples/memfs/memory.rs"]
 pub mod memory;
 
 use std::path::{Path, PathBuf};
@@ -16,10 +16,11 @@ use canopy_fuse::session::SessionError;
 use canopy_fuse::transport::uring::{Parameter, turn_on};
 use canopy_fuse::{Handler, Limits, Session, SessionOptions, Transport};
 
-/// The tests in `uring.rs` run over io_uring, among them all of `mounted.rs`.
+/// Whether the tests run over io_uring: those of `uring.rs`, which include all of `mounted.rs`.
 pub const URING: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"uring");
 
-/// Mounting needs root and a device, and perhaps io_uring; without them the tests that mount say so and pass.
+/// Returns whether tests can mount, which needs root and a device, and in `uring.rs` io_uring. Otherwise a test prints that
+/// it is skipped and passes.
 pub fn can_mount() -> bool {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("skipped: needs root and /dev/fuse");
@@ -32,7 +33,7 @@ pub fn can_mount() -> bool {
     true
 }
 
-/// A directory of the test's own, empty, and removed in the end.
+/// An empty temporary directory, removed on drop.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -49,7 +50,7 @@ impl Scratch {
     }
 }
 
-/// Every mountpoint below (or at) a path.
+/// Returns every mount point at or below a path.
 pub fn mounts_below(path: &Path) -> Vec<PathBuf> {
     let listed = canopy_sys::mountinfo::list().unwrap().into_iter();
     listed.map(|mounted| mounted.mountpoint).filter(|point| point.starts_with(path)).collect()
@@ -86,7 +87,7 @@ impl<H: Handler> Served<H> {
         threads: usize,
         make: impl FnOnce(&Session) -> H,
     ) -> Self {
-        let mut spec = MountSpec::new(point, "floor", "canopy");
+        let mut spec = MountSpec::new(point, "memfs", "canopy");
         spec.default_permissions = true;
         spec.allow_other = true;
         Served::with_spec(&spec, options, limits, threads, make)
@@ -117,7 +118,7 @@ impl<H: Handler> Served<H> {
         self.mounted.as_ref().unwrap()
     }
 
-    /// Unmounts, and waits for the threads.
+    /// Unmounts and waits for the threads.
     pub fn stop(mut self) {
         self.mounted.take().unwrap().unmount(false).unwrap();
         self.thread.take().unwrap().join().unwrap().unwrap();
@@ -127,7 +128,7 @@ impl<H: Handler> Served<H> {
 impl<H: Handler> Drop for Served<H> {
     fn drop(&mut self) {
         drop(self.mounted.take());
-        // A test that failed may hold a file open, and then the threads go on until it lets go.
+        // A failed test may still have a file open, which keeps the threads running.
         if let Some(thread) = self.thread.take().filter(|_| !std::thread::panicking()) {
             let _ = thread.join();
         }

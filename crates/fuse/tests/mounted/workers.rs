@@ -1,4 +1,4 @@
-//! Workers that are started while others wait, and that leave again.
+//! Extra workers: they start while others wait, and leave again.
 
 use std::fs;
 use std::path::Path;
@@ -16,13 +16,13 @@ use super::common::memory::{Memory, options};
 use super::common::{Scratch, Served, can_mount};
 
 const LONG: Duration = Duration::from_secs(60);
-/// As many wait at once: more than there are workers, and more than twice that.
+/// The number of requests that wait at once, more than twice the number of workers.
 const WAITING: usize = 12;
 
-/// The first file that is made.
+/// The first file that is created.
 const FILE: NodeId = NodeId(2);
 
-/// Lookups of names that begin with "slow" wait.
+/// A handler whose lookups of names that begin with "slow" wait while the gate is closed.
 struct Gated {
     memory: Memory,
     gate: Mutex<bool>,
@@ -61,7 +61,7 @@ impl Gated {
 }
 
 fn served(point: &Path, growth: Growth) -> Served<Gated> {
-    // Nothing is remembered, so that each question is a request.
+    // The kernel caches nothing, so that each system call is a request.
     let gated = Gated {
         memory: Memory::new(Duration::ZERO),
         gate: Mutex::new(true),
@@ -72,25 +72,26 @@ fn served(point: &Path, growth: Growth) -> Served<Gated> {
     let served = Served::start(point, &SessionOptions { growth, ..options() }, Limits::NONE, 4, |_| gated);
     fs::write(point.join("file"), "x").unwrap();
     for number in 0..WAITING {
-        // In directories of their own, which the kernel locks over a lookup.
+        // Separate directories, because the kernel locks the directory during a lookup.
         fs::create_dir(point.join(format!("dir{number}"))).unwrap();
     }
     assert_eq!(fs::metadata(point.join("file")).unwrap().len(), 1);
     served
 }
 
-fn stay() {
+/// Binds the calling thread to one processor.
+fn pin() {
     let mut set = CpuSet::new();
     set.set(usize::from(uring::online_cpus()[0]));
     sched_setaffinity(None, &set).unwrap();
 }
 
-/// Those who wait, all on one processor.
-fn slow(point: &Path) -> Vec<JoinHandle<()>> {
+/// Starts threads whose lookups wait, all on one processor.
+fn start_slow(point: &Path) -> Vec<JoinHandle<()>> {
     let one = |number| {
         let path = point.join(format!("dir{number}/slow"));
         thread::spawn(move || {
-            stay();
+            pin();
             assert_eq!(fs::metadata(path).unwrap_err().kind(), std::io::ErrorKind::NotFound);
         })
     };
@@ -107,29 +108,31 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
 }
 
 #[test]
-fn all_come_through_while_many_wait() {
+fn other_requests_are_served_while_many_wait() {
     if !can_mount() {
         return;
     }
     let scratch = Scratch::new();
     let served = served(scratch.path(), Growth::default());
     served.handler.open(false);
-    let waiting = slow(scratch.path());
-    wait_until("some wait without a worker", || served.handler.waiting.load(Ordering::SeqCst) == WAITING);
+    let waiting = start_slow(scratch.path());
+    wait_until("some slow requests have no worker", || {
+        served.handler.waiting.load(Ordering::SeqCst) == WAITING
+    });
     let file = scratch.path().join("file");
-    let stranger = thread::spawn(move || {
-        stay();
+    let other = thread::spawn(move || {
+        pin();
         assert_eq!(fs::metadata(file).unwrap().len(), 1);
     });
-    wait_until("a stranger waits too", || stranger.is_finished());
+    wait_until("another request waits too", || other.is_finished());
     served.handler.open(true);
-    waiting.into_iter().chain([stranger]).for_each(|thread| thread.join().unwrap());
+    waiting.into_iter().chain([other]).for_each(|thread| thread.join().unwrap());
     served.stop();
 }
 
-/// No more than so many come, and all goes on when the first are done.
+/// All requests are served even though there are fewer workers than slow requests.
 #[test]
-fn there_is_a_bound() {
+fn the_number_of_extra_workers_is_limited() {
     if !can_mount() {
         return;
     }
@@ -137,8 +140,8 @@ fn there_is_a_bound() {
     let served = served(scratch.path(), Growth { max_extra: 2, ..Growth::default() });
     let before = served.handler.workers.load(Ordering::SeqCst);
     served.handler.open(false);
-    let waiting = slow(scratch.path());
-    wait_until("no worker comes", || served.handler.workers.load(Ordering::SeqCst) == before + 2);
+    let waiting = start_slow(scratch.path());
+    wait_until("no extra worker starts", || served.handler.workers.load(Ordering::SeqCst) == before + 2);
     thread::sleep(Duration::from_millis(200));
     assert_eq!(served.handler.workers.load(Ordering::SeqCst), before + 2);
     served.handler.open(true);
@@ -146,9 +149,9 @@ fn there_is_a_bound() {
     served.stop();
 }
 
-/// Workers join and leave all the time, and nobody's request is lost, delayed for good or failed.
+/// No request is lost, blocked or fails while workers join and leave.
 #[test]
-fn workers_come_and_go_under_load() {
+fn requests_are_served_while_workers_join_and_leave() {
     if !can_mount() {
         return;
     }
@@ -156,36 +159,37 @@ fn workers_come_and_go_under_load() {
     let growth = Growth { tick: Duration::from_millis(1), stuck_ticks: 2, idle_ticks: 10, max_extra: 64 };
     let served = served(scratch.path(), growth);
     let before = served.handler.workers.load(Ordering::SeqCst);
-    let (ended, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    let strangers: Vec<_> = (0..3)
+    let (ended, served_count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let others: Vec<_> = (0..3)
         .map(|number| {
-            let (file, ended, asked) = (scratch.path().join("file"), Arc::clone(&ended), Arc::clone(&asked));
+            let file = scratch.path().join("file");
+            let (ended, served_count) = (Arc::clone(&ended), Arc::clone(&served_count));
             thread::spawn(move || {
                 if number > 0 {
-                    stay();
+                    pin();
                 }
                 while !ended.load(Ordering::SeqCst) {
                     assert_eq!(fs::metadata(&file).unwrap().len(), 1);
-                    asked.fetch_add(1, Ordering::SeqCst);
+                    served_count.fetch_add(1, Ordering::SeqCst);
                 }
             })
         })
         .collect();
     for round in 0..60 {
         served.handler.open(false);
-        let waiting = slow(scratch.path());
+        let waiting = start_slow(scratch.path());
         let all = || served.handler.waiting.load(Ordering::SeqCst) == WAITING;
-        wait_until(&format!("round {round}: some wait without a worker"), all);
-        let now = asked.load(Ordering::SeqCst);
-        wait_until("strangers wait too", || asked.load(Ordering::SeqCst) > now + 10);
+        wait_until(&format!("round {round}: some slow requests have no worker"), all);
+        let now = served_count.load(Ordering::SeqCst);
+        wait_until("other requests wait too", || served_count.load(Ordering::SeqCst) > now + 10);
         served.handler.open(true);
         waiting.into_iter().for_each(|thread| thread.join().unwrap());
         thread::sleep(Duration::from_millis(30));
     }
     ended.store(true, Ordering::SeqCst);
-    strangers.into_iter().for_each(|thread| thread.join().unwrap());
-    // Had none left, those of the first round would have done.
-    let came = served.handler.workers.load(Ordering::SeqCst) - before;
-    assert!(came > 3 * 64, "{came} workers in 60 rounds: nobody leaves");
+    others.into_iter().for_each(|thread| thread.join().unwrap());
+    // If no worker had left, those of the first round would have been enough.
+    let started = served.handler.workers.load(Ordering::SeqCst) - before;
+    assert!(started > 3 * 64, "{started} workers started in 60 rounds: none leaves");
     served.stop();
 }

@@ -1,4 +1,5 @@
-//! What a request costs over either transport: the same work, in turn, several rounds, the median of each.
+//! Measures the cost of requests over each transport: the same work alternately over both, in several rounds, and the
+//! median of each.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -15,7 +16,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 const MIB: usize = 1 << 20;
 const FILE: usize = 64 * MIB;
 
-/// A server of its own process, as it will be.
+/// A server in its own process.
 struct Server {
     child: Child,
     point: PathBuf,
@@ -23,7 +24,7 @@ struct Server {
 
 impl Server {
     fn start(below: &Path, transport: &str) -> Result<Server, Box<dyn Error>> {
-        let point = below.join(format!("floor-{}-{transport}", std::process::id()));
+        let point = below.join(format!("memfs-{}-{transport}", std::process::id()));
         fs::create_dir(&point)?;
         let mut child = Command::new(std::env::current_exe()?)
             .arg(&point)
@@ -45,7 +46,7 @@ impl Drop for Server {
     }
 }
 
-/// Microseconds for one of `count`.
+/// Calls `work` `count` times, and returns the average time in microseconds.
 fn each(count: usize, mut work: impl FnMut()) -> f64 {
     let start = Instant::now();
     for _ in 0..count {
@@ -86,11 +87,11 @@ fn transfer(point: &Path, size: usize, total: usize, write: bool) -> f64 {
     })
 }
 
-/// A file read in order, its pages forgotten first.
+/// Reads a file sequentially, after dropping its pages from the cache.
 fn buffered(point: &Path) -> f64 {
     let file = File::open(point.join("large")).expect("a file");
     let mut buffer = vec![0; MIB];
-    fadvise(&file, 0, None, Advice::DontNeed).expect("forgotten");
+    fadvise(&file, 0, None, Advice::DontNeed).expect("dropped pages");
     let mut at = 0;
     each(FILE / MIB, || {
         assert_eq!(file.read_at(&mut buffer, at).expect("a read"), MIB);
@@ -98,7 +99,7 @@ fn buffered(point: &Path) -> f64 {
     })
 }
 
-/// The same work in two threads at once; what each waits for one.
+/// Does the same work in two threads at once, and returns the average time of one call.
 fn twice(work: impl Fn() -> f64 + Sync) -> f64 {
     std::thread::scope(|scope| {
         let other = scope.spawn(&work);
@@ -107,7 +108,7 @@ fn twice(work: impl Fn() -> f64 + Sync) -> f64 {
     })
 }
 
-/// On one processor, as a program that stays where it is.
+/// Does the work on one processor.
 fn pinned(work: impl FnOnce() -> f64) -> f64 {
     let before = sched_getaffinity(None).expect("affinity");
     let mut one = CpuSet::new();

@@ -1,8 +1,7 @@
-//! A filesystem in memory that does as little as it can: what is left when it is measured is the cost of FUSE itself
-//! and of this crate.
+//! A filesystem in memory that does as little as possible, to measure the cost of FUSE and of this crate.
 //!
-//! `floor MOUNTPOINT [THREADS] [SECONDS-TO-CACHE] [dev|uring]` serves until it is unmounted.
-//! `floor measure DIRECTORY [ROUNDS]` mounts it below a directory over either transport, in turn, and compares.
+//! `memfs MOUNTPOINT [THREADS] [SECONDS-TO-CACHE] [dev|uring]` serves until the filesystem is unmounted.
+//! `memfs measure DIRECTORY [ROUNDS]` mounts it below a directory with each transport and compares them.
 
 mod measure;
 mod memory;
@@ -15,8 +14,8 @@ use canopy_fuse::mount::{MountSpec, mount};
 use canopy_fuse::transport::uring;
 use canopy_fuse::{Limits, Session};
 
-const USAGE: &str = "usage: floor MOUNTPOINT [THREADS] [SECONDS-TO-CACHE] [dev|uring]
-       floor measure DIRECTORY [ROUNDS]";
+const USAGE: &str = "usage: memfs MOUNTPOINT [THREADS] [SECONDS-TO-CACHE] [dev|uring]
+       memfs measure DIRECTORY [ROUNDS]";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
@@ -35,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         uring::turn_on()?;
         options.flags |= InitFlags::OVER_IO_URING;
     }
-    let mut spec = MountSpec::new(mountpoint, "floor", "canopy");
+    let mut spec = MountSpec::new(mountpoint, "memfs", "canopy");
     spec.allow_other = true;
     spec.default_permissions = true;
     let (device, mounted) = mount(&spec)?;

@@ -1,6 +1,6 @@
-//! The filesystem in memory of the example and of the tests: one table of nodes under one lock.
+//! A filesystem in memory, for the example and the tests: one table of nodes under one lock.
 
-#![allow(dead_code, unreachable_pub, reason = "shared by an example and by tests, which use parts of it")]
+#![allow(dead_code, unreachable_pub, reason = "shared by an example and tests, each of which uses a part")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 
-/// The value, or else the errno and the reply to send it with.
+/// Unwraps a value, or returns the errno together with the reply to send it with.
 macro_rules! attempt {
     ($reply:ident, $result:expr) => {
         match $result {
@@ -36,7 +36,7 @@ macro_rules! attempt {
     };
 }
 
-/// What the example asks the kernel for.
+/// Returns the options to negotiate.
 pub fn options() -> SessionOptions {
     let flags = InitFlags::ASYNC_READ
         | InitFlags::ATOMIC_O_TRUNC
@@ -61,8 +61,8 @@ struct Node {
     lookups: u64,
 }
 
-/// The names of a directory, by name and in the order they were made: an offset that names a place in that order
-/// stays good while others are removed.
+/// The names of a directory, by name and in the order of creation. Offsets are positions in that order, so they stay valid
+/// while other names are removed.
 #[derive(Default)]
 struct Children {
     by_name: HashMap<Vec<u8>, u64>,
@@ -87,7 +87,7 @@ impl Children {
         self.by_offset.remove(&offset).map(|(_, id)| id)
     }
 
-    /// Offset, name and node of what comes after an offset.
+    /// Returns offset, name and node of the entries after an offset.
     fn after(&self, offset: u64) -> impl Iterator<Item = (u64, &[u8], u64)> {
         self.by_offset.range(offset + 1..).map(|(&offset, (name, id))| (offset, name.as_slice(), *id))
     }
@@ -103,11 +103,11 @@ pub struct Memory {
     ttl: Duration,
     pub requests: AtomicU64,
     pub undelivered: Mutex<Vec<Undelivered>>,
-    /// Answers that the tests set for a name; asked first in LOOKUP.
+    /// Called first for every request.
     pub hook: Option<Hook>,
 }
 
-/// Lets a test answer a request itself.
+/// A function of a test that answers some requests itself.
 pub type Hook = Box<dyn for<'a, 'b> Fn(&Request<'a>, Reply<'b>) -> Result<Replied, Reply<'b>> + Send + Sync>;
 
 impl Memory {
@@ -133,17 +133,17 @@ impl Memory {
         id
     }
 
-    /// Removes a name of the root behind the kernel's back, and returns its node.
-    pub fn forget_name(&self, name: &[u8]) -> u64 {
+    /// Removes a name from the root behind the kernel's back, and returns its node.
+    pub fn remove_name(&self, name: &[u8]) -> u64 {
         self.tree.lock().nodes.get_mut(&1).unwrap().children.remove(name).unwrap()
     }
 
-    /// Lets everybody make files in the root.
-    pub fn open_to_all(&mut self) {
+    /// Lets all users create files in the root.
+    pub fn make_root_writable(&mut self) {
         self.tree.lock().nodes.get_mut(&1).unwrap().attr.mode = S_IFDIR | 0o777;
     }
 
-    /// Lookups the kernel holds of a node; 0 when it is gone.
+    /// Returns the lookup count of a node, or 0 if the node does not exist.
     pub fn lookups(&self, id: u64) -> u64 {
         self.tree.lock().nodes.get(&id).map_or(0, |node| node.lookups)
     }
@@ -289,7 +289,7 @@ impl Memory {
         })
     }
 
-    /// Requests about names in a directory.
+    /// Serves requests about names in a directory.
     fn serve_name<'b>(&self, request: &Request<'_>, reply: Reply<'b>) -> Result<Replied, (Reply<'b>, i32)> {
         let this = request.header.node;
         let mut guard = self.tree.lock();
@@ -355,7 +355,7 @@ impl Memory {
         })
     }
 
-    /// Requests about a node: its attributes, its target, its extended attributes.
+    /// Serves requests about the attributes of a node, its target and its extended attributes.
     fn serve_inode<'b>(&self, request: &Request<'_>, reply: Reply<'b>) -> Result<Replied, (Reply<'b>, i32)> {
         let this = request.header.node;
         let mut guard = self.tree.lock();
@@ -415,7 +415,7 @@ impl Memory {
         })
     }
 
-    /// Requests about an open file or directory.
+    /// Serves requests about an open file or directory.
     fn serve_open_file<'b>(
         &self,
         request: &Request<'_>,
@@ -467,7 +467,7 @@ impl Memory {
             }
             Op::Readdirplus(io) => {
                 let node = attempt!(reply, tree.nodes.get_mut(&this.0).ok_or(ENOENT));
-                // Taken out while its children are changed.
+                // Taken out, because the loop borrows the child nodes mutably.
                 let children = std::mem::take(&mut node.children);
                 let mut dir = reply.plus(io.size as usize);
                 for (offset, name, id) in children.after(io.offset) {
