@@ -15,7 +15,7 @@ use canopy_fuse::backing::{Backing, BackingId};
 use canopy_fuse::flags::{InitFlags, OpenFlags};
 use canopy_fuse::mount::{MountSpec, mount};
 use canopy_fuse::transport::uring;
-use canopy_fuse::{Handler, Limits, Op, Replied, Reply, Request, Session, SessionOptions};
+use canopy_fuse::{Handler, KernelLimits, Op, Replied, Reply, Request, Session, SessionOptions};
 use parking_lot::RwLock;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::MemfdFlags;
@@ -64,7 +64,8 @@ pub fn serve(mountpoint: &Path, io_uring: bool, existing: Option<&Path>) -> Resu
         options.flags |= InitFlags::OVER_IO_URING;
     }
     let (device, mounted) = mount(&spec).map_err(|error| failed(error.to_string()))?;
-    let session = Session::negotiate(device, &options, Limits::NONE).map_err(|e| failed(e.to_string()))?;
+    let session =
+        Session::negotiate(device, &options, KernelLimits::NONE).map_err(|e| failed(e.to_string()))?;
     let registers = session.backing();
     let mut floor =
         Floor { own: RwLock::default(), tree: RwLock::new(Tree::new()), existing: None, registers };

@@ -13,7 +13,7 @@ use canopy_fuse::abi::{Attr, AttrOut, EntryOut, Kstatfs};
 use canopy_fuse::flags::OpenFlags;
 use canopy_fuse::mount::{MountFlags, MountSpec, mount};
 use canopy_fuse::request::{NodeId, Op};
-use canopy_fuse::{Handler, Limits, Replied, Reply, Request, Session, SessionOptions};
+use canopy_fuse::{Handler, KernelLimits, Replied, Reply, Request, Session, SessionOptions};
 use rustix::io::Errno;
 use std::error::Error;
 use std::path::PathBuf;
@@ -95,7 +95,7 @@ pub fn serve(mountpoint: impl Into<PathBuf>) -> Result<(), Box<dyn Error>> {
     let mut spec = MountSpec::new(mountpoint, "hello", "hello");
     spec.flags |= MountFlags::RDONLY;
     let (device, mounted) = mount(&spec)?;
-    let session = Session::negotiate(device, &SessionOptions::default(), Limits::NONE)?;
+    let session = Session::negotiate(device, &SessionOptions::default(), KernelLimits::NONE)?;
     session.serve(Arc::new(Hello), 2)?.join()?;
     drop(mounted);
     Ok(())

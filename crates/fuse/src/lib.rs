@@ -20,7 +20,7 @@ pub mod request;
 pub mod session;
 pub mod transport;
 
-pub use negotiate::{Agreed, Limits, SessionOptions};
+pub use negotiate::{Agreed, KernelLimits, SessionOptions};
 pub use opcode::Opcode;
 pub use reply::{Replied, Reply};
 pub use request::{NodeId, Op, Request};

@@ -8,7 +8,7 @@ use rustix::param::page_size;
 use crate::abi;
 use crate::flags::InitFlags;
 use crate::request::Dialect;
-use crate::transport::Growth;
+use crate::transport::WorkerGrowth;
 
 const MAX_PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 /// `FUSE_DEFAULT_MAX_PAGES_PER_REQ`: the pages per request without `MAX_PAGES`.
@@ -43,7 +43,7 @@ pub struct SessionOptions {
     /// request, whose pages take memory once they are used.
     pub queue_workers: u16,
     /// When to start more workers.
-    pub growth: Growth,
+    pub growth: WorkerGrowth,
 }
 
 impl Default for SessionOptions {
@@ -58,14 +58,14 @@ impl Default for SessionOptions {
             time_gran: 1,
             request_timeout: 0,
             queue_workers: 4,
-            growth: Growth::default(),
+            growth: WorkerGrowth::default(),
         }
     }
 }
 
 /// Makes the kernel appear older than it is, for tests.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct KernelLimits {
     /// The newest minor version to negotiate.
     pub minor: u32,
     /// The flags that the kernel may offer.
@@ -74,21 +74,21 @@ pub struct Limits {
     pub accepts_queues: bool,
 }
 
-impl Limits {
+impl KernelLimits {
     /// No limits.
-    pub const NONE: Limits =
-        Limits { minor: abi::MINOR, mask: InitFlags::from_bits_retain(u64::MAX), accepts_queues: true };
+    pub const NONE: KernelLimits =
+        KernelLimits { minor: abi::MINOR, mask: InitFlags::from_bits_retain(u64::MAX), accepts_queues: true };
 
     /// Returns the limits of a kernel of version 7.`minor`.
     #[must_use]
-    pub fn minor(minor: u32) -> Limits {
-        Limits { minor, mask: InitFlags::known_at(minor), ..Limits::NONE }
+    pub fn minor(minor: u32) -> KernelLimits {
+        KernelLimits { minor, mask: InitFlags::known_at(minor), ..KernelLimits::NONE }
     }
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits::NONE
+impl Default for KernelLimits {
+    fn default() -> KernelLimits {
+        KernelLimits::NONE
     }
 }
 
@@ -99,7 +99,7 @@ pub struct Agreed {
     pub minor: u32,
     /// The features in force: requested and offered.
     pub flags: InitFlags,
-    /// What the kernel offers, within [`Limits`].
+    /// What the kernel offers, within [`KernelLimits`].
     pub offered: InitFlags,
     /// Requested but not offered.
     pub missing: InitFlags,
@@ -159,7 +159,11 @@ impl fmt::Display for Agreed {
 }
 
 /// Negotiates, and returns the result with the reply to the kernel.
-pub(crate) fn agree(init: &abi::InitIn, options: &SessionOptions, limits: Limits) -> (Agreed, abi::InitOut) {
+pub(crate) fn agree(
+    init: &abi::InitIn,
+    options: &SessionOptions,
+    limits: KernelLimits,
+) -> (Agreed, abi::InitOut) {
     agree_within(init, options, limits, pages_allowed)
 }
 
@@ -167,7 +171,7 @@ pub(crate) fn agree(init: &abi::InitIn, options: &SessionOptions, limits: Limits
 fn agree_within(
     init: &abi::InitIn,
     options: &SessionOptions,
-    limits: Limits,
+    limits: KernelLimits,
     allowed: impl FnOnce(usize) -> usize,
 ) -> (Agreed, abi::InitOut) {
     let minor = init.minor.min(limits.minor).clamp(abi::MINOR_MIN, abi::MINOR);
@@ -238,7 +242,7 @@ fn agree_within(
 }
 
 /// Returns what the kernel offers, within the limits.
-fn offered(init: &abi::InitIn, limits: Limits) -> InitFlags {
+fn offered(init: &abi::InitIn, limits: KernelLimits) -> InitFlags {
     let words = InitFlags::from_words(init.flags, init.flags2);
     let said = if words.contains(InitFlags::INIT_EXT) { words } else { InitFlags::from_words(init.flags, 0) };
     let seen = said & limits.mask;
@@ -284,7 +288,7 @@ mod tests {
             45,
             InitFlags::ASYNC_READ | InitFlags::PASSTHROUGH | InitFlags::MAX_PAGES | InitFlags::SUBMOUNTS,
         );
-        let (agreed, out) = agree_within(&init, &options, Limits::NONE, |pages| pages);
+        let (agreed, out) = agree_within(&init, &options, KernelLimits::NONE, |pages| pages);
         let expected =
             InitFlags::ASYNC_READ | InitFlags::PASSTHROUGH | InitFlags::MAX_PAGES | InitFlags::INIT_EXT;
         assert_eq!(agreed.flags, expected);
@@ -304,7 +308,7 @@ mod tests {
             SessionOptions { flags: everything() - InitFlags::WRITEBACK_CACHE, ..SessionOptions::default() };
         for minor in abi::MINOR_MIN..=abi::MINOR {
             let (agreed, out) =
-                agree_within(&kernel(45, everything()), &options, Limits::minor(minor), |pages| pages);
+                agree_within(&kernel(45, everything()), &options, KernelLimits::minor(minor), |pages| pages);
             assert_eq!((agreed.minor, out.minor), (minor, minor));
             assert_eq!(agreed.has(InitFlags::PASSTHROUGH), minor >= 40);
             assert_eq!(agreed.has(InitFlags::SETXATTR_EXT), minor >= 33);
@@ -317,8 +321,12 @@ mod tests {
 
     #[test]
     fn a_newer_kernel_gets_our_minor_version() {
-        let (agreed, out) =
-            agree_within(&kernel(99, everything()), &SessionOptions::default(), Limits::NONE, |pages| pages);
+        let (agreed, out) = agree_within(
+            &kernel(99, everything()),
+            &SessionOptions::default(),
+            KernelLimits::NONE,
+            |pages| pages,
+        );
         assert_eq!((agreed.minor, out.minor), (45, 45));
     }
 
@@ -328,7 +336,8 @@ mod tests {
             flags: InitFlags::PASSTHROUGH | InitFlags::WRITEBACK_CACHE,
             ..SessionOptions::default()
         };
-        let (agreed, out) = agree_within(&kernel(45, everything()), &options, Limits::NONE, |pages| pages);
+        let (agreed, out) =
+            agree_within(&kernel(45, everything()), &options, KernelLimits::NONE, |pages| pages);
         assert!(!agreed.has(InitFlags::PASSTHROUGH));
         assert_eq!(out.max_stack_depth, 0);
     }
@@ -344,9 +353,9 @@ mod tests {
             assert_eq!(agreed.max_write as usize, usize::from(out.max_pages) * page);
             usize::from(out.max_pages)
         };
-        assert_eq!(pages(Limits::NONE, everything(), 512), 512);
-        assert_eq!(pages(Limits::NONE, everything(), 65_535), (4 << 20) / page);
-        assert_eq!(pages(Limits::minor(41), everything(), 65_535), 256);
-        assert_eq!(pages(Limits::NONE, everything() - InitFlags::MAX_PAGES, 512), 32);
+        assert_eq!(pages(KernelLimits::NONE, everything(), 512), 512);
+        assert_eq!(pages(KernelLimits::NONE, everything(), 65_535), (4 << 20) / page);
+        assert_eq!(pages(KernelLimits::minor(41), everything(), 65_535), 256);
+        assert_eq!(pages(KernelLimits::NONE, everything() - InitFlags::MAX_PAGES, 512), 32);
     }
 }

@@ -18,7 +18,7 @@ use canopy_fuse::flags::OpenFlags;
 use canopy_fuse::mount::{MountSpec, is_dead, mount, unmount_dead};
 use canopy_fuse::notify::NotifyError;
 use canopy_fuse::request::{NodeId, Op};
-use canopy_fuse::{Limits, Session, SessionOptions};
+use canopy_fuse::{KernelLimits, Session, SessionOptions};
 use common::memory::{Hook, Memory, options};
 use common::{Scratch, Served, URING, can_mount};
 
@@ -71,7 +71,8 @@ fn a_mounted_filesystem_works() {
         return;
     }
     let scratch = Scratch::new();
-    let served = Served::start(scratch.path(), &options(), Limits::NONE, 3, |_| Memory::new(Duration::ZERO));
+    let served =
+        Served::start(scratch.path(), &options(), KernelLimits::NONE, 3, |_| Memory::new(Duration::ZERO));
     eprintln!("{}", served.agreed);
     exercise(scratch.path());
     assert!(served.mounted().is_mounted());
@@ -86,7 +87,7 @@ fn a_mounted_filesystem_works_with_older_versions() {
     let scratch = Scratch::new();
     for minor in [31, 33, 36, 38, 39, 40, 41, 44] {
         let served =
-            Served::start(scratch.path(), &options(), Limits::minor(minor), 2, |_| Memory::new(HOUR));
+            Served::start(scratch.path(), &options(), KernelLimits::minor(minor), 2, |_| Memory::new(HOUR));
         assert_eq!(served.agreed.minor, minor);
         exercise(scratch.path());
         served.stop();
@@ -102,7 +103,7 @@ fn fifty_mounts_leave_no_threads() {
     let cycles = std::env::var("CANOPY_CYCLES").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
     let threads = || fs::read_dir("/proc/self/task").unwrap().count();
     for cycle in 0..cycles {
-        let served = Served::start(scratch.path(), &options(), Limits::NONE, 2, |_| Memory::new(HOUR));
+        let served = Served::start(scratch.path(), &options(), KernelLimits::NONE, 2, |_| Memory::new(HOUR));
         if cycle % 2 == 0 {
             assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
         }
@@ -121,7 +122,7 @@ fn unmounting_before_init_ends_the_negotiation() {
     let (device, mounted) = mount(&MountSpec::new(scratch.path(), "x", "canopy")).unwrap();
     mounted.unmount(true).unwrap();
     let error =
-        Session::negotiate(device, &SessionOptions::default(), Limits::NONE).err().expect("no session");
+        Session::negotiate(device, &SessionOptions::default(), KernelLimits::NONE).err().expect("no session");
     assert_eq!(error.errno(), 107, "{error}");
 }
 
@@ -131,11 +132,11 @@ fn a_mount_of_another_process_is_not_unmounted() {
         return;
     }
     let scratch = Scratch::new();
-    let first = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| Memory::new(HOUR));
+    let first = Served::start(scratch.path(), &options(), KernelLimits::NONE, 1, |_| Memory::new(HOUR));
     let spec = MountSpec::new(scratch.path(), "other", "canopy");
     // Another process unmounts ours and mounts at the same place.
     canopy_fuse::mount::unmount_path(scratch.path(), false).unwrap();
-    let second = Served::with_spec(&spec, &options(), Limits::NONE, 1, |_| Memory::new(HOUR));
+    let second = Served::with_spec(&spec, &options(), KernelLimits::NONE, 1, |_| Memory::new(HOUR));
     assert!(!first.mounted().is_mounted());
     first.stop();
     assert!(second.mounted().is_mounted());
@@ -148,7 +149,7 @@ fn dropping_a_mount_unmounts() {
         return;
     }
     let scratch = Scratch::new();
-    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| Memory::new(HOUR));
+    let served = Served::start(scratch.path(), &options(), KernelLimits::NONE, 1, |_| Memory::new(HOUR));
     drop(served);
     assert!(common::mounts_below(scratch.path()).is_empty());
 }
@@ -164,7 +165,7 @@ fn a_dead_mount_is_detected_and_unmounted() {
     drop(device);
     assert!(is_dead(scratch.path()));
     // Mounting there unmounts it first.
-    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| Memory::new(HOUR));
+    let served = Served::start(scratch.path(), &options(), KernelLimits::NONE, 1, |_| Memory::new(HOUR));
     served.stop();
     let (device, mounted) = mount(&MountSpec::new(scratch.path(), "x", "canopy")).unwrap();
     drop(device);
@@ -192,7 +193,7 @@ fn a_file_can_be_a_mountpoint() {
         Op::Read(_) => Ok(reply.bytes(b"above")),
         _ => Err(reply),
     });
-    let served = Served::start(&point, &options(), Limits::NONE, 1, |_| with_hook(hook));
+    let served = Served::start(&point, &options(), KernelLimits::NONE, 1, |_| with_hook(hook));
     assert_eq!(fs::read(&point).unwrap(), b"above");
     served.stop();
     assert_eq!(fs::read(&point).unwrap(), b"below");
@@ -216,7 +217,7 @@ fn a_panic_is_answered_with_eio() {
         Op::Lookup { name } if name.as_bytes() == b"odd" => Ok(reply.error(-5)),
         _ => Err(reply),
     });
-    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| with_hook(hook));
+    let served = Served::start(scratch.path(), &options(), KernelLimits::NONE, 1, |_| with_hook(hook));
     let errno = |name: &str| fs::metadata(scratch.path().join(name)).unwrap_err().raw_os_error();
     assert_eq!(errno("bomb"), Some(5));
     assert_eq!(errno("silent"), Some(5));
@@ -244,7 +245,7 @@ fn data_of_reads_and_writes_is_page_aligned() {
         Op::Open { .. } => Ok(reply.opened(7, OpenFlags::DIRECT_IO, None)),
         _ => Err(reply),
     });
-    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| with_hook(hook));
+    let served = Served::start(scratch.path(), &options(), KernelLimits::NONE, 1, |_| with_hook(hook));
     let path = scratch.path().join("f");
     fs::write(&path, vec![1; 2_500_000]).unwrap();
     let mut file = fs::File::open(&path).unwrap();
@@ -261,7 +262,7 @@ fn invalidation_reaches_the_kernel() {
         return;
     }
     let scratch = Scratch::new();
-    let served = Served::start(scratch.path(), &options(), Limits::NONE, 2, |_| Memory::new(HOUR));
+    let served = Served::start(scratch.path(), &options(), KernelLimits::NONE, 2, |_| Memory::new(HOUR));
     let path = scratch.path().join("f");
     fs::write(&path, b"one").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"one");
@@ -313,7 +314,7 @@ fn many_notifications_are_merged_and_none_is_lost() {
         return;
     }
     let scratch = Scratch::new();
-    let served = Served::start(scratch.path(), &options(), Limits::NONE, 2, |_| Memory::new(HOUR));
+    let served = Served::start(scratch.path(), &options(), KernelLimits::NONE, 2, |_| Memory::new(HOUR));
     let path = scratch.path().join("f");
     fs::write(&path, b"one").unwrap();
     let node = served.handler.overwrite(b"f", b"second");
@@ -334,7 +335,7 @@ fn older_versions_lack_newer_notifications() {
         return;
     }
     let scratch = Scratch::new();
-    let served = Served::start(scratch.path(), &options(), Limits::minor(37), 1, |_| Memory::new(HOUR));
+    let served = Served::start(scratch.path(), &options(), KernelLimits::minor(37), 1, |_| Memory::new(HOUR));
     assert_eq!(served.notifier.increment_epoch(), Err(NotifyError::Unsupported));
     assert_eq!(served.notifier.resend(), Err(NotifyError::Unsupported));
     let path = scratch.path().join("f");
@@ -355,7 +356,7 @@ fn passthrough_reads_the_backing_file() {
     let branch = Scratch::new();
     let real = branch.path().join("real");
     fs::write(&real, b"from the branch").unwrap();
-    let served = Served::start(scratch.path(), &options(), Limits::NONE, 2, |session| {
+    let served = Served::start(scratch.path(), &options(), KernelLimits::NONE, 2, |session| {
         if session.agreed().max_stack_depth == 0 {
             let null = fs::File::open("/dev/null").unwrap();
             assert!(session.backing().open(null.as_fd()).is_err());
@@ -420,7 +421,7 @@ fn references_of_an_aborted_open_are_reported_undelivered() {
         }
         Err(reply)
     });
-    let served = Served::start(scratch.path(), &options(), Limits::NONE, 2, |_| with_hook(hook));
+    let served = Served::start(scratch.path(), &options(), KernelLimits::NONE, 2, |_| with_hook(hook));
     let path = scratch.path().join("f");
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -453,7 +454,8 @@ fn the_kernel_forgets_the_lookups_of_a_removed_file() {
         return;
     }
     let scratch = Scratch::new();
-    let served = Served::start(scratch.path(), &options(), Limits::NONE, 2, |_| Memory::new(Duration::ZERO));
+    let served =
+        Served::start(scratch.path(), &options(), KernelLimits::NONE, 2, |_| Memory::new(Duration::ZERO));
     for i in 0..200 {
         fs::write(scratch.path().join(format!("n{i}")), b"").unwrap();
     }
@@ -532,7 +534,7 @@ fn mount_unprivileged() {
     let scratch = Scratch::new();
     let mut spec = MountSpec::new(scratch.path(), "a,b\\c", "canopy");
     spec.default_permissions = true;
-    let served = Served::with_spec(&spec, &options(), Limits::NONE, 2, |_| {
+    let served = Served::with_spec(&spec, &options(), KernelLimits::NONE, 2, |_| {
         let mut memory = Memory::new(HOUR);
         memory.make_root_writable();
         memory
@@ -555,7 +557,7 @@ fn aborting_under_load_ends_all_requests() {
     for round in 0..20 {
         let scratch = Scratch::new();
         let served =
-            Served::start(scratch.path(), &options(), Limits::NONE, 3, |_| Memory::new(Duration::ZERO));
+            Served::start(scratch.path(), &options(), KernelLimits::NONE, 3, |_| Memory::new(Duration::ZERO));
         let held = fs::File::open(scratch.path()).unwrap();
         let (done, finished) = std::sync::mpsc::channel();
         for number in 0..8u8 {

@@ -15,7 +15,7 @@ use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{MountSpec, mount};
 use canopy_fuse::request::Op;
 use canopy_fuse::transport::{UringUnavailable, uring};
-use canopy_fuse::{Limits, Session, SessionOptions, Transport};
+use canopy_fuse::{KernelLimits, Session, SessionOptions, Transport};
 use mounted::common::memory::{Hook, Memory, options};
 use mounted::common::{Scratch, Served, can_mount};
 use mounted::{exercise, rerun, with_hook};
@@ -59,7 +59,7 @@ fn slow_requests_do_not_delay_others_on_their_processor() {
     }
     let scratch = Scratch::new();
     let (memory, entered, go) = gated();
-    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| memory);
+    let served = Served::start(scratch.path(), &options(), KernelLimits::NONE, 1, |_| memory);
     let cpu = uring::online_cpus()[0];
     // A separate directory, because the kernel locks the directory during a lookup.
     let apart = scratch.path().join("apart");
@@ -113,7 +113,7 @@ fn every_queue_has_its_own_workers() {
     }
     let scratch = Scratch::new();
     let (memory, entered, go) = gated();
-    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| memory);
+    let served = Served::start(scratch.path(), &options(), KernelLimits::NONE, 1, |_| memory);
     for cpu in uring::online_cpus() {
         let path = scratch.path().join(format!("slow{cpu}"));
         go.send(()).unwrap();
@@ -140,7 +140,7 @@ fn the_longest_names_and_values_fit() {
         let served = Served::start(
             scratch.path(),
             &SessionOptions { max_write, ..options() },
-            Limits::NONE,
+            KernelLimits::NONE,
             1,
             |_| Memory::new(Duration::ZERO),
         );
@@ -178,7 +178,8 @@ fn concurrent_callers_get_their_own_data() {
         return;
     }
     let scratch = Scratch::new();
-    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| Memory::new(Duration::ZERO));
+    let served =
+        Served::start(scratch.path(), &options(), KernelLimits::NONE, 1, |_| Memory::new(Duration::ZERO));
     // More callers than workers, with read-ahead.
     std::thread::scope(|scope| {
         for number in 0..24u8 {
@@ -197,7 +198,7 @@ fn concurrent_callers_get_their_own_data() {
 }
 
 /// Mounts with these options and limits, checks that the filesystem works, and returns the transport.
-fn transport_of(options: &SessionOptions, limits: Limits) -> Transport {
+fn transport_of(options: &SessionOptions, limits: KernelLimits) -> Transport {
     let scratch = Scratch::new();
     let mut spec = MountSpec::new(scratch.path(), "memfs", "canopy");
     spec.default_permissions = true;
@@ -222,19 +223,20 @@ fn without_io_uring_the_transport_is_dev_fuse_with_a_reason() {
     if !can_mount() {
         return;
     }
-    let transport = transport_of(&wanted(), Limits::NONE);
+    let transport = transport_of(&wanted(), KernelLimits::NONE);
     let Transport::Uring { queues, workers } = transport else { panic!("{transport}") };
     assert!(usize::from(queues) >= uring::online_cpus().len() && workers >= 2 * usize::from(queues));
 
-    let hidden = Limits { mask: Limits::NONE.mask - InitFlags::OVER_IO_URING, ..Limits::NONE };
+    let hidden =
+        KernelLimits { mask: KernelLimits::NONE.mask - InitFlags::OVER_IO_URING, ..KernelLimits::NONE };
     let small = 16 * 4096;
     for (options, limits, expected) in [
-        (options(), Limits::NONE, UringUnavailable::NotWanted),
-        (wanted(), Limits::minor(41), UringUnavailable::NotOffered),
+        (options(), KernelLimits::NONE, UringUnavailable::NotWanted),
+        (wanted(), KernelLimits::minor(41), UringUnavailable::NotOffered),
         (wanted(), hidden, UringUnavailable::NotOffered),
         (
             SessionOptions { max_write: small, ..wanted() },
-            Limits::NONE,
+            KernelLimits::NONE,
             UringUnavailable::SmallMessages(small as usize),
         ),
     ] {
@@ -254,7 +256,7 @@ fn without_descriptors_for_rings_the_transport_is_dev_fuse() {
 #[ignore = "the test above runs it with few descriptors"]
 fn few_descriptors() {
     let options = SessionOptions { queue_workers: 64, ..wanted() };
-    let transport = transport_of(&options, Limits::NONE);
+    let transport = transport_of(&options, KernelLimits::NONE);
     let Transport::Device(UringUnavailable::Resources(errno)) = transport else { panic!("{transport}") };
     assert_eq!(errno, rustix::io::Errno::MFILE);
 }
@@ -282,7 +284,7 @@ fn interrupts_reach_the_handler() {
         }
         _ => Err(reply),
     });
-    let served = Served::start(scratch.path(), &options(), Limits::NONE, 1, |_| with_hook(hook));
+    let served = Served::start(scratch.path(), &options(), KernelLimits::NONE, 1, |_| with_hook(hook));
     let mut caller = Command::new("stat").arg(scratch.path().join("slow")).spawn().unwrap();
     entered.recv_timeout(LONG).unwrap();
     let pid = rustix::process::Pid::from_child(&caller);
@@ -345,7 +347,7 @@ fn serves_until_killed() {
         }
         Err(reply)
     });
-    let served = Served::start(Path::new(&point), &options(), Limits::NONE, 1, |_| with_hook(hook));
+    let served = Served::start(Path::new(&point), &options(), KernelLimits::NONE, 1, |_| with_hook(hook));
     println!("serving");
     std::thread::sleep(HOUR);
     served.stop();
@@ -372,7 +374,7 @@ fn the_first_requests_may_cause_others() {
         spec.default_permissions = true;
         let (device, mounted) = mount(&spec).unwrap();
         let options = SessionOptions { queue_workers: 2, ..wanted() };
-        let session = Session::negotiate(device, &options, Limits::NONE).unwrap();
+        let session = Session::negotiate(device, &options, KernelLimits::NONE).unwrap();
         let (done, finished) = channel();
         // The callers wait in the kernel until there are queues.
         let cpus = uring::online_cpus();

@@ -4,7 +4,7 @@ use crate::error::Error;
 use canopy_config::Config;
 use canopy_config::resolve::Plan;
 use canopy_config::values::{IoUring, PosixAcl};
-use canopy_fuse::Limits;
+use canopy_fuse::KernelLimits;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::MountSpec;
 use canopy_fuse::transport::uring;
@@ -96,23 +96,23 @@ pub fn max_write(plan: &Plan) -> u32 {
 const LIMITS: &str = "CANOPY_TEST_KERNEL";
 
 /// What tests want hidden of the kernel's abilities; without them, nothing.
-pub fn limits() -> Result<Limits, Error> {
+pub fn limits() -> Result<KernelLimits, Error> {
     match std::env::var(LIMITS) {
         Ok(text) if !text.is_empty() => {
             parse_limits(&text).map_err(|why| Error::Environment { variable: LIMITS, why })
         }
-        _ => Ok(Limits::NONE),
+        _ => Ok(KernelLimits::NONE),
     }
 }
 
-fn parse_limits(text: &str) -> Result<Limits, String> {
-    let mut limits = Limits::NONE;
+fn parse_limits(text: &str) -> Result<KernelLimits, String> {
+    let mut limits = KernelLimits::NONE;
     let mut hidden = InitFlags::empty();
     for part in text.split(',') {
         match part.split_once(':') {
             Some(("minor", number)) => {
                 let minor = number.parse().map_err(|_| format!("'{number}' is not a minor version"))?;
-                limits = Limits::minor(minor);
+                limits = KernelLimits::minor(minor);
             }
             Some(("mask", names)) => {
                 for name in names.split('|') {
@@ -236,7 +236,7 @@ mod tests {
         );
         assert!(limits.mask.contains(InitFlags::MAX_PAGES));
         let limits = parse_limits("mask:PASSTHROUGH").unwrap();
-        assert_eq!(limits.minor, Limits::NONE.minor);
+        assert_eq!(limits.minor, KernelLimits::NONE.minor);
         assert!(!limits.mask.contains(InitFlags::PASSTHROUGH) && limits.mask.contains(InitFlags::ASYNC_READ));
         for text in ["minor:x", "mask:NOTHING", "frob", "minor:31;mask:X"] {
             assert!(parse_limits(text).is_err(), "{text}");

@@ -12,7 +12,7 @@ use std::time::Duration;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{MountSpec, mount};
 use canopy_fuse::transport::uring;
-use canopy_fuse::{Limits, Session};
+use canopy_fuse::{KernelLimits, Session};
 
 const USAGE: &str = "usage: memfs MOUNTPOINT [THREADS] [SECONDS-TO-CACHE] [dev|uring]
        memfs measure DIRECTORY [ROUNDS]";
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     spec.allow_other = true;
     spec.default_permissions = true;
     let (device, mounted) = mount(&spec)?;
-    let session = Session::negotiate(device, &options, Limits::NONE)?;
+    let session = Session::negotiate(device, &options, KernelLimits::NONE)?;
     let handler = memory::Memory::new(Duration::from_secs_f64(cache));
     let running = session.serve(Arc::new(handler), threads)?;
     println!("{}; {}", running.transport(), running.agreed());

@@ -11,11 +11,11 @@ use super::error::SessionError;
 use crate::abi;
 use crate::backing::Backing;
 use crate::flags::InitFlags;
-use crate::negotiate::{Agreed, Limits, SessionOptions, agree};
+use crate::negotiate::{Agreed, KernelLimits, SessionOptions, agree};
 use crate::notify::{Capabilities, Notifier, Sender};
 use crate::request::{Dialect, Header, Op, Request};
 use crate::transport::uring::{Parameter, Rings};
-use crate::transport::{Growth, UringUnavailable, write_header};
+use crate::transport::{UringUnavailable, WorkerGrowth, write_header};
 
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
 
@@ -25,7 +25,7 @@ pub struct Session {
     pub(super) agreed: Agreed,
     pub(super) sender: Sender,
     pub(super) rings: Result<Rings, UringUnavailable>,
-    pub(super) growth: Growth,
+    pub(super) growth: WorkerGrowth,
 }
 
 impl Session {
@@ -36,7 +36,7 @@ impl Session {
     pub fn negotiate(
         device: OwnedFd,
         options: &SessionOptions,
-        limits: Limits,
+        limits: KernelLimits,
     ) -> Result<Session, SessionError> {
         let mut input = PageBuf::new(4 * abi::MIN_READ_BUFFER + (1 << 16)).map_err(SessionError::Start)?;
         loop {
@@ -93,7 +93,7 @@ impl Session {
         device: OwnedFd,
         agreed: Agreed,
         rings: Result<Rings, UringUnavailable>,
-        growth: Growth,
+        growth: WorkerGrowth,
     ) -> Result<Session, SessionError> {
         let device = Arc::new(device);
         let capabilities = Capabilities::new(agreed.minor, agreed.offered);
@@ -157,7 +157,7 @@ fn prepare(agreed: &Agreed, options: &SessionOptions) -> Result<Rings, UringUnav
 pub(super) fn answer(
     request: &[u8],
     options: &SessionOptions,
-    limits: Limits,
+    limits: KernelLimits,
     prepare: impl FnOnce(&Agreed) -> bool,
 ) -> (Option<Vec<u8>>, Verdict) {
     let Ok((header, _)) = Header::decode(request) else { return (None, Verdict::Again) };

@@ -37,7 +37,7 @@ impl Session {
     /// Starts the threads that serve. Over `/dev/fuse` there are `threads` of them (at least one), named `canopy-fuse-N`.
     /// Each has a clone of the device, or shares this one if it cannot be cloned. Over io_uring there is one such thread
     /// and [`queue_workers`](crate::SessionOptions::queue_workers) threads per queue, named `canopy-qN-M`. The session
-    /// starts more while these are blocked ([`Growth`](crate::transport::Growth)).
+    /// starts more while these are blocked ([`WorkerGrowth`](crate::transport::WorkerGrowth)).
     ///
     /// # Errors
     /// [`SessionError::Start`]. Threads that were already started end with the connection.

@@ -10,7 +10,7 @@ use crate::flags::InitFlags;
 use crate::mount::{MountSpec, mount};
 use crate::transport::UringUnavailable;
 use crate::transport::uring::{Parameter, turn_on};
-use crate::{Agreed, Handler, Limits, Op, Replied, Reply, Request, SessionOptions, Transport};
+use crate::{Agreed, Handler, KernelLimits, Op, Replied, Reply, Request, SessionOptions, Transport};
 
 fn everything() -> InitFlags {
     InitFlags::from_bits_retain(InitFlags::all().bits())
@@ -29,7 +29,7 @@ fn request(init: &abi::InitIn) -> Vec<u8> {
 #[test]
 fn a_newer_major_version_gets_ours_and_is_asked_again() {
     let init = abi::InitIn { major: 8, minor: 3, ..abi::InitIn::default() };
-    let (reply, verdict) = answer(&request(&init), &SessionOptions::default(), Limits::NONE, no);
+    let (reply, verdict) = answer(&request(&init), &SessionOptions::default(), KernelLimits::NONE, no);
     assert!(matches!(verdict, Verdict::Again));
     let reply = reply.unwrap();
     assert_eq!(reply[..8], [80, 0, 0, 0, 0, 0, 0, 0]);
@@ -40,7 +40,7 @@ fn a_newer_major_version_gets_ours_and_is_asked_again() {
 fn versions_before_7_31_are_refused() {
     for (major, minor) in [(6, 40), (7, 30), (7, 0), (0, 0)] {
         let init = abi::InitIn { major, minor, ..abi::InitIn::default() };
-        let (reply, verdict) = answer(&request(&init), &SessionOptions::default(), Limits::NONE, no);
+        let (reply, verdict) = answer(&request(&init), &SessionOptions::default(), KernelLimits::NONE, no);
         let Verdict::Fail(error) = verdict else { panic!("{verdict:?}") };
         assert_eq!(error.errno(), 71);
         assert_eq!(reply.unwrap()[4..8], (-71i32).to_le_bytes());
@@ -50,12 +50,12 @@ fn versions_before_7_31_are_refused() {
 #[test]
 fn a_request_before_init_gets_eio() {
     let header = abi::InHeader { len: 40, opcode: 17, unique: 9, nodeid: 1, ..abi::InHeader::default() };
-    let (reply, verdict) = answer(header.as_bytes(), &SessionOptions::default(), Limits::NONE, no);
+    let (reply, verdict) = answer(header.as_bytes(), &SessionOptions::default(), KernelLimits::NONE, no);
     assert!(matches!(verdict, Verdict::Again));
     assert_eq!(reply.unwrap(), [16, 0, 0, 0, 0xfb, 0xff, 0xff, 0xff, 9, 0, 0, 0, 0, 0, 0, 0]);
     let forget = abi::InHeader { len: 48, opcode: 2, unique: 9, nodeid: 1, ..abi::InHeader::default() };
     let (reply, _) =
-        answer(&[forget.as_bytes(), &[1; 8]].concat(), &SessionOptions::default(), Limits::NONE, no);
+        answer(&[forget.as_bytes(), &[1; 8]].concat(), &SessionOptions::default(), KernelLimits::NONE, no);
     assert_eq!(reply, None);
 }
 
@@ -64,7 +64,8 @@ fn the_short_init_has_no_second_flag_word() {
     let header = abi::InHeader { len: 56, opcode: 26, unique: 1, ..abi::InHeader::default() };
     let init = abi::InitInCompat { major: 7, minor: 31, max_readahead: 4096, flags: u32::MAX };
     let options = SessionOptions { flags: everything(), ..SessionOptions::default() };
-    let (reply, verdict) = answer(&[header.as_bytes(), init.as_bytes()].concat(), &options, Limits::NONE, no);
+    let (reply, verdict) =
+        answer(&[header.as_bytes(), init.as_bytes()].concat(), &options, KernelLimits::NONE, no);
     let Verdict::Agreed(agreed) = verdict else { panic!("{verdict:?}") };
     assert_eq!((agreed.minor, agreed.flags.words().1), (31, 0));
     assert_eq!(reply.unwrap().len(), 80);
@@ -99,7 +100,7 @@ fn requests_come_over_dev_fuse_when_the_kernel_refuses_the_queues() {
         flags: SessionOptions::default().flags | InitFlags::OVER_IO_URING,
         ..SessionOptions::default()
     };
-    let limits = Limits { accepts_queues: false, ..Limits::NONE };
+    let limits = KernelLimits { accepts_queues: false, ..KernelLimits::NONE };
     let session = Session::negotiate(device, &options, limits).unwrap();
     assert!(matches!(session.transport(), Transport::Uring { .. }));
     // The kernel holds this request back until all queues are registered or one was refused.

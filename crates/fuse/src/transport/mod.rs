@@ -20,7 +20,7 @@ pub use serve::{Grants, Handler, Out, Outcome, Undelivered, report_undelivered, 
 pub use trace::TARGET as TRACE_TARGET;
 pub use uring::UringUnavailable;
 pub(crate) use watchdog::{GroupSpawner, Spawned, Watchdog};
-pub use workers::Growth;
+pub use workers::WorkerGrowth;
 pub(crate) use workers::{WorkerEnd, WorkerSlot, Workers};
 
 /// The transport of a connection. FORGET, INTERRUPT and notifications always use `/dev/fuse`.

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 
 /// When workers are added and dismissed.
 #[derive(Clone, Copy, Debug)]
-pub struct Growth {
+pub struct WorkerGrowth {
     /// How often the watchdog samples the workers.
     pub tick: Duration,
     /// A worker counts as stuck once it has been in one request for this many ticks.
@@ -35,13 +35,13 @@ pub struct Growth {
     pub max_extra: usize,
 }
 
-impl Default for Growth {
-    fn default() -> Growth {
-        Growth { tick: Duration::from_millis(10), stuck_ticks: 3, idle_ticks: 1000, max_extra: 256 }
+impl Default for WorkerGrowth {
+    fn default() -> WorkerGrowth {
+        WorkerGrowth { tick: Duration::from_millis(10), stuck_ticks: 3, idle_ticks: 1000, max_extra: 256 }
     }
 }
 
-impl Growth {
+impl WorkerGrowth {
     pub(super) fn ticks(&self, time: Duration) -> u64 {
         (time.as_nanos() / self.tick.as_nanos().max(1)) as u64
     }
@@ -52,7 +52,7 @@ const MAX_EXTRA_MEMORY: usize = 256 << 20;
 
 /// The workers of a connection.
 pub(crate) struct Workers {
-    growth: Growth,
+    growth: WorkerGrowth,
     /// The current tick. It does not follow the clock while the watchdog sleeps.
     tick: AtomicU64,
     /// Whether the next request must wake the watchdog.
@@ -139,10 +139,10 @@ impl Drop for WorkerSlot {
 }
 
 impl Workers {
-    pub(crate) fn new(growth: Growth, payload: usize, groups: usize) -> Arc<Workers> {
+    pub(crate) fn new(growth: WorkerGrowth, payload: usize, groups: usize) -> Arc<Workers> {
         let max_extra = growth.max_extra.min(MAX_EXTRA_MEMORY / payload.max(1));
         Arc::new(Workers {
-            growth: Growth { max_extra, ..growth },
+            growth: WorkerGrowth { max_extra, ..growth },
             // The state 0 means that a worker has not had a request yet.
             tick: AtomicU64::new(1),
             asleep: AtomicBool::new(false),
@@ -159,7 +159,7 @@ impl Workers {
         WorkerSlot { workers: Arc::clone(self), group, activity }
     }
 
-    pub(super) fn growth(&self) -> &Growth {
+    pub(super) fn growth(&self) -> &WorkerGrowth {
         &self.growth
     }
 
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_stuck_after_several_ticks_in_one_request() {
-        let workers = Workers::new(Growth::default(), 1 << 20, 1);
+        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1);
         let (slot, _other) = (workers.slot(0), workers.slot(0));
         let sample = || {
             let sample = workers.groups[0].sample(workers.tick.load(Ordering::Relaxed), 3);
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn only_surplus_workers_leave() {
-        let workers = Workers::new(Growth::default(), 1 << 20, 1);
+        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1);
         let slot = workers.slot(0);
         assert!(!slot.leave_if_surplus());
         workers.groups[0].surplus.store(2, Ordering::Relaxed);
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn larger_messages_allow_fewer_extra_workers() {
         for (payload, max_extra) in [(1 << 20, 256), (4 << 20, 64), (128 << 10, 256)] {
-            assert_eq!(Workers::new(Growth::default(), payload, 1).growth.max_extra, max_extra);
+            assert_eq!(Workers::new(WorkerGrowth::default(), payload, 1).growth.max_extra, max_extra);
         }
     }
 }

@@ -14,7 +14,7 @@ use canopy_fuse::mount::{MountSpec, Mounted, mount};
 use canopy_fuse::notify::Notifier;
 use canopy_fuse::session::SessionError;
 use canopy_fuse::transport::uring::{Parameter, turn_on};
-use canopy_fuse::{Handler, Limits, Session, SessionOptions, Transport};
+use canopy_fuse::{Handler, KernelLimits, Session, SessionOptions, Transport};
 
 /// Whether the tests run over io_uring: those of `uring.rs`, which include all of `mounted.rs`.
 pub const URING: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"uring");
@@ -83,7 +83,7 @@ impl<H: Handler> Served<H> {
     pub fn start(
         point: &Path,
         options: &SessionOptions,
-        limits: Limits,
+        limits: KernelLimits,
         threads: usize,
         make: impl FnOnce(&Session) -> H,
     ) -> Self {
@@ -96,7 +96,7 @@ impl<H: Handler> Served<H> {
     pub fn with_spec(
         spec: &MountSpec,
         options: &SessionOptions,
-        limits: Limits,
+        limits: KernelLimits,
         threads: usize,
         make: impl FnOnce(&Session) -> H,
     ) -> Self {

@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use canopy_fuse::request::{NodeId, Op};
-use canopy_fuse::transport::{Growth, uring};
-use canopy_fuse::{Handler, Limits, Replied, Reply, Request, SessionOptions};
+use canopy_fuse::transport::{WorkerGrowth, uring};
+use canopy_fuse::{Handler, KernelLimits, Replied, Reply, Request, SessionOptions};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::common::memory::{Memory, options};
@@ -60,7 +60,7 @@ impl Gated {
     }
 }
 
-fn served(point: &Path, growth: Growth) -> Served<Gated> {
+fn served(point: &Path, growth: WorkerGrowth) -> Served<Gated> {
     // The kernel caches nothing, so that each system call is a request.
     let gated = Gated {
         memory: Memory::new(Duration::ZERO),
@@ -69,7 +69,8 @@ fn served(point: &Path, growth: Growth) -> Served<Gated> {
         waiting: AtomicUsize::new(0),
         workers: AtomicUsize::new(0),
     };
-    let served = Served::start(point, &SessionOptions { growth, ..options() }, Limits::NONE, 4, |_| gated);
+    let served =
+        Served::start(point, &SessionOptions { growth, ..options() }, KernelLimits::NONE, 4, |_| gated);
     fs::write(point.join("file"), "x").unwrap();
     for number in 0..WAITING {
         // Separate directories, because the kernel locks the directory during a lookup.
@@ -113,7 +114,7 @@ fn other_requests_are_served_while_many_wait() {
         return;
     }
     let scratch = Scratch::new();
-    let served = served(scratch.path(), Growth::default());
+    let served = served(scratch.path(), WorkerGrowth::default());
     served.handler.open(false);
     let waiting = start_slow(scratch.path());
     wait_until("some slow requests have no worker", || {
@@ -137,7 +138,7 @@ fn the_number_of_extra_workers_is_limited() {
         return;
     }
     let scratch = Scratch::new();
-    let served = served(scratch.path(), Growth { max_extra: 2, ..Growth::default() });
+    let served = served(scratch.path(), WorkerGrowth { max_extra: 2, ..WorkerGrowth::default() });
     let before = served.handler.workers.load(Ordering::SeqCst);
     served.handler.open(false);
     let waiting = start_slow(scratch.path());
@@ -156,7 +157,8 @@ fn requests_are_served_while_workers_join_and_leave() {
         return;
     }
     let scratch = Scratch::new();
-    let growth = Growth { tick: Duration::from_millis(1), stuck_ticks: 2, idle_ticks: 10, max_extra: 64 };
+    let growth =
+        WorkerGrowth { tick: Duration::from_millis(1), stuck_ticks: 2, idle_ticks: 10, max_extra: 64 };
     let served = served(scratch.path(), growth);
     let before = served.handler.workers.load(Ordering::SeqCst);
     let (ended, served_count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));

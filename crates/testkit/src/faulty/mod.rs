@@ -17,7 +17,7 @@ use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{MountSpec, Mounted, mount};
 use canopy_fuse::session::Running;
 use canopy_fuse::{
-    Handler, Limits, Op, Opcode, Replied, Reply, Request, Session, SessionOptions, Undelivered,
+    Handler, KernelLimits, Op, Opcode, Replied, Reply, Request, Session, SessionOptions, Undelivered,
 };
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -101,7 +101,7 @@ impl FaultyFs {
             max_background: THREADS as u16,
             ..SessionOptions::default()
         };
-        let session = Session::negotiate(device, &options, Limits::NONE).expect("a session");
+        let session = Session::negotiate(device, &options, KernelLimits::NONE).expect("a session");
         let faults = Arc::new(Faults::default());
         let served =
             Served { mirror: Mirror::of(&behind).expect("a directory"), faults: Arc::clone(&faults) };
