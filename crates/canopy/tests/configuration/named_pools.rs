@@ -123,7 +123,7 @@ fn mistakes_name_file_line_and_the_nearest_key() {
     );
     assert!(lines[1].starts_with("canopy: @etc/media.toml:5: option cache.attr: 'x' is not valid"), "{said}");
     for (args, needle) in [
-        ("mount broken", "@etc/broken.toml:2: no valid TOML"),
+        ("mount broken", "@etc/broken.toml:2: not valid TOML"),
         ("mount nowhere", "no mountpoint given"),
         ("mount empty", "no branch given"),
         ("mount @none.toml", "config file @none.toml cannot be read: No such file"),

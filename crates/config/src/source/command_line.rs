@@ -1,4 +1,4 @@
-//! Options and paths as they stand on a command line, in their order.
+//! The options and paths of a command line, in order.
 
 use crate::Config;
 use crate::error::OptionError;
@@ -6,18 +6,18 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// One argument; their order matters, the later one wins.
+/// An argument. Of several that set the same thing, the last one counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Arg {
-    /// What follows a `-o`.
+    /// The value of a `-o`.
     Options(OsString),
     /// A branch, or the mountpoint.
     Path(OsString),
 }
 
-/// Applies arguments in order. A path is a branch as soon as another path follows it; the last one
-/// is the mountpoint, unless an option has named that, and then it is one more branch.
-/// So `-o branches=` behind the paths replaces them, and before them is extended by them.
+/// Applies arguments in order. A path becomes a branch when another path follows it. The last path is the mountpoint, or
+/// one more branch if an option names the mountpoint. So `-o branches=` after the paths replaces them, and before the
+/// paths it is extended by them.
 pub fn apply(config: &mut Config, args: impl IntoIterator<Item = Arg>) -> Result<(), OptionError> {
     let mut pending: Option<OsString> = None;
     for arg in args {
@@ -53,8 +53,8 @@ fn append(config: &mut Config, branch: &OsStr) -> Result<(), OptionError> {
     super::set(config, "branches", &instruction)
 }
 
-/// Splits a `-o` group at its commas. A backslash quotes the character behind it; three octal
-/// digits behind it (the first at most 3) are the byte they name, as in fstab.
+/// Splits a `-o` group at its commas. A backslash quotes the next character; a backslash and three octal digits, the
+/// first at most 3, stand for that byte, as in fstab.
 pub fn split_group(group: &OsStr) -> Vec<OsString> {
     let mut items = Vec::new();
     let mut item = Vec::new();
@@ -86,7 +86,7 @@ pub fn split_group(group: &OsStr) -> Vec<OsString> {
     }
 }
 
-/// The group that `split_group` takes apart into these.
+/// Joins options into a group that `split_group` splits into the same options.
 pub fn join_group(items: &[OsString]) -> OsString {
     let quoted = |item: &OsString| -> Vec<u8> {
         let bytes = item.as_bytes().iter();
@@ -95,7 +95,7 @@ pub fn join_group(items: &[OsString]) -> OsString {
     OsString::from_vec(items.iter().map(quoted).collect::<Vec<_>>().join(&b','))
 }
 
-/// The options of a group as they are written, with their escapes; commas that are quoted split nothing.
+/// Splits a group at its unquoted commas and keeps the escapes.
 pub fn pieces(group: &[u8]) -> Vec<&[u8]> {
     let mut quoted = false;
     group
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_split_at_plain_commas() {
+    fn groups_split_at_unquoted_commas() {
         assert_eq!(items("ro,cache.attr=5"), ["ro", "cache.attr=5"]);
         assert_eq!(items(",ro,,noatime,"), ["ro", "noatime"]);
         assert!(items("").is_empty());
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn backslash_quotes_and_names_bytes() {
+    fn a_backslash_quotes_a_character_or_an_octal_byte() {
         assert_eq!(items(r"branches=/a=RW\,1G,ro"), ["branches=/a=RW,1G", "ro"]);
         assert_eq!(items(r"branches=/a\040b,ro"), ["branches=/a b", "ro"]);
         assert_eq!(items(r"fsname=a\054b"), ["fsname=a,b"]);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_joined_splits_again() {
+    fn joined_options_split_into_the_same() {
         let items: Vec<OsString> =
             [r"branches=/a=RW,1G:/b", r"fsname=a\b\054,", "ro"].map(OsString::from).into();
         assert_eq!(split_group(&join_group(&items)), items);
@@ -173,21 +173,25 @@ mod tests {
     }
 
     #[test]
-    fn unless_an_option_names_it() {
+    fn all_paths_are_branches_if_an_option_names_the_mountpoint() {
         let branches = vec!["/no-a".to_owned(), "/no-b".to_owned()];
         assert_eq!(parse(&["-o", "mountpoint=/m", "/no-a", "/no-b"]), (branches.clone(), Some("/m".into())));
         assert_eq!(parse(&["/no-a", "/no-b", "-o", "mount=/m"]), (branches, Some("/m".into())));
     }
 
     #[test]
-    fn branches_are_said_in_order() {
+    fn paths_and_branch_options_apply_in_order() {
         let (branches, mountpoint) = parse(&["-o", "branches=/no-x", "/no-a", "/m"]);
         assert_eq!(branches, ["/no-x", "/no-a"]);
         assert_eq!(mountpoint.as_deref(), Some(Path::new("/m")));
         let (branches, _) = parse(&["/no-a", "/no-b", "/m", "-o", "branches=/no-x"]);
         assert_eq!(branches, ["/no-x"]);
         let (branches, _) = parse(&["/no-a", "-o", "branches=/no-x", "/no-b", "/m"]);
-        assert_eq!(branches, ["/no-x", "/no-a", "/no-b"], "a path counts when the next one comes");
+        assert_eq!(
+            branches,
+            ["/no-x", "/no-a", "/no-b"],
+            "a path becomes a branch when the next one follows"
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One option in the text of a config file, changed where it stands: everything else stays as somebody wrote it.
+//! Changes one option in the text of a config file. Everything else keeps its order, its formatting and its comments.
 
 use super::toml;
 use crate::Config;
@@ -8,33 +8,33 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, RawString, Table, TableLike, Value};
 
-/// Where a changed line goes.
+/// Where the line of an option goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// Where the option stands last; behind everything when it does not stand there yet.
-    Own,
-    /// Behind everything, where nothing else in the file comes after it. (In TOML there is no such place.)
-    Last,
+    /// Where the option is already, the last place if there are several; at the end if it is new.
+    InPlace,
+    /// At the end, so that no other line overrides it. TOML has no such place, because its order has no meaning.
+    AtEnd,
 }
 
-/// A file of lines with another value of one option.
+/// Returns a file of lines with a new value for one option.
 pub(super) fn lines(text: &[u8], spec: &Spec, value: &OsStr, place: Place) -> Vec<u8> {
-    let is_own = |line: &&[u8]| {
+    let sets_option = |line: &&[u8]| {
         let line = line.trim_ascii();
         let (key, _) = options::split(OsStr::from_bytes(line));
         !line.starts_with(b"#") && options::find(&key).is_some_and(|found| found.name == spec.name)
     };
     let mut lines: Vec<&[u8]> = text.split_inclusive(|&byte| byte == b'\n').collect();
-    let own = lines.iter().rposition(is_own);
+    let current = lines.iter().rposition(sets_option);
     let changed: Vec<u8>;
-    match (own, place) {
-        (Some(index), Place::Own) => {
+    match (current, place) {
+        (Some(index), Place::InPlace) => {
             changed = with_value(lines[index], value);
             lines[index] = &changed;
             lines.concat()
         }
-        (own, _) => {
-            if let Some(index) = own {
+        (current, _) => {
+            if let Some(index) = current {
                 lines.remove(index);
             }
             let mut text = lines.concat();
@@ -47,27 +47,28 @@ pub(super) fn lines(text: &[u8], spec: &Spec, value: &OsStr, place: Place) -> Ve
     }
 }
 
-/// The line with its blanks, its spelling of the key and its end.
+/// Returns a line with a new value. Blanks, the spelling of the key and the end of the line stay.
 fn with_value(line: &[u8], value: &OsStr) -> Vec<u8> {
     let end = line.trim_ascii_end().len();
-    let (said, end) = line.split_at(end);
-    let equals = said.iter().position(|&byte| byte == b'=');
-    let (key, old) = said.split_at(equals.map_or(said.len(), |at| at + 1));
+    let (option, end) = line.split_at(end);
+    let equals = option.iter().position(|&byte| byte == b'=');
+    let (key, old) = option.split_at(equals.map_or(option.len(), |at| at + 1));
     let blanks = &old[..old.len() - old.trim_ascii_start().len()];
     let equals: &[u8] = if equals.is_some() { b"" } else { b"=" };
     [key, equals, blanks, value.as_bytes(), end].concat()
 }
 
-/// A TOML file with another value of one option.
+/// Returns a TOML file with a new value for one option.
 ///
 /// # Errors
-/// In words, when it is no TOML or the value cannot be said there.
+/// A message, if the file is not TOML or TOML cannot express the value.
 pub(super) fn toml(text: &str, spec: &Spec, value: &OsStr) -> Result<String, String> {
     let mut document: DocumentMut =
         text.parse().map_err(|why: toml_edit::TomlError| why.message().replace('\n', ", "))?;
     let text = value.to_str().ok_or("it is not UTF-8, as TOML must be")?;
-    let own = path_of(document.as_table(), "", spec);
-    let old = own.map(|path| path.iter().fold(document.as_item_mut(), |item, part| &mut item[part.as_str()]));
+    let path = path_of(document.as_table(), "", spec);
+    let old =
+        path.map(|path| path.iter().fold(document.as_item_mut(), |item, part| &mut item[part.as_str()]));
     let new = |old: Option<&Item>| match spec.name == "branches" {
         true => branches(old, text),
         false => Ok(Item::Value(scalar(text))),
@@ -85,7 +86,7 @@ pub(super) fn toml(text: &str, spec: &Spec, value: &OsStr) -> Result<String, Str
     Ok(document.to_string())
 }
 
-/// The keys that lead to an option, where it stands last.
+/// Returns the path of keys to an option, the last one if there are several.
 fn path_of(table: &dyn TableLike, above: &str, spec: &Spec) -> Option<Vec<String>> {
     let paths = table.iter().filter_map(|(name, item)| {
         let key = if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") };
@@ -99,7 +100,8 @@ fn path_of(table: &dyn TableLike, above: &str, spec: &Spec) -> Option<Vec<String
     paths.last()
 }
 
-/// A new key, in the tables that are there; where a key of its own stands in the way, with its dots in quotes.
+/// Inserts an option into the innermost table that exists for it, or in dotted form. If a part of its name is a key with a
+/// value, the rest of the name is quoted.
 fn insert(root: &mut Table, name: &str, item: Item) {
     let mut table: &mut dyn TableLike = root;
     let mut rest = name;
@@ -126,7 +128,7 @@ fn scalar(text: &str) -> Value {
     }
 }
 
-/// The branch list, in the form in which it stood. Branches that stay keep how they are written, and their comments.
+/// Returns the new branch list in the form of the old one. Branches that stay keep their formatting and their comments.
 fn branches(old: Option<&Item>, text: &str) -> Result<Item, String> {
     let list = list_of(text)?;
     if let Some(Item::ArrayOfTables(tables)) = old {
@@ -157,8 +159,8 @@ struct Entry<'a> {
     after: String,
 }
 
-/// Splits what stands between two values of an array: the rest of the first one's line, if it holds a comment, and all
-/// else, which belongs to the second.
+/// Splits the text between two values of an array. A comment on the line of the first belongs to the first, all else to
+/// the second.
 fn split_gap(text: Option<&RawString>) -> (String, String) {
     let text = text.and_then(RawString::as_str).unwrap_or_default();
     let line = text.find('\n').unwrap_or(text.len());
@@ -205,7 +207,7 @@ fn list_of(text: &str) -> Result<BranchList, String> {
     Ok(config.branches)
 }
 
-/// Does an entry stand for this branch, and no other?
+/// Returns whether an entry means this branch and no other.
 fn means(entry: &str, spec: &BranchSpec) -> bool {
     list_of(&format!("={entry}")).is_ok_and(|list| list.as_slice() == [spec.clone()])
 }
@@ -214,7 +216,7 @@ fn utf8(text: OsString) -> Result<String, String> {
     text.into_string().map_err(|text| format!("{} is not UTF-8, as TOML must be", text.to_string_lossy()))
 }
 
-/// A branch as people write it: what is default is left out.
+/// Returns a branch without its defaults.
 fn short(spec: &BranchSpec) -> Result<String, String> {
     let path = utf8(spec.path.clone().into_os_string())?;
     if means(&path, spec) {
@@ -246,8 +248,8 @@ mod tests {
     }
 
     #[test]
-    fn a_line_changes_where_it_stands() {
-        let own = |text, key, value| line(text, key, value, Place::Own);
+    fn a_line_changes_in_place() {
+        let in_place = |text, key, value| line(text, key, value, Place::InPlace);
         let table = [
             ("cache.attr=7\n", "cache.attr=8\n"),
             ("# cache.attr=1\n  cache.attr =  7 \r\nro\n", "# cache.attr=1\n  cache.attr =  8 \r\nro\n"),
@@ -258,10 +260,10 @@ mod tests {
             ("", "cache.attr=8\n"),
         ];
         for (text, expected) in table {
-            assert_eq!(own(text, "cache.attr", "8"), expected, "{text:?}");
+            assert_eq!(in_place(text, "cache.attr", "8"), expected, "{text:?}");
         }
-        assert_eq!(own("flush_on_close=never\n", "flush-on-close", "always"), "flush_on_close=always\n");
-        let last = line("func.create=ff\ncategory.create=mfs", "func.create", "lfs", Place::Last);
+        assert_eq!(in_place("flush_on_close=never\n", "flush-on-close", "always"), "flush_on_close=always\n");
+        let last = line("func.create=ff\ncategory.create=mfs", "func.create", "lfs", Place::AtEnd);
         assert_eq!(last, "category.create=mfs\nfunc.create=lfs\n");
     }
 
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_toml_key_changes_where_it_stands() {
+    fn a_toml_key_changes_in_place() {
         let table = [
             ("cache.attr = 7 # s\n", "cache.attr = 8 # s\n"),
             (
@@ -279,7 +281,7 @@ mod tests {
             ),
             ("\"cache.attr\" = 7\n", "\"cache.attr\" = 8\n"),
             ("cache = { attr = 7, entry = 1 }\n", "cache = { attr = 8, entry = 1 }\n"),
-            // New ones, in the table that is there.
+            // A new key goes into the existing table.
             (
                 "ro = true\n[cache]\nentry = 1\n\n[func]\nopen = 'ff'\n",
                 "ro = true\n[cache]\nentry = 1\nattr = 8\n\n[func]\nopen = 'ff'\n",
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn branches_that_stay_keep_how_they_are_written() {
+    fn branches_that_stay_keep_their_formatting() {
         let text = "branches = [\n  # the first\n  \"/no-a\", # big\n  { path = \"/no-b\", mode = \"NC\" },\n]\nro = true\n";
         let list = "/no-a=RW:/no-b=NC:/no-c=RO,1G:/no-d=RW";
         assert_eq!(
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_is_told() {
+    fn a_value_that_toml_cannot_express_is_refused() {
         let bytes = OsStr::from_bytes(b"/no-\xff");
         assert!(super::toml("", spec("branches"), bytes).unwrap_err().contains("UTF-8"));
         assert!(super::toml("a = ", spec("branches"), OsStr::new("/a")).is_err());

@@ -1,8 +1,8 @@
-//! One option as a config file says it, before it is applied.
+//! An option of a config file before it is applied.
 
 use std::ffi::OsString;
 
-/// What one line says: an option and its value, or why it says nothing.
+/// One line of a config file: an option and its value, or the error in it.
 pub(super) struct Entry {
     pub line: usize,
     pub option: Result<(String, OsString), String>,

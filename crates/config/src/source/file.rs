@@ -1,8 +1,8 @@
-//! The config file: an option a line, in the words of `-o` but without its commas and escapes; or, where its
-//! name ends in `.toml`, what `toml` makes of it.
+//! Config files: one option per line, in the syntax of `-o` without its commas and escapes. A file whose name ends in
+//! `.toml` is TOML.
 //!
-//! A mistake in one line hides no other: good lines are applied, bad ones are told, each with its place.
-//! Who loads the file decides what becomes of it then: a mount fails, a running pool keeps what was good.
+//! Valid lines are applied even if others are not, and every mistake is reported with its line. The caller decides what
+//! follows: a mount fails, a running pool keeps the valid lines.
 
 use super::entry::Entry;
 use super::{toml, trust};
@@ -16,23 +16,23 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// No file that people write is larger; what is, is none.
+/// The largest file that is read. A larger one is not a config file.
 const LARGEST: u64 = 1 << 20;
-/// How deep files may name each other, the first included.
+/// How deep files can be nested by `config`, counting the first.
 const LEVELS: u32 = 6;
-/// As many symlinks are followed as the kernel follows (path_resolution(7)).
+/// How many symlinks are followed, the limit of the kernel (path_resolution(7)).
 const LINKS: u32 = 40;
 
-/// Applies a file, or with an empty name the last one again. Good lines are applied whatever is returned.
+/// Applies a file; with an empty name, the last file again. Valid lines are applied even if it returns an error.
 pub fn load(config: &mut Config, name: &OsStr) -> Result<(), OptionError> {
     let path = match (&config.file.path, name.is_empty()) {
         (Some(last), true) => last.clone(),
         (None, true) => return Err(FileError::NothingLoaded.into()),
-        // Relative to where the mount is started, and nowhere else later.
+        // The daemon changes its directory later.
         (_, false) => std::path::absolute(name).unwrap_or_else(|_| name.into()),
     };
     if config.file.running_pool.as_ref().is_some_and(|pool| leads_into(&path, pool)) {
-        // The thread that reads it may be the one that has to answer the read.
+        // The pool would have to answer the read, perhaps with the thread that waits for it.
         return Err(FileError::InPool(path).into());
     }
     if config.file.depth == LEVELS {
@@ -46,11 +46,11 @@ pub fn load(config: &mut Config, name: &OsStr) -> Result<(), OptionError> {
         why: why.to_string(),
     })?;
     if replacement.is_none()
-        && let Some(told) = trust::writable_by_others(&path)
+        && let Some(warning) = trust::writable_by_others(&path)
     {
         match config.file.running_pool {
-            Some(_) => tracing::warn!("{told}"),
-            None => config.warnings.push(told),
+            Some(_) => tracing::warn!("{warning}"),
+            None => config.warnings.push(warning),
         }
     }
     config.file.depth += 1;
@@ -65,14 +65,14 @@ pub fn load(config: &mut Config, name: &OsStr) -> Result<(), OptionError> {
     Ok(())
 }
 
-/// Is this file TOML, rather than lines?
+/// Returns whether a file is TOML rather than lines.
 pub fn is_toml(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml")
 }
 
-/// Does the way to a file go through this place? Symlinks are followed as text: the place is a pool that may be
-/// waiting for the answer, and is not asked. (A bind mount of it is not seen. It could be read all the same, for
-/// another worker serves while one reads.)
+/// Returns whether a path leads through `place`, which is a running pool. Symlinks are resolved here, up to `place`,
+/// because the pool may be waiting for this very call and could not answer. A bind mount of the pool goes unnoticed; a
+/// file there can usually be read, because another worker answers.
 fn leads_into(path: &Path, place: &Path) -> bool {
     let parts = |path: &Path| -> Vec<OsString> {
         path.components()
@@ -112,7 +112,7 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     if meta.is_dir() {
         return Err(Errno::ISDIR.into());
     }
-    // A pipe would be waited for, and a device has no end.
+    // Reading a pipe could block, and a device may have no end.
     if !meta.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
@@ -128,13 +128,15 @@ fn apply(config: &mut Config, path: &Path, text: &[u8]) -> Vec<Mistake> {
         let mistake = |what: String| vec![Mistake { file: path.to_owned(), line, what }];
         let found = match option.map(|(key, value)| (super::set(config, &key, &value), key, value)) {
             Ok((Ok(()), ..)) => continue,
-            // These know their own places.
+            // These have their own file and line.
             Ok((Err(OptionError::File(FileError::Lines(inner))), ..)) => inner,
-            Ok((Err(OptionError::AtMount { .. }), key, value)) if holds(config, &key, &value) => continue,
+            Ok((Err(OptionError::AtMount { .. }), key, value)) if is_current(config, &key, &value) => {
+                continue;
+            }
             Ok((Err(error), ..)) => mistake(error.to_string()),
             Err(what) => mistake(what),
         };
-        // A file that is read twice has its mistakes once.
+        // A file that is read twice reports its mistakes once.
         for mistake in found {
             if !mistakes.contains(&mistake) {
                 mistakes.push(mistake);
@@ -153,16 +155,16 @@ fn lines(text: &[u8]) -> Vec<Entry> {
         .collect()
 }
 
-/// Is this what holds already? A file that a pool was mounted by can be read again while it runs, although it
-/// says what can only be set at the mount.
-fn holds(config: &Config, key: &str, value: &OsStr) -> bool {
+/// Returns whether an option has this value already. A running pool can reload the file it was mounted by, even though
+/// the file sets options that only a mount can set.
+fn is_current(config: &Config, key: &str, value: &OsStr) -> bool {
     let mut as_at_mount = config.clone();
     as_at_mount.file.running_pool = None;
     let Some(spec) = options::find(key) else { return false };
-    let words = |config: &Config| {
+    let state = |config: &Config| {
         (config.mount.flags, config.mount.allow_other, config.mount.permissions_check, spec.render(config))
     };
-    super::set(&mut as_at_mount, key, value).is_ok() && words(&as_at_mount) == words(config)
+    super::set(&mut as_at_mount, key, value).is_ok() && state(&as_at_mount) == state(config)
 }
 
 #[cfg(test)]
@@ -188,7 +190,7 @@ mod tests {
             crate::source::set(config, "config", self.0.path().join(name).as_os_str())
         }
 
-        /// The mistakes, with this directory as `@`.
+        /// Returns the mistakes, with this directory as `@`.
         fn mistakes(&self, config: &mut Config, name: &str) -> Vec<String> {
             let here = format!("{}/", self.0.path().display());
             let error = self.load(config, name).unwrap_err();
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bad_line_is_told_and_every_good_one_applied() {
+    fn bad_lines_are_reported_and_good_ones_applied() {
         let text = "cache.file=off\ncache.attr=7\nnullrw=maybe\nro=1\nmoreover\ncache.entry=9";
         let files = Files::new(&[("c", text)]);
         let mut config = Config { sloppy: true, ..Config::default() };
@@ -226,11 +228,11 @@ mod tests {
             ]
         );
         assert_eq!((config.timeouts.attr.as_secs(), config.timeouts.entry.as_secs()), (7, 9));
-        assert_eq!(config.file.path, None, "only what was loaded wholly is remembered");
+        assert_eq!(config.file.path, None, "only a file without mistakes is remembered");
     }
 
     #[test]
-    fn files_name_each_other_down_to_six() {
+    fn files_nest_six_deep() {
         let chain = [
             ("1", "config=@2"),
             ("2", "config=@3"),
@@ -244,7 +246,7 @@ mod tests {
         let mut config = Config::default();
         files.load(&mut config, "1").unwrap();
         assert_eq!(config.timeouts.attr.as_secs(), 6);
-        assert_eq!(config.file.path, Some(files.0.path().join("1")), "the outermost is the one");
+        assert_eq!(config.file.path, Some(files.0.path().join("1")), "the outermost file is remembered");
         let lines = files.mistakes(&mut config, "0");
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].starts_with("@5:1: config file @6: too many levels of config"), "{lines:?}");
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_names_itself_ends() {
+    fn a_file_that_loads_itself_is_refused() {
         let files = Files::new(&[("c", "frob\nconfig=@c\ncache.attr=3")]);
         let mut config = Config::default();
         let lines = files.mistakes(&mut config, "c");
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_told() {
+    fn unreadable_files_are_refused() {
         let files = Files::new(&[]);
         let mut config = Config::default();
         for (name, errno) in [("none", Errno::NOENT), (".", Errno::ISDIR), ("/dev/null", Errno::IO)] {
@@ -279,14 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn a_running_pool_changes_only_what_can_be_changed() {
+    fn a_running_pool_accepts_mount_only_options_if_they_are_unchanged() {
         let files = Files::new(&[("c", "cache.attr=7\nposix-acl=true\nuse_ino\ncache.entry=8")]);
         let mut config = Config::default();
         config.file.running_pool = Some("/no-pool".into());
         let lines = files.mistakes(&mut config, "c");
         assert_eq!(lines, ["@c:2: option posix-acl can only be set at the mount"]);
         assert_eq!((config.timeouts.attr.as_secs(), config.timeouts.entry.as_secs()), (7, 8));
-        // What holds since the mount may be said again.
+        // Values that the pool has since the mount are accepted.
         config.fsname = Some("mine".into());
         config.mount.flags |= canopy_fuse::mount::MountFlags::RDONLY;
         files.write("again", "fsname=mine\nro\nposix-acl=auto\nnullrw=true\nnoatime\n");
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_the_pool_is_not_read_by_any_way() {
+    fn a_file_in_the_pool_is_refused_whatever_path_leads_there() {
         let files = Files::new(&[("outside", "cache.attr=7")]);
         let (dir, pool) =
             (files.0.path().canonicalize().unwrap(), files.0.path().canonicalize().unwrap().join("pool"));

@@ -1,8 +1,8 @@
-//! Where options come from, and where a change of them goes.
+//! Where options come from, and where changes are saved.
 //!
-//! `command_line` applies words in their order, `file` a config file of lines, `toml` one in TOML. `named` finds the
-//! files of pools that have a name, `trust` tells who else can write them. `persist` writes a change of a running pool
-//! back into its file by means of `edit`.
+//! `command_line` applies arguments in order, `file` a config file of lines, `toml` a config file in TOML. `named` finds
+//! the files of named pools, and `trust` checks who else can write them. `persist` saves a change of a running pool in
+//! its config file, using `edit`.
 
 pub mod command_line;
 mod edit;
@@ -18,10 +18,10 @@ use crate::error::OptionError;
 use crate::options;
 use std::ffi::OsStr;
 
-/// Sets one option. Nothing changes when it fails, except that the good lines of a config file are applied.
+/// Sets one option. An error leaves `config` unchanged, except that the valid lines of a config file are applied.
 pub fn set(config: &mut Config, key: &str, value: &OsStr) -> Result<(), OptionError> {
     if key.starts_with("x-") {
-        // Words for mount(8) and systemd.
+        // Options for mount(8) and systemd.
         config.ignored.insert(key.to_owned());
         return Ok(());
     }
@@ -35,7 +35,7 @@ pub fn set(config: &mut Config, key: &str, value: &OsStr) -> Result<(), OptionEr
     Ok(())
 }
 
-/// Sets one option: `key` or `key=value`.
+/// Sets one option from `key` or `key=value`.
 pub fn set_pair(config: &mut Config, pair: &OsStr) -> Result<(), OptionError> {
     let (key, value) = options::split(pair);
     set(config, &key, &value)

@@ -1,7 +1,7 @@
-//! Pools by name: `media` is what `/etc/canopy/media.toml` says.
+//! Named pools: `media` is the pool that `/etc/canopy/media.toml` describes.
 //!
-//! A name is a word without a slash that has such a file. It wins over a directory of that name in the working
-//! directory: what `mount media` means must not depend on where it is said (a directory is written `./media`).
+//! A name is a word without a slash for which such a file exists. It takes precedence over a directory of that name in
+//! the working directory, so that `mount media` means the same everywhere. Such a directory is written `./media`.
 
 use super::command_line::Arg;
 use super::file;
@@ -14,27 +14,27 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Where the files of named pools are.
+/// The directory with the files of named pools.
 const DIRECTORY: &str = "/etc/canopy";
-/// Names another place, for tests and for those who have none in /etc.
+/// The environment variable that names another directory, for tests and for users who cannot write to /etc.
 const VARIABLE: &str = "CANOPY_CONFIG_DIR";
 
-/// A pool that has a file.
+/// A pool with a file of its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedPool {
     pub name: String,
     pub file: PathBuf,
 }
 
-/// What a command line says that begins with a named pool.
+/// The arguments of `mount`, with the named pool taken out.
 #[derive(Debug)]
 pub struct PoolArgs {
     pub pool: Option<NamedPool>,
-    /// What its first path would be called if it were a name; there is nothing of that name at all.
+    /// The pool that the first path would name, if there is neither such a pool nor such a file.
     pub unknown: Option<NamedPool>,
-    /// Where to mount it, when that is said.
+    /// Where to mount the named pool, if given.
     pub mountpoint: Option<OsString>,
-    /// Everything else, in its order.
+    /// All other arguments, in order.
     pub rest: Vec<Arg>,
 }
 
@@ -42,17 +42,17 @@ fn directory() -> PathBuf {
     std::env::var_os(VARIABLE).filter(|dir| !dir.is_empty()).map_or_else(|| DIRECTORY.into(), PathBuf::from)
 }
 
-/// Could this be a name, rather than a path or a pattern of branches?
+/// Returns whether this could be a name, rather than a path or a list of branches.
 pub(super) fn is_name(text: &OsStr) -> bool {
     let bytes = text.as_bytes();
     !bytes.is_empty() && bytes[0] != b'.' && !bytes.iter().any(|byte| b"/:=*?[{+<>\\".contains(byte))
 }
 
 impl NamedPool {
-    /// The pool that a word or the path of a TOML file stands for.
+    /// Returns the pool that a name or the path of a TOML file stands for.
     pub fn find(text: &OsStr) -> Option<NamedPool> {
         let by_path = Path::new(text);
-        // One that is not there is told as such; a list of branches is none.
+        // A missing TOML file is still taken for a pool, so that the error names it. A list of branches is not.
         let could_be = !text.as_bytes().iter().any(|byte| b":=*?[{".contains(byte)) && !by_path.is_dir();
         if file::is_toml(by_path) && (could_be || by_path.is_file()) {
             let name = by_path.file_stem()?.to_string_lossy().into_owned();
@@ -62,13 +62,13 @@ impl NamedPool {
         named.file.is_file().then_some(named)
     }
 
-    /// The pool of this name, whether there is one or not.
+    /// Returns the pool of this name, whether or not its file exists.
     fn by_name(text: &OsStr) -> Option<NamedPool> {
         let name = text.to_str().filter(|_| is_name(text))?.to_owned();
         Some(NamedPool { file: directory().join(format!("{name}.toml")), name })
     }
 
-    /// The story of a pool that is not there.
+    /// Returns the error for a pool whose file does not exist.
     pub fn not_found(self) -> Error {
         let known = fs::read_dir(directory()).into_iter().flatten().flatten().map(|entry| entry.path());
         let known = known.filter(|path| file::is_toml(path));
@@ -78,8 +78,8 @@ impl NamedPool {
     }
 }
 
-/// What fstab says, of what mount(8) makes of it: a word becomes a path where the working directory has something of
-/// that name, as `/` has `media` on many a machine.
+/// Restores the name of a pool that mount(8) has turned into a path. It does so if the working directory has a file of
+/// that name, such as `/media` in `/`.
 pub fn restore_names(args: &mut [Arg], here: &Path, is_pool: impl Fn(&OsStr) -> bool) {
     let first = args.iter_mut().find_map(|arg| match arg {
         Arg::Path(path) => Some(path),
@@ -93,7 +93,7 @@ pub fn restore_names(args: &mut [Arg], here: &Path, is_pool: impl Fn(&OsStr) -> 
     }
 }
 
-/// Takes the pool out of a command line that begins with one. Behind its name there is room for a mountpoint.
+/// Takes a named pool, and the mountpoint that may follow it, out of the arguments.
 pub fn parse(mut args: Vec<Arg>, by_mount: bool) -> Result<PoolArgs, Error> {
     if by_mount && let Ok(here) = std::env::current_dir() {
         restore_names(&mut args, &here, |word| {
@@ -118,24 +118,25 @@ pub fn parse(mut args: Vec<Arg>, by_mount: bool) -> Result<PoolArgs, Error> {
     Ok(PoolArgs { pool: Some(pool), unknown: None, mountpoint: paths.into_iter().nth(1), rest })
 }
 
-/// The mountpoint that a word stands for: the one its file tells, but if there is no pool, where a pool is
-/// mounted under this name. What stands for none is a path, if there is such a thing.
+/// Returns the mountpoint of a pool that is given by name or by path. For a name that is the mountpoint in its file; if no
+/// pool is mounted there, the place where a pool of that name is mounted. A word that names no pool is a path, if it
+/// exists.
 pub fn mountpoint(word: &Path) -> Result<PathBuf, Error> {
     let text = word.as_os_str();
     let Some(named) = NamedPool::by_name(text) else { return Ok(word.to_owned()) };
     let mut config = Config::default();
-    // Mistakes in other lines do not matter here.
+    // Only the mountpoint is needed, so mistakes in other lines do not matter.
     let _ = file::load(&mut config, named.file.as_os_str());
     let mounts = mountinfo::list().unwrap_or_default();
-    let told = config.mountpoint.as_deref().and_then(|told| mountinfo::listed_path(told).ok());
-    let here = mounts.iter().any(|mounted| mounted.is_pool() && Some(&mounted.mountpoint) == told.as_ref());
+    let listed = config.mountpoint.as_deref().and_then(|path| mountinfo::listed_path(path).ok());
+    let here = mounts.iter().any(|mounted| mounted.is_pool() && Some(&mounted.mountpoint) == listed.as_ref());
     let elsewhere = || mounts.iter().rev().find(|mounted| mounted.is_pool() && mounted.source == *text);
     if let Some(mounted) = (!here).then(elsewhere).flatten() {
         return Ok(mounted.mountpoint.clone());
     }
     match config.mountpoint {
         Some(mountpoint) => Ok(mountpoint),
-        // A dead mount is something, too.
+        // Any other error, such as that of a dead mount, means that the path exists.
         None if fs::symlink_metadata(word).is_err_and(|why| why.kind() == io::ErrorKind::NotFound) => {
             Err(named.not_found())
         }
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_told_from_paths() {
+    fn names_differ_from_paths_and_branch_lists() {
         for word in ["media", "my-pool", "a.b", "x@1"] {
             assert!(is_name(OsStr::new(word)), "{word}");
         }
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_makes_paths_of_words() {
+    fn a_name_that_mount_made_a_path_is_restored() {
         let word = |path: &str, here: &str| {
             let mut args = vec![Arg::Options("ro".into()), Arg::Path(path.into()), Arg::Path("/m".into())];
             restore_names(&mut args, Path::new(here), |word| word == "media");
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_toml_file_is_a_pool_by_its_path() {
+    fn the_path_of_a_toml_file_names_a_pool() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("media.toml");
         for list in ["/a:/b.toml", "/disk*.toml", "/a.toml=RO", "/proc"] {
@@ -189,14 +190,14 @@ mod tests {
             Some(NamedPool { name: "media".into(), file: file.clone() })
         );
         let path = |text: &str| Arg::Path(text.into());
-        let said = vec![Arg::Path(file.clone().into()), Arg::Options("ro".into()), path("/m")];
-        let words = parse(said, false).unwrap();
+        let args = vec![Arg::Path(file.clone().into()), Arg::Options("ro".into()), path("/m")];
+        let words = parse(args, false).unwrap();
         assert_eq!(words.pool.unwrap().file, file);
         assert_eq!((words.mountpoint, words.rest), (Some("/m".into()), vec![Arg::Options("ro".into())]));
-        let said = vec![Arg::Path(file.into()), path("/a"), path("/m")];
-        assert!(matches!(parse(said, false), Err(Error::NamedBranches { .. })));
-        let said = vec![path("/no-a"), path("/m")];
-        let words = parse(said.clone(), false).unwrap();
-        assert!(words.pool.is_none() && words.mountpoint.is_none() && words.rest == said);
+        let args = vec![Arg::Path(file.into()), path("/a"), path("/m")];
+        assert!(matches!(parse(args, false), Err(Error::NamedBranches { .. })));
+        let args = vec![path("/no-a"), path("/m")];
+        let words = parse(args.clone(), false).unwrap();
+        assert!(words.pool.is_none() && words.mountpoint.is_none() && words.rest == args);
     }
 }

@@ -1,10 +1,11 @@
-//! A change of a running pool, written into the config file it was mounted by.
+//! Saves a change of a running pool in the config file it was mounted with.
 //!
-//! What file that is, and what would win over it, is read off the command line by which the pool's server was started:
-//! that is the kernel's own record, which cannot be stale as a file of our own could.
+//! The command line of the daemon tells which file that is, and which of its options override the file. The kernel
+//! records it, so it cannot be out of date.
 //!
-//! Pool and file never disagree: the new file is written aside, read as the next mount would read it, and has to give
-//! the very value; then the pool changes; then the file takes its place. If that last step fails the pool is set back.
+//! Pool and file never disagree. First the new text is evaluated as the next mount would do it, and must yield the new
+//! value. It is written to a temporary file. Then the pool changes, and the temporary file replaces the config file. If
+//! that fails, the caller changes the pool back.
 
 use super::command_line::{self, Arg};
 use super::edit::{self, Place};
@@ -22,7 +23,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// The file that a pool was mounted by, and the words that named it.
+/// The config file of a pool, and the command line that names it.
 pub struct Origin {
     file: PathBuf,
     args: Vec<Arg>,
@@ -30,21 +31,21 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// From the command line of the mount, and the file that the pool says it has read. None when the command line
-    /// names another.
-    pub fn of(said: Vec<Arg>, sloppy: bool, file: PathBuf) -> Option<Origin> {
+    /// Matches the command line of the mount with the file that the pool reports. `None` if the command line names
+    /// another file.
+    pub fn of(line: Vec<Arg>, sloppy: bool, file: PathBuf) -> Option<Origin> {
         let mut args = Vec::new();
         let mut found = false;
-        // A pool by its name comes before all options.
-        let first = said.iter().position(|arg| matches!(arg, Arg::Path(path) if names(path, &file)));
-        for (index, arg) in said.into_iter().enumerate() {
+        // The file of a named pool applies before all options.
+        let first = line.iter().position(|arg| matches!(arg, Arg::Path(path) if names(path, &file)));
+        for (index, arg) in line.into_iter().enumerate() {
             match arg {
                 Arg::Path(_) if first == Some(index) => {
                     args.insert(0, config(&file));
                     found = true;
                 }
                 Arg::Options(group) => {
-                    // The name of a file may be relative to where the mount was started.
+                    // The path may be relative to the directory in which the mount was started.
                     let (mut pairs, mut is_file) = (Vec::new(), false);
                     for pair in command_line::split_group(&group) {
                         let (key, value) = options::split(&pair);
@@ -67,7 +68,7 @@ impl Origin {
         found.then_some(Origin { file, args, sloppy })
     }
 
-    /// What the next mount would be told if the file had this text.
+    /// Returns the configuration of the next mount if the file had this text.
     fn evaluate(&self, text: &[u8]) -> Result<Config, Error> {
         let mut config = Config { sloppy: self.sloppy, ..Config::default() };
         config.file.replacement = Some((self.file.clone(), text.to_owned()));
@@ -75,7 +76,7 @@ impl Origin {
         Ok(config)
     }
 
-    /// The file's text with another value of one option, of which the next mount makes this value.
+    /// Returns the text with a new value for an option, such that the next mount uses that value.
     pub fn edited(&self, text: &[u8], spec: &Spec, value: &OsStr) -> Result<Vec<u8>, Error> {
         let mut wanted = Config::default();
         super::set(&mut wanted, &spec.name, value)?;
@@ -83,9 +84,9 @@ impl Origin {
         if value.as_bytes().contains(&b'\n') {
             return Err(failed("a value of several lines cannot be written".into()));
         }
-        // As it is: mistakes that are there already are told as they are at a mount.
+        // Mistakes that the file has already are reported as a mount would do it.
         self.evaluate(text)?;
-        for place in [Place::Own, Place::Last] {
+        for place in [Place::InPlace, Place::AtEnd] {
             let edited = if file::is_toml(&self.file) {
                 let text = std::str::from_utf8(text).map_err(|why| failed(why.to_string()))?;
                 edit::toml(text, spec, value).map_err(failed)?.into_bytes()
@@ -108,13 +109,13 @@ fn config(file: &Path) -> Arg {
     Arg::Options(command_line::join_group(&[pair_of("config", file.as_os_str())]))
 }
 
-/// Is this word the name of the pool whose file that is?
+/// Returns whether a word is the name of the pool with this file.
 fn names(word: &OsStr, file: &Path) -> bool {
     let by_name = is_name(word) && file.file_stem() == Some(word);
     file::is_toml(file) && (by_name || file::is_toml(Path::new(word)) && is_same(Path::new(word), file))
 }
 
-/// Is this, as it was typed wherever that was, the file of that absolute path?
+/// Returns whether a path can mean `file`, which is absolute. A relative path matches in any working directory.
 fn is_same(typed: &Path, file: &Path) -> bool {
     if typed.is_absolute() {
         return std::path::absolute(typed).is_ok_and(|typed| typed == file);
@@ -183,18 +184,18 @@ mod tests {
 
     fn origin(line: &str, file: &Path) -> Option<Origin> {
         let mut words = line.split(' ').skip(1).filter(|word| !matches!(*word, "mount" | "-f"));
-        let mut said = Vec::new();
+        let mut args = Vec::new();
         while let Some(word) = words.next() {
-            said.push(match word {
+            args.push(match word {
                 "-o" => Arg::Options(words.next()?.into()),
                 path => Arg::Path(path.into()),
             });
         }
-        Origin::of(said, false, file.to_owned())
+        Origin::of(args, false, file.to_owned())
     }
 
     #[test]
-    fn the_command_line_tells_the_file() {
+    fn the_command_line_names_the_file() {
         let table = [
             ("canopy mount media", "/etc/canopy/media.toml", true),
             ("/usr/bin/canopy mount -f -o ro media /m", "/etc/canopy/media.toml", true),
@@ -214,7 +215,7 @@ mod tests {
         }
     }
 
-    /// The edited file, or what stands in the way.
+    /// Returns the edited file, or the error.
     fn edit(line: &str, name: &str, text: &str, key: &str, value: &str) -> Result<String, String> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(name);
@@ -230,13 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn the_next_mount_must_come_to_the_same() {
+    fn the_next_mount_must_have_the_new_value() {
         let mount = "canopy mount -o config=@c /no-m";
         let ok = |line: &str, text: &str, key: &str, value: &str, expected: &str| {
             assert_eq!(edit(line, "c", text, key, value).as_deref(), Ok(expected), "{line}: {text}");
         };
         ok(mount, "cache.attr=7\nro\n", "cache.attr", "8", "cache.attr=8\nro\n");
-        // What comes later in the file would win: the line goes behind it.
+        // A later line would win, so the option moves to the end.
         ok(mount, "cache.attr=7\nconfig=@more\n", "cache.attr", "8", "config=@more\ncache.attr=8\n");
         ok(
             mount,
@@ -252,7 +253,7 @@ mod tests {
             "lus",
             "func.create=ff\ncategory.create=lus\n",
         );
-        // Before the file the command line says nothing that counts, and behind it the same does not hurt.
+        // Options before the file do not count, and the same value after it does no harm.
         ok(
             "canopy mount -o cache.attr=1,config=@c /no-m",
             "cache.attr=7\n",
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn toml_is_held_to_the_same() {
+    fn the_next_mount_must_have_the_new_value_from_toml() {
         let edit = |line: &str, text: &str, key: &str, value: &str| edit(line, "c.toml", text, key, value);
         let text = "branches = ['/no-a']\n[cache]\nattr = 7 # s\n";
         let expected = "branches = ['/no-a']\n[cache]\nattr = 8 # s\n";
@@ -290,13 +291,13 @@ mod tests {
         assert!(refused.contains("cache.attr in @c.toml would not hold"), "{refused}");
         let refused = edit("canopy mount c", "func.create = 'ff'\n", "category.create", "lus").unwrap_err();
         assert!(refused.contains("category.create in @c.toml would not hold"), "{refused}");
-        // A file that has a mistake by now is left to who made it.
+        // A file that has mistakes already is not edited.
         let refused = edit("canopy mount c", "frob = 1\n", "cache.attr", "8").unwrap_err();
         assert!(refused.contains("c.toml:1: unknown option 'frob'"), "{refused}");
     }
 
     #[test]
-    fn a_file_is_replaced_whole_or_not_at_all() {
+    fn a_file_is_replaced_completely_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link) = (dir.path().join("real"), dir.path().join("link"));
         fs::write(&file, "old").unwrap();

@@ -1,18 +1,18 @@
-//! A config file in TOML. A key is an option, written with its dots or with tables that stand for them; a value
-//! is what would stand behind the `=`. Branches may be a list, each a text or a table of its parts.
+//! Config files in TOML. A key is the name of an option, with its dots or with tables instead of them. A value is a
+//! string, a number or a boolean. Branches can be a list of strings and of tables.
 //!
-//! The order in which TOML says things means nothing: a file that is named by `config` comes first, what sets
-//! many (`category.*`) next, and what sets one last.
+//! The order of keys in TOML has no meaning, so `config` is applied first, then `category.*`, which set several policies
+//! at once, then all other options.
 
 use super::entry::Entry;
 use crate::options::{self, closest};
 use std::ffi::OsString;
 use toml_edit::{Document, Item, TableLike, Value};
 
-/// The parts of a branch.
+/// The keys of a branch that is a table.
 const PARTS: [&str; 3] = ["path", "mode", "minfreespace"];
 
-/// Everything a file says. A file that is no TOML has one mistake and says nothing else.
+/// Returns the options of a file in the order in which they apply. A file that is not TOML gives a single mistake.
 pub(super) fn entries(text: &[u8]) -> Vec<Entry> {
     let mistake = |at: usize, what: String| vec![Entry { line: line_of(text, at), option: Err(what) }];
     let text = match std::str::from_utf8(text) {
@@ -27,15 +27,15 @@ pub(super) fn entries(text: &[u8]) -> Vec<Entry> {
             walk.entries.into_iter().map(|(_, entry)| entry).collect()
         }
         Err(error) => {
-            let told = error.message().trim().replace('\n', ", ");
-            // A TOML key is either a value or a table; two options are named as if they were both.
-            let clash = told.contains("dotted key") || told.contains("duplicate key");
+            let message = error.message().trim().replace('\n', ", ");
+            // A TOML key is a value or a table, but `cache.files` and `cache.files.process-names` need it to be both.
+            let clash = message.contains("dotted key") || message.contains("duplicate key");
             let mend = if clash {
-                " (quote a name that begins like another: \"cache.files.process-names\")"
+                " (quote a name that starts with another: \"cache.files.process-names\")"
             } else {
                 ""
             };
-            mistake(error.span().map_or(0, |span| span.start), format!("no valid TOML: {told}{mend}"))
+            mistake(error.span().map_or(0, |span| span.start), format!("not valid TOML: {message}{mend}"))
         }
     }
 }
@@ -46,7 +46,7 @@ fn line_of(text: &[u8], at: usize) -> usize {
 
 struct Walk<'t> {
     text: &'t [u8],
-    /// Each with its rank: lower ones are applied first.
+    /// Each with its rank. Lower ranks are applied first.
     entries: Vec<(u8, Entry)>,
 }
 
@@ -63,10 +63,10 @@ impl Walk<'_> {
             } else {
                 let valueless = spec.is_some_and(|spec| spec.accepted().is_none());
                 let value = scalar(item).and_then(|text| match (valueless, text.as_str()) {
-                    // What takes no value is there or is not.
+                    // `false` means that the option is not given.
                     (true, "true") => Ok(Some(OsString::new())),
                     (true, "false") => Ok(None),
-                    (true, _) => Err(format!("option {key} is either true or false")),
+                    (true, _) => Err(format!("option {key} must be true or false")),
                     (false, _) => Ok(Some(text.into())),
                 });
                 let value =
@@ -95,10 +95,10 @@ impl Walk<'_> {
 fn scalar(item: &Item) -> Result<String, String> {
     item.as_value()
         .and_then(text)
-        .ok_or_else(|| format!("must be a text, a number, true or false, and no {}", item.type_name()))
+        .ok_or_else(|| format!("must be a string, a number, true or false (found: {})", item.type_name()))
 }
 
-/// A value as it would stand behind the `=`.
+/// Returns a value as `-o` would write it after the `=`.
 fn text(value: &Value) -> Option<String> {
     Some(match value {
         Value::String(text) => text.value().clone(),
@@ -109,28 +109,28 @@ fn text(value: &Value) -> Option<String> {
     })
 }
 
-/// The branch list, as one text.
+/// Returns the branch list in the syntax of `-o branches=`.
 fn branches(item: &Item) -> Result<String, String> {
     let list: Vec<String> = match (item, item.as_array()) {
         (_, Some(array)) => array.iter().map(branch).collect::<Result<_, _>>()?,
         (Item::ArrayOfTables(tables), _) => {
             tables.iter().map(|table| parts(table)).collect::<Result<_, _>>()?
         }
-        _ => return scalar(item).map_err(|_| "option branches must be a list of texts or tables".into()),
+        _ => return scalar(item).map_err(|_| "option branches must be a list of strings or tables".into()),
     };
     Ok(format!("={}", list.join(":")))
 }
 
-/// One branch of a list, as it stands in the text form: `PATH[=MODE[,SIZE]]`.
+/// Returns a branch of a list as `PATH[=MODE[,SIZE]]`.
 pub(super) fn branch(value: &Value) -> Result<String, String> {
     match (value.as_str(), value.as_inline_table()) {
         (Some(text), _) => one(text.to_owned()),
         (_, Some(table)) => parts(table),
-        _ => Err(format!("a branch must be a text or a table, and no {}", value.type_name())),
+        _ => Err(format!("a branch must be a string or a table (found: {})", value.type_name())),
     }
 }
 
-/// One branch as a table of its parts.
+/// Returns a branch that is a table as `PATH[=MODE[,SIZE]]`.
 pub(super) fn parts(table: &dyn TableLike) -> Result<String, String> {
     for (name, _) in table.iter() {
         if !PARTS.contains(&name) {
@@ -149,11 +149,11 @@ pub(super) fn parts(table: &dyn TableLike) -> Result<String, String> {
     one(format!("{path}={mode}{keep}"))
 }
 
-/// In the text form a colon separates branches, and nothing can quote it.
+/// Refuses a branch with a colon, which separates branches in `-o branches=` and cannot be quoted.
 fn one(branch: String) -> Result<String, String> {
     if branch.is_empty() || branch.contains(':') {
         return Err(format!(
-            "'{branch}' is not one branch (each is an entry of its own, and no path has a colon)"
+            "'{branch}' is not one branch (give each branch an entry; a path cannot contain a colon)"
         ));
     }
     Ok(branch)
@@ -167,7 +167,7 @@ mod tests {
     use std::ffi::OsStr;
     use std::fs;
 
-    /// What a file makes of a configuration, or its mistakes without the file's name.
+    /// Loads a file with this text, or returns its mistakes without the path of the file.
     fn load(text: &str) -> Result<Config, Vec<String>> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.toml");
@@ -211,7 +211,7 @@ mod tests {
         }
         let flags = config.mount.flags;
         assert!(flags.contains(canopy_fuse::mount::MountFlags::RDONLY));
-        assert!(!flags.contains(canopy_fuse::mount::MountFlags::NOATIME), "false is as if it were not there");
+        assert!(!flags.contains(canopy_fuse::mount::MountFlags::NOATIME), "false means not given");
     }
 
     #[test]
@@ -223,14 +223,14 @@ mod tests {
             (render(&config, "func.mkdir"), render(&config, "func.create")),
             ("epall".into(), "mfs".into())
         );
-        // What is commented out is right as well.
+        // The commented lines are valid too.
         let more = text.replace("# files =", "files =").replace("# \"files.", "\"files.");
         assert_eq!(render(&load(&more).unwrap(), "cache.files.process-names"), "qbittorrent-nox|rtorrent");
     }
 
     #[test]
-    fn every_option_can_be_written() {
-        // As it is shown, under its name and under each of its others.
+    fn every_option_has_a_toml_form() {
+        // By its rendered value, under its name and each alias.
         let default = Config::default();
         for spec in crate::options::table().iter().filter(|spec| !spec.hidden) {
             for name in std::iter::once(spec.name.as_ref()).chain(spec.aliases.iter().copied()) {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn branches_are_tables_too() {
+    fn branches_can_be_tables() {
         for text in [
             "branches = [{ path = '/no-a' }, { path = '/no=b', mode = 'NC', minfreespace = 1024 }, '/no-c=RO']",
             "[[branches]]\npath = '/no-a'\nmode = 'RW'\n[[branches]]\npath = '/no=b'\nmode = 'NC'\nminfreespace = '1K'\n\
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sets_one_wins_over_what_sets_many() {
+    fn a_function_wins_over_its_category_in_any_order() {
         let config = load("func.create = 'ff'\ncategory.create = 'mfs'").unwrap();
         assert_eq!(
             (render(&config, "func.create"), render(&config, "func.mkdir")),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_has_its_line() {
+    fn every_mistake_names_its_line() {
         let table = [
             ("\ncache.file = 'off'", "2: unknown option 'cache.file' (did you mean 'cache.files'?)"),
             (
@@ -278,23 +278,23 @@ mod tests {
             ),
             ("[cach]\nfiles = 'off'", "2: unknown option 'cach.files' (did you mean 'cache.files'?)"),
             ("nullrw = 'maybe'", "1: option nullrw: 'maybe' is not valid: must be true or false"),
-            ("ro = 1", "1: option ro is either true or false"),
+            ("ro = 1", "1: option ro must be true or false"),
             (
                 "minfreespace = [1]",
-                "1: option minfreespace must be a text, a number, true or false, and no array",
+                "1: option minfreespace must be a string, a number, true or false (found: array)",
             ),
             (
                 "cache.attr = 1979-05-27",
-                "1: option cache.attr must be a text, a number, true or false, and no datetime",
+                "1: option cache.attr must be a string, a number, true or false (found: datetime)",
             ),
-            ("branches = 7:", "1: no valid TOML"),
-            ("branches = [7]", "1: a branch must be a text or a table, and no integer"),
+            ("branches = 7:", "1: not valid TOML"),
+            ("branches = [7]", "1: a branch must be a string or a table (found: integer)"),
             ("branches = ['/a:/b']", "1: '/a:/b' is not one branch"),
             ("branches = [{ pth = '/a' }]", "1: unknown part 'pth' of a branch (did you mean 'path'?)"),
             ("branches = [{ mode = 'RO' }]", "1: a branch needs a path"),
             ("branches = ['/a=XX']", "1: option branches:"),
-            ("cache.attr = 1\n\nfsname = \"x", "3: no valid TOML"),
-            ("cache.attr = 1\ncache.attr = 2", "2: no valid TOML"),
+            ("cache.attr = 1\n\nfsname = \"x", "3: not valid TOML"),
+            ("cache.attr = 1\ncache.attr = 2", "2: not valid TOML"),
         ];
         for (text, expected) in table {
             let lines = mistakes(text);
@@ -304,13 +304,13 @@ mod tests {
             );
         }
         let lines = mistakes("cache.files = 'off'\ncache.files.process-names = 'a'");
-        assert!(lines[0].starts_with("2: no valid TOML") && lines[0].contains("quote a name"), "{lines:?}");
+        assert!(lines[0].starts_with("2: not valid TOML") && lines[0].contains("quote a name"), "{lines:?}");
         let lines = mistakes("frob = 1\nnullrw = 2\ncache.attr = 3");
         assert_eq!(lines.len(), 2, "{lines:?}");
     }
 
     #[test]
-    fn what_is_no_text_is_told() {
+    fn a_file_that_is_not_utf8_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.toml");
         fs::write(&path, b"# fine\nfsname = '\xff'\n").unwrap();

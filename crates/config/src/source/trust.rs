@@ -1,12 +1,12 @@
-//! Who else decides what a file says.
+//! Who else can change a config file.
 
 use rustix::process::{getegid, geteuid};
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The file, or the directory above it, by which somebody other than root and this user may change what is read there,
-/// as a line tells it. None in a user namespace, which does not say whose the files outside of it are.
+/// Returns a warning if somebody other than root and this user may change the file, or a directory it is reached through.
+/// `None` in a user namespace, where the owners of files outside it are unknown.
 pub(super) fn writable_by_others(path: &Path) -> Option<String> {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     if map.split_whitespace().ne(["0", "0", "4294967295"]) {
@@ -18,11 +18,11 @@ pub(super) fn writable_by_others(path: &Path) -> Option<String> {
         .flatten()
         .flat_map(Path::ancestors)
         .filter_map(|place| Some((PathBuf::from(place), fs::metadata(place).ok()?)))
-        .find(|(_, meta)| is_others(meta, geteuid().as_raw(), getegid().as_raw()))?;
+        .find(|(_, meta)| is_writable_by_others(meta, geteuid().as_raw(), getegid().as_raw()))?;
     let what = if meta.is_dir() { "the directory it is reached through" } else { "it" };
     let place = place.display();
     Some(format!(
-        "config file {}: others may change {what} (uid {}, gid {}, mode {:04o}), and so decide what is mounted (chown root \
+        "config file {}: others may change {what} (uid {}, gid {}, mode {:04o}) and so what is mounted (chown root \
          {place}; chmod go-w {place})",
         path.display(),
         meta.uid(),
@@ -31,8 +31,9 @@ pub(super) fn writable_by_others(path: &Path) -> Option<String> {
     ))
 }
 
-/// May others than root and this user write it? In a sticky directory they may not touch what is not theirs.
-fn is_others(meta: &Metadata, user: u32, group: u32) -> bool {
+/// Returns whether somebody other than root and this user may write here. In a sticky directory, nobody can replace the
+/// files of others.
+fn is_writable_by_others(meta: &Metadata, user: u32, group: u32) -> bool {
     let theirs = ![0, user].contains(&meta.uid());
     let by_group = meta.mode() & 0o020 != 0 && ![0, group].contains(&meta.gid());
     let by_all = meta.mode() & 0o002 != 0;
