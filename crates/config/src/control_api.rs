@@ -1,9 +1,8 @@
-//! The control interface of a running pool: its words, for the server and for programs that ask, and the JSON of two
-//! read-only keys that are not listed.
+//! The control interface of a running pool: names of keys, and the JSON of two keys, for the server and its clients.
 //!
-//! Keys are extended attributes. Those of the control file show and change the pool; a few others are answered by every
-//! file and directory of the pool. [`STATUS`] of the control file is a [`PoolReport`]; [`EXPLAIN`] and a function, and
-//! where it applies a slash and a name, is an [`ExplainReport`] of any file or directory.
+//! Keys are extended attributes. Those of the control file show and change the pool; a few others belong to every file
+//! and directory. [`STATUS`] of the control file is a [`PoolReport`]. [`EXPLAIN`] with a function, and for some functions
+//! a slash and a name, is an [`ExplainReport`] of any file or directory.
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -15,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// The name of the control file in the root of a pool.
 pub const CONTROL_FILE: &str = ".mergerfs";
-/// What the attribute of a key begins with.
+/// The prefix that turns a key into the name of its attribute.
 pub const PREFIX: &str = "user.mergerfs.";
 
 /// Control file: a [`PoolReport`].
@@ -26,20 +25,20 @@ pub const VERSION: &str = "version";
 pub const PID: &str = "pid";
 /// Control file: the paths of the branches, joined by colons.
 pub const SRCMOUNTS: &str = "srcmounts";
-/// Control file: what a key that runs a command begins with.
+/// Control file: the prefix of keys that run a command.
 pub const COMMAND: &str = "cmd.";
-/// The keys of the control file that no option stands behind. They are never set.
+/// The keys of the control file that are not options. They cannot be set.
 pub const READ_ONLY: [&str; 3] = [VERSION, PID, SRCMOUNTS];
 
-/// Any file: what a key that answers with an [`ExplainReport`] begins with.
+/// Any file: the prefix of keys whose value is an [`ExplainReport`].
 pub const EXPLAIN: &str = "canopy.explain.";
-/// Any file: the branch that it is on.
+/// Any file: the path of its branch.
 pub const BASEPATH: &str = "basepath";
 /// Any file: its path in the pool.
 pub const RELPATH: &str = "relpath";
 /// Any file: its path on its branch.
 pub const FULLPATH: &str = "fullpath";
-/// Any file: its paths on all branches that have it, joined by NUL.
+/// Any file: its paths on all branches that hold it, joined by NUL.
 pub const ALLPATHS: &str = "allpaths";
 /// Any file: `MAJOR:MINOR INODE PATH` of the file on its branch, for the preload library.
 pub const PLACE: &str = "place";
@@ -49,22 +48,22 @@ pub const LARGEST_VALUE: usize = 65_536;
 /// The longest key: XATTR_NAME_MAX without the prefix.
 pub const LONGEST_KEY: usize = 255 - PREFIX.len();
 
-/// The attribute of a key.
+/// Returns the name of the attribute of a key.
 pub fn attribute(key: &str) -> String {
     format!("{PREFIX}{key}")
 }
 
-/// The key of an attribute, which need not be UTF-8; `None` for an attribute that is none of the control interface.
+/// Returns the key of an attribute, which need not be UTF-8; `None` if the attribute is not part of the control interface.
 pub fn key_of(attribute: &[u8]) -> Option<&[u8]> {
     attribute.strip_prefix(PREFIX.as_bytes())
 }
 
-/// The control file of the pool at a mountpoint.
+/// Returns the path of the control file of the pool at a mountpoint.
 pub fn control_file(mountpoint: &Path) -> PathBuf {
     mountpoint.join(CONTROL_FILE)
 }
 
-/// Reads a key of a file of a pool.
+/// Reads a key of a file in a pool.
 pub fn read(path: &Path, key: &str) -> Result<Vec<u8>, Errno> {
     let mut value = vec![0; LARGEST_VALUE];
     let length = rustix::fs::getxattr(path, attribute(key), value.as_mut_slice())?;
@@ -72,7 +71,7 @@ pub fn read(path: &Path, key: &str) -> Result<Vec<u8>, Errno> {
     Ok(value)
 }
 
-/// A path or another OS string as JSON: a text, or an array of bytes where it is not UTF-8.
+/// A path or another OS string as JSON: a string, or an array of bytes if it is not UTF-8.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum OsText {
@@ -92,7 +91,7 @@ impl OsText {
         self.to_os_string().into()
     }
 
-    /// Returns the text for people, on one line.
+    /// Returns the text on one line, for messages.
     pub fn one_line(&self) -> String {
         crate::text::one_line(&self.to_os_string().to_string_lossy())
     }
@@ -113,47 +112,47 @@ impl From<&Path> for OsText {
     }
 }
 
-/// A pool, as its daemon knows it without asking any branch.
+/// What the daemon of a pool knows without accessing a branch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PoolReport {
     pub version: String,
     pub pid: u32,
-    /// How requests travel: `dev-fuse` or `io-uring`.
+    /// How requests arrive: `dev-fuse` or `io-uring`.
     pub transport: String,
     /// Worker threads.
     pub threads: usize,
-    /// What kernel and daemon agreed upon.
+    /// What kernel and daemon have negotiated.
     pub kernel: KernelReport,
     /// Every option that has a value, by name.
     pub options: BTreeMap<String, String>,
-    /// Options that somebody set.
+    /// The names of options that were set.
     pub given: Vec<String>,
     pub branches: Vec<BranchReport>,
-    /// What the daemon has kept, and is kept from. A daemon of an older version does not tell.
+    /// The privileges and restrictions of the daemon. Older versions do not report them.
     #[serde(default)]
     pub security: SecurityReport,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SecurityReport {
-    /// Those that are effective, by their names in lower case (capabilities(7)).
+    /// The effective capabilities, by their names in lower case (capabilities(7)).
     pub capabilities: Vec<String>,
-    /// Its workers can gain no privilege by executing something.
+    /// Workers cannot gain privileges by executing a program.
     pub no_new_privs: bool,
-    /// Its workers reach nothing but the branches.
+    /// Workers are restricted to the branches.
     pub landlock: bool,
-    /// An ACL has been met that does not hold.
+    /// The pool has found an ACL that is not enforced.
     #[serde(default)]
     pub unheeded_acls: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KernelReport {
-    /// Of the FUSE protocol: `7.45`.
+    /// The version of the FUSE protocol, such as `7.45`.
     pub protocol: String,
-    /// In use, by the kernel's names in lower case.
+    /// Features in use, by the kernel's names in lower case.
     pub features: Vec<String>,
-    /// Wanted, and not offered by this kernel.
+    /// Features that were requested but that this kernel does not offer.
     pub missing: Vec<String>,
     /// 0 without passthrough.
     pub max_stack_depth: u32,
@@ -164,20 +163,20 @@ pub struct BranchReport {
     pub path: OsText,
     /// `RW`, `RO` or `NC`.
     pub mode: String,
-    /// The minfreespace in force, in bytes.
+    /// The minfreespace in effect, in bytes.
     pub min_free: u64,
-    /// The directory that the daemon holds open; 0 for a branch that it holds none of.
+    /// The device and inode of the directory that the daemon holds open; 0 if it holds none.
     pub dev: u64,
     pub ino: u64,
-    /// False when files on it cannot be passed through.
+    /// Whether files on it can be passed through.
     pub passes_through: bool,
-    /// What is wrong with it, as far as the pool has noticed.
+    /// What is wrong with the branch, if the pool has found anything.
     #[serde(default)]
     pub illness: Option<IllnessReport>,
-    /// Why changes on it cannot be watched for, where that should be possible or was asked for.
+    /// Why its changes cannot be watched, if that should be possible or was asked for.
     #[serde(default)]
     pub unwatched: Option<String>,
-    /// It is listed, and none of the pool until there is a directory at its path.
+    /// The branch does not exist yet and joins the pool when it appears.
     #[serde(default)]
     pub awaited: bool,
 }
@@ -189,7 +188,7 @@ pub struct IllnessReport {
     pub health: String,
     /// Seconds since the epoch.
     pub since: u64,
-    /// The error behind it, in words.
+    /// The error that caused it.
     pub cause: String,
 }
 
@@ -211,13 +210,13 @@ pub struct ExplainReport {
     /// `action`, `create` or `search`.
     pub category: String,
     pub policy: String,
-    /// Whose presence on the branches counts, from the root of the pool and without a leading slash.
+    /// The path whose presence on the branches counts, relative to the root of the pool.
     pub looked_at: OsText,
-    /// Rename and link keep a file on the branches that hold the directory of its new name.
+    /// Rename and link keep a file on branches that hold the parent directory of its new name.
     pub preserves_paths: bool,
-    /// Chance decides: asked again, the outcome may be another.
+    /// The choice is random and can differ next time.
     pub by_chance: bool,
-    /// The branches that are acted on; empty when it fails.
+    /// The branches that the function would act on; empty if it would fail.
     pub chosen: Vec<OsText>,
     pub error: Option<ExplainError>,
     /// In branch order.
@@ -227,7 +226,7 @@ pub struct ExplainReport {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ExplainError {
     pub errno: i32,
-    /// `ENOSPC`, or the number where it has no name here.
+    /// The name of the error, such as `ENOSPC`; the number if the name is not known here.
     pub name: String,
     pub why: String,
 }
@@ -237,13 +236,13 @@ pub struct BranchVerdict {
     pub path: OsText,
     pub mode: String,
     pub verdict: Verdict,
-    /// Between 0 and 1, where chance decides.
+    /// The probability between 0 and 1, if the choice is random.
     pub chance: Option<f64>,
-    /// It holds what is looked at.
+    /// Whether the branch holds the path that is looked at.
     pub present: bool,
     /// Bytes.
     pub min_free: u64,
-    /// Bytes; null when they could not be read.
+    /// Bytes; null if they could not be read.
     pub available: Option<u64>,
     pub used: Option<u64>,
     /// The filesystem is mounted read-only.
@@ -253,23 +252,23 @@ pub struct BranchVerdict {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It is acted on.
+    /// The policy chooses the branch.
     Chosen,
-    /// Chance may choose it.
+    /// The policy may choose the branch at random.
     Candidate,
-    /// It was admitted, and the policy prefers another.
+    /// The branch is eligible, but the policy prefers another.
     Lost,
-    /// Its mode does not allow it; for RW, that it lacks the symlink which is followed here.
+    /// The mode of the branch forbids it; for RW, the branch lacks the symlink that is followed here.
     Mode,
-    /// The branch fails, has become read-only, or does not answer.
+    /// The branch has failed, has become read-only, or does not answer.
     Unwell,
-    /// It does not hold what is looked at.
+    /// The branch does not hold the path.
     Absent,
-    /// Its free space could not be read.
+    /// The free space of the branch could not be read.
     SpaceUnknown,
-    /// Its filesystem is mounted read-only.
+    /// The filesystem of the branch is mounted read-only.
     ReadOnly,
-    /// Less is available than its minfreespace.
+    /// The branch has less free space than its minfreespace.
     BelowMinFree,
 }
 
@@ -278,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_survive_whatever_bytes_they_hold() {
+    fn paths_with_any_bytes_survive_json() {
         for bytes in [&b"/mnt/a b"[..], b"/mnt/\xff\n", "/mnt/\u{e9}".as_bytes()] {
             let name = OsText::from(OsStr::from_bytes(bytes));
             let json = serde_json::to_string(&name).unwrap();

@@ -1,4 +1,4 @@
-//! What is wrong with what a mount was told. One line each: the culprit, and the mend.
+//! Errors in a configuration. Each message is one line that names the culprit and, in parentheses, the remedy.
 
 use crate::program_name::Name;
 use crate::text::one_line;
@@ -16,9 +16,9 @@ pub enum Error {
     NoBranch(Name),
     #[error("no mountpoint given: {}", .0.usage())]
     NoMountpoint(Name),
-    #[error("no pool is called '{name}': {file} does not exist{}", .nearest.as_ref().map_or_else(|| format!(" (a directory is written with a slash: ./{name})"), |name| format!(" (did you mean '{name}'?)")), file = .file.display())]
+    #[error("no pool is called '{name}': {file} does not exist{}", .nearest.as_ref().map_or_else(|| format!(" (for a directory, write ./{name})"), |name| format!(" (did you mean '{name}'?)")), file = .file.display())]
     NoSuchPool { name: String, file: PathBuf, nearest: Option<String> },
-    #[error("the branches of pool {name} are in {}: give its name, and a mountpoint if that is another", .file.display())]
+    #[error("the branches of pool {name} are in {}: give only its name, and a mountpoint if it differs", .file.display())]
     NamedBranches { name: String, file: PathBuf },
     #[error("branch {} is the mountpoint itself (mount the pool somewhere else)", .0.display())]
     BranchIsMountpoint(PathBuf),
@@ -33,25 +33,25 @@ pub enum Error {
     )]
     BranchInMountpoint { branch: PathBuf, mountpoint: PathBuf },
     #[error(
-        "branch {branch} lies in pool {pool}, of which branch {inner} leads to {mountpoint}: they would lie over each other (leave out {branch}, or take {inner} from {pool})",
+        "branch {branch} is on pool {pool}, whose branch {inner} leads to {mountpoint}: the pools would contain each other (leave out {branch}, or remove {inner} from {pool})",
         branch = .branch.display(), pool = .pool.display(), inner = .inner.display(), mountpoint = .mountpoint.display()
     )]
     PoolLoop { branch: PathBuf, pool: PathBuf, inner: PathBuf, mountpoint: PathBuf },
     #[error(
-        "branch {branch} is a bind mount of pool {} itself (name the directory that is meant, outside of the pool)",
+        "branch {branch} is a bind mount of pool {} itself (name a directory outside the pool)",
         .mountpoint.display(), branch = .branch.display()
     )]
     BranchIsOwnPool { branch: PathBuf, mountpoint: PathBuf },
-    #[error("{key} in {file} would not hold: the command line of the mount, or another key of the file, wins over it (change it there; nothing was changed)", file = .file.display())]
+    #[error("{key} in {file} would have no effect: the command line of the mount, or another key of the file, overrides it (change it there; nothing was changed)", file = .file.display())]
     Overridden { key: String, file: PathBuf },
-    #[error("{file} cannot be written: {why} (nothing was changed; without --persist a change holds until the pool is unmounted)", file = .file.display())]
+    #[error("{file} cannot be written: {why} (nothing was changed; without --persist a change lasts until the pool is unmounted)", file = .file.display())]
     Persist { file: PathBuf, why: String },
     #[error("mountpoint {} cannot be used: {why}", .path.display())]
     Mountpoint { path: PathBuf, why: io::Error },
 }
 
 impl Error {
-    /// Every mistake as a line of its own: a config file may hold several.
+    /// Returns each mistake as a line. A config file can have several.
     pub fn lines(&self) -> Vec<String> {
         match self {
             Error::Option(error) => error.lines().iter().map(|line| one_line(line)).collect(),
@@ -59,18 +59,18 @@ impl Error {
         }
     }
 
-    /// The message as one line, whatever bytes a path or a value holds.
+    /// Returns the message as one line, whatever bytes a path or a value contains.
     pub fn line(&self) -> String {
         one_line(&self.to_string())
     }
 }
 
-/// Why an option was refused; one line each, with its mend.
+/// Why an option was refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OptionError {
-    #[error("unknown option '{key}'{}", mend(.nearest, "'canopy options' lists them all"))]
+    #[error("unknown option '{key}'{}", remedy(.nearest, "'canopy options' lists them all"))]
     Unknown { key: String, nearest: Option<String> },
-    #[error("option {key}: '{value}' is {why}: must be {accepted}{}", mend(.nearest, ""))]
+    #[error("option {key}: '{value}' is {why}: must be {accepted}{}", remedy(.nearest, ""))]
     Value { key: String, value: String, why: ValueError, accepted: String, nearest: Option<String> },
     #[error("option {key}: {error}")]
     Branches { key: String, error: BranchError },
@@ -83,7 +83,7 @@ pub enum OptionError {
 }
 
 impl OptionError {
-    /// Each mistake as a text of its own.
+    /// Returns the message of each mistake.
     pub fn lines(&self) -> Vec<String> {
         match self {
             OptionError::File(FileError::Lines(mistakes)) => {
@@ -94,7 +94,7 @@ impl OptionError {
     }
 }
 
-fn mend(nearest: &Option<String>, otherwise: &str) -> String {
+fn remedy(nearest: &Option<String>, otherwise: &str) -> String {
     match nearest {
         Some(name) => format!(" (did you mean '{name}'?)"),
         None if otherwise.is_empty() => String::new(),
@@ -102,22 +102,22 @@ fn mend(nearest: &Option<String>, otherwise: &str) -> String {
     }
 }
 
-/// Why a file was not, or not wholly, applied.
+/// Why a file was not applied, or only in part.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FileError {
     #[error("config file {path} cannot be read: {why}", path = .path.display())]
     Unreadable { path: PathBuf, errno: i32, why: String },
-    #[error("config file {}: too many levels of config (files may name each other down to {levels})", .path.display())]
+    #[error("config file {}: too many levels of config (files can be nested {levels} deep)", .path.display())]
     TooDeep { path: PathBuf, levels: u32 },
-    #[error("config file {} lies in the pool that reads it", .0.display())]
+    #[error("config file {} is in the pool that reads it (move it out of the pool)", .0.display())]
     InPool(PathBuf),
-    #[error("option config: no file was loaded that could be loaded again (name one)")]
+    #[error("option config: no file was loaded yet, so none can be reloaded (name a file)")]
     NothingLoaded,
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Lines(Vec<Mistake>),
 }
 
-/// One line that was not applied.
+/// A line that was not applied.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{}:{line}: {what}", .file.display())]
 pub struct Mistake {
@@ -127,7 +127,7 @@ pub struct Mistake {
 }
 
 impl FileError {
-    /// As the runtime interface tells it.
+    /// Returns the error number for the control interface.
     pub fn errno(&self) -> Errno {
         match self {
             FileError::Unreadable { errno, .. } => Errno::from_raw_os_error(*errno),

@@ -1,10 +1,9 @@
-//! What a mount is told: the values, and where they come from.
+//! The configuration of a pool.
 //!
-//! `options` declares each option once, with its setter; `values` parses and renders each type of value. `source`
-//! reads options from a command line, a file of lines or TOML, finds the files of named pools, and writes a change of
-//! a running pool back. `model` is what they fill in, and `resolve` turns it into what is mounted. `overlap` and
-//! `pool_loops` say which directories cannot be branches of a pool. `control_api` holds the words of the control
-//! interface, for the server that speaks them and for programs that ask.
+//! `options` declares each option, and `values` parses and renders each type of value. `source` reads options from
+//! command lines and config files, finds the files of named pools, and saves changes of a running pool. They fill in the
+//! `Config` of `model`, and `resolve` completes it for the mount. `overlap` and `pool_loops` refuse directories that
+//! cannot be branches. `control_api` defines the control interface of a running pool, for the server and its clients.
 #![forbid(unsafe_code)]
 
 pub mod control_api;

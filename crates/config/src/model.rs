@@ -1,4 +1,4 @@
-//! What a mount is told, as values.
+//! The values of all options.
 
 use crate::program_name::Name;
 use crate::values::{Coherence, IoUring, Override, Pages, PinThreads, PosixAcl, RememberNodes, StackDepth};
@@ -9,77 +9,77 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Everything that a mount may be told. The pool's own part is in `pool`.
+/// The values of all options. Those that the pool itself uses are in `pool`.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub pool: canopy_pool::config::Config,
     pub branches: BranchList,
     pub mountpoint: Option<PathBuf>,
-    /// The source column of the mount; derived from the branches when not given.
+    /// The source of the mount; made from the branches if not given.
     pub fsname: Option<OsString>,
-    /// How long the kernel may remember names and attributes.
+    /// How long the kernel may cache names and attributes.
     pub timeouts: Timeouts,
-    /// Whether they may do so for longer, because changes behind the pool's back are watched for.
+    /// Whether it may cache them for longer, because the branches are watched for changes.
     pub coherence: Coherence,
     /// What the pool asks of the kernel at INIT and in its replies.
     pub kernel: Kernel,
-    /// What the mount itself is told.
+    /// Options of the mount itself.
     pub mount: Mount,
     pub threads: Threads,
-    /// What files are shown with, whatever the branches say.
+    /// Attributes that replace those of all files.
     pub overrides: AttrOverrides,
-    /// Every request is traced.
+    /// Trace each request.
     pub debug: bool,
-    /// Where to; the log when empty.
+    /// Where to write the trace; the log if empty.
     pub log_file: PathBuf,
-    /// Workers reach nothing but the branches.
+    /// Restrict worker threads to the branches.
     pub landlock: bool,
-    /// The nice value to serve with.
+    /// The nice value of the daemon.
     pub priority: i32,
-    /// What lies on the mountpoint is detached before the pool comes there.
+    /// Detach what is mounted at the mountpoint first.
     pub detach_mountpoint: bool,
     pub branches_wait: BranchesWait,
-    /// A pool is mounted without the branches that do not exist, and takes them once they do.
+    /// Mount without branches that do not exist, and add each when it appears.
     pub allow_missing: bool,
-    /// Without effect: nodes are found again.
+    /// No effect: forgotten nodes are found again.
     pub remember_nodes: RememberNodes,
-    /// Options that somebody set, by name: a value that was only a default may give way to another.
+    /// The names of options that were set. Some conflicts change a default, but not a value that was set.
     pub given: BTreeSet<String>,
-    /// Options that were accepted for the sake of older setups and do nothing.
+    /// The names of options that were accepted for older setups and do nothing.
     pub ignored: BTreeSet<String>,
-    /// The config file, and how far it is read.
+    /// The config file, and the state of reading it.
     pub file: FileState,
-    /// What the pool is to be known as.
+    /// The name of the pool's program.
     pub name: Name,
-    /// Options on the command line that nobody knows are noted and left out, rather than refused.
+    /// Skip unknown options of the command line with a warning, rather than refuse them.
     pub sloppy: bool,
-    /// What was said and came to nothing, each to be told.
+    /// Warnings for whoever mounts the pool.
     pub warnings: Vec<String>,
 }
 
-/// What a `Config` knows of the files it was read from.
+/// The config files of a `Config`.
 #[derive(Clone, Default, Debug)]
 pub struct FileState {
-    /// The last file that was loaded without a mistake.
+    /// The last file that loaded without a mistake.
     pub path: Option<PathBuf>,
-    /// How many files are being read now, each named by the one before.
+    /// How many files are being read, each loaded by the one before.
     pub(crate) depth: u32,
-    /// The mountpoint of the pool that runs by these options, when one does: not everything can be changed then.
+    /// The mountpoint of the running pool with these options, if there is one. Some options cannot change then.
     pub running_pool: Option<PathBuf>,
-    /// What is read in the place of a file: it is about to be written.
+    /// A file, and the text to read instead of its own, which is about to be written there.
     pub replacement: Option<(PathBuf, Vec<u8>)>,
 }
 
-/// How long the kernel may remember what it was told.
+/// How long the kernel may cache what the pool answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timeouts {
     pub attr: Duration,
     pub entry: Duration,
-    /// For names that do not exist; zero: not remembered.
+    /// For names that do not exist; zero: not cached.
     pub negative: Duration,
 }
 
-/// Kernel features that can be asked for. Each is used only where the kernel offers it.
+/// Features to request from the kernel. Each is used only if the kernel offers it.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     pub async_read: bool,
@@ -91,24 +91,24 @@ pub struct Kernel {
     pub allow_idmap: bool,
     pub cache_symlinks: bool,
     pub cache_readdir: bool,
-    /// 1: another stacked filesystem may sit on the pool; 2: a branch may itself be stacked.
+    /// 1: another stacked filesystem can use the pool; 2: a branch can itself be stacked.
     pub max_stack_depth: StackDepth,
-    /// The largest read or write in one message.
+    /// The largest read or write in one request.
     pub message: Pages,
     pub io_uring: IoUring,
-    /// KiB that the kernel reads ahead on the pool and its branches; 0 leaves its own figure.
+    /// KiB that the kernel reads ahead on the pool and its branches; 0: leave as it is.
     pub readahead: u64,
 }
 
-/// What mount(2) or fusermount3 are told.
+/// Options for mount(2) or fusermount3.
 #[derive(Clone, Debug)]
 pub struct Mount {
     pub flags: MountFlags,
-    /// Users other than the one who mounted may come in. Always so when root mounts.
+    /// Other users can use the pool. Always so if root mounts.
     pub allow_other: bool,
     /// `default_permissions`: the kernel checks modes and ACLs.
     pub permissions_check: bool,
-    /// Nobody checks them, on a pool that others may use.
+    /// No modes or ACLs are checked, even if other users can use the pool.
     pub skip_permission_checks: bool,
     pub max_read: Option<u32>,
     pub context: Option<OsString>,
@@ -117,47 +117,47 @@ pub struct Mount {
     pub rootcontext: Option<OsString>,
 }
 
-/// Attributes that older setups have the pool make up. The kernel checks permissions by them.
+/// Attributes that replace those of all files, for older setups. The kernel checks permissions by them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AttrOverrides {
     pub uid: Override,
     pub gid: Override,
-    /// Permission bits are those that it leaves.
+    /// Permission bits that no file is shown with.
     pub umask: Override,
 }
 
-/// Whether branches are waited for that are not mounted yet.
+/// How to wait for branches that are not mounted yet.
 #[derive(Clone, Copy, Debug)]
 pub struct BranchesWait {
-    /// How long at most; zero: not at all.
+    /// How long at most; zero: do not wait.
     pub timeout: Duration,
-    /// No pool rather than one without all its branches.
+    /// Fail if branches are still missing then.
     pub fail: bool,
 }
 
-/// How many threads serve the kernel's requests.
+/// The worker threads that serve requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Threads {
     pub read: i32,
     pub process: i32,
-    /// Of a queue between the two, which is not there: shown as it was given.
+    /// No effect: there is no queue between reading and processing. Shown as given.
     pub depth: i32,
     pub pin: PinThreads,
-    /// They read and write with the I/O priority of whoever asks.
+    /// Read and write with the I/O priority of the calling process.
     pub proxy_ioprio: bool,
 }
 
-/// Threads beyond this are asked for by a slip of the hand: each has buffers of a message's size, and a system that
-/// runs out of threads half-way gives none.
+/// The limit on worker threads. Each has a buffer for the largest request, and a mount fails if the system cannot start
+/// all threads, so a typing error must not ask for too many.
 pub const MAX_WORKERS: usize = 1024;
 
 impl Threads {
-    /// Worker threads on a machine with `cpus` processors. Every worker here reads, serves and
-    /// answers a request by itself; where a setup asks for readers and processors apart, it gets
-    /// as many workers as processors, which is what bounds the requests served at once.
+    /// Returns the number of worker threads on a machine with `cpus` processors. A worker reads, processes and answers
+    /// a request by itself. A setup with separate numbers of read and process threads gets the number of process
+    /// threads, because that limits how many requests are served at once.
     pub fn workers(self, cpus: usize) -> usize {
         let cpus = cpus.max(1);
-        let count = |asked: i32| match asked {
+        let count = |wanted: i32| match wanted {
             0 => cpus.min(8),
             n if n < 0 => (cpus / n.unsigned_abs() as usize).max(1),
             n => (n as usize).min(MAX_WORKERS),
@@ -230,7 +230,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Was this option set by somebody, rather than left at its default?
+    /// Returns whether an option was set, rather than left at its default.
     pub fn is_given(&self, name: &str) -> bool {
         self.given.contains(name)
     }
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn worker_counts() {
+    fn workers_follow_thread_counts_and_processors() {
         // (read, process, cpus) -> workers
         let table = [
             (0, -1, 2, 2),

@@ -1,11 +1,11 @@
-//! Whether a branch and the mountpoint lie in each other.
+//! Whether a branch and the mountpoint contain each other.
 
 use crate::error::Error;
 use canopy_sys::mountinfo::Mounted;
 use std::path::Path;
 
-/// Refuses a branch that is the mountpoint, holds it, or lies in it, as far as the paths tell. Both are resolved. Neither
-/// is touched: the mountpoint may be a pool that is waiting for the answer.
+/// Refuses a branch that is the mountpoint, contains it, or lies inside it. Compares resolved paths and accesses neither:
+/// the mountpoint may be a pool that is waiting for the answer.
 pub fn refuse_overlap(branch: &Path, mountpoint: &Path) -> Result<(), Error> {
     let (own, around) = (branch.to_owned(), mountpoint.to_owned());
     if branch == mountpoint {
@@ -20,15 +20,14 @@ pub fn refuse_overlap(branch: &Path, mountpoint: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Would something mounted on `inner` be seen below `outer`, though no path leads from one to the
-/// other? It would where both are bind mounts of one tree and mounts spread between them
-/// (shared subtrees, mount_namespaces(7)).
+/// Returns whether a mount at `inner` would appear below `outer` although neither path is inside the other. It does if
+/// both are bind mounts of one tree and mounts propagate between them (shared subtrees, mount_namespaces(7)).
 pub fn is_visible_below(inner: &Path, outer: &Path, mounts: &[Mounted]) -> bool {
     let holder = |path: &Path| {
         mounts
             .iter()
             .filter(|mounted| path.starts_with(&mounted.mountpoint))
-            // The longest, and of equals the last: that one hides the others.
+            // The longest path; of several mounts there, the last, which hides the others.
             .max_by_key(|mounted| mounted.mountpoint.as_os_str().len())
     };
     let (Some(from), Some(to)) = (holder(inner), holder(outer)) else { return false };
@@ -41,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bind_mounts_do_not_hide_a_loop() {
+    fn mounts_propagate_between_bind_mounts_of_a_peer_group() {
         let line = |device, root: &str, at: &str, peers: Option<u32>, master| Mounted {
             id: 0,
             parent: 0,
@@ -55,7 +54,7 @@ mod tests {
             options: "rw".into(),
             super_options: "rw".into(),
         };
-        // inner, outer, mount of outer -> seen there?
+        // inner, outer, mount of outer -> visible?
         let table = [
             ("/disk/a/m", "/bind", line(1, "/a", "/bind", Some(1), None), true),
             ("/disk/a/m", "/bind", line(1, "/a", "/bind", Some(2), Some(1)), true),

@@ -1,8 +1,8 @@
-//! Pools on pools: a branch may lie on another pool, but no pool may come back to itself that way. A request to it would
-//! wait for another one, and that for the next.
+//! Pools with branches on other pools. A pool must not contain itself that way: a request would wait for another request
+//! to the same pool, without end.
 //!
-//! Other pools are asked which directories they hold. What is mounted by others later, or joined by other filesystems
-//! (bindfs, overlayfs), is not seen.
+//! The other pools report their branches. Loops through later mounts and through other filesystems, such as bindfs and
+//! overlayfs, go unnoticed.
 
 use crate::control_api::{self, BranchReport, PoolReport, SRCMOUNTS, STATUS};
 use crate::error::Error;
@@ -16,21 +16,20 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-/// How long another pool has to answer. It asks no branch for that.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Nobody has so many pools on each other.
-const DEPTH: u32 = 16;
+/// How long another pool may take to answer. It does so without accessing its branches.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
+/// How many pools on top of each other are followed; more than any setup has.
+const MAX_DEPTH: u32 = 16;
 
 type Device = (u32, u32);
 
-/// A directory that a pool holds as a branch.
-struct Held {
+/// A branch of another pool.
+struct InnerBranch {
     path: PathBuf,
     device: Option<Device>,
 }
 
-/// Refuses a branch that leads back to the pool, which is, or will be, at this mountpoint. `own` is its device, once it
-/// is mounted.
+/// Refuses a branch that leads back to the pool at `mountpoint`. `own` is the device of the pool once it is mounted.
 pub fn check(branch: &Path, mountpoint: &Path, own: Option<Device>) -> Result<(), Error> {
     let Ok(stat) = rustix::fs::stat(branch) else { return Ok(()) };
     let device = (major(stat.st_dev), minor(stat.st_dev));
@@ -39,12 +38,12 @@ pub fn check(branch: &Path, mountpoint: &Path, own: Option<Device>) -> Result<()
         return Err(Error::BranchIsOwnPool { branch, mountpoint });
     }
     let mounts = mountinfo::list().unwrap_or_default();
-    let leads_back = |held: &Held| {
-        (own.is_some() && held.device == own)
-            || mountpoint.starts_with(&held.path)
-            || is_visible_below(mountpoint, &held.path, &mounts)
+    let leads_back = |inner: &InnerBranch| {
+        (own.is_some() && inner.device == own)
+            || mountpoint.starts_with(&inner.path)
+            || is_visible_below(mountpoint, &inner.path, &mounts)
     };
-    match search(device, &mounts, &ask, &leads_back, DEPTH) {
+    match search(device, &mounts, &branches_of, &leads_back, MAX_DEPTH) {
         None => Ok(()),
         Some((pool, inner)) => {
             Err(Error::PoolLoop { branch: branch.to_owned(), pool, inner, mountpoint: mountpoint.to_owned() })
@@ -52,24 +51,25 @@ pub fn check(branch: &Path, mountpoint: &Path, own: Option<Device>) -> Result<()
     }
 }
 
-/// The pool, and its branch, that is sought among those that a filesystem joins.
+/// Searches the branches of the pool on `device`, and of the pools below it. Returns the mountpoint of a pool and its
+/// branch for which `sought` is true.
 fn search(
     device: Device,
     mounts: &[Mounted],
-    ask: &dyn Fn(&Path) -> Vec<Held>,
-    sought: &dyn Fn(&Held) -> bool,
+    branches_of: &dyn Fn(&Path) -> Vec<InnerBranch>,
+    sought: &dyn Fn(&InnerBranch) -> bool,
     depth: u32,
 ) -> Option<(PathBuf, PathBuf)> {
-    // The mount of the whole pool answers; others may be bound elsewhere.
+    // Only a mount of the whole pool has the control file; a bind mount may show a part.
     let whole =
         |mounted: &&Mounted| mounted.device == device && mounted.is_pool() && mounted.root == Path::new("/");
     let pool = mounts.iter().find(whole)?;
-    for held in ask(&pool.mountpoint) {
-        if sought(&held) {
-            return Some((pool.mountpoint.clone(), held.path));
+    for inner in branches_of(&pool.mountpoint) {
+        if sought(&inner) {
+            return Some((pool.mountpoint.clone(), inner.path));
         }
-        if let Some(device) = held.device.filter(|_| depth > 0)
-            && let Some(found) = search(device, mounts, ask, sought, depth - 1)
+        if let Some(device) = inner.device.filter(|_| depth > 0)
+            && let Some(found) = search(device, mounts, branches_of, sought, depth - 1)
         {
             return Some(found);
         }
@@ -77,37 +77,37 @@ fn search(
     None
 }
 
-/// What a pool holds; nothing when it does not answer.
-fn ask(pool: &Path) -> Vec<Held> {
+/// Returns the branches of a pool; none if it does not answer.
+fn branches_of(pool: &Path) -> Vec<InnerBranch> {
     let (sender, answer) = channel();
     let control = control_api::control_file(pool);
-    // A pool that hangs keeps this thread, and nobody else.
-    let asked = thread::Builder::new().name("canopy-asks".into()).spawn(move || {
+    // A pool that hangs blocks only this thread.
+    let asking = thread::Builder::new().name("canopy-query".into()).spawn(move || {
         let _ = sender.send([STATUS, SRCMOUNTS].map(|key| control_api::read(&control, key).ok()));
     });
-    let told = asked.ok().and_then(|_| answer.recv_timeout(PATIENCE).ok());
-    let Some([status, sources]) = told else {
-        tracing::warn!("pool {} does not answer: what it joins is not known", pool.display());
+    let reply = asking.ok().and_then(|_| answer.recv_timeout(REPLY_TIMEOUT).ok());
+    let Some([status, sources]) = reply else {
+        tracing::warn!("pool {} does not answer: its branches are not known", pool.display());
         return Vec::new();
     };
-    if let Some(told) = status.and_then(|json| serde_json::from_slice::<PoolReport>(&json).ok()) {
-        let held = |branch: &BranchReport| Held {
+    if let Some(report) = status.and_then(|json| serde_json::from_slice::<PoolReport>(&json).ok()) {
+        let inner = |branch: &BranchReport| InnerBranch {
             path: branch.path.to_path(),
             device: Some((major(branch.dev), minor(branch.dev))),
         };
-        return told.branches.iter().map(held).collect();
+        return report.branches.iter().map(inner).collect();
     }
-    // Another program, which tells paths only.
+    // Another program, such as mergerfs, which reports only paths.
     let sources = sources.unwrap_or_default();
     let paths = sources.split(|&byte| byte == b':').filter(|path| !path.is_empty());
-    let held = |path: &[u8]| {
+    let inner = |path: &[u8]| {
         let path = PathBuf::from(OsStr::from_bytes(path));
         let device = mountinfo::list()
             .ok()
             .and_then(|mounts| mountinfo::holding_in(&mounts, &path).map(|mounted| mounted.device));
-        Held { path, device }
+        InnerBranch { path, device }
     };
-    paths.map(held).collect()
+    paths.map(inner).collect()
 }
 
 #[cfg(test)]
@@ -131,25 +131,25 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_on_what_is_found() {
+    fn branches_are_found_through_nested_pools() {
         let mounts =
             [pool(5, "/bound", "/sub"), pool(5, "/p5", "/"), pool(6, "/p6", "/"), pool(7, "/p7", "/")];
-        // 5 lies on 6 and a disk; 6 on 7; 7 on 6 again, which others have brought about.
-        let ask = |pool: &Path| {
-            let held = |path: &str, device| Held { path: path.into(), device: Some((0, device)) };
+        // Pool 5 has branches on 6 and on a disk, 6 on 7, and 7 on 6 again, a loop from elsewhere.
+        let branches_of = |pool: &Path| {
+            let inner = |path: &str, device| InnerBranch { path: path.into(), device: Some((0, device)) };
             match pool.to_str() {
-                Some("/p5") => vec![held("/disk", 1), held("/p6/d", 6)],
-                Some("/p6") => vec![held("/p7", 7)],
-                Some("/p7") => vec![held("/p6/e", 6), held("/other", 2)],
-                _ => panic!("{} is asked", pool.display()),
+                Some("/p5") => vec![inner("/disk", 1), inner("/p6/d", 6)],
+                Some("/p6") => vec![inner("/p7", 7)],
+                Some("/p7") => vec![inner("/p6/e", 6), inner("/other", 2)],
+                _ => panic!("{} must not be asked", pool.display()),
             }
         };
         let find = |device: u32, name: &str| {
-            search((0, device), &mounts, &ask, &|held| held.path == Path::new(name), DEPTH)
+            search((0, device), &mounts, &branches_of, &|inner| inner.path == Path::new(name), MAX_DEPTH)
         };
         assert_eq!(find(5, "/disk"), Some(("/p5".into(), "/disk".into())));
         assert_eq!(find(5, "/p7"), Some(("/p6".into(), "/p7".into())));
-        assert_eq!(find(7, "/disk"), None, "and it ends");
+        assert_eq!(find(7, "/disk"), None, "and the search ends");
         assert_eq!(find(1, "/disk"), None, "no pool");
     }
 }

@@ -1,15 +1,14 @@
-//! The names a pool is known by.
+//! The name of the program.
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// What a pool is known as: the filesystem type behind `fuse.`, the name of the process, the word before
-/// its messages.
+/// The name of a pool in its filesystem type (`fuse.NAME`), in the name of its process, and before its messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Name {
     #[default]
     Canopy,
-    /// For setups, tools and scripts that look for it by this name.
+    /// For setups, tools and scripts that look for mergerfs.
     Mergerfs,
 }
 
@@ -28,7 +27,7 @@ impl Name {
         }
     }
 
-    /// How to mount under this name.
+    /// Returns the usage line of a mount under this name.
     pub fn usage(self) -> &'static str {
         match self {
             Name::Canopy => "canopy mount BRANCH[:BRANCH...] MOUNTPOINT",
@@ -40,7 +39,7 @@ impl Name {
         [Name::Canopy, Name::Mergerfs].into_iter().find(|name| name.as_str() == text)
     }
 
-    /// From a filesystem type, as fstab and `mount -t` write it.
+    /// Returns the name in a filesystem type of fstab or `mount -t`.
     pub fn from_fstype(fstype: &str) -> Option<Name> {
         let bare = ["fuse.", "fuseblk."].iter().find_map(|prefix| fstype.strip_prefix(prefix));
         Name::from_word(bare.unwrap_or(fstype))
@@ -49,12 +48,12 @@ impl Name {
 
 static CURRENT: OnceLock<Name> = OnceLock::new();
 
-/// Says once, at the start, what this process is known as.
+/// Sets the name of this process. Only the first call counts.
 pub fn set_current(name: Name) {
     let _ = CURRENT.set(name);
 }
 
-/// What this process is known as.
+/// Returns the name of this process.
 pub fn current() -> Name {
     CURRENT.get().copied().unwrap_or_default()
 }
@@ -64,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_may_say_fuse() {
+    fn filesystem_types_may_start_with_fuse() {
         assert_eq!(Name::from_fstype("fuse.canopy"), Some(Name::Canopy));
         assert_eq!(Name::from_fstype("fuseblk.mergerfs"), Some(Name::Mergerfs));
         assert_eq!(Name::from_fstype("mergerfs"), Some(Name::Mergerfs));

@@ -1,5 +1,5 @@
-//! From what was said to what is mounted: required values, derived ones, and options that give way
-//! to others. Pure; the machine is asked in `check`.
+//! Completes a configuration for the mount: checks required values, derives others, and resolves conflicts between
+//! options. It looks at nothing outside the configuration; the program's preflight checks do that.
 
 use crate::error::Error;
 use crate::{Config, MAX_WORKERS};
@@ -8,31 +8,30 @@ use canopy_pool::config::{CacheFiles, PassthroughIo};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// A mount that is complete as far as words go.
+/// A complete configuration of a mount.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub config: Config,
-    /// Absolute; resolved by `check`.
+    /// Absolute. The preflight checks resolve symlinks.
     pub mountpoint: PathBuf,
-    /// The source column of the mount.
+    /// The source of the mount.
     pub fsname: OsString,
-    /// The filesystem type behind `fuse.`.
+    /// The filesystem type after `fuse.`.
     pub subtype: &'static str,
-    /// Branches that are not there, and are taken once they are; found by `check`.
+    /// Branches that do not exist yet and are added when they appear. Set by the preflight checks.
     pub missing: Vec<PathBuf>,
-    /// A pool runs at the mountpoint, whose place this one takes; found by `check`.
+    /// Whether this pool replaces one that runs at the mountpoint. Set by the preflight checks.
     pub replaces: bool,
-    /// What became different from what was said, each to be logged once.
+    /// Warnings for whoever mounts the pool.
     pub warnings: Vec<String>,
 }
 
-/// Completes a configuration. Relative paths are taken from the working directory here, and
-/// nowhere later.
+/// Completes a configuration. Relative paths become absolute here, because the daemon changes its directory later.
 pub fn resolve(mut config: Config) -> Result<Plan, Error> {
     if config.branches.is_empty() {
         return Err(Error::NoBranch(config.name));
     }
-    // Empty is what a shell makes of a variable that is not set.
+    // A shell expands an unset variable to an empty argument.
     let typed = config.mountpoint.as_deref().filter(|typed| !typed.as_os_str().is_empty());
     let typed = typed.ok_or(Error::NoMountpoint(config.name))?;
     let mountpoint =
@@ -44,16 +43,16 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
     let mut warnings = std::mem::take(&mut config.warnings);
     warnings.extend(resolve_conflicts(&mut config));
     if config.threads.read.max(config.threads.process) > MAX_WORKERS as i32 {
-        warnings.push(format!("more threads are asked for than a pool starts: there are {MAX_WORKERS}"));
+        warnings.push(format!("more threads were asked for than a pool can have: it has {MAX_WORKERS}"));
     }
     let subtype = config.name.as_str();
     Ok(Plan { config, mountpoint, fsname, subtype, missing: Vec::new(), replaces: false, warnings })
 }
 
-/// Lets options give way where two exclude each other.
+/// Changes options that exclude each other, and returns warnings about it.
 ///
-/// Passthrough that was asked for by name wins over the page cache options, as it always did.
-/// `auto` is what nobody needs to ask for, so it yields to what somebody did ask for.
+/// `passthrough.io` with a value other than `auto` wins over the options of the page cache, as in mergerfs. `auto` is the
+/// default, so it gives way to them.
 pub fn resolve_conflicts(config: &mut Config) -> Vec<String> {
     let mut warnings = Vec::new();
     let off = config.pool.cache_files == CacheFiles::Off;
@@ -64,7 +63,7 @@ pub fn resolve_conflicts(config: &mut Config) -> Vec<String> {
                 config.pool.passthrough = PassthroughIo::Off;
                 warnings.push("cache.writeback=true excludes passthrough: passthrough.io is off".into());
             } else if off && !config.is_given("cache.files") {
-                // Files that cannot be passed through are best served from the page cache.
+                // Files that cannot be passed through are faster with the page cache.
                 config.pool.cache_files = CacheFiles::AutoFull;
             }
         }
@@ -88,7 +87,7 @@ pub fn resolve_conflicts(config: &mut Config) -> Vec<String> {
             {
                 warnings.push(format!(
                     "moveonenospc has no effect on files that passthrough.io={passthrough} passes through \
-                     (passthrough.io=auto keeps the two apart)"
+                     (passthrough.io=auto avoids the conflict)"
                 ));
             }
             if config.pool.nullrw {
@@ -99,27 +98,27 @@ pub fn resolve_conflicts(config: &mut Config) -> Vec<String> {
         }
     }
     if config.pool.writeback && matches!(config.pool.cache_files, CacheFiles::Off | CacheFiles::PerProcess) {
-        // With the writeback cache the kernel keeps the time of modification itself, and takes none from us; a write
-        // that does not go through the page cache leaves it as it was (fs/fuse/file.c fuse_direct_write_iter).
+        // With the writeback cache, the kernel maintains the modification time and ignores that of the pool. A write that
+        // bypasses the page cache would not change it (fs/fuse/file.c fuse_direct_write_iter).
         config.pool.cache_files = CacheFiles::AutoFull;
         if config.is_given("cache.files") {
             warnings.push("cache.writeback=true needs the page cache: cache.files is auto-full".into());
         }
     }
     if config.pool.passthrough == PassthroughIo::Auto && config.pool.nullrw {
-        // Data that goes past the daemon would not be nulled.
+        // Data that bypasses the daemon would not be discarded.
         config.pool.passthrough = PassthroughIo::Off;
         warnings.push("nullrw=true excludes passthrough: passthrough.io is off".into());
     }
     if config.remember_nodes.0 {
-        warnings.push("never-forget-nodes has no effect: NFS handles last without it".into());
+        warnings.push("never-forget-nodes has no effect: NFS handles stay valid without it".into());
     }
     warnings
 }
 
-/// The options that differ from their default, as one line for the log.
+/// Returns the options that differ from their defaults, as one line for the log.
 pub fn summary(plan: &Plan) -> String {
-    let mut words: Vec<String> = Vec::new();
+    let mut changed: Vec<String> = Vec::new();
     let default = Config::default();
     for spec in crate::options::table() {
         if matches!(spec.name.as_ref(), "branches" | "mountpoint" | "fsname")
@@ -129,10 +128,10 @@ pub fn summary(plan: &Plan) -> String {
         }
         let (now, before) = (spec.render(&plan.config), spec.render(&default));
         if let Some(value) = now.filter(|now| Some(now) != before.as_ref()) {
-            words.push(format!("{}={value}", spec.name));
+            changed.push(format!("{}={value}", spec.name));
         }
     }
-    if words.is_empty() { "all options at their defaults".into() } else { words.join(" ") }
+    if changed.is_empty() { "all options at their defaults".into() } else { changed.join(" ") }
 }
 
 #[cfg(test)]
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_is_what_was_said_or_comes_of_the_branches() {
+    fn the_source_is_fsname_or_made_from_the_branches() {
         assert_eq!(plan("fsname=mine").fsname, "mine");
         assert_eq!(plan("branches=/no-dir/1:/no-dir/2").fsname, "dir/1:dir/2:a");
     }
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_paths_become_absolute_at_once() {
+    fn relative_paths_become_absolute() {
         let mut config = Config::default();
         apply(&mut config, [Arg::Path("no-a".into()), Arg::Path("no-m".into())]).unwrap();
         let plan = resolve(config).unwrap();
@@ -172,8 +171,8 @@ mod tests {
     }
 
     #[test]
-    fn options_that_exclude_each_other() {
-        // What is said -> passthrough, cache.files, writeback, number of warnings
+    fn conflicting_options_are_resolved() {
+        // options -> passthrough, cache.files, writeback, number of warnings
         let table = [
             ("ro", "auto", "auto-full", false, 0),
             ("cache.files=off", "auto", "off", false, 0),
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_names_what_is_not_default() {
+    fn the_summary_lists_options_that_are_not_default() {
         assert_eq!(summary(&plan("passthrough.io=off")), "passthrough.io=off");
         let text = summary(&plan("cache.files=full,cache.attr=9,minfreespace=1M,func.create=ff"));
         for word in ["cache.files=full", "cache.attr=9", "minfreespace=1048576", "func.create=ff"] {

@@ -130,7 +130,7 @@ fn what_would_not_hold_is_refused() {
     for (pair, needle) in [
         ("func.create=lfs", "func.create in"),
         ("category.create=lfs", "category.create in"),
-        ("cache.negative-entry=3", "would not hold"),
+        ("cache.negative-entry=3", "would have no effect"),
         ("posix-acl=true", "cannot be changed while the pool runs"),
         ("cache.atr=1", "did you mean 'cache.attr'?"),
         ("cache.attr=x", "'x' is not valid"),

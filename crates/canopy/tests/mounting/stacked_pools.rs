@@ -57,9 +57,9 @@ fn pools_over_each_other_are_refused() {
     // And one on that.
     let third = pool(&scratch, "q/in", "r");
 
-    cannot_add(&first, &scratch.path("q/in"), "they would lie over each other");
-    cannot_add(&first, &scratch.path("r"), "they would lie over each other");
-    cannot_add(&second, &scratch.path("r"), "they would lie over each other");
+    cannot_add(&first, &scratch.path("q/in"), "the pools would contain each other");
+    cannot_add(&first, &scratch.path("r"), "the pools would contain each other");
+    cannot_add(&second, &scratch.path("r"), "the pools would contain each other");
     // What leads nowhere near is taken.
     let done = canopy(&["set", &text(third.path()), &format!("branches=+>{}", text(&scratch.path("b")))]);
     assert!(done.success(), "{}", done.describe());
@@ -74,7 +74,7 @@ fn pools_over_each_other_are_refused() {
         args.extend(foreground.then_some("-f"));
         let done = canopy(&[&args[..], &[&branch, &point]].concat());
         assert_eq!((done.code(), done.stderr.lines().count()), (Some(1), 1), "{}", done.describe());
-        for words in [&*branch, &*point, "they would lie over each other", "leave out"] {
+        for words in [&*branch, &*point, "the pools would contain each other", "leave out"] {
             assert!(done.stderr.contains(words), "{words}: {}", done.describe());
         }
         assert!(proc::mount_at(Path::new(&point)).is_none());

@@ -17,11 +17,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 /// The largest file that is read. A larger one is not a config file.
-const LARGEST: u64 = 1 << 20;
+const MAX_SIZE: u64 = 1 << 20;
 /// How deep files can be nested by `config`, counting the first.
-const LEVELS: u32 = 6;
+const MAX_DEPTH: u32 = 6;
 /// How many symlinks are followed, the limit of the kernel (path_resolution(7)).
-const LINKS: u32 = 40;
+const MAX_LINKS: u32 = 40;
 
 /// Applies a file; with an empty name, the last file again. Valid lines are applied even if it returns an error.
 pub fn load(config: &mut Config, name: &OsStr) -> Result<(), OptionError> {
@@ -35,8 +35,8 @@ pub fn load(config: &mut Config, name: &OsStr) -> Result<(), OptionError> {
         // The pool would have to answer the read, perhaps with the thread that waits for it.
         return Err(FileError::InPool(path).into());
     }
-    if config.file.depth == LEVELS {
-        return Err(FileError::TooDeep { path, levels: LEVELS }.into());
+    if config.file.depth == MAX_DEPTH {
+        return Err(FileError::TooDeep { path, levels: MAX_DEPTH }.into());
     }
     let replacement = config.file.replacement.as_ref().filter(|(file, _)| *file == path);
     let text = replacement.map_or_else(|| read(&path), |(_, text)| Ok(text.clone()));
@@ -94,7 +94,7 @@ fn leads_into(path: &Path, place: &Path) -> bool {
         }
         if let Ok(target) = fs::read_link(&at) {
             links += 1;
-            if links > LINKS {
+            if links > MAX_LINKS {
                 return false;
             }
             at.pop();
@@ -116,7 +116,7 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     if !meta.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
-    if meta.len() > LARGEST {
+    if meta.len() > MAX_SIZE {
         return Err(Errno::FBIG.into());
     }
     fs::read(path)

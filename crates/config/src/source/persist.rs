@@ -277,7 +277,7 @@ mod tests {
             ("canopy mount -o config=@c -o branches=/no-a /no-m", "branches", "/no-b"),
         ] {
             let refused = edit(line, "c", "branches=/no-x\n", key, value).unwrap_err();
-            assert!(refused.contains(&format!("{key} in @c would not hold")), "{line}: {refused}");
+            assert!(refused.contains(&format!("{key} in @c would have no effect")), "{line}: {refused}");
         }
     }
 
@@ -288,9 +288,9 @@ mod tests {
         let expected = "branches = ['/no-a']\n[cache]\nattr = 8 # s\n";
         assert_eq!(edit("canopy mount c /no-m", text, "cache.attr", "8").as_deref(), Ok(expected));
         let refused = edit("canopy mount -o cache.attr=1 c", text, "cache.attr", "8").unwrap_err();
-        assert!(refused.contains("cache.attr in @c.toml would not hold"), "{refused}");
+        assert!(refused.contains("cache.attr in @c.toml would have no effect"), "{refused}");
         let refused = edit("canopy mount c", "func.create = 'ff'\n", "category.create", "lus").unwrap_err();
-        assert!(refused.contains("category.create in @c.toml would not hold"), "{refused}");
+        assert!(refused.contains("category.create in @c.toml would have no effect"), "{refused}");
         // A file that has mistakes already is not edited.
         let refused = edit("canopy mount c", "frob = 1\n", "cache.attr", "8").unwrap_err();
         assert!(refused.contains("c.toml:1: unknown option 'frob'"), "{refused}");
