@@ -53,7 +53,7 @@ pub struct Config {
     pub name: Name,
     /// Skip unknown options of the command line with a warning, rather than refuse them.
     pub sloppy: bool,
-    /// Warnings for whoever mounts the pool.
+    /// Warnings for the user who mounts the pool.
     pub warnings: Vec<String>,
 }
 

@@ -22,7 +22,7 @@ pub struct Plan {
     pub missing: Vec<PathBuf>,
     /// Whether this pool replaces one that runs at the mountpoint. Set by the preflight checks.
     pub replaces: bool,
-    /// Warnings for whoever mounts the pool.
+    /// Warnings for the user who mounts the pool.
     pub warnings: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ pub fn resolve(mut config: Config) -> Result<Plan, Error> {
     let mut warnings = std::mem::take(&mut config.warnings);
     warnings.extend(resolve_conflicts(&mut config));
     if config.threads.read.max(config.threads.process) > MAX_WORKERS as i32 {
-        warnings.push(format!("more threads were asked for than a pool can have: it has {MAX_WORKERS}"));
+        warnings.push(format!("more threads were asked for than a pool can have: there are {MAX_WORKERS}"));
     }
     let subtype = config.name.as_str();
     Ok(Plan { config, mountpoint, fsname, subtype, missing: Vec::new(), replaces: false, warnings })

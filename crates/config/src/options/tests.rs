@@ -211,7 +211,7 @@ fn every_option_accepts_renders_and_refuses_its_row() {
 }
 
 #[test]
-fn defaults_are_those_of_mergerfs() {
+fn defaults_match_the_table() {
     let config = Config::default();
     let table = [
         ("allow-idmap", "true"),
@@ -272,7 +272,7 @@ fn defaults_are_those_of_mergerfs() {
         ("statfs", "base"),
         ("statfs-ignore", "none"),
         ("xattr", "passthrough"),
-        // mergerfs has passthrough off, and not the other two.
+        // mergerfs has passthrough off, and lacks the other two.
         ("passthrough.io", "auto"),
         ("io-uring", "auto"),
         ("landlock", "false"),

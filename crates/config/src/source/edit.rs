@@ -100,8 +100,8 @@ fn path_of(table: &dyn TableLike, above: &str, spec: &Spec) -> Option<Vec<String
     paths.last()
 }
 
-/// Inserts an option into the innermost table that exists for it, or in dotted form. If a part of its name is a key with a
-/// value, the rest of the name is quoted.
+/// Inserts an option into the innermost table that exists for it, or with its dots. If a part of its name is a key with a
+/// value already, the rest of the name is quoted.
 fn insert(root: &mut Table, name: &str, item: Item) {
     let mut table: &mut dyn TableLike = root;
     let mut rest = name;

@@ -78,8 +78,8 @@ impl NamedPool {
     }
 }
 
-/// Restores the name of a pool that mount(8) has turned into a path. It does so if the working directory has a file of
-/// that name, such as `/media` in `/`.
+/// Restores the name of a pool. mount(8) turns the name into a path if the working directory contains a file of that
+/// name, such as `/media` in `/`.
 pub fn restore_names(args: &mut [Arg], here: &Path, is_pool: impl Fn(&OsStr) -> bool) {
     let first = args.iter_mut().find_map(|arg| match arg {
         Arg::Path(path) => Some(path),
@@ -118,9 +118,8 @@ pub fn parse(mut args: Vec<Arg>, by_mount: bool) -> Result<PoolArgs, Error> {
     Ok(PoolArgs { pool: Some(pool), unknown: None, mountpoint: paths.into_iter().nth(1), rest })
 }
 
-/// Returns the mountpoint of a pool that is given by name or by path. For a name that is the mountpoint in its file; if no
-/// pool is mounted there, the place where a pool of that name is mounted. A word that names no pool is a path, if it
-/// exists.
+/// Returns the mountpoint that a name or a path means. A name means the mountpoint in the pool's file or, if no pool is
+/// mounted there, the place where a pool of that name is mounted. A word that names no pool is a path, if it exists.
 pub fn mountpoint(word: &Path) -> Result<PathBuf, Error> {
     let text = word.as_os_str();
     let Some(named) = NamedPool::by_name(text) else { return Ok(word.to_owned()) };

@@ -1,7 +1,7 @@
 //! Saves a change of a running pool in the config file it was mounted with.
 //!
-//! The command line of the daemon tells which file that is, and which of its options override the file. The kernel
-//! records it, so it cannot be out of date.
+//! The command line of the daemon names that file, and the options that override it. The kernel keeps the command line,
+//! so it cannot be out of date.
 //!
 //! Pool and file never disagree. First the new text is evaluated as the next mount would do it, and must yield the new
 //! value. It is written to a temporary file. Then the pool changes, and the temporary file replaces the config file. If
