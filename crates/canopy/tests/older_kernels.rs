@@ -305,7 +305,7 @@ fn what_was_asked_for_by_name() {
             "cache.writeback is off: the kernel does not offer it",
         ),
         ("minor:39", "passthrough.io=rw", "passthrough is off: the kernel does not offer it"),
-        ("mask:OVER_IO_URING", "io-uring=on", "io-uring=on comes to nothing: no io_uring"),
+        ("mask:OVER_IO_URING", "io-uring=on", "io-uring=on has no effect: no io_uring"),
         ("minor:31", "passthrough.io=off,cache.files=full", ""),
         ("minor:31", "passthrough.io=ro,cache.files=partial", "passthrough is off"),
     ] {

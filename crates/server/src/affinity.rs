@@ -1,8 +1,8 @@
 //! `pin-threads`: which processors each worker runs on.
 //!
-//! The strategies speak of readers (R) and processors (P) of requests, which here are one: a worker reads a request
-//! and serves it. It counts as a reader, as in setups that do not ask for processing threads of their own; in those
-//! that do, there are as many workers as such threads, and they count as these.
+//! The strategies distinguish threads that read requests (R) and threads that process them (P). Here a worker does
+//! both. It counts as a reader, unless processing threads were asked for: then there are as many workers as such
+//! threads, and they count as these.
 
 use canopy_config::Threads;
 use canopy_config::values::PinThreads;
@@ -14,7 +14,7 @@ pub(crate) struct Affinity {
     strategy: PinThreads,
     /// The workers count as processing threads.
     processing: bool,
-    /// The processors that this process may use, by the core they are part of.
+    /// The processors that this process may use, grouped by core.
     cores: Vec<Vec<usize>>,
 }
 
@@ -24,19 +24,24 @@ impl Affinity {
         Affinity { strategy: threads.pin, processing: threads.process != -1, cores }
     }
 
-    /// Binds the calling thread, a worker with this number.
+    /// Binds the calling thread, which is worker number `worker`.
     pub(crate) fn bind(&self, worker: usize) {
-        let Some(cpus) = chosen(self.strategy, self.processing, &self.cores, worker) else { return };
+        let Some(cpus) = processors_for(self.strategy, self.processing, &self.cores, worker) else { return };
         let mut set = CpuSet::new();
         cpus.iter().for_each(|&cpu| set.set(cpu));
         if let Err(errno) = sched_setaffinity(None, &set) {
-            tracing::warn!("pin-threads={}: a worker stays where it is: {errno}", self.strategy);
+            tracing::warn!("pin-threads={}: cannot bind a worker: {errno}", self.strategy);
         }
     }
 }
 
-/// The processors for a worker; none when it may run on any.
-fn chosen(strategy: PinThreads, processing: bool, cores: &[Vec<usize>], worker: usize) -> Option<Vec<usize>> {
+/// Returns the processors for a worker; `None` if it may run on any.
+fn processors_for(
+    strategy: PinThreads,
+    processing: bool,
+    cores: &[Vec<usize>],
+    worker: usize,
+) -> Option<Vec<usize>> {
     let mut logical = cores.concat();
     logical.sort_unstable();
     let (first, last) = (*logical.first()?, *logical.last()?);
@@ -64,7 +69,8 @@ fn usable_cores() -> Vec<Vec<usize>> {
             let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/{file}");
             fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok())
         };
-        // Cores of different sockets may have one number. A processor of unknown place is a core by itself.
+        // Cores of different sockets may have the same number. A processor without known topology is a core of its
+        // own.
         let place = (of("physical_package_id").unwrap_or(0), of("core_id").unwrap_or(cpu as u32));
         cores.entry(place).or_default().push(cpu);
     }
@@ -75,13 +81,13 @@ fn usable_cores() -> Vec<Vec<usize>> {
 mod tests {
     use super::*;
 
-    /// COMPATIBILITY 11.3, on two cores of two threads each, as Linux numbers them, and on a single processor.
+    /// Two cores of two threads each, numbered as Linux does, three single-threaded cores, and a single processor.
     #[test]
-    fn every_strategy() {
+    fn every_strategy_binds_to_its_processors() {
         let two = [vec![0, 2], vec![1, 3]];
         let three = [vec![0], vec![1], vec![2]];
         let any: &[usize] = &[];
-        // Strategy; the first three workers as readers, and as processing threads, on `two` and on `three`.
+        // Strategy; then for `two` and for `three`, the first three workers as readers and as processing threads.
         type Rows = [[&'static [usize]; 3]; 2];
         let table: [(PinThreads, Rows, Rows); 10] = [
             (PinThreads::None, [[any; 3]; 2], [[any; 3]; 2]),
@@ -99,14 +105,14 @@ mod tests {
             for (cores, rows) in [(&two[..], on_two), (&three[..], on_three)] {
                 for (processing, row) in [false, true].into_iter().zip(rows) {
                     for (worker, expected) in row.into_iter().enumerate() {
-                        let got = chosen(strategy, processing, cores, worker).unwrap_or_default();
+                        let got = processors_for(strategy, processing, cores, worker).unwrap_or_default();
                         assert_eq!(got, expected, "{strategy} {processing} {worker}");
                     }
                 }
             }
-            let alone = chosen(strategy, false, &[vec![5]], 7);
+            let alone = processors_for(strategy, false, &[vec![5]], 7);
             assert_eq!(alone, (strategy != PinThreads::None).then(|| vec![5]), "{strategy}");
-            assert_eq!(chosen(strategy, true, &[], 0), None);
+            assert_eq!(processors_for(strategy, true, &[], 0), None);
         }
     }
 }

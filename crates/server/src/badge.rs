@@ -1,9 +1,9 @@
-//! Which process serves a mount.
+//! Finds the process that serves a mount.
 //!
-//! The kernel tells which connection an open `/dev/fuse` belongs to (Linux 6.16), by a number that it gives to another
-//! mount as soon as the first is gone, though whoever served that may still have the device open. So a daemon of ours
-//! wears a badge: an open file without a disk (memfd_create(2)), whose name, which others see in `/proc/PID/fd`, holds
-//! the number of its mount that is never given again (`STATX_MNT_ID_UNIQUE`, Linux 6.8).
+//! The kernel shows which connection an open `/dev/fuse` belongs to (Linux 6.16), but as a number that it may give to
+//! another mount as soon as the first is unmounted, while the first server still has the device open. So a Canopy
+//! daemon holds a badge: an open memfd (memfd_create(2)) whose name, visible in `/proc/PID/fd`, contains the unique
+//! id of its mount, which the kernel never gives again (`STATX_MNT_ID_UNIQUE`, Linux 6.8).
 
 use canopy_config::program_name::Name;
 use canopy_fuse::mount::unique_mount_id;
@@ -15,19 +15,19 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-const BADGE: &str = "canopy-serves-";
+const PREFIX: &str = "canopy-serves-";
 
-/// What this process is known by as the server of a mount, for as long as this lives.
-pub struct Badge(#[expect(dead_code, reason = "it is there to be open")] OwnedFd);
+/// Marks this process as the server of a mount while the value lives.
+pub struct Badge(#[expect(dead_code, reason = "only held open")] OwnedFd);
 
 impl Badge {
-    /// For the mount of this unique id.
-    pub fn wear(id: u64) -> Result<Badge, Errno> {
-        rustix::fs::memfd_create(format!("{BADGE}{id}"), MemfdFlags::CLOEXEC).map(Badge)
+    /// Creates the badge for the mount with this unique id.
+    pub fn new(id: u64) -> Result<Badge, Errno> {
+        rustix::fs::memfd_create(format!("{PREFIX}{id}"), MemfdFlags::CLOEXEC).map(Badge)
     }
 }
 
-/// What a process holds that tells what it serves.
+/// What the open files of a process say about what it serves.
 #[derive(Default)]
 struct Held {
     /// The mounts that its badges name.
@@ -36,25 +36,25 @@ struct Held {
     connections: Vec<u32>,
 }
 
-/// The processes that serve the filesystem of a mount: one, as a rule. None where the kernel does not tell.
-pub fn of(mounted: &Mounted) -> Vec<Pid> {
-    let same = |other: &Mounted| other.device == mounted.device;
+/// Returns the processes that serve the filesystem of a mount: usually one, none where the kernel does not show it.
+pub fn servers_of(mounted: &Mounted) -> Vec<Pid> {
+    let same_filesystem = |other: &Mounted| other.device == mounted.device;
     let listed = mountinfo::list().unwrap_or_default();
-    // A bind mount has a number of its own.
+    // Every bind mount has an id of its own.
     let ids: Vec<u64> = listed
         .iter()
-        .filter(|other| same(other))
+        .filter(|other| same_filesystem(other))
         .filter_map(|other| unique_mount_id(&other.mountpoint))
         .collect();
     let user = mounted.super_options.split(',').find_map(|word| word.strip_prefix("user_id=")?.parse().ok());
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let serves = |process: &Path| {
-        // Another user's process cannot be read as a rule, and is none that we could have started.
+        // Usually the processes of other users cannot be read. None of them serves a pool of this user.
         let held = held_by(process)?;
         let by_badge = held.badges.iter().any(|id| ids.contains(id));
-        // One without any is of an older version, or runs on an older kernel.
+        // A daemon without a badge is of an older version, or runs on an older kernel.
         let by_number =
-            held.badges.is_empty() && held.connections.contains(&mounted.device.1) && is_named_so(process);
+            held.badges.is_empty() && held.connections.contains(&mounted.device.1) && has_our_name(process);
         ((by_badge || by_number) && user_of(process) == user).then_some(())
     };
     processes
@@ -79,20 +79,21 @@ fn held_by(process: &Path) -> Option<Held> {
     Some(held)
 }
 
-/// As the link of such a file reads: `/memfd:NAME (deleted)`.
+/// Parses the link of such a file: `/memfd:NAME (deleted)`.
 fn badge_of(link: &str) -> Option<u64> {
-    link.strip_prefix("/memfd:")?.strip_prefix(BADGE)?.strip_suffix(" (deleted)")?.parse().ok()
+    link.strip_prefix("/memfd:")?.strip_prefix(PREFIX)?.strip_suffix(" (deleted)")?.parse().ok()
 }
 
 fn connection_of(fdinfo: &str) -> Option<u32> {
     fdinfo.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse().ok())
 }
 
-fn is_named_so(process: &Path) -> bool {
+fn has_our_name(process: &Path) -> bool {
     fs::read_to_string(process.join("comm")).is_ok_and(|name| Name::from_fstype(name.trim()).is_some())
 }
 
-/// By whose rights it runs. (To whom its directory in /proc belongs says less: some belong to root.)
+/// Returns the effective uid of a process. (The owner of its directory in /proc is less reliable: some belong to
+/// root.)
 fn user_of(process: &Path) -> Option<u32> {
     let status = fs::read_to_string(process.join("status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(1)?.parse().ok()
@@ -103,20 +104,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_which_connection_a_device_belongs_to() {
+    fn fdinfo_names_the_connection_of_a_device() {
         let info = "pos:\t0\nflags:\t02100002\nmnt_id:\t24\nino:\t90\nfuse_connection:\t40\n";
         assert_eq!(connection_of(info), Some(40));
         assert_eq!(connection_of("pos:\t0\n"), None);
     }
 
     #[test]
-    fn a_badge_is_seen_for_as_long_as_it_is_worn() {
+    fn a_badge_is_visible_while_it_lives() {
         let own = Path::new("/proc/self");
-        let worn = |id| held_by(own).is_some_and(|held| held.badges.contains(&id));
-        let badge = Badge::wear(u64::MAX - 7).unwrap();
-        assert!(worn(u64::MAX - 7) && !worn(7));
+        let visible = |id| held_by(own).is_some_and(|held| held.badges.contains(&id));
+        let badge = Badge::new(u64::MAX - 7).unwrap();
+        assert!(visible(u64::MAX - 7) && !visible(7));
         drop(badge);
-        assert!(!worn(u64::MAX - 7));
+        assert!(!visible(u64::MAX - 7));
         assert_eq!(badge_of("/memfd:canopy-serves-12 (deleted)"), Some(12));
         assert_eq!(badge_of("/tmp/memfd:canopy-serves-12 (deleted)"), None);
         assert_eq!(user_of(own), Some(rustix::process::geteuid().as_raw()));

@@ -1,6 +1,7 @@
-//! What a process that serves gives up: capabilities, new privileges, and if asked for what lies outside of its branches.
+//! What a serving process gives up: capabilities, gaining privileges, and with `landlock` everything outside of its
+//! branches.
 //!
-//! All of it belongs to threads, and those that come inherit it.
+//! All of these are properties of threads, which new threads inherit.
 
 use canopy_config::Config;
 use canopy_config::control_api::SecurityReport;
@@ -21,48 +22,48 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-/// What serving needs, and what for. Whoever uses the pool has been judged by the kernel; on the branch the daemon does
-/// what was allowed there.
+/// The capabilities that serving needs. The kernel has checked the permissions of the pool's users; on the branches
+/// the daemon then does what it allowed.
 const NEEDED: [(Caps, &str); 12] = [
-    // Also passthrough, watching filesystems, unmounting, and trusted attributes.
+    // Also for passthrough, fanotify, unmounting, and trusted attributes.
     (Caps::SYS_ADMIN, "sys_admin"),
-    // What modes and ACLs of the branch say of the caller has been looked at.
+    // The pool itself applies the modes and ACLs of the branch to the caller.
     (Caps::DAC_OVERRIDE, "dac_override"),
-    // Also directories by their handles (open_by_handle_at(2)), for what is watched.
+    // Also for opening directories by file handle (open_by_handle_at(2)), which fanotify events need.
     (Caps::DAC_READ_SEARCH, "dac_read_search"),
     (Caps::CHOWN, "chown"),
     (Caps::FOWNER, "fowner"),
-    // Set-id bits go when the pool takes them away, not by themselves.
+    // The pool clears set-id bits itself; they must not be cleared unasked.
     (Caps::FSETID, "fsetid"),
-    // What is created is the caller's.
+    // New files belong to the caller.
     (Caps::SETUID, "setuid"),
     (Caps::SETGID, "setgid"),
     (Caps::MKNOD, "mknod"),
-    // `security.capability`
+    // For `security.capability`.
     (Caps::SETFCAP, "setfcap"),
-    // Threads that others wait for run at once.
+    // To raise the priority of threads that others wait for.
     (Caps::SYS_NICE, "sys_nice"),
-    // chattr +i, +a
+    // For chattr +i and +a.
     (Caps::LINUX_IMMUTABLE, "linux_immutable"),
 ];
 
-/// Where /proc hides processes from others, it tells of callers only by this.
-const SEES_CALLERS: (Caps, &str) = (Caps::SYS_PTRACE, "sys_ptrace");
+/// Where /proc hides processes from other users, reading those of the callers needs this as well.
+const SEE_CALLERS: (Caps, &str) = (Caps::SYS_PTRACE, "sys_ptrace");
 
-/// Gives up what is not needed: to be called before there is a second thread, and when everything that needs more is
-/// done. Nothing here can fail the mount.
-pub(crate) fn give_up() -> SecurityReport {
+/// Drops the capabilities that serving does not need. To be called while there is a single thread, after everything
+/// that needs more. Failures here do not fail the mount.
+pub(crate) fn drop_privileges() -> SecurityReport {
     let hidden = hides_processes();
-    let needed: Vec<_> = NEEDED.into_iter().chain(hidden.then_some(SEES_CALLERS)).collect();
+    let needed: Vec<_> = NEEDED.into_iter().chain(hidden.then_some(SEE_CALLERS)).collect();
     let keep = needed.iter().fold(Caps::empty(), |all, (cap, _)| all | *cap);
     if let Err(errno) = drop_all_but(keep) {
-        tracing::warn!("capabilities are kept that are not needed: {errno}");
+        tracing::warn!("cannot drop the capabilities that are not needed: {errno}");
     }
     let held = capabilities(None).map_or(Caps::empty(), |held| held.effective);
-    // Else it is fusermount3 that unmounts, which is set-uid; workers never run it.
+    // Otherwise fusermount3 unmounts, which is set-uid. Workers never run it.
     let unmounts = held.contains(Caps::SYS_ADMIN);
     if unmounts && let Err(errno) = set_no_new_privs(true) {
-        tracing::warn!("no_new_privs: {errno}");
+        tracing::warn!("cannot set no_new_privs: {errno}");
     }
     let names = needed.iter().filter(|(cap, _)| held.contains(*cap)).map(|(_, name)| (*name).to_owned());
     let others = held - keep;
@@ -73,23 +74,23 @@ pub(crate) fn give_up() -> SecurityReport {
 
 fn drop_all_but(keep: Caps) -> Result<(), Errno> {
     let now = capabilities(None)?;
-    // Kernels before 4.3 have none.
+    // Kernels before 4.3 do not have one.
     let _ = clear_ambient_capability_set();
     let mut keep = keep;
     if now.effective.contains(Caps::SETPCAP) {
-        // Threads that take on a caller's uid keep their capabilities, and no program that is run gets any.
+        // Threads that switch to a caller's uid keep their capabilities, and programs that are executed get none.
         let bits = Bits::NO_SETUID_FIXUP | Bits::NO_ROOT | Bits::NO_CAP_AMBIENT_RAISE;
         let locked = Bits::NO_SETUID_FIXUP_LOCKED | Bits::NO_ROOT_LOCKED | Bits::NO_CAP_AMBIENT_RAISE_LOCKED;
         set_capabilities_secure_bits(capabilities_secure_bits()? | bits | locked)?;
         for number in 0..u64::BITS {
             let cap = Caps::from_bits_retain(1 << number);
-            // Beyond the last that the kernel knows it says so.
+            // EINVAL: beyond the last capability that the kernel knows.
             if !keep.contains(cap) && remove_capability_from_bounding_set(cap) == Err(Errno::INVAL) {
                 break;
             }
         }
     } else if !capabilities_secure_bits()?.contains(Bits::NO_SETUID_FIXUP) {
-        // Threads see to it by themselves, if they may.
+        // Worker threads set it themselves, if they may.
         keep |= Caps::SETPCAP;
     }
     let (effective, permitted) = (now.effective & keep, now.permitted & keep);
@@ -99,14 +100,14 @@ fn drop_all_but(keep: Caps) -> Result<(), Errno> {
     )
 }
 
-/// Is /proc mounted such that not everybody sees every process? (proc(5), hidepid)
+/// Returns whether /proc hides processes of other users (hidepid in proc(5)).
 fn hides_processes() -> bool {
     let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    hides(&table)
+    is_hidden_by(&table)
 }
 
-fn hides(mounts: &str) -> bool {
-    // The last that was mounted there counts.
+fn is_hidden_by(mounts: &str) -> bool {
+    // The last mount there is the visible one.
     let proc = mounts.lines().rev().find_map(|line| {
         let mut fields = line.split(' ').skip(1);
         let (at, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
@@ -116,21 +117,21 @@ fn hides(mounts: &str) -> bool {
     !matches!(hidepid, None | Some("0" | "off"))
 }
 
-/// Where workers may go, with `landlock`.
-pub(crate) struct Ground {
+/// The Landlock rules for the workers.
+pub(crate) struct Sandbox {
     rules: RulesetCreated,
     branches: Vec<PathBuf>,
 }
 
-impl Ground {
-    /// The branches, and what else a worker reads or writes; `None` with a warning where the kernel cannot.
-    pub(crate) fn new(config: &Config, branches: &Branches) -> Option<Ground> {
+impl Sandbox {
+    /// Allows the branches, and what else a worker reads or writes. `None`, with a warning, where the kernel cannot.
+    pub(crate) fn new(config: &Config, branches: &Branches) -> Option<Sandbox> {
         if !config.landlock {
             return None;
         }
         if hides_processes() {
-            // Whoever is confined sees none of those that are hidden, whatever capability it has.
-            tracing::warn!("landlock=true comes to nothing: /proc hides the callers (hidepid)");
+            // Landlock hides them from the workers, whatever capabilities they have.
+            tracing::warn!("landlock=true has no effect: /proc hides the callers (hidepid)");
             return None;
         }
         let rules = rules(config, branches);
@@ -139,20 +140,20 @@ impl Ground {
                 RulesetError::HandleAccesses(_) => "the kernel does not support it".to_owned(),
                 other => other.to_string(),
             };
-            tracing::warn!("landlock=true comes to nothing: {why} (it needs Linux 5.19, and lsm=landlock)");
+            tracing::warn!("landlock=true has no effect: {why} (it needs Linux 5.19, and lsm=landlock)");
         });
         let branches = branches.iter().map(|branch| branch.path.clone()).collect();
-        Some(Ground { rules: rules.ok()?, branches })
+        Some(Sandbox { rules: rules.ok()?, branches })
     }
 
-    /// Where what is opened must lie.
+    /// Returns the branches that the workers can reach.
     pub(crate) fn branches(&self) -> &[PathBuf] {
         &self.branches
     }
 }
 
-/// Returns a ruleset that forbids everything it handles: all access rights of Landlock's version 3, or 2 where the
-/// kernel has no more (Linux 5.19). Version 1 allows no rename from one directory to another, so it does not do.
+/// Returns a ruleset that forbids everything it handles: all access rights of Landlock ABI 3, or ABI 2 on older
+/// kernels (Linux 5.19). ABI 1 is not enough: it cannot allow renames from one directory to another.
 fn forbid_all() -> Result<RulesetCreated, RulesetError> {
     Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -170,36 +171,40 @@ fn rules(config: &Config, branches: &Branches) -> Result<RulesetCreated, Ruleset
     }
     let read = make_bitflags!(AccessFs::{ReadFile | ReadDir});
     let beside = |path: &Path| path.parent().map(Path::to_owned);
-    // Written at its end, and never read.
+    // Appended to, never read.
     let log = make_bitflags!(AccessFs::{WriteFile | MakeReg});
     let others = [
-        // Who the callers are.
+        // To learn about the callers.
         (Some(PathBuf::from("/proc")), read),
-        // How far is read ahead.
+        // To set readahead.
         (Some(PathBuf::from("/sys")), read | AccessFs::WriteFile),
-        // Each has a clone.
+        // Each worker clones the device.
         (Some(PathBuf::from("/dev/fuse")), make_bitflags!(AccessFs::{ReadFile | WriteFile})),
-        // Whoever rotates the log moves the file away.
+        // Log rotation moves the file away, so that it must be created again.
         (beside(&config.log_file), log),
         (config.file.path.as_deref().and_then(beside), read),
     ];
     for (path, access) in others {
         let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else { continue };
         let found = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-        // What is not there is not missed.
+        // A path that does not exist needs no rule.
         let Ok(found) = found else { continue };
-        // For a file, the rights that only directories have are left out.
+        // For a file, the rights that only directories have are ignored.
         rules = rules.add_rule(PathBeneath::new(found, access))?;
     }
     Ok(rules)
 }
 
-/// Does it in a thread that can gain no privilege and is kept on its ground; threads that are started there are as well.
-pub(crate) fn apart<T: Send>(ground: Option<&Ground>, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+/// Runs `work` on a thread that can gain no privileges and is confined by the rules, as are the threads that it
+/// starts.
+pub(crate) fn run_confined<T: Send>(
+    sandbox: Option<&Sandbox>,
+    work: impl FnOnce() -> T + Send,
+) -> io::Result<T> {
     let begin = || {
         set_no_new_privs(true)?;
-        if let Some(ground) = ground {
-            ground.rules.try_clone()?.restrict_self().map_err(io::Error::other)?;
+        if let Some(sandbox) = sandbox {
+            sandbox.rules.try_clone()?.restrict_self().map_err(io::Error::other)?;
         }
         Ok(work())
     };
@@ -225,8 +230,8 @@ mod tests {
         }
         let access = AccessFs::from_all(ABI::V3) & !AccessFs::Execute;
         let rules = rules.add_rule(PathBeneath::new(File::open(&inside).unwrap(), access)).unwrap();
-        let ground = Ground { rules, branches: Vec::new() };
-        apart(Some(&ground), || {
+        let sandbox = Sandbox { rules, branches: Vec::new() };
+        run_confined(Some(&sandbox), || {
             fs::rename(inside.join("f"), inside.join("g")).unwrap();
             fs::write(inside.join("f"), "new").unwrap();
             for denied in [
@@ -249,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_processes_are_noticed() {
+    fn hidepid_is_found_in_the_mount_table() {
         for (options, hidden) in [
             ("rw,nosuid", false),
             ("rw,hidepid=0", false),
@@ -260,8 +265,8 @@ mod tests {
             let table = format!(
                 "proc /proc proc rw,hidepid=1 0 0\nproc /proc proc {options} 0 0\nx /x proc rw 0 0\n"
             );
-            assert_eq!(hides(&table), hidden, "{options}");
+            assert_eq!(is_hidden_by(&table), hidden, "{options}");
         }
-        assert!(!hides(""));
+        assert!(!is_hidden_by(""));
     }
 }

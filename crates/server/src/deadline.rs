@@ -1,12 +1,12 @@
-//! Deadlines: a layer around a handler that answers `ETIMEDOUT` where a branch does not.
+//! Deadlines: a layer around a handler that answers `ETIMEDOUT` when a branch does not respond in time.
 //!
 //! A thread in a system call on a hung disk cannot be called back, and there are few workers. So where a branch has a
-//! deadline (`branch-timeout`), a worker leaves a request that may have to wait for such a branch, copied, to another
-//! thread, a deputy, and waits for it no longer than the deadline; then it answers `ETIMEDOUT` by itself. The deputy may
-//! come to an end one day. Nobody has its answer then, and what that held is given back. Data of files on branches without
-//! a deadline is read and written by the workers; pools that have no branch with one pay a load for each request.
+//! deadline (`branch-timeout`), a worker copies a request that may have to wait for such a branch, hands it to an
+//! offload thread, and waits for the answer until the deadline. Then it answers `ETIMEDOUT` itself. The offload
+//! thread may still finish one day; its answer is discarded, and what the answer held is released. Workers themselves
+//! read and write files on branches without a deadline. A pool without any deadline pays one atomic load per request.
 //!
-//! There are as many deputies as requests wait at once. Idle ones are kept for the next request.
+//! There are as many offload threads as requests wait at once. Idle ones are kept for later requests.
 
 use crate::branches::liveness::Liveness;
 use crate::control;
@@ -24,18 +24,18 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Idle deputies beyond these end.
-const IDLE: usize = 32;
-/// So many may be lost at once. More are not risked: each holds a stack and what its answer needs.
-const LOST: usize = 512;
+/// The most idle offload threads that are kept.
+const MAX_IDLE: usize = 32;
+/// The most requests that may be stuck at once. Each holds a stack and whatever its answer needs.
+const MAX_STUCK: usize = 512;
 
-/// The layer.
+/// The layer around `inner`.
 pub(crate) struct Deadline<H> {
     inner: Arc<H>,
     pool: Arc<Pool>,
     liveness: Arc<Liveness>,
     notifier: Notifier,
-    /// Each waits for what is sent to it. Gone with the layer, which ends them.
+    /// One sender per idle offload thread. Dropping them, with the layer, ends the threads.
     idle: Arc<Mutex<Vec<Sender<Job<H>>>>>,
 }
 
@@ -48,7 +48,7 @@ struct Job<H> {
     handover: Arc<Handover>,
 }
 
-/// Where a worker and its deputy meet.
+/// Passes an answer from an offload thread to the worker.
 #[derive(Default)]
 struct Handover {
     state: Mutex<State>,
@@ -59,43 +59,43 @@ struct Handover {
 enum State {
     #[default]
     Waiting,
-    /// The answer; none when there was no memory for it.
-    Made(Option<DetachedReply>),
-    /// The worker has answered by itself.
-    Left(Concern),
+    /// The answer; `None` if there was no memory for it.
+    Answered(Option<DetachedReply>),
+    /// The worker has given up and answered by itself.
+    Abandoned(BlockedOn),
 }
 
-/// What a request waits for.
+/// What a request blocks on.
 #[derive(Clone, Copy)]
-enum Concern {
-    /// Any branch; it holds locks over names meanwhile.
+enum BlockedOn {
+    /// Any branch, while it holds locks on names.
     Names,
     /// The branch of an open file.
     File(BranchId),
 }
 
-/// What is to become of a request.
-enum Course {
-    /// The worker answers it.
+/// How a request is handled.
+enum Route {
+    /// By the worker.
     Direct,
-    /// It would wait for a branch that does not answer.
+    /// Not at all: it would wait for a branch that does not answer.
     Refused,
-    Deputy {
-        concern: Concern,
-        /// It takes long on a branch that is well, too.
+    Offload {
+        blocked_on: BlockedOn,
+        /// It may take long on a healthy branch, too.
         long: bool,
-        /// The worker does not wait for it.
-        unattended: bool,
+        /// The worker does not wait for the answer.
+        detached: bool,
     },
 }
 
 impl<H: Handler> Handler for Deadline<H> {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
-        let Some(patience) = self.pool.patience() else { return self.inner.handle(request, reply) };
-        let (concern, long, unattended) = match self.course(&request) {
-            Course::Direct => return self.inner.handle(request, reply),
-            Course::Refused => return reply.error(Errno::TIMEDOUT.raw_os_error()),
-            Course::Deputy { concern, long, unattended } => (concern, long, unattended),
+        let Some(deadline) = self.pool.patience() else { return self.inner.handle(request, reply) };
+        let (blocked_on, long, detached) = match self.route(&request) {
+            Route::Direct => return self.inner.handle(request, reply),
+            Route::Refused => return reply.error(Errno::TIMEDOUT.raw_os_error()),
+            Route::Offload { blocked_on, long, detached } => (blocked_on, long, detached),
         };
         let Some(owned) = OwnedRequest::of(&request) else { return self.inner.handle(request, reply) };
         let handover = Arc::new(Handover::default());
@@ -107,12 +107,12 @@ impl<H: Handler> Handler for Deadline<H> {
             request: owned,
             handover: Arc::clone(&handover),
         });
-        if unattended {
-            handover.leave(&self.pool, &self.liveness, concern);
+        if detached {
+            handover.abandon(&self.pool, &self.liveness, blocked_on);
             return reply.ok();
         }
-        match self.wait(&handover, concern, patience, long) {
-            Some(Some(made)) => reply.detached(made),
+        match self.wait(&handover, blocked_on, deadline, long) {
+            Some(Some(answer)) => reply.detached(answer),
             Some(None) => reply.error(Errno::NOMEM.raw_os_error()),
             None => reply.error(Errno::TIMEDOUT.raw_os_error()),
         }
@@ -136,108 +136,108 @@ impl<H: Handler> Deadline<H> {
         Deadline { inner, pool, liveness, notifier, idle: Arc::default() }
     }
 
-    fn course(&self, request: &Request<'_>) -> Course {
+    fn route(&self, request: &Request<'_>) -> Route {
         let pool = &self.pool;
         let node = NodeId(request.header.node.0);
-        if request.header.node == control::NODE || control::refuses(request).is_some() {
-            return Course::Direct;
+        if request.header.node == control::NODE || control::refusal(request).is_some() {
+            return Route::Direct;
         }
-        let names = |long| Course::Deputy { concern: Concern::Names, long, unattended: false };
+        let names = |long| Route::Offload { blocked_on: BlockedOn::Names, long, detached: false };
         let file = |handle: u64, long: bool| match pool.deadline_of(HandleId(handle)) {
-            None => Course::Direct,
-            Some(branch) if branch.is_silent() => Course::Refused,
-            Some(branch) => Course::Deputy { concern: Concern::File(branch.id), long, unattended: false },
+            None => Route::Direct,
+            Some(branch) if branch.is_silent() => Route::Refused,
+            Some(branch) => Route::Offload { blocked_on: BlockedOn::File(branch.id), long, detached: false },
         };
         match Operation::of(request).waits {
-            Waits::Nothing => Course::Direct,
+            Waits::Nothing => Route::Direct,
             Waits::AllBranches => names(false),
             Waits::Names { handle, other, long } => {
-                let silent = pool.is_silent(node, handle.map(HandleId))
+                let any_silent = pool.is_silent(node, handle.map(HandleId))
                     || other.is_some_and(|other| pool.is_silent(NodeId(other.0), None));
-                if silent || pool.stuck() >= LOST { Course::Refused } else { names(long) }
+                if any_silent || pool.stuck() >= MAX_STUCK { Route::Refused } else { names(long) }
             }
             Waits::File { handle, other, long } => match (file(handle, long), other) {
-                (Course::Direct, Some(other)) => file(other, long),
-                (course, _) => course,
+                (Route::Direct, Some(other)) => file(other, long),
+                (route, _) => route,
             },
             Waits::Close { handle } => match pool.deadline_of(HandleId(handle)) {
-                None => Course::Direct,
+                None => Route::Direct,
                 Some(branch) => {
-                    let (concern, unattended) = (Concern::File(branch.id), branch.is_silent());
-                    Course::Deputy { concern, long: true, unattended }
+                    let (blocked_on, detached) = (BlockedOn::File(branch.id), branch.is_silent());
+                    Route::Offload { blocked_on, long: true, detached }
                 }
             },
         }
     }
 
-    /// Sends a job to a deputy that is idle, or to a new one; does it here and now where none can be made.
+    /// Sends a job to an idle offload thread or a new one; runs it on this thread if none can be started.
     fn send(&self, mut job: Job<H>) {
         loop {
-            let Some(deputy) = self.idle.lock().pop() else { break };
-            match deputy.send(job) {
+            let Some(thread) = self.idle.lock().pop() else { break };
+            match thread.send(job) {
                 Ok(()) => return,
                 Err(ended) => job = ended.0,
             }
         }
         let idle = Arc::downgrade(&self.idle);
-        let handed = Arc::new(Mutex::new(Some(job)));
-        let mine = Arc::clone(&handed);
+        let job_slot = Arc::new(Mutex::new(Some(job)));
+        let their_slot = Arc::clone(&job_slot);
         let run = move || {
             sched::unpin();
-            let first = mine.lock().take();
+            let first = their_slot.lock().take();
             if let Some(job) = first {
-                serve(job, &idle);
+                run_jobs(job, &idle);
             }
         };
-        if let Err(why) = std::thread::Builder::new().name("canopy-deputy".into()).spawn(run) {
-            tracing::error!("cannot start a thread for what may hang: {why}");
-            let job = handed.lock().take();
+        if let Err(why) = std::thread::Builder::new().name("canopy-offload".into()).spawn(run) {
+            tracing::error!("cannot start an offload thread: {why}");
+            let job = job_slot.lock().take();
             if let Some(job) = job {
-                job.answer();
+                job.run();
             }
         }
     }
 
-    /// Waits for the answer; none when it is not waited for any longer.
+    /// Waits for the answer; returns `None` if the worker gives up.
     fn wait(
         &self,
         handover: &Handover,
-        concern: Concern,
-        patience: Duration,
+        blocked_on: BlockedOn,
+        deadline: Duration,
         long: bool,
     ) -> Option<Option<DetachedReply>> {
-        let mut until = Instant::now() + patience;
+        let mut until = Instant::now() + deadline;
         let mut state = handover.state.lock();
         loop {
-            if let State::Made(made) = &mut *state {
-                return Some(made.take());
+            if let State::Answered(answer) = &mut *state {
+                return Some(answer.take());
             }
             if !handover.changed.wait_until(&mut state, until).timed_out() {
                 continue;
             }
-            if matches!(*state, State::Made(_)) {
+            if matches!(*state, State::Answered(_)) {
                 continue;
             }
-            // A file that moves to another branch takes its time too, and so may those who wait for it.
+            // Moving a file to another branch takes time too, and other requests may wait for it.
             if (long || self.pool.is_moving()) && self.liveness.all_answer() {
-                until = Instant::now() + patience / 4;
+                until = Instant::now() + deadline / 4;
                 continue;
             }
             drop(state);
-            return handover.leave(&self.pool, &self.liveness, concern);
+            return handover.abandon(&self.pool, &self.liveness, blocked_on);
         }
     }
 }
 
-/// What a deputy does: one job after the other.
-fn serve<H: Handler>(mut job: Job<H>, idle: &Weak<Mutex<Vec<Sender<Job<H>>>>>) {
+/// The main loop of an offload thread.
+fn run_jobs<H: Handler>(mut job: Job<H>, idle: &Weak<Mutex<Vec<Sender<Job<H>>>>>) {
     loop {
-        job.answer();
+        job.run();
         let (sender, receiver) = channel();
         {
             let Some(idle) = idle.upgrade() else { return };
             let mut idle = idle.lock();
-            if idle.len() >= IDLE {
+            if idle.len() >= MAX_IDLE {
                 return;
             }
             idle.push(sender);
@@ -250,29 +250,29 @@ fn serve<H: Handler>(mut job: Job<H>, idle: &Weak<Mutex<Vec<Sender<Job<H>>>>>) {
 }
 
 impl<H: Handler> Job<H> {
-    fn answer(self) {
-        let made = DetachedReply::make(&self.request, &*self.inner)
+    fn run(self) {
+        let answer = DetachedReply::make(&self.request, &*self.inner)
             .inspect_err(|why| tracing::error!("no memory for an answer: {why}"))
             .ok();
         let mut state = self.handover.state.lock();
-        let State::Left(concern) = *state else {
-            *state = State::Made(made);
+        let State::Abandoned(blocked_on) = *state else {
+            *state = State::Answered(answer);
             self.handover.changed.notify_one();
             return;
         };
         drop(state);
-        if let Some(made) = made {
-            made.discard(&*self.inner);
+        if let Some(answer) = answer {
+            answer.discard(&*self.inner);
         }
-        self.expire();
-        match concern {
-            Concern::Names => self.pool.count_stuck(false),
-            Concern::File(branch) => self.liveness.blame(branch, false),
+        self.invalidate();
+        match blocked_on {
+            BlockedOn::Names => self.pool.count_stuck(false),
+            BlockedOn::File(branch) => self.liveness.operation_ended(branch),
         }
     }
 
-    /// What has been done after its caller was told that it failed, the kernel must look at again.
-    fn expire(&self) {
+    /// Makes the kernel revalidate what the operation has changed after its caller was given an error.
+    fn invalidate(&self) {
         let request = self.request.request();
         let (node, notifier) = (request.header.node, &self.notifier);
         match Operation::of(&request).changes {
@@ -292,18 +292,23 @@ impl<H: Handler> Job<H> {
 }
 
 impl Handover {
-    /// Waits no longer, unless the answer has come in this moment.
-    fn leave(&self, pool: &Pool, liveness: &Liveness, concern: Concern) -> Option<Option<DetachedReply>> {
+    /// Gives up waiting, unless the answer has arrived at this moment.
+    fn abandon(
+        &self,
+        pool: &Pool,
+        liveness: &Liveness,
+        blocked_on: BlockedOn,
+    ) -> Option<Option<DetachedReply>> {
         let mut state = self.state.lock();
-        if let State::Made(made) = &mut *state {
-            return Some(made.take());
+        if let State::Answered(answer) = &mut *state {
+            return Some(answer.take());
         }
-        // Before the deputy can take it back.
-        match concern {
-            Concern::Names => pool.count_stuck(true),
-            Concern::File(branch) => liveness.blame(branch, true),
+        // Counted before the offload thread can take it back.
+        match blocked_on {
+            BlockedOn::Names => pool.count_stuck(true),
+            BlockedOn::File(branch) => liveness.operation_stuck(branch),
         }
-        *state = State::Left(concern);
+        *state = State::Abandoned(blocked_on);
         None
     }
 }

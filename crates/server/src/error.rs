@@ -1,4 +1,4 @@
-//! Why a pool cannot be served; nothing stays mounted then. One line each: the culprit, and the mend.
+//! Why a pool cannot be served. Nothing stays mounted then. Each message is one line with the culprit and what to do.
 
 use canopy_fuse::mount::MountError;
 use canopy_fuse::session::SessionError;
@@ -15,11 +15,11 @@ pub enum Error {
     #[error(transparent)]
     Session(#[from] SessionError),
     #[error("cannot start a thread: {0}")]
-    Watching(std::io::Error),
-    #[error("cannot confine the threads that serve: {0}")]
-    Confine(std::io::Error),
+    Thread(io::Error),
+    #[error("cannot confine the worker threads: {0}")]
+    Confine(io::Error),
     #[error(
-        "branch {} lies outside of those that pool {pool} is confined to by landlock=true (canopy umount {pool}, and mount it with this branch too)",
+        "branch {} lies outside the branches that landlock=true confines pool {pool} to (canopy umount {pool}, then mount it with this branch too)",
         .branch.display(), pool = .pool.display()
     )]
     OutsideOfLandlock { branch: PathBuf, pool: PathBuf },

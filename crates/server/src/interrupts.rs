@@ -1,8 +1,9 @@
 //! Clients that are killed while they wait for an answer.
 //!
-//! The kernel sends INTERRUPT when a signal reaches a client that waits, over `/dev/fuse` whatever carries the requests.
-//! The client goes on waiting, killed or not, so an operation that takes long asks here now and then whether it is still of
-//! use. Most signals are none of its business: a program whose write is interrupted by a timer expects it to be done.
+//! When a signal reaches a waiting client, the kernel sends INTERRUPT, always over `/dev/fuse`, even if requests come
+//! over io_uring. The client keeps waiting, killed or not, so a long operation checks now and then whether its result
+//! is still wanted. Most signals do not matter: a program whose write is interrupted by a timer expects the write to
+//! complete.
 
 use canopy_fuse::request::Header;
 use parking_lot::Mutex;
@@ -10,44 +11,44 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs;
 
-/// Interrupts remembered, the latest ones. Those of requests that are answered are never asked for again.
-const REMEMBERED: usize = 256;
-/// SIGKILL in the masks of /proc/PID/status. The kernel adds it for every signal that ends a process (kernel/signal.c
-/// complete_signal), but for those that dump core.
+/// The number of latest interrupts that are remembered. One whose request has been answered is never looked up.
+const MAX_REMEMBERED: usize = 256;
+/// SIGKILL in the signal masks of /proc/PID/status. The kernel adds it for every signal that ends a process
+/// (kernel/signal.c complete_signal), except those that dump core.
 const SIGKILL: u64 = 1 << 8;
 
 thread_local! {
-    /// The request that this thread serves: its number, and the thread that waits for it.
-    static SERVED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+    /// The request that this thread serves: its number and the client thread.
+    static CURRENT: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// Which requests were interrupted, by their numbers. None is used twice.
+/// The numbers of interrupted requests. The kernel never uses a number twice.
 #[derive(Default)]
 pub(crate) struct Interrupts(Mutex<VecDeque<u64>>);
 
 impl Interrupts {
-    /// From now on [`Self::caller_is_killed`] is about this request.
-    pub(crate) fn serves(&self, header: &Header) {
-        SERVED.set((header.unique, header.pid));
+    /// Sets the request that [`Self::caller_is_killed`] asks about on this thread.
+    pub(crate) fn set_current(&self, header: &Header) {
+        CURRENT.set((header.unique, header.pid));
     }
 
-    /// The kernel says so. It may do before the request itself is seen, since it comes another way.
-    pub(crate) fn interrupted(&self, unique: u64) {
+    /// Records an INTERRUPT. It may arrive before the request itself, by another channel.
+    pub(crate) fn record(&self, unique: u64) {
         let mut numbers = self.0.lock();
-        if numbers.len() == REMEMBERED {
+        if numbers.len() == MAX_REMEMBERED {
             numbers.pop_front();
         }
         numbers.push_back(unique);
     }
 
-    /// Has the client of the request that this thread serves been killed?
+    /// Returns whether the client of the request that this thread serves has been killed.
     pub(crate) fn caller_is_killed(&self) -> bool {
-        let (unique, pid) = SERVED.get();
+        let (unique, pid) = CURRENT.get();
         self.0.lock().contains(&unique) && is_killed(pid)
     }
 }
 
-/// False also for those that cannot be seen: 0 is a process of another namespace.
+/// Returns false also for processes that are not visible: 0 is one of another namespace.
 fn is_killed(pid: u32) -> bool {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
     let mask = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_lives_is_not_killed() {
+    fn a_living_process_is_not_killed() {
         assert!(!is_killed(std::process::id()));
         assert!(!is_killed(0));
     }
@@ -67,10 +68,10 @@ mod tests {
     #[test]
     fn the_latest_interrupts_are_remembered() {
         let interrupts = Interrupts::default();
-        for unique in 0..2 * REMEMBERED as u64 {
-            interrupts.interrupted(2 * unique);
+        for unique in 0..2 * MAX_REMEMBERED as u64 {
+            interrupts.record(2 * unique);
         }
         let numbers = interrupts.0.lock();
-        assert_eq!((numbers.len(), numbers.back()), (REMEMBERED, Some(&(4 * REMEMBERED as u64 - 2))));
+        assert_eq!((numbers.len(), numbers.back()), (MAX_REMEMBERED, Some(&(4 * MAX_REMEMBERED as u64 - 2))));
     }
 }

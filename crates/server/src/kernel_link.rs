@@ -1,7 +1,7 @@
-//! What the pool asks of the kernel, through the session.
+//! What the pool asks of the kernel, by way of the FUSE session.
 
 use crate::interrupts::Interrupts;
-use crate::watch::{Waiting, Watch};
+use crate::watch::{PendingEvents, Watch};
 use canopy_fuse::NodeId;
 use canopy_fuse::backing::{Backing, BackingError, BackingId};
 use canopy_fuse::notify::Notifier;
@@ -14,14 +14,14 @@ use std::sync::{Arc, Weak};
 pub(crate) struct KernelLink {
     pub(crate) backing: Backing,
     pub(crate) notifier: Notifier,
-    pub(crate) waiting: Arc<Waiting>,
+    pub(crate) events: Arc<PendingEvents>,
     pub(crate) watch: Weak<Watch>,
     pub(crate) interrupts: Arc<Interrupts>,
 }
 
-struct Registered(BackingId);
+struct RegisteredFile(BackingId);
 
-impl BackingFile for Registered {
+impl BackingFile for RegisteredFile {
     fn id(&self) -> u32 {
         self.0.raw()
     }
@@ -30,7 +30,7 @@ impl BackingFile for Registered {
 impl Kernel for KernelLink {
     fn open_backing(&self, file: BorrowedFd<'_>) -> Result<Box<dyn BackingFile>, Errno> {
         match self.backing.open(file) {
-            Ok(id) => Ok(Box::new(Registered(id))),
+            Ok(id) => Ok(Box::new(RegisteredFile(id))),
             Err(BackingError::Permission) => Err(Errno::PERM),
             Err(BackingError::TooDeep) => Err(Errno::LOOP),
             Err(BackingError::Unsupported) => Err(Errno::NOTTY),
@@ -39,7 +39,7 @@ impl Kernel for KernelLink {
     }
 
     fn caught_up(&self) -> bool {
-        self.waiting.nothing() || self.watch.upgrade().is_some_and(|watch| watch.catch_up())
+        self.events.is_empty() || self.watch.upgrade().is_some_and(|watch| watch.catch_up())
     }
 
     fn invalidate_attr(&self, node: canopy_pool::NodeId) {
@@ -49,7 +49,7 @@ impl Kernel for KernelLink {
     }
 
     fn forget_name(&self, parent: canopy_pool::NodeId, name: &[u8]) {
-        // Queued; a thread of its own sends it.
+        // Only queues the notification; another thread sends it.
         if let Ok(name) = CString::new(name)
             && let Err(why) = self.notifier.expire_entry(NodeId(parent.0), &name)
         {

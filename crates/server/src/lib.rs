@@ -1,11 +1,16 @@
-//! Serves a pool to the kernel: the only crate that knows both the protocol and the pool.
+//! Serves a pool to the kernel: the only crate that knows both the FUSE protocol and the pool.
 //!
-//! From top to bottom: `start` brings a pool up, `negotiate` says what is asked of the kernel. `deadline` is a layer around
-//! `dispatch`, which holds the one match over the operations. `control` is the interface by which a running pool is asked
-//! and changed. `branches` looks after the branches and decides which are in force; `watch` sees what changes on them
-//! behind the pool's back; `coherence` decides what the kernel may still believe. `settings` is the configuration in force,
-//! `translate` turns values of the protocol into the pool's and tells what an operation is. `kernel_link` is what the pool
-//! asks of the kernel.
+//! From top to bottom:
+//!
+//! - `start` starts a pool; `negotiate` chooses what to ask of the kernel.
+//! - `deadline` is a layer around `dispatch`, which holds the one match over the operations.
+//! - `control` is the runtime interface, by which users query and change a running pool.
+//! - `branches` watches over the branches and decides which are in force.
+//! - `watch` follows changes on the branches behind the pool's back.
+//! - `coherence` decides what the kernel may cache.
+//! - `settings` is the configuration in force.
+//! - `translate` converts between the types of the protocol and the pool, and lists the properties of each operation.
+//! - `kernel_link` is what the pool asks of the kernel.
 #![forbid(unsafe_code)]
 
 mod affinity;

@@ -1,4 +1,4 @@
-//! Where the log goes, and the trace of requests.
+//! The log, and the trace of requests.
 
 use crate::error::Error;
 use arc_swap::ArcSwapOption;
@@ -20,44 +20,44 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// In the foreground: lines with times on stderr.
+pub enum Destination {
+    /// For the foreground: lines with timestamps on stderr.
     Stderr,
-    /// As a daemon: the journal, or syslog where there is none. A machine with neither gets none.
+    /// For a daemon: the journal, or syslog if there is none. Without either, nothing is logged.
     System,
 }
 
-/// What can be changed while the program runs.
+/// What can change while the program runs.
 struct Filters {
-    /// What the main log shows when no requests are traced.
-    usual: String,
+    /// The filter of the main log while requests are not traced.
+    default_filter: String,
     main: Handle<EnvFilter, Registry>,
-    /// The file shows requests, or nothing.
+    /// The filter of the trace file: requests or nothing.
     file: Handle<Targets, Registry>,
 }
 
 static FILTERS: OnceLock<Filters> = OnceLock::new();
 static FILE: ArcSwapOption<File> = ArcSwapOption::const_empty();
 
-/// Starts logging. What is logged is told by `CANOPY_LOG` or `RUST_LOG`, in the form of
-/// tracing's EnvFilter (`debug`, or `info,canopy_fuse=trace`); otherwise from info upwards.
-pub fn start(place: Place) -> Result<(), Error> {
-    let usual = usual()?;
-    let (main_filter, main) = reload::Layer::new(EnvFilter::new(&usual));
+/// Starts logging. `CANOPY_LOG` or `RUST_LOG` select what is logged, in the format of tracing's EnvFilter (`debug`,
+/// or `info,canopy_fuse=trace`). The default is `info`.
+pub fn start(destination: Destination) -> Result<(), Error> {
+    let default_filter = default_filter()?;
+    let (main_filter, main) = reload::Layer::new(EnvFilter::new(&default_filter));
     let (file_filter, file) = reload::Layer::new(Targets::new());
     let mut layers = Vec::new();
-    layers.extend(layer(place).map(|layer| layer.with_filter(main_filter).boxed()));
+    layers.extend(layer(destination).map(|layer| layer.with_filter(main_filter).boxed()));
     let to_file = fmt::layer().compact().with_level(false).with_target(false).with_ansi(false);
     layers.push(to_file.with_writer(ToFile).with_filter(file_filter).boxed());
     tracing_subscriber::registry().with(layers).init();
-    let _ = FILTERS.set(Filters { usual, main, file });
+    let _ = FILTERS.set(Filters { default_filter, main, file });
     Ok(())
 }
 
 type Boxed = Box<dyn Layer<Registry> + Send + Sync>;
 
-fn layer(place: Place) -> Option<Boxed> {
-    if place == Place::Stderr {
+fn layer(destination: Destination) -> Option<Boxed> {
+    if destination == Destination::Stderr {
         let layer = fmt::layer().compact().with_target(false).with_writer(io::stderr);
         return Some(layer.with_ansi(io::stderr().is_terminal()).boxed());
     }
@@ -68,13 +68,13 @@ fn layer(place: Place) -> Option<Boxed> {
         return None;
     }
     let syslog = Syslog::new(program_name::current().as_c_str(), Options::LOG_PID, Facility::Daemon)?;
-    // Time and level are syslog's own business.
+    // Syslog adds the time and the level.
     let layer = fmt::layer().compact().without_time().with_level(false).with_target(false).with_ansi(false);
     Some(layer.with_writer(syslog).boxed())
 }
 
-/// The filter that the environment asks for.
-fn usual() -> Result<String, Error> {
+/// Returns the filter from the environment.
+fn default_filter() -> Result<String, Error> {
     for variable in ["CANOPY_LOG", "RUST_LOG"] {
         if let Ok(text) = std::env::var(variable)
             && !text.is_empty()
@@ -91,25 +91,25 @@ fn usual() -> Result<String, Error> {
     Ok("info".into())
 }
 
-/// Opens the file that requests are traced to, to write at its end; none for an empty path.
+/// Opens the trace file for appending; `None` for an empty path.
 ///
-/// Errors: whatever open(2) gives, `ENXIO` for a pipe that nobody reads.
+/// Errors: those of open(2); `ENXIO` for a pipe without a reader.
 pub fn open(path: &Path) -> io::Result<Option<Arc<File>>> {
     if path.as_os_str().is_empty() {
         return Ok(None);
     }
     let mut options = File::options();
-    // Names are for root to read. A pipe must not be waited for.
+    // Only root may read the names in it. Opening a pipe must not block.
     options.append(true).create(true).mode(0o600).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     options.open(path).map(|file| Some(Arc::new(file)))
 }
 
-/// Traces every request, or none: to a file, or where everything else is logged.
+/// Turns the trace of all requests on or off; it goes to `file`, or to the main log.
 pub fn trace(on: bool, file: Option<Arc<File>>) {
     let Some(filters) = FILTERS.get() else { return };
     let to_file = on && file.is_some();
     FILE.store(file);
-    let mut main = EnvFilter::new(&filters.usual);
+    let mut main = EnvFilter::new(&filters.default_filter);
     if on
         && !to_file
         && let Ok(requests) = format!("{TARGET}=trace").parse()
@@ -117,12 +117,12 @@ pub fn trace(on: bool, file: Option<Arc<File>>) {
         main = main.add_directive(requests);
     }
     let file = if to_file { Targets::new().with_target(TARGET, Level::TRACE) } else { Targets::new() };
-    // It fails only when nothing is logged any more.
+    // Fails only when logging has ended.
     let _ = filters.main.reload(main);
     let _ = filters.file.reload(file);
 }
 
-/// Writes to the file of the moment.
+/// Writes to the current trace file.
 struct ToFile;
 
 impl<'a> MakeWriter<'a> for ToFile {
@@ -141,10 +141,10 @@ mod tests {
     use super::*;
     use tracing::level_filters::LevelFilter;
 
-    /// What nobody listens to is not even looked at.
+    /// Events without a listener are not even evaluated.
     #[test]
-    fn nothing_is_asked_for_unless_requests_are_traced() {
-        start(Place::Stderr).unwrap();
+    fn request_events_are_enabled_only_while_tracing() {
+        start(Destination::Stderr).unwrap();
         let home = tempfile::tempdir().unwrap();
         for (on, path) in [(false, ""), (true, ""), (false, "log"), (true, "log"), (false, "")] {
             let file = if path.is_empty() { None } else { open(&home.path().join(path)).unwrap() };

@@ -1,4 +1,4 @@
-//! A plan in the kernel's words.
+//! What a plan asks of the kernel: at mount, at INIT, and for readahead.
 
 use crate::error::Error;
 use canopy_config::Config;
@@ -11,21 +11,21 @@ use canopy_fuse::transport::uring;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// Has the kernel offer io_uring, if it is wanted and we may. To be called before mounting.
+/// Enables io_uring in the FUSE module if it is wanted and permitted. To be called before mounting.
 pub fn offer_uring(plan: &Plan) {
     if plan.config.kernel.io_uring == IoUring::Off {
         return;
     }
     match uring::turn_on() {
-        Ok(true) => tracing::info!("turned on the module parameter fuse.enable_uring, for io-uring"),
+        Ok(true) => tracing::info!("enabled the module parameter fuse.enable_uring for io-uring"),
         Ok(false) => {}
-        // Why there is no io_uring then is told with what was agreed upon.
+        // If there is no io_uring then, the log of what was agreed says why.
         Err(why) => tracing::debug!("fuse.enable_uring: {why}"),
     }
 }
 
-/// Workers for each processor's queue: four, and fewer on a large machine, where all of them together are many. A
-/// number of threads that was asked for is shared out.
+/// Returns the number of workers for each processor's queue: four, fewer on a large machine, where all of them
+/// together are many. A number of threads that was asked for is divided among the queues.
 pub fn queue_workers(plan: &Plan) -> u16 {
     let cpus = uring::online_cpus().len().max(1);
     let config = &plan.config;
@@ -37,7 +37,7 @@ pub fn queue_workers(plan: &Plan) -> u16 {
     u16::try_from(workers).unwrap_or(u16::MAX)
 }
 
-/// What mount(2), or the helper in its place, is told.
+/// Returns the arguments for mount(2), or for the helper that mounts in its place.
 pub fn mount_spec(plan: &Plan) -> MountSpec {
     let mount = &plan.config.mount;
     let fsname = plan.fsname.to_string_lossy().into_owned();
@@ -45,7 +45,7 @@ pub fn mount_spec(plan: &Plan) -> MountSpec {
     spec.flags = mount.flags;
     spec.replaces = plan.replaces;
     spec.default_permissions = mount.permissions_check;
-    // A pool that root mounts is there for everybody.
+    // Other users may use a pool that root mounts.
     spec.allow_other = mount.allow_other || rustix::process::geteuid().is_root();
     spec.max_read = mount.max_read;
     let contexts = [
@@ -62,7 +62,7 @@ pub fn mount_spec(plan: &Plan) -> MountSpec {
     spec
 }
 
-/// The flags of INIT that options decide about.
+/// Returns the INIT flags that depend on options.
 pub fn optional_flags(plan: &Plan) -> InitFlags {
     let (kernel, pool) = (&plan.config.kernel, &plan.config.pool);
     let table = [
@@ -70,32 +70,32 @@ pub fn optional_flags(plan: &Plan) -> InitFlags {
         (InitFlags::OVER_IO_URING, kernel.io_uring != IoUring::Off),
         (InitFlags::DIRECT_IO_ALLOW_MMAP, kernel.direct_io_allow_mmap),
         (InitFlags::EXPORT_SUPPORT, kernel.export_support),
-        // The older HANDLE_KILLPRIV is never asked for: it makes the pool answerable for clearing set-id
-        // bits without telling it who writes. Without the newer one the kernel clears them by SETATTR.
+        // The older HANDLE_KILLPRIV is never asked for: it makes the pool responsible for clearing set-id bits
+        // without telling it who writes. Without the newer one the kernel clears them by SETATTR.
         (InitFlags::HANDLE_KILLPRIV_V2, kernel.handle_killpriv && kernel.handle_killpriv_v2),
-        // With them the kernel judges in any case.
+        // With ACLs the kernel always checks permissions itself.
         (InitFlags::POSIX_ACL, kernel.posix_acl == PosixAcl::On && plan.config.mount.permissions_check),
-        // The kernel refuses INIT when owners are mapped and it does not check permissions itself.
+        // The kernel refuses INIT if ids are mapped and it does not check permissions itself.
         (InitFlags::ALLOW_IDMAP, kernel.allow_idmap && plan.config.mount.permissions_check),
         (InitFlags::CACHE_SYMLINKS, kernel.cache_symlinks),
         (InitFlags::WRITEBACK_CACHE, pool.writeback),
-        // Asked for even when it is off: it can be turned on later. It excludes gathered writes.
+        // Asked for even if the option is off, because it can be turned on later. It excludes the writeback cache.
         (InitFlags::PASSTHROUGH, !pool.writeback),
     ];
     table.into_iter().filter(|(_, wanted)| *wanted).fold(InitFlags::empty(), |all, (flag, _)| all | flag)
 }
 
-/// The largest read or write in one message, in bytes.
+/// Returns the largest read or write in one message, in bytes.
 pub fn max_write(plan: &Plan) -> u32 {
     let bytes = plan.config.kernel.message.0.saturating_mul(rustix::param::page_size() as u64);
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Tests make the kernel look older with this: `minor:31`, `mask:PASSTHROUGH|READDIRPLUS_AUTO`, `refuse:queues` (of
-/// io_uring, that were agreed upon), or several with commas between them.
+/// Lets tests make the kernel look older: `minor:31`, `mask:PASSTHROUGH|READDIRPLUS_AUTO`, `refuse:queues` (of
+/// io_uring, after they were agreed on), or several of them separated by commas.
 const LIMITS: &str = "CANOPY_TEST_KERNEL";
 
-/// What tests want hidden of the kernel's abilities; without them, nothing.
+/// Returns what tests hide of the kernel's features; nothing outside of tests.
 pub fn limits() -> Result<KernelLimits, Error> {
     match std::env::var(LIMITS) {
         Ok(text) if !text.is_empty() => {
@@ -128,13 +128,12 @@ fn parse_limits(text: &str) -> Result<KernelLimits, String> {
     Ok(limits)
 }
 
-/// Sets how far the kernel reads ahead on the pool and on the disks behind it, where the option says
-/// so and the system lets us.
+/// Sets the readahead of the pool and of the disks behind it, if the option is given and the system permits it.
 pub fn read_ahead(plan: &Plan, pool: Option<(u32, u32)>) {
     set_read_ahead(&plan.config, pool);
 }
 
-/// The same for a pool that runs.
+/// Does the same for a running pool.
 pub fn set_read_ahead(config: &Config, pool: Option<(u32, u32)>) {
     let kib = config.kernel.readahead;
     if kib == 0 {
@@ -148,13 +147,13 @@ pub fn set_read_ahead(config: &Config, pool: Option<(u32, u32)>) {
     devices.sort_unstable();
     devices.dedup();
     for (major, minor) in devices {
-        // A partition has no figure of its own: its disk has.
+        // A partition has no readahead setting of its own, but its disk has.
         let places = [
             format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"),
             format!("/sys/dev/block/{major}:{minor}/../queue/read_ahead_kb"),
         ];
         if !places.iter().any(|place| fs::write(place, kib.to_string()).is_ok()) {
-            tracing::debug!("device {major}:{minor}: readahead stays as it is");
+            tracing::debug!("device {major}:{minor}: cannot set the readahead");
         }
     }
 }
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn every_feature_option_asks_for_its_flag() {
+    fn every_feature_option_sets_its_flag() {
         let table = [
             ("async-read", InitFlags::ASYNC_READ),
             ("direct-io-allow-mmap", InitFlags::DIRECT_IO_ALLOW_MMAP),
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_words_reach_the_mount() {
+    fn mount_options_reach_the_mount() {
         let spec =
             mount_spec(&plan("ro,max_read=4096,context=a:b,fsname=x\\,y,kernel-permissions-check=false"));
         assert!(spec.flags.contains(canopy_fuse::mount::MountFlags::RDONLY));
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_shared_out_among_queues() {
+    fn threads_are_divided_among_queues() {
         let cpus = uring::online_cpus().len();
         assert_eq!(usize::from(queue_workers(&plan(&format!("threads={}", 5 * cpus)))), 5);
         assert_eq!(usize::from(queue_workers(&plan(&format!("threads={}", 5 * cpus + 1)))), 6);
@@ -222,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn message_sizes_are_bytes() {
+    fn message_sizes_are_in_bytes() {
         assert_eq!(max_write(&plan("fuse-msg-size=2M")), 2 << 20);
         assert_eq!(max_write(&plan("fuse-msg-size=99999999999")), u32::MAX);
     }
 
     #[test]
-    fn limits_hide_what_they_name() {
+    fn limits_hide_the_named_features() {
         let limits = parse_limits("minor:38,mask:ASYNC_READ|POSIX_ACL").unwrap();
         assert_eq!(limits.minor, 38);
         assert!(

@@ -1,4 +1,4 @@
-//! The configuration in force, and the lock over a change of it.
+//! The configuration in force, and the lock for changing it.
 
 use crate::error::Error;
 use arc_swap::ArcSwap;
@@ -12,82 +12,84 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub(crate) struct Settings {
-    /// Read without waiting: a change may wait for a disk.
-    now: ArcSwap<Config>,
-    /// Held over a change, so that changes come one after the other.
-    changing: Mutex<()>,
+    /// Readers never wait: a change may have to wait for a disk.
+    current: ArcSwap<Config>,
+    /// Held while the configuration or the branches change, so that changes come one after another.
+    changes: Mutex<()>,
     mountpoint: PathBuf,
-    /// The pool can be seen at its mountpoint.
-    shown: AtomicBool,
-    /// Its device, as soon as it has been found there.
+    /// The pool is attached at its mountpoint.
+    attached: AtomicBool,
+    /// The device number of the pool's mount, once it was found there.
     device: OnceLock<(u32, u32)>,
-    /// With `landlock`, what the workers can reach: the branches that the pool was mounted with. `None` for everything.
-    ground: Option<Vec<PathBuf>>,
+    /// With `landlock`, the paths that the workers can reach: the branches that the pool was mounted with. `None`
+    /// without.
+    reachable: Option<Vec<PathBuf>>,
 }
 
 impl Settings {
-    pub(crate) fn new(mut config: Config, mountpoint: PathBuf, ground: Option<Vec<PathBuf>>) -> Settings {
+    pub(crate) fn new(mut config: Config, mountpoint: PathBuf, reachable: Option<Vec<PathBuf>>) -> Settings {
         config.file.running_pool = Some(mountpoint.clone());
-        let now = ArcSwap::from_pointee(config);
         Settings {
-            now,
-            changing: Mutex::default(),
+            current: ArcSwap::from_pointee(config),
+            changes: Mutex::default(),
             mountpoint,
-            shown: AtomicBool::new(false),
+            attached: AtomicBool::new(false),
             device: OnceLock::new(),
-            ground,
+            reachable,
         }
     }
 
-    /// The configuration in force.
+    /// Returns the configuration in force.
     pub(crate) fn config(&self) -> Arc<Config> {
-        self.now.load_full()
+        self.current.load_full()
     }
 
-    /// The branches as they were given, including those that do not exist yet.
+    /// Returns the branches as given, including those that do not exist yet.
     pub(crate) fn branches(&self) -> BranchList {
-        self.now.load().branches.clone()
+        self.current.load().branches.clone()
     }
 
     pub(crate) fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// Keeps the configuration and the branches from being changed by others while the guard lives.
-    pub(crate) fn changing(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock()
+    /// Locks the configuration and the branches against changes by others.
+    pub(crate) fn lock_changes(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock()
     }
 
-    /// Puts a configuration in force. Called with [`Self::changing`] held.
+    /// Puts a configuration in force. The caller holds [`Self::lock_changes`].
     pub(crate) fn store(&self, config: Config) {
-        self.now.store(Arc::new(config));
+        self.current.store(Arc::new(config));
     }
 
-    /// The pool can be seen at its mountpoint from now on.
-    pub(crate) fn shown(&self) {
-        self.shown.store(true, Ordering::Release);
+    /// Records that the pool is attached at its mountpoint from now on.
+    pub(crate) fn set_attached(&self) {
+        self.attached.store(true, Ordering::Release);
         let _ = self.device();
     }
 
-    /// The pool's own device (major, minor); `None` until the pool can be seen at its mountpoint.
+    /// Returns the device number (major, minor) of the pool; `None` until it is attached at its mountpoint.
     pub(crate) fn device(&self) -> Option<(u32, u32)> {
         if let Some(device) = self.device.get() {
             return Some(*device);
         }
-        // The mount table can miss a line when mounts come and go while it is read, so it is read again the next time.
+        // A read of the mount table can miss a line while mounts change, so every call reads it again until it is found.
         let mounted =
-            mountinfo::at(&self.mountpoint).ok().flatten().filter(|_| self.shown.load(Ordering::Acquire));
+            mountinfo::at(&self.mountpoint).ok().flatten().filter(|_| self.attached.load(Ordering::Acquire));
         mounted.map(|mounted| *self.device.get_or_init(|| mounted.device))
     }
 
-    /// Can the workers reach this path?
-    pub(crate) fn is_on_ground(&self, path: &Path) -> bool {
-        self.ground.as_ref().is_none_or(|ground| ground.iter().any(|root| path.starts_with(root)))
+    /// Returns whether the workers can reach this path.
+    pub(crate) fn is_reachable(&self, path: &Path) -> bool {
+        self.reachable.as_ref().is_none_or(|roots| roots.iter().any(|root| path.starts_with(root)))
     }
 
-    /// Errors: `EXDEV` for a branch that the workers cannot reach.
-    pub(crate) fn on_ground(&self, list: &BranchList) -> Result<(), Errno> {
-        let Some(spec) = list.iter().find(|spec| !self.is_on_ground(&spec.path)) else { return Ok(()) };
+    /// Checks that the workers can reach every branch of a list.
+    ///
+    /// Errors: `EXDEV` for a branch that they cannot reach.
+    pub(crate) fn check_reachable(&self, list: &BranchList) -> Result<(), Errno> {
+        let Some(spec) = list.iter().find(|spec| !self.is_reachable(&spec.path)) else { return Ok(()) };
         let (branch, pool) = (spec.path.clone(), self.mountpoint.clone());
         tracing::warn!("{}", Error::OutsideOfLandlock { branch, pool });
         Err(Errno::XDEV)

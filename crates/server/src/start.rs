@@ -1,4 +1,4 @@
-//! From a plan to a pool that answers.
+//! From a plan to a pool that serves requests.
 
 use crate::affinity::Affinity;
 use crate::badge::Badge;
@@ -7,8 +7,8 @@ use crate::branches::monitor;
 use crate::branches::pending::PendingBranches;
 use crate::branches::topology::Topology;
 use crate::coherence::{CacheTtl, Coherence};
-use crate::confine::{self, Ground};
-use crate::control::{Carrier, Connection, Control};
+use crate::confine::{self, Sandbox};
+use crate::control::{Connection, Control, TransportInfo};
 use crate::deadline::Deadline;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
@@ -17,7 +17,7 @@ use crate::kernel_link::KernelLink;
 use crate::log;
 use crate::negotiate;
 use crate::settings::Settings;
-use crate::watch::{Watch, Watching};
+use crate::watch::{Watch, WatchThread};
 use canopy_config::Config;
 use canopy_config::resolve::Plan;
 use canopy_config::values::{IoUring, PosixAcl};
@@ -30,35 +30,35 @@ use canopy_pool::config::{PassthroughIo, XattrMode};
 use canopy_pool::{PermissionCheck, Pool};
 use std::sync::{Arc, OnceLock};
 
-/// A pool that is mounted and answers.
+/// A mounted pool that serves requests.
 pub struct Serving {
     running: Running,
     mounted: Mounted,
-    watching: Watching,
+    watch_thread: WatchThread,
     pool: Arc<Pool>,
-    /// Others find the server of the mount by it.
+    /// Lets others find the server of the mount.
     _badge: Option<Badge>,
-    /// How it came to where another pool was, if one was there.
-    pub shown: Option<Placement>,
+    /// How it took the place of the pool that was mounted there before, if one was.
+    pub placement: Option<Placement>,
 }
 
 impl Serving {
-    /// What carries the requests, and why nothing better.
+    /// Returns the transport in use, and why it is not a better one.
     pub fn transport(&self) -> &Transport {
         self.running.transport()
     }
 
-    /// Returns when the pool has been unmounted, by whomever.
+    /// Returns when the pool has been unmounted.
     pub fn join(self) {
         let result = self.running.join();
-        drop(self.watching);
+        drop(self.watch_thread);
         if self.pool.patience().is_some() {
-            // Closing what is open on a branch that hangs would hold the end up. The end of the process closes it.
+            // Closing files on a branch that hangs would block. They are closed when the process ends.
             std::mem::forget(self.pool);
         }
         if let Err(why) = result {
-            tracing::error!("the session ended badly: {why}");
-            // Dropping the guard takes the mount away, if it is still there.
+            tracing::error!("the session has failed: {why}");
+            // Dropping the guard unmounts the pool, if it is still mounted.
             return;
         }
         // The kernel has ended the connection: the mount is gone, or another has its place.
@@ -66,8 +66,7 @@ impl Serving {
     }
 }
 
-/// Opens the branches, mounts, agrees with the kernel, and starts to answer. When it returns the pool is
-/// usable.
+/// Opens the branches, mounts, negotiates with the kernel, and starts to serve. When it returns, the pool is usable.
 pub fn start(plan: &Plan) -> Result<Serving, Error> {
     let mut config = plan.config.clone();
     let is_there = |spec: &&BranchSpec| !plan.missing.contains(&spec.path);
@@ -78,43 +77,43 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
     log::trace(config.debug, trace);
     negotiate::offer_uring(plan);
     let (device, mut mounted) = mount::mount(&negotiate::mount_spec(plan))?;
-    // The mount is made, and there is no other thread yet.
-    let mut security = confine::give_up();
-    let ground = Ground::new(&config, &branches);
-    security.landlock = ground.is_some();
-    config.pool.names_only = ground.is_some();
+    // The mount is made, and there is only one thread yet.
+    let mut security = confine::drop_privileges();
+    let sandbox = Sandbox::new(&config, &branches);
+    security.landlock = sandbox.is_some();
+    config.pool.names_only = sandbox.is_some();
     tracing::info!("{security}");
     let session = Session::negotiate(device, &session_options(plan, &branches), limits)?;
     let agreed = *session.agreed();
     let planned = session.transport();
     tracing::info!("{planned}; {agreed}");
-    adapt(&mut config, &agreed);
+    disable_unsupported(&mut config, &agreed);
     let passthrough = agreed.has(InitFlags::PASSTHROUGH);
-    let threads = workers(&config);
+    let threads = worker_count(&config);
     let affinity = Affinity::new(&config.threads);
     if !config.pool.symlinkify {
-        // Should it be turned on later without a word about the time, it works at once.
+        // So that symlinkify works at once if it is turned on later without a timeout.
         config.pool.symlinkify_timeout = -1;
     }
     config.pool.mountpoint.clone_from(&plan.mountpoint);
     let pool = Arc::new(Pool::new(config.pool.clone(), branches));
     pool.set_permission_check(judge(&config, &agreed));
     pool.recover();
-    // As it was derived, and as it was resolved.
+    // As derived and resolved in the plan.
     config.fsname = Some(plan.fsname.clone());
     config.mountpoint = Some(plan.mountpoint.clone());
-    let within = ground.as_ref().map(|ground| ground.branches().to_vec());
-    let settings = Arc::new(Settings::new(config.clone(), plan.mountpoint.clone(), within));
+    let reachable = sandbox.as_ref().map(|sandbox| sandbox.branches().to_vec());
+    let settings = Arc::new(Settings::new(config.clone(), plan.mountpoint.clone(), reachable));
     let ttl = CacheTtl::new(&config, None);
     let coherence = Coherence::start(Arc::clone(&pool), Arc::clone(&settings), session.notifier(), ttl)
-        .map_err(Error::Watching)?;
-    let forgets_all = session.notifier().can_increment_epoch();
-    let watch = Arc::new(Watch::start(&config, Arc::clone(&pool), Arc::clone(&coherence), forgets_all));
+        .map_err(Error::Thread)?;
+    let drops_negative = session.notifier().can_increment_epoch();
+    let watch = Arc::new(Watch::start(&config, Arc::clone(&pool), Arc::clone(&coherence), drops_negative));
     let interrupts = Arc::new(Interrupts::default());
     let link = KernelLink {
         backing: session.backing(),
         notifier: session.notifier(),
-        waiting: watch.waiting(),
+        events: watch.pending_events(),
         watch: Arc::downgrade(&watch),
         interrupts: Arc::clone(&interrupts),
     };
@@ -125,50 +124,54 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
         Arc::clone(&coherence),
         Arc::clone(&watch),
     ));
-    let liveness = Liveness::start(&pool).map_err(Error::Watching)?;
-    let watching = Watching::start(Arc::clone(&watch)).map_err(Error::Watching)?;
-    topology.begin_access_times(&plan.config);
-    monitor::start(&topology).map_err(Error::Watching)?;
+    let liveness = Liveness::start(&pool).map_err(Error::Thread)?;
+    let watch_thread = WatchThread::start(Arc::clone(&watch)).map_err(Error::Thread)?;
+    topology.apply_access_times_at_start(&plan.config);
+    monitor::start(&topology).map_err(Error::Thread)?;
     let pending = PendingBranches::new(Arc::clone(&topology));
-    pending.look_for(&plan.config.branches);
-    let planned_carrier = Carrier::new(&planned, threads);
-    let connection = Connection { agreed, planned: planned_carrier, instead: OnceLock::new(), security };
+    pending.wait_for(&plan.config.branches);
+    let planned_transport = TransportInfo::new(&planned, threads);
+    let connection = Connection { agreed, planned: planned_transport, actual: OnceLock::new(), security };
     let control = Control::new(topology, pending, connection);
     let notifier = session.notifier();
     let dispatch =
         Arc::new(Dispatch { pool: Arc::clone(&pool), coherence, watch, control, affinity, interrupts });
     let handler = Arc::new(Deadline::new(Arc::clone(&dispatch), Arc::clone(&pool), liveness, notifier));
-    // Before anybody is answered, unless the mount has no place yet.
-    let badge = wear_badge(&mounted);
-    let running =
-        confine::apart(ground.as_ref(), || session.serve(handler, threads)).map_err(Error::Confine)??;
+    // Before the first answer, unless the mount is not attached yet.
+    let badge = create_badge(&mounted);
+    let running = confine::run_confined(sandbox.as_ref(), || session.serve(handler, threads))
+        .map_err(Error::Confine)??;
     if *running.transport() != planned {
-        dispatch.control.carried_by(Carrier::new(running.transport(), threads));
+        dispatch.control.set_actual_transport(TransportInfo::new(running.transport(), threads));
         tracing::info!("{}", running.transport());
     }
     if let (IoUring::On, Transport::Device(why)) = (plan.config.kernel.io_uring, running.transport()) {
-        tracing::warn!("io-uring=on comes to nothing: {why}");
+        tracing::warn!("io-uring=on has no effect: {why}");
     }
-    let shown = plan.replaces.then(|| mounted.attach()).transpose()?;
-    settings.shown();
-    let badge = badge.or_else(|| wear_badge(&mounted));
-    Ok(Serving { running, mounted, watching, pool, _badge: badge, shown })
+    let placement = plan.replaces.then(|| mounted.attach()).transpose()?;
+    settings.set_attached();
+    let badge = badge.or_else(|| create_badge(&mounted));
+    Ok(Serving { running, mounted, watch_thread, pool, _badge: badge, placement })
 }
 
-fn wear_badge(mounted: &Mounted) -> Option<Badge> {
-    let badge = mounted.unique_id().map(Badge::wear)?;
-    badge.inspect_err(|errno| tracing::warn!("canopy umount will not wait for this pool: {errno}")).ok()
+fn create_badge(mounted: &Mounted) -> Option<Badge> {
+    let badge = mounted.unique_id().map(Badge::new)?;
+    badge
+        .inspect_err(|errno| {
+            tracing::warn!("canopy umount will not wait for this pool, which has no badge: {errno}")
+        })
+        .ok()
 }
 
-/// Is the kernel to enforce ACLs, though nobody has said so?
-fn heeds_acls(config: &Config, branches: &Branches) -> bool {
-    // With neither would they hold: attributes that are not told, modes that are made up.
+/// Returns whether the kernel is to enforce ACLs although that was not asked for.
+fn should_enforce_acls(config: &Config, branches: &Branches) -> bool {
+    // ACLs cannot hold if attributes are not passed through or modes are made up.
     let can = config.pool.xattr == XattrMode::Passthrough && config.overrides.umask.0.is_none();
     let may = config.kernel.posix_acl == PosixAcl::Auto && config.mount.permissions_check;
     may && can && branches.have_acls()
 }
 
-/// Who decides what a caller may do?
+/// Returns what decides whether a caller may do something.
 fn judge(config: &Config, agreed: &Agreed) -> PermissionCheck {
     match (config.mount.permissions_check, agreed.has(InitFlags::POSIX_ACL)) {
         (false, _) => PermissionCheck::Branch,
@@ -177,14 +180,14 @@ fn judge(config: &Config, agreed: &Agreed) -> PermissionCheck {
     }
 }
 
-/// What to ask of the kernel.
+/// Returns what to ask of the kernel.
 fn session_options(plan: &Plan, branches: &Branches) -> SessionOptions {
-    // Not ATOMIC_O_TRUNC: with it the kernel sends O_TRUNC along before it has checked that nobody executes
-    // the file, and O_RDONLY|O_TRUNC empties a running program instead of failing with ETXTBSY (fs/namei.c
-    // do_open calls vfs_open before handle_truncate).
+    // Not ATOMIC_O_TRUNC: with it the kernel passes O_TRUNC on before it has checked that the file is not being
+    // executed, and O_RDONLY|O_TRUNC empties a running program instead of failing with ETXTBSY (fs/namei.c do_open
+    // calls vfs_open before handle_truncate).
     let mut flags = InitFlags::ASYNC_DIO
         | InitFlags::BIG_WRITES
-        // The branch applies the umask, for only it knows whether a default ACL takes its place.
+        // The branch applies the umask, because only it knows whether a default ACL replaces it.
         | InitFlags::DONT_MASK
         | InitFlags::DO_READDIRPLUS
         | InitFlags::READDIRPLUS_AUTO
@@ -194,7 +197,7 @@ fn session_options(plan: &Plan, branches: &Branches) -> SessionOptions {
     flags |= negotiate::optional_flags(plan);
     flags.set(
         InitFlags::POSIX_ACL,
-        flags.contains(InitFlags::POSIX_ACL) || heeds_acls(&plan.config, branches),
+        flags.contains(InitFlags::POSIX_ACL) || should_enforce_acls(&plan.config, branches),
     );
     SessionOptions {
         flags,
@@ -205,8 +208,8 @@ fn session_options(plan: &Plan, branches: &Branches) -> SessionOptions {
     }
 }
 
-/// Lets go of what the kernel does not have.
-fn adapt(config: &mut Config, agreed: &Agreed) {
+/// Turns off options that the kernel does not support.
+fn disable_unsupported(config: &mut Config, agreed: &Agreed) {
     if config.pool.passthrough != PassthroughIo::Off && !agreed.has(InitFlags::PASSTHROUGH) {
         tracing::warn!("passthrough is off: the kernel does not offer it (it needs Linux 6.9)");
         config.pool.passthrough = PassthroughIo::Off;
@@ -223,10 +226,11 @@ fn adapt(config: &mut Config, agreed: &Agreed) {
     }
 }
 
-/// At least four, however few processors: one that waits for a sleeping disk must not stop the others. And two
-/// whatever is asked for: while one takes on new branches, their pattern may lead through the pool itself, and
-/// names it wants forgotten may be held by who waits for an answer.
-fn workers(config: &Config) -> usize {
+/// Returns the number of workers. By default at least four, however few processors there are: a worker that waits for
+/// a sleeping disk must not block the others. And never fewer than two: while one takes on new branches, their
+/// pattern may lead through the pool itself, and the names it invalidates may be locked by a client that waits for an
+/// answer.
+fn worker_count(config: &Config) -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = config.threads.workers(cpus);
     if config.is_given("read-thread-count") || config.is_given("process-thread-count") {

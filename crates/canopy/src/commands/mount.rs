@@ -89,7 +89,7 @@ pub fn run(args: MountArgs) -> Result<(), Error> {
         return Ok(());
     }
     if foreground {
-        log::start(log::Place::Stderr)?;
+        log::start(log::Destination::Stderr)?;
         return serve(plan, &mut Some(StartupReporter::foreground()));
     }
     if !background::is_child() {
@@ -97,7 +97,7 @@ pub fn run(args: MountArgs) -> Result<(), Error> {
     }
     let mut reporter = Some(StartupReporter::background()?);
     let served =
-        log::start(log::Place::System).map_err(Error::from).and_then(|()| serve(plan, &mut reporter));
+        log::start(log::Destination::System).map_err(Error::from).and_then(|()| serve(plan, &mut reporter));
     if let (Err(error), Some(reporter)) = (&served, &mut reporter) {
         reporter.fail(error);
     }
@@ -162,7 +162,7 @@ fn serve(mut plan: Plan, reporter: &mut Option<StartupReporter>) -> Result<(), E
         mountpoint: plan.mountpoint.clone(),
         why: start_error_message(&why),
     })?;
-    if let (Some((source, root)), Some(shown)) = (before, session.shown) {
+    if let (Some((source, root)), Some(shown)) = (before, session.placement) {
         // What the kernel still holds of the other pool's files reaches the branches that both have.
         root.map(rustix::fs::syncfs);
         let place = plan.mountpoint.display();

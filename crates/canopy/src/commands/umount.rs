@@ -39,7 +39,8 @@ pub fn run(args: &UmountArgs) -> Result<(), Error> {
         return Err(Error::NotAPool { path, fstype: mounted.fstype });
     }
     // Found before the mount goes: afterwards nothing leads from one to the other.
-    let servers = if args.lazy || is_mounted_elsewhere(&mounted) { Vec::new() } else { badge::of(&mounted) };
+    let servers =
+        if args.lazy || is_mounted_elsewhere(&mounted) { Vec::new() } else { badge::servers_of(&mounted) };
     let servers: Vec<OwnedFd> =
         servers.into_iter().filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect();
     unmount::unmount(&path, args.lazy)?;

@@ -45,7 +45,7 @@ fn more_changes_than_can_be_told() {
     assert!(nested.file().exists(), "what was mounted in the pool is gone");
     drop(nested);
     let log = bed.pool.umount();
-    assert!(log.contains("more has changed on the branches than could be told"), "{log}");
+    assert!(log.contains("the queue of changes on the branches has overflowed"), "{log}");
 }
 
 /// Names that are missing are not remembered where they are not watched, and others briefly.

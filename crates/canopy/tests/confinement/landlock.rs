@@ -55,7 +55,7 @@ fn nothing_else_is_reached() {
         let value = format!("+>{}", outside.path().display());
         assert_eq!(set("branches", &value), Err(Errno::XDEV));
         let before = pool.log();
-        assert!(before.contains("lies outside of those that pool"), "{before}");
+        assert!(before.contains("lies outside the branches that landlock=true"), "{before}");
         let done = run_within(
             Command::new(BINARY).arg("set").arg(pool.path()).arg(format!("branches={value}")),
             Duration::from_secs(60),

@@ -1,8 +1,8 @@
-//! `noatime`, `relatime`, `strictatime` and `nodiratime` of the pool: the kernel leaves access times to whoever serves, so
-//! the branches are read as the pool's own mount says, where that was asked for and differs from the branch's mount.
+//! `noatime`, `relatime`, `strictatime` and `nodiratime` of the pool.
 //!
-//! The pool's flags are those of the mount table, whose changes wake whoever looks after the branches: a remount counts,
-//! too.
+//! The kernel leaves access times on a FUSE mount to the server. So the branches are read with the flags of the
+//! pool's mount, where those were asked for and differ from the flags of the branch's mount. The pool's flags come
+//! from the mount table, so a remount counts too: the branch monitor watches the table for changes.
 
 use crate::settings::Settings;
 use canopy_config::Config;
@@ -17,98 +17,105 @@ use rustix::mount::MountAttrFlags as Attr;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// What can be asked for.
-const OURS: MountFlags = ATIME_FLAGS.union(MountFlags::NODIRATIME);
+/// The flags that a user can ask for.
+const REQUESTABLE: MountFlags = ATIME_FLAGS.union(MountFlags::NODIRATIME);
 const WORDS: [&str; 4] = ["noatime", "relatime", "strictatime", "nodiratime"];
 
-/// What is known of the times of branches.
+/// Which access time flags the branches are read with.
 #[derive(Default)]
 pub(crate) struct AccessTimes(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Those of the pool's mount at the beginning. If nobody asked for them they say nothing, until they are changed.
-    first: Option<MountFlags>,
-    asked: bool,
-    /// What each branch in force has been settled for.
-    settled: HashMap<BranchId, (Weak<Branch>, Option<Wanted>)>,
+    /// The flags of the pool's mount at the start. Unless they were asked for, they have no effect until they change.
+    at_start: Option<MountFlags>,
+    requested: bool,
+    /// What was last applied to each branch in force.
+    applied: HashMap<BranchId, (Weak<Branch>, Option<Wanted>)>,
 }
 
-/// The times of the pool, over what the branch's own mount has; none for as that says.
+/// The pool's flags and the options of the branch's mount that they override; `None` to read as that mount says.
 type Wanted = (MountFlags, String);
 
 impl AccessTimes {
-    /// Has the branches read as the pool is to be mounted. Before anything is served: the mount may not be seen yet.
-    pub(super) fn begin(&self, pool: &Pool, config: &Config) {
+    /// Applies the flags that the pool is about to be mounted with. To be called before anything is served, when the
+    /// mount may not be visible yet.
+    pub(super) fn apply_at_start(&self, pool: &Pool, config: &Config) {
         let Ok(listed) = mountinfo::list() else { return };
-        let told = config.mount.flags & OURS;
-        let own = if told.intersects(ATIME_FLAGS) { told } else { told | MountFlags::RELATIME };
-        self.read_as(own, pool, config, &pool.branches(), &listed);
+        let given = config.mount.flags & REQUESTABLE;
+        let pool_flags = if given.intersects(ATIME_FLAGS) { given } else { given | MountFlags::RELATIME };
+        self.apply_flags(pool_flags, pool, config, &pool.branches(), &listed);
     }
 
-    /// Has these branches read as the pool's mount says. Before they are in force, and when mounts have changed.
-    pub(super) fn settle(&self, pool: &Pool, settings: &Settings, config: &Config, branches: &Branches) {
+    /// Applies the flags of the pool's mount to these branches. To be called before they are in force, and when
+    /// mounts have changed.
+    pub(super) fn apply(&self, pool: &Pool, settings: &Settings, config: &Config, branches: &Branches) {
         let (Some(device), Ok(listed)) = (settings.device(), mountinfo::list()) else { return };
-        // Another pool may lie there, before this one has its place or over it, and this one may be seen elsewhere.
+        // Another pool may be mounted there, before this one is attached or on top of it, and this one elsewhere as
+        // well.
         let is_own =
             |mounted: &&Mounted| mounted.device == device && mounted.mountpoint == settings.mountpoint();
-        let Some(own) = listed.iter().find(is_own) else { return };
-        let own = MountFlags::from_mountinfo(&own.options) & OURS;
-        self.read_as(own, pool, config, branches, &listed);
+        let Some(mounted) = listed.iter().find(is_own) else { return };
+        let pool_flags = MountFlags::from_mountinfo(&mounted.options) & REQUESTABLE;
+        self.apply_flags(pool_flags, pool, config, branches, &listed);
     }
 
-    fn read_as(
+    fn apply_flags(
         &self,
-        own: MountFlags,
+        pool_flags: MountFlags,
         pool: &Pool,
         config: &Config,
         branches: &Branches,
         listed: &[Mounted],
     ) {
         let mut state = self.0.lock();
-        let first = *state.first.get_or_insert(own);
-        state.asked |= first != own || WORDS.iter().any(|word| config.is_given(word));
-        let asked = state.asked;
-        state.settled.retain(|id, _| branches.by_id(*id).is_some());
+        let at_start = *state.at_start.get_or_insert(pool_flags);
+        state.requested |= at_start != pool_flags || WORDS.iter().any(|word| config.is_given(word));
+        let requested = state.requested;
+        state.applied.retain(|id, _| branches.by_id(*id).is_some());
         for branch in branches.iter() {
             let on = listed.iter().find(|mounted| branch.mount == Some(mounted.id.into()));
             let wanted = on
-                .filter(|on| asked && MountFlags::from_mountinfo(&on.options) & OURS != own)
-                .map(|on| (own, on.options.clone()));
-            // With another mode the branch is another value.
-            let is_settled = |(settled, as_it_is): &(Weak<Branch>, Option<Wanted>)| {
-                std::ptr::eq(settled.as_ptr(), Arc::as_ptr(branch)) && *as_it_is == wanted
+                .filter(|on| requested && MountFlags::from_mountinfo(&on.options) & REQUESTABLE != pool_flags)
+                .map(|on| (pool_flags, on.options.clone()));
+            // A branch whose mode has changed is a new value.
+            let is_applied = |(applied, applied_flags): &(Weak<Branch>, Option<Wanted>)| {
+                std::ptr::eq(applied.as_ptr(), Arc::as_ptr(branch)) && *applied_flags == wanted
             };
-            if state.settled.get(&branch.id).is_some_and(is_settled) {
+            if state.applied.get(&branch.id).is_some_and(is_applied) {
                 continue;
             }
-            pool.set_atime_policy(branch, wanted.is_some().then(|| reads(branch, own)).flatten());
-            state.settled.insert(branch.id, (Arc::downgrade(branch), wanted));
+            pool.set_atime_policy(
+                branch,
+                wanted.is_some().then(|| how_to_read(branch, pool_flags)).flatten(),
+            );
+            state.applied.insert(branch.id, (Arc::downgrade(branch), wanted));
         }
     }
 }
 
-fn reads(branch: &Branch, own: MountFlags) -> Option<AtimePolicy> {
-    let why = match clone_with_atime(branch.root(), attributes(own)) {
+fn how_to_read(branch: &Branch, pool_flags: MountFlags) -> Option<AtimePolicy> {
+    let why = match clone_with_atime(branch.root(), mount_attrs(pool_flags)) {
         Ok(copy) => return Some(AtimePolicy::PrivateMount(copy)),
         Err(why) => why,
     };
-    let (path, words) = (branch.path.display(), own.option_words());
-    if own.contains(MountFlags::NOATIME) {
-        tracing::info!("branch {path}: read with O_NOATIME, for its mount cannot be copied: {why}");
+    let (path, words) = (branch.path.display(), pool_flags.option_words());
+    if pool_flags.contains(MountFlags::NOATIME) {
+        tracing::info!("branch {path}: read with O_NOATIME, because its mount cannot be cloned: {why}");
         return Some(AtimePolicy::NoAtime);
     }
-    tracing::warn!(
-        "branch {path}: its own mount decides about access times, and not {words} of the pool: {why}"
-    );
+    tracing::warn!("branch {path}: its own mount decides about access times, not {words} of the pool: {why}");
     None
 }
 
-fn attributes(own: MountFlags) -> Attr {
+fn mount_attrs(pool_flags: MountFlags) -> Attr {
     let words = [
         (MountFlags::NOATIME, Attr::MOUNT_ATTR_NOATIME),
         (MountFlags::STRICTATIME, Attr::MOUNT_ATTR_STRICTATIME),
         (MountFlags::NODIRATIME, Attr::MOUNT_ATTR_NODIRATIME),
     ];
-    words.iter().filter(|(flag, _)| own.contains(*flag)).fold(Attr::empty(), |all, (_, attr)| all | *attr)
+    words
+        .iter()
+        .filter(|(flag, _)| pool_flags.contains(*flag))
+        .fold(Attr::empty(), |all, (_, attr)| all | *attr)
 }

@@ -1,9 +1,9 @@
-//! Which branches answer.
+//! Finds branches that do not answer.
 //!
-//! Every branch with a deadline has a thread that asks it, again and again, what operations ask: its root's attributes and
-//! entries, a name that it does not hold, its free space. Another thread looks how long each of them has been waiting:
-//! whoever waits too long, his branch is left out (`Pool::set_silent`) until it answers again, and until whatever else waits
-//! for it has come to an end. These threads may be lost; nobody waits for them.
+//! Every branch with a deadline has a probe thread, which repeatedly does what operations do: it reads the attributes
+//! and entries of the root, a name that does not exist, and the free space. Another thread checks how long each probe
+//! has been waiting. A branch whose probe waits too long is left out (`Pool::set_silent`) until it answers again and
+//! every operation that is stuck on it has ended. Probe threads may get stuck too; nothing waits for them.
 
 use canopy_pool::Pool;
 use canopy_pool::branch::{Branch, BranchId};
@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Lock order: the list before a branch's own.
+/// Lock order: `probes` before the state of a probe.
 pub(crate) struct Liveness {
     pool: Arc<Pool>,
-    list: Mutex<HashMap<BranchId, Arc<Probe>>>,
+    probes: Mutex<HashMap<BranchId, Arc<Probe>>>,
     silent: AtomicUsize,
 }
 
@@ -30,114 +30,119 @@ struct Probe {
 
 struct State {
     deadline: Duration,
-    /// Since when the thread waits for an answer.
-    asked: Option<Instant>,
-    /// The branch does not answer, to go by that.
+    /// When the probe began to wait for an answer.
+    asked_at: Option<Instant>,
+    /// The probe has waited too long.
     unanswered: bool,
-    /// Operations on its files that nobody waits for any more.
-    blamed: usize,
-    /// What has been made of both.
+    /// Operations on files of the branch that are stuck and whose callers have been given an error.
+    stuck_operations: usize,
+    /// The conclusion from both.
     silent: bool,
-    /// The branch has been taken away, or its deadline.
-    over: bool,
+    /// The branch was removed, or its deadline.
+    removed: bool,
 }
 
 impl Liveness {
-    /// Starts the thread that looks after the others. It ends with the value.
+    /// Also starts the thread that checks the probes, which ends with the value.
     pub(crate) fn start(pool: &Arc<Pool>) -> std::io::Result<Arc<Liveness>> {
         let liveness = Arc::new(Liveness {
             pool: Arc::clone(pool),
-            list: Mutex::default(),
+            probes: Mutex::default(),
             silent: AtomicUsize::new(0),
         });
         let weak = Arc::downgrade(&liveness);
-        std::thread::Builder::new().name("canopy-probes".into()).spawn(move || run(&weak))?;
+        std::thread::Builder::new().name("canopy-probes".into()).spawn(move || run_checks(&weak))?;
         Ok(liveness)
     }
 }
 
-fn run(liveness: &Weak<Liveness>) {
+fn run_checks(liveness: &Weak<Liveness>) {
     while let Some(liveness) = liveness.upgrade() {
-        let pause = liveness.look();
+        let pause = liveness.check();
         drop(liveness);
         std::thread::sleep(pause);
     }
 }
 
 impl Liveness {
-    /// Does every branch answer?
+    /// Returns whether every branch answers.
     pub(crate) fn all_answer(&self) -> bool {
         self.silent.load(Ordering::Relaxed) == 0
     }
 
-    /// An operation on a file of the branch has waited in vain, or has come to an end after all.
-    pub(crate) fn blame(&self, branch: BranchId, in_vain: bool) {
-        let Some(probe) = self.list.lock().get(&branch).cloned() else { return };
+    /// Records that an operation on a file of the branch did not finish by the deadline.
+    pub(crate) fn operation_stuck(&self, branch: BranchId) {
+        let Some(probe) = self.probes.lock().get(&branch).cloned() else { return };
         let mut state = probe.state.lock();
-        match in_vain {
-            true => state.blamed += 1,
-            false => state.blamed = state.blamed.saturating_sub(1),
-        }
-        // It is taken back by the next answer of the branch itself.
-        if in_vain {
-            self.settle(&probe, &mut state);
-        }
+        state.stuck_operations += 1;
+        self.update(&probe, &mut state);
     }
 
-    /// Takes on the branches that have a deadline by now, and finds those that do not answer. Gives the time until it is
-    /// to be done again.
-    fn look(self: &Arc<Self>) -> Duration {
+    /// Records that such an operation has ended after all. The branch counts as answering again with the next answer to
+    /// its probe.
+    pub(crate) fn operation_ended(&self, branch: BranchId) {
+        let Some(probe) = self.probes.lock().get(&branch).cloned() else { return };
+        let mut state = probe.state.lock();
+        state.stuck_operations = state.stuck_operations.saturating_sub(1);
+    }
+
+    /// Starts and ends probes as branches get and lose deadlines, and finds those that do not answer. Returns the
+    /// time until the next check.
+    fn check(self: &Arc<Self>) -> Duration {
         let wanted = self.pool.deadlines();
-        let mut list = self.list.lock();
-        list.retain(|id, probe| {
+        let mut probes = self.probes.lock();
+        probes.retain(|id, probe| {
             let stays = wanted.iter().any(|(branch, _)| branch.id == *id);
             if !stays {
                 let mut state = probe.state.lock();
-                (state.over, state.unanswered, state.blamed) = (true, false, 0);
-                self.settle(probe, &mut state);
+                (state.removed, state.unanswered, state.stuck_operations) = (true, false, 0);
+                self.update(probe, &mut state);
             }
             stays
         });
         for (branch, deadline) in &wanted {
-            if let Some(probe) = list.get(&branch.id) {
+            if let Some(probe) = probes.get(&branch.id) {
                 probe.state.lock().deadline = *deadline;
                 continue;
             }
             let state = State {
                 deadline: *deadline,
-                asked: None,
+                asked_at: None,
                 unanswered: false,
-                blamed: 0,
+                stuck_operations: 0,
                 silent: false,
-                over: false,
+                removed: false,
             };
             let probe = Arc::new(Probe { branch: Arc::clone(branch), state: Mutex::new(state) });
-            let (liveness, asking) = (Arc::downgrade(self), Arc::clone(&probe));
+            let (liveness, their_probe) = (Arc::downgrade(self), Arc::clone(&probe));
             let thread = std::thread::Builder::new().name("canopy-probe".into());
-            match thread.spawn(move || ask(&liveness, &asking)) {
-                Ok(_) => drop(list.insert(branch.id, probe)),
-                Err(why) => tracing::error!("nobody looks whether {} answers: {why}", branch.path.display()),
+            match thread.spawn(move || run_probe(&liveness, &their_probe)) {
+                Ok(_) => drop(probes.insert(branch.id, probe)),
+                Err(why) => {
+                    tracing::error!("cannot watch whether branch {} answers: {why}", branch.path.display())
+                }
             }
         }
-        let probes: Vec<Arc<Probe>> = list.values().cloned().collect();
-        drop(list);
+        let running: Vec<Arc<Probe>> = probes.values().cloned().collect();
+        drop(probes);
         let mut pause = Duration::from_secs(1);
-        for probe in probes {
+        for probe in running {
             let mut state = probe.state.lock();
             pause = pause.min(state.deadline / 20);
-            // Asked every eighth of the deadline, it is found out before an operation that has met it has waited for as long.
-            let waits = state.asked.is_some_and(|asked| asked.elapsed() >= state.deadline / 4 * 3);
+            // With a probe every eighth of the deadline, this notices a silent branch before an operation on it has
+            // waited for the whole deadline.
+            let waits = state.asked_at.is_some_and(|asked_at| asked_at.elapsed() >= state.deadline / 4 * 3);
             if waits && !state.unanswered {
                 state.unanswered = true;
-                self.settle(&probe, &mut state);
+                self.update(&probe, &mut state);
             }
         }
         pause.max(Duration::from_millis(20))
     }
 
-    /// Makes of a branch what is known of it.
-    fn settle(&self, probe: &Probe, state: &mut State) {
-        let silent = !state.over && (state.unanswered || state.blamed > 0);
+    /// Updates whether a branch counts as silent.
+    fn update(&self, probe: &Probe, state: &mut State) {
+        let silent = !state.removed && (state.unanswered || state.stuck_operations > 0);
         if std::mem::replace(&mut state.silent, silent) == silent {
             return;
         }
@@ -153,32 +158,32 @@ impl Liveness {
     }
 }
 
-/// Asks a branch for as long as it has a deadline.
-fn ask(liveness: &Weak<Liveness>, probe: &Probe) {
+/// Probes a branch for as long as it has a deadline.
+fn run_probe(liveness: &Weak<Liveness>, probe: &Probe) {
     for number in 0_u64.. {
         let pause = {
             let mut state = probe.state.lock();
-            if state.over {
+            if state.removed {
                 return;
             }
-            state.asked = Some(Instant::now());
+            state.asked_at = Some(Instant::now());
             state.deadline / 8
         };
         // An error is an answer.
-        let _ = question(&probe.branch, number);
+        let _ = probe_branch(&probe.branch, number);
         let Some(liveness) = liveness.upgrade() else { return };
         {
             let mut state = probe.state.lock();
-            (state.asked, state.unanswered) = (None, false);
-            liveness.settle(probe, &mut state);
+            (state.asked_at, state.unanswered) = (None, false);
+            liveness.update(probe, &mut state);
         }
         drop(liveness);
         std::thread::sleep(pause);
     }
 }
 
-fn question(branch: &Branch, number: u64) -> Result<(), Errno> {
-    // AT_STATX_FORCE_SYNC in include/uapi/linux/fcntl.h: not what is remembered of it.
+fn probe_branch(branch: &Branch, number: u64) -> Result<(), Errno> {
+    // AT_STATX_FORCE_SYNC in include/uapi/linux/fcntl.h: not from a cache.
     let sync = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(0x2000);
     rustix::fs::statx(branch.root(), c"", sync, StatxFlags::BASIC_STATS)?;
     rustix::fs::fstatvfs(branch.root())?;
@@ -188,7 +193,7 @@ fn question(branch: &Branch, number: u64) -> Result<(), Errno> {
     if let Some(entry) = RawDir::new(&dir, &mut buffer).next() {
         entry?;
     }
-    // Another name each time, which nobody remembers to be missing.
+    // A new name each time, because a missing name may be cached.
     let name = format!("{}{number}", String::from_utf8_lossy(&canopy_pool::temporary_name()));
     match rustix::fs::statx(branch.root(), name.as_str(), AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE) {
         Err(errno) if errno != Errno::NOENT => Err(errno),

@@ -1,8 +1,8 @@
-//! The branches of a running pool: which are in force, and how they are.
+//! The branches of a running pool.
 //!
-//! `topology` changes which branches are in force. `monitor` looks after those that are sick or gone, `pending` waits for
-//! those that do not exist yet, `liveness` finds those that do not answer, `access_times` has them read as the pool's
-//! mount says.
+//! `topology` changes which branches are in force. `monitor` watches over branches that are sick or gone, `pending`
+//! waits for branches that do not exist yet, `liveness` finds branches that do not answer, and `access_times` applies
+//! the pool's access time flags to them.
 
 mod access_times;
 pub(crate) mod liveness;

@@ -1,4 +1,4 @@
-//! Listings that the kernel keeps.
+//! Directory listings that the kernel caches.
 
 use canopy_fuse::NodeId;
 use parking_lot::Mutex;
@@ -6,25 +6,26 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::{Duration, Instant};
 
-/// Directories that may be kept at a time; beyond that all are read afresh once.
-const KEPT: usize = 65_536;
+/// The most directories that are remembered; beyond that, all are forgotten and their listings are read again once.
+const MAX_DIRS: usize = 65_536;
 
 #[derive(Default)]
 pub(crate) struct DirListings {
-    /// Directories of which the kernel keeps no listing that is older than the last change, and since when.
-    kept: Mutex<HashMap<NodeId, Instant>>,
+    /// The directories whose cached listing, if any, is no older than the last change, and when it was read.
+    valid: Mutex<HashMap<NodeId, Instant>>,
 }
 
 impl DirListings {
-    /// A directory is being opened: may the kernel go by a listing that it has kept, if it is no older than this?
-    pub(crate) fn keeps(&self, dir: NodeId, age: Duration) -> bool {
+    /// Returns whether the kernel may use its cached listing when it opens a directory: it may if the listing is
+    /// valid and no older than `max_age`. If it may not, the listing that it reads now becomes valid.
+    pub(crate) fn may_reuse(&self, dir: NodeId, max_age: Duration) -> bool {
         let now = Instant::now();
-        let mut kept = self.kept.lock();
-        if kept.len() >= KEPT {
-            kept.clear();
+        let mut valid = self.valid.lock();
+        if valid.len() >= MAX_DIRS {
+            valid.clear();
         }
-        match kept.entry(dir) {
-            Entry::Occupied(since) if now - *since.get() <= age => true,
+        match valid.entry(dir) {
+            Entry::Occupied(since) if now - *since.get() <= max_age => true,
             entry => {
                 entry.insert_entry(now);
                 false
@@ -32,13 +33,13 @@ impl DirListings {
         }
     }
 
-    /// The listing of a directory is not what it was.
+    /// Records that the entries of a directory have changed.
     pub(crate) fn changed(&self, dir: NodeId) {
-        self.kept.lock().remove(&dir);
+        self.valid.lock().remove(&dir);
     }
 
-    /// No listing so far holds any longer.
-    pub(crate) fn renew(&self) {
-        self.kept.lock().clear();
+    /// Invalidates every cached listing.
+    pub(crate) fn clear(&self) {
+        self.valid.lock().clear();
     }
 }

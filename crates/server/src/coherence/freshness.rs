@@ -1,112 +1,115 @@
-//! No answer that has been overtaken is remembered.
+//! Keeps the kernel from caching an answer that a change has overtaken.
 //!
-//! A LOOKUP or GETATTR may read the old state and be overtaken by a change, whose answer makes the kernel forget what
-//! it knows; processed after that one, it would have the kernel keep the old state until its time runs out. For a
-//! create is no reason for the kernel to take its directory's attributes for newer than those under way
-//! (fs/fuse/dir.c fuse_dir_changed); a notification is (fs/fuse/inode.c fuse_reverse_inval_inode counts the version
-//! up). Notifying about every change would cost each one a system call, so:
+//! A LOOKUP or GETATTR may read the old state just before a change. If the kernel processes that answer after the
+//! answer to the change, it caches the old state until the TTL expires. After a CREATE, for one, the kernel drops the
+//! attributes of the directory that it has cached, but still accepts those that are in flight (fs/fuse/dir.c
+//! fuse_dir_changed). A notification makes it reject them, because it increments the attribute version
+//! (fs/fuse/inode.c fuse_reverse_inval_inode). Sending a notification for every change would cost each change a
+//! system call. Instead:
 //!
-//! - who tells something notes that down, then looks whether it changed since the request began, and if so gives it
-//!   without time;
-//! - who has changed something notes that down, then looks whether it was told to somebody else of late, and if so
-//!   notifies.
+//! - An answer records what it contains, then checks whether that has changed since the request began. If so, it gets
+//!   a TTL of zero.
+//! - A change is recorded, then its thread checks whether an answer with the changed item went to another client
+//!   thread recently. If so, it notifies the kernel.
 //!
-//! Either the one sees the other's note or the other way round. What was told to the thread itself that now asks for the
-//! change is not under way any more: a thread has one request at a time. So who works alone in a directory, as most do,
-//! is not slowed down by notifications, each of which makes the kernel ask for the attributes once more.
+//! Whichever comes second sees the record of the first. An answer to the thread that now requests the change is no
+//! longer in flight, because a thread has one request at a time. So a client that works alone in a directory, the
+//! usual case, causes no notifications, each of which would make the kernel fetch the attributes again.
 
 use canopy_pool::NodeId;
 use rapidhash::v3::rapidhash_v3;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// What an answer tells, or a change concerns: a node's attributes, or a name. Two may share a value; then one
-/// answer more goes without time, or a notification is sent for nothing.
+/// What an answer contains or a change affects: the attributes of a node, or a name. Two items may share a key. Then
+/// one more answer gets a TTL of zero, or one notification is superfluous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Subject(u64);
+pub(crate) struct CacheKey(u64);
 
-/// Bits of a subject; the rest of a word in the log tells whose turn it was.
-const BITS: u32 = 48;
-const NAME: u64 = 1 << (BITS - 1);
+/// The bits of a key; the rest of a word in the log is the low bits of the change's number.
+const KEY_BITS: u32 = 48;
+const NAME: u64 = 1 << (KEY_BITS - 1);
 
-impl Subject {
-    /// Any node and any name.
-    pub(crate) const ALL: Subject = Subject(NAME);
+impl CacheKey {
+    /// Every node and every name.
+    pub(crate) const ALL: CacheKey = CacheKey(NAME);
 
     pub(crate) fn attributes(node: NodeId) -> Self {
-        Subject(node.0 & (NAME - 1))
+        CacheKey(node.0 & (NAME - 1))
     }
 
     pub(crate) fn name(parent: NodeId, name: &[u8]) -> Self {
-        // Odd, and far from any pattern in numbers that follow each other.
+        // Odd, and unrelated to any pattern in consecutive numbers.
         let parent = parent.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        Subject(NAME | (rapidhash_v3(name) ^ parent) & (NAME - 1))
+        CacheKey(NAME | (rapidhash_v3(name) ^ parent) & (NAME - 1))
     }
 }
 
-/// Changes that are remembered. An answer during which more happened goes without time.
+/// The number of changes in the log. An answer that more changes than this overtake gets a TTL of zero.
 const LOG: usize = 1024;
-/// Notes of what was told, by subject.
-const TOLD: usize = 4096;
-/// For how long an answer may lie with its reader, who has not run since, in ticks: 2 seconds.
-const UNDER_WAY: u64 = 125;
+/// The number of slots for recipients.
+const SLOTS: usize = 4096;
+/// How long an answer may wait for its client thread to be scheduled and process it, in ticks: 2 seconds.
+const IN_FLIGHT_TICKS: u64 = 125;
 
-/// The thread that asks for something, as the kernel numbers it; 0 for one that it cannot tell.
-pub(crate) type Asker = u32;
-/// Nobody in particular.
-pub(crate) const NOBODY: Asker = 0;
+/// A client thread, by the id in the request header; 0 for one that has no id in the pid namespace of the mount.
+pub(crate) type ThreadId = u32;
+/// No client thread in particular: a change behind the pool's back.
+pub(crate) const NO_THREAD: ThreadId = 0;
 
-/// To whom a subject was told, in one word: 22 bits for the last thread (below PID_MAX_LIMIT),
-/// 21 for when it was told last, and 21 for when another one was told last. 0 for never.
+/// Which client threads were given a key, in one word: 22 bits for the latest thread (ids are below PID_MAX_LIMIT),
+/// 21 for when it was last given the key, and 21 for when another thread was. 0 if none ever was.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Told(u64);
+struct Recipients(u64);
 
-impl Told {
+impl Recipients {
     const TICKS: u32 = 21;
 
-    fn new(asker: u64, last: u64, other: u64) -> Told {
-        Told(asker << (2 * Told::TICKS) | last << Told::TICKS | other)
+    fn new(thread: u64, latest_at: u64, other_at: u64) -> Recipients {
+        Recipients(thread << (2 * Recipients::TICKS) | latest_at << Recipients::TICKS | other_at)
     }
 
-    fn asker(self) -> u64 {
-        self.0 >> (2 * Told::TICKS)
+    fn thread(self) -> u64 {
+        self.0 >> (2 * Recipients::TICKS)
     }
 
-    fn last(self) -> u64 {
-        self.0 >> Told::TICKS & TICKS
+    fn latest_at(self) -> u64 {
+        self.0 >> Recipients::TICKS & TICKS
     }
 
-    fn other(self) -> u64 {
+    fn other_at(self) -> u64 {
         self.0 & TICKS
     }
 
-    /// Once more, to this thread.
-    fn to(self, asker: Asker, now: u64) -> Told {
-        match u64::from(asker) {
-            // One that cannot be told from others may be another one.
-            0 => Told::new(0, now, now),
-            asker if self.0 == 0 => Told::new(asker, now, now.wrapping_sub(UNDER_WAY + 1) & TICKS),
-            asker if asker == self.asker() => Told::new(asker, now, self.other()),
-            asker => Told::new(asker, now, self.last()),
+    /// Adds an answer to this thread.
+    fn with(self, thread: ThreadId, now: u64) -> Recipients {
+        match u64::from(thread) {
+            // Threads with id 0 may be different ones.
+            0 => Recipients::new(0, now, now),
+            thread if self.0 == 0 => {
+                Recipients::new(thread, now, now.wrapping_sub(IN_FLIGHT_TICKS + 1) & TICKS)
+            }
+            thread if thread == self.thread() => Recipients::new(thread, now, self.other_at()),
+            thread => Recipients::new(thread, now, self.latest_at()),
         }
     }
 
-    /// Somebody other than this thread was told of late.
-    fn to_others(self, asker: Asker, now: u64) -> bool {
-        let recent = |at: u64| now.wrapping_sub(at) & TICKS < UNDER_WAY;
+    /// Returns whether a thread other than this one was recently given the key.
+    fn any_but(self, thread: ThreadId, now: u64) -> bool {
+        let recent = |at: u64| now.wrapping_sub(at) & TICKS < IN_FLIGHT_TICKS;
         self.0 != 0
-            && (recent(self.last()) && (asker == NOBODY || self.asker() != u64::from(asker))
-                || recent(self.other()))
+            && (recent(self.latest_at()) && (thread == NO_THREAD || self.thread() != u64::from(thread))
+                || recent(self.other_at()))
     }
 }
 
 pub(crate) struct Freshness {
-    /// How many changes there were.
+    /// The number of changes so far.
     changes: AtomicU64,
-    /// The last of them: subject, and the low bits of its number.
+    /// The latest changes: the key, and the low bits of the change's number.
     log: Box<[AtomicU64]>,
-    /// To whom a subject was told: [`Told`].
-    told: Box<[AtomicU64]>,
+    /// The [`Recipients`] of each key.
+    recipients: Box<[AtomicU64]>,
 }
 
 impl Default for Freshness {
@@ -114,68 +117,72 @@ impl Default for Freshness {
         Freshness {
             changes: AtomicU64::new(0),
             log: (0..LOG).map(|_| AtomicU64::new(u64::MAX)).collect(),
-            told: (0..TOLD).map(|_| AtomicU64::new(0)).collect(),
+            recipients: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 }
 
 impl Freshness {
-    /// Begins a request, before anything is read for it.
-    pub(crate) fn begin(&self, asker: Asker) -> Answering<'_> {
-        Answering { fresh: self, asker, since: self.changes.load(SeqCst), now: now() }
+    /// Begins a request. To be called before anything is read for it.
+    pub(crate) fn begin(&self, thread: ThreadId) -> PendingAnswer<'_> {
+        PendingAnswer { freshness: self, thread, since: self.changes.load(SeqCst), now: now() }
     }
 
-    /// Something has changed, at a thread's request or behind the pool's back (`NOBODY`): answers that began before tell
-    /// it without time from now on. True when one may be under way already, so that the kernel has to be notified.
-    pub(crate) fn changed(&self, subject: Subject, by: Asker) -> bool {
+    /// Records a change, requested by a client thread or made behind the pool's back (`NO_THREAD`). Answers to
+    /// requests that began before get a TTL of zero from now on. Returns whether an answer with the old state may be
+    /// in flight already, so that the kernel must be notified.
+    pub(crate) fn record_change(&self, key: CacheKey, by: ThreadId) -> bool {
         let number = self.changes.fetch_add(1, SeqCst);
-        self.log[number as usize % LOG].store(subject.0 | number << BITS, SeqCst);
-        Told(self.told_at(subject).load(SeqCst)).to_others(by, now())
+        self.log[number as usize % LOG].store(key.0 | number << KEY_BITS, SeqCst);
+        Recipients(self.recipients_of(key).load(SeqCst)).any_but(by, now())
     }
 
-    fn told_at(&self, subject: Subject) -> &AtomicU64 {
-        &self.told[subject.0 as usize % TOLD]
+    fn recipients_of(&self, key: CacheKey) -> &AtomicU64 {
+        &self.recipients[key.0 as usize % SLOTS]
     }
 }
 
-/// A request that is being worked on.
-pub(crate) struct Answering<'a> {
-    fresh: &'a Freshness,
-    asker: Asker,
+/// A request in progress.
+pub(crate) struct PendingAnswer<'a> {
+    freshness: &'a Freshness,
+    thread: ThreadId,
     since: u64,
     now: u64,
 }
 
-impl Answering<'_> {
-    pub(crate) fn asker(&self) -> Asker {
-        self.asker
+impl PendingAnswer<'_> {
+    pub(crate) fn thread(&self) -> ThreadId {
+        self.thread
     }
 
-    /// About to tell something; true if it is what it was when the request began, so that it may be remembered.
-    pub(crate) fn tells(&self, subject: Subject) -> bool {
-        let told = self.fresh.told_at(subject);
-        let mut before = told.load(SeqCst);
-        // A store that all must see is dear.
-        while let after = Told(before).to(self.asker, self.now).0
+    /// Records that the answer contains `key`. Returns whether `key` is unchanged since the request began, so that
+    /// the kernel may cache it.
+    pub(crate) fn record(&self, key: CacheKey) -> bool {
+        let recipients = self.freshness.recipients_of(key);
+        let mut before = recipients.load(SeqCst);
+        // A store that every processor must see is expensive.
+        while let after = Recipients(before).with(self.thread, self.now).0
             && after != before
-            && let Err(meanwhile) = told.compare_exchange(before, after, SeqCst, SeqCst)
+            && let Err(meanwhile) = recipients.compare_exchange(before, after, SeqCst, SeqCst)
         {
             before = meanwhile;
         }
-        let now = self.fresh.changes.load(SeqCst);
+        let now = self.freshness.changes.load(SeqCst);
         now - self.since <= LOG as u64
             && (self.since..now).all(|number| {
-                let entry = self.fresh.log[number as usize % LOG].load(SeqCst);
-                let about = Subject(entry & ((1 << BITS) - 1));
-                // One that is not written yet, or is no more, may have been anything.
-                entry >> BITS == number & (u64::MAX >> BITS) && about != subject && about != Subject::ALL
+                let entry = self.freshness.log[number as usize % LOG].load(SeqCst);
+                let changed = CacheKey(entry & ((1 << KEY_BITS) - 1));
+                // An entry that is not written yet, or was overwritten, may have been any change.
+                entry >> KEY_BITS == number & (u64::MAX >> KEY_BITS)
+                    && changed != key
+                    && changed != CacheKey::ALL
             })
     }
 }
 
-const TICKS: u64 = (1 << Told::TICKS) - 1;
+const TICKS: u64 = (1 << Recipients::TICKS) - 1;
 
-/// In ticks of 16 milliseconds; comes round every nine hours.
+/// Returns ticks of 16 milliseconds, which wrap around every nine hours.
 fn now() -> u64 {
     let time = clock_gettime(ClockId::MonotonicCoarse);
     (((time.tv_sec as u64).wrapping_mul(1000) + time.tv_nsec as u64 / 1_000_000) / 16) & TICKS
@@ -185,82 +192,89 @@ fn now() -> u64 {
 mod tests {
     use super::*;
 
-    const DIR: Subject = Subject(7);
-    const OTHER: Subject = Subject(8);
-    const ONE: Asker = 11;
-    const TWO: Asker = 4_194_303;
+    const DIR: CacheKey = CacheKey(7);
+    const OTHER: CacheKey = CacheKey(8);
+    const ONE: ThreadId = 11;
+    const TWO: ThreadId = 4_194_303;
 
     #[test]
-    fn what_changed_meanwhile_is_told_without_time() {
-        let fresh = Freshness::default();
-        let name = Subject::name(NodeId(7), b"f");
-        let answering = fresh.begin(ONE);
-        assert!(answering.tells(DIR) && answering.tells(OTHER) && answering.tells(name));
-        fresh.changed(DIR, TWO);
-        fresh.changed(name, TWO);
-        assert!(!answering.tells(DIR) && answering.tells(OTHER) && !answering.tells(name));
-        assert!(fresh.begin(ONE).tells(DIR), "what begins later sees the change");
-        fresh.changed(Subject::ALL, NOBODY);
-        assert!(!answering.tells(OTHER));
+    fn an_answer_is_stale_after_a_change_during_its_request() {
+        let freshness = Freshness::default();
+        let name = CacheKey::name(NodeId(7), b"f");
+        let answer = freshness.begin(ONE);
+        assert!(answer.record(DIR) && answer.record(OTHER) && answer.record(name));
+        freshness.record_change(DIR, TWO);
+        freshness.record_change(name, TWO);
+        assert!(!answer.record(DIR) && answer.record(OTHER) && !answer.record(name));
+        assert!(freshness.begin(ONE).record(DIR), "a later request reads the new state");
+        freshness.record_change(CacheKey::ALL, NO_THREAD);
+        assert!(!answer.record(OTHER));
     }
 
     #[test]
-    fn a_change_knows_whether_its_subject_was_told() {
-        let fresh = Freshness::default();
-        assert!(!fresh.changed(DIR, TWO));
-        fresh.begin(ONE).tells(DIR);
-        assert!(fresh.changed(DIR, TWO));
-        assert!(!fresh.changed(OTHER, TWO));
-        assert!(fresh.changed(DIR, NOBODY));
-        assert!(!fresh.changed(DIR, ONE), "a thread that asks for a change has had its answer");
+    fn a_change_knows_whether_another_thread_was_given_the_item() {
+        let freshness = Freshness::default();
+        assert!(!freshness.record_change(DIR, TWO));
+        freshness.begin(ONE).record(DIR);
+        assert!(freshness.record_change(DIR, TWO));
+        assert!(!freshness.record_change(OTHER, TWO));
+        assert!(freshness.record_change(DIR, NO_THREAD));
+        assert!(!freshness.record_change(DIR, ONE), "the thread that requests a change has had its answer");
     }
 
     #[test]
-    fn others_who_were_told_are_remembered_for_as_long_as_it_matters() {
+    fn other_recipients_are_remembered_while_an_answer_may_be_in_flight() {
         for start in [1, 100, TICKS - 60, TICKS] {
             let at = |later: u64| (start + later) & TICKS;
-            let told = Told(0).to(ONE, at(0));
-            assert!(told.to_others(TWO, at(0)) && told.to_others(TWO, at(UNDER_WAY - 1)));
-            assert!(!told.to_others(TWO, at(UNDER_WAY)));
-            let told = told.to(TWO, at(10));
-            assert!(told.to_others(ONE, at(10)) && told.to_others(TWO, at(10)));
-            let told = told.to(TWO, at(100));
-            assert!(told.to_others(TWO, at(UNDER_WAY - 1)) && !told.to_others(TWO, at(UNDER_WAY)));
-            assert!(told.to_others(ONE, at(UNDER_WAY)) && !told.to_others(ONE, at(100 + UNDER_WAY)));
-            // Who cannot be told from others.
-            let told = told.to(NOBODY, at(500));
-            assert!(told.to_others(ONE, at(500)) && told.to_others(NOBODY, at(500)));
-            let told = told.to(ONE, at(510));
-            assert!(told.to_others(ONE, at(510)) && !told.to_others(ONE, at(510 + UNDER_WAY)));
+            let recipients = Recipients(0).with(ONE, at(0));
+            assert!(recipients.any_but(TWO, at(0)) && recipients.any_but(TWO, at(IN_FLIGHT_TICKS - 1)));
+            assert!(!recipients.any_but(TWO, at(IN_FLIGHT_TICKS)));
+            let recipients = recipients.with(TWO, at(10));
+            assert!(recipients.any_but(ONE, at(10)) && recipients.any_but(TWO, at(10)));
+            let recipients = recipients.with(TWO, at(100));
+            assert!(
+                recipients.any_but(TWO, at(IN_FLIGHT_TICKS - 1))
+                    && !recipients.any_but(TWO, at(IN_FLIGHT_TICKS))
+            );
+            assert!(
+                recipients.any_but(ONE, at(IN_FLIGHT_TICKS))
+                    && !recipients.any_but(ONE, at(100 + IN_FLIGHT_TICKS))
+            );
+            // A thread with id 0, which may be any.
+            let recipients = recipients.with(NO_THREAD, at(500));
+            assert!(recipients.any_but(ONE, at(500)) && recipients.any_but(NO_THREAD, at(500)));
+            let recipients = recipients.with(ONE, at(510));
+            assert!(recipients.any_but(ONE, at(510)) && !recipients.any_but(ONE, at(510 + IN_FLIGHT_TICKS)));
         }
     }
 
     #[test]
-    fn more_changes_than_are_remembered_concern_everything() {
-        let fresh = Freshness::default();
-        let answering = fresh.begin(ONE);
+    fn an_answer_is_stale_after_more_changes_than_the_log_holds() {
+        let freshness = Freshness::default();
+        let answer = freshness.begin(ONE);
         for _ in 0..LOG {
-            fresh.changed(OTHER, TWO);
+            freshness.record_change(OTHER, TWO);
         }
-        assert!(answering.tells(DIR));
-        fresh.changed(OTHER, TWO);
-        assert!(!answering.tells(DIR));
+        assert!(answer.record(DIR));
+        freshness.record_change(OTHER, TWO);
+        assert!(!answer.record(DIR));
     }
 
-    /// A reader and a writer of one value, and a kernel that keeps what the reader gave it unless the writer notified.
+    /// A reader and a writer of one value, and a kernel that caches what the reader gave it unless the writer sends a
+    /// notification.
     #[test]
-    fn of_the_two_one_sees_the_other() {
+    fn either_the_answer_is_stale_or_the_change_notifies() {
         for round in 0..5_000_u64 {
-            let fresh = Freshness::default();
-            let answering = fresh.begin(ONE);
-            let (told, notified) = std::thread::scope(|scope| {
-                let changing = scope.spawn(|| fresh.changed(DIR, TWO));
+            let freshness = Freshness::default();
+            let answer = freshness.begin(ONE);
+            let (cached, notified) = std::thread::scope(|scope| {
+                let changing = scope.spawn(|| freshness.record_change(DIR, TWO));
                 if round % 2 == 0 {
                     std::thread::yield_now();
                 }
-                (answering.tells(DIR), changing.join().unwrap())
+                (answer.record(DIR), changing.join().unwrap())
             });
-            assert!(!told || notified, "round {round}: told for good, and not notified");
+            assert!(!cached || notified, "round {round}: cached, but no notification");
         }
     }
 }

@@ -1,48 +1,48 @@
-//! Waiting for answers that are on their way, without holding up those that begin meanwhile.
+//! Waiting for the answers in flight without holding up requests that begin meanwhile.
 
 use canopy_pool::lock::sharded::Sharded;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Counts the answers under way in two lots, of which one is filled while the other runs dry.
+/// Counts the answers in flight in two groups: new ones enter the current group while the other drains.
 #[derive(Default)]
 pub(crate) struct InFlight {
-    lot: AtomicUsize,
-    inside: Sharded<[AtomicUsize; 2]>,
+    group: AtomicUsize,
+    counts: Sharded<[AtomicUsize; 2]>,
 }
 
-/// An answer under way.
-pub(crate) struct Inside<'a>(&'a AtomicUsize);
+/// An answer in flight.
+pub(crate) struct InFlightGuard<'a>(&'a AtomicUsize);
 
-impl Drop for Inside<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl InFlight {
-    pub(crate) fn enter(&self) -> Inside<'_> {
-        let lots = self.inside.mine();
+    pub(crate) fn enter(&self) -> InFlightGuard<'_> {
+        let groups = self.counts.mine();
         loop {
-            let lot = self.lot.load(Ordering::SeqCst);
-            let inside = &lots[lot % 2];
-            inside.fetch_add(1, Ordering::SeqCst);
-            let entered = Inside(inside);
-            // Who waits may have changed lots in between, and not have seen us.
-            if self.lot.load(Ordering::SeqCst) == lot {
+            let group = self.group.load(Ordering::SeqCst);
+            let counts = &groups[group % 2];
+            counts.fetch_add(1, Ordering::SeqCst);
+            let entered = InFlightGuard(counts);
+            // A thread in `wait` may have switched groups in between, and not have seen this answer.
+            if self.group.load(Ordering::SeqCst) == group {
                 return entered;
             }
         }
     }
 
-    /// Returns once every answer that had begun is given; false when that takes longer than `patience`. One at a
-    /// time may wait.
-    pub(crate) fn wait(&self, patience: Duration) -> bool {
-        let lot = self.lot.fetch_add(1, Ordering::SeqCst) % 2;
+    /// Returns true once every request that began before has been answered, or false after `timeout`. Only one thread
+    /// may wait at a time.
+    pub(crate) fn wait(&self, timeout: Duration) -> bool {
+        let group = self.group.fetch_add(1, Ordering::SeqCst) % 2;
         let begun = Instant::now();
-        while self.inside.iter().any(|lots| lots[lot].load(Ordering::SeqCst) != 0) {
-            if begun.elapsed() > patience {
+        while self.counts.iter().any(|groups| groups[group].load(Ordering::SeqCst) != 0) {
+            if begun.elapsed() > timeout {
                 return false;
             }
             thread::sleep(Duration::from_micros(100));
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_for_those_inside_and_for_no_others() {
+    fn wait_ignores_answers_that_begin_meanwhile() {
         let in_flight = InFlight::default();
         assert!(in_flight.wait(Duration::ZERO));
         let first = in_flight.enter();
@@ -64,10 +64,10 @@ mod tests {
         let second = in_flight.enter();
         drop(first);
         thread::scope(|scope| {
-            let lot = in_flight.lot.load(Ordering::SeqCst);
+            let group = in_flight.group.load(Ordering::SeqCst);
             let waiting = scope.spawn(|| in_flight.wait(Duration::from_secs(20)));
             // The wait has begun once the lot has changed.
-            while in_flight.lot.load(Ordering::SeqCst) == lot {
+            while in_flight.group.load(Ordering::SeqCst) == group {
                 thread::yield_now();
             }
             let _third = in_flight.enter();

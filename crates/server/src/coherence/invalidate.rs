@@ -1,11 +1,11 @@
-//! Having the kernel forget every name at once, those that are missing included.
+//! Makes the kernel drop or revalidate every dentry, negative ones included.
 //!
-//! A new epoch (Linux 6.16) does just that, and more: a name that somebody has mounted something on is not looked up again but
-//! dropped, and with it goes the mount (fs/fuse/dir.c fuse_dentry_revalidate, fs/namei.c lookup_fast). So names that nobody uses
-//! are dropped by reconfiguring the superblock, with nothing changed (fs/super.c reconfigure_super, which calls
-//! shrink_dcache_sb); all others are known to us, and have their time run out. Where that is not to be had there is a new
-//! epoch: without the right to do it, on old kernels, while a branch does not answer, or where the kernel would first write
-//! what it has gathered (`cache.writeback`).
+//! Incrementing the epoch (Linux 6.16) does that, but it also drops dentries that are mountpoints instead of
+//! revalidating them, and unmounts what is mounted there (fs/fuse/dir.c fuse_dentry_revalidate, fs/namei.c
+//! lookup_fast). To keep such mounts, unused dentries are dropped by reconfiguring the superblock without changing
+//! anything (fs/super.c reconfigure_super calls shrink_dcache_sb), and the others, whose names the pool knows, are
+//! expired one by one. The epoch is the fallback: without the privilege to reconfigure, on old kernels, while a
+//! branch does not answer, or where reconfiguring would first write back dirty data (`cache.writeback`).
 
 use super::Coherence;
 use canopy_fuse::NodeId;
@@ -22,82 +22,84 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-/// A name that no directory has: the pool keeps it for itself.
-const NOBODYS: &CStr = c".canopy-clone.";
+/// A name that no directory has, because the pool reserves it.
+const RESERVED_NAME: &CStr = c".canopy-clone.";
 
-/// How long whoever wants names forgotten waits for operations under way.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long dropping names may take: some microseconds each, and there may be a million.
-const SHRINKING: Duration = Duration::from_secs(15);
-/// Notifications that are sent before they are waited for: fewer than are melted together.
+/// How long an invalidation waits for requests in progress, and for the notifications to be taken.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// How long dropping dentries may take: some microseconds each, and there may be a million.
+const SHRINK_TIMEOUT: Duration = Duration::from_secs(15);
+/// The number of notifications queued before waiting for them: fewer than the queue merges into one.
 const BATCH: usize = 4096;
 
 #[derive(Default)]
 pub(super) struct Invalidation {
-    /// One at a time.
-    alone: Mutex<()>,
-    /// A thread is at it, for those who do not wait; and somebody has asked for it since that began.
-    soon: AtomicBool,
-    again: AtomicBool,
-    /// A superblock is being reconfigured.
-    shrinking: AtomicBool,
+    /// Held during an invalidation.
+    exclusive: Mutex<()>,
+    /// A background thread is running; and an invalidation was requested since its last one began.
+    running: AtomicBool,
+    requested: AtomicBool,
+    /// The superblock is being reconfigured.
+    reconfiguring: AtomicBool,
 }
 
 impl Coherence {
-    /// Makes the kernel look every name up again, from the moment this returns.
+    /// Makes the kernel look every name up again, effective when this returns.
     pub(crate) fn invalidate_names(&self) {
-        // What was read before, and is answered later, the kernel shall not remember.
+        // The kernel must not cache what was read before this and is answered later.
         self.anything_changed();
         self.listings_changed();
-        // Those it has been given in listings it will. A disk that hangs, and is perhaps being taken away for that, holds
-        // nobody up for longer.
-        let answered = self.in_flight.wait(PATIENCE);
+        // The names of a listing in flight are cached all the same, so wait for them. A disk that hangs, perhaps the
+        // very reason for this invalidation, delays it no longer than the timeout.
+        let answered = self.in_flight.wait(TIMEOUT);
         if !answered {
-            tracing::warn!("a branch does not answer: names may stay visible until their cache.entry ends");
+            tracing::warn!(
+                "a branch does not answer: names may stay visible until their cache.entry expires"
+            );
         }
-        if !answered || !self.invalidate_gently() {
-            // What is sent later may overtake the answers otherwise.
+        if !answered || !self.invalidate_keeping_mounts() {
+            // Notifications could otherwise overtake the answers.
             if answered {
-                self.settle();
+                self.wait_for_directory_locks();
             }
-            self.new_epoch();
+            self.increment_epoch();
         }
-        // The kernel lets one thread at a time set attributes of a file, so others are left to serve.
-        self.notifier.flush_within(PATIENCE);
+        // This blocks one worker only: the kernel serializes the setxattr calls on the control file.
+        self.notifier.flush_within(TIMEOUT);
     }
 
-    /// Makes the kernel look every name up again, soon, but for those of answers in flight. Waits for nothing.
+    /// Makes the kernel look every name up again soon, except for names in answers in flight. Does not block.
     pub(crate) fn invalidate_names_soon(&self) {
         self.listings_changed();
         let state = &self.invalidation;
-        state.again.store(true, Ordering::SeqCst);
-        if state.soon.swap(true, Ordering::SeqCst) {
+        state.requested.store(true, Ordering::SeqCst);
+        if state.running.swap(true, Ordering::SeqCst) {
             return;
         }
-        let own = self.own.clone();
-        let started = thread::Builder::new().name("canopy-forget".into()).spawn(move || {
-            while let Some(coherence) = own.upgrade() {
+        let weak_self = self.weak_self.clone();
+        let started = thread::Builder::new().name("canopy-inval".into()).spawn(move || {
+            while let Some(coherence) = weak_self.upgrade() {
                 let state = &coherence.invalidation;
-                while state.again.swap(false, Ordering::SeqCst) {
-                    if !coherence.invalidate_gently() {
-                        coherence.new_epoch();
+                while state.requested.swap(false, Ordering::SeqCst) {
+                    if !coherence.invalidate_keeping_mounts() {
+                        coherence.increment_epoch();
                     }
                 }
-                state.soon.store(false, Ordering::SeqCst);
-                // Who came in between has found us at it.
-                let more = state.again.load(Ordering::SeqCst);
-                if !more || state.soon.swap(true, Ordering::SeqCst) {
+                state.running.store(false, Ordering::SeqCst);
+                // A request in between found this thread still marked as running.
+                let more = state.requested.load(Ordering::SeqCst);
+                if !more || state.running.swap(true, Ordering::SeqCst) {
                     return;
                 }
             }
         });
         if started.is_err() {
-            state.soon.store(false, Ordering::SeqCst);
-            self.new_epoch();
+            state.running.store(false, Ordering::SeqCst);
+            self.increment_epoch();
         }
     }
 
-    /// Makes the kernel ask again for whatever it knows. Waits for nothing.
+    /// Makes the kernel revalidate everything it caches. Does not block.
     pub(crate) fn invalidate_everything(&self) {
         self.anything_changed();
         self.invalidate_names_soon();
@@ -106,30 +108,31 @@ impl Coherence {
         }
     }
 
-    /// Waits until the kernel is done with the names that it has been given; false if that takes too long.
+    /// Waits until the kernel has processed the names that it was given; returns false if that takes too long.
     ///
-    /// It keeps a directory locked from before it asks for a name until it has taken in the answer, however long after the
-    /// answer that is: so who takes that lock has waited for it. Of the names of a READDIRPLUS nothing else tells: it takes them for as
-    /// new as the moment at which it gets round to them (fs/fuse/readdir.c fuse_direntplus_link reads the epoch). To be called
-    /// when no request holds a directory locked for long.
-    fn settle(&self) -> bool {
-        self.batches(&self.pool.known().dirs(), |&dir| {
-            // The lock is all that is wanted of it.
-            let _ = self.notifier.inval_entry(NodeId(dir.0), NOBODYS);
+    /// The kernel locks a directory before it sends a request for a name, and holds the lock until it has processed
+    /// the answer, however long that takes. Taking the lock therefore waits for the answer. There is no other way to
+    /// wait for the names of a READDIRPLUS, which get the epoch of the moment at which the kernel processes them
+    /// (fs/fuse/readdir.c fuse_direntplus_link). To be called when no request holds a directory lock for long.
+    fn wait_for_directory_locks(&self) -> bool {
+        self.notify_in_batches(&self.pool.known().dirs(), |&dir| {
+            // Notifying takes the directory lock; that is its only purpose here.
+            let _ = self.notifier.inval_entry(NodeId(dir.0), RESERVED_NAME);
         })
     }
 
-    /// Has names forgotten such that mounts stay; false if that cannot be done, or not now.
-    fn invalidate_gently(&self) -> bool {
+    /// Invalidates all dentries such that mounts on them stay. Returns false if that is impossible, or impossible
+    /// now.
+    fn invalidate_keeping_mounts(&self) -> bool {
         let (pool, notifier) = (&self.pool, &self.notifier);
-        let silent = || pool.branches().iter().any(|branch| branch.is_silent());
-        if !notifier.can_expire_entries() || pool.config().writeback || silent() {
+        let any_silent = || pool.branches().iter().any(|branch| branch.is_silent());
+        if !notifier.can_expire_entries() || pool.config().writeback || any_silent() {
             return false;
         }
-        let Some(_alone) = self.invalidation.alone.try_lock_for(PATIENCE) else { return false };
-        self.settle()
-            && self.shrink()
-            && self.batches(&pool.known().nodes(), |&node| {
+        let Some(_exclusive) = self.invalidation.exclusive.try_lock_for(TIMEOUT) else { return false };
+        self.wait_for_directory_locks()
+            && self.drop_unused_dentries()
+            && self.notify_in_batches(&pool.known().nodes(), |&node| {
                 for (dir, name) in pool.known().names_of(node) {
                     if let Ok(name) = CString::new(name) {
                         let _ = notifier.expire_entry(NodeId(dir.0), &name);
@@ -138,45 +141,46 @@ impl Coherence {
             })
     }
 
-    /// Sends in batches; false if one is not taken in time.
-    fn batches<T>(&self, each: &[T], mut send: impl FnMut(&T)) -> bool {
+    /// Sends notifications in batches; returns false if one is not taken in time.
+    fn notify_in_batches<T>(&self, each: &[T], mut send: impl FnMut(&T)) -> bool {
         each.chunks(BATCH).all(|batch| {
             batch.iter().for_each(&mut send);
-            self.notifier.flush_within(PATIENCE)
+            self.notifier.flush_within(TIMEOUT)
         })
     }
 
-    /// Drops the names that nobody uses; false if that is not permitted, or takes too long.
-    fn shrink(&self) -> bool {
+    /// Drops unused dentries; returns false if that is not permitted or takes too long.
+    fn drop_unused_dentries(&self) -> bool {
         let Some(device) = self.settings.device() else { return false };
-        if self.invalidation.shrinking.swap(true, Ordering::SeqCst) {
+        if self.invalidation.reconfiguring.swap(true, Ordering::SeqCst) {
             return false;
         }
         let mountpoint = self.settings.mountpoint().to_owned();
         let (report, done) = channel();
-        let own = self.own.clone();
-        // What is dirty in shared mappings is written first, by requests to this very process.
+        let weak_self = self.weak_self.clone();
+        // The kernel first writes back dirty shared mappings, by requests to this process.
         let started = thread::Builder::new().name("canopy-shrink".into()).spawn(move || {
             let result = reconfigure(&mountpoint, device);
             if let Err(errno) = result {
                 tracing::debug!("names cannot be dropped: {errno}");
             }
-            if let Some(coherence) = own.upgrade() {
-                coherence.invalidation.shrinking.store(false, Ordering::SeqCst);
+            if let Some(coherence) = weak_self.upgrade() {
+                coherence.invalidation.reconfiguring.store(false, Ordering::SeqCst);
             }
             let _ = report.send(result.is_ok());
         });
         if started.is_err() {
-            self.invalidation.shrinking.store(false, Ordering::SeqCst);
+            self.invalidation.reconfiguring.store(false, Ordering::SeqCst);
             return false;
         }
-        done.recv_timeout(SHRINKING).unwrap_or(false)
+        done.recv_timeout(SHRINK_TIMEOUT).unwrap_or(false)
     }
 
-    /// Makes the kernel look every name up again, but for those of answers under way; mounts on them go.
-    fn new_epoch(&self) {
+    /// Makes the kernel look every name up again, except for names in answers in flight. Unmounts what is mounted on
+    /// them.
+    fn increment_epoch(&self) {
         if self.notifier.increment_epoch().is_err() {
-            // Before Linux 6.16: what lies below a name that is forgotten is looked up again as well.
+            // Before Linux 6.16. Invalidating a dentry also invalidates everything below it.
             for name in self.pool.top_level_names() {
                 if let Ok(name) = CString::new(name) {
                     let _ = self.notifier.inval_entry(NodeId(canopy_pool::NodeId::ROOT.0), &name);
@@ -186,7 +190,9 @@ impl Coherence {
     }
 }
 
-/// As mount(8) with `remount` and nothing else does. Errors: `ENODEV` if it is not our own that is seen there; `EPERM`.
+/// Reconfigures the superblock as `mount -o remount` does, without any option.
+///
+/// Errors: `ENODEV` if another filesystem is mounted at `mountpoint`; `EPERM`.
 fn reconfigure(mountpoint: &Path, device: (u32, u32)) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::open(mountpoint, flags, Mode::empty())?;

@@ -1,10 +1,10 @@
-//! The keys that every file and directory of the pool answers to.
+//! The keys of the runtime interface that every file and directory of the pool has.
 
 use super::status;
 use canopy_config::control_api::{ALLPATHS, BASEPATH, FULLPATH, PLACE, RELPATH, key_of};
 use canopy_pool::{Error, Located, NodeId, Pool};
 
-/// The value of such a key; `None` for a name that is not among them.
+/// Returns the value of such a key; `None` for any other name.
 pub(crate) fn file_key(pool: &Pool, id: NodeId, name: &[u8]) -> Option<Result<Vec<u8>, Error>> {
     let key = key_of(name)?;
     if let Some(explained) = status::explain(pool, id, key) {
@@ -14,7 +14,7 @@ pub(crate) fn file_key(pool: &Pool, id: NodeId, name: &[u8]) -> Option<Result<Ve
         BASEPATH => Ok(at.branch),
         RELPATH => Ok(at.path),
         FULLPATH => Ok(at.on(&at.branch)),
-        // For the preload library: the path, and which file must be found there.
+        // For the preload library: the path, and the identity of the file that must be found there.
         PLACE => at.file.ok_or(Error::NoAttribute).map(|(dev, ino)| {
             let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
             [format!("{major}:{minor} {ino} ").as_bytes(), &at.on(&at.branch)].concat()

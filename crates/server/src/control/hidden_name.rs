@@ -1,4 +1,5 @@
-//! The control file's name in the root of the pool. What a branch has under it is neither found nor listed.
+//! The name of the control file in the root of the pool. An entry of this name on a branch is neither found nor
+//! listed.
 
 use crate::translate::operation::{Changes, Operation};
 use canopy_config::control_api::CONTROL_FILE;
@@ -8,14 +9,14 @@ use rustix::io::Errno;
 
 const NAME: &[u8] = CONTROL_FILE.as_bytes();
 
-/// Is this the control file's name?
-pub(crate) fn hides(dir: canopy_pool::NodeId, name: &[u8]) -> bool {
+/// Returns whether this is the name of the control file.
+pub(crate) fn is_control_file(dir: canopy_pool::NodeId, name: &[u8]) -> bool {
     dir == canopy_pool::NodeId::ROOT && name == NAME
 }
 
-/// Why a change of the control file's name is refused: nothing can be made there, what is moved there would not be
-/// seen again, and there is nothing to be taken away.
-pub(crate) fn refuses(request: &Request<'_>) -> Option<Errno> {
+/// Returns the error for a request that would change the name of the control file: it cannot be created again,
+/// replaced or removed.
+pub(crate) fn refusal(request: &Request<'_>) -> Option<Errno> {
     let dir = request.header.node;
     let hidden = |dir: NodeId, name: Name<'_>| dir == NodeId::ROOT && name.as_bytes() == NAME;
     match Operation::of(request).changes {

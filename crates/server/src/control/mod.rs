@@ -1,15 +1,15 @@
-//! The runtime interface: the control file `.mergerfs` in the root of the pool, and the keys that any file
-//! answers to. All of it travels as extended attributes `user.mergerfs.KEY`.
+//! The runtime interface: the control file `.mergerfs` in the root of the pool, and keys that every file has. Both
+//! are extended attributes, named `user.mergerfs.KEY`.
 //!
-//! The control file is a node of its own that no branch holds. It is never listed.
+//! The control file is a node of its own, which exists on no branch and in no listing.
 
 mod file_keys;
 mod hidden_name;
 mod status;
 
 pub(crate) use file_keys::file_key;
-pub(crate) use hidden_name::{hides, refuses};
-pub(crate) use status::{Carrier, Connection};
+pub(crate) use hidden_name::{is_control_file, refusal};
+pub(crate) use status::{Connection, TransportInfo};
 
 use crate::branches::pending::PendingBranches;
 use crate::branches::topology::Topology;
@@ -38,14 +38,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The control file's node: one that the pool, which counts upwards, never comes to.
+/// The node id of the control file. The pool counts its ids upwards and never reaches it.
 pub(crate) const NODE: NodeId = NodeId(u64::MAX - 1);
 
 const XATTR_CREATE: u32 = 1;
 const STATX_BASIC_STATS: u32 = 0x7ff;
 const ENTRY_MODE: u32 = 0o100_664;
 
-/// The control file: a running pool as its users see and change it.
+/// The control file, by which users query and change a running pool.
 pub(crate) struct Control {
     pool: Arc<Pool>,
     settings: Arc<Settings>,
@@ -55,7 +55,7 @@ pub(crate) struct Control {
     pending: Arc<PendingBranches>,
     connection: Connection,
     /// When the pool was started, in seconds since 1970.
-    since: u64,
+    started_at: u64,
 }
 
 impl Control {
@@ -64,15 +64,15 @@ impl Control {
         pending: Arc<PendingBranches>,
         connection: Connection,
     ) -> Control {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
+        let started_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let (pool, settings) = (Arc::clone(&topology.pool), Arc::clone(&topology.settings));
         let (coherence, watch) = (Arc::clone(&topology.coherence), Arc::clone(&topology.watch));
-        Control { pool, settings, coherence, watch, topology, pending, connection, since }
+        Control { pool, settings, coherence, watch, topology, pending, connection, started_at }
     }
 
-    /// What was planned to carry the requests was refused, and this does.
-    pub(crate) fn carried_by(&self, carrier: Carrier) {
-        let _ = self.connection.instead.set(carrier);
+    /// Records that requests are not carried as planned, because the kernel refused that.
+    pub(crate) fn set_actual_transport(&self, transport: TransportInfo) {
+        let _ = self.connection.actual.set(transport);
     }
 
     pub(crate) fn entry(&self, ttl: &CacheTtl) -> EntryOut {
@@ -86,14 +86,14 @@ impl Control {
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
             blksize: 512,
-            atime: self.since,
-            mtime: self.since,
-            ctime: self.since,
+            atime: self.started_at,
+            mtime: self.started_at,
+            ctime: self.started_at,
             ..abi::Attr::default()
         }
     }
 
-    /// Answers a request about the control file.
+    /// Answers a request for the control file.
     pub(crate) fn answer(&self, request: &Request<'_>, reply: Reply<'_>) -> Replied {
         let ttl = self.coherence.ttl();
         let done = |reply: Reply<'_>, result: Result<(), Errno>| match result {
@@ -105,7 +105,7 @@ impl Control {
             Op::Getattr { .. } => reply.attr(&AttrOut::new(self.attr(), ttl.attr)),
             Op::Statx { .. } => {
                 let attr = self.attr();
-                let time = abi::SxTime { sec: self.since.cast_signed(), ..abi::SxTime::default() };
+                let time = abi::SxTime { sec: self.started_at.cast_signed(), ..abi::SxTime::default() };
                 let stat = abi::Statx {
                     mask: STATX_BASIC_STATS,
                     atime: time,
@@ -125,14 +125,15 @@ impl Control {
                 Err(errno) => reply.error(errno.raw_os_error()),
             },
             Op::Listxattr { .. } => reply.xattr(&self.list()),
-            // Where the kernel checks permissions this holds already, and those of the group may as well.
+            // Needed only where the kernel does not check permissions. Where it does, the group may change options as
+            // well.
             Op::Setxattr { .. } if !self.may_change(request.header.uid) => {
                 reply.error(Errno::ACCESS.raw_os_error())
             }
             Op::Setxattr { name, value, flags, .. } => done(reply, self.set(name.to_bytes(), value, flags)),
             Op::Removexattr { .. } => reply.error(Errno::NODATA.raw_os_error()),
             Op::Access { .. } => reply.ok(),
-            // There is nothing to open, to remove or to change but by attributes.
+            // The file cannot be opened or removed, and has nothing but its attributes.
             _ => reply.error(Errno::NOENT.raw_os_error()),
         }
     }
@@ -143,7 +144,7 @@ impl Control {
             || uid == rustix::process::getuid().as_raw()
     }
 
-    /// The value of a key, shown or hidden; `_` and `-` are the same.
+    /// Returns the value of a key, listed or not. `_` and `-` are interchangeable.
     fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let key = key_of(name).and_then(|key| std::str::from_utf8(key).ok()).ok_or(Errno::NODATA)?;
         match key.replace('_', "-").as_str() {
@@ -155,9 +156,9 @@ impl Control {
                     now.branches.iter().map(|spec| spec.path.as_os_str().as_bytes()).collect();
                 return Ok(paths.join(&b':'));
             }
-            // Paths are bytes, which need not be text.
+            // Paths are bytes and need not be UTF-8.
             "branches" => return Ok(self.settings.config().branches.to_os_string().into_vec()),
-            // Not listed, as none of these is.
+            // Like the other keys in this match, it is not listed.
             STATUS => {
                 let unwatched = self.watch.unwatched();
                 let config = self.settings.config();
@@ -172,10 +173,10 @@ impl Control {
         spec.render(&self.settings.config()).map(String::into_bytes).ok_or(Errno::NODATA)
     }
 
-    /// Every shown key, each with its terminating NUL, in the order of its bytes.
+    /// Returns all listed keys, each terminated by NUL, in byte order.
     fn list(&self) -> Vec<u8> {
-        let shown = options::table().iter().filter(|spec| spec.key && !spec.hidden && !spec.unlisted);
-        let mut keys: Vec<&str> = shown.map(|spec| spec.name.as_ref()).chain([VERSION, PID]).collect();
+        let listed = options::table().iter().filter(|spec| spec.key && !spec.hidden && !spec.unlisted);
+        let mut keys: Vec<&str> = listed.map(|spec| spec.name.as_ref()).chain([VERSION, PID]).collect();
         keys.sort_unstable();
         keys.iter().flat_map(|key| [attribute(key).as_bytes(), b"\0"].concat()).collect()
     }
@@ -183,11 +184,11 @@ impl Control {
     fn set(&self, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno> {
         let key = key_of(name).ok_or(Errno::NODATA)?;
         if let Some(command) = key.strip_prefix(COMMAND.as_bytes()) {
-            let _changing = self.settings.changing();
+            let _changing = self.settings.lock_changes();
             return self.command(command);
         }
         let key = std::str::from_utf8(key).map_err(|_| Errno::NODATA)?;
-        // Here a key must be written as it is listed.
+        // Setting a key requires the spelling of the list.
         let spec = options::table().iter().find(|spec| spec.key && spec.has_name(key));
         if spec.is_none() && !READ_ONLY.contains(&key) {
             return Err(Errno::NODATA);
@@ -196,22 +197,22 @@ impl Control {
             return Err(Errno::EXIST);
         }
         let spec = spec.filter(|spec| spec.changes == Changes::Live).ok_or(Errno::ROFS)?;
-        let _changing = self.settings.changing();
+        let _changing = self.settings.lock_changes();
         let now = self.settings.config();
         let mut next = Config::clone(&now);
         if key == "branches" {
-            self.not_within(value)?;
+            self.check_not_in_pool(value)?;
         }
-        let told = canopy_config::source::set(&mut next, key, OsStr::from_bytes(value));
-        if let Err(error) = &told {
+        let outcome = canopy_config::source::set(&mut next, key, OsStr::from_bytes(value));
+        if let Err(error) = &outcome {
             error.lines().iter().for_each(|line| tracing::warn!("{}", one_line(line)));
-            // The good lines of a file count.
+            // The valid lines of a file are applied.
             if !matches!(error, OptionError::File(FileError::Lines(_))) {
-                return Err(number(error));
+                return Err(errno_of(error));
             }
         }
-        self.settle(&now, &mut next)?;
-        // Named again, it is opened again: the file may have been moved away.
+        self.enforce_option_rules(&now, &mut next)?;
+        // Setting the same file again opens it again, because it may have been moved away.
         let traces = key == "log.file" || (now.debug, &now.log_file) != (next.debug, &next.log_file);
         let trace = if traces { self.trace_file(&next.log_file)? } else { None };
         self.apply(&now, &next)?;
@@ -220,12 +221,11 @@ impl Control {
         }
         tracing::info!("{key} is now {}", spec.render(&next).unwrap_or_default());
         self.settings.store(next);
-        told.map_err(|error| number(&error))
+        outcome.map_err(|error| errno_of(&error))
     }
 
-    /// Refuses paths below the mountpoint as they are written: to expand them this pool would have to answer
-    /// itself.
-    fn not_within(&self, value: &[u8]) -> Result<(), Errno> {
+    /// Refuses paths below the mountpoint, as written: expanding them would need answers from this pool itself.
+    fn check_not_in_pool(&self, value: &[u8]) -> Result<(), Errno> {
         let list = value.trim_ascii_start();
         if list.starts_with(b"-") {
             return Ok(());
@@ -242,7 +242,7 @@ impl Control {
         Ok(())
     }
 
-    /// Opens `log.file`. In the pool, each line would be a request that makes another line.
+    /// Opens `log.file`. It must not be in the pool, where each line would cause a request that causes another line.
     fn trace_file(&self, path: &Path) -> Result<Option<Arc<File>>, Errno> {
         let pool = self.settings.device();
         let in_pool = |meta: std::io::Result<Metadata>| {
@@ -263,8 +263,8 @@ impl Control {
         Ok(file)
     }
 
-    /// What holds among options at the mount holds afterwards, as far as the kernel has agreed to it then.
-    fn settle(&self, now: &Config, next: &mut Config) -> Result<(), Errno> {
+    /// Enforces the rules between options that hold at mount, as far as the kernel has agreed to them then.
+    fn enforce_option_rules(&self, now: &Config, next: &mut Config) -> Result<(), Errno> {
         if next.pool.passthrough == now.pool.passthrough && next.pool.cache_files == now.pool.cache_files {
             return Ok(());
         }
@@ -286,24 +286,24 @@ impl Control {
 
     fn apply(&self, now: &Config, next: &Config) -> Result<(), Errno> {
         if now.branches != next.branches {
-            self.topology.take_branches(next)?;
-            self.pending.look_for(&next.branches);
+            self.topology.apply_list(next)?;
+            self.pending.wait_for(&next.branches);
         } else {
-            self.watch.settle(next, &self.pool.branches());
+            self.watch.reconfigure(next, &self.pool.branches());
         }
         self.pool.reconfigure(next.pool.clone());
         if now.branches != next.branches || now.kernel.readahead != next.kernel.readahead {
             negotiate::set_read_ahead(next, self.settings.device());
         }
-        // Names may lead elsewhere now, or have been promised to hold for longer than they shall. After the
-        // change: until it is made they are found as before.
-        let shown = |config: &Config| {
+        // Names may resolve differently now, or may have been given a longer TTL than they should have. Only after
+        // the change, because until then they resolve as before.
+        let visible = |config: &Config| {
             let pool = &config.pool;
             let getattr = pool.policies.get(Func::Getattr);
             (pool.follow_symlinks, pool.symlinkify, pool.symlinkify_timeout, config.overrides, getattr)
         };
-        let kept = |config: &Config| (config.timeouts, config.coherence);
-        if now.branches != next.branches || kept(now) != kept(next) || shown(now) != shown(next) {
+        let caching = |config: &Config| (config.timeouts, config.coherence);
+        if now.branches != next.branches || caching(now) != caching(next) || visible(now) != visible(next) {
             self.coherence.invalidate_names();
         }
         Ok(())
@@ -311,7 +311,7 @@ impl Control {
 
     fn command(&self, command: &[u8]) -> Result<(), Errno> {
         match command {
-            // Nothing is kept that could be given back: memory is freed as nodes and buffers go.
+            // There are no caches to trim: memory is freed as nodes and buffers go.
             b"gc" | b"gc1" => {}
             b"invalidate-all-nodes" => self.coherence.invalidate_names(),
             _ => return Err(Errno::NODATA),
@@ -321,7 +321,7 @@ impl Control {
     }
 }
 
-fn number(error: &OptionError) -> Errno {
+fn errno_of(error: &OptionError) -> Errno {
     match error {
         OptionError::Unknown { .. } => Errno::NODATA,
         OptionError::Branches { error, .. } => error.errno(),

@@ -1,4 +1,4 @@
-//! What a running pool tells about itself, for `canopy status` and `canopy explain`.
+//! The reports for `canopy status` and `canopy explain`.
 
 use crate::branches::topology::Topology;
 use crate::watch::Unwatched;
@@ -22,33 +22,33 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
 
-/// What was agreed with the kernel, and how its requests are served.
+/// What was agreed with the kernel, and how requests are carried.
 pub(crate) struct Connection {
     pub(crate) agreed: Agreed,
-    pub(crate) planned: Carrier,
-    /// What carries the requests in its place, should the kernel have refused that.
-    pub(crate) instead: OnceLock<Carrier>,
+    pub(crate) planned: TransportInfo,
+    /// The transport in use, if the kernel refused the planned one.
+    pub(crate) actual: OnceLock<TransportInfo>,
     pub(crate) security: SecurityReport,
 }
 
-/// What carries the requests.
-pub(crate) struct Carrier {
-    transport: &'static str,
+/// What carries the requests, and the number of threads.
+pub(crate) struct TransportInfo {
+    name: &'static str,
     threads: usize,
 }
 
-impl Carrier {
-    /// `readers` serve over /dev/fuse.
-    pub(crate) fn new(transport: &Transport, readers: usize) -> Carrier {
+impl TransportInfo {
+    /// `readers` threads serve /dev/fuse.
+    pub(crate) fn new(transport: &Transport, readers: usize) -> TransportInfo {
         match transport {
-            Transport::Device(_) => Carrier { transport: "dev-fuse", threads: readers },
-            // And the one that reads what stays on /dev/fuse.
-            Transport::Uring { workers, .. } => Carrier { transport: "io-uring", threads: workers + 1 },
+            Transport::Device(_) => TransportInfo { name: "dev-fuse", threads: readers },
+            // One more thread reads what still arrives on /dev/fuse.
+            Transport::Uring { workers, .. } => TransportInfo { name: "io-uring", threads: workers + 1 },
         }
     }
 }
 
-/// Asks no branch: a disk that hangs holds nobody up here.
+/// Returns the status report. Does not touch any branch, so that a disk that hangs cannot block it.
 pub(crate) fn status(
     connection: &Connection,
     config: &Config,
@@ -57,30 +57,30 @@ pub(crate) fn status(
     unwatched: &[Unwatched],
 ) -> Vec<u8> {
     let agreed = &connection.agreed;
-    let carrier = connection.instead.get().unwrap_or(&connection.planned);
-    let branch = |branch: &canopy_pool::branch::Branch| BranchReport {
+    let transport = connection.actual.get().unwrap_or(&connection.planned);
+    let report = |branch: &canopy_pool::branch::Branch| BranchReport {
         path: OsText::from(branch.path.as_path()),
         mode: branch.mode.to_string(),
         min_free: branch.min_free_or(config.pool.min_free),
         dev: branch.dev,
         ino: branch.ino,
         passes_through: pool.passes_through(branch.id),
-        illness: branch.health.report().map(|illness| illness_told(&illness)),
+        illness: branch.health.report().map(|illness| illness_report(&illness)),
         unwatched: unwatched.iter().find(|one| one.branch == branch.path).map(|one| one.why.clone()),
         awaited: false,
     };
-    // Of one moment: a branch comes and goes while somebody asks.
-    let mut held = pool.branches();
-    let gone_ones: Vec<Option<HealthReport>> = loop {
-        let gone = config.branches.iter().map(|spec| topology.why_gone(&spec.path)).collect();
+    // A consistent snapshot, although branches may come and go meanwhile.
+    let mut in_force = pool.branches();
+    let gone: Vec<Option<HealthReport>> = loop {
+        let gone = config.branches.iter().map(|spec| topology.illness_of_gone(&spec.path)).collect();
         let now = pool.branches();
-        if Arc::ptr_eq(&held, &now) {
+        if Arc::ptr_eq(&in_force, &now) {
             break gone;
         }
-        held = now;
+        in_force = now;
     };
-    let not_held = |(spec, illness): (&BranchSpec, Option<HealthReport>)| {
-        held.iter().all(|branch| branch.path != spec.path).then(|| BranchReport {
+    let not_in_force = |(spec, illness): (&BranchSpec, Option<HealthReport>)| {
+        in_force.iter().all(|branch| branch.path != spec.path).then(|| BranchReport {
             path: OsText::from(spec.path.as_path()),
             mode: spec.mode.to_string(),
             min_free: spec.min_free.unwrap_or(config.pool.min_free),
@@ -88,7 +88,7 @@ pub(crate) fn status(
             ino: 0,
             passes_through: false,
             awaited: illness.is_none(),
-            illness: illness.map(|illness| illness_told(&illness)),
+            illness: illness.map(|illness| illness_report(&illness)),
             unwatched: None,
         })
     };
@@ -96,8 +96,8 @@ pub(crate) fn status(
     json(&PoolReport {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
-        transport: carrier.transport.into(),
-        threads: carrier.threads,
+        transport: transport.name.into(),
+        threads: transport.threads,
         kernel: KernelReport {
             protocol: format!("{}.{}", abi::MAJOR, agreed.minor),
             features: names(agreed.flags),
@@ -106,16 +106,16 @@ pub(crate) fn status(
         },
         options: options::table().iter().filter(|spec| !spec.hidden).filter_map(value).collect(),
         given: config.given.iter().cloned().collect(),
-        branches: held
+        branches: in_force
             .iter()
-            .map(|held| branch(held))
-            .chain(config.branches.iter().zip(gone_ones).filter_map(not_held))
+            .map(|branch| report(branch))
+            .chain(config.branches.iter().zip(gone).filter_map(not_in_force))
             .collect(),
         security: SecurityReport { unheeded_acls: pool.has_unheeded_acls(), ..connection.security.clone() },
     })
 }
 
-fn illness_told(illness: &HealthReport) -> IllnessReport {
+fn illness_report(illness: &HealthReport) -> IllnessReport {
     IllnessReport {
         health: illness.health.word().into(),
         since: illness.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
@@ -124,12 +124,12 @@ fn illness_told(illness: &HealthReport) -> IllnessReport {
 }
 
 fn names(flags: InitFlags) -> Vec<String> {
-    // These two carry the others and say nothing by themselves.
+    // These two only make room for others.
     let flags = flags - InitFlags::INIT_EXT - InitFlags::MAX_PAGES;
     flags.iter_names().map(|(name, _)| name.to_ascii_lowercase()).collect()
 }
 
-/// The answer to a key of any node; `None` when it is no question of this kind.
+/// Answers the key for `canopy explain` on a node; `None` for any other key.
 pub(crate) fn explain(pool: &Pool, id: NodeId, key: &[u8]) -> Option<Result<Vec<u8>, Error>> {
     let question = key.strip_prefix(EXPLAIN.as_bytes())?;
     let (func, name) = match question.iter().position(|&byte| byte == b'/') {
@@ -139,12 +139,12 @@ pub(crate) fn explain(pool: &Pool, id: NodeId, key: &[u8]) -> Option<Result<Vec<
     let func = Func::ALL.into_iter().find(|known| known.word().as_bytes() == func);
     let answer = func.ok_or(Error::NoAttribute).and_then(|func| {
         let explained = pool.explain(func, id, name)?;
-        Ok(json(&told(func, &explained)))
+        Ok(json(&explain_report(func, &explained)))
     });
     Some(answer)
 }
 
-fn told(func: Func, explained: &Explained) -> ExplainReport {
+fn explain_report(func: Func, explained: &Explained) -> ExplainReport {
     let chosen: &[usize] = explained.outcome.as_deref().unwrap_or_default();
     let path = |index: usize| OsText::from(explained.branches[index].0.path.as_path());
     let verdicts = explained.branches.iter().enumerate().map(|(index, (branch, view))| {
@@ -180,12 +180,12 @@ fn told(func: Func, explained: &Explained) -> ExplainReport {
         preserves_paths: explained.preserves_paths,
         by_chance: explained.chances.is_some(),
         chosen: chosen.iter().map(|&index| path(index)).collect(),
-        error: explained.outcome.as_ref().err().map(|&error| error_told(error)),
+        error: explained.outcome.as_ref().err().map(|&error| explain_error(error)),
         branches: verdicts.collect(),
     }
 }
 
-fn error_told(error: Error) -> ExplainError {
+fn explain_error(error: Error) -> ExplainError {
     let errno = error.errno();
     let name = match errno {
         Errno::NOENT => "ENOENT",
@@ -205,7 +205,7 @@ fn error_told(error: Error) -> ExplainError {
     ExplainError { errno: number, name, why: error.to_string() }
 }
 
-/// Plain data with text as keys: this cannot fail.
+/// Serializes plain data with text as keys, which cannot fail.
 fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }

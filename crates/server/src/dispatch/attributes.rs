@@ -20,7 +20,7 @@ impl Dispatch {
         match self.pool.getattr(call.node, handle.map(HandleId)) {
             Ok(attr) => reply.statx(&StatxOut::new(
                 convert::statx(&attr, call.answer.ttl().shown),
-                call.answer.attributes(call.node, &attr),
+                call.answer.attr_ttl(call.node, &attr),
             )),
             Err(error) => fail(reply, error),
         }
@@ -100,7 +100,7 @@ fn attr_out(call: &Call<'_>, reply: Reply<'_>, attr: canopy_pool::Result<Attr>) 
     match attr {
         Ok(attr) => reply.attr(&AttrOut::new(
             convert::attr(&attr, call.answer.ttl().shown),
-            call.answer.attributes(call.node, &attr),
+            call.answer.attr_ttl(call.node, &attr),
         )),
         Err(error) => fail(reply, error),
     }

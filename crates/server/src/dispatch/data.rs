@@ -30,7 +30,8 @@ impl Dispatch {
     }
 
     pub(super) fn read(&self, reply: Reply<'_>, io: &FileIo) -> Replied {
-        // Whoever asks on a caller's behalf tells on whose (fs/fuse/file.c fuse_send_read).
+        // Only reads on behalf of a caller carry a lock owner (fs/fuse/file.c fuse_send_read); the others fill the
+        // page cache.
         let via = Via::with_flags(HandleId(io.handle), io.flags).for_pages(io.lock_owner.is_none());
         reply.data(io.size as usize, |buffer| self.pool.read(via, io.offset, buffer).map_err(number))
     }
@@ -51,7 +52,7 @@ impl Dispatch {
         let whence = match whence {
             SEEK_DATA => Whence::Data,
             SEEK_HOLE => Whence::Hole,
-            // The kernel works the others out from the size it knows (fs/fuse/file.c).
+            // The kernel computes the others from the size that it knows (fs/fuse/file.c).
             _ => return reply.error(Errno::INVAL.raw_os_error()),
         };
         match self.pool.lseek(HandleId(handle), offset, whence) {

@@ -1,4 +1,4 @@
-//! Listings.
+//! Operations on directory listings.
 
 use super::{Call, Dispatch, fail, number};
 use crate::control;
@@ -16,20 +16,20 @@ impl Dispatch {
             return fail(reply, error);
         }
         let mut flags = OpenFlags::empty();
-        // What has happened by now is worked on first.
-        if let Some(keeps) = call.answer.opens(call.node, || self.watch.caught_up()) {
+        // Events that have arrived by now are processed first.
+        if let Some(reuse) = call.answer.listing_cache(call.node, || self.watch.caught_up()) {
             flags |= OpenFlags::CACHE_DIR;
-            flags.set(OpenFlags::KEEP_CACHE, keeps);
+            flags.set(OpenFlags::KEEP_CACHE, reuse);
         }
-        // A listing belongs to its directory.
+        // There is no handle: a listing belongs to its directory.
         reply.opened(0, flags, None)
     }
 
     pub(super) fn readdir(&self, call: &Call<'_>, reply: Reply<'_>, io: &FileIo) -> Replied {
-        call.answer.listing(call.node);
+        call.answer.record_listing(call.node);
         let mut out = reply.dir(io.size as usize);
         let listed = self.pool.readdir(call.node, io.offset, |entry| {
-            control::hides(call.node, entry.name)
+            control::is_control_file(call.node, entry.name)
                 || !out.push(entry.ino, entry.next, u32::from(entry.kind), entry.name)
         });
         match listed {
@@ -40,7 +40,7 @@ impl Dispatch {
 
     pub(super) fn readdirplus(&self, call: &Call<'_>, reply: Reply<'_>, io: &FileIo) -> Replied {
         let (dir, shown) = (call.node, call.answer.ttl().shown);
-        call.answer.listing(dir);
+        call.answer.record_listing(dir);
         let out = RefCell::new(reply.plus(io.size as usize));
         let mut nodes: Vec<NodeId> = Vec::new();
         let mut hidden = None;
@@ -49,20 +49,20 @@ impl Dispatch {
             io.offset,
             |name| out.borrow_mut().grant(name.len()),
             |entry, node| {
-                if control::hides(dir, entry.name) {
+                if control::is_control_file(dir, entry.name) {
                     hidden = node.map(|node| node.node);
                     return Duration::ZERO;
                 }
-                // Without a node the kernel just learns the name.
-                let (head, time) = node.as_ref().map_or_else(Default::default, |node| {
-                    let (named, attrs) = call.answer.entry(dir, entry.name, node);
-                    (convert::entry(node, named, attrs, shown), named.min(attrs))
+                // Without a node the kernel learns only the name.
+                let (head, ttl) = node.as_ref().map_or_else(Default::default, |node| {
+                    let (entry_ttl, attr_ttl) = call.answer.entry_ttls(dir, entry.name, node);
+                    (convert::entry(node, entry_ttl, attr_ttl, shown), entry_ttl.min(attr_ttl))
                 });
                 nodes.extend(node.map(|node| node.node));
                 let full =
                     out.borrow_mut().push(&head, entry.ino, entry.next, u32::from(entry.kind), entry.name);
                 debug_assert!(!full, "there was room for it");
-                time
+                ttl
             },
         );
         let out = out.into_inner();

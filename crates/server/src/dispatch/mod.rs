@@ -1,7 +1,7 @@
-//! One operation of the kernel to one of the pool.
+//! Translates the kernel's operations to the pool's.
 //!
-//! [`Dispatch::handle`] is the one match from operation to what is done; the operations themselves are grouped by what
-//! they are about: `names`, `attributes`, `data` and `directories`.
+//! [`Dispatch::handle`] is the one match over the operations. Their implementations are grouped into `names`,
+//! `attributes`, `data` and `directories`.
 
 mod attributes;
 mod data;
@@ -21,7 +21,7 @@ use canopy_pool::{Caller, Error, HandleId, NodeId, Pool};
 use canopy_sys::ioprio;
 use std::sync::Arc;
 
-/// Serves one pool.
+/// The request handler of one pool.
 pub(crate) struct Dispatch {
     pub(crate) pool: Arc<Pool>,
     pub(crate) coherence: Arc<Coherence>,
@@ -31,9 +31,9 @@ pub(crate) struct Dispatch {
     pub(crate) interrupts: Arc<Interrupts>,
 }
 
-/// A request that is being served.
+/// A request in progress.
 struct Call<'a> {
-    /// The node that it is sent for.
+    /// The node in the request header.
     node: NodeId,
     header: &'a Header,
     answer: Answer<'a>,
@@ -47,15 +47,15 @@ impl Call<'_> {
 
 impl Handler for Dispatch {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
-        self.interrupts.serves(&request.header);
+        self.interrupts.set_current(&request.header);
         if request.header.node == control::NODE {
             return self.control.answer(&request, reply);
         }
-        if let Some(errno) = control::refuses(&request) {
+        if let Some(errno) = control::refusal(&request) {
             return reply.error(errno.raw_os_error());
         }
         let operation = Operation::of(&request);
-        // Before the branches are read, and until the answer is given.
+        // Begins before the branches are read, and lives until the answer is given.
         let answer = self.coherence.begin(request.header.pid, operation.locks_directory);
         match operation.carries_data && answer.ttl().proxy_ioprio {
             true => ioprio::adopt(request.header.pid),
@@ -146,23 +146,23 @@ impl Handler for Dispatch {
             Op::Fsyncdir { datasync, .. } => done(reply, self.pool.fsyncdir(call.node, datasync)),
 
             Op::Interrupt { unique } => {
-                self.interrupts.interrupted(unique);
+                self.interrupts.record(unique);
                 reply.none()
             }
-            // Sent once all else has been answered; the threads end with the connection.
+            // Sent once everything else has been answered; the threads end with the connection.
             Op::Destroy => reply.ok(),
-            // Locks are kept by the kernel, per node: FUSE_POSIX_LOCKS and FUSE_FLOCK_LOCKS are not asked
-            // for at INIT. All names of a file are one node, so they hold among all users of the pool, and
-            // cost no round trip. The branches do not see them.
+            // The kernel keeps locks itself, per node, because INIT does not ask for FUSE_POSIX_LOCKS and
+            // FUSE_FLOCK_LOCKS. All names of a file are one node, so locks hold among all users of the pool, without
+            // a round trip. The branches do not see them.
             Op::Getlk(_) | Op::Setlk(_) | Op::Setlkw(_) => unsupported(reply),
-            // The kernel then takes every file for always ready, as regular files are (fs/fuse/file.c).
+            // The kernel then treats every file as always ready, like a regular file (fs/fuse/file.c).
             Op::Poll { .. } => unsupported(reply),
-            // Block numbers of different disks mean nothing to the callers of FIBMAP, and swapping onto a
-            // pool would need them. Only mounts on a block device are asked anyway.
+            // Block numbers of different disks mean nothing to the callers of FIBMAP, and would be needed to swap
+            // onto a pool. The kernel only asks mounts on a block device anyway.
             Op::Bmap { .. } => unsupported(reply),
-            // DAX windows belong to virtiofs: they need a shared memory region that /dev/fuse has not.
+            // DAX windows belong to virtiofs: they need a shared memory region, which /dev/fuse does not have.
             Op::SetupMapping(_) | Op::RemoveMapping { .. } => unsupported(reply),
-            // Dealt with before they get here.
+            // The session handles these.
             Op::Init(_) | Op::CuseInit(_) | Op::NotifyReply { .. } | Op::Unknown(_) => unsupported(reply),
         }
     }
@@ -191,11 +191,11 @@ impl Handler for Dispatch {
 }
 
 impl Dispatch {
-    /// Passes on what came of a request that changes attributes of `nodes`, whole or in part, and whose answer the kernel
-    /// does not take for newer than what it may be learning at this moment.
+    /// Records that a request has changed attributes of `nodes` and passes its result on. For requests whose answer
+    /// does not make the kernel reject older attributes in flight.
     fn changed<T, const N: usize>(&self, call: &Call<'_>, nodes: [NodeId; N], result: T) -> T {
-        self.watch.changing();
-        self.coherence.changed_by(call.answer.asker(), nodes);
+        self.watch.note_own_change();
+        self.coherence.changed_by(call.answer.thread(), nodes);
         result
     }
 }

@@ -1,4 +1,4 @@
-//! Operations on names: finding, making, moving them.
+//! Operations on names: lookup, creation, renaming.
 
 use super::{Call, Dispatch, done, fail};
 use crate::control;
@@ -16,21 +16,21 @@ const RENAME_WHITEOUT: u32 = 4;
 
 impl Dispatch {
     pub(super) fn lookup(&self, call: &Call<'_>, reply: Reply<'_>, name: Name<'_>) -> Replied {
-        if control::hides(call.node, name.as_bytes()) {
+        if control::is_control_file(call.node, name.as_bytes()) {
             return reply.entry(&self.control.entry(call.answer.ttl()));
         }
         match self.pool.lookup_for(&call.caller(0), call.node, name.as_bytes()) {
             Ok(entry) => {
                 if name.as_bytes() == b".." {
-                    // The kernel is about to look in there for the name of a directory that it has a handle of, by its
-                    // number: that may be another one than when it was listed.
+                    // To resolve the handle of a directory, the kernel is about to search its parent's listing for
+                    // the inode number (exportfs), which may have changed since that listing was cached.
                     self.coherence.listing_changed(entry.node);
                 }
                 reply.entry(&entry_out(call, name, &entry))
             }
-            // A name known not to exist is an answer too.
+            // The kernel caches negative answers too.
             Err(Error::Absent) => {
-                reply.entry(&EntryOut::negative(call.answer.missing(call.node, name.as_bytes())))
+                reply.entry(&EntryOut::negative(call.answer.negative_ttl(call.node, name.as_bytes())))
             }
             Err(error) => fail(reply, error),
         }
@@ -50,7 +50,7 @@ impl Dispatch {
         self.made(call, reply, name, made)
     }
 
-    /// Answers a request that makes a name.
+    /// Answers a request that creates a name.
     pub(super) fn made(
         &self,
         call: &Call<'_>,
@@ -108,8 +108,8 @@ impl Dispatch {
         match self.pool.tmpfile(&call.caller(create.umask), call.node, create.mode, create.flags) {
             Ok((entry, opened)) => {
                 let (flags, backing) = convert::travel(&opened.travel);
-                let (named, attrs) = call.answer.unnamed(&entry);
-                let entry = convert::entry(&entry, named, attrs, call.answer.ttl().shown);
+                let (entry_ttl, attr_ttl) = call.answer.unnamed_ttls(&entry);
+                let entry = convert::entry(&entry, entry_ttl, attr_ttl, call.answer.ttl().shown);
                 reply.created(&entry, opened.handle.0, flags, backing)
             }
             Err(error) => fail(reply, error),
@@ -118,6 +118,6 @@ impl Dispatch {
 }
 
 fn entry_out(call: &Call<'_>, name: Name<'_>, entry: &Entry) -> EntryOut {
-    let (named, attrs) = call.answer.entry(call.node, name.as_bytes(), entry);
-    convert::entry(entry, named, attrs, call.answer.ttl().shown)
+    let (entry_ttl, attr_ttl) = call.answer.entry_ttls(call.node, name.as_bytes(), entry);
+    convert::entry(entry, entry_ttl, attr_ttl, call.answer.ttl().shown)
 }

@@ -1,4 +1,4 @@
-//! Values of the pool as the wire has them, and back.
+//! Converts values between the pool's types and the protocol's.
 
 use canopy_config::AttrOverrides;
 use canopy_fuse::abi;
@@ -16,7 +16,7 @@ pub(crate) fn caller(header: &wire::Header, umask: u32) -> pool::Caller {
     pool::Caller { uid: header.uid, gid: header.gid, pid: header.pid, umask }
 }
 
-/// Mode, owner and group that a file is shown with.
+/// Returns the mode, owner and group that users of the pool see.
 fn shown_as(attr: &pool::Attr, shown: AttrOverrides) -> (u32, u32, u32) {
     let AttrOverrides { uid, gid, umask } = shown;
     let mode = umask.0.map_or(attr.mode, |umask| attr.mode & !0o7777 | 0o777 & !umask);
@@ -70,18 +70,25 @@ pub(crate) fn statx(attr: &pool::Attr, shown: AttrOverrides) -> abi::Statx {
     }
 }
 
-/// `named` and `attrs`: how long the name and the attributes may be relied upon.
+/// Builds the answer to a lookup. `entry_ttl` and `attr_ttl`: how long the kernel may cache the name and the
+/// attributes.
 pub(crate) fn entry(
     entry: &pool::Entry,
-    named: Duration,
-    attrs: Duration,
+    entry_ttl: Duration,
+    attr_ttl: Duration,
     shown: AttrOverrides,
 ) -> abi::EntryOut {
-    let (named, attrs) = if entry.brief { Default::default() } else { (named, attrs) };
-    abi::EntryOut::new(entry.node.0, u64::from(entry.generation), attr(&entry.attr, shown), named, attrs)
+    let (entry_ttl, attr_ttl) = if entry.brief { Default::default() } else { (entry_ttl, attr_ttl) };
+    abi::EntryOut::new(
+        entry.node.0,
+        u64::from(entry.generation),
+        attr(&entry.attr, shown),
+        entry_ttl,
+        attr_ttl,
+    )
 }
 
-/// The flags of an open's answer, and its backing file.
+/// Returns the flags in the answer to an open, and the id of its backing file.
 pub(crate) fn travel(travel: &pool::OpenFlags) -> (OpenFlags, Option<u32>) {
     let mut flags = OpenFlags::empty();
     flags.set(OpenFlags::DIRECT_IO, travel.direct_io);
@@ -103,7 +110,7 @@ pub(crate) fn changes(set: &wire::Setattr) -> pool::SetAttr {
         size: set.size,
         atime: set.atime.map(time),
         mtime: set.mtime.map(time),
-        // ctime cannot be set on a branch; it moves by itself with every change.
+        // A branch updates ctime by itself with every change; it cannot be set.
         kill_suidgid: set.kill_suidgid,
     }
 }

@@ -1,5 +1,5 @@
-//! Between the words of the kernel's protocol and those of the pool: `convert` turns values of one into the other's,
-//! `operation` tells of each operation what it is.
+//! Between the kernel's protocol and the pool: `convert` converts values, `operation` lists the properties of each
+//! operation.
 
 pub(crate) mod convert;
 pub(crate) mod operation;

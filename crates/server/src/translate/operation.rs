@@ -1,6 +1,7 @@
-//! What an operation is: one exhaustive table.
+//! The properties of every operation, in one exhaustive table.
 //!
-//! Nothing else asks for the properties of an operation by matching on it. What an operation does is in `dispatch`.
+//! Code that needs a property asks this table and does not match on the operation. What an operation does is in
+//! `dispatch`.
 
 use canopy_fuse::request::{Name, NodeId};
 use canopy_fuse::{Op, Request};
@@ -11,19 +12,19 @@ use canopy_sys::ioctl::fitrim;
 pub(crate) struct Operation<'r> {
     pub(crate) changes: Changes<'r>,
     pub(crate) waits: Waits,
-    /// The kernel keeps the directory locked from before it sends the request until it has the answer (fs/namei.c, and
+    /// The kernel locks the directory before it sends the request and until it has processed the answer (fs/namei.c,
     /// fs/readdir.c iterate_dir).
     pub(crate) locks_directory: bool,
-    /// Reads or writes file data: `proxy-ioprio` does that with the I/O priority of the caller.
+    /// Reads or writes file data, with the caller's I/O priority if `proxy-ioprio` is on.
     pub(crate) carries_data: bool,
 }
 
-/// What an operation changes of what the kernel remembers. A name that is made or removed changes the attributes of its
-/// directory, too.
+/// What an operation changes of what the kernel may have cached. Creating or removing a name also changes the
+/// attributes of its directory.
 #[derive(Clone, Copy)]
 pub(crate) enum Changes<'r> {
     Nothing,
-    /// Attributes of the node that the request is sent for.
+    /// Attributes of the node in the request header.
     Attributes,
     /// A name in that directory.
     Makes(Name<'r>),
@@ -34,24 +35,25 @@ pub(crate) enum Changes<'r> {
     },
 }
 
-/// What an operation may have to wait for. `long`: it takes its time on a branch that is well, too.
+/// What an operation may have to wait for. `long`: it may take long on a healthy branch, too.
 #[derive(Clone, Copy)]
 pub(crate) enum Waits {
-    /// No branch, or nobody waits for the answer.
+    /// No branch, or no client waits for the answer.
     Nothing,
-    /// Any branch, and the operation holds locks over names meanwhile. `handle`: of the node; `other`: a second node.
+    /// Any branch, while the operation holds locks on names. `handle`: an open file of the node; `other`: a second
+    /// node.
     Names { handle: Option<u64>, other: Option<NodeId>, long: bool },
-    /// All branches alike, whatever node the request is sent for.
+    /// Any branch, independent of the node in the request header.
     AllBranches,
-    /// The branch of an open file, or those of two.
+    /// The branch of an open file, or the branches of two.
     File { handle: u64, other: Option<u64>, long: bool },
-    /// The same, of a file that is closed in any case.
+    /// The branch of an open file, which is closed even if the branch does not answer.
     Close { handle: u64 },
 }
 
 /// Waits for any branch.
 const NAMES: Waits = Waits::Names { handle: None, other: None, long: false };
-/// Waits for any branch, and long.
+/// Waits for any branch, perhaps long.
 const NAMES_LONG: Waits = Waits::Names { handle: None, other: None, long: true };
 
 fn file(handle: u64, long: bool) -> Waits {
@@ -87,7 +89,7 @@ impl<'r> Operation<'r> {
                 row(Nothing, file(handle, false), false)
             }
             Op::Getattr { handle: None } | Op::Statx { handle: None, .. } => row(Nothing, NAMES, false),
-            // A new size takes as long as the disk does; the kernel locks the file then, not a directory.
+            // Truncating takes as long as the disk needs. The kernel locks the file then, not a directory.
             Op::Setattr(set) => {
                 let long = set.size.is_some();
                 row(Attributes, Waits::Names { handle: set.handle, other: None, long }, !long)
@@ -102,7 +104,7 @@ impl<'r> Operation<'r> {
             Op::Read(io) => data(Nothing, file(io.handle, false)),
             Op::Write(io) => data(Attributes, file(io.handle, false)),
             Op::Lseek { handle, .. } => row(Nothing, file(handle, false), false),
-            // What was written goes to the disk; these take as long as that does.
+            // These write data to the disk, and take as long as it needs.
             Op::Flush { handle, .. } | Op::Fsync { handle, .. } => row(Nothing, file(handle, true), false),
             Op::Fallocate { handle, .. } => row(Attributes, file(handle, true), false),
             Op::CopyFileRange(copy) => {
@@ -113,7 +115,7 @@ impl<'r> Operation<'r> {
             Op::Ioctl { cmd: fitrim::FITRIM, .. } => row(Nothing, NAMES_LONG, false),
             Op::Ioctl { .. } => row(Attributes, NAMES, false),
 
-            // What the kernel asks for here is remembered, or read with the listing.
+            // Opening needs only what is in memory, or is read with the listing.
             Op::Opendir { .. } | Op::Releasedir { .. } => row(Nothing, Waits::Nothing, false),
             Op::Readdir(_) | Op::Readdirplus(_) => row(Nothing, NAMES, true),
             Op::Fsyncdir { .. } => row(Nothing, NAMES_LONG, true),

@@ -1,8 +1,9 @@
-//! Filesystems on which a name may stand for others that differ from it in case.
+//! Filesystems with case-insensitive directories.
 //!
-//! What happens there is told by the name that was used, or by the one that is stored. Who has been told that `A` is
-//! missing hears of `a` when that is made, and not of `A`. So such a filesystem counts as one that cannot be watched, whole:
-//! single directories are made so (chattr +F) without an event.
+//! Events there carry either the name that was used or the name that is stored. A kernel that has cached that `A` is
+//! missing gets an event for `a` when that is created, but none for `A`. Such a filesystem therefore counts as one
+//! that cannot be watched, as a whole: there is no event when a single directory becomes case-insensitive (chattr
+//! +F).
 
 use canopy_pool::block_device;
 use canopy_pool::branch::Branch;
@@ -12,34 +13,33 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs;
 
-/// Their types (include/uapi/linux/magic.h).
+/// Filesystem types (include/uapi/linux/magic.h).
 pub(crate) const EXT: u64 = 0xef53;
 pub(crate) const XFS: u64 = 0x5846_5342;
 pub(crate) const TMPFS: u64 = 0x0102_1994;
 
-/// Why names in some directory of the branch may not be told apart by their case; `None` if they are, everywhere.
-/// `dir` is its root, really open.
-pub(crate) fn ignored(branch: &Branch, dir: BorrowedFd<'_>) -> Option<String> {
-    let ignored = || Some("directories on it may ignore case".to_owned());
+/// Returns why some directory of the branch may be case-insensitive; `None` if none is. `dir` is the branch's root,
+/// not open as `O_PATH`.
+pub(crate) fn why_case_insensitive(branch: &Branch, dir: BorrowedFd<'_>) -> Option<String> {
+    let reason = || Some("directories on it may ignore case".to_owned());
     match branch.kind {
-        EXT if may_ignore("ext4") => match block_device::beginning::<2048>(branch.dev) {
-            Ok(disk) if ext_folds(&disk) => ignored(),
+        EXT if kernel_supports("ext4") => match block_device::beginning::<2048>(branch.dev) {
+            Ok(disk) if ext4_has_casefold(&disk) => reason(),
             Ok(_) => None,
-            Err(why) => {
-                Some(format!("whether its directories ignore case cannot be read from its disk: {why}"))
-            }
+            Err(why) => Some(format!("cannot read from its disk whether its directories ignore case: {why}")),
         },
-        XFS if xfs_ignores_case(dir).unwrap_or(false) => ignored(),
-        TMPFS if may_ignore("tmpfs") && tmpfs_folds(dir).unwrap_or(false) => ignored(),
+        XFS if xfs_ignores_case(dir).unwrap_or(false) => reason(),
+        TMPFS if kernel_supports("tmpfs") && tmpfs_has_casefold(dir).unwrap_or(false) => reason(),
         _ => None,
     }
 }
 
-/// Is that to be had from this kernel? Not where it says what it has, and that this is not among it.
-fn may_ignore(kind: &str) -> bool {
+/// Returns whether this kernel may support case-insensitive directories: unless it lists its features and this is not
+/// among them.
+fn kernel_supports(kind: &str) -> bool {
     let features = format!("/sys/fs/{kind}/features");
     match kind {
-        // Since it can, it tells so (Linux 6.13).
+        // A kernel that supports it lists it (Linux 6.13).
         "tmpfs" => fs::exists(format!("{features}/casefold")).unwrap_or(false),
         _ => {
             fs::exists(format!("{features}/casefold")).unwrap_or(true)
@@ -48,8 +48,8 @@ fn may_ignore(kind: &str) -> bool {
     }
 }
 
-/// By the features that a filesystem cannot be used without, in the superblock (fs/ext4/ext4.h).
-fn ext_folds(disk: &[u8; 2048]) -> bool {
+/// Checks the incompatible features in the superblock (fs/ext4/ext4.h).
+fn ext4_has_casefold(disk: &[u8; 2048]) -> bool {
     const SUPERBLOCK: usize = 1024;
     const MAGIC: usize = SUPERBLOCK + 0x38;
     const INCOMPATIBLE: usize = SUPERBLOCK + 0x60;
@@ -58,8 +58,8 @@ fn ext_folds(disk: &[u8; 2048]) -> bool {
     word(MAGIC) & 0xffff == EXT as u32 && word(INCOMPATIBLE) & CASEFOLD != 0
 }
 
-/// A file is no directory, so it never gets the flag; where directories could, that is why (mm/shmem.c).
-fn tmpfs_folds(dir: BorrowedFd<'_>) -> Result<bool, Errno> {
+/// Tries to set the flag on a file, which always fails: with ENOTDIR if directories could have the flag (mm/shmem.c).
+fn tmpfs_has_casefold(dir: BorrowedFd<'_>) -> Result<bool, Errno> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, c".", flags, Mode::empty())?;
     let mut buffer = [0; 28];
@@ -75,7 +75,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn an_ext4_that_may_hold_directories_without_case_is_told_by_its_superblock() {
+    fn casefold_is_read_from_an_ext4_superblock() {
         let home = tempfile::tempdir().unwrap();
         for (features, folds) in [("casefold", true), ("^casefold", false), ("^casefold,^has_journal", false)]
         {
@@ -85,15 +85,15 @@ mod tests {
             assert!(made.unwrap().success(), "{features}");
             let mut disk = [0; 2048];
             File::open(&image).unwrap().read_exact(&mut disk).unwrap();
-            assert_eq!(ext_folds(&disk), folds, "{features}");
-            // What only looks like one.
+            assert_eq!(ext4_has_casefold(&disk), folds, "{features}");
+            // Without the magic number it is no ext4.
             disk[1024 + 0x38] = 0;
-            assert!(!ext_folds(&disk));
+            assert!(!ext4_has_casefold(&disk));
         }
     }
 
     #[test]
-    fn a_filesystem_that_is_no_xfs_does_not_answer_as_one() {
+    fn only_xfs_answers_the_xfs_ioctl() {
         let dir = File::open("/proc").unwrap();
         assert!(xfs_ignores_case(dir.as_fd()).is_err());
     }

@@ -1,11 +1,11 @@
-//! From what happened on a branch to what the kernel must forget: exactly that.
+//! Turns events on a branch into what the kernel must revalidate, and nothing more.
 //!
-//! An event names a directory and a name in it. It says that something happened there, not what is there now: several
-//! may be told as one, and by the time they are read the directory may have moved. So nothing is concluded but that the
-//! kernel must ask again, which does no harm where it need not have.
+//! An event names a directory and an entry in it. It says that something happened there, not what is there now:
+//! several changes may be merged into one event, and by the time it is read the directory may have moved. So an event
+//! only ever makes the kernel ask again, which is harmless where nothing has changed.
 
 use super::filesystems::Filesystems;
-use super::notifications::{Notices, Repeats, Round};
+use super::notifications::{Notifications, Outgoing, RepeatQueue};
 use crate::coherence::Coherence;
 use canopy_pool::Pool;
 use canopy_pool::config::Func;
@@ -18,198 +18,201 @@ use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-/// Bytes of events that are worked on at once; some hundreds of events.
-const BUFFER: usize = 32 << 10;
+/// The size of a read in bytes: some hundreds of events.
+const BUFFER_SIZE: usize = 32 << 10;
 
-/// Names in a directory that has come, beyond which all names are looked up again instead.
-const BELOW: usize = 10_000;
+/// When more names than this arrive with a directory, all names are looked up again instead.
+const MAX_ARRIVED_NAMES: usize = 10_000;
 
 const NAMES: u64 = fanotify::CREATE | fanotify::DELETE | fanotify::MOVED_FROM | fanotify::MOVED_TO;
 const MOVED: u64 = fanotify::MOVED_FROM | fanotify::MOVED_TO;
 
-/// For how long what happens is left to gather, once it is the pool's own and there is much of it: who makes a file
-/// through the pool then wakes nobody up. From, to; a small part of what is promised.
-const RESTS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(8)];
+/// How long events gather unread while only the pool itself causes them: the first pause and the longest. A client
+/// that creates files through the pool then does not have to wake the watch thread each time. The pauses are short
+/// compared to the promised time until changes are visible.
+const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(8)];
 
-pub(crate) struct Reader {
+pub(crate) struct EventReader {
     buffer: Vec<u8>,
-    /// This process: what it does is what the pool does, of which the kernel knows.
-    own: i32,
-    repeats: Repeats,
-    /// How long what happens was left to gather last; none if it was not.
-    rest: Option<Duration>,
-    /// What was read since, by whomever, can wait.
-    calm: bool,
-    /// Files that were closed; to be told by the thread that watches, so that nobody who asks for something waits for it.
-    written: Notices,
+    /// This process: what it changes is changed by the pool, and the kernel knows.
+    own_pid: i32,
+    repeats: RepeatQueue,
+    /// The current pause; `None` if the watch thread waits for events.
+    pause: Option<Duration>,
+    /// Everything read since the last pause can wait.
+    can_pause: bool,
+    /// Files that were closed after writing. Sent by the watch thread, so that no request waits for that.
+    closed_files: Notifications,
 }
 
-/// What is in the queue after a part of it was worked on.
+/// What remains in the queue after a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Left {
+pub(crate) enum Remaining {
     Nothing,
-    Perhaps,
+    MaybeMore,
 }
 
-impl Reader {
-    pub(crate) fn new() -> Reader {
-        let own = std::process::id().cast_signed();
-        Reader {
-            buffer: vec![0; BUFFER],
-            own,
-            repeats: Repeats::default(),
-            rest: None,
-            calm: false,
-            written: Notices::default(),
+impl EventReader {
+    pub(crate) fn new() -> EventReader {
+        let own_pid = std::process::id().cast_signed();
+        EventReader {
+            buffer: vec![0; BUFFER_SIZE],
+            own_pid,
+            repeats: RepeatQueue::default(),
+            pause: None,
+            can_pause: false,
+            closed_files: Notifications::default(),
         }
     }
 
-    /// Whether nobody need be woken by what happens next, and how long there is nothing to do; `None` for ever.
-    pub(crate) fn rest(&mut self) -> (bool, Option<Duration>) {
-        let [least, most] = RESTS;
-        let longer = self.rest.map_or(least, |rest| (rest * 2).min(most));
-        self.rest = std::mem::take(&mut self.calm).then_some(longer);
-        let due = self.repeats.next().map(|at| at.saturating_duration_since(Instant::now()));
-        (self.rest.is_some(), self.rest.into_iter().chain(due).min())
+    /// Returns whether to pause instead of waiting for events, and how long to wait for anything at all; `None`
+    /// without limit.
+    pub(crate) fn next_pause(&mut self) -> (bool, Option<Duration>) {
+        let [least, most] = PAUSES;
+        let longer = self.pause.map_or(least, |pause| (pause * 2).min(most));
+        self.pause = std::mem::take(&mut self.can_pause).then_some(longer);
+        let due = self.repeats.next_due().map(|at| at.saturating_duration_since(Instant::now()));
+        (self.pause.is_some(), self.pause.into_iter().chain(due).min())
     }
 
-    /// Works on what has happened by now, and on what is due. `most`: on no more than so many bytes, for somebody who
+    /// Processes the events so far and sends what is due. `most`: reads at most this many bytes, because a request
     /// waits for it.
-    pub(crate) fn work(
+    pub(crate) fn process(
         &mut self,
         (pool, coherence): (&Pool, &Coherence),
         group: BorrowedFd<'_>,
         filesystems: &mut Filesystems,
         most: Option<usize>,
-    ) -> Result<Left, Errno> {
-        let room = most.unwrap_or(BUFFER).min(BUFFER);
-        let (length, left) = match rustix::io::read(group, &mut self.buffer[..room]) {
-            Err(Errno::AGAIN) => (0, Left::Nothing),
-            Err(Errno::INTR) => (0, Left::Perhaps),
-            // It gives what there is as long as there is room (fs/notify/fanotify/fanotify_user.c).
-            Ok(length) if room - length >= fanotify::EVENT_MAX => (length, Left::Nothing),
-            Ok(length) => (length, Left::Perhaps),
+    ) -> Result<Remaining, Errno> {
+        let room = most.unwrap_or(BUFFER_SIZE).min(BUFFER_SIZE);
+        let (length, remaining) = match rustix::io::read(group, &mut self.buffer[..room]) {
+            Err(Errno::AGAIN) => (0, Remaining::Nothing),
+            Err(Errno::INTR) => (0, Remaining::MaybeMore),
+            // A read returns all events that fit (fs/notify/fanotify/fanotify_user.c).
+            Ok(length) if room - length >= fanotify::EVENT_MAX => (length, Remaining::Nothing),
+            Ok(length) => (length, Remaining::MaybeMore),
             Err(errno) => return Err(errno),
         };
-        let mut round = Round::default();
+        let mut outgoing = Outgoing::default();
         let mut urgent = false;
-        let mut gathering = Gathering {
+        let mut translator = Translator {
             pool,
             coherence,
             filesystems,
-            round: &mut round,
-            own: self.own,
-            looked_at: HashSet::new(),
+            outgoing: &mut outgoing,
+            own_pid: self.own_pid,
+            handled_files: HashSet::new(),
         };
         for event in fanotify::events(&self.buffer[..length]) {
-            urgent |= event.pid != self.own && event.mask != fanotify::CLOSE_WRITE;
-            gathering.take(&event);
+            urgent |= event.pid != self.own_pid && event.mask != fanotify::CLOSE_WRITE;
+            translator.translate(&event);
         }
-        self.calm = !urgent && (self.calm || length > 0);
-        filesystems.rest();
-        round.now.send(coherence);
-        self.written.add(round.written);
-        // While it rests it will come by itself, and soon.
-        if most.is_none() || self.rest.is_none() {
-            std::mem::take(&mut self.written).send(coherence);
+        self.can_pause = !urgent && (self.can_pause || length > 0);
+        filesystems.close_dirs();
+        outgoing.now.send(coherence);
+        self.closed_files.add(outgoing.closed_files);
+        // If the watch thread pauses, it will send them itself soon.
+        if most.is_none() || self.pause.is_none() {
+            std::mem::take(&mut self.closed_files).send(coherence);
         }
         let now = Instant::now();
-        self.repeats.add(now, round.again);
+        self.repeats.add(now, outgoing.repeat);
         self.repeats.send_due(now, coherence);
-        Ok(left)
+        Ok(remaining)
     }
 }
 
-struct Gathering<'a> {
+struct Translator<'a> {
     pool: &'a Pool,
     coherence: &'a Coherence,
     filesystems: &'a mut Filesystems,
-    round: &'a mut Round,
-    own: i32,
-    /// Handles of files whose nodes are in the round already.
-    looked_at: HashSet<Vec<u8>>,
+    outgoing: &'a mut Outgoing,
+    own_pid: i32,
+    /// Handles of files whose nodes are in `outgoing` already.
+    handled_files: HashSet<Vec<u8>>,
 }
 
-impl Gathering<'_> {
-    fn take(&mut self, event: &Event<'_>) {
+impl Translator<'_> {
+    fn translate(&mut self, event: &Event<'_>) {
         let dir_moved = event.mask & fanotify::ONDIR != 0 && event.mask & MOVED != 0;
-        let own = event.pid == self.own;
-        if own && !dir_moved && !self.overlap() {
+        let is_own = event.pid == self.own_pid;
+        if is_own && !dir_moved && !self.branches_overlap() {
             return;
         }
         if event.mask & fanotify::OVERFLOW != 0 {
             tracing::info!(
-                "more has changed on the branches than could be told: all names are looked up again"
+                "the queue of changes on the branches has overflowed: all names are looked up again"
             );
-            return self.all();
+            return self.invalidate_all();
         }
         let Some(place) = event.entry else { return };
         if dir_moved {
-            self.filesystems.forget_places(place.fsid);
+            self.filesystems.forget_paths(place.fsid);
         }
-        if own && !self.overlap() {
+        if is_own && !self.branches_overlap() {
             return;
         }
         if event.mask & fanotify::ONDIR != 0 && event.mask & NAMES != 0 {
             self.pool.places_changed();
         }
-        // The directory's path on the branch and in the node table must be of one moment.
-        let lost = self.pool.with_tree_locked(|moves| -> Result<(), Errno> {
-            let dirs = self.filesystems.places(place.fsid, place.dir, moves)?;
-            // All names of a file are one node, whichever of them it happened by. Who has renamed it since has told so.
+        // The directory's path on the branch and in the node table must be of the same moment.
+        let result = self.pool.with_tree_locked(|moves| -> Result<(), Errno> {
+            let dirs = self.filesystems.pool_paths(place.fsid, place.dir, moves)?;
+            // All names of a file are one node, whichever name the event has. A rename since then has its own event.
             let mut found = event.mask & fanotify::ONDIR != 0 || dirs.is_empty();
             for dir in dirs.iter() {
-                found |= self.happened(dir, place.name, event)? && event.mask == fanotify::CLOSE_WRITE;
+                found |= self.name_event(dir, place.name, event)? && event.mask == fanotify::CLOSE_WRITE;
             }
             if !found {
-                self.file(place.fsid, event);
+                self.file_event(place.fsid, event);
             }
             Ok(())
         });
-        if let Err(errno) = lost {
-            tracing::warn!("cannot tell where something has changed: {errno}; all names are looked up again");
-            self.all();
+        if let Err(errno) = result {
+            tracing::warn!("cannot tell where a change has happened: {errno}; all names are looked up again");
+            self.invalidate_all();
         }
     }
 
-    /// Can what the pool has changed itself show at a place that it does not know of?
-    fn overlap(&mut self) -> bool {
-        self.filesystems.overlap(self.pool)
+    /// Returns whether a change made through the pool can be visible at a second path, unknown to the pool.
+    fn branches_overlap(&mut self) -> bool {
+        self.filesystems.branches_overlap(self.pool)
     }
 
-    fn all(&mut self) {
+    fn invalidate_all(&mut self) {
         self.pool.changes_missed();
         self.coherence.listings_changed();
         self.coherence.anything_changed();
-        self.round.now.all = true;
-        self.round.again.all = true;
+        self.outgoing.now.all = true;
+        self.outgoing.repeat.all = true;
     }
 
-    /// Something happened to a name in a directory of the pool; true if a node is known by it.
-    fn happened(&mut self, dir: &[u8], name: &[u8], event: &Event<'_>) -> Result<bool, Errno> {
+    /// Handles an event for a name in a directory of the pool. Returns whether a node is known by that name.
+    fn name_event(&mut self, dir: &[u8], name: &[u8], event: &Event<'_>) -> Result<bool, Errno> {
         let mask = event.mask;
         let known = self.pool.known();
-        // Of what is not known the kernel knows nothing, nor of what lies below.
+        // The kernel caches nothing of an unknown directory or below it.
         let Some(dir) = known.dir(dir) else { return Ok(false) };
         if name == b"." {
-            self.round.node(self.coherence, dir, false);
+            self.outgoing.node(self.coherence, dir, false);
             return Ok(true);
         }
         let named = mask & NAMES != 0;
         if named {
             self.pool.name_changed(dir, name);
-            self.coherence.is_worked_in(dir);
+            self.coherence.directory_modified(dir);
         }
-        // Which copy is shown may depend on which was changed last.
+        // Which copy of a file is shown may depend on which was changed last.
         let shows = self.pool.config().policies.get(Func::Getattr);
         if named || !policy::first_only(shows, Category::Search) {
-            self.round.name(self.coherence, dir, name);
+            self.outgoing.name(self.coherence, dir, name);
         } else {
-            // Who looks it up at this moment has entered in the table what he found, or is told that it is out of date.
+            // A lookup in progress either has entered its result in the node table already, or finds its answer
+            // stale.
             self.coherence.name_changed(dir, name);
         }
         if named {
-            self.round.node(self.coherence, dir, true);
+            self.outgoing.node(self.coherence, dir, true);
         }
         let Some(child) = known.child(dir, name) else { return Ok(false) };
         self.file_changed(child.node, mask);
@@ -217,13 +220,13 @@ impl Gathering<'_> {
             return Ok(true);
         }
         if mask & (fanotify::DELETE | fanotify::MOVED_FROM) != 0 {
-            self.gone(child.node);
+            self.directory_left(child.node);
         }
         match event.target.zip(event.entry) {
             Some((target, place)) if mask & fanotify::MOVED_TO != 0 => {
-                let mut left = BELOW;
-                if let Some(found) = self.filesystems.find(place.fsid, target) {
-                    self.came(child.node, found.as_fd(), &mut left)?;
+                let mut remaining = MAX_ARRIVED_NAMES;
+                if let Some(found) = self.filesystems.open_handle(place.fsid, target) {
+                    self.directory_arrived(child.node, found.as_fd(), &mut remaining)?;
                 }
             }
             _ => {}
@@ -231,37 +234,37 @@ impl Gathering<'_> {
         Ok(true)
     }
 
-    /// A directory has gone from a branch. What moved out of it before cannot be told any more once it is gone, so all
-    /// that is known below is to be looked up again; that something is missing there is as true as before.
-    fn gone(&mut self, dir: canopy_pool::NodeId) {
-        // Also what is being looked up there at this moment.
+    /// Handles a directory that has left a branch. After that there are no events for what was moved out of it
+    /// before, so everything known below is to be looked up again. Names that were missing there are still missing.
+    fn directory_left(&mut self, dir: canopy_pool::NodeId) {
+        // Lookups in progress below it are affected too.
         self.coherence.anything_changed();
         for below in self.pool.known().below(dir) {
-            self.round.name(self.coherence, below.parent, &below.name);
-            self.round.node(self.coherence, below.node, below.is_dir);
+            self.outgoing.name(self.coherence, below.parent, &below.name);
+            self.outgoing.node(self.coherence, below.node, below.is_dir);
         }
     }
 
-    /// A directory has come to a branch, with all that is in it, to where the kernel knows of a directory: what it holds
-    /// is not missing there any more.
-    fn came(
+    /// Handles a directory that has arrived on a branch with all its contents, where the kernel knows a directory
+    /// already: what it contains is no longer missing there.
+    fn directory_arrived(
         &mut self,
         node: canopy_pool::NodeId,
         dir: BorrowedFd<'_>,
-        left: &mut usize,
+        remaining: &mut usize,
     ) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = match rustix::fs::openat(dir, c".", flags, Mode::empty()) {
-            // It has gone meanwhile, which will be told.
+            // It has left meanwhile, which causes another event.
             Err(Errno::NOENT | Errno::STALE) => return Ok(()),
             result => result?,
         };
-        self.round.node(self.coherence, node, true);
+        self.outgoing.node(self.coherence, node, true);
         let mut buffer = [MaybeUninit::uninit(); 8192];
         let mut entries = RawDir::new(&dir, &mut buffer);
         while let Some(entry) = entries.next() {
             let entry = match entry {
-                // Removed while it is read.
+                // Removed while being read.
                 Err(Errno::NOENT) => return Ok(()),
                 result => result?,
             };
@@ -269,14 +272,14 @@ impl Gathering<'_> {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            *left = left.checked_sub(1).ok_or(Errno::TOOBIG)?;
-            self.round.name(self.coherence, node, name.to_bytes());
+            *remaining = remaining.checked_sub(1).ok_or(Errno::TOOBIG)?;
+            self.outgoing.name(self.coherence, node, name.to_bytes());
             let Some(child) = self.pool.known().child(node, name.to_bytes()) else { continue };
-            self.round.node(self.coherence, child.node, false);
+            self.outgoing.node(self.coherence, child.node, false);
             if child.is_dir {
                 let path = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 match rustix::fs::openat(&dir, name, path, Mode::empty()) {
-                    Ok(below) => self.came(child.node, below.as_fd(), left)?,
+                    Ok(below) => self.directory_arrived(child.node, below.as_fd(), remaining)?,
                     Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                     Err(errno) => return Err(errno),
                 }
@@ -287,21 +290,21 @@ impl Gathering<'_> {
 
     fn file_changed(&mut self, node: canopy_pool::NodeId, mask: u64) {
         match mask {
-            fanotify::CLOSE_WRITE => self.round.written(self.coherence, node),
-            _ => self.round.node(self.coherence, node, false),
+            fanotify::CLOSE_WRITE => self.outgoing.closed_file(self.coherence, node),
+            _ => self.outgoing.node(self.coherence, node, false),
         }
     }
 
-    /// Something happened to a file, which may be known by another name.
-    fn file(&mut self, fsid: u64, event: &Event<'_>) {
+    /// Handles an event for a file, which may be known by another name.
+    fn file_event(&mut self, fsid: u64, event: &Event<'_>) {
         let Some(target) = event.target else { return };
-        if event.mask != fanotify::CLOSE_WRITE && !self.looked_at.insert(target.to_vec()) {
+        if event.mask != fanotify::CLOSE_WRITE && !self.handled_files.insert(target.to_vec()) {
             return;
         }
-        // Gone with its last name; the node of that one was found by it.
-        let Some(file) = self.filesystems.find(fsid, target) else { return };
+        // The file is gone with its last name; its node was found by that.
+        let Some(file) = self.filesystems.open_handle(fsid, target) else { return };
         match self.pool.known().file(file.as_fd()) {
-            // Looked up by another name at this moment, it may become known with attributes of before.
+            // A lookup of another name in progress may make the file known with outdated attributes.
             Ok((nodes, links)) if nodes.is_empty() && links > 1 => {
                 self.coherence.anything_changed();
             }
@@ -311,32 +314,32 @@ impl Gathering<'_> {
     }
 }
 
-impl Round {
-    /// A name must be looked up again.
+impl Outgoing {
+    /// Adds a name to be looked up again.
     fn name(&mut self, coherence: &Coherence, dir: canopy_pool::NodeId, name: &[u8]) {
-        // Before it is told: an answer that comes in between is told without time, or is known to be under way.
+        // Recorded before the notification is sent: an answer given in between is stale, or known to be in flight.
         if coherence.name_changed(dir, name) {
-            self.again.name(dir, name);
+            self.repeat.name(dir, name);
         }
         self.now.name(dir, name);
     }
 
-    /// The attributes of a node, and perhaps the listing of a directory, must be asked for again.
+    /// Adds a node whose attributes, and perhaps listing, are to be fetched again.
     fn node(&mut self, coherence: &Coherence, node: canopy_pool::NodeId, listing: bool) {
         if listing {
             coherence.listing_changed(node);
         }
         if coherence.attributes_changed(node) {
-            self.again.node(node, listing);
+            self.repeat.node(node, listing);
         }
         self.now.node(node, listing);
     }
 
-    /// A file was closed that may have been written: its attributes are recent, and so are looked at again
-    /// (`recent_files`). Programs that wrote it through the pool, past the daemon, are told as well, for it is they who
-    /// close it.
-    fn written(&mut self, coherence: &Coherence, node: canopy_pool::NodeId) {
+    /// Adds a file that was closed after writing. Its attributes are recent, so that they are rechecked anyway
+    /// (`recent_files`). The notification also reaches programs that wrote it through the pool by passthrough,
+    /// because they are the ones who close it.
+    fn closed_file(&mut self, coherence: &Coherence, node: canopy_pool::NodeId) {
         coherence.attributes_changed(node);
-        self.written.node(node, false);
+        self.closed_files.node(node, false);
     }
 }

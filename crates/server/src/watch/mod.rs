@@ -1,13 +1,12 @@
-//! What changes on the branches behind the pool's back, so that the kernel may rely on names as long as nobody
-//! changes them.
+//! Watches the branches for changes behind the pool's back, so that the kernel may cache names until they change.
 //!
-//! The filesystems of the branches are watched whole (fanotify(7)); `filesystems` knows which those are and turns a
-//! directory on one of them into its path in the pool; `events` turns what happened there into what the kernel must
-//! forget; `notifications` tells the kernel, and tells it again where an answer may have been under way. One thread does
+//! The filesystems of the branches are watched as a whole (fanotify(7)). `filesystems` knows which are, and maps a
+//! directory on one of them to its path in the pool. `events` turns events into what the kernel must revalidate.
+//! `notifications` notifies the kernel, and does so again where an answer may have been in flight. One thread does
 //! all of it.
 //!
-//! A branch that cannot be watched, and what another filesystem covers below a branch, is as it is without watching:
-//! the kernel asks again after a short time.
+//! Where changes cannot be watched, on some branches and on filesystems mounted below branches, TTLs are short, as
+//! without watching.
 
 mod case_folding;
 mod events;
@@ -23,7 +22,7 @@ use canopy_pool::branch::Branches;
 use canopy_pool::config::{FollowSymlinks, Func};
 use canopy_pool::policy;
 use canopy_sys::sched;
-use events::{Left, Reader};
+use events::{EventReader, Remaining};
 use filesystems::Filesystems;
 pub(crate) use filesystems::Unwatched;
 use parking_lot::Mutex;
@@ -38,241 +37,259 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What the answers of a pool are given by, and where changes are watched for.
+/// Watches the branches and sets the TTLs that follow from that.
 pub(crate) struct Watch {
     pool: Arc<Pool>,
     coherence: Arc<Coherence>,
-    /// Held over a change of the times to live, and while events are worked on.
+    /// Held while the TTLs change and while events are processed.
     state: Mutex<State>,
-    waiting: Arc<Waiting>,
+    pending_events: Arc<PendingEvents>,
 }
 
-/// Is there anything that has happened on the branches and was not worked on?
-pub(crate) struct Waiting {
+/// Whether there are events on the branches that have not been processed.
+pub(crate) struct PendingEvents {
     group: Option<Arc<OwnedFd>>,
     /// All branches are watched.
-    all: AtomicBool,
-    /// Events that were read are being worked on.
-    working: AtomicBool,
-    /// The pool has changed something itself, of which it is told as of everything: there is no need to ask whether there
-    /// is anything.
-    own: AtomicBool,
-    /// Of branches that are not watched, those of which that is worth telling. Not in the state, which may be held for as
-    /// long as a disk takes to answer.
+    all_watched: AtomicBool,
+    /// Events that were read are being processed.
+    processing: AtomicBool,
+    /// The pool has changed something itself. It gets events for its own changes too, so there is no need to ask the
+    /// queue.
+    own_changes: AtomicBool,
+    /// The unwatched branches that are worth reporting. Not in `State`, whose lock may be held for as long as a disk
+    /// takes to answer.
     unwatched: ArcSwap<Vec<Unwatched>>,
 }
 
-impl Waiting {
-    /// False where not all is watched, and where there is something in all likelihood.
-    pub(crate) fn nothing(&self) -> bool {
-        // In this order: what is not in the queue any more was read by somebody who had said so.
-        self.all.load(Ordering::Acquire)
-            && !(self.own.load(Ordering::Relaxed) && self.own.swap(false, Ordering::Relaxed))
+impl PendingEvents {
+    /// Returns true if all branches are watched and there are no unprocessed events. May return false without need.
+    pub(crate) fn is_empty(&self) -> bool {
+        // In this order: a thread sets `processing` before it takes events from the queue.
+        self.all_watched.load(Ordering::Acquire)
+            && !(self.own_changes.load(Ordering::Relaxed) && self.own_changes.swap(false, Ordering::Relaxed))
             && self.group.as_ref().is_some_and(|group| ioctl_fionread(group).is_ok_and(|bytes| bytes == 0))
-            && !self.working.load(Ordering::Acquire)
+            && !self.processing.load(Ordering::Acquire)
     }
 }
 
 struct State {
     filesystems: Filesystems,
-    reader: Reader,
-    waiting: Arc<Waiting>,
-    /// As it was settled last.
+    reader: EventReader,
+    pending_events: Arc<PendingEvents>,
+    /// The configuration that was applied last.
     config: Config,
-    /// All names can be forgotten at once, those that are missing included.
-    forgets_all: bool,
-    /// Told already, so as not to tell again.
-    told: Vec<String>,
+    /// The kernel can be made to drop all negative dentries.
+    drops_negative: bool,
+    /// Lines logged already, so as not to repeat them.
+    logged: Vec<String>,
 }
 
 impl Watch {
-    /// Begins to watch the branches as far as that is wanted and can be done, and sets the times to live that follow.
+    /// Begins to watch the branches, as far as that is wanted and possible, and sets the TTLs accordingly.
     pub(crate) fn start(
         config: &Config,
         pool: Arc<Pool>,
         coherence: Arc<Coherence>,
-        forgets_all: bool,
+        drops_negative: bool,
     ) -> Watch {
         let filesystems = Filesystems::open();
-        let [all, working, own] = [const { AtomicBool::new(false) }; 3];
-        let waiting = Arc::new(Waiting {
+        let [all_watched, processing, own_changes] = [const { AtomicBool::new(false) }; 3];
+        let pending_events = Arc::new(PendingEvents {
             group: filesystems.group(),
-            all,
-            working,
-            own,
+            all_watched,
+            processing,
+            own_changes,
             unwatched: ArcSwap::default(),
         });
         let mut state = State {
             filesystems,
-            reader: Reader::new(),
-            waiting: Arc::clone(&waiting),
+            reader: EventReader::new(),
+            pending_events: Arc::clone(&pending_events),
             config: config.clone(),
-            forgets_all,
-            told: Vec::new(),
+            drops_negative,
+            logged: Vec::new(),
         };
-        state.filesystems.set(wanted(config, &pool.branches()));
-        coherence.set_ttl(state.ttl());
-        Watch { pool, coherence, state: Mutex::new(state), waiting }
+        state.filesystems.watch(branches_to_watch(config, &pool.branches()));
+        coherence.set_ttl(state.new_ttl());
+        Watch { pool, coherence, state: Mutex::new(state), pending_events }
     }
 
-    /// The branches that are not watched, though they could be as it seems, or somebody has asked for it.
+    /// Returns the branches that are not watched although they seem to be able to, or although that was asked for.
     pub(crate) fn unwatched(&self) -> Arc<Vec<Unwatched>> {
-        self.waiting.unwatched.load_full()
+        self.pending_events.unwatched.load_full()
     }
 
-    pub(crate) fn waiting(&self) -> Arc<Waiting> {
-        Arc::clone(&self.waiting)
+    pub(crate) fn pending_events(&self) -> Arc<PendingEvents> {
+        Arc::clone(&self.pending_events)
     }
 
-    /// The pool is about to change something on a branch.
-    pub(crate) fn changing(&self) {
-        if !self.waiting.own.load(Ordering::Relaxed) {
-            self.waiting.own.store(true, Ordering::Relaxed);
+    /// Records that the pool is about to change something on a branch.
+    pub(crate) fn note_own_change(&self) {
+        if !self.pending_events.own_changes.load(Ordering::Relaxed) {
+            self.pending_events.own_changes.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Has everything been worked on that has happened by now? For who cannot wait: no lock may be held.
+    /// Returns whether all events so far have been processed; processes a few itself if necessary. Does not block.
+    /// The caller must not hold any lock.
     pub(crate) fn caught_up(&self) -> bool {
-        self.waiting.nothing() || self.catch_up()
+        self.pending_events.is_empty() || self.catch_up()
     }
 
-    /// Works on what is waiting, if nobody else does and it is not much; true when nothing is left.
+    /// Processes the events in the queue, unless another thread does or there are many. Returns whether none is left.
     pub(crate) fn catch_up(&self) -> bool {
-        let Some(group) = self.waiting.group.as_ref().filter(|_| self.waiting.all.load(Ordering::Acquire))
+        let Some(group) = self
+            .pending_events
+            .group
+            .as_ref()
+            .filter(|_| self.pending_events.all_watched.load(Ordering::Acquire))
         else {
             return false;
         };
-        let Some(mut state) = self.state.try_lock() else { return self.waiting.nothing() };
-        // What cannot be read is told to the thread that watches.
-        matches!(self.work(&mut state, group.as_fd(), Some(HANDFUL)), Ok(Left::Nothing))
+        let Some(mut state) = self.state.try_lock() else { return self.pending_events.is_empty() };
+        // The watch thread will meet the same error and handle it.
+        matches!(self.process(&mut state, group.as_fd(), Some(MAX_INLINE_BYTES)), Ok(Remaining::Nothing))
     }
 
-    /// Works on what has happened by now, at most on so many bytes of it at once.
-    fn work(&self, state: &mut State, group: BorrowedFd<'_>, most: Option<usize>) -> Result<Left, Errno> {
-        self.waiting.working.store(true, Ordering::SeqCst);
+    /// Processes the events so far, at most `most` bytes of them in one read.
+    fn process(
+        &self,
+        state: &mut State,
+        group: BorrowedFd<'_>,
+        most: Option<usize>,
+    ) -> Result<Remaining, Errno> {
+        self.pending_events.processing.store(true, Ordering::SeqCst);
         let to = (&*self.pool, &*self.coherence);
-        let result = state.reader.work(to, group, &mut state.filesystems, most);
-        self.waiting.working.store(false, Ordering::Release);
+        let result = state.reader.process(to, group, &mut state.filesystems, most);
+        self.pending_events.processing.store(false, Ordering::Release);
         result
     }
 
-    /// Another configuration, and perhaps other branches, are about to be in force. The kernel has to forget all names
-    /// once they are.
-    pub(crate) fn settle(&self, config: &Config, branches: &Branches) {
+    /// Prepares for another configuration, and perhaps other branches, which are about to be in force. Once they are,
+    /// the caller must invalidate all names.
+    pub(crate) fn reconfigure(&self, config: &Config, branches: &Branches) {
         let mut state = self.state.lock();
         state.config = config.clone();
-        state.filesystems.set(wanted(config, branches));
+        state.filesystems.watch(branches_to_watch(config, branches));
         self.apply(&mut state);
     }
 
-    /// Something was mounted or unmounted somewhere.
+    /// Handles a change of the mount table.
     fn mounts_changed(&self) {
         let mut state = self.state.lock();
-        if state.filesystems.look_at_mounts() {
+        if state.filesystems.update_covered() {
             self.apply(&mut state);
             drop(state);
             self.coherence.invalidate_everything();
         }
     }
 
-    /// Nothing can be watched any more.
-    fn give_up(&self, errno: Errno) {
+    /// Stops watching after an error.
+    fn stop_watching(&self, errno: Errno) {
         tracing::error!("changes on the branches are not watched any more: {errno}");
         let mut state = self.state.lock();
-        state.filesystems.give_up(errno);
+        state.filesystems.stop_watching(errno);
         self.apply(&mut state);
         drop(state);
         self.coherence.invalidate_everything();
     }
 
-    /// Sets the times to live that follow from what is watched now.
+    /// Sets the TTLs that follow from what is watched now.
     fn apply(&self, state: &mut State) {
-        let ttl = state.ttl();
+        let ttl = state.new_ttl();
         self.pool.changes_missed();
         self.coherence.set_ttl(ttl);
     }
 }
 
-/// Bytes of events that who serves a request works on: some tens of events.
-const HANDFUL: usize = 4096;
+/// The bytes of events that a request processes itself: some tens of events.
+const MAX_INLINE_BYTES: usize = 4096;
 
-/// The branches to be watched.
-fn wanted<'a>(config: &Config, branches: &'a Branches) -> Option<&'a Branches> {
+/// Returns the branches to watch.
+fn branches_to_watch<'a>(config: &Config, branches: &'a Branches) -> Option<&'a Branches> {
     (config.coherence != Mode::Timeout).then_some(branches)
 }
 
 impl State {
-    /// What is remembered of directories is to be forgotten after this, for the pool may not have been told of all.
-    fn ttl(&mut self) -> CacheTtl {
-        let blindness = self.blindness();
-        let asked = self.config.coherence == Mode::Watch;
-        let worth_telling = |one: &&Unwatched| asked || one.local && self.filesystems.group().is_some();
-        let unwatched = self.filesystems.unwatched().iter().filter(worth_telling).cloned().collect();
-        self.waiting.unwatched.store(Arc::new(unwatched));
-        self.waiting.all.store(blindness.is_none(), Ordering::Release);
-        let told = match blindness {
+    /// Returns the TTLs that follow from what is watched now. Afterwards the pool must forget what it has cached of
+    /// directories, because it may have missed events.
+    fn new_ttl(&mut self) -> CacheTtl {
+        let reasons = self.reasons_against_caching();
+        let explicit = self.config.coherence == Mode::Watch;
+        let worth_reporting = |one: &&Unwatched| explicit || one.local && self.filesystems.group().is_some();
+        let unwatched = self.filesystems.unwatched().iter().filter(worth_reporting).cloned().collect();
+        self.pending_events.unwatched.store(Arc::new(unwatched));
+        self.pending_events.all_watched.store(reasons.is_none(), Ordering::Release);
+        let lines = match reasons {
             Some(lines) => lines,
             None => {
                 tracing::debug!("changes on all branches are watched");
-                return CacheTtl::new(&self.config, Some((self.filesystems.blind(), self.forgets_all)));
+                return CacheTtl::new(&self.config, Some((self.filesystems.covered(), self.drops_negative)));
             }
         };
-        for line in &told {
+        for line in &lines {
             if self.config.coherence == Mode::Watch {
                 tracing::warn!("{line}");
-            } else if !self.told.contains(line) {
+            } else if !self.logged.contains(line) {
                 tracing::info!("{line}");
             }
         }
-        self.told = told;
+        self.logged = lines;
         CacheTtl::new(&self.config, None)
     }
 
-    /// Why names cannot be relied upon for long; `None` if they can.
-    fn blindness(&self) -> Option<Vec<String>> {
+    /// Returns why names must not be cached for long; `None` if they may.
+    fn reasons_against_caching(&self) -> Option<Vec<String>> {
         let pool = &self.config.pool;
         if self.config.coherence == Mode::Timeout {
             return Some(Vec::new());
         }
         let mut lines: Vec<String> = Vec::new();
         if pool.follow_symlinks != FollowSymlinks::Never {
-            lines.push("symlinks are followed, to where nothing is watched: names are kept briefly".into());
+            lines.push(
+                "symlinks are followed to places that are not watched, so names are cached briefly".into(),
+            );
         }
         if pool.symlinkify {
-            lines.push("symlinkify shows files by their age: names are kept briefly".into());
+            lines.push("symlinkify shows files by their age, so names are cached briefly".into());
         }
         let shows = pool.policies.get(Func::Getattr);
         if !policy::shows_by_copies(shows) {
-            lines.push(format!("func.getattr={shows} shows one copy or another: names are kept briefly"));
+            lines.push(format!(
+                "func.getattr={shows} may show one copy or another, so names are cached briefly"
+            ));
         }
         lines.extend(self.filesystems.unwatched().iter().map(|Unwatched { branch, why, .. }| {
-            format!("changes on branch {} are not watched, names are kept briefly: {why}", branch.display())
+            format!(
+                "changes on branch {} are not watched, so names are cached briefly: {why}",
+                branch.display()
+            )
         }));
         (!lines.is_empty()).then_some(lines)
     }
 }
 
-/// The thread that watches; its end ends it.
-pub(crate) struct Watching {
+/// The thread that watches the branches. Dropping the value stops it.
+pub(crate) struct WatchThread {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watching {
-    pub(crate) fn start(watch: Arc<Watch>) -> io::Result<Watching> {
+impl WatchThread {
+    pub(crate) fn start(watch: Arc<Watch>) -> io::Result<WatchThread> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("canopy-watch".into()).spawn(move || {
             sched::raise_priority();
             if let Err(errno) = run(&watch, &stopped) {
-                watch.give_up(errno);
+                watch.stop_watching(errno);
             }
         })?;
-        Ok(Watching { stop, thread: Some(thread) })
+        Ok(WatchThread { stop, thread: Some(thread) })
     }
 }
 
-impl Drop for Watching {
+impl Drop for WatchThread {
     fn drop(&mut self) {
         let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
@@ -282,12 +299,12 @@ impl Drop for Watching {
 }
 
 fn run(watch: &Watch, stop: &OwnedFd) -> Result<(), Errno> {
-    // Without a group there is nothing to be told, now or later.
+    // Without a fanotify group there will never be events.
     let Some(group) = watch.state.lock().filesystems.group() else { return Ok(()) };
-    // It becomes ready when the list has changed since it was last polled (proc_pid_mountinfo(5)).
+    // It becomes ready when the mount table has changed since it was last polled (proc_pid_mountinfo(5)).
     let mounts =
         File::open("/proc/self/mountinfo").map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))?;
-    // What was mounted between the first look and this one.
+    // For mounts made since the table was read at the start.
     watch.mounts_changed();
     loop {
         let mut ready = [
@@ -295,9 +312,9 @@ fn run(watch: &Watch, stop: &OwnedFd) -> Result<(), Errno> {
             PollFd::from_borrowed_fd(mounts.as_fd(), PollFlags::PRI),
             PollFd::from_borrowed_fd(group.as_fd(), PollFlags::IN),
         ];
-        // Who makes an event has nobody to wake while nobody waits for it.
-        let (rest, pause) = watch.state.lock().reader.rest();
-        let polled = if rest { &mut ready[..2] } else { &mut ready[..] };
+        // While nothing polls the group, a thread that causes an event does not have to wake this one.
+        let (skip_group, pause) = watch.state.lock().reader.next_pause();
+        let polled = if skip_group { &mut ready[..2] } else { &mut ready[..] };
         match poll(polled, pause.map(timespec).as_ref()) {
             Err(Errno::INTR) => continue,
             result => result.map(drop)?,
@@ -309,7 +326,7 @@ fn run(watch: &Watch, stop: &OwnedFd) -> Result<(), Errno> {
         if mounted {
             watch.mounts_changed();
         }
-        watch.work(&mut watch.state.lock(), group.as_fd(), None)?;
+        watch.process(&mut watch.state.lock(), group.as_fd(), None)?;
     }
 }
 

@@ -1,9 +1,9 @@
-//! Telling the kernel, and telling it again.
+//! Sends notifications to the kernel, and repeats them where an answer may have been in flight.
 //!
-//! A notification finds only what the kernel has. An answer that was given before something changed, and that its
-//! reader processes after the notification, may bring the old state back: where the kernel looks up again a name that it
-//! knows, it takes the answer's time as it comes; attributes of a node that it did not know yet, likewise. So what was
-//! told of late (`fresh`) is notified again, within the time in which changes are to be seen, and once more later.
+//! A notification affects only what the kernel has cached. An answer with the old state that the kernel processes
+//! after the notification brings the old state back: if it revalidates a name it knows, it takes the TTL of the
+//! answer as it is; and so for attributes of a node that it did not know. So whatever was recently given out
+//! (`freshness`) is notified again within the promised time, and once more later.
 
 use crate::coherence::Coherence;
 use canopy_pool::NodeId;
@@ -11,28 +11,28 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 
-/// What the kernel must forget.
+/// A set of names and nodes that the kernel must revalidate.
 #[derive(Default)]
-pub(crate) struct Notices {
+pub(crate) struct Notifications {
     names: HashSet<(NodeId, Box<[u8]>)>,
-    /// Nodes, and whether their listings as well.
+    /// Nodes, and whether their listings are affected too.
     nodes: HashMap<NodeId, bool>,
     pub(crate) all: bool,
 }
 
-/// What is to be told now, and what again.
+/// The notifications that a batch of events causes.
 #[derive(Default)]
-pub(crate) struct Round {
-    pub(crate) now: Notices,
-    /// Soon.
-    pub(crate) written: Notices,
-    pub(crate) again: Notices,
+pub(crate) struct Outgoing {
+    pub(crate) now: Notifications,
+    /// To be sent soon.
+    pub(crate) closed_files: Notifications,
+    pub(crate) repeat: Notifications,
 }
 
-/// More than this at once is as good as everything.
-const MANY: usize = 100_000;
+/// Beyond this number everything is invalidated instead.
+const MAX_ITEMS: usize = 100_000;
 
-impl Notices {
+impl Notifications {
     pub(crate) fn name(&mut self, dir: NodeId, name: &[u8]) {
         self.names.insert((dir, name.into()));
     }
@@ -45,8 +45,8 @@ impl Notices {
         !self.all && self.names.is_empty() && self.nodes.is_empty()
     }
 
-    pub(crate) fn add(&mut self, other: Notices) {
-        self.all |= other.all || self.names.len() + self.nodes.len() > MANY;
+    pub(crate) fn add(&mut self, other: Notifications) {
+        self.all |= other.all || self.names.len() + self.nodes.len() > MAX_ITEMS;
         if self.all {
             self.names.clear();
             self.nodes.clear();
@@ -64,8 +64,8 @@ impl Notices {
         }
         for (dir, name) in &self.names {
             if let Ok(name) = CString::new(&**name) {
-                // Not more than that it is looked up again: else what is mounted on it would be detached, and whoever
-                // stands in it would not know where he is.
+                // Expired, not invalidated: that would unmount what is mounted on it, and make it unreachable for
+                // processes with a working directory there.
                 coherence.expire_name(*dir, &name);
             }
         }
@@ -75,44 +75,44 @@ impl Notices {
     }
 }
 
-/// When things are told again: between once and twice such a time after they were told before, for what gathers in
-/// one stretch is told at the end of the next.
-const WAITS: [Duration; 3] =
+/// How long notifications wait until they are repeated. The actual wait is between one and two times as long, because
+/// what is added during one period is sent at the end of the next.
+const REPEAT_DELAYS: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(30), Duration::from_millis(1000)];
 
 #[derive(Default)]
-pub(crate) struct Repeats([Stage; WAITS.len()]);
+pub(crate) struct RepeatQueue([Stage; REPEAT_DELAYS.len()]);
 
 #[derive(Default)]
 struct Stage {
-    gathering: Notices,
-    waiting: Notices,
-    /// When `waiting` is told and `gathering` waits.
-    turn: Option<Instant>,
+    filling: Notifications,
+    waiting: Notifications,
+    /// When `waiting` is sent and `filling` starts to wait.
+    due_at: Option<Instant>,
 }
 
-impl Repeats {
-    pub(crate) fn add(&mut self, now: Instant, again: Notices) {
-        self.enter(0, now, again);
+impl RepeatQueue {
+    pub(crate) fn add(&mut self, now: Instant, repeat: Notifications) {
+        self.enter(0, now, repeat);
     }
 
-    fn enter(&mut self, stage: usize, now: Instant, again: Notices) {
-        if let Some(stage) = self.0.get_mut(stage).map(|found| (found, WAITS[stage]))
-            && !again.is_empty()
+    fn enter(&mut self, stage: usize, now: Instant, repeat: Notifications) {
+        if let Some(stage) = self.0.get_mut(stage).map(|found| (found, REPEAT_DELAYS[stage]))
+            && !repeat.is_empty()
         {
             let (stage, wait) = stage;
-            stage.gathering.add(again);
-            stage.turn.get_or_insert(now + wait);
+            stage.filling.add(repeat);
+            stage.due_at.get_or_insert(now + wait);
         }
     }
 
-    /// When there is something to be told.
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.0.iter().filter_map(|stage| stage.turn).min()
+    /// Returns when the next notifications are due.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.0.iter().filter_map(|stage| stage.due_at).min()
     }
 
     pub(crate) fn send_due(&mut self, now: Instant, coherence: &Coherence) {
-        for stage in 0..WAITS.len() {
+        for stage in 0..REPEAT_DELAYS.len() {
             if let Some(due) = self.take_due(stage, now) {
                 due.send(coherence);
                 self.enter(stage + 1, now, due);
@@ -120,13 +120,13 @@ impl Repeats {
         }
     }
 
-    fn take_due(&mut self, index: usize, now: Instant) -> Option<Notices> {
+    fn take_due(&mut self, index: usize, now: Instant) -> Option<Notifications> {
         let stage = &mut self.0[index];
-        if stage.turn.is_none_or(|turn| turn > now) {
+        if stage.due_at.is_none_or(|due_at| due_at > now) {
             return None;
         }
-        let due = std::mem::replace(&mut stage.waiting, std::mem::take(&mut stage.gathering));
-        stage.turn = (!stage.waiting.is_empty()).then(|| now + WAITS[index]);
+        let due = std::mem::replace(&mut stage.waiting, std::mem::take(&mut stage.filling));
+        stage.due_at = (!stage.waiting.is_empty()).then(|| now + REPEAT_DELAYS[index]);
         Some(due)
     }
 }
@@ -135,45 +135,45 @@ impl Repeats {
 mod tests {
     use super::*;
 
-    fn about(node: u64) -> Notices {
-        let mut notices = Notices::default();
-        notices.name(NodeId(node), b"f");
-        notices.node(NodeId(node), false);
-        notices
+    fn notifications_for(node: u64) -> Notifications {
+        let mut notifications = Notifications::default();
+        notifications.name(NodeId(node), b"f");
+        notifications.node(NodeId(node), false);
+        notifications
     }
 
     #[test]
-    fn what_is_told_again_waits_its_time_in_each_stage() {
+    fn repeated_notifications_wait_in_each_stage() {
         let begun = Instant::now();
-        let mut repeats = Repeats::default();
-        assert!(repeats.next().is_none() && repeats.take_due(0, begun).is_none());
-        repeats.add(begun, about(1));
-        let turn = repeats.next().unwrap();
-        assert_eq!(turn, begun + WAITS[0]);
-        // Just before the turn: it must not be told together with what has waited.
-        repeats.add(turn - Duration::from_millis(1), about(2));
-        assert!(repeats.take_due(0, turn).unwrap().is_empty());
-        repeats.add(turn, about(3));
-        let due = repeats.take_due(0, turn + WAITS[0]).unwrap();
+        let mut queue = RepeatQueue::default();
+        assert!(queue.next_due().is_none() && queue.take_due(0, begun).is_none());
+        queue.add(begun, notifications_for(1));
+        let due_at = queue.next_due().unwrap();
+        assert_eq!(due_at, begun + REPEAT_DELAYS[0]);
+        // Just before the due time: it must not be sent together with those that have waited.
+        queue.add(due_at - Duration::from_millis(1), notifications_for(2));
+        assert!(queue.take_due(0, due_at).unwrap().is_empty());
+        queue.add(due_at, notifications_for(3));
+        let due = queue.take_due(0, due_at + REPEAT_DELAYS[0]).unwrap();
         let nodes: HashSet<u64> = due.nodes.keys().map(|node| node.0).collect();
         assert_eq!(nodes, HashSet::from([1, 2]));
-        let due = repeats.take_due(0, turn + 2 * WAITS[0]).unwrap();
+        let due = queue.take_due(0, due_at + 2 * REPEAT_DELAYS[0]).unwrap();
         assert_eq!((due.names.len(), due.nodes.contains_key(&NodeId(3))), (1, true));
-        assert!(repeats.next().is_none(), "nothing is left");
+        assert!(queue.next_due().is_none(), "nothing is left");
     }
 
     #[test]
-    fn the_second_time_is_within_the_promise() {
-        assert!(2 * (WAITS[0] + WAITS[1]) < Duration::from_millis(100));
+    fn the_second_repetition_is_within_the_promised_time() {
+        assert!(2 * (REPEAT_DELAYS[0] + REPEAT_DELAYS[1]) < Duration::from_millis(100));
     }
 
     #[test]
-    fn too_much_becomes_everything() {
-        let mut notices = about(1);
-        for node in 0..=MANY as u64 {
-            notices.node(NodeId(node), false);
+    fn too_many_items_become_everything() {
+        let mut notifications = notifications_for(1);
+        for node in 0..=MAX_ITEMS as u64 {
+            notifications.node(NodeId(node), false);
         }
-        notices.add(about(2));
-        assert!(notices.all && notices.names.is_empty() && notices.nodes.is_empty());
+        notifications.add(notifications_for(2));
+        assert!(notifications.all && notifications.names.is_empty() && notifications.nodes.is_empty());
     }
 }

@@ -113,7 +113,7 @@ fn pool(
         Some(told) => branches(&told.branches)?,
         // A daemon that is stuck still holds its branches open.
         None if state == State::DoesNotAnswer => {
-            let held = badge::of(&mounted).into_iter().flat_map(open_path_fds).collect();
+            let held = badge::servers_of(&mounted).into_iter().flat_map(open_path_fds).collect();
             branches_at(without_nested(held))?
         }
         None => Vec::new(),
