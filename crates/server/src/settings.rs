@@ -74,10 +74,13 @@ impl Settings {
         if let Some(device) = self.device.get() {
             return Some(*device);
         }
-        // A read of the mount table can miss a line while mounts change, so every call reads it again until it is found.
-        let mounted =
-            mountinfo::at(&self.mountpoint).ok().flatten().filter(|_| self.attached.load(Ordering::Acquire));
-        mounted.map(|mounted| *self.device.get_or_init(|| mounted.device))
+        // Before that, the mount at the mountpoint may be the pool that this one replaces.
+        if !self.attached.load(Ordering::Acquire) {
+            return None;
+        }
+        // A read of the mount table can miss a line while mounts change. Then the next call reads it again.
+        let mounted = mountinfo::at(&self.mountpoint).ok().flatten()?;
+        Some(*self.device.get_or_init(|| mounted.device))
     }
 
     /// Returns whether the workers can reach this path.
