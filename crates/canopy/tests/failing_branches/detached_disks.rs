@@ -4,6 +4,7 @@ use super::rig::{PATIENCE, assert_only_on, illness, make_all_kinds, pool_over, w
 
 use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{Kind, LoopFs, Pool, ScratchDir};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::io::{Read as _, Seek as _};
@@ -72,6 +73,23 @@ fn a_disk_that_is_unmounted_lazily_is_gone_until_it_is_mounted_again() {
     assert!(log.contains("its mount is not there any more") && log.contains("is back"), "{log}");
     drop(bed.disks);
     drop(third);
+}
+
+/// A list that leaves the gone branch out has no effect when it is refused for another reason.
+#[test]
+fn a_refused_list_does_not_forget_a_gone_branch() {
+    let mut bed = pool_over(vec![LoopFs::ext4(32 * MIB), LoopFs::tmpfs(32 * MIB)], "");
+    fs::write(bed.at("file"), "on the first").unwrap();
+    bed.disks[0].unmount_lazily();
+    wait_for_illness(&bed, 0, Some("gone"));
+    let twice = format!("{0}:{0}", bed.disks[1].path().display());
+    assert_eq!(bed.pool.try_set("branches", &twice), Err(Errno::EXIST));
+    assert_eq!(illness(&bed, 0).as_deref(), Some("gone"));
+    bed.disks[0].mount_again();
+    wait_for_illness(&bed, 0, None);
+    assert_eq!(fs::read_to_string(bed.at("file")).unwrap(), "on the first");
+    bed.pool.umount();
+    drop(bed.disks);
 }
 
 /// Files are made all the while: each is on a disk in the end, and none below a mountpoint.

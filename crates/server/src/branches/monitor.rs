@@ -123,7 +123,7 @@ impl BranchMonitor {
             return;
         }
         let (monitor, their_path) = (Arc::clone(self), path.clone());
-        let started = thread::Builder::new().name("canopy-look".into()).spawn(move || {
+        let started = thread::Builder::new().name("canopy-check".into()).spawn(move || {
             check(&monitor.topology);
             monitor.in_progress.lock().remove(&their_path);
         });
@@ -153,7 +153,7 @@ fn wait_for_mount_change(table: Option<&File>) -> bool {
 /// Removes gone branches at once.
 fn remove_gone_branches(topology: &Topology) {
     let _changing = topology.settings.lock_changes();
-    if topology.remove_gone(&topology.settings.config()) {
+    if topology.remove_gone() {
         topology.coherence.invalidate_names();
     }
 }

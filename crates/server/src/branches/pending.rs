@@ -58,7 +58,7 @@ impl PendingBranches {
         let _changing = settings.lock_changes();
         let config = settings.config();
         let list = &config.branches;
-        let removed = arrived && topology.remove_gone(&config);
+        let removed = arrived && topology.remove_gone();
         if removed {
             topology.coherence.invalidate_names();
         } else if arrived

@@ -89,10 +89,22 @@ impl Topology {
     /// that it does not exist.
     pub(crate) fn apply_list(&self, config: &Config) -> Result<(), Errno> {
         let list = &config.branches;
-        let mountpoint = self.settings.mountpoint();
-        self.gone.lock().retain(|path, _| list.iter().any(|spec| spec.path == *path));
         // So that no branch is opened again without its mount.
-        self.remove_gone(config);
+        let removed = self.remove_gone();
+        let applied = self.check_list(list).and_then(|()| {
+            let present = list.iter().filter(|spec| !self.is_gone(&spec.path) && exists(spec));
+            self.put_in_force(config, present.cloned().collect())
+        });
+        match applied {
+            Ok(()) => self.gone.lock().retain(|path, _| list.iter().any(|spec| spec.path == *path)),
+            Err(_) if removed => self.coherence.invalidate_names(),
+            Err(_) => {}
+        }
+        applied
+    }
+
+    fn check_list(&self, list: &BranchList) -> Result<(), Errno> {
+        let mountpoint = self.settings.mountpoint();
         for branch in list.iter() {
             overlap::refuse_overlap(&branch.path, mountpoint).map_err(|error| {
                 tracing::warn!("{error}");
@@ -101,33 +113,20 @@ impl Topology {
         }
         self.settings.check_reachable(list)?;
         self.check_duplicates(list)?;
-        let own = self.settings.device();
+        let device = self.settings.device();
         for branch in list.iter().filter(|spec| !self.is_branch(spec)) {
-            pool_loops::check(&branch.path, mountpoint, own).map_err(|error| {
+            pool_loops::check(&branch.path, mountpoint, device).map_err(|error| {
                 tracing::warn!("{}", error.line());
                 Errno::INVAL
             })?;
         }
-        let exists = |spec: &&BranchSpec| {
-            !self.is_gone(&spec.path)
-                && match rustix::fs::stat(&spec.path) {
-                    Err(Errno::NOENT) => {
-                        tracing::warn!(
-                            "branch {} does not exist: it takes part once it does",
-                            spec.path.display()
-                        );
-                        false
-                    }
-                    _ => true,
-                }
-        };
-        self.put_in_force(config, list.iter().filter(exists).cloned().collect())
+        Ok(())
     }
 
     /// Refuses a directory that is in the list already, under whatever path. Duplicates that the pool was mounted
     /// with may stay.
     fn check_duplicates(&self, list: &BranchList) -> Result<(), Errno> {
-        let held = self.pool.branches();
+        let in_force = self.pool.branches();
         let before = self.settings.branches();
         let count = |list: &BranchList, path: &Path| list.iter().filter(|spec| spec.path == path).count();
         let is_listed = |branch: &Branch| count(list, &branch.path) > 0;
@@ -136,13 +135,15 @@ impl Topology {
             let more_often_than_before = count(list, path) > count(&before, path).max(1);
             // Only new paths are examined, because a disk may hang.
             let identity = |path: &Path| rustix::fs::stat(path).ok().map(|stat| (stat.st_dev, stat.st_ino));
-            let own = (count(&before, path) == 0).then(|| identity(path)).flatten();
-            let is_held = own.is_some()
-                && (held.iter().any(|branch| is_listed(branch) && own == Some((branch.dev, branch.ino)))
+            let this = (count(&before, path) == 0).then(|| identity(path)).flatten();
+            let is_taken = this.is_some()
+                && (in_force
+                    .iter()
+                    .any(|branch| is_listed(branch) && this == Some((branch.dev, branch.ino)))
                     || list.as_slice()[..index]
                         .iter()
-                        .any(|other| count(&before, &other.path) == 0 && identity(&other.path) == own));
-            if more_often_than_before || is_held {
+                        .any(|other| count(&before, &other.path) == 0 && identity(&other.path) == this));
+            if more_often_than_before || is_taken {
                 tracing::warn!(
                     "branch {} is given twice: it is the same directory as another branch",
                     path.display()
@@ -180,7 +181,7 @@ impl Topology {
     }
 
     /// Removes the branches that are unmounted or gone; returns whether there were any.
-    pub(crate) fn remove_gone(&self, config: &Config) -> bool {
+    pub(crate) fn remove_gone(&self) -> bool {
         let branches = self.pool.branches();
         let unmounted = self.unmounted_branches(&branches);
         for branch in branches.iter().filter(|branch| unmounted.contains(&branch.id)) {
@@ -208,7 +209,7 @@ impl Topology {
             self.gone.lock().insert(path, gone);
         }
         let rest = branches.without(&going);
-        self.watch.reconfigure(config, &rest);
+        self.watch.reconfigure(&self.settings.config(), &rest);
         self.pool.set_branches(rest);
         lines.iter().for_each(|line| tracing::warn!("{line}"));
         true
@@ -266,4 +267,13 @@ impl Topology {
     pub(crate) fn gone_branches(&self) -> Vec<(PathBuf, GoneBranch)> {
         self.gone.lock().clone().into_iter().collect()
     }
+}
+
+/// Returns false, with a warning, if there is no such directory. Any other error shows when the branch is opened.
+fn exists(spec: &BranchSpec) -> bool {
+    let missing = matches!(rustix::fs::stat(&spec.path), Err(Errno::NOENT));
+    if missing {
+        tracing::warn!("branch {} does not exist: it takes part once it does", spec.path.display());
+    }
+    !missing
 }
