@@ -1,13 +1,13 @@
 //! Which mount a path lies on.
 
 use crate::error::Error;
-use canopy_sys::mountinfo::{Mounted, holding_in, list};
+use canopy_sys::mountinfo::{MountEntry, holding_in, list};
 use rustix::io::Errno;
 use std::io;
 use std::path::Path;
 
 /// The mount that a path lies on, which must be resolved.
-pub fn mount_of(path: &Path) -> Result<Option<Mounted>, Error> {
+pub fn mount_of(path: &Path) -> Result<Option<MountEntry>, Error> {
     let listed = list().map_err(Error::system("cannot read /proc/self/mountinfo"))?;
     Ok(holding_in(&listed, path).cloned())
 }

@@ -1,7 +1,7 @@
 //! Whether a branch and the mountpoint contain each other.
 
 use crate::error::Error;
-use canopy_sys::mountinfo::Mounted;
+use canopy_sys::mountinfo::MountEntry;
 use std::path::Path;
 
 /// Refuses a branch that is the mountpoint, contains it, or lies inside it. Compares resolved paths and accesses neither:
@@ -22,7 +22,7 @@ pub fn refuse_overlap(branch: &Path, mountpoint: &Path) -> Result<(), Error> {
 
 /// Returns whether a mount at `inner` would appear below `outer` although neither path is inside the other. It does if
 /// both are bind mounts of one tree and mounts propagate between them (shared subtrees, mount_namespaces(7)).
-pub fn is_visible_below(inner: &Path, outer: &Path, mounts: &[Mounted]) -> bool {
+pub fn is_visible_below(inner: &Path, outer: &Path, mounts: &[MountEntry]) -> bool {
     let holder = |path: &Path| {
         mounts
             .iter()
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn mounts_propagate_between_bind_mounts_of_a_peer_group() {
-        let line = |device, root: &str, at: &str, peers: Option<u32>, master| Mounted {
+        let line = |device, root: &str, at: &str, peers: Option<u32>, master| MountEntry {
             id: 0,
             parent: 0,
             device: (8, device),

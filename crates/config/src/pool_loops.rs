@@ -7,7 +7,7 @@
 use crate::control_api::{self, BranchReport, PoolReport, SRCMOUNTS, STATUS};
 use crate::error::Error;
 use crate::overlap::is_visible_below;
-use canopy_sys::mountinfo::{self, Mounted};
+use canopy_sys::mountinfo::{self, MountEntry};
 use rustix::fs::{major, minor};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -55,14 +55,15 @@ pub fn check(branch: &Path, mountpoint: &Path, own: Option<Device>) -> Result<()
 /// branch for which `sought` is true.
 fn search(
     device: Device,
-    mounts: &[Mounted],
+    mounts: &[MountEntry],
     branches_of: &dyn Fn(&Path) -> Vec<InnerBranch>,
     sought: &dyn Fn(&InnerBranch) -> bool,
     depth: u32,
 ) -> Option<(PathBuf, PathBuf)> {
     // Only a mount of the whole pool has the control file; a bind mount may show a part.
-    let whole =
-        |mounted: &&Mounted| mounted.device == device && mounted.is_pool() && mounted.root == Path::new("/");
+    let whole = |mounted: &&MountEntry| {
+        mounted.device == device && mounted.is_pool() && mounted.root == Path::new("/")
+    };
     let pool = mounts.iter().find(whole)?;
     for inner in branches_of(&pool.mountpoint) {
         if sought(&inner) {
@@ -114,8 +115,8 @@ fn branches_of(pool: &Path) -> Vec<InnerBranch> {
 mod tests {
     use super::*;
 
-    fn pool(number: u32, at: &str, root: &str) -> Mounted {
-        Mounted {
+    fn pool(number: u32, at: &str, root: &str) -> MountEntry {
+        MountEntry {
             id: number,
             parent: 0,
             device: (0, number),

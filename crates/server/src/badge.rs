@@ -7,7 +7,7 @@
 
 use canopy_config::program_name::Name;
 use canopy_fuse::mount::unique_mount_id;
-use canopy_sys::mountinfo::{self, Mounted};
+use canopy_sys::mountinfo::{self, MountEntry};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -37,8 +37,8 @@ struct Held {
 }
 
 /// Returns the processes that serve the filesystem of a mount: usually one, none where the kernel does not show it.
-pub fn servers_of(mounted: &Mounted) -> Vec<Pid> {
-    let same_filesystem = |other: &Mounted| other.device == mounted.device;
+pub fn servers_of(mounted: &MountEntry) -> Vec<Pid> {
+    let same_filesystem = |other: &MountEntry| other.device == mounted.device;
     let listed = mountinfo::list().unwrap_or_default();
     // Every bind mount has an id of its own.
     let ids: Vec<u64> = listed

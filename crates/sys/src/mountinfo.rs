@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// One mount: a line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mounted {
+pub struct MountEntry {
     pub id: u32,
     /// The id of the mount that contains the mountpoint.
     pub parent: u32,
@@ -30,7 +30,7 @@ pub struct Mounted {
     pub super_options: String,
 }
 
-impl Mounted {
+impl MountEntry {
     /// Returns whether this is a pool, under any of the names a pool is mounted with.
     pub fn is_pool(&self) -> bool {
         matches!(self.fstype.as_str(), "fuse.canopy" | "fuse.mergerfs")
@@ -49,17 +49,17 @@ impl Mounted {
 
 /// Returns the mounts of this process' mount namespace, in the kernel's order: of several mounts at one place, the last
 /// is on top.
-pub fn list() -> io::Result<Vec<Mounted>> {
+pub fn list() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&fs::read("/proc/self/mountinfo")?))
 }
 
 /// Returns the mount on top at exactly this mountpoint.
-pub fn at(mountpoint: &Path) -> io::Result<Option<Mounted>> {
+pub fn at(mountpoint: &Path) -> io::Result<Option<MountEntry>> {
     Ok(list()?.into_iter().rev().find(|mounted| mounted.mountpoint == mountpoint))
 }
 
 /// Returns the mount that contains a path, among `listed`. The path must be resolved.
-pub fn holding_in<'a>(listed: &'a [Mounted], path: &Path) -> Option<&'a Mounted> {
+pub fn holding_in<'a>(listed: &'a [MountEntry], path: &Path) -> Option<&'a MountEntry> {
     let holds = listed.iter().filter(|mounted| path.starts_with(&mounted.mountpoint));
     // Of several mounts at one place the last is on top, and `max_by_key` returns the last of equal elements.
     holds.max_by_key(|mounted| mounted.mountpoint.components().count())
@@ -72,11 +72,11 @@ pub fn id_of(fd: BorrowedFd<'_>) -> io::Result<u32> {
     id.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn parse(mountinfo: &[u8]) -> Vec<Mounted> {
+fn parse(mountinfo: &[u8]) -> Vec<MountEntry> {
     mountinfo.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
 
-fn parse_line(line: &[u8]) -> Option<Mounted> {
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
     let (id, parent) = (number()?, number()?);
@@ -98,7 +98,7 @@ fn parse_line(line: &[u8]) -> Option<Mounted> {
     let fstype = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next()?);
     let super_options = String::from_utf8_lossy(fields.next().unwrap_or_default()).into_owned();
-    Some(Mounted {
+    Some(MountEntry {
         id,
         parent,
         device: (major.parse().ok()?, minor.parse().ok()?),

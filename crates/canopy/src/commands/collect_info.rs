@@ -104,7 +104,7 @@ fn sections() -> impl Iterator<Item = (String, String)> {
     let pools: Vec<PathBuf> = mountinfo::list()
         .unwrap_or_default()
         .into_iter()
-        .filter(mountinfo::Mounted::is_pool)
+        .filter(mountinfo::MountEntry::is_pool)
         .map(|mounted| mounted.mountpoint)
         .collect();
     let gets = pools.into_iter().map(move |pool| own(vec!["get".into(), pool.into()]));

@@ -11,7 +11,7 @@ use canopy_config::control_api::{BranchVerdict, EXPLAIN, ExplainReport, LONGEST_
 use canopy_config::options::closest;
 use canopy_pool::config::Func;
 use canopy_pool::policy::Category;
-use canopy_sys::mountinfo::Mounted;
+use canopy_sys::mountinfo::MountEntry;
 use clap::Args;
 use serde::Serialize;
 use std::fs;
@@ -51,7 +51,7 @@ struct Explained {
 pub fn run(args: &ExplainArgs) -> Result<(), Error> {
     let func = func(&args.op)?;
     let path = resolve_parent(&args.path)?;
-    let pool = mount_lookup::mount_of(&path)?.filter(Mounted::is_pool);
+    let pool = mount_lookup::mount_of(&path)?.filter(MountEntry::is_pool);
     let pool = pool.ok_or_else(|| Error::OnNoPool(path.clone()))?;
     let live = ControlClient::at(&pool.mountpoint)?;
     let (node, key) = node_and_key(func, &path, &pool.mountpoint);

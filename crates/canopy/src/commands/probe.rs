@@ -177,7 +177,7 @@ fn branch(path: &Path) -> io::Result<BranchFacts> {
 }
 
 /// Errors that the filesystem has counted, since it was made (ext4) or its counters were reset (btrfs).
-fn errors(mounted: &mountinfo::Mounted) -> Option<u64> {
+fn errors(mounted: &mountinfo::MountEntry) -> Option<u64> {
     let device = fs::canonicalize(Path::new(&mounted.source)).ok()?;
     let device = device.file_name()?;
     match mounted.fstype.as_str() {

@@ -13,7 +13,7 @@ use canopy_config::program_name::Name;
 use canopy_config::source::command_line::split_group;
 use canopy_config::{Config, resolve};
 use canopy_fuse::mount::{ATIME_FLAGS, MountFlags, remount};
-use canopy_sys::mountinfo::{self, Mounted};
+use canopy_sys::mountinfo::{self, MountEntry};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -73,7 +73,7 @@ pub fn run(args: &RemountArgs) -> Result<(), Error> {
 }
 
 /// The flags that those which are named are added to.
-fn initial_flags(args: &RemountArgs, mounted: &Mounted, before: MountFlags) -> MountFlags {
+fn initial_flags(args: &RemountArgs, mounted: &MountEntry, before: MountFlags) -> MountFlags {
     if !args.complete {
         return before;
     }
@@ -91,12 +91,12 @@ fn initial_flags(args: &RemountArgs, mounted: &Mounted, before: MountFlags) -> M
     }
 }
 
-fn pool_at(path: &Path) -> Result<Mounted, Error> {
+fn pool_at(path: &Path) -> Result<MountEntry, Error> {
     let mounted = mountinfo::at(path).map_err(Error::system("cannot read /proc/self/mountinfo"))?;
-    mounted.filter(Mounted::is_pool).ok_or_else(|| Error::NoPool(path.to_owned()))
+    mounted.filter(MountEntry::is_pool).ok_or_else(|| Error::NoPool(path.to_owned()))
 }
 
-fn flags(mounted: &Mounted) -> MountFlags {
+fn flags(mounted: &MountEntry) -> MountFlags {
     MountFlags::from_mountinfo(&format!("{},{}", mounted.options, mounted.super_options))
 }
 

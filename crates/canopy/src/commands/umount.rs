@@ -5,7 +5,7 @@ use crate::mount::unmount;
 use crate::terminal::eprint_line;
 use canopy_config::source::named;
 use canopy_server::badge;
-use canopy_sys::mountinfo::{self, Mounted};
+use canopy_sys::mountinfo::{self, MountEntry};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -52,7 +52,7 @@ pub fn run(args: &UmountArgs) -> Result<(), Error> {
 }
 
 /// Is the pool mounted at another place as well? Then it goes on there.
-fn is_mounted_elsewhere(mounted: &Mounted) -> bool {
+fn is_mounted_elsewhere(mounted: &MountEntry) -> bool {
     let listed = mountinfo::list().unwrap_or_default();
     listed.iter().any(|other| other.device == mounted.device && other.id != mounted.id)
 }

@@ -8,7 +8,7 @@ use canopy_config::resolve::Plan;
 use canopy_config::{Config, Mount, pool_loops};
 use canopy_pool::branch::size;
 use canopy_pool::branch::{BranchSpec, Mode};
-use canopy_sys::mountinfo::{self, Mounted};
+use canopy_sys::mountinfo::{self, MountEntry};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -35,7 +35,7 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
     require_mount_privileges()?;
     plan.mountpoint = mountpoint(&plan.mountpoint, &mut findings)?;
     let there = mountinfo::at(&plan.mountpoint).ok().flatten();
-    let pool = there.filter(Mounted::is_pool);
+    let pool = there.filter(MountEntry::is_pool);
     let over_pool = pool.is_some();
     plan.replaces = over_pool && can_replace();
     if let Some(pool) = pool.filter(|_| plan.replaces && !plan.config.detach_mountpoint) {
@@ -169,7 +169,7 @@ impl Directory {
 fn refuse_loops(
     branch: &Directory,
     mountpoint: &Directory,
-    mounts: &[Mounted],
+    mounts: &[MountEntry],
 ) -> Result<(), canopy_config::Error> {
     if branch.identity == mountpoint.identity {
         return Err(canopy_config::Error::BranchIsMountpoint(branch.path.clone()));
@@ -235,7 +235,7 @@ fn detach_mount(mountpoint: &Path) -> Result<(), Error> {
 }
 
 /// Refuses to detach a pool along with what others have mounted in it.
-fn refuse_mounts_within(pool: &Mounted) -> Result<(), Error> {
+fn refuse_mounts_within(pool: &MountEntry) -> Result<(), Error> {
     let mounts = mountinfo::list().unwrap_or_default().into_iter();
     let within: Vec<PathBuf> =
         mounts.filter(|mounted| mounted.parent == pool.id).map(|mounted| mounted.mountpoint).collect();

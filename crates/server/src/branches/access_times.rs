@@ -11,7 +11,7 @@ use canopy_pool::Pool;
 use canopy_pool::branch::access_times::AtimePolicy;
 use canopy_pool::branch::{Branch, BranchId, Branches};
 use canopy_sys::detached_mount::clone_with_atime;
-use canopy_sys::mountinfo::{self, Mounted};
+use canopy_sys::mountinfo::{self, MountEntry};
 use parking_lot::Mutex;
 use rustix::mount::MountAttrFlags as Attr;
 use std::collections::HashMap;
@@ -54,7 +54,7 @@ impl AccessTimes {
         // Another pool may be mounted there, before this one is attached or on top of it, and this one elsewhere as
         // well.
         let is_own =
-            |mounted: &&Mounted| mounted.device == device && mounted.mountpoint == settings.mountpoint();
+            |mounted: &&MountEntry| mounted.device == device && mounted.mountpoint == settings.mountpoint();
         let Some(mounted) = listed.iter().find(is_own) else { return };
         let pool_flags = MountFlags::from_mountinfo(&mounted.options) & REQUESTABLE;
         self.apply_flags(pool_flags, pool, config, branches, &listed);
@@ -66,7 +66,7 @@ impl AccessTimes {
         pool: &Pool,
         config: &Config,
         branches: &Branches,
-        listed: &[Mounted],
+        listed: &[MountEntry],
     ) {
         let mut state = self.0.lock();
         let at_start = *state.at_start.get_or_insert(pool_flags);

@@ -13,7 +13,7 @@ use canopy_config::overlap;
 use canopy_pool::block_device;
 use canopy_pool::branch::Branch;
 use canopy_pool::branch::health::{CheckResult, Health};
-use canopy_sys::mountinfo::{self, Mounted};
+use canopy_sys::mountinfo::{self, MountEntry};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -162,7 +162,7 @@ fn remove_gone_branches(topology: &Topology) {
 fn check_mount(path: &Path, mountpoint: &Path, pool: &Path) -> CheckResult {
     let gone = |errno| (Health::Gone, errno);
     let listed = mountinfo::list().map_err(|_| gone(Errno::IO))?;
-    let in_place = |mounted: &&Mounted| mounted.mountpoint.starts_with(mountpoint);
+    let in_place = |mounted: &&MountEntry| mounted.mountpoint.starts_with(mountpoint);
     mountinfo::holding_in(&listed, path).filter(in_place).ok_or(gone(Errno::NODEV))?;
     overlap::refuse_overlap(path, pool).map_err(|_| gone(Errno::NODEV))?;
     let errno = |why: std::io::Error| gone(Errno::from_io_error(&why).unwrap_or(Errno::IO));

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::terminal;
 use canopy_config::control_api::{BranchReport, ExplainReport, OsText, PoolReport};
 use canopy_server::badge;
-use canopy_sys::mountinfo::{self, Mounted};
+use canopy_sys::mountinfo::{self, MountEntry};
 use clap::Args;
 use rustix::process::Pid;
 use std::fs;
@@ -57,15 +57,15 @@ fn release() -> String {
 /// All pools, or the one mounted there.
 fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
     let listed = mountinfo::list().map_err(Error::system("cannot read /proc/self/mountinfo"))?;
-    let chosen: Vec<Mounted> = match mount {
+    let chosen: Vec<MountEntry> = match mount {
         None => topmost_pools(listed),
         Some(path) => {
             let path = mountinfo::listed_path(path).map_err(|_| Error::NoPool(path.to_owned()))?;
             let mounted = listed.into_iter().rev().find(|mounted| mounted.mountpoint == path);
-            vec![mounted.filter(Mounted::is_pool).ok_or(Error::NoPool(path))?]
+            vec![mounted.filter(MountEntry::is_pool).ok_or(Error::NoPool(path))?]
         }
     };
-    let ask = |mounted: &Mounted| probe::start("pool", &mounted.mountpoint);
+    let ask = |mounted: &MountEntry| probe::start("pool", &mounted.mountpoint);
     let asked: Vec<_> = chosen.iter().map(ask).collect::<Result<_, _>>().map_err(probe_start_error)?;
     let deadline = Instant::now() + PATIENCE;
     let mut pools = Vec::new();
@@ -92,8 +92,8 @@ fn probe_start_error(why: std::io::Error) -> Error {
 }
 
 /// One a mountpoint: what is mounted over is out of reach.
-fn topmost_pools(listed: Vec<Mounted>) -> Vec<Mounted> {
-    let mut pools: Vec<Mounted> = Vec::new();
+fn topmost_pools(listed: Vec<MountEntry>) -> Vec<MountEntry> {
+    let mut pools: Vec<MountEntry> = Vec::new();
     for mounted in listed {
         pools.retain(|pool| pool.mountpoint != mounted.mountpoint);
         if mounted.is_pool() {
@@ -104,7 +104,7 @@ fn topmost_pools(listed: Vec<Mounted>) -> Vec<Mounted> {
 }
 
 fn pool(
-    mounted: Mounted,
+    mounted: MountEntry,
     state: State,
     error: Option<String>,
     told: Option<PoolReport>,
