@@ -180,7 +180,7 @@ impl InodeOpener {
 /// mounted anywhere. Only directories of this subvolume accept fanotify marks, and events carry its id.
 ///
 /// # Errors
-/// As [`open`].
+/// Those of [`open`].
 pub fn open_btrfs_toplevel(within: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     // BTRFS_FIRST_FREE_OBJECTID in BTRFS_FS_TREE_OBJECTID, any generation (include/uapi/linux/btrfs_tree.h,
     // fs/btrfs/export.c).
