@@ -61,7 +61,7 @@ fn nothing_else_is_reached() {
             Duration::from_secs(60),
         );
         assert_eq!(done.code(), Some(1));
-        assert!(done.stderr.contains("confined to by landlock=true (canopy umount"), "{}", done.describe());
+        assert!(done.stderr.contains("landlock=true confines pool"), "{}", done.describe());
         assert_eq!(done.stderr.lines().count(), 1, "{}", done.describe());
 
         // The log is moved away, and named again.
