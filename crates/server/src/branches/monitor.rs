@@ -60,7 +60,7 @@ impl BranchMonitor {
                 self.check_branch(branch);
             }
             for (path, gone) in topology.gone_branches() {
-                if changed || gone.condition.needs_check() {
+                if changed || gone.health.needs_check() {
                     self.check_returned(path, gone);
                 }
             }
@@ -94,7 +94,7 @@ impl BranchMonitor {
             else {
                 return;
             };
-            let news = gone.condition.look(|| check_mount(&path, &gone.mountpoint, &pool_at));
+            let news = gone.health.look(|| check_mount(&path, &gone.mountpoint, &pool_at));
             let well = news.is_some_and(|illness| illness.health == Health::Well);
             let Some(topology) = topology.upgrade().filter(|_| well) else { return };
             let _changing = topology.settings.lock_changes();
@@ -104,14 +104,14 @@ impl BranchMonitor {
             match topology.restore(&path) {
                 Ok(()) => {
                     if let Some(branch) = topology.pool.branches().iter().find(|branch| branch.path == path) {
-                        branch.health.inherit(&gone.condition);
+                        branch.health.inherit(&gone.health);
                     }
                     topology.forget_gone(&path);
                     tracing::info!("branch {} is back: it takes part in everything", path.display());
                     topology.coherence.invalidate_names();
                 }
                 Err(_) => {
-                    gone.condition.look(|| Err((Health::Gone, Errno::NODEV)));
+                    gone.health.look(|| Err((Health::Gone, Errno::NODEV)));
                 }
             }
         });

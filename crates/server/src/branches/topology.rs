@@ -46,7 +46,7 @@ struct BranchMount {
 pub(crate) struct GoneBranch {
     /// Where something must be mounted before the branch counts as back.
     pub(crate) mountpoint: PathBuf,
-    pub(crate) condition: Arc<BranchHealth>,
+    pub(crate) health: Arc<BranchHealth>,
 }
 
 impl Topology {
@@ -205,7 +205,7 @@ impl Topology {
             ));
             let mountpoint =
                 self.mounts.lock().get(&branch.id).map_or_else(|| path.clone(), |on| on.mountpoint.clone());
-            let gone = GoneBranch { mountpoint, condition: Arc::clone(&branch.health) };
+            let gone = GoneBranch { mountpoint, health: Arc::clone(&branch.health) };
             self.gone.lock().insert(path, gone);
         }
         let rest = branches.without(&going);
@@ -257,10 +257,10 @@ impl Topology {
     }
 
     /// Returns why a branch is gone; `None` if it is not.
-    pub(crate) fn illness_of_gone(&self, path: &Path) -> Option<HealthReport> {
+    pub(crate) fn gone_report(&self, path: &Path) -> Option<HealthReport> {
         // Until it is in force again it counts as gone, however well it is by now.
         let still = HealthReport { health: Health::Gone, since: SystemTime::now(), cause: Errno::NODEV };
-        self.gone.lock().get(path).map(|gone| gone.condition.report().unwrap_or(still))
+        self.gone.lock().get(path).map(|gone| gone.health.report().unwrap_or(still))
     }
 
     /// Returns all gone branches.

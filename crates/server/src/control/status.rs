@@ -72,7 +72,7 @@ pub(crate) fn status(
     // A consistent snapshot, although branches may come and go meanwhile.
     let mut in_force = pool.branches();
     let gone: Vec<Option<HealthReport>> = loop {
-        let gone = config.branches.iter().map(|spec| topology.illness_of_gone(&spec.path)).collect();
+        let gone = config.branches.iter().map(|spec| topology.gone_report(&spec.path)).collect();
         let now = pool.branches();
         if Arc::ptr_eq(&in_force, &now) {
             break gone;
