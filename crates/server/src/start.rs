@@ -137,6 +137,10 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
     let dispatch =
         Arc::new(Dispatch { pool: Arc::clone(&pool), coherence, watch, control, affinity, interrupts });
     let handler = Arc::new(Deadline::new(Arc::clone(&dispatch), Arc::clone(&pool), liveness, notifier));
+    if !plan.replaces {
+        // Clients may change options before this function returns.
+        settings.set_attached();
+    }
     // Before the first answer, unless the mount is not attached yet.
     let badge = create_badge(&mounted);
     let running = confine::run_confined(sandbox.as_ref(), || session.serve(handler, threads))
