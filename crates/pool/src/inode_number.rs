@@ -226,7 +226,7 @@ mod tests {
     ];
 
     #[test]
-    fn path_vectors() {
+    fn path_hashes_match_the_published_vectors() {
         for (path, hash, folded) in PATHS {
             for is_dir in [false, true] {
                 assert_eq!(InodeCalc::PathHash.inode(b"/any", path, 7, is_dir), hash);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn devino_vectors() {
+    fn devino_hashes_match_the_published_vectors() {
         let branch = b"/mnt/disk1";
         for (st_ino, hash, folded) in DEVINOS {
             for is_dir in [false, true] {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn worked_examples() {
+    fn inode_numbers_match_the_worked_examples() {
         let calc = InodeCalc::HybridHash;
         assert_eq!(calc.inode(b"/x", b"", 2, true), 232177599295442350, "the pool's root");
         assert_eq!(calc.inode(b"/x", b"some/file", 2, true), 334781797447240309);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn seeded_form_agrees() {
+    fn the_seeded_hash_agrees_with_the_whole_hash() {
         let branch = b"/mnt/disk1";
         let seed = BranchSeed::new(branch);
         for calc in InodeCalc::ALL {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_numbered_as_their_lookup() {
+    fn listed_entries_have_the_inode_number_of_their_lookup() {
         let seed = BranchSeed::new(b"/b");
         for calc in InodeCalc::ALL {
             for (dir, name, path) in [
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn names_read_back() {
+    fn names_of_algorithms_are_parsed_as_printed() {
         for calc in InodeCalc::ALL {
             assert_eq!(calc.to_string().parse(), Ok(calc));
         }

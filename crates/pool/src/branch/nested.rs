@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_devices_have_the_same_share() {
+    fn no_two_devices_get_the_same_id() {
         let below = NestedFilesystems::default();
         let shares: Vec<u64> = [(1, 77), (2, 78), (3, 77), (4, 0), (5, 0), (6, 77)]
             .map(|(dev, fsid)| below.put(dev, fsid))

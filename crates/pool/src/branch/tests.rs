@@ -114,7 +114,7 @@ fn refused_values_leave_the_list_unchanged() {
 }
 
 #[test]
-fn defect_08_more_than_two_items_are_refused() {
+fn more_than_two_items_are_refused() {
     for value in ["/tmp/a=RO,1G,x", "/tmp/a=RO,1G,", "/tmp/a=RO,,", "/tmp/a=RW,1,2,3"] {
         let error = BranchList::parse(value, &Literal).expect_err(value);
         assert_eq!(error, BranchError::TooManyItems(value.to_owned()));
@@ -204,7 +204,7 @@ fn patterns_expand_to_resolved_directories() {
 }
 
 #[test]
-fn defect_20_relative_branches_become_absolute() {
+fn relative_branches_become_absolute() {
     let found = FileSystem.expand(OsStr::new("canopy-no-such-directory"));
     assert_eq!(found, [std::env::current_dir().expect("cwd").join("canopy-no-such-directory")]);
     assert!(FileSystem.expand(OsStr::new("."))[0].is_absolute());

@@ -99,7 +99,7 @@ mod tests {
 
     /// A change of what these numbers are made of makes every handle stale that clients hold.
     #[test]
-    fn ids_are_what_they_were() {
+    fn node_ids_are_stable() {
         let seed = BranchSeed::new(b"/mnt/disk1");
         let lasting = StableId::new(seed, key(12345, (1_700_000_000, 123_456_789))).unwrap();
         assert_eq!((lasting.id.0, lasting.generation), (IDS.0, IDS.1));
@@ -108,7 +108,7 @@ mod tests {
     const IDS: (u64, u32) = (11_060_840_684_923_076_308, 61_361_684);
 
     #[test]
-    fn an_id_gives_back_its_inode_number_and_tells_files_apart() {
+    fn a_node_id_contains_the_inode_number_and_is_unique() {
         let seeds = [b"/mnt/a", b"/mnt/b"].map(|path| BranchSeed::new(path));
         let mut seen = HashSet::new();
         for seed in seeds {

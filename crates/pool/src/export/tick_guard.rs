@@ -88,7 +88,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn what_was_born_in_this_tick_is_held_until_it_is_over() {
+    fn a_file_born_in_this_tick_is_held_until_the_tick_ends() {
         let now = clock_gettime(ClockId::Realtime);
         let at = |sec: i64| Time { sec: now.tv_sec + sec, nsec: now.tv_nsec as u32 };
         let (newborn, old, young) = (TickGuard::default(), Arc::new(()), Arc::new(()));

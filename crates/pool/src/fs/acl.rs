@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_everybody_may() {
+    fn the_rights_of_everybody_are_the_least_of_all_entries() {
         let ends = |middle: &[(u16, u16)], others| {
             let all = [&[(OWNER, 6)][..], middle, &[(OTHER, others)][..]].concat();
             rights_of_all(&list(&all))

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_longer_than_path_max_are_walked() {
+    fn paths_longer_than_path_max_are_opened() {
         let tmp = tempfile::tempdir().unwrap();
         let root = root(tmp.path());
         let name = [b'n'; 200];

@@ -129,7 +129,7 @@ mod tests {
     use rustix::fd::AsFd as _;
 
     #[test]
-    fn what_cannot_be_told_is_no_error() {
+    fn an_unknown_device_is_no_error() {
         for dir in ["/proc", "/dev/shm", "/"] {
             let dir = fs::File::open(dir).unwrap();
             assert_eq!(answers(dir.as_fd()), Ok(()));

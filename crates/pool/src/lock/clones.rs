@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_work_on_the_same_directories_waits() {
+    fn only_clones_of_the_same_directories_wait() {
         let cloning = CloneLocks::default();
         let (one, two) = (BranchId(1), BranchId(2));
         let at_once = Some(Duration::ZERO);

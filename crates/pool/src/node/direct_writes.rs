@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_left_out_until_it_is_fetched() {
+    fn written_ranges_are_left_out_until_they_are_fetched() {
         let overtaken = DirectWrites::default();
         assert_eq!(left(&overtaken), [(0, 100)]);
         overtaken.written(10..20);

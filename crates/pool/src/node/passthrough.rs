@@ -128,7 +128,7 @@ mod tests {
 
     /// COMPATIBILITY, appendix C; with a backing id the cache mode no longer matters.
     #[test]
-    fn flags_by_cache_mode() {
+    fn open_flags_follow_the_cache_mode() {
         use CacheFiles::*;
         for (cache, named, valid, without) in [
             (Off, false, false, "DL"),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn which_first_opens_want_passthrough() {
+    fn the_option_decides_which_first_opens_want_passthrough() {
         use PassthroughIo::*;
         for (option, read, write, both) in [
             (Off, false, false, false),
@@ -164,7 +164,7 @@ mod tests {
 
     /// 14.2 #10: with `ro` or `wo`, a second open in the other access mode failed with EIO.
     #[test]
-    fn defect_10_every_open_of_a_passthrough_node_carries_its_id() {
+    fn every_open_of_a_passthrough_node_carries_its_backing_id() {
         for option in
             [PassthroughIo::Off, PassthroughIo::Ro, PassthroughIo::Wo, PassthroughIo::Rw, PassthroughIo::Auto]
         {
@@ -184,7 +184,7 @@ mod tests {
 
     /// The first of them is not in passthrough at all; later ones carry the id of those who are.
     #[test]
-    fn uncached_streams_come_to_the_daemon() {
+    fn uncached_opens_are_served_by_the_daemon() {
         let config = config(PassthroughIo::Rw, CacheFiles::AutoFull);
         for (flags, beside, alone) in
             [(OFlags::RDONLY, "P", ""), (OFlags::WRONLY, "DPL", "DL"), (OFlags::RDWR, "P", "")]
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn flush_only_where_something_was_written() {
+    fn only_writable_opens_are_flushed() {
         for (option, read, write, write_quietly) in [
             (FlushOnClose::Never, true, true, true),
             (FlushOnClose::Always, false, false, false),

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_has_gone_gets_nothing() {
+    fn a_removed_directory_gets_no_nodes() {
         let (nodes, branch) = (Nodes::new(1), branch());
         let files = [Some((&b"f"[..], &*branch, key(2), false))];
         nodes.hand_out_files(NodeId(99), files.into_iter(), |_, _| panic!("there is no such directory"));

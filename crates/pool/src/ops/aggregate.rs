@@ -170,7 +170,7 @@ mod tests {
     const XDEV: Outcome = Err(Errno::XDEV);
 
     #[test]
-    fn rule_a_any_success() {
+    fn by_rule_a_any_success_suffices() {
         for (results, expected) in [
             (&[ACCES, OK][..], OK),
             (&[OK, ACCES], OK),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_b_by_search() {
+    fn by_rule_b_the_searched_branch_decides() {
         const A: u32 = 1;
         const B: u32 = 2;
         const C: u32 = 3;
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_c_rmdir() {
+    fn by_rule_c_a_nonempty_directory_decides_and_else_the_last_branch() {
         for (results, expected) in [
             (&[OK, ACCES][..], ACCES),
             (&[ACCES, OK], OK),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_d_link() {
+    fn by_rule_d_one_success_suffices() {
         for (results, expected) in [
             (&[NOENT, ACCES][..], ACCES),
             (&[XDEV, OK, IO], OK),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn statfs_ignore_means_what_it_says() {
+    fn statfs_ignore_leaves_out_branches_by_mode() {
         use StatfsIgnore::{Nc, None, Ro};
         for (mode, readonly, ignored_by) in [
             (Mode::Rw, false, &[][..]),

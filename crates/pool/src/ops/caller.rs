@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_were_not_told_are_found() {
+    fn ids_missing_from_the_header_are_read_from_proc() {
         let own = std::process::id();
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         assert_eq!(told(UNKNOWN, UNKNOWN, own).fsuid(), Some(uid));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_were_told_count() {
+    fn ids_in_the_header_are_used() {
         assert_eq!(told(7, 8, 0).fsuid(), Some(7));
         assert!(told(7, 8, 0).is_in_group(8) && !told(7, 8, 0).is_in_group(9));
         assert!(told(0, 0, 0).may_set_file_flags() && !told(7, 0, 0).may_set_file_flags());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_do_nothing() {
+    fn a_caller_without_ids_has_no_rights() {
         let gone = told(UNKNOWN, UNKNOWN, 0);
         assert_eq!((gone.fsuid(), gone.with_ids()), (None, None));
         let attr = Attr::default();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_found_in_a_map() {
+    fn ids_are_translated_by_a_user_namespace_map() {
         let map = "         0       6004          1\n         1     100000      65536\n";
         for (id, mapped) in [(6004, true), (6005, false), (0, false), (100_000, true), (165_535, true)] {
             assert_eq!(maps_to(map, id), mapped, "{id}");

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn splitmix_is_the_published_generator() {
+    fn splitmix_matches_the_published_generator() {
         // First outputs for the seed 1234567, as in the reference program's test vectors.
         let mut state = 1234567u64;
         let mut next = || {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn bounded_draws_again_in_the_favoured_region() {
+    fn a_bounded_draw_rejects_the_biased_region() {
         // For n = 3 one value of the 2^64 is too many: the product's low half below 1.
         let mut draws = [0, u64::MAX].into_iter();
         assert_eq!(bounded(3, || draws.next().expect("two draws")), 2);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_dice_stay_in_range_and_are_even() {
+    fn draws_of_a_thread_are_in_range_and_uniform() {
         let mut dice = ThreadRandom;
         let mut counts = [0u32; 10];
         for _ in 0..100_000 {

@@ -61,7 +61,7 @@ fn pool_of_seven() -> [BranchView; 7] {
 }
 
 #[test]
-fn every_policy_in_every_category() {
+fn every_policy_chooses_in_every_category() {
     let views = pool_of_seven();
     for (policy, creates, acts_on, finds) in [
         (Policy::All, &[0, 1, 4, 5, 6][..], &[1, 2, 4, 5][..], &[1, 2, 3, 4, 5][..]),
@@ -101,7 +101,7 @@ fn every_policy_in_every_category() {
 }
 
 #[test]
-fn no_branches() {
+fn without_branches_every_policy_fails() {
     for policy in Policy::ALL {
         for category in Category::ALL {
             let expected = if policy == Policy::Erofs { Refusal::ReadOnly } else { Refusal::NotFound };
@@ -116,7 +116,7 @@ fn no_branches() {
 }
 
 #[test]
-fn choices_read_only_what_needs_declares() {
+fn choices_read_only_what_they_declare() {
     for policy in Policy::ALL {
         for category in Category::ALL {
             let views = pool_of_seven();
@@ -144,7 +144,7 @@ fn choices_read_only_what_needs_declares() {
 }
 
 #[test]
-fn needs_table() {
+fn each_policy_declares_what_it_reads() {
     let both = Needs { presence: true, space: true };
     let presence = Needs { presence: true, space: false };
     let space = Needs { presence: false, space: true };
@@ -180,7 +180,7 @@ fn needs_table() {
 }
 
 #[test]
-fn ties() {
+fn ties_go_to_the_documented_branch() {
     let equal = [plain(50, 50), plain(50, 50), plain(50, 50)];
     for (policy, expected) in [
         (Policy::Mfs, 2),
@@ -281,7 +281,7 @@ fn worked_action_examples() {
 }
 
 #[test]
-fn filters() {
+fn filters_exclude_branches_by_their_reason() {
     let good = plain(10, 10);
     let readonly = BranchView { space: Some(Space { avail: 10, used: 10, readonly: true }), ..good };
     let full = BranchView { min_free: 11, ..good };
@@ -413,7 +413,7 @@ fn weighted_is_in_exact_proportion() {
 }
 
 #[test]
-fn weighted_by_real_dice_is_near_proportion() {
+fn weighted_by_random_draws_is_near_proportion() {
     let mut counts = [0u32; 3];
     for _ in 0..110_000 {
         counts[run(Category::Create, Policy::Pfrd, &worked(), &mut ThreadRandom).expect("chosen")[0]] += 1;
@@ -425,7 +425,7 @@ fn weighted_by_real_dice_is_near_proportion() {
 }
 
 #[test]
-fn weighted_of_nothing() {
+fn weighted_without_any_weight_chooses_nothing() {
     let empty = BranchView { min_free: 0, ..plain(0, 100) };
     let ro = BranchView { mode: Mode::Ro, ..empty };
     for category in Category::ALL {
@@ -496,7 +496,7 @@ fn worked_mspmfs_example() {
 }
 
 #[test]
-fn defect_01_msp_create_never_spins() {
+fn msp_create_ends_at_the_root() {
     let ro = [view(Mode::Ro, true, 90, 0, 0)];
     let levels: [(&[u8], &[BranchView]); 3] = [(b"x/y", &ro), (b"x", &ro), (b"", &ro)];
     for policy in Policy::ALL.into_iter().filter(|policy| policy.climbs()) {
@@ -550,7 +550,7 @@ fn other_policies_do_not_climb_and_errors_end_the_climb() {
 }
 
 #[test]
-fn names() {
+fn policy_names_are_parsed_as_printed() {
     let mut sorted = Policy::ALL.map(Policy::name);
     sorted.sort_unstable();
     assert_eq!(sorted, Policy::ALL.map(Policy::name), "ALL is sorted by name");
@@ -563,7 +563,7 @@ fn names() {
 }
 
 #[test]
-fn path_preserving_and_climbing_names() {
+fn prefixes_of_names_mark_path_preserving_and_climbing_policies() {
     for policy in Policy::ALL {
         let (ep, msp) = (policy.name().starts_with("ep"), policy.name().starts_with("msp"));
         assert_eq!(policy.is_path_preserving(), ep || msp, "{policy}");
@@ -600,7 +600,7 @@ fn pool_of_reasons() -> [BranchView; 7] {
 }
 
 #[test]
-fn a_judgement_names_what_the_filter_found_first() {
+fn a_judgement_names_the_first_reason_of_the_filter() {
     let views = pool_of_reasons();
     let exclusions = |policy, category| explain(policy, category, &views).exclusions;
     let (mode, absent, unknown) =

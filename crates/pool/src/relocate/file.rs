@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_before_also_of_directories() {
+    fn a_move_preserves_times_of_files_and_directories() {
         let two = Two::new();
         let before = [two.attr("a/d/f"), two.attr("a/d"), two.attr("b/d")];
         let still = two.still();
@@ -313,7 +313,7 @@ mod tests {
 
     /// What has changed is not the file that was copied, whatever it is that has.
     #[test]
-    fn what_changes_on_the_way_is_not_lost() {
+    fn changes_during_the_copy_are_not_lost() {
         type Change = fn(&std::path::Path);
         const MOVES: Result<(), Errno> = Ok(());
         const STAYS: Result<(), Errno> = Err(Errno::BUSY);
@@ -360,7 +360,7 @@ mod tests {
 
     /// A name that somebody has taken on the other branch is not replaced.
     #[test]
-    fn nothing_is_replaced() {
+    fn a_move_replaces_no_existing_name() {
         let two = Two::new();
         let still = two.still();
         let mut carry = two.copied(&still);

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_is_read_as_it_was_written() {
+    fn a_journal_entry_is_parsed_as_it_was_written() {
         let plan = Plan {
             source: b"/mnt/a b".to_vec(),
             names: [&b"d/f"[..], b"e/\xff\n"].map(PoolPath::from_slice).to_vec(),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn only_notes_of_the_dead_are_claimed() {
+    fn only_journal_entries_of_dead_processes_are_claimed() {
         let dir = tempfile::tempdir().unwrap();
         let open = |path| rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let root = open(dir.path());

@@ -66,7 +66,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn names_are_found_or_it_is_said_that_some_are_missing() {
+    fn all_names_of_a_file_are_found_or_missing_ones_reported() {
         let home = tempfile::tempdir().unwrap();
         let at = |path: &str| home.path().join(path);
         fs::create_dir_all(at("branch/a/b/c")).unwrap();

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_come_back_as_they_were_told() {
+    fn positions_are_decoded_as_they_were_encoded() {
         let mut places = vec![Place::Offset(0), Place::Offset(1), Place::Offset((1 << VALUE) - 1)];
         places.extend([hash(b"name"), 0, (1 << VALUE) - 1].map(Place::Behind));
         for (pass, mark, place) in
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_offset_is_told_as_one_that_is_not_beyond_it() {
+    fn a_large_offset_is_encoded_as_one_not_beyond_it() {
         for offset in [1 << VALUE, 0x1234_5678_9abc_def0, i64::MAX as u64] {
             let told = Position::new(0, BranchMark(7), Place::Offset(offset)).to_u64();
             let Position::At { place: Place::Offset(back), .. } = Position::from_u64(told) else {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_told_by_the_name() {
+    fn an_unusable_offset_is_encoded_by_the_name() {
         let by_name = Place::Behind(hash(b"n"));
         assert_eq!(Offsets::Stable.place(5, b"n"), Place::Offset(5));
         assert_eq!(Offsets::Stable.place(1 << VALUE, b"n"), by_name);

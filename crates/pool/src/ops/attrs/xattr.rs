@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_loses_its_shadows() {
+    fn xfs_aliases_of_acls_are_not_listed() {
         for (given, left) in [
             (&b""[..], &b""[..]),
             (b"user.a\0", b"user.a\0"),

@@ -136,7 +136,7 @@ mod tests {
 
     /// Opening a file anew may fail, say for want of descriptors, when a move is given up.
     #[test]
-    fn who_was_not_let_write_again_tries_it_himself() {
+    fn a_writer_whose_handle_was_not_reopened_reopens_it() {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join("f"), "content").unwrap();
         let spec = BranchSpec { path: home.path().to_owned(), mode: branch::Mode::Rw, min_free: None };

@@ -322,7 +322,7 @@ mod tests {
 
     /// COMPATIBILITY 4.6 and 4.8; from the directory of the new name.
     #[test]
-    fn relative_targets() {
+    fn relative_symlink_targets_are_computed() {
         for (from, to, target) in [
             ("x", "a/b", "../a/b"),
             ("", "a/b", "a/b"),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn below_is_by_whole_names() {
+    fn is_below_compares_whole_names() {
         for (path, top, below) in
             [("a/b", "a", true), ("a", "a", true), ("ab", "a", false), ("a", "a/b", false), ("", "a", false)]
         {
