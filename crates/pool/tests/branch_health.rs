@@ -1,6 +1,6 @@
-//! Whatever an operation is, the error of a sick branch that it meets is a reason to look after that branch.
+//! An operation that meets an error of a branch has that branch checked, whichever operation it is.
 //!
-//! Root is needed.
+//! Needs root.
 
 mod common;
 
@@ -19,23 +19,24 @@ const NONE: WriteKind = WriteKind { from_cache: false, kill_suidgid: None };
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
 
-/// A pool over a branch that can be made to fail and one that cannot. What there is lies on the first.
-struct Sick {
+/// A pool over a branch that fails on demand and one that never does. The files are on the first.
+struct FailingBranch {
     pool: Arc<Pool>,
     faulty: FaultyFs,
-    /// A file with an extended attribute, opened for both, and one beside it.
+    /// A file with an extended attribute, opened for reading and writing.
     file: NodeId,
     handle: HandleId,
+    /// Another open file.
     beside: HandleId,
-    /// A directory, on both branches, with a file `below`.
+    /// A directory on both branches, with a file `below` in it.
     dir: NodeId,
     link: NodeId,
     scratch: ScratchDir,
 }
 
-impl Sick {
-    fn new() -> Sick {
-        let scratch = ScratchDir::new("canopy-sick-", &["well", "well/dir"]);
+impl FailingBranch {
+    fn new() -> FailingBranch {
+        let scratch = ScratchDir::new("canopy-failing-", &["well", "well/dir"]);
         let faulty = FaultyFs::mount(&scratch.dir());
         let on = |path: &str| faulty.backing_dir().join(path);
         for dir in ["dir", "empty"] {
@@ -55,16 +56,16 @@ impl Sick {
         let open = |node| pool.open(&ROOT, node, OFlags::RDWR.bits(), false).expect("open").handle;
         let (file, dir, link) = (node("file"), node("dir"), node("link"));
         let (handle, beside) = (open(file), open(node("beside")));
-        Sick { file, handle, beside, dir, link, pool, faulty, scratch }
+        FailingBranch { file, handle, beside, dir, link, pool, faulty, scratch }
     }
 
-    /// Which branches there is a reason to look after; there is none afterwards.
-    fn usable_space(&self) -> [bool; 2] {
+    /// Returns which branches need a check, and checks them.
+    fn needs_check(&self) -> [bool; 2] {
         let branches = self.pool.branches();
         [0, 1].map(|index| {
-            let noticed = branches[index].needs_check();
-            assert_eq!(branches[index].check_health(), None, "one error is not an illness");
-            noticed
+            let needs_check = branches[index].needs_check();
+            assert_eq!(branches[index].check_health(), None, "one error does not make a branch unwell");
+            needs_check
         })
     }
 
@@ -76,28 +77,28 @@ impl Sick {
         self.pool.rename(&ROOT, NodeId::ROOT, b"victim", NodeId::ROOT, to.as_bytes(), kind)
     }
 
-    fn takes(&self, entry: Entry) {
+    fn forget(&self, entry: Entry) {
         self.pool.forget(entry.node, 1);
     }
 }
 
-impl Drop for Sick {
+impl Drop for FailingBranch {
     fn drop(&mut self) {
         self.faulty.heal();
         for handle in [self.handle, self.beside] {
             let _ = self.pool.release(handle);
         }
-        // Nothing of the pool may keep the faulty filesystem busy when that is unmounted.
-        let nobody = canopy_pool::branch::BranchList::default();
-        self.pool.set_branches(canopy_pool::branch::Branches::open(&nobody).expect("no branches"));
+        // The pool must not keep the faulty filesystem busy while that is unmounted.
+        let empty = canopy_pool::branch::BranchList::default();
+        self.pool.set_branches(canopy_pool::branch::Branches::open(&empty).expect("no branches"));
     }
 }
 
-/// What is tried, which requests to the branch fail, and what becomes of it: false where another branch, or what
-/// is known already, makes up for it.
-type Case = (&'static str, &'static [Opcode], bool, fn(&Sick) -> Result<()>);
+/// An operation, the requests to the branch that fail, whether the operation then fails, and how to run it. It succeeds
+/// where another branch or the pool's cache can answer instead.
+type Case = (&'static str, &'static [Opcode], bool, fn(&FailingBranch) -> Result<()>);
 
-/// Those that change something meet a filesystem that takes no changes as well.
+/// Operations that change something. They also run on a filesystem that refuses changes.
 const CHANGES: &[Case] = &[
     ("chmod", &[Opcode::Setattr], true, |s| s.set(SetAttr { mode: Some(0o600), ..SetAttr::default() })),
     ("chown", &[Opcode::Setattr], true, |s| s.set(SetAttr { uid: Some(7), ..SetAttr::default() })),
@@ -112,7 +113,7 @@ const CHANGES: &[Case] = &[
     ("chmod of a directory", &[Opcode::Setattr], false, |s| {
         let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
         let done = s.pool.setattr(&ROOT, s.dir, None, &set).map(drop);
-        // Done on one branch and not on the one that is shown.
+        // The change fails on the branch whose attributes are shown, and succeeds on the other.
         assert!(done.is_err());
         Ok(())
     }),
@@ -129,7 +130,7 @@ const CHANGES: &[Case] = &[
     ("exchange", &[Opcode::Rename2], true, |s| s.rename("file", RenameKind::Exchange)),
     ("whiteout", &[Opcode::Rename2], true, |s| s.rename("new", RenameKind::Whiteout)),
     ("link", &[Opcode::Link], true, |s| {
-        s.pool.link(&ROOT, s.file, NodeId::ROOT, b"new").map(|made| s.takes(made))
+        s.pool.link(&ROOT, s.file, NodeId::ROOT, b"new").map(|made| s.forget(made))
     }),
     ("write", &[Opcode::Write], true, |s| s.pool.write(s.handle, 0, b"data", NONE).map(drop)),
     ("fallocate", &[Opcode::Fallocate], true, |s| s.pool.fallocate(s.handle, 0, 0, 65536)),
@@ -139,33 +140,34 @@ const CHANGES: &[Case] = &[
     ("open to write", &[Opcode::Open], true, |s| {
         let victim = s.pool.lookup(NodeId::ROOT, b"victim")?;
         let opened = s.pool.open(&ROOT, victim.node, OFlags::WRONLY.bits(), false);
-        s.takes(victim);
+        s.forget(victim);
         s.pool.release(opened?.handle)
     }),
     ("open once more", &[Opcode::Open], true, |s| {
         let opened = s.pool.open(&ROOT, s.file, OFlags::WRONLY.bits(), false)?;
         s.pool.release(opened.handle)
     }),
-    // Made on the other branch instead.
+    // Created on the other branch instead.
     ("create", &[Opcode::Create], false, |s| {
         let (made, opened) = s.pool.create(&ROOT, NodeId::ROOT, b"new", 0o644, OFlags::RDWR.bits(), false)?;
-        s.takes(made);
+        s.forget(made);
         s.pool.release(opened.handle)
     }),
     ("mkdir", &[Opcode::Mkdir], false, |s| {
-        s.pool.mkdir(&ROOT, NodeId::ROOT, b"new", 0o755).map(|made| s.takes(made))
+        s.pool.mkdir(&ROOT, NodeId::ROOT, b"new", 0o755).map(|made| s.forget(made))
     }),
     ("symlink", &[Opcode::Symlink], false, |s| {
-        s.pool.symlink(&ROOT, NodeId::ROOT, b"new", b"target").map(|made| s.takes(made))
+        s.pool.symlink(&ROOT, NodeId::ROOT, b"new", b"target").map(|made| s.forget(made))
     }),
 ];
 
-const LOOKS: &[Case] = &[
+/// Operations that change nothing.
+const READS: &[Case] = &[
     ("lookup", &[Opcode::Lookup], true, |s| {
-        s.pool.lookup(NodeId::ROOT, b"victim").map(|found| s.takes(found))
+        s.pool.lookup(NodeId::ROOT, b"victim").map(|found| s.forget(found))
     }),
-    ("lookup of what another branch holds", &[Opcode::Lookup], false, |s| {
-        s.pool.lookup(NodeId::ROOT, b"both").map(|found| s.takes(found))
+    ("lookup of a name on both branches", &[Opcode::Lookup], false, |s| {
+        s.pool.lookup(NodeId::ROOT, b"both").map(|found| s.forget(found))
     }),
     ("getattr", &[Opcode::Lookup], true, |s| s.pool.getattr(s.link, None).map(drop)),
     ("getattr by handle", &[Opcode::Getattr, Opcode::Statx], true, |s| {
@@ -192,7 +194,7 @@ const LOOKS: &[Case] = &[
     ("open to read", &[Opcode::Open], true, |s| {
         let victim = s.pool.lookup(NodeId::ROOT, b"victim")?;
         let opened = s.pool.open(&ROOT, victim.node, 0, false);
-        s.takes(victim);
+        s.forget(victim);
         s.pool.release(opened?.handle)
     }),
     ("read", &[Opcode::Read], true, |s| s.pool.read(s.handle, 0, &mut [0; 4]).map(drop)),
@@ -205,54 +207,53 @@ const LOOKS: &[Case] = &[
 fn every_operation_records_an_error_of_its_branch() {
     let both = [Errno::IO, Errno::ROFS];
     let changes = CHANGES.iter().map(|case| (case, &both[..]));
-    let looks = LOOKS.iter().map(|case| (case, &both[..1]));
-    let mut silent = Vec::new();
-    for ((what, requests, fails, act), errnos) in changes.chain(looks) {
+    let reads = READS.iter().map(|case| (case, &both[..1]));
+    let mut unrecorded = Vec::new();
+    for ((what, requests, fails, operation), errnos) in changes.chain(reads) {
         for &errno in errnos {
-            let sick = Sick::new();
-            assert_eq!(sick.usable_space(), [false; 2]);
-            sick.faulty.set(Fault::Fail(errno), requests);
-            let result = act(&sick);
-            sick.faulty.heal();
+            let bed = FailingBranch::new();
+            assert_eq!(bed.needs_check(), [false; 2]);
+            bed.faulty.set(Fault::Fail(errno), requests);
+            let result = operation(&bed);
+            bed.faulty.heal();
             match fails {
                 true => assert_eq!(result.map_err(|error| error.errno()), Err(errno), "{what}"),
                 false => assert_eq!(result.map_err(|error| error.errno()), Ok(()), "{what}"),
             }
-            match sick.usable_space() {
+            match bed.needs_check() {
                 [true, false] => {}
-                noticed => silent.push(format!("{what} with {errno:?}: {noticed:?}")),
+                checked => unrecorded.push(format!("{what} with {errno:?}: {checked:?}")),
             }
         }
     }
-    assert!(silent.is_empty(), "not told of: {silent:#?}");
+    assert!(unrecorded.is_empty(), "not recorded: {unrecorded:#?}");
 }
 
-/// Not errors of the branch: what a caller asked for wrongly, what a full disk says, and a branch that is not to be
-/// changed.
+/// Wrong requests, full disks and branches that the pool does not change are no faults of a branch.
 #[test]
 fn errors_that_are_not_the_branchs_are_not_recorded() {
-    let sick = Sick::new();
+    let bed = FailingBranch::new();
     for errno in [Errno::NOSPC, Errno::DQUOT, Errno::ACCESS, Errno::NODATA, Errno::OPNOTSUPP] {
-        sick.faulty.set(Fault::Fail(errno), &[Opcode::Setxattr, Opcode::Unlink, Opcode::Getxattr]);
-        assert!(sick.pool.setxattr(&ROOT, sick.file, b"user.new", b"v", 0, false).is_err());
-        assert!(sick.pool.unlink(NodeId::ROOT, b"victim").is_err());
-        assert!(sick.pool.getxattr(sick.file, b"user.known", &mut []).is_err());
-        assert_eq!(sick.usable_space(), [false; 2], "{errno}");
+        bed.faulty.set(Fault::Fail(errno), &[Opcode::Setxattr, Opcode::Unlink, Opcode::Getxattr]);
+        assert!(bed.pool.setxattr(&ROOT, bed.file, b"user.new", b"v", 0, false).is_err());
+        assert!(bed.pool.unlink(NodeId::ROOT, b"victim").is_err());
+        assert!(bed.pool.getxattr(bed.file, b"user.known", &mut []).is_err());
+        assert_eq!(bed.needs_check(), [false; 2], "{errno}");
     }
-    sick.faulty.heal();
-    // lseek(2): there is nothing behind the end.
-    let beyond = sick.pool.lseek(sick.handle, 1 << 20, Whence::Data);
+    bed.faulty.heal();
+    // lseek(2): there is no data beyond the end.
+    let beyond = bed.pool.lseek(bed.handle, 1 << 20, Whence::Data);
     assert_eq!(beyond.map_err(|error| error.errno()), Err(Errno::NXIO));
-    assert_eq!(sick.usable_space(), [false; 2]);
+    assert_eq!(bed.needs_check(), [false; 2]);
     let modes = [Mode::Ro, Mode::Rw];
-    let branches = [sick.faulty.path().to_owned(), sick.scratch.path("well")];
+    let branches = [bed.faulty.path().to_owned(), bed.scratch.path("well")];
     let pool = common::over(&branches, &modes, Config::default());
-    sick.faulty.set(Fault::Fail(Errno::ROFS), &[Opcode::Open, Opcode::Setattr]);
+    bed.faulty.set(Fault::Fail(Errno::ROFS), &[Opcode::Open, Opcode::Setattr]);
     let file = pool.lookup(NodeId::ROOT, b"file").expect("a file").node;
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     assert_eq!(pool.setattr(&ROOT, file, None, &set).map_err(|error| error.errno()), Err(Errno::ROFS));
     let opened = pool.open(&ROOT, file, OFlags::WRONLY.bits(), false);
     assert_eq!(opened.map_err(|error| error.errno()).map(drop), Err(Errno::ROFS));
-    assert!(!pool.branches()[0].needs_check(), "it is not to be written to anyway");
+    assert!(!pool.branches()[0].needs_check(), "the pool does not write to a read-only branch");
     pool.forget(file, 1);
 }

@@ -1,4 +1,5 @@
-//! What goes on where the process may open no more files. A program of its own: the limit is the process's.
+//! A pool whose process has reached its limit of descriptors. This is a program of its own because the limit applies to
+//! the process.
 
 use canopy_pool::branch::Mode::Rw;
 use canopy_pool::config::Config;
@@ -27,7 +28,7 @@ fn names(pool: &Pool, node: NodeId) -> canopy_pool::Result<Vec<String>> {
     listed.map(|()| names)
 }
 
-/// All that is opened for clients is given back where it is used up, and nothing else is refused for it.
+/// Clients can use up the descriptors for open files. Everything that opens no file for a client still works.
 #[test]
 fn without_free_descriptors_listing_removing_and_truncating_still_work() {
     let hard = getrlimit(Resource::Nofile).maximum;
@@ -49,14 +50,14 @@ fn without_free_descriptors_listing_removing_and_truncating_still_work() {
     let mut client = made.client();
     let file = client.walk("f").expect("lookup").node;
     let dir = client.walk("deep").expect("lookup").node;
-    // Directories are remembered, and kept open for it.
+    // The pool caches directories, and keeps them open for that.
     for many in 0..100 {
         let node = client.walk(&format!("d{many}")).expect("lookup").node;
         assert_eq!(names(pool, node).expect("a listing").len(), 0);
     }
     let errno = |error: canopy_pool::Error| error.errno();
     let create = OFlags::CREATE.bits() | OFlags::RDWR.bits();
-    // One way or another: what is left for one may do for another, which needs fewer on its way.
+    // Tries each way to open a file: some need fewer descriptors than others.
     let open = |handles: &mut Vec<HandleId>| {
         for flags in [OFlags::WRONLY, OFlags::RDONLY, OFlags::RDWR] {
             loop {
@@ -81,16 +82,16 @@ fn without_free_descriptors_listing_removing_and_truncating_still_work() {
     };
     let mut handles = Vec::new();
     assert_eq!(open(&mut handles), Errno::MFILE);
-    // Most of the descriptors can be had.
+    // Clients get most of the descriptors.
     assert!((LIMIT as usize / 2..LIMIT as usize).contains(&handles.len()), "{} handles", handles.len());
-    // Open directories take none, and who lists one part by part uses up none either.
+    // Neither open directories nor listings in parts use up descriptors.
     for _ in 0..LIMIT {
         pool.readdir(dir, 0, |entry| entry.name == b".").expect("a part of a listing");
     }
 
     for round in 0..3 {
-        let made_anew = pool.create(&ROOT, dir, b"new", 0o644, create, false);
-        assert_eq!(made_anew.map(drop).map_err(errno), Err(Errno::MFILE), "{round}");
+        let created = pool.create(&ROOT, dir, b"new", 0o644, create, false);
+        assert_eq!(created.map(drop).map_err(errno), Err(Errno::MFILE), "{round}");
         assert!(!made.on(0, "deep/new").exists() && !made.on(1, "deep/new").exists());
         assert_eq!(pool.tmpfile(&ROOT, dir, 0o600, create).map(drop).map_err(errno), Err(Errno::MFILE));
         let read = pool.open(&ROOT, file, OFlags::RDONLY.bits(), false);
@@ -101,7 +102,7 @@ fn without_free_descriptors_listing_removing_and_truncating_still_work() {
         let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         pool.setattr(&ROOT, dir, None, &mode).expect("chmod");
         let node = pool.mkdir(&ROOT, dir, b"made", 0o755).expect("mkdir").node;
-        client.took(pool.lookup(dir, b"made").expect("lookup"));
+        client.count_lookup(pool.lookup(dir, b"made").expect("lookup"));
         pool.rename(&ROOT, dir, b"made", dir, b"moved", RenameKind::Replace).expect("rename");
         pool.rmdir(dir, b"moved").expect("rmdir");
         pool.forget(node, 1);
@@ -114,7 +115,7 @@ fn without_free_descriptors_listing_removing_and_truncating_still_work() {
     assert_eq!(names(pool, deeper).expect("a listing"), ["one", "two"]);
     pool.unlink(deeper, b"one").expect("unlink");
     pool.rmdir(dir, b"empty").expect("rmdir");
-    // What is given back can be had again.
+    // Released descriptors can be used again.
     for handle in handles.drain(..20) {
         pool.release(handle).expect("release");
     }
@@ -125,5 +126,5 @@ fn without_free_descriptors_listing_removing_and_truncating_still_work() {
         pool.release(handle).expect("release");
     }
     client.end().expect("no references left");
-    setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }).expect("the limit of before");
+    setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }).expect("the original limit");
 }

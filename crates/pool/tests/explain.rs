@@ -1,4 +1,4 @@
-//! `Pool::explain` against what the operations then do.
+//! `Pool::explain` predicts what the operations then do.
 
 mod common;
 
@@ -22,17 +22,17 @@ fn a_new_name_goes_where_explain_says() {
         fs::create_dir_all(made.on(2, "x/y")).unwrap();
         let x = made.pool.lookup(NodeId::ROOT, b"x").unwrap().node;
         let y = made.pool.lookup(x, b"y").unwrap().node;
-        let told = made.pool.explain(Func::Mkdir, y, Some(b"f")).unwrap();
+        let explained = made.pool.explain(Func::Mkdir, y, Some(b"f")).unwrap();
         let done = made.pool.mkdir(&common::ROOT, y, b"f", 0o755);
-        assert_eq!(told.policy, policy);
+        assert_eq!(explained.policy, policy);
         let on: Vec<usize> = (0..4).filter(|&branch| made.on(branch, "x/y/f").exists()).collect();
-        match (&told.outcome, &told.chances) {
+        match (&explained.outcome, &explained.chances) {
             (Err(error), _) => assert_eq!(done.unwrap_err(), *error, "{policy}"),
             (Ok(choice), None) => assert_eq!(on, choice.to_vec(), "{policy}"),
             (Ok(_), Some(chances)) => assert!(on.iter().all(|&index| chances[index] > 0.0), "{policy}"),
         }
         if policy != Policy::Erofs {
-            assert_eq!(told.exclusions[2], Some(Exclusion::Mode), "{policy}");
+            assert_eq!(explained.exclusions[2], Some(Exclusion::Mode), "{policy}");
         }
     }
 }
@@ -45,17 +45,21 @@ fn explain_names_the_path_and_the_reason_for_a_failure() {
     let r = made.pool.lookup(NodeId::ROOT, b"r").unwrap().node;
     let s = made.pool.lookup(r, b"s").unwrap().node;
     let explain = |func, node, name| made.pool.explain(func, node, name).unwrap();
-    let told = explain(Func::Create, s, Some(b"new"));
-    assert_eq!((told.looked_at.as_slice(), told.outcome.unwrap().to_vec()), (&b""[..], vec![0]), "it climbs");
-    assert!(told.preserves_paths);
-    assert_eq!(explain(Func::Create, s, Some(b"f")).outcome, Err(Error::Exists));
-    assert!(explain(Func::Create, s, None).outcome.is_ok(), "some new name");
-    let told = explain(Func::Unlink, s, Some(b"f"));
+    let explained = explain(Func::Create, s, Some(b"new"));
     assert_eq!(
-        (told.looked_at.as_slice(), &told.exclusions[..]),
+        (explained.looked_at.as_slice(), explained.outcome.unwrap().to_vec()),
+        (&b""[..], vec![0]),
+        "the policy climbs to the root"
+    );
+    assert!(explained.preserves_paths);
+    assert_eq!(explain(Func::Create, s, Some(b"f")).outcome, Err(Error::Exists));
+    assert!(explain(Func::Create, s, None).outcome.is_ok(), "for any new name");
+    let explained = explain(Func::Unlink, s, Some(b"f"));
+    assert_eq!(
+        (explained.looked_at.as_slice(), &explained.exclusions[..]),
         (&b"r/s/f"[..], &[Some(Exclusion::Absent), Some(Exclusion::Mode)][..])
     );
-    assert_eq!(told.outcome.unwrap_err().errno(), rustix::io::Errno::ROFS);
+    assert_eq!(explained.outcome.unwrap_err().errno(), rustix::io::Errno::ROFS);
     assert_eq!(explain(Func::Getattr, s, Some(b"f")).outcome.unwrap().to_vec(), [1]);
     assert_eq!(explain(Func::Getattr, NodeId::ROOT, None).outcome.unwrap().to_vec(), [0]);
     assert_eq!(explain(Func::Getattr, s, Some(b"none")).outcome, Err(Error::Absent));

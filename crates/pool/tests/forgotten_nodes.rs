@@ -1,4 +1,4 @@
-//! What is known of a file or directory goes with it: no table keeps entries of what the kernel has forgotten.
+//! No table of the pool keeps entries for files and directories that the kernel has forgotten.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Made, ROOT, TestKernel};
 use rustix::fs::OFlags;
 use std::sync::Arc;
 
-/// More than any table may have left, and far fewer than are made.
+/// More entries than any table may keep, and far fewer than the tests make.
 const FEW: usize = 200;
 const MANY: u64 = 3000;
 
@@ -19,7 +19,7 @@ fn made() -> Made {
     made
 }
 
-fn nothing_is_left(pool: &Pool, after: &str) {
+fn assert_tables_small(pool: &Pool, after: &str) {
     for (table, entries) in pool.sizes() {
         assert!(entries < FEW, "{entries} {table} after {after}");
     }
@@ -28,7 +28,7 @@ fn nothing_is_left(pool: &Pool, after: &str) {
 struct Kernel<'p>(&'p Pool);
 
 impl Kernel<'_> {
-    /// Looked for and not there, in vain often enough for the pool to learn the names.
+    /// Looks up absent names, often enough that the pool reads the directory and caches its names.
     fn absent(&self, dir: NodeId) {
         for name in 0..40 {
             assert!(self.0.lookup(dir, format!("absent{name}").as_bytes()).is_err());
@@ -62,18 +62,18 @@ fn used_directories_leave_no_entries() {
         pool.rmdir(NodeId::ROOT, format!("d{round}").as_bytes()).expect("rmdir");
         pool.forget(dir.node, 1);
     }
-    nothing_is_left(pool, "directories that were removed");
-    // Forgotten without being removed, all at once and again and again.
+    assert_tables_small(pool, "directories that were removed");
+    // Directories that are forgotten but not removed: many at once, and one many times.
     let dirs: Vec<Entry> = (0..MANY).map(|round| used(&format!("d{round}"))).collect();
     dirs.iter().for_each(|dir| pool.forget(dir.node, 1));
-    nothing_is_left(pool, "directories that were forgotten");
+    assert_tables_small(pool, "directories that were forgotten");
     for _ in 0..MANY {
         let dir = pool.lookup(NodeId::ROOT, b"d7").expect("lookup");
         kernel.absent(dir.node);
         pool.forget(dir.node, 1);
     }
-    nothing_is_left(pool, "a directory that was forgotten and found again");
-    // One that stays known, of which everything is forgotten: a name below keeps it.
+    assert_tables_small(pool, "a directory that was forgotten and found again");
+    // A directory that stays known, because a node in it is.
     let dir = pool.lookup(NodeId::ROOT, b"d8").expect("lookup");
     let below = pool.mkdir(&ROOT, dir.node, b"below", 0o755).expect("mkdir");
     pool.forget(dir.node, 1);
@@ -83,7 +83,7 @@ fn used_directories_leave_no_entries() {
         pool.forget(dir.node, 1);
     }
     pool.forget(below.node, 1);
-    nothing_is_left(pool, "a directory with a known name in it");
+    assert_tables_small(pool, "a directory with a known name in it");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn used_files_leave_no_entries() {
         pool.link(caller, file.node, NodeId::ROOT, &two).expect("link");
         pool.rename(caller, NodeId::ROOT, &one, NodeId::ROOT, &three, RenameKind::Replace).expect("rename");
         pool.unlink(NodeId::ROOT, &two).expect("unlink");
-        // Its last name goes while it is open.
+        // The last name is removed while the file is open.
         pool.unlink(NodeId::ROOT, &three).expect("unlink");
         pool.release(opened.handle).expect("release");
         pool.forget(file.node, 2);
@@ -108,10 +108,10 @@ fn used_files_leave_no_entries() {
         pool.release(opened.handle).expect("release");
         pool.forget(file.node, 1);
     }
-    nothing_is_left(pool, "files that were removed");
+    assert_tables_small(pool, "files that were removed");
 }
 
-/// Whoever may write to a branch makes names of an open file, shows them to the pool and takes them away.
+/// A user who can write to a branch links an open file there, looks the name up in the pool, and removes it.
 #[test]
 fn names_that_come_and_go_on_the_branch_leave_no_entries() {
     let made = made();
@@ -147,8 +147,8 @@ fn names_that_come_and_go_on_the_branch_leave_no_entries() {
         std::fs::remove_file(made.on(branch, &name)).expect("removal");
         pool.forget(entry.node, 1);
     }
-    nothing_is_left(pool, "names that went on the branch");
-    // Names that stay are known still, however many.
+    assert_tables_small(pool, "names that were removed on the branch");
+    // Names that stay on the branch remain known, however many there are.
     for name in &kept {
         std::fs::hard_link(made.on(branch, "f"), made.on(branch, name)).expect("a link");
         pool.name_changed(NodeId::ROOT, name.as_bytes());

@@ -1,7 +1,7 @@
-//! What was read a moment ago is still open on its branch. It must never be taken for what it no longer is, nor be in
-//! anybody's way.
+//! The pool keeps a file open on its branch for a while after the last reader closes it. Such an idle file must never be
+//! served after the name leads to another file, and must not keep a branch busy.
 //!
-//! One test program, one test: descriptors of the process are counted.
+//! This program has a single test, because it counts the descriptors of the process.
 
 mod common;
 
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 struct Rig {
     made: Made,
-    /// Backing files so far.
+    /// The number of backing files registered so far.
     backed: Arc<AtomicU32>,
 }
 
@@ -45,7 +45,7 @@ impl Rig {
         self.made.pool.open(&ROOT, node, flags.bits(), false)
     }
 
-    /// Opened, read and closed; which backing file it had, and what was read by the daemon.
+    /// Opens, reads and closes a file. Returns the id of its backing file, and what the daemon read.
     fn read(&self, node: NodeId) -> Result<(Option<u32>, String)> {
         let opened = self.open(node, OFlags::RDONLY)?;
         let mut buffer = [0; 64];
@@ -58,7 +58,7 @@ impl Rig {
         self.backed.load(Ordering::Relaxed)
     }
 
-    /// What this process has open on a branch, the branch itself left out.
+    /// Returns what this process has open on a branch, without the branch itself.
     fn held(&self, branch: usize) -> Vec<PathBuf> {
         let below =
             |path: &Path| path.starts_with(&self.made.branches[branch]) && path != self.made.branches[branch];
@@ -66,12 +66,12 @@ impl Rig {
         fds.filter_map(|fd| fs::read_link(fd.path()).ok()).filter(|path| below(path)).collect()
     }
 
-    fn comes_to_nothing(&self) {
+    fn assert_all_close(&self) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while !self.held(0).is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(50));
         }
-        assert_eq!(self.held(0), Vec::<PathBuf>::new(), "left open");
+        assert_eq!(self.held(0), Vec::<PathBuf>::new(), "files stay open");
     }
 }
 
@@ -85,15 +85,15 @@ fn a_second_read_does_not_open_the_file_again() {
         assert_eq!(rig.read(node).unwrap(), first);
     }
     assert_eq!(rig.backed(), 1);
-    // Two at once, and one that outlives the other.
+    // Two handles, one of which outlives the other.
     let (one, two) = (rig.open(node, OFlags::RDONLY).unwrap(), rig.open(node, OFlags::RDONLY).unwrap());
     assert_eq!((one.travel, two.travel), (two.travel, one.travel));
     rig.made.pool.release(one.handle).unwrap();
     assert_eq!(rig.read(node).unwrap(), first);
     rig.made.pool.release(two.handle).unwrap();
     assert_eq!(rig.backed(), 1);
-    rig.comes_to_nothing();
-    assert_eq!(rig.read(node).unwrap(), (Some(2), "f".into()), "closed meanwhile");
+    rig.assert_all_close();
+    assert_eq!(rig.read(node).unwrap(), (Some(2), "f".into()), "the idle file was closed");
 }
 
 fn a_writer_opens_the_file_again() {
@@ -103,7 +103,7 @@ fn a_writer_opens_the_file_again() {
     let writer = rig.open(node, OFlags::WRONLY).unwrap();
     let kind = WriteKind { from_cache: false, kill_suidgid: None };
     assert_eq!(rig.made.pool.write(writer.handle, 0, b"new", kind).unwrap(), 3);
-    // A reader beside him is of his company, and one that comes after both finds what was written.
+    // A reader beside the writer shares its backing file, and a later one reads what was written.
     assert_eq!(rig.read(node).unwrap(), (writer.travel.passthrough, "new".into()));
     rig.made.pool.release(writer.handle).unwrap();
     assert_eq!(rig.read(node).unwrap().1, "new");
@@ -114,7 +114,7 @@ fn a_writer_opens_the_file_again() {
 
 fn a_file_without_a_name_is_closed() {
     let rig = Rig::new(Config::default());
-    // A file that goes in the very tick of its birth is held until that is over.
+    // A file that is removed within the clock tick of its creation is held until that tick ends.
     std::thread::sleep(Duration::from_millis(20));
     let (node, other) = (rig.find("f"), rig.find("g"));
     rig.read(node).unwrap();
@@ -127,9 +127,9 @@ fn a_file_without_a_name_is_closed() {
     rig.made.pool.forget(node, 1);
     let held = rig.held(0);
     assert!(held.iter().all(|path| path.ends_with("f")), "{held:?}");
-    // Under its new name it is the same file.
+    // Under its new name it is still the same file.
     assert_eq!(rig.read(other).unwrap(), (Some(2), "g".into()));
-    // Closed after its name went.
+    // The file is closed after its name is removed.
     let opened = rig.open(other, OFlags::RDONLY).unwrap();
     rig.made.pool.unlink(NodeId::ROOT, b"f").unwrap();
     rig.made.pool.release(opened.handle).unwrap();
@@ -143,7 +143,7 @@ fn a_file_replaced_on_the_branch_is_stale() {
     rig.read(node).unwrap();
     fs::write(rig.made.on(0, "new"), "another").unwrap();
     fs::rename(rig.made.on(0, "new"), rig.made.on(0, "f")).unwrap();
-    let error = rig.read(node).expect_err("the name leads elsewhere");
+    let error = rig.read(node).expect_err("the name leads to another file");
     assert_eq!(error.errno(), Errno::STALE);
     let found = rig.find("f");
     assert_eq!(rig.read(found).unwrap().1, "another");
@@ -161,25 +161,25 @@ fn changes_to_other_directories_do_not_close_a_file() {
     let (dir, sub) = (rig.find("d"), below(rig.find("d"), "sub"));
     let node = below(sub, "f");
     assert_eq!(rig.read(node).unwrap(), (Some(1), "deep".into()));
-    fs::create_dir(rig.made.on(0, "elsewhere")).unwrap();
+    fs::create_dir(rig.made.on(0, "another")).unwrap();
     for _ in 0..2 {
         rig.made.pool.places_changed();
         assert_eq!(rig.read(node).unwrap(), (Some(1), "deep".into()));
         assert_eq!(rig.made.pool.getattr(node, None).unwrap().size, 4);
     }
-    // Moved by the pool, it is still what it was.
+    // Renaming its directory through the pool does not change the file.
     rig.made
         .pool
         .rename(&ROOT, NodeId::ROOT, b"d", NodeId::ROOT, b"e", canopy_pool::RenameKind::Replace)
         .unwrap();
     rig.made.pool.places_changed();
     assert_eq!(rig.read(node).unwrap(), (Some(1), "deep".into()));
-    // Moved away behind its back, with another in its place: nothing below it is found by where it was.
+    // After the directory is replaced on the branch, the old path no longer leads to the file.
     fs::rename(rig.made.on(0, "e"), rig.made.on(0, "away")).unwrap();
     fs::create_dir_all(rig.made.on(0, "e/sub")).unwrap();
     rig.made.pool.places_changed();
-    assert_eq!(rig.read(node).expect_err("it has gone").errno(), Errno::STALE);
-    assert_eq!(rig.made.pool.getattr(node, None).expect_err("it has gone").errno(), Errno::STALE);
+    assert_eq!(rig.read(node).expect_err("the file has moved").errno(), Errno::STALE);
+    assert_eq!(rig.made.pool.getattr(node, None).expect_err("the file has moved").errno(), Errno::STALE);
     assert!(rig.made.pool.getattr(dir, None).is_ok());
 }
 
@@ -208,7 +208,7 @@ fn a_removed_branch_is_not_kept_busy() {
     rig.made.pool.set_branches(Branches::open(&rest).expect("branches"));
     let held = rig.held(0);
     assert!(held.iter().all(|path| path.ends_with("g")), "{held:?}");
-    // Nor does what is closed from then on stay.
+    // A file that is closed after that does not stay open either.
     rig.made.pool.release(open.handle).unwrap();
     assert_eq!(rig.held(0), Vec::<PathBuf>::new());
     assert!(rig.read(node).is_err());
@@ -233,7 +233,7 @@ fn at_most_512_files_stay_open() {
         rig.read(rig.find(&number.to_string())).unwrap();
         assert!(rig.held(0).len() <= 512);
     }
-    rig.comes_to_nothing();
+    rig.assert_all_close();
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Large directories are listed in pieces. Whatever happens between two of them, and whoever comes for the next, what
-//! nobody has touched is listed.
+//! Large directories are listed in parts. Entries that do not change are listed, whatever changes between two parts and
+//! whichever client or daemon continues.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// More than a few buffers of getdents(2) hold.
+/// More entries than a few buffers of getdents(2) hold.
 const FILES: usize = 5000;
 
 fn pool(branches: usize) -> Made {
@@ -37,12 +37,12 @@ fn dir_of(pool: &Pool) -> NodeId {
     pool.lookup(NodeId::ROOT, b"d").expect("a directory").node
 }
 
-/// Reads a listing, as one process does that has the directory open.
+/// A reader of a listing, like a process that has the directory open.
 struct Reader {
     pool: Arc<Pool>,
     dir: NodeId,
     position: u64,
-    /// How often each was listed.
+    /// How often each name was listed.
     listed: HashMap<String, u32>,
 }
 
@@ -51,7 +51,7 @@ impl Reader {
         Reader { pool: made.pool.clone(), dir: dir_of(&made.pool), position: 0, listed: HashMap::new() }
     }
 
-    /// Reads some entries, and gives their names.
+    /// Reads at most this many entries, and returns their names.
     fn some(&mut self, plus: bool, entries: u32) -> Vec<String> {
         let Reader { pool, dir, position, listed } = self;
         let (left, from) = (Cell::new(entries), *position);
@@ -84,24 +84,24 @@ impl Reader {
         names
     }
 
-    /// All that is left, with nodes or without.
+    /// Reads all remaining entries, with nodes or without.
     fn rest(mut self, plus: bool) -> HashMap<String, u32> {
         while !self.some(plus, 300).is_empty() {}
         self.listed
     }
 
-    /// Nothing is left of what the pool knows but the position.
-    fn starts_again(&mut self, branches: &[PathBuf]) {
+    /// Continues at the same position with a new pool, as after a restart of the daemon.
+    fn restart_pool(&mut self, branches: &[PathBuf]) {
         self.pool = common::over(branches, &vec![Rw; branches.len()], Config::default());
         self.dir = dir_of(&self.pool);
     }
 }
 
-fn all_once(listed: &HashMap<String, u32>, branches: usize) {
+fn assert_all_listed_once(listed: &HashMap<String, u32>, branches: usize) {
     for name in (0..branches).flat_map(|index| (0..FILES).map(move |file| format!("{index}.{file}"))) {
         assert_eq!(listed.get(&name), Some(&1), "{name}");
     }
-    assert_eq!(listed.len(), branches * FILES + 2, "nothing else but . and ..");
+    assert_eq!(listed.len(), branches * FILES + 2, "only . and .. besides");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_listing_continues_from_any_position() {
     let made = pool(2);
     let mut reader = Reader::open(&made);
     let whole = Reader::open(&made).rest(false);
-    all_once(&whole, 2);
+    assert_all_listed_once(&whole, 2);
     let mut places = vec![(0, 0)];
     loop {
         let given = reader.some(false, 611).len();
@@ -118,22 +118,21 @@ fn a_listing_continues_from_any_position() {
         }
         places.push((reader.position, places.last().expect("a place").1 + given));
     }
-    // Back and forth, as seekdir(3) leads; and to a pool that has listed nothing.
+    // Continues from each position as after seekdir(3), also with a pool that has listed nothing yet.
     for plus in [true, false] {
         for &(position, given) in places.iter().rev() {
             let mut again = Reader { position, ..Reader::open(&made) };
             if plus {
-                again.starts_again(&made.branches);
+                again.restart_pool(&made.branches);
             }
             let listed = again.rest(plus);
             assert_eq!(listed.len(), 2 * FILES + 2 - given, "{position:#x}");
             assert!(listed.values().all(|&times| times == 1));
         }
     }
-    all_once(&Reader::open(&made).rest(true), 2);
+    assert_all_listed_once(&Reader::open(&made).rest(true), 2);
 }
 
-/// A name that several branches hold is listed once, by whomever, from wherever.
 #[test]
 fn a_name_on_several_branches_is_listed_once() {
     for plus in [true, false] {
@@ -146,7 +145,7 @@ fn a_name_on_several_branches_is_listed_once() {
         }
         let mut reader = Reader::open(&made);
         while !reader.some(plus, 100).is_empty() {
-            reader.starts_again(&made.branches);
+            reader.restart_pool(&made.branches);
         }
         assert_eq!(reader.listed.len(), 1502);
         assert!(reader.listed.values().all(|&times| times == 1));
@@ -155,8 +154,8 @@ fn a_name_on_several_branches_is_listed_once() {
     }
 }
 
-/// Who opens the directory anew for each piece, and removes what he got, is given every other name: a server of NFS does
-/// so for rm(1), and goes on after the daemon has been started again.
+/// A client that removes the names of each part before it reads the next gets every other name. An NFS server does so for
+/// rm(1), and continues after the daemon restarts.
 fn removing_listed_names_skips_no_others(what: &str, home: &Path, dirs: &[&Path]) {
     const FEW: usize = 1000;
     for (round, plus, again) in [(0, false, false), (1, true, false), (2, false, true), (3, true, true)] {
@@ -169,14 +168,14 @@ fn removing_listed_names_skips_no_others(what: &str, home: &Path, dirs: &[&Path]
         let mut reader = Reader::open(&made);
         loop {
             if again {
-                reader.starts_again(&made.branches);
+                reader.restart_pool(&made.branches);
             }
             let names = reader.some(plus, 100);
             if names.is_empty() {
                 break;
             }
             for name in names.iter().filter(|name| !name.starts_with('.')) {
-                // One in ten stays.
+                // One name in ten stays.
                 if !name.ends_with('7') {
                     let _ = reader.pool.unlink(reader.dir, name.as_bytes());
                 }
@@ -187,9 +186,12 @@ fn removing_listed_names_skips_no_others(what: &str, home: &Path, dirs: &[&Path]
         }
         let left = Reader::open(&made).rest(false).len();
         assert_eq!(left, 2 + made.branches.len() * FEW / 10, "{what}");
-        // A place that a removed name has marked is not found again; names may come twice then.
-        let steady = !what.contains("counts");
-        assert!(!steady || reader.listed.values().all(|&times| times == 1), "{what}, {plus}, {again}");
+        // Where positions are indexes, a position behind a removed name is lost, and names may be listed twice.
+        let stable_positions = !what.contains("indexes");
+        assert!(
+            !stable_positions || reader.listed.values().all(|&times| times == 1),
+            "{what}, {plus}, {again}"
+        );
     }
 }
 
@@ -209,10 +211,11 @@ fn removing_listed_names_skips_no_others_where_positions_are_indexes() {
     let scratch = ScratchDir::new("canopy-listing-", &["well"]);
     let faulty = FaultyFs::mount(&scratch.dir());
     let (well, home) = (scratch.path("well"), common::home());
-    removing_listed_names_skips_no_others("counts", home.path(), &[faulty.path(), &well]);
+    removing_listed_names_skips_no_others("positions are indexes", home.path(), &[faulty.path(), &well]);
 }
 
-/// XFS lists by where a name lies in the directory: at its end, if it was made anew when there was no room before.
+/// XFS lists names by their place in the directory. A name that is recreated while its old place is taken moves to the
+/// end.
 #[test]
 fn a_name_whose_position_changes_is_listed_once() {
     for plus in [true, false] {
@@ -227,17 +230,17 @@ fn a_name_whose_position_changes_is_listed_once() {
         let paths: Vec<_> = files.map(|name| made.on(0, &format!("d/{name}"))).collect();
         paths.iter().for_each(|path| fs::remove_file(path).expect("removed"));
         for at in 0..paths.len() {
-            fs::write(made.on(0, &format!("d/m.{at}")), "").expect("what takes their room");
+            fs::write(made.on(0, &format!("d/m.{at}")), "").expect("a file that takes their place");
         }
-        paths.iter().for_each(|path| fs::write(path, "").expect("made again"));
+        paths.iter().for_each(|path| fs::write(path, "").expect("recreated"));
         let mut listed = reader.rest(plus);
         assert!(listed.values().all(|&times| times == 1));
         listed.retain(|name, _| !name.starts_with("m."));
-        all_once(&listed, 1);
+        assert_all_listed_once(&listed, 1);
     }
 }
 
-/// Files move from one branch to another: the pool does so with the tree held, others do it directly.
+/// Files move from one branch to another: by the pool, which locks the tree, or on the branches.
 #[test]
 fn what_moves_to_where_the_listing_has_been_is_listed() {
     for (plus, by_the_pool, readdir) in [
@@ -261,11 +264,11 @@ fn what_moves_to_where_the_listing_has_been_is_listed() {
                 .rename(&common::ROOT, NodeId::ROOT, b"x", NodeId::ROOT, b"y", RenameKind::Replace)
                 .expect("renamed");
         }
-        all_once(&reader.rest(plus), 2);
+        assert_all_listed_once(&reader.rest(plus), 2);
     }
 }
 
-/// The new names may be listed or not, but nobody renames for ever.
+/// New names may be listed or not, but the loop ends.
 #[test]
 fn renaming_listed_names_terminates() {
     let made = pool(2);
@@ -305,7 +308,7 @@ fn the_listing_of_a_removed_directory_ends() {
     assert!(listed.len() < FILES && listed.values().all(|&times| times == 1));
 }
 
-/// More readers than cursors are kept for, each at another place.
+/// Covers more readers than the pool keeps cursors for, each at another position.
 #[test]
 fn each_of_many_readers_gets_every_name() {
     let made = pool(2);
@@ -315,12 +318,12 @@ fn each_of_many_readers_gets_every_name() {
     }
     for (number, reader) in readers.into_iter().enumerate() {
         if number % 10 == 9 {
-            all_once(&reader.rest(number % 3 == 0), 2);
+            assert_all_listed_once(&reader.rest(number % 3 == 0), 2);
         }
     }
 }
 
-/// What the kernel was given a moment ago it goes by, unless somebody has changed it: only that is looked at again.
+/// A node is left out while the kernel's attributes are valid, unless its file has changed.
 #[test]
 fn readdirplus_omits_nodes_that_the_kernel_knows() {
     const FEW: usize = 100;
@@ -337,31 +340,31 @@ fn readdirplus_omits_nodes_that_the_kernel_knows() {
         made.pool.readdirplus(dir, 0, |_| true, take).expect("a listing");
         given
     };
-    // One more than is wanted: by it the kernel sees whether attributes are asked for.
+    // One node more than needed may be returned: it tells the kernel whether READDIRPLUS is worthwhile.
     let others = |given: &[(String, NodeId)], wanted: &[&str]| {
         let missing = wanted.iter().filter(|name| !given.iter().any(|(given, _)| given == **name)).count();
         assert_eq!(missing, 0, "{given:?}");
         given.len() - wanted.len()
     };
-    // The kernel does not go by what has no time.
+    // Attributes without a validity are not cached by the kernel.
     assert_eq!(nodes_of(Duration::ZERO).len(), 2 * FEW);
     let all = nodes_of(Duration::from_secs(60));
     assert_eq!(all.len(), 2 * FEW);
     let node = |name: &str| all.iter().find(|(given, _)| given == name).expect("a name").1;
     assert!(others(&nodes_of(Duration::from_secs(60)), &[]) <= 1);
-    // A new name, one that others have changed, and one that is being written.
+    // A new name, one that changed on the branch, and one that is open for writing.
     let created = made.pool.create(&common::ROOT, dir, b"new", 0o644, 1, false).expect("a file");
     made.pool.release(created.1.handle).expect("closed");
     made.pool.attributes_changed(node("0.5"));
     let opened = made.pool.open(&common::ROOT, node("1.7"), 2, false).expect("open");
     let changed = ["new", "0.5", "1.7"];
     assert!(others(&nodes_of(Duration::from_secs(60)), &changed) <= 1);
-    // As long as it is, and once after that.
+    // A written file is included as long as it is open, and once more after that.
     assert!(others(&nodes_of(Duration::from_secs(60)), &["1.7"]) <= 1);
     made.pool.release(opened.handle).expect("closed");
     assert!(others(&nodes_of(Duration::from_secs(60)), &["1.7"]) <= 1);
     assert!(others(&nodes_of(Duration::from_secs(60)), &[]) <= 1);
-    // What the kernel has forgotten it is given, and everything after changes may have been missed.
+    // Forgotten nodes are included again, and all nodes after changes may have been missed.
     made.pool.forget(node("0.9"), 10);
     assert!(others(&nodes_of(Duration::from_secs(60)), &["0.9"]) <= 1);
     made.pool.changes_missed();

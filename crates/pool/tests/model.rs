@@ -1,5 +1,5 @@
-//! The reference model in process: random sequences of operations on a pool without a mount, and on one plain
-//! directory, look the same.
+//! The reference model without a mount: a random sequence of operations has the same results on a pool as on a plain
+//! directory.
 //!
 //! `CANOPY_MODEL_SEQUENCES` sets the number of sequences of each test, `CANOPY_MODEL_SEED` the first seed.
 
@@ -50,7 +50,7 @@ fn world(seed: u64, branches: usize, config: &Config) -> World {
     }
 }
 
-/// Two branches of which the first, which gets all new files, has room for two pages. What does not fit moves.
+/// Runs sequences on two branches. The first gets all new files and has room for two pages, so larger files move.
 fn run_on_full_branches(sequences: u64, config: &Config) {
     let first = number("CANOPY_MODEL_SEED", 1);
     let (small, large) = (LoopFs::tmpfs(32 << 10), LoopFs::tmpfs(256 << 20));
@@ -112,7 +112,7 @@ fn four_branches_with_rand_look_like_one_directory() {
     run(600, 4, &with(Policy::Rand));
 }
 
-/// Directories on every branch, files on the first that the policy gives.
+/// Directories are made on every branch, files on the first that the policy chooses.
 #[test]
 fn four_branches_with_all_look_like_one_directory() {
     let mut config = with(Policy::All);
@@ -122,7 +122,7 @@ fn four_branches_with_all_look_like_one_directory() {
     run(200, 4, &config);
 }
 
-/// Attributes of directories come from whichever copy is the newest.
+/// The attributes of a directory come from its newest copy.
 #[test]
 fn four_branches_searched_by_newest_look_like_one_directory() {
     let mut config = with(Policy::Rand);
@@ -137,7 +137,7 @@ fn four_branches_with_getattr_by_newest_look_like_one_directory() {
     run(200, 4, &config);
 }
 
-/// Directories everywhere, so that path-preserving policies have a choice.
+/// Returns a configuration that makes directories on every branch, so that path-preserving policies have a choice.
 fn preserving(create: Policy) -> Config {
     let mut config = with(create);
     config.policies.set(Func::Mkdir, Policy::Rand);
@@ -164,7 +164,7 @@ fn four_branches_with_msppfrd_look_like_one_directory() {
     run(200, 4, &preserving(Policy::MspPfrd));
 }
 
-/// Path preservation switched off for rename and link: nothing is refused.
+/// Without path preservation for rename and link, none of them fails with EXDEV.
 #[test]
 fn ignoring_path_preservation_no_rename_or_link_is_refused() {
     let config = Config { ignore_path_preservation: true, ..preserving(Policy::EpRand) };
@@ -178,7 +178,7 @@ fn concurrent_readdir_looks_like_one_directory() {
     }
 }
 
-/// The numbers that do not depend on names, so that a hard link has one.
+/// Covers the algorithms that do not hash the path, so that all names of a file have one number.
 #[test]
 fn with_32_bit_inode_numbers_a_pool_looks_like_one_directory() {
     for inode in [InodeCalc::DevinoHash32, InodeCalc::HybridHash32] {
@@ -186,7 +186,7 @@ fn with_32_bit_inode_numbers_a_pool_looks_like_one_directory() {
     }
 }
 
-/// Whatever moves meanwhile, nobody can tell. Needs root.
+/// Needs root.
 #[test]
 fn files_that_move_off_a_full_branch_look_unmoved() {
     run_on_full_branches(300, &with(Policy::Ff));

@@ -1,5 +1,5 @@
-//! Without openat2(2) (Linux before 5.6) paths are walked component by component: the same answers, and still
-//! nothing leaves a branch. A program of its own, for the pretence holds for the whole process.
+//! Without openat2(2) (Linux before 5.6) the pool walks paths component by component. The results are the same, and
+//! still nothing leaves a branch. This is a program of its own because the simulation affects the whole process.
 
 use canopy_pool::branch::{BranchList, BranchSpec, Branches, Mode};
 use canopy_pool::config::Config;
@@ -56,7 +56,7 @@ fn without_openat2_the_pool_works_and_nothing_leaves_a_branch() {
     assert_eq!(walk(&pool, &["one", "moved"]).expect("moved").node, new.node);
     assert_eq!(pool.lookup(deep.node, b"new").err(), Some(Error::Absent));
 
-    // A symlink that takes a directory's place behind the pool's back leads nowhere.
+    // The pool does not follow a symlink that replaces a directory on the branch.
     fs::rename(a.join("one/two"), a.join("one/was-two")).expect("rename on the branch");
     symlink(outside.join("two"), a.join("one/two")).expect("symlink");
     assert!(pool.lookup(deep.node, b"f").is_err());
@@ -64,7 +64,7 @@ fn without_openat2_the_pool_works_and_nothing_leaves_a_branch() {
     assert!(pool.lookup(two.node, b"g").is_err());
     let link = walk(&pool, &["one", "link"]).expect("a symlink");
     assert!(pool.lookup(link.node, b"two").is_err() && pool.opendir(link.node).is_err());
-    // NFS servers ask for this (FUSE_EXPORT_SUPPORT): the pool's root has nothing above it.
+    // NFS servers look up `..` (FUSE_EXPORT_SUPPORT). The root of the pool has no parent.
     assert_eq!(pool.lookup(one.node, b"..").expect("the root").node, NodeId::ROOT);
     assert!(!pool.lookup(NodeId::ROOT, b"..").is_ok_and(|up| up.node != NodeId::ROOT));
     assert_eq!(fs::read_dir(outside.join("two")).expect("outside").count(), 1);

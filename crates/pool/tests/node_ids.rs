@@ -1,4 +1,4 @@
-//! Ids of nodes where files come and go within one tick of the clock. Root is needed.
+//! Node ids of files that are created and removed within one tick of the clock. Needs root.
 
 #![forbid(unsafe_code)]
 
@@ -24,8 +24,8 @@ fn make_dir(pool: &Pool, name: &str) -> Entry {
     pool.mkdir(&ROOT, NodeId::ROOT, name.as_bytes(), 0o755).unwrap()
 }
 
-/// ext4 gives the inode number of what was removed to what is made next. Since Linux 6.13 few files are given the same birth
-/// time; before, nearly all of these are.
+/// ext4 reuses the inode number of a removed file for the next one. Before Linux 6.13 nearly all of these files have equal
+/// birth times, since then few.
 #[test]
 fn files_that_reuse_an_inode_number_within_a_tick_have_different_ids() {
     let disk = LoopFs::ext4(64 << 20);
@@ -37,16 +37,16 @@ fn files_that_reuse_an_inode_number_within_a_tick_have_different_ids() {
         let is_dir = round % 2 == 0;
         let entry = if is_dir { make_dir(&pool, &name) } else { make_file(&pool, &name) };
         let before = seen.insert((entry.node, entry.generation), name.clone());
-        assert_eq!(before, None, "{name} is not told from it");
+        assert_eq!(before, None, "{name} has the same id");
         match round % 4 {
             0 => pool.rmdir(NodeId::ROOT, name.as_bytes()).unwrap(),
             1 => pool.unlink(NodeId::ROOT, name.as_bytes()).unwrap(),
-            // Replaced by what is made now.
+            // Replaced by a new file or directory.
             kind => {
                 let other = if is_dir { make_dir(&pool, "other") } else { make_file(&pool, "other") };
                 let before =
                     seen.insert((other.node, other.generation), format!("{kind} in place of {name}"));
-                assert_eq!(before, None, "what takes the place of {name} is not told from it");
+                assert_eq!(before, None, "the replacement of {name} has the same id");
                 let how = canopy_pool::RenameKind::Replace;
                 pool.rename(&ROOT, NodeId::ROOT, b"other", NodeId::ROOT, name.as_bytes(), how).unwrap();
                 pool.forget(other.node, 1);
@@ -59,7 +59,7 @@ fn files_that_reuse_an_inode_number_within_a_tick_have_different_ids() {
     drop(pool);
 }
 
-/// The copies that other branches get of a directory do not change what it is found by, also if they are no younger.
+/// Copies of a directory on other branches do not change its id, even if their birth times are equal.
 #[test]
 fn copies_made_within_a_tick_do_not_change_the_id_of_a_directory() {
     let disks = [0; 4].map(|_| LoopFs::ext4(64 << 20));
@@ -69,7 +69,7 @@ fn copies_made_within_a_tick_do_not_change_the_id_of_a_directory() {
     for round in 0..40 {
         let name = format!("d{round}");
         let dir = make_dir(&pool, &name);
-        // Policies give branches by chance.
+        // The policy chooses branches at random.
         for file in 0..8 {
             let flags = (OFlags::CREATE | OFlags::RDWR).bits();
             let name = format!("f{file}");
@@ -88,6 +88,6 @@ fn copies_made_within_a_tick_do_not_change_the_id_of_a_directory() {
         assert_eq!((again.node, again.generation), (dir.node, dir.generation), "{name}");
         pool.forget(dir.node, 1);
     }
-    assert!(ties > 0, "no copies were born in one tick: nothing was tried");
+    assert!(ties > 0, "no copies had equal birth times, so nothing was tested");
     drop(pool);
 }

@@ -1,5 +1,5 @@
-//! What older kernels leave to the filesystem, and newer ones check before they ask it. Requests that newer ones would
-//! not send are given to the pool itself.
+//! Checks that older kernels leave to the filesystem. Newer kernels make them before they send a request, so the tests
+//! call the pool directly.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ fn made() -> Option<Made> {
     rustix::process::geteuid().is_root().then(|| pool(&[Rw], Config::default()))
 }
 
-/// An ACL that lets the stranger do everything, in the kernel's form.
+/// Returns an ACL that grants the stranger all rights, encoded as the kernel does.
 fn acl() -> Vec<u8> {
     let entries = [(0x01, 6, u32::MAX), (0x02, 7, STRANGER.uid), (0x04, 4, u32::MAX), (0x10, 7, u32::MAX)];
     let entry = |&(tag, rights, id): &(u16, u16, u32)| {
@@ -36,7 +36,8 @@ fn acl() -> Vec<u8> {
     [2_u32.to_le_bytes().to_vec(), entries.iter().flat_map(entry).collect(), others].concat()
 }
 
-/// Up to Linux 6.1 the kernel hands on ACLs unseen where it does not enforce them, and up to 5.12 chattr(1).
+/// Without checks of its own, the kernel forwards changes to ACLs that it does not enforce up to Linux 6.1, and chattr(1)
+/// up to Linux 5.12.
 #[test]
 fn only_the_owner_and_root_change_acls_and_flags() {
     let Some(made) = made() else { return };
@@ -61,9 +62,9 @@ fn only_the_owner_and_root_change_acls_and_flags() {
             let changed = change(&made.pool, &who, node);
             let expected = if may { Ok(()) } else { Err(Errno::PERM) };
             match changed.map_err(Error::errno) {
-                // The owner has taken it away.
+                // The owner has removed the ACL already.
                 Err(Errno::NODATA) if who == ROOT => {}
-                // Not every filesystem in memory has flags.
+                // Not every version of tmpfs has flags.
                 Err(Errno::OPNOTSUPP | Errno::NOTTY) if may => {}
                 other => assert_eq!(other, expected, "{what} by {who:?}"),
             }
@@ -73,7 +74,7 @@ fn only_the_owner_and_root_change_acls_and_flags() {
     client.end().unwrap();
 }
 
-/// Up to Linux 5.19 the kernel hands on set-group-ID of what is made in a set-group-ID directory.
+/// Up to Linux 5.19 the kernel forwards the set-group-ID bit of a new file in a set-group-ID directory.
 #[test]
 fn set_group_id_is_dropped_for_callers_outside_the_directorys_group() {
     let Some(made) = made() else { return };
@@ -88,7 +89,7 @@ fn set_group_id_is_dropped_for_callers_outside_the_directorys_group() {
         let parent = client.walk(dir).unwrap().node;
         for who in [STRANGER, MEMBER, OWNER, ROOT] {
             for mode in [0o2755, 0o2655, 0o2745, 0o755, 0o6711] {
-                // Where nobody may execute it for the group, set-group-ID means a mandatory lock, or nothing.
+                // Without group execute permission, set-group-ID grants nothing, so it stays.
                 let lost = dir == "shared" && who == STRANGER && mode & 0o2010 == 0o2010;
                 let expected = if lost { mode & !0o2000 } else { mode };
                 for how in ["create", "mknod", "tmpfile"] {
@@ -107,10 +108,10 @@ fn set_group_id_is_dropped_for_callers_outside_the_directorys_group() {
                         _ => made.pool.tmpfile(&who, parent, mode, O_WRONLY).map(opened),
                     };
                     let entry = entry.unwrap();
-                    let cell = format!("{how} {mode:o} in {dir} by {who:?}");
-                    assert_eq!(entry.attr.mode & 0o7777, expected, "{cell}");
-                    assert_eq!(entry.attr.gid, if dir == "shared" { OWNER.gid } else { who.gid }, "{cell}");
-                    client.took(entry);
+                    let case = format!("{how} {mode:o} in {dir} by {who:?}");
+                    assert_eq!(entry.attr.mode & 0o7777, expected, "{case}");
+                    assert_eq!(entry.attr.gid, if dir == "shared" { OWNER.gid } else { who.gid }, "{case}");
+                    client.count_lookup(entry);
                 }
             }
         }

@@ -1,6 +1,6 @@
-//! Many threads in the same few directories: nothing panics, hangs, leaks or is lost.
+//! Many threads that work in the same few directories: nothing panics, hangs, leaks or is lost.
 //!
-//! `CANOPY_STRESS_SECONDS` sets how long each test goes on.
+//! `CANOPY_STRESS_SECONDS` sets how long each test runs.
 
 mod common;
 
@@ -21,13 +21,13 @@ const THREADS: u64 = 8;
 const DIRS: [&str; 6] = ["", "a", "b", "a/c", "b/c", "a/c/d"];
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "f", "g"];
 
-/// The kernel's locks on inodes: it changes a directory under its exclusive lock (Documentation/filesystems/
-/// directory-locking.rst), but asks whether names are still good under none.
+/// The kernel's inode locks. It changes a directory under that directory's exclusive lock (Documentation/filesystems/
+/// directory-locking.rst), but revalidates names without a lock.
 struct Inodes {
     locks: Mutex<HashMap<NodeId, Arc<RwLock<()>>>>,
     /// `s_vfs_rename_mutex`
     renames: Mutex<()>,
-    /// False: a kernel, or several (NFS, two mounts), that lock nothing.
+    /// False for clients that share no locks, such as two mounts or an NFS server.
     locking: bool,
 }
 
@@ -60,7 +60,7 @@ struct Worker<'a> {
 type Step = Result<(), Error>;
 
 impl Worker<'_> {
-    fn took(&mut self, entry: Entry) -> NodeId {
+    fn count_lookup(&mut self, entry: Entry) -> NodeId {
         *self.refs.entry(entry.node).or_default() += 1;
         entry.node
     }
@@ -69,12 +69,12 @@ impl Worker<'_> {
         self.rng.pick(&NAMES).as_bytes()
     }
 
-    /// Some directory, by looking up each name on the way.
+    /// Looks up a random directory, component by component.
     fn dir(&mut self) -> Result<NodeId, Error> {
         let mut at = NodeId::ROOT;
         for name in self.rng.pick(&DIRS).split('/').filter(|name| !name.is_empty()) {
             let entry = self.pool.lookup(at, name.as_bytes())?;
-            at = self.took(entry);
+            at = self.count_lookup(entry);
             if !entry.attr.is_dir() {
                 return Err(Error::NotDirectory);
             }
@@ -85,7 +85,7 @@ impl Worker<'_> {
     fn child(&mut self) -> Result<(NodeId, &'static [u8], Entry), Error> {
         let (dir, name) = (self.dir()?, self.name());
         let entry = self.pool.lookup(dir, name)?;
-        self.took(entry);
+        self.count_lookup(entry);
         Ok((dir, name, entry))
     }
 
@@ -116,7 +116,7 @@ impl Worker<'_> {
             1 => pool.mknod(&ROOT, dir, name, 0o100_644, (0, 0)),
             _ => pool.mkdir(&ROOT, dir, name, 0o755),
         })?;
-        self.took(made);
+        self.count_lookup(made);
         Ok(())
     }
 
@@ -126,7 +126,7 @@ impl Worker<'_> {
         flags.set(OFlags::EXCL, self.rng.chance(500));
         let made =
             self.inodes.exclusive(&[dir], || pool.create(&ROOT, dir, name, 0o644, flags.bits(), false))?;
-        let node = self.took(made.0);
+        let node = self.count_lookup(made.0);
         self.files.push((node, made.1.handle));
         Ok(())
     }
@@ -163,7 +163,7 @@ impl Worker<'_> {
             return Ok(());
         }
         let linked = self.inodes.exclusive(&[to, entry.node], || pool.link(&ROOT, entry.node, to, new))?;
-        self.took(linked);
+        self.count_lookup(linked);
         Ok(())
     }
 
@@ -189,10 +189,10 @@ impl Worker<'_> {
         match self.rng.index(4) {
             0 => self.pool.write(handle, offset, &buffer, WriteKind::default()).map(drop),
             1 => self.pool.read(handle, offset, &mut buffer).map(drop),
-            // The file is open: whatever happens to its names, this must be answered.
+            // An open file has attributes even after its names are removed.
             2 => self.pool.getattr(node, Some(handle)).map(drop),
             _ => match self.pool.getattr(node, None) {
-                Err(error) => panic!("an open file cannot be asked about: {error}"),
+                Err(error) => panic!("no attributes of an open file: {error}"),
                 Ok(_) => Ok(()),
             },
         }
@@ -213,7 +213,7 @@ impl Worker<'_> {
         };
         self.pool.readdirplus(dir, 0, |_| true, take)?;
         for entry in found {
-            self.took(entry);
+            self.count_lookup(entry);
         }
         Ok(())
     }
@@ -256,7 +256,7 @@ impl Worker<'_> {
             match self.step().map_err(Error::errno) {
                 Ok(()) => {}
                 Err(Errno::STALE) => self.stale += 1,
-                // What a race between the look and the deed explains.
+                // Another thread changed the name between the lookup and the operation.
                 Err(
                     Errno::NOENT
                     | Errno::EXIST
@@ -312,17 +312,17 @@ fn stress(locking: bool, create: Policy) -> Made {
             });
         }
     });
-    assert_eq!(made.pool.counts(), (1, 0), "nodes and files are left");
-    // Files are kept open for a moment.
+    assert_eq!(made.pool.counts(), (1, 0), "nodes or files are left in the pool");
+    // Idle files stay open for a while.
     let deadline = Instant::now() + Duration::from_secs(30);
     while descriptors() > before && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(descriptors() <= before, "descriptors are left open");
+    assert!(descriptors() <= before, "descriptors stay open");
     made
 }
 
-/// One after the other: the descriptors of the process are counted.
+/// Runs both cases one after the other, since each counts the descriptors of the process.
 #[test]
 fn concurrent_operations_lose_and_leak_nothing() {
     let made = stress(true, Policy::Rand);
@@ -333,7 +333,7 @@ fn concurrent_operations_lose_and_leak_nothing() {
     let branches: Vec<Tree> = made.branches.iter().map(|branch| Tree::capture_with(branch, fields)).collect();
     Tree::union(&branches).expect("every file on one branch").assert_same(&pool);
 
-    // Without the kernel's locks two names may be made twice; nothing else may go wrong.
+    // Without the kernel's locks a name may be created on two branches. Nothing else may go wrong.
     let made = stress(false, Policy::Rand);
     let mut client = made.client();
     client.tree().expect("a tree");

@@ -1,4 +1,4 @@
-//! The operations of the reference model, asked of a pool as the kernel would.
+//! Applying the operations of the reference model to a pool as the kernel does.
 
 use super::client::{Answer, CALLER, Client, OpenedFile};
 use canopy_pool::{Attr, Entry, Error, HandleId, NodeId, RenameKind, SetAttr, SetTime, Time, WriteKind};
@@ -11,7 +11,7 @@ use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 
-fn number<T>(result: canopy_pool::Result<T>) -> Answer<T> {
+fn answer<T>(result: canopy_pool::Result<T>) -> Answer<T> {
     result.map_err(Error::errno)
 }
 
@@ -66,13 +66,13 @@ impl Client {
             Op::Unlink { path } => {
                 let (parent, dir, name) = self.parent(path)?;
                 self.lookup(parent, dir, name)?;
-                number(self.pool.unlink(parent, name.as_bytes()))?;
+                answer(self.pool.unlink(parent, name.as_bytes()))?;
                 self.drop_name(path);
             }
             Op::Rmdir { path } => {
                 let (parent, dir, name) = self.parent(path)?;
                 self.lookup(parent, dir, name)?;
-                number(self.pool.rmdir(parent, name.as_bytes()))?;
+                answer(self.pool.rmdir(parent, name.as_bytes()))?;
                 self.drop_name(path);
             }
             Op::Rename { from, to, how } => self.rename(from, to, how)?,
@@ -81,7 +81,7 @@ impl Client {
                 if !entry.attr.is_symlink() {
                     return Err(Errno::INVAL);
                 }
-                return number(self.pool.readlink(entry.node)).map(Outcome::Bytes);
+                return answer(self.pool.readlink(entry.node)).map(Outcome::Bytes);
             }
             Op::Change { on, change } => return self.change(on, change),
             Op::Xattr { on, how } => return self.xattr(on, how),
@@ -90,7 +90,7 @@ impl Client {
                 let attr = self.attr(node, handle)?;
                 let again = self.attr(node, None)?;
                 if attr != again {
-                    return Ok(Outcome::Broken(format!("fstat {attr:?} is not stat {again:?}")));
+                    return Ok(Outcome::Broken(format!("fstat {attr:?} differs from stat {again:?}")));
                 }
                 return Ok(Outcome::Stat(shown(&attr)));
             }
@@ -98,17 +98,17 @@ impl Client {
             Op::OpenDir { slot, path } => {
                 self.dirs[slot] = None;
                 let node = self.dir(path)?;
-                number(self.pool.opendir(node))?;
+                answer(self.pool.opendir(node))?;
                 self.dirs[slot] = Some(node);
             }
             Op::CloseDir { slot } => self.dirs[slot] = None,
             Op::SyncDir { slot } => match self.dirs[slot] {
-                Some(dir) => number(self.pool.fsyncdir(dir, false))?,
+                Some(dir) => answer(self.pool.fsyncdir(dir, false))?,
                 None => return Ok(Outcome::Skipped),
             },
             Op::List { on: On::Path(path) } => {
                 let node = self.dir(path)?;
-                number(self.pool.opendir(node))?;
+                answer(self.pool.opendir(node))?;
                 return self.list(node, Some(path));
             }
             Op::List { on: On::Dir(slot) } => {
@@ -117,7 +117,7 @@ impl Client {
             }
             Op::Statfs { path } => {
                 let node = self.walk(path)?.node;
-                let figures = number(self.pool.statfs(node))?;
+                let figures = answer(self.pool.statfs(node))?;
                 let sane =
                     figures.bavail <= figures.bfree && figures.bfree <= figures.blocks && figures.blocks > 0;
                 return Ok(match sane {
@@ -131,7 +131,7 @@ impl Client {
         Ok(Outcome::Done)
     }
 
-    /// Makes a name, if there is none.
+    /// Makes a name that must not exist.
     fn make(
         &mut self,
         path: &str,
@@ -141,8 +141,8 @@ impl Client {
         if self.probe(parent, dir, name)?.is_some() {
             return Err(Errno::EXIST);
         }
-        let entry = number(act(&self.pool, parent, name.as_bytes()))?;
-        self.took(entry);
+        let entry = answer(act(&self.pool, parent, name.as_bytes()))?;
+        self.count_lookup(entry);
         self.remember(path, entry.node);
         Ok(())
     }
@@ -152,14 +152,14 @@ impl Client {
         if entry.attr.is_dir() { Ok(entry.node) } else { Err(Errno::NOTDIR) }
     }
 
-    /// The checks of do_renameat2 and vfs_rename, in their order.
+    /// Renames, after the checks of do_renameat2 and vfs_rename in their order.
     fn rename(&mut self, from: &str, to: &str, how: RenameHow) -> Answer<()> {
         let (old_parent, old_dir, old_name) = self.parent(from)?;
         let (new_parent, new_dir, new_name) = self.parent(to)?;
         let source = self.lookup(old_parent, old_dir, old_name)?;
         let below = |path: &str, top: &str| path.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'));
         let target = match how {
-            // Where the kernel answers by itself it has looked.
+            // The kernel looks the target up before it answers by itself.
             _ if how == RenameHow::Replace || below(to, from) => {
                 match self.lookup(new_parent, new_dir, new_name) {
                     Err(Errno::NOENT) => None,
@@ -171,7 +171,7 @@ impl Client {
         match (how, target) {
             (RenameHow::NoReplace, Some(_)) => return Err(Errno::EXIST),
             (RenameHow::Exchange, None) => {
-                // Only the filesystem knows, where the kernel has not looked.
+                // The dentry may be negative although the target exists.
                 return match self.lookup(new_parent, new_dir, new_name) {
                     Err(errno) => Err(errno),
                     Ok(_) => self.rename(from, to, how),
@@ -194,12 +194,12 @@ impl Client {
             RenameHow::Exchange => RenameKind::Exchange,
         };
         let (old, new) = ((old_parent, old_name.as_bytes()), (new_parent, new_name.as_bytes()));
-        number(self.pool.rename(&CALLER, old.0, old.1, new.0, new.1, kind))?;
+        answer(self.pool.rename(&CALLER, old.0, old.1, new.0, new.1, kind))?;
         self.moved(from, to, how == RenameHow::Exchange);
         Ok(())
     }
 
-    /// The node that an operation is about, and the handle if it is an open file.
+    /// Returns the node of an operation, and the handle of an open file.
     fn find(&mut self, on: On) -> Answer<Option<(NodeId, Option<HandleId>)>> {
         Ok(match on {
             On::Path(path) => Some((self.walk(path)?.node, None)),
@@ -226,7 +226,7 @@ impl Client {
         let Some((node, handle)) = self.find(on)? else { return Ok(Outcome::Skipped) };
         let attr = self.attr(node, handle)?;
         let mut set = SetAttr::default();
-        // The kernel hands its handle over for ftruncate alone; another client might always.
+        // The kernel sends a handle only for ftruncate(2). Other clients may always send one.
         let mut with = handle.filter(|_| self.once_in(2));
         match change {
             Change::Mode(mode) => set.mode = Some(mode),
@@ -249,7 +249,7 @@ impl Client {
             }
             _ => {}
         }
-        let after = number(self.pool.setattr(&CALLER, node, with, &set))?;
+        let after = answer(self.pool.setattr(&CALLER, node, with, &set))?;
         let again = self.attr(node, handle)?;
         match after == again {
             true => Ok(Outcome::Done),
@@ -261,16 +261,16 @@ impl Client {
         let Some((node, _)) = self.find(on)? else { return Ok(Outcome::Skipped) };
         let pool = &self.pool;
         let set = |name: &str, value: &str, flags: XattrFlags| {
-            number(pool.setxattr(&super::ROOT, node, name.as_bytes(), value.as_bytes(), flags.bits(), false))
+            answer(pool.setxattr(&super::ROOT, node, name.as_bytes(), value.as_bytes(), flags.bits(), false))
         };
         let mut buffer = [0; 4096];
         match how {
             XattrHow::Get(name) => {
-                let count = number(pool.getxattr(node, name.as_bytes(), &mut buffer))?;
+                let count = answer(pool.getxattr(node, name.as_bytes(), &mut buffer))?;
                 return Ok(Outcome::Bytes(buffer[..count].to_vec()));
             }
             XattrHow::List => {
-                let count = number(pool.listxattr(&CALLER, node, &mut buffer))?;
+                let count = answer(pool.listxattr(&CALLER, node, &mut buffer))?;
                 let names = buffer[..count].split(|&b| b == 0).filter(|name| name.starts_with(b"user."));
                 let names: BTreeSet<_> = names.map(|name| (name.to_vec(), 0)).collect();
                 return Ok(Outcome::Names(names.into_iter().collect()));
@@ -278,7 +278,7 @@ impl Client {
             XattrHow::Set { name, value } => set(name, value, XattrFlags::empty())?,
             XattrHow::Create { name, value } => set(name, value, XattrFlags::CREATE)?,
             XattrHow::Replace { name, value } => set(name, value, XattrFlags::REPLACE)?,
-            XattrHow::Remove(name) => number(pool.removexattr(&super::ROOT, node, name.as_bytes()))?,
+            XattrHow::Remove(name) => answer(pool.removexattr(&super::ROOT, node, name.as_bytes()))?,
         }
         Ok(Outcome::Done)
     }
@@ -309,20 +309,20 @@ impl Client {
             Some(entry) if entry.attr.is_symlink() => return Err(Errno::LOOP),
             Some(entry) if entry.attr.is_dir() => return Err(Errno::ISDIR),
             Some(entry) if !entry.attr.is_regular() => return Err(Errno::NXIO),
-            // Made by somebody else since the kernel looked: what was to be created is opened.
+            // Another client created the file after the kernel's lookup, so CREATE opens it.
             Some(_) if create == Create::Missing && self.once_in(3) => {
                 let flags = (flags | OFlags::CREATE).bits();
                 let (entry, opened) =
-                    number(self.pool.create(&CALLER, parent, name.as_bytes(), mode, flags, false))?;
-                (self.took(entry).node, opened)
+                    answer(self.pool.create(&CALLER, parent, name.as_bytes(), mode, flags, false))?;
+                (self.count_lookup(entry).node, opened)
             }
-            Some(entry) => (entry.node, number(self.pool.open(&CALLER, entry.node, flags.bits(), false))?),
+            Some(entry) => (entry.node, answer(self.pool.open(&CALLER, entry.node, flags.bits(), false))?),
             None => {
                 flags |= OFlags::CREATE;
                 flags.set(OFlags::EXCL, create == Create::Exclusive);
                 let made = self.pool.create(&CALLER, parent, name.as_bytes(), mode, flags.bits(), false);
-                let (entry, opened) = number(made)?;
-                self.took(entry);
+                let (entry, opened) = answer(made)?;
+                self.count_lookup(entry);
                 self.remember(path, entry.node);
                 (entry.node, opened)
             }
@@ -331,7 +331,7 @@ impl Client {
         Ok(OpenedFile { node, handle: opened.handle, reads, writes, appends: append })
     }
 
-    /// What is about an open file.
+    /// Applies the operations on open files.
     fn data(&mut self, op: &Op) -> Answer<Outcome> {
         match *op {
             Op::Open { slot, .. } => {
@@ -343,8 +343,8 @@ impl Client {
                 let dir = self.dir(dir)?;
                 let mut flags = OFlags::TMPFILE | OFlags::RDWR;
                 flags.set(OFlags::EXCL, exclusive);
-                let (entry, opened) = number(self.pool.tmpfile(&CALLER, dir, mode, flags.bits()))?;
-                let node = self.took(entry).node;
+                let (entry, opened) = answer(self.pool.tmpfile(&CALLER, dir, mode, flags.bits()))?;
+                let node = self.count_lookup(entry).node;
                 if !exclusive {
                     self.linkable.insert(node);
                 }
@@ -358,9 +358,9 @@ impl Client {
                 if !file.reads {
                     return Err(Errno::BADF);
                 }
-                // Not zeros: what is not read must not show.
+                // Not zeros, so that bytes which are not read show up as a difference.
                 let mut buffer = vec![0xEE; len];
-                let count = number(self.pool.read(file.handle, offset, &mut buffer))?;
+                let count = answer(self.pool.read(file.handle, offset, &mut buffer))?;
                 buffer.truncate(count);
                 return Ok(Outcome::Bytes(buffer));
             }
@@ -381,7 +381,7 @@ impl Client {
                     Reserve::KeepSize => 1,
                     Reserve::PunchHole => 3,
                 };
-                number(self.pool.fallocate(file.handle, mode, offset, len))?;
+                answer(self.pool.fallocate(file.handle, mode, offset, len))?;
             }
             Op::Seek { slot, whence, offset } => {
                 let Some(file) = self.files[slot] else { return Ok(Outcome::Skipped) };
@@ -389,12 +389,12 @@ impl Client {
                     Whence::Data => canopy_pool::Whence::Data,
                     Whence::Hole => canopy_pool::Whence::Hole,
                 };
-                return number(self.pool.lseek(file.handle, offset, whence)).map(Outcome::Number);
+                return answer(self.pool.lseek(file.handle, offset, whence)).map(Outcome::Number);
             }
             Op::Sync { slot } => {
                 let Some(file) = self.files[slot] else { return Ok(Outcome::Skipped) };
                 let data_only = self.once_in(2);
-                number(self.pool.fsync(file.handle, data_only))?;
+                answer(self.pool.fsync(file.handle, data_only))?;
             }
             Op::CopyRange { from, from_offset, to, to_offset, len } => {
                 let (Some(from), Some(to)) = (self.files[from], self.files[to]) else {
@@ -405,28 +405,28 @@ impl Client {
                 }
                 return self.copy_range((from, from_offset), (to, to_offset), len as u64);
             }
-            _ => return Ok(Outcome::Broken(format!("nobody carries out {op:?}"))),
+            _ => return Ok(Outcome::Broken(format!("{op:?} is not implemented"))),
         }
         Ok(Outcome::Done)
     }
 
-    /// Where the pool cannot copy between two branches, the kernel does it by reading and writing.
+    /// Copies by reading and writing after EXDEV, as the kernel does between two branches.
     fn copy_range(&mut self, from: (OpenedFile, u64), to: (OpenedFile, u64), len: u64) -> Answer<Outcome> {
         let mut done = 0;
         while done < len {
             let (source, target) = ((from.0.handle, from.1 + done), (to.0.handle, to.1 + done));
-            match number(self.pool.copy_file_range(source, target, len - done)) {
+            match answer(self.pool.copy_file_range(source, target, len - done)) {
                 Ok(0) => break,
                 Ok(copied) if from.0.node == to.0.node => return Ok(Outcome::Number(copied)),
                 Ok(copied) => done += copied,
                 Err(Errno::XDEV) => {
                     let mut data = vec![0; (len - done) as usize];
-                    let read = number(self.pool.read(source.0, source.1, &mut data))?;
+                    let read = answer(self.pool.read(source.0, source.1, &mut data))?;
                     if read == 0 {
                         break;
                     }
                     let kind = WriteKind::default();
-                    done += number(self.pool.write(target.0, target.1, &data[..read], kind))? as u64;
+                    done += answer(self.pool.write(target.0, target.1, &data[..read], kind))? as u64;
                 }
                 Err(errno) => return Err(errno),
             }
@@ -444,7 +444,7 @@ impl Client {
         let offset = if file.appends { self.attr(file.node, Some(file.handle))?.size } else { offset };
         let from_cache = self.once_in(3);
         let kind = WriteKind { from_cache, kill_suidgid: None };
-        let count = number(self.pool.write(file.handle, offset, data, kind))?;
+        let count = answer(self.pool.write(file.handle, offset, data, kind))?;
         Ok(Outcome::Number(count as u64))
     }
 
@@ -455,10 +455,10 @@ impl Client {
             let shown = entry.name.escape_ascii();
             let rest = self.entries_from(node, entry.next, usize::MAX)?;
             if rest != entries[index + 1..] {
-                return Ok(Outcome::Broken(format!("seeking behind {shown} gives others")));
+                return Ok(Outcome::Broken(format!("seeking behind {shown} gives other entries")));
             }
             let found = match self.pool.lookup(node, &entry.name) {
-                Ok(found) => self.took(found).attr,
+                Ok(found) => self.count_lookup(found).attr,
                 Err(_) if entry.name == b".." && node == NodeId::ROOT => continue,
                 Err(error) => return Ok(Outcome::Broken(format!("{shown} is listed: {error}"))),
             };
@@ -477,7 +477,7 @@ impl Client {
             }
         }
         if dots > 2 {
-            return Ok(Outcome::Broken("too many dots".into()));
+            return Ok(Outcome::Broken("more than one . or ..".into()));
         }
         Ok(Outcome::Names(names.into_iter().collect()))
     }

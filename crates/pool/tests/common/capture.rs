@@ -1,4 +1,4 @@
-//! The whole tree as a client of the pool sees it, in the form of testkit's snapshots.
+//! Capturing the whole tree of a pool as testkit's `Tree`.
 
 use super::client::{CALLER, Client};
 use canopy_pool::{Attr, NodeId};
@@ -9,12 +9,12 @@ use std::hash::Hasher;
 
 type Answer<T> = Result<T, String>;
 
-fn told<T>(what: &str, result: canopy_pool::Result<T>) -> Answer<T> {
+fn context<T>(what: &str, result: canopy_pool::Result<T>) -> Answer<T> {
     result.map_err(|error| format!("{what}: {error}"))
 }
 
 impl Client {
-    /// The error tells where the pool contradicts itself.
+    /// Captures the tree. The error says where the pool contradicts itself.
     pub fn tree(&mut self) -> Answer<Tree> {
         let mut tree = Tree::default();
         let mut links: BTreeMap<NodeId, Vec<Vec<u8>>> = BTreeMap::new();
@@ -23,13 +23,13 @@ impl Client {
         while let Some(path) = to_do.pop() {
             let found = self.walk(&path).map_err(|errno| format!("{path} is listed: {errno}"))?;
             let (node, attr) = (found.node, found.attr);
-            let holder = *numbers.entry(attr.ino).or_insert(node);
-            if holder != node {
-                return Err(format!("{path}, {node}, has the inode number {} of {holder}", attr.ino));
+            let owner = *numbers.entry(attr.ino).or_insert(node);
+            if owner != node {
+                return Err(format!("{path}, {node}, has the inode number {} of {owner}", attr.ino));
             }
             let entry = self.entry(node, &attr)?;
             if attr.is_dir() {
-                told("opendir", self.pool.opendir(node))?;
+                context("opendir", self.pool.opendir(node))?;
                 let listed = self.entries(node, Some(&path)).map_err(|errno| format!("{path}: {errno}"))?;
                 for listed in listed {
                     let name = String::from_utf8_lossy(&listed.name).into_owned();
@@ -67,7 +67,7 @@ impl Client {
         };
         let hash = if kind == Kind::File { Some(hash(&self.content(node)?)) } else { None };
         let target = match kind {
-            Kind::Symlink => Some(told("readlink", self.pool.readlink(node))?),
+            Kind::Symlink => Some(context("readlink", self.pool.readlink(node))?),
             _ => None,
         };
         Ok(Entry {
@@ -88,26 +88,26 @@ impl Client {
     }
 
     pub fn content(&self, node: NodeId) -> Answer<Vec<u8>> {
-        let opened = told("open", self.pool.open(&CALLER, node, 0, false))?;
+        let opened = context("open", self.pool.open(&CALLER, node, 0, false))?;
         let mut content = Vec::new();
         let mut buffer = [0xEE; 5000];
         loop {
-            match told("read", self.pool.read(opened.handle, content.len() as u64, &mut buffer))? {
+            match context("read", self.pool.read(opened.handle, content.len() as u64, &mut buffer))? {
                 0 => break,
                 count => content.extend_from_slice(&buffer[..count]),
             }
         }
-        told("release", self.pool.release(opened.handle))?;
+        context("release", self.pool.release(opened.handle))?;
         Ok(content)
     }
 
     fn xattrs(&self, node: NodeId) -> Answer<BTreeMap<Vec<u8>, Vec<u8>>> {
         let mut list = [0; 4096];
-        let count = told("listxattr", self.pool.listxattr(&CALLER, node, &mut list))?;
+        let count = context("listxattr", self.pool.listxattr(&CALLER, node, &mut list))?;
         let names = list[..count].split(|&b| b == 0).filter(|name| !name.is_empty());
         let value = |name: &[u8]| -> Answer<Vec<u8>> {
             let mut value = vec![0; 4096];
-            let count = told("getxattr", self.pool.getxattr(node, name, &mut value))?;
+            let count = context("getxattr", self.pool.getxattr(node, name, &mut value))?;
             value.truncate(count);
             Ok(value)
         };
@@ -115,7 +115,7 @@ impl Client {
     }
 }
 
-/// As testkit's snapshots hash.
+/// Hashes content as testkit's `Tree` does.
 fn hash(content: &[u8]) -> u64 {
     #[allow(deprecated)]
     let mut hasher = std::hash::SipHasher::new();

@@ -1,6 +1,6 @@
-//! A client of a pool that does what the Linux VFS and its FUSE client do with paths: one lookup a component,
-//! names remembered and moved along with renames, references counted and given back, and the checks that
-//! the kernel makes before it asks a filesystem (fs/namei.c, fs/open.c, fs/read_write.c).
+//! A client of a pool that treats paths as the Linux VFS and its FUSE client do. It looks up each component, caches names
+//! and moves them on renames, counts lookups and forgets them, and makes the checks that the kernel makes before it sends
+//! a request (fs/namei.c, fs/open.c, fs/read_write.c).
 
 use super::ROOT;
 use canopy_pool::{Attr, DirEntry, Entry, HandleId, NodeId, Pool};
@@ -23,15 +23,16 @@ pub struct OpenedFile {
 
 pub struct Client {
     pub pool: Arc<Pool>,
-    /// References that the pool has handed out and not got back.
+    /// Lookup counts: references that the pool has returned and that are not forgotten yet.
     refs: BTreeMap<NodeId, u64>,
-    /// Names that the kernel would remember, by path.
+    /// The dentry cache, by path.
     known: BTreeMap<String, NodeId>,
-    /// Files that may be given their first name (`I_LINKABLE` in include/linux/fs.h).
+    /// Unnamed files that may be linked (`I_LINKABLE` in include/linux/fs.h).
     pub linkable: BTreeSet<NodeId>,
     pub files: [Option<OpenedFile>; FILE_SLOTS],
     pub dirs: [Option<NodeId>; DIR_SLOTS],
-    /// Where the kernel has a choice, it falls by the operation, so that leaving out others changes nothing.
+    /// Decides what the kernel may do either way. It depends on the operation only, so that a shortened sequence makes the
+    /// same choices.
     choice: u64,
 }
 
@@ -48,24 +49,25 @@ impl Client {
         }
     }
 
-    /// The choices from here on follow from `what`.
+    /// Derives the following choices from `what`.
     pub fn choose_by(&mut self, what: &str) {
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
         self.choice = what.bytes().fold(0xCBF2_9CE4_8422_2325, mix) >> 20;
     }
 
-    /// True once in `n` times: what the kernel does by its own lights.
+    /// Returns true once in `n` times, for what the kernel may do either way.
     pub fn once_in(&mut self, n: u64) -> bool {
         self.choice = self.choice.wrapping_add(1);
         self.choice.is_multiple_of(n)
     }
 
-    pub fn took(&mut self, entry: Entry) -> Entry {
+    /// Counts the lookup that an answer stands for.
+    pub fn count_lookup(&mut self, entry: Entry) -> Entry {
         *self.refs.entry(entry.node).or_default() += 1;
         entry
     }
 
-    /// Remembers a name, with everything forgotten that was known below another node there.
+    /// Caches a name. If it led to another node before, drops the cached names below it.
     pub fn remember(&mut self, path: &str, node: NodeId) {
         if self.known.get(path) != Some(&node) {
             self.drop_name(path);
@@ -88,7 +90,7 @@ impl Client {
         self.known.extend(names.into_iter().map(|(rest, node)| (format!("{path}{rest}"), node)));
     }
 
-    /// As the kernel moves its names after a rename.
+    /// Moves the cached names after a rename.
     pub fn moved(&mut self, from: &str, to: &str, exchanged: bool) {
         let (old, new) = (self.take_names(from), self.take_names(to));
         self.put_names(to, old);
@@ -97,7 +99,7 @@ impl Client {
         }
     }
 
-    /// One name in a directory, from memory or by asking.
+    /// Looks up a name in a directory, in the cache or in the pool.
     pub fn lookup(&mut self, parent: NodeId, dir: &str, name: &str) -> Answer<Entry> {
         let path = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
         if let Some(&node) = self.known.get(&path)
@@ -109,7 +111,7 @@ impl Client {
         match self.pool.lookup(parent, name.as_bytes()) {
             Ok(entry) => {
                 self.remember(&path, entry.node);
-                Ok(self.took(entry))
+                Ok(self.count_lookup(entry))
             }
             Err(error) => {
                 self.drop_name(&path);
@@ -118,7 +120,7 @@ impl Client {
         }
     }
 
-    /// The directory of a path, the path of that directory, and the last name.
+    /// Returns the parent directory of a path, the path of that directory, and the last component.
     pub fn parent<'p>(&mut self, path: &'p str) -> Answer<(NodeId, &'p str, &'p str)> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         let mut at = NodeId::ROOT;
@@ -144,8 +146,8 @@ impl Client {
         self.lookup(parent, dir, name)
     }
 
-    /// What lies under a name, for an operation that makes or replaces it. Now and then the kernel believes
-    /// to know that there is nothing.
+    /// Looks up a name for an operation that makes or replaces it. Sometimes returns `None` unasked, as a kernel with a
+    /// negative dentry does.
     pub fn probe(&mut self, parent: NodeId, dir: &str, name: &str) -> Answer<Option<Entry>> {
         let path = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
         if !self.known.contains_key(&path) && self.once_in(4) {
@@ -162,7 +164,7 @@ impl Client {
         self.pool.getattr(node, handle).map_err(|e| e.errno())
     }
 
-    /// All entries of a directory, read a few at a time, with the position behind each.
+    /// Reads all entries of a directory, a few at a time.
     pub fn entries(&mut self, dir: NodeId, path: Option<&str>) -> Answer<Vec<Listed>> {
         let plus = path.is_some() && self.once_in(2);
         let mut entries: Vec<Listed> = Vec::new();
@@ -213,7 +215,7 @@ impl Client {
         };
         self.pool.readdirplus(dir, position, has_room, take).map_err(|e| e.errno())?;
         for (name, node) in nodes {
-            self.took(node);
+            self.count_lookup(node);
             let path = if path.is_empty() { name } else { format!("{path}/{name}") };
             self.remember(&path, node.node);
         }
@@ -227,7 +229,7 @@ impl Client {
         flushed.map_err(|e| e.errno())
     }
 
-    /// Gives references back: all that no open file needs, or half of them.
+    /// Forgets all nodes that are not open, or half of them.
     pub fn forget(&mut self) {
         let all = !self.once_in(2);
         let open: Vec<NodeId> =
@@ -238,11 +240,11 @@ impl Client {
             .copied()
             .filter(|id| !open.contains(id) && (all || id.0.is_multiple_of(2)))
             .collect();
-        self.give_back(&gone);
+        self.forget_nodes(&gone);
     }
 
-    fn give_back(&mut self, gone: &[NodeId]) {
-        // The kernel remembers no name below one that it does not remember.
+    fn forget_nodes(&mut self, gone: &[NodeId]) {
+        // The kernel caches no name below a name that it has dropped.
         let lost: Vec<String> =
             self.known.iter().filter(|(_, id)| gone.contains(id)).map(|(path, _)| path.clone()).collect();
         for path in lost {
@@ -250,7 +252,7 @@ impl Client {
         }
         for id in gone {
             if let Some(count) = self.refs.remove(id) {
-                // In two parts, as a single and a batched forget.
+                // In two requests, like a single and a batched FORGET.
                 self.pool.forget(*id, 1);
                 if count > 1 {
                     self.pool.forget(*id, count - 1);
@@ -259,13 +261,13 @@ impl Client {
         }
     }
 
-    /// Closes and gives back everything; the error tells what the pool has kept.
+    /// Closes all files and forgets all nodes. The error says what is left in the pool.
     pub fn end(&mut self) -> Result<(), String> {
         for slot in 0..FILE_SLOTS {
             self.close(slot).map_err(|errno| format!("closing a file: {errno}"))?;
         }
         let all: Vec<NodeId> = self.refs.keys().copied().collect();
-        self.give_back(&all);
+        self.forget_nodes(&all);
         match self.pool.counts() {
             (1, 0) => Ok(()),
             counts => Err(format!("nodes and files left in the pool: {counts:?}")),
@@ -292,5 +294,5 @@ fn is_at_or_below(path: &str, top: &str) -> bool {
     path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Root's privileges throughout: permissions are the kernel's business.
+/// The caller of all operations. The kernel checks permissions, so root's suffice.
 pub const CALLER: canopy_pool::Caller = ROOT;

@@ -1,4 +1,4 @@
-//! Branches in memory, and the kernel's side of a pool without a mount: a client, and callbacks.
+//! Pools without a mount: branches in memory, and the kernel's side, which is a client and callbacks.
 #![allow(dead_code, unreachable_pub, reason = "no test program uses all of it")]
 
 mod apply;
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 pub const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 
-/// Makes a temporary directory, in memory if possible: the tests make a great many files.
+/// Makes a temporary directory, in memory if possible, because the tests make many files.
 pub fn home() -> TempDir {
     let shm = Path::new("/dev/shm");
     match shm.is_dir() {
@@ -69,13 +69,13 @@ pub fn over(branches: &[PathBuf], modes: &[Mode], config: Config) -> Arc<Pool> {
     Arc::new(Pool::new(Config { min_free: 0, ..config }, branches))
 }
 
-/// The kernel's side of a pool without a mount. By default it has no passthrough, and the pool hears of every change on the
-/// branches, so it may cache what it knows of them.
+/// The kernel's side of a pool without a mount. By default it offers no passthrough, and reports that all changes on the
+/// branches have been seen, so the pool may cache.
 #[derive(Default)]
 pub struct TestKernel {
     /// Offers passthrough, and counts the backing files.
     pub backing_files: Option<Arc<AtomicU32>>,
-    /// The branches may change without the pool's knowledge.
+    /// Changes on the branches may have been missed, so the pool must not cache.
     pub unwatched: bool,
     /// The process that waits for each operation has been killed.
     pub caller_is_killed: bool,

@@ -27,7 +27,7 @@ fn a_symlink_where_another_branch_has_a_directory_is_never_followed() {
             made.pool.mknod(&ROOT, dir, b"fifo", 0o010_644, (0, 0)),
         ] {
             match result {
-                Ok(entry) => drop(client.took(entry)),
+                Ok(entry) => drop(client.count_lookup(entry)),
                 Err(error) => assert_eq!(error.errno(), Errno::NOTDIR),
             }
         }
@@ -86,11 +86,11 @@ fn new_files_belong_to_the_caller() {
     fs::create_dir(made.on(0, "d")).unwrap();
     let mut client = made.client();
     let dir = client.walk("d").unwrap().node;
-    client.took(made.pool.mkdir(&USER, dir, b"dir", 0o777).unwrap());
-    client.took(made.pool.symlink(&USER, dir, b"link", b"target").unwrap());
-    client.took(made.pool.mknod(&USER, dir, b"fifo", 0o010_666, (0, 0)).unwrap());
+    client.count_lookup(made.pool.mkdir(&USER, dir, b"dir", 0o777).unwrap());
+    client.count_lookup(made.pool.symlink(&USER, dir, b"link", b"target").unwrap());
+    client.count_lookup(made.pool.mknod(&USER, dir, b"fifo", 0o010_666, (0, 0)).unwrap());
     let (entry, opened) = made.pool.create(&USER, dir, b"file", 0o666, 0, false).unwrap();
-    client.took(entry);
+    client.count_lookup(entry);
     made.pool.release(opened.handle).unwrap();
     for (name, mode) in [("dir", 0o755), ("link", 0o777), ("fifo", 0o644), ("file", 0o644)] {
         let meta = fs::symlink_metadata(made.on(1, "d").join(name)).unwrap();

@@ -228,7 +228,7 @@ fn attributes_come_from_the_open_copy() {
     assert_eq!(value[0], b'0');
     // The kernel asks for the name again: it must stay the file that is open, or one name had two contents.
     let again = made.pool.lookup(NodeId::ROOT, b"f").unwrap();
-    client.took(again);
+    client.count_lookup(again);
     assert_eq!(again.node, node);
     let second = open(&made.pool, again.node, OFlags::RDONLY);
     assert_eq!(read(&made.pool, second), "copy 0");
@@ -237,7 +237,7 @@ fn attributes_come_from_the_open_copy() {
     }
     // Closed, the policy counts again.
     let newest = made.pool.lookup(NodeId::ROOT, b"f").unwrap();
-    client.took(newest);
+    client.count_lookup(newest);
     let third = open(&made.pool, newest.node, OFlags::RDONLY);
     assert_eq!(read(&made.pool, third), "copy 1");
     made.pool.release(third).unwrap();
@@ -255,10 +255,10 @@ fn mknod_of_a_regular_file_makes_one_copy() {
     let made = pool(&[Rw, Rw, Rw], create(Policy::All));
     let mut client = made.client();
     let entry = made.pool.mknod(&ROOT, NodeId::ROOT, b"f", 0o100_644, (0, 0)).unwrap();
-    client.took(entry);
+    client.count_lookup(entry);
     let (entry, opened) =
         made.pool.create(&ROOT, NodeId::ROOT, b"g", 0o644, OFlags::EXCL.bits(), false).unwrap();
-    client.took(entry);
+    client.count_lookup(entry);
     made.pool.release(opened.handle).unwrap();
     let held: usize = (0..3).map(|branch| names_on(made.on(branch, "")).len()).sum();
     assert_eq!(held, 2);
@@ -272,14 +272,14 @@ fn branch_modes_are_enforced() {
     put(made.on(1, "nc"), "nc");
     let mut client = made.client();
     let entry = made.pool.mkdir(&ROOT, NodeId::ROOT, b"new", 0o755).unwrap();
-    client.took(entry);
+    client.count_lookup(entry);
     assert_eq!(names_on(made.on(2, "")), ["new"]);
     let (ro, nc) = (client.walk("ro").unwrap().node, client.walk("nc").unwrap().node);
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     assert_eq!(errno(made.pool.setattr(&ROOT, ro, None, &set)), Errno::ROFS);
     assert_eq!(made.pool.setattr(&ROOT, nc, None, &set).unwrap().mode & 0o777, 0o600);
     assert_eq!(errno(made.pool.link(&common::ROOT, ro, NodeId::ROOT, b"link")), Errno::ROFS);
-    client.took(made.pool.link(&common::ROOT, nc, NodeId::ROOT, b"link").unwrap());
+    client.count_lookup(made.pool.link(&common::ROOT, nc, NodeId::ROOT, b"link").unwrap());
     assert_eq!(names_on(made.on(1, "")), ["link", "nc"]);
     assert_eq!(errno(made.pool.setxattr(&ROOT, ro, b"user.k", b"", 0, false)), Errno::ROFS);
     client.end().unwrap();

@@ -77,7 +77,7 @@ fn cloned_directories_have_all_attributes_and_take_new_files() {
     let mut client = made.client();
     let dir = client.walk("d/e").unwrap().node;
     let (entry, opened) = made.pool.create(&USER, dir, b"f", 0o666, 0, false).unwrap();
-    client.took(entry);
+    client.count_lookup(entry);
     made.pool.release(opened.handle).unwrap();
     if is_frozen {
         rustix::fs::ioctl_setflags(&frozen, IFlags::empty()).unwrap();
@@ -210,7 +210,7 @@ fn positions_stay_valid_while_the_directory_changes() {
     for entry in head.iter().filter(|entry| entry.name[0] != b'.') {
         made.pool.unlink(dir, &entry.name).unwrap();
     }
-    client.took(made.pool.mkdir(&ROOT, dir, b"new", 0o755).unwrap());
+    client.count_lookup(made.pool.mkdir(&ROOT, dir, b"new", 0o755).unwrap());
     // What comes may be listed or not.
     let mut now = client.entries_from(dir, position, usize::MAX).unwrap();
     now.retain(|entry| entry.name != b"new");
@@ -256,7 +256,7 @@ fn trees_deeper_than_path_max_work() {
     let mut client = common::Client::new(other.clone());
     let path = vec![String::from_utf8(name.to_vec()).unwrap(); 60].join("/");
     let dir = client.walk(&path).unwrap().node;
-    client.took(other.mkdir(&ROOT, dir, b"g", 0o755).unwrap());
+    client.count_lookup(other.mkdir(&ROOT, dir, b"g", 0o755).unwrap());
     assert_eq!(names(&other, dir), ["f", "g"]);
     assert_eq!(names(&made.pool, bottom), ["f", "g"]);
     client.end().unwrap();
@@ -293,7 +293,7 @@ fn a_removed_directory_is_empty_and_refuses_new_names() {
     assert_eq!(made.pool.getattr(dir, None).unwrap().mode & 0o170_000, 0o040_000);
     made.pool.fsyncdir(dir, false).unwrap();
     // The next of that name is another.
-    let next = client.took(made.pool.mkdir(&ROOT, NodeId::ROOT, b"d", 0o755).unwrap());
+    let next = client.count_lookup(made.pool.mkdir(&ROOT, NodeId::ROOT, b"d", 0o755).unwrap());
     assert_ne!(next.node, dir);
     assert_eq!(fs::metadata(made.on(0, "d")).unwrap().permissions().mode() & 0o777, 0o755);
     client.end().unwrap();

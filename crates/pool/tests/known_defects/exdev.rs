@@ -145,7 +145,7 @@ fn a_directory_is_set_aside_with_its_contents() {
     assert_eq!(names(&made.pool, dir), ["f"]);
     assert_eq!(made.pool.getattr(file, None).unwrap().size, 7);
     let made_below = made.pool.mkdir(&USER, dir, b"new", 0o755).unwrap();
-    client.took(made_below);
+    client.count_lookup(made_below);
     assert_eq!(names_on(made.on(0, &format!("{HELD}/x/d"))), ["f", "new"]);
     client.end().unwrap();
 }
@@ -256,7 +256,7 @@ fn link_makes_a_symlink_of_the_chosen_kind() {
         let mut client = made.client();
         let (file, y) = (client.walk("x/f").unwrap(), client.walk("y").unwrap().node);
         let entry = made.pool.link(&USER, file.node, y, b"g").unwrap();
-        client.took(entry);
+        client.count_lookup(entry);
         // The kernel insists on the type of what it has linked, and must look again.
         assert_eq!((entry.node, entry.attr.is_regular(), entry.brief), (file.node, true, true));
         assert_eq!(target(made.on(1, "y/g")), expected);
@@ -266,7 +266,7 @@ fn link_makes_a_symlink_of_the_chosen_kind() {
         assert_eq!(errno(made.pool.link(&USER, file.node, y, b"g")), Errno::EXIST);
         // Where a real link can be, it is one.
         let x = client.walk("x").unwrap().node;
-        let linked = client.took(made.pool.link(&USER, file.node, x, b"l").unwrap());
+        let linked = client.count_lookup(made.pool.link(&USER, file.node, x, b"l").unwrap());
         assert_eq!((linked.node, linked.attr.nlink, linked.brief), (file.node, 2, false));
         client.end().unwrap();
     }
@@ -279,7 +279,7 @@ fn linking_an_unnamed_file_across_branches_fails_with_exdev() {
     let mut client = made.client();
     let (x, y) = (client.walk("x").unwrap().node, client.walk("y").unwrap().node);
     let (entry, opened) = made.pool.tmpfile(&USER, x, 0o644, OFlags::RDWR.bits()).unwrap();
-    client.took(entry);
+    client.count_lookup(entry);
     assert_eq!(errno(made.pool.link(&USER, entry.node, y, b"g")), Errno::XDEV);
     assert_eq!(names_on(made.on(1, "y")), [""; 0]);
     made.pool.release(opened.handle).unwrap();

@@ -35,7 +35,7 @@ fn create_succeeds_after_an_open_file_is_removed_on_its_branch() {
     fs::remove_file(made.on(0, "f")).unwrap();
     let flags = (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL).bits();
     let (entry, opened) = made.pool.create(&ROOT, NodeId::ROOT, b"f", 0o644, flags, false).unwrap();
-    client.took(entry);
+    client.count_lookup(entry);
     assert_ne!(entry.node, old);
     write(&made.pool, opened.handle, "new");
     assert_eq!(read(&made.pool, old_handle), "old");
@@ -77,7 +77,7 @@ fn hard_links_in_different_directories_are_one_node() {
     let mut client = made.client();
     let file = client.walk("a/f").unwrap().node;
     let b = client.walk("b").unwrap().node;
-    let linked = client.took(made.pool.link(&common::ROOT, file, b, b"g").unwrap());
+    let linked = client.count_lookup(made.pool.link(&common::ROOT, file, b, b"g").unwrap());
     assert_eq!((linked.node, linked.attr.nlink), (file, 2));
     assert_eq!(made.pool.getattr(file, None).unwrap(), linked.attr);
     // On the branch of the file, in a directory that was cloned for it.
@@ -139,11 +139,11 @@ fn a_tmpfile_can_be_linked() {
     let dir = client.walk("d").unwrap().node;
     let flags = (OFlags::TMPFILE | OFlags::RDWR).bits();
     let (entry, opened) = made.pool.tmpfile(&USER, dir, 0o666, flags).unwrap();
-    client.took(entry);
+    client.count_lookup(entry);
     assert_eq!((entry.attr.mode & 0o777, entry.attr.uid, entry.attr.nlink), (0o644, 1000, 0));
     write(&made.pool, opened.handle, "content");
     assert!(names(&made.pool, dir).is_empty());
-    let named = client.took(made.pool.link(&common::ROOT, entry.node, dir, b"f").unwrap());
+    let named = client.count_lookup(made.pool.link(&common::ROOT, entry.node, dir, b"f").unwrap());
     assert_eq!((named.node, named.attr.nlink), (entry.node, 1));
     assert_eq!(text(made.on(1, "d/f")), "content");
     made.pool.release(opened.handle).unwrap();
@@ -157,7 +157,7 @@ fn names_have_at_most_255_bytes() {
     let (longest, longer) = ("n".repeat(255), "n".repeat(256));
     let mut client = made.client();
     let make = |name: &str| made.pool.mkdir(&ROOT, NodeId::ROOT, name.as_bytes(), 0o755);
-    client.took(make(&longest).unwrap());
+    client.count_lookup(make(&longest).unwrap());
     assert_eq!(errno(make(&longer)), Errno::NAMETOOLONG);
     assert_eq!(errno(made.pool.lookup(NodeId::ROOT, longer.as_bytes())), Errno::NAMETOOLONG);
     assert_eq!(names(&made.pool, NodeId::ROOT), [longest.as_str()]);
@@ -165,7 +165,7 @@ fn names_have_at_most_255_bytes() {
     let create = |name: &str| made.pool.create(&ROOT, dir, name.as_bytes(), 0o644, 0, false);
     assert_eq!(errno(create(&longer)), Errno::NAMETOOLONG);
     let (entry, opened) = create(&longest).unwrap();
-    client.took(entry);
+    client.count_lookup(entry);
     made.pool.release(opened.handle).unwrap();
     made.pool.unlink(dir, longest.as_bytes()).unwrap();
     made.pool.rmdir(NodeId::ROOT, longest.as_bytes()).unwrap();

@@ -90,12 +90,12 @@ fn creating_in_a_followed_directory_creates_in_its_target() {
         let dir = client.walk("dir").unwrap().node;
         let flags = (OFlags::WRONLY | OFlags::CREATE).bits();
         let (entry, opened) = made.pool.create(&USER, dir, b"new", 0o644, flags, false).unwrap();
-        client.took(entry);
+        client.count_lookup(entry);
         write(&made.pool, opened.handle, "made");
         made.pool.release(opened.handle).unwrap();
-        client.took(made.pool.mkdir(&USER, dir, b"sub", 0o755).unwrap());
+        client.count_lookup(made.pool.mkdir(&USER, dir, b"sub", 0o755).unwrap());
         let below = client.walk("dir/sub").unwrap().node;
-        let link = client.took(made.pool.symlink(&USER, below, b"l", b"../new").unwrap());
+        let link = client.count_lookup(made.pool.symlink(&USER, below, b"l", b"../new").unwrap());
         assert!(link.attr.is_symlink() && link.brief, "the kernel wants a symlink");
         let target = client.walk("dir/sub/l").unwrap();
         assert_eq!(target.attr.is_regular(), mode == All);

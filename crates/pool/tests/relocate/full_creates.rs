@@ -1,4 +1,4 @@
-//! New names that meet a branch without inodes.
+//! Creates on a branch without free inodes.
 
 use super::*;
 use canopy_testkit::Kind;
@@ -25,8 +25,8 @@ const WAYS: [(&str, Make); 5] = [
 #[test]
 fn a_create_without_inodes_goes_to_the_next_branch() {
     for (config, found) in [(Config::default(), true), (never(), false)] {
-        let few = LoopFs::with(Kind::Tmpfs, 32 << 20, &[], "nr_inodes=2");
-        let disks = Disks::with(vec![few, LoopFs::tmpfs(32 << 20)], config);
+        let few_inodes = LoopFs::with(Kind::Tmpfs, 32 << 20, &[], "nr_inodes=2");
+        let disks = Disks::with(vec![few_inodes, LoopFs::tmpfs(32 << 20)], config);
         let mut used = 0;
         while fs::write(disks.on(0, &format!("used{used}")), "").is_ok() {
             used += 1;
@@ -44,11 +44,11 @@ fn a_create_without_inodes_goes_to_the_next_branch() {
     }
 }
 
-/// What the last branch says is what its caller hears, and nothing is left of the attempts.
+/// The caller gets the error of the last branch, and the attempts leave nothing behind.
 #[test]
 fn without_room_on_any_branch_a_create_fails_with_enospc() {
-    let few = || LoopFs::with(Kind::Tmpfs, 32 << 20, &[], "nr_inodes=2");
-    let disks = Disks::new(vec![few(), few()]);
+    let few_inodes = || LoopFs::with(Kind::Tmpfs, 32 << 20, &[], "nr_inodes=2");
+    let disks = Disks::new(vec![few_inodes(), few_inodes()]);
     for branch in 0..2 {
         let mut used = 0;
         while fs::write(disks.on(branch, &format!("used{branch}.{used}")), "").is_ok() {

@@ -1,4 +1,4 @@
-//! Writes that meet a full branch.
+//! Writes to a full branch.
 
 use super::*;
 use crate::common::TestKernel;
@@ -19,11 +19,11 @@ fn a_full_branch_moves_the_file_and_all_its_handles() {
     let before = disks.pool.getattr(node, None).unwrap();
     disks.fill(0);
     let more = pattern(2, 3 * MIB);
-    write(&disks.pool, writer, MIB as u64, &more).expect("there is room on the other branch");
+    write(&disks.pool, writer, MIB as u64, &more).expect("the other branch has room");
     assert!(!disks.on(0, "dir/f").exists());
     let mut whole = [pattern(1, MIB), more].concat();
     assert_eq!(fs::read(disks.on(1, "dir/f")).unwrap(), whole);
-    // All see what each of them writes from now on.
+    // Each handle sees what the others write.
     write(&disks.pool, appender, 0, b"appended").unwrap();
     whole.extend_from_slice(b"appended");
     write(&disks.pool, writer, 7, b"changed").unwrap();
@@ -32,7 +32,7 @@ fn a_full_branch_moves_the_file_and_all_its_handles() {
         assert_eq!(read(&disks.pool, handle, 8 * MIB), whole);
     }
     assert_eq!(fs::read(disks.on(1, "dir/f")).unwrap(), whole);
-    // Nobody can tell that it moved.
+    // Clients cannot see that the file moved.
     let after = disks.pool.getattr(node, Some(reader)).unwrap();
     assert_eq!((after.ino, after.size), (before.ino, whole.len() as u64));
     assert_eq!(disks.pool.lookup(client.walk("dir").unwrap().node, b"f").map(|e| e.node), Ok(node));
@@ -60,7 +60,7 @@ fn a_move_ends_early_when_the_caller_is_killed() {
     assert_eq!(fs::read(disks.on(0, "dir/f")).unwrap()[..MIB], pattern(1, MIB));
     assert!(!disks.on(1, "dir/f").exists());
     assert_eq!(disks.unfinished_copies(), NONE);
-    // Another one comes, and waits for his answer.
+    // The next caller is alive and waits.
     disks.pool.connect(Arc::new(NoKernel), false);
     write(&disks.pool, writer, MIB as u64, &pattern(2, MIB)).unwrap();
     assert!(disks.on(1, "dir/f").exists());
@@ -77,14 +77,14 @@ fn all_names_of_a_file_move_or_none() {
     for outside in [false, true] {
         let large = LoopFs::tmpfs(64 << 20);
         let small = LoopFs::tmpfs(4 << 20);
-        // The branch is a directory of its filesystem, so that a name can be outside of it.
+        // Each branch is a subdirectory of its filesystem, so that a name can be outside the branch.
         let branches = [small.path().join("branch"), large.path().join("branch")];
         branches.iter().for_each(|branch| fs::create_dir(branch).unwrap());
         let mut config = Config::default();
         config.policies.set_category(Category::Create, Policy::Ff);
         let pool = common::over(&branches, &[Mode::Rw, Mode::Rw], config);
         put(branches[0].join("a/f"), &pattern(1, MIB));
-        // Names that the pool has never been asked for.
+        // Names that were never looked up.
         fs::create_dir_all(branches[0].join("x/y/z")).unwrap();
         fs::hard_link(branches[0].join("a/f"), branches[0].join("x/y/z/g")).unwrap();
         fs::hard_link(branches[0].join("a/f"), branches[0].join("a/h")).unwrap();
@@ -109,7 +109,7 @@ fn all_names_of_a_file_move_or_none() {
                 (held, fs::metadata(branches[left].join("a/f")).unwrap().ino())
             );
         }
-        // Still one node, under every name.
+        // All names still lead to one node.
         for name in ["a/f", "a/h", "x/y/z/g"] {
             assert_eq!(client.walk(name).unwrap().node, node, "{name}");
         }
@@ -118,7 +118,7 @@ fn all_names_of_a_file_move_or_none() {
     }
 }
 
-/// Far more names than descriptors.
+/// Covers far more names than descriptors.
 #[test]
 fn a_file_with_thousands_of_names_moves() {
     const NAMES: usize = 5000;
@@ -153,7 +153,11 @@ fn handles_write_as_before_when_somebody_else_keeps_the_file_where_it_is() {
     for (flags, (_, writer)) in flags.into_iter().zip(handles) {
         assert_eq!(write(&disks.pool, writer, 8 * MIB as u64, &[1; 4096]), Err(Errno::NOSPC));
         if !flags.contains(OFlags::APPEND) {
-            assert_eq!(write(&disks.pool, writer, 0, &[2; 4096]), Ok(()), "where there is room");
+            assert_eq!(
+                write(&disks.pool, writer, 0, &[2; 4096]),
+                Ok(()),
+                "writes within the file need no room"
+            );
         }
     }
     assert_eq!(&read(&disks.pool, reader, 4096), &[2; 4096]);
@@ -175,9 +179,9 @@ fn a_file_stays_where_it_is_when_it_cannot_move() {
     type Row = (&'static str, fn() -> Config, fn(&Disks));
     let table: [Row; 4] = [
         ("moveonenospc=false", never, |_| {}),
-        // By the policy: its directory is nowhere else.
+        // The policy chooses only branches that have the directory, and no other has.
         ("epff", || Config { move_when_full: MoveWhenFull(Some(Policy::EpFf)), ..Config::default() }, |_| {}),
-        // The other one might be shown then.
+        // The pool might show the other copy after the move.
         ("a second copy", Config::default, |disks| put(disks.on(1, "dir/f"), b"another")),
         ("no room anywhere", Config::default, |disks| disks.fill(1)),
     ];
@@ -197,7 +201,7 @@ fn a_file_stays_where_it_is_when_it_cannot_move() {
     }
 }
 
-/// The disk has room, but no more than that is allowed (EDQUOT). btrfs holds its limits against root too.
+/// A write beyond a quota fails with EDQUOT. btrfs enforces its limits for root too.
 #[test]
 fn an_exceeded_quota_moves_the_file() {
     let limited = LoopFs::btrfs(160 << 20);
@@ -249,7 +253,7 @@ fn fallocate_and_copy_file_range_move_the_file() {
         disks.fill(0);
         if copies {
             let all = MIB as u64;
-            // Both were on one filesystem until the move; after it, the kernel copies by itself.
+            // The move separates the two files, so the kernel has to copy by itself.
             let copied = disks.pool.copy_file_range((source, 0), (handle, all), all);
             assert_eq!(copied.map_err(|error| error.errno()), Err(Errno::XDEV));
             assert_eq!(read(&disks.pool, handle, 16 * MIB)[..MIB], pattern(1, MIB));
@@ -267,7 +271,7 @@ fn fallocate_and_copy_file_range_move_the_file() {
     }
 }
 
-/// A truncation needs no room where holes are free; what it finds there is what it leaves.
+/// On a filesystem with holes, a larger size needs no room.
 #[test]
 fn truncating_on_a_full_branch_changes_only_the_size() {
     let disks = Disks::small_and_large();
@@ -282,7 +286,7 @@ fn truncating_on_a_full_branch_changes_only_the_size() {
     client.end().unwrap();
 }
 
-/// Every byte that was acknowledged is read back, while one branch after the other fills up.
+/// Reads back every acknowledged write while one branch after the other fills up.
 #[test]
 fn no_write_is_lost_while_branches_fill_up() {
     const THREADS: usize = 4;
@@ -311,7 +315,7 @@ fn no_write_is_lost_while_branches_fill_up() {
                     }
                     for (handle, salt) in [(f, 0), (g, 1 << 32)] {
                         let (at, data) = ((piece * PIECE) as u64, pattern(piece as u64 + salt, PIECE));
-                        write(pool, *handle, at, &data).expect("there is room somewhere");
+                        write(pool, *handle, at, &data).expect("some branch has room");
                         let mut back = vec![0; PIECE];
                         assert_eq!(pool.read(*handle, at, &mut back), Ok(PIECE));
                         assert!(back == data, "piece {piece} is not what was written");
@@ -329,8 +333,8 @@ fn no_write_is_lost_while_branches_fill_up() {
         }
     }
     for name in ["f", "g"] {
-        let holders = (0..4).filter(|branch| disks.on(*branch, name).exists()).count();
-        assert_eq!(holders, 1, "{name}");
+        let copies = (0..4).filter(|branch| disks.on(*branch, name).exists()).count();
+        assert_eq!(copies, 1, "{name}");
     }
     assert!(!disks.on(0, "f").exists() && !disks.on(0, "g").exists());
     assert_eq!(disks.unfinished_copies(), NONE);

@@ -1,7 +1,7 @@
-//! A file whose branch is full goes on elsewhere: with all its names, attributes and handles, and without a trace
-//! when that cannot be.
+//! A write to a full branch moves the file to another branch, with all its names, attributes and handles. A move that fails
+//! leaves nothing behind.
 //!
-//! Root is needed.
+//! Needs root.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 const MIB: usize = 1 << 20;
 const NONE: [PathBuf; 0] = [];
 
-/// Branches, each a filesystem of its own, and a pool over them. What is made goes to the first.
+/// A pool over filesystems. It creates files on the first one with room.
 struct Disks {
     pool: Arc<Pool>,
     disks: Vec<LoopFs>,
@@ -46,7 +46,7 @@ impl Disks {
         Disks { pool, disks }
     }
 
-    /// One that is soon full, and one with room.
+    /// Makes a pool over a branch of 4 MiB and one of 64 MiB.
     fn small_and_large() -> Disks {
         Disks::new(vec![LoopFs::tmpfs(4 << 20), LoopFs::tmpfs(64 << 20)])
     }
@@ -60,7 +60,7 @@ impl Disks {
         self.disks[branch].fill(0);
     }
 
-    /// A file of the pool, opened.
+    /// Opens a file of the pool.
     fn open(&self, client: &mut common::Client, path: &str, flags: OFlags) -> (NodeId, HandleId) {
         let node = client.walk(path).expect("a file").node;
         (node, self.pool.open(&common::ROOT, node, flags.bits(), false).expect("open").handle)
@@ -72,11 +72,12 @@ impl Disks {
     }
 }
 
+/// Returns a configuration with which no file moves.
 fn never() -> Config {
     Config { move_when_full: MoveWhenFull(None), ..Config::default() }
 }
 
-/// Writes all of it, as write(2) is called until everything is written.
+/// Writes all of the data, in as many calls as it takes.
 fn write(pool: &Pool, handle: HandleId, mut at: u64, mut data: &[u8]) -> Result<(), Errno> {
     while !data.is_empty() {
         let count = pool.write(handle, at, data, WriteKind::default()).map_err(|error| error.errno())?;
@@ -93,7 +94,7 @@ fn read(pool: &Pool, handle: HandleId, len: usize) -> Vec<u8> {
     buffer
 }
 
-/// Bytes that tell where they belong.
+/// Returns pseudo-random bytes that depend on the seed.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = canopy_testkit::Rng::new(seed);
     rng.bytes(len)

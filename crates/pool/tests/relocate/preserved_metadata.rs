@@ -1,4 +1,4 @@
-//! What a file is, it is after a move: between filesystems of every kind.
+//! A move between filesystems of any kind preserves data and metadata.
 
 use super::*;
 use canopy_testkit::cmd::run;
@@ -11,8 +11,8 @@ fn disk(kind: Kind) -> LoopFs {
     LoopFs::new(kind, 320 << 20)
 }
 
-/// Data, holes, a set of links, owner, mode with set-id bits, ACLs, attributes, times.
-fn furnish(disks: &Disks) {
+/// Makes a file with data, holes, two links, an owner, a mode with set-id bits, ACLs, extended attributes and times.
+fn make_file(disks: &Disks) {
     let at = |path: &str| disks.on(0, path);
     fs::create_dir_all(at("d/e")).unwrap();
     rustix::fs::setxattr(at("d"), "user.of", b"directory", XattrFlags::empty()).unwrap();
@@ -47,7 +47,7 @@ fn a_move_between_filesystems_preserves_data_and_metadata() {
     for (from, to) in pairs {
         let what = format!("{from:?} to {to:?}");
         let disks = Disks::new(vec![disk(from), disk(to)]);
-        furnish(&disks);
+        make_file(&disks);
         let fields = Fields { sparse: from == to && from != Kind::Xfs, ..Fields::default() };
         let before = Tree::capture_with(disks.on(0, ""), fields);
         let accessed = |branch| {
@@ -57,13 +57,13 @@ fn a_move_between_filesystems_preserves_data_and_metadata() {
         let (then, allocated) = (accessed(0), fs::metadata(disks.on(0, "d/g")).unwrap().blocks());
         let mut client = common::Client::new(disks.pool.clone());
         let (_, handle) = disks.open(&mut client, "d/e/f", OFlags::RDWR);
-        // More than there is on the first branch; the second has all but what it needs for itself.
+        // The first branch is too small for this, the second is not.
         disks.fill(0);
         disks.pool.fallocate(handle, 1, 9 << 20, 64 << 20).unwrap_or_else(|error| panic!("{what}: {error}"));
         disks.pool.release(handle).unwrap();
         assert!(!disks.on(0, "d/e/f").exists() && !disks.on(0, "d/g").exists(), "{what}");
         assert_eq!(accessed(1), then, "{what}");
-        // Room beyond the end is what the fallocate was for; take it back to compare. Either moves mtime.
+        // To compare, release the room beyond the end and reset the modification time that both changed.
         let file = fs::File::options().write(true).open(disks.on(1, "d/g")).unwrap();
         file.set_len(9 << 20).unwrap();
         file.set_times(
@@ -71,7 +71,7 @@ fn a_move_between_filesystems_preserves_data_and_metadata() {
                 .set_modified(std::time::UNIX_EPOCH + std::time::Duration::new(1_222_222_222, 987_654_321)),
         )
         .unwrap();
-        // The truncation has taken these.
+        // The truncation has cleared these.
         fs::set_permissions(disks.on(1, "d/g"), fs::Permissions::from_mode(0o4765)).unwrap();
         let capability = [&[0, 0, 0, 2][..], &[1; 4], &[0; 12]].concat();
         rustix::fs::setxattr(disks.on(1, "d/g"), "security.capability", &capability, XattrFlags::empty())
