@@ -242,7 +242,7 @@ fn a_name_whose_position_changes_is_listed_once() {
 
 /// Files move from one branch to another: by the pool, which locks the tree, or on the branches.
 #[test]
-fn what_moves_to_where_the_listing_has_been_is_listed() {
+fn files_that_move_to_a_branch_already_listed_are_still_listed() {
     for (plus, by_the_pool, readdir) in [
         (true, true, ReaddirMode::Seq),
         (false, true, ReaddirMode::Cosr { threads: 2, depth: 0 }),

@@ -50,25 +50,27 @@ fn only_the_owner_and_root_change_acls_and_flags() {
     let stored = || rustix::fs::getxattr(made.on(0, "f"), list, &mut [0; 64][..]).is_ok();
     type Change = fn(&Pool, &Caller, NodeId) -> Result<()>;
     let changes: [(&str, Change); 3] = [
-        ("setfacl", |pool, who, node| pool.setxattr(who, node, b"system.posix_acl_access", &acl(), 0, false)),
-        ("setfacl -b", |pool, who, node| pool.removexattr(who, node, b"system.posix_acl_access")),
-        ("chattr", |pool, who, node| {
-            pool.ioctl(who, node, FS_IOC_SETFLAGS, &FS_NOATIME_FL.to_ne_bytes()).map(drop)
+        ("setfacl", |pool, caller, node| {
+            pool.setxattr(caller, node, b"system.posix_acl_access", &acl(), 0, false)
+        }),
+        ("setfacl -b", |pool, caller, node| pool.removexattr(caller, node, b"system.posix_acl_access")),
+        ("chattr", |pool, caller, node| {
+            pool.ioctl(caller, node, FS_IOC_SETFLAGS, &FS_NOATIME_FL.to_ne_bytes()).map(drop)
         }),
     ];
     for (what, change) in changes {
-        for (who, may) in [(STRANGER, false), (MEMBER, false), (OWNER, true), (ROOT, true)] {
+        for (caller, may) in [(STRANGER, false), (MEMBER, false), (OWNER, true), (ROOT, true)] {
             let before = stored();
-            let changed = change(&made.pool, &who, node);
+            let changed = change(&made.pool, &caller, node);
             let expected = if may { Ok(()) } else { Err(Errno::PERM) };
             match changed.map_err(Error::errno) {
                 // The owner has removed the ACL already.
-                Err(Errno::NODATA) if who == ROOT => {}
+                Err(Errno::NODATA) if caller == ROOT => {}
                 // Not every version of tmpfs has flags.
                 Err(Errno::OPNOTSUPP | Errno::NOTTY) if may => {}
-                other => assert_eq!(other, expected, "{what} by {who:?}"),
+                other => assert_eq!(other, expected, "{what} by {caller:?}"),
             }
-            assert!(may || stored() == before, "{what} by {who:?}");
+            assert!(may || stored() == before, "{what} by {caller:?}");
         }
     }
     client.end().unwrap();
@@ -87,10 +89,10 @@ fn set_group_id_is_dropped_for_callers_outside_the_directorys_group() {
     let mut count = 0;
     for dir in ["shared", "plain"] {
         let parent = client.walk(dir).unwrap().node;
-        for who in [STRANGER, MEMBER, OWNER, ROOT] {
+        for caller in [STRANGER, MEMBER, OWNER, ROOT] {
             for mode in [0o2755, 0o2655, 0o2745, 0o755, 0o6711] {
                 // Without group execute permission, set-group-ID grants nothing, so it stays.
-                let lost = dir == "shared" && who == STRANGER && mode & 0o2010 == 0o2010;
+                let lost = dir == "shared" && caller == STRANGER && mode & 0o2010 == 0o2010;
                 let expected = if lost { mode & !0o2000 } else { mode };
                 for how in ["create", "mknod", "tmpfile"] {
                     count += 1;
@@ -101,16 +103,20 @@ fn set_group_id_is_dropped_for_callers_outside_the_directorys_group() {
                     };
                     let name = name.as_bytes();
                     let entry = match how {
-                        "mknod" => made.pool.mknod(&who, parent, name, 0o100_000 | mode, (0, 0)),
+                        "mknod" => made.pool.mknod(&caller, parent, name, 0o100_000 | mode, (0, 0)),
                         "create" => {
-                            made.pool.create(&who, parent, name, mode, O_CREAT_EXCL, false).map(opened)
+                            made.pool.create(&caller, parent, name, mode, O_CREAT_EXCL, false).map(opened)
                         }
-                        _ => made.pool.tmpfile(&who, parent, mode, O_WRONLY).map(opened),
+                        _ => made.pool.tmpfile(&caller, parent, mode, O_WRONLY).map(opened),
                     };
                     let entry = entry.unwrap();
-                    let case = format!("{how} {mode:o} in {dir} by {who:?}");
+                    let case = format!("{how} {mode:o} in {dir} by {caller:?}");
                     assert_eq!(entry.attr.mode & 0o7777, expected, "{case}");
-                    assert_eq!(entry.attr.gid, if dir == "shared" { OWNER.gid } else { who.gid }, "{case}");
+                    assert_eq!(
+                        entry.attr.gid,
+                        if dir == "shared" { OWNER.gid } else { caller.gid },
+                        "{case}"
+                    );
                     client.count_lookup(entry);
                 }
             }

@@ -1,4 +1,4 @@
-//! Nothing leaves a branch, and nothing under construction is reachable.
+//! No operation leaves a branch or reaches an unfinished copy.
 
 use super::*;
 use crate::common::{ROOT, pool};
@@ -7,10 +7,10 @@ use canopy_pool::branch::Mode::Rw;
 use canopy_testkit::files::{put, text};
 use std::os::unix::fs::symlink;
 
-/// 14.3: intermediate components of branch paths were followed.
+/// Symlinks in the middle of a path on a branch were followed.
 #[test]
 fn a_symlink_where_another_branch_has_a_directory_is_never_followed() {
-    for create in [first(), last()] {
+    for create in [create_first(), create_last()] {
         let made = pool(&[Rw, Rw], create.clone());
         let outside = made.home.path().join("outside");
         put(outside.join("secret"), "secret");
@@ -38,10 +38,10 @@ fn a_symlink_where_another_branch_has_a_directory_is_never_followed() {
     }
 }
 
-/// The other order: the symlink is what is shown, and what lies below the directory is hidden.
+/// The symlink is on the first branch, so it is shown, and the directory's contents are hidden.
 #[test]
 fn a_symlink_hides_a_directory_on_a_later_branch() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     symlink("elsewhere", made.on(0, "a")).unwrap();
     put(made.on(1, "a/f"), "hidden");
     let mut client = made.client();
@@ -54,7 +54,7 @@ fn a_symlink_hides_a_directory_on_a_later_branch() {
 
 #[test]
 fn unfinished_copies_cannot_be_named() {
-    let made = pool(&[Rw], first());
+    let made = pool(&[Rw], create_first());
     let name = ".canopy-clone.1.2";
     fs::create_dir_all(made.on(0, &format!("d/{name}/a/b"))).unwrap();
     let mut client = made.client();
@@ -72,17 +72,17 @@ fn unfinished_copies_cannot_be_named() {
             .is_err()
     );
     assert_eq!(errno(made.pool.rmdir(dir, name.as_bytes())), Errno::NOENT);
-    // To users the directory is empty: what a crash left in it must not keep it from going.
+    // Users see an empty directory, so what a crash left in it must not prevent rmdir(2).
     made.pool.rmdir(NodeId::ROOT, b"d").unwrap();
     assert!(names_on(made.on(0, "")).is_empty());
     client.end().unwrap();
 }
 
-/// 14.2 #17 and 14.3: files and directories belong to the caller from their first moment.
+/// New files and directories belonged to root for a moment.
 #[test]
 fn new_files_belong_to_the_caller() {
     use std::os::unix::fs::MetadataExt;
-    let made = pool(&[Rw, Rw], last());
+    let made = pool(&[Rw, Rw], create_last());
     fs::create_dir(made.on(0, "d")).unwrap();
     let mut client = made.client();
     let dir = client.walk("d").unwrap().node;
@@ -96,6 +96,6 @@ fn new_files_belong_to_the_caller() {
         let meta = fs::symlink_metadata(made.on(1, "d").join(name)).unwrap();
         assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (1000, 1000, mode), "{name}");
     }
-    assert_eq!(fs::metadata(made.on(1, "d")).unwrap().uid(), 0, "a cloned directory is its owner's");
+    assert_eq!(fs::metadata(made.on(1, "d")).unwrap().uid(), 0, "a cloned directory keeps its owner");
     client.end().unwrap();
 }

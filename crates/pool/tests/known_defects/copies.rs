@@ -1,4 +1,4 @@
-//! Files and directories of which several branches hold a copy.
+//! Files and directories with copies on several branches.
 
 use super::*;
 use crate::common::{ROOT, chmod, pool};
@@ -9,11 +9,11 @@ use canopy_testkit::files::{put, text};
 use std::os::unix::fs::MetadataExt;
 use std::time::UNIX_EPOCH;
 
-/// Success was told while the copy on the RO branch made the name reappear.
+/// unlink(2) and rmdir(2) succeeded although the copy on the RO branch made the name reappear.
 #[test]
 fn unlink_and_rmdir_with_a_read_only_copy_remove_nothing() {
     for modes in [[Rw, Ro], [Ro, Rw]] {
-        let made = pool(&modes, first());
+        let made = pool(&modes, create_first());
         for branch in [0, 1] {
             put(made.on(branch, "f"), "copy");
             fs::create_dir(made.on(branch, "d")).unwrap();
@@ -28,7 +28,7 @@ fn unlink_and_rmdir_with_a_read_only_copy_remove_nothing() {
 
 #[test]
 fn rmdir_of_a_directory_with_entries_on_another_branch_removes_nothing() {
-    let made = pool(&[Rw, Rw, Rw], first());
+    let made = pool(&[Rw, Rw, Rw], create_first());
     fs::create_dir(made.on(0, "d")).unwrap();
     put(made.on(1, "d/f"), "");
     fs::create_dir(made.on(2, "d")).unwrap();
@@ -38,7 +38,7 @@ fn rmdir_of_a_directory_with_entries_on_another_branch_removes_nothing() {
 
 #[test]
 fn unlink_removes_every_copy() {
-    let made = pool(&[Rw, Nc], first());
+    let made = pool(&[Rw, Nc], create_first());
     put(made.on(0, "f"), "one");
     put(made.on(1, "f"), "two");
     made.pool.unlink(NodeId::ROOT, b"f").unwrap();
@@ -46,11 +46,11 @@ fn unlink_removes_every_copy() {
     assert!(names_on(made.on(1, "")).is_empty());
 }
 
-/// What went through a descriptor changed one copy only.
+/// Changes through a descriptor reached one copy only.
 #[test]
 fn changes_by_handle_and_by_path_reach_all_copies() {
     for by_handle in [true, false] {
-        let made = pool(&[Rw, Rw], first());
+        let made = pool(&[Rw, Rw], create_first());
         put(made.on(0, "f"), "some content");
         put(made.on(1, "f"), "some content");
         let mut client = made.client();
@@ -91,11 +91,12 @@ fn resize(made: &crate::common::Made, node: NodeId, thread: u32, handle: Option<
     assert_eq!(made.pool.setattr(&by(thread), node, handle, &set).unwrap().size, size);
 }
 
-/// The copy on the other branch was left with nothing in it. The kernel opens first, and truncates then, without a handle.
+/// Overwriting a file emptied its copy on the other branch. The kernel opens the file first, and then truncates it without
+/// a handle.
 #[test]
 fn overwriting_by_open_empties_only_the_open_copy() {
     for searched in ["ff", "newest"] {
-        let mut config = first();
+        let mut config = create_first();
         config.policies.set_category(Category::Search, searched.parse().unwrap());
         let made = pool(&[Rw, Rw], config);
         put(made.on(0, "f"), "older copy");
@@ -107,14 +108,14 @@ fn overwriting_by_open_empties_only_the_open_copy() {
         let node = client.walk("f").unwrap().node;
         let open =
             |thread, flags: OFlags| made.pool.open(&by(thread), node, flags.bits(), false).unwrap().handle;
-        // Two who overwrite it at once, and one who empties it without being able to write.
+        // Two threads overwrite the file at once, and one truncates it through a read-only open.
         let handles = [open(7, OFlags::WRONLY), open(8, OFlags::RDWR), open(9, OFlags::RDONLY)];
         for thread in [8, 9, 7] {
             resize(&made, node, thread, None, 0);
         }
         write(&made.pool, handles[0], "new");
         assert_eq!([text(made.on(own, "f")), text(made.on(other, "f"))], ["new", &kept], "{searched}");
-        // Through a handle, as well.
+        // The same by handle.
         resize(&made, node, 7, Some(handles[0]), 2);
         resize(&made, node, 7, Some(handles[0]), 0);
         assert_eq!([text(made.on(own, "f")), text(made.on(other, "f"))], ["", &kept], "{searched}");
@@ -128,12 +129,12 @@ fn overwriting_by_open_empties_only_the_open_copy() {
 #[test]
 fn truncating_by_name_truncates_all_copies() {
     for size in [0, 2] {
-        let made = pool(&[Rw, Rw], first());
+        let made = pool(&[Rw, Rw], create_first());
         put(made.on(0, "f"), "one");
         put(made.on(1, "f"), "two");
         let mut client = made.client();
         let node = client.walk("f").unwrap().node;
-        // Somebody else has it open, or the same thread has overwritten it before.
+        // Another thread has the file open, or the same thread has overwritten it before.
         let reader = made.pool.open(&by(7), node, OFlags::RDONLY.bits(), false).unwrap().handle;
         if size == 0 {
             resize(&made, node, 7, None, 0);
@@ -152,7 +153,7 @@ fn truncating_by_name_truncates_all_copies() {
 
 #[test]
 fn changes_to_a_directory_reach_all_copies() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     for branch in [0, 1] {
         fs::create_dir(made.on(branch, "d")).unwrap();
     }
@@ -168,10 +169,10 @@ fn changes_to_a_directory_reach_all_copies() {
     client.end().unwrap();
 }
 
-/// chmod(2) of a copy that only an RO branch holds was told as success if the other branch holds anything.
+/// chmod(2) of a file on an RO branch succeeded if the other branch had anything under that name.
 #[test]
 fn changes_to_a_file_on_a_read_only_branch_fail_with_erofs() {
-    let made = pool(&[Ro, Rw], first());
+    let made = pool(&[Ro, Rw], create_first());
     put(made.on(0, "f"), "shown");
     fs::create_dir(made.on(1, "f")).unwrap();
     let mut client = made.client();
@@ -181,10 +182,10 @@ fn changes_to_a_file_on_a_read_only_branch_fail_with_erofs() {
     client.end().unwrap();
 }
 
-/// The first part of a request stayed done when a later part failed.
+/// When a later part of a request failed, the first part kept its effect.
 #[test]
 fn a_request_that_fails_half_way_is_undone() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     for branch in [0, 1] {
         put(made.on(branch, "f"), "content");
         chmod(&made.on(branch, "f"), 0o4755);
@@ -201,10 +202,10 @@ fn a_request_that_fails_half_way_is_undone() {
     client.end().unwrap();
 }
 
-/// Reading by name could tell of another copy than the one that is open.
+/// Requests by name could be answered from another copy than the open one.
 #[test]
 fn attributes_come_from_the_open_copy() {
-    let mut config = first();
+    let mut config = create_first();
     config.policies.set_category(Category::Search, Policy::Newest);
     let made = pool(&[Rw, Rw], config);
     for (branch, seconds) in [(0, 2000), (1, 1000)] {
@@ -217,16 +218,16 @@ fn attributes_come_from_the_open_copy() {
             rustix::fs::XattrFlags::empty(),
         )
         .unwrap();
-        age(&path, seconds);
+        set_mtime(&path, seconds);
     }
     let mut client = made.client();
     let node = client.walk("f").unwrap().node;
     let handle = open(&made.pool, node, OFlags::RDONLY);
-    age(&made.on(1, "f"), 3000);
+    set_mtime(&made.on(1, "f"), 3000);
     let mut value = [0; 9];
     assert_eq!(made.pool.getxattr(node, b"user.k", &mut value), Ok(1));
     assert_eq!(value[0], b'0');
-    // The kernel asks for the name again: it must stay the file that is open, or one name had two contents.
+    // A new lookup must lead to the open copy, because a name must not have two contents.
     let again = made.pool.lookup(NodeId::ROOT, b"f").unwrap();
     client.count_lookup(again);
     assert_eq!(again.node, node);
@@ -235,7 +236,7 @@ fn attributes_come_from_the_open_copy() {
     for handle in [handle, second] {
         made.pool.release(handle).unwrap();
     }
-    // Closed, the policy counts again.
+    // After the close the policy chooses again.
     let newest = made.pool.lookup(NodeId::ROOT, b"f").unwrap();
     client.count_lookup(newest);
     let third = open(&made.pool, newest.node, OFlags::RDONLY);
@@ -244,15 +245,15 @@ fn attributes_come_from_the_open_copy() {
     client.end().unwrap();
 }
 
-fn age(path: &Path, seconds: u64) {
+fn set_mtime(path: &Path, seconds: u64) {
     let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
     fs::File::open(path).unwrap().set_modified(time).unwrap();
 }
 
-/// mknod(2) of a regular file is a create: one copy, whatever the policy.
+/// mknod(2) of a regular file makes one copy, whatever the policy, as a create does.
 #[test]
 fn mknod_of_a_regular_file_makes_one_copy() {
-    let made = pool(&[Rw, Rw, Rw], create(Policy::All));
+    let made = pool(&[Rw, Rw, Rw], create_by(Policy::All));
     let mut client = made.client();
     let entry = made.pool.mknod(&ROOT, NodeId::ROOT, b"f", 0o100_644, (0, 0)).unwrap();
     client.count_lookup(entry);
@@ -267,7 +268,7 @@ fn mknod_of_a_regular_file_makes_one_copy() {
 
 #[test]
 fn branch_modes_are_enforced() {
-    let made = pool(&[Ro, Nc, Rw], first());
+    let made = pool(&[Ro, Nc, Rw], create_first());
     put(made.on(0, "ro"), "ro");
     put(made.on(1, "nc"), "nc");
     let mut client = made.client();
@@ -284,16 +285,16 @@ fn branch_modes_are_enforced() {
     assert_eq!(errno(made.pool.setxattr(&ROOT, ro, b"user.k", b"", 0, false)), Errno::ROFS);
     client.end().unwrap();
 
-    let made = pool(&[Ro, Nc], first());
+    let made = pool(&[Ro, Nc], create_first());
     assert_eq!(errno(made.pool.mkdir(&ROOT, NodeId::ROOT, b"new", 0o755)), Errno::ROFS);
     assert_eq!(errno(made.pool.unlink(NodeId::ROOT, b"none")), Errno::NOENT);
 }
 
-/// 14.2 #1: the climb to the root never ended.
+/// The climb to the root never ended.
 #[test]
 fn climbing_policies_end_at_the_root() {
     for policy in [Policy::MspMfs, Policy::MspLfs, Policy::MspLus, Policy::MspPfrd] {
-        let mut config = create(policy);
+        let mut config = create_by(policy);
         config.policies.set(Func::Mkdir, policy);
         let made = pool(&[Ro, Nc], config);
         fs::create_dir_all(made.on(0, "a/b")).unwrap();

@@ -1,4 +1,4 @@
-//! Directories: merged, cloned, listed.
+//! Merging, cloning and listing directories.
 
 use super::*;
 use crate::common::{ROOT, chmod, over, pool};
@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Success was claimed without doing anything. The directories of /proc refuse fsync(2) with EINVAL, so a
-/// branch there shows that it was asked.
+/// fsync(2) of a directory succeeded without any effect. Directories of /proc fail it with EINVAL, so a branch there shows
+/// that the request reaches it.
 #[test]
 fn fsync_of_a_directory_reaches_every_branch() {
     let home = common::home();
@@ -22,17 +22,17 @@ fn fsync_of_a_directory_reaches_every_branch() {
         (vec![plain.clone(), proc.clone()], Err(Errno::INVAL)),
         (vec![proc, plain], Err(Errno::INVAL)),
     ] {
-        let pool = over(&branches, &vec![Rw; branches.len()], first());
+        let pool = over(&branches, &vec![Rw; branches.len()], create_first());
         for data_only in [true, false] {
             assert_eq!(pool.fsyncdir(NodeId::ROOT, data_only).map_err(|e| e.errno()), expected);
         }
     }
 }
 
-/// Two names with one hash were taken for one name.
+/// Two names with equal hashes were listed as one.
 #[test]
 fn every_name_is_listed_exactly_once() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     let mut expected = BTreeSet::new();
     for index in 0..3000 {
         let name = format!("name-{index}");
@@ -65,13 +65,13 @@ fn assert_cloned(path: &Path) {
     assert_eq!(rustix::fs::getxattr(path, "user.k", &mut value[..]), Ok(5), "{}", path.display());
 }
 
-/// Cloned directories lost setgid and became immutable where the original was.
+/// Cloned directories lost set-group-ID, and became immutable if the original was.
 #[test]
 fn cloned_directories_have_all_attributes_and_take_new_files() {
-    let made = pool(&[Rw, Rw], last());
+    let made = pool(&[Rw, Rw], create_last());
     directory_to_clone(&made.on(0, "d/e"));
     directory_to_clone(&made.on(0, "d"));
-    // Not every filesystem has the flag. In an immutable directory itself nothing may be made, on any branch.
+    // Not every filesystem has the flag. Nothing can be created in an immutable directory itself, on any branch.
     let frozen = fs::File::open(made.on(0, "d")).unwrap();
     let is_frozen = rustix::fs::ioctl_setflags(&frozen, IFlags::IMMUTABLE).is_ok();
     let mut client = made.client();
@@ -86,16 +86,20 @@ fn cloned_directories_have_all_attributes_and_take_new_files() {
     assert_cloned(&made.on(1, "d/e"));
     assert_eq!(fs::metadata(made.on(1, "d")).unwrap().mtime(), 1000);
     let file = fs::metadata(made.on(1, "d/e/f")).unwrap();
-    assert_eq!((file.uid(), file.gid()), (1000, 7), "of the caller, and of the setgid directory's group");
+    assert_eq!(
+        (file.uid(), file.gid()),
+        (1000, 7),
+        "the caller owns it, with the group of the set-group-ID directory"
+    );
     assert_eq!(file.mode() & 0o7777, 0o644);
     assert_eq!(names_on(made.on(1, "")), ["d"]);
     client.end().unwrap();
 }
 
-/// They existed for a moment as root's and without their attributes.
+/// Cloned directories belonged to root and lacked their attributes for a moment.
 #[test]
 fn cloned_directories_are_never_seen_half_made() {
-    let made = pool(&[Rw, Rw], last());
+    let made = pool(&[Rw, Rw], create_last());
     const COUNT: usize = 200;
     for index in 0..COUNT {
         directory_to_clone(&made.on(0, &format!("d{index}")));
@@ -114,7 +118,7 @@ fn cloned_directories_are_never_seen_half_made() {
         for index in 0..COUNT {
             let dir = made.pool.lookup(NodeId::ROOT, format!("d{index}").as_bytes()).unwrap().node;
             made.pool.mkdir(&USER, dir, b"new", 0o755).unwrap();
-            // What is under construction is not listed.
+            // Unfinished directories are not listed.
             assert_eq!(names(&made.pool, NodeId::ROOT).len(), COUNT);
         }
         done.store(true, Ordering::Relaxed);
@@ -122,10 +126,10 @@ fn cloned_directories_are_never_seen_half_made() {
     assert_eq!(names_on(made.on(1, "")).len(), COUNT);
 }
 
-/// Several threads need the same directories on the same branch at once.
+/// Several threads clone the same directories to the same branch at once.
 #[test]
 fn concurrent_clones_make_one_directory() {
-    let made = pool(&[Rw, Rw], last());
+    let made = pool(&[Rw, Rw], create_last());
     fs::create_dir_all(made.on(0, "a/b/c/d")).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -145,7 +149,7 @@ fn concurrent_clones_make_one_directory() {
 
 #[test]
 fn a_merged_directory_has_the_newest_times_and_a_correct_link_count() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     fs::create_dir_all(made.on(0, "d/one")).unwrap();
     fs::create_dir_all(made.on(0, "d/two")).unwrap();
     fs::create_dir_all(made.on(1, "d")).unwrap();
@@ -155,10 +159,10 @@ fn a_merged_directory_has_the_newest_times_and_a_correct_link_count() {
     }
     let mut client = made.client();
     let attr = client.walk("d").unwrap().attr;
-    assert_eq!(attr.mtime.sec, 2000, "an entry may have come or gone on any branch");
+    assert_eq!(attr.mtime.sec, 2000, "an entry may have changed on any branch");
     let counted = fs::metadata(made.on(0, "d")).unwrap().nlink() == 4;
     assert_eq!(attr.nlink, if counted { 4 } else { 1 });
-    // Subdirectories on both: some may be the same, so they are not counted.
+    // With subdirectories on both branches, some may be the same, so they are not counted.
     fs::create_dir(made.on(1, "d/one")).unwrap();
     let node = client.walk("d").unwrap().node;
     assert_eq!(made.pool.getattr(node, None).unwrap().nlink, 1);
@@ -167,7 +171,7 @@ fn a_merged_directory_has_the_newest_times_and_a_correct_link_count() {
 
 #[test]
 fn every_readdir_mode_gives_the_same_listing() {
-    let base = pool(&[Rw, Rw, Rw], first());
+    let base = pool(&[Rw, Rw, Rw], create_first());
     for branch in 0..3 {
         for index in 0..500 {
             if index % (branch + 2) == 0 {
@@ -183,7 +187,7 @@ fn every_readdir_mode_gives_the_same_listing() {
         ReaddirMode::Cor { threads: 8, depth: 2 },
     ];
     let lists = ways.map(|readdir| {
-        let pool = over(&base.branches, &[Rw; 3], Config { readdir, ..first() });
+        let pool = over(&base.branches, &[Rw; 3], Config { readdir, ..create_first() });
         let mut client = common::Client::new(pool.clone());
         let dir = client.walk("d").unwrap().node;
         let list = client.entries_from(dir, 0, usize::MAX).unwrap();
@@ -195,10 +199,10 @@ fn every_readdir_mode_gives_the_same_listing() {
     assert_eq!(lists[0].len(), expected + 2);
 }
 
-/// telldir(3) and seekdir(3): what stays is given once, whatever comes and goes meanwhile.
+/// After telldir(3) and seekdir(3), entries that stay are listed once, whatever else changes.
 #[test]
 fn positions_stay_valid_while_the_directory_changes() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     for index in 0..100 {
         put(made.on(index % 2, &format!("d/{index:03}")), "");
     }
@@ -211,18 +215,18 @@ fn positions_stay_valid_while_the_directory_changes() {
         made.pool.unlink(dir, &entry.name).unwrap();
     }
     client.count_lookup(made.pool.mkdir(&ROOT, dir, b"new", 0o755).unwrap());
-    // What comes may be listed or not.
+    // A new entry may be listed or not.
     let mut now = client.entries_from(dir, position, usize::MAX).unwrap();
     now.retain(|entry| entry.name != b"new");
     assert!(now.iter().map(|entry| &entry.name).eq(tail.iter().map(|entry| &entry.name)));
     let again = client.entries_from(dir, 0, usize::MAX).unwrap();
-    assert_eq!(again.len(), 2 + tail.len() + 1, "a rewind sees what there is now");
+    assert_eq!(again.len(), 2 + tail.len() + 1, "a rewound listing is current");
     client.end().unwrap();
 }
 
 #[test]
 fn fifty_thousand_entries_on_four_branches_are_listed() {
-    let made = pool(&[Rw; 4], first());
+    let made = pool(&[Rw; 4], create_first());
     for index in 0..50_000 {
         rustix::fs::mknodat(
             rustix::fs::CWD,
@@ -238,10 +242,10 @@ fn fifty_thousand_entries_on_four_branches_are_listed() {
     assert_eq!(names.len(), 50_000);
 }
 
-/// Deeper than any path that a system call takes.
+/// The tree is deeper than any path that a system call accepts.
 #[test]
 fn trees_deeper_than_path_max_work() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     let name = [b'n'; 200];
     let mut at = vec![NodeId::ROOT];
     for _ in 0..60 {
@@ -251,8 +255,8 @@ fn trees_deeper_than_path_max_work() {
     let (entry, opened) = made.pool.create(&ROOT, bottom, b"f", 0o644, OFlags::RDWR.bits(), false).unwrap();
     write(&made.pool, opened.handle, "deep");
     made.pool.release(opened.handle).unwrap();
-    // The same tree, where new things go to the other branch: sixty directories to clone.
-    let other = over(&made.branches, &[Rw, Rw], last());
+    // The same tree in a pool that creates on the other branch has to clone sixty directories.
+    let other = over(&made.branches, &[Rw, Rw], create_last());
     let mut client = common::Client::new(other.clone());
     let path = vec![String::from_utf8(name.to_vec()).unwrap(); 60].join("/");
     let dir = client.walk(&path).unwrap().node;
@@ -281,7 +285,7 @@ fn trees_deeper_than_path_max_work() {
 
 #[test]
 fn a_removed_directory_is_empty_and_refuses_new_names() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     fs::create_dir(made.on(0, "d")).unwrap();
     let mut client = made.client();
     let dir = client.walk("d").unwrap().node;
@@ -292,7 +296,7 @@ fn a_removed_directory_is_empty_and_refuses_new_names() {
     assert_eq!(errno(made.pool.lookup(dir, b"x")), Errno::NOENT);
     assert_eq!(made.pool.getattr(dir, None).unwrap().mode & 0o170_000, 0o040_000);
     made.pool.fsyncdir(dir, false).unwrap();
-    // The next of that name is another.
+    // A new directory of that name is another node.
     let next = client.count_lookup(made.pool.mkdir(&ROOT, NodeId::ROOT, b"d", 0o755).unwrap());
     assert_ne!(next.node, dir);
     assert_eq!(fs::metadata(made.on(0, "d")).unwrap().permissions().mode() & 0o777, 0o755);

@@ -1,4 +1,4 @@
-//! `link-exdev` and `rename-exdev`: symlinks where a branch would have to be left.
+//! `link-exdev` and `rename-exdev`: symlinks instead of links and renames that would have to cross branches.
 
 use super::*;
 use crate::common::{Client, Made, chmod, pool};
@@ -11,15 +11,20 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 const HELD: &str = ".mergerfs_rename_exdev";
 
 fn config(link: LinkExdev, rename: RenameExdev) -> Config {
-    Config { link_exdev: link, rename_exdev: rename, mountpoint: "/the/pool".into(), ..create(Policy::EpFf) }
+    Config {
+        link_exdev: link,
+        rename_exdev: rename,
+        mountpoint: "/the/pool".into(),
+        ..create_by(Policy::EpFf)
+    }
 }
 
 fn renames(how: RenameExdev) -> Config {
     config(LinkExdev::Passthrough, how)
 }
 
-/// `x/f` on the first branch, an empty `y` on the second.
-fn apart(config: Config) -> Made {
+/// Makes a pool with `x/f` on the first branch and an empty `y` on the second.
+fn file_and_dir_on_two_branches(config: Config) -> Made {
     let made = pool(&[Rw, Rw], config);
     put(made.on(0, "x/f"), "content");
     fs::create_dir(made.on(1, "y")).unwrap();
@@ -35,13 +40,13 @@ fn target(path: impl AsRef<Path>) -> String {
     fs::read_link(path).expect("a symlink").into_os_string().into_string().expect("text")
 }
 
-/// 14.2 #5: the target of rel-symlink was empty.
+/// The target of `rel-symlink` was empty.
 #[test]
 fn rename_leaves_a_symlink_to_the_files_new_place() {
     let rel = "../.mergerfs_rename_exdev/x/f";
     let abs = "/the/pool/.mergerfs_rename_exdev/x/f";
     for (how, expected) in [(RenameExdev::RelSymlink, rel), (RenameExdev::AbsSymlink, abs)] {
-        let made = apart(renames(how));
+        let made = file_and_dir_on_two_branches(renames(how));
         fs::set_permissions(made.on(0, "x"), PermissionsExt::from_mode(0o2750)).unwrap();
         chown(made.on(0, "x"), Some(7), Some(8)).unwrap();
         let mut client = made.client();
@@ -67,13 +72,13 @@ fn rename_leaves_a_symlink_to_the_files_new_place() {
         assert!(client.walk("y/g").unwrap().attr.is_symlink());
         assert_eq!(errno(made.pool.lookup(client.walk("x").unwrap().node, b"f")), Errno::NOENT);
         made.pool.release(handle).unwrap();
-        // Found by its name, now that it is closed.
+        // A closed file is found by its name.
         assert_eq!(made.pool.getattr(file.node, None).unwrap().size, 7);
         client.end().unwrap();
     }
 }
 
-/// 14.2 #5, 4.6: nothing made the holding directory for a file in the root.
+/// For a file in the root, the holding directory was not made.
 #[test]
 fn a_file_in_the_root_can_be_set_aside() {
     let made = pool(&[Rw, Rw], renames(RenameExdev::RelSymlink));
@@ -87,10 +92,10 @@ fn a_file_in_the_root_can_be_set_aside() {
     client.end().unwrap();
 }
 
-/// The second file of a name took the place of the first, to which a symlink led.
+/// The second file of a name replaced the first one, to which a symlink led.
 #[test]
 fn setting_a_file_aside_keeps_one_set_aside_before() {
-    let made = apart(renames(RenameExdev::RelSymlink));
+    let made = file_and_dir_on_two_branches(renames(RenameExdev::RelSymlink));
     let mut client = made.client();
     rename(&made, &mut client, "x/f", "y/one").unwrap();
     put(made.on(0, "x/f"), "another");
@@ -100,7 +105,7 @@ fn setting_a_file_aside_keeps_one_set_aside_before() {
         let target = target(made.on(1, &format!("y/{name}")));
         assert_eq!(text(made.on(0, target.strip_prefix("../").unwrap())), content, "{name}");
     }
-    // And what has been set aside is not set aside once more.
+    // A file in the holding directory is not set aside again.
     let again = rename(&made, &mut client, &format!("{HELD}/x/f"), "y/three");
     assert_eq!(errno(again), Errno::XDEV);
     client.end().unwrap();
@@ -141,7 +146,7 @@ fn a_directory_is_set_aside_with_its_contents() {
     rename(&made, &mut client, "x/d", "y/e").unwrap();
     client.drop_name("x/d");
     assert_eq!(target(made.on(1, "y/e")), "../.mergerfs_rename_exdev/x/d");
-    // Whoever stands in it stands there still.
+    // The node of the directory stays usable.
     assert_eq!(names(&made.pool, dir), ["f"]);
     assert_eq!(made.pool.getattr(file, None).unwrap().size, 7);
     let made_below = made.pool.mkdir(&USER, dir, b"new", 0o755).unwrap();
@@ -150,21 +155,21 @@ fn a_directory_is_set_aside_with_its_contents() {
     client.end().unwrap();
 }
 
-/// A failure at any point leaves everything as it was, and open files where they were.
+/// A failure at any step leaves all files, also open ones, where they were.
 #[test]
 fn a_failed_rename_is_undone() {
-    // Copy on the second branch cannot be set aside.
+    // The copy on the second branch cannot be set aside.
     let blocked = pool(&[Rw, Rw], renames(RenameExdev::RelSymlink));
     put(blocked.on(0, "x/f"), "one");
     put(blocked.on(1, "x/f"), "two");
     fs::create_dir(blocked.on(0, "y")).unwrap();
     put(blocked.on(1, HELD), "in the way");
-    // The target has a copy where it cannot be removed.
+    // The target has a copy on a read-only branch.
     let read_only = pool(&[Rw, Rw, Ro], renames(RenameExdev::AbsSymlink));
     put(read_only.on(0, "x/f"), "one");
     put(read_only.on(1, "y/keep"), "");
     put(read_only.on(2, "y/f"), "target");
-    // The symlink's target is too long, once all is set aside.
+    // The target of the symlink is too long, which shows only after all copies are set aside.
     let deep = "d".repeat(250);
     let long = pool(
         &[Rw, Rw],
@@ -197,7 +202,7 @@ fn a_failed_rename_is_undone() {
     assert_eq!(text(read_only.on(2, "y/f")), "target");
 }
 
-/// Everybody may write into the holding directory; a trap there catches nothing.
+/// Every user may write to the holding directory, so a directory in it may be a trap.
 #[test]
 fn files_are_not_set_aside_in_another_users_directory() {
     let trap = |made: &Made, at: &str| {
@@ -205,13 +210,13 @@ fn files_are_not_set_aside_in_another_users_directory() {
         chmod(&made.on(0, HELD), 0o1777);
         fs::create_dir(made.on(0, at)).unwrap();
     };
-    let made = apart(renames(RenameExdev::RelSymlink));
+    let made = file_and_dir_on_two_branches(renames(RenameExdev::RelSymlink));
     trap(&made, &format!("{HELD}/x"));
     chown(made.on(0, &format!("{HELD}/x")), Some(1001), None).unwrap();
-    let linked = apart(renames(RenameExdev::RelSymlink));
+    let linked = file_and_dir_on_two_branches(renames(RenameExdev::RelSymlink));
     trap(&linked, "elsewhere");
     symlink("../elsewhere", linked.on(0, &format!("{HELD}/x"))).unwrap();
-    let taken = apart(renames(RenameExdev::RelSymlink));
+    let taken = file_and_dir_on_two_branches(renames(RenameExdev::RelSymlink));
     fs::create_dir(taken.on(0, HELD)).unwrap();
     chown(taken.on(0, HELD), Some(1001), None).unwrap();
     for made in [made, linked, taken] {
@@ -225,19 +230,19 @@ fn files_are_not_set_aside_in_another_users_directory() {
 
 #[test]
 fn renames_that_a_symlink_cannot_replace_fail_with_exdev() {
-    let made = apart(renames(RenameExdev::RelSymlink));
+    let made = file_and_dir_on_two_branches(renames(RenameExdev::RelSymlink));
     put(made.on(0, "x/d/f"), "");
     fs::create_dir(made.on(1, "y/e")).unwrap();
     put(made.on(1, "y/g"), "there");
     let mut client = made.client();
     let (x, y) = (client.walk("x").unwrap().node, client.walk("y").unwrap().node);
-    // An empty directory that a directory would replace.
+    // A directory would have to replace an empty one.
     assert_eq!(errno(rename(&made, &mut client, "x/d", "y/e")), Errno::XDEV);
     assert_eq!(errno(made.pool.rename(&USER, x, b"f", y, b"g", NoReplace)), Errno::EXIST);
     assert_eq!(text(made.on(1, "y/g")), "there");
     made.pool.rename(&USER, x, b"f", y, b"h", NoReplace).unwrap();
     assert_eq!(target(made.on(1, "y/h")), "../.mergerfs_rename_exdev/x/f");
-    let off = apart(renames(RenameExdev::Passthrough));
+    let off = file_and_dir_on_two_branches(renames(RenameExdev::Passthrough));
     let mut other = off.client();
     assert_eq!(errno(rename(&off, &mut other, "x/f", "y/f")), Errno::XDEV);
     client.end().unwrap();
@@ -247,7 +252,7 @@ fn renames_that_a_symlink_cannot_replace_fail_with_exdev() {
 #[test]
 fn link_makes_a_symlink_of_the_chosen_kind() {
     for how in [LinkExdev::RelSymlink, LinkExdev::AbsBaseSymlink, LinkExdev::AbsPoolSymlink] {
-        let made = apart(config(how, RenameExdev::Passthrough));
+        let made = file_and_dir_on_two_branches(config(how, RenameExdev::Passthrough));
         let expected = match how {
             LinkExdev::AbsBaseSymlink => made.on(0, "x/f").to_str().unwrap().to_owned(),
             LinkExdev::AbsPoolSymlink => "/the/pool/x/f".to_owned(),
@@ -257,14 +262,14 @@ fn link_makes_a_symlink_of_the_chosen_kind() {
         let (file, y) = (client.walk("x/f").unwrap(), client.walk("y").unwrap().node);
         let entry = made.pool.link(&USER, file.node, y, b"g").unwrap();
         client.count_lookup(entry);
-        // The kernel insists on the type of what it has linked, and must look again.
+        // The kernel expects the type of the linked file in the answer, which therefore expires at once.
         assert_eq!((entry.node, entry.attr.is_regular(), entry.brief), (file.node, true, true));
         assert_eq!(target(made.on(1, "y/g")), expected);
         assert_eq!(fs::symlink_metadata(made.on(1, "y/g")).unwrap().uid(), USER.uid);
         assert!(client.walk("y/g").unwrap().attr.is_symlink());
         assert_eq!(made.pool.getattr(file.node, None).unwrap().nlink, 1);
         assert_eq!(errno(made.pool.link(&USER, file.node, y, b"g")), Errno::EXIST);
-        // Where a real link can be, it is one.
+        // Within a branch it makes a real link.
         let x = client.walk("x").unwrap().node;
         let linked = client.count_lookup(made.pool.link(&USER, file.node, x, b"l").unwrap());
         assert_eq!((linked.node, linked.attr.nlink, linked.brief), (file.node, 2, false));
@@ -272,10 +277,10 @@ fn link_makes_a_symlink_of_the_chosen_kind() {
     }
 }
 
-/// A file without a name: there is nothing that a symlink could say.
+/// A file without a name has no path for a symlink.
 #[test]
 fn linking_an_unnamed_file_across_branches_fails_with_exdev() {
-    let made = apart(config(LinkExdev::RelSymlink, RenameExdev::Passthrough));
+    let made = file_and_dir_on_two_branches(config(LinkExdev::RelSymlink, RenameExdev::Passthrough));
     let mut client = made.client();
     let (x, y) = (client.walk("x").unwrap().node, client.walk("y").unwrap().node);
     let (entry, opened) = made.pool.tmpfile(&USER, x, 0o644, OFlags::RDWR.bits()).unwrap();

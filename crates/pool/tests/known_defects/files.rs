@@ -1,4 +1,4 @@
-//! Files: what is open, what has no name, what has several.
+//! Open files, files without a name and files with several.
 
 use super::*;
 use crate::common::{ROOT, chmod, pool};
@@ -7,10 +7,10 @@ use canopy_pool::{Error, SetAttr, SetTime, Time};
 use canopy_testkit::files::{put, text};
 use std::os::unix::fs::MetadataExt;
 
-/// The buffer was given back as it was.
+/// Reads returned the buffer with its old contents.
 #[test]
 fn nullrw_reads_zeros() {
-    let made = pool(&[Rw], Config { nullrw: true, ..first() });
+    let made = pool(&[Rw], Config { nullrw: true, ..create_first() });
     put(made.on(0, "f"), "content");
     let mut client = made.client();
     let node = client.walk("f").unwrap().node;
@@ -24,10 +24,10 @@ fn nullrw_reads_zeros() {
     client.end().unwrap();
 }
 
-/// Creating where an open file had been removed behind the pool's back gave EIO.
+/// Creating a file failed with EIO after an open file of that name had been removed on the branch.
 #[test]
 fn create_succeeds_after_an_open_file_is_removed_on_its_branch() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     put(made.on(0, "f"), "old");
     let mut client = made.client();
     let old = client.walk("f").unwrap().node;
@@ -46,11 +46,11 @@ fn create_succeeds_after_an_open_file_is_removed_on_its_branch() {
     client.end().unwrap();
 }
 
-/// An unprivileged write kept the set-id bits.
+/// A write by an unprivileged user kept the set-id bits.
 #[test]
 fn a_write_by_another_user_clears_set_id_bits() {
     for (mode, left) in [(0o6755, 0o755), (0o4755, 0o755), (0o2745, 0o745), (0o755, 0o755)] {
-        let made = pool(&[Rw], first());
+        let made = pool(&[Rw], create_first());
         put(made.on(0, "f"), "content");
         chmod(&made.on(0, "f"), mode);
         let mut client = made.client();
@@ -70,7 +70,7 @@ fn a_write_by_another_user_clears_set_id_bits() {
 
 #[test]
 fn hard_links_in_different_directories_are_one_node() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     put(made.on(0, "a/f"), "content");
     fs::create_dir(made.on(1, "b")).unwrap();
     chmod(&made.on(1, "b"), 0o2775);
@@ -80,14 +80,14 @@ fn hard_links_in_different_directories_are_one_node() {
     let linked = client.count_lookup(made.pool.link(&common::ROOT, file, b, b"g").unwrap());
     assert_eq!((linked.node, linked.attr.nlink), (file, 2));
     assert_eq!(made.pool.getattr(file, None).unwrap(), linked.attr);
-    // On the branch of the file, in a directory that was cloned for it.
+    // The link is on the branch of the file, in a directory that was cloned for it.
     assert_eq!(text(made.on(0, "b/g")), "content");
     assert_eq!(fs::metadata(made.on(0, "b")).unwrap().mode() & 0o7777, 0o2775);
-    // Found by another name first: still one.
+    // Looked up by the other name first, it is still one node.
     client.end().unwrap();
     let (one, two) = (client.walk("b/g").unwrap(), client.walk("a/f").unwrap());
     assert_eq!((one.node, one.attr.ino), (two.node, two.attr.ino));
-    // A name goes, the file stays.
+    // Removing one name keeps the file.
     assert_eq!(client.walk("b").unwrap().node, b);
     made.pool.unlink(b, b"g").unwrap();
     client.drop_name("b/g");
@@ -98,7 +98,7 @@ fn hard_links_in_different_directories_are_one_node() {
 
 #[test]
 fn an_unlinked_file_stays_usable_while_open() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     put(made.on(1, "f"), "content");
     let mut client = made.client();
     let node = client.walk("f").unwrap().node;
@@ -119,10 +119,10 @@ fn an_unlinked_file_stays_usable_while_open() {
     pool.fallocate(handle, 0, 0, 10).unwrap();
     pool.setxattr(&ROOT, node, b"user.k", b"v", 0, false).unwrap();
     assert_eq!(pool.getxattr(node, b"user.k", &mut []), Ok(1));
-    // A second descriptor, through /proc.
+    // The kernel opens it again, through /proc/self/fd.
     let second = open(pool, node, OFlags::RDONLY);
     assert_eq!(pool.getattr(node, Some(second)).unwrap().size, 10);
-    // As on any filesystem: what has lost its last name gets no new one.
+    // As on any filesystem, a file without its last name cannot be linked.
     assert_eq!(errno(pool.link(&common::ROOT, node, NodeId::ROOT, b"again")), Errno::NOENT);
     for handle in [handle, second] {
         pool.release(handle).unwrap();
@@ -133,7 +133,7 @@ fn an_unlinked_file_stays_usable_while_open() {
 
 #[test]
 fn a_tmpfile_can_be_linked() {
-    let made = pool(&[Rw, Rw], last());
+    let made = pool(&[Rw, Rw], create_last());
     fs::create_dir(made.on(0, "d")).unwrap();
     let mut client = made.client();
     let dir = client.walk("d").unwrap().node;
@@ -153,7 +153,7 @@ fn a_tmpfile_can_be_linked() {
 
 #[test]
 fn names_have_at_most_255_bytes() {
-    let made = pool(&[Rw, Rw], last());
+    let made = pool(&[Rw, Rw], create_last());
     let (longest, longer) = ("n".repeat(255), "n".repeat(256));
     let mut client = made.client();
     let make = |name: &str| made.pool.mkdir(&ROOT, NodeId::ROOT, name.as_bytes(), 0o755);
@@ -172,10 +172,10 @@ fn names_have_at_most_255_bytes() {
     client.end().unwrap();
 }
 
-/// FORGET of more than was handed out comes from broken or hostile kernels and fuzzers.
+/// Broken clients and fuzzers send FORGET with more than the lookup count.
 #[test]
 fn forgetting_more_than_was_looked_up_is_harmless() {
-    let made = pool(&[Rw], first());
+    let made = pool(&[Rw], create_first());
     put(made.on(0, "f"), "");
     let entry = made.pool.lookup(NodeId::ROOT, b"f").unwrap();
     made.pool.forget(entry.node, 1000);
@@ -186,13 +186,13 @@ fn forgetting_more_than_was_looked_up_is_harmless() {
     assert_eq!(made.pool.counts(), (1, 0));
 }
 
-/// The branch refuses as an NFS server would: to a thread without CAP_DAC_OVERRIDE.
+/// Without CAP_DAC_OVERRIDE, a thread gets EACCES from the branch as from an NFS server.
 #[test]
 fn nfsopenhack_opens_read_only_files_for_writing() {
     use canopy_pool::config::NfsOpenHack::{All, Git, Off};
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     for (hack, git, other) in [(Off, false, false), (Git, true, false), (All, true, true)] {
-        let made = pool(&[Rw], Config { nfs_open_hack: hack, ..first() });
+        let made = pool(&[Rw], Config { nfs_open_hack: hack, ..create_first() });
         for (name, mode) in [("d/.git/f", 0o444), ("f", 0o440), ("g", 0o422)] {
             put(made.on(0, name), "old");
             chmod(&made.on(0, name), mode);
@@ -200,7 +200,7 @@ fn nfsopenhack_opens_read_only_files_for_writing() {
         let mut client = made.client();
         let nodes = ["d/.git/f", "f", "g"].map(|name| client.walk(name).unwrap().node);
         let opened = std::thread::scope(|scope| {
-            let weak = scope.spawn(|| {
+            let unprivileged = scope.spawn(|| {
                 let mut sets = capabilities(None).unwrap();
                 sets.effective -= CapabilitySet::DAC_OVERRIDE;
                 set_capabilities(None, sets).unwrap();
@@ -211,10 +211,10 @@ fn nfsopenhack_opens_read_only_files_for_writing() {
                 assert!(nodes.iter().all(|&node| open(node, OFlags::RDONLY).is_ok()));
                 nodes.map(|node| open(node, OFlags::RDWR))
             });
-            weak.join().unwrap()
+            unprivileged.join().unwrap()
         });
         let expected = |allowed| if allowed { Ok(()) } else { Err(Errno::ACCESS) };
-        // The last one may be written by somebody, so that its mode is not what is in the way.
+        // Some users may write the last file, so its mode is not the reason for the error.
         assert_eq!(opened, [expected(git), expected(other), expected(false)], "{hack}");
         for (name, mode) in [("d/.git/f", 0o444), ("f", 0o440), ("g", 0o422)] {
             assert_eq!(fs::metadata(made.on(0, name)).unwrap().mode() & 0o7777, mode, "{hack} {name}");
@@ -225,7 +225,7 @@ fn nfsopenhack_opens_read_only_files_for_writing() {
 
 #[test]
 fn forgotten_nodes_are_found_again_by_their_id() {
-    let made = pool(&[Rw], first());
+    let made = pool(&[Rw], create_first());
     put(made.on(0, "d/f"), "content");
     put(made.on(0, "d/g"), "");
     let look = |parent, name: &[u8]| made.pool.lookup(parent, name).unwrap();
@@ -234,7 +234,7 @@ fn forgotten_nodes_are_found_again_by_their_id() {
     let forget_all = || [f, g, dir].iter().for_each(|entry| made.pool.forget(entry.node, 1));
     forget_all();
     assert_eq!(made.pool.counts(), (1, 0));
-    // As an NFS server finds what its client names, moved or not.
+    // An NFS server finds a node by its file handle, whether it has moved or not.
     let dir_again = look(dir.node, b".");
     made.pool
         .rename(&ROOT, dir.node, b"f", NodeId::ROOT, b"moved", canopy_pool::RenameKind::Replace)
@@ -246,13 +246,13 @@ fn forgotten_nodes_are_found_again_by_their_id() {
     {
         let found = look(entry.node, b".");
         assert_eq!((found.node, found.generation), (entry.node, entry.generation));
-        let above = if parent == NodeId::ROOT { None } else { Some(look(parent, b".").node) };
+        let parent_node = if parent == NodeId::ROOT { None } else { Some(look(parent, b".").node) };
         assert_eq!(look(parent, name).node, entry.node);
         made.pool.forget(entry.node, 2);
-        above.into_iter().for_each(|node| made.pool.forget(node, 1));
+        parent_node.into_iter().for_each(|node| made.pool.forget(node, 1));
     }
     assert_eq!(made.pool.counts(), (1, 0));
-    // Removed or replaced: gone, as NFS wants to hear it.
+    // A replaced or removed file is stale, as NFS expects.
     let dir = look(NodeId::ROOT, b"d");
     made.pool
         .rename(&ROOT, NodeId::ROOT, b"moved", dir.node, b"g", canopy_pool::RenameKind::Replace)
@@ -260,7 +260,7 @@ fn forgotten_nodes_are_found_again_by_their_id() {
     assert_eq!(errno(made.pool.lookup(g.node, b".")), Errno::STALE);
     assert_eq!(look(dir.node, b"g").node, f.node);
     made.pool.unlink(dir.node, b"g").unwrap();
-    // The kernel holds it still.
+    // The kernel has not forgotten it yet.
     assert_eq!(made.pool.getattr(f.node, None).unwrap().nlink, 0);
     made.pool.forget(f.node, 1);
     assert_eq!(errno(made.pool.lookup(f.node, b".")), Errno::STALE);

@@ -1,4 +1,4 @@
-//! `follow-symlinks`: symlinks that are shown as what they lead to.
+//! `follow-symlinks`: symlinks that are shown as their targets.
 
 use super::*;
 use crate::common::{Made, pool};
@@ -10,10 +10,10 @@ use canopy_testkit::files::{put, text};
 use std::os::unix::fs::{lchown, symlink};
 
 fn follow(mode: FollowSymlinks) -> Config {
-    Config { follow_symlinks: mode, ..last() }
+    Config { follow_symlinks: mode, ..create_last() }
 }
 
-/// Links of each kind on the first branch, to what lies outside of all branches.
+/// Makes a pool with symlinks to each kind of target, inside and outside the branches.
 fn linked(config: Config) -> Made {
     let made = pool(&[Rw, Rw], config);
     put(made.home.path().join("out/dir/f"), "outside");
@@ -80,11 +80,11 @@ fn a_followed_symlink_acts_on_its_target() {
     client.end().unwrap();
 }
 
-/// 14.2 #9: everything failed with ENOTDIR, since the new file's directory was to be cloned.
+/// Every create failed with ENOTDIR, because the pool tried to clone the symlink as a directory.
 #[test]
 fn creating_in_a_followed_directory_creates_in_its_target() {
     for mode in [Directory, All] {
-        // The policy would choose the second branch, which does not have the link.
+        // The policy would choose the second branch, which lacks the symlink.
         let made = linked(follow(mode));
         let mut client = made.client();
         let dir = client.walk("dir").unwrap().node;
@@ -96,17 +96,17 @@ fn creating_in_a_followed_directory_creates_in_its_target() {
         client.count_lookup(made.pool.mkdir(&USER, dir, b"sub", 0o755).unwrap());
         let below = client.walk("dir/sub").unwrap().node;
         let link = client.count_lookup(made.pool.symlink(&USER, below, b"l", b"../new").unwrap());
-        assert!(link.attr.is_symlink() && link.brief, "the kernel wants a symlink");
+        assert!(link.attr.is_symlink() && link.brief, "the kernel expects a symlink");
         let target = client.walk("dir/sub/l").unwrap();
         assert_eq!(target.attr.is_regular(), mode == All);
         assert_eq!(text(made.home.path().join("out/dir/new")), "made");
         assert_eq!(names_on(made.home.path().join("out/dir")), ["f", "new", "sub"]);
         assert_eq!(names_on(made.on(1, "")), [""; 0]);
-        // From a branch that has no such directory: as between filesystems.
+        // A rename from a branch without that directory fails as between filesystems.
         put(made.on(1, "other"), "");
         let moved = made.pool.rename(&USER, NodeId::ROOT, b"other", dir, b"other", RenameKind::Replace);
         assert_eq!(errno(moved), Errno::XDEV);
-        // Within, and out of it.
+        // A rename within the target succeeds.
         made.pool.rename(&USER, dir, b"new", below, b"moved", RenameKind::Replace).unwrap();
         assert_eq!(text(made.home.path().join("out/dir/sub/moved")), "made");
         client.end().unwrap();
@@ -136,7 +136,7 @@ fn rename_unlink_and_rmdir_act_on_the_symlink() {
     made.pool.unlink(NodeId::ROOT, b"renamed").unwrap();
     client.drop_name("renamed");
     assert_eq!(made.pool.getattr(file, None).unwrap().nlink, 1);
-    // A directory to its users, and not empty; what goes is the link.
+    // Users see a directory that is not empty, but rmdir(2) removes the symlink.
     made.pool.rmdir(NodeId::ROOT, b"dir").unwrap();
     client.drop_name("dir");
     assert!(made.pool.getattr(dir, None).is_ok());
@@ -145,7 +145,7 @@ fn rename_unlink_and_rmdir_act_on_the_symlink() {
     client.end().unwrap();
 }
 
-/// The daemon may go where its users may not.
+/// The daemon can read files that its users cannot.
 #[test]
 fn a_users_symlink_to_the_files_of_others_is_not_followed() {
     let made = linked(follow(All));
@@ -180,15 +180,15 @@ fn the_option_may_change_at_any_time() {
     client.end().unwrap();
 }
 
-/// A file that comes to be shown as a symlink is another node, and both know its names.
+/// When `symlinkify` begins to show a file as a symlink, the symlink is another node, and both keep track of the names.
 #[test]
 fn a_file_and_its_symlinkified_form_are_two_nodes() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     let counts = made.pool.counts();
     put(made.on(0, "d/f"), "content");
     fs::hard_link(made.on(0, "d/f"), made.on(0, "d/g")).unwrap();
     fs::set_permissions(made.on(0, "d/f"), std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
-    let symlinkified = Config { symlinkify: true, symlinkify_timeout: -1, ..first() };
+    let symlinkified = Config { symlinkify: true, symlinkify_timeout: -1, ..create_first() };
     let dir = made.pool.lookup(NodeId::ROOT, b"d").unwrap().node;
     let look = |name: &[u8]| made.pool.lookup(dir, name).unwrap();
     let plain = look(b"f");
@@ -196,8 +196,8 @@ fn a_file_and_its_symlinkified_form_are_two_nodes() {
     made.pool.reconfigure(symlinkified);
     let link = look(b"f");
     assert!(link.attr.is_symlink() && link.node != plain.node && link.attr.ino == plain.attr.ino);
-    assert_eq!(look(b"g").node, link.node, "all names are one node still");
-    // Each is what it was, and may be asked about.
+    assert_eq!(look(b"g").node, link.node, "all names still lead to one node");
+    // Both nodes keep their type and answer requests.
     for _ in 0..2 {
         assert!(made.pool.getattr(plain.node, None).unwrap().is_regular());
         let attr = made.pool.getattr(link.node, None).unwrap();
@@ -207,9 +207,9 @@ fn a_file_and_its_symlinkified_form_are_two_nodes() {
         let handle = open(&made.pool, plain.node, OFlags::RDONLY);
         assert_eq!(read(&made.pool, handle), "content");
         made.pool.release(handle).unwrap();
-        made.pool.reconfigure(first());
+        made.pool.reconfigure(create_first());
     }
-    // Back, under one name; the other has not been looked at.
+    // One name leads to the file again. The other has not been looked up yet.
     assert_eq!(look(b"f").node, plain.node);
     assert_eq!(
         made.pool.readlink(link.node).unwrap(),
@@ -226,7 +226,7 @@ fn a_file_and_its_symlinkified_form_are_two_nodes() {
     made.pool.unlink(dir, b"f").unwrap();
     assert_eq!(made.pool.getattr(plain.node, None).unwrap().nlink, 0);
     made.pool.release(handle).unwrap();
-    // Another file of that name is nobody's disguise.
+    // Another file of that name is a node of its own.
     put(made.on(0, "d/f"), "other");
     let other = look(b"f");
     assert!(other.node != plain.node && other.node != link.node && other.attr.is_regular());

@@ -1,5 +1,5 @@
-//! Defects that other pool filesystems have (COMPATIBILITY 14.2, by number), and promises of this one: each
-//! test names what must not come back.
+//! Defects that other pool filesystems have or had, and what this one promises instead. A comment above a test describes
+//! the defect.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -20,17 +20,18 @@ use rustix::io::Errno;
 use std::fs;
 use std::path::Path;
 
-/// Creates go to the first branch.
-fn first() -> Config {
-    create(Policy::Ff)
+/// Returns a configuration that creates files on the first branch.
+fn create_first() -> Config {
+    create_by(Policy::Ff)
 }
 
-/// Creates go to the last branch: all have the same space, and the last of equals is taken.
-fn last() -> Config {
-    create(Policy::Mfs)
+/// Returns a configuration that creates files on the last branch: all have equal space, and `mfs` takes the last of
+/// those.
+fn create_last() -> Config {
+    create_by(Policy::Mfs)
 }
 
-fn create(policy: Policy) -> Config {
+fn create_by(policy: Policy) -> Config {
     let mut config = Config::default();
     config.policies.set_category(Category::Create, policy);
     config
@@ -39,7 +40,7 @@ fn create(policy: Policy) -> Config {
 const USER: Caller = Caller { uid: 1000, gid: 1000, pid: 0, umask: 0o022 };
 
 fn errno<T: std::fmt::Debug>(result: canopy_pool::Result<T>) -> Errno {
-    result.expect_err("it must fail").errno()
+    result.expect_err("an error").errno()
 }
 
 fn open(pool: &Pool, node: NodeId, flags: OFlags) -> HandleId {
@@ -57,7 +58,7 @@ fn write(pool: &Pool, handle: HandleId, content: &str) {
     assert_eq!(count, content.len());
 }
 
-/// The names in a directory, without the dots, sorted.
+/// Returns the names in a directory of the pool, sorted, without `.` and `..`.
 fn names(pool: &Pool, node: NodeId) -> Vec<String> {
     let mut names = Vec::new();
     let take = |entry: canopy_pool::DirEntry<'_>| {
@@ -70,6 +71,7 @@ fn names(pool: &Pool, node: NodeId) -> Vec<String> {
     names
 }
 
+/// Returns the names in a directory on a branch, sorted.
 fn names_on(path: impl AsRef<Path>) -> Vec<String> {
     let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("entry").file_name().into_string();
     let mut names: Vec<String> =

@@ -1,4 +1,4 @@
-//! Renames over branches.
+//! Renames of files on several branches.
 
 use super::*;
 use crate::common::pool;
@@ -17,10 +17,10 @@ fn rename(pool: &Pool, from: &str, to: &str) -> canopy_pool::Result<()> {
     )
 }
 
-/// The clean-up after a rename removed the overwritten target even from RO branches.
+/// The cleanup after a rename removed the replaced target even from RO branches.
 #[test]
 fn rename_never_deletes_on_read_only_branches() {
-    let made = pool(&[Rw, Ro], first());
+    let made = pool(&[Rw, Ro], create_first());
     put(made.on(0, "f"), "new");
     put(made.on(0, "g"), "old");
     put(made.on(1, "g"), "old, read-only");
@@ -30,11 +30,11 @@ fn rename_never_deletes_on_read_only_branches() {
     assert_eq!(text(made.on(1, "g")), "old, read-only");
 }
 
-/// A source on an RO branch would stay visible under its old name.
+/// A copy on an RO branch would stay visible under the old name.
 #[test]
 fn renaming_a_file_with_a_read_only_copy_changes_nothing() {
     for modes in [[Rw, Ro], [Ro, Rw]] {
-        let made = pool(&modes, first());
+        let made = pool(&modes, create_first());
         put(made.on(0, "f"), "one");
         put(made.on(1, "f"), "two");
         assert_eq!(errno(rename(&made.pool, "f", "g")), Errno::ROFS);
@@ -44,10 +44,10 @@ fn renaming_a_file_with_a_read_only_copy_changes_nothing() {
     }
 }
 
-/// The clean-up also removed the source from branches where renaming it had failed.
+/// The cleanup also removed the source from branches on which its rename had failed.
 #[test]
 fn a_rename_that_fails_on_one_branch_changes_no_branch() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     put(made.on(0, "f"), "one");
     put(made.on(1, "f"), "two");
     put(made.on(0, "d/g"), "target");
@@ -65,7 +65,7 @@ fn a_rename_that_fails_on_one_branch_changes_no_branch() {
 
 #[test]
 fn rename_moves_every_copy_and_removes_the_target_everywhere() {
-    let made = pool(&[Rw, Rw, Nc], first());
+    let made = pool(&[Rw, Rw, Nc], create_first());
     put(made.on(0, "f"), "one");
     put(made.on(2, "f"), "three");
     put(made.on(1, "g"), "target");
@@ -76,10 +76,10 @@ fn rename_moves_every_copy_and_removes_the_target_everywhere() {
     assert_eq!(text(made.on(2, "g")), "three");
 }
 
-/// Every failure of a path-preserving rename was told as EXDEV.
+/// Path-preserving renames reported every error as EXDEV.
 #[test]
 fn only_a_missing_directory_makes_a_path_preserving_rename_fail_with_exdev() {
-    let made = pool(&[Rw, Rw], create(Policy::EpFf));
+    let made = pool(&[Rw, Rw], create_by(Policy::EpFf));
     put(made.on(0, "x/f"), "");
     put(made.on(0, "x/d/full"), "");
     put(made.on(0, "x/e/full"), "");
@@ -104,7 +104,7 @@ fn only_a_missing_directory_makes_a_path_preserving_rename_fail_with_exdev() {
 
 #[test]
 fn a_replaced_file_stays_usable_while_open() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     put(made.on(0, "f"), "new");
     put(made.on(1, "g"), "old");
     let mut client = made.client();
@@ -120,15 +120,15 @@ fn a_replaced_file_stays_usable_while_open() {
     assert_ne!(new, old);
     assert_eq!(text(made.on(0, "g")), "new");
     made.pool.release(handle).unwrap();
-    // No handle any more, but the kernel may still ask (an O_PATH descriptor).
+    // Without a handle the kernel may still ask for attributes, for an O_PATH descriptor.
     assert_eq!(made.pool.getattr(old, None).unwrap().size, 3);
     client.end().unwrap();
 }
 
-/// The number is a hash of the path: without care the next directory there gets the same.
+/// The inode number is a hash of the path, so the next directory at that path could get the same number.
 #[test]
 fn a_renamed_directory_keeps_its_inode_numbers_for_itself() {
-    let made = pool(&[Rw], first());
+    let made = pool(&[Rw], create_first());
     fs::create_dir_all(made.on(0, "a/sub")).unwrap();
     let mut client = made.client();
     let before = (client.walk("a").unwrap(), client.walk("a/sub").unwrap());
@@ -142,13 +142,13 @@ fn a_renamed_directory_keeps_its_inode_numbers_for_itself() {
         let entries = client.entries(NodeId::ROOT, None).unwrap();
         entries.into_iter().find(|entry| entry.name == b"a").unwrap().ino
     };
-    // Listed before it is looked up.
+    // The listing comes before the lookup.
     let number = listed(&mut client);
     let (new, new_sub) = (client.walk("a").unwrap(), client.walk("a/sub").unwrap());
     assert_eq!(new.attr.ino, number);
     assert_ne!(new.attr.ino, after.0.attr.ino);
     assert_ne!(new_sub.attr.ino, after.1.attr.ino);
-    // Forgotten and found again: the same.
+    // The number stays the same when the directory is forgotten and found again.
     made.pool.forget(new_sub.node, 1);
     client.drop_name("a/sub");
     let again = made.pool.lookup(new.node, b"sub").unwrap();
@@ -157,7 +157,7 @@ fn a_renamed_directory_keeps_its_inode_numbers_for_itself() {
 
 #[test]
 fn exchange_renames_each_file_on_its_own_branch() {
-    let made = pool(&[Rw, Rw], first());
+    let made = pool(&[Rw, Rw], create_first());
     put(made.on(0, "x/f"), "first");
     put(made.on(1, "y/g"), "second");
     let mut client = made.client();

@@ -36,10 +36,10 @@ fn exists(disks: &Disks, name: &str) -> [bool; 2] {
 fn a_crash_during_the_copy_leaves_the_original() {
     let disks = Disks::small_and_large();
     put(disks.on(0, "d/f"), b"whole");
-    put(disks.on(1, "d/.canopy-clone.dead.2"), b"who");
+    put(disks.on(1, "d/.canopy-clone.dead.2"), b"half");
     // An unfinished directory of the dead process, and an unfinished file of a living one.
     fs::create_dir_all(disks.on(1, ".canopy-clone.dead.1/e")).unwrap();
-    put(disks.on(1, "d/.canopy-clone.alive.2"), b"who");
+    put(disks.on(1, "d/.canopy-clone.alive.2"), b"half");
     journal_entry(&disks, &["d/f"]);
     disks.pool.recover();
     assert_eq!(exists(&disks, "d/f"), [true, false]);
@@ -51,7 +51,7 @@ fn a_crash_during_the_copy_leaves_the_original() {
 fn a_crash_during_link_cow_leaves_the_link() {
     let disks = Disks::small_and_large();
     put(disks.on(1, "d/f"), b"whole");
-    put(disks.on(1, "d/.canopy-clone.dead.2"), b"who");
+    put(disks.on(1, "d/.canopy-clone.dead.2"), b"half");
     let path = disks.on(1, ".canopy-clone.move.dead.1");
     fs::write(&path, "canopy move 1\0\0d/f\0").unwrap();
     common::chmod(&path, 0o600);

@@ -139,9 +139,9 @@ fn a_file_with_thousands_of_names_moves() {
     client.end().unwrap();
 }
 
-/// Nothing that the pool has open keeps a file from moving, and nothing of it is lost when the file stays.
+/// A writer on the branch keeps the file from moving. The handles of the pool do not, and survive the attempt.
 #[test]
-fn handles_write_as_before_when_somebody_else_keeps_the_file_where_it_is() {
+fn handles_stay_usable_while_another_writer_keeps_the_file_on_its_branch() {
     let disks = Disks::small_and_large();
     put(disks.on(0, "dir/f"), &pattern(1, MIB));
     let mut client = disks_client(&disks);
@@ -149,7 +149,7 @@ fn handles_write_as_before_when_somebody_else_keeps_the_file_where_it_is() {
     let handles = flags.map(|flags| disks.open(&mut client, "dir/f", flags));
     let (_, reader) = disks.open(&mut client, "dir/f", OFlags::RDONLY);
     disks.fill(0);
-    let stranger = fs::File::options().write(true).open(disks.on(0, "dir/f")).unwrap();
+    let other_writer = fs::File::options().write(true).open(disks.on(0, "dir/f")).unwrap();
     for (flags, (_, writer)) in flags.into_iter().zip(handles) {
         assert_eq!(write(&disks.pool, writer, 8 * MIB as u64, &[1; 4096]), Err(Errno::NOSPC));
         if !flags.contains(OFlags::APPEND) {
@@ -163,7 +163,7 @@ fn handles_write_as_before_when_somebody_else_keeps_the_file_where_it_is() {
     assert_eq!(&read(&disks.pool, reader, 4096), &[2; 4096]);
     assert_eq!(disks.unfinished_copies(), NONE);
     assert!(disks.on(0, "dir/f").exists());
-    drop(stranger);
+    drop(other_writer);
     for (_, writer) in handles {
         assert_eq!(write(&disks.pool, writer, 8 * MIB as u64, &[1; 4096]), Ok(()));
     }
