@@ -135,7 +135,7 @@ impl CliBed {
         proc::daemons(&self.dir())
     }
 
-    /// Waits until so many daemons run.
+    /// Waits until this many daemons run.
     ///
     /// # Panics
     /// If that does not happen.

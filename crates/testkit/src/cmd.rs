@@ -1,4 +1,4 @@
-//! Running programs with a deadline and a useful message when they fail.
+//! Running programs with a deadline, and describing how they failed.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -8,9 +8,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How a program ended, and all that it printed.
+/// How a program ended, and its output.
 #[derive(Debug)]
 pub struct Finished {
+    /// `None` if the deadline passed.
     pub status: Option<ExitStatus>,
     pub stdout: String,
     pub stderr: String,
@@ -22,7 +23,7 @@ impl Finished {
         self.status.is_some_and(|status| status.success())
     }
 
-    /// The exit code; none when a signal or the deadline ended the program.
+    /// Returns the exit code, or `None` if a signal or the deadline ended the program.
     pub fn code(&self) -> Option<i32> {
         self.status.and_then(|status| status.code())
     }
@@ -31,7 +32,7 @@ impl Finished {
         self.status.is_none()
     }
 
-    /// Everything printed, for a failure message.
+    /// Describes the end and the output, for the message of a failure.
     pub fn describe(&self) -> String {
         let mut text = match self.status {
             Some(status) => format!("{status} after {:.1?}", self.took),
@@ -46,12 +47,12 @@ impl Finished {
     }
 }
 
-/// Runs a command to its end, or kills it (it alone, by its own id) when the deadline passes.
+/// Runs a command to its end, or kills its process (but not the children of that) when the deadline passes.
 ///
-/// Output goes through unnamed files, so that a grandchild which keeps the descriptors cannot block the caller.
+/// The output goes to unnamed files, so that a grandchild that keeps the descriptors open cannot block the caller.
 ///
 /// # Panics
-/// When the program cannot be started.
+/// If the program cannot be started.
 #[track_caller]
 pub fn run_within(command: &mut Command, deadline: Duration) -> Finished {
     let mut stdout = tempfile::tempfile().expect("a temporary file for stdout");
@@ -71,11 +72,13 @@ pub fn run_within(command: &mut Command, deadline: Duration) -> Finished {
     Finished { status, stdout: read_back(&mut stdout), stderr: read_back(&mut stderr), took }
 }
 
-/// Runs a command that may unmount a pool, again while that is busy: any program that looks at mounts keeps one busy
-/// for a moment, and a test on another thread that starts something holds a copy of every descriptor until its exec.
+/// Runs a command that may unmount a pool, and repeats it for a while if the mount is busy.
+///
+/// Programs that inspect mounts keep them busy for a moment. So do programs that a test on another thread starts: they hold
+/// copies of this process's descriptors between fork and exec.
 ///
 /// # Panics
-/// When the program cannot be started.
+/// If the program cannot be started.
 #[track_caller]
 pub fn run_unless_busy(command: &mut Command, deadline: Duration) -> Finished {
     let mut done = run_within(command, deadline);
@@ -92,12 +95,13 @@ pub fn run_unless_busy(command: &mut Command, deadline: Duration) -> Finished {
     done
 }
 
-/// Starts a program that may have been written a moment ago. A test on another thread that starts something holds
-/// a copy of every descriptor of this process from fork to exec, one that writes the program among them: then it is
-/// busy (ETXTBSY) until that exec.
+/// Starts a program that this process may just have written.
+///
+/// A program that a test on another thread starts holds copies of this process's descriptors between fork and exec. If it
+/// has the file open for writing, starting that fails with ETXTBSY, so this retries for a while.
 ///
 /// # Errors
-/// Whatever starting it gives, that one only when it lasts.
+/// Those of [`Command::spawn`].
 pub fn spawn(command: &mut Command) -> io::Result<Child> {
     let started = Instant::now();
     loop {
@@ -113,15 +117,14 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
     }
 }
 
-/// Returns a command that runs a shell script in a new mount namespace; arguments that are added become `$1`, `$2` and so
-/// on.
+/// Returns a command that runs a shell script in a new mount namespace. Further arguments become `$1`, `$2` and so on.
 pub fn in_mount_namespace(script: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-euc", script, "sh"]);
     command
 }
 
-/// Waits for a child until the deadline; `None` when it still runs then.
+/// Waits for a child to end. Returns `None` if it still runs at the deadline.
 pub fn wait_within(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
     let started = Instant::now();
     let mut pause = Duration::from_millis(1);
@@ -136,10 +139,10 @@ pub fn wait_within(child: &mut Child, deadline: Duration) -> Option<ExitStatus> 
     }
 }
 
-/// Runs a program that must succeed within a minute, and returns what it wrote to stdout.
+/// Runs a program that must succeed within a minute, and returns what it writes to stdout.
 ///
 /// # Panics
-/// When it fails; the message carries all of its output.
+/// If it fails. The message contains its output.
 #[track_caller]
 pub fn run<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> String {
     let mut command = Command::new(program);
@@ -149,7 +152,7 @@ pub fn run<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) ->
     finished.stdout
 }
 
-/// Asks again until the answer is yes; false when the deadline passes first.
+/// Polls a condition until it is true. Returns false if the deadline passes first.
 pub fn wait_until(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     let mut pause = Duration::from_millis(1);

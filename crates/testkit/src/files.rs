@@ -1,4 +1,4 @@
-//! Files and directories of a test.
+//! Helpers for files and directories.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub fn walk(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the temporary files and directories below `root` that a pool makes while it copies one, and hides.
+/// Returns the hidden files and directories below `root` that a pool makes while it copies a file or directory.
 ///
 /// # Panics
 /// If a directory cannot be read.

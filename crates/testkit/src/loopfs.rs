@@ -1,4 +1,4 @@
-//! A filesystem of a test's own: a sparse image behind a loop device, or a tmpfs.
+//! Filesystems for single tests: a sparse image on a loop device, or a tmpfs.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -16,10 +16,10 @@ use crate::cmd::{run_within, wait_until};
 use crate::proc;
 
 const MIB: u64 = 1 << 20;
-/// How long a busy filesystem may take to be let go before that counts as a leak.
+/// How long a filesystem may stay busy before that counts as a leak.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The filesystems a branch can be made of.
+/// A type of filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Ext4,
@@ -61,7 +61,7 @@ impl Kind {
 
     fn mount_data(self, size: u64) -> String {
         match self {
-            // Without it ext4 writes inode tables in the background, which disturbs timings.
+            // By default ext4 writes inode tables in the background, which disturbs timings.
             Self::Ext4 => "noinit_itable".to_owned(),
             Self::Tmpfs => format!("size={size},mode=0755"),
             Self::Xfs | Self::Btrfs => String::new(),
@@ -73,30 +73,32 @@ impl Kind {
 #[derive(Debug)]
 pub struct LoopFs {
     kind: Kind,
-    /// None once everything is undone.
+    /// `None` after cleanup.
     home: Option<TempDir>,
     point: PathBuf,
-    /// The image, if it does not lie beside the mount point.
-    elsewhere: Option<TempPath>,
+    /// The image, if it is not beside the mount point.
+    separate_image: Option<TempPath>,
     device: Option<PathBuf>,
     mounted: bool,
 }
 
 impl LoopFs {
+    /// Makes and mounts an ext4.
     pub fn ext4(size: u64) -> Self {
         Self::new(Kind::Ext4, size)
     }
 
-    /// At least 300 MB; the image is sparse.
+    /// Makes and mounts an XFS of at least 300 MiB.
     pub fn xfs(size: u64) -> Self {
         Self::new(Kind::Xfs, size)
     }
 
-    /// At least 128 MiB; the image is sparse.
+    /// Makes and mounts a btrfs of at least 128 MiB.
     pub fn btrfs(size: u64) -> Self {
         Self::new(Kind::Btrfs, size)
     }
 
+    /// Mounts a tmpfs.
     pub fn tmpfs(size: u64) -> Self {
         Self::new(Kind::Tmpfs, size)
     }
@@ -104,36 +106,36 @@ impl LoopFs {
     /// Makes and mounts a filesystem of `size` bytes.
     ///
     /// # Panics
-    /// When not root, and when any step fails.
+    /// Without root, or if any step fails.
     #[track_caller]
     pub fn new(kind: Kind, size: u64) -> Self {
         Self::with(kind, size, &[], "")
     }
 
-    /// Like [`LoopFs::new`], with more arguments for mkfs and more mount data (comma-separated).
+    /// Like [`LoopFs::new`], with further arguments for mkfs and further comma-separated mount options.
     #[track_caller]
     pub fn with(kind: Kind, size: u64, mkfs_args: &[&str], mount_data: &str) -> Self {
         Self::within(&std::env::temp_dir(), kind, size, mkfs_args, mount_data)
     }
 
-    /// Like [`LoopFs::with`], with its image in this directory.
+    /// Like [`LoopFs::with`], with image and mount point in a new directory in `dir`.
     #[track_caller]
     pub fn within(dir: &Path, kind: Kind, size: u64, mkfs_args: &[&str], mount_data: &str) -> Self {
-        Self::made(dir, None, kind, size, mkfs_args, mount_data)
+        Self::make(dir, None, kind, size, mkfs_args, mount_data)
     }
 
-    /// Like [`LoopFs::new`], with nothing but its image in this directory, read and written past the page cache: what
-    /// befalls the directory befalls the disk.
+    /// Like [`LoopFs::new`], with only its image in `dir`. The image is accessed with direct I/O, so that faults of the
+    /// filesystem of `dir` reach the disk.
     #[track_caller]
     pub fn with_image_in(dir: &Path, kind: Kind, size: u64) -> Self {
         let image = tempfile::Builder::new().prefix("image-").tempfile_in(dir).expect("an image");
-        Self::made(&std::env::temp_dir(), Some(image.into_temp_path()), kind, size, &[], "")
+        Self::make(&std::env::temp_dir(), Some(image.into_temp_path()), kind, size, &[], "")
     }
 
     #[track_caller]
-    fn made(
+    fn make(
         dir: &Path,
-        elsewhere: Option<TempPath>,
+        separate_image: Option<TempPath>,
         kind: Kind,
         size: u64,
         mkfs_args: &[&str],
@@ -148,24 +150,24 @@ impl LoopFs {
             .expect("a temporary directory");
         let point = home.path().canonicalize().expect("a path").join("fs");
         fs::create_dir(&point).expect("a mount point");
-        let direct = elsewhere.is_some();
-        let mut own = Self { kind, home: Some(home), point, elsewhere, device: None, mounted: false };
+        let direct = separate_image.is_some();
+        let mut made = Self { kind, home: Some(home), point, separate_image, device: None, mounted: false };
         if kind != Kind::Tmpfs {
-            let image = own.image().expect("an image path");
+            let image = made.image().expect("an image path");
             File::create(&image).and_then(|file| file.set_len(size)).expect("a sparse image");
             let (program, args) = kind.mkfs().split_first().expect("a mkfs program");
             let mut command = Command::new(program);
             command.args(args).args(mkfs_args).arg(&image);
             let done = run_within(&mut command, Duration::from_secs(60));
             assert!(done.success(), "{command:?}: {}", done.describe());
-            own.device = Some(attach(&image, direct));
+            made.device = Some(attach(&image, direct));
         }
         let mut data = kind.mount_data(size);
         if !mount_data.is_empty() {
             data = if data.is_empty() { mount_data.to_owned() } else { format!("{data},{mount_data}") };
         }
-        own.mount(&data);
-        own
+        made.mount(&data);
+        made
     }
 
     fn mount(&mut self, data: &str) {
@@ -179,7 +181,7 @@ impl LoopFs {
         fs::set_permissions(&self.point, Permissions::from_mode(0o755)).expect("chmod of the root");
     }
 
-    /// The mounted filesystem's root. On ext4 it holds `lost+found`.
+    /// The mount point. An ext4 contains `lost+found`.
     pub fn path(&self) -> &Path {
         &self.point
     }
@@ -192,16 +194,16 @@ impl LoopFs {
         self.device.as_deref()
     }
 
-    /// The image file; none on tmpfs.
+    /// The image file. A tmpfs has none.
     pub fn image(&self) -> Option<PathBuf> {
         let beside = || self.point.with_file_name("image");
-        (self.kind != Kind::Tmpfs).then(|| self.elsewhere.as_deref().map_or_else(beside, Path::to_owned))
+        (self.kind != Kind::Tmpfs).then(|| self.separate_image.as_deref().map_or_else(beside, Path::to_owned))
     }
 
-    /// Remounts read-only or writable again, as a disk with errors does by itself.
+    /// Remounts the filesystem read-only, as a disk with errors does by itself, or writable again.
     ///
     /// # Panics
-    /// When the kernel refuses, for instance because a file stays open for writing.
+    /// If the kernel refuses, for instance because a file stays open for writing.
     #[track_caller]
     pub fn set_read_only(&self, read_only: bool) {
         let flags = if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
@@ -213,10 +215,10 @@ impl LoopFs {
         outcome.expect("remount");
     }
 
-    /// Unmounts now; for tests which take a branch away. The image stays until drop.
+    /// Unmounts the filesystem. Its image stays until drop.
     ///
     /// # Panics
-    /// When the filesystem stays busy.
+    /// If the filesystem stays busy.
     #[track_caller]
     pub fn unmount(&mut self) {
         if let Err(message) = self.try_unmount() {
@@ -224,14 +226,14 @@ impl LoopFs {
         }
     }
 
-    /// Takes the mount out of the tree at once, whoever still uses it.
+    /// Detaches the mount at once, even if it is in use.
     #[track_caller]
     pub fn unmount_lazily(&mut self) {
         unmount(&self.point, UnmountFlags::DETACH).expect("a lazy unmount");
         self.mounted = false;
     }
 
-    /// Mounts it again in its place.
+    /// Mounts the filesystem again after an unmount.
     #[track_caller]
     pub fn mount_again(&mut self) {
         self.mount("");
@@ -282,8 +284,8 @@ impl LoopFs {
             _ => Ok(()),
         };
         let Some(home) = self.home.take() else { return Ok(()) };
-        drop(self.elsewhere.take());
-        // Removing recursively through a mount that is still there would destroy what it shows.
+        drop(self.separate_image.take());
+        // If the mount were still there, this would delete its files.
         let mut removed = Ok(());
         if unmounted.is_ok() && proc::mount_at(&self.point).is_none() {
             removed = home.close().map_err(|error| format!("cannot delete the image: {error}"));
@@ -302,7 +304,7 @@ impl Drop for LoopFs {
     }
 }
 
-/// Attaches an image to a free loop device; others may take the same one in between, so it tries again.
+/// Attaches an image to a free loop device. Retries, because another process may take the same device first.
 #[track_caller]
 fn attach(image: &Path, direct: bool) -> PathBuf {
     let mut last = String::new();
@@ -324,7 +326,8 @@ fn detach(device: &Path, image: &Path) -> Result<(), String> {
     if !done.success() {
         return Err(format!("cannot detach {}: {}", device.display(), done.describe()));
     }
-    // Detaching is lazy while somebody (udev, blkid) still looks at the device. Another test may have it by then.
+    // The kernel detaches the device once no process (such as udev or blkid) has it open. By then another test may have
+    // attached another image to it.
     let gone = wait_until(PATIENCE, || {
         !proc::loop_devices().iter().any(|(known, file)| known == device && file == image)
     });
@@ -335,9 +338,10 @@ fn detach(device: &Path, image: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn comes_and_goes(kind: Kind, size: u64) {
-        let own = LoopFs::new(kind, size);
-        let (point, device, image) = (own.path().to_owned(), own.device().map(Path::to_owned), own.image());
+    fn check_lifecycle(kind: Kind, size: u64) {
+        let disk = LoopFs::new(kind, size);
+        let (point, device, image) =
+            (disk.path().to_owned(), disk.device().map(Path::to_owned), disk.image());
         assert_eq!(proc::mount_at(&point).expect("a mount").kind, kind.name());
         fs::write(point.join("file"), b"contents").expect("a write");
         if let Some(image) = &image {
@@ -345,7 +349,7 @@ mod tests {
             let allocated = fs::metadata(image).expect("an image").blocks() * 512;
             assert!(allocated < size, "the image is not sparse: {allocated} bytes");
         }
-        drop(own);
+        drop(disk);
         assert!(!point.exists() && proc::mount_at(&point).is_none());
         assert!(image.is_none_or(|image| !image.exists()));
         if let Some(device) = device {
@@ -355,48 +359,48 @@ mod tests {
     }
 
     #[test]
-    fn ext4() {
-        comes_and_goes(Kind::Ext4, 64 * MIB);
+    fn an_ext4_is_mounted_and_removed() {
+        check_lifecycle(Kind::Ext4, 64 * MIB);
     }
 
     #[test]
-    fn xfs() {
-        comes_and_goes(Kind::Xfs, 320 * MIB);
+    fn an_xfs_is_mounted_and_removed() {
+        check_lifecycle(Kind::Xfs, 320 * MIB);
     }
 
     #[test]
-    fn btrfs() {
-        comes_and_goes(Kind::Btrfs, 256 * MIB);
+    fn a_btrfs_is_mounted_and_removed() {
+        check_lifecycle(Kind::Btrfs, 256 * MIB);
     }
 
     #[test]
-    fn tmpfs() {
-        comes_and_goes(Kind::Tmpfs, 8 * MIB);
+    fn a_tmpfs_is_mounted_and_removed() {
+        check_lifecycle(Kind::Tmpfs, 8 * MIB);
     }
 
     #[test]
     fn a_filesystem_is_full_at_its_size() {
-        let own = LoopFs::tmpfs(MIB);
-        let error = fs::write(own.path().join("big"), vec![0; 2 << 20]).expect_err("too big");
+        let disk = LoopFs::tmpfs(MIB);
+        let error = fs::write(disk.path().join("big"), vec![0; 2 << 20]).expect_err("too big");
         assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
     }
 
     #[test]
     fn a_filesystem_turns_read_only_and_writable_again() {
-        let own = LoopFs::ext4(32 * MIB);
-        own.set_read_only(true);
-        let error = fs::write(own.path().join("file"), b"").expect_err("read-only");
+        let disk = LoopFs::ext4(32 * MIB);
+        disk.set_read_only(true);
+        let error = fs::write(disk.path().join("file"), b"").expect_err("read-only");
         assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-        own.set_read_only(false);
-        fs::write(own.path().join("file"), b"").expect("writable again");
+        disk.set_read_only(false);
+        fs::write(disk.path().join("file"), b"").expect("writable again");
     }
 
     #[test]
     fn a_held_file_is_reported_and_still_cleaned_up() {
-        let own = LoopFs::tmpfs(MIB);
-        let point = own.path().to_owned();
+        let disk = LoopFs::tmpfs(MIB);
+        let point = disk.path().to_owned();
         let held = File::create(point.join("held")).expect("a file");
-        let outcome = std::panic::catch_unwind(move || drop(own));
+        let outcome = std::panic::catch_unwind(move || drop(disk));
         let message = outcome.expect_err("the drop must complain");
         let message = message.downcast_ref::<String>().expect("a message");
         assert!(message.contains("holds") && message.contains("held"), "{message}");

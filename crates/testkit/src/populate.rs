@@ -13,7 +13,7 @@ use rustix::fs::{
 
 use crate::rng::Rng;
 
-/// What the tree is like. Rates are in thousandths of the number of files.
+/// Describes a tree. Rates are in thousandths of the number of files.
 #[derive(Debug, Clone)]
 pub struct TreeSpec {
     pub seed: u64,
@@ -101,7 +101,7 @@ struct Generator<'a> {
     rng: Rng,
     dirs: Vec<PathBuf>,
     files: Vec<PathBuf>,
-    /// Set last: making an entry changes the time of its directory.
+    /// Modification times, which are set last because making an entry changes the time of its directory.
     times: Vec<(PathBuf, Timespec)>,
     counts: TreeCounts,
     serial: u64,
@@ -238,7 +238,7 @@ impl Generator<'_> {
     }
 
     fn own(&mut self, path: &Path) -> Step {
-        // Drawn even without `owners`, which then does not change the rest of the tree.
+        // Drawn even without `owners`, so that the rest of the tree does not depend on that.
         let (uid, gid) = (*self.rng.pick(&[0, 0, 1000, 1001, 65534]), *self.rng.pick(&[0, 0, 1000, 2000]));
         if self.spec.owners { at(path, lchown(path, Some(uid), Some(gid))) } else { Ok(()) }
     }

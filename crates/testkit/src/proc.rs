@@ -1,4 +1,4 @@
-//! What `/proc` and `/sys` say of mounts, processes, their threads and descriptors, and loop devices.
+//! Mounts, processes with their threads and descriptors, and loop devices, read from `/proc` and `/sys`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -75,7 +75,7 @@ pub struct Process {
     pub args: Vec<OsString>,
 }
 
-/// Returns all processes but zombies.
+/// Returns all processes except zombies.
 pub fn processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries

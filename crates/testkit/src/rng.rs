@@ -1,6 +1,6 @@
-//! A small deterministic generator, so that a seed names the same tree on every machine.
+//! A small deterministic random number generator. A seed gives the same numbers on every machine.
 
-/// splitmix64: fast, well mixed, and the same everywhere. Not for secrets.
+/// The splitmix64 generator.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
@@ -17,29 +17,30 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..bound`; zero when `bound` is zero.
+    /// Returns a number in `0..bound`, or zero if `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.next_u64() % bound }
     }
 
-    /// An index into a collection of `len` items.
+    /// Returns an index into a collection of `len` items.
     pub fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).unwrap_or(0)
     }
 
-    /// True `per_thousand` times in a thousand.
+    /// Returns true `per_thousand` times in a thousand.
     pub fn chance(&mut self, per_thousand: u32) -> bool {
         self.below(1000) < u64::from(per_thousand)
     }
 
-    /// One of the given items.
+    /// Returns one of the given items.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.index(items.len())]
     }
 
+    /// Fills a buffer with random bytes.
     pub fn fill(&mut self, buffer: &mut [u8]) {
         for chunk in buffer.chunks_mut(8) {
             let bytes = self.next_u64().to_le_bytes();
@@ -47,6 +48,7 @@ impl Rng {
         }
     }
 
+    /// Returns `len` random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.fill(&mut bytes);

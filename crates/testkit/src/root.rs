@@ -1,4 +1,4 @@
-//! Tests that need root.
+//! The check that a test runs as root.
 
 /// Fails the test unless root runs it.
 ///

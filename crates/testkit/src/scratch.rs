@@ -76,7 +76,7 @@ impl ScratchDir {
 }
 
 impl Drop for ScratchDir {
-    /// Detaches what a failing test has left mounted: removing the directory would empty it.
+    /// Detaches mounts that a failing test has left behind. Otherwise removing the directory would delete their files.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;

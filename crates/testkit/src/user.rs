@@ -1,19 +1,19 @@
-//! Running a program as somebody else, through util-linux `setpriv`.
+//! Running a program as another user, through util-linux `setpriv`.
 
 use std::ffi::OsStr;
 use std::process::Command;
 
-/// A user by numbers; it needs no entry in the password file.
+/// A user, given by ids. It needs no entry in the password file.
 #[derive(Debug, Clone, Copy)]
 pub struct User<'a> {
     pub uid: u32,
     pub gid: u32,
-    /// Supplementary groups; none when empty.
+    /// Supplementary groups.
     pub groups: &'a [u32],
 }
 
 impl User<'_> {
-    /// A command that runs `program` with exactly this user's ids, no more groups, and no capabilities.
+    /// Returns a command that runs `program` with this user's ids and groups only, and without capabilities.
     ///
     /// Needs root.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
@@ -29,7 +29,7 @@ impl User<'_> {
         command
     }
 
-    /// A command that runs a shell script as this user; `args` become `$1`, `$2` and so on.
+    /// Returns a command that runs a shell script as this user. `args` become `$1`, `$2` and so on.
     pub fn shell(&self, script: &str, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = self.command("sh");
         command.args(["-eu", "-c", script, "sh"]).args(args);
@@ -37,7 +37,7 @@ impl User<'_> {
     }
 }
 
-/// A command that runs `program` as the given user; see [`User::command`].
+/// Returns a command that runs `program` as the given user; see [`User::command`].
 pub fn as_user(uid: u32, gid: u32, groups: &[u32], program: impl AsRef<OsStr>) -> Command {
     User { uid, gid, groups }.command(program)
 }

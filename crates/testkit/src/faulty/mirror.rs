@@ -1,4 +1,4 @@
-//! Passes requests on to a directory: a node is a descriptor of what it stands for.
+//! Serves the files of a directory. Each node is an `O_PATH` descriptor.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,13 +20,13 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Nothing is remembered by the kernel, so that every question meets the faults.
-const NEVER: Duration = Duration::ZERO;
+/// The kernel caches nothing, so that every access is a request, which can have a fault.
+const NO_CACHE: Duration = Duration::ZERO;
 const XATTR_MAX: usize = 65536;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
-/// In bytes, so that a large copy takes many requests.
-const COPIED_AT_ONCE: usize = 1 << 20;
+/// The most bytes that a request copies, so that a large copy takes many requests.
+const COPY_MAX: usize = 1 << 20;
 
 pub(super) struct Mirror {
     nodes: Mutex<Nodes>,
@@ -41,12 +41,14 @@ struct Nodes {
     last: u64,
 }
 
+/// A file or directory that the kernel knows.
 struct Node {
     fd: Arc<OwnedFd>,
     key: (u64, u64),
     lookups: u64,
 }
 
+/// Open files or listings, by handle.
 struct Table<T> {
     open: Mutex<HashMap<u64, Arc<T>>>,
     last: AtomicU64,
@@ -78,8 +80,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a request needs of a file, and what to answer it with.
-enum Given {
+/// The answer to a request.
+enum Answer {
     Done,
     Entry(EntryOut),
     Attr(Attr),
@@ -90,7 +92,7 @@ enum Given {
     Xattr(Vec<u8>),
     Written(usize),
     Copied(usize, bool),
-    At(u64),
+    Offset(u64),
 }
 
 impl Mirror {
@@ -152,118 +154,118 @@ impl Mirror {
             _ => {}
         }
         match self.answer(request) {
-            Ok(Given::Done) => reply.ok(),
-            Ok(Given::Entry(entry)) => reply.entry(&entry),
-            Ok(Given::Attr(attr)) => reply.attr(&AttrOut::new(attr, NEVER)),
-            Ok(Given::Statx(statx)) => reply.statx(&StatxOut::new(statx, NEVER)),
-            Ok(Given::Opened(handle)) => reply.opened(handle, OpenFlags::empty(), None),
-            Ok(Given::Created(entry, handle)) => reply.created(&entry, handle, OpenFlags::empty(), None),
-            Ok(Given::Bytes(bytes)) => reply.bytes(&bytes),
-            Ok(Given::Xattr(value)) => reply.xattr(&value),
-            Ok(Given::Written(bytes)) => reply.written(bytes as u32),
-            Ok(Given::Copied(bytes, wide)) => reply.copied(bytes as u64, wide),
-            Ok(Given::At(offset)) => reply.lseek(offset),
+            Ok(Answer::Done) => reply.ok(),
+            Ok(Answer::Entry(entry)) => reply.entry(&entry),
+            Ok(Answer::Attr(attr)) => reply.attr(&AttrOut::new(attr, NO_CACHE)),
+            Ok(Answer::Statx(statx)) => reply.statx(&StatxOut::new(statx, NO_CACHE)),
+            Ok(Answer::Opened(handle)) => reply.opened(handle, OpenFlags::empty(), None),
+            Ok(Answer::Created(entry, handle)) => reply.created(&entry, handle, OpenFlags::empty(), None),
+            Ok(Answer::Bytes(bytes)) => reply.bytes(&bytes),
+            Ok(Answer::Xattr(value)) => reply.xattr(&value),
+            Ok(Answer::Written(bytes)) => reply.written(bytes as u32),
+            Ok(Answer::Copied(bytes, wide)) => reply.copied(bytes as u64, wide),
+            Ok(Answer::Offset(offset)) => reply.lseek(offset),
             Err(errno) => reply.error(errno.raw_os_error()),
         }
     }
 
-    fn answer(&self, request: &Request<'_>) -> Result<Given, Errno> {
+    fn answer(&self, request: &Request<'_>) -> Result<Answer, Errno> {
         let this = self.fd(request.header.node)?;
-        let owned_by = (request.header.uid, request.header.gid);
+        let owner = (request.header.uid, request.header.gid);
         Ok(match request.op {
-            Op::Lookup { name } => Given::Entry(self.entry(&this, name)?),
-            Op::Getattr { .. } => Given::Attr(attr(&statx(this.as_fd())?)),
-            Op::Statx { .. } => Given::Statx(shown(&statx(this.as_fd())?)),
+            Op::Lookup { name } => Answer::Entry(self.entry(&this, name)?),
+            Op::Getattr { .. } => Answer::Attr(attr(&statx(this.as_fd())?)),
+            Op::Statx { .. } => Answer::Statx(to_statx(&statx(this.as_fd())?)),
             Op::Setattr(set) => {
                 change(this.as_fd(), &set)?;
-                Given::Attr(attr(&statx(this.as_fd())?))
+                Answer::Attr(attr(&statx(this.as_fd())?))
             }
-            Op::Readlink => Given::Bytes(rustix::fs::readlinkat(&*this, c"", Vec::new())?.into_bytes()),
+            Op::Readlink => Answer::Bytes(rustix::fs::readlinkat(&*this, c"", Vec::new())?.into_bytes()),
             Op::Symlink { name, target } => {
                 rustix::fs::symlinkat(target, &*this, name.as_cstr())?;
-                Given::Entry(self.made(&this, name, owned_by, None)?)
+                Answer::Entry(self.adopt(&this, name, owner, None)?)
             }
             Op::Mknod { name, mode, rdev, umask } => {
                 let (kind, rights) =
                     (FileType::from_raw_mode(mode), Mode::from_raw_mode(mode & !umask & 0o7777));
                 let (major, minor) = decode_dev(rdev);
                 rustix::fs::mknodat(&*this, name.as_cstr(), kind, rights, rustix::fs::makedev(major, minor))?;
-                Given::Entry(self.made(&this, name, owned_by, Some(rights))?)
+                Answer::Entry(self.adopt(&this, name, owner, Some(rights))?)
             }
             Op::Mkdir { name, mode, umask } => {
                 let rights = Mode::from_raw_mode(mode & !umask & 0o7777);
                 rustix::fs::mkdirat(&*this, name.as_cstr(), rights)?;
-                Given::Entry(self.made(&this, name, owned_by, Some(rights))?)
+                Answer::Entry(self.adopt(&this, name, owner, Some(rights))?)
             }
             Op::Unlink { name } => {
                 rustix::fs::unlinkat(&*this, name.as_cstr(), AtFlags::empty())?;
-                Given::Done
+                Answer::Done
             }
             Op::Rmdir { name } => {
                 rustix::fs::unlinkat(&*this, name.as_cstr(), AtFlags::REMOVEDIR)?;
-                Given::Done
+                Answer::Done
             }
             Op::Rename { name, newdir, newname, flags } => {
                 let (to, flags) = (self.fd(newdir)?, RenameFlags::from_bits_retain(flags));
                 rustix::fs::renameat_with(&*this, name.as_cstr(), &*to, newname.as_cstr(), flags)?;
-                Given::Done
+                Answer::Done
             }
             Op::Link { old, name } => {
                 let old = self.fd(NodeId(old.0))?;
                 rustix::fs::linkat(&*old, c"", &*this, name.as_cstr(), AtFlags::EMPTY_PATH)?;
-                Given::Entry(self.entry(&this, name)?)
+                Answer::Entry(self.entry(&this, name)?)
             }
-            Op::Open { flags, .. } => Given::Opened(self.files.insert(reopen(&this, flags)?)),
-            Op::Create(create) => self.create(&this, &create, owned_by)?,
+            Op::Open { flags, .. } => Answer::Opened(self.files.insert(reopen(&this, flags)?)),
+            Op::Create(create) => self.create(&this, &create, owner)?,
             Op::Write(io) => {
-                Given::Written(rustix::io::pwrite(&*self.files.get(io.handle)?, io.data, io.offset)?)
+                Answer::Written(rustix::io::pwrite(&*self.files.get(io.handle)?, io.data, io.offset)?)
             }
             Op::Release { handle, .. } => {
                 self.files.remove(handle);
-                Given::Done
+                Answer::Done
             }
             Op::Fsync { handle, .. } => {
                 rustix::fs::fsync(&*self.files.get(handle)?)?;
-                Given::Done
+                Answer::Done
             }
             Op::Fallocate { handle, offset, length, mode } => {
                 let mode = FallocateFlags::from_bits_retain(mode);
                 rustix::fs::fallocate(&*self.files.get(handle)?, mode, offset, length)?;
-                Given::Done
+                Answer::Done
             }
             Op::Lseek { handle, offset, whence } => self.seek(handle, offset, whence)?,
             Op::CopyFileRange(copy) => self.copy(&copy)?,
-            Op::Opendir { .. } => Given::Opened(self.listings.insert(list(&this)?)),
+            Op::Opendir { .. } => Answer::Opened(self.listings.insert(list(&this)?)),
             Op::Releasedir { handle, .. } => {
                 self.listings.remove(handle);
-                Given::Done
+                Answer::Done
             }
             Op::Setxattr { name, value, flags, .. } => {
                 rustix::fs::setxattr(
                     path(&this),
-                    &*kept_as(name),
+                    &*stored_name(name),
                     value,
                     XattrFlags::from_bits_retain(flags),
                 )?;
-                Given::Done
+                Answer::Done
             }
             Op::Getxattr { name, .. } => {
                 let mut value = vec![0; XATTR_MAX];
-                let len = rustix::fs::getxattr(path(&this), &*kept_as(name), &mut value)?;
+                let len = rustix::fs::getxattr(path(&this), &*stored_name(name), &mut value)?;
                 value.truncate(len);
-                Given::Xattr(value)
+                Answer::Xattr(value)
             }
             Op::Listxattr { .. } => {
                 let mut names = vec![0_u8; XATTR_MAX];
                 let len = rustix::fs::listxattr(path(&this), &mut names)?;
                 names.truncate(len);
-                Given::Xattr(names)
+                Answer::Xattr(names)
             }
             Op::Removexattr { name } => {
-                rustix::fs::removexattr(path(&this), &*kept_as(name))?;
-                Given::Done
+                rustix::fs::removexattr(path(&this), &*stored_name(name))?;
+                Answer::Done
             }
-            Op::Flush { .. } | Op::Fsyncdir { .. } | Op::Syncfs | Op::Destroy => Given::Done,
+            Op::Flush { .. } | Op::Fsyncdir { .. } | Op::Syncfs | Op::Destroy => Answer::Done,
             _ => return Err(Errno::NOSYS),
         })
     }
@@ -293,40 +295,40 @@ impl Mirror {
             nodes.last += 1;
             nodes.last
         });
-        let fresh = || Node { fd: Arc::new(fd), key, lookups: 0 };
-        nodes.known.entry(id).or_insert_with(fresh).lookups += 1;
-        Ok(EntryOut::new(id, 0, attr, NEVER, NEVER))
+        let new = || Node { fd: Arc::new(fd), key, lookups: 0 };
+        nodes.known.entry(id).or_insert_with(new).lookups += 1;
+        Ok(EntryOut::new(id, 0, attr, NO_CACHE, NO_CACHE))
     }
 
-    fn create(&self, dir: &OwnedFd, create: &Create<'_>, owned_by: (u32, u32)) -> Result<Given, Errno> {
+    fn create(&self, dir: &OwnedFd, create: &Create<'_>, owner: (u32, u32)) -> Result<Answer, Errno> {
         let rights = Mode::from_raw_mode(create.mode & !create.umask & 0o7777);
         let flags =
             OFlags::from_bits_retain(create.flags) | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(dir, create.name.as_cstr(), flags - OFlags::APPEND, rights)?;
-        let entry = self.made(dir, create.name, owned_by, Some(rights))?;
-        Ok(Given::Created(entry, self.files.insert(file)))
+        let entry = self.adopt(dir, create.name, owner, Some(rights))?;
+        Ok(Answer::Created(entry, self.files.insert(file)))
     }
 
-    fn seek(&self, handle: u64, offset: u64, whence: u32) -> Result<Given, Errno> {
+    fn seek(&self, handle: u64, offset: u64, whence: u32) -> Result<Answer, Errno> {
         let from = match whence {
             SEEK_DATA => SeekFrom::Data(offset),
             SEEK_HOLE => SeekFrom::Hole(offset),
             _ => return Err(Errno::INVAL),
         };
-        Ok(Given::At(rustix::fs::seek(&*self.files.get(handle)?, from)?))
+        Ok(Answer::Offset(rustix::fs::seek(&*self.files.get(handle)?, from)?))
     }
 
-    /// Copies at most [`COPIED_AT_ONCE`] bytes, as a network filesystem answers with less than was asked for.
-    fn copy(&self, copy: &CopyRange) -> Result<Given, Errno> {
+    /// Copies at most [`COPY_MAX`] bytes, as a network filesystem answers with less than was asked for.
+    fn copy(&self, copy: &CopyRange) -> Result<Answer, Errno> {
         let (from, to) = (self.files.get(copy.handle_in)?, self.files.get(copy.handle_out)?);
         let (mut at, mut into) = (copy.offset_in, copy.offset_out);
-        let len = usize::try_from(copy.len).unwrap_or(usize::MAX).min(COPIED_AT_ONCE);
+        let len = usize::try_from(copy.len).unwrap_or(usize::MAX).min(COPY_MAX);
         let bytes = rustix::fs::copy_file_range(&*from, Some(&mut at), &*to, Some(&mut into), len)?;
-        Ok(Given::Copied(bytes, copy.reply64))
+        Ok(Answer::Copied(bytes, copy.reply64))
     }
 
-    /// What has just been made belongs to who asked for it, and has these rights whatever the umask of the test.
-    fn made(
+    /// Gives a new file to the caller, with these permissions whatever the umask of the test, and returns its entry.
+    fn adopt(
         &self,
         dir: &OwnedFd,
         name: Name<'_>,
@@ -352,10 +354,12 @@ impl Mirror {
     }
 }
 
-/// Attributes for which another filesystem has a place (`system.nfs4_acl`, `system.ntfs_attrib`) are kept under a name
-/// that any has one for, and shown under their own. As with those filesystems, who may write them is for the server to
-/// say; this one takes them from anybody.
-fn kept_as(name: &CStr) -> Cow<'_, CStr> {
+/// Returns the name under which the backing directory stores an attribute.
+///
+/// Attributes that only some filesystems support (`system.nfs4_acl`, `system.ntfs_attrib`) are stored with the prefix
+/// `trusted.`, so that a test can use them everywhere. Such filesystems check on their server who may write them; this one
+/// allows every caller.
+fn stored_name(name: &CStr) -> Cow<'_, CStr> {
     let bytes = name.to_bytes();
     if !bytes.starts_with(b"system.") || bytes.starts_with(b"system.posix_acl_") {
         return Cow::Borrowed(name);
@@ -363,13 +367,13 @@ fn kept_as(name: &CStr) -> Cow<'_, CStr> {
     Cow::Owned(CString::new([b"trusted.", bytes].concat()).expect("no NUL"))
 }
 
-/// A path to the very file, for the calls that take no `O_PATH` descriptor.
+/// Returns a path to an open file, for calls that accept no `O_PATH` descriptor.
 fn path(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
 fn reopen(fd: &OwnedFd, flags: u32) -> Result<OwnedFd, Errno> {
-    // Where to write is told with each write.
+    // Each WRITE contains its offset.
     let flags = (OFlags::from_bits_retain(flags) - (OFlags::NOFOLLOW | OFlags::APPEND)) | OFlags::CLOEXEC;
     rustix::fs::open(path(fd), flags, Mode::empty())
 }
@@ -410,7 +414,7 @@ fn attr(found: &rustix::fs::Statx) -> Attr {
     }
 }
 
-fn shown(found: &rustix::fs::Statx) -> Statx {
+fn to_statx(found: &rustix::fs::Statx) -> Statx {
     let time = |t: rustix::fs::StatxTimestamp| SxTime { sec: t.tv_sec, nsec: t.tv_nsec, reserved: 0 };
     Statx {
         mask: found.stx_mask,

@@ -1,8 +1,12 @@
-//! A faulty disk for a pool: a FUSE filesystem that mirrors a directory, and that a test can tell at any time to delay,
-//! fail or never answer each kind of request.
+//! A faulty disk for a pool: a FUSE filesystem that mirrors a directory, and that can delay, fail or hang each kind of
+//! request at any time.
 //!
-//! Threads of the test's own process serve it. So a test looks at the files through [`FaultyFs::backing_dir`] and leaves
-//! the mount to other processes: a thread that waits for a hung mount served by its own process cannot even be killed.
+//! It shares no purpose with the two floor servers (`canopy-bench`'s `floor.rs` and the `floor` example of `canopy-fuse`):
+//! those answer from memory as fast as possible, to measure what FUSE itself costs, while this one keeps real files and
+//! injects faults.
+//!
+//! Threads of the test's own process serve it. A test therefore accesses the files through [`FaultyFs::backing_dir`], and
+//! leaves the mount to other processes: a thread that waits for a hung mount served by its own process cannot be killed.
 
 mod mirror;
 
@@ -26,7 +30,7 @@ use crate::cmd::wait_until;
 use crate::proc;
 use mirror::Mirror;
 
-/// How many requests may hang before all others hang too. Each takes a thread.
+/// How many requests can hang before all others hang too: each occupies a thread.
 const THREADS: usize = 48;
 /// How long a mount may stay busy before it is detached by force.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -51,10 +55,10 @@ pub struct SpaceReport {
     pub files_free: u64,
 }
 
-/// A mounted filesystem with faults. Dropping it lets hanging requests go on, then unmounts it.
+/// A mounted filesystem with faults. Dropping it lets hanging requests continue, then unmounts it.
 pub struct FaultyFs {
     point: PathBuf,
-    behind: PathBuf,
+    backing: PathBuf,
     faults: Arc<Faults>,
     running: Option<Running>,
     mounted: Option<Mounted>,
@@ -74,15 +78,15 @@ struct State {
 }
 
 impl FaultyFs {
-    /// Makes `dir/faulty` and `dir/behind`, and mounts a mirror of the second on the first.
+    /// Makes `dir/faulty` and `dir/backing`, and mounts a mirror of the second on the first.
     ///
     /// # Panics
     /// Without root, or without FUSE.
     #[track_caller]
     pub fn mount(dir: &Path) -> FaultyFs {
         crate::require_root();
-        let (point, behind) = (dir.join("faulty"), dir.join("behind"));
-        for made in [&point, &behind] {
+        let (point, backing) = (dir.join("faulty"), dir.join("backing"));
+        for made in [&point, &backing] {
             fs::create_dir_all(made).unwrap_or_else(|error| panic!("mkdir {}: {error}", made.display()));
         }
         let mut spec = MountSpec::new(&point, "faulty", "faulty");
@@ -104,19 +108,19 @@ impl FaultyFs {
         let session = Session::negotiate(device, &options, KernelLimits::NONE).expect("a session");
         let faults = Arc::new(Faults::default());
         let served =
-            Served { mirror: Mirror::of(&behind).expect("a directory"), faults: Arc::clone(&faults) };
+            Served { mirror: Mirror::of(&backing).expect("a directory"), faults: Arc::clone(&faults) };
         let running = session.serve(Arc::new(served), THREADS).expect("threads");
-        FaultyFs { point, behind, faults, running: Some(running), mounted: Some(mounted) }
+        FaultyFs { point, backing, faults, running: Some(running), mounted: Some(mounted) }
     }
 
-    /// The mount point, to be a branch of a pool.
+    /// The mount point, to be used as a branch of a pool.
     pub fn path(&self) -> &Path {
         &self.point
     }
 
-    /// The mirrored directory. Accessing it meets no faults.
+    /// The mirrored directory. It has no faults.
     pub fn backing_dir(&self) -> &Path {
-        &self.behind
+        &self.backing
     }
 
     /// Sets the fault of these kinds of request. Other kinds keep theirs.
@@ -130,13 +134,13 @@ impl FaultyFs {
         self.set(fault, Opcode::ALL);
     }
 
-    /// Clears all faults, and lets hanging requests go on. The reported space stays as it is.
+    /// Clears all faults, and lets hanging requests continue. The reported space stays as it is.
     pub fn heal(&self) {
         self.faults.lock().by_kind.clear();
         self.faults.changed.notify_all();
     }
 
-    /// Makes statfs(2) report this, or the truth for `None`.
+    /// Sets what statfs(2) reports. `None` reports the truth.
     pub fn report_space(&self, space: Option<SpaceReport>) {
         self.faults.lock().space = space;
     }
@@ -158,11 +162,13 @@ impl FaultyFs {
         if !gone || result.is_err() {
             let holders = proc::holders(&self.point).join("\n  ");
             result = result.map_err(|message| format!("{message}\n  {holders}"));
-            // Ends the connection even while it is in use.
+            // Aborts the connection even if it is in use.
             let _ = unmount(&self.point, UnmountFlags::FORCE | UnmountFlags::DETACH);
         }
         mounted.release();
-        result.and(running.join().map_err(|error| format!("the faulty filesystem ended badly: {error}")))
+        result.and(
+            running.join().map_err(|error| format!("the session of the faulty filesystem failed: {error}")),
+        )
     }
 }
 

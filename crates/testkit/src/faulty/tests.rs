@@ -5,13 +5,13 @@ use std::process::{Command, Stdio};
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// Runs a command of the shell in the mount: this process must not wait for what it serves itself.
+/// Runs a shell script on the mount, because this process must not wait for requests that it serves itself.
 fn sh(faulty: &FaultyFs, script: &str) -> crate::cmd::Finished {
     run_within(Command::new("sh").arg("-c").arg(script).current_dir("/").env("AT", faulty.path()), LONG)
 }
 
 #[track_caller]
-fn works(faulty: &FaultyFs, script: &str) -> String {
+fn run(faulty: &FaultyFs, script: &str) -> String {
     let done = sh(faulty, script);
     assert!(done.success(), "{script}: {}", done.describe());
     done.stdout
@@ -21,16 +21,16 @@ fn works(faulty: &FaultyFs, script: &str) -> String {
 fn it_mirrors_the_backing_directory() {
     let scratch = ScratchDir::new("faulty-", &[]);
     let faulty = FaultyFs::mount(&scratch.dir());
-    works(
+    run(
         &faulty,
         r#"set -e; cd "$AT" && mkdir -p a/b && echo text >a/b/file && ln a/b/file a/hard && ln -s hard a/soft && mkfifo a/pipe
         chmod 640 a/hard && chown 7:8 a/hard && touch -d 2001-02-03 a/b && truncate -s 9 a/hard
         mv a/b a/c && cp a/c/file a/copy && rm a/copy && mkdir a/gone && rmdir a/gone && sync a/hard"#,
     );
-    assert_eq!(works(&faulty, r#"cat "$AT/a/soft"; ls "$AT/a""#), "text\n\0\0\0\0c\nhard\npipe\nsoft\n");
-    let compared = works(&faulty, r#"cd "$AT/a" && stat -c '%n %a %u %g %s %h %Y %W %F' * c/*"#);
-    let behind = faulty.backing_dir().display();
-    let expected = works(&faulty, &format!("cd '{behind}/a' && stat -c '%n %a %u %g %s %h %Y %W %F' * c/*"));
+    assert_eq!(run(&faulty, r#"cat "$AT/a/soft"; ls "$AT/a""#), "text\n\0\0\0\0c\nhard\npipe\nsoft\n");
+    let compared = run(&faulty, r#"cd "$AT/a" && stat -c '%n %a %u %g %s %h %Y %W %F' * c/*"#);
+    let backing = faulty.backing_dir().display();
+    let expected = run(&faulty, &format!("cd '{backing}/a' && stat -c '%n %a %u %g %s %h %Y %W %F' * c/*"));
     assert_eq!(compared, expected);
     assert!(compared.contains("c 755 0 0 4096 2 "), "{compared}");
     // No fault is set, so this process may use the mount too.
@@ -56,18 +56,18 @@ fn each_kind_of_request_has_a_fault_of_its_own() {
     };
     failed(r#"echo more >>"$AT/file""#, "I/O error");
     failed(r#"rm "$AT/file""#, "Read-only");
-    assert_eq!(works(&faulty, r#"cat "$AT/file""#), "text");
+    assert_eq!(run(&faulty, r#"cat "$AT/file""#), "text");
     faulty.set(Fault::Delay(Duration::from_millis(300)), &[Opcode::Lookup]);
     let began = Instant::now();
-    works(&faulty, r#"cat "$AT/file""#);
+    run(&faulty, r#"cat "$AT/file""#);
     assert!(began.elapsed() >= Duration::from_millis(300));
     faulty.heal();
-    works(&faulty, r#"echo more >>"$AT/file" && rm "$AT/file" && mkdir "$AT/dir""#);
+    run(&faulty, r#"echo more >>"$AT/file" && rm "$AT/file" && mkdir "$AT/dir""#);
     let claim = SpaceReport { size: 1 << 40, free: 3 << 20, files: 77, files_free: 5 };
     faulty.report_space(Some(claim));
-    assert_eq!(works(&faulty, r#"stat -f -c '%a %f %b %c %d %S' "$AT""#), "768 768 268435456 77 5 4096\n");
+    assert_eq!(run(&faulty, r#"stat -f -c '%a %f %b %c %d %S' "$AT""#), "768 768 268435456 77 5 4096\n");
     faulty.report_space(None);
-    assert_ne!(works(&faulty, r#"stat -f -c %c "$AT""#), "77\n");
+    assert_ne!(run(&faulty, r#"stat -f -c %c "$AT""#), "77\n");
 }
 
 #[test]
@@ -76,19 +76,19 @@ fn healing_and_dropping_let_hanging_requests_continue() {
     let faulty = FaultyFs::mount(&scratch.dir());
     fs::write(faulty.backing_dir().join("file"), "text").expect("a file");
     faulty.set(Fault::Hang, &[Opcode::Read]);
-    let mut stuck =
+    let mut hanging =
         Command::new("cat").arg(faulty.path().join("file")).stdout(Stdio::null()).spawn().expect("cat");
     assert!(wait_until(LONG, || faulty.hanging() > 0));
-    works(&faulty, r#"echo text >"$AT/beside""#);
-    assert!(stuck.try_wait().expect("a state").is_none());
+    run(&faulty, r#"echo text >"$AT/beside""#);
+    assert!(hanging.try_wait().expect("a state").is_none());
     faulty.heal();
-    assert!(stuck.wait().expect("an end").success());
-    // The drop lets go as well.
+    assert!(hanging.wait().expect("an end").success());
+    // Dropping the filesystem lets requests continue as well.
     faulty.set_all(Fault::Hang);
-    let mut stuck = Command::new("ls").arg(faulty.path()).stdout(Stdio::null()).spawn().expect("ls");
+    let mut hanging = Command::new("ls").arg(faulty.path()).stdout(Stdio::null()).spawn().expect("ls");
     assert!(wait_until(LONG, || faulty.hanging() > 0));
     let point = faulty.path().to_owned();
     drop(faulty);
-    stuck.wait().expect("an end");
+    hanging.wait().expect("an end");
     assert!(proc::mount_at(&point).is_none());
 }

@@ -203,13 +203,13 @@ impl Pool {
             });
             if !wait_until(END_DEADLINE / 3, || !self.mounted()) {
                 let holders = proc::holders(&self.point).join("\n  ");
-                faults.push(format!("the mount is left: {}\n  {holders}", asked.describe()));
+                faults.push(format!("the mount is still there: {}\n  {holders}", asked.describe()));
             } else if !asked.success() {
                 faults.push(format!("unmounting failed: {}", asked.describe()));
             }
         }
         if faults.is_empty() && !self.wait_for_exit(END_DEADLINE) {
-            faults.push(format!("the process {:?} is left after the unmount", self.pids));
+            faults.push(format!("the process {:?} still runs after the unmount", self.pids));
         }
         self.force();
         if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
@@ -283,7 +283,7 @@ impl Drop for Pool {
 }
 
 fn signal(pid: i32, signal: Signal) {
-    // A guard that has lost its pid must not signal its process group (0) or init (1).
+    // Pid 0 would signal the process group of the test, and pid 1 is init.
     if pid > 1
         && let Some(pid) = Pid::from_raw(pid)
     {

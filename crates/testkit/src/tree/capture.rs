@@ -1,4 +1,4 @@
-//! Taking a snapshot. Every step is relative to a directory descriptor, so depth and path length do not matter.
+//! Capturing a tree. Every step is relative to a directory descriptor, so paths may be longer than `PATH_MAX`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString, OsStr};
@@ -20,23 +20,29 @@ use super::{Entry, Fields, Kind, Tree};
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Tree {
-    /// All that can be seen below `root`.
+    /// Captures the tree below `root`.
     ///
     /// # Panics
-    /// When anything in the tree cannot be read.
+    /// If anything in the tree cannot be read.
     #[track_caller]
     pub fn capture(root: impl AsRef<Path>) -> Self {
         Self::capture_with(root, Fields::default())
     }
 
+    /// Captures these fields of the tree below `root`.
+    ///
     /// # Panics
-    /// When anything in the tree cannot be read.
+    /// If anything in the tree cannot be read.
     #[track_caller]
     pub fn capture_with(root: impl AsRef<Path>, fields: Fields) -> Self {
         let root = root.as_ref();
         Self::try_capture(root, fields).unwrap_or_else(|error| panic!("reading {}: {error}", root.display()))
     }
 
+    /// Captures these fields of the tree below `root`.
+    ///
+    /// # Errors
+    /// If anything in the tree cannot be read.
     pub fn try_capture(root: &Path, fields: Fields) -> io::Result<Self> {
         let mut walk = Walk { fields, tree: Self::default(), links: HashMap::new() };
         let dir = open(root, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -162,7 +168,7 @@ fn kind(stat: &Stat) -> io::Result<Kind> {
 }
 
 fn hash(file: &mut File) -> io::Result<u64> {
-    // Keyless SipHash: the same in every process, and no enemy chooses the content.
+    // SipHash without a key gives the same values in every process, and tests need no protection from collisions.
     #[allow(deprecated)]
     let mut hasher = std::hash::SipHasher::new();
     let mut buffer = vec![0; 128 << 10];
@@ -174,7 +180,7 @@ fn hash(file: &mut File) -> io::Result<u64> {
     }
 }
 
-/// The runs of data in a file, by `SEEK_DATA` and `SEEK_HOLE`.
+/// Returns the runs of data in a file, by `SEEK_DATA` and `SEEK_HOLE`.
 pub(super) fn data_map(file: &File) -> io::Result<Vec<(u64, u64)>> {
     let mut runs = Vec::new();
     let mut at = 0;
@@ -190,28 +196,28 @@ pub(super) fn data_map(file: &File) -> io::Result<Vec<(u64, u64)>> {
     }
 }
 
-/// All extended attributes; ACLs are among them. A filesystem without attributes has none.
+/// Returns all extended attributes, which include ACLs. Without support of the filesystem there are none.
 fn xattrs(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    // There is no lgetxattrat before Linux 6.13; the last component of this path is not followed.
+    // lgetxattr(2) does not follow the last component of this path. There is no getxattrat(2) before Linux 6.13.
     let mut path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
     path.push(OsStr::from_bytes(name.to_bytes()));
-    let list = match grown(|buffer| llistxattr(&path, buffer)) {
+    let list = match with_buffer(|buffer| llistxattr(&path, buffer)) {
         Ok(list) => list,
         Err(Errno::OPNOTSUPP) => return Ok(BTreeMap::new()),
         Err(error) => return Err(error.into()),
     };
     let mut found = BTreeMap::new();
-    // XFS shows ACLs a second time, in its own form.
-    let shown = |name: &&[u8]| !name.is_empty() && !name.starts_with(b"trusted.SGI_ACL_");
-    for attribute in list.split(|&byte| byte == 0).filter(shown) {
-        let value = grown(|buffer| lgetxattr(&path, OsStr::from_bytes(attribute), buffer))?;
+    // XFS lists ACLs a second time, in its own format.
+    let listed = |name: &&[u8]| !name.is_empty() && !name.starts_with(b"trusted.SGI_ACL_");
+    for attribute in list.split(|&byte| byte == 0).filter(listed) {
+        let value = with_buffer(|buffer| lgetxattr(&path, OsStr::from_bytes(attribute), buffer))?;
         found.insert(attribute.to_vec(), value);
     }
     Ok(found)
 }
 
-/// Calls with a buffer that fits the kernel's largest list or value.
-fn grown(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+/// Makes a call again with a larger buffer if the first was too small.
+fn with_buffer(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
     let mut buffer = vec![0; 1024];
     loop {
         match call(&mut buffer) {

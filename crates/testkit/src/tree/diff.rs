@@ -1,13 +1,13 @@
-//! Differences between two trees, in words.
+//! Differences between two trees.
 
 use std::fmt;
 
 use super::{Entry, Tree};
 
-/// No more lines than these are printed; the count is always told.
+/// The most lines that are printed.
 const SHOWN: usize = 60;
 
-/// Where two trees differ, by path.
+/// The differences between two trees, by path.
 #[derive(Debug, Default)]
 pub struct Diff {
     pub lines: Vec<String>,
@@ -50,7 +50,7 @@ impl fmt::Display for Diff {
     }
 }
 
-/// Each field that differs, as `name expected != actual`.
+/// Describes each field that differs, as `name expected != actual`.
 pub(super) fn fields(want: &Entry, have: &Entry) -> Vec<String> {
     let mut out = Vec::new();
     let mut field = |name: &str, want: String, have: String| {
@@ -80,7 +80,7 @@ fn text(bytes: Option<&[u8]>) -> String {
     bytes.map_or_else(|| "none".to_owned(), show)
 }
 
-/// Bytes as readable text, cut in the middle when long.
+/// Formats bytes as readable text. Shortens long text in the middle.
 fn show(bytes: &[u8]) -> String {
     let text = bytes.escape_ascii().to_string();
     if text.len() <= 160 {

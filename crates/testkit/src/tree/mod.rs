@@ -1,7 +1,8 @@
 //! Exact comparison of directory trees.
 //!
-//! A [`Tree`] is all that a user can observe of a tree, by relative path in bytes. Two trees made alike on different
-//! filesystems compare equal: what legitimately differs (inode numbers, block counts, sizes of directories) is left out.
+//! A [`Tree`] holds all that a user can observe of a directory tree, by relative path in bytes. It leaves out what differs
+//! between filesystems (inode numbers, block counts, sizes of directories), so that equal trees on different filesystems
+//! compare equal.
 
 mod capture;
 mod diff;
@@ -13,18 +14,18 @@ use std::collections::btree_map::Entry as Slot;
 
 pub use diff::Diff;
 
-/// What to look at. [`Fields::default`] looks at everything that survives a faithful copy.
+/// What to capture. [`Fields::default`] captures everything that a faithful copy preserves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fields {
     pub content: bool,
     pub owner: bool,
     pub xattrs: bool,
-    /// Modification times of everything but directories, in nanoseconds.
+    /// Modification times, except those of directories, in nanoseconds.
     pub mtime: bool,
     pub dir_mtime: bool,
-    /// Number of links, and which names share one file.
+    /// Link counts, and which names share a file.
     pub links: bool,
-    /// Where the data is, by `SEEK_DATA`. Only comparable between filesystems of one kind: XFS allocates ahead.
+    /// Where the data is, by `SEEK_DATA`. Comparable only between filesystems of one kind, because XFS allocates ahead.
     pub sparse: bool,
     /// The root directory itself, under the empty path.
     pub root: bool,
@@ -46,12 +47,12 @@ impl Default for Fields {
 }
 
 impl Fields {
-    /// The default without directory times, which every create in a directory moves.
+    /// Returns the default without the times of directories, which change with every create in a directory.
     pub fn without_dir_times() -> Self {
         Self { dir_mtime: false, ..Self::default() }
     }
 
-    /// Everything, sparseness too.
+    /// Returns all fields.
     pub fn all() -> Self {
         Self { sparse: true, root: true, ..Self::default() }
     }
@@ -68,7 +69,7 @@ pub enum Kind {
     BlockDevice,
 }
 
-/// One name in a tree. A field which was not asked for holds its default everywhere.
+/// A name in a tree. Fields that were not requested have their default value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub kind: Kind,
@@ -76,7 +77,7 @@ pub struct Entry {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// Bytes; zero for all but files and symlinks.
+    /// In bytes; zero except for files and symlinks.
     pub size: u64,
     /// Hash of the content.
     pub hash: Option<u64>,
@@ -88,7 +89,7 @@ pub struct Entry {
     pub mtime: Option<(i64, u32)>,
     /// Zero for directories.
     pub nlink: u64,
-    /// For a file with several names in the tree: the first of them.
+    /// The first name of a file with several names in the tree.
     pub group: Option<Vec<u8>>,
     /// Start and end of each run of data.
     pub data: Option<Vec<(u64, u64)>>,
@@ -113,7 +114,7 @@ impl Tree {
         self.entries.get(path.as_ref())
     }
 
-    /// Leaves out a name and all below it, such as `lost+found`.
+    /// Removes an entry and all entries below it, such as `lost+found`.
     #[must_use]
     pub fn without(mut self, path: impl AsRef<[u8]>) -> Self {
         let path = path.as_ref();
@@ -123,23 +124,25 @@ impl Tree {
         self
     }
 
-    /// How `actual` differs from this, the expected tree.
+    /// Returns how `actual` differs from this, the expected tree.
     pub fn diff(&self, actual: &Self) -> Diff {
         Diff::between(self, actual)
     }
 
+    /// Asserts that `actual` equals this, the expected tree.
+    ///
     /// # Panics
-    /// When the trees differ; the message lists where.
+    /// If the trees differ. The message lists the differences.
     #[track_caller]
     pub fn assert_same(&self, actual: &Self) {
         let diff = self.diff(actual);
         assert!(diff.is_empty(), "the trees differ (- expected, + found):\n{diff}");
     }
 
-    /// What several branches hold together.
+    /// Returns the union of several branches.
     ///
-    /// Directories may be in several branches and must agree there on kind, mode, owner and xattrs; the newest
-    /// modification time counts. Anything else must be in one branch only. The error lists what breaks this.
+    /// A directory may be on several branches if kind, mode, owner and xattrs agree. The union has its newest modification
+    /// time. All other entries must be on one branch only. The error lists violations.
     pub fn union<'a>(branches: impl IntoIterator<Item = &'a Self>) -> Result<Self, String> {
         let mut whole = Self::default();
         let mut faults = Vec::new();
