@@ -8,6 +8,9 @@
 //! What moving data costs depends on how a file lies in memory. So the directory `data` holds the files of one that exists,
 //! each passed through: what that costs is the kernel's alone. The directory `copied` holds them too, read and written
 //! through the server, which copies once, as whoever has the data must.
+//!
+//! This server only measures. The example `memfs` of `canopy-fuse` is a small complete filesystem that keeps its data, for
+//! the tests of that crate; `FaultyFs` of `canopy-testkit` serves real files with injected faults.
 
 use crate::error::Error;
 use canopy_fuse::abi::{Attr, AttrOut, EntryOut, Kstatfs};

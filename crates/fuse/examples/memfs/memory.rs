@@ -1,4 +1,7 @@
 //! A filesystem in memory, for the example and the tests: one table of nodes under one lock.
+//!
+//! It keeps what clients write, so that tests can check it. The floor server of `canopy-bench` answers only what its
+//! workloads ask, with files passed through as in a pool; `FaultyFs` of `canopy-testkit` serves real files with faults.
 
 #![allow(dead_code, unreachable_pub, reason = "shared by an example and tests, each of which uses a part")]
 

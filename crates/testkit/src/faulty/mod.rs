@@ -1,9 +1,9 @@
 //! A faulty disk for a pool: a FUSE filesystem that mirrors a directory, and that can delay, fail or hang each kind of
 //! request at any time.
 //!
-//! It shares no purpose with the two floor servers (`canopy-bench`'s `floor.rs` and the `floor` example of `canopy-fuse`):
-//! those answer from memory as fast as possible, to measure what FUSE itself costs, while this one keeps real files and
-//! injects faults.
+//! It serves real files, to test how a pool treats a disk that fails. The floor server of `canopy-bench` and the example
+//! `memfs` of `canopy-fuse` serve files in memory: the first to measure what FUSE costs, the second as a small complete
+//! filesystem for the tests of that crate.
 //!
 //! Threads of the test's own process serve it. A test therefore accesses the files through [`FaultyFs::backing_dir`], and
 //! leaves the mount to other processes: a thread that waits for a hung mount served by its own process cannot be killed.

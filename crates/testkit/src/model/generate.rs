@@ -1,4 +1,4 @@
-//! Sequences of operations that meet each other: few names, few open files, and a memory of what may exist.
+//! Generating sequences of operations that interact: they use few names and few open files, most of which exist.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -9,10 +9,10 @@ use crate::Rng;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// Where symlinks lead: nowhere, for programs follow them at the last component.
+/// The targets of symlinks. They do not exist, because some system calls follow symlinks at the last component.
 const TARGETS: [&str; 2] = ["nowhere", "no/where"];
 
-/// All paths of one, two and three names.
+/// All paths of one, two and three components.
 static PATHS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let below = |parents: &[String]| -> Vec<String> {
         parents.iter().flat_map(|parent| NAMES.map(|name| format!("{parent}/{name}"))).collect()
@@ -27,26 +27,26 @@ fn path(text: &str) -> Option<Path> {
     PATHS.iter().find(|path| *path == text).map(String::as_str)
 }
 
-/// `count` operations, the same for the same seed.
+/// Generates `count` operations. A seed always gives the same ones.
 pub fn generate(seed: u64, count: usize) -> Vec<Op> {
-    let mut maker = Maker { rng: Rng::new(seed), likely: BTreeMap::new(), open: [false; FILE_SLOTS] };
+    let mut generator = Generator { rng: Rng::new(seed), likely: BTreeMap::new(), open: [false; FILE_SLOTS] };
     (0..count)
         .map(|_| {
-            let op = maker.op();
-            maker.remember(&op);
+            let op = generator.op();
+            generator.remember(&op);
             op
         })
         .collect()
 }
 
-struct Maker {
+struct Generator {
     rng: Rng,
-    /// What exists if all went as guessed; true for directories. Only to make most operations succeed.
+    /// What probably exists, with true for directories. It makes most operations succeed.
     likely: BTreeMap<Path, bool>,
     open: [bool; FILE_SLOTS],
 }
 
-impl Maker {
+impl Generator {
     fn any_path(&mut self) -> Path {
         &PATHS[self.rng.index(PATHS.len())]
     }
@@ -60,7 +60,7 @@ impl Maker {
         paths[self.rng.index(paths.len())]
     }
 
-    /// Mostly something that exists.
+    /// Returns a path that mostly exists.
     fn path(&mut self) -> Path {
         self.among(|_, _| true)
     }
@@ -73,7 +73,7 @@ impl Maker {
         if self.rng.chance(200) { "" } else { self.among(|_, dir| dir) }
     }
 
-    /// Mostly something that does not exist, in a directory that does.
+    /// Returns a path that mostly does not exist, in a directory that does.
     fn new_path(&mut self) -> Path {
         for _ in 0..6 {
             let (dir, name) = (self.dir(), *self.rng.pick(&NAMES));
@@ -91,7 +91,7 @@ impl Maker {
         if self.rng.chance(80) { "" } else { self.path() }
     }
 
-    /// Mostly one in use.
+    /// Returns a slot that is mostly in use.
     fn file_slot(&mut self) -> usize {
         let slot = self.rng.index(FILE_SLOTS);
         let used = (slot..FILE_SLOTS).chain(0..slot).find(|slot| self.open[*slot]);
@@ -122,7 +122,7 @@ impl Maker {
         *self.rng.pick(&[0o644, 0o644, 0o600, 0o4755, 0o2755, 0o000])
     }
 
-    /// Near page boundaries, where mistakes live.
+    /// Returns an offset, often near a page boundary.
     fn offset(&mut self) -> u64 {
         *self.rng.pick(&[0, 0, 1, 100, 4095, 4096, 5000, 8192, 12_288, 20_000])
     }
@@ -220,7 +220,7 @@ impl Maker {
         let is_dir = self.likely.get(from) == Some(&true);
         let to = match how {
             RenameHow::Exchange => self.path(),
-            // Over something of its own type, mostly.
+            // Mostly replaces an entry of the same type.
             RenameHow::Replace if self.rng.chance(500) => {
                 let kind = is_dir ^ self.rng.chance(100);
                 self.among(|path, dir| path != from && dir == kind)
@@ -234,8 +234,8 @@ impl Maker {
         let id = |rng: &mut Rng| *rng.pick(&[None, Some(0), Some(7), Some(1000)]);
         match self.rng.index(5) {
             0 => Change::Mode(if self.rng.chance(500) { self.dir_mode() } else { self.file_mode() }),
-            // Not neither: a chown of nothing clears set-id bits, but a FUSE server cannot tell it from the
-            // announcement of a write, after which root's files keep them.
+            // Never neither: such a chown(2) clears set-id bits, but a FUSE server cannot distinguish it from the
+            // request that precedes a write, which keeps those of root's files.
             1 => match (id(&mut self.rng), id(&mut self.rng)) {
                 (None, None) => Change::Owner { uid: Some(7), gid: None },
                 (uid, gid) => Change::Owner { uid, gid },
@@ -325,7 +325,7 @@ impl Maker {
                 },
                 _ => Some(known),
             };
-            // What lies deeper than the table reaches is left alone from here on.
+            // Paths that become too deep are dropped.
             if let Some(place) = place {
                 self.likely.insert(place, is_dir);
             }

@@ -1,4 +1,4 @@
-//! Reading a directory in every way that programs do, and noticing when the ways disagree.
+//! Reading a directory in different ways, and checking that they agree.
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -13,13 +13,13 @@ struct Item {
     name: Vec<u8>,
     kind: u8,
     ino: u64,
-    /// Position of the entry after this one.
+    /// The position of the next entry.
     next: u64,
 }
 
 fn read_from(dir: BorrowedFd<'_>, position: u64) -> Result<Vec<Item>, Errno> {
     seek(dir, SeekFrom::Start(position))?;
-    // Small, so that a directory of a few entries takes several calls.
+    // The buffer is small, so that a few entries take several calls.
     let mut buffer = [MaybeUninit::uninit(); 128];
     let mut raw = RawDir::new(dir, &mut buffer);
     let mut items = Vec::new();
@@ -39,7 +39,7 @@ fn kind(file_type: FileType) -> u8 {
     ((file_type.as_raw_mode() & 0o170_000) >> 12) as u8
 }
 
-/// Names and types, after checking inode numbers, `.` and seeking.
+/// Lists names and types. Checks inode numbers, `.` and seeking.
 pub(super) fn list(dir: BorrowedFd<'_>) -> Result<Outcome, Errno> {
     let items = match read_from(dir, 0) {
         // A removed directory has no entries.
@@ -62,7 +62,7 @@ pub(super) fn list(dir: BorrowedFd<'_>) -> Result<Outcome, Errno> {
         let shown = (kind(FileType::from_raw_mode(stat.st_mode)), stat.st_ino);
         if (item.kind, item.ino) != shown {
             return Ok(Outcome::Broken(format!(
-                "{} is listed with type and number {:?}, and is {shown:?}",
+                "{} is listed with type and inode number {:?}, but has {shown:?}",
                 item.name.escape_ascii(),
                 (item.kind, item.ino)
             )));
@@ -74,7 +74,10 @@ pub(super) fn list(dir: BorrowedFd<'_>) -> Result<Outcome, Errno> {
     for (index, item) in items.iter().enumerate() {
         let rest = read_from(dir, item.next)?;
         if !rest.iter().map(|i| &i.name).eq(items[index + 1..].iter().map(|i| &i.name)) {
-            return Ok(Outcome::Broken(format!("seeking behind {} gives others", item.name.escape_ascii())));
+            return Ok(Outcome::Broken(format!(
+                "seeking behind {} gives other entries",
+                item.name.escape_ascii()
+            )));
         }
     }
     Ok(Outcome::Names(names.into_iter().collect()))

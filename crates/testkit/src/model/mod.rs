@@ -1,8 +1,8 @@
-//! The reference model: one sequence of operations on a pool and on one plain directory must look the same.
+//! The reference model: a sequence of operations has the same results on a pool as on a plain directory.
 //!
-//! An [`Op`] is what a program asks for, an [`Outcome`] what it gets. A [`Subject`] carries operations out; [`Plain`]
-//! does so by system calls below a directory, which may be a mounted pool. [`check`] makes sequences, compares, and
-//! on a difference shrinks the sequence to one that is worth reading.
+//! An [`Op`] is an operation, an [`Outcome`] its result. A [`Subject`] applies operations. [`Plain`] does so by system
+//! calls below a directory, which may be a mounted pool. [`check`] generates a sequence, compares the results, and shrinks
+//! a sequence with different results to a short one.
 
 mod generate;
 mod listing;
@@ -20,13 +20,14 @@ pub use run::{Difference, Rules, World, check, replay};
 
 use crate::Tree;
 
-/// Something that operations can be carried out on.
+/// A filesystem that operations can be applied to.
 pub trait Subject {
+    /// Applies an operation.
     fn apply(&mut self, op: &Op) -> Outcome;
 
-    /// All that can be seen. The error tells what contradicts itself.
+    /// Captures the whole tree. The error says where the subject contradicts itself.
     fn capture(&mut self) -> Result<Tree, String>;
 
-    /// Closes everything. The error tells what is left behind.
+    /// Closes everything. The error says what is left behind.
     fn finish(&mut self) -> Result<(), String>;
 }

@@ -1,11 +1,13 @@
-//! Operations and what comes of them. The `Debug` form of an operation is Rust code.
+//! Operations and their outcomes. The `Debug` form of an operation is Rust code.
 
 use rustix::io::Errno;
 
+/// How many files are open at most.
 pub const FILE_SLOTS: usize = 3;
+/// How many directories are open at most.
 pub const DIR_SLOTS: usize = 2;
 
-/// A path below the root; the root itself is empty.
+/// A path relative to the root. The root itself is the empty path.
 pub(super) type Path = &'static str;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +32,7 @@ pub enum RenameHow {
     Exchange,
 }
 
-/// fallocate(2)
+/// A mode of fallocate(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reserve {
     Extend,
@@ -44,7 +46,7 @@ pub enum Whence {
     Hole,
 }
 
-/// What an operation is about: a name, an open file or an open directory.
+/// The target of an operation: a path, an open file or an open directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum On {
     Path(Path),
@@ -59,12 +61,12 @@ pub enum Change {
         uid: Option<u32>,
         gid: Option<u32>,
     },
-    /// Seconds; see [`is_explicit`].
+    /// In seconds; see [`is_explicit`].
     Mtime(i64),
     Size(u64),
 }
 
-/// Names are below `user.`.
+/// An operation on extended attributes. Their names start with `user.`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XattrHow {
     Get(&'static str),
@@ -166,7 +168,7 @@ pub enum Op {
         from: Path,
         to: Path,
     },
-    /// The file of a slot, which may have no name any more.
+    /// Links the file of a slot, which may have no name left.
     LinkOpen {
         slot: usize,
         to: Path,
@@ -185,7 +187,7 @@ pub enum Op {
     Stat {
         on: On,
     },
-    /// Does the open file still lie under the name?
+    /// Compares the file at a path with an open one.
     Same {
         on: On,
         path: Path,
@@ -206,23 +208,24 @@ pub enum Op {
     Statfs {
         path: Path,
     },
-    /// Memory is short: the kernel gives back what it need not hold.
+    /// The kernel is short of memory and forgets nodes.
     Forget,
 }
 
-/// What stat(2) tells.
+/// What stat(2) reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shown {
     /// Type and permissions.
     pub mode: u32,
-    /// Zero for directories, whose link count may be 1 where it is not counted.
+    /// The link count; zero for directories.
     pub nlink: u64,
+    /// The link count of a directory, which is 1 where subdirectories are not counted.
     pub dir_nlink: u64,
     pub uid: u32,
     pub gid: u32,
     /// Zero for directories.
     pub size: u64,
-    /// Only if it was set, and nothing was changed afterwards.
+    /// Only if an operation set it, and nothing has changed it since.
     pub mtime: Option<i64>,
 }
 
@@ -234,16 +237,16 @@ pub enum Outcome {
     Number(u64),
     Yes(bool),
     Stat(Shown),
-    /// Sorted: name and `DT_*`.
+    /// Names with `DT_*`, sorted.
     Names(Vec<(Vec<u8>, u8)>),
-    /// Nothing to act on: the slot is empty.
+    /// The slot is empty.
     Skipped,
-    /// The subject contradicts itself; never equal to anything.
+    /// The subject contradicts itself. Differs from every outcome.
     Broken(String),
 }
 
 impl Outcome {
-    /// Whether a subject may answer this where a plain directory answers `self`.
+    /// Returns whether a subject may return `other` where a plain directory returns `self`.
     pub fn allows(&self, other: &Outcome) -> bool {
         match (self, other) {
             (Outcome::Broken(_), _) | (_, Outcome::Broken(_)) => false,
@@ -262,12 +265,12 @@ impl From<Result<Outcome, Errno>> for Outcome {
     }
 }
 
-/// Times that operations set lie in 1970; what the system sets is later.
+/// Returns whether an operation set this time. Those times are in 1970, the system's are later.
 pub fn is_explicit(seconds: i64) -> bool {
     seconds < 31_536_000
 }
 
-/// What a write of `len` bytes writes.
+/// Returns the data of a write of `len` bytes.
 pub fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|index| (index as u8).wrapping_mul(7).wrapping_add(seed) | 1).collect()
 }

@@ -1,4 +1,4 @@
-//! Operations by system calls below one directory: a plain one, or a mounted pool.
+//! Applying operations by system calls below a directory, which is a plain one or a mounted pool.
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{Fields, Tree};
 
-/// One directory, and what is open below it.
+/// A directory, and the files and directories that are open below it.
 #[derive(Debug)]
 pub struct Plain {
     path: PathBuf,
@@ -29,10 +29,10 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Operations below `root`. Turns off the umask of the process.
+    /// Opens `root`. Sets the umask of the process to zero.
     ///
     /// # Panics
-    /// When it cannot be opened.
+    /// If `root` cannot be opened.
     pub fn new(root: impl AsRef<Path>) -> Self {
         rustix::process::umask(Mode::empty());
         let path = root.as_ref().to_owned();
@@ -47,7 +47,7 @@ impl Plain {
         openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
 
-    /// The directory of a name, and the name. Symlinks on the way are not followed.
+    /// Opens the parent directory of a path, without following symlinks. Returns it with the last component.
     fn parent<'p>(&self, path: &'p str) -> Result<(OwnedFd, &'p str), Errno> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         Ok((self.open(dir, OFlags::PATH | OFlags::DIRECTORY)?, if name.is_empty() { "." } else { name }))
@@ -79,7 +79,7 @@ impl Plain {
         if create != Create::Exclusive
             && let Ok(stat) = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)
         {
-            // Opened by the kernel alone, or by opendir.
+            // The kernel opens pipes without the filesystem, and opendir(3) opens directories.
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Fifo => return Err(Errno::NXIO),
                 FileType::Directory => return Err(Errno::ISDIR),
@@ -189,7 +189,7 @@ impl Plain {
                 let sane = vfs.f_bavail <= vfs.f_bfree && vfs.f_bfree <= vfs.f_blocks && vfs.f_blocks > 0;
                 return Ok(match sane {
                     true => Outcome::Number(vfs.f_namemax),
-                    false => Outcome::Broken("the figures of statfs contradict each other".into()),
+                    false => Outcome::Broken("statfs contradicts itself".into()),
                 });
             }
             Op::Forget => {}
@@ -198,7 +198,7 @@ impl Plain {
         Ok(Outcome::Done)
     }
 
-    /// What is about an open file.
+    /// Applies the operations on open files.
     fn data(&mut self, op: &Op) -> Result<Outcome, Errno> {
         let file = |slot: usize| self.files[slot].as_ref();
         match *op {
@@ -251,7 +251,7 @@ impl Plain {
                 let count = copy_file_range(from, Some(&mut from_offset), to, Some(&mut to_offset), len)?;
                 return Ok(Outcome::Number(count as u64));
             }
-            _ => return Ok(Outcome::Broken(format!("nobody carries out {op:?}"))),
+            _ => return Ok(Outcome::Broken(format!("{op:?} is not implemented"))),
         }
         Ok(Outcome::Done)
     }
@@ -295,7 +295,7 @@ impl Plain {
     }
 
     fn xattr(&self, on: On, how: XattrHow) -> Result<Outcome, Errno> {
-        // There is no lgetxattrat before Linux 6.13; the last component of such a path is not followed.
+        // lgetxattr(2) does not follow the last component of this path. There is no getxattrat(2) before Linux 6.13.
         let dir;
         let (path, fd) = match (on, self.fd(on)) {
             (On::Path(path), _) => {

@@ -1,4 +1,4 @@
-//! Carrying a sequence out on both sides, and making a failing one short.
+//! Applying a sequence to both sides, and shrinking one that fails.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,31 +6,31 @@ use std::path::PathBuf;
 use super::{Op, Outcome, Plain, Subject, generate, is_explicit};
 use crate::{Fields, Tree};
 
-/// What a comparison has to know of the pool.
+/// How the pool may differ from a plain directory, and how often to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// Rename and link may answer EXDEV where the source's branch lacks the target's directory.
+    /// Rename and link may fail with EXDEV where the source's branch lacks the target's directory.
     pub path_preserving: bool,
-    /// Files have no holes that the pool would know of.
+    /// SEEK_DATA and SEEK_HOLE may give other results.
     pub holes_unknown: bool,
-    /// Compare everything after so many operations, besides at the end.
+    /// Compare the trees after this many operations, and at the end.
     pub every: usize,
 }
 
-/// The two sides of one run, made afresh for each. Dropping it cleans up.
+/// The two sides of a run. Each run has its own. Dropping it cleans up.
 pub struct World {
     pub plain: Plain,
     pub subject: Box<dyn Subject>,
-    /// What each of the pool's branches has of the subject's root, which is not on all of them by need.
+    /// The directory of the subject's root on each branch of the pool. It need not exist on all.
     pub branches: Vec<PathBuf>,
-    /// Whatever must live as long.
+    /// Anything that must live as long.
     pub keep: Box<dyn std::any::Any>,
 }
 
-/// Where a run came apart.
+/// The first difference between the two sides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// The operation, or the number of operations for what only the end showed.
+    /// The index of the operation, or the number of operations for a difference at the end.
     pub at: usize,
     pub what: String,
 }
@@ -41,15 +41,15 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Carries the operations out on both sides of a fresh world.
+/// Applies the operations to both sides of a new world.
 pub fn replay(mut world: World, rules: Rules, ops: &[Op]) -> Result<(), Difference> {
     let world = &mut world;
     for (at, op) in ops.iter().enumerate() {
         let differ = |what: String| Difference { at, what };
-        // The pool goes first: where it may refuse, the plain directory must not go on without it.
+        // The pool goes first. If it may refuse the operation, the plain directory must not apply it.
         let pool = world.subject.apply(op);
         if rules.path_preserving && may_refuse(op, &pool) {
-            explain(world, op).map_err(differ)?;
+            check_refusal(world, op).map_err(differ)?;
             continue;
         }
         let plain = world.plain.apply(op);
@@ -74,12 +74,12 @@ fn may_refuse(op: &Op, pool: &Outcome) -> bool {
         && *pool == Outcome::Failed(rustix::io::Errno::XDEV)
 }
 
-/// A refusal is right where a branch holds the source and lacks the directory of the target.
-fn explain(world: &World, op: &Op) -> Result<(), String> {
+/// Checks a refusal, which is right if a branch has the source and lacks the directory of the target.
+fn check_refusal(world: &World, op: &Op) -> Result<(), String> {
     let (from, to) = match *op {
         Op::Rename { from, to, .. } | Op::Link { from, to } => (Some(from), to),
         Op::LinkOpen { to, .. } => (None, to),
-        _ => return Err(format!("{op:?} is refused with EXDEV")),
+        _ => return Err(format!("{op:?} fails with EXDEV")),
     };
     let dir = to.rsplit_once('/').map_or("", |(dir, _)| dir);
     let lacks = |branch: &PathBuf| {
@@ -87,7 +87,7 @@ fn explain(world: &World, op: &Op) -> Result<(), String> {
     };
     match world.branches.iter().any(lacks) {
         true => Ok(()),
-        false => Err(format!("{op:?} is refused with EXDEV, and no branch explains it")),
+        false => Err(format!("{op:?} fails with EXDEV, and no branch lacks the directory")),
     }
 }
 
@@ -99,19 +99,19 @@ fn compare(world: &mut World) -> Result<(), String> {
         return Err(format!("the trees differ (- plain, + pool):\n{diff}"));
     }
     let fields = Fields { root: true, ..Fields::default() };
-    // On a branch that was never chosen there may not even be the root.
+    // A branch that was never chosen may lack the root.
     let held = world.branches.iter().filter(|path| path.exists());
     let branches: Vec<Tree> = held.map(|path| Tree::capture_with(path, fields)).collect();
     let union =
         Tree::union(&branches).map_err(|faults| format!("the branches contradict each other: {faults}"))?;
     let diff = plain.diff(&comparable(union));
     if !diff.is_empty() {
-        return Err(format!("the branches hold something else (- plain, + branches):\n{diff}"));
+        return Err(format!("the branches differ (- plain, + branches):\n{diff}"));
     }
     Ok(())
 }
 
-/// Without the times that the system has set: they differ from one side to the other.
+/// Removes the times that the system has set, because they differ between the two sides.
 fn comparable(mut tree: Tree) -> Tree {
     for entry in tree.entries.values_mut() {
         entry.mtime = entry.mtime.filter(|time| is_explicit(time.0));
@@ -119,10 +119,10 @@ fn comparable(mut tree: Tree) -> Tree {
     tree
 }
 
-/// Runs the sequence of a seed; on a difference shrinks it and panics with what is left.
+/// Runs the sequence of a seed. Shrinks it if there is a difference.
 ///
 /// # Panics
-/// When the pool and the plain directory differ.
+/// If the pool and the plain directory differ. The message contains the shortened sequence.
 pub fn check(seed: u64, count: usize, rules: Rules, world: impl Fn() -> World) {
     let ops = generate(seed, count);
     let fails = |ops: &[Op]| {
@@ -136,7 +136,7 @@ pub fn check(seed: u64, count: usize, rules: Rules, world: impl Fn() -> World) {
     panic!("seed {seed}: {difference}\nwith [\n{list}]");
 }
 
-/// Leaves out what does not matter: halves first, then single operations, until nothing more can go.
+/// Removes operations that do not matter: halves first, then single ones, until the rest is needed.
 fn shrink(
     mut ops: Vec<Op>,
     mut difference: Difference,
