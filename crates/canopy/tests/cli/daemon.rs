@@ -285,21 +285,38 @@ fn a_daemon_logs_to_syslog_where_there_is_no_journal() {
     assert!(log.contains("canopy[") && log.contains("cache.attr=7"), "{log}");
 }
 
+/// Returns whether the mount has come to a state that lasts: no process and no mount is left, or the daemon is ready.
+/// A daemon that is ready has closed the standard error that it inherited from the command.
+fn is_settled(bed: &CliBed) -> bool {
+    let dir = bed.dir();
+    let dir = dir.to_str().unwrap();
+    let is_ours =
+        |process: &proc::Process| process.args.iter().any(|arg| arg.to_string_lossy().contains(dir));
+    let running: Vec<proc::Process> = proc::processes().into_iter().filter(is_ours).collect();
+    match running.as_slice() {
+        [] => !is_mounted(bed),
+        [daemon] => {
+            let stderr = fs::read_link(format!("/proc/{}/fd/2", daemon.pid));
+            is_mounted(bed) && stderr.is_ok_and(|file| file == Path::new("/dev/null"))
+        }
+        _ => false,
+    }
+}
+
 #[test]
 fn a_command_that_is_killed_leaves_no_pool_behind() {
     let bed = bed();
-    // The moment differs from round to round; whatever it is, mount and daemon come together or not at all.
+    // The command is killed later in each round.
     for round in 0..12 {
+        let stderr = fs::File::create(bed.path("log")).unwrap();
         let mut command = bed.command("mount @a:@b @p");
-        let mut child = command.stdin(Stdio::null()).spawn().unwrap();
+        let mut child = command.stdin(Stdio::null()).stderr(stderr).spawn().unwrap();
         std::thread::sleep(Duration::from_micros(400 * round));
         let _ = child.kill();
         let finished = child.wait().unwrap().success();
-        assert!(wait_until(SOON, || is_mounted(&bed) != bed.daemons().is_empty()), "round {round}");
-        if !finished {
-            // Either it had been ready already, or nothing of it stays.
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        // The daemon stays if it could report that it was ready, else it unmounts and ends.
+        assert!(wait_until(SOON, || is_settled(&bed)), "round {round}: {}", log(&bed));
+        assert!(is_mounted(&bed) || !finished, "round {round}: {}", log(&bed));
         if is_mounted(&bed) {
             fs::read_dir(bed.path("p")).unwrap();
             bed.umount("@p");

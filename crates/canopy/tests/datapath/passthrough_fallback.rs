@@ -15,6 +15,8 @@ use std::process::Command;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
+/// The size of a tmpfs that leaves `passthrough.io=auto` room for writers. It takes no memory before it is filled.
+const AMPLE: u64 = 64 << 30;
 
 /// An overlayfs over a tmpfs of its own.
 pub(super) struct Overlay {
@@ -83,7 +85,7 @@ const AS_ROOT: &str = r#"
 "#;
 
 const AS_USER: &str = r#"
-    ./canopy mount -f -o "minfreespace=0,fuse-msg-size=$2" "$1/a" "$1/pool" 2>a/.log &
+    ./canopy mount -f -o "minfreespace=0,fuse-msg-size=$2" "$4" "$1/pool" 2>"$4/.log" &
     while ! mountpoint -q pool; do kill -0 $!; sleep 0.02; done
     cd pool
     # Each file is another reason to say it again.
@@ -100,9 +102,10 @@ fn an_ordinary_user_has_no_passthrough() {
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
     let home_path = home.path().canonicalize().expect("a path");
     let _guard = LeakCheck::under(&home_path);
-    for name in ["a", "pool"] {
-        fs::create_dir(home_path.join(name)).expect("mkdir");
-        std::os::unix::fs::chown(home_path.join(name), Some(65534), Some(65534)).expect("chown");
+    let branch = LoopFs::tmpfs(AMPLE);
+    fs::create_dir(home_path.join("pool")).expect("mkdir");
+    for dir in [branch.path(), &home_path.join("pool")] {
+        std::os::unix::fs::chown(dir, Some(65534), Some(65534)).expect("chown");
     }
     let binary = canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"));
     fs::copy(binary, home_path.join("canopy")).expect("a copy that everybody may run");
@@ -111,9 +114,9 @@ fn an_ordinary_user_has_no_passthrough() {
         .map_or(256, |text| text.trim().parse::<u64>().expect("a number of pages"));
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-euc", AS_ROOT, "sh"]).arg(&home_path);
-    command.args([&(limit + 1).to_string(), AS_USER]);
+    command.args([&(limit + 1).to_string(), AS_USER]).arg(branch.path());
     let done = run_within(&mut command, SOON);
-    let log = fs::read_to_string(home_path.join("a/.log")).unwrap_or_default();
+    let log = fs::read_to_string(branch.path().join(".log")).unwrap_or_default();
     let expected = (Some(0), "1\n2\n3\n1\nmore\n");
     assert_eq!((done.code(), done.stdout.as_str()), expected, "{}\n{log}", done.describe());
     assert_eq!(log.matches("passthrough is off").count(), 1, "{log}");

@@ -309,20 +309,22 @@ fn a_branch_that_answers_with_an_error() {
 /// In a mount namespace of its own, where `/dev/fuse` is as udev makes it, whatever this machine's is like. The
 /// user is nobody: fusermount3 serves only users who have a name.
 const AS_NOBODY: &str = r#"
-    cd "$1"; mkdir dev a pool; chown 65534:65534 a pool; cp "$2" canopy
+    cd "$1"; mkdir dev pool; chown 65534:65534 "$3" pool; cp "$2" canopy
     mount -t tmpfs none dev; mknod dev/fuse c 10 229; chmod 666 dev/fuse; mount --bind dev/fuse /dev/fuse
     exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all sh -euc '
-        ./canopy mount -o minfreespace=0 a pool 2>/dev/null
+        ./canopy mount -o minfreespace=0 "$3" pool 2>/dev/null
         echo once opened, the kernel has refused >pool/f; cat pool/f >/dev/null
         ./canopy status --json pool
-        ./canopy umount pool'
+        ./canopy umount pool' sh "$@"
 "#;
 
 #[test]
 fn a_pool_without_the_right_to_pass_through() {
+    // Large, so that there is room for passthrough writers. It takes no memory before it is filled.
+    let branch = LoopFs::tmpfs(64 << 30);
     let scratch = ScratchDir::new("canopy-status-", &[]);
     let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-euc", AS_NOBODY, "sh"]).arg(scratch.dir()).arg(BINARY);
+    command.args(["-m", "sh", "-euc", AS_NOBODY, "sh"]).arg(scratch.dir()).arg(BINARY).arg(branch.path());
     let done = run_within(&mut command, Duration::from_secs(60));
     assert!(done.success(), "{}", done.describe());
     let told: Value = serde_json::from_str(&done.stdout).expect("JSON");
