@@ -1,20 +1,20 @@
-//! The one errno table: every failure of an operation, and the number that its caller sees.
+//! The errors of the pool's operations, and the errno of each.
 
 use rustix::io::Errno;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation failed. Keeps the story (`Display`) apart from the number (`errno`).
+/// Why an operation failed: in words (`Display`) and as an errno ([`Error::errno`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
-    /// A system call on a branch answered with this.
+    /// A system call on a branch failed.
     #[error("{0}")]
     Branch(Errno),
-    /// No branch was eligible.
+    /// No branch could be chosen.
     #[error("every branch was refused: {0}")]
     Refused(#[from] Refusal),
-    /// The kernel named a node that has been forgotten, or whose file is gone from its branch.
-    #[error("the node is not known any more")]
+    /// The kernel named a node that has been forgotten, or whose file is missing from its branch.
+    #[error("the node is no longer known")]
     Stale,
     /// The kernel named a handle that is not open.
     #[error("the handle is not open")]
@@ -34,13 +34,13 @@ pub enum Error {
     /// The directory has entries on some branch.
     #[error("a branch holds entries in the directory")]
     NotEmpty,
-    /// A copy lies where the pool may not remove it; without it the name would come back.
-    #[error("a copy lies on a read-only branch")]
+    /// A copy is on a branch that the pool may not change; if only the others were removed, the name would stay.
+    #[error("a copy is on a read-only branch")]
     ReadOnlyCopy,
-    /// Path preservation forbids creating the target directory on the branch of the source.
+    /// A path-preserving policy forbids creating the target directory on the branch of the source.
     #[error("the target directory does not exist on the branch of the source")]
     CrossBranch,
-    /// The caller lacks the privilege that the branch filesystem would ask for.
+    /// The caller lacks a privilege that the branch's filesystem would demand.
     #[error("not permitted")]
     NotPermitted,
     /// An argument is out of range, or a flag is unknown.
@@ -49,10 +49,10 @@ pub enum Error {
     /// The pool has no such operation.
     #[error("not supported")]
     Unsupported,
-    /// The ioctl is not among those known to be safe to forward.
+    /// The ioctl is not known to be safe to forward.
     #[error("this ioctl is not forwarded")]
     UnknownIoctl,
-    /// Extended attributes are switched off, or the attribute does not exist.
+    /// Extended attributes are disabled, or the attribute does not exist.
     #[error("no such attribute")]
     NoAttribute,
     /// The value does not fit into the caller's buffer.
@@ -61,7 +61,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The errno that the caller of the operation sees.
+    /// Returns the errno that the client sees.
     pub fn errno(self) -> Errno {
         match self {
             Error::Branch(errno) => errno,
@@ -93,8 +93,7 @@ impl From<Errno> for Error {
     }
 }
 
-/// Why no branch could be chosen. The order of the variants is their rank: of several reasons the
-/// highest is reported.
+/// Why no branch could be chosen. The variants are in rising rank: of several reasons, the highest is reported.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
 pub enum Refusal {
     /// ENOENT: no branch holds the path, or there is no branch.
@@ -103,25 +102,26 @@ pub enum Refusal {
     /// ENOSPC: a branch was below its minfreespace.
     #[error("every usable branch is below its minfreespace")]
     NoSpace,
-    /// EROFS: a branch was excluded by its mode, is unwell, or is mounted read-only.
+    /// EROFS: a branch was excluded by its mode, is unhealthy, or is mounted read-only.
     #[error("no branch may be written to")]
     ReadOnly,
 }
 
 impl Refusal {
-    /// The higher ranked of the two.
+    /// Returns the one with the higher rank.
     #[must_use]
     pub fn worse(self, other: Refusal) -> Refusal {
         self.max(other)
     }
 }
 
-/// Is this the answer of a branch that has no room: no blocks, no inodes, or none for this owner?
+/// Returns true for the errors of a branch without room: no blocks, no inodes, or none for this owner.
 pub(crate) fn is_full(errno: Errno) -> bool {
     matches!(errno, Errno::NOSPC | Errno::DQUOT)
 }
 
-/// Is this error the doing of the branch, and not of whoever asked? Full branches are not unwell.
+/// Returns true for errors that are the branch's own, and not caused by what the client asked. A full branch is
+/// healthy.
 pub fn is_illness(errno: Errno) -> bool {
     matches!(
         errno,

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A node: what the kernel holds a reference to. Never reused within the life of a pool, so that a
-/// stale NFS handle can never name another file.
+/// A node, to which the kernel holds references. Ids are not reused in the life of a pool, so a stale NFS handle
+/// never names another file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
 
@@ -19,23 +19,23 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// An open file or directory, from its open to its release. Never reused.
+/// An open file or directory, from its open to its release. Ids are not reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HandleId(pub u64);
 
-/// Who asks: the identity that new files belong to. An id of -1 was not told; see `caller`.
+/// The client that sent a request; new files belong to it. An id of -1 is unknown; see `ops::caller`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
     pub uid: u32,
     pub gid: u32,
-    /// Process id in the daemon's namespace; 0 when unknown.
+    /// Process id in the daemon's pid namespace; 0 when unknown.
     pub pid: u32,
-    /// Permission bits to leave out where the parent directory has no default ACL.
+    /// Permission bits to clear where the parent directory has no default ACL.
     pub umask: u32,
 }
 
-/// Identity of a branch, unique for the life of the process: a branch keeps it while it stays in the list and
-/// its path leads to the same directory, and it is never given to another.
+/// Identity of a branch, unique in the life of the process and never reused. A branch keeps it while it stays in the
+/// list and its path leads to the same directory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct BranchId(pub u32);
 

@@ -1,13 +1,13 @@
 //! Inode numbers of the pool, computed from paths or from the branches' own numbers.
 //!
-//! The formulas and the hash (rapidhash version 3, its portable C++ form) are those of mergerfs: backup
-//! programs and databases keep the numbers, so they must not change with a change of the pool software.
+//! The formulas and the hash (rapidhash version 3, its portable C++ form) are those of mergerfs. Backup programs and
+//! databases store the numbers, so they must stay the same when users change from mergerfs to Canopy.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3, rapidhash_v3_seeded};
 use std::fmt;
 use std::str::FromStr;
 
-/// How inode numbers are made: the option `inodecalc`.
+/// How inode numbers are computed: the option `inodecalc`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum InodeCalc {
     /// The branch's own number. Numbers of different branches may collide.
@@ -16,7 +16,7 @@ pub enum InodeCalc {
     PathHash,
     /// `PathHash` folded to 32 bits.
     PathHash32,
-    /// Hash of the branch's path and its own number. Hard links agree; a directory's number depends on the
+    /// Hash of the branch's path and the branch's number. Hard links agree. A directory's number depends on the
     /// branch that answers.
     DevinoHash,
     /// `DevinoHash` folded to 32 bits.
@@ -28,24 +28,24 @@ pub enum InodeCalc {
     HybridHash32,
 }
 
-/// A branch's share in the `devino` hashes: the hash of its path, prepared once per branch so that a file
-/// costs one hash of eight bytes.
+/// A branch's share in the `devino` hashes: the hash of its path, computed once per branch, so that each file costs
+/// one hash of eight bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BranchSeed(u64);
 
 impl BranchSeed {
-    /// `path`: the branch's resolved path as listed, without a trailing slash.
+    /// Computes the seed of a branch. `path` is its resolved path as listed, without a trailing slash.
     pub fn new(path: &[u8]) -> BranchSeed {
         BranchSeed(rapidhash_v3(path))
     }
 
-    /// The share of what lies on the branch and not on its filesystem: on one that is mounted below it, or in a subvolume,
-    /// where the branch's numbers come again.
+    /// Returns the seed for another filesystem that the branch contains: one mounted below it, or a subvolume, where
+    /// the branch's inode numbers occur again.
     pub fn within(self, filesystem: u64) -> BranchSeed {
         BranchSeed(self.hash(filesystem))
     }
 
-    /// A short one of so many bits.
+    /// Returns the highest `bits` bits of the seed.
     pub(crate) fn mark(self, bits: u32) -> u16 {
         (self.0 >> (u64::BITS - bits)) as u16
     }
@@ -56,7 +56,7 @@ impl BranchSeed {
 }
 
 impl BranchSeed {
-    /// A number that a file of this branch has for itself, by its inode number and its birth time.
+    /// Hashes a file's inode number and birth time. The result identifies the file among those of this branch.
     pub(crate) fn proof(self, st_ino: u64, birth: (i64, u32)) -> u64 {
         let (words, mut bytes) = ([st_ino, birth.0.cast_unsigned(), u64::from(birth.1)], [0; 24]);
         bytes.as_chunks_mut().0.iter_mut().zip(words).for_each(|(chunk, word)| *chunk = word.to_le_bytes());
@@ -64,13 +64,13 @@ impl BranchSeed {
     }
 }
 
-/// The 32-bit forms: Fibonacci hashing of the two halves, in the low 32 bits.
+/// Folds a hash to 32 bits: Fibonacci hashing of its two halves, in the low 32 bits.
 fn fold32(hash: u64) -> u64 {
     (hash ^ (hash >> 32)).wrapping_mul(0x9E37_79B9) & 0xFFFF_FFFF
 }
 
 impl InodeCalc {
-    /// Every algorithm, in the order of the documentation.
+    /// All algorithms, in the order of the documentation.
     pub const ALL: [InodeCalc; 7] = [
         InodeCalc::Passthrough,
         InodeCalc::PathHash,
@@ -81,7 +81,7 @@ impl InodeCalc {
         InodeCalc::HybridHash32,
     ];
 
-    /// The name as written in options.
+    /// Returns the name as written in options.
     pub fn name(self) -> &'static str {
         match self {
             InodeCalc::Passthrough => "passthrough",
@@ -94,15 +94,15 @@ impl InodeCalc {
         }
     }
 
-    /// The pool's inode number of one object.
+    /// Computes the pool's inode number of an object.
     ///
-    /// `branch_path`: path of the branch it lies on. `pool_path`: its path in the pool without a leading
-    /// slash, "" for the root. `st_ino`: its number on the branch.
+    /// `branch_path` is the path of the object's branch, `pool_path` its path in the pool without a leading slash (""
+    /// for the root), `st_ino` its number on the branch.
     pub fn inode(self, branch_path: &[u8], pool_path: &[u8], st_ino: u64, is_dir: bool) -> u64 {
         self.inode_seeded(BranchSeed::new(branch_path), pool_path, st_ino, is_dir)
     }
 
-    /// [`inode`](Self::inode) with the branch's prepared seed. `pool_path` is read only if
+    /// As [`inode`](Self::inode), with the seed of the branch. `pool_path` is read only if
     /// [`uses_path`](Self::uses_path).
     pub fn inode_seeded(self, seed: BranchSeed, pool_path: &[u8], st_ino: u64, is_dir: bool) -> u64 {
         match self {
@@ -118,8 +118,8 @@ impl InodeCalc {
         }
     }
 
-    /// Whether the number depends on the object's path rather than on its place on the branch. Where it does
-    /// not, the caller need not build the path.
+    /// Returns true if the number depends on the object's path in the pool. Otherwise the caller need not build the
+    /// path.
     pub fn uses_path(self, is_dir: bool) -> bool {
         match self {
             InodeCalc::Passthrough | InodeCalc::DevinoHash | InodeCalc::DevinoHash32 => false,
@@ -151,10 +151,10 @@ impl FromStr for InodeCalc {
     }
 }
 
-/// Numbers (`d_ino`) for the entries of one directory, with one path buffer for all of them.
+/// Computes the numbers (`d_ino`) of the entries of one directory, with one path buffer for all of them.
 ///
-/// An entry gets the number its own lookup would give, provided `is_dir` is right: where a filesystem reports
-/// DT_UNKNOWN, ask it for the type first under an algorithm that tells directories apart.
+/// An entry gets the same number as by its own lookup, provided that `is_dir` is right. Where a filesystem reports
+/// DT_UNKNOWN and the algorithm treats directories differently, look up the type first.
 #[derive(Debug)]
 pub struct DirentInodes {
     calc: InodeCalc,
@@ -164,7 +164,7 @@ pub struct DirentInodes {
 }
 
 impl DirentInodes {
-    /// For entries of the directory `dir` (path in the pool, no leading slash, "" for the root).
+    /// Prepares for the entries of `dir` (a path in the pool without a leading slash, "" for the root).
     pub fn new(calc: InodeCalc, dir: &[u8]) -> DirentInodes {
         let mut path = Vec::with_capacity(dir.len() + 64);
         path.extend_from_slice(dir);
@@ -180,9 +180,9 @@ impl DirentInodes {
         self.calc.uses_path(is_dir)
     }
 
-    /// The number of entry `name`, found on the branch of `seed` as `st_ino`.
+    /// Computes the number of the entry `name`, which is `st_ino` on the branch of `seed`.
     ///
-    /// `.` and `..` are numbered as the directories they name; above the root there is the root.
+    /// `.` and `..` get the numbers of the directories that they name; `..` of the root is the root.
     pub fn inode(&mut self, seed: BranchSeed, name: &[u8], st_ino: u64, is_dir: bool) -> u64 {
         self.path.truncate(self.stem);
         if !self.calc.uses_path(is_dir) {
@@ -205,7 +205,7 @@ impl DirentInodes {
 mod tests {
     use super::*;
 
-    /// Hash and its 32-bit form, where known, of path strings.
+    /// Path, its hash, and the 32-bit form where known.
     const PATHS: [(&[u8], u64, Option<u64>); 9] = [
         (b"", 0x0338dc4be2cecdae, Some(0xc77b2b7d)),
         (b"a", 0x599f47df33a2e1eb, Some(0xb747af94)),
@@ -218,7 +218,7 @@ mod tests {
         (b"tv/season_01/episode_01.mkv", 0xd39323d436938ef9, Some(0xca026a85)),
     ];
 
-    /// Inode on branch /mnt/disk1, hash, 32-bit form.
+    /// Inode number on branch /mnt/disk1, its hash, and the 32-bit form.
     const DEVINOS: [(u64, u64, u64); 3] = [
         (1, 0x1ac1d121b5830350, 0x31087ca9),
         (12345, 0x87baeda475a0aae9, 0x383beba5),
@@ -226,7 +226,7 @@ mod tests {
     ];
 
     #[test]
-    fn path_hashes_match_the_published_vectors() {
+    fn path_hashes_match_mergerfs() {
         for (path, hash, folded) in PATHS {
             for is_dir in [false, true] {
                 assert_eq!(InodeCalc::PathHash.inode(b"/any", path, 7, is_dir), hash);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn devino_hashes_match_the_published_vectors() {
+    fn devino_hashes_match_mergerfs() {
         let branch = b"/mnt/disk1";
         for (st_ino, hash, folded) in DEVINOS {
             for is_dir in [false, true] {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn inode_numbers_match_the_worked_examples() {
+    fn documented_examples_hold() {
         let calc = InodeCalc::HybridHash;
         assert_eq!(calc.inode(b"/x", b"", 2, true), 232177599295442350, "the pool's root");
         assert_eq!(calc.inode(b"/x", b"some/file", 2, true), 334781797447240309);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seeded_hash_agrees_with_the_whole_hash() {
+    fn the_seeded_form_agrees() {
         let branch = b"/mnt/disk1";
         let seed = BranchSeed::new(branch);
         for calc in InodeCalc::ALL {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn only_path_algorithms_read_the_path() {
+    fn only_path_algorithms_use_the_path() {
         for calc in InodeCalc::ALL {
             for is_dir in [false, true] {
                 let differs = calc.inode(b"/b", b"one", 9, is_dir) != calc.inode(b"/b", b"two", 9, is_dir);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_entries_have_the_inode_number_of_their_lookup() {
+    fn entries_get_the_number_of_their_lookup() {
         let seed = BranchSeed::new(b"/b");
         for calc in InodeCalc::ALL {
             for (dir, name, path) in [
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_algorithms_are_parsed_as_printed() {
+    fn names_parse_back() {
         for calc in InodeCalc::ALL {
             assert_eq!(calc.to_string().parse(), Ok(calc));
         }

@@ -5,10 +5,10 @@ use smallvec::SmallVec;
 /// A path in the pool: bytes without a leading slash; the root is empty.
 pub(crate) type PoolPath = SmallVec<[u8; 128]>;
 
-/// One part of a path.
+/// One component of a path.
 pub(crate) type FileName = SmallVec<[u8; 64]>;
 
-/// `parent/name`.
+/// Joins two paths: `parent/name`.
 pub(crate) fn join(parent: &[u8], name: &[u8]) -> PoolPath {
     let mut path = PoolPath::with_capacity(parent.len() + 1 + name.len());
     path.extend_from_slice(parent);
@@ -19,7 +19,7 @@ pub(crate) fn join(parent: &[u8], name: &[u8]) -> PoolPath {
     path
 }
 
-/// Directory and last name of a path.
+/// Splits a path into its directory and its last component.
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),

@@ -1,8 +1,8 @@
-//! POSIX ACLs, and who keeps to them.
+//! POSIX ACLs, and who enforces them.
 //!
-//! Under an ACL the group's bits of a mode are the ACL's mask: the most that anybody named in it has, and not what
-//! the group has. A kernel that judges callers by modes alone would let the group do all of that. So where it does not
-//! ask for ACLs, a mode is shown as far as the ACL grants it to everybody.
+//! Under an ACL, the group bits of a mode are the ACL's mask: the most that any named user or group has, not what the
+//! owning group has. A kernel that checks callers by mode alone would grant all of that to the group. So where the
+//! kernel does not ask for ACLs, the pool reports a mode that grants only what the ACL grants to everybody.
 
 use super::beneath::ProcPath;
 use canopy_sys::xattr;
@@ -15,10 +15,10 @@ use std::sync::atomic::AtomicBool;
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Who decides what a caller may do.
+/// Who checks the permissions of a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PermissionCheck {
-    /// The branch, if anybody.
+    /// The branch, if it does.
     #[default]
     Branch,
     /// The kernel, by the mode.
@@ -27,7 +27,7 @@ pub enum PermissionCheck {
     Acl,
 }
 
-/// What a pool knows of ACLs.
+/// How permissions are checked in a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Acls {
     pub(crate) by_mode: AtomicBool,
@@ -39,15 +39,16 @@ pub(crate) fn is_acl(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
-/// Has the filesystem of a directory a place for ACLs?
+/// Returns true if the filesystem of a directory supports ACLs.
 pub(crate) fn is_known(dir: BorrowedFd<'_>) -> bool {
     rustix::fs::getxattr_query(ProcPath::of(dir).as_bytes(), ACCESS) != Err(Errno::OPNOTSUPP)
 }
 
-/// What an ACL (include/uapi/linux/posix_acl_xattr.h) grants to each in the group, and to each outside of it: not
-/// more than the entry of anybody named. `None` if it makes no sense.
+/// Returns the permissions that an ACL (include/uapi/linux/posix_acl_xattr.h) grants to every member of the group,
+/// and to everybody else: no more than the entry of any named user or group. `None` if the ACL is malformed.
 ///
-/// Who is in several groups has the rights of each, so no other group takes any from the own one.
+/// A process in several groups has the permissions of each, so the entry of a named group does not limit those of the
+/// owning group.
 pub(crate) fn rights_of_all(list: &[u8]) -> Option<(u32, u32)> {
     const GROUP: u16 = 0x04;
     const USER_NAMED: u16 = 0x02;
@@ -76,7 +77,7 @@ pub(crate) fn rights_of_all(list: &[u8]) -> Option<(u32, u32)> {
     Some((group & mask & named(users), others & named(users) & named(groups)))
 }
 
-/// Reads an attribute of what is under a name in a directory; a symlink is not followed.
+/// Reads an extended attribute of the file `name` in a directory; does not follow a symlink.
 pub(crate) fn of_entry(
     dir: BorrowedFd<'_>,
     name: &[u8],
@@ -85,7 +86,7 @@ pub(crate) fn of_entry(
 ) -> Result<usize, Errno> {
     let attribute = terminated(attribute);
     match xattr::getxattrat(dir, text(&terminated(name))?, text(&attribute)?, buffer) {
-        // Way round by /proc, which takes some 4 us.
+        // The detour through /proc takes some 4 us.
         Err(Errno::NOSYS) => {
             let path = [ProcPath::of(dir).as_bytes(), b"/", name].concat();
             rustix::fs::lgetxattr(path, text(&attribute)?, buffer)
@@ -121,24 +122,24 @@ mod tests {
     }
 
     #[test]
-    fn the_rights_of_everybody_are_the_least_of_all_entries() {
+    fn a_mode_grants_no_more_than_the_acl_grants_to_everybody() {
         let ends = |middle: &[(u16, u16)], others| {
             let all = [&[(OWNER, 6)][..], middle, &[(OTHER, others)][..]].concat();
             rights_of_all(&list(&all))
         };
         for (middle, others, granted) in [
             (&[(GROUP, 5)][..], 4, (5, 4)),
-            // A mask alone.
+            // Only a mask.
             (&[(GROUP, 7), (MASK, 4)], 6, (4, 6)),
-            // Somebody named has more than the group, or than all: that is lost.
+            // A named user has more than the group, or more than everybody: the surplus is dropped.
             (&[(USER, 7), (GROUP, 0), (MASK, 7)], 0, (0, 0)),
             (&[(USER, 7), (GROUP, 4), (MASK, 6)], 4, (4, 4)),
-            // Less: nobody has more than he.
+            // A named user has less: nobody gets more than that user.
             (&[(USER, 0), (GROUP, 7), (MASK, 7)], 7, (0, 0)),
             (&[(USER, 7), (USER, 5), (GROUP, 7), (MASK, 7)], 7, (5, 5)),
-            // By the mask.
+            // The mask limits.
             (&[(USER, 7), (GROUP, 7), (MASK, 4)], 6, (4, 4)),
-            // A group has less than others; its members may be in the own group, too.
+            // A named group has less than others; its members may be in the owning group, too.
             (&[(GROUP, 6), (NAMED, 4), (MASK, 7)], 6, (6, 4)),
             (&[(USER, 6), (GROUP, 6), (NAMED, 1), (MASK, 7)], 7, (6, 0)),
         ] {

@@ -1,7 +1,7 @@
-//! Opening things on a branch such that nothing leaves it.
+//! Opening files on a branch so that nothing leaves the branch.
 //!
-//! A path is relative to the branch's root, without a leading slash, the root being the empty path. No
-//! component may be a symlink: the directory `a` of one branch may be a symlink on another.
+//! A path is relative to the branch's root, without a leading slash; the root is the empty path. No component may be
+//! a symlink: the directory `a` of one branch may be a symlink on another.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A directory on a branch: its root, which the branch keeps open, or one opened for this operation.
+/// A directory on a branch: the root, which the branch keeps open, or one opened for this operation.
 pub(crate) enum Dir<'b> {
     Root(BorrowedFd<'b>),
     Opened(OwnedFd),
@@ -24,10 +24,10 @@ impl AsFd for Dir<'_> {
     }
 }
 
-/// Longest piece of a path given to the kernel at once; PATH_MAX counts the terminating NUL.
+/// The longest part of a path that one call accepts; PATH_MAX counts the terminating NUL.
 const PIECE: usize = 4095;
 
-/// Set once the kernel has said that it does not know openat2(2) (Linux before 5.6).
+/// Set once the kernel turns out not to have openat2(2) (Linux before 5.6).
 static NO_OPENAT2: AtomicBool = AtomicBool::new(false);
 
 /// Makes every later open walk component by component, as on a kernel without openat2(2). For tests.
@@ -35,10 +35,10 @@ pub fn pretend_no_openat2(pretend: bool) {
     NO_OPENAT2.store(pretend, Ordering::Relaxed);
 }
 
-/// Opens `path` beneath `root`. `flags` should hold `O_NOFOLLOW` or `O_DIRECTORY`, so that a symlink as
-/// the last component is never followed.
+/// Opens `path` beneath `root`. `flags` should contain `O_NOFOLLOW` or `O_DIRECTORY`, so that a symlink as the last
+/// component is never followed.
 ///
-/// Errors: `ELOOP` for a symlink on the way, `ENOENT`, `ENOTDIR`, and whatever open(2) gives.
+/// Errors: `ELOOP` for a symlink on the way, `ENOENT`, `ENOTDIR`, and those of open(2).
 pub(crate) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     if path.is_empty() {
         return open_piece(root, b".", flags);
@@ -46,7 +46,7 @@ pub(crate) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<O
     if path.len() <= PIECE {
         return open_piece(root, path, flags);
     }
-    // Deeper than one call may name: step by step, each step beneath the one before.
+    // Longer than one call accepts: open part by part, each beneath the one before.
     let mut at: Option<OwnedFd> = None;
     let mut rest = path;
     while rest.len() > PIECE {
@@ -64,7 +64,7 @@ fn open_piece(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedF
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         loop {
             match rustix::fs::openat2(root, path, flags, Mode::empty(), beneath) {
-                // A rename somewhere else made the kernel unsure (openat2(2)).
+                // A concurrent rename kept the kernel from checking the path (openat2(2)).
                 Err(Errno::AGAIN) => continue,
                 Err(Errno::NOSYS) => {
                     NO_OPENAT2.store(true, Ordering::Relaxed);
@@ -77,7 +77,7 @@ fn open_piece(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedF
     walk(root, path, flags)
 }
 
-/// The same without openat2(2): one component at a time, never through a symlink or `..`.
+/// As `open_piece` without openat2(2): opens one component at a time, never through a symlink or `..`.
 fn walk(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let mut at: Option<OwnedFd> = None;
     let mut parts = path.split(|&b| b == b'/').peekable();
@@ -91,14 +91,14 @@ fn walk(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Err
         }
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         at = Some(rustix::fs::openat(from, part, step, Mode::empty()).map_err(|errno| {
-            // O_DIRECTORY answers ENOTDIR for a symlink, openat2 ELOOP; both mean "not this way".
+            // O_DIRECTORY gives ENOTDIR for a symlink where openat2 gives ELOOP.
             if errno == Errno::NOTDIR { Errno::LOOP } else { errno }
         })?);
     }
     Err(Errno::NOENT)
 }
 
-/// Opens a directory of a branch, to name things in it.
+/// Opens a directory of a branch, for use with the *at() calls.
 pub(crate) fn dir<'b>(root: BorrowedFd<'b>, path: &[u8]) -> Result<Dir<'b>, Errno> {
     if path.is_empty() {
         return Ok(Dir::Root(root));
@@ -106,18 +106,18 @@ pub(crate) fn dir<'b>(root: BorrowedFd<'b>, path: &[u8]) -> Result<Dir<'b>, Errn
     open(root, path, OFlags::PATH | OFlags::DIRECTORY).map(Dir::Opened)
 }
 
-/// A descriptor that pins a file of any type without opening it.
+/// Opens a descriptor (`O_PATH`) that pins a file of any type.
 pub(crate) fn pin(dir: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// True for the answers that mean "this branch does not hold that path".
+/// Returns true for errors that mean "this branch does not hold that path".
 pub(crate) fn is_absent(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
 }
 
-/// `/proc/self/fd/N`: names the file itself for the calls that take no `O_PATH` descriptor. The last
-/// step of such a link is a jump, so a symlink behind it is not followed.
+/// `/proc/self/fd/N`: names a file for calls that accept no `O_PATH` descriptor. It is a magic link, so a symlink
+/// that it leads to is not followed.
 pub(crate) struct ProcPath {
     buffer: [u8; 32],
     len: usize,
@@ -138,7 +138,7 @@ impl ProcPath {
     }
 }
 
-/// Opens the very file behind a descriptor once more, with flags of its own.
+/// Opens the file behind a descriptor once more, with other flags.
 pub(crate) fn reopen(fd: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = (flags - (OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW)) | OFlags::CLOEXEC;
     // Borrowed: an owned descriptor that moved into the path would be closed before the path is used.
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leaves_the_branch_by_either_way() {
+    fn nothing_leaves_the_branch_with_or_without_openat2() {
         let tmp = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(tmp.path().join("branch/a/b")).unwrap();
         std::fs::write(tmp.path().join("secret"), b"x").unwrap();

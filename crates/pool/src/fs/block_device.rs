@@ -1,7 +1,7 @@
-//! Whether the disk below a filesystem is there.
+//! Whether the disk below a filesystem is present.
 //!
-//! A filesystem whose disk was pulled goes on showing what it has in memory: its root can be read for as long as it is
-//! mounted, and everything else is an error. So the disk itself is asked, past every cache.
+//! A filesystem whose disk was pulled still shows what it has in memory: while it is mounted its root can be read,
+//! and everything else fails. So the disk itself is read, past every cache.
 
 use crate::error::is_illness;
 use rustix::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
@@ -12,16 +12,16 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// The largest logical block that disks have, in bytes.
+/// The largest logical block size of disks, in bytes.
 const BLOCK: usize = 4096;
-/// In which /sys counts, in bytes.
+/// The unit of sizes in /sys, in bytes.
 const SECTOR: u64 = 512;
 
-/// Reads a few blocks of the disk below a directory. One of several that answers is enough (btrfs). `Ok` also where it
-/// cannot be told: filesystems without a disk, no /sys, no node in /dev, no right to open it.
+/// Reads a few blocks of the disk below a directory. Of several disks (btrfs), one that answers is enough. `Ok` also
+/// where the disk cannot be found: filesystems without a disk, no /sys, no node in /dev, no permission to open it.
 ///
-/// Errors: `ENODEV` for a disk that is not there or has no capacity left; else what reading it has answered, if none of
-/// it could be read. Takes as long as the disk does.
+/// Errors: `ENODEV` for a disk that is missing or has lost its capacity; otherwise the error of reading it, if no
+/// block could be read. Takes as long as the disk does.
 pub fn answers(dir: BorrowedFd<'_>) -> Result<(), Errno> {
     let dev = rustix::fs::fstat(dir)?.st_dev;
     let mut answer = Ok(());
@@ -34,8 +34,8 @@ pub fn answers(dir: BorrowedFd<'_>) -> Result<(), Errno> {
     answer
 }
 
-/// The disks of a btrfs, which gives its files a device number of its own; None for one that is not there. Of other
-/// filesystems there are none.
+/// Returns the disks of a btrfs, whose files have a device number of their own; `None` for a disk that is missing.
+/// Other filesystems have none.
 fn several(dir: BorrowedFd<'_>) -> Vec<Option<u64>> {
     let Some(source) = source(dir) else { return Vec::new() };
     let resolved = fs::canonicalize(&source).unwrap_or(source);
@@ -52,7 +52,7 @@ fn several(dir: BorrowedFd<'_>) -> Vec<Option<u64>> {
     disks.map(|disk| number(&disk.file_name())).collect()
 }
 
-/// What is mounted there, as /proc/self/mountinfo has it (proc_pid_mountinfo(5)).
+/// Returns the source of the mount that a directory is on, from /proc/self/mountinfo (proc_pid_mountinfo(5)).
 fn source(dir: BorrowedFd<'_>) -> Option<PathBuf> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", dir.as_raw_fd())).ok()?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
@@ -61,11 +61,11 @@ fn source(dir: BorrowedFd<'_>) -> Option<PathBuf> {
     line.split_once(" - ")?.1.split(' ').nth(1).map(PathBuf::from)
 }
 
-/// The same of one disk, by its device number.
+/// As `answers`, for one disk, by its device number.
 fn one_answers(dev: u64) -> Result<(), Errno> {
     let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
     let about = |what: &str| fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{what}"));
-    // It is listed for as long as it exists, mounted or not.
+    // A disk is listed for as long as it exists, mounted or not.
     let size = match about("size") {
         Err(error)
             if error.kind() == ErrorKind::NotFound && fs::exists("/sys/dev/block").unwrap_or(false) =>
@@ -86,8 +86,8 @@ fn one_answers(dev: u64) -> Result<(), Errno> {
             0 => Err(Errno::NODEV),
             _ => Ok(()),
         };
-        // One place may be bad. And before it reads, the kernel writes what is to be written there, and tells the errors
-        // of earlier writes, once (block/fops.c blkdev_read_iter).
+        // One block may be bad. And before reading, the kernel writes dirty pages of that block and reports errors of
+        // earlier writes, once (block/fops.c, blkdev_read_iter).
         let blocks = size.trim().parse::<u64>().unwrap_or_default() * SECTOR / BLOCK as u64;
         let mut answer = Ok(());
         for place in [blocks / 2, blocks.saturating_sub(1), 0] {
@@ -101,7 +101,7 @@ fn one_answers(dev: u64) -> Result<(), Errno> {
     read.or_else(|errno| if is_illness(errno) { Err(errno) } else { Ok(()) })
 }
 
-/// The disk of this number, to be read; `None` where /sys or /dev do not have it.
+/// Opens the disk with this device number for reading; `None` where /sys or /dev do not have it.
 fn open(dev: u64, flags: OFlags) -> Result<Option<OwnedFd>, Errno> {
     let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
     let uevent = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/uevent")).unwrap_or_default();
@@ -111,9 +111,9 @@ fn open(dev: u64, flags: OFlags) -> Result<Option<OwnedFd>, Errno> {
     Ok((rustix::fs::fstat(&disk)?.st_rdev == dev).then_some(disk))
 }
 
-/// Reads the beginning of the disk of this number, as its filesystem has it in memory.
+/// Reads the beginning of the disk with this device number, as its filesystem has it in memory.
 ///
-/// Errors: `ENODEV` where it cannot be found, and what opening and reading it give.
+/// Errors: `ENODEV` where the disk cannot be found, and those of opening and reading it.
 pub fn beginning<const BYTES: usize>(dev: u64) -> Result<[u8; BYTES], Errno> {
     let disk = open(dev, OFlags::empty())?.ok_or(Errno::NODEV)?;
     let mut bytes = [0; BYTES];
@@ -129,12 +129,12 @@ mod tests {
     use rustix::fd::AsFd as _;
 
     #[test]
-    fn an_unknown_device_is_no_error() {
+    fn a_disk_that_cannot_be_found_is_no_error() {
         for dir in ["/proc", "/dev/shm", "/"] {
             let dir = fs::File::open(dir).unwrap();
             assert_eq!(answers(dir.as_fd()), Ok(()));
         }
-        // The last one that there can be (MINORBITS in include/linux/kdev_t.h).
+        // The highest device number (MINORBITS in include/linux/kdev_t.h).
         let no_such = rustix::fs::makedev(4095, 1_048_575);
         let expected = if fs::exists("/sys/dev/block").unwrap() { Err(Errno::NODEV) } else { Ok(()) };
         assert_eq!(one_answers(no_such), expected);

@@ -1,4 +1,5 @@
-//! What the pool knows of filesystems by their type: `f_type` of statfs(2), numbers from include/uapi/linux/magic.h.
+//! What the pool knows about filesystems by their type: `f_type` of statfs(2), numbers from
+//! include/uapi/linux/magic.h.
 
 /// ext2, ext3 and ext4.
 pub(crate) const EXT: u64 = 0xEF53;
@@ -9,8 +10,8 @@ pub(crate) const F2FS: u64 = 0xF2F5_2010;
 pub(crate) const ZFS: u64 = 0x2FC1_2FC1;
 pub(crate) const NFS: u64 = 0x6969;
 
-/// Filesystems whose answers come from another machine or from another program: 9P, AFS, BeeGFS, Ceph, CIFS, SMB2, Coda,
-/// FUSE, GPFS, Lustre and NFS.
+/// Filesystems that another machine or another program serves: 9P, AFS, BeeGFS, Ceph, CIFS, SMB2, Coda, FUSE, GPFS,
+/// Lustre and NFS.
 const REMOTE: [u64; 12] = [
     0x0102_1997,
     0x5346_414f,
@@ -26,19 +27,20 @@ const REMOTE: [u64; 12] = [
     NFS,
 ];
 
-/// True for filesystems that do nothing at close(2): their `file_operations` have no `flush`. Written data is then in the
-/// page cache, and only fsync(2) reports whether it reached the disk. Others, such as NFS, write back at close.
+/// Returns true for filesystems that do nothing at close(2): their `file_operations` have no `flush`. Written data is
+/// then in the page cache, and only fsync(2) reports whether it reached the disk. Others, such as NFS, write back at
+/// close.
 pub(crate) fn closes_quietly(kind: u64) -> bool {
     matches!(kind, EXT | XFS | BTRFS | TMPFS)
 }
 
-/// True for filesystems that keep a file's inode number and birth time for as long as the file lives, the birth time as
-/// exactly as their clock goes.
+/// Returns true for filesystems that keep a file's inode number and birth time for as long as the file lives, and
+/// record the birth time as exactly as their clock goes.
 pub(crate) fn has_stable_inodes(kind: u64) -> bool {
     matches!(kind, EXT | XFS | BTRFS | TMPFS)
 }
 
-/// True for filesystems that another machine or another program serves.
+/// Returns true for filesystems that another machine or another program serves.
 pub(crate) fn is_remote(kind: u64) -> bool {
     REMOTE.contains(&kind)
 }

@@ -1,4 +1,4 @@
-//! What statx(2) tells of a file, and what the pool tells its callers.
+//! File attributes: what statx(2) reports, and what the pool reports to clients.
 
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, Statx, StatxFlags};
@@ -11,8 +11,8 @@ pub struct Time {
     pub nsec: u32,
 }
 
-/// A file on its branch filesystem, told apart from every other file that had its inode number
-/// before: a birth time takes the place of the inode generation and costs no system call of its own.
+/// Identifies a file on its filesystem, as distinct from every earlier file with the same inode number: the birth
+/// time does the work of an inode generation, and statx(2) returns it anyway.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FileKey {
     pub dev: u64,
@@ -20,7 +20,7 @@ pub struct FileKey {
     pub birth: (i64, u32),
 }
 
-/// Attributes as statx(2) gives them; `ino` is the branch's until the pool replaces it.
+/// Attributes as statx(2) reports them; `ino` is the branch's number until the pool replaces it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Attr {
     pub ino: u64,
@@ -39,13 +39,13 @@ pub struct Attr {
     pub uid: u32,
     pub gid: u32,
     pub rdev: (u32, u32),
-    /// The device that holds the file; not shown to callers.
+    /// The device that holds the file; not reported to clients.
     pub dev: u64,
     pub blksize: u32,
-    /// `STATX_ATTR_*` (immutable, append-only, ...), and which of them the branch knows.
+    /// `STATX_ATTR_*` (immutable, append-only, ...), and which of them the branch supports.
     pub attributes: u64,
     pub attributes_mask: u64,
-    /// `STATX_*`: which fields are true.
+    /// `STATX_*`: which fields are valid.
     pub mask: u32,
 }
 
@@ -64,25 +64,25 @@ impl Attr {
     pub fn is_regular(&self) -> bool {
         self.mode & S_IFMT == S_IFREG
     }
-    /// chattr(1) has made it unchangeable (`STATX_ATTR_IMMUTABLE`).
+    /// chattr(1) has made the file immutable (`STATX_ATTR_IMMUTABLE`).
     pub(crate) fn is_immutable(&self) -> bool {
         self.attributes & 0x10 != 0
     }
-    /// As a symlink to a path of this length, in bytes.
+    /// Turns the attributes into those of a symlink whose target has `length` bytes.
     pub(crate) fn show_as_symlink(&mut self, length: usize) {
         self.mode = S_IFLNK | self.mode & 0o7777 | 0o777;
         self.size = length as u64;
         self.blocks = 0;
     }
 
-    /// chattr(1) lets it only grow (`STATX_ATTR_APPEND`).
+    /// chattr(1) has made the file append-only (`STATX_ATTR_APPEND`).
     pub(crate) fn is_append_only(&self) -> bool {
         self.attributes & 0x20 != 0
     }
     pub fn is_symlink(&self) -> bool {
         self.mode & S_IFMT == S_IFLNK
     }
-    /// The file type as getdents64(2) writes it.
+    /// Returns the file type as in getdents64(2).
     pub fn dirent_type(&self) -> u8 {
         ((self.mode & S_IFMT) >> 12) as u8
     }
@@ -122,19 +122,19 @@ impl From<Statx> for Attr {
 
 const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
-/// The attributes of the file behind a descriptor (`O_PATH` will do).
+/// Returns the attributes of the file behind a descriptor (`O_PATH` is enough).
 pub(crate) fn of(fd: BorrowedFd<'_>) -> Result<Attr, Errno> {
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, WANTED).map(Attr::from)
 }
 
-/// The same, and the number of the mount that the descriptor was opened on (Linux 5.8).
+/// As [`of`], and the id of the mount that the descriptor was opened on (Linux 5.8).
 pub(crate) fn with_mount(fd: BorrowedFd<'_>) -> Result<(Attr, Option<u64>), Errno> {
     let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, WANTED | StatxFlags::MNT_ID)?;
     let mount = (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id);
     Ok((found.into(), mount))
 }
 
-/// The attributes of one name in a directory; a symlink is not followed.
+/// Returns the attributes of the file `name` in a directory; does not follow a symlink.
 pub(crate) fn at(dir: impl AsFd, name: &[u8]) -> Result<Attr, Errno> {
     rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, WANTED).map(Attr::from)
 }

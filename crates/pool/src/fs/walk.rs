@@ -1,4 +1,4 @@
-//! Every name on a branch.
+//! A walk over all names on a branch.
 
 use super::reserved::is_reserved;
 use super::{beneath, stat};
@@ -9,18 +9,18 @@ use rustix::io::Errno;
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 
-/// A name that a walk has come by.
+/// A name that a walk has reached.
 pub(crate) struct Visited<'a> {
     pub(crate) dir: &'a [u8],
     pub(crate) name: &'a [u8],
     pub(crate) ino: u64,
-    /// As its directory tells it.
+    /// The file type according to the directory; may be unknown.
     pub(crate) kind: FileType,
 }
 
-/// Visits every name below the root that lies on the filesystem `dev`, until it is told to stop: one readdir of each
-/// directory, no stat but of directories. That is about a second for a million names that are in memory, and as long as
-/// the disk takes to read its directories otherwise. The pool's own names are left out.
+/// Visits every name below the root that is on the filesystem `dev`, until `visit` breaks off. Reads each directory
+/// once, and calls stat only for directories. A million names take about a second if they are in memory, and
+/// otherwise as long as the disk takes to read the directories. Skips the pool's reserved names.
 pub(crate) fn walk(
     root: BorrowedFd<'_>,
     dev: u64,
@@ -35,7 +35,7 @@ pub(crate) fn walk(
             other => other,
         };
         let dir = match dir {
-            // Removed meanwhile; what was moved elsewhere may be missed.
+            // Removed in the meantime. What has been moved may be missed.
             Err(errno) if beneath::is_absent(errno) => continue,
             other => other?,
         };

@@ -1,8 +1,8 @@
-//! Directories that are being brought onto further branches, and directories whose attributes are being changed.
+//! Exclusion between cloning directories to a branch and changing directories' attributes.
 //!
-//! A clone must not miss a change of what it is a clone of. The kernel orders a change only against work in the directory
-//! itself, and clones are made of all those above as well. Whoever is at work on other directories, or clones to another
-//! branch, does not wait: the branch may be one that takes its time.
+//! A clone must not miss a change of the directory that it copies. The kernel serializes a change only with
+//! operations in the directory itself, but cloning copies all its parents, too. Work on other directories, or clones
+//! to another branch, do not wait for each other: a branch may be slow.
 
 use super::rank;
 use super::ranked::{Condvar, Hold, Mutex};
@@ -12,21 +12,21 @@ use std::time::{Duration, Instant};
 
 #[derive(Default)]
 pub(crate) struct CloneLocks {
-    under_way: Mutex<Vec<(u64, Work)>, rank::DirClones>,
+    in_progress: Mutex<Vec<(u64, Work)>, rank::DirClones>,
     ended: Condvar,
 }
 
-/// What somebody does.
+/// Work that excludes other work.
 enum Work {
-    /// Brings a directory, and those above it, onto a branch. One at a time for each branch.
+    /// Clones a directory and its parents to a branch. One at a time for each branch.
     Clone { path: PoolPath, to: BranchId },
     /// Changes a directory's attributes on all branches.
     Change { path: PoolPath },
 }
 
-/// It is under way for as long as this lives.
+/// Work in progress; ends when dropped.
 pub(crate) struct CloneGuard<'a> {
-    cloning: &'a CloneLocks,
+    locks: &'a CloneLocks,
     number: u64,
     _hold: Hold<rank::DirClone>,
 }
@@ -42,14 +42,15 @@ impl Work {
     }
 }
 
-/// Is `dir` the directory at `path`, or one of those above it? The root is not counted: every branch has it.
+/// Returns true if `dir` is the directory at `path` or one of its parents. The root does not count: every branch has
+/// it.
 fn is_at_or_above(dir: &[u8], path: &[u8]) -> bool {
     !dir.is_empty()
         && path.strip_prefix(dir).is_some_and(|rest| rest.first().is_none_or(|&byte| byte == b'/'))
 }
 
 impl CloneLocks {
-    /// None when somebody else's work takes longer than `limit`.
+    /// Begins to clone the directory at `path` to a branch. `None` if other work takes longer than `limit`.
     pub(crate) fn begin_clone(
         &self,
         path: &[u8],
@@ -59,7 +60,7 @@ impl CloneLocks {
         self.begin(Work::Clone { path: PoolPath::from_slice(path), to }, limit)
     }
 
-    /// None when somebody else's work takes longer than `limit`.
+    /// Begins to change the attributes of a directory. `None` if other work takes longer than `limit`.
     pub(crate) fn begin_change(&self, path: PoolPath, limit: Option<Duration>) -> Option<CloneGuard<'_>> {
         self.begin(Work::Change { path }, limit)
     }
@@ -67,24 +68,24 @@ impl CloneLocks {
     fn begin(&self, work: Work, limit: Option<Duration>) -> Option<CloneGuard<'_>> {
         let hold = Hold::take();
         let until = limit.map(|limit| Instant::now() + limit);
-        let mut under_way = self.under_way.lock();
-        while under_way.iter().any(|(_, other)| work.excludes(other)) {
+        let mut in_progress = self.in_progress.lock();
+        while in_progress.iter().any(|(_, other)| work.excludes(other)) {
             match until {
-                None => self.ended.wait(&mut under_way),
-                Some(until) if self.ended.wait_until(&mut under_way, until).timed_out() => return None,
+                None => self.ended.wait(&mut in_progress),
+                Some(until) if self.ended.wait_until(&mut in_progress, until).timed_out() => return None,
                 Some(_) => {}
             }
         }
-        let number = under_way.iter().map(|(number, _)| number + 1).max().unwrap_or_default();
-        under_way.push((number, work));
-        Some(CloneGuard { cloning: self, number, _hold: hold })
+        let number = in_progress.iter().map(|(number, _)| number + 1).max().unwrap_or_default();
+        in_progress.push((number, work));
+        Some(CloneGuard { locks: self, number, _hold: hold })
     }
 }
 
 impl Drop for CloneGuard<'_> {
     fn drop(&mut self) {
-        self.cloning.under_way.lock().retain(|(number, _)| *number != self.number);
-        self.cloning.ended.notify_all();
+        self.locks.in_progress.lock().retain(|(number, _)| *number != self.number);
+        self.locks.ended.notify_all();
     }
 }
 
@@ -93,30 +94,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_clones_of_the_same_directories_wait() {
-        let cloning = CloneLocks::default();
+    fn only_work_on_the_same_directories_waits() {
+        let locks = CloneLocks::default();
         let (one, two) = (BranchId(1), BranchId(2));
         let at_once = Some(Duration::ZERO);
-        // Whether another thread can begin at once; its work ends with it.
+        // Whether another thread can begin without waiting; its work ends with the thread.
         let clones = |path: &[u8], to| {
             std::thread::scope(|scope| {
-                scope.spawn(|| cloning.begin_clone(path, to, at_once).is_some()).join().unwrap()
+                scope.spawn(|| locks.begin_clone(path, to, at_once).is_some()).join().unwrap()
             })
         };
         let changes = |path: &str| {
             let path = PoolPath::from_slice(path.as_bytes());
             std::thread::scope(|scope| {
-                scope.spawn(|| cloning.begin_change(path, at_once).is_some()).join().unwrap()
+                scope.spawn(|| locks.begin_change(path, at_once).is_some()).join().unwrap()
             })
         };
-        let clone = cloning.begin_clone(b"a/b", one, None);
+        let clone = locks.begin_clone(b"a/b", one, None);
         assert!(!clones(b"c", one), "one at a time for a branch");
         assert!(clones(b"a/b", two));
         for (changed, waits) in [("a", true), ("a/b", true), ("a/b/c", false), ("a/bc", false), ("", false)] {
             assert_eq!(!changes(changed), waits, "{changed}");
         }
         drop(clone);
-        let change = cloning.begin_change(PoolPath::from_slice(b"a"), at_once);
+        let change = locks.begin_change(PoolPath::from_slice(b"a"), at_once);
         assert!(change.is_some() && changes("a"));
         assert!(!clones(b"a/b", one));
         drop(change);

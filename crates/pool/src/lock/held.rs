@@ -1,4 +1,4 @@
-//! The ranks that a thread holds: a list of each thread's own in debug builds, nothing in release builds.
+//! The ranks that each thread holds: a thread-local list in debug builds, nothing in release builds.
 
 #[cfg(debug_assertions)]
 use std::cell::RefCell;
@@ -8,7 +8,7 @@ thread_local! {
     static RANKS: RefCell<Vec<(u16, &'static str)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A rank on the calling thread's list, for as long as this lives.
+/// An entry in the calling thread's list, removed when dropped.
 #[derive(Debug)]
 pub(super) struct Held {
     #[cfg(debug_assertions)]
@@ -17,13 +17,14 @@ pub(super) struct Held {
 
 #[cfg(debug_assertions)]
 impl Held {
-    /// Notes a lock that the thread may have to wait for. Panics when it holds one whose rank is not below.
+    /// Records a lock that the thread may have to wait for. Panics if the thread holds a lock whose rank is not
+    /// below.
     #[track_caller]
     pub(super) fn next(order: u16, name: &'static str) -> Held {
         Held::check(order, name, |held| held < order)
     }
 
-    /// As `next`, where others of the same rank may be held.
+    /// As `next`, but allows other locks of the same rank.
     #[track_caller]
     pub(super) fn sibling(order: u16, name: &'static str) -> Held {
         Held::check(order, name, |held| held <= order)
@@ -43,9 +44,9 @@ impl Held {
         Held::note(order, name)
     }
 
-    /// Notes a lock that the thread does not wait for.
+    /// Records a lock that the thread does not wait for.
     pub(super) fn note(order: u16, name: &'static str) -> Held {
-        // A thread that ends may have dropped its list already.
+        // The list may already be gone when the thread ends.
         let _ = RANKS.try_with(|ranks| ranks.borrow_mut().push((order, name)));
         Held { order }
     }

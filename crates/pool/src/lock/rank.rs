@@ -3,8 +3,9 @@
 //! A thread takes locks in rising rank, and none twice. This list is the only place that states the order; debug builds check
 //! it at every lock ([`ranked`](super::ranked)).
 //!
-//! The server lists its locks in the same way. Ranks below 100 are free for locks that it holds while it calls the pool, ranks
-//! from 1000 for locks that it takes when the pool calls it ([`Kernel`](crate::kernel::Kernel)).
+//! The server ranks its own locks in the same way. Ranks below 100 are free for locks that it holds while it calls
+//! the pool; ranks from 1000 are free for locks that it takes when the pool calls it
+//! ([`Kernel`](crate::kernel::Kernel)).
 
 lock_ranks! {
     /// A node's `moving`: shared by operations that write the file, exclusive for moving the file to another branch.

@@ -1,4 +1,4 @@
-//! Locks that know their place in the lock order.
+//! Locks that check the lock order.
 //!
 //! [`Mutex`], [`RwLock`] and [`Condvar`] are those of `parking_lot`, with a [`Rank`] as a type parameter. In debug builds each
 //! thread keeps a list of the ranks it holds, and panics when it takes a lock whose rank is not above all of them: such an
@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 pub trait Rank {
     /// A thread takes locks in rising order.
     const ORDER: u16;
-    /// What the check calls it.
+    /// The name in messages.
     const NAME: &'static str;
 }
 
-/// Declares ranks, outermost first: `/// What is locked` `Name = number;` for each. Numbers that do not rise are refused at
-/// compile time.
+/// Declares ranks, outermost first, each as `/// What is locked` `Name = number;`. Numbers that do not rise are
+/// compile errors.
 #[macro_export]
 macro_rules! lock_ranks {
     ($($(#[$doc:meta])* $name:ident = $order:literal;)+) => {
@@ -54,15 +54,15 @@ macro_rules! lock_ranks {
     };
 }
 
-/// Panics in debug builds unless the calling thread may take locks of this rank: for calls that take one only at times, and
-/// for calls out of the crate.
+/// Panics in debug builds unless the calling thread may take locks of this rank. For functions that take such a lock
+/// only sometimes, and for calls out of the crate.
 #[inline]
 #[track_caller]
 pub fn assert_may_take<R: Rank>() {
     drop(Held::next(R::ORDER, R::NAME));
 }
 
-/// A rank that is held without a lock of its own: for work that excludes other work, as a lock would.
+/// A rank that is held without a lock: for work that excludes other work as a lock would.
 #[derive(Debug)]
 pub struct Hold<R> {
     _held: Held,

@@ -1,14 +1,15 @@
-//! Values of which each thread takes its own, so that threads share no cache line that changes.
+//! Values with a copy per thread, so that threads on different processors do not write to the same cache line.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many there are. More threads than that share them.
+/// The number of shards. With more threads than that, threads share shards.
 pub const COUNT: usize = 16;
 
+/// A value with one copy for each shard.
 #[derive(Default)]
 pub struct Sharded<T>([Shard<T>; COUNT]);
 
-/// Two lines: processors fetch them in pairs.
+/// Aligned to two cache lines, because processors fetch them in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard<T>(T);
@@ -19,12 +20,12 @@ thread_local! {
 }
 
 impl<T> Sharded<T> {
-    /// That of the calling thread, always the same.
+    /// Returns the shard of the calling thread, always the same.
     pub fn mine(&self) -> &T {
         &self.0[MINE.with(|&mine| mine)].0
     }
 
-    /// Those of all, always in the same order.
+    /// Returns all shards, always in the same order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|shard| &shard.0)
     }

@@ -7,8 +7,8 @@ lock_ranks! {
     Inner = 3;
 }
 
-/// What a debug build says of an order; `None` if nothing.
-fn complaint(order: impl FnOnce()) -> Option<String> {
+/// Returns the message if `order` panics.
+fn panic_message(order: impl FnOnce()) -> Option<String> {
     let panic = catch_unwind(AssertUnwindSafe(order)).err()?;
     Some(panic.downcast_ref::<String>().cloned().unwrap_or_default())
 }
@@ -17,26 +17,26 @@ fn complaint(order: impl FnOnce()) -> Option<String> {
 fn rising_order_is_accepted() {
     let (outer, middle, inner) =
         (Mutex::<_, Outer>::new(1), RwLock::<_, Middle>::new(2), Mutex::<_, Inner>::new(3));
-    let said = complaint(|| {
+    let message = panic_message(|| {
         let (one, two, three) = (outer.lock(), middle.read(), inner.lock());
         assert_eq!((*one, *two, *three), (1, 2, 3));
     });
-    assert_eq!(said, None);
+    assert_eq!(message, None);
 }
 
 #[test]
-fn a_released_lock_is_no_longer_in_the_way() {
+fn a_released_lock_does_not_count() {
     let (outer, inner) = (Mutex::<(), Outer>::default(), RwLock::<(), Inner>::default());
-    let said = complaint(|| {
+    let message = panic_message(|| {
         drop(inner.write());
         let first = outer.lock();
         let second = inner.read();
-        // Not in the reverse order.
+        // In another order than the reverse one.
         drop(first);
         drop(second);
         drop(outer.lock());
     });
-    assert_eq!(said, None);
+    assert_eq!(message, None);
 }
 
 #[test]
@@ -55,43 +55,43 @@ fn a_wrong_order_panics_and_names_both_locks() {
         ("Middle", &|| drop((inner.lock(), Hold::<Middle>::take()))),
     ];
     for (taken, order) in orders {
-        let said = complaint(order).unwrap_or_default();
+        let message = panic_message(order).unwrap_or_default();
         assert!(
-            said.contains(&format!("{taken} (rank ")) && said.contains("Inner (rank 3) is held"),
-            "{said}"
+            message.contains(&format!("{taken} (rank ")) && message.contains("Inner (rank 3) is held"),
+            "{message}"
         );
         // The thread holds nothing afterwards.
-        assert_eq!(complaint(assert_may_take::<Outer>), None);
+        assert_eq!(panic_message(assert_may_take::<Outer>), None);
     }
 }
 
 #[test]
 #[cfg(debug_assertions)]
-fn two_locks_of_one_rank_need_an_order_of_their_own() {
+fn two_locks_of_one_rank_need_an_order_among_them() {
     let locks = [RwLock::<(), Middle>::default(), RwLock::<(), Middle>::default()];
     let until = Instant::now() + Duration::from_secs(1);
-    assert!(complaint(|| drop((locks[0].read(), locks[1].read()))).is_some());
-    assert!(complaint(|| drop((locks[0].read(), locks[0].read()))).is_some(), "not shared twice either");
+    assert!(panic_message(|| drop((locks[0].read(), locks[1].read()))).is_some());
+    assert!(panic_message(|| drop((locks[0].read(), locks[0].read()))).is_some(), "not shared twice either");
     let siblings = || locks.iter().map(|lock| lock.try_write_sibling_until(until)).collect::<Vec<_>>();
-    assert_eq!(complaint(|| assert!(siblings().iter().all(Option::is_some))), None);
+    assert_eq!(panic_message(|| assert!(siblings().iter().all(Option::is_some))), None);
 }
 
 #[test]
 #[cfg(debug_assertions)]
-fn a_lock_that_is_not_waited_for_may_be_taken_in_any_order_and_counts_as_held() {
+fn a_tried_lock_may_be_taken_in_any_order_and_counts_as_held() {
     let (outer, middle, inner) =
         (Mutex::<(), Outer>::default(), RwLock::<(), Middle>::default(), Mutex::<(), Inner>::default());
-    assert_eq!(complaint(|| drop((inner.lock(), outer.try_lock(), middle.try_read()))), None);
-    assert_eq!(complaint(|| drop((inner.lock(), middle.try_write()))), None);
-    let said = complaint(|| drop((inner.try_lock(), outer.lock())));
-    assert!(said.is_some_and(|said| said.contains("Inner")));
-    // One that is not to be had is not held.
+    assert_eq!(panic_message(|| drop((inner.lock(), outer.try_lock(), middle.try_read()))), None);
+    assert_eq!(panic_message(|| drop((inner.lock(), middle.try_write()))), None);
+    let message = panic_message(|| drop((inner.try_lock(), outer.lock())));
+    assert!(message.is_some_and(|message| message.contains("Inner")));
+    // A lock that was not obtained does not count as held.
     let locked = outer.try_lock();
     assert!(locked.is_some());
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             assert!(outer.try_lock().is_none() && outer.try_lock_for(Duration::from_millis(1)).is_none());
-            complaint(assert_may_take::<Outer>)
+            panic_message(assert_may_take::<Outer>)
         });
         assert_eq!(other.join().unwrap(), None);
     });
@@ -101,11 +101,11 @@ fn a_lock_that_is_not_waited_for_may_be_taken_in_any_order_and_counts_as_held() 
 #[cfg(debug_assertions)]
 fn a_rank_can_be_held_without_a_lock() {
     let outer = Mutex::<(), Outer>::default();
-    let said = complaint(|| {
+    let message = panic_message(|| {
         let _hold = Hold::<Middle>::take();
         drop(outer.lock());
     });
-    assert!(said.is_some_and(|said| said.contains("Middle (rank 2) is held")));
+    assert!(message.is_some_and(|message| message.contains("Middle (rank 2) is held")));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_waiting_thread_gets_the_mutex_back() {
 
 #[test]
 #[cfg(not(debug_assertions))]
-fn release_builds_pay_nothing() {
+fn release_builds_have_no_overhead() {
     assert_eq!(size_of::<Mutex<u64, Outer>>(), size_of::<parking_lot::Mutex<u64>>());
     assert_eq!(size_of::<MutexGuard<'_, u64, Outer>>(), size_of::<parking_lot::MutexGuard<'_, u64>>());
     assert_eq!(size_of::<RwLock<u64, Outer>>(), size_of::<parking_lot::RwLock<u64>>());
