@@ -1,5 +1,5 @@
-//! What a pool does where its users may choose. Values only: how they are written on a command
-//! line is the program's business, their names are here because both sides need them.
+//! The configuration of a pool: values only. The syntax of options is the business of crate `canopy-config`; the
+//! values' names are here because both sides need them.
 
 use crate::inode_number::InodeCalc;
 use crate::policy::{Category, Policy};
@@ -47,13 +47,13 @@ macro_rules! words {
 words! {
     /// How the kernel's page cache is used for file data that does not go through passthrough.
     CacheFiles {
-        /// Every read and write comes to the daemon.
+        /// Every read and write goes to the daemon.
         Off = "off",
-        /// Cached while open; dropped at each open.
+        /// Cached while open; invalidated at each open.
         Partial = "partial",
-        /// Cached, and kept over opens.
+        /// Cached, and kept across opens.
         Full = "full",
-        /// Cached, and kept over opens while the file has not changed.
+        /// Cached, and kept across opens while the file has not changed.
         AutoFull = "auto-full",
         /// `partial` for the listed programs, `off` for all others.
         PerProcess = "per-process",
@@ -61,7 +61,8 @@ words! {
 }
 
 words! {
-    /// Which opens read and write the branch without the daemon (Linux 6.9).
+    /// Which opens use passthrough, so that the kernel reads and writes the branch's file without the daemon (Linux
+    /// 6.9).
     PassthroughIo {
         Off = "off",
         /// Opens for reading only.
@@ -70,8 +71,8 @@ words! {
         Wo = "wo",
         /// Every open.
         Rw = "rw",
-        /// Every open for which the kernel, the privilege and the branch allow it; while files move off full branches
-        /// (`moveonenospc`), writers only where there is ample room.
+        /// Every open for which the kernel, the daemon's privileges and the branch allow it; while full branches make
+        /// files move (`moveonenospc`), writers only where there is ample room.
         Auto = "auto",
     }
 }
@@ -86,17 +87,17 @@ words! {
 }
 
 words! {
-    /// What statfs looks at on each branch: its root, or the path asked for.
+    /// Where statfs asks each branch: at its root, or at the path in question.
     StatfsMode { Base = "base", Full = "full" }
 }
 
 words! {
-    /// Whose free space statfs leaves out.
+    /// Which branches' free space statfs leaves out.
     StatfsIgnore { None = "none", Ro = "ro", Nc = "nc" }
 }
 
 words! {
-    /// Which symlinks of the branches are shown as what they lead to.
+    /// Which symlinks of the branches are shown as their targets.
     FollowSymlinks {
         Never = "never",
         /// Those that lead to a directory.
@@ -108,8 +109,8 @@ words! {
 }
 
 words! {
-    /// Which read-only files may be opened for writing where the branch itself refuses (EACCES): NFS servers
-    /// check each write against the mode, so that a file created read-only could not be filled.
+    /// Which read-only files may be opened for writing where the branch itself refuses (EACCES). NFS servers check
+    /// each write against the mode, so that a file created read-only could not be filled.
     NfsOpenHack {
         Off = "off",
         /// Those below a `.git` directory.
@@ -119,38 +120,38 @@ words! {
 }
 
 words! {
-    /// What link(2) does where the branch of the file cannot hold the new name (EXDEV).
+    /// What link(2) does if the branch of the file cannot hold the new name (EXDEV).
     LinkExdev {
-        /// Says so.
+        /// Fails with EXDEV.
         Passthrough = "passthrough",
-        /// Makes a symlink to the file's name in the pool, as seen from the new name.
+        /// Makes a symlink to the file's name in the pool, relative to the new name.
         RelSymlink = "rel-symlink",
         /// Makes a symlink to the file on its branch.
         AbsBaseSymlink = "abs-base-symlink",
-        /// Makes a symlink to the file's name in the pool, beginning with the mountpoint.
+        /// Makes a symlink to the file's name in the pool, starting with the mountpoint.
         AbsPoolSymlink = "abs-pool-symlink",
     }
 }
 
 words! {
-    /// What rename(2) does where the branch of the source cannot hold the new name (EXDEV).
+    /// What rename(2) does if the branch of the source cannot hold the new name (EXDEV).
     RenameExdev {
-        /// Says so.
+        /// Fails with EXDEV.
         Passthrough = "passthrough",
-        /// Sets the source aside on its branch, and makes a symlink to it, as seen from the new name.
+        /// Sets the source aside on its branch, and makes a symlink to it, relative to the new name.
         RelSymlink = "rel-symlink",
-        /// The same with a symlink that begins with the mountpoint.
+        /// As `RelSymlink`, with a symlink that starts with the mountpoint.
         AbsSymlink = "abs-symlink",
     }
 }
 
 words! {
-    /// What becomes of extended attributes.
+    /// How extended attributes are handled.
     XattrMode { Passthrough = "passthrough", NoAttr = "noattr", NoSys = "nosys" }
 }
 
 words! {
-    /// The operations whose branch is chosen by a policy of their own (`func.NAME`).
+    /// The operations that each have a policy of their own (`func.NAME`).
     Func {
         Access = "access", Chmod = "chmod", Chown = "chown", Create = "create", Getattr = "getattr",
         Getxattr = "getxattr", Link = "link", Listxattr = "listxattr", Mkdir = "mkdir", Mknod = "mknod",
@@ -184,7 +185,7 @@ impl Func {
         Func::Utimens,
     ];
 
-    /// The category that `category.NAME` sets, and whose filters apply.
+    /// Returns the category, which `category.NAME` sets and whose filter applies.
     pub fn category(self) -> Category {
         match self {
             Func::Access | Func::Getattr | Func::Getxattr | Func::Listxattr | Func::Open | Func::Readlink => {
@@ -236,16 +237,16 @@ impl Policies {
     }
 }
 
-/// How directories are listed over several branches (`func.readdir`).
+/// How a directory is listed across several branches (`func.readdir`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ReaddirMode {
     /// One branch after the other.
     #[default]
     Seq,
-    /// Branches are opened side by side, and read in order. Threads (0: as many as processors, at
-    /// most 8) and queue depth as given.
+    /// Branches are opened in parallel and read in order, with the given number of threads (0: as many as processors,
+    /// at most 8) and queue depth.
     Cosr { threads: u32, depth: u32 },
-    /// Branches are opened and read side by side.
+    /// Branches are opened and read in parallel.
     Cor { threads: u32, depth: u32 },
 }
 
@@ -287,62 +288,63 @@ impl FromStr for ReaddirMode {
     }
 }
 
-/// What becomes of a file when its branch has no room for what is written to it: the policy by which it moves to
-/// another branch, or none. It applies to all branches but the file's own.
+/// What happens to a file when its branch has no room for a write: the policy that chooses another branch to move it
+/// to, or `None` to fail. The policy chooses among all branches but the file's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MoveWhenFull(pub Option<Policy>);
 
 impl MoveWhenFull {
-    /// Where no policy is named.
+    /// The value when the option names no policy.
     pub const USUAL: MoveWhenFull = MoveWhenFull(Some(Policy::Pfrd));
 }
 
-/// Everything that a pool may be told.
+/// The options of a pool.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub policies: Policies,
-    /// Bytes that must stay free on a branch for it to be given new files, unless it has its own figure.
+    /// Bytes that must stay free on a branch that gets new files, unless the branch has its own figure.
     pub min_free: u64,
-    /// How long the free space of a branch may be remembered; zero asks each time.
+    /// How long the free space of a branch may be cached; zero asks every time.
     pub space_ttl: Duration,
     pub inode: InodeCalc,
     pub readdir: ReaddirMode,
     pub statfs: StatfsMode,
     pub statfs_ignore: StatfsIgnore,
     pub xattr: XattrMode,
-    /// False: `security.capability` is neither read nor written (ENODATA).
+    /// If false, `security.capability` is neither read nor written (ENODATA).
     pub security_capability: bool,
-    /// Rename and link clone missing directories even where the create policy preserves paths.
+    /// Rename and link clone missing directories even if the create policy preserves paths.
     pub ignore_path_preservation: bool,
     pub follow_symlinks: FollowSymlinks,
-    /// Files that nobody may write, and that have not changed for a while, are shown as symlinks to themselves
-    /// on their branch.
+    /// Files that nobody may write, and that have not changed for a while, are shown as symlinks to themselves on
+    /// their branch.
     pub symlinkify: bool,
-    /// That while, in seconds; negative: none at all.
+    /// How long such a file must be unchanged, in seconds; no time at all if negative.
     pub symlinkify_timeout: i64,
     pub nfs_open_hack: NfsOpenHack,
     pub link_exdev: LinkExdev,
     pub rename_exdev: RenameExdev,
-    /// Opening one of several hard links for writing makes a file of its own of it.
+    /// Opening one of several hard links for writing turns it into a separate file.
     pub link_cow: bool,
     pub move_when_full: MoveWhenFull,
-    /// How long an operation waits for a branch; zero: for ever. None: as the branch's filesystem suggests.
+    /// How long an operation waits for a branch; zero is without limit. `None` for the default of the branch's
+    /// filesystem.
     pub branch_timeout: Option<Duration>,
-    /// The kernel lets a file be opened only by a name that leads to it from a branch (Landlock).
+    /// The kernel allows opening a file only by a path from a branch (Landlock).
     pub names_only: bool,
-    /// Where the pool appears: what absolute symlinks into it begin with. Empty where nobody has told.
+    /// Where the pool is mounted: the prefix of absolute symlinks into it. Empty if unknown.
     pub mountpoint: PathBuf,
     pub passthrough: PassthroughIo,
     pub cache_files: CacheFiles,
-    /// Command names (`comm`, at most 15 bytes) that `per-process` serves from the page cache.
+    /// Command names (`comm`, at most 15 bytes) to which `per-process` gives the page cache.
     pub cache_process_names: Vec<String>,
-    /// The kernel gathers writes: files opened for writing must be readable, and never append.
+    /// The kernel caches writes: files opened for writing must be readable, and `O_APPEND` is removed.
     pub writeback: bool,
     pub parallel_direct_writes: bool,
     pub flush_on_close: FlushOnClose,
-    /// Tell the kernel at release that the branch's cached pages are not needed any more.
+    /// At release, tell the kernel that the branch's cached pages are no longer needed.
     pub drop_cache_on_close: bool,
-    /// Reads give zeros and writes go nowhere: shows what the transport alone costs.
+    /// Reads return zeros and writes are discarded: shows what the transport alone costs.
     pub nullrw: bool,
 }
 

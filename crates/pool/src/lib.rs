@@ -1,7 +1,7 @@
 //! The union filesystem: many directories ("branches") as one tree.
 //!
-//! Knows nothing of the FUSE wire; its operations run on plain directories, without a mount.
-//! [`Pool`] is the filesystem; its operations are in `ops/`, one file per group.
+//! It does not know the FUSE protocol; its operations run on plain directories, without a mount. [`Pool`] is the
+//! filesystem; `ops/` has its operations, one file per group.
 #![forbid(unsafe_code)]
 
 pub mod branch;

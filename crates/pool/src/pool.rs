@@ -1,4 +1,4 @@
-//! The pool itself: what all operations share.
+//! The pool: the state that all operations share.
 
 use crate::branch::headroom::Headroom;
 use crate::branch::nested::NestedFilesystems;
@@ -25,9 +25,9 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Many directories as one tree. All operations take `&self` and may run side by side.
+/// Many directories as one tree. All operations take `&self` and may run in parallel.
 ///
-/// The order of its locks is in [`lock::rank`](crate::lock::rank).
+/// [`lock::rank`](crate::lock::rank) has the order of its locks.
 pub struct Pool {
     pub(crate) config: ArcSwap<Config>,
     pub(crate) branches: LiveBranches,
@@ -42,18 +42,18 @@ pub struct Pool {
     pub(crate) acls: Acls,
     pub(crate) pending_cow: PendingCow,
     pub(crate) headroom: Headroom,
-    /// Threads that were told to look a file up again which others read past the daemon.
+    /// Threads that are to look up again a file that has passthrough readers.
     pub(crate) pending_detach: PendingCow,
     pub(crate) detached: DetachedFiles,
     pub(crate) stuck_operations: StuckOperations,
     pub(crate) nested: NestedFilesystems,
     pub(crate) tick_guard: TickGuard,
     pub(crate) inode_search: InodeSearch,
-    /// The kernel has refused passthrough for good.
+    /// The kernel does not support passthrough, or refuses it for good.
     pub(crate) no_passthrough: AtomicBool,
-    /// Branches whose files cannot be passed through, being themselves stacked filesystems.
+    /// Branches whose files cannot use passthrough because they are stacked filesystems themselves.
     pub(crate) stacked: RwLock<SmallVec<[BranchId; 2]>, rank::BranchLimits>,
-    /// Branches that were said to give no leases.
+    /// Branches that grant no leases, and for which this has been logged.
     pub(crate) unleased: RwLock<SmallVec<[BranchId; 2]>, rank::BranchLimits>,
 }
 
@@ -81,7 +81,7 @@ impl Pool {
             nested: NestedFilesystems::default(),
             tick_guard: TickGuard::default(),
             inode_search: InodeSearch::default(),
-            // Until a kernel is connected there is nothing to pass through.
+            // Without a kernel there is no passthrough.
             no_passthrough: AtomicBool::new(true),
             stacked: RwLock::default(),
             unleased: RwLock::default(),
@@ -90,7 +90,7 @@ impl Pool {
         pool
     }
 
-    /// The configuration as it is now.
+    /// Returns the current configuration.
     pub fn config(&self) -> Guard<Arc<Config>> {
         self.config.load()
     }

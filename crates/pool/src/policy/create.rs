@@ -1,19 +1,19 @@
-//! Where something new goes.
+//! Where something new is created.
 
 use super::model::{BranchView, Choice, Exclusion, Pick, Policy, choose};
 use super::random::Random;
 use crate::branch::list::Mode;
 use crate::error::Refusal;
 
-/// Branches on which to create an entry, given views of its parent directory.
+/// Chooses the branches on which to create an entry, given views of its parent directory.
 ///
-/// A branch is admitted if, in this order: its mode is RW (else EROFS); it holds the parent, for `ep*`,
-/// `msp*` and `newest` (else ENOENT); its space is known (else ENOENT); its filesystem is writable and it is
-/// well (else EROFS); and it has at least minfreespace available (else ENOSPC).
+/// A branch is admitted if, in this order: its mode is RW (else EROFS); it holds the parent, for `ep*`, `msp*` and
+/// `newest` (else ENOENT); its space is known (else ENOENT); its filesystem is writable and it is healthy (else
+/// EROFS); and it has at least minfreespace available (else ENOSPC).
 ///
-/// The climbing policies are their existing-path form here, on this one level; see [`create_climbing`].
-pub fn create(policy: Policy, views: &[BranchView], dice: &mut impl Random) -> Result<Choice, Refusal> {
-    choose(policy.pick(), views, |view| admit(policy, view), dice)
+/// The climbing policies choose on this one level only, as their existing-path form; see [`create_climbing`].
+pub fn create(policy: Policy, views: &[BranchView], random: &mut impl Random) -> Result<Choice, Refusal> {
+    choose(policy.pick(), views, |view| admit(policy, view), random)
 }
 
 pub(super) fn admit(policy: Policy, view: &BranchView) -> Result<(), Exclusion> {
@@ -37,29 +37,29 @@ pub(super) fn admit(policy: Policy, view: &BranchView) -> Result<(), Exclusion> 
     Ok(())
 }
 
-/// [`create`], where the climbing policies ask for the views of `path`, then of its parent, up to the root.
+/// As [`create`], but the climbing policies try `path`, then its parent, up to the root.
 ///
-/// `path` is the directory to create in, relative to the pool's root and without a leading slash; the root is
-/// the empty path. `level` gathers the views of the directory it is given, and its error ends the climb.
-/// Other policies ask for `path` only.
+/// `path` is the directory to create in, relative to the pool's root and without a leading slash; the root is the
+/// empty path. `level` gathers the views of the directory it is given; an error of `level` ends the climb. Other
+/// policies try `path` only.
 ///
-/// When even the root has no usable branch the refusal is returned: that of all levels together, or of the
-/// last one for `msppfrd`.
+/// If even the root has no usable branch, returns the refusal of all levels together or, for `msppfrd`, that of the
+/// last level.
 pub fn create_climbing<E>(
     policy: Policy,
     path: &[u8],
     mut level: impl FnMut(&[u8]) -> Result<Vec<BranchView>, E>,
-    dice: &mut impl Random,
+    random: &mut impl Random,
 ) -> Result<Result<Choice, Refusal>, E> {
     let mut path = path;
     let mut worst = Refusal::NotFound;
     loop {
-        let refusal = match create(policy, &level(path)?, dice) {
+        let refusal = match create(policy, &level(path)?, random) {
             Ok(choice) => return Ok(Ok(choice)),
             Err(refusal) => refusal,
         };
         worst = if policy.pick() == Pick::Weighted { refusal } else { worst.worse(refusal) };
-        // Each round makes the path shorter, and the empty path ends the climb.
+        // Each round makes the path shorter; the empty path ends the climb.
         if path.is_empty() || !policy.climbs() {
             return Ok(Err(worst));
         }
@@ -67,7 +67,7 @@ pub fn create_climbing<E>(
     }
 }
 
-/// The directory above: everything before the last slash, or the root.
+/// Returns the parent directory: everything before the last slash, or the root.
 fn parent(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
     &path[..end]

@@ -1,22 +1,22 @@
-//! Why a choice falls as it does: what the filters and picks that make it say of each branch.
+//! Why a policy chooses as it does: what its category's filter and its pick say about each branch.
 
 use super::model::{BranchView, Category, Exclusion, Pick, Policy, weight};
 use super::{action, create, search};
 
-/// What a policy makes of its views. One entry a branch, in branch-list order.
+/// The reasons for a choice. One entry per branch, in branch-list order.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Explanation {
-    /// Why the category did not admit the branch; None when it did, and the policy had the choice.
+    /// Why the category did not admit the branch; `None` if it did.
     pub exclusions: Vec<Option<Exclusion>>,
-    /// The probability of each branch, where chance decides among several.
+    /// The probability of each branch, if chance decides among several.
     pub chances: Option<Vec<f64>>,
 }
 
-/// The reasons for a choice on one level of the tree.
+/// Explains a choice on one level of the tree.
 pub fn explain(policy: Policy, category: Category, views: &[BranchView]) -> Explanation {
     let pick = policy.pick();
     let admit = |view| match (pick, category) {
-        // Nothing is looked at, everything is refused.
+        // This policy refuses without looking at the branches.
         (Pick::Refuse, _) => Ok(()),
         (_, Category::Action) => action::admit(view),
         (_, Category::Create) => create::admit(policy, view),

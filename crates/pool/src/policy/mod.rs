@@ -1,13 +1,12 @@
-//! Policies: free space, presence and age of the branches in, a choice of branches out.
+//! Policies choose branches by free space, presence and age.
 //!
-//! Nothing here asks the system for anything. The caller looks up [`needs`], gathers one
-//! [`BranchView`] per branch (in branch-list order, none left out) and calls [`create()`], [`action()`] or
-//! [`search()`]. A category decides which branches may be chosen at all (its filter); a policy decides
-//! which of those are taken (its pick). The two are independent, so 21 names in 3 categories are three
-//! filters and ten picks.
+//! This module makes no system calls. The caller looks up [`needs`], gathers one [`BranchView`] per branch (in
+//! branch-list order, none left out) and calls [`create()`], [`action()`] or [`search()`]. A category decides which
+//! branches may be chosen at all (its filter); a policy decides which of those are taken (its pick). The two are
+//! independent, so 21 names in 3 categories are three filters and ten picks.
 //!
-//! Names, filters, ties and the ranking of refusals are those of mergerfs 2.42, because fstab files
-//! and scripts rely on them.
+//! Names, filters, ties and the ranking of refusals are those of mergerfs 2.42, because fstab files and scripts rely
+//! on them.
 
 mod action;
 mod create;

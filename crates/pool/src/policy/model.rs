@@ -1,4 +1,4 @@
-//! What policies, categories and refusals are, and how a policy picks among the branches that its category admits.
+//! Policies, categories and refusals, and how a policy picks among the branches that its category admits.
 
 use super::random::Random;
 use crate::branch::list::Mode;
@@ -10,11 +10,10 @@ use std::str::FromStr;
 
 /// The 21 policy names. Each is valid in every category.
 ///
-/// A create policy without `Ep` or `Msp` considers every branch, and clones the missing directories
-/// onto the chosen one; the `Ep` ("existing path") form considers only branches that hold the parent
-/// directory already; the `Msp` ("most shared path") form is `Ep` and climbs towards the root
-/// until a level has a usable branch. In the action and search categories there is always a path, so
-/// every policy there is its existing-path form.
+/// In the create category, a policy without `Ep` or `Msp` considers every branch, and missing directories are cloned
+/// to the chosen one. The `Ep` ("existing path") form considers only branches that hold the parent directory. The
+/// `Msp` ("most shared path") form is `Ep`, and climbs towards the root until a level has a usable branch. In the
+/// action and search categories the path exists, so every policy works as its existing-path form.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Policy {
     /// Every branch.
@@ -33,7 +32,7 @@ pub enum Policy {
     EpPfrd,
     /// Random among those that hold the path.
     EpRand,
-    /// Always refuses with EROFS.
+    /// Refuses with EROFS.
     Erofs,
     /// The first branch.
     Ff,
@@ -61,7 +60,7 @@ pub enum Policy {
     Rand,
 }
 
-/// How a policy picks among the branches its category admits.
+/// How a policy picks among the branches that its category admits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pick {
     Every,
@@ -77,7 +76,7 @@ pub(super) enum Pick {
 }
 
 impl Policy {
-    /// Every policy, sorted by name.
+    /// All policies, sorted by name.
     pub const ALL: [Policy; 21] = [
         Policy::All,
         Policy::EpAll,
@@ -102,7 +101,7 @@ impl Policy {
         Policy::Rand,
     ];
 
-    /// The name as written in options (lower case).
+    /// Returns the name as written in options (lower case).
     pub fn name(self) -> &'static str {
         match self {
             Policy::All => "all",
@@ -129,8 +128,8 @@ impl Policy {
         }
     }
 
-    /// Whether rename and link must keep a file on the branches that hold its directory when this is
-    /// the policy of `create`. True for the `ep*` and `msp*` names only.
+    /// Returns true if rename and link must keep a file on the branches that hold its directory when this is the
+    /// policy of `create`. True for the `ep*` and `msp*` names only.
     pub fn is_path_preserving(self) -> bool {
         match self {
             Policy::EpAll
@@ -157,12 +156,13 @@ impl Policy {
         }
     }
 
-    /// Whether creation tries the parent directories in turn ([`create_climbing`](super::create_climbing)). The `msp*` names.
+    /// Returns true for the `msp*` names: creation tries the parent directories in turn
+    /// ([`create_climbing`](super::create_climbing)).
     pub fn climbs(self) -> bool {
         matches!(self, Policy::MspLfs | Policy::MspLus | Policy::MspMfs | Policy::MspPfrd)
     }
 
-    /// Whether creation considers only branches that hold the parent directory.
+    /// Returns true if creation considers only branches that hold the parent directory.
     pub(super) fn create_tests_path(self) -> bool {
         self.is_path_preserving() || self == Policy::Newest
     }
@@ -205,21 +205,21 @@ impl FromStr for Policy {
     }
 }
 
-/// What a function does with the branches a policy picks; decides which branches are admitted.
+/// What a function does on the branches that a policy picks. Decides which branches are admitted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Category {
     /// Change something that exists: chmod, unlink, rename, ...
     Action,
-    /// Make something new: create, mkdir, mknod, symlink.
+    /// Create something: create, mkdir, mknod, symlink.
     Create,
-    /// Look at something: getattr, open, readlink, ...
+    /// Only look at something: getattr, open, readlink, ...
     Search,
 }
 
 impl Category {
     pub const ALL: [Category; 3] = [Category::Action, Category::Create, Category::Search];
 
-    /// The name as written in `category.<name>`.
+    /// Returns the name as written in `category.<name>`.
     pub fn name(self) -> &'static str {
         match self {
             Category::Action => "action",
@@ -229,27 +229,27 @@ impl Category {
     }
 }
 
-/// What a policy is told about one branch.
+/// What a policy knows about one branch.
 #[derive(Clone, Copy, Debug)]
 pub struct BranchView {
     /// The branch's mode in the branch list.
     pub mode: Mode,
-    /// It is not relied upon at present ([`crate::branch::health`]): nothing is made or changed there.
+    /// The branch is unhealthy ([`crate::branch::health`]): nothing may be created or changed there.
     pub unwell: bool,
-    /// Bytes that must stay available after which no new file goes here: the branch's own
-    /// minfreespace, or the pool's.
+    /// The branch's own minfreespace or the pool's, in bytes. No new file is created on a branch with less space
+    /// available.
     pub min_free: u64,
-    /// Whether the branch holds the path in question (the parent directory, for creation). Any value
-    /// will do when [`needs`] does not ask for presence.
+    /// Whether the branch holds the path in question (for creation, the parent directory). Ignored unless [`needs`]
+    /// asks for presence.
     pub present: bool,
-    /// Modification time of that path, whole seconds; meaningful only where `present`.
+    /// Modification time of that path in whole seconds; meaningful only if `present`.
     pub mtime: i64,
-    /// Space of the filesystem under the branch's root; None when it could not be read, or when
-    /// [`needs`] does not ask for it.
+    /// Space of the filesystem of the branch's root; `None` if it could not be read, or if [`needs`] does not ask for
+    /// it.
     pub space: Option<Space>,
 }
 
-/// What must be gathered in the views before a choice can be made.
+/// What a caller must find out about the branches before a choice can be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Needs {
     /// `present` and `mtime`: one lstat per branch.
@@ -258,9 +258,9 @@ pub struct Needs {
     pub space: bool,
 }
 
-/// What `policy` reads of the views in `category`.
+/// Returns what `policy` uses of the views in `category`.
 ///
-/// Creation and action always need space, for the read-only test and for minfreespace.
+/// Create and action always need space, for the read-only test and for minfreespace.
 pub fn needs(policy: Policy, category: Category) -> Needs {
     let pick = policy.pick();
     if pick == Pick::Refuse {
@@ -273,39 +273,39 @@ pub fn needs(policy: Policy, category: Category) -> Needs {
     }
 }
 
-/// Whether the answer is settled by the first branch that holds the path, so that the gatherer may
-/// mark the branches after it absent without looking.
+/// Returns true if the first branch that holds the path decides, so that the caller may report the branches after it
+/// as absent without a look.
 pub fn first_only(policy: Policy, category: Category) -> bool {
     category == Category::Search && policy.pick() == Pick::First
 }
 
-/// Whether what a search shows changes only with the copies themselves: not by chance, nor with the space that is free.
+/// Returns true if the result of a search depends on the copies alone, not on chance or free space.
 pub fn shows_by_copies(policy: Policy) -> bool {
     matches!(policy.pick(), Pick::First | Pick::Every | Pick::Newest)
 }
 
-/// Indices into the views, ascending. Never empty in an `Ok`.
+/// Indices into the views, ascending; at least one.
 pub type Choice = SmallVec<[usize; 4]>;
 
-/// Why a category did not admit one branch: what it found first, in the order of its filter.
+/// Why a category did not admit a branch: the first reason, in the order of its filter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Exclusion {
     /// The branch's mode does not allow it.
     Mode,
-    /// It does not hold the path.
+    /// The branch does not hold the path.
     Absent,
     /// Its free space could not be read.
     SpaceUnknown,
     /// Its filesystem is mounted read-only.
     ReadOnly,
-    /// The branch is unwell.
+    /// The branch is unhealthy.
     Unwell,
-    /// Less is available than its minfreespace.
+    /// Less space is available than its minfreespace.
     BelowMinFree,
 }
 
 impl Exclusion {
-    /// What it adds to the answer when no branch is admitted.
+    /// Returns what this reason contributes to the refusal when no branch is admitted.
     pub fn refusal(self) -> Refusal {
         match self {
             Exclusion::Mode | Exclusion::Unwell | Exclusion::ReadOnly => Refusal::ReadOnly,
@@ -326,15 +326,15 @@ impl Pick {
     }
 }
 
-/// Picks among the branches that `admit` lets through.
+/// Picks among the branches that `admit` accepts.
 ///
-/// `admit` returns the first reason a branch fails, in the category's filter order; the reasons add up by
-/// rank, starting from ENOENT.
+/// `admit` returns the first reason to exclude a branch, in the order of the category's filter. The highest-ranked
+/// reason becomes the refusal, which is ENOENT without any.
 pub(super) fn choose(
     pick: Pick,
     views: &[BranchView],
     admit: impl Fn(&BranchView) -> Result<(), Exclusion>,
-    dice: &mut impl Random,
+    random: &mut impl Random,
 ) -> Result<Choice, Refusal> {
     if pick == Pick::Refuse {
         return Err(Refusal::ReadOnly);
@@ -347,10 +347,10 @@ pub(super) fn choose(
             Err(bar) => refusal = refusal.worse(bar.refusal()),
         }
     }
-    // A pick that reads space is only reached with branches whose space is known: each filter sees to it.
+    // Only branches whose space is known reach a pick that reads space: every filter checks that.
     let space = |index: usize| views[index].space.unwrap_or_default();
     let admitted = admitted.as_slice();
-    let one = match pick {
+    let choice = match pick {
         Pick::Every if admitted.is_empty() => None,
         Pick::Every => return Ok(Choice::from_slice(admitted)),
         Pick::First => admitted.first().copied(),
@@ -363,20 +363,20 @@ pub(super) fn choose(
             .copied()
             .reduce(|best, index| if less_used(space(index), space(best)) { index } else { best }),
         Pick::Newest => admitted.iter().copied().max_by_key(|&index| views[index].mtime),
-        Pick::Weighted => weighted(admitted, |index| weight(&views[index]), dice),
+        Pick::Weighted => weighted(admitted, |index| weight(&views[index]), random),
         Pick::Uniform if admitted.is_empty() => None,
-        Pick::Uniform => Some(admitted[dice.below(admitted.len() as u64) as usize]),
+        Pick::Uniform => Some(admitted[random.below(admitted.len() as u64) as usize]),
         Pick::Refuse => None,
     };
-    one.map(|index| Choice::from_slice(&[index])).ok_or(refusal)
+    choice.map(|index| Choice::from_slice(&[index])).ok_or(refusal)
 }
 
-/// A branch's share in a weighted choice: its available bytes.
+/// Returns a branch's weight in a weighted choice: its available bytes.
 pub(super) fn weight(view: &BranchView) -> u64 {
     view.space.map_or(0, |space| space.avail)
 }
 
-/// Whether a smaller fraction of `a` than of `b` is used. A filesystem of size zero counts as empty.
+/// Returns true if `a` has a smaller used fraction than `b`. A filesystem of size zero counts as empty.
 fn less_used(a: Space, b: Space) -> bool {
     // ua/(ua+va) < ub/(ub+vb)  is  ua*vb < ub*va, and the products of two u64 fit a u128.
     let ratio = |space: Space| match (space.used, space.avail) {
@@ -387,24 +387,24 @@ fn less_used(a: Space, b: Space) -> bool {
     used_a * avail_b < used_b * avail_a
 }
 
-/// One of `candidates` with a probability in proportion to its weight; None if all weights are zero.
-fn weighted(candidates: &[usize], weight: impl Fn(usize) -> u64, dice: &mut impl Random) -> Option<usize> {
+/// Returns one of `candidates`, each with a probability proportional to its weight; `None` if all weights are zero.
+fn weighted(candidates: &[usize], weight: impl Fn(usize) -> u64, random: &mut impl Random) -> Option<usize> {
     let total: u128 = candidates.iter().map(|&index| u128::from(weight(index))).sum();
-    // Network filesystems report sizes near 2^63: where the sum leaves u64, drop low bits of every weight.
-    // Each shifted weight is rounded down, so their sum fits a u64 too.
+    // Network filesystems report sizes near 2^63. Where the sum exceeds a u64, drop the low bits of every weight.
+    // Each shifted weight is rounded down, so their sum fits a u64, too.
     let shift = (u128::BITS - total.leading_zeros()).saturating_sub(u64::BITS);
     let weight = |index: usize| weight(index).checked_shr(shift).unwrap_or(0);
     let total: u64 = candidates.iter().map(|&index| weight(index)).sum();
     if total == 0 {
         return None;
     }
-    let mut point = dice.below(total);
+    let mut point = random.below(total);
     for &index in candidates {
         match point.checked_sub(weight(index)) {
             None => return Some(index),
             Some(rest) => point = rest,
         }
     }
-    // Unreachable for a Dice that keeps its promise (point < total).
+    // Unreachable if `below` keeps its promise (point < total).
     candidates.last().copied()
 }

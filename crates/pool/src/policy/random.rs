@@ -1,27 +1,27 @@
-//! The randomness of the random policies, behind a trait so that tests can load it.
+//! Random numbers for the random policies, behind a trait so that tests can choose them.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// A source of uniform numbers.
 pub trait Random {
-    /// A number in `0..n`, each equally likely. `n` is not zero.
+    /// Returns a number in `0..n`, each equally likely. `n` is not zero.
     fn below(&mut self, n: u64) -> u64;
 }
 
-/// Dice from a generator of the calling thread: no lock and no sharing.
+/// A generator per thread: no lock, nothing shared.
 ///
 /// Good for spreading files; not for secrets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThreadRandom;
 
 thread_local! {
-    // RandomState draws its keys from the system's randomness.
+    // RandomState takes its keys from the system's source of randomness.
     static STATE: Cell<u64> = Cell::new(RandomState::new().build_hasher().finish());
 }
 
 impl ThreadRandom {
-    /// Makes the calling thread's dice fall the same way from here on. For tests.
+    /// Seeds the calling thread's generator, so that its numbers repeat. For tests.
     pub fn seed(seed: u64) {
         STATE.set(seed);
     }
@@ -38,7 +38,7 @@ impl Random for ThreadRandom {
     }
 }
 
-/// SplitMix64: a counter in steps of the golden ratio, through a mixing function.
+/// SplitMix64: a counter in steps of the golden ratio, and a mixing function.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 fn mix(mut z: u64) -> u64 {
@@ -47,10 +47,10 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Lemire's method: the high half of a 128-bit product, drawing again in the small region that would be
+/// Lemire's method: the high half of a 128-bit product; draws again in the small range of values that would be
 /// favoured.
 fn bounded(n: u64, mut next: impl FnMut() -> u64) -> u64 {
-    debug_assert_ne!(n, 0, "a die needs a side");
+    debug_assert_ne!(n, 0, "an empty range");
     if n == 0 {
         return 0;
     }
@@ -69,8 +69,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn splitmix_matches_the_published_generator() {
-        // First outputs for the seed 1234567, as in the reference program's test vectors.
+    fn the_generator_is_splitmix64() {
+        // The first outputs for the seed 1234567, from the test vectors of the reference program.
         let mut state = 1234567u64;
         let mut next = || {
             state = state.wrapping_add(GOLDEN);
@@ -81,8 +81,8 @@ mod tests {
     }
 
     #[test]
-    fn a_bounded_draw_rejects_the_biased_region() {
-        // For n = 3 one value of the 2^64 is too many: the product's low half below 1.
+    fn bounded_draws_again_in_the_favoured_range() {
+        // For n = 3, one of the 2^64 values is too many: a low half below 1.
         let mut draws = [0, u64::MAX].into_iter();
         assert_eq!(bounded(3, || draws.next().expect("two draws")), 2);
         assert_eq!(draws.next(), None);
@@ -91,11 +91,11 @@ mod tests {
     }
 
     #[test]
-    fn draws_of_a_thread_are_in_range_and_uniform() {
-        let mut dice = ThreadRandom;
+    fn numbers_of_a_thread_are_in_range_and_uniform() {
+        let mut random = ThreadRandom;
         let mut counts = [0u32; 10];
         for _ in 0..100_000 {
-            counts[dice.below(10) as usize] += 1;
+            counts[random.below(10) as usize] += 1;
         }
         // 10 standard deviations of a binomial around 10,000 are 949.
         assert!(counts.iter().all(|count| count.abs_diff(10_000) < 1000), "{counts:?}");

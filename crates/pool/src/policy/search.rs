@@ -1,15 +1,15 @@
-//! Which copies of something to look at.
+//! Which copies an operation looks at.
 
 use super::model::{BranchView, Choice, Exclusion, Policy, choose};
 use super::random::Random;
 use crate::error::Refusal;
 
-/// Branches on which to look at an entry, given views of the entry itself.
+/// Chooses the branches on which to look at an entry, given views of the entry itself.
 ///
-/// A branch is admitted if it holds the path and, for the policies that compare space, its space is known.
-/// Modes do not matter. The only refusals are ENOENT, and EROFS from the policy `erofs`.
-pub fn search(policy: Policy, views: &[BranchView], dice: &mut impl Random) -> Result<Choice, Refusal> {
-    choose(policy.pick(), views, |view| admit(policy, view), dice)
+/// A branch is admitted if it holds the path and, for policies that compare space, its space is known. Modes do not
+/// matter. The only refusals are ENOENT, and EROFS from the policy `erofs`.
+pub fn search(policy: Policy, views: &[BranchView], random: &mut impl Random) -> Result<Choice, Refusal> {
+    choose(policy.pick(), views, |view| admit(policy, view), random)
 }
 
 pub(super) fn admit(policy: Policy, view: &BranchView) -> Result<(), Exclusion> {

@@ -2,7 +2,7 @@ use super::*;
 
 const GIB: u64 = 1 << 30;
 
-/// Dice that always show the highest number, or a given one where it is in range.
+/// Always returns the same number, or the highest in range.
 struct Loaded(u64);
 
 impl Random for Loaded {
@@ -14,7 +14,7 @@ impl Random for Loaded {
 
 const HIGHEST: Loaded = Loaded(u64::MAX);
 
-/// Dice that count: every number in turn.
+/// Counts: returns every number in turn.
 struct Counting(u64);
 
 impl Random for Counting {
@@ -38,12 +38,12 @@ fn run(
     category: Category,
     policy: Policy,
     views: &[BranchView],
-    dice: &mut impl Random,
+    random: &mut impl Random,
 ) -> Result<Vec<usize>, Refusal> {
     let choice = match category {
-        Category::Action => action(policy, views, dice),
-        Category::Create => create(policy, views, dice),
-        Category::Search => search(policy, views, dice),
+        Category::Action => action(policy, views, random),
+        Category::Create => create(policy, views, random),
+        Category::Search => search(policy, views, random),
     };
     choice.map(|choice| choice.to_vec())
 }
@@ -101,7 +101,7 @@ fn every_policy_chooses_in_every_category() {
 }
 
 #[test]
-fn without_branches_every_policy_fails() {
+fn without_branches_every_policy_refuses() {
     for policy in Policy::ALL {
         for category in Category::ALL {
             let expected = if policy == Policy::Erofs { Refusal::ReadOnly } else { Refusal::NotFound };
@@ -116,7 +116,7 @@ fn without_branches_every_policy_fails() {
 }
 
 #[test]
-fn choices_read_only_what_they_declare() {
+fn a_choice_uses_only_what_needs_declares() {
     for policy in Policy::ALL {
         for category in Category::ALL {
             let views = pool_of_seven();
@@ -144,7 +144,7 @@ fn choices_read_only_what_they_declare() {
 }
 
 #[test]
-fn each_policy_declares_what_it_reads() {
+fn policies_declare_what_they_need() {
     let both = Needs { presence: true, space: true };
     let presence = Needs { presence: true, space: false };
     let space = Needs { presence: false, space: true };
@@ -180,7 +180,7 @@ fn each_policy_declares_what_it_reads() {
 }
 
 #[test]
-fn ties_go_to_the_documented_branch() {
+fn ties_go_to_the_last_branch_or_for_least_used_to_the_first() {
     let equal = [plain(50, 50), plain(50, 50), plain(50, 50)];
     for (policy, expected) in [
         (Policy::Mfs, 2),
@@ -201,7 +201,7 @@ fn ties_go_to_the_documented_branch() {
     }
 }
 
-/// The worked example of the compatibility reference: A(10G free, 90G used) B(50G, 50G) C(50G, 10G).
+/// An example: A(10G free, 90G used) B(50G, 50G) C(50G, 10G).
 fn worked() -> [BranchView; 3] {
     [(10, 90), (50, 50), (50, 10)].map(|(avail, used)| BranchView {
         mode: Mode::Rw,
@@ -214,7 +214,7 @@ fn worked() -> [BranchView; 3] {
 }
 
 #[test]
-fn worked_create_examples() {
+fn create_policies_choose_as_documented() {
     const A: usize = 0;
     const B: usize = 1;
     const C: usize = 2;
@@ -260,13 +260,13 @@ fn worked_create_examples() {
 }
 
 #[test]
-fn worked_epmfs_example() {
+fn epmfs_chooses_as_documented() {
     let views = [plain(10, 90), view(Mode::Rw, false, 50, 50, 0)];
     assert_eq!(run(Category::Create, Policy::EpMfs, &views, &mut { HIGHEST }), Ok(vec![0]));
 }
 
 #[test]
-fn worked_action_examples() {
+fn action_policies_choose_as_documented() {
     let rw = plain(10, 10);
     let ro = view(Mode::Ro, true, 10, 10, 0);
     let absent = |view: BranchView| BranchView { present: false, ..view };
@@ -281,7 +281,7 @@ fn worked_action_examples() {
 }
 
 #[test]
-fn filters_exclude_branches_by_their_reason() {
+fn each_category_admits_the_branches_of_its_filter() {
     let good = plain(10, 10);
     let readonly = BranchView { space: Some(Space { avail: 10, used: 10, readonly: true }), ..good };
     let full = BranchView { min_free: 11, ..good };
@@ -351,7 +351,7 @@ fn refusals_rank_and_do_not_depend_on_order() {
 }
 
 #[test]
-fn newest_takes_the_last_of_equals_whatever_the_sign() {
+fn newest_takes_the_last_of_equal_times_even_before_1970() {
     let at = |mtime| view(Mode::Rw, true, 10, 10, mtime);
     for (mtimes, expected) in
         [(&[5, 9, 9, 1][..], 2), (&[-5, -9], 0), (&[i64::MIN, i64::MIN], 1), (&[0, -1], 0)]
@@ -397,15 +397,15 @@ fn lup_compares_fractions_exactly() {
 }
 
 #[test]
-fn weighted_is_in_exact_proportion() {
+fn weighted_choices_are_in_exact_proportion() {
     let views = [plain(10, 0), plain(0, 0), plain(50, 0), plain(50, 0)]
         .map(|view| BranchView { min_free: 0, ..view });
     for policy in [Policy::Pfrd, Policy::EpPfrd, Policy::MspPfrd] {
         for category in Category::ALL {
-            let mut dice = Counting(0);
+            let mut random = Counting(0);
             let mut counts = [0; 4];
             for _ in 0..110 {
-                counts[run(category, policy, &views, &mut dice).expect("chosen")[0]] += 1;
+                counts[run(category, policy, &views, &mut random).expect("chosen")[0]] += 1;
             }
             assert_eq!(counts, [10, 0, 50, 50], "{policy} {}", category.name());
         }
@@ -413,7 +413,7 @@ fn weighted_is_in_exact_proportion() {
 }
 
 #[test]
-fn weighted_by_random_draws_is_near_proportion() {
+fn weighted_choices_of_the_thread_generator_are_near_proportion() {
     let mut counts = [0u32; 3];
     for _ in 0..110_000 {
         counts[run(Category::Create, Policy::Pfrd, &worked(), &mut ThreadRandom).expect("chosen")[0]] += 1;
@@ -425,7 +425,7 @@ fn weighted_by_random_draws_is_near_proportion() {
 }
 
 #[test]
-fn weighted_without_any_weight_chooses_nothing() {
+fn a_weighted_choice_without_space_is_refused() {
     let empty = BranchView { min_free: 0, ..plain(0, 100) };
     let ro = BranchView { mode: Mode::Ro, ..empty };
     for category in Category::ALL {
@@ -436,7 +436,7 @@ fn weighted_without_any_weight_chooses_nothing() {
 }
 
 #[test]
-fn weighted_sums_beyond_64_bits() {
+fn a_weighted_sum_may_exceed_64_bits() {
     let huge = plain(u64::MAX, 0);
     for (point, expected) in [(0, 0), (1 << 62, 1), (u64::MAX, 2)] {
         let seen = run(Category::Create, Policy::Pfrd, &[huge, huge, huge], &mut Loaded(point));
@@ -445,7 +445,7 @@ fn weighted_sums_beyond_64_bits() {
 }
 
 #[test]
-fn uniform_covers_every_admitted_branch() {
+fn a_uniform_choice_covers_every_admitted_branch() {
     let views = pool_of_seven();
     for (category, policy, admitted) in [
         (Category::Create, Policy::Rand, &[0, 1, 4, 5, 6][..]),
@@ -453,14 +453,14 @@ fn uniform_covers_every_admitted_branch() {
         (Category::Action, Policy::Rand, &[1, 2, 4, 5]),
         (Category::Search, Policy::EpRand, &[1, 2, 3, 4, 5]),
     ] {
-        let mut dice = Counting(0);
+        let mut random = Counting(0);
         let seen: Vec<usize> =
-            admitted.iter().map(|_| run(category, policy, &views, &mut dice).expect("chosen")[0]).collect();
+            admitted.iter().map(|_| run(category, policy, &views, &mut random).expect("chosen")[0]).collect();
         assert_eq!(seen, admitted, "{policy} {}", category.name());
     }
 }
 
-/// Climbs over a table of levels and reports the paths asked for.
+/// Creates over a table of levels, and returns the choice and the paths asked for.
 fn climb(
     policy: Policy,
     path: &[u8],
@@ -478,7 +478,7 @@ fn climb(
 }
 
 #[test]
-fn worked_mspmfs_example() {
+fn mspmfs_climbs_as_documented() {
     // x/y on the RO branch A only, x on B, the root everywhere; C has the most space.
     let a = |present| view(Mode::Ro, present, 90, 0, 0);
     let b = |present| view(Mode::Rw, present, 50, 0, 0);
@@ -496,7 +496,7 @@ fn worked_mspmfs_example() {
 }
 
 #[test]
-fn msp_create_ends_at_the_root() {
+fn defect_01_climbing_ends_at_the_root() {
     let ro = [view(Mode::Ro, true, 90, 0, 0)];
     let levels: [(&[u8], &[BranchView]); 3] = [(b"x/y", &ro), (b"x", &ro), (b"", &ro)];
     for policy in Policy::ALL.into_iter().filter(|policy| policy.climbs()) {
@@ -506,7 +506,7 @@ fn msp_create_ends_at_the_root() {
         let (choice, asked) = climb(policy, b"", &levels);
         assert_eq!((choice, asked.len()), (Err(Refusal::ReadOnly), 1), "{policy} in the root");
     }
-    // Not paths of the pool, but no reason to spin either.
+    // These are no paths of a pool, but the climb must end.
     for path in [&b"/"[..], b"//", b"a//b", b"/a"] {
         let count = path.len() + 1;
         let mut rounds = 0;
@@ -550,7 +550,7 @@ fn other_policies_do_not_climb_and_errors_end_the_climb() {
 }
 
 #[test]
-fn policy_names_are_parsed_as_printed() {
+fn policy_names_parse_back() {
     let mut sorted = Policy::ALL.map(Policy::name);
     sorted.sort_unstable();
     assert_eq!(sorted, Policy::ALL.map(Policy::name), "ALL is sorted by name");
@@ -563,7 +563,7 @@ fn policy_names_are_parsed_as_printed() {
 }
 
 #[test]
-fn prefixes_of_names_mark_path_preserving_and_climbing_policies() {
+fn the_prefix_of_a_name_tells_path_preserving_and_climbing_policies() {
     for policy in Policy::ALL {
         let (ep, msp) = (policy.name().starts_with("ep"), policy.name().starts_with("msp"));
         assert_eq!(policy.is_path_preserving(), ep || msp, "{policy}");
@@ -572,25 +572,25 @@ fn prefixes_of_names_mark_path_preserving_and_climbing_policies() {
 }
 
 #[test]
-fn a_judgement_agrees_with_the_choice_it_explains() {
+fn an_explanation_agrees_with_the_choice() {
     let views = pool_of_reasons();
     for (policy, category) in Policy::ALL.into_iter().flat_map(|p| Category::ALL.map(|c| (p, c))) {
-        let told = explain(policy, category, &views);
+        let explanation = explain(policy, category, &views);
         for number in 0..90 {
             let chosen = run(category, policy, &views, &mut Loaded(number));
             for &index in chosen.iter().flatten() {
-                assert_eq!(told.exclusions[index], None, "{policy} {category:?}");
-                assert!(told.chances.as_ref().is_none_or(|chances| chances[index] > 0.0));
+                assert_eq!(explanation.exclusions[index], None, "{policy} {category:?}");
+                assert!(explanation.chances.as_ref().is_none_or(|chances| chances[index] > 0.0));
             }
             if let (Err(refusal), true) = (chosen, policy != Policy::Erofs) {
-                let worst = told.exclusions.iter().flatten().map(|bar| bar.refusal()).max();
+                let worst = explanation.exclusions.iter().flatten().map(|bar| bar.refusal()).max();
                 assert_eq!(worst, Some(refusal), "{policy} {category:?}");
             }
         }
     }
 }
 
-/// One branch for each reason not to be admitted.
+/// A pool with a branch for each reason to be excluded.
 fn pool_of_reasons() -> [BranchView; 7] {
     let mut views = pool_of_seven();
     views[4].space = None;
@@ -600,7 +600,7 @@ fn pool_of_reasons() -> [BranchView; 7] {
 }
 
 #[test]
-fn a_judgement_names_the_first_reason_of_the_filter() {
+fn an_explanation_names_the_first_reason_to_exclude() {
     let views = pool_of_reasons();
     let exclusions = |policy, category| explain(policy, category, &views).exclusions;
     let (mode, absent, unknown) =
