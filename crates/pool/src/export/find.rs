@@ -1,4 +1,4 @@
-//! The file behind an id, on its branch.
+//! Finding the file behind a node id on its branch.
 
 use super::inode_search::InodeSearch;
 use super::{StableId, StableTarget};
@@ -12,33 +12,33 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::sync::Arc;
 
-/// A file that was found by its id: it lies on the branch.
+/// A file that was found by its id.
 pub(crate) struct Found {
     pub(crate) lasting: StableId,
     pub(crate) attr: Attr,
-    /// A path beneath the branch's root: always of a directory, and of a file where it was asked for or was what proved
-    /// that the file lies there.
+    /// A path beneath the branch's root. Always present for a directory; for a file only if it was asked for, or was
+    /// needed to prove that the file is on the branch.
     pub(crate) path: Option<PoolPath>,
 }
 
-/// Looks for a file on a branch; `None` when it is not there.
+/// Looks for a file on a branch; `None` if it is not there.
 pub(crate) fn find(
     branch: &Branch,
     wanted: StableTarget,
     wants_path: bool,
-    walks: &InodeSearch,
+    searches: &InodeSearch,
 ) -> Result<Option<Found>, Errno> {
     let found = match pin(branch, wanted.ino) {
-        Ok(pinned) => by_handle(branch, wanted, pinned, wants_path, walks),
+        Ok(pinned) => by_handle(branch, wanted, pinned, wants_path, searches),
         Err(Errno::STALE) => Ok(None),
-        // Not for us, or not on this filesystem.
-        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOTTY) => by_walk(branch, wanted, walks),
+        // No permission, or not supported by the filesystem.
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOTTY) => by_walk(branch, wanted, searches),
         Err(errno) => Err(errno),
     };
     found.map_err(|errno| branch.record_error(errno, OpKind::Read))
 }
 
-/// The file with an inode number, of the branch's filesystem.
+/// Pins the file with an inode number on the branch's filesystem.
 fn pin(branch: &Branch, ino: u64) -> Result<OwnedFd, Errno> {
     branch.inodes.ok_or(Errno::OPNOTSUPP)?.open(branch.root(), ino)
 }
@@ -48,16 +48,16 @@ fn by_handle(
     wanted: StableTarget,
     pinned: OwnedFd,
     wants_path: bool,
-    walks: &InodeSearch,
+    searches: &InodeSearch,
 ) -> Result<Option<Found>, Errno> {
     let attr = stat::of(pinned.as_fd())?;
     let Some(lasting) = wanted.is(branch, attr.key()).filter(|_| attr.nlink > 0) else { return Ok(None) };
     let whole = branch.inodes.is_some_and(|inodes| inodes.at_root);
     let path = match attr.is_dir() {
         true => Some(dir_path(branch.root(), pinned.as_fd(), &attr)),
-        // The filesystem may have more than the branch shows of it.
+        // The filesystem may contain more than the branch shows.
         false if wants_path || !whole => {
-            Some(walks.path(branch, attr.ino, |path| is_at(branch, path, &attr))?)
+            Some(searches.path(branch, attr.ino, |path| is_at(branch, path, &attr))?)
         }
         false => None,
     };
@@ -67,9 +67,9 @@ fn by_handle(
     })
 }
 
-fn by_walk(branch: &Branch, wanted: StableTarget, walks: &InodeSearch) -> Result<Option<Found>, Errno> {
+fn by_walk(branch: &Branch, wanted: StableTarget, searches: &InodeSearch) -> Result<Option<Found>, Errno> {
     let mut found = None;
-    let path = walks.path(branch, wanted.ino, |path| {
+    let path = searches.path(branch, wanted.ino, |path| {
         let attr = at(branch, path).ok();
         found = attr.and_then(|attr| Some((wanted.is(branch, attr.key())?, attr)));
         found.is_some()
@@ -86,22 +86,22 @@ fn is_at(branch: &Branch, path: &[u8], attr: &Attr) -> bool {
     at(branch, path).is_ok_and(|found| found.key() == attr.key())
 }
 
-/// Where a directory lies beneath the root, if it does. The kernel connects directories with those above them.
+/// Returns the path of a directory beneath the root, if it is there. The kernel knows the parents of a directory.
 fn dir_path(root: BorrowedFd<'_>, dir: BorrowedFd<'_>, attr: &Attr) -> Option<PoolPath> {
     let path = |fd: BorrowedFd<'_>| {
         rustix::fs::readlinkat(rustix::fs::CWD, ProcPath::of(fd).as_bytes(), Vec::new()).ok()
     };
     let (above, below) = (path(root)?.into_bytes(), path(dir)?.into_bytes());
-    // Both paths begin with the same mount.
+    // Both paths start at the same mount.
     let rest = below.strip_prefix(above.as_slice())?;
     let rest = if above == b"/" { rest } else { rest.strip_prefix(b"/")? };
-    // A path is but a text: what it leads to must be the directory.
+    // The path may be out of date: check that it leads to the directory.
     let found = beneath::open(root, rest, OFlags::PATH | OFlags::DIRECTORY).ok()?;
     let same = stat::of(found.as_fd()).is_ok_and(|found| found.key() == attr.key());
     (same && !rest.is_empty()).then(|| PoolPath::from_slice(rest))
 }
 
-/// A file that has no known name, by its inode number; only where whatever has a name lies on the branch.
+/// Pins a file without a known name by its identity; only on branches that show every file of their filesystem.
 pub(crate) fn reopen(branches: &Branches, key: FileKey) -> Option<(Arc<Branch>, OwnedFd, Attr)> {
     let holds = |branch: &&Arc<Branch>| {
         branch.dev == key.dev && branch.stable_inodes && branch.inodes.is_some_and(|inodes| inodes.at_root)

@@ -1,4 +1,4 @@
-//! Where files of a branch lie whose filesystem cannot tell: found by walking it.
+//! Finding files by inode number on filesystems that cannot open them by number: by walking the branch.
 
 use crate::branch::Branch;
 use crate::fs::beneath;
@@ -16,14 +16,15 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Who asks after a restart asks for many: what a walk has seen is remembered until nobody has asked for so long.
-const UNUSED: Duration = Duration::from_secs(30);
+/// A client that asks after a restart asks for many files: the result of a walk is dropped after this time without a
+/// use.
+const KEEP_UNUSED: Duration = Duration::from_secs(30);
 
-/// Names that are remembered, at about 20 bytes each.
-const NAMES: usize = 4 << 20;
+/// The most names that are remembered, at about 20 bytes each.
+const MAX_NAMES: usize = 4 << 20;
 
-/// Only one walk goes on at a time. Who has waited so long for it gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// One walk runs at a time. How long a thread waits for another thread's walk.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct InodeSearch(Arc<Mutex<Option<SeenInodes>, rank::InodeSearch>>);
@@ -31,35 +32,35 @@ pub(crate) struct InodeSearch(Arc<Mutex<Option<SeenInodes>, rank::InodeSearch>>)
 /// What the last walk has seen.
 struct SeenInodes {
     branch: BranchId,
-    begun: Instant,
-    /// It has not seen more than is remembered.
+    started_at: Instant,
+    /// Every name has been remembered.
     complete: bool,
     dirs: Vec<PoolPath>,
-    /// By inode number, one of the directories that name it.
+    /// For each inode number, the index of a directory that has a name for it.
     places: HashMap<u64, u32>,
     used: bool,
 }
 
 impl InodeSearch {
-    /// A path on a branch that leads to an inode number, and that `is_it` takes.
+    /// Returns a path on a branch that leads to an inode number and that `accept` confirms.
     ///
-    /// Errors: `ETIMEDOUT` when somebody else's walk does not come to its end.
+    /// Errors: `ETIMEDOUT` if another thread's walk does not end in time.
     pub(crate) fn path(
         &self,
         branch: &Branch,
         ino: u64,
-        mut is_it: impl FnMut(&[u8]) -> bool,
+        mut accept: impl FnMut(&[u8]) -> bool,
     ) -> Result<Option<PoolPath>, Errno> {
-        let asked = Instant::now();
-        let mut slot = self.0.try_lock_for(PATIENCE).ok_or(Errno::TIMEDOUT)?;
+        let requested_at = Instant::now();
+        let mut slot = self.0.try_lock_for(MAX_WAIT).ok_or(Errno::TIMEDOUT)?;
         if let Some(seen) = slot.as_mut().filter(|seen| seen.branch == branch.id) {
             seen.used = true;
-            let found = seen.path(branch, ino, &mut is_it);
-            if found.is_some() || seen.complete && seen.begun > asked {
+            let found = seen.path(branch, ino, &mut accept);
+            if found.is_some() || seen.complete && seen.started_at > requested_at {
                 return Ok(found);
             }
         }
-        let (seen, found) = SeenInodes::by_walking(branch, ino, is_it)?;
+        let (seen, found) = SeenInodes::by_walking(branch, ino, accept)?;
         let replaced = slot.replace(seen);
         if replaced.is_none() {
             let weak = Arc::downgrade(&self.0);
@@ -78,11 +79,11 @@ impl SeenInodes {
     fn by_walking(
         branch: &Branch,
         ino: u64,
-        mut is_it: impl FnMut(&[u8]) -> bool,
+        mut accept: impl FnMut(&[u8]) -> bool,
     ) -> Result<(SeenInodes, Option<PoolPath>), Errno> {
         let mut seen = SeenInodes {
             branch: branch.id,
-            begun: Instant::now(),
+            started_at: Instant::now(),
             complete: true,
             dirs: Vec::new(),
             places: HashMap::default(),
@@ -92,7 +93,7 @@ impl SeenInodes {
         walk(branch.root(), branch.dev, |visited| {
             if found.is_none() && visited.ino == ino {
                 let path = join(visited.dir, visited.name);
-                found = is_it(&path).then_some(path);
+                found = accept(&path).then_some(path);
             }
             seen.remember(visited);
             match seen.complete || found.is_none() {
@@ -104,7 +105,7 @@ impl SeenInodes {
     }
 
     fn remember(&mut self, visited: &Visited<'_>) {
-        if self.places.len() >= NAMES {
+        if self.places.len() >= MAX_NAMES {
             self.complete = false;
             return;
         }
@@ -114,7 +115,7 @@ impl SeenInodes {
         self.places.insert(visited.ino, self.dirs.len() as u32 - 1);
     }
 
-    fn path(&self, branch: &Branch, ino: u64, is_it: &mut impl FnMut(&[u8]) -> bool) -> Option<PoolPath> {
+    fn path(&self, branch: &Branch, ino: u64, accept: &mut impl FnMut(&[u8]) -> bool) -> Option<PoolPath> {
         let dir = &self.dirs[*self.places.get(&ino)? as usize];
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
         let opened = beneath::open(branch.root(), dir, flags).ok()?;
@@ -123,7 +124,7 @@ impl SeenInodes {
         while let Some(Ok(entry)) = entries.next() {
             if entry.ino() == ino {
                 let path = join(dir, entry.file_name().to_bytes());
-                if is_it(&path) {
+                if accept(&path) {
                     return Some(path);
                 }
             }
@@ -135,7 +136,7 @@ impl SeenInodes {
 fn forget(seen: &Weak<Mutex<Option<SeenInodes>, rank::InodeSearch>>) {
     sched::unpin();
     loop {
-        std::thread::sleep(UNUSED);
+        std::thread::sleep(KEEP_UNUSED);
         let Some(seen) = seen.upgrade() else { return };
         let mut slot = seen.lock();
         let used = slot.as_mut().is_some_and(|seen| std::mem::take(&mut seen.used));

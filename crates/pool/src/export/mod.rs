@@ -1,20 +1,21 @@
-//! Node ids from which a file is found again after the kernel has forgotten it, and after a restart: what NFS handles are
-//! made of.
+//! Node ids that lead back to a file after the kernel has forgotten it, and after a restart. NFS handles are made of
+//! them.
 //!
-//! A handle is a node's id and generation as the kernel was given them (fs/fuse/inode.c, `fuse_encode_fh`). When it knows
-//! the node no more it looks up `.` in that id, and compares the generation of the answer with the handle's. So the id
-//! says where to look, and both together prove that what is found there is the same file:
+//! An NFS handle holds a node's id and generation as the kernel got them from the pool (fs/fuse/inode.c,
+//! `fuse_encode_fh`). If the kernel no longer knows the node, it looks up `.` in that id and compares the generation
+//! of the reply with the handle's. So the id says where to look, and id and generation together prove that the file
+//! found there is the same:
 //!
-//! * id: a mark, then a hash of the branch's path, the inode number on the branch, and a hash of what tells the file
-//!   from others that have had its number;
+//! * id: a marker bit, then a hash of the branch's path, the inode number on the branch, and a hash that tells the
+//!   file from earlier files with the same number;
 //! * generation: another hash of branch, inode number and birth time.
 //!
-//! Both are functions of the file alone, so nothing is stored, and a lookup pays for no system call. A directory of the
-//! pool takes the id of its oldest copy, which stays what it is when others are made or branches change their order.
+//! Both depend on the file alone, so nothing is stored, and a lookup needs no extra system call. A directory of the
+//! pool has the id of its oldest copy, which stays the same when further copies are made or branches are reordered.
 //!
-//! Other nodes are numbered as they come, and their handles last for as long as the kernel or the pool knows them: files on
-//! filesystems whose inode numbers do not last or that tell no birth time, files of another filesystem that is mounted
-//! below a branch, and those whose id is taken.
+//! Other nodes get consecutive numbers, and their handles work as long as the kernel or the pool knows the node.
+//! These are files on filesystems without stable inode numbers or birth times, files of another filesystem mounted
+//! below a branch, and files whose id is taken.
 
 mod find;
 mod inode_search;

@@ -1,4 +1,4 @@
-//! What an id is made of, and taken apart into.
+//! Composing and taking apart stable node ids.
 
 use crate::branch::Branch;
 use crate::fs::stat::{Attr, FileKey};
@@ -6,16 +6,16 @@ use crate::ids::NodeId;
 use crate::inode_number::BranchSeed;
 use smallvec::SmallVec;
 
-/// Set in ids that last, and in no other.
+/// Set in stable ids only.
 const MARK: u64 = 1 << 63;
-/// Widths of the parts of an id, in bits, from its top: hash of the branch, inode number, proof.
+/// Widths of the parts of an id in bits, from its top: hash of the branch, inode number, proof.
 const TAG: u32 = 10;
 const INO: u32 = 40;
 const PROOF: u32 = 13;
 
 const _: () = assert!(1 + TAG + INO + PROOF == u64::BITS);
 
-/// What the kernel is told of a node that lasts.
+/// The id and generation of a node that stay the same across restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StableId {
     pub(crate) id: NodeId,
@@ -23,34 +23,35 @@ pub(crate) struct StableId {
 }
 
 impl StableId {
-    /// Of a file on a branch.
+    /// Returns the stable id of a file on a branch, if it has one.
     pub(crate) fn of(branch: &Branch, key: FileKey) -> Option<StableId> {
         let fits = branch.stable_inodes && key.dev == branch.dev && key.birth != (0, 0);
         fits.then(|| StableId::new(branch.seed, key))?
     }
 
     fn new(seed: BranchSeed, key: FileKey) -> Option<StableId> {
-        // With all bits set it could be mistaken for the id of the control file.
+        // With all bits set the id could be mistaken for that of the control file.
         let fits = key.ino < (1 << INO) - 1;
         let proof = seed.proof(key.ino, key.birth);
         let id = MARK | tag(seed) << (INO + PROOF) | key.ino << PROOF | proof >> (u64::BITS - PROOF);
         fits.then_some(StableId { id: NodeId(id), generation: proof as u32 })
     }
 
-    /// Of a directory, given its copies with their branches: that of the oldest. Of those that were born in the same tick
-    /// it is one that is not asked for its branch or its place in their order: others may come and go.
+    /// Returns the stable id of a directory, given its copies with their branches: that of the oldest copy. Among
+    /// copies born in the same tick, the choice depends neither on their branches nor on the order of branches: other
+    /// copies may come and go.
     pub(crate) fn of_dir<'a>(copies: impl Iterator<Item = (&'a Branch, &'a Attr)>) -> Option<StableId> {
-        let lasting = |(branch, attr): (&Branch, &Attr)| {
+        let stable = |(branch, attr): (&Branch, &Attr)| {
             Some((attr.key().birth, StableId::of(branch, attr.key()).filter(|_| attr.is_dir())?))
         };
-        let mut copies: SmallVec<[_; 4]> = copies.filter_map(lasting).collect();
+        let mut copies: SmallVec<[_; 4]> = copies.filter_map(stable).collect();
         let oldest = copies.iter().map(|(birth, _)| *birth).min()?;
         copies.retain(|(birth, _)| *birth == oldest);
-        copies.sort_unstable_by_key(|(_, lasting)| lasting.id);
-        copies.into_iter().map(|(_, lasting)| lasting).reduce(StableId::tie_break)
+        copies.sort_unstable_by_key(|(_, stable)| stable.id);
+        copies.into_iter().map(|(_, stable)| stable).reduce(StableId::tie_break)
     }
 
-    /// One of two, as if by a coin: whoever adds a copy can try again until it changes nothing.
+    /// Picks one of two as if by a coin, so that whoever adds a copy can try again until the result stays the same.
     fn tie_break(self, other: StableId) -> StableId {
         match (self.generation ^ other.generation).count_ones().is_multiple_of(2) {
             true => self,
@@ -63,7 +64,7 @@ fn tag(seed: BranchSeed) -> u64 {
     seed.proof(0, (0, 0)) >> (u64::BITS - TAG)
 }
 
-/// A file on some branch, as an id names it.
+/// The file that a stable id refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StableTarget {
     pub(crate) id: NodeId,
@@ -71,20 +72,20 @@ pub(crate) struct StableTarget {
 }
 
 impl StableTarget {
-    /// `None` for an id that says nothing of the kind.
+    /// Takes an id apart; `None` if it is not stable.
     pub(crate) fn of(id: NodeId) -> Option<StableTarget> {
         let ino = id.0 >> PROOF & ((1 << INO) - 1);
         (id.0 & MARK != 0).then_some(StableTarget { id, ino })
     }
 
-    /// May it be on this branch?
+    /// Returns true if the file may be on this branch.
     pub(crate) fn may_be_on(self, branch: &Branch) -> bool {
         branch.stable_inodes && self.id.0 >> (INO + PROOF) & ((1 << TAG) - 1) == tag(branch.seed)
     }
 
-    /// Is this file of a branch the one?
+    /// Returns the stable id of this file of a branch, if it is the one referred to.
     pub(crate) fn is(self, branch: &Branch, key: FileKey) -> Option<StableId> {
-        StableId::of(branch, key).filter(|lasting| lasting.id == self.id)
+        StableId::of(branch, key).filter(|stable| stable.id == self.id)
     }
 }
 
@@ -97,27 +98,27 @@ mod tests {
         FileKey { dev: 7, ino, birth }
     }
 
-    /// A change of what these numbers are made of makes every handle stale that clients hold.
+    /// If these numbers change, all handles that clients hold become stale.
     #[test]
-    fn node_ids_are_stable() {
+    fn ids_do_not_change_between_versions() {
         let seed = BranchSeed::new(b"/mnt/disk1");
-        let lasting = StableId::new(seed, key(12345, (1_700_000_000, 123_456_789))).unwrap();
-        assert_eq!((lasting.id.0, lasting.generation), (IDS.0, IDS.1));
+        let stable = StableId::new(seed, key(12345, (1_700_000_000, 123_456_789))).unwrap();
+        assert_eq!((stable.id.0, stable.generation), (IDS.0, IDS.1));
     }
 
     const IDS: (u64, u32) = (11_060_840_684_923_076_308, 61_361_684);
 
     #[test]
-    fn a_node_id_contains_the_inode_number_and_is_unique() {
+    fn an_id_contains_the_inode_number_and_differs_between_files() {
         let seeds = [b"/mnt/a", b"/mnt/b"].map(|path| BranchSeed::new(path));
         let mut seen = HashSet::new();
         for seed in seeds {
             for ino in [2, 12, 1 << 32, (1 << INO) - 2] {
                 for birth in [(1, 0), (1, 1), (2, 0)] {
-                    let lasting = StableId::new(seed, key(ino, birth)).unwrap();
-                    let wanted = StableTarget::of(lasting.id).unwrap();
+                    let stable = StableId::new(seed, key(ino, birth)).unwrap();
+                    let wanted = StableTarget::of(stable.id).unwrap();
                     assert_eq!(wanted.ino, ino);
-                    assert!(seen.insert((lasting.id, lasting.generation)), "{ino} {birth:?}");
+                    assert!(seen.insert((stable.id, stable.generation)), "{ino} {birth:?}");
                 }
             }
         }

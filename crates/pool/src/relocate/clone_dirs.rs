@@ -1,10 +1,10 @@
-//! The directories above a new entry.
+//! Cloning the missing parents of a new entry.
 //!
-//! A missing chain of directories is built aside under a temporary name, with owner, mode (setgid too),
-//! extended attributes, ACLs, flags and times, and then renamed into place: nobody ever sees a directory
-//! half made, and a crash leaves nothing under a real name.
+//! A missing chain of directories is built under a temporary name, with owner, mode (setgid too), extended
+//! attributes, ACLs, flags and times, and then renamed into place. So no client sees an incomplete directory, and a
+//! crash leaves nothing under a real name.
 //!
-//! The caller holds the tree lock, so no directory on the way can be renamed meanwhile.
+//! The caller holds the tree lock, so that no directory on the way is renamed meanwhile.
 
 use super::metadata::{copy_metadata, set_times};
 use crate::fs::beneath::{self, Dir};
@@ -15,13 +15,13 @@ use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
-/// The directory `path` below `to` (the root of a branch, as a rule), which gets what it lacks of it from the
-/// same path below `from`.
+/// Opens the directory `path` below `to` (usually the root of a branch), and first clones what is missing of it from
+/// the same path below `from`.
 ///
-/// A copy that is as old as what it is made of is made only if it `fits`, given its path and its attributes, as far as
-/// that is to be had by trying again.
+/// A clone with the same birth time as its original is kept only if it `fits`, given its path and attributes;
+/// otherwise it is made again, a limited number of times.
 ///
-/// Errors: `ENOTDIR` when `to` holds something else under one of the names; whatever mkdir(2) gives.
+/// Errors: `ENOTDIR` if `to` holds something other than a directory under one of the names; those of mkdir(2).
 pub(crate) fn clone_dirs<'b>(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'b>,
@@ -34,7 +34,7 @@ pub(crate) fn clone_dirs<'b>(
             other => return other.map_err(|e| if e == Errno::LOOP { Errno::NOTDIR } else { e }),
         }
         match build(from, to, path, fits) {
-            // Somebody else was faster with one of them.
+            // Another thread or process has made one of them in the meantime.
             Err(Errno::EXIST | Errno::NOTEMPTY) => {}
             Err(errno) => return Err(errno),
             Ok(()) => {}
@@ -44,10 +44,10 @@ pub(crate) fn clone_dirs<'b>(
 
 pub(crate) type Fits<'a> = &'a dyn Fn(&[u8], &Attr) -> bool;
 
-/// How often something is tried whose chance is one half.
+/// How often an attempt is repeated that succeeds with a probability of one half.
 const TRIES: usize = 16;
 
-/// Makes a directory, empty, in place of the one at `path` whose attributes are given.
+/// Makes an empty clone of the directory at `path`, whose attributes are `source`.
 fn make(
     parent: BorrowedFd<'_>,
     name: &[u8],
@@ -55,14 +55,14 @@ fn make(
     source: &Attr,
     fits: Fits<'_>,
 ) -> Result<OwnedFd, Errno> {
-    // Held for a while, so that the next one gets another inode number.
+    // Kept open until the end, so that the next attempt gets another inode number.
     let mut unfit: SmallVec<[OwnedFd; 2]> = SmallVec::new();
     loop {
         rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
         let made = open_dir(parent, name).and_then(|dir| Ok((stat::of(dir.as_fd())?, dir)));
-        let does = |attr: &Attr| attr.btime > source.btime || unfit.len() >= TRIES || fits(path, attr);
+        let is_suitable = |attr: &Attr| attr.btime > source.btime || unfit.len() >= TRIES || fits(path, attr);
         match made {
-            Ok((attr, dir)) if does(&attr) => return Ok(dir),
+            Ok((attr, dir)) if is_suitable(&attr) => return Ok(dir),
             other => {
                 rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?;
                 unfit.push(other?.1);
@@ -86,10 +86,10 @@ fn build(from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &[u8], fits: Fits<'_>) 
         }
     };
     let before = stat::of(target.as_fd())?;
-    let aside = temporary_name();
+    let temporary = temporary_name();
     let mut made: Vec<(OwnedFd, Vec<u8>, Attr)> = Vec::new();
     let result = (|| {
-        let mut name: &[u8] = &aside;
+        let mut name: &[u8] = &temporary;
         let mut next = Some(missing);
         while next.is_some() {
             let parent = made.last().map_or(target.as_fd(), |(fd, ..)| fd.as_fd());
@@ -104,11 +104,11 @@ fn build(from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &[u8], fits: Fits<'_>) 
                 name = part;
             }
         }
-        // Times last and from below: making an entry changed its parent's.
+        // Times last and bottom-up: making an entry changes its parent's times.
         for (dir, _, attr) in made.iter().rev() {
             set_times(dir.as_fd(), attr)?;
         }
-        move_into_place(target.as_fd(), &aside, missing)
+        move_into_place(target.as_fd(), &temporary, missing)
     })();
     if result.is_err() {
         for index in (0..made.len()).rev() {
@@ -116,7 +116,7 @@ fn build(from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &[u8], fits: Fits<'_>) 
             let _ = rustix::fs::unlinkat(parent, made[index].1.as_slice(), AtFlags::REMOVEDIR);
         }
     }
-    // To the pool nothing has happened in the directory that was there already.
+    // The pool shows no change in the directory that was there before.
     let _ = set_times(target.as_fd(), &before);
     result
 }
@@ -128,7 +128,7 @@ pub(crate) fn open_dir(at: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno
 
 pub(crate) fn move_into_place(dir: BorrowedFd<'_>, from: &[u8], to: &[u8]) -> Result<(), Errno> {
     match rustix::fs::renameat_with(dir, from, dir, to, RenameFlags::NOREPLACE) {
-        // Filesystems without the flag: renaming over a directory works only while it is empty.
+        // A filesystem without the flag: renaming over a directory works only while that is empty.
         Err(Errno::INVAL) => rustix::fs::renameat(dir, from, dir, to),
         other => other,
     }

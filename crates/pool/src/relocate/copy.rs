@@ -1,26 +1,26 @@
-//! The data of a file, into another: shared where the filesystem can, and holes stay holes.
+//! Copying the data of a file: by reflink where the filesystem supports it, and keeping holes.
 
 use super::lease::LeasedFile;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-/// Bytes that are read and written at once where the kernel does not copy by itself.
+/// Bytes per read and write where the kernel does not copy by itself.
 const CHUNK: usize = 1 << 20;
-/// So many bytes are copied before a look whether somebody still wants them, or wants to write the source.
+/// Bytes copied between two checks whether the copy is still wanted and nobody wants to write the source.
 const STEP: u64 = 4 << 20;
 
-/// Copies the first `size` bytes of `source` into the empty `target`, which must be really open.
+/// Copies the first `size` bytes of `source` into the empty `target`, which must not be an `O_PATH` descriptor.
 ///
-/// Errors: `EINTR` as soon as nobody wants it, `EBUSY` when the source does not keep still, `EIO` when it ends early;
-/// whatever reading and writing gives, `ENOSPC` among it.
+/// Errors: `EINTR` as soon as the copy is not `wanted`, `EBUSY` if another process opens the source for writing,
+/// `EIO` if the source ends early; those of reading and writing, such as `ENOSPC`.
 pub(crate) fn copy_data(
     source: &LeasedFile,
     target: BorrowedFd<'_>,
     size: u64,
     wanted: &dyn Fn() -> bool,
 ) -> Result<(), Errno> {
-    // Costs no space; only within one filesystem that can (ioctl_ficlone(2)).
+    // A reflink takes no space; it works within one filesystem only (ioctl_ficlone(2)).
     if rustix::fs::ioctl_ficlone(target, source.as_fd()).is_ok() {
         return rustix::fs::ftruncate(target, size);
     }
@@ -41,16 +41,16 @@ pub(crate) fn copy_data(
     rustix::fs::ftruncate(target, size)
 }
 
-/// The next run of data at or after `at`, up to `size`.
+/// Returns the next range of data at or after `at`, up to `size`.
 fn next_data(source: BorrowedFd<'_>, at: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
     if at >= size {
         return Ok(None);
     }
     let start = match rustix::fs::seek(source, SeekFrom::Data(at)) {
         Ok(start) => start,
-        // Nothing but a hole to the end.
+        // Only a hole is left.
         Err(Errno::NXIO) => return Ok(None),
-        // A filesystem that does not tell: all of it is data.
+        // The filesystem does not report holes: treat everything as data.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
         Err(errno) => return Err(errno),
     };
@@ -73,17 +73,17 @@ fn copy_range(
     buffer: &mut Vec<u8>,
 ) -> Result<(), Errno> {
     let mut at = start;
-    // A buffer in use says that the kernel has refused before.
+    // The buffer is empty until copy_file_range has failed once.
     while buffer.is_empty() && at < end {
         let (mut from, mut to) = (at, at);
         let len = usize::try_from(end - at).unwrap_or(usize::MAX);
         match rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), len) {
-            // Some filesystems say that there is nothing where there is something.
+            // Some filesystems return 0 although there is data.
             Ok(0) => break,
             Ok(copied) => at += copied as u64,
             Err(Errno::INTR) => {}
             Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => return Err(errno),
-            // Another filesystem, or one that cannot; what is really wrong shows below.
+            // Another filesystem, or one without support; a real error shows again below.
             Err(_) => break,
         }
     }

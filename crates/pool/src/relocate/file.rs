@@ -1,9 +1,9 @@
-//! Taking a file, with all its names, from one branch to another.
+//! Moving a file, with all its names, from one branch to another.
 //!
-//! The order of steps is what makes a crash harmless. Until the copy is complete and on disk, it has no name that
-//! anybody is shown. Then it takes every name on the new branch, and these are on disk before the first name of
-//! the old one goes. In between both branches hold the file, equal byte for byte; the note in the new branch's
-//! root tells the next mount to finish it (`sweep`).
+//! The order of the steps makes a crash harmless. Until the copy is complete and on disk, it has no name that clients
+//! see. Then it gets every name on the new branch, and these are on disk before the first name on the old branch is
+//! removed. In between both branches hold the file, byte for byte the same. The journal entry in the new branch's
+//! root makes the next mount finish the move (`recover`).
 
 use super::journal::{JournalEntry, Plan};
 use super::lease::LeasedFile;
@@ -21,18 +21,18 @@ use std::collections::{BTreeSet, HashMap};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-/// A file on its way. Dropping it before its names have changed leaves everything as it was.
+/// A file that is being moved. Dropping it before its names have changed leaves everything as it was.
 pub(crate) struct FileMove<'s> {
     source: Arc<Branch>,
     target: Arc<Branch>,
     file: &'s LeasedFile,
-    /// The file as it was copied.
+    /// The attributes of the file when it was copied.
     copied: Attr,
     names: Vec<PoolPath>,
     replica: Replica,
 }
 
-/// Directories that were made for the file last as long as it does: all on the way to each name are synced.
+/// Syncs all directories on the way to each name, since the file depends on directories that were made for it.
 fn sync_way(branch: &Branch, names: &[PoolPath]) -> Result<(), Errno> {
     let mut synced = BTreeSet::new();
     for name in names {
@@ -45,16 +45,16 @@ fn sync_way(branch: &Branch, names: &[PoolPath]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The directory of some names on both branches.
+/// The parent directory of some names, on both branches.
 struct Sides {
     source: OwnedFd,
     target: OwnedFd,
 }
 
-/// Where the names are. A file may have tens of thousands, so that each directory is opened once.
+/// The parent directories of all names, each opened once: a file may have tens of thousands of names.
 struct Places<'n> {
     dirs: Vec<Sides>,
-    /// Index of the directory, and the last part of the path; in the order of the file's names.
+    /// Index of the parent directory, and the last component; in the order of the file's names.
     names: Vec<(usize, &'n [u8])>,
 }
 
@@ -62,7 +62,7 @@ impl<'n> Places<'n> {
     fn open(source: &Branch, target: &Branch, names: &'n [PoolPath]) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
         let open = |branch: &Branch, dir| match beneath::open(branch.root(), dir, flags) {
-            // Moved, and what is under construction in it with it.
+            // The directory has moved, and with it whatever is under construction in it.
             Err(errno) if beneath::is_absent(errno) => Err(Errno::AGAIN),
             other => other,
         };
@@ -82,19 +82,20 @@ impl<'n> Places<'n> {
         Ok(places)
     }
 
-    /// Each name with its directory.
+    /// Returns each name with its parent directory.
     fn iter(&self) -> impl Iterator<Item = (&Sides, &'n [u8])> {
         self.names.iter().map(|(dir, name)| (&self.dirs[*dir], *name))
     }
 }
 
-/// A file that chattr(1) has made unchangeable cannot lose its names, and one with set-once rules must not.
+/// Returns true if the file's names can be removed: it is a regular file that chattr(1) has made neither immutable
+/// nor append-only.
 pub(crate) fn can_leave(attr: &Attr) -> bool {
     attr.is_regular() && !attr.is_immutable() && !attr.is_append_only()
 }
 
 impl<'s> FileMove<'s> {
-    /// Notes, on the target, that a file is about to come. Before anything is made there, directories too.
+    /// Writes a journal entry to the target. Comes before anything is made there, directories included.
     pub(crate) fn announce(
         source: &Branch,
         target: &Branch,
@@ -104,21 +105,22 @@ impl<'s> FileMove<'s> {
         JournalEntry::write(target.root(), &plan)
     }
 
-    /// Copies a file onto another branch, under a name that nobody is shown; on disk when this returns.
+    /// Copies a file to another branch under a temporary name. The copy is on disk when this returns.
     ///
-    /// `names` are all that the file has. The target holds their directories.
+    /// `names` are all names of the file. The target holds their directories.
     ///
-    /// Errors: `EINTR` when it is not `wanted` any more; `EBUSY`, as later steps, when somebody wants to write the file.
+    /// Errors: `EINTR` if the copy is not `wanted` any more; `EBUSY`, here and in later steps, if another process
+    /// wants to write the file.
     pub(crate) fn copy(
         source: &Arc<Branch>,
         target: &Arc<Branch>,
         file: &'s LeasedFile,
         names: Vec<PoolPath>,
-        note: JournalEntry,
+        entry: JournalEntry,
         wanted: &dyn Fn() -> bool,
     ) -> Result<FileMove<'s>, Errno> {
         let first = names.first().map_or(&b""[..], |name| split(name).0);
-        let replica = Replica::begin(target.root(), first, !names.is_empty(), note)?;
+        let replica = Replica::begin(target.root(), first, !names.is_empty(), entry)?;
         let copied = stat::of(file.as_fd())?;
         if !can_leave(&copied) {
             return Err(Errno::PERM);
@@ -132,15 +134,15 @@ impl<'s> FileMove<'s> {
         self.replica.key()
     }
 
-    /// The copy, with flags of open(2).
+    /// Opens the copy with flags of open(2).
     pub(crate) fn reopen(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         self.replica.reopen(flags)
     }
 
-    /// Gives the copy the file's names on the target, and takes them from the source. When it fails everything
-    /// is as it was. The caller sees to it that nobody uses a path meanwhile through the pool.
+    /// Gives the copy the file's names on the target, and removes them from the source. If this fails, everything is
+    /// as before. The caller makes sure that no operation of the pool uses a path meanwhile.
     ///
-    /// Errors: `EAGAIN` when the file or its names have changed since they were looked at.
+    /// Errors: `EAGAIN` if the file or its names have changed since the copy.
     pub(crate) fn switch(&mut self) -> Result<(), Errno> {
         self.verify()?;
         let names = std::mem::take(&mut self.names);
@@ -151,9 +153,9 @@ impl<'s> FileMove<'s> {
             }
             let switched = self.place(&places).and_then(|()| self.leave(&places));
             if switched.is_err() && self.withdraw(&places).is_err() {
-                self.replica.keep_note();
+                self.replica.keep_entry();
             }
-            // To the pool nothing has happened in these directories.
+            // The pool shows no change in these directories.
             for (dir, (source, target)) in places.dirs.iter().zip(&times) {
                 let _ = set_times(dir.source.as_fd(), source);
                 let _ = set_times(dir.target.as_fd(), target);
@@ -164,18 +166,18 @@ impl<'s> FileMove<'s> {
         switched
     }
 
-    /// The names have changed: makes that last, and then forgets about it.
+    /// Syncs the removal of the old names; then the journal entry goes.
     pub(crate) fn finish(self) {
         let dirs: BTreeSet<&[u8]> = self.names.iter().map(|name| split(name).0).collect();
         for dir in dirs {
             let dir = beneath::open(self.source.root(), dir, OFlags::RDONLY | OFlags::DIRECTORY);
             if let Err(errno) = dir.and_then(rustix::fs::fsync) {
-                tracing::debug!("a directory that a file has left could not be synced: {errno}");
+                tracing::debug!("cannot sync a directory that a file has moved out of: {errno}");
             }
         }
     }
 
-    /// Errors unless the copy is one of the file as it is now.
+    /// Fails unless the copy still equals the file.
     fn verify(&mut self) -> Result<(), Errno> {
         self.file.check()?;
         let now = stat::of(self.file.as_fd())?;
@@ -188,14 +190,14 @@ impl<'s> FileMove<'s> {
         }
         let rest = |attr: &Attr| (attr.ctime, attr.atime, attr.mode, attr.uid, attr.gid);
         if rest(&now) != rest(&self.copied) {
-            // Somebody has changed what a change of the data would not show.
+            // Something other than the data has changed.
             self.replica.copy_metadata(self.file.as_fd(), &now)?;
             self.copied = now;
         }
         Ok(())
     }
 
-    /// All names on the target, on disk.
+    /// Gives the copy all names on the target, on disk.
     fn place(&mut self, places: &Places<'_>) -> Result<(), Errno> {
         let mut names = places.iter();
         let Some((first, name)) = names.next() else { return Ok(()) };
@@ -207,7 +209,7 @@ impl<'s> FileMove<'s> {
         places.dirs.iter().try_for_each(|dir| rustix::fs::fsync(&dir.target))
     }
 
-    /// Takes all names from the source, or none.
+    /// Removes all names from the source, or none.
     fn leave(&mut self, places: &Places<'_>) -> Result<(), Errno> {
         for (gone, (dir, name)) in places.iter().enumerate() {
             let unlink = |()| rustix::fs::unlinkat(&dir.source, name, AtFlags::empty());
@@ -222,15 +224,15 @@ impl<'s> FileMove<'s> {
             if back.is_ok() {
                 return Err(errno);
             }
-            // The target has all, so that is where the file is. The next mount tries again.
-            tracing::error!("a file that has moved to another branch keeps names on the old one: {errno}");
-            self.replica.keep_note();
+            // The target has all names, so the file is there now. The next mount tries again.
+            tracing::error!("a file that has moved to another branch keeps names on the old branch: {errno}");
+            self.replica.keep_entry();
             return Ok(());
         }
         Ok(())
     }
 
-    /// Takes the copy's names away again, as far as they are its own.
+    /// Removes the copy's names from the target, as far as they still lead to the copy.
     fn withdraw(&self, places: &Places<'_>) -> Result<(), Errno> {
         let key = self.replica.key()?;
         places.iter().try_for_each(|(dir, name)| match stat::at(&dir.target, name) {
@@ -248,14 +250,14 @@ mod tests {
     use std::fs::{self, FileTimes};
     use std::time::{Duration, UNIX_EPOCH};
 
-    struct Two {
+    struct TwoBranches {
         home: tempfile::TempDir,
         branches: Branches,
     }
 
-    impl Two {
-        /// `d/f` on the first, and `d` on the second branch; times of all are long past.
-        fn new() -> Two {
+    impl TwoBranches {
+        /// `d/f` is on the first branch, and `d` on both; all their times are in the past.
+        fn new() -> TwoBranches {
             let home = tempfile::tempdir().unwrap();
             let path = |name: &str| home.path().join(name);
             for dir in ["a/d", "b/d"] {
@@ -270,14 +272,14 @@ mod tests {
             let spec = |name| BranchSpec { path: path(name), mode: Mode::Rw, min_free: None };
             let list: BranchList = ["a", "b"].map(spec).into_iter().collect();
             let branches = Branches::open(&list).unwrap();
-            Two { home, branches }
+            TwoBranches { home, branches }
         }
 
         fn attr(&self, path: &str) -> Attr {
             stat::at(rustix::fs::CWD, self.home.path().join(path).as_os_str().as_bytes()).unwrap()
         }
 
-        fn still(&self) -> LeasedFile {
+        fn source(&self) -> LeasedFile {
             let root = self.branches.as_slice()[0].root();
             LeasedFile::hold(beneath::open(root, b"d/f", OFlags::RDONLY | OFlags::NOATIME).unwrap()).unwrap()
         }
@@ -285,8 +287,8 @@ mod tests {
         fn copied<'s>(&self, file: &'s LeasedFile) -> FileMove<'s> {
             let [a, b] = self.branches.as_slice() else { panic!("two branches") };
             let names = vec![PoolPath::from_slice(b"d/f")];
-            let note = FileMove::announce(a, b, &names).unwrap();
-            FileMove::copy(a, b, file, names, note, &|| true).unwrap()
+            let entry = FileMove::announce(a, b, &names).unwrap();
+            FileMove::copy(a, b, file, names, entry, &|| true).unwrap()
         }
 
         /// The names in the directory on both branches, and in the roots.
@@ -296,24 +298,24 @@ mod tests {
     }
 
     #[test]
-    fn a_move_preserves_times_of_files_and_directories() {
-        let two = Two::new();
-        let before = [two.attr("a/d/f"), two.attr("a/d"), two.attr("b/d")];
-        let still = two.still();
-        let mut carry = two.copied(&still);
-        assert_eq!(two.names(), [1, 1, 1, 2], "a copy aside, and a note");
-        carry.switch().unwrap();
-        assert_eq!(two.names(), [0, 1, 1, 2], "the note stays until the old name is gone from the disk");
-        carry.finish();
-        assert_eq!(two.names(), [0, 1, 1, 1]);
-        let after = [two.attr("b/d/f"), two.attr("a/d"), two.attr("b/d")];
+    fn a_move_keeps_the_times_of_files_and_directories() {
+        let branches = TwoBranches::new();
+        let before = [branches.attr("a/d/f"), branches.attr("a/d"), branches.attr("b/d")];
+        let source = branches.source();
+        let mut file_move = branches.copied(&source);
+        assert_eq!(branches.names(), [1, 1, 1, 2], "a copy under a temporary name, and a journal entry");
+        file_move.switch().unwrap();
+        assert_eq!(branches.names(), [0, 1, 1, 2], "the journal entry stays until the removal is on disk");
+        file_move.finish();
+        assert_eq!(branches.names(), [0, 1, 1, 1]);
+        let after = [branches.attr("b/d/f"), branches.attr("a/d"), branches.attr("b/d")];
         assert_eq!(before.map(|attr| attr.mtime), after.map(|attr| attr.mtime));
         assert_eq!(before[0].atime, after[0].atime);
     }
 
-    /// What has changed is not the file that was copied, whatever it is that has.
+    /// If anything about the file changes after the copy, the change is kept.
     #[test]
-    fn changes_during_the_copy_are_not_lost() {
+    fn a_change_during_the_move_is_not_lost() {
         type Change = fn(&std::path::Path);
         const MOVES: Result<(), Errno> = Ok(());
         const STAYS: Result<(), Errno> = Err(Errno::BUSY);
@@ -322,7 +324,7 @@ mod tests {
             ("opened for writing", STAYS, |home| {
                 let nonblocking = OFlags::WRONLY | OFlags::NONBLOCK;
                 let opened = rustix::fs::open(home.join("a/d/f"), nonblocking, rustix::fs::Mode::empty());
-                assert_eq!(opened.unwrap_err(), Errno::AGAIN, "it has to wait");
+                assert_eq!(opened.unwrap_err(), Errno::AGAIN, "it has to wait for the lease");
             }),
             ("read", MOVES, |home| assert_eq!(fs::read(home.join("a/d/f")).unwrap(), b"content")),
             ("times", CHANGED, |home| {
@@ -339,36 +341,36 @@ mod tests {
             }),
         ];
         for (what, expected, change) in table {
-            let two = Two::new();
-            let still = two.still();
-            let mut carry = two.copied(&still);
-            change(two.home.path());
-            assert_eq!(carry.switch(), expected, "{what}");
-            drop(carry);
+            let branches = TwoBranches::new();
+            let source = branches.source();
+            let mut file_move = branches.copied(&source);
+            change(branches.home.path());
+            assert_eq!(file_move.switch(), expected, "{what}");
+            drop(file_move);
             let moves = expected.is_ok();
-            assert_eq!(two.home.path().join("b/d/f").exists(), moves, "{what}");
+            assert_eq!(branches.home.path().join("b/d/f").exists(), moves, "{what}");
             if what == "mode" {
-                assert_eq!(two.attr("b/d/f").mode & 0o777, 0o421);
+                assert_eq!(branches.attr("b/d/f").mode & 0o777, 0o421);
             }
             let hidden = |dir: &str| {
-                let entries = fs::read_dir(two.home.path().join(dir)).into_iter().flatten();
+                let entries = fs::read_dir(branches.home.path().join(dir)).into_iter().flatten();
                 entries.filter(|e| e.as_ref().unwrap().file_name().as_bytes().starts_with(b".")).count()
             };
             assert_eq!(["a", "b", "a/d", "b/d", "b/e"].map(hidden), [0; 5], "{what}");
         }
     }
 
-    /// A name that somebody has taken on the other branch is not replaced.
+    /// Another file that has taken the name on the target stays.
     #[test]
-    fn a_move_replaces_no_existing_name() {
-        let two = Two::new();
-        let still = two.still();
-        let mut carry = two.copied(&still);
-        fs::write(two.home.path().join("b/d/f"), "another").unwrap();
-        assert_eq!(carry.switch(), Err(Errno::EXIST));
-        drop(carry);
-        assert_eq!(fs::read_to_string(two.home.path().join("a/d/f")).unwrap(), "content");
-        assert_eq!(fs::read_to_string(two.home.path().join("b/d/f")).unwrap(), "another");
-        assert_eq!(two.names(), [1, 1, 1, 1]);
+    fn a_move_replaces_nothing() {
+        let branches = TwoBranches::new();
+        let source = branches.source();
+        let mut file_move = branches.copied(&source);
+        fs::write(branches.home.path().join("b/d/f"), "another").unwrap();
+        assert_eq!(file_move.switch(), Err(Errno::EXIST));
+        drop(file_move);
+        assert_eq!(fs::read_to_string(branches.home.path().join("a/d/f")).unwrap(), "content");
+        assert_eq!(fs::read_to_string(branches.home.path().join("b/d/f")).unwrap(), "another");
+        assert_eq!(branches.names(), [1, 1, 1, 1]);
     }
 }

@@ -1,7 +1,7 @@
-//! What is being brought onto a branch, noted in the branch's root until it is done.
+//! The journal of moves: an entry in a branch's root says what is being brought to the branch, until it is done.
 //!
-//! A note is locked while its writer lives, so that whoever finds one unlocked knows that a crash has left it.
-//! It is there, on disk, before the first thing that it tells of.
+//! An entry is locked while its writer lives, so an unlocked entry is one that a crash has left. It is on disk before
+//! anything that it describes is made.
 
 use super::metadata::with_times_kept;
 use crate::fs::reserved::{UNDER_CONSTRUCTION, unique};
@@ -12,19 +12,19 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
 
-/// Behind `UNDER_CONSTRUCTION`; the names of things under construction have a number there.
+/// Follows `UNDER_CONSTRUCTION` in the name of an entry, where the names of things under construction have a number.
 const NOTE: &[u8] = b"move.";
-/// The first field; another one is of a version that we do not know.
+/// The first field. An entry with another one comes from an unknown version.
 const FORMAT: &[u8] = b"canopy move 1";
-/// Bytes of a note that are read: tens of thousands of long names.
+/// The most bytes of an entry that are read: tens of thousands of long names.
 const LONGEST: usize = 16 << 20;
 
-/// What a note says. Paths are relative to the root of their branch.
+/// What an entry says. Paths are relative to the root of their branch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Plan {
-    /// The root of the branch that the file leaves, as the branch list has it; empty where it leaves none.
+    /// The root of the branch that the file leaves, as in the branch list; empty if it leaves none.
     pub(crate) source: Vec<u8>,
-    /// The names that the copy takes, and that the source then loses. The copy is made in the directory of the first.
+    /// The names that the copy gets and the source then loses. The copy is made in the directory of the first.
     pub(crate) names: Vec<PoolPath>,
 }
 
@@ -33,7 +33,7 @@ impl Plan {
         let mut fields: Vec<&[u8]> = vec![FORMAT, &self.source];
         fields.extend(self.names.iter().map(|name| name.as_slice()));
         let mut bytes = fields.join(&0);
-        // Ends with one, so that a note that was cut off is known for it.
+        // A final NUL shows that the entry is complete.
         bytes.push(0);
         bytes
     }
@@ -48,16 +48,16 @@ impl Plan {
     }
 }
 
-/// A note on a branch. It stays until it is erased.
+/// A journal entry on a branch. It stays until it is erased.
 pub(crate) struct JournalEntry {
     root: OwnedFd,
     name: Vec<u8>,
-    /// Keeps the lock.
+    /// Holds the lock.
     file: OwnedFd,
 }
 
 impl JournalEntry {
-    /// Puts a note into the root of a branch; on disk when this returns.
+    /// Writes an entry to the root of a branch. It is on disk when this returns.
     pub(crate) fn write(root: BorrowedFd<'_>, plan: &Plan) -> Result<JournalEntry, Errno> {
         canopy_sys::creds::as_daemon()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -68,16 +68,16 @@ impl JournalEntry {
                 rustix::fs::openat(&dir, name.as_slice(), flags, Mode::RUSR | Mode::WUSR)
             })?;
             let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-            let note = JournalEntry { root: dir, name, file };
+            let entry = JournalEntry { root: dir, name, file };
             match locked {
-                Ok(()) if stat::of(note.file.as_fd())?.nlink > 0 => {}
-                // Somebody who looks for leftovers was faster than the lock.
+                Ok(()) if stat::of(entry.file.as_fd())?.nlink > 0 => {}
+                // Another daemon that looks for leftovers has found the entry before it was locked.
                 Ok(()) | Err(Errno::WOULDBLOCK) => {
-                    note.unlink()?;
+                    entry.unlink()?;
                     continue;
                 }
                 Err(errno) => {
-                    note.unlink()?;
+                    entry.unlink()?;
                     return Err(errno);
                 }
             }
@@ -85,15 +85,15 @@ impl JournalEntry {
             let written = (|| {
                 let mut done = 0;
                 while done < bytes.len() {
-                    done += rustix::io::retry_on_intr(|| rustix::io::write(&note.file, &bytes[done..]))?;
+                    done += rustix::io::retry_on_intr(|| rustix::io::write(&entry.file, &bytes[done..]))?;
                 }
-                rustix::fs::fsync(&note.file)?;
-                rustix::fs::fsync(&note.root)
+                rustix::fs::fsync(&entry.file)?;
+                rustix::fs::fsync(&entry.root)
             })();
             return match written {
-                Ok(()) => Ok(note),
+                Ok(()) => Ok(entry),
                 Err(errno) => {
-                    let _ = note.unlink();
+                    let _ = entry.unlink();
                     Err(errno)
                 }
             };
@@ -108,43 +108,43 @@ impl JournalEntry {
         }
     }
 
-    /// What the writer's things under construction have names that begin with.
+    /// Returns the prefix of the names of whatever the entry's writer has under construction.
     pub(crate) fn writer(&self) -> Vec<u8> {
-        let number = [UNDER_CONSTRUCTION, NOTE].concat().len();
-        let end = self.name.iter().rposition(|&byte| byte == b'.').map_or(number, |dot| dot + 1);
-        [UNDER_CONSTRUCTION, &self.name[number.min(end)..end]].concat()
+        let prefix_len = [UNDER_CONSTRUCTION, NOTE].concat().len();
+        let end = self.name.iter().rposition(|&byte| byte == b'.').map_or(prefix_len, |dot| dot + 1);
+        [UNDER_CONSTRUCTION, &self.name[prefix_len.min(end)..end]].concat()
     }
 
-    /// What it tells of is done, or undone. Should this fail, the next mount finds nothing to do.
+    /// Erases the entry, since its work is done or undone. If this fails, the next mount finds nothing left to do.
     pub(crate) fn erase(self) {
         if let Err(errno) = self.unlink() {
-            tracing::debug!("a note on a branch stays until the next mount: {errno}");
+            tracing::debug!("cannot remove a journal entry; the next mount will: {errno}");
         }
     }
 }
 
 impl Drop for JournalEntry {
-    /// Whoever has been forked meanwhile holds the file open, and with it the lock, until it executes something.
+    /// Unlocks explicitly: a forked child holds the file open, and with it the lock, until it calls execve.
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
-/// The notes that a crash has left on a branch, now locked by us.
+/// Finds the entries that a crash has left on a branch, and locks them.
 pub(crate) fn leftovers(root: BorrowedFd<'_>) -> Result<Vec<(JournalEntry, Option<Plan>)>, Errno> {
     let prefix = [UNDER_CONSTRUCTION, NOTE].concat();
     let names = names_with_prefix(root, &prefix)?;
     Ok(names.into_iter().filter_map(|name| claim(root, name)).collect())
 }
 
-/// A note whose writer is gone. Nobody but a daemon's user writes notes that are obeyed: users may be able to
-/// make files in the root of a branch.
+/// Locks an entry whose writer is gone. Only entries of the daemon's own user count, because other users may be able
+/// to create files in the root of a branch.
 fn claim(root: BorrowedFd<'_>, name: Vec<u8>) -> Option<(JournalEntry, Option<Plan>)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(root, name.as_slice(), flags, Mode::empty()).ok()?;
     let attr = stat::of(file.as_fd()).ok()?;
-    let own = attr.uid == rustix::process::geteuid().as_raw();
-    if !attr.is_regular() || !own || attr.nlink != 1 || attr.mode & 0o022 != 0 {
+    let is_ours = attr.uid == rustix::process::geteuid().as_raw();
+    if !attr.is_regular() || !is_ours || attr.nlink != 1 || attr.mode & 0o022 != 0 {
         return None;
     }
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -159,14 +159,14 @@ fn claim(root: BorrowedFd<'_>, name: Vec<u8>) -> Option<(JournalEntry, Option<Pl
     }
     let plan = Plan::parse(&bytes);
     if plan.is_none() && bytes.ends_with(&[0]) {
-        // Complete, but of a version that we do not know.
+        // Complete, but from an unknown version.
         return None;
     }
     let root = beneath::open(root, b"", OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
     Some((JournalEntry { root, name, file }, plan))
 }
 
-/// The names in a directory that begin so.
+/// Returns the names in a directory that begin with `prefix`.
 pub(crate) fn names_with_prefix(dir: BorrowedFd<'_>, prefix: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
     let dir = beneath::open(dir, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut names = Vec::new();
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_journal_entry_is_parsed_as_it_was_written() {
+    fn an_entry_parses_back() {
         let plan = Plan {
             source: b"/mnt/a b".to_vec(),
             names: [&b"d/f"[..], b"e/\xff\n"].map(PoolPath::from_slice).to_vec(),
@@ -195,7 +195,7 @@ mod tests {
         let bytes = plan.to_bytes();
         assert_eq!(Plan::parse(&bytes), Some(plan.clone()));
         for cut in 0..bytes.len() {
-            // Cut behind a whole field it is shorter, but never without its last byte.
+            // An entry that is cut after a whole field has fewer names, but is never taken for complete.
             assert_ne!(Plan::parse(&bytes[..cut]), Some(plan.clone()), "{cut}");
         }
         assert_eq!(Plan::parse(b"canopy move 2\0/a\0b\0"), None);
@@ -203,24 +203,24 @@ mod tests {
     }
 
     #[test]
-    fn only_journal_entries_of_dead_processes_are_claimed() {
+    fn only_entries_of_dead_writers_are_claimed() {
         let dir = tempfile::tempdir().unwrap();
         let open = |path| rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let root = open(dir.path());
         let plan = Plan { source: b"/mnt/a".to_vec(), names: Vec::new() };
-        let note = JournalEntry::write(root.as_fd(), &plan).unwrap();
+        let entry = JournalEntry::write(root.as_fd(), &plan).unwrap();
         assert!(leftovers(root.as_fd()).unwrap().is_empty());
-        // As a process has it that was forked from this one.
-        let inherited = note.file.try_clone().unwrap();
-        // Forgets the lock, as a crash does.
-        drop(note);
+        // As in a forked child.
+        let inherited = entry.file.try_clone().unwrap();
+        // Releases the lock, as a crash does.
+        drop(entry);
         let mut found = leftovers(root.as_fd()).unwrap();
         assert_eq!(found.len(), 1);
-        let (note, read) = found.remove(0);
-        assert!(crate::fs::reserved::temporary_name().starts_with(&note.writer()));
+        let (entry, read) = found.remove(0);
+        assert!(crate::fs::reserved::temporary_name().starts_with(&entry.writer()));
         assert_eq!(read, Some(plan));
         drop(inherited);
-        note.erase();
+        entry.erase();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

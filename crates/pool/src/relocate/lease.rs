@@ -1,4 +1,4 @@
-//! Files that nobody writes, by a lease.
+//! Leases: making sure that no process writes a file while it is copied.
 
 use crate::fs::{beneath, stat};
 use canopy_sys::{creds, lease};
@@ -7,26 +7,26 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// Who has closed the file a moment ago is gone from the kernel's count a moment later.
+/// How often a lease is tried: a file that was closed a moment ago may still count as open.
 pub(crate) const TRIES: u32 = 10;
 
 const BETWEEN_TRIES: Duration = Duration::from_millis(2);
 
-/// A file that nobody writes, as long as [`LeasedFile::check`] says so. The only thing that a copy is made of.
+/// A file that no process writes, as long as [`LeasedFile::check`] succeeds. Copies are made of these only.
 pub(crate) struct LeasedFile {
     pub(crate) file: OwnedFd,
     pub(crate) leased: bool,
 }
 
 impl LeasedFile {
-    /// Takes a lease on a file that is open for reading alone.
+    /// Takes a lease on a file that is open for reading only.
     ///
-    /// Errors: `EBUSY` while anybody has it open for writing, `EOPNOTSUPP` where it cannot be leased.
+    /// Errors: `EBUSY` while any process has it open for writing, `EOPNOTSUPP` if the file cannot be leased.
     pub(crate) fn hold(file: OwnedFd) -> Result<LeasedFile, Errno> {
         take_lease(&file).map(|()| LeasedFile { file, leased: true })
     }
 
-    /// The same for who takes nothing away by his copy: where files cannot be leased he believes that nobody writes.
+    /// As `hold`, for a copy whose original stays: where files cannot be leased, it assumes that nobody writes.
     pub(crate) fn hold_if_possible(file: OwnedFd) -> Result<LeasedFile, Errno> {
         match take_lease(&file) {
             Err(Errno::OPNOTSUPP) => Ok(LeasedFile { file, leased: false }),
@@ -34,7 +34,7 @@ impl LeasedFile {
         }
     }
 
-    /// Errors: `EBUSY` once somebody wants to write the file. He waits until this is dropped.
+    /// Fails with `EBUSY` once another process wants to write the file. That process waits until this is dropped.
     pub(crate) fn check(&self) -> Result<(), Errno> {
         if !self.leased || lease::holds(self.file.as_fd()) { Ok(()) } else { Err(Errno::BUSY) }
     }
@@ -42,7 +42,7 @@ impl LeasedFile {
 
 fn take_lease(file: &OwnedFd) -> Result<(), Errno> {
     let owner = stat::of(file.as_fd())?;
-    // The kernel leases to a file's owner, and to CAP_LEASE, which the daemon does without.
+    // The kernel grants leases to a file's owner, and to CAP_LEASE, which the daemon does not have.
     let _as_owner = creds::assume(owner.uid, owner.gid, 0).map_err(|_| Errno::OPNOTSUPP)?;
     let mut tries = TRIES;
     loop {
@@ -67,12 +67,13 @@ impl Drop for LeasedFile {
     }
 }
 
-/// Can anybody at all write this file by what he has open, or mapped? Also where the kernel does not say.
+/// Returns true if some process has the file open for writing or has a writable mapping, or if the kernel does not
+/// say.
 pub(crate) fn is_written(fd: impl AsFd) -> bool {
     readable(fd).and_then(LeasedFile::hold).is_err()
 }
 
-/// The file once more, to be read; its access time stays if that can be had.
+/// Reopens a file for reading, without changes of its access time where the daemon may.
 pub(crate) fn readable(fd: impl AsFd) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     match beneath::reopen(&fd, flags | OFlags::NOATIME) {
@@ -81,13 +82,13 @@ pub(crate) fn readable(fd: impl AsFd) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// A file once more, with flags of open(2), for one who has had it open so: whatever its mode is by now.
+/// Reopens a file with flags of open(2) for a handle that was opened with them, whatever the file's mode is now.
 pub(crate) fn reopen_as_owner(file: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     let refused = match beneath::reopen(file, flags) {
         Err(Errno::ACCESS) => Errno::ACCESS,
         other => return other,
     };
-    // The daemon of an ordinary user, to whom it belongs.
+    // A daemon without privileges, which owns the file.
     let mode = Mode::from_raw_mode(stat::of(file)?.mode & 0o7777);
     rustix::fs::fchmod(file, mode | Mode::RUSR | Mode::WUSR).map_err(|_| refused)?;
     let opened = beneath::reopen(file, flags);

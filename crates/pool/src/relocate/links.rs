@@ -1,4 +1,4 @@
-//! All names of a file on its branch.
+//! Finding all names of a file on its branch.
 
 use crate::fs::beneath;
 use crate::fs::stat::{self, Attr};
@@ -9,12 +9,12 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::ops::ControlFlow;
 
-/// The paths under which a branch holds a file, all of them, in order; none for a file without a name.
+/// Returns all paths of a file on a branch, sorted; none for a file without a name.
 ///
-/// `known` are those that somebody believes it has. Only if the file has more links than they account for is the
-/// branch walked.
+/// `known` are the paths that it is believed to have. The branch is walked only if the file has more links than
+/// those.
 ///
-/// Errors: `EMLINK` when there are links that the branch does not show, such as outside of it.
+/// Errors: `EMLINK` if there are links that are not on the branch.
 pub(crate) fn all_names(
     root: BorrowedFd<'_>,
     attr: &Attr,
@@ -32,7 +32,7 @@ pub(crate) fn all_names(
     Ok(names)
 }
 
-/// Does this path lead to the file, without symlinks?
+/// Returns true if the path leads to the file without symlinks.
 pub(crate) fn holds(root: BorrowedFd<'_>, path: &[u8], attr: &Attr) -> bool {
     let (dir, name) = split(path);
     beneath::dir(root, dir)
@@ -66,7 +66,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn all_names_of_a_file_are_found_or_missing_ones_reported() {
+    fn all_names_are_found_or_it_is_an_error() {
         let home = tempfile::tempdir().unwrap();
         let at = |path: &str| home.path().join(path);
         fs::create_dir_all(at("branch/a/b/c")).unwrap();

@@ -1,4 +1,4 @@
-//! What a copy has besides its data and its name: owner, mode, extended attributes, ACLs, flags, times.
+//! Copying metadata: owner, mode, extended attributes, ACLs, flags, times.
 
 use crate::fs::beneath::{self, ProcPath};
 use crate::fs::stat::{self, Attr};
@@ -6,7 +6,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
-/// Everything of a directory but its name and its times. What the other filesystem cannot hold is left out.
+/// Copies the metadata of a directory, without its times. Leaves out what the target's filesystem does not support.
 pub(crate) fn copy_metadata(
     source: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
@@ -17,8 +17,9 @@ pub(crate) fn copy_metadata(
     copy_mode_and_flags(source, target, attr)
 }
 
-/// The same for a file, with its times. Errors when the other filesystem cannot hold an attribute: a file that
-/// would lose something is better left where it is. Flags of chattr(1) are each filesystem's own.
+/// Copies the metadata of a file, with its times. Fails if the target's filesystem does not support an attribute: a
+/// file that would lose something stays where it is. Flags of chattr(1) are left out where the filesystem does not
+/// support them.
 pub(crate) fn copy_file_metadata(
     source: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
@@ -41,19 +42,19 @@ fn copy_owner(target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
 }
 
 fn copy_mode_and_flags(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
-    // After the owner, whose change clears setgid, and after the ACL, which repeats the group's bits.
+    // After the owner, because chown clears setgid, and after the ACL, which contains the group's bits.
     rustix::fs::chmod(ProcPath::of(target).as_bytes(), Mode::from_raw_mode(attr.mode & 0o7777))?;
     copy_flags(source, target, attr);
     Ok(())
 }
 
-/// All are tried; the first failure is told.
+/// Tries all attributes; returns the first failure.
 fn copy_xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(), Errno> {
     let (source, target) = (ProcPath::of(source), ProcPath::of(target));
     let (source, target) = (source.as_bytes(), target.as_bytes());
     let wanted = list_xattrs(source)?;
     let mut result = Ok(());
-    // What is made in a directory gets its default ACL, whether the original has one or not.
+    // A new file inherits the default ACL of its directory, whether the original has one or not.
     for inherited in list_xattrs(target)? {
         if belongs_to_file(&inherited) && !wanted.contains(&inherited) {
             result = result.and(rustix::fs::removexattr(target, inherited.as_slice()));
@@ -72,13 +73,13 @@ fn copy_xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(), Err
     result
 }
 
-/// Labels of security modules are the machine's: it may refuse them, or have put others.
+/// Labels of security modules belong to the machine: it may refuse them, or have set its own.
 fn belongs_to_file(name: &[u8]) -> bool {
     !name.starts_with(b"security.") || name == b"security.capability"
 }
 
-/// XFS shows ACLs a second time under names of its own. Whoever compares attributes with those of another disk
-/// removes these as surplus (rsync -X does), and the ACL goes with them, on that one branch.
+/// XFS lists ACLs a second time under names of its own. A program that compares attributes with those of another disk
+/// removes these as surplus (rsync -X does), and on that branch the ACL goes with them.
 pub(crate) fn is_xfs_acl_alias(name: &[u8]) -> bool {
     name.starts_with(b"trusted.SGI_ACL_")
 }
@@ -93,7 +94,7 @@ fn list_xattrs(path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
     Ok(names.filter(|name| !name.is_empty() && !is_xfs_acl_alias(name)).map(<[u8]>::to_vec).collect())
 }
 
-/// chattr flags, without the two that would keep anything from being done to the copy.
+/// Copies the chattr flags, except for the two that forbid further changes of the copy.
 fn copy_flags(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) {
     use canopy_sys::ioctl::inode_flags::{FS_APPEND_FL, FS_IMMUTABLE_FL, FlagIoctl, flag_ioctl};
     let kind = if attr.is_dir() { OFlags::DIRECTORY } else { OFlags::empty() };
@@ -105,8 +106,8 @@ fn copy_flags(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) {
     {
         return;
     }
-    // What chattr(1) lets a user change (FS_FL_USER_MODIFIABLE in include/uapi/linux/fs.h); the rest,
-    // such as ext4's extents flag, describes the file's own layout.
+    // The flags that chattr(1) lets a user change (FS_FL_USER_MODIFIABLE in include/uapi/linux/fs.h). The others,
+    // such as ext4's extents flag, describe the file's own layout.
     const MODIFIABLE: u32 = 0x0003_80ff;
     let word = |buffer: &[u8; 28]| u32::from_ne_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]);
     let chosen = word(&wanted) & MODIFIABLE & !(FS_IMMUTABLE_FL | FS_APPEND_FL);
@@ -119,7 +120,7 @@ fn copy_flags(source: BorrowedFd<'_>, target: BorrowedFd<'_>, attr: &Attr) {
     if kept | chosen == word(&present) || put(kept | chosen).is_ok() {
         return;
     }
-    // The other filesystem does not know one of them: those that it knows.
+    // The target's filesystem lacks one of the flags: set those that it supports.
     let mut flags = kept;
     for bit in (0..u32::BITS).map(|shift| 1 << shift).filter(|bit| chosen & bit != 0) {
         if put(flags | bit).is_ok() {
@@ -134,7 +135,7 @@ pub(crate) fn set_times(fd: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
     rustix::fs::utimensat(rustix::fs::CWD, ProcPath::of(fd).as_bytes(), &times, AtFlags::empty())
 }
 
-/// To the pool nothing has happened in the directory: what changes is not shown.
+/// Runs `change` and restores the directory's times: the change concerns names that the pool does not show.
 pub(crate) fn with_times_kept<T>(
     dir: BorrowedFd<'_>,
     change: impl FnOnce() -> Result<T, Errno>,

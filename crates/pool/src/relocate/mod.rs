@@ -1,10 +1,10 @@
-//! Bringing onto a branch what it lacks: the directories above a new entry, or a whole file.
+//! Bringing files and directories to another branch: the parents of a new entry, or a whole file.
 //!
-//! Whatever is brought is made aside, under a name that nobody is shown, and takes its own name once it is
-//! complete. Files are also noted in a journal in the root of the branch until that is done, so that a crash
-//! leaves nothing that the next mount does not find.
+//! Everything is built under a temporary name that clients do not see, and takes its own name once it is complete.
+//! For files, a journal entry in the root of the target branch says so until the work is done, so that the next mount
+//! finds whatever a crash leaves behind.
 //!
-//! Nothing here knows of policies: who calls has chosen the branch.
+//! This module does not know policies: the caller has chosen the branch.
 
 mod clone_dirs;
 mod copy;

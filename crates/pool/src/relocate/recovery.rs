@@ -1,4 +1,4 @@
-//! What a crash has left under construction: finding it, and finishing or removing it.
+//! Recovery after a crash: finishing or removing what was under construction.
 
 use super::clone_dirs::open_dir;
 use super::journal::{self, Plan, names_with_prefix};
@@ -15,33 +15,34 @@ use rustix::io::Errno;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 
-/// Finishes or removes what moves between branches have left behind, by the notes in the branches' roots: a listing
-/// of each root, where there is nothing to do. Notes of whoever is still at work are left alone.
+/// Finishes or undoes interrupted moves between branches, according to the journal entries in the branches' roots.
+/// Costs a listing of each root where there is nothing to do. Leaves entries of living writers alone.
 pub(crate) fn recover(branches: &Branches) {
     for branch in branches.iter() {
         match journal::leftovers(branch.root()) {
-            Ok(notes) => {
-                for (note, plan) in notes {
-                    // Cut off before it was on disk: what it was to tell of was never begun.
-                    if plan.is_none_or(|plan| settle(branches, branch, &plan, &note.writer())) {
-                        note.erase();
+            Ok(entries) => {
+                for (entry, plan) in entries {
+                    // An entry that was cut off was not on disk yet, so its work had not begun.
+                    if plan.is_none_or(|plan| finish(branches, branch, &plan, &entry.writer())) {
+                        entry.erase();
                     }
                 }
             }
             Err(errno) => {
-                tracing::warn!("{}: cannot look for what a crash left: {errno}", branch.path.display());
+                tracing::warn!("{}: cannot look for leftovers of a crash: {errno}", branch.path.display());
             }
         }
     }
 }
 
-/// True when nothing more is to be done. What the note's writer had under construction begins with `writer`.
-fn settle(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> bool {
+/// Returns true if nothing is left to do. The names of what the entry's writer had under construction begin with
+/// `writer`.
+fn finish(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> bool {
     for name in &plan.names {
         clear(target, split(name).0, writer);
     }
     if plan.names.is_empty() {
-        // A file that had no name: it was copied in the root.
+        // A file without a name was copied to the root.
         clear(target, b"", writer);
     }
     if plan.source.is_empty() || plan.names.is_empty() {
@@ -49,9 +50,9 @@ fn settle(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
     }
     let is_source = |branch: &&std::sync::Arc<Branch>| branch.path.as_os_str().as_bytes() == plan.source;
     let Some(source) = branches.iter().find(is_source) else {
-        // Nobody sees two of them as long as the other branch is not there.
+        // While the other branch is missing, clients see only one of the two files.
         tracing::info!(
-            "{}: a move from {} was cut short; it is finished at the next mount at which that is a branch",
+            "{}: a move from {} was interrupted; the next mount with that branch will finish it",
             target.path.display(),
             String::from_utf8_lossy(&plan.source)
         );
@@ -63,34 +64,34 @@ fn settle(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
     };
     let found: Vec<_> =
         plan.names.iter().map(|name| (name, attr(source, name), attr(target, name))).collect();
-    // The copy takes all of its names before the source loses the first.
+    // The copy gets all of its names before the source loses the first.
     let first = found.first().and_then(|(_, _, copy)| *copy);
     let complete = found
         .iter()
         .all(|(_, _, copy)| copy.zip(first).is_some_and(|(copy, first)| copy.key() == first.key()));
     let surplus = if complete { source.as_ref() } else { target };
-    let mut settled = true;
+    let mut finished = true;
     for (name, original, copy) in found {
         let (Some(original), Some(copy)) = (original, copy) else { continue };
         let removed = || {
             if surplus.mode == Mode::Ro {
                 return Err(Errno::ROFS);
             }
-            // Whoever writes it by now would go on writing what nobody is shown.
+            // A process that writes the file would go on writing one that no longer has a name.
             let pinned = beneath::open(surplus.root(), name, OFlags::PATH | OFlags::NOFOLLOW)?;
-            let still = LeasedFile::hold(readable(pinned)?)?;
-            let alike = |one: &Attr, other: &Attr| {
+            let leased = LeasedFile::hold(readable(pinned)?)?;
+            let equal = |one: &Attr, other: &Attr| {
                 let of = |attr: &Attr| (attr.size, attr.mtime, attr.uid, attr.gid, attr.mode);
                 of(one) == of(other)
             };
             let (own, other) = if complete { (original, copy) } else { (copy, original) };
-            let now = stat::of(still.as_fd())?;
-            if now.key() == own.key() && alike(&now, &other) {
-                return still.check().and_then(|()| remove(surplus, name));
+            let now = stat::of(leased.as_fd())?;
+            if now.key() == own.key() && equal(&now, &other) {
+                return leased.check().and_then(|()| remove(surplus, name));
             }
             tracing::warn!(
-                "{}: there are two of it, on {} and {}, that are not alike: one was changed while the pool was \
-                 not mounted",
+                "{}: the copies on {} and {} differ: one was changed while the pool was not \
+                                 mounted",
                 String::from_utf8_lossy(name),
                 source.path.display(),
                 target.path.display()
@@ -99,15 +100,15 @@ fn settle(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
         };
         if let Err(errno) = removed() {
             let (name, branch) = (String::from_utf8_lossy(name), surplus.path.display());
-            tracing::warn!("{name}: its second copy on {branch} could not be removed: {errno}");
-            settled = false;
+            tracing::warn!("{name}: its second copy on {branch} cannot be removed: {errno}");
+            finished = false;
         }
     }
-    settled
+    finished
 }
 
-/// Removes what somebody had under construction in a directory and in those above it, as far as it can: copies of
-/// files, and directories on their way down.
+/// Removes what a writer had under construction in a directory and in its parents, as far as it can: copies of files,
+/// and chains of directories.
 fn clear(branch: &Branch, path: &[u8], writer: &[u8]) {
     let levels = (0..=path.len()).filter(|&end| end == 0 || path.get(end).is_none_or(|&byte| byte == b'/'));
     for level in levels {
@@ -119,7 +120,7 @@ fn clear(branch: &Branch, path: &[u8], writer: &[u8]) {
     }
 }
 
-/// Removes a file; on disk when this returns.
+/// Removes a file. The removal is on disk when this returns.
 fn remove(branch: &Branch, path: &[u8]) -> Result<(), Errno> {
     let (dir, name) = split(path);
     let dir = beneath::open(branch.root(), dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
@@ -127,7 +128,7 @@ fn remove(branch: &Branch, path: &[u8]) -> Result<(), Errno> {
     rustix::fs::fsync(&dir)
 }
 
-/// Removes one thing under construction: a file, a symlink, or directories, one in the other.
+/// Removes one thing under construction: a file, a symlink, or a chain of directories.
 fn remove_leftover(dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     if !stat::at(dir, name)?.is_dir() {
         return rustix::fs::unlinkat(dir, name, AtFlags::empty());
@@ -145,7 +146,7 @@ fn remove_leftover(dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Removes what a crash left under construction in `dir`, as far as it can, where nothing else is left.
+/// Removes leftovers of a crash from `dir`, as far as it can; stops at anything else.
 pub(crate) fn remove_leftovers(dir: BorrowedFd<'_>) {
     while let Ok(Some(name)) = first_name(dir) {
         if !is_reserved(&name) || remove_leftover(dir, &name).is_err() {
@@ -154,7 +155,7 @@ pub(crate) fn remove_leftovers(dir: BorrowedFd<'_>) {
     }
 }
 
-/// Some entry of a directory.
+/// Returns some entry of a directory.
 fn first_name(dir: BorrowedFd<'_>) -> Result<Option<Vec<u8>>, Errno> {
     let dir = beneath::open(dir, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut buffer = [MaybeUninit::uninit(); 1024];

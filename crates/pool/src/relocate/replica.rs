@@ -1,4 +1,4 @@
-//! A copy of a file, made aside in the directory that is to hold it.
+//! A copy of a file that is made under a temporary name in its future directory.
 
 use super::clone_dirs::move_into_place;
 use super::copy::copy_data;
@@ -12,28 +12,29 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Until it is given a name, its end takes it away.
+/// A copy of a file. Dropping it removes the copy, unless it has got a name.
 pub(crate) struct Replica {
     dir: OwnedFd,
-    aside: Option<Vec<u8>>,
+    temporary: Option<Vec<u8>>,
     file: OwnedFd,
-    note: Option<JournalEntry>,
+    entry: Option<JournalEntry>,
 }
 
 impl Replica {
-    /// An empty file in the directory `path` of a branch. `note` tells of it, and goes when it is done.
+    /// Creates an empty file in the directory `path` of a branch. `entry` describes it, and is erased when this is
+    /// dropped.
     ///
-    /// One that is never to be `named` is made without any name where the filesystem can: link(2) may give it its
-    /// first one, as it may to the original.
+    /// A copy that is never to be `named` is made without any name where the filesystem supports that (`O_TMPFILE`);
+    /// link(2) can still give it its first name, as it can to the original.
     pub(crate) fn begin(
         root: BorrowedFd<'_>,
         path: &[u8],
         named: bool,
-        note: JournalEntry,
+        entry: JournalEntry,
     ) -> Result<Replica, Errno> {
         let made = || {
             canopy_sys::creds::as_daemon()?;
-            // Really open: directories are synced through it.
+            // Not O_PATH: the directory is synced through it.
             let dir = beneath::open(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
             if !named {
                 let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
@@ -41,23 +42,23 @@ impl Replica {
                     return Ok((dir, None, file));
                 }
             }
-            let aside = temporary_name();
+            let temporary = temporary_name();
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = with_times_kept(dir.as_fd(), || {
-                rustix::fs::openat(&dir, aside.as_slice(), flags, Mode::RUSR | Mode::WUSR)
+                rustix::fs::openat(&dir, temporary.as_slice(), flags, Mode::RUSR | Mode::WUSR)
             })?;
-            Ok((dir, Some(aside), file))
+            Ok((dir, Some(temporary), file))
         };
         match made() {
-            Ok((dir, aside, file)) => Ok(Replica { dir, aside, file, note: Some(note) }),
+            Ok((dir, temporary, file)) => Ok(Replica { dir, temporary, file, entry: Some(entry) }),
             Err(errno) => {
-                note.erase();
+                entry.erase();
                 Err(errno)
             }
         }
     }
 
-    /// Copies data and all that belongs to the file; on disk when this returns. Errors: `EINTR` when it is not `wanted` any
+    /// Copies data and metadata. The copy is on disk when this returns. Errors: `EINTR` if it is not `wanted` any
     /// more.
     pub(crate) fn fill(
         &self,
@@ -69,7 +70,7 @@ impl Replica {
         self.copy_metadata(source.as_fd(), attr)
     }
 
-    /// Once more all but the data.
+    /// Copies the metadata once more.
     pub(crate) fn copy_metadata(&self, source: BorrowedFd<'_>, attr: &Attr) -> Result<(), Errno> {
         copy_file_metadata(source, self.file.as_fd(), attr)?;
         let copy = stat::of(self.file.as_fd())?;
@@ -79,12 +80,12 @@ impl Replica {
         rustix::fs::fsync(&self.file)
     }
 
-    /// The file as it will be known.
+    /// Returns the copy's identity.
     pub(crate) fn key(&self) -> Result<FileKey, Errno> {
         stat::of(self.file.as_fd()).map(|attr| attr.key())
     }
 
-    /// The very file once more, with flags of open(2). Its mode keeps nobody from that who has the original open.
+    /// Reopens the copy with flags of open(2), whatever its mode: the caller has the original open.
     pub(crate) fn reopen(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         reopen_as_owner(self.file.as_fd(), flags)
     }
@@ -93,51 +94,51 @@ impl Replica {
         self.dir.as_fd()
     }
 
-    /// Gives it one more name, which nothing may have yet.
+    /// Gives the copy one more name, which must be free.
     pub(crate) fn link(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
-        let aside = self.aside.as_deref().ok_or(Errno::NOENT)?;
-        rustix::fs::linkat(&self.dir, aside, dir, name, AtFlags::empty())
+        let temporary = self.temporary.as_deref().ok_or(Errno::NOENT)?;
+        rustix::fs::linkat(&self.dir, temporary, dir, name, AtFlags::empty())
     }
 
-    /// Its name in its own directory, which nothing may have yet.
+    /// Gives the copy its name in its own directory, which must be free.
     pub(crate) fn place(&mut self, name: &[u8]) -> Result<(), Errno> {
-        let aside = self.aside.as_deref().ok_or(Errno::NOENT)?;
+        let temporary = self.temporary.as_deref().ok_or(Errno::NOENT)?;
         if stat::at(&self.dir, name).is_ok() {
             return Err(Errno::EXIST);
         }
-        move_into_place(self.dir.as_fd(), aside, name)?;
-        self.aside = None;
+        move_into_place(self.dir.as_fd(), temporary, name)?;
+        self.temporary = None;
         Ok(())
     }
 
-    /// Takes the place of what has this name in its directory; on disk when this returns.
+    /// Takes the place of `name` in its directory. The change is on disk when this returns.
     pub(crate) fn replace(&mut self, name: &[u8]) -> Result<(), Errno> {
-        let aside = self.aside.as_deref().ok_or(Errno::NOENT)?;
-        rustix::fs::renameat(&self.dir, aside, &self.dir, name)?;
-        self.aside = None;
+        let temporary = self.temporary.as_deref().ok_or(Errno::NOENT)?;
+        rustix::fs::renameat(&self.dir, temporary, &self.dir, name)?;
+        self.temporary = None;
         rustix::fs::fsync(&self.dir)
     }
 
-    /// What the note tells of is not finished: it stays.
-    pub(crate) fn keep_note(&mut self) {
-        self.note = None;
+    /// Keeps the journal entry, because the work that it describes is not finished.
+    pub(crate) fn keep_entry(&mut self) {
+        self.entry = None;
     }
 }
 
 impl Drop for Replica {
     fn drop(&mut self) {
-        if let Some(aside) = &self.aside {
-            let unlink = || rustix::fs::unlinkat(&self.dir, aside.as_slice(), AtFlags::empty());
+        if let Some(temporary) = &self.temporary {
+            let unlink = || rustix::fs::unlinkat(&self.dir, temporary.as_slice(), AtFlags::empty());
             match with_times_kept(self.dir.as_fd(), unlink) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => {
-                    tracing::warn!("a copy under construction could not be removed: {errno}");
+                    tracing::warn!("cannot remove a copy under construction: {errno}");
                     return;
                 }
             }
         }
-        if let Some(note) = self.note.take() {
-            note.erase();
+        if let Some(entry) = self.entry.take() {
+            entry.erase();
         }
     }
 }
