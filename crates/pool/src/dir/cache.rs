@@ -1,12 +1,13 @@
-//! What is remembered of the pool's directories: where each lies on the branches, opened, and which branches may hold
-//! which of its names (`names`).
+//! The cache of the pool's directories: their open copies on the branches, and which branches may hold which of their
+//! names ([`NameIndex`]).
 //!
-//! An operation believes it only if all that others had changed on the branches before it began has been worked on
-//! ([`Kernel::caught_up`](crate::kernel::Kernel::caught_up)): so it is as true as asking the branches. Whoever watches
-//! them tells what others change (`told`), and operations tell what they change themselves. Where not all branches are
-//! watched, nothing is remembered.
+//! An operation trusts the cache only if every change that others made on the branches before the operation began has
+//! been processed ([`Kernel::caught_up`](crate::kernel::Kernel::caught_up)). So the cache is as exact as asking the
+//! branches. The server's watch reports what others change (`ops/invalidation.rs`), and operations report what they
+//! change themselves. Where not every branch is watched, nothing is cached.
 //!
-//! A file found with its help is looked at once more, by its key; for such a look nobody asks what has happened this moment.
+//! A file found through the cache is checked by its identity anyway, so such a lookup may use the cache without
+//! asking whether it is up to date ([`DirCache::unverified`]).
 
 use crate::branch::Branches;
 use crate::fs::stat;
@@ -23,34 +24,35 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Names that are remembered in all, at 20 to 40 bytes each; beyond, directories not used of late are forgotten.
-const NAMES: usize = 2 << 20;
+/// The most names that are cached in all, at 20 to 40 bytes each; beyond, directories that were not used recently are
+/// dropped.
+const MAX_NAMES: usize = 2 << 20;
 
-/// Of the descriptors that the process may have, one in so many is for remembered directories.
-const SHARE: u64 = 4;
-/// And no more than this.
-const DESCRIPTORS: u64 = 32 << 10;
+/// One in so many of the descriptors that the process may have is for cached directories.
+const CACHE_SHARE: u64 = 4;
+/// The most descriptors for cached directories.
+const CACHE_AT_MOST: u64 = 32 << 10;
 
-/// Of the descriptors that the process may have, one in so many is for operations that keep none: who has opened all that
-/// can be opened still lists, removes and truncates.
-const RESERVE: u64 = 4;
-/// And no more than this.
-const RESERVED: u64 = 1 << 10;
+/// One in so many of the descriptors that the process may have is a reserve for operations that close theirs again: a
+/// client that has opened as many files as it can may still list, remove and truncate.
+const RESERVE_SHARE: u64 = 4;
+/// The most descriptors in the reserve.
+const RESERVE_AT_MOST: u64 = 1 << 10;
 
 pub(crate) struct DirCache {
-    /// Rises when a directory has come to a place on a branch, or gone from it.
+    /// Incremented when a directory has appeared at or disappeared from a place on a branch.
     places: AtomicU64,
-    /// Rises when changes may have been missed.
+    /// Incremented when changes may have been missed.
     epoch: AtomicU64,
     tally: Arc<CacheCounters>,
-    /// Directories of which something is remembered, in the order in which they are to be forgotten.
+    /// Cached directories, in the order in which they are dropped.
     order: Mutex<VecDeque<Weak<Node>>, rank::DirCacheOrder>,
-    /// Descriptors that may be kept.
+    /// The number of descriptors for cached directories.
     descriptors: usize,
-    /// From this number on descriptors are the reserve. A new one has the lowest number that is free, so it tells how many
-    /// there are, and nobody needs to count.
+    /// Descriptors from this number on are the reserve. The kernel gives a new descriptor the lowest free number, so
+    /// the number shows how many are in use without counting.
     reserve: RawFd,
-    /// As many as there may be.
+    /// The number of descriptors that the process may have.
     limit: RawFd,
     pub(crate) idle_files: IdleFiles,
 }
@@ -58,14 +60,15 @@ pub(crate) struct DirCache {
 impl Default for DirCache {
     fn default() -> Self {
         let number = |limit: u64| RawFd::try_from(limit).unwrap_or(RawFd::MAX);
-        let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS * SHARE);
+        let limit =
+            rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(CACHE_AT_MOST * CACHE_SHARE);
         DirCache {
             places: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             tally: Arc::default(),
             order: Mutex::default(),
-            descriptors: (limit / SHARE).min(DESCRIPTORS) as usize,
-            reserve: number(limit - (limit / RESERVE).min(RESERVED)),
+            descriptors: (limit / CACHE_SHARE).min(CACHE_AT_MOST) as usize,
+            reserve: number(limit - (limit / RESERVE_SHARE).min(RESERVE_AT_MOST)),
             limit: number(limit),
             idle_files: IdleFiles::new(limit),
         }
@@ -80,23 +83,24 @@ impl DirCache {
         }
     }
 
-    /// The directory as it is remembered, if that is still so; for operations that may believe it.
+    /// Returns the cached directory if it is still valid, for operations that may trust the cache.
     pub(crate) fn get(&self, node: &Node, branches: &Branches) -> Option<(Arc<BranchDirs>, Arc<NameIndex>)> {
         let slot = node.cached_dir.lock();
-        let known =
-            slot.as_ref().filter(|known| known.stamp == self.version() && known.branches.are(branches))?;
-        known.used.store(true, Ordering::Relaxed);
-        Some((Arc::clone(&known.opened), Arc::clone(&known.names)))
+        let cached =
+            slot.as_ref().filter(|cached| cached.stamp == self.version() && cached.branches.are(branches))?;
+        cached.used.store(true, Ordering::Relaxed);
+        Some((Arc::clone(&cached.opened), Arc::clone(&cached.names)))
     }
 
-    /// Since when it is remembered where a directory lies, if it is still so as far as changes were worked on.
+    /// Returns the current version if the directory is cached and valid as far as changes have been processed.
     pub(crate) fn valid_version(&self, node: &Node) -> Option<CacheVersion> {
         let now = self.version();
-        node.cached_dir.lock().as_ref().is_some_and(|known| known.stamp == now).then_some(now)
+        node.cached_dir.lock().as_ref().is_some_and(|cached| cached.stamp == now).then_some(now)
     }
 
-    /// The directory as it lies on one branch, as far as changes were worked on: for who proves what he finds there. Where
-    /// directories have come or gone since it was remembered, `open` tells whether it is still in its place.
+    /// Returns the cached directory for use on one branch, valid as far as changes have been processed; for callers
+    /// that verify what they find there. If directories have come or gone since it was cached, `open` returns the
+    /// device and inode number of the directory that is there now.
     pub(crate) fn unverified(
         &self,
         node: &Node,
@@ -105,26 +109,27 @@ impl DirCache {
         open: impl FnOnce() -> Option<(u64, u64)>,
     ) -> Option<Arc<CachedDir>> {
         let now = self.version();
-        let known = node.cached_dir.lock().clone();
-        let known = known.filter(|known| known.stamp.epoch == now.epoch && known.branches.are(branches))?;
-        let seen = &known.seen[index];
+        let cached = node.cached_dir.lock().clone();
+        let cached =
+            cached.filter(|cached| cached.stamp.epoch == now.epoch && cached.branches.are(branches))?;
+        let seen = &cached.seen[index];
         if seen.load(Ordering::Acquire) != now.places {
-            if known.ids[index].is_none_or(|id| open() != Some(id)) {
+            if cached.ids[index].is_none_or(|id| open() != Some(id)) {
                 return None;
             }
             seen.store(now.places, Ordering::Release);
         }
-        known.used.store(true, Ordering::Relaxed);
-        Some(known)
+        cached.used.store(true, Ordering::Relaxed);
+        Some(cached)
     }
 
-    /// May this descriptor, just opened for a file, stay open for as long as a client likes? What is kept without need makes
-    /// room for it.
+    /// Checks that a descriptor, just opened for a file, may stay open for as long as a client likes. Cached
+    /// descriptors are closed to make room.
     pub(crate) fn admit(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         self.admit_under(self.reserve, fd)
     }
 
-    /// As `admit`, for a directory that is listed. Half of the reserve is for those.
+    /// As `admit`, for a directory that is being listed. Half of the reserve is for these.
     pub(crate) fn admit_listing(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         self.admit_under(self.reserve.midpoint(self.limit), fd)
     }
@@ -138,9 +143,9 @@ impl DirCache {
         if lowest.as_raw_fd() < bound { Ok(()) } else { Err(Errno::MFILE) }
     }
 
-    /// Remembers a directory that was opened after `stamp`. What is known of its names is known still if these are the
-    /// same directories. `None` for one that cannot be remembered: a part of it lies on a mount or a subvolume of its own,
-    /// whose changes may be told by other paths, or by none.
+    /// Caches a directory that was opened after `stamp`. Keeps what is cached of its names if these are the same
+    /// directories. Returns `None` for a directory that cannot be cached: a part of it is on a separate mount or
+    /// subvolume, whose changes may be reported with other paths, or not at all.
     pub(crate) fn insert(
         &self,
         node: &Arc<Node>,
@@ -151,7 +156,8 @@ impl DirCache {
         let (mut ids, mut bytes) = (PerBranch::with_capacity(branches.len()), 0);
         for (index, branch) in branches.iter().enumerate() {
             let found = opened.get(branches, index).map(stat::with_mount).transpose().ok()?;
-            // A bind mount of the branch's own filesystem has the branch's device; its changes are told by another path.
+            // A bind mount of the branch's own filesystem has the branch's device, but its changes are reported with
+            // another path.
             if found.is_some_and(|(attr, mount)| {
                 attr.dev != branch.dev || mount.is_none() || mount != branch.mount
             }) {
@@ -195,7 +201,7 @@ impl DirCache {
             self.tally.ordered.fetch_add(1, Ordering::Relaxed);
         }
         if self.version() != stamp {
-            // Who has cleared everything meanwhile may have come too early for this one.
+            // Clearing the cache in the meantime may have missed this entry.
             let freed = node.cached_dir.lock().take();
             drop(freed);
         }
@@ -203,26 +209,26 @@ impl DirCache {
         Some(names)
     }
 
-    /// Forgets directories that were not used of late, while too much is remembered.
+    /// Drops directories that were not used recently, while too much is cached.
     pub(crate) fn evict(&self) {
-        let mut turns = None;
+        let mut chances = None;
         while self.tally.descriptors.load(Ordering::Relaxed) > self.descriptors
-            || self.tally.names.load(Ordering::Relaxed) > NAMES
+            || self.tally.names.load(Ordering::Relaxed) > MAX_NAMES
         {
             let mut order = self.order.lock();
-            // Each gets a second chance once.
-            let turns = turns.get_or_insert(2 * order.len());
-            let Some(turns_left) = turns.checked_sub(1) else { return };
-            *turns = turns_left;
+            // Each directory gets a second chance once.
+            let chances = chances.get_or_insert(2 * order.len());
+            let Some(chances_left) = chances.checked_sub(1) else { return };
+            *chances = chances_left;
             let Some(oldest) = order.pop_front() else { return };
             self.tally.ordered.fetch_sub(1, Ordering::Relaxed);
             let Some(node) = oldest.upgrade() else { continue };
-            // Who remembers it from now on gives it a place, or finds that it has one.
+            // A thread that caches the directory from now on appends it to the order, or finds that it is there.
             node.in_cache_order.store(false, Ordering::Relaxed);
             let freed = {
                 let mut slot = node.cached_dir.lock();
                 match slot.as_ref() {
-                    Some(known) if known.used.swap(false, Ordering::Relaxed) => {
+                    Some(cached) if cached.used.swap(false, Ordering::Relaxed) => {
                         if !node.in_cache_order.swap(true, Ordering::Relaxed) {
                             order.push_back(oldest);
                             self.tally.ordered.fetch_add(1, Ordering::Relaxed);
@@ -237,8 +243,8 @@ impl DirCache {
         }
     }
 
-    /// Takes directories out of the order of which nothing is remembered any more, once they are most of it: a place there
-    /// keeps the room that a node took up, long after the node has gone.
+    /// Removes directories that are no longer cached from the order, once they are most of it: an entry keeps a
+    /// node's memory allocated long after the node is gone.
     pub(crate) fn compact_order(&self) {
         const FEW: usize = 64;
         let (dirs, ordered) = (&self.tally.dirs, &self.tally.ordered);
@@ -251,7 +257,7 @@ impl DirCache {
             let Some(node) = node.upgrade() else { return false };
             let slot = node.cached_dir.lock();
             if slot.is_none() {
-                // Under the lock: who remembers it next gives it a place.
+                // Under the lock: the thread that caches it next appends it again.
                 node.in_cache_order.store(false, Ordering::Relaxed);
             }
             slot.is_some()
@@ -262,22 +268,23 @@ impl DirCache {
         ordered.fetch_sub(before - order.len(), Ordering::Relaxed);
     }
 
-    /// How many places there are in the order: for leak tests.
+    /// Returns the length of the order, for leak tests.
     pub(crate) fn order_len(&self) -> usize {
         self.order.lock().len()
     }
 
-    /// Directories have come to, or gone from, places on a branch: they are opened anew.
+    /// Records that directories have come to or gone from places on a branch. They are opened again on their next
+    /// use.
     pub(crate) fn places_changed(&self) {
         self.places.fetch_add(1, Ordering::Release);
     }
 
-    /// Nothing is known any more. What was kept open is closed as its turn comes.
+    /// Invalidates everything. What was kept open is closed later.
     pub(crate) fn invalidate(&self) {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// As `lost`, and nothing is kept open when this returns.
+    /// Invalidates everything and closes what was kept open.
     pub(crate) fn clear(&self) {
         self.invalidate();
         self.idle_files.clear();

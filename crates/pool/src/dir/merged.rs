@@ -1,4 +1,4 @@
-//! A directory of the pool as it lies on the branches, and what they hold under its names.
+//! A directory of the pool on all branches, and the copies of its names.
 
 use super::symlinks::Symlinks;
 use crate::branch::Branches;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Since when what is remembered may be believed, if it may.
+/// The cache version that an operation may trust, if it may trust the cache.
 pub(crate) type CacheTrust = Option<CacheVersion>;
 
 /// One directory of the pool, opened on every branch that holds it.
@@ -23,11 +23,11 @@ pub(crate) struct MergedDir<'b> {
     pub(crate) branches: &'b Branches,
     pub(crate) opened: Arc<BranchDirs>,
     pub(crate) follow: Symlinks,
-    /// On some branch a symlink leads to it.
+    /// A symlink leads to it on some branch.
     pub(crate) by_link: bool,
-    /// Its node, if it was found by that.
+    /// Its node, if the directory was found by that.
     pub(crate) node: Option<Arc<Node>>,
-    /// What is known of its names, if it may be believed.
+    /// The cached names, if they may be trusted.
     pub(crate) names: Option<Arc<NameIndex>>,
 }
 
@@ -59,7 +59,7 @@ impl<'b> MergedDir<'b> {
         }
     }
 
-    /// No branch holds the directory: why.
+    /// Returns the reason that no branch holds the directory.
     pub(crate) fn missing(&self) -> Error {
         self.opened.error.or(self.branches.timeout_error()).map_or(Error::Absent, Error::Branch)
     }
@@ -72,7 +72,7 @@ impl<'b> MergedDir<'b> {
         self.opened.list[index].is_none()
     }
 
-    /// A branch has been given the directory.
+    /// Records that a branch now has the directory.
     pub(crate) fn put(&mut self, index: usize, dir: Dir<'_>) {
         Arc::make_mut(&mut self.opened).list[index] = Some(dir.into());
     }
@@ -81,7 +81,7 @@ impl<'b> MergedDir<'b> {
         self.opened.list.iter().position(Option::is_some).ok_or_else(|| self.missing())
     }
 
-    /// The branches that hold it.
+    /// Returns the branches that hold it.
     fn each(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
         (0..self.opened.list.len()).filter_map(|index| self.get(index).map(|dir| (index, dir)))
     }
@@ -97,7 +97,7 @@ impl<'b> MergedDir<'b> {
         }
     }
 
-    /// The directory itself on each branch.
+    /// Looks at the directory itself on each branch.
     pub(crate) fn own(&self) -> Copies {
         let mut copies = self.empty_copies();
         for (index, dir) in self.each() {
@@ -123,13 +123,13 @@ impl<'b> MergedDir<'b> {
             .map_err(|errno| self.branches[index].record_error(errno, OpKind::Change))
     }
 
-    /// What each branch holds under a name in this directory.
+    /// Looks up a name on each branch.
     pub(crate) fn copies(&self, name: &[u8]) -> Copies {
         self.ask(name, false)
     }
 
-    /// As `copies`, but branches after the first that holds the name are not asked, unless what it holds
-    /// is a directory, for which all of them count.
+    /// As `copies`, but stops at the first branch that holds the name, unless that holds a directory, for which all
+    /// copies count.
     pub(crate) fn first_copy(&self, name: &[u8]) -> Copies {
         self.ask(name, true)
     }
@@ -137,14 +137,14 @@ impl<'b> MergedDir<'b> {
     fn ask(&self, name: &[u8], first: bool) -> Copies {
         let mut copies = self.empty_copies();
         let known = self.names.as_ref().and_then(|names| names.holders(name));
-        let mut in_vain = 0;
+        let mut misses = 0;
         for (index, dir) in self.each() {
             if known.is_some_and(|holders| !holders.has(index)) {
                 continue;
             }
             let answer = self.follow.at(dir, name);
             if matches!(answer, Err(errno) if beneath::is_absent(errno)) {
-                in_vain += 1;
+                misses += 1;
                 if let (Some(names), Some(holders)) = (&self.names, known) {
                     names.remove_holder(name, index, holders);
                 }
@@ -156,50 +156,50 @@ impl<'b> MergedDir<'b> {
             }
         }
         if let (Some(names), None) = (&self.names, known)
-            && in_vain > 0
-            && names.count_misses(in_vain)
+            && misses > 0
+            && names.count_misses(misses)
         {
             names.build_from(self.each());
         }
         copies
     }
 
-    /// A name was made here on a branch. To be called before anybody hears of it.
+    /// Records that a name was created on a branch. Must be called before the kernel learns of it.
     pub(crate) fn name_created(&self, name: &[u8], index: usize) {
         if let Some(node) = &self.node {
             node.name_created(name, self.branches.as_slice()[index].id);
         }
-        // What this operation goes by may have been put away meanwhile, with the directory that lay here.
+        // The cache of this operation may have been dropped in the meantime, with the directory that was here.
         if let Some(names) = &self.names {
             names.add_holder(name, index);
         }
     }
 }
 
-/// What the branches hold under one path.
+/// The copies that the branches hold under one path.
 pub(crate) struct Copies {
-    /// Index of the branch, and what it holds; in branch order.
+    /// Index of the branch and attributes of its copy, in branch order.
     pub(crate) found: SmallVec<[(usize, Attr); 1]>,
     pub(crate) branches: usize,
-    /// How they were looked at.
+    /// How symlinks were treated in the lookup.
     pub(crate) follow: Symlinks,
     pub(crate) error: Option<Errno>,
-    /// Branches that do not answer have not been asked.
+    /// Set if branches were not asked because they do not answer.
     pub(crate) unheard: Option<Errno>,
 }
 
 impl Copies {
-    /// What one branch holds.
+    /// Returns the copy on one branch.
     pub(crate) fn get(&self, index: usize) -> Option<&Attr> {
         self.found.iter().find(|(at, _)| *at == index).map(|(_, attr)| attr)
     }
 
-    /// Index of the branch, and what it holds.
+    /// Returns the copies with the indices of their branches.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Attr)> {
         self.found.iter().map(|(index, attr)| (*index, attr))
     }
 
-    /// For each branch what it holds.
+    /// Returns for each branch its copy, if any.
     pub(crate) fn each(&self) -> impl Iterator<Item = Option<&Attr>> {
         let mut found = self.found.iter().peekable();
         (0..self.branches).map(move |index| found.next_if(|(at, _)| *at == index).map(|(_, attr)| attr))
@@ -209,7 +209,7 @@ impl Copies {
         self.found.len()
     }
 
-    /// The first branch that holds something.
+    /// Returns the first branch with a copy.
     pub(crate) fn first(&self) -> Option<usize> {
         self.found.first().map(|(index, _)| *index)
     }
@@ -222,12 +222,12 @@ impl Copies {
         self.found.iter().any(|(_, attr)| attr.is_dir())
     }
 
-    /// Nobody holds it. A branch that could not answer is not taken for one that does not hold the name.
+    /// Returns the error for a name without a copy: `Absent` only if every branch could answer.
     pub(crate) fn missing(&self) -> Error {
         self.error.or(self.unheard).map_or(Error::Absent, Error::Branch)
     }
 
-    /// Errors unless no branch holds the path, and all could say so.
+    /// Fails unless every branch could answer and none holds the path.
     pub(crate) fn must_be_absent(&self) -> Result<()> {
         match self.error {
             _ if self.any() => Err(Error::Exists),
@@ -236,10 +236,10 @@ impl Copies {
         }
     }
 
-    /// The attributes that stand for all copies of a directory. Entries come and go on one branch at a
-    /// time, so its times are the latest of all, and its link count is that of the merged directory:
-    /// 2 and the subdirectories. Where several branches hold subdirectories, some may be the same; then
-    /// it is 1, which every program takes for "not counted" (as on btrfs and overlayfs).
+    /// Merges the attributes of all copies of a directory. Entries come and go on one branch at a time, so the times
+    /// are the latest of all. The link count is that of the merged directory: 2 and the number of subdirectories.
+    /// Where several branches hold subdirectories, some may be the same; then it is 1, which programs take to mean
+    /// "not counted" (as on btrfs and overlayfs).
     pub(crate) fn merge_dir(&self, base: Attr) -> Attr {
         let mut merged = base;
         let (mut holders, mut below, mut uncounted) = (0, 0, false);

@@ -1,4 +1,4 @@
-//! Directories of the pool: merged over the branches, remembered, and listed.
+//! Directories of the pool: merged from the branches, cached, and listed.
 
 pub(crate) mod cache;
 pub(crate) mod listing;

@@ -1,18 +1,16 @@
-//! What names are shown as, if not as what they are.
+//! What the pool shows names as: the options `symlinkify` and `follow-symlinks`.
 //!
-//! `symlinkify` shows files as symlinks to themselves on their branch, so that who reads them goes past the pool.
+//! `symlinkify` shows files as symlinks to themselves on their branch, so that reading them bypasses the pool.
 //!
-//! `follow-symlinks`: which symlinks of a branch the pool shows as what they lead to.
+//! `follow-symlinks` says which symlinks of a branch the pool shows as their targets. Without it no symlink is ever
+//! followed (`beneath` enforces that). With it, a symlink to a target of the right kind is that target to clients,
+//! even outside of the branch: the option is for branches that hold links to other disks. Its limits:
 //!
-//! Without the option no symlink is ever followed; `beneath` sees to that. With it, a symlink that leads to
-//! what the option names is that thing to the pool's users, wherever it is, also outside of the branch: that
-//! is what the option is for (branches that hold links to other disks). What bounds it:
-//!
-//! * The daemon may go where its users may not. So only links are followed that the daemon's user owns, or
-//!   whose owner owns what they lead to: nobody gets at the files of others by a link of his own. Any other
-//!   link stays a symlink, and the kernel follows it with its caller's rights.
-//! * Links are followed as text, one step at a time, and never through `/proc/PID/fd` and its like.
-//! * Never into the pool itself: a request that waits for another one may wait for ever.
+//! * The daemon has access where clients do not. So it follows a link only if the daemon's user owns the link, or the
+//!   link's owner owns the target: nobody can use a link to get at the files of others. Any other link stays a
+//!   symlink, which the kernel follows with the client's permissions.
+//! * Links are followed as text, one step at a time, and never through magic links such as `/proc/PID/fd`.
+//! * Links never lead into the pool itself: a request that waits for another one could deadlock.
 
 use crate::config::FollowSymlinks;
 use crate::fs::beneath::{self, Dir};
@@ -22,49 +20,49 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-/// As the kernel has it (MAXSYMLINKS in include/linux/namei.h).
+/// The kernel's limit (MAXSYMLINKS in include/linux/namei.h).
 const LINKS: u32 = 40;
 
 /// Which files are shown as symlinks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Symlinkify {
     None,
-    /// Those that nobody may write and that have not changed for so many seconds.
+    /// Those without write permission for anybody that have not changed for so many seconds.
     After(i64),
     All,
 }
 
-/// How an operation sees files and symlinks.
+/// How an operation treats files and symlinks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Symlinks {
     pub(crate) mode: FollowSymlinks,
     pub(crate) symlinkify: Symlinkify,
-    /// The device of the pool's own mount.
+    /// The device number of the pool's own mount.
     pub(crate) pool: Option<u64>,
 }
 
 impl Symlinks {
-    /// Everything is shown as what it is.
+    /// Shows everything as what it is.
     pub(crate) const NEVER: Symlinks =
         Symlinks { mode: FollowSymlinks::Never, symlinkify: Symlinkify::None, pool: None };
 
-    /// The same, but a file is shown as this node of it is: the kernel takes no other type for it.
+    /// Returns the same settings for a file of this node: the kernel does not accept another type for a node.
     pub(crate) fn as_node(self, node: &Node) -> Symlinks {
         let symlinkify = if node.symlinkified { Symlinkify::All } else { Symlinkify::None };
         Symlinks { symlinkify, ..self }
     }
 
-    /// Is everything shown as what it is?
+    /// Returns true if everything is shown as what it is.
     pub(crate) fn is_plain(self) -> bool {
         self.mode == FollowSymlinks::Never && self.symlinkify == Symlinkify::None
     }
 
-    /// Are some files shown as symlinks?
+    /// Returns true if some files are shown as symlinks.
     pub(crate) fn may_show_symlinks(self) -> bool {
         self.symlinkify != Symlinkify::None
     }
 
-    /// Is this shown as a symlink?
+    /// Returns true if a file with these attributes is shown as a symlink.
     pub(crate) fn shows_as_symlink(self, attr: &Attr) -> bool {
         const ANYBODY_WRITES: u32 = 0o222;
         match self.symlinkify {
@@ -78,7 +76,7 @@ impl Symlinks {
         }
     }
 
-    /// Does it show this as the option wants it?
+    /// Returns true if the option shows links to a target with these attributes as the target.
     fn wants(self, attr: &Attr) -> bool {
         match self.mode {
             FollowSymlinks::Never => false,
@@ -88,7 +86,7 @@ impl Symlinks {
         }
     }
 
-    /// The attributes of a name in a directory.
+    /// Returns the attributes of a name in a directory.
     pub(crate) fn at(self, dir: impl AsFd, name: &[u8]) -> Result<Attr, Errno> {
         let attr = stat::at(&dir, name)?;
         match attr.is_symlink() && self.mode != FollowSymlinks::Never {
@@ -97,7 +95,7 @@ impl Symlinks {
         }
     }
 
-    /// A descriptor that pins what is under a name.
+    /// Opens a descriptor that pins the file under a name.
     pub(crate) fn pin(self, dir: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
         let found = beneath::pin(&dir, name)?;
         if self.mode == FollowSymlinks::Never {
@@ -112,7 +110,7 @@ impl Symlinks {
         Ok(if trusted && self.wants(&attr) { target } else { found })
     }
 
-    /// A directory of a branch, and whether a symlink is on the way to it.
+    /// Opens a directory of a branch. Also returns whether a symlink is on the way to it.
     pub(crate) fn dir<'b>(self, root: BorrowedFd<'b>, path: &[u8]) -> Result<(Dir<'b>, bool), Errno> {
         match beneath::dir(root, path) {
             Err(errno @ (Errno::LOOP | Errno::NOTDIR)) if self.mode != FollowSymlinks::Never => {
@@ -130,12 +128,12 @@ impl Symlinks {
         }
     }
 
-    /// What a symlink in `dir` leads to in the end.
+    /// Follows a symlink in `dir` to its final target.
     fn target(self, dir: BorrowedFd<'_>, link: &OwnedFd) -> Result<(OwnedFd, Attr), Errno> {
         let step = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let from_root = || rustix::fs::open(c"/", step, Mode::empty());
         let mut at = rustix::io::fcntl_dupfd_cloexec(dir, 0)?;
-        // Parts still to walk, the next one last.
+        // Components still to walk, the next one last.
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut links = 0;
         let mut read = |link: &OwnedFd, at: &mut OwnedFd, parts: &mut Vec<Vec<u8>>| {
@@ -154,7 +152,7 @@ impl Symlinks {
         read(link, &mut at, &mut parts)?;
         while let Some(part) = parts.pop() {
             let next = rustix::fs::openat(&at, part.as_slice(), step, Mode::empty())?;
-            // Asked for nothing but the device, so that a pool is not asked at all.
+            // Asks for the device only, which needs no request to a pool.
             if self.pool.is_some() && device(&next, c"").ok() == self.pool {
                 return Err(Errno::LOOP);
             }
@@ -168,7 +166,7 @@ impl Symlinks {
     }
 }
 
-/// The device of a file, by what the kernel knows already.
+/// Returns the device of a file, from what the kernel has cached.
 pub(crate) fn device(dir: impl AsFd, path: impl rustix::path::Arg) -> Result<u64, Errno> {
     // AT_STATX_DONT_SYNC in include/uapi/linux/fcntl.h.
     let known = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::from_bits_retain(0x4000);

@@ -1,8 +1,8 @@
-//! A cursor reads one listing: the names of all branches, each once.
+//! A cursor reads a listing: the names of all branches, each once.
 //!
-//! It holds the names of the answer that it has given last and those that have been read after them, and tells names
-//! apart by what it has read since it began. One that begins in the middle asks the branches before whether they hold a
-//! name, which an earlier cursor then has given.
+//! It holds the names of its last answer and those that it has read after them. It finds duplicates by remembering
+//! what it has read since it began. A cursor that begins in the middle asks the branches before whether they hold a
+//! name, because then an earlier cursor has returned it.
 
 use super::position::{self, Offsets, Position};
 use super::source::Source;
@@ -17,28 +17,29 @@ use std::sync::{Arc, LazyLock};
 
 pub(crate) struct Cursor {
     pub(crate) branches: Arc<Branches>,
-    /// The directory on the branches that hold it.
+    /// The directory on each branch that holds it.
     pub(crate) sources: Vec<Source>,
-    /// Which of them is being read.
+    /// The index of the source that is being read.
     pub(crate) reading: usize,
-    /// How often all have been read.
+    /// How often all sources have been read.
     pub(crate) pass: u8,
     /// The first source of this pass.
     pub(crate) first: usize,
-    /// What had been done to the tree and to the directory when the pass began.
+    /// The state of the tree and the directory when the pass began.
     pub(crate) since: ListingVersion,
     pub(crate) ended: bool,
-    /// It has given one answer at least. Others may have changed the directory since.
+    /// It has given at least one answer. Others may have changed the directory since.
     pub(crate) lasts: bool,
     pub(crate) names: Vec<u8>,
     pub(crate) items: Vec<ListedEntry>,
-    /// The position of the first of them.
+    /// The position of the first item.
     pub(crate) start: u64,
-    /// What has been read, once a name could come twice: more than one branch has any, or time has passed.
+    /// The names read so far, as hashes; from the moment when a name can occur twice, because more than one branch
+    /// has names or time has passed.
     pub(crate) seen: Option<HashSet<u128, BuildHasherDefault<Hashed>>>,
-    /// Not all that was given is in `seen`: branches before are asked.
+    /// Not every returned name is in `seen`, so the branches before are asked, too.
     pub(crate) asks: bool,
-    /// When it began the kernel knew attributes of names.
+    /// The kernel had cached attributes of names in the directory when the listing began.
     pub(crate) meets_known: bool,
     pub(crate) inodes: DirentInodes,
     pub(crate) follow: Symlinks,
@@ -46,12 +47,12 @@ pub(crate) struct Cursor {
     pub(crate) may_show_symlinks: bool,
 }
 
-/// What tells that names may have moved between branches.
+/// Changes when names may have moved between branches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ListingVersion {
     /// How often directories and files had moved ([`TreeLock::moves`](crate::lock::tree::TreeLock::moves)).
     pub(crate) moves: u64,
-    /// How many names the pool had made in the directory.
+    /// How many names the pool had created in the directory.
     pub(crate) made: u32,
 }
 
@@ -59,17 +60,17 @@ pub(crate) struct ListedEntry {
     pub(crate) start: u32,
     pub(crate) len: u16,
     pub(crate) kind: u8,
-    /// Which source listed it first.
+    /// The source that listed it first.
     pub(crate) source: u16,
     pub(crate) ino: u64,
-    /// Of the entry after this one.
+    /// The position of the next entry.
     pub(crate) next: u64,
 }
 
-/// Names that one cursor tells apart by itself; 18 MiB.
-const SEEN: usize = (1 << 20) / 8 * 7;
+/// The most names that one cursor remembers; 18 MiB.
+const MAX_SEEN: usize = (1 << 20) / 8 * 7;
 
-/// The keys are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
 pub(crate) struct Hashed(u64);
 
@@ -85,7 +86,7 @@ impl Hasher for Hashed {
     }
 }
 
-/// Keyed, and so wide that no two names of a directory share one.
+/// Hashes a name with random keys, to so many bits that no two names of a directory collide.
 fn wide_hash(name: &[u8]) -> u128 {
     static KEYS: LazyLock<[RandomState; 2]> = LazyLock::new(|| [RandomState::new(), RandomState::new()]);
     let [one, other] = KEYS.each_ref().map(|key| u128::from(key.hash_one(name)));
@@ -93,14 +94,15 @@ fn wide_hash(name: &[u8]) -> u128 {
 }
 
 impl Cursor {
-    /// Goes to a position among the names that are here; what is before it is forgotten. False if it is not here.
+    /// Goes to a position among the items, and drops the items before it. Returns false if the position is not among
+    /// them.
     pub(crate) fn advance_to(&mut self, position: u64) -> bool {
         let Some(given) = self.find(position) else { return false };
         self.discard(given);
         true
     }
 
-    /// How many of the names that are here are before a position.
+    /// Returns how many items are before a position.
     pub(crate) fn find(&self, position: u64) -> Option<usize> {
         if position == self.start {
             return Some(0);
@@ -117,36 +119,36 @@ impl Cursor {
         self.items.iter_mut().for_each(|item| item.start -= gone as u32);
     }
 
-    /// As `entry`, of those that have been read.
+    /// Returns an item as an entry.
     pub(crate) fn given(&self, at: usize) -> Option<DirEntry<'_>> {
         let item = self.items.get(at)?;
         let next = if self.is_over(at + 1) { position::END } else { item.next };
         Some(DirEntry { ino: item.ino, next, kind: item.kind, name: self.name(item) })
     }
 
-    /// As `given`, with the source where it was found.
+    /// As `given`, with the source that listed it.
     pub(crate) fn found(&self, at: usize) -> Option<(DirEntry<'_>, usize)> {
         Some((self.given(at)?, usize::from(self.items.get(at)?.source)))
     }
 
-    /// The directory on the branches that hold it.
+    /// Returns the directory on each branch that holds it.
     pub(crate) fn sources(&self) -> impl ExactSizeIterator<Item = (&Arc<Branch>, BorrowedFd<'_>)> {
         self.sources.iter().map(|source| (&self.branches.as_slice()[source.index], source.dir.as_fd()))
     }
 
-    /// Is there nothing after so many entries?
+    /// Returns true if the listing ends after so many items.
     pub(crate) fn is_over(&self, given: usize) -> bool {
         self.ended && given >= self.items.len()
     }
 
-    /// An answer has been given, and another will be asked for.
+    /// Prepares for the time until the next answer.
     pub(crate) fn suspend(&mut self) {
         self.lasts = true;
-        // What comes may have been given already, having been removed and made.
+        // Names to come may be ones that were returned already, then removed and created again.
         self.tell_apart();
     }
 
-    /// In bytes, about.
+    /// Returns the approximate size in bytes.
     pub(crate) fn size(&self) -> usize {
         let names: usize = self.sources.iter().filter_map(|s| s.names.as_ref()).map(|n| n.bytes()).sum();
         let seen = self.seen.as_ref().map_or(0, |seen| seen.capacity() * 8 / 7 * 17);
@@ -157,7 +159,7 @@ impl Cursor {
             + seen
     }
 
-    /// What is being read.
+    /// Returns the source that is being read.
     pub(crate) fn source(&self) -> (Arc<OwnedFd>, Offsets) {
         let source = &self.sources[self.reading];
         (Arc::clone(&source.dir), source.offsets)
@@ -179,18 +181,18 @@ impl Cursor {
         self.names.extend_from_slice(name);
     }
 
-    /// From now on names are told apart. Those that one branch gives in one go are apart already.
+    /// Begins to detect duplicates. Before, names came from one branch in one go, without duplicates.
     pub(crate) fn tell_apart(&mut self) {
         if self.seen.is_none() {
             self.seen = Some(self.items.iter().map(|item| wide_hash(self.name(item))).collect());
         }
     }
 
-    /// Has a name been given before?
+    /// Returns true if the name was returned before.
     pub(crate) fn is_duplicate(&mut self, name: &[u8]) -> bool {
         let Some(seen) = &mut self.seen else { return false };
         let hash = wide_hash(name);
-        if seen.len() < SEEN {
+        if seen.len() < MAX_SEEN {
             if !seen.insert(hash) {
                 return true;
             }
@@ -203,11 +205,11 @@ impl Cursor {
     }
 }
 
-/// One entry, as getdents64(2) gives it.
+/// One entry, as in getdents64(2).
 #[derive(Clone, Copy, Debug)]
 pub struct DirEntry<'a> {
     pub ino: u64,
-    /// Position of the entry after this one: what to ask for to go on from here.
+    /// The position of the next entry, at which a listing can resume.
     pub next: u64,
     /// `DT_*`
     pub kind: u8,

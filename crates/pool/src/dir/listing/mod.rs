@@ -1,4 +1,4 @@
-//! The parts of a directory listing that is read from all branches.
+//! The parts of a directory listing, which merges the names of all branches.
 
 pub(crate) mod cursor;
 pub(crate) mod parked;

@@ -1,8 +1,8 @@
 //! Cursors between two answers, found by directory and position.
 //!
-//! They belong to nobody: whoever asks for a position takes the cursor that is there, if any is, or makes one. So they can
-//! be dropped at any time, and there are so many that take so much memory at most. Those not used for some seconds
-//! are dropped, with the directories that they hold open on the branches.
+//! A parked cursor belongs to no client. A request for a position takes the cursor that is there, or makes a new one.
+//! So cursors can be dropped at any time; their number and their memory are limited. A cursor that was not used for
+//! some seconds is dropped, with the directories that it holds open on the branches.
 
 use super::cursor::Cursor;
 use crate::ids::NodeId;
@@ -14,14 +14,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How many, at most.
-const CURSORS: usize = 64;
-/// What they may take together, in bytes.
-const BYTES: usize = 32 << 20;
-/// Of the descriptors that the process may have, one in so many.
+/// The most cursors.
+const MAX_CURSORS: usize = 64;
+/// The most memory of all cursors, in bytes.
+const MAX_BYTES: usize = 32 << 20;
+/// One in so many of the descriptors that the process may have is for cursors.
 const SHARE: u64 = 16;
-/// A cursor is dropped when nobody has used it between two looks.
-const MOMENT: Duration = Duration::from_secs(2);
+/// The pause between two checks. A cursor that was not used between two checks is dropped.
+const CHECK_PAUSE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Cursors {
     shared: Arc<Mutex<Parked, rank::Cursors>>,
@@ -30,12 +30,12 @@ pub(crate) struct Cursors {
 
 #[derive(Default)]
 struct Parked {
-    /// Those not used for longest first.
+    /// Least recently used first.
     list: VecDeque<ParkedCursor>,
     bytes: usize,
     descriptors: usize,
-    /// A thread looks at them.
-    looking: bool,
+    /// A thread checks the list.
+    watching: bool,
 }
 
 struct ParkedCursor {
@@ -53,10 +53,10 @@ impl Default for Cursors {
 }
 
 impl Cursors {
-    /// The cursor that is at a position of a directory's listing, or has been there in its last answer.
+    /// Takes the cursor that is at a position of a directory's listing, or was there in its last answer.
     pub(crate) fn take(&self, node: NodeId, position: u64) -> Option<Box<Cursor>> {
         if position == 0 {
-            // That is read afresh.
+            // A listing from the beginning is read afresh.
             return None;
         }
         let mut parked = self.shared.lock();
@@ -66,7 +66,7 @@ impl Cursors {
         cursor.advance_to(position).then_some(cursor)
     }
 
-    /// Keeps a cursor for who goes on.
+    /// Keeps a cursor for the next request.
     pub(crate) fn park(&self, node: NodeId, cursor: Box<Cursor>) {
         let mut parked = self.shared.lock();
         let bytes = cursor.size();
@@ -74,22 +74,25 @@ impl Cursors {
         parked.descriptors += cursor.sources().len();
         parked.list.push_back(ParkedCursor { node, cursor, bytes, used: true });
         let mut dropped = Vec::new();
-        while parked.list.len() > CURSORS || parked.bytes > BYTES || parked.descriptors > self.descriptors {
+        while parked.list.len() > MAX_CURSORS
+            || parked.bytes > MAX_BYTES
+            || parked.descriptors > self.descriptors
+        {
             dropped.extend(parked.remove(0));
         }
-        if !std::mem::replace(&mut parked.looking, true) {
+        if !std::mem::replace(&mut parked.watching, true) {
             let shared = Arc::downgrade(&self.shared);
             let thread = std::thread::Builder::new().name("cursors".into());
-            parked.looking = thread.spawn(move || look(&shared)).is_ok();
-            if !parked.looking {
-                // Nobody would drop it.
+            parked.watching = thread.spawn(move || drop_unused(&shared)).is_ok();
+            if !parked.watching {
+                // Without the thread nothing would drop the cursor.
                 dropped.extend(parked.clear());
             }
         }
         drop(parked);
     }
 
-    /// Drops all, with what they hold open.
+    /// Drops all cursors, with what they hold open.
     pub(crate) fn clear(&self) {
         let dropped = self.shared.lock().clear();
         drop(dropped);
@@ -98,10 +101,10 @@ impl Cursors {
 
 impl Parked {
     fn remove(&mut self, at: usize) -> Option<ParkedCursor> {
-        let place = self.list.remove(at)?;
-        self.bytes -= place.bytes;
-        self.descriptors -= place.cursor.sources().len();
-        Some(place)
+        let removed = self.list.remove(at)?;
+        self.bytes -= removed.bytes;
+        self.descriptors -= removed.cursor.sources().len();
+        Some(removed)
     }
 
     fn clear(&mut self) -> VecDeque<ParkedCursor> {
@@ -110,11 +113,11 @@ impl Parked {
     }
 }
 
-/// Drops what is not used any more, until there is nothing left.
-fn look(shared: &Weak<Mutex<Parked, rank::Cursors>>) {
+/// Drops unused cursors until none is left.
+fn drop_unused(shared: &Weak<Mutex<Parked, rank::Cursors>>) {
     sched::unpin();
     loop {
-        std::thread::sleep(MOMENT);
+        std::thread::sleep(CHECK_PAUSE);
         let Some(shared) = shared.upgrade() else { return };
         let mut parked = shared.lock();
         let mut unused = Vec::new();
@@ -123,8 +126,8 @@ fn look(shared: &Weak<Mutex<Parked, rank::Cursors>>) {
                 unused.extend(parked.remove(at));
             }
         }
-        parked.looking = !parked.list.is_empty();
-        let ends = !parked.looking;
+        parked.watching = !parked.list.is_empty();
+        let ends = !parked.watching;
         drop(parked);
         drop(unused);
         if ends {

@@ -1,14 +1,14 @@
-//! Positions of a listing: the numbers that telldir(3) gives, and by which a server of NFS goes on.
+//! Positions in a listing: the numbers that telldir(3) returns, and at which an NFS server resumes.
 //!
-//! A position outlives who reads: it is good after the directory has been opened anew, after names were removed, and after
-//! the daemon has been restarted. So it tells a place on a branch and not an ordinal number: the branch, by its path, and
-//! there the filesystem's own position of the next entry (`d_off`), to which lseek(2) on the branch's directory leads.
-//! Filesystems that are exported by NFS keep these good over removals. Where they do not (what counts entries: overlayfs,
-//! many servers of FUSE), or where they are too large to be told whole, the name that was given last stands in: who goes
-//! on there searches the branch for it, and begins that branch anew when it is gone, so that names may come twice and none is
-//! left out.
+//! A position stays valid after the directory has been reopened, after names were removed, and after the daemon was
+//! restarted. So it is a place on a branch and not an ordinal number: the branch, identified by its path, and the
+//! filesystem's own position of the next entry there (`d_off`), to which lseek(2) on the branch's directory leads.
+//! Filesystems that can be exported by NFS keep these positions valid when names are removed. Where they do not
+//! (those that count entries: overlayfs, many FUSE servers), or where the positions do not fit, the name that was
+//! returned last takes their place. To resume there, the branch is searched for the name; if the name is gone, the
+//! branch is read from its beginning, so names may occur twice and none is missed.
 //!
-//! From the top of its 63 bits: 2 for the kind, 2 for the pass over the branches, 12 for the branch, 47 for the place.
+//! The 63 bits, from the top: 2 for the kind, 2 for the pass over the branches, 12 for the branch, 47 for the place.
 
 use crate::branch::{Branch, Branches};
 use crate::fs::magic;
@@ -17,21 +17,21 @@ use rapidhash::v3::rapidhash_v3;
 use rustix::system::uname;
 use std::sync::LazyLock;
 
-const VALUE: u32 = 47;
-const BRANCH: u32 = 12;
-const PASS: u32 = 2;
-/// How far a large offset is shifted: it has 63 bits, as a position has.
-const DROPPED: u32 = 63 - VALUE;
+const VALUE_BITS: u32 = 47;
+const BRANCH_BITS: u32 = 12;
+const PASS_BITS: u32 = 2;
+/// How many low bits of a large offset are dropped: it has 63 bits, as many as a position.
+const DROPPED_BITS: u32 = 63 - VALUE_BITS;
 
-/// Passes over the branches that can be told apart.
-pub(crate) const PASSES: u8 = 1 << PASS;
+/// The number of passes over the branches that a position can tell apart.
+pub(crate) const PASSES: u8 = 1 << PASS_BITS;
 
 const START: u64 = 0;
 const WHOLE: u64 = 1;
 const UPPER: u64 = 2;
 const NAMED: u64 = 3;
 
-/// After the last entry. No branch has the mark that it holds.
+/// After the last entry. The branch mark that it contains is never assigned.
 pub(crate) const END: u64 = u64::MAX >> 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,63 +46,63 @@ pub(crate) enum Position {
     End,
 }
 
-/// Which branch.
+/// A branch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BranchMark(u16);
 
-/// Where on it.
+/// A place on a branch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// As lseek(2) takes it.
+    /// An offset for lseek(2).
     Offset(u64),
-    /// Behind the name with this hash.
+    /// After the name with this hash.
     Behind(u64),
 }
 
-/// What a branch's own positions are worth.
+/// How long a branch's own positions stay valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Offsets {
-    /// Good over removals. What comes from rounding one down is at most some entries before it.
+    /// Valid after removals. An offset that is rounded down leads at most some entries back.
     Hashes,
-    /// Good over removals, as they are.
+    /// Valid after removals, if not rounded.
     Stable,
-    /// Good for nobody but the reader himself.
+    /// Valid for one open directory only.
     Passing,
 }
 
 impl Offsets {
     pub(crate) fn of(branch: &Branch) -> Offsets {
         match branch.kind {
-            // Most of them order entries by 31 bits of one hash above 32 bits of another.
+            // Most of them order entries by 31 bits of one hash, followed by 32 bits of another.
             magic::EXT => Offsets::Hashes,
-            magic::TMPFS if *TMPFS_LASTS => Offsets::Stable,
-            // The protocol of NFS demands it.
+            magic::TMPFS if *TMPFS_IS_STABLE => Offsets::Stable,
+            // The NFS protocol requires it.
             magic::XFS | magic::BTRFS | magic::F2FS | magic::ZFS | magic::NFS => Offsets::Stable,
             _ => Offsets::Passing,
         }
     }
 
-    /// The place behind an entry, whose `d_off` this is.
+    /// Returns the place after an entry with this `d_off`.
     pub(crate) fn place(self, offset: u64, name: &[u8]) -> Place {
         match self {
             Offsets::Hashes => Place::Offset(offset),
-            Offsets::Stable if offset >> VALUE == 0 => Place::Offset(offset),
+            Offsets::Stable if offset >> VALUE_BITS == 0 => Place::Offset(offset),
             _ => Place::Behind(hash(name)),
         }
     }
 }
 
-/// tmpfs counts entries before Linux 6.6.
-static TMPFS_LASTS: LazyLock<bool> = LazyLock::new(|| {
+/// Before Linux 6.6, tmpfs counts entries.
+static TMPFS_IS_STABLE: LazyLock<bool> = LazyLock::new(|| {
     let uname = uname();
     let mut numbers = uname.release().to_bytes().split(|byte| !byte.is_ascii_digit());
     let mut number = || std::str::from_utf8(numbers.next()?).ok()?.parse::<u32>().ok();
     number().zip(number()) >= Some((6, 6))
 });
 
-/// The same in every process.
+/// Hashes a name, the same in every process.
 pub(crate) fn hash(name: &[u8]) -> u64 {
-    rapidhash_v3(name) >> (u64::BITS - VALUE)
+    rapidhash_v3(name) >> (u64::BITS - VALUE_BITS)
 }
 
 impl Position {
@@ -117,41 +117,41 @@ impl Position {
             Position::At { pass, mark, place } => (pass, mark, place),
         };
         let (kind, value) = match place {
-            Place::Offset(offset) if offset >> VALUE == 0 => (WHOLE, offset),
-            Place::Offset(offset) => (UPPER, offset >> DROPPED),
+            Place::Offset(offset) if offset >> VALUE_BITS == 0 => (WHOLE, offset),
+            Place::Offset(offset) => (UPPER, offset >> DROPPED_BITS),
             Place::Behind(hash) => (NAMED, hash),
         };
-        (((kind << PASS | u64::from(pass)) << BRANCH) | u64::from(mark.0)) << VALUE | value
+        (((kind << PASS_BITS | u64::from(pass)) << BRANCH_BITS) | u64::from(mark.0)) << VALUE_BITS | value
     }
 
     pub(crate) fn from_u64(position: u64) -> Position {
         if position == END {
             return Position::End;
         }
-        let value = position & ((1 << VALUE) - 1);
-        let mark = BranchMark((position >> VALUE) as u16 & ((1 << BRANCH) - 1));
-        let pass = (position >> (VALUE + BRANCH)) as u8 & (PASSES - 1);
-        let place = match position >> (VALUE + BRANCH + PASS) {
+        let value = position & ((1 << VALUE_BITS) - 1);
+        let mark = BranchMark((position >> VALUE_BITS) as u16 & ((1 << BRANCH_BITS) - 1));
+        let pass = (position >> (VALUE_BITS + BRANCH_BITS)) as u8 & (PASSES - 1);
+        let place = match position >> (VALUE_BITS + BRANCH_BITS + PASS_BITS) {
             WHOLE => Place::Offset(value),
-            UPPER => Place::Offset(value << DROPPED),
+            UPPER => Place::Offset(value << DROPPED_BITS),
             NAMED => Place::Behind(value),
-            // Another number is nobody's; from the beginning nothing is left out.
+            // Not a position of ours: starting over misses nothing.
             _ => return Position::Start(if position <= 3 { position as usize } else { START as usize }),
         };
         Position::At { pass, mark, place }
     }
 }
 
-/// The marks of all branches, in their order. A branch has the same one in every process and wherever it stands in the
-/// list, unless one before it has taken that.
+/// Assigns a mark to each branch, in branch order. A branch has the same mark in every process and at every place in
+/// the list, unless a branch before it has taken that mark.
 pub(crate) fn marks(branches: &Branches) -> Vec<(BranchId, BranchMark)> {
-    // One less: `END` holds the last.
-    const MARKS: u16 = (1 << BRANCH) - 1;
+    // One less, because `END` contains the last.
+    const MARKS: u16 = (1 << BRANCH_BITS) - 1;
     let mut taken = [false; MARKS as usize];
     let mut marked = 0;
     let mark = |branch: &std::sync::Arc<Branch>| {
-        let mut mark = branch.seed.mark(BRANCH) % MARKS;
-        // With more branches than marks some share one: then names come twice.
+        let mut mark = branch.seed.mark(BRANCH_BITS) % MARKS;
+        // With more branches than marks, some share a mark: then names occur twice.
         while marked < MARKS && taken[usize::from(mark)] {
             mark = (mark + 1) % MARKS;
         }
@@ -167,42 +167,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_are_decoded_as_they_were_encoded() {
-        let mut places = vec![Place::Offset(0), Place::Offset(1), Place::Offset((1 << VALUE) - 1)];
-        places.extend([hash(b"name"), 0, (1 << VALUE) - 1].map(Place::Behind));
+    fn positions_convert_back() {
+        let mut places = vec![Place::Offset(0), Place::Offset(1), Place::Offset((1 << VALUE_BITS) - 1)];
+        places.extend([hash(b"name"), 0, (1 << VALUE_BITS) - 1].map(Place::Behind));
         for (pass, mark, place) in
             (0..PASSES).flat_map(|pass| places.iter().map(move |&place| (pass, BranchMark(4094), place)))
         {
             let position = Position::new(pass, mark, place);
-            let told = position.to_u64();
-            assert_eq!(Position::from_u64(told), position);
-            assert!(i64::try_from(told).is_ok_and(|told| told > 3), "the kernel takes no negative ones");
+            let number = position.to_u64();
+            assert_eq!(Position::from_u64(number), position);
+            assert!(
+                i64::try_from(number).is_ok_and(|number| number > 3),
+                "the kernel takes no negative ones"
+            );
         }
         for start in 0..=3 {
             assert_eq!(Position::Start(start).to_u64(), start as u64);
             assert_eq!(Position::from_u64(start as u64), Position::Start(start));
         }
         assert_eq!(Position::from_u64(Position::End.to_u64()), Position::End);
-        assert_eq!(Position::from_u64(5000), Position::Start(0), "nobody's");
+        assert_eq!(Position::from_u64(5000), Position::Start(0), "not a position of ours");
     }
 
     #[test]
-    fn a_large_offset_is_encoded_as_one_not_beyond_it() {
-        for offset in [1 << VALUE, 0x1234_5678_9abc_def0, i64::MAX as u64] {
-            let told = Position::new(0, BranchMark(7), Place::Offset(offset)).to_u64();
-            let Position::At { place: Place::Offset(back), .. } = Position::from_u64(told) else {
-                panic!("{told:#x}")
+    fn a_large_offset_is_rounded_down() {
+        for offset in [1 << VALUE_BITS, 0x1234_5678_9abc_def0, i64::MAX as u64] {
+            let number = Position::new(0, BranchMark(7), Place::Offset(offset)).to_u64();
+            let Position::At { place: Place::Offset(back), .. } = Position::from_u64(number) else {
+                panic!("{number:#x}")
             };
-            assert!(back <= offset && offset - back < 1 << DROPPED);
+            assert!(back <= offset && offset - back < 1 << DROPPED_BITS);
         }
     }
 
     #[test]
-    fn an_unusable_offset_is_encoded_by_the_name() {
+    fn an_offset_that_does_not_fit_becomes_a_name() {
         let by_name = Place::Behind(hash(b"n"));
         assert_eq!(Offsets::Stable.place(5, b"n"), Place::Offset(5));
-        assert_eq!(Offsets::Stable.place(1 << VALUE, b"n"), by_name);
-        assert_eq!(Offsets::Hashes.place(1 << VALUE, b"n"), Place::Offset(1 << VALUE));
+        assert_eq!(Offsets::Stable.place(1 << VALUE_BITS, b"n"), by_name);
+        assert_eq!(Offsets::Hashes.place(1 << VALUE_BITS, b"n"), Place::Offset(1 << VALUE_BITS));
         assert_eq!(Offsets::Passing.place(5, b"n"), by_name);
     }
 }

@@ -1,4 +1,4 @@
-//! One branch's part of a listing: its directory, and the names that are read from it.
+//! One branch's part of a listing: its directory, and the names read from it.
 
 use super::position::{BranchMark, Offsets, Place, hash};
 use crate::branch::{Branch, Branches};
@@ -19,7 +19,7 @@ pub(crate) const DT_UNKNOWN: u8 = 0;
 pub(crate) const DT_DIR: u8 = 4;
 pub(crate) const DT_LNK: u8 = 10;
 
-/// What getdents(2) tells of an entry.
+/// An entry as getdents64(2) returns it.
 #[derive(Clone, Copy)]
 pub(crate) struct RawEntry<'a> {
     pub(crate) name: &'a [u8],
@@ -31,40 +31,40 @@ pub(crate) struct RawEntry<'a> {
 
 /// A directory of one branch that is being listed.
 pub(crate) struct Source {
-    /// The branch's place among those of the listing.
+    /// The branch's index in the listing.
     pub(crate) index: usize,
     pub(crate) mark: BranchMark,
     pub(crate) dir: Arc<OwnedFd>,
     pub(crate) offsets: Offsets,
-    /// The device that it is on.
+    /// The device that the directory is on.
     pub(crate) dev: u64,
-    /// When it was changed last before anything was read.
+    /// Its modification time before anything was read.
     changed: Option<Time>,
-    /// All of its names, where they were read side by side with those of other branches.
+    /// All of its names, if they were read in parallel with those of other branches.
     pub(crate) names: Option<NameBuffer>,
 }
 
 impl Source {
     pub(crate) fn new(index: usize, branch: &Branch, mark: BranchMark, opened: OpenedSource) -> Source {
         let OpenedSource { dir, changed, dev, names } = opened;
-        // What is mounted below the branch may be of any kind.
+        // A filesystem that is mounted below the branch may be of any kind.
         let offsets = if dev == Some(branch.dev) { Offsets::of(branch) } else { Offsets::Passing };
         Source { index, mark, dir: Arc::new(dir), offsets, dev: dev.unwrap_or(branch.dev), changed, names }
     }
 
-    /// Have names come or gone since it was opened?
+    /// Returns true if names have come or gone since it was opened.
     pub(crate) fn has_changed(&self) -> bool {
         stat::of(self.dir.as_fd()).ok().map(|attr| attr.mtime) != self.changed
     }
 
-    /// Does it hold a name?
+    /// Returns true if the directory holds a name.
     pub(crate) fn holds(&self, name: &[u8]) -> bool {
         stat::at(&*self.dir, name).is_ok()
     }
 }
 
-/// Goes to a place in a directory, giving the entries after it that have been read on the way. False if it is not to be
-/// found: then the directory is at its beginning.
+/// Goes to a place in a directory. Passes on the entries after it that were read on the way. If the place is not
+/// found, returns false and goes to the beginning.
 pub(crate) fn seek(dir: BorrowedFd<'_>, place: Place, mut give: impl FnMut(RawEntry<'_>)) -> bool {
     let found = match place {
         Place::Offset(offset) => rustix::fs::seek(dir, SeekFrom::Start(offset)).is_ok(),
@@ -88,7 +88,7 @@ pub(crate) fn seek(dir: BorrowedFd<'_>, place: Place, mut give: impl FnMut(RawEn
     found
 }
 
-/// A directory of one branch as it was opened.
+/// An open directory of one branch.
 pub(crate) struct OpenedSource {
     dir: OwnedFd,
     changed: Option<Time>,
@@ -108,7 +108,7 @@ impl OpenedSource {
         self.dir.as_fd()
     }
 
-    /// With all names.
+    /// Reads all names.
     pub(crate) fn read(mut self) -> OpenedSource {
         self.names = Some(NameBuffer::read(self.dir.as_fd()));
         self
@@ -126,12 +126,12 @@ pub(crate) fn open_dir(follow: Symlinks, root: BorrowedFd<'_>, path: &[u8]) -> R
     }
 }
 
-/// What one branch lists.
+/// The names of one branch's directory.
 pub(crate) struct NameBuffer {
     bytes: Vec<u8>,
     /// Start and length of the name, `DT_*`, inode number, `d_off`.
     items: Vec<(u32, u16, u8, u64, u64)>,
-    /// Reading ended with this before the end of the directory.
+    /// The error that ended reading before the end of the directory.
     pub(crate) broken: Option<Errno>,
 }
 
@@ -165,9 +165,9 @@ impl NameBuffer {
     }
 }
 
-/// Gives each name that the directory's next buffer holds. False at the end.
+/// Reads one buffer of the directory, and passes each name to `give`. Returns false at the end.
 pub(crate) fn read_names(dir: BorrowedFd<'_>, mut give: impl FnMut(RawEntry<'_>)) -> Result<bool, Errno> {
-    // What getdents(2) is asked for by most: filesystems do well with it.
+    // The buffer size of most programs, and so one that filesystems handle well.
     const BUFFER: usize = 32 << 10;
     thread_local! {
         static NAMES: RefCell<Vec<MaybeUninit<u8>>> = RefCell::new(vec![MaybeUninit::uninit(); BUFFER]);
@@ -200,8 +200,8 @@ fn dirent_type(kind: rustix::fs::FileType) -> u8 {
     }
 }
 
-/// Runs `work` on every branch, on at most `threads` threads (0: as many as processors, at most 8).
-/// The results are in branch order.
+/// Runs `work` on every branch, on at most `threads` threads (0: as many as processors, at most 8). The results are
+/// in branch order.
 pub(crate) fn side_by_side<T: Send>(
     branches: &Branches,
     threads: u32,
