@@ -1,13 +1,13 @@
-//! The known names below a node: most nodes are files and have none.
+//! The known names in a directory. Most nodes are files and have none.
 
 use crate::hash::{HashMap, shrink};
 use crate::ids::NodeId;
 
-/// A known name, as its directory has it.
+/// A known name in its directory.
 #[derive(Clone, Copy)]
 pub(crate) struct Child {
     pub(crate) id: NodeId,
-    /// Where the name is among the node's `names`: a file may have tens of thousands.
+    /// Index of the name among the node's `names`: a file may have tens of thousands.
     pub(crate) slot: usize,
 }
 

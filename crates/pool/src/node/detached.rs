@@ -1,4 +1,4 @@
-//! Files whose names have just been given to a new node.
+//! Files whose names have just been detached from their node.
 
 use crate::fs::stat::FileKey;
 use crate::lock::rank;
@@ -7,17 +7,18 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// By then the writer has come back, however busy the machine is.
-const BACK: Duration = Duration::from_secs(5);
+/// By then the writer's lookup has come, however busy the machine is.
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
-/// Files that are waited for at once, the latest.
-const FILES: usize = 256;
+/// The most files that are remembered at once, the latest.
+const MAX_FILES: usize = 256;
 
-/// Files whose names have just been given to a new node. Nobody reads them past the daemon until the writer has come: the kernel
-/// looks a name up again once for an open(2), and a second ESTALE would be the program's.
+/// Files whose names have just been detached from their node. No reader gets passthrough for them until the writer
+/// has opened the new node: for an open(2) the kernel repeats a lookup once, and a second ESTALE would reach the
+/// client.
 #[derive(Default)]
 pub(crate) struct DetachedFiles {
-    /// There may be some.
+    /// There may be files in the list.
     some: AtomicBool,
     files: Mutex<VecDeque<(FileKey, Instant)>, rank::DetachedFiles>,
 }
@@ -25,20 +26,20 @@ pub(crate) struct DetachedFiles {
 impl DetachedFiles {
     pub(crate) fn put(&self, key: FileKey) {
         let mut files = self.files.lock();
-        if files.len() == FILES {
+        if files.len() == MAX_FILES {
             files.pop_front();
         }
         files.push_back((key, Instant::now()));
         self.some.store(true, Ordering::Relaxed);
     }
 
-    /// Is its writer still to come?
+    /// Returns true if the file's writer has yet to come.
     pub(crate) fn waits(&self, key: FileKey) -> bool {
         if !self.some.load(Ordering::Relaxed) {
             return false;
         }
         let mut files = self.files.lock();
-        files.retain(|(_, since)| since.elapsed() < BACK);
+        files.retain(|(_, since)| since.elapsed() < MAX_WAIT);
         self.some.store(!files.is_empty(), Ordering::Relaxed);
         files.iter().any(|(file, _)| *file == key)
     }

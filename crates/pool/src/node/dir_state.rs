@@ -1,4 +1,4 @@
-//! What a node remembers of its directory.
+//! The cached state of a directory, kept in its node.
 
 use super::name_index::{CacheCounters, NameIndex};
 use crate::branch::Branches;
@@ -11,14 +11,14 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Per branch, in branch order.
+/// A value per branch, in branch order.
 pub(crate) type PerBranch<T> = SmallVec<[T; 4]>;
 
-/// A directory as it lies on the branches. What is opened here may be used by many at once, and remembered.
+/// A directory opened on the branches. The descriptors may be used by many threads at once, and cached.
 #[derive(Clone, Default)]
 pub(crate) struct BranchDirs {
     pub(crate) list: PerBranch<Option<BranchDir>>,
-    /// The first answer that was neither "here" nor "not here": a sick branch.
+    /// The first error other than absence, which is the branch's fault.
     pub(crate) error: Option<Errno>,
 }
 
@@ -40,37 +40,37 @@ impl From<Dir<'_>> for BranchDir {
 
 impl BranchDirs {
     pub(crate) fn get<'a>(&'a self, branches: &'a Branches, index: usize) -> Option<BorrowedFd<'a>> {
-        self.list[index].as_ref().map(|place| match place {
+        self.list[index].as_ref().map(|dir| match dir {
             BranchDir::Root => branches.as_slice()[index].root(),
             BranchDir::Dir(fd) => fd.as_fd(),
         })
     }
 
-    /// How many it keeps open.
+    /// Returns the number of descriptors that it keeps open.
     pub(crate) fn descriptors(&self) -> usize {
-        self.list.iter().filter(|place| matches!(place, Some(BranchDir::Dir(_)))).count()
+        self.list.iter().filter(|dir| matches!(dir, Some(BranchDir::Dir(_)))).count()
     }
 }
 
-/// What is remembered of one directory, in its node.
+/// The place of a cached directory in its node.
 pub(crate) type CacheSlot = Mutex<Option<Arc<CachedDir>>, rank::DirState>;
 
-/// One directory, as it was at some moment.
+/// A cached directory.
 pub(crate) struct CachedDir {
     pub(crate) branches: Branches,
     pub(crate) stamp: CacheVersion,
     pub(crate) opened: Arc<BranchDirs>,
     /// Device and inode number on each branch.
     pub(crate) ids: PerBranch<Option<(u64, u64)>>,
-    /// On each branch: as of which change of places it was known to lie there.
+    /// For each branch, the latest value of `places` for which the directory was known to be there.
     pub(crate) seen: PerBranch<AtomicU64>,
     pub(crate) names: Arc<NameIndex>,
-    /// Since it was last thought of forgetting it.
+    /// It was used since eviction last considered it.
     pub(crate) used: AtomicBool,
     pub(crate) tally: Arc<CacheCounters>,
 }
 
-/// A moment, before directories are opened that are to be remembered.
+/// The state of the cache, read before directories are opened that are to be cached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CacheVersion {
     pub(crate) places: u64,

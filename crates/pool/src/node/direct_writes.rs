@@ -1,36 +1,37 @@
-//! Mapped pages of files that are written past the page cache (`cache.files=off`).
+//! Direct writes beside mappings of the same file (`cache.files=off`).
 //!
-//! The kernel drops the pages under such a write before it asks for it, and once more when it has the answer
-//! (fs/fuse/file.c fuse_direct_io). A page that a fault fetches in between holds what was there before the write, and if it is
-//! stored to meanwhile, the second time it comes back whole, and would undo the write. From the moment that the write is
-//! done until the page is fetched anew, nothing that comes back with it can be newer than the write, as far as the write
-//! reaches: a store that follows the write meets a page that was fetched after it. So that part is left out.
+//! The kernel drops the cached pages under a direct write before it sends the request, and once more when it has the
+//! reply (fs/fuse/file.c, fuse_direct_io). A page that a fault fetches in between holds the data from before the
+//! write. If a mapping stores to that page meanwhile, the second drop writes the whole page back, which would undo
+//! the write. Until the page is fetched again after the write, no data of it within the range of the write can be
+//! newer than the write: a later store meets a page that was fetched after the write. So that range is left out when
+//! the page is written back.
 
 use crate::lock::rank;
 use crate::lock::ranked::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// More writes than can be under way at once. Of those that are done no page is left.
-const WRITES: usize = 128;
+/// More than the direct writes that can be in flight at once. No page remains of those that are done.
+const MAX_WRITES: usize = 128;
 
-/// What direct writes have overtaken of the pages of one open file. It exists once a page has been fetched.
+/// The ranges of an open file whose cached pages are older than direct writes. Exists once a page has been fetched.
 #[derive(Default)]
 pub(crate) struct DirectWrites {
-    /// Exclusive for a direct write, shared for pages that are fetched and that come back.
+    /// Held exclusively by a direct write, shared by fetches and write-backs of pages.
     pub(crate) order: RwLock<(), rank::DirectWrites>,
-    /// Since pages there were fetched; the newest write last.
+    /// The ranges written since pages there were fetched; the newest write last.
     written: Mutex<VecDeque<Range<u64>>, rank::OvertakenPages>,
 }
 
 impl DirectWrites {
-    /// Something was written past the page cache. The caller holds `order` exclusively.
+    /// Records a direct write. The caller holds `order` exclusively.
     pub(crate) fn written(&self, range: Range<u64>) {
         let mut written = self.written.lock();
         match written.back_mut().filter(|last| last.start <= range.end && range.start <= last.end) {
             Some(last) => *last = last.start.min(range.start)..last.end.max(range.end),
             None => {
-                if written.len() == WRITES {
+                if written.len() == MAX_WRITES {
                     written.pop_front();
                 }
                 written.push_back(range);
@@ -38,7 +39,7 @@ impl DirectWrites {
         }
     }
 
-    /// Pages have been read. The caller holds `order`.
+    /// Records that pages were fetched. The caller holds `order`.
     pub(crate) fn fetched(&self, pages: Range<u64>) {
         let mut written = self.written.lock();
         if written.iter().any(|range| range.start < pages.end && pages.start < range.end) {
@@ -51,8 +52,8 @@ impl DirectWrites {
         }
     }
 
-    /// Of pages that come back from `at` to `end`: how many bytes are to be left out, and how many are to be written
-    /// behind these. The caller holds `order`.
+    /// For pages that are written back from `at` to `end`, returns how many bytes to skip and how many to write after
+    /// those. The caller holds `order`.
     pub(crate) fn next(&self, at: u64, end: u64) -> (u64, u64) {
         let written = self.written.lock();
         let mut from = at;
@@ -68,7 +69,7 @@ impl DirectWrites {
 mod tests {
     use super::*;
 
-    /// The bytes of 0 to 100 that would be written.
+    /// Returns the ranges of 0 to 100 that would be written.
     fn left(overtaken: &DirectWrites) -> Vec<(u64, u64)> {
         let mut at = 0;
         let mut left = Vec::new();
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn written_ranges_are_left_out_until_they_are_fetched() {
+    fn a_direct_write_is_left_out_until_its_pages_are_fetched() {
         let overtaken = DirectWrites::default();
         assert_eq!(left(&overtaken), [(0, 100)]);
         overtaken.written(10..20);
@@ -102,12 +103,12 @@ mod tests {
     }
 
     #[test]
-    fn old_writes_are_forgotten() {
+    fn old_direct_writes_are_dropped() {
         let overtaken = DirectWrites::default();
-        for write in 0..2 * WRITES as u64 {
+        for write in 0..2 * MAX_WRITES as u64 {
             overtaken.written(write * 10..write * 10 + 1);
         }
-        assert_eq!(overtaken.written.lock().len(), WRITES);
+        assert_eq!(overtaken.written.lock().len(), MAX_WRITES);
         assert_eq!(left(&overtaken), [(0, 100)]);
     }
 }

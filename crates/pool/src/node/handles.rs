@@ -1,4 +1,4 @@
-//! Handles: what the kernel names an open file by.
+//! Handles: the kernel's references to open files.
 
 use super::Node;
 use super::open_file::{FileUse, writes};
@@ -20,22 +20,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// One open(2) of a file.
 pub(crate) struct FileHandle {
     pub(crate) node: Arc<Node>,
-    // Not an `ArcSwap`: one that goes away visits all threads, and files come and go more often than they are read.
+    // Not an `ArcSwap`: dropping one visits all threads, and files are opened and closed more often than they are
+    // read.
     fd: RwLock<Arc<OwnedFd>, rank::HandleFd>,
     pub(crate) flags: OFlags,
-    /// The branch's descriptor has neither `O_APPEND` nor `O_DIRECT` any more.
+    /// `O_APPEND` and `O_DIRECT` have been removed from the branch's descriptor.
     plain: AtomicBool,
     pub(crate) open: FileUse,
-    /// The kernel reads and writes by itself.
+    /// The kernel reads and writes the branch's file itself.
     pub(crate) passthrough: bool,
-    /// What is read and written comes here, past the page cache.
+    /// Reads and writes bypass the kernel's page cache and come to the daemon.
     direct: bool,
-    /// The room for what it writes so has been counted.
+    /// Counts this handle among the branch's passthrough writers.
     pub(crate) headroom: Option<PassthroughWriter>,
 }
 
 impl FileHandle {
-    /// Also tells whether another handle can write the file.
+    /// Also returns whether another handle can write the file.
     pub(crate) fn new(node: Arc<Node>, fd: Arc<OwnedFd>, flags: OFlags, open: FileUse) -> (Self, bool) {
         let others = open.writers.fetch_add(usize::from(writes(flags)), Ordering::Relaxed);
         let plain = AtomicBool::new(false);
@@ -54,10 +55,10 @@ impl FileHandle {
         )
     }
 
-    pub(crate) fn apply_open_flags(&mut self, travel: &OpenFlags) {
-        self.passthrough = travel.passthrough.is_some() && !travel.direct_io;
-        // With a backing file a mapping is one of that file.
-        self.direct = travel.passthrough.is_none() && travel.direct_io;
+    pub(crate) fn apply_open_flags(&mut self, open_flags: &OpenFlags) {
+        self.passthrough = open_flags.passthrough.is_some() && !open_flags.direct_io;
+        // With a backing file, a mapping maps that file.
+        self.direct = open_flags.passthrough.is_none() && open_flags.direct_io;
         if self.direct {
             self.open.direct.store(true, Ordering::Relaxed);
         }
@@ -67,7 +68,7 @@ impl FileHandle {
         self.direct
     }
 
-    /// What the branch's descriptor acts by.
+    /// Returns the flags that the branch's descriptor has now.
     pub(crate) fn fd_flags(&self) -> OFlags {
         match self.plain.load(Ordering::Relaxed) {
             true => self.flags - NOT_PLAIN,
@@ -75,9 +76,10 @@ impl FileHandle {
         }
     }
 
-    /// A descriptor for data that goes exactly where it is told to, aligned or not: this handle's if it is of that kind,
-    /// else one of the open file's. The daemon of an ordinary user may not open for writing what was made unwritable
-    /// meanwhile (`O_CREAT` with mode 0444, as git does); then this handle's becomes of that kind.
+    /// Returns a descriptor for data at exact offsets, aligned or not: this handle's own if its flags allow that,
+    /// otherwise one of the open file's. Without privileges the daemon may not reopen for writing a file that was
+    /// created read-only or has become so (`O_CREAT` with mode 0444, as git does); then it removes `O_APPEND` and
+    /// `O_DIRECT` from this handle's own descriptor.
     pub(crate) fn plain_fd(&self) -> Result<Arc<OwnedFd>, Errno> {
         const DOES_MORE: OFlags = NOT_PLAIN.union(OFlags::SYNC).union(OFlags::DSYNC);
         if self.plain.load(Ordering::Relaxed) || !self.flags.intersects(DOES_MORE) {
@@ -94,23 +96,23 @@ impl FileHandle {
         Ok(fd)
     }
 
-    /// The same for data that is read, which nobody opens the file for writing for.
+    /// As `plain_fd`, for reading; does not need to open the file for writing.
     pub(crate) fn plain_to_read(&self) -> Result<Arc<OwnedFd>, Errno> {
         self.open.plain_to_read().or_else(|_| self.plain_fd())
     }
 
-    /// The branch's file, opened as this handle is. Whoever writes through it holds the node's `moving` while he
-    /// does.
+    /// Returns the branch's file, opened with this handle's flags. A caller that writes through it holds the node's
+    /// `moving` meanwhile.
     pub(crate) fn fd(&self) -> Arc<OwnedFd> {
         self.fd.read().clone()
     }
 
-    /// Takes note of an error that the file's branch has answered with, and gives it back.
-    pub(crate) fn record_error(&self, errno: Errno, deed: OpKind) -> Errno {
-        self.open.location().branch.record_error(errno, deed)
+    /// Records an error that the file's branch has returned, and passes it on.
+    pub(crate) fn record_error(&self, errno: Errno, op: OpKind) -> Errno {
+        self.open.location().branch.record_error(errno, op)
     }
 
-    /// Gives the descriptor that served so far.
+    /// Replaces the descriptor, and returns the former one.
     pub(crate) fn move_to(&self, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
         let former = std::mem::replace(&mut *self.fd.write(), fd);
         self.plain.store(false, Ordering::Relaxed);
@@ -121,13 +123,13 @@ impl FileHandle {
         writes(self.flags)
     }
 
-    /// Could something be written that does not come to the daemon? With a backing file, a shared mapping is one of
-    /// that file, whoever serves read and write; to map it so, a descriptor must be able to do both.
+    /// Returns true if data can be written without the daemon. With a backing file, a shared mapping maps that file,
+    /// whoever serves reads and writes; a writable one needs a descriptor that is open for both.
     pub(crate) fn writes_past_daemon(&self) -> bool {
         self.writable() && self.passthrough || self.maps_past_daemon()
     }
 
-    /// As [`FileHandle::writes_past_daemon`], by a shared mapping. That outlives the handle, too.
+    /// As [`FileHandle::writes_past_daemon`], through a shared mapping only, which may outlive the handle.
     pub(crate) fn maps_past_daemon(&self) -> bool {
         self.open.backing.is_some() && self.flags.contains(OFlags::RDWR)
     }
@@ -136,20 +138,20 @@ impl FileHandle {
 impl Drop for FileHandle {
     fn drop(&mut self) {
         self.open.writers.fetch_sub(usize::from(self.writable()), Ordering::Relaxed);
-        if let Some(passed) = &self.headroom {
-            passed.closed(|| stat::of(self.fd().as_fd()).map_or(0, |attr| attr.size));
+        if let Some(writer) = &self.headroom {
+            writer.closed(|| stat::of(self.fd().as_fd()).map_or(0, |attr| attr.size));
         }
     }
 }
 
-/// Data goes elsewhere than it is told to, or must be aligned.
+/// Flags with which data goes to another offset than the given one, or must be aligned.
 const NOT_PLAIN: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
 
 const SHARDS: usize = 16;
 
 type Shard<T> = RwLock<HashMap<u64, Arc<T>>, rank::Handles>;
 
-/// Handles by number. Numbers are never reused, so a stale one finds nothing.
+/// Handles by number. Numbers are not reused, so a stale number finds nothing.
 pub(crate) struct Handles<T> {
     next: AtomicU64,
     shards: [Shard<T>; SHARDS],
@@ -183,13 +185,13 @@ impl<T> Handles<T> {
         removed
     }
 
-    /// Those that are open now and of interest.
+    /// Returns the open handles that `interesting` selects.
     pub(crate) fn matching(&self, interesting: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let shards = self.shards.iter().flat_map(|shard| shard.read().values().cloned().collect::<Vec<_>>());
         shards.filter(|handle| interesting(handle)).collect()
     }
 
-    /// A few of those that are open now.
+    /// Returns some of the open handles.
     pub(crate) fn some(&self, count: usize) -> Vec<Arc<T>> {
         let of = |shard: &Shard<T>| -> Vec<Arc<T>> { shard.read().values().take(count).cloned().collect() };
         self.shards.iter().flat_map(of).take(count).collect()

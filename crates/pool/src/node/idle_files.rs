@@ -1,10 +1,10 @@
-//! Files that somebody has read and closed a moment ago, still open on their branch.
+//! Files that were read and closed a moment ago, and are still open on their branch.
 //!
-//! What is read once is often read again soon. Opening it on the branch, registering it for passthrough and taking both
-//! back costs more than all else of an open, so the file of the last reader stays open for a moment. It counts as closed
-//! meanwhile: whoever opens it for anything but reading opens it anew, and whoever removes or moves it closes it first. It is
-//! open for reading alone, so it keeps nobody from remounting its filesystem read-only. Who uses it again has looked at
-//! the name before, as at any open: what it leads to by now must be this file.
+//! A file that was read is often read again soon. Opening it on the branch, registering it for passthrough and
+//! undoing both costs more than the rest of an open, so the file of the last reader stays open for a moment.
+//! Meanwhile it counts as closed: an open for anything but reading opens it afresh, and an operation that removes or
+//! moves it closes it first. It is open for reading only, so its filesystem can still be remounted read-only. An open
+//! that uses it again has looked the name up first, like any open, and the name must lead to this file.
 
 use super::Node;
 use super::handles::FileHandle;
@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A file is closed when nobody has used it between two looks.
-const MOMENT: Duration = Duration::from_millis(500);
+/// The pause between two checks. A file that was not used between two checks is closed.
+const CHECK_PAUSE: Duration = Duration::from_millis(500);
 
-/// How many, at most.
-const FILES: u64 = 512;
-/// Of the descriptors that the process may have, one in so many.
+/// The most idle files.
+const MAX_FILES: u64 = 512;
+/// One in so many of the descriptors that the process may have is for idle files.
 const SHARE: u64 = 16;
 
 pub(crate) struct IdleFiles {
@@ -40,18 +40,18 @@ struct Shared(Mutex<Queue, rank::IdleFiles>);
 struct Queue {
     /// Oldest first. Some may be in use again.
     files: VecDeque<Arc<OpenFile>>,
-    /// A thread looks at them.
-    looking: bool,
+    /// A thread checks the queue.
+    watching: bool,
 }
 
 impl IdleFiles {
-    /// For a process that may have so many descriptors.
+    /// Prepares for a process that may have `descriptors` descriptors.
     pub(crate) fn new(descriptors: u64) -> IdleFiles {
-        let most = (descriptors / SHARE).min(FILES) as usize;
+        let most = (descriptors / SHARE).min(MAX_FILES) as usize;
         IdleFiles { shared: Arc::default(), most, cleared: AtomicU32::new(0) }
     }
 
-    /// For a file that is about to be opened.
+    /// Prepares the state of a file that will be opened.
     pub(crate) fn begin(&self) -> IdleState {
         IdleState {
             cleared: self.cleared.load(Ordering::Acquire),
@@ -60,22 +60,25 @@ impl IdleFiles {
         }
     }
 
-    /// A handle is about to be closed: keeps its file, if nobody else has it open and it can be used again.
+    /// Keeps the file of a handle that is about to be closed, if no other handle has it open and it can be used
+    /// again.
     pub(crate) fn keep(&self, handle: &FileHandle, branches: &Branches) {
-        // Held until the file is in the queue: who removes its last name pins it, and then closes what is kept.
+        // Held until the file is in the queue: an operation that removes its last name pins the file, then
+        // closes idle files.
         let slot = handle.node.open.lock();
         let open = &*handle.open;
-        let place = open.location();
-        let fits = place.reads.is_some() && open.users() == 1 && !open.is_detached();
-        let branch_stays = || branches.index_of(place.branch.id).is_some();
-        // What was opened before all were closed would be opened otherwise now.
+        let location = open.location();
+        let fits = location.reads.is_some() && open.users() == 1 && !open.is_detached();
+        let branch_stays = || branches.index_of(location.branch.id).is_some();
+        // A file that was opened before `clear` might have to be opened differently now.
         let fits = fits && open.idle.cleared == self.cleared.load(Ordering::Acquire);
         if !fits || handle.node.orphan.lock().is_some() || !branch_stays() {
             return;
         }
         open.idle.used.store(true, Ordering::Relaxed);
         if open.idle.queued.load(Ordering::Relaxed) {
-            // As a rule, and without a lock that others want. Should it be thrown out at this moment, it is opened anew.
+            // The usual case, without a contended lock. If the file is dropped from the queue right now,
+            // the next open opens it afresh.
             return;
         }
         let mut queue = self.shared.0.lock();
@@ -86,12 +89,12 @@ impl IdleFiles {
                 if queue.files.len() > self.most { queue.pop() } else { None }
             }
         };
-        if !std::mem::replace(&mut queue.looking, true) {
+        if !std::mem::replace(&mut queue.watching, true) {
             let shared = Arc::downgrade(&self.shared);
             let thread = std::thread::Builder::new().name("kept".into());
-            queue.looking = thread.spawn(move || look(&shared)).is_ok();
-            if !queue.looking {
-                // Nobody would close it.
+            queue.watching = thread.spawn(move || close_unused(&shared)).is_ok();
+            if !queue.watching {
+                // Without the thread nothing would close the file.
                 queue.clear();
             }
         }
@@ -100,12 +103,12 @@ impl IdleFiles {
         drop(oldest);
     }
 
-    /// The file of a node that is only kept.
+    /// Returns the file of a node if it is idle.
     pub(crate) fn of(&self, node: &Node) -> Option<Arc<OpenFile>> {
         node.open.lock().upgrade().filter(|open| open.users() == 0)
     }
 
-    /// Closes the file of a node as soon as nobody has it open. To be called when the node goes, or its name.
+    /// Closes the file of a node as soon as no handle has it open. Called when the node or its name goes.
     pub(crate) fn close(&self, node: &Node) {
         let slot = node.open.lock();
         let Some(open) = slot.upgrade() else { return };
@@ -114,7 +117,7 @@ impl IdleFiles {
         drop(open);
     }
 
-    /// Keeps a file no longer than somebody has it open.
+    /// Keeps a file open only as long as a handle has it open.
     pub(crate) fn give_up(&self, open: &Arc<OpenFile>) {
         let mut queue = self.shared.0.lock();
         if open.idle.queued.swap(false, Ordering::Relaxed) {
@@ -122,7 +125,7 @@ impl IdleFiles {
         }
     }
 
-    /// Closes all that nobody has open, and the others once nobody has.
+    /// Closes all idle files, and the others once no handle has them open.
     pub(crate) fn clear(&self) {
         self.cleared.fetch_add(1, Ordering::Release);
         let files = self.shared.0.lock().clear();
@@ -145,11 +148,11 @@ impl Queue {
     }
 }
 
-/// Closes what is not used any more, until there is nothing left.
-fn look(shared: &Weak<Shared>) {
+/// Closes unused files until none is left.
+fn close_unused(shared: &Weak<Shared>) {
     sched::unpin();
     loop {
-        std::thread::sleep(MOMENT);
+        std::thread::sleep(CHECK_PAUSE);
         let Some(shared) = shared.upgrade() else { return };
         let mut queue = shared.0.lock();
         let (used, unused) = queue.clear().into_iter().partition(|file| {
@@ -158,8 +161,8 @@ fn look(shared: &Weak<Shared>) {
             used
         });
         queue.files = used;
-        queue.looking = !queue.files.is_empty();
-        let ends = !queue.looking;
+        queue.watching = !queue.files.is_empty();
+        let ends = !queue.watching;
         drop(queue);
         drop::<VecDeque<_>>(unused);
         if ends {

@@ -1,4 +1,4 @@
-//! What is known of the tree, for whoever has to tell the kernel that something has changed behind the pool's back.
+//! The known part of the tree, for the code that tells the kernel about changes made directly on the branches.
 
 use super::nodes::Nodes;
 use super::table::Table;
@@ -9,7 +9,7 @@ use crate::path::join;
 use rustix::fd::BorrowedFd;
 use smallvec::SmallVec;
 
-/// A known name, and the node it stands for.
+/// A known name and its node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Known {
     pub parent: NodeId,
@@ -18,12 +18,12 @@ pub struct Known {
     pub is_dir: bool,
 }
 
-/// The tree as far as it is known. Looks at nothing but the table.
+/// The known part of the tree. Uses the node table only, no branches.
 #[derive(Clone, Copy)]
 pub struct KnownTree<'a>(pub(crate) &'a Nodes);
 
 impl KnownTree<'_> {
-    /// The directory under a path of the pool (no leading slash, empty for the root), if it is known.
+    /// Returns the directory at a path of the pool (no leading slash, empty for the root), if it is known.
     pub fn dir(&self, path: &[u8]) -> Option<NodeId> {
         let table = self.0.table.read();
         let mut parts = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty());
@@ -31,13 +31,13 @@ impl KnownTree<'_> {
         table.records.get(&found).filter(|record| record.node.is_dir()).map(|_| found)
     }
 
-    /// What is known under a name.
+    /// Returns what is known under a name.
     pub fn child(&self, parent: NodeId, name: &[u8]) -> Option<Known> {
         self.0.table.read().known(parent, name)
     }
 
-    /// The known nodes of the file behind a descriptor, as itself and as a symlink (`symlinkify`), and how many links
-    /// the file has.
+    /// Returns the known nodes of the file behind a descriptor, as itself and as a symlink (`symlinkify`), and the
+    /// link count of the file.
     pub fn file(&self, file: BorrowedFd<'_>) -> Result<(SmallVec<[NodeId; 2]>, u32)> {
         let attr = stat::of(file)?;
         let table = self.0.table.read();
@@ -46,7 +46,7 @@ impl KnownTree<'_> {
         Ok((nodes.collect(), attr.nlink))
     }
 
-    /// Every name that is known below a directory, those nearer to it first.
+    /// Returns all known names below a directory, nearer ones first.
     pub fn below(&self, dir: NodeId) -> Vec<Known> {
         let table = self.0.table.read();
         let mut found: Vec<Known> = Vec::new();
@@ -63,29 +63,29 @@ impl KnownTree<'_> {
         }
     }
 
-    /// Every known node.
+    /// Returns all known nodes.
     pub fn nodes(&self) -> Vec<NodeId> {
         self.0.table.read().records.keys().copied().collect()
     }
 
-    /// Every known directory.
+    /// Returns all known directories.
     pub fn dirs(&self) -> Vec<NodeId> {
         let table = self.0.table.read();
         let dirs = table.records.iter().filter(|(_, record)| record.node.is_dir());
         dirs.map(|(&id, _)| id).collect()
     }
 
-    /// The names that are known of a node, each with its directory.
+    /// Returns the known names of a node, each with its directory.
     pub fn names_of(&self, id: NodeId) -> Vec<(NodeId, Box<[u8]>)> {
         self.0.known(id)
     }
 
-    /// The path of a node by its newest name; `None` when it has none.
+    /// Returns the path of a node by its newest name; `None` if it has none.
     pub fn path(&self, id: NodeId) -> Option<Vec<u8>> {
         self.0.locate(id).ok()?.1.map(|path| path.to_vec())
     }
 
-    /// The path of a name in a known directory.
+    /// Returns the path of a name in a known directory.
     pub fn path_of(&self, parent: NodeId, name: &[u8]) -> Option<Vec<u8>> {
         self.path(parent).map(|dir| join(&dir, name).to_vec())
     }

@@ -1,13 +1,13 @@
-//! Nodes: what the kernel holds references to.
+//! Nodes: the objects that the kernel holds references to.
 //!
-//! A directory's identity is its place in the tree, merged over the branches. The identity of anything
-//! else is its file ([`FileKey`]), so that all names of a hard-linked file are one node, and agree about
-//! link count, times, size and locks at once. The one exception is a file that is shown as a symlink
-//! (`symlinkify`): the kernel gives up an inode whose type changes, so that is a node of its own.
+//! A directory's identity is its place in the tree, merged over the branches. The identity of anything else is its
+//! file ([`FileKey`]), so that all names of a hard-linked file are one node, which agree on link count, times, size
+//! and locks. The one exception is a file that is shown as a symlink (`symlinkify`): that is a node of its own,
+//! because the kernel gives up an inode whose type changes.
 //!
-//! A node lives while the kernel has looked it up more often than it has forgotten it, or while a known
-//! name lies below it. It may outlive its last name: then an open file or a pinned descriptor stands in. Its id says
-//! where its file lies, so that it can be found again when it has been forgotten (`export`).
+//! A node lives while its lookup count is above zero, or while a known name below it lives. It may outlive its last
+//! name; then an open file or a pinned descriptor stands in. Its id says where the file is, so that it can be found
+//! again after the kernel has forgotten the node (`export`).
 
 pub(crate) mod children;
 pub(crate) mod detached;
@@ -40,15 +40,15 @@ use table::ShownFile;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Identity {
-    /// Its place in the tree. Carries the inode number that callers see, which stays the same for as
-    /// long as the node lives, renames included.
+    /// A place in the tree. Has the inode number that clients see, which stays the same as long as the node lives,
+    /// through renames.
     Directory {
         ino: u64,
     },
     File(FileKey),
 }
 
-/// A file that has lost its last known name: pinned, so that its attributes can still be told.
+/// A file that has lost its last known name, pinned so that its attributes can still be read.
 pub(crate) struct Orphan {
     pub(crate) branch: Arc<Branch>,
     pub(crate) fd: OwnedFd,
@@ -56,43 +56,43 @@ pub(crate) struct Orphan {
 
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    /// Tells its file from another one that a handle with this id may have been made of.
+    /// Tells its file from another one for which a handle with this id may have been made.
     pub(crate) generation: u32,
     /// Changes only when the file moves to another branch.
     pub(crate) identity: Mutex<Identity, rank::NodeIdentity>,
-    /// Shown as a symlink to the file on its branch, whatever the file is like by now.
+    /// The node is shown as a symlink to its file on the branch, however the file has changed since.
     pub(crate) symlinkified: bool,
-    /// How often the kernel was given this node, less what it has forgotten.
+    /// The lookup count: how often the kernel was given this node, less what it has forgotten.
     pub(crate) lookups: AtomicU64,
-    /// What all handles of this node share. Without users it is only kept open (`memory::kept`), and counts as closed.
-    /// Held over an open, so that two first opens cannot register two backing files.
+    /// What all handles of this node share. Without users the file is idle (`idle_files`) and counts as closed.
+    /// Locked during an open, so that two first opens cannot register two backing files.
     pub(crate) open: Mutex<Weak<OpenFile>, rank::NodeOpen>,
     pub(crate) orphan: Mutex<Option<Arc<Orphan>>, rank::NodeOrphan>,
-    /// Somebody has had it open such that he could write it by a mapping of the branch's own file, which may outlive what
-    /// is open here.
+    /// It was once open in a way that allows writing through a mapping of the branch's own file; the mapping may
+    /// outlive the handles.
     pub(crate) mapped: AtomicBool,
-    /// What the file looked like at its last open, for `cache.files=auto-full`.
+    /// The state of the file at its last open, for `cache.files=auto-full`.
     pub(crate) seen: Mutex<Option<Fingerprint>, rank::NodeSeen>,
-    /// Shared by whoever writes the file, exclusively by who moves it to another branch.
+    /// Held shared by operations that write the file, exclusive while it moves to another branch.
     pub(crate) moving: RwLock<(), rank::FileMove>,
     /// How often the file has moved.
     pub(crate) moves: AtomicU32,
-    /// The inode number that callers know of a file that has moved; else 0. A file that changes its number while
-    /// it is open looks like another one put in its place.
+    /// The inode number that clients know of a file that has moved; 0 for others. A file whose number changed while
+    /// it is open would look like a replaced one.
     pub(crate) number: AtomicU64,
-    /// It has got so many names that some may not be its names any more: those that went on the branch itself.
+    /// It has so many names that some may be out of date: those removed directly on the branch.
     pub(crate) has_doubtful_names: AtomicBool,
-    /// Until then nobody tries to move the file: its names were not found, or it cannot be leased.
+    /// Until then no move of the file is tried: its names were not found, or it cannot be leased.
     pub(crate) stays_until: Mutex<Option<Instant>, rank::NodeStays>,
-    /// The kernel was given attributes in a listing, and goes by them until then (in ticks of `readdirplus::now`).
+    /// Until when the kernel uses attributes from a listing (in ticks of `readdirplus::current_tick`).
     pub(crate) relied: AtomicU32,
-    /// Of a directory: the same of names in it.
+    /// For a directory: until when the kernel uses attributes of some of its entries.
     pub(crate) relied_below: AtomicU32,
-    /// Of a directory: how many names the pool has made in it.
+    /// For a directory: how many names the pool has created in it.
     pub(crate) made: AtomicU32,
-    /// Of a directory: where it lies, and who holds its names.
+    /// For a directory: where it is on the branches, and which of them hold its names.
     pub(crate) cached_dir: CacheSlot,
-    /// It has a place among those of which something is remembered.
+    /// The node is in the order of cached directories.
     pub(crate) in_cache_order: AtomicBool,
 }
 
@@ -122,20 +122,21 @@ impl Node {
 }
 
 impl Node {
-    /// What is known of the directory's names, whether it may be believed or not.
+    /// Returns the cached names of the directory, whether they may be trusted or not.
     pub(crate) fn names(&self) -> Option<Arc<NameIndex>> {
-        self.cached_dir.lock().as_ref().map(|known| Arc::clone(&known.names))
+        self.cached_dir.lock().as_ref().map(|cached| Arc::clone(&cached.names))
     }
 
-    /// A name of this directory was made on a branch. To be called before anybody hears of it.
+    /// Records that a name in this directory was created on a branch. Must be called before the kernel learns of it.
     pub(crate) fn name_created(&self, name: &[u8], branch: BranchId) {
         self.made.fetch_add(1, Ordering::Relaxed);
-        // Whoever made it may have begun when there were other branches than those by which names are known by now.
-        let known = {
+        // The creating operation may have begun with other branches than the cache has now.
+        let cached = {
             let slot = self.cached_dir.lock();
-            slot.as_ref().and_then(|known| Some((Arc::clone(&known.names), known.branches.index_of(branch)?)))
+            slot.as_ref()
+                .and_then(|cached| Some((Arc::clone(&cached.names), cached.branches.index_of(branch)?)))
         };
-        if let Some((names, index)) = known {
+        if let Some((names, index)) = cached {
             names.add_holder(name, index);
         }
     }

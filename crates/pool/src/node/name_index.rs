@@ -1,10 +1,11 @@
-//! Which branches may hold which names of one directory.
+//! An index of which branches may hold which names of one directory.
 //!
-//! The table says at least what is true: a name that it does not hold is on no branch, and a branch that it does not
-//! give for a name does not hold it. It may say too much; who asks a branch in vain takes that back. Names are told
-//! apart by a keyed hash of 64 bits, so that a name costs 17 bytes and what the table leaves empty.
+//! The index may list too much, but never too little: a name that it does not contain is on no branch, and a branch
+//! that it does not list for a name does not hold it. A surplus entry costs one failed lookup, which removes it.
+//! Names are identified by a keyed 64-bit hash, so a name costs 17 bytes and its share of the table's empty slots.
 //!
-//! It is made by listing the directory, once the branches have been asked in vain about as often as listing costs.
+//! The index is built by listing the directory, once about as many lookups have failed on branches as a listing
+//! costs.
 
 use crate::lock::rank;
 use crate::lock::ranked::RwLock;
@@ -19,23 +20,24 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
-/// Branches that can be told apart.
-const BRANCHES: usize = u64::BITS as usize;
+/// The most branches that an index can tell apart.
+const MAX_BRANCHES: usize = u64::BITS as usize;
 
-/// Names that one directory may have to be remembered.
-const MOST: usize = 1 << 20;
+/// The most names of a directory with an index.
+const MAX_NAMES: usize = 1 << 20;
 
-/// Entries that can be listed in the time of asking one branch for one name.
-const LISTED: u64 = 4;
+/// The number of entries that can be listed in the time of one lookup on a branch.
+const ENTRIES_PER_LOOKUP: u64 = 4;
 
-/// Bytes of a directory (`st_size`) an entry, about: tmpfs has 20, ext4 and XFS some more.
-const ENTRY: u64 = 24;
+/// The approximate size of an entry in a directory's `st_size`, in bytes: 20 for tmpfs, somewhat more for ext4 and
+/// XFS.
+const BYTES_PER_ENTRY: u64 = 24;
 
 pub(crate) struct NameIndex {
-    /// Questions that a branch has answered with "not here".
-    in_vain: AtomicU64,
-    /// So many are worth a listing.
-    worth: u64,
+    /// The number of lookups that branches have answered with "not here".
+    misses: AtomicU64,
+    /// The number of those that justifies a listing.
+    threshold: u64,
     state: RwLock<State, rank::NameIndex>,
     tally: Arc<CacheCounters>,
 }
@@ -43,7 +45,7 @@ pub(crate) struct NameIndex {
 #[derive(Default)]
 struct State {
     stage: Stage,
-    /// Rises with each name that comes.
+    /// Incremented with each name that is added.
     changes: u64,
     holders: HashMap<u64, u64, BuildHasherDefault<Hashed>>,
 }
@@ -52,18 +54,18 @@ struct State {
 enum Stage {
     #[default]
     Unknown,
-    /// Names that come meanwhile are taken in, but nobody is told of any.
+    /// New names are added, but lookups do not use the index yet.
     Listing,
     Known,
-    /// There are too many names or branches, or they cannot be listed.
+    /// There are too many names or branches, or the directory cannot be listed.
     GivenUp,
 }
 
-/// Who may hold a name.
+/// The branches that may hold a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holders {
     mask: u64,
-    /// As of when.
+    /// The index's `changes` at the lookup.
     changes: u64,
 }
 
@@ -73,7 +75,7 @@ impl Holders {
     }
 }
 
-/// The keys are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
 struct Hashed(u64);
 
@@ -95,18 +97,18 @@ fn hash(name: &[u8]) -> u64 {
 }
 
 impl NameIndex {
-    /// `bytes`: the size of the directory on all branches.
+    /// `bytes` is the size of the directory on all branches.
     pub(crate) fn new(bytes: u64, branches: usize, tally: Arc<CacheCounters>) -> Self {
-        let stage = if branches > BRANCHES { Stage::GivenUp } else { Stage::Unknown };
+        let stage = if branches > MAX_BRANCHES { Stage::GivenUp } else { Stage::Unknown };
         NameIndex {
-            in_vain: AtomicU64::new(0),
-            worth: LISTED + bytes / ENTRY / LISTED,
+            misses: AtomicU64::new(0),
+            threshold: ENTRIES_PER_LOOKUP + bytes / BYTES_PER_ENTRY / ENTRIES_PER_LOOKUP,
             state: RwLock::new(State { stage, ..State::default() }),
             tally,
         }
     }
 
-    /// Who may hold a name; `None` when that is not known.
+    /// Returns the branches that may hold a name; `None` if the index is not built.
     pub(crate) fn holders(&self, name: &[u8]) -> Option<Holders> {
         let state = self.state.read();
         if state.stage != Stage::Known {
@@ -116,20 +118,21 @@ impl NameIndex {
         Some(Holders { mask, changes: state.changes })
     }
 
-    /// Branch `index` may hold a name from now on. Told after it was made, and before anybody hears that it was.
+    /// Records that branch `index` may hold a name. Called after the name was created, and before the kernel learns
+    /// of it.
     pub(crate) fn add_holder(&self, name: &[u8], index: usize) {
-        if index < BRANCHES {
+        if index < MAX_BRANCHES {
             self.add(name, 1 << index);
         }
     }
 
-    /// Any branch may hold a name, or not.
+    /// Records that every branch may hold a name.
     pub(crate) fn any_may_hold(&self, name: &[u8]) {
         self.add(name, u64::MAX);
     }
 
     fn add(&self, name: &[u8], mask: u64) {
-        // Not without the lock: a listing that has begun by now may have missed the name.
+        // The lock is necessary: a listing that has begun by now may have missed the name.
         if matches!(self.state.read().stage, Stage::Unknown | Stage::GivenUp) {
             return;
         }
@@ -138,10 +141,10 @@ impl NameIndex {
         state.put(&self.tally, hash(name), mask);
     }
 
-    /// Branch `index` did not hold the name after all when it was asked.
-    pub(crate) fn remove_holder(&self, name: &[u8], index: usize, asked: Holders) {
+    /// Records that branch `index` turned out not to hold the name, in a `lookup` of the index.
+    pub(crate) fn remove_holder(&self, name: &[u8], index: usize, lookup: Holders) {
         let mut state = self.state.write();
-        if state.changes != asked.changes || state.stage != Stage::Known {
+        if state.changes != lookup.changes || state.stage != Stage::Known {
             return;
         }
         if let Entry::Occupied(mut entry) = state.holders.entry(hash(name)) {
@@ -153,13 +156,14 @@ impl NameIndex {
         }
     }
 
-    /// So many branches were asked in vain, for want of this table. True once it is worth a listing, to one thread.
+    /// Counts lookups that failed on branches for want of the index. Returns true to one thread, once a listing is
+    /// justified.
     pub(crate) fn count_misses(&self, times: usize) -> bool {
-        let before = self.in_vain.fetch_add(times as u64, Ordering::Relaxed);
-        before < self.worth && before + times as u64 >= self.worth
+        let before = self.misses.fetch_add(times as u64, Ordering::Relaxed);
+        before < self.threshold && before + times as u64 >= self.threshold
     }
 
-    /// Lists the directory, open on each branch that has it.
+    /// Builds the index from the directory's descriptors on the branches that hold it.
     pub(crate) fn build_from<'a>(&self, dirs: impl Iterator<Item = (usize, BorrowedFd<'a>)>) {
         {
             let mut state = self.state.write();
@@ -173,7 +177,7 @@ impl NameIndex {
         state.stage = match listed {
             Ok(()) => Stage::Known,
             Err(errno) => {
-                tracing::debug!("the names of a directory are not remembered: {errno}");
+                tracing::debug!("the names of a directory cannot be indexed: {errno}");
                 state.clear(&self.tally);
                 Stage::GivenUp
             }
@@ -201,7 +205,7 @@ impl NameIndex {
                 for hash in batch.drain(..) {
                     state.put(&self.tally, hash, 1 << index);
                 }
-                if state.holders.len() > MOST {
+                if state.holders.len() > MAX_NAMES {
                     return Err(Errno::NOMEM);
                 }
             }
@@ -237,9 +241,9 @@ impl Drop for NameIndex {
 
 #[derive(Default)]
 pub(crate) struct CacheCounters {
-    /// Directories of which something is remembered.
+    /// The number of cached directories.
     pub(crate) dirs: AtomicUsize,
-    /// Places in the order that they are to be forgotten in, also of those of which nothing is remembered any more.
+    /// The length of the order in which directories are dropped, including nodes that are no longer cached.
     pub(crate) ordered: AtomicUsize,
     pub(crate) descriptors: AtomicUsize,
     pub(crate) names: AtomicUsize,

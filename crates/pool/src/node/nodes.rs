@@ -1,4 +1,4 @@
-//! The node table: what the kernel holds references to.
+//! The node table, by which the kernel's references are counted.
 
 use super::children::Children;
 use super::table::{Record, ShownFile, Table, new_node};
@@ -18,20 +18,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub(crate) struct Nodes {
     pub(crate) table: RwLock<Table, rank::NodeTable>,
-    /// The id of the next node that has none which lasts.
+    /// The id of the next node without a stable id.
     next: AtomicU64,
-    /// Tells such nodes from those of an earlier run.
+    /// The generation of such nodes, which tells them from those of an earlier run.
     run: u32,
-    /// Some file has kept its number.
+    /// Some file that moved shows the inode number that it had before.
     any_preserved: AtomicBool,
 }
 
 impl Nodes {
     pub(crate) fn new(root_ino: u64) -> Self {
         let mut table = Table::default();
-        let lasting = StableId { id: NodeId::ROOT, generation: 0 };
-        let root = new_node(lasting, Identity::Directory { ino: root_ino }, false);
-        // The kernel never forgets the root.
+        let stable = StableId { id: NodeId::ROOT, generation: 0 };
+        let root = new_node(stable, Identity::Directory { ino: root_ino }, false);
+        // The kernel does not forget the root.
         root.lookups.store(1, Ordering::Relaxed);
         table.records.insert(
             NodeId::ROOT,
@@ -47,7 +47,7 @@ impl Nodes {
         self.table.read().records.get(&id).map(|r| r.node.clone()).ok_or(Error::Stale)
     }
 
-    /// Node and newest path in one look. `Stale` when the node is unknown; no path when it has no name.
+    /// Returns a node and its newest path under one lock. `Stale` if the node is unknown; no path if it has no name.
     pub(crate) fn locate(&self, id: NodeId) -> Result<(Arc<Node>, Option<PoolPath>)> {
         let table = self.table.read();
         let record = table.records.get(&id).ok_or(Error::Stale)?;
@@ -59,22 +59,22 @@ impl Nodes {
         Ok((record.node.clone(), path))
     }
 
-    /// The path of a directory in which names are about to be used.
+    /// Returns the path of a directory in which names will be used.
     pub(crate) fn dir_path(&self, id: NodeId) -> Result<PoolPath> {
         self.dir(id).map(|(_, path)| path)
     }
 
-    /// A directory in which names are about to be used, and its path.
+    /// Returns a directory in which names will be used, and its path.
     pub(crate) fn dir(&self, id: NodeId) -> Result<(Arc<Node>, PoolPath)> {
         let (node, path) = self.locate(id)?;
         if !node.is_dir() {
             return Err(Error::NotDirectory);
         }
-        // A removed directory that somebody still stands in.
+        // A removed directory that some process still uses.
         Ok((node, path.ok_or(Error::Absent)?))
     }
 
-    /// The directory and the name by which a node was found last.
+    /// Returns the directory and the name by which a node was last found.
     pub(crate) fn newest_name(&self, id: NodeId) -> Option<(Arc<Node>, FileName)> {
         let table = self.table.read();
         let name = table.records.get(&id)?.names.last()?;
@@ -82,9 +82,9 @@ impl Nodes {
         Some((dir.node.clone(), FileName::from_slice(&name.name)))
     }
 
-    /// The known names of a node, as directory and name, newest first. One at a time: a file may have tens
-    /// of thousands, and the first is nearly always right. They are those of the file: that it is shown as
-    /// something else by now, under another node, takes none away.
+    /// Returns the known names of a node, as path of the directory and name, newest first. One at a time: a file may
+    /// have tens of thousands, and the first is nearly always right. Names belong to the file: if it is now shown as
+    /// a symlink or no longer is, its other node has the names, and they count for this one.
     pub(crate) fn names(&self, id: NodeId) -> impl Iterator<Item = (PoolPath, Box<[u8]>)> + '_ {
         let mut seen = 0;
         std::iter::from_fn(move || {
@@ -96,7 +96,7 @@ impl Nodes {
             loop {
                 let name = record.names.iter().rev().nth(seen)?;
                 seen += 1;
-                // A directory on the way may have lost its own name.
+                // A parent directory may have lost its own name.
                 if let Some(dir) = table.path(name.parent) {
                     return Some((dir, name.name.clone()));
                 }
@@ -104,7 +104,7 @@ impl Nodes {
         })
     }
 
-    /// The known names of a node, as node of the directory and name.
+    /// Returns the known names of a node, as node of the directory and name.
     pub(crate) fn known(&self, id: NodeId) -> Vec<(NodeId, Box<[u8]>)> {
         let table = self.table.read();
         let names = table.records.get(&id).map(|record| record.names.as_slice()).unwrap_or_default();
@@ -117,7 +117,7 @@ impl Nodes {
         table.records.get(&id).map(|r| r.node.clone())
     }
 
-    /// The known names in a directory.
+    /// Returns the known names in a directory.
     pub(crate) fn children(&self, id: NodeId) -> Vec<Vec<u8>> {
         let table = self.table.read();
         table.records.get(&id).map(|r| r.children.names().map(<[u8]>::to_vec).collect()).unwrap_or_default()
@@ -129,14 +129,14 @@ impl Nodes {
         record.names.last().map(|n| n.parent).ok_or(Error::Absent)
     }
 
-    /// Hands a reference to the kernel: the node of a directory that was found under a name.
-    /// `ino` is its inode number by that name, `lasting` is asked if it was not known.
+    /// Hands a reference to the kernel for a directory that was found under a name. `ino` is its inode number by that
+    /// name. `stable` is called if the directory is not known yet.
     pub(crate) fn give_out_dir(
         &self,
         parent: NodeId,
         name: &[u8],
         ino: u64,
-        lasting: impl FnOnce() -> Option<StableId>,
+        stable: impl FnOnce() -> Option<StableId>,
     ) -> Result<Arc<Node>> {
         {
             let table = self.table.read();
@@ -151,7 +151,7 @@ impl Nodes {
             return Ok(node.clone());
         }
         let ino = table.unused_ino(ino);
-        let node = self.new_node(&table, Identity::Directory { ino }, false, lasting());
+        let node = self.new_node(&table, Identity::Directory { ino }, false, stable());
         let replaced = table.insert(parent, name, node.clone())?;
         table.numbers.insert(ino, node.id);
         drop(table);
@@ -159,7 +159,7 @@ impl Nodes {
         Ok(node)
     }
 
-    /// The inode number that a lookup of a directory would show, `ino` being the one by its name.
+    /// Returns the inode number that a lookup of a directory would show. `ino` is the number by its name.
     pub(crate) fn dir_ino(&self, parent: NodeId, name: &[u8], ino: u64) -> u64 {
         let table = self.table.read();
         match table.child(parent, name).map(|node| node.identity()) {
@@ -168,7 +168,7 @@ impl Nodes {
         }
     }
 
-    /// The inode number that a file shows since before it moved, if it has; by where it is now.
+    /// Returns the inode number that a file had before it moved, if it has moved; by where it is now.
     pub(crate) fn preserved_ino(&self, dev: u64, ino: u64) -> Option<u64> {
         match self.any_preserved.load(Ordering::Relaxed) {
             true => self.table.read().preserved.get(&(dev, ino)).copied(),
@@ -176,7 +176,7 @@ impl Nodes {
         }
     }
 
-    /// Hands a reference to the kernel: the node of a file that was found under a name on a branch.
+    /// Hands a reference to the kernel for a file that was found under a name on a branch.
     pub(crate) fn hand_out_file(
         &self,
         parent: NodeId,
@@ -195,13 +195,13 @@ impl Nodes {
         }
         let mut freed = Vec::new();
         let node = self.file_under(&mut self.table.write(), parent, name, branch, shown, &mut freed);
-        // Outside the lock: dropping a node closes descriptors.
+        // Outside the lock, because dropping a node closes descriptors.
         drop(freed);
         node
     }
 
-    /// The node of a file that was found under a name, with one more reference; what the name led to before may be
-    /// freed.
+    /// Returns the node of a file that was found under a name, with one more reference. Adds to `freed` what the name
+    /// led to before, if nothing else holds it.
     pub(crate) fn file_under(
         &self,
         table: &mut Table,
@@ -225,7 +225,7 @@ impl Nodes {
         Ok(node)
     }
 
-    /// Hands a reference to the kernel: a file that never had a name (`O_TMPFILE`).
+    /// Hands a reference to the kernel for a file that never had a name (`O_TMPFILE`).
     pub(crate) fn hand_out_nameless(&self, branch: &Branch, key: FileKey) -> Arc<Node> {
         let mut table = self.table.write();
         let node = self.new_file(&table, branch, (key, false));
@@ -233,13 +233,13 @@ impl Nodes {
         node
     }
 
-    /// Hands a reference to the kernel: a file that it knows no more and that was found by its id.
+    /// Hands a reference to the kernel for a file that it had forgotten, and that was found by its id.
     ///
-    /// Errors: `ESTALE` when the file is known as another node.
-    pub(crate) fn hand_out_found(&self, lasting: StableId, key: FileKey) -> Result<Arc<Node>> {
+    /// Errors: `ESTALE` if the file is known as another node.
+    pub(crate) fn hand_out_found(&self, stable: StableId, key: FileKey) -> Result<Arc<Node>> {
         let mut table = self.table.write();
-        if let Some(record) = table.records.get(&lasting.id) {
-            // Somebody else has just found it.
+        if let Some(record) = table.records.get(&stable.id) {
+            // Another thread has just found it.
             let same = record.node.shown() == Some((key, false));
             same.then(|| record.node.lookups.fetch_add(1, Ordering::Relaxed)).ok_or(Error::Stale)?;
             return Ok(record.node.clone());
@@ -247,40 +247,40 @@ impl Nodes {
         if table.files.contains_key(&(key, false)) {
             return Err(Error::Stale);
         }
-        let node = new_node(lasting, Identity::File(key), false);
+        let node = new_node(stable, Identity::File(key), false);
         table.insert_nameless(&node, key);
         Ok(node)
     }
 
-    /// Hands a reference to the kernel: one more for a node that it already knows.
+    /// Hands one more reference to the kernel for a node that it knows already.
     pub(crate) fn hand_out_again(&self, id: NodeId) -> Result<Arc<Node>> {
         let table = self.table.read();
         let node = &table.records.get(&id).ok_or(Error::Stale)?.node;
-        // With the table held: who forgets it looks once more when nobody has it.
+        // Under the lock: `forget` checks the count once more when it seems to be zero.
         node.lookups.fetch_add(1, Ordering::Relaxed);
         Ok(node.clone())
     }
 
-    /// Takes back `count` references from the kernel; of more than it has, those that it has. `gone` is told of the nodes
-    /// that go, without any lock held.
+    /// Takes back `count` references from the kernel, or all if it has fewer. Calls `gone` for each node that is
+    /// freed, without a lock held.
     pub(crate) fn forget(&self, id: NodeId, count: u64, gone: impl Fn(&Node)) {
         if id == NodeId::ROOT {
             return;
         }
-        let (goes, memory) = {
+        let (goes, cached_dir) = {
             let table = self.table.read();
             let Some(record) = table.records.get(&id) else { return };
-            let less = |held: u64| Some(held.saturating_sub(count));
+            let decrease = |held: u64| Some(held.saturating_sub(count));
             #[allow(deprecated, reason = "Rust 1.88 lacks try_update, its new name")]
-            let before = record.node.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            let before = record.node.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrease);
             let forgotten = before.is_ok_and(|before| before <= count);
-            // Though the node may stay, nobody asks for what is in it.
-            let memory = if forgotten { record.node.cached_dir.lock().take() } else { None };
-            (forgotten, memory)
+            // The node may stay for its children, but its directory is not used now.
+            let cached_dir = if forgotten { record.node.cached_dir.lock().take() } else { None };
+            (forgotten, cached_dir)
         };
-        drop(memory);
+        drop(cached_dir);
         if goes {
-            // Freed outside the lock: dropping a node closes descriptors.
+            // Freed outside the lock, because dropping a node closes descriptors.
             let (freed, shrunk) = {
                 let mut table = self.table.write();
                 (table.release(id), std::mem::take(&mut table.shrunk))
@@ -293,7 +293,7 @@ impl Nodes {
         }
     }
 
-    /// The name is gone from every branch.
+    /// Records that a name is gone from every branch.
     pub(crate) fn name_removed(&self, parent: NodeId, name: &[u8]) {
         let freed = {
             let mut table = self.table.write();
@@ -305,8 +305,8 @@ impl Nodes {
         drop(freed);
     }
 
-    /// No file has this key any more (its last link is gone): a later file that gets its inode number
-    /// must get a node of its own.
+    /// Records that no file has this identity any more, because its last link is gone. A later file that gets its
+    /// inode number must get another node.
     pub(crate) fn file_gone(&self, key: FileKey) {
         let mut table = self.table.write();
         table.files.remove(&(key, false));
@@ -314,8 +314,8 @@ impl Nodes {
         table.preserved.remove(&(key.dev, key.ino));
     }
 
-    /// The node's file is another one from now on, and keeps the inode number that callers know. The caller holds
-    /// the tree exclusively, or is the only one who knows of the new file.
+    /// Records that the node's file is now another one, which keeps the inode number that clients know. The caller
+    /// holds the tree lock exclusively, or nothing else knows the new file.
     pub(crate) fn moved(&self, node: &Node, to: FileKey, number: u64) {
         let mut table = self.table.write();
         if let Some(from) = node.key() {
@@ -334,9 +334,10 @@ impl Nodes {
         node.moves.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The kernel holds on to the file that this node has open: whoever looks the names up from now on gets a node of its own
-    /// for the file `to`, which may be the same one. This one keeps the number that callers know, and the other one shows it
-    /// too if it `stays` with the file. Gives the names. The caller holds the tree exclusively.
+    /// Detaches a node's names, because the kernel still uses the file that the node has open. The next lookup of a
+    /// name makes a new node for the file `to`, which may be the same file. This node keeps the inode number that
+    /// clients know; the new one shows it too if the number `stays` with the file. Returns the names. The caller
+    /// holds the tree lock exclusively.
     pub(crate) fn names_detached(
         &self,
         node: &Node,
@@ -364,7 +365,7 @@ impl Nodes {
         names
     }
 
-    /// The name moved, over whatever was there.
+    /// Records that a name was renamed, replacing whatever had the new name.
     pub(crate) fn renamed(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8])) {
         let freed = {
             let mut table = self.table.write();
@@ -382,17 +383,17 @@ impl Nodes {
         drop(freed);
     }
 
-    /// The two names changed places.
+    /// Records that two names were exchanged.
     pub(crate) fn exchanged(&self, one: (NodeId, &[u8]), other: (NodeId, &[u8])) {
         let mut table = self.table.write();
         let (a, b) = (table.detach(one.0, one.1), table.detach(other.0, other.1));
         let mut freed = Vec::new();
-        for (id, place) in [(a, other), (b, one)] {
+        for (id, new_place) in [(a, other), (b, one)] {
             if let Some(id) = id {
-                freed.extend(table.add_name(id, place.0, place.1).unwrap_or_default());
+                freed.extend(table.add_name(id, new_place.0, new_place.1).unwrap_or_default());
             }
         }
-        // Neither directory lost a child, unless one of the names was not known here.
+        // Neither directory has lost a child, unless one of the names was not known.
         freed.extend([one.0, other.0].into_iter().flat_map(|dir| table.release(dir)));
         drop(table);
         drop(freed);
@@ -403,14 +404,14 @@ impl Nodes {
         table: &Table,
         identity: Identity,
         symlinkified: bool,
-        lasting: Option<StableId>,
+        stable: Option<StableId>,
     ) -> Arc<Node> {
-        let as_it_comes = || {
+        let consecutive = || {
             let id = NodeId(self.next.fetch_add(1, Ordering::Relaxed));
             StableId { id, generation: self.run }
         };
-        let free = lasting.filter(|lasting| !table.records.contains_key(&lasting.id));
-        new_node(free.unwrap_or_else(as_it_comes), identity, symlinkified)
+        let free = stable.filter(|stable| !table.records.contains_key(&stable.id));
+        new_node(free.unwrap_or_else(consecutive), identity, symlinkified)
     }
 
     pub(crate) fn new_file(
@@ -419,12 +420,13 @@ impl Nodes {
         branch: &Branch,
         (key, symlinkified): ShownFile,
     ) -> Arc<Node> {
-        // As a symlink it is another node than as itself, and the file can be found by one of them alone.
-        let lasting = if symlinkified { None } else { StableId::of(branch, key) };
-        self.new_node(table, Identity::File(key), symlinkified, lasting)
+        // A file and the symlink that it is shown as are two nodes; only one can have the id by which the file is
+        // found.
+        let stable = if symlinkified { None } else { StableId::of(branch, key) };
+        self.new_node(table, Identity::File(key), symlinkified, stable)
     }
 
-    /// How many entries each table has.
+    /// Returns the number of entries of each table.
     pub(crate) fn sizes(&self) -> [(&'static str, usize); 5] {
         let table = self.table.read();
         let names = table.records.values().map(|record| record.names.len()).sum();
@@ -437,12 +439,12 @@ impl Nodes {
         ]
     }
 
-    /// A few of the known files.
+    /// Returns some of the known files.
     pub(crate) fn some_files(&self, count: usize) -> Vec<NodeId> {
         self.table.read().files.values().take(count).copied().collect()
     }
 
-    /// How many nodes are known.
+    /// Returns the number of known nodes.
     pub(crate) fn len(&self) -> usize {
         self.table.read().records.len()
     }

@@ -1,4 +1,4 @@
-//! What the handles of one open file share.
+//! The state that the handles of one open file share.
 
 use super::direct_writes::DirectWrites;
 use crate::branch::Branch;
@@ -16,30 +16,30 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What an open file knows of being kept.
+/// The state of an open file as an idle file.
 pub(crate) struct IdleState {
-    /// How often all had been closed before it was opened.
+    /// How often all idle files had been closed before it was opened.
     pub(crate) cleared: u32,
-    /// Changes with the queue locked.
+    /// The file is in the queue. Changes with the queue locked.
     pub(crate) queued: AtomicBool,
-    /// Since it was last looked at.
+    /// It was used since the last check.
     pub(crate) used: AtomicBool,
 }
 
-/// May a file that is opened with these flags share the descriptor of one that is open for reading?
+/// Returns true if a file that is opened with these flags may share the descriptor of one that is open for reading.
 pub(crate) fn only_reads(flags: OFlags) -> bool {
-    // O_NONBLOCK means nothing to a regular file.
+    // O_NONBLOCK has no effect on a regular file.
     flags - OFlags::NONBLOCK == OFlags::RDONLY
 }
 
-/// Where an open file lies.
+/// Where an open file is.
 pub(crate) struct FileLocation {
     pub(crate) branch: Arc<Branch>,
-    /// The file; opened for whatever, or `O_PATH`.
+    /// The file, opened with some flags, possibly `O_PATH`.
     pub(crate) fd: Arc<OwnedFd>,
-    /// Which file it is, if it is open for reading and nothing else: whoever reads may use the same descriptor.
+    /// The file's identity, if `fd` is open for reading only: then other readers may share the descriptor.
     pub(crate) reads: Option<FileKey>,
-    /// For data that goes to given offsets whatever flags the handles have: never `O_APPEND`, never `O_DIRECT`.
+    /// For data at given offsets whatever flags the handles have: without `O_APPEND` and `O_DIRECT`.
     plain_reads: OnceLock<Arc<OwnedFd>>,
     plain_writes: OnceLock<Arc<OwnedFd>>,
 }
@@ -55,24 +55,25 @@ impl FileLocation {
     }
 }
 
-/// What all handles of one node share while any of them is open: the file they all reach, whatever
-/// happens to its names, and how its data travels.
+/// The state that all handles of one node share while any of them is open: the file, whatever happens to its names,
+/// and how its data travels.
 pub(crate) struct OpenFile {
-    /// Swapped, with the descriptors of all handles, when the file moves to another branch.
+    /// Replaced, with the descriptors of all handles, when the file moves to another branch.
     pub(crate) location: RwLock<Arc<FileLocation>, rank::OpenFilePlace>,
     pub(crate) backing: Option<Box<dyn BackingFile>>,
-    /// Those who have it open, or are about to.
+    /// The number of handles that have it open, or are about to.
     pub(crate) users: AtomicUsize,
-    /// Handles that can write.
+    /// The number of handles that can write.
     pub(crate) writers: AtomicUsize,
-    /// The thread that may be within an open(2) of the file: [`NOBODY`], [`SEVERAL`], or one more than its number.
+    /// The thread that may be inside an open(2) of the file: [`NOBODY`], [`SEVERAL`], or its id plus one.
     pub(crate) opener: AtomicU64,
-    /// The names lead to another node by now, for the kernel goes on reading this file by itself: nobody else may join.
+    /// The names lead to another node now, because the kernel still reads this file by passthrough. No further handle
+    /// may join.
     pub(crate) detached: AtomicBool,
     pub(crate) idle: IdleState,
     /// Some handle reads and writes past the page cache.
     pub(crate) direct: AtomicBool,
-    /// Pages have been fetched nevertheless: the file is mapped.
+    /// Pages have been fetched all the same, because the file is mapped.
     pub(crate) overtaken: OnceLock<Box<DirectWrites>>,
 }
 
@@ -80,15 +81,19 @@ const NOBODY: u64 = 0;
 
 const SEVERAL: u64 = u64::MAX;
 
-/// Threads of other PID namespaces all have the number 0.
-fn number_of(thread: u32) -> u64 {
+/// Returns the number that stands for a thread. Threads of other PID namespaces all have the id 0.
+fn opener_number(thread: u32) -> u64 {
     if thread == 0 { SEVERAL } else { u64::from(thread) + 1 }
 }
 
 impl OpenFile {
-    pub(crate) fn new(place: FileLocation, backing: Option<Box<dyn BackingFile>>, idle: IdleState) -> Self {
+    pub(crate) fn new(
+        location: FileLocation,
+        backing: Option<Box<dyn BackingFile>>,
+        idle: IdleState,
+    ) -> Self {
         OpenFile {
-            location: RwLock::new(Arc::new(place)),
+            location: RwLock::new(Arc::new(location)),
             backing,
             users: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
@@ -100,7 +105,7 @@ impl OpenFile {
         }
     }
 
-    /// Changes from 0 with the node's `open` locked.
+    /// Returns the number of users. Leaves 0 only with the node's `open` locked.
     pub(crate) fn users(&self) -> usize {
         self.users.load(Ordering::Acquire)
     }
@@ -109,17 +114,17 @@ impl OpenFile {
         self.location.read().clone()
     }
 
-    pub(crate) fn move_to(&self, place: FileLocation) {
-        *self.location.write() = Arc::new(place);
+    pub(crate) fn move_to(&self, location: FileLocation) {
+        *self.location.write() = Arc::new(location);
     }
 
-    /// Whoever opens the file anew does so by this descriptor. Gives what served so far.
+    /// Makes later opens of the file use this descriptor. Returns the former location.
     pub(crate) fn replace_fds(&self, fd: &Arc<OwnedFd>) -> Arc<FileLocation> {
-        let mut place = self.location.write();
-        // What readers share can stay, for it is open for reading alone.
-        let fd = if place.reads.is_some() { &place.fd } else { fd };
-        let new = FileLocation::new(place.branch.clone(), fd.clone(), place.reads);
-        std::mem::replace(&mut *place, Arc::new(new))
+        let mut location = self.location.write();
+        // A descriptor that readers share can stay, because it is open for reading only.
+        let fd = if location.reads.is_some() { &location.fd } else { fd };
+        let new = FileLocation::new(location.branch.clone(), fd.clone(), location.reads);
+        std::mem::replace(&mut *location, Arc::new(new))
     }
 
     pub(crate) fn detach_names(&self) {
@@ -130,59 +135,60 @@ impl OpenFile {
         self.detached.load(Ordering::Relaxed)
     }
 
-    /// Can any handle write the file?
+    /// Returns true if some handle can write the file.
     pub(crate) fn is_written(&self) -> bool {
         self.writers.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn opened_by(&self, thread: u32) {
-        let thread = number_of(thread);
+        let thread = opener_number(thread);
         let alone = self.opener.compare_exchange(NOBODY, thread, Ordering::Relaxed, Ordering::Relaxed);
         if alone.is_err_and(|other| other != thread) {
             self.opener.store(SEVERAL, Ordering::Relaxed);
         }
     }
 
-    /// A thread truncates the file to nothing, by its name: may that be the `O_TRUNC` of an open(2)?
+    /// Returns true if a truncation to zero by a thread may be the `O_TRUNC` of an open(2).
     ///
-    /// The kernel's requests for open(O_TRUNC) and for open(2) with a truncate(2) behind it are the same: OPEN without
-    /// `O_TRUNC`, then SETATTR without a handle (fs/fuse/dir.c fuse_do_setattr). But the first always come from one
-    /// thread. So nothing is missed; and where several threads have the file open, a truncate(2) passes for an `O_TRUNC`.
+    /// The kernel sends the same requests for open(O_TRUNC) as for open(2) followed by truncate(2): OPEN without
+    /// `O_TRUNC`, then SETATTR without a handle (fs/fuse/dir.c, fuse_do_setattr). But those of an open(O_TRUNC) come
+    /// from one thread. So every `O_TRUNC` is recognized; where several threads have the file open, a truncate(2) may
+    /// be mistaken for one.
     pub(crate) fn may_be_open_truncate(&self, thread: u32) -> bool {
         let opener = self.opener.load(Ordering::Relaxed);
-        let may_be = opener == SEVERAL || opener == number_of(thread);
+        let may_be = opener == SEVERAL || opener == opener_number(thread);
         if may_be && opener != SEVERAL {
-            // One open(2) truncates once.
+            // An open(2) truncates only once.
             let _ = self.opener.compare_exchange(opener, NOBODY, Ordering::Relaxed, Ordering::Relaxed);
         }
         may_be
     }
 
-    /// A page is about to be fetched. Whoever writes past the page cache from now on leaves word of it.
+    /// Prepares for fetching a page into the page cache. From now on, direct writes record their ranges.
     pub(crate) fn fetching(&self, moving: &RwLock<(), rank::FileMove>) -> Option<&DirectWrites> {
         if !self.direct.load(Ordering::Relaxed) {
             return None;
         }
         self.overtaken().or_else(|| {
-            // Not beside somebody who has looked already.
+            // Wait for writers that have checked already.
             let _no_writers = moving.write();
             Some(self.overtaken.get_or_init(Box::default))
         })
     }
 
-    /// For somebody who holds the node's `moving`.
+    /// Returns the record of direct writes, if there is one. The caller holds the node's `moving`.
     pub(crate) fn overtaken(&self) -> Option<&DirectWrites> {
         self.overtaken.get().map(Box::as_ref)
     }
 
-    /// A descriptor for reading at given offsets, whatever flags the handles have.
+    /// Returns a descriptor for reading at given offsets, whatever flags the handles have.
     pub(crate) fn plain_to_read(&self) -> Result<Arc<OwnedFd>, Errno> {
-        self.plain(OFlags::RDONLY, |place| &place.plain_reads)
+        self.plain(OFlags::RDONLY, |location| &location.plain_reads)
     }
 
-    /// The same for writing. Whoever writes holds the node's `moving`.
+    /// As `plain_to_read`, for writing. A caller that writes holds the node's `moving`.
     pub(crate) fn plain_to_write(&self) -> Result<Arc<OwnedFd>, Errno> {
-        self.plain(OFlags::RDWR, |place| &place.plain_writes)
+        self.plain(OFlags::RDWR, |location| &location.plain_writes)
     }
 
     fn plain(
@@ -190,17 +196,17 @@ impl OpenFile {
         flags: OFlags,
         slot: impl Fn(&FileLocation) -> &OnceLock<Arc<OwnedFd>>,
     ) -> Result<Arc<OwnedFd>, Errno> {
-        let place = self.location();
-        if let Some(fd) = slot(&place).get() {
+        let location = self.location();
+        if let Some(fd) = slot(&location).get() {
             return Ok(fd.clone());
         }
-        let fd = beneath::reopen(&*place.fd, flags)
-            .map_err(|errno| place.branch.record_error(errno, OpKind::Read))?;
-        Ok(slot(&place).get_or_init(|| Arc::new(fd)).clone())
+        let fd = beneath::reopen(&*location.fd, flags)
+            .map_err(|errno| location.branch.record_error(errno, OpKind::Read))?;
+        Ok(slot(&location).get_or_init(|| Arc::new(fd)).clone())
     }
 }
 
-/// Somebody's share in an open file.
+/// A use of an open file, counted until dropped.
 pub(crate) struct FileUse(Arc<OpenFile>);
 
 impl FileUse {

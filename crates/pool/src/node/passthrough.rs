@@ -1,33 +1,33 @@
-//! The one decision about how the data of an open file travels.
+//! The decision how the data of an open file travels.
 
 use super::open_file::writes;
 use crate::config::{CacheFiles, Config, FlushOnClose, PassthroughIo};
 use rustix::fs::OFlags;
 
-/// How one open travels (`FOPEN_*` in include/uapi/linux/fuse.h).
+/// How the kernel treats one open (`FOPEN_*` in include/uapi/linux/fuse.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenFlags {
-    /// Reads and writes come to the daemon, whatever is in the page cache.
+    /// Reads and writes go to the daemon, whatever is in the page cache.
     pub direct_io: bool,
-    /// What is cached of the file stays valid.
+    /// Pages that the kernel has cached stay valid.
     pub keep_cache: bool,
     pub parallel_direct_writes: bool,
     /// close(2) needs no FLUSH.
     pub no_flush: bool,
-    /// Reads, writes and mmap go to this backing file.
+    /// Reads, writes and mmap use this backing file.
     pub passthrough: Option<u32>,
 }
 
-/// What is known of the node at an open, besides the options.
+/// The state of the node at an open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sharing {
-    /// Nobody has it open. The id is there if this open asked for passthrough and got it.
+    /// No other handle is open. The id is set if this open requested passthrough and got it.
     First { backing: Option<u32> },
-    /// Somebody has it open, by passthrough if there is an id.
+    /// Another handle is open, by passthrough if the id is set.
     Shared { backing: Option<u32> },
 }
 
-/// Does this option want passthrough for the first open of a node with this access mode?
+/// Returns true if this option requests passthrough for the first open of a node with this access mode.
 pub(crate) fn wants_passthrough(option: PassthroughIo, flags: OFlags) -> bool {
     match option {
         PassthroughIo::Off => false,
@@ -37,28 +37,28 @@ pub(crate) fn wants_passthrough(option: PassthroughIo, flags: OFlags) -> bool {
     }
 }
 
-/// A streaming writer past the page cache, such as `dd oflag=direct`, takes `O_DIRECT` back for a last piece
-/// that is not aligned. The kernel opened the backing file with it, and has no way to take it back: the piece
-/// would fail with EINVAL. So such data comes to the daemon. Whoever opens for reading too (disks of virtual
-/// machines, databases) writes whole blocks, and keeps passthrough.
+/// Returns true for a writer that may remove `O_DIRECT` while the file is open. A streaming writer that bypasses the
+/// page cache, such as `dd oflag=direct`, removes `O_DIRECT` for a last block that is not aligned. The kernel has
+/// opened the backing file with `O_DIRECT` and cannot remove it there, so that block would fail with EINVAL. Such
+/// data therefore goes through the daemon. Programs that open for reading, too (virtual machines, databases), write
+/// whole blocks and keep passthrough.
 pub(crate) fn may_lose_direct(flags: OFlags) -> bool {
     flags.contains(OFlags::DIRECT) && flags & OFlags::ACCMODE == OFlags::WRONLY
 }
 
-/// The one place that decides how the data of an open file travels.
+/// Decides how the data of an open file travels. The only place that does.
 ///
-/// The kernel allows one way for all opens of an inode at a time: either all carry the same backing id,
-/// or none carries any; anything else fails the open with EIO (fs/fuse/iomode.c). So the first open
-/// decides, and later ones follow, each as well as it can:
-/// * the node is in passthrough, this open only writes and would not want it: it carries the id together with
-///   DIRECT_IO. Then what it writes comes to the daemon, coherent with everybody else's.
-/// * the node is in passthrough, this open reads and would not want it: it goes past the daemon all the same. With
-///   DIRECT_IO the kernel would take what is spliced (sendfile(2)) from the page cache of the pool
-///   (fs/fuse/file.c fuse_splice_read), which hears nothing of what others write.
-/// * the node is not in passthrough, this open would want it: it goes without.
+/// The kernel requires all concurrent opens of an inode to agree: either all have the same backing id, or none has
+/// one. Anything else fails with EIO (fs/fuse/iomode.c). So the first open decides, and later ones follow:
+/// * The node uses passthrough, and this open is write-only and does not want it: it gets the id together with
+///   DIRECT_IO. Then its writes go to the daemon, coherent with all others.
+/// * The node uses passthrough, and this open reads and does not want it: it uses passthrough all the same. With
+///   DIRECT_IO the kernel would serve splice (sendfile(2)) from the pool's page cache (fs/fuse/file.c,
+///   fuse_splice_read), which does not see what others write.
+/// * The node does not use passthrough, and this open wants it: it goes without.
 ///
-/// `cached_by_name` tells, for `per-process`, that the caller is one of the listed programs; `valid`, for
-/// `partial` and `auto-full`, that what the kernel has cached of the file is known to be good.
+/// `cached_by_name` says, for `per-process`, that the caller is one of the listed programs; `valid` says, for
+/// `partial` and `auto-full`, that what the kernel has cached of the file is valid.
 pub(crate) fn decide(
     config: &Config,
     flags: OFlags,
@@ -77,10 +77,10 @@ pub(crate) fn decide(
         Sharing::First { backing } | Sharing::Shared { backing } => backing,
     };
     let direct_io = match backing {
-        // `cache.files` rules the page cache of the pool, which passthrough does not use.
+        // `cache.files` concerns the page cache of the pool, which passthrough does not use.
         Some(_) => {
-            let served = !wants_passthrough(config.passthrough, flags) || may_lose_direct(flags);
-            served && flags.contains(OFlags::WRONLY)
+            let by_daemon = !wants_passthrough(config.passthrough, flags) || may_lose_direct(flags);
+            by_daemon && flags.contains(OFlags::WRONLY)
         }
         None => direct_io || may_lose_direct(flags),
     };
@@ -93,8 +93,8 @@ pub(crate) fn decide(
     }
 }
 
-/// May the FLUSH of a close be left out? `quietly`: the branch's filesystem has nothing to do at a close. (With the
-/// writeback cache the kernel sends it nevertheless, for then it is the kernel that has something to write.)
+/// Returns true if close(2) needs no FLUSH. `quietly`: the branch's filesystem does nothing at close. (With the
+/// writeback cache the kernel sends FLUSH all the same, because it has data to write.)
 pub(crate) fn no_flush(option: FlushOnClose, flags: OFlags, quietly: bool) -> bool {
     match option {
         FlushOnClose::Never => true,
@@ -111,13 +111,13 @@ mod tests {
         Config { passthrough, cache_files: cache, ..Config::default() }
     }
 
-    fn letters(travel: OpenFlags) -> String {
+    fn letters(open_flags: OpenFlags) -> String {
         let mut out = String::new();
         for (on, letter) in [
-            (travel.direct_io, 'D'),
-            (travel.keep_cache, 'K'),
-            (travel.passthrough.is_some(), 'P'),
-            (travel.parallel_direct_writes, 'L'),
+            (open_flags.direct_io, 'D'),
+            (open_flags.keep_cache, 'K'),
+            (open_flags.passthrough.is_some(), 'P'),
+            (open_flags.parallel_direct_writes, 'L'),
         ] {
             if on {
                 out.push(letter);
@@ -126,7 +126,7 @@ mod tests {
         out
     }
 
-    /// COMPATIBILITY, appendix C; with a backing id the cache mode no longer matters.
+    /// With a backing id the cache mode does not matter.
     #[test]
     fn open_flags_follow_the_cache_mode() {
         use CacheFiles::*;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_option_decides_which_first_opens_want_passthrough() {
+    fn the_option_and_the_access_mode_decide_the_first_open() {
         use PassthroughIo::*;
         for (option, read, write, both) in [
             (Off, false, false, false),
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// 14.2 #10: with `ro` or `wo`, a second open in the other access mode failed with EIO.
+    /// In mergerfs, with `ro` or `wo`, a second open in the other access mode fails with EIO.
     #[test]
     fn every_open_of_a_passthrough_node_carries_its_backing_id() {
         for option in
@@ -173,8 +173,8 @@ mod tests {
                 for flags in [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR] {
                     let later = |backing| decide(&config, flags, Sharing::Shared { backing }, false, true);
                     assert_eq!(later(Some(3)).passthrough, Some(3));
-                    let served = flags == OFlags::WRONLY && !wants_passthrough(option, flags);
-                    assert_eq!(later(Some(3)).direct_io, served);
+                    let by_daemon = flags == OFlags::WRONLY && !wants_passthrough(option, flags);
+                    assert_eq!(later(Some(3)).direct_io, by_daemon);
                     assert!(!later(Some(3)).keep_cache);
                     assert_eq!(later(None).passthrough, None);
                 }
@@ -182,23 +182,23 @@ mod tests {
         }
     }
 
-    /// The first of them is not in passthrough at all; later ones carry the id of those who are.
+    /// A first open of this kind does not use passthrough; later ones get the id of the others.
     #[test]
-    fn uncached_opens_are_served_by_the_daemon() {
+    fn uncached_streams_go_through_the_daemon() {
         let config = config(PassthroughIo::Rw, CacheFiles::AutoFull);
         for (flags, beside, alone) in
             [(OFlags::RDONLY, "P", ""), (OFlags::WRONLY, "DPL", "DL"), (OFlags::RDWR, "P", "")]
         {
             for (backing, expected) in [(Some(1), beside), (None, alone)] {
                 let sharing = Sharing::Shared { backing };
-                let travel = decide(&config, flags | OFlags::DIRECT, sharing, false, false);
-                assert_eq!(letters(travel), expected, "{flags:?}");
+                let open_flags = decide(&config, flags | OFlags::DIRECT, sharing, false, false);
+                assert_eq!(letters(open_flags), expected, "{flags:?}");
             }
         }
     }
 
     #[test]
-    fn only_writable_opens_are_flushed() {
+    fn flush_is_needed_only_after_writes() {
         for (option, read, write, write_quietly) in [
             (FlushOnClose::Never, true, true, true),
             (FlushOnClose::Always, false, false, false),

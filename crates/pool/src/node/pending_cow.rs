@@ -1,4 +1,4 @@
-//! Threads that were told to look a name up again before they open it.
+//! Threads that must look a name up again before they open it.
 
 use crate::ids::NodeId;
 use crate::lock::rank;
@@ -7,21 +7,21 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Threads that were told to look again, and the nodes that they wanted to open.
+/// Threads that were sent back to look a name up again, and the nodes that they wanted to open.
 #[derive(Default)]
 pub(crate) struct PendingCow {
-    /// How many there are: nearly always none, and then no lookup takes the lock.
+    /// The number of threads: nearly always 0, and then no lookup takes the lock.
     pub(crate) count: AtomicUsize,
     pub(crate) threads: Mutex<HashMap<u32, (NodeId, Instant)>, rank::PendingCow>,
 }
 
 /// A thread that has not come back by then has ended.
-const PATIENCE: Duration = Duration::from_secs(600);
+const MAX_WAIT: Duration = Duration::from_secs(600);
 
 impl PendingCow {
     pub(crate) fn put(&self, thread: u32, node: NodeId) {
         let mut threads = self.threads.lock();
-        threads.retain(|_, (_, since)| since.elapsed() < PATIENCE);
+        threads.retain(|_, (_, since)| since.elapsed() < MAX_WAIT);
         threads.insert(thread, (node, Instant::now()));
         self.count.store(threads.len(), Ordering::Relaxed);
     }
@@ -30,7 +30,7 @@ impl PendingCow {
         self.threads.lock().len()
     }
 
-    /// True if the thread was asked about this node; it is not any more.
+    /// Returns true if the thread was sent back from this node, and removes it.
     pub(crate) fn take(&self, thread: u32, node: NodeId) -> bool {
         if self.count.load(Ordering::Relaxed) == 0 {
             return false;

@@ -1,4 +1,5 @@
-//! Nodes that a listing hands to the kernel with their attributes, and how long the kernel goes by these.
+//! Nodes and attributes that a listing gives to the kernel (READDIRPLUS), and how long the kernel uses these
+//! attributes.
 
 use super::Node;
 use super::nodes::Nodes;
@@ -10,12 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// So many are handed out in one turn of the table's lock: enough to make it cheap, few enough for those who wait.
-const TURN: usize = 64;
+/// How many nodes are handed out under one lock of the table: enough to make it cheap, few enough not to keep others
+/// waiting.
+const BATCH: usize = 64;
 
 impl Nodes {
-    /// Hands a reference to the kernel for each file found in a directory: name, branch, key, and whether it is shown as
-    /// a symlink. `give` is told which of `files` and its node, without those whose directory has gone.
+    /// Hands a reference to the kernel for each file found in a directory: name, branch, identity, and whether it is
+    /// shown as a symlink. Calls `give` with an index in `files` and the node; leaves out files whose directory is
+    /// gone.
     pub(crate) fn hand_out_files<'n>(
         &self,
         parent: NodeId,
@@ -24,10 +27,10 @@ impl Nodes {
     ) {
         let mut files = files.enumerate().filter_map(|(at, file)| Some((at, file?))).peekable();
         let mut freed = Vec::new();
-        let mut nodes = Vec::with_capacity(TURN);
+        let mut nodes = Vec::with_capacity(BATCH);
         while files.peek().is_some() {
             let mut table = self.table.write();
-            for (at, (name, branch, key, symlinkified)) in files.by_ref().take(TURN) {
+            for (at, (name, branch, key, symlinkified)) in files.by_ref().take(BATCH) {
                 let shown = (key, symlinkified);
                 if let Ok(node) = self.file_under(&mut table, parent, name, branch, shown, &mut freed) {
                     nodes.push((at, node));
@@ -39,77 +42,81 @@ impl Nodes {
         }
     }
 
-    /// Which of these names in a directory the kernel knows, with attributes that it was given in a listing and goes by
-    /// still: it need not be given them again.
+    /// Returns for each name in a directory whether the kernel still uses attributes from an earlier listing, so that
+    /// they need not be sent again.
     pub(crate) fn are_relied_on<'n>(
         &self,
         parent: NodeId,
         names: impl Iterator<Item = &'n [u8]>,
     ) -> Vec<bool> {
-        let (table, now) = (self.table.read(), now());
+        let (table, current_tick) = (self.table.read(), current_tick());
         let children = table.records.get(&parent).map(|record| &record.children);
         let relied = |name: &[u8]| {
             let node = &table.records.get(&children?.get(name)?.id)?.node;
-            // Whoever opens a file takes its lock before the table's.
+            // try_lock, because an open takes this lock before that of the table.
             let open = || {
                 node.open.try_lock().is_none_or(|slot| slot.upgrade().is_some_and(|file| file.is_written()))
             };
-            let given = node.relied.load(Ordering::SeqCst) > now && node.lookups.load(Ordering::Relaxed) > 0;
-            // What is open for writing, or mapped so past the daemon, may have other attributes by now.
+            let given =
+                node.relied.load(Ordering::SeqCst) > current_tick && node.lookups.load(Ordering::Relaxed) > 0;
+            // If the file is open for writing, or mapped so by passthrough, its attributes may have changed.
             Some(given && !node.mapped.load(Ordering::Relaxed) && !open())
         };
         names.map(|name| relied(name).unwrap_or(false)).collect()
     }
 
-    /// No attributes that were given are good any more.
+    /// Records that no attributes given to the kernel are valid any more.
     pub(crate) fn rely_on_nothing(&self) {
         self.table.read().records.values().for_each(|record| record.node.changed());
     }
 }
 
 impl Node {
-    /// The kernel is about to be given its attributes.
+    /// Records that attributes of the node are about to be sent to the kernel.
     pub(crate) fn offer(&self) {
         self.relied.store(OFFERED, Ordering::SeqCst);
     }
 
-    /// What was offered has been given to the kernel, to go by it for so long.
+    /// Records that the attributes have been sent, with this validity. Does nothing if they changed since `offer`.
     pub(crate) fn rely(&self, time: Duration) {
         let until = if time.is_zero() { 0 } else { until(time) };
         let _ = self.relied.compare_exchange(OFFERED, until, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Its attributes are not what the kernel was given.
+    /// Records that the node's attributes are no longer those that the kernel was given.
     pub(crate) fn changed(&self) {
         self.relied.store(0, Ordering::SeqCst);
     }
 
-    /// The kernel was given attributes of names in this directory, to go by them for so long at most.
+    /// Records that the kernel was given attributes of entries of this directory, with this validity at most.
     pub(crate) fn rely_on_entries(&self, time: Duration) {
         if !time.is_zero() {
             self.relied_below.store(until(time), Ordering::Relaxed);
         }
     }
 
-    /// May it still go by some of them?
+    /// Returns true if the kernel may still use attributes of some of the entries.
     pub(crate) fn has_relied_on_entries(&self) -> bool {
-        self.relied_below.load(Ordering::Relaxed) > now()
+        self.relied_below.load(Ordering::Relaxed) > current_tick()
     }
 }
 
-/// Not up to the last moment: it may be a while until the kernel needs what it was given.
+/// Returns the tick at which attributes are sent again: after half of their validity, because it may be a while until
+/// the kernel needs them.
 fn until(time: Duration) -> u32 {
-    now().saturating_add(u32::try_from(time.as_millis() / 2 / TICK).unwrap_or(u32::MAX / 2)).min(OFFERED - 1)
+    current_tick()
+        .saturating_add(u32::try_from(time.as_millis() / 2 / TICK).unwrap_or(u32::MAX / 2))
+        .min(OFFERED - 1)
 }
 
-/// Attributes are on their way.
+/// Attributes are being sent.
 const OFFERED: u32 = u32::MAX;
 
-/// In milliseconds.
+/// Milliseconds per tick.
 const TICK: u128 = 64;
 
-/// In ticks; never 0.
-fn now() -> u32 {
+/// Returns the time in ticks; never 0.
+fn current_tick() -> u32 {
     let time = clock_gettime(ClockId::MonotonicCoarse);
     ((time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000) as u128 / TICK) as u32 + 1
 }
@@ -120,7 +127,7 @@ mod tests {
     use crate::branch::Branches;
     use crate::branch::list::{BranchSpec, Mode};
 
-    /// One that no file is found on again.
+    /// A branch on which files have no stable ids.
     fn branch() -> Arc<Branch> {
         let spec = BranchSpec { path: "/proc".into(), mode: Mode::Ro, min_free: None };
         Branches::open(&[spec].into_iter().collect()).unwrap()[0].clone()
@@ -130,12 +137,12 @@ mod tests {
         FileKey { dev: 1, ino, birth: (0, 0) }
     }
 
-    /// As many as take several turns; some are not to be had, and each tenth is another name of the first.
+    /// Enough files for several batches; some cannot be found, and every tenth is another name of the first.
     #[test]
-    fn every_file_gets_the_node_that_a_lookup_gives() {
+    fn every_file_gets_the_same_node_as_by_a_lookup() {
         let (nodes, branch) = (Nodes::new(1), branch());
         let known = nodes.hand_out_file(NodeId::ROOT, b"f7", &branch, key(7), false).unwrap();
-        let names: Vec<String> = (0..3 * TURN).map(|n| format!("f{n}")).collect();
+        let names: Vec<String> = (0..3 * BATCH).map(|n| format!("f{n}")).collect();
         let of = |n: usize| key(if n.is_multiple_of(10) { 0 } else { n as u64 });
         let file = |(n, name)| (n % 7 != 3).then(|| (String::as_bytes(name), &*branch, of(n), false));
         let files = names.iter().enumerate().map(file);
@@ -148,7 +155,7 @@ mod tests {
             assert_eq!(child, given[n].map(|id| (id, Some(of(n)))), "{name}");
         }
         assert_eq!(given[0], given[20]);
-        // One reference for each name, and those from before.
+        // One reference for each name, and the one from before.
         nodes.forget(known.id, 1, |_| {});
         assert!(nodes.get(known.id).is_ok());
         nodes.forget(known.id, 1, |_| {});
@@ -162,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_directory_gets_no_nodes() {
+    fn files_of_a_directory_that_is_gone_get_no_nodes() {
         let (nodes, branch) = (Nodes::new(1), branch());
         let files = [Some((&b"f"[..], &*branch, key(2), false))];
         nodes.hand_out_files(NodeId(99), files.into_iter(), |_, _| panic!("there is no such directory"));

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A file's names are looked through each time that it has got so many more.
+/// Each time a file has got so many more names, its names are checked.
 pub(crate) const MANY_NAMES: usize = 64;
 
 pub(crate) struct Name {
@@ -25,30 +25,30 @@ pub(crate) struct Record {
     pub(crate) node: Arc<Node>,
     /// One for a directory, any number for a file. Newest last.
     pub(crate) names: SmallVec<[Name; 1]>,
-    /// Known names below; each holds this node in the table.
+    /// Known names in this directory. Each keeps this node in the table.
     pub(crate) children: Children,
 }
 
-/// A file, and whether it is shown as a symlink.
+/// A file's identity, and whether it is shown as a symlink.
 pub(crate) type ShownFile = (FileKey, bool);
 
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) records: HashMap<NodeId, Record>,
     pub(crate) files: HashMap<ShownFile, NodeId>,
-    /// Inode numbers of known directories. One that was renamed keeps its own, and so does all below it,
-    /// though the old paths may belong to other directories by now.
+    /// Inode numbers of known directories. A directory that was renamed keeps its number, and so does everything
+    /// below it, though other directories may have the old paths by now.
     pub(crate) numbers: HashMap<u64, NodeId>,
-    /// Inode numbers that files had before they moved, by device and number on their branch.
+    /// Inode numbers that files had before they moved, by their present device and number on the branch.
     pub(crate) preserved: HashMap<(u64, u64), u64>,
-    /// Far fewer nodes are known than once were.
+    /// The tables have shrunk, because far fewer nodes are known than before.
     pub(crate) shrunk: bool,
 }
 
-pub(crate) fn new_node(lasting: StableId, identity: Identity, symlinkified: bool) -> Arc<Node> {
+pub(crate) fn new_node(stable: StableId, identity: Identity, symlinkified: bool) -> Arc<Node> {
     Arc::new(Node {
-        id: lasting.id,
-        generation: lasting.generation,
+        id: stable.id,
+        generation: stable.generation,
         identity: Mutex::new(identity),
         symlinkified,
         lookups: AtomicU64::new(1),
@@ -77,7 +77,7 @@ impl Table {
         self.path_of(self.records.get(&id)?.names.last()?)
     }
 
-    /// Walks up to the root; `None` when an ancestor has lost its name.
+    /// Builds a path, walking up to the root; `None` if an ancestor has lost its name.
     pub(crate) fn path_of(&self, name: &Name) -> Option<PoolPath> {
         let mut parts: SmallVec<[&[u8]; 16]> = SmallVec::new();
         parts.push(&name.name);
@@ -102,14 +102,14 @@ impl Table {
         self.records.get(&id).map(|r| &r.node)
     }
 
-    /// The other node of a file that is, or was, shown as a symlink.
+    /// Returns the other node of a file that is, or was, shown as a symlink.
     pub(crate) fn twin(&self, node: &Node) -> Option<&Record> {
         let (key, symlinkified) = node.shown()?;
         self.records.get(self.files.get(&(key, !symlinkified))?)
     }
 
-    /// `ino`, or what stands in for it while another directory has it: always the same, so that a
-    /// directory that is forgotten and found again does not change.
+    /// Returns `ino`, or its replacement while another directory has that number. The replacement is always the same,
+    /// so that the number of a directory does not change when it is forgotten and found again.
     pub(crate) fn unused_ino(&self, mut ino: u64) -> u64 {
         while self.numbers.contains_key(&ino) {
             ino = ino.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
@@ -123,7 +123,7 @@ impl Table {
         self.files.insert((key, false), node.id);
     }
 
-    /// As `add_name`, for a node that is new.
+    /// As `add_name`, for a new node.
     pub(crate) fn insert(&mut self, parent: NodeId, name: &[u8], node: Arc<Node>) -> Result<Vec<Record>> {
         let id = node.id;
         self.records.insert(id, Record { node, names: SmallVec::new(), children: Children::default() });
@@ -132,8 +132,8 @@ impl Table {
         })
     }
 
-    /// Gives a node a name, taking it from whichever node had it, and gives back what is freed by that.
-    /// `Stale` when the directory is unknown.
+    /// Gives a node a name, taking it from whichever node had it. Returns what that frees. `Stale` if the directory
+    /// is unknown.
     pub(crate) fn add_name(&mut self, id: NodeId, parent: NodeId, name: &[u8]) -> Result<Vec<Record>> {
         if !self.records.contains_key(&parent) {
             return Err(Error::Stale);
@@ -147,21 +147,21 @@ impl Table {
         }
         let dir = self.records.get_mut(&parent).ok_or(Error::Stale)?;
         dir.children.insert(name.into(), Child { id, slot });
-        // A name makes the file reachable again (link(2) of an open file without one).
+        // The file can be found by a name again (link(2) of an open file without a name).
         let orphan = node.orphan.lock().take();
         drop(orphan);
-        // The kernel may still hold it, or names below it; then it goes when they are forgotten.
+        // If the kernel holds the previous node or names below it, it stays until those are forgotten.
         Ok(previous.map(|previous| self.release(previous)).unwrap_or_default())
     }
 
-    /// Takes a name from its node, if any has it. The node stays in the table.
+    /// Takes a name from the node that has it, if any. The node stays in the table.
     pub(crate) fn detach(&mut self, parent: NodeId, name: &[u8]) -> Option<NodeId> {
         let Child { id, slot } = self.records.get_mut(&parent)?.children.remove(name)?;
         self.drop_name(id, slot);
         Some(id)
     }
 
-    /// Takes a name out of its node's list; the newest takes its place.
+    /// Removes a name from its node's list; the newest name takes its slot.
     pub(crate) fn drop_name(&mut self, id: NodeId, slot: usize) {
         let Some(record) = self.records.get_mut(&id) else { return };
         record.names.swap_remove(slot);
@@ -172,10 +172,10 @@ impl Table {
         }
     }
 
-    /// `release`, for a node that has lost a name for good and the directory that has lost the child.
+    /// As `release`, for a node that has lost a name for good and the directory that has lost the child.
     pub(crate) fn removed(&mut self, id: NodeId, parent: NodeId) -> Vec<Record> {
-        // Whoever is still in the directory may share its number with the next one of that name; the next
-        // one's must not depend on when this one is forgotten.
+        // The next directory of that name may have the same number as this one while some process still uses this
+        // one. It must not depend on when this one is forgotten.
         self.release_ino(id);
         let mut freed = self.release(id);
         freed.extend(self.release(parent));
@@ -190,12 +190,12 @@ impl Table {
         }
     }
 
-    /// Drops the node if nothing holds it, and then its ancestors that only it held.
+    /// Drops a node if nothing holds it, and then each ancestor that nothing else holds.
     pub(crate) fn release(&mut self, id: NodeId) -> Vec<Record> {
         let mut freed = Vec::new();
-        let mut doubtful: SmallVec<[NodeId; 4]> = SmallVec::new();
-        doubtful.push(id);
-        while let Some(id) = doubtful.pop() {
+        let mut to_check: SmallVec<[NodeId; 4]> = SmallVec::new();
+        to_check.push(id);
+        while let Some(id) = to_check.pop() {
             let Some(record) = self.records.get(&id) else { continue };
             let held = record.node.lookups.load(Ordering::Relaxed) > 0 || !record.children.is_empty();
             if held {
@@ -218,7 +218,7 @@ impl Table {
                     if parent.children.get(&name.name).is_some_and(|child| child.id == id) {
                         parent.children.remove(&name.name);
                     }
-                    doubtful.push(name.parent);
+                    to_check.push(name.parent);
                 }
             }
             freed.push(record);
