@@ -56,7 +56,7 @@ pub struct Branch {
     pub seed: BranchSeed,
     /// The type of the filesystem: `f_type` of statfs(2).
     pub kind: u64,
-    /// Whether the branch works. The branch keeps this as long as its id.
+    /// Whether the branch can be relied on. A branch that keeps its id keeps this, too.
     pub health: Arc<BranchHealth>,
     /// Whether the branch had room for passthrough writers, when an open for reading last checked.
     pub(crate) room: RoomSeen,
@@ -145,8 +145,8 @@ impl Branch {
         BranchSpec { path: self.path.clone(), mode: self.mode, min_free: self.min_free }
     }
 
-    /// Takes a file that was opened on this branch with `flags`, and returns a descriptor that updates access times
-    /// as the pool wants it.
+    /// Takes a file that was opened on this branch with `flags`, and returns a descriptor of it that updates
+    /// access times as the pool's options say.
     pub(crate) fn reopen_for_read(&self, fd: OwnedFd, flags: OFlags) -> OwnedFd {
         let reads = self.times.0.load();
         match reads.as_deref() {

@@ -1,10 +1,10 @@
 //! Filesystems that a branch contains but is not on: mounted below its root, subvolumes, and the targets of followed
 //! symlinks.
 //!
-//! Such a filesystem uses the same inode numbers as the branch. Two files of the pool must not share a number (backup
-//! programs would take them for hard links of each other), so the filesystem takes part in the number. Device numbers
-//! differ from mount to mount. The filesystem id of statvfs(3) (`f_fsid`) stays the same where it is derived from a
-//! UUID, and differs for each subvolume of a btrfs.
+//! Such a filesystem may use the same inode numbers as the branch. Two files of the pool must not share a number (backup
+//! programs would take them for hard links of each other), so the filesystem takes part in the number. Its device number
+//! would not do, since that differs from mount to mount. The filesystem id of statvfs(3) (`f_fsid`) stays the same where
+//! it is derived from a UUID, and differs for each subvolume of a btrfs.
 
 use crate::lock::rank;
 use crate::lock::ranked::RwLock;

@@ -14,7 +14,7 @@ pub(crate) struct StuckOperations {
     pub(crate) moving: AtomicUsize,
 }
 
-/// Counts a file as being copied until dropped. Copying takes long without being stuck.
+/// Counts a file as being copied until dropped: a copy takes long without being stuck.
 pub(crate) struct CopyInProgress<'a>(&'a StuckOperations);
 
 impl Drop for CopyInProgress<'_> {

@@ -38,7 +38,7 @@ impl StableId {
     }
 
     /// Returns the stable id of a directory, given its copies with their branches: that of the oldest copy. Among
-    /// copies born in the same tick, the choice depends neither on their branches nor on the order of branches: other
+    /// copies born in the same tick, the choice favours no branch and does not depend on the order of branches: other
     /// copies may come and go.
     pub(crate) fn of_dir<'a>(copies: impl Iterator<Item = (&'a Branch, &'a Attr)>) -> Option<StableId> {
         let stable = |(branch, attr): (&Branch, &Attr)| {

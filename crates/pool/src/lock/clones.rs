@@ -1,8 +1,8 @@
 //! Exclusion between cloning directories to a branch and changing directories' attributes.
 //!
-//! A clone must not miss a change of the directory that it copies. The kernel serializes a change only with
-//! operations in the directory itself, but cloning copies all its parents, too. Work on other directories, or clones
-//! to another branch, do not wait for each other: a branch may be slow.
+//! A clone must not miss a change of the directory that it copies. The kernel serializes a change of a directory only
+//! with operations in that directory itself, but cloning copies the directory's parents, too. Work on other directories
+//! and clones to other branches do not wait for each other: a branch may be slow.
 
 use super::rank;
 use super::ranked::{Condvar, Hold, Mutex};

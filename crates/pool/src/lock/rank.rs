@@ -10,8 +10,8 @@
 lock_ranks! {
     /// A node's `moving`: shared by operations that write the file, exclusive for moving the file to another branch.
     FileMove = 100;
-    /// The order of direct writes and page reads of one open file: exclusive for a direct write, shared for page reads and
-    /// for pages that are written back.
+    /// The order of direct writes and page reads of one open file: exclusive for a direct write, shared for page reads
+    /// and for pages that are written back.
     DirectWrites = 110;
     /// The right to ask for all shards of the tree lock.
     TreeTurn = 120;
@@ -49,17 +49,17 @@ lock_ranks! {
     Cursors = 350;
     /// A shard of a handle table.
     Handles = 400;
-    /// Where an open file lies.
+    /// Where an open file is.
     OpenFilePlace = 410;
     /// The descriptor of a handle.
     HandleFd = 420;
     /// What direct writes have overtaken of an open file's pages.
     OvertakenPages = 430;
-    /// Writers that passthrough has let past the daemon, by branch.
+    /// Passthrough writers, by branch.
     Headroom = 500;
     /// The record of a branch's health.
     BranchHealth = 510;
-    /// The branches in force. Held to copy or to replace a pointer.
+    /// The current branches. Held to copy or to replace a pointer.
     LiveBranches = 520;
     /// Space figures of the branches.
     SpaceCache = 530;

@@ -18,8 +18,8 @@ pub(crate) fn copy_metadata(
 }
 
 /// Copies the metadata of a file, with its times. Fails if the target's filesystem does not support an attribute: a
-/// file that would lose something stays where it is. Flags of chattr(1) are left out where the filesystem does not
-/// support them.
+/// file that would lose something stays where it is. Flags of chattr(1) that the target does not support are left out:
+/// each filesystem has its own.
 pub(crate) fn copy_file_metadata(
     source: BorrowedFd<'_>,
     target: BorrowedFd<'_>,

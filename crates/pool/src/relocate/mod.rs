@@ -1,8 +1,8 @@
 //! Bringing files and directories to another branch: the parents of a new entry, or a whole file.
 //!
 //! Everything is built under a temporary name that clients do not see, and takes its own name once it is complete.
-//! For files, a journal entry in the root of the target branch says so until the work is done, so that the next mount
-//! finds whatever a crash leaves behind.
+//! For a file, a journal entry in the root of the target branch records the work until it is done, so that the next
+//! mount finds whatever a crash leaves behind.
 //!
 //! This module does not know policies: the caller has chosen the branch.
 

@@ -7,8 +7,8 @@
 //! itself.
 //!
 //! Nothing is created or changed on an unhealthy branch; `Pool::view` tells the policies. It is still searched and
-//! read. It counts as healthy again once checks have found nothing wrong for a while, and the while doubles with
-//! every relapse.
+//! read. It counts as healthy again once checks have found nothing wrong for a certain time, which doubles with every
+//! relapse.
 //!
 //! A branch that does not answer is reported by [`BranchHealth::hangs`].
 
@@ -227,7 +227,7 @@ struct Record {
     last_error: Errno,
     /// Since when checks find nothing wrong.
     healthy_since: Option<Instant>,
-    /// The number of failures that each followed soon on a recovery, and the time of the last recovery.
+    /// The number of failures in a row that each came soon after a recovery, and the time of the last recovery.
     failures: u32,
     recovered_at: Option<Instant>,
     /// The number of checks that found nothing wrong although changes had failed, and the time of the first.
