@@ -127,10 +127,10 @@ impl Branch {
     }
 
     /// Records an error that the branch has returned, and passes it on.
-    pub(crate) fn record_error(&self, errno: Errno, deed: OpKind) -> Errno {
+    pub(crate) fn record_error(&self, errno: Errno, op: OpKind) -> Errno {
         // A branch with mode RO may be mounted read-only.
         if !(errno == Errno::ROFS && self.mode == Mode::Ro) {
-            self.health.record_error(errno, deed);
+            self.health.record_error(errno, op);
         }
         errno
     }
@@ -330,11 +330,11 @@ impl LiveBranches {
     pub fn set_silent(&self, id: BranchId, silent: bool) -> bool {
         let all = self.changing.lock();
         let Some(branch) = all.by_id(id) else { return false };
-        let news = branch.health.hangs(silent);
-        if news {
+        let changed = branch.health.set_hung(silent);
+        if changed {
             *self.current.write() = Arc::new(all.answering());
         }
-        news
+        changed
     }
 
     /// Returns the current snapshot, which has the branches that answer.

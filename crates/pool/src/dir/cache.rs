@@ -28,12 +28,12 @@ use std::sync::{Arc, Weak};
 /// dropped.
 const MAX_NAMES: usize = 2 << 20;
 
-/// One in so many of the descriptors that the process may have is for cached directories.
+/// The share of the process's descriptors for cached directories: one in so many.
 const CACHE_SHARE: u64 = 4;
 /// The most descriptors for cached directories.
 const CACHE_AT_MOST: u64 = 32 << 10;
 
-/// One in so many of the descriptors that the process may have is a reserve for operations that close theirs again: a
+/// The share of the process's descriptors that is a reserve for operations that close theirs again: one in so many. A
 /// client that has opened as many files as it can may still list, remove and truncate.
 const RESERVE_SHARE: u64 = 4;
 /// The most descriptors in the reserve.

@@ -65,7 +65,7 @@ impl InodeSearch {
         if replaced.is_none() {
             let weak = Arc::downgrade(&self.0);
             let thread = std::thread::Builder::new().name("walks".into());
-            if thread.spawn(move || forget(&weak)).is_err() {
+            if thread.spawn(move || drop_unused(&weak)).is_err() {
                 *slot = None;
             }
         }
@@ -133,7 +133,7 @@ impl SeenInodes {
     }
 }
 
-fn forget(seen: &Weak<Mutex<Option<SeenInodes>, rank::InodeSearch>>) {
+fn drop_unused(seen: &Weak<Mutex<Option<SeenInodes>, rank::InodeSearch>>) {
     sched::unpin();
     loop {
         std::thread::sleep(KEEP_UNUSED);

@@ -49,7 +49,7 @@ impl TickGuard {
             let weak = Arc::downgrade(&self.0);
             let thread = std::thread::Builder::new().name("newborn".into());
             // If no thread can be started, the next call closes the files whose tick is over.
-            queue.watching = thread.spawn(move || look(&weak)).is_ok();
+            queue.watching = thread.spawn(move || release_expired(&weak)).is_ok();
         }
         drop(queue);
         drop(expired);
@@ -65,7 +65,7 @@ impl Queue {
     }
 }
 
-fn look(queue: &Weak<Mutex<Queue, rank::TickGuard>>) {
+fn release_expired(queue: &Weak<Mutex<Queue, rank::TickGuard>>) {
     sched::unpin();
     loop {
         std::thread::sleep(HOLD);

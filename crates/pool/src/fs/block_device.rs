@@ -25,8 +25,8 @@ const SECTOR: u64 = 512;
 pub fn answers(dir: BorrowedFd<'_>) -> Result<(), Errno> {
     let dev = rustix::fs::fstat(dir)?.st_dev;
     let mut answer = Ok(());
-    for disk in if rustix::fs::major(dev) == 0 { several(dir) } else { vec![Some(dev)] } {
-        answer = disk.map_or(Err(Errno::NODEV), one_answers);
+    for disk in if rustix::fs::major(dev) == 0 { btrfs_disks(dir) } else { vec![Some(dev)] } {
+        answer = disk.map_or(Err(Errno::NODEV), disk_answers);
         if answer.is_ok() {
             break;
         }
@@ -36,7 +36,7 @@ pub fn answers(dir: BorrowedFd<'_>) -> Result<(), Errno> {
 
 /// Returns the disks of a btrfs, whose files have a device number of their own; `None` for a disk that is missing.
 /// Other filesystems have none.
-fn several(dir: BorrowedFd<'_>) -> Vec<Option<u64>> {
+fn btrfs_disks(dir: BorrowedFd<'_>) -> Vec<Option<u64>> {
     let Some(source) = source(dir) else { return Vec::new() };
     let resolved = fs::canonicalize(&source).unwrap_or(source);
     let Some(name) = resolved.file_name() else { return Vec::new() };
@@ -62,7 +62,7 @@ fn source(dir: BorrowedFd<'_>) -> Option<PathBuf> {
 }
 
 /// As `answers`, for one disk, by its device number.
-fn one_answers(dev: u64) -> Result<(), Errno> {
+fn disk_answers(dev: u64) -> Result<(), Errno> {
     let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
     let about = |what: &str| fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{what}"));
     // A disk is listed for as long as it exists, mounted or not.
@@ -137,6 +137,6 @@ mod tests {
         // The highest device number (MINORBITS in include/linux/kdev_t.h).
         let no_such = rustix::fs::makedev(4095, 1_048_575);
         let expected = if fs::exists("/sys/dev/block").unwrap() { Err(Errno::NODEV) } else { Ok(()) };
-        assert_eq!(one_answers(no_such), expected);
+        assert_eq!(disk_answers(no_such), expected);
     }
 }

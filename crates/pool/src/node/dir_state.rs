@@ -18,7 +18,7 @@ pub(crate) type PerBranch<T> = SmallVec<[T; 4]>;
 #[derive(Clone, Default)]
 pub(crate) struct BranchDirs {
     pub(crate) list: PerBranch<Option<BranchDir>>,
-    /// The first error other than absence, which is the branch's fault.
+    /// The first error other than absence: that of a failing branch.
     pub(crate) error: Option<Errno>,
 }
 

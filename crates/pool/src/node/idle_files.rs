@@ -23,7 +23,7 @@ const CHECK_PAUSE: Duration = Duration::from_millis(500);
 
 /// The most idle files.
 const MAX_FILES: u64 = 512;
-/// One in so many of the descriptors that the process may have is for idle files.
+/// The share of the process's descriptors for idle files: one in so many.
 const SHARE: u64 = 16;
 
 pub(crate) struct IdleFiles {

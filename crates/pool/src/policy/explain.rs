@@ -33,7 +33,7 @@ fn chances(pick: Pick, views: &[BranchView], exclusions: &[Option<Exclusion>]) -
         Pick::Uniform => Some(1.0),
         _ => None,
     };
-    let shares = views.iter().zip(exclusions).map(|(view, bar)| match bar {
+    let shares = views.iter().zip(exclusions).map(|(view, exclusion)| match exclusion {
         Some(_) => Some(0.0),
         None => share(view),
     });

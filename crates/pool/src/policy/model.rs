@@ -344,7 +344,7 @@ pub(super) fn choose(
     for (index, view) in views.iter().enumerate() {
         match admit(view) {
             Ok(()) => admitted.push(index),
-            Err(bar) => refusal = refusal.worse(bar.refusal()),
+            Err(exclusion) => refusal = refusal.worse(exclusion.refusal()),
         }
     }
     // Only branches whose space is known reach a pick that reads space: every filter checks that.

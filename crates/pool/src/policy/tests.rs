@@ -583,7 +583,8 @@ fn an_explanation_agrees_with_the_choice() {
                 assert!(explanation.chances.as_ref().is_none_or(|chances| chances[index] > 0.0));
             }
             if let (Err(refusal), true) = (chosen, policy != Policy::Erofs) {
-                let worst = explanation.exclusions.iter().flatten().map(|bar| bar.refusal()).max();
+                let worst =
+                    explanation.exclusions.iter().flatten().map(|exclusion| exclusion.refusal()).max();
                 assert_eq!(worst, Some(refusal), "{policy} {category:?}");
             }
         }

@@ -33,7 +33,7 @@ pub(crate) struct FileMove<'s> {
 }
 
 /// Syncs all directories on the way to each name, since the file depends on directories that were made for it.
-fn sync_way(branch: &Branch, names: &[PoolPath]) -> Result<(), Errno> {
+fn sync_parents(branch: &Branch, names: &[PoolPath]) -> Result<(), Errno> {
     let mut synced = BTreeSet::new();
     for name in names {
         let mut dir = split(name).0;
@@ -46,14 +46,14 @@ fn sync_way(branch: &Branch, names: &[PoolPath]) -> Result<(), Errno> {
 }
 
 /// The parent directory of some names, on both branches.
-struct Sides {
+struct DirPair {
     source: OwnedFd,
     target: OwnedFd,
 }
 
 /// The parent directories of all names, each opened once: a file may have tens of thousands of names.
 struct Places<'n> {
-    dirs: Vec<Sides>,
+    dirs: Vec<DirPair>,
     /// Index of the parent directory, and the last component; in the order of the file's names.
     names: Vec<(usize, &'n [u8])>,
 }
@@ -72,7 +72,7 @@ impl<'n> Places<'n> {
             let index = match known.get(dir) {
                 Some(index) => *index,
                 None => {
-                    places.dirs.push(Sides { source: open(source, dir)?, target: open(target, dir)? });
+                    places.dirs.push(DirPair { source: open(source, dir)?, target: open(target, dir)? });
                     known.insert(dir, places.dirs.len() - 1);
                     places.dirs.len() - 1
                 }
@@ -83,7 +83,7 @@ impl<'n> Places<'n> {
     }
 
     /// Returns each name with its parent directory.
-    fn iter(&self) -> impl Iterator<Item = (&Sides, &'n [u8])> {
+    fn iter(&self) -> impl Iterator<Item = (&DirPair, &'n [u8])> {
         self.names.iter().map(|(dir, name)| (&self.dirs[*dir], *name))
     }
 }
@@ -126,7 +126,7 @@ impl<'s> FileMove<'s> {
             return Err(Errno::PERM);
         }
         replica.fill(file, &copied, wanted)?;
-        sync_way(target, &names)?;
+        sync_parents(target, &names)?;
         Ok(FileMove { source: source.clone(), target: target.clone(), file, copied, names, replica })
     }
 
@@ -151,8 +151,8 @@ impl<'s> FileMove<'s> {
             for dir in &places.dirs {
                 times.push((stat::of(dir.source.as_fd())?, stat::of(dir.target.as_fd())?));
             }
-            let switched = self.place(&places).and_then(|()| self.leave(&places));
-            if switched.is_err() && self.withdraw(&places).is_err() {
+            let switched = self.link_target(&places).and_then(|()| self.unlink_source(&places));
+            if switched.is_err() && self.unlink_target(&places).is_err() {
                 self.replica.keep_entry();
             }
             // The pool shows no change in these directories.
@@ -198,7 +198,7 @@ impl<'s> FileMove<'s> {
     }
 
     /// Gives the copy all names on the target, on disk.
-    fn place(&mut self, places: &Places<'_>) -> Result<(), Errno> {
+    fn link_target(&mut self, places: &Places<'_>) -> Result<(), Errno> {
         let mut names = places.iter();
         let Some((first, name)) = names.next() else { return Ok(()) };
         if stat::of(first.target.as_fd())?.key() != stat::of(self.replica.dir())?.key() {
@@ -210,18 +210,18 @@ impl<'s> FileMove<'s> {
     }
 
     /// Removes all names from the source, or none.
-    fn leave(&mut self, places: &Places<'_>) -> Result<(), Errno> {
-        for (gone, (dir, name)) in places.iter().enumerate() {
+    fn unlink_source(&mut self, places: &Places<'_>) -> Result<(), Errno> {
+        for (removed, (dir, name)) in places.iter().enumerate() {
             let unlink = |()| rustix::fs::unlinkat(&dir.source, name, AtFlags::empty());
             let errno = match self.file.check().and_then(unlink) {
                 Ok(()) | Err(Errno::NOENT) => continue,
                 Err(errno) => errno,
             };
             let (file, follow) = (ProcPath::of(self.file), AtFlags::SYMLINK_FOLLOW);
-            let back = places.iter().take(gone).try_for_each(|(dir, name)| {
+            let restored = places.iter().take(removed).try_for_each(|(dir, name)| {
                 rustix::fs::linkat(rustix::fs::CWD, file.as_bytes(), &dir.source, name, follow)
             });
-            if back.is_ok() {
+            if restored.is_ok() {
                 return Err(errno);
             }
             // The target has all names, so the file is there now. The next mount tries again.
@@ -233,7 +233,7 @@ impl<'s> FileMove<'s> {
     }
 
     /// Removes the copy's names from the target, as far as they still lead to the copy.
-    fn withdraw(&self, places: &Places<'_>) -> Result<(), Errno> {
+    fn unlink_target(&self, places: &Places<'_>) -> Result<(), Errno> {
         let key = self.replica.key()?;
         places.iter().try_for_each(|(dir, name)| match stat::at(&dir.target, name) {
             Ok(found) if found.key() == key => rustix::fs::unlinkat(&dir.target, name, AtFlags::empty()),

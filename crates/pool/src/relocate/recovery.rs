@@ -39,11 +39,11 @@ pub(crate) fn recover(branches: &Branches) {
 /// `writer`.
 fn finish(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> bool {
     for name in &plan.names {
-        clear(target, split(name).0, writer);
+        remove_under_construction(target, split(name).0, writer);
     }
     if plan.names.is_empty() {
         // A file without a name was copied to the root.
-        clear(target, b"", writer);
+        remove_under_construction(target, b"", writer);
     }
     if plan.source.is_empty() || plan.names.is_empty() {
         return true;
@@ -109,7 +109,7 @@ fn finish(branches: &Branches, target: &Branch, plan: &Plan, writer: &[u8]) -> b
 
 /// Removes what a writer had under construction in a directory and in its parents, as far as it can: copies of files,
 /// and chains of directories.
-fn clear(branch: &Branch, path: &[u8], writer: &[u8]) {
+fn remove_under_construction(branch: &Branch, path: &[u8], writer: &[u8]) {
     let levels = (0..=path.len()).filter(|&end| end == 0 || path.get(end).is_none_or(|&byte| byte == b'/'));
     for level in levels {
         let Ok(dir) = beneath::dir(branch.root(), &path[..level]) else { return };

@@ -10,7 +10,7 @@
 //! read. It counts as healthy again once checks have found nothing wrong for a certain time, which doubles with every
 //! relapse.
 //!
-//! A branch that does not answer is reported by [`BranchHealth::hangs`].
+//! A branch that does not answer is reported by [`BranchHealth::set_hung`].
 
 use crate::error::is_illness;
 use crate::lock::rank;
@@ -77,7 +77,7 @@ const CHECK_PAUSE_AT_MOST: Duration = Duration::from_secs(16);
 pub struct BranchHealth {
     /// A [`Health`]: that of the record, or `Hung`.
     now: AtomicU8,
-    hangs: AtomicBool,
+    hung: AtomicBool,
     /// The errors since the last check.
     errors: AtomicU32,
     /// The errors since the last check that were met by changes.
@@ -109,7 +109,7 @@ impl Default for BranchHealth {
     fn default() -> Self {
         BranchHealth {
             now: AtomicU8::new(Health::Well as u8),
-            hangs: AtomicBool::new(false),
+            hung: AtomicBool::new(false),
             errors: AtomicU32::new(0),
             failed_changes: AtomicU32::new(0),
             record: Mutex::new(Record::default()),
@@ -155,18 +155,18 @@ impl BranchHealth {
 
     /// Records that an operation waits for the branch in vain, or that the branch answers again. Returns true if that
     /// is a change.
-    pub fn hangs(&self, hangs: bool) -> bool {
+    pub fn set_hung(&self, hung: bool) -> bool {
         let mut record = self.record.lock();
-        let news = self.hangs.swap(hangs, Ordering::Relaxed) != hangs;
-        if news && hangs && record.health == Health::Well {
+        let changed = self.hung.swap(hung, Ordering::Relaxed) != hung;
+        if changed && hung && record.health == Health::Well {
             record.since = SystemTime::now();
         }
         self.publish(&record);
-        news
+        changed
     }
 
     fn publish(&self, record: &Record) {
-        let health = if self.hangs.load(Ordering::Relaxed) { Health::Hung } else { record.health };
+        let health = if self.hung.load(Ordering::Relaxed) { Health::Hung } else { record.health };
         self.now.store(health as u8, Ordering::Relaxed);
     }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 const MAX_CURSORS: usize = 64;
 /// The most memory of all cursors, in bytes.
 const MAX_BYTES: usize = 32 << 20;
-/// One in so many of the descriptors that the process may have is for cursors.
+/// The share of the process's descriptors for cursors: one in so many.
 const SHARE: u64 = 16;
 /// The pause between two checks. A cursor that was not used between two checks is dropped.
 const CHECK_PAUSE: Duration = Duration::from_secs(2);
