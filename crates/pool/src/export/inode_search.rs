@@ -64,7 +64,7 @@ impl InodeSearch {
         let replaced = slot.replace(seen);
         if replaced.is_none() {
             let weak = Arc::downgrade(&self.0);
-            let thread = std::thread::Builder::new().name("walks".into());
+            let thread = std::thread::Builder::new().name("inode-search".into());
             if thread.spawn(move || drop_unused(&weak)).is_err() {
                 *slot = None;
             }

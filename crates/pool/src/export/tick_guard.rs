@@ -47,7 +47,7 @@ impl TickGuard {
         let expired = queue.expired();
         if !std::mem::replace(&mut queue.watching, true) {
             let weak = Arc::downgrade(&self.0);
-            let thread = std::thread::Builder::new().name("newborn".into());
+            let thread = std::thread::Builder::new().name("tick-guard".into());
             // If no thread can be started, the next call closes the files whose tick is over.
             queue.watching = thread.spawn(move || release_expired(&weak)).is_ok();
         }
@@ -100,9 +100,9 @@ mod tests {
         assert_eq!((Arc::strong_count(&old), Arc::strong_count(&young)), (2, 2));
         let begun = Instant::now();
         while Arc::strong_count(&young) > 1 {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it is never given up");
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is never released");
             std::thread::sleep(HOLD);
         }
-        assert!(begun.elapsed() >= Duration::from_millis(500), "it was given up too early");
+        assert!(begun.elapsed() >= Duration::from_millis(500), "it was released too early");
     }
 }

@@ -91,7 +91,7 @@ impl IdleFiles {
         };
         if !std::mem::replace(&mut queue.watching, true) {
             let shared = Arc::downgrade(&self.shared);
-            let thread = std::thread::Builder::new().name("kept".into());
+            let thread = std::thread::Builder::new().name("idle-files".into());
             queue.watching = thread.spawn(move || close_unused(&shared)).is_ok();
             if !queue.watching {
                 // Without the thread nothing would close the file.
