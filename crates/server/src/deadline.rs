@@ -10,15 +10,16 @@
 
 use crate::branches::liveness::Liveness;
 use crate::control;
+use crate::lock_rank as rank;
 use crate::translate::operation::{Changes, Operation, Waits};
 use canopy_fuse::notify::Notifier;
 use canopy_fuse::request::OwnedRequest;
 use canopy_fuse::transport::DetachedReply;
 use canopy_fuse::{Handler, NodeId as WireNode, Replied, Reply, Request, Undelivered};
 use canopy_pool::branch::BranchId;
+use canopy_pool::lock::ranked::{Condvar, Mutex};
 use canopy_pool::{HandleId, NodeId, Pool};
 use canopy_sys::sched;
-use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
@@ -36,7 +37,7 @@ pub(crate) struct Deadline<H> {
     liveness: Arc<Liveness>,
     notifier: Notifier,
     /// One sender per idle offload thread. Dropping them, with the layer, ends the threads.
-    idle: Arc<Mutex<Vec<Sender<Job<H>>>>>,
+    idle: Arc<Mutex<Vec<Sender<Job<H>>>, rank::IdleThreads>>,
 }
 
 struct Job<H> {
@@ -51,7 +52,7 @@ struct Job<H> {
 /// Passes an answer from an offload thread to the worker.
 #[derive(Default)]
 struct Handover {
-    state: Mutex<State>,
+    state: Mutex<State, rank::Handover>,
     changed: Condvar,
 }
 
@@ -180,7 +181,7 @@ impl<H: Handler> Deadline<H> {
             }
         }
         let idle = Arc::downgrade(&self.idle);
-        let job_slot = Arc::new(Mutex::new(Some(job)));
+        let job_slot = Arc::new(Mutex::<_, rank::IdleThreads>::new(Some(job)));
         let their_slot = Arc::clone(&job_slot);
         let run = move || {
             sched::unpin();
@@ -230,7 +231,7 @@ impl<H: Handler> Deadline<H> {
 }
 
 /// The main loop of an offload thread.
-fn run_jobs<H: Handler>(mut job: Job<H>, idle: &Weak<Mutex<Vec<Sender<Job<H>>>>>) {
+fn run_jobs<H: Handler>(mut job: Job<H>, idle: &Weak<Mutex<Vec<Sender<Job<H>>>, rank::IdleThreads>>) {
     loop {
         job.run();
         let (sender, receiver) = channel();

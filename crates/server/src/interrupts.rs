@@ -5,8 +5,9 @@
 //! is still wanted. Most signals do not matter: a program whose write is interrupted by a timer expects the write to
 //! complete.
 
+use crate::lock_rank as rank;
 use canopy_fuse::request::Header;
-use parking_lot::Mutex;
+use canopy_pool::lock::ranked::Mutex;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs;
@@ -24,7 +25,7 @@ thread_local! {
 
 /// The numbers of interrupted requests. The kernel never uses a number twice.
 #[derive(Default)]
-pub(crate) struct Interrupts(Mutex<VecDeque<u64>>);
+pub(crate) struct Interrupts(Mutex<VecDeque<u64>, rank::Interrupts>);
 
 impl Interrupts {
     /// Sets the request that [`Self::caller_is_killed`] asks about on this thread.

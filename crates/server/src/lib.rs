@@ -24,6 +24,7 @@ mod dispatch;
 pub mod error;
 mod interrupts;
 mod kernel_link;
+mod lock_rank;
 pub mod log;
 pub mod negotiate;
 mod settings;

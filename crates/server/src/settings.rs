@@ -1,11 +1,12 @@
 //! The configuration in force, and the lock for changing it.
 
 use crate::error::Error;
+use crate::lock_rank as rank;
 use arc_swap::ArcSwap;
 use canopy_config::Config;
 use canopy_pool::branch::BranchList;
+use canopy_pool::lock::ranked::{Mutex, MutexGuard};
 use canopy_sys::mountinfo;
-use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,7 @@ pub(crate) struct Settings {
     /// Readers never wait: a change may have to wait for a disk.
     current: ArcSwap<Config>,
     /// Held while the configuration or the branches change, so that changes come one after another.
-    changes: Mutex<()>,
+    changes: Mutex<(), rank::SettingsChange>,
     mountpoint: PathBuf,
     /// The pool is attached at its mountpoint.
     attached: AtomicBool,
@@ -54,7 +55,7 @@ impl Settings {
     }
 
     /// Locks the configuration and the branches against changes by others.
-    pub(crate) fn lock_changes(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn lock_changes(&self) -> MutexGuard<'_, (), rank::SettingsChange> {
         self.changes.lock()
     }
 

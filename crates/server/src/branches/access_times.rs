@@ -4,15 +4,16 @@
 //! pool's mount, where those were asked for and differ from the flags of the branch's mount. The pool's flags come
 //! from the mount table, so a remount counts too: the branch monitor watches the table for changes.
 
+use crate::lock_rank as rank;
 use crate::settings::Settings;
 use canopy_config::Config;
 use canopy_fuse::mount::{ATIME_FLAGS, MountFlags};
 use canopy_pool::Pool;
 use canopy_pool::branch::access_times::AtimePolicy;
 use canopy_pool::branch::{Branch, BranchId, Branches};
+use canopy_pool::lock::ranked::Mutex;
 use canopy_sys::detached_mount::clone_with_atime;
 use canopy_sys::mountinfo::{self, MountEntry};
-use parking_lot::Mutex;
 use rustix::mount::MountAttrFlags as Attr;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -23,7 +24,7 @@ const WORDS: [&str; 4] = ["noatime", "relatime", "strictatime", "nodiratime"];
 
 /// Which access time flags the branches are read with.
 #[derive(Default)]
-pub(crate) struct AccessTimes(Mutex<State>);
+pub(crate) struct AccessTimes(Mutex<State, rank::AccessTimes>);
 
 #[derive(Default)]
 struct State {

@@ -5,9 +5,10 @@
 //! has been waiting. A branch whose probe waits too long is left out (`Pool::set_silent`) until it answers again and
 //! every operation that is stuck on it has ended. Probe threads may get stuck too; nothing waits for them.
 
+use crate::lock_rank as rank;
 use canopy_pool::Pool;
 use canopy_pool::branch::{Branch, BranchId};
-use parking_lot::Mutex;
+use canopy_pool::lock::ranked::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, StatxFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -16,16 +17,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Lock order: `probes` before the state of a probe.
 pub(crate) struct Liveness {
     pool: Arc<Pool>,
-    probes: Mutex<HashMap<BranchId, Arc<Probe>>>,
+    probes: Mutex<HashMap<BranchId, Arc<Probe>>, rank::Probes>,
     silent: AtomicUsize,
 }
 
 struct Probe {
     branch: Arc<Branch>,
-    state: Mutex<State>,
+    state: Mutex<State, rank::ProbeState>,
 }
 
 struct State {

@@ -9,12 +9,13 @@
 //! there is a readable mount in the old place; the directory below the missing mount is never used.
 
 use super::topology::{GoneBranch, Topology};
+use crate::lock_rank as rank;
 use canopy_config::overlap;
 use canopy_pool::block_device;
 use canopy_pool::branch::Branch;
 use canopy_pool::branch::health::{CheckResult, Health};
+use canopy_pool::lock::ranked::Mutex;
 use canopy_sys::mountinfo::{self, MountEntry};
-use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -29,8 +30,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 struct BranchMonitor {
     topology: Weak<Topology>,
-    /// Branches that a thread is checking, by path. A leaf in the lock order.
-    in_progress: Mutex<HashSet<PathBuf>>,
+    /// Branches that a thread is checking, by path.
+    in_progress: Mutex<HashSet<PathBuf>, rank::BranchChecks>,
 }
 
 /// Starts to monitor the branches, until the pool ends.

@@ -8,21 +8,21 @@
 
 use super::access_times::AccessTimes;
 use crate::coherence::Coherence;
+use crate::lock_rank as rank;
 use crate::settings::Settings;
 use crate::watch::Watch;
 use canopy_config::{Config, overlap, pool_loops};
 use canopy_pool::Pool;
 use canopy_pool::branch::health::{BranchHealth, Health, HealthReport};
 use canopy_pool::branch::{Branch, BranchId, BranchList, BranchSpec, Branches};
+use canopy_pool::lock::ranked::Mutex;
 use canopy_sys::mountinfo;
-use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Its locks are leaves in the lock order.
 pub(crate) struct Topology {
     pub(crate) pool: Arc<Pool>,
     pub(crate) settings: Arc<Settings>,
@@ -30,10 +30,10 @@ pub(crate) struct Topology {
     pub(crate) watch: Arc<Watch>,
     access_times: AccessTimes,
     /// The mount of each branch in force.
-    mounts: Mutex<HashMap<BranchId, BranchMount>>,
+    mounts: Mutex<HashMap<BranchId, BranchMount>, rank::BranchMounts>,
     /// Branches that were removed because they are gone, by path. A branch is added here before it is removed from
     /// the branches in force, and removed here after it is in force again, so it is never missing from both.
-    gone: Mutex<HashMap<PathBuf, GoneBranch>>,
+    gone: Mutex<HashMap<PathBuf, GoneBranch>, rank::GoneBranches>,
 }
 
 struct BranchMount {

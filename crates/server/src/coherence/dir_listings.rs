@@ -1,7 +1,8 @@
 //! Directory listings that the kernel caches.
 
+use crate::lock_rank as rank;
 use canopy_fuse::NodeId;
-use parking_lot::Mutex;
+use canopy_pool::lock::ranked::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ const MAX_DIRS: usize = 65_536;
 #[derive(Default)]
 pub(crate) struct DirListings {
     /// The directories whose cached listing, if any, is no older than the last change, and when it was read.
-    valid: Mutex<HashMap<NodeId, Instant>>,
+    valid: Mutex<HashMap<NodeId, Instant>, rank::DirListings>,
 }
 
 impl DirListings {

@@ -8,9 +8,10 @@
 //! branch does not answer, or where reconfiguring would first write back dirty data (`cache.writeback`).
 
 use super::Coherence;
+use crate::lock_rank as rank;
 use canopy_fuse::NodeId;
+use canopy_pool::lock::ranked::Mutex;
 use canopy_sys::mountinfo;
-use parking_lot::Mutex;
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -35,7 +36,7 @@ const BATCH: usize = 4096;
 #[derive(Default)]
 pub(super) struct Invalidation {
     /// Held during an invalidation.
-    exclusive: Mutex<()>,
+    exclusive: Mutex<(), rank::Invalidation>,
     /// A background thread is running; and an invalidation was requested since its last one began.
     running: AtomicBool,
     requested: AtomicBool,

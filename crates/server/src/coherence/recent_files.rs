@@ -6,8 +6,9 @@
 //! one get a short TTL.
 
 use super::Coherence;
+use crate::lock_rank as rank;
+use canopy_pool::lock::ranked::Mutex;
 use canopy_pool::{Attr, NodeId, Time};
-use parking_lot::Mutex;
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -31,7 +32,7 @@ pub(crate) struct RecentFiles {
     thread: OnceLock<Thread>,
 }
 
-struct Slots(Box<[Mutex<Option<Tracked>>]>);
+struct Slots(Box<[Mutex<Option<Tracked>, rank::RecentFile>]>);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Tracked {
@@ -78,7 +79,7 @@ impl RecentFiles {
     }
 
     /// Iterates over the tracked files and their slots.
-    fn tracked(&self) -> impl Iterator<Item = (Tracked, &Mutex<Option<Tracked>>)> {
+    fn tracked(&self) -> impl Iterator<Item = (Tracked, &Mutex<Option<Tracked>, rank::RecentFile>)> {
         self.slots.0.iter().filter_map(|slot| Some(((*slot.lock())?, slot)))
     }
 }

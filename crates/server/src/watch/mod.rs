@@ -14,18 +14,19 @@ mod filesystems;
 mod notifications;
 
 use crate::coherence::{CacheTtl, Coherence};
+use crate::lock_rank as rank;
 use arc_swap::ArcSwap;
 use canopy_config::Config;
 use canopy_config::values::Coherence as Mode;
 use canopy_pool::Pool;
 use canopy_pool::branch::Branches;
 use canopy_pool::config::{FollowSymlinks, Func};
+use canopy_pool::lock::ranked::Mutex;
 use canopy_pool::policy;
 use canopy_sys::sched;
 use events::{EventReader, Remaining};
 use filesystems::Filesystems;
 pub(crate) use filesystems::Unwatched;
-use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, ioctl_fionread};
@@ -42,7 +43,7 @@ pub(crate) struct Watch {
     pool: Arc<Pool>,
     coherence: Arc<Coherence>,
     /// Held while the TTLs change and while events are processed.
-    state: Mutex<State>,
+    state: Mutex<State, rank::WatchState>,
     pending_events: Arc<PendingEvents>,
 }
 

@@ -1,0 +1,35 @@
+//! The order of the server's locks. See [`canopy_pool::lock::rank`] for the pool's, and for how it is checked.
+//!
+//! Ranks below 100 are held while the pool is called, ranks from 1000 may be taken when the pool calls the server, and
+//! nothing is called under them.
+
+canopy_pool::lock_ranks! {
+    /// A change of options or branches.
+    SettingsChange = 10;
+    /// Events that are being processed, and changes of the cache timeouts.
+    WatchState = 20;
+    /// A change of how branches are read.
+    AccessTimes = 30;
+    /// Expiring all names. Taken by one thread at a time.
+    Invalidation = 40;
+    /// Where a worker meets the thread that answers its request.
+    Handover = 50;
+    /// The probes, by branch.
+    Probes = 60;
+    /// What a probe knows of its branch.
+    ProbeState = 70;
+    /// A slot of the recent files.
+    RecentFile = 1000;
+    /// Listings that the kernel may use.
+    DirListings = 1010;
+    /// The mounts that the branches in force lie on.
+    BranchMounts = 1020;
+    /// Branches that are gone.
+    GoneBranches = 1030;
+    /// Branches that a thread is checking.
+    BranchChecks = 1040;
+    /// Requests that were interrupted.
+    Interrupts = 1050;
+    /// Idle threads for requests that may hang.
+    IdleThreads = 1060;
+}
