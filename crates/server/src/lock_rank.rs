@@ -18,18 +18,18 @@ canopy_pool::lock_ranks! {
     Probes = 60;
     /// What a probe knows of its branch.
     ProbeState = 70;
+    /// Branches that are gone.
+    GoneBranches = 80;
     /// A slot of the recent files.
     RecentFile = 1000;
     /// Listings that the kernel may use.
     DirListings = 1010;
     /// The mounts that the branches in force lie on.
     BranchMounts = 1020;
-    /// Branches that are gone.
-    GoneBranches = 1030;
     /// Branches that a thread is checking.
-    BranchChecks = 1040;
+    BranchChecks = 1030;
     /// Requests that were interrupted.
-    Interrupts = 1050;
+    Interrupts = 1040;
     /// Idle threads for requests that may hang.
-    IdleThreads = 1060;
+    IdleThreads = 1050;
 }
