@@ -65,7 +65,7 @@ make_root() {
 # shellcheck disable=SC2016,SC2317 # another shell calls this function, and expands what is quoted
 enter() {
     local root=$1 command=$2 node
-    # Slave mounts: what other processes unmount meanwhile goes here too, so this run holds nobody's filesystem.
+    # What is unmounted here stays mounted elsewhere.
     mount --make-rslave /
     # The root of a real machine is a mount. Canopy finds a branch's filesystem in the list of mounts.
     mount --bind "$root" "$root"
@@ -83,7 +83,12 @@ enter() {
     mount -t proc proc "$root/proc"
     mount -t sysfs -o ro sysfs "$root/sys"
     mount -t tmpfs -o mode=1777 tmp "$root/tmp"
-    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 chroot "$root" bash -euo pipefail -c "$(declare -f inside); inside $command"
+    # The machine's own mounts leave this namespace: it would keep the filesystems of others mounted otherwise.
+    cd "$root"
+    mkdir -p host
+    pivot_root . host
+    exec chroot . /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
+        bash -euo pipefail -c "umount --lazy /host; rmdir /host; $(declare -f inside); inside $command"
 }
 
 # inside demo|user|test
