@@ -1,33 +1,33 @@
-//! Why there are no figures. One line each.
+//! Errors of the benchmark. Each message is one line.
 
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("interrupted: everything it had made is removed again")]
+    #[error("interrupted; everything that it made has been removed")]
     Interrupted,
     #[error(
-        "{place} has {have} MiB to spare, and these tables need {need} (--quick needs less, --dir DIR measures elsewhere)"
+        "{place} has {have} MiB free, but these tables need {need} (--quick needs less; --dir DIR uses another disk)"
     )]
     Space { place: String, have: u64, need: u64 },
-    #[error("no pool to measure with -o {options}: {why}")]
+    #[error("cannot start a pool with -o {options}: {why}")]
     NoPool { options: String, why: String },
     #[error("serving {} failed: {why}", .mountpoint.display())]
     Serve { mountpoint: PathBuf, why: String },
-    #[error("no floor to measure against: {why}")]
+    #[error("cannot start the floor server: {why}")]
     NoFloor { why: String },
-    #[error("the server at {} ended while it was measured: {why}", .point.display())]
+    #[error("the server at {} exited while it was being measured: {why}", .point.display())]
     ServerEnded { point: PathBuf, why: String },
     #[error("{} cannot be used: {why}", .path.display())]
     Unusable { path: PathBuf, why: String },
     #[error("cannot {what} {}: {errno}", .path.display())]
     Failed { what: &'static str, path: PathBuf, errno: Errno },
-    #[error("{} holds {found} entries and not {expected}: its listing is wrong", .path.display())]
+    #[error("listing {} returned {found} entries instead of {expected}", .path.display())]
     Listing { path: PathBuf, found: usize, expected: usize },
 }
 
-/// A system call's error with what was tried, and on what.
+/// Adds to an error what was attempted, and on which path.
 pub(crate) trait ErrorContext<T> {
     fn context(self, what: &'static str, path: impl AsRef<Path>) -> Result<T, Error>;
 }

@@ -1,5 +1,5 @@
-//! Ending early: the signal sets a flag that is looked at between measurements, so that what was made is taken
-//! away by whoever made it. A server that hangs would keep that from happening; it is killed after a while.
+//! Interruption by a signal. The signal sets a flag, which is checked between measurements, so that all cleanup runs.
+//! A server that hangs would block the cleanup, so it is killed after a while.
 
 use crate::error::Error;
 use parking_lot::Mutex;
@@ -12,14 +12,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How long a measurement has to come to its end.
+/// The time that a running measurement has to finish.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// By descriptor: a number may have become another process' meanwhile.
+/// Pidfds, because a process id may have been reused.
 type Servers = Arc<Mutex<Vec<Arc<OwnedFd>>>>;
 
+/// The flag that a signal sets, and the servers to kill if they hang.
 pub(crate) struct Interrupt {
-    asked: Arc<AtomicBool>,
+    requested: Arc<AtomicBool>,
     servers: Servers,
     handle: Handle,
 }
@@ -28,13 +29,13 @@ impl Interrupt {
     pub(crate) fn watch() -> Result<Interrupt, Error> {
         let unusable = |why: std::io::Error| Error::Unusable { path: "signals".into(), why: why.to_string() };
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGQUIT, SIGHUP]).map_err(unusable)?;
-        let (asked, servers) = (Arc::new(AtomicBool::new(false)), Servers::default());
+        let (requested, servers) = (Arc::new(AtomicBool::new(false)), Servers::default());
         let handle = signals.handle();
         let watch = {
-            let (asked, servers) = (Arc::clone(&asked), Arc::clone(&servers));
+            let (requested, servers) = (Arc::clone(&requested), Arc::clone(&servers));
             move || {
                 for _ in signals.forever() {
-                    let again = asked.swap(true, Ordering::SeqCst);
+                    let again = requested.swap(true, Ordering::SeqCst);
                     if again {
                         kill(&servers);
                         continue;
@@ -48,15 +49,15 @@ impl Interrupt {
             }
         };
         thread::Builder::new().name("signals".into()).spawn(watch).map_err(unusable)?;
-        Ok(Interrupt { asked, servers, handle })
+        Ok(Interrupt { requested, servers, handle })
     }
 
-    /// An error once somebody wants an end.
+    /// Returns an error after a signal.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.asked.load(Ordering::SeqCst) { Err(Error::Interrupted) } else { Ok(()) }
+        if self.requested.load(Ordering::SeqCst) { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// For a server that has been started and not been waited for.
+    /// Registers a server that runs and has not been waited for.
     pub(crate) fn guard(&self, server: Pid) -> std::io::Result<KillGuard> {
         let server = Arc::new(pidfd_open(server, PidfdFlags::empty())?);
         self.servers.lock().push(Arc::clone(&server));
@@ -70,14 +71,14 @@ impl Drop for Interrupt {
     }
 }
 
-/// Every call that waits for a server then fails.
+/// Kills the servers. Every call that waits for one then fails.
 fn kill(servers: &Servers) {
     for server in servers.lock().iter() {
         let _ = pidfd_send_signal(server, Signal::KILL);
     }
 }
 
-/// A server that is killed should it keep an interrupted run from ending.
+/// Keeps a server registered; see [`Interrupt::guard`].
 pub(crate) struct KillGuard {
     servers: Servers,
     server: Arc<OwnedFd>,

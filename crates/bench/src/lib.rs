@@ -1,7 +1,8 @@
-//! `canopy bench`: what a pool costs, beside its own branch.
+//! `canopy bench`: compares the speed of a pool with that of its own branch.
 //!
-//! `testbed` makes the place, `tables` says what is measured there, `workload` does it, `measure` repeats it in turns,
-//! `statistics` makes ratios of it, `report` and `plot` show them. `floor` is the server that costs as little as one can.
+//! `testbed` prepares the directories, `tables` defines what is measured, `workload` performs it, `measure` repeats it
+//! on each side in turn, `statistics` computes ratios, `report` and `plot` show them. `floor` is the fastest possible
+//! server.
 
 #![forbid(unsafe_code)]
 
@@ -31,48 +32,48 @@ use std::time::Duration;
 use tables::{BRANCH_COUNTS, Bench, Scale};
 use testbed::{Testbed, TestbedSpec};
 
-/// Measure what a pool costs, in ratios to its own branch
+/// Measure how fast a pool is, compared with its own branch
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct BenchArgs {
-    /// Small and short: whether it works at all
+    /// Small and short, to see whether it works at all
     #[arg(long)]
     quick: bool,
-    /// Only these tables
+    /// Measure only these tables
     #[arg(long, value_name = "TABLE[,TABLE]", value_delimiter = ',', hide_possible_values = true)]
     only: Vec<TableId>,
-    /// Make the branches here, rather than in memory
+    /// Make the branches here instead of in memory
     #[arg(long, conflicts_with = "branch")]
     dir: Option<PathBuf>,
     /// Use a new directory in each of these as branches
     #[arg(long, num_args = 1.., value_name = "DIR")]
     branch: Vec<PathBuf>,
-    /// How often each side is measured
+    /// Number of rounds in which each side is measured
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Options of every pool, as of canopy mount
+    /// Options for every pool, as for canopy mount
     #[arg(short = 'o', value_name = "OPTIONS", action = clap::ArgAction::Append)]
     options: Vec<String>,
-    /// Measure this mounted filesystem beside
+    /// Measure this mounted filesystem as well
     #[arg(long, value_name = "PATH")]
     against: Option<PathBuf>,
-    /// Write all figures there, as JSON
+    /// Write all figures to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw the ratios there, as SVG
+    /// Draw the ratios to FILE, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
 const NOTES: &str = "\
-Tables: goals, meta, concurrency, dd, reads, blocks, jobs: a few minutes in all.
-Branches lie on a tmpfs of their own (root), or in $TMPDIR. The floor is a
-server that answers from memory: what the way to a server and back costs. All
-that is made is removed, also when interrupted.";
+Tables: goals, meta, concurrency, dd, reads, blocks, jobs. All of them take a
+few minutes. As root the branches are on a tmpfs of their own, otherwise in
+$TMPDIR. The floor is a server that answers from memory: it shows the cost of
+the round trip alone. Everything that is made is removed, even on Ctrl-C.";
 
 pub fn run(args: &BenchArgs) -> Result<(), Error> {
-    // Signals come to the first thread. One that waits for a server does not take them, and would never, should
-    // that hang; so the first waits for nothing but the others.
+    // The kernel delivers signals to the main thread first. A thread that waits for a hung server would never take
+    // them, so the main thread only waits for another thread.
     std::thread::scope(|scope| {
         let measuring = scope.spawn(|| measure(args));
         measuring.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -87,7 +88,7 @@ fn measure(args: &BenchArgs) -> Result<(), Error> {
     let mut which = if args.only.is_empty() { TableId::value_variants().to_vec() } else { args.only.clone() };
     which.sort_unstable();
     which.dedup();
-    // Before anything is measured for nothing.
+    // A file that cannot be written is an error before anything is measured.
     let json = args.json.as_deref().map(OutputFile::new).transpose()?;
     let plot = args.plot.as_deref().map(OutputFile::new).transpose()?;
     let spec = TestbedSpec {
@@ -98,7 +99,7 @@ fn measure(args: &BenchArgs) -> Result<(), Error> {
         count: BRANCH_COUNTS[BRANCH_COUNTS.len() - 1],
     };
     let testbed = Testbed::new(&spec)?;
-    // As the servers do: whoever asks and whoever answers are disturbed alike. Not everybody may.
+    // The same priority as the servers, so that other processes disturb both alike. This may need privileges.
     let _ = rustix::process::setpriority_process(None, Config::default().priority);
     let mut report = Report::begin(&testbed, &args.options.join(","), scale.rounds, args.quick);
     let bench = Bench { testbed: &testbed, options: args.options.join(","), scale };
@@ -108,7 +109,7 @@ fn measure(args: &BenchArgs) -> Result<(), Error> {
         let mut table = bench.table(which)?;
         progress.inc_length(table.rows.len() as u64);
         let figures = table.measure(scale.rounds, &testbed.interrupt, &progress)?;
-        // Its servers end here, before what they serve goes.
+        // Ends the servers before their branches are cleared.
         drop(table);
         clear(&testbed)?;
         progress.suspend(|| report::print(&figures));
@@ -122,7 +123,7 @@ fn measure(args: &BenchArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes room for the next table.
+/// Empties the branches for the next table.
 fn clear(testbed: &Testbed) -> Result<(), Error> {
     for branch in testbed.branches() {
         for entry in fs::read_dir(branch).context("list", branch)? {
@@ -133,7 +134,7 @@ fn clear(testbed: &Testbed) -> Result<(), Error> {
     Ok(())
 }
 
-/// On a terminal only.
+/// Makes a progress bar, which shows on a terminal only.
 fn progress() -> ProgressBar {
     let bar = ProgressBar::new(0).with_finish(ProgressFinish::AndClear);
     let style = ProgressStyle::with_template("{spinner} {pos}/{len} [{elapsed}] {wide_msg}");

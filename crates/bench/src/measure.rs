@@ -1,4 +1,4 @@
-//! Rounds: every side in turn, again and again, so that a busy machine is unfair to all alike.
+//! Rounds: each side is measured in turn, again and again, so that other load affects all sides alike.
 
 use crate::error::Error;
 use crate::interrupt::Interrupt;
@@ -10,16 +10,16 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// One row: a work, and the targets where it is done, the one that ratios are made to first.
+/// One row of a table: a workload and its targets. Ratios are relative to the first target.
 pub(crate) struct Row<'s> {
     pub work: String,
     pub unit: Unit,
     pub workload: Box<dyn Workload + 's>,
     pub targets: Vec<Target>,
     pub goal: Option<Goal>,
-    /// Between preparing and measuring.
+    /// The time between preparing and measuring.
     pub pause: Duration,
-    /// No more rounds than this, for what takes long.
+    /// The most rounds, for slow workloads.
     pub max_rounds: usize,
 }
 
@@ -27,11 +27,11 @@ pub(crate) struct Table<'s> {
     pub id: &'static str,
     pub title: String,
     pub rows: Vec<Row<'s>>,
-    /// Those of the targets; they end with the table.
+    /// The servers of the targets; they end with the table.
     pub servers: Vec<Server>,
 }
 
-/// What follows a round's preparation has time to come to rest.
+/// The pause after preparing a round, in which the machine settles.
 const REST: Duration = Duration::from_millis(10);
 
 impl Table<'_> {
@@ -53,10 +53,10 @@ impl Table<'_> {
     }
 }
 
-/// How long a server that ends is still there after the kernel has ended its connection.
+/// How long a server process may live on after the kernel has closed its connection.
 const LINGERING: Duration = Duration::from_millis(500);
 
-/// What happened first explains the rest.
+/// Returns the first cause of an error: an interruption or the end of a server, or else the error itself.
 fn explain(error: Error, servers: &mut [Server], interrupt: &Interrupt) -> Error {
     let deadline = Instant::now() + LINGERING;
     loop {
@@ -69,8 +69,8 @@ fn explain(error: Error, servers: &mut [Server], interrupt: &Interrupt) -> Error
     }
 }
 
-/// This thread, bound to the processor it is on. One that waits for answers would else be woken on another that is idle, at
-/// some answers and not at others, as the scheduler has it: that takes longer than the answer, and is the same for all.
+/// Pins this thread to its current processor. Otherwise the scheduler wakes a waiting thread on another, idle processor
+/// after some replies, which takes longer than the reply itself and says nothing about the server.
 struct PinnedThread(Option<CpuSet>);
 
 impl PinnedThread {
@@ -99,16 +99,16 @@ impl Row<'_> {
             figures: Vec::with_capacity(rounds),
         };
         let mut sides: Vec<SideRounds> = self.targets.iter().map(side).collect();
-        // The first is not counted: files come into being, caches fill.
+        // The first round does not count: it creates files and fills caches.
         for round in 0..=rounds {
-            // Backwards: what is put beside comes last in a row, and preparing it may cost all the others the
-            // names that the kernel knows.
+            // In reverse order: the target of --against is last, and preparing it may drop the kernel's cached names
+            // for all others.
             for target in self.targets.iter().rev() {
                 interrupt.check()?;
                 self.workload.prepare(target, round)?;
             }
             sleep(if round > 0 { REST.max(self.pause) } else { REST });
-            // Whoever goes first may find a warmer cache: they take turns in that too.
+            // The order rotates, because the cache may be warmer or colder for the first target.
             for turn in 0..self.targets.len() {
                 interrupt.check()?;
                 let index = (turn + round) % self.targets.len();

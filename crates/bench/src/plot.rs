@@ -1,22 +1,22 @@
-//! The figures as a picture: a bar for each side's ratio to the first, on a logarithmic scale.
+//! The figures as SVG: a bar for each side's ratio to the first side, on a logarithmic scale.
 
 use crate::report::{Report, three_digits};
 use crate::statistics::{RowFigures, SideFigures, TableFigures, Unit};
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 980.0;
-/// Where bars begin, and how long the longest are.
+/// The left end of the bars, and the length of the longest.
 const LEFT: f64 = 390.0;
 const LENGTH: f64 = 470.0;
 const BAR: f64 = 13.0;
 const GAP: f64 = 8.0;
 const HEAD: f64 = 46.0;
-/// What the ends of the scale mean; what lies beyond is drawn at the end.
+/// The ratios at both ends of the scale. Values beyond are drawn at the end.
 const SCALE: (f64, f64) = (0.1, 100.0);
 const COLOURS: [&str; 5] = ["#2f6f9f", "#c8792b", "#5b8f4e", "#9a4f7d", "#b3a136"];
 const FLOOR: &str = "#a0a0a0";
 
-/// How far from the left a ratio is.
+/// Returns the x coordinate of a ratio.
 fn at(ratio: f64) -> f64 {
     let (low, high) = (SCALE.0.log10(), SCALE.1.log10());
     LEFT + LENGTH * ((ratio.max(1e-9).log10() - low) / (high - low)).clamp(0.0, 1.0)
@@ -63,7 +63,7 @@ fn height(row: &RowFigures) -> f64 {
     bars(row).count() as f64 * BAR + GAP
 }
 
-/// The first side is what the others are measured by.
+/// Returns the sides that have a bar: all but the first, which the ratios are relative to.
 fn bars(row: &RowFigures) -> impl Iterator<Item = &SideFigures> {
     row.sides.iter().skip(1)
 }
@@ -85,7 +85,7 @@ fn draw_row(out: &mut String, y: f64, row: &RowFigures) {
         let (low, high) = (at(cell.ratio.lowest), at(cell.ratio.highest));
         let _ = writeln!(out, "<path d=\"M{low:.1} {middle:.1}H{high:.1}\" stroke=\"#000\"/>");
         if let Some(goal) = &cell.goal {
-            // In ratios to the first side, as everything that is drawn.
+            // Converted to a ratio to the first side.
             let own =
                 row.sides.iter().find(|side| side.side == goal.of).map_or(1.0, |side| side.ratio.median);
             let (x, bottom) = (at(goal.limit * own), top + thick);
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scale_is_logarithmic_and_ends() {
+    fn the_scale_is_logarithmic_and_clamped() {
         assert_eq!(at(SCALE.0), LEFT);
         assert_eq!(at(SCALE.1), LEFT + LENGTH);
         assert_eq!((at(0.0), at(1e9)), (LEFT, LEFT + LENGTH));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn words_cannot_break_the_picture() {
+    fn text_is_escaped() {
         let mut out = String::new();
         text(&mut out, 0.0, 0.0, "start", 10, "a<b & c>");
         assert!(out.contains("a&lt;b &amp; c&gt;"), "{out}");

@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// One run: the machine, what was asked for, and what came of it.
+/// One run: the machine, the options, and the results.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     canopy: &'static str,
@@ -22,7 +22,7 @@ pub(crate) struct Report {
     options: String,
     rounds: usize,
     quick: bool,
-    /// The load average of one minute, before and after: one that is much above one tells of a busy machine.
+    /// The load average over one minute, before and after. Well above 1 means that the machine was busy.
     load: [f64; 2],
     pub tables: Vec<TableFigures>,
 }
@@ -52,18 +52,18 @@ impl Report {
         self.load[1] = load();
     }
 
-    /// What all the figures are of, in one line.
+    /// Describes the run in one line.
     pub(crate) fn head(&self) -> String {
         let with = if self.options.is_empty() { String::new() } else { format!(" with -o {}", self.options) };
         let quick = if self.quick { ", QUICK: figures mean little" } else { "" };
         format!(
-            "canopy {}{with} over {}, Linux {}, {} processors, median of {} rounds (lowest - highest){quick}\n",
+            "canopy {}{with} on {}, Linux {}, {} processors, median of {} rounds (lowest - highest){quick}\n",
             self.canopy, self.beneath, self.kernel, self.processors, self.rounds
         )
     }
 
     pub(crate) fn json(&self) -> String {
-        // Numbers, texts and lists alone: there is nothing in it that could not be written.
+        // Only numbers, strings and lists, so this cannot fail.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 }
@@ -73,7 +73,7 @@ fn load() -> f64 {
     text.split_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or_default()
 }
 
-/// A file that appears when all of it is there, and that is known to be possible from the beginning.
+/// A file that appears once it is complete. Errors show before it is written.
 pub(crate) struct OutputFile {
     file: NamedTempFile,
     path: PathBuf,
@@ -83,7 +83,7 @@ impl OutputFile {
     pub(crate) fn new(path: &Path) -> Result<OutputFile, Error> {
         let unusable = |why: String| Error::Unusable { path: path.to_owned(), why };
         if fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_file()) {
-            // It would be replaced.
+            // The rename would replace it.
             return Err(unusable("it exists and is not a regular file".into()));
         }
         let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
@@ -102,7 +102,7 @@ pub(crate) fn print(table: &TableFigures) {
     print_text(&text(table));
 }
 
-/// The last lines: which goals were reached.
+/// Prints how many goals were reached.
 pub(crate) fn print_verdicts(report: &Report) {
     let cells = report.tables.iter().flat_map(|table| &table.rows).flat_map(|row| &row.sides);
     let verdicts: Vec<Verdict> = cells.filter_map(|cell| Some(cell.goal.as_ref()?.verdict)).collect();
@@ -111,7 +111,7 @@ pub(crate) fn print_verdicts(report: &Report) {
     }
     let count = |wanted| verdicts.iter().filter(|&&verdict| verdict == wanted).count();
     print_text(&format!(
-        "\nOf {} goals {} are reached, {} are missed by the floor too, {} by the floor and the branch together, {} are not reached. Load: {:.1} before, {:.1} after.\n",
+        "\nOf {} goals, {} are reached, {} are missed by the floor too, {} by the floor and the branch together, {} are not reached. Load: {:.1} before, {:.1} after.\n",
         verdicts.len(),
         count(Verdict::Reached),
         count(Verdict::Floor),
@@ -123,7 +123,7 @@ pub(crate) fn print_verdicts(report: &Report) {
 }
 
 fn print_text(text: &str) {
-    // Whoever reads it may have seen enough, as `head` has.
+    // The reader may have closed the pipe, as `head` does.
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
@@ -173,7 +173,7 @@ fn goal(row: &RowFigures, cell: &SideFigures) -> String {
     format!("{sign} {}{of}: {verdict}", goal.limit)
 }
 
-/// Three digits.
+/// Formats a ratio with three digits.
 pub(crate) fn three_digits(ratio: f64) -> String {
     match ratio {
         ratio if ratio >= 99.5 => format!("{ratio:.0}"),
@@ -202,7 +202,7 @@ mod tests {
     use crate::statistics::{Goal, SideRounds, evaluate};
 
     #[test]
-    fn a_table_is_read_from_left_to_right() {
+    fn a_row_shows_figure_ratios_and_verdict() {
         let side = |side: &str, figure: f64| SideRounds {
             side: side.into(),
             floor: side == "floor",
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_not_replaced() {
+    fn only_regular_files_are_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let link = dir.path().join("link");
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();

@@ -1,4 +1,4 @@
-//! A process that serves a mount for as long as it is measured: a pool, or the floor.
+//! A server process with its mount, for as long as it is measured: a pool or the floor.
 
 use crate::error::Error;
 use crate::interrupt::KillGuard;
@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a server has to come up, and to end.
+/// How long a server may take to start, and to exit.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -26,7 +26,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// This very program, mounting a pool as users do.
+    /// Starts a pool with this program, as users do.
     pub(crate) fn pool(
         testbed: &Testbed,
         name: &str,
@@ -39,7 +39,7 @@ impl Server {
         Server::start(testbed, name, args).map_err(|why| Error::NoPool { options: options.into(), why })?
     }
 
-    /// `existing`: the directory whose files it passes through, and copies.
+    /// Starts the floor. `existing` is the real directory whose files it serves.
     pub(crate) fn floor(
         testbed: &Testbed,
         name: &str,
@@ -55,7 +55,7 @@ impl Server {
         &self.point
     }
 
-    /// The outer error is of making the place, the inner one what the server itself has to say.
+    /// Starts a server. The outer error is the server's own; the inner one concerns the testbed or an interruption.
     fn start(
         testbed: &Testbed,
         name: &str,
@@ -67,12 +67,12 @@ impl Server {
         };
         let log = testbed.home().join(format!("{name}.log"));
         let output = File::create(&log).map_err(|error| error.to_string())?;
-        // By its name, so that it is known as what it is; unless the file has been replaced since.
+        // By its path, so that it shows as canopy in ps(1), unless the file has been replaced.
         let program = std::env::current_exe().ok().filter(|path| path.exists());
         let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
         command.arg0("canopy").args(args).arg(&point);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
-        // A Ctrl-C at the terminal is for us; what we started is ended in order.
+        // A Ctrl-C at the terminal must only reach this process, which ends the servers itself.
         command.process_group(0);
         let child = command.spawn().map_err(|error| error.to_string())?;
         let _kill_guard = testbed.interrupt.guard(Pid::from_child(&child)).ok();
@@ -95,19 +95,19 @@ impl Server {
         }
     }
 
-    /// Mounted, and the first request answered.
+    /// Returns whether it is mounted and answers a request.
     fn is_up(&self) -> bool {
         let mounted = mountinfo::at(&self.point).ok().flatten().is_some_and(|mounted| mounted.is_fuse());
         mounted && fs::metadata(&self.point).is_ok()
     }
 
-    /// An error when it has ended by itself, which explains any other.
+    /// Returns an error if the server has exited by itself.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         match self.child.try_wait() {
             Ok(Some(status)) => {
                 let why = match self.last_log_line() {
-                    words if words.is_empty() => status.to_string(),
-                    words => format!("{status}; {words}"),
+                    line if line.is_empty() => status.to_string(),
+                    line => format!("{status}; {line}"),
                 };
                 Err(Error::ServerEnded { point: self.point.clone(), why })
             }

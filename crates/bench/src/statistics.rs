@@ -1,19 +1,19 @@
-//! What was measured, and what it says.
+//! Medians, ratios and verdicts on goals.
 
 use serde::Serialize;
 
-/// How a row's figures are told.
+/// The unit of a row's figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub(crate) enum Unit {
-    /// Nanoseconds an operation, or an entry: less is better.
+    /// Nanoseconds per operation or entry; less is better.
     #[serde(rename = "ns")]
     Time,
-    /// Bytes a second: more is better.
+    /// Bytes per second; more is better.
     #[serde(rename = "bytes/s")]
     Rate,
 }
 
-/// The median of some rounds, and their extremes.
+/// The median and the extremes over the rounds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(crate) struct Spread {
     pub median: f64,
@@ -22,7 +22,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// None of no rounds.
+    /// Returns `None` without rounds.
     pub(crate) fn of(mut figures: Vec<f64>) -> Option<Spread> {
         figures.sort_by(f64::total_cmp);
         let (lowest, highest) = (*figures.first()?, *figures.last()?);
@@ -39,24 +39,24 @@ impl Spread {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SideFigures {
     pub side: String,
-    /// Is it the server that answers from memory?
+    /// The side is the server that answers from memory.
     pub floor: bool,
     pub figure: Spread,
-    /// Each round's figure by that of the row's first side.
+    /// Each round's figure divided by that of the row's first side.
     pub ratio: Spread,
-    /// The same by the floor's; not told of the first side.
+    /// The same, divided by the floor's figure. Not for the first side and the floor.
     pub by_floor: Option<Spread>,
-    /// The same by the sum of the floor's and the first side's, of what takes time: nobody who has the files on the branch
-    /// can do with less, for he is asked as the floor is, and must ask as whoever works on the branch does.
+    /// The same, divided by the sum of the floor's and the first side's figures, for times. No server with files on a
+    /// branch can be faster: it receives requests as the floor does, and uses the branch as its other users do.
     pub by_both: Option<Spread>,
     pub goal: Option<GoalResult>,
 }
 
-/// A goal and what became of it.
+/// A goal and its outcome.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct GoalResult {
     pub limit: f64,
-    /// The side it is a ratio to.
+    /// The side that the limit is a ratio to.
     pub of: String,
     /// The ratio that was measured.
     pub ratio: f64,
@@ -67,17 +67,18 @@ pub(crate) struct GoalResult {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
     Reached,
-    /// Not reached, nor by a server that answers from memory, which is at most 15 % better.
+    /// The floor misses the goal too, and is at most 15 % better.
     Floor,
-    /// Not reached, nor by that server and the branch itself together, which are at most 15 % better.
+    /// The floor and the branch together miss the goal too, and are at most 15 % better.
     FloorAndBranch,
     NotReached,
 }
 
-/// How near the floor is as good as it gets.
+/// The ratio up to which a figure counts as near the floor.
 const NEAR: f64 = 1.15;
 
-/// What a figure is compared with: its ratio to it, and that one's own ratio to what the goal is of.
+/// A bound that a figure is compared with: the ratio of the figure to the bound, and that of the bound to the side that
+/// the goal refers to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RatioBound {
     by: f64,
@@ -121,14 +122,14 @@ pub(crate) struct TableFigures {
     pub rows: Vec<RowFigures>,
 }
 
-/// The rounds' figures of each side, in the row's order: times or rates.
+/// The figures of one side, one per round: times or rates.
 pub(crate) struct SideRounds {
     pub side: String,
     pub floor: bool,
     pub figures: Vec<f64>,
 }
 
-/// A goal as a row states it: the side judged and the side it is judged by, as places in the row.
+/// A goal of a row. `side` and `of` are indexes into the targets: the judged side, and the side it is compared with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goal {
     pub side: usize,
@@ -136,7 +137,7 @@ pub(crate) struct Goal {
     pub limit: f64,
 }
 
-/// Ratios are made round by round: what disturbs one round disturbs both its figures.
+/// Computes the figures of a row. Ratios are taken within a round, because other load affects both of its figures.
 pub(crate) fn evaluate(work: &str, unit: Unit, rounds: &[SideRounds], goal: Option<Goal>) -> RowFigures {
     let by = |these: &[f64], those: &[f64]| Spread::of(these.iter().zip(those).map(|(a, b)| a / b).collect());
     let figures = |side: usize| rounds[side].figures.as_slice();
@@ -153,7 +154,7 @@ pub(crate) fn evaluate(work: &str, unit: Unit, rounds: &[SideRounds], goal: Opti
             let bound =
                 |by: Option<Spread>, own: &[f64]| Some(RatioBound { by: by?.median, own: median(own)? });
             let ratio = median(&side.figures)?;
-            // Of the floor itself it says nothing that it is the floor.
+            // The floor is no bound for a goal that refers to the floor.
             let floor =
                 floor.filter(|&floor| floor != goal.of).and_then(|floor| bound(by_floor, figures(floor)));
             let both = both.as_ref().and_then(|both| bound(by_both, both));
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_made_within_a_round() {
+    fn ratios_are_taken_within_a_round() {
         // The second round was slow for both.
         let rounds = [side("branch", false, &[1.0, 10.0, 1.0]), side("pool", false, &[2.0, 20.0, 2.0])];
         let goal = Goal { side: 1, of: 0, limit: 2.0 };
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_even_the_floor_misses_is_told_apart() {
+    fn goals_that_the_floor_misses_get_their_own_verdict() {
         let (time, rate) = (Unit::Time, Unit::Rate);
         let is = |by, own| Some(RatioBound { by, own });
         assert_eq!(Verdict::of(time, 3.0, 2.9, is(1.5, 2.0), None), Verdict::Reached);
@@ -209,7 +210,7 @@ mod tests {
         assert_eq!(Verdict::of(time, 3.0, 5.0, is(1.2, 4.2), None), Verdict::NotReached);
         assert_eq!(Verdict::of(time, 3.0, 5.0, is(1.2, 4.2), is(1.0, 5.2)), Verdict::FloorAndBranch);
         assert_eq!(Verdict::of(time, 3.0, 5.0, is(1.6, 2.9), is(1.3, 3.9)), Verdict::NotReached);
-        // The floor shows that it can be done.
+        // The floor reaches the goal.
         assert_eq!(Verdict::of(time, 3.0, 3.1, is(1.1, 2.8), None), Verdict::NotReached);
         assert_eq!(Verdict::of(time, 3.0, 3.1, is(1.6, 1.9), is(1.1, 2.9)), Verdict::NotReached);
         assert_eq!(Verdict::of(time, 3.0, 3.1, None, None), Verdict::NotReached);
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_asked_and_asks() {
+    fn times_are_compared_with_floor_and_branch_together() {
         let sides = [
             side("branch", false, &[1.0, 2.0]),
             side("pool", false, &[6.0, 11.0]),
@@ -232,7 +233,7 @@ mod tests {
         assert!(cells[0].by_both.is_none() && cells[2].by_both.is_none());
         let verdict = |cells: &[SideFigures]| cells[1].goal.as_ref().unwrap().verdict;
         assert_eq!(verdict(&cells), Verdict::FloorAndBranch);
-        // Both together would reach it.
+        // Both together would reach the goal.
         assert_eq!(verdict(&evaluate("work", Unit::Time, &sides, goal(2, 1.3)).sides), Verdict::NotReached);
         // Rates do not add up.
         assert!(evaluate("work", Unit::Rate, &sides, goal(0, 4.9)).sides[1].by_both.is_none());

@@ -1,4 +1,4 @@
-//! Where everything happens: the branches, the places for mounts, and the promise that nothing of it stays.
+//! The branches and mountpoints of a run, which are all removed at its end.
 
 use crate::error::{Error, ErrorContext};
 use crate::interrupt::Interrupt;
@@ -11,14 +11,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// What the directories are called, wherever they are made.
+/// The prefix of all directories that are made.
 const PREFIX: &str = "canopy-bench-";
 const MIB: u64 = 1 << 20;
 
-/// Bytes that pools with branches of their own may need: they are for metadata.
+/// The size of the tmpfs for isolated branches, which hold metadata only.
 const ISOLATED_BYTES: u64 = 256 * MIB;
 
-/// Where the branches are to lie.
+/// Where to make the branches.
 #[derive(Debug, Default)]
 pub(crate) struct TestbedSpec {
     pub dir: Option<PathBuf>,
@@ -26,12 +26,12 @@ pub(crate) struct TestbedSpec {
     pub against: Option<PathBuf>,
     /// Bytes of data that the tables write.
     pub need: u64,
-    /// How many branches to make, where none are given.
+    /// How many branches to make if none are given.
     pub count: usize,
 }
 
 pub(crate) struct Testbed {
-    // Dropped in this order: mounts go before the directories beneath them.
+    // Fields drop in this order: the mounts before the directories below them.
     tmpfs: RefCell<Vec<Tmpfs>>,
     branches: Vec<PathBuf>,
     against: Option<TempDir>,
@@ -41,7 +41,7 @@ pub(crate) struct Testbed {
 }
 
 impl Testbed {
-    /// Nothing is made before it is known that there is room.
+    /// Checks the free space, then makes the directories.
     pub(crate) fn new(spec: &TestbedSpec) -> Result<Testbed, Error> {
         let interrupt = Interrupt::watch()?;
         let home = temp_dir_in(&std::env::temp_dir())?;
@@ -98,9 +98,9 @@ impl Testbed {
         &self.branches
     }
 
-    /// So many branches on which nothing happens but what is done through one pool: a pool is told of all that happens
-    /// on the filesystems of its branches, and those that stand idle would cost the others time. Where the branches are
-    /// not in a memory of our own, it is those that all work on.
+    /// Returns branches that only one pool uses. A pool is notified of every change on the filesystems of its branches,
+    /// so idle pools on a shared filesystem would slow the others down. If the branches are not on a tmpfs of the
+    /// benchmark, these are the common ones.
     pub(crate) fn isolated_branches(&self, count: usize) -> Result<Vec<PathBuf>, Error> {
         let mut mounted = self.tmpfs.borrow_mut();
         if mounted.is_empty() {
@@ -116,7 +116,7 @@ impl Testbed {
         self.against.as_ref().map(TempDir::path)
     }
 
-    /// Type and device of what lies beneath the branches, for the report.
+    /// Returns the filesystem type of the branches, for the report.
     pub(crate) fn branch_fstype(&self) -> String {
         let Ok(mut all) = mountinfo::list() else { return String::new() };
         all.retain(|mounted| self.branches[0].starts_with(&mounted.mountpoint));
@@ -124,7 +124,7 @@ impl Testbed {
         nearest.map(|mounted| mounted.fstype).unwrap_or_default()
     }
 
-    /// An empty directory to mount on.
+    /// Returns an empty directory to mount on.
     pub(crate) fn mountpoint(&self, name: &str) -> Result<PathBuf, Error> {
         let point = self.home().join("mounts").join(name);
         match fs::create_dir(&point) {
@@ -162,7 +162,7 @@ fn require_memory(need: u64) -> Result<(), Error> {
     let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = info.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
     let have = kib.and_then(|kib| kib.parse::<u64>().ok()).map_or(u64::MAX, |kib| kib * 1024);
-    // What is read through a pool without passthrough lies in the page cache a second time.
+    // Data that a pool reads without passthrough is in the page cache twice.
     require("this machine's memory".into(), have, need * 2)
 }
 
@@ -174,7 +174,7 @@ fn require(place: String, have: u64, need: u64) -> Result<(), Error> {
     }
 }
 
-/// A tmpfs of our own, away from others' files and limits.
+/// A tmpfs that only the benchmark uses, unmounted on drop.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_too_small_is_refused_with_its_name() {
+    fn the_error_names_the_place_without_space() {
         let error = require_space_on(Path::new("/"), u64::MAX).unwrap_err().to_string();
         assert!(error.starts_with("/ has ") && error.contains("--quick"), "{error}");
         assert!(require_space_on(Path::new("/"), 1).is_ok());
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_directories() {
+    fn all_directories_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let spec = TestbedSpec {
             dir: Some(dir.path().to_owned()),

@@ -123,7 +123,7 @@ fn send(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-/// The run ends by itself, and says why in one line.
+/// Checks that the run fails with one line that contains `why`, and leaves nothing behind.
 #[track_caller]
 fn ends(scratch: &ScratchDir, mut child: Child, why: &str) {
     let status = wait_within(&mut child, Duration::from_secs(60));
@@ -139,7 +139,7 @@ fn ends(scratch: &ScratchDir, mut child: Child, why: &str) {
 }
 
 #[test]
-fn interrupted_it_leaves_nothing() {
+fn an_interrupted_run_leaves_nothing() {
     for signal in [Signal::INT, Signal::TERM] {
         let scratch = ScratchDir::new("canopy-bench-test-", &[]);
         let child = endless(&scratch);
@@ -161,17 +161,17 @@ fn a_server_that_hangs_is_ended_at_the_second_signal() {
 }
 
 #[test]
-fn a_pool_that_dies_is_told_and_leaves_nothing() {
+fn a_pool_that_is_killed_ends_the_run_with_an_error() {
     let scratch = ScratchDir::new("canopy-bench-test-", &[]);
     let child = endless(&scratch);
-    // The others are mounted for later rows.
+    // The other pools belong to later rows.
     let first = pools(&scratch).into_iter().min().unwrap();
     send(first, Signal::KILL);
-    ends(&scratch, child, "ended while it was measured: signal: 9");
+    ends(&scratch, child, "exited while it was being measured: signal: 9");
 }
 
 #[test]
-fn branches_and_other_filesystems_of_the_users_choice() {
+fn given_directories_are_measured_and_left_as_they_were() {
     let scratch = ScratchDir::new("canopy-bench-test-", &["a", "b", "c", "beside"]);
     let own = ["a", "b", "c", "beside", "figures"];
     for name in &own[..4] {
@@ -200,17 +200,17 @@ fn branches_and_other_filesystems_of_the_users_choice() {
 }
 
 #[test]
-fn mistakes_are_one_line_and_cost_nothing() {
+fn mistakes_are_one_line_and_leave_nothing() {
     let scratch = ScratchDir::new("canopy-bench-test-", &["dir"]);
     let small = LoopFs::tmpfs(1 << 20);
     let small = small.path().display();
     for (words, why) in [
-        (format!("--quick --dir {small}"), "MiB to spare, and these tables need"),
+        (format!("--quick --dir {small}"), "MiB free, but these tables need"),
         ("--quick --dir @missing".into(), "missing cannot be used: No such file or directory"),
         ("--quick --against @missing".into(), "missing cannot be used"),
         ("--quick --json @dir".into(), "not a regular file"),
         ("--quick --plot @missing/picture".into(), "picture cannot be used"),
-        ("--quick -o frobnicate".into(), "no pool to measure with -o"),
+        ("--quick -o frobnicate".into(), "cannot start a pool with -o"),
         ("--only frobnicate".into(), "frobnicate"),
         ("--dir @dir --branch @dir".into(), "cannot be used with"),
         ("--rounds 0".into(), "0"),
@@ -224,13 +224,13 @@ fn mistakes_are_one_line_and_cost_nothing() {
 }
 
 #[test]
-fn an_ordinary_user_may_measure_too() {
+fn an_ordinary_user_can_run_the_benchmark() {
     let scratch = ScratchDir::new("canopy-bench-test-", &["own", "dev"]);
     std::os::unix::fs::chown(scratch.path("own"), Some(65_534), Some(65_534)).unwrap();
-    // Where everybody may run it.
+    // A copy that every user can execute.
     let canopy = scratch.path("canopy");
     fs::copy(env!("CARGO_BIN_EXE_canopy"), &canopy).unwrap();
-    // `/dev/fuse` as udev makes it, whatever this machine's is like; in a mount namespace of its own.
+    // In a new mount namespace, with a `/dev/fuse` for everyone as udev makes it.
     let script = r#"
         mount -t tmpfs none "$1/dev"
         mknod "$1/dev/fuse" c 10 229; chmod 666 "$1/dev/fuse"; mount --bind "$1/dev/fuse" /dev/fuse

@@ -1,4 +1,4 @@
-//! Tables about data.
+//! The tables about data.
 
 use super::{Bench, MIB, TableId, Targets, bytes, row};
 use crate::error::Error;
@@ -7,7 +7,7 @@ use crate::statistics::Unit;
 use crate::workload::Target;
 use crate::workload::data::{Dd, Direction, Jobs, RandomIo, SequentialIo};
 
-/// Data through the daemon, past the page cache.
+/// Data goes through the daemon and bypasses the page cache.
 pub(super) const DIRECT: &str = "passthrough.io=off,cache.files=off";
 const NULL: &str = "passthrough.io=off,cache.files=off,nullrw=true";
 const CACHED: &str = "passthrough.io=off,cache.files=auto-full,cache.writeback=false";
@@ -18,7 +18,7 @@ fn with_against<'p>(targets: &[&'p Target], against: Option<&'p Target>) -> Vec<
     targets.iter().copied().chain(against).collect()
 }
 
-/// The ways data can travel, beside the branch.
+/// Returns the branch, and a pool for each data path.
 fn data_paths(targets: &mut Targets<'_, '_>) -> Result<Vec<Target>, Error> {
     let mut all = vec![targets.branch()?];
     for (name, options) in [
@@ -77,7 +77,7 @@ pub(super) fn blocks<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     let against = targets.against();
     let sides = with_against(&paths.iter().collect::<Vec<_>>(), against.as_ref());
     let large = bench.scale.stream.min(64 * MIB);
-    // Thousands of small ones take as long as tens of large ones.
+    // Thousands of small blocks take as long as tens of large ones.
     let small = bench.scale.ops as u64 * 4 * 512;
     let mut rows = Vec::new();
     for (direction, word) in [(Direction::Write, "writes"), (Direction::Read, "reads")] {

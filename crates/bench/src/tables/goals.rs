@@ -1,4 +1,4 @@
-//! The table of goals: each kind of work, and what it may cost.
+//! The table of goals: each workload, and how long it may take.
 
 use super::data::DIRECT;
 use super::meta::{file_op, first_listing, first_stat, readdir};
@@ -12,9 +12,9 @@ use crate::workload::listing::ManyBranches;
 use crate::workload::meta::{FileOp, NameKind, Stat, StatAfterWrite};
 use std::cell::RefCell;
 
-/// For what needs one round trip: the floor and 15 per cent.
+/// The limit for one round trip: 15 per cent more than the floor.
 const ONE_ROUND_TRIP: f64 = 1.15;
-/// Targets in a row: branch, pool, floor.
+/// Indexes of the targets in a row: branch, pool, floor.
 const BRANCH: usize = 0;
 const FLOOR: usize = 2;
 /// The floor over /dev/fuse, in the one row that has it.
@@ -24,7 +24,7 @@ pub(super) fn goals<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     let mut targets = Targets::new(bench)?;
     let (branch, floor) = (targets.isolated_branch()?, targets.floor()?);
     let pool = targets.pool("pool", 1, "")?;
-    // It lies on the first one's branch, and would be told of all that happens there.
+    // It shares the branch of the first pool, so without `timeout` it would be notified of all changes there.
     let direct = targets.pool("pool, direct", 1, &format!("{DIRECT},cache.coherence=timeout"))?;
     let most = bench.testbed.branches().len();
     let wide = (most > 1).then(|| targets.pool(&format!("pool of {most}"), most, "")).transpose()?;
@@ -61,7 +61,7 @@ pub(super) fn goals<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     let passing = targets.floor_passthrough(&floor);
     let sides: Vec<&Target> = [&branch, &pool].into_iter().chain(&passing).chain(against.as_ref()).collect();
     rows.extend(passthrough(bench, &sides));
-    let title = "What work costs, beside the goal for it".into();
+    let title = "Each workload, with its goal".into();
     Ok(targets.table(TableId::Goals, title, rows))
 }
 
@@ -70,7 +70,7 @@ fn after_write<'s>(bench: &Bench<'s>, sides: &[&Target]) -> Row<'s> {
     row("stat just after a passthrough write", Unit::Time, workload, sides)
 }
 
-/// Asked again after longer than the kernel is told to remember names by default.
+/// Looks names up again after more time than the kernel caches names by default.
 fn known<'s>(bench: &Bench<'s>, names: NameKind, sides: &[&Target]) -> Row<'s> {
     let (key, work) = match names {
         NameKind::Existing => ("known", "stat of a name known for seconds"),

@@ -1,4 +1,4 @@
-//! Tables about names and attributes.
+//! The tables about names and attributes.
 
 use super::{BRANCH_COUNTS, Bench, TableId, Targets, row};
 use crate::error::Error;
@@ -9,7 +9,7 @@ use crate::workload::concurrent::MultiThread;
 use crate::workload::listing::{Depth, ListDir};
 use crate::workload::meta::{FileOp, NameKind, SingleThread, Stat};
 
-/// Operations that are measured by themselves, with the names of their rows.
+/// Operations that have a row of their own: the key, the title and the operation.
 pub(super) const FILE_OPS: [(&str, &str, FileOp); 4] = [
     ("open", "open, read 4 KiB, close", FileOp::OpenReadClose),
     ("create", "create, write 4 KiB, close", FileOp::CreateWriteClose),
@@ -43,7 +43,7 @@ pub(super) fn first_listing<'s>(bench: &Bench<'s>, targets: &[&Target]) -> Row<'
     row(work, Unit::Time, ListDir { key: "ls", depth: Depth::Attributes, warm: false, count }, targets)
 }
 
-/// How many branches the pools have.
+/// Returns the branch counts of the pools.
 fn counts(bench: &Bench<'_>) -> Vec<usize> {
     let most = bench.testbed.branches().len();
     let mut counts: Vec<usize> = BRANCH_COUNTS.into_iter().filter(|&count| count < most).collect();
@@ -65,7 +65,7 @@ pub(super) fn meta<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     rows.extend(FILE_OPS.map(|(_, _, which)| file_op(bench, which, &sides)));
     rows.push(readdir(bench, &sides));
     rows.push(first_listing(bench, &sides));
-    let title = "Metadata, files on the last branch, new ones where the pool puts them".into();
+    let title = "Metadata; files on the last branch, new ones where the pool creates them".into();
     Ok(targets.table(TableId::Meta, title, rows))
 }
 
@@ -81,6 +81,6 @@ pub(super) fn concurrency<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
             rows.push(row(format!("{work}: {threads} at once"), Unit::Time, workload, &sides));
         }
     }
-    let title = "Time until all are done, by the number of operations".into();
+    let title = "Time until all threads are done, per operation".into();
     Ok(targets.table(TableId::Concurrency, title, rows))
 }

@@ -1,4 +1,4 @@
-//! Which tables there are, and how large they are made.
+//! The tables, and their sizes.
 
 mod data;
 mod goals;
@@ -24,44 +24,44 @@ const MIB: u64 = 1 << 20;
 /// A table of the benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
 pub enum TableId {
-    /// What every kind of work costs, beside the goal for it
+    /// Every workload, with its goal
     Goals,
     /// Metadata over 1, 8 and 32 branches
     Meta,
-    /// Metadata by 1, 2, 4 and 8 at once
+    /// Metadata with 1, 2, 4 and 8 threads
     Concurrency,
-    /// A large file written and read, in each way data can travel
+    /// A large file written and read on each data path
     Dd,
     /// Sequential and random reads, with and without passthrough
     Reads,
     /// Blocks of 1 MiB against blocks of 512 bytes
     Blocks,
-    /// 1 to 32 writers, on a file each or all on one
+    /// 1 to 32 writers, with a file each or one file for all
     Jobs,
 }
 
-/// How much is done.
+/// How much a run does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     pub rounds: usize,
-    /// Operations of one round.
+    /// Operations per round.
     pub ops: usize,
-    /// Those that cost little.
+    /// The same for cheap operations.
     pub cheap_ops: usize,
     pub entries: usize,
-    /// Entries of the directory that lies on all branches.
+    /// Entries of the directory that all branches have.
     pub many_entries: usize,
-    /// Bytes.
+    /// Bytes that `dd` writes and reads.
     pub dd: u64,
     pub stream: u64,
     pub reads: [u64; 3],
-    /// Reads of one round of the random kind.
+    /// The most random reads per round.
     pub max_random_reads: u64,
     /// How long jobs write.
     pub job_duration: Duration,
-    /// Longer than a name is remembered.
+    /// Longer than the kernel caches a name.
     pub pause: Duration,
-    /// Rounds of rows that take long, if there are more.
+    /// The most rounds of slow rows.
     pub slow_rounds: usize,
 }
 
@@ -81,7 +81,7 @@ impl Scale {
         slow_rounds: 5,
     };
 
-    /// Shows that everything works. The figures are of no use.
+    /// Shows that everything works. The figures mean little.
     pub(crate) const QUICK: Scale = Scale {
         rounds: 2,
         ops: 40,
@@ -97,28 +97,28 @@ impl Scale {
         slow_rounds: 1,
     };
 
-    /// Bytes that a table leaves on the branches while it is measured.
+    /// Returns the space that a table needs on the branches.
     pub(crate) fn bytes_needed(&self, which: TableId) -> u64 {
         let data = match which {
             TableId::Dd => 2 * self.dd,
             TableId::Reads => self.reads.iter().sum(),
             TableId::Goals => 3 * self.stream,
             TableId::Blocks => self.stream,
-            // Sparse, or names only.
+            // Sparse files, or names only.
             TableId::Meta | TableId::Concurrency | TableId::Jobs => 0,
         };
-        // Small files, on each side.
+        // The small files of all sides.
         data + 64 * MIB
     }
 }
 
-/// Branch counts of the pools, where the branches are our own.
+/// The branch counts of the pools, if the benchmark makes the branches.
 pub(crate) const BRANCH_COUNTS: [usize; 3] = [1, 8, 32];
 
-/// What tables are made with.
+/// What all tables need.
 pub(crate) struct Bench<'s> {
     pub testbed: &'s Testbed,
-    /// The user's, as given to `-o`.
+    /// The options that the user gave with `-o`.
     pub options: String,
     pub scale: Scale,
 }
@@ -136,16 +136,16 @@ impl<'s> Bench<'s> {
         }
     }
 
-    /// Whether the pools are to be served over io_uring. What is wrong with the options they tell themselves.
+    /// Returns whether the pools use io_uring. Mistakes in the options are reported by the pools.
     fn io_uring(&self) -> bool {
         let mut config = Config::default();
         let _ = command_line::apply(&mut config, [Arg::Options(self.options.clone().into())]);
         config.kernel.io_uring != IoUring::Off
     }
 
-    /// Options of a pool, the user's last: later ones win.
+    /// Returns the options of a pool. The user's come last, because later options win.
     fn pool_options(&self, own: &str) -> String {
-        // On branches as small as these, `auto` would have writers served by the daemon, lest they meet the end of one.
+        // Without moveonenospc=false, `passthrough.io=auto` does not pass writers through on branches as small as these.
         let parts = ["minfreespace=0", "moveonenospc=false", "fsname=canopy-bench", own, &self.options];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",")
     }
@@ -166,12 +166,12 @@ impl<'b, 's> Targets<'b, 's> {
         Ok(Targets { bench, servers: Vec::new() })
     }
 
-    /// The first branch itself.
+    /// Returns the first branch itself.
     fn branch(&self) -> Result<Target, Error> {
         self.branch_in(&self.bench.testbed.branches()[0])
     }
 
-    /// The same for metadata: where no pool is told of what happens. To tell is part of what a pool costs.
+    /// Returns a branch without a pool, for metadata: notifying a pool of changes is a cost of the pool.
     fn isolated_branch(&self) -> Result<Target, Error> {
         self.branch_in(&self.bench.testbed.isolated_branches(1)?[0])
     }
@@ -190,7 +190,7 @@ impl<'b, 's> Targets<'b, 's> {
         })
     }
 
-    /// A pool over that many branches. What it works on lies on the last of them.
+    /// Mounts a pool with `count` branches. Its files are on the last branch.
     fn pool(&mut self, name: &str, count: usize, options: &str) -> Result<Target, Error> {
         let branches = match count {
             1 => vec![self.bench.testbed.branches()[0].clone()],
@@ -210,7 +210,7 @@ impl<'b, 's> Targets<'b, 's> {
         Ok(Target { name: name.into(), kind: TargetKind::Pool, root, branch_dirs, data, branch_data })
     }
 
-    /// Over whichever transport the pools have.
+    /// Starts the floor with the same transport as the pools.
     fn floor(&mut self) -> Result<Target, Error> {
         self.floor_over("floor", self.bench.io_uring())
     }
@@ -219,7 +219,7 @@ impl<'b, 's> Targets<'b, 's> {
         let tag = format!("floor{}", self.servers.len());
         let data = self.bench.testbed.branches()[0].join(DATA);
         let server = Server::floor(self.bench.testbed, &tag, io_uring, &data)?;
-        // As deep as the others.
+        // At the same depth as in the other targets.
         let root = server.mountpoint().join(&tag);
         fs::create_dir(&root).context("make", &root)?;
         self.servers.push(server);
@@ -227,23 +227,23 @@ impl<'b, 's> Targets<'b, 's> {
         Ok(Target { name: name.into(), kind: TargetKind::Floor, root, branch_dirs, data, branch_data: None })
     }
 
-    /// The same floor, where data is passed through it: to the files that the others work on as well. None where the
-    /// kernel does not allow that.
+    /// Returns the directory of a floor with passthrough to the files that the other targets use. Returns `None` if the
+    /// kernel does not allow passthrough.
     fn floor_passthrough(&self, floor: &Target) -> Option<Target> {
-        Some(self.existing(floor, PASSTHROUGH_DIR)).filter(|target| target.data.is_dir())
+        Some(self.floor_dir(floor, PASSTHROUGH_DIR)).filter(|target| target.data.is_dir())
     }
 
-    /// The same, where the server copies their data.
+    /// Returns the directory of a floor that copies the data of these files.
     fn floor_copied(&self, floor: &Target) -> Target {
-        self.existing(floor, COPIED_DIR)
+        self.floor_dir(floor, COPIED_DIR)
     }
 
-    fn existing(&self, floor: &Target, name: &str) -> Target {
+    fn floor_dir(&self, floor: &Target, name: &str) -> Target {
         let branch_data = Some(self.bench.testbed.branches()[0].join(DATA));
         Target { data: floor.root.with_file_name(name), branch_data, ..floor.clone() }
     }
 
-    /// What the user put beside; none when nothing was.
+    /// Returns the filesystem of `--against`, if it was given.
     fn against(&self) -> Option<Target> {
         let root = self.bench.testbed.against()?.to_owned();
         let (branch_dirs, data) = (Vec::new(), root.clone());
@@ -293,14 +293,14 @@ impl Row<'_> {
         self
     }
 
-    /// The second side is judged by a ratio to another, the first (0) in most rows.
+    /// Sets the goal of the second side: the limit of its ratio to the side `of`.
     fn goal(mut self, of: usize, limit: f64) -> Self {
         self.goal = Some(Goal { side: 1, of, limit });
         self
     }
 }
 
-/// Bytes as people say them.
+/// Formats a size, such as `4 KiB`.
 fn bytes(count: u64) -> String {
     match count {
         _ if count >= MIB && count.is_multiple_of(MIB) => format!("{} MiB", count / MIB),
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_told_as_people_say_them() {
+    fn sizes_have_units() {
         for (count, text) in [(512, "512 bytes"), (4096, "4 KiB"), (128 << 10, "128 KiB"), (1 << 20, "1 MiB")]
         {
             assert_eq!(bytes(count), text);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_the_words_of_the_command_line() {
+    fn ids_match_the_command_line() {
         for which in TableId::value_variants() {
             let word = which.to_possible_value().map(|value| value.get_name().to_owned());
             assert_eq!(word.as_deref(), Some(which.id()));

@@ -1,4 +1,4 @@
-//! One operation over and over, by several at once, each in a directory of its own.
+//! One operation repeated by several threads, each in its own directory.
 
 use super::meta::{BYTES, FileOp, PreparedOp};
 use super::{Error, Sample, Target, Workload};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct MultiThread {
     pub key: &'static str,
     pub op: FileOp,
-    /// Operations of all together.
+    /// Operations of all threads together.
     pub count: usize,
     pub threads: usize,
 }
@@ -49,7 +49,8 @@ impl Workload for MultiThread {
     }
 }
 
-/// Everybody's work at the same time: how long until the last is done. One alone stays on this thread.
+/// Runs all items at the same time, each in its own thread, and returns the time until the last is done. A single item
+/// runs on this thread.
 pub(super) fn run_concurrently<T: Send>(
     works: Vec<T>,
     run: impl Fn(T) -> Result<(), Error> + Sync,

@@ -1,4 +1,4 @@
-//! Reading and writing.
+//! Workloads that read and write data.
 
 use super::concurrent::run_concurrently;
 use super::{Error, ErrorContext, Sample, Target, Workload};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
-/// A round moves this much at least, if need be in several passes: less is over before it can be told.
+/// A round moves at least this much, if necessary in several passes. Less is too short to measure.
 const MIN_BYTES: u64 = 8 << 20;
 const MAX_PASSES: u64 = 16;
 
@@ -20,7 +20,7 @@ pub(crate) enum Direction {
     Write,
 }
 
-/// As `dd conv=fdatasync` does: a file is written anew and brought to the disk, or read from its beginning.
+/// Writes a new file and syncs it, as `dd conv=fdatasync` does, or reads a file.
 pub(crate) struct Dd {
     pub direction: Direction,
     pub size: u64,
@@ -55,8 +55,8 @@ impl Workload for Dd {
     }
 }
 
-/// An existing file from its beginning, in blocks of one size. `cold`: the server's cached pages are dropped first;
-/// so are the branch's, for all alike, which on tmpfs changes nothing.
+/// Reads or overwrites an existing file from its start. If `cold`, the cached pages of the file and of the branch's file
+/// are dropped first, which has no effect on tmpfs.
 pub(crate) struct SequentialIo {
     pub key: &'static str,
     pub direction: Direction,
@@ -72,13 +72,13 @@ impl Workload for SequentialIo {
     }
 }
 
-/// Blocks of a file in no order, none twice.
+/// Reads or overwrites blocks of a file in random order, each once.
 pub(crate) struct RandomIo {
     pub key: &'static str,
     pub direction: Direction,
     pub size: u64,
     pub block: usize,
-    /// How many at most.
+    /// The most blocks per pass.
     pub max_blocks: u64,
     pub cold: bool,
 }
@@ -92,7 +92,7 @@ impl Workload for RandomIo {
     }
 }
 
-/// The numbers below `count`, each once: a step that has no divisor in common with it meets them all.
+/// Returns the numbers below `count`, each once. A step that is coprime to `count` reaches all of them.
 fn shuffled(count: u64) -> impl Iterator<Item = u64> {
     let common = |mut a: u64, mut b: u64| {
         while b != 0 {
@@ -100,7 +100,7 @@ fn shuffled(count: u64) -> impl Iterator<Item = u64> {
         }
         a
     };
-    // Near the golden section of the whole, so that neighbours in time are far apart.
+    // Near the golden ratio, so that consecutive numbers are far apart.
     let mut step = (count as f64 * 0.618) as u64 | 1;
     while common(step, count) > 1 {
         step += 1;
@@ -155,7 +155,7 @@ fn drop_pages(path: &Path) -> Result<(), Error> {
     rustix::fs::fadvise(&file, 0, None::<NonZeroU64>, Advice::DontNeed).context("drop pages of", path)
 }
 
-/// Several who write blocks of 1 MiB for a while, each to a file of its own or all to one.
+/// Several threads write blocks of 1 MiB for a while, each to its own file or all to one.
 pub(crate) struct Jobs {
     pub jobs: usize,
     pub shared: bool,
@@ -163,7 +163,7 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// Large enough that those who share it are rarely at the same block.
+    /// Large enough that threads on a shared file rarely write the same block.
     const SIZE: usize = 64 * MIB;
 
     fn names(&self) -> Vec<String> {
@@ -173,7 +173,7 @@ impl Jobs {
 }
 
 impl Workload for Jobs {
-    /// The files have their size already: what makes a file longer is done by one at a time in any case.
+    /// Gives the files their full size, because writes that extend a file always run one at a time.
     fn prepare(&self, target: &Target, _round: usize) -> Result<(), Error> {
         for name in self.names() {
             let path = target.branch_data_file(&name).unwrap_or_else(|| target.data.join(&name));
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shuffled_blocks_are_each_met_once() {
+    fn shuffled_blocks_occur_once() {
         for count in [1, 2, 4, 7, 256, 1000, 4096] {
             let mut all: Vec<u64> = shuffled(count).collect();
             all.sort_unstable();

@@ -1,4 +1,4 @@
-//! Listings.
+//! Workloads that list directories.
 
 use super::{Error, ErrorContext, Sample, Target, TargetKind, Workload};
 use crate::server::Server;
@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What is asked about each entry.
+/// What is read of each entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Depth {
     Names,
@@ -18,7 +18,7 @@ pub(crate) enum Depth {
     Attributes,
 }
 
-/// A directory of many entries. `warm`: it has been listed before.
+/// Lists a directory with many entries. If `warm`, it has been listed before.
 pub(crate) struct ListDir {
     pub key: &'static str,
     pub depth: Depth,
@@ -26,7 +26,7 @@ pub(crate) struct ListDir {
     pub count: usize,
 }
 
-/// A directory that is known is listed so often in a round; the median counts.
+/// How often a round lists a warm directory; the median counts.
 const TIMES: usize = 5;
 
 impl ListDir {
@@ -65,7 +65,8 @@ impl Workload for ListDir {
     }
 }
 
-/// One directory spread over all branches, too large to be made anew each round: a fresh pool lists it each time.
+/// Lists one directory that all branches have. It is too large to create anew in each round, so each round uses a new
+/// pool.
 pub(crate) struct ManyBranches<'s> {
     pub testbed: &'s Testbed,
     pub branches: Vec<PathBuf>,
@@ -78,7 +79,7 @@ pub(crate) struct ManyBranches<'s> {
 const MANY: &str = "many";
 
 impl ManyBranches<'_> {
-    /// Makes the files; the names on one branch are not those on another.
+    /// Creates the files, with different names on each branch.
     pub(crate) fn fill(&self) -> Result<(), Error> {
         for (number, branch) in self.branches.iter().enumerate() {
             let dir = branch.join(MANY);
@@ -145,11 +146,11 @@ fn timed(dirs: &[PathBuf], depth: Depth, expected: usize) -> Result<Sample, Erro
     Err(Error::Listing { path: dirs.first().cloned().unwrap_or_default(), found, expected })
 }
 
-/// Entries of a directory, `.` and `..` left out.
+/// Lists a directory, and returns the number of entries other than `.` and `..`.
 fn list(path: &Path, depth: Depth) -> Result<usize, Error> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::open(path, flags, Mode::empty()).context("open", path)?;
-    // As large as the C library's.
+    // The size of the C library's buffer.
     let mut buffer = [MaybeUninit::uninit(); 32 << 10];
     let mut entries = RawDir::new(&dir, &mut buffer);
     let mut found = 0;

@@ -1,4 +1,4 @@
-//! Names and attributes.
+//! Workloads with names and attributes.
 
 use super::{Error, ErrorContext, Sample, Target, Workload};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -11,17 +11,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a file holds where something is read or written.
+/// The size of files that are read or written.
 pub(super) const BYTES: usize = 4096;
 
-/// TableId names are asked for.
+/// Which names are looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NameKind {
     Existing,
     Missing,
 }
 
-/// stat(2) of names in one directory. `warm`: they were asked for before the pause, else never.
+/// stat(2) of names in one directory. If `warm`, they have been looked up before the pause, otherwise never.
 pub(crate) struct Stat {
     pub key: &'static str,
     pub names: NameKind,
@@ -31,7 +31,7 @@ pub(crate) struct Stat {
 
 impl Stat {
     fn dir(&self, round: usize) -> String {
-        // The floor holds as many files as the name says.
+        // In the floor, this name determines the number of files.
         format!("full.{}.{}-{round}", self.files(), self.key)
     }
 
@@ -49,7 +49,7 @@ impl Workload for Stat {
     fn prepare(&self, target: &Target, round: usize) -> Result<(), Error> {
         let dir = self.dir(round);
         target.fill(&dir, self.files(), 0)?;
-        // The way to the names is not what is measured.
+        // The lookup of the directory is not measured.
         let path = target.root.join(&dir);
         rustix::fs::stat(&path).context("stat", &path)?;
         if self.warm {
@@ -83,7 +83,7 @@ fn as_path(path: &CStr) -> &Path {
     Path::new(OsStr::from_bytes(path.to_bytes()))
 }
 
-/// stat(2) of files that have just been written to, of which the kernel then knows neither size nor times.
+/// stat(2) of files that have just been written. The kernel has no valid size and times for them.
 pub(crate) struct StatAfterWrite {
     pub key: &'static str,
     pub count: usize,
@@ -120,10 +120,10 @@ fn open(path: &CStr, flags: OFlags) -> Result<OwnedFd, Error> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).context("open", as_path(path))
 }
 
-/// One operation of those that several may do at once; see [`super::concurrent`].
+/// An operation that several threads can run at the same time; see [`super::concurrent`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FileOp {
-    /// fstat(2) that must be asked of the server (`AT_STATX_FORCE_SYNC`).
+    /// fstat(2) that the server must answer (`AT_STATX_FORCE_SYNC`).
     Fstat,
     OpenReadClose,
     CreateWriteClose,
@@ -132,10 +132,10 @@ pub(crate) enum FileOp {
 }
 
 impl FileOp {
-    /// Files that are there already, and in turn used: enough that none is still being closed.
+    /// How many existing files are used in turn. There are enough that none is still being closed.
     const FILES: usize = 200;
 
-    /// What the directory must hold before, for so many operations.
+    /// Returns how many files the directory must have.
     pub(super) fn files(self) -> usize {
         match self {
             FileOp::Fstat => 1,
@@ -144,14 +144,14 @@ impl FileOp {
         }
     }
 
-    /// What is to be made through the server before the clock runs.
+    /// Prepares the directory through the server, before the clock runs.
     pub(super) fn prepare(self, target: &Target, dir: &str, count: usize) -> Result<(), Error> {
         match self {
             FileOp::Rename | FileOp::Unlink => {
                 target.paths(dir, "n", count).iter().try_for_each(|path| create(path))
             }
             FileOp::Fstat | FileOp::OpenReadClose => {
-                // The names are known.
+                // The kernel caches the names.
                 target
                     .paths(dir, "f", self.files())
                     .iter()
@@ -164,7 +164,7 @@ impl FileOp {
         }
     }
 
-    /// All the operations, with their names.
+    /// Returns all operations with their paths.
     pub(super) fn prepared_ops(
         self,
         target: &Target,
@@ -190,7 +190,7 @@ impl FileOp {
     }
 }
 
-/// One operation, with everything but itself done.
+/// An operation with its arguments.
 pub(super) enum PreparedOp {
     Fstat(Arc<OwnedFd>),
     OpenReadClose(CString),
@@ -228,7 +228,7 @@ fn create(path: &CStr) -> Result<(), Error> {
     rustix::io::write(&file, &[3; BYTES]).context("write", as_path(path)).map(|_| ())
 }
 
-/// One operation after another, of which none waits for any other.
+/// One operation repeated by one thread.
 pub(crate) struct SingleThread {
     pub key: &'static str,
     pub op: FileOp,

@@ -1,5 +1,5 @@
-//! What is measured. A work is done at a target, once a round; only `measure` is timed, and within it only what
-//! its sample says.
+//! The workloads. A workload runs on each target once per round. Only `measure` is timed, and only the part that its
+//! sample reports.
 
 pub(super) mod concurrent;
 pub(super) mod data;
@@ -16,40 +16,41 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// TableId filesystem is measured.
+/// The kind of filesystem that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TargetKind {
     /// The first branch itself.
     Branch,
     Pool,
     Floor,
-    /// Another filesystem that the user put beside.
+    /// The filesystem of `--against`.
     Against,
 }
 
-/// A directory to work in.
+/// A directory in which workloads run.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     /// The column's name.
     pub name: String,
     pub kind: TargetKind,
-    /// As the programs see it.
+    /// The path that programs use.
     pub root: PathBuf,
-    /// The same directory on every branch beneath, for a branch and for pools.
+    /// The same directory on every branch, for branches and pools.
     pub branch_dirs: Vec<PathBuf>,
-    /// Where the files lie whose data is moved: one and the same for a branch and its pools, since no two files lie
-    /// alike in memory. As the programs see it, and on the branch.
+    /// The directory of the data files, as programs see it. A branch and its pools share the files, because the speed
+    /// depends on where a file lies in memory.
     pub data: PathBuf,
+    /// The same directory on the branch.
     pub branch_data: Option<PathBuf>,
 }
 
-/// What one round elapsed.
+/// The result of one round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub elapsed: Duration,
     /// Operations, or entries of a listing.
     pub operations: u64,
-    /// Of data, where data is what is measured.
+    /// Bytes moved, for workloads with data.
     pub bytes: u64,
 }
 
@@ -58,9 +59,9 @@ impl Sample {
         Sample { elapsed, operations: count as u64, bytes: 0 }
     }
 
-    /// Does one thing to each, one after another, and tells the median of slices of [`SLICE`]: a slice in which
-    /// somebody else had the processor counts for no more than any other, and so does the first, which finds cold
-    /// caches. What goes slowly once in a while is not seen this way; a sum would show it.
+    /// Runs an operation on each item in turn, and computes the time from the median over slices of [`SLICE`] items. So
+    /// a slice in which another process used the processor does not distort the result, nor does the first slice with
+    /// its cold caches. Rare slow operations do not show in the median either.
     fn of_slices<T>(each: &[T], mut run: impl FnMut(&T) -> Result<(), Error>) -> Result<Sample, Error> {
         let mut times = Vec::with_capacity(each.len() / SLICE + 1);
         for slice in each.chunks(SLICE) {
@@ -76,36 +77,36 @@ impl Sample {
     }
 }
 
-/// Long against the reading of the clock, three_digits against the time that a processor is given away for.
+/// A slice takes much longer than reading the clock, and much less time than another process keeps the processor.
 const SLICE: usize = 25;
 
 pub(super) trait Workload {
-    /// Before the round; then everybody pauses, where the row says so.
-    fn prepare(&self, _place: &Target, _round: usize) -> Result<(), Error> {
+    /// Prepares a round. The pause of the row follows.
+    fn prepare(&self, _target: &Target, _round: usize) -> Result<(), Error> {
         Ok(())
     }
 
     fn measure(&self, target: &Target, round: usize) -> Result<Sample, Error>;
 
-    /// Does one thread measure, which waits for each answer?
+    /// Returns whether one thread measures and waits for each reply.
     fn is_single_threaded(&self) -> bool {
         true
     }
 
-    /// After the round.
-    fn clean_up(&self, _place: &Target, _round: usize) -> Result<(), Error> {
+    /// Cleans up after a round.
+    fn clean_up(&self, _target: &Target, _round: usize) -> Result<(), Error> {
         Ok(())
     }
 }
 
 impl Target {
-    /// Where things are made without the pool's knowledge: on the last branch, the dearest to look on. The floor
-    /// has no such target, nor is one known of a filesystem that is only put beside.
+    /// Returns the directory on the last branch, the slowest to search. Files are created there without the pool. The
+    /// floor and the filesystem of `--against` have none.
     fn last_branch_dir(&self) -> Option<&Path> {
         self.branch_dirs.last().map(PathBuf::as_path)
     }
 
-    /// A directory of `count` files `f0`, `f1` and so on, which the server has not been asked for yet.
+    /// Creates a directory with `count` files `f0`, `f1` and so on, which the kernel has not looked up yet.
     fn fill(&self, dir: &str, count: usize, bytes: usize) -> Result<(), Error> {
         let through = self.root.join(dir);
         match (self.kind, self.last_branch_dir()) {
@@ -119,14 +120,14 @@ impl Target {
         }
     }
 
-    /// Takes a directory away again.
+    /// Removes a directory.
     fn clear(&self, dir: &str) -> Result<(), Error> {
         let clear = |path: PathBuf| match fs::remove_dir_all(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
             removed => removed.context("remove", &path),
         };
         match self.kind {
-            // It costs nothing to keep.
+            // Keeping it costs nothing.
             TargetKind::Floor => Ok(()),
             TargetKind::Against => clear(self.root.join(dir)),
             TargetKind::Branch | TargetKind::Pool => {
@@ -135,7 +136,7 @@ impl Target {
         }
     }
 
-    /// A file of at least this size, and its path; made once.
+    /// Returns the path of a file with at least this size, and creates the file if necessary.
     fn file(&self, name: &str, size: u64) -> Result<PathBuf, Error> {
         let through = self.data.join(name);
         let path = self.branch_data_file(name).unwrap_or_else(|| through.clone());
@@ -160,11 +161,11 @@ impl Target {
 
     fn path(&self, dir: &str, name: &str) -> CString {
         let path = self.root.join(dir).join(name);
-        // No path that we make holds a NUL.
+        // These paths contain no NUL.
         CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
     }
 
-    /// The paths `PREFIX0`, `PREFIX1`, ... so that no time is spent on words while the clock runs.
+    /// Returns the paths `PREFIX0`, `PREFIX1` and so on, built before the clock runs.
     fn paths(&self, dir: &str, prefix: &str, count: usize) -> Vec<CString> {
         (0..count).map(|number| self.path(dir, &format!("{prefix}{number}"))).collect()
     }
@@ -188,8 +189,7 @@ fn create(path: &Path) -> Result<OwnedFd, Error> {
     rustix::fs::open(path, flags, Mode::from_raw_mode(0o644)).context("make", path)
 }
 
-/// Has the kernel forget the names it knows, as far as they are not in use. Where that is not permitted they are
-/// forgotten with the time that they may be remembered.
+/// Makes the kernel drop unused cached names. Without the privilege, waits until they expire.
 fn forget_names() {
     if fs::write("/proc/sys/vm/drop_caches", "2").is_err() {
         std::thread::sleep(Duration::from_millis(1100));
