@@ -1,4 +1,4 @@
-//! A running pool as its control file shows it to other programs.
+//! Access to a running pool through its control file.
 
 use crate::error::Error;
 use canopy_config::control_api::{
@@ -19,7 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// One pool, by its mountpoint.
+/// A running pool, found by its mountpoint.
 pub struct ControlClient {
     mountpoint: PathBuf,
     control: PathBuf,
@@ -40,7 +40,7 @@ impl ControlClient {
         Ok(ControlClient { control: control_api::control_file(&mountpoint), mountpoint })
     }
 
-    /// The keys that are shown, in the order of the alphabet.
+    /// Returns the listed keys, in alphabetical order.
     pub fn keys(&self) -> Result<Vec<String>, Error> {
         let mut buffer = vec![0; LARGEST_VALUE];
         let length = rustix::fs::listxattr(&self.control, buffer.as_mut_slice())
@@ -58,14 +58,14 @@ impl ControlClient {
         }
     }
 
-    /// The words by which its server was started, each with a NUL behind it.
+    /// Returns the command line of the server, each argument followed by a NUL.
     pub fn server_cmdline(&self) -> Result<Vec<u8>, Error> {
         let pid = self.get(PID)?;
         fs::read(Path::new("/proc").join(pid).join("cmdline"))
             .map_err(Error::system("cannot read how the pool was mounted"))
     }
 
-    /// The answer to a key of a file or directory of this pool that explains a choice.
+    /// Reads an explain key of a file or directory of the pool.
     pub fn explain(&self, path: &Path, key: &str) -> Result<ExplainReport, Error> {
         let answer = control_api::read(path, key).map_err(|errno| match errno {
             Errno::NODATA => Error::NotCanopy(self.mountpoint.clone()),
@@ -78,11 +78,11 @@ impl ControlClient {
     }
 
     pub fn set(&self, key: &str, value: &OsStr) -> Result<(), Error> {
-        // The pool takes a key only as it is listed.
+        // The pool accepts a key only in the spelling of the list.
         let spec = options::find(key).filter(|spec| spec.key);
         let name = spec.map_or(key, |spec| spec.name.as_ref());
         if let Some(path) = self.missing_branch(name, value) {
-            // The pool would wait for it; who types it has mistyped it.
+            // The pool would wait for the branch. On the command line it is probably a typing error.
             return Err(Error::NewBranchMissing(path));
         }
         if let Some(flag) = options::find(key).filter(|spec| spec.is_flag()) {
@@ -91,11 +91,11 @@ impl ControlClient {
         let attribute = control_api::attribute(name);
         let set = rustix::fs::setxattr(&self.control, attribute, value.as_bytes(), XattrFlags::empty());
         set.map_err(|errno| match errno {
-            Errno::NODATA if READ_ONLY.contains(&name) => Error::ToldKey { key: name.to_owned() },
+            Errno::NODATA if READ_ONLY.contains(&name) => Error::ReadOnlyKey { key: name.to_owned() },
             Errno::NODATA => options::find(key)
                 .filter(|spec| spec.changes == Changes::AtMount && !spec.is_ignored())
                 .map_or_else(|| self.unknown_key(key), |spec| self.fixed_at_mount(spec, value)),
-            Errno::ROFS if READ_ONLY.contains(&name) => Error::ToldKey { key: name.to_owned() },
+            Errno::ROFS if READ_ONLY.contains(&name) => Error::ReadOnlyKey { key: name.to_owned() },
             Errno::ROFS if spec.is_some_and(|spec| spec.changes == Changes::Live) => {
                 Error::PoolReadOnly(self.mountpoint.clone())
             }
@@ -109,7 +109,7 @@ impl ControlClient {
         })
     }
 
-    /// A branch that this value adds, and that is not there.
+    /// Returns a branch that this value adds but that does not exist.
     fn missing_branch(&self, key: &str, value: &OsStr) -> Option<PathBuf> {
         if key != "branches" {
             return None;
@@ -126,7 +126,7 @@ impl ControlClient {
         config.branches.iter().map(|branch| &branch.path).find(missing).cloned()
     }
 
-    /// The pool says no more than a number: the words are found by reading the value as the pool did.
+    /// Finds the message for an errno of the pool, by parsing the value again as the pool did.
     fn set_error(&self, key: &str, value: &OsStr, errno: Errno) -> Error {
         let mut config = Config::default();
         if key == "branches"
@@ -141,10 +141,11 @@ impl ControlClient {
             return self.duplicate_branch(&config.branches);
         }
         if errno == Errno::XDEV
-            && let Ok(told) = self.get(STATUS)
-            && let Ok(told) = serde_json::from_slice::<PoolReport>(told.as_bytes())
+            && let Ok(json) = self.get(STATUS)
+            && let Ok(report) = serde_json::from_slice::<PoolReport>(json.as_bytes())
         {
-            let inside = |path: &Path| told.branches.iter().any(|held| path.starts_with(held.path.to_path()));
+            let inside =
+                |path: &Path| report.branches.iter().any(|held| path.starts_with(held.path.to_path()));
             if let Some(spec) = config.branches.iter().find(|spec| !inside(&spec.path)) {
                 let (branch, pool) = (spec.path.clone(), self.mountpoint.clone());
                 return canopy_server::Error::OutsideOfLandlock { branch, pool }.into();
@@ -159,12 +160,12 @@ impl ControlClient {
         around.map_or_else(|| self.control_error(key, errno), Error::from)
     }
 
-    /// Of a list that names one directory more than once.
+    /// Returns the error for a list that has one directory more than once.
     fn duplicate_branch(&self, list: &BranchList) -> Error {
         let paths: Vec<&PathBuf> = list.iter().map(|spec| &spec.path).collect();
         let identity = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
         let same = |a: &Path, b: &Path| a == b || identity(a).is_some_and(|own| identity(b) == Some(own));
-        // The new one, which is last as a rule.
+        // From the end, because the new branch is usually the last.
         let pairs = (0..paths.len()).rev().flat_map(|at| paths[..at].iter().map(move |other| (at, *other)));
         let found = pairs.map(|(at, other)| (paths[at], other)).find(|(branch, other)| same(branch, other));
         let (branch, other) = found.map_or_else(Default::default, |(a, b)| (a.clone(), b.clone()));
@@ -177,10 +178,10 @@ impl ControlClient {
         Error::UnknownKey { key: key.to_owned(), nearest }
     }
 
-    /// Of an option that has its value from the mount. Whoever mounts the pool again is told what works.
+    /// Returns the error for an option that only a mount can set. It contains the option as the next mount would take it.
     fn fixed_at_mount(&self, spec: &Spec, value: &OsStr) -> Error {
         let key = spec.name.to_string();
-        // mount(2) takes that one at the mount alone.
+        // A remount cannot change dirsync (mount(2)).
         if spec.is_flag() && key != "dirsync" {
             return Error::FlagKey { key, path: self.mountpoint.clone() };
         }

@@ -1,19 +1,19 @@
-//! Processes that are not waited for longer than one wants to wait.
+//! Child processes with a deadline.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-/// A process whose output is wanted.
+/// A child process whose output is read.
 pub struct RunningCommand {
     child: Child,
     output: Receiver<Vec<u8>>,
 }
 
-/// Starts a command in the root directory, without input, and with its errors thrown away.
+/// Starts a command in the root directory, without input, and discards its standard error.
 pub fn start(command: &mut Command) -> io::Result<RunningCommand> {
-    // A child that is left behind must not hold open what our caller waits for. Before Linux 5.11 it may.
+    // A child that is left behind must not keep descriptors of our caller open. Before Linux 5.11 this has no effect.
     let _ = canopy_sys::fd::set_cloexec_from(3);
     let mut child =
         command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
@@ -29,8 +29,8 @@ pub fn start(command: &mut Command) -> io::Result<RunningCommand> {
 }
 
 impl RunningCommand {
-    /// All that it wrote; None when it has not come to its end in time. Then it is killed, and left behind: one
-    /// that waits for a disk ends when the system lets it, which may be never.
+    /// Returns everything that the process wrote, or `None` if it does not exit in time. Then it is killed but not
+    /// waited for, because a process that waits for a disk may never exit.
     pub fn output_before(mut self, deadline: Instant) -> Option<Vec<u8>> {
         let left = deadline.saturating_duration_since(Instant::now());
         let Ok(bytes) = self.output.recv_timeout(left) else {
@@ -48,7 +48,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn who_takes_too_long_is_left() {
+    fn a_slow_process_has_no_output() {
         let soon = || Instant::now() + Duration::from_millis(20);
         assert_eq!(start(Command::new("sleep").arg("600")).unwrap().output_before(soon()), None);
         let later = Instant::now() + Duration::from_secs(60);

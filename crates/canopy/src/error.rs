@@ -1,4 +1,4 @@
-//! What can go wrong before a pool is usable. One line each: the culprit, and the mend.
+//! Errors of the commands. Each message is one line that names the cause and a fix.
 
 use canopy_config::error::OptionError;
 use canopy_config::text::{one_line, os_error};
@@ -19,7 +19,7 @@ pub enum Error {
     Branches { instruction: String, why: String },
     #[error("branch {path} {}", missing(.0, "; or mount without it: -o allow-missing-branches=true"), path = .0.display())]
     BranchMissing(PathBuf),
-    /// The same, of one that a running pool is to be given.
+    /// The same, for a branch that is added to a running pool.
     #[error("branch {path} {}", missing(.0, ""), path = .0.display())]
     NewBranchMissing(PathBuf),
     #[error(
@@ -34,7 +34,7 @@ pub enum Error {
     #[error("branch {path} is a mount whose server is gone (umount -l {path})", path = .0.display())]
     BranchDead(PathBuf),
     #[error(
-        "branch {} is a branch of pool {pool} already{} (canopy get {pool} branches shows them; to change its mode, name the whole list)",
+        "branch {} is already a branch of pool {pool}{} (canopy get {pool} branches shows them; to change its mode, give the whole list)",
         .branch.display(), if .branch == .other { String::new() } else { format!(", as {}", .other.display()) },
         pool = .pool.display()
     )]
@@ -62,13 +62,13 @@ pub enum Error {
     NotMounted(PathBuf),
     #[error("{path} is a mount of type {fstype}, not a pool (use umount)", path = .path.display())]
     NotAPool { path: PathBuf, fstype: String },
-    #[error("{path} is in use (fuser -vm {path} shows by whom; canopy umount --lazy {path} does not wait for them)", path = .0.display())]
+    #[error("{path} is in use (fuser -vm {path} shows the processes; canopy umount --lazy {path} does not wait for them)", path = .0.display())]
     Busy(PathBuf),
     #[error("{path} cannot be unmounted: {why}", path = .path.display())]
     Unmount { path: PathBuf, why: String },
     #[error("{path} cannot be remounted: {}", remount_refusal(*.why, .path), path = .path.display())]
     Remount { path: PathBuf, why: Errno },
-    #[error("a remount changes the flags of a mount alone, and {} keeps its options: {}", .path.display(), .others.join(", "))]
+    #[error("a remount only changes mount flags, so {} keeps its other options: {}", .path.display(), .others.join(", "))]
     RemountOptions { path: PathBuf, others: Vec<String> },
     #[error("setuid={user}: {why}")]
     User { user: String, why: String },
@@ -76,50 +76,50 @@ pub enum Error {
     NoPool(PathBuf),
     #[error("the server of pool {path} has ended (canopy umount {path}, and mount it again)", path = .0.display())]
     PoolDead(PathBuf),
-    #[error("pool {path} answers no attributes, as xattr=nosys makes it (unmount it, and mount it with another value)", path = .0.display())]
+    #[error("pool {path} does not answer, because of xattr=nosys (unmount it, and mount it with another value)", path = .0.display())]
     PoolMute(PathBuf),
     #[error("unknown key '{key}'{}", .nearest.as_ref().map_or_else(|| " (canopy list MOUNT shows them all)".to_owned(), |name| format!(" (did you mean '{name}'?)")))]
     UnknownKey { key: String, nearest: Option<String> },
-    #[error("'{key}' is only a key: write {key}=VALUE (canopy get {path} {key} shows the value it has)", path = .path.display())]
+    #[error("'{key}' has no value: write {key}=VALUE (canopy get {path} {key} shows the current one)", path = .path.display())]
     NoValue { key: String, path: PathBuf },
-    #[error("pool {path} was mounted by no config file that could be written (mount it with canopy mount NAME or -o config=FILE; without --persist a change holds until the pool is unmounted)", path = .0.display())]
+    #[error("pool {path} was not mounted from a config file that can be changed (mount it with canopy mount NAME or -o config=FILE; without --persist a change holds until the pool is unmounted)", path = .0.display())]
     NoConfigFile(PathBuf),
-    #[error("pool {path} has read {file}, but the command that mounted it names another or none (write {key} where it is to stay, or leave out --persist)", path = .path.display(), file = .file.display())]
+    #[error("pool {path} has read {file}, but the command that mounted it names another file or none (write {key} where the next mount finds it, or leave out --persist)", path = .path.display(), file = .file.display())]
     OtherConfigFile { key: String, file: PathBuf, path: PathBuf },
-    #[error("{key} is no option that a file could keep (canopy set without --persist)")]
+    #[error("{key} cannot be kept in a config file (use canopy set without --persist)")]
     NotPersistent { key: String },
-    #[error("{file} cannot be written: {why}; and the pool could not be set back: {kept} (canopy get shows what it has)", file = .file.display())]
+    #[error("{file} cannot be written: {why}; and the pool cannot be restored: {kept} (canopy get shows its values)", file = .file.display())]
     HalfPersisted { file: PathBuf, why: String, kept: String },
     #[error("{key} cannot be changed while the pool runs (canopy umount {path}, and mount it with -o {pair})", path = .path.display())]
     FixedKey { key: String, pair: String, path: PathBuf },
     #[error("{key} is a flag of the mount (mount -o remount,{key} {path})", path = .path.display())]
     FlagKey { key: String, path: PathBuf },
-    #[error("{key} tells about the pool and cannot be set")]
-    ToldKey { key: String },
+    #[error("{key} describes the pool and cannot be set")]
+    ReadOnlyKey { key: String },
     #[error("pool {path} is mounted read-only, and so are its options (mount -o remount,rw {path})", path = .0.display())]
     PoolReadOnly(PathBuf),
-    #[error("{key} of pool {path} cannot be changed by you: only its owner and root may (sudo canopy set ...)", path = .path.display())]
+    #[error("{key} of pool {path} cannot be changed: only its owner and root may do that (sudo canopy set ...)", path = .path.display())]
     NotOwner { key: String, path: PathBuf },
-    #[error("{key} of pool {path}: {why} (the pool's log may tell more)", path = .path.display())]
+    #[error("{key} of pool {path}: {why} (the pool's log may say more)", path = .path.display())]
     Control { key: String, path: PathBuf, why: String },
-    #[error("pool {path} is served by another program, or another version of this one, and tells nothing (canopy umount {path}, and mount it again)", path = .0.display())]
+    #[error("pool {path} is served by another program, or another version of this one, and does not answer (canopy umount {path}, and mount it again)", path = .0.display())]
     NotCanopy(PathBuf),
-    #[error("{} cannot be asked about: {why}", .path.display())]
+    #[error("{} cannot be looked up: {why}", .path.display())]
     Explain { path: PathBuf, why: String },
-    #[error("{} is on no pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.display())]
+    #[error("{} is not on a pool (findmnt -t fuse.canopy,fuse.mergerfs lists pools)", .0.display())]
     OnNoPool(PathBuf),
-    #[error("'{word}' is no function: must be one of {known}{}", .nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean '{name}'?)")))]
+    #[error("'{word}' is not a function: must be one of {known}{}", .nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean '{name}'?)")))]
     NoFunction { word: String, known: String, nearest: Option<String> },
     #[error("{path} cannot be written: {why}", path = .path.display())]
     Output { path: PathBuf, why: io::Error },
-    #[error("{path} exists already (give a new name, or remove it: rm {path})", path = .0.display())]
+    #[error("{path} already exists (choose another name, or remove it: rm {path})", path = .0.display())]
     OutputExists(PathBuf),
     #[error("{what}: {why}")]
     System { what: &'static str, why: io::Error },
-    /// Told by the background process, in the words of its own error.
+    /// A message from the background process.
     #[error("{0}")]
     Background(String),
-    #[error("the pool ended before it was usable ({0}); canopy mount -f shows more")]
+    #[error("the daemon exited before the pool was usable ({0}); canopy mount -f shows more")]
     BackgroundDied(std::process::ExitStatus),
     #[error("mounting on {} failed: {why}", .mountpoint.display())]
     Serve { mountpoint: PathBuf, why: String },
@@ -132,12 +132,12 @@ impl From<OptionError> for Error {
 }
 
 impl Error {
-    /// For system calls that do not fail on a healthy machine.
+    /// Wraps errors of system calls that do not fail on a healthy machine.
     pub fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |why| Error::System { what, why }
     }
 
-    /// Every mistake as a line of its own: a config file may hold several.
+    /// Returns one line for each mistake. A config file may have several.
     pub fn lines(&self) -> Vec<String> {
         match self {
             Error::Config(error) => error.lines(),
@@ -145,7 +145,7 @@ impl Error {
         }
     }
 
-    /// The message as one line, whatever bytes a path or a value holds.
+    /// Returns the message as one line, with control characters of paths and values escaped.
     pub fn line(&self) -> String {
         one_line(&self.to_string())
     }
@@ -158,17 +158,17 @@ fn named(branches: &[PathBuf]) -> String {
     }
 }
 
-/// A pattern that matches nothing is taken literally; nobody means to make a directory of that name.
+/// Says that a branch does not exist, and how to fix it. For a pattern, creating the directory is no fix.
 fn missing(path: &Path, otherwise: &str) -> String {
     match is_pattern(path) {
         true => format!(
-            "matches no directory (mount the disks it stands for, or name one that is there{otherwise})"
+            "matches no directory (mount the disks it stands for, or name an existing directory{otherwise})"
         ),
         false => format!("does not exist (create it: mkdir -p {}{otherwise})", path.display()),
     }
 }
 
-/// Was this written as a pattern (glob(7)), and matched nothing?
+/// Returns whether a path is a pattern (glob(7)) that matched nothing.
 pub fn is_pattern(path: &Path) -> bool {
     path.as_os_str().as_bytes().iter().any(|byte| b"*?[{".contains(byte))
 }
@@ -176,9 +176,11 @@ pub fn is_pattern(path: &Path) -> bool {
 fn remount_refusal(why: Errno, path: &Path) -> String {
     match why {
         Errno::BUSY => {
-            format!("files on it are open for writing (fuser -vm {} shows by whom)", path.display())
+            format!("files on it are open for writing (fuser -vm {} shows the processes)", path.display())
         }
-        Errno::PERM => "only root may, and not what was locked outside of a container".into(),
+        Errno::PERM => {
+            "only root can do that, and a container cannot change flags that were set outside".into()
+        }
         why => os_error(why),
     }
 }
@@ -196,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_one_line_whatever_the_path_holds() {
+    fn control_characters_in_paths_are_escaped() {
         let error = Error::BranchNotDirectory(PathBuf::from("/a\nb\x1b[31m"));
         assert_eq!(error.line(), "branch /a\\nb\\u{1b}[31m is not a directory");
     }

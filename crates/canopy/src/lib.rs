@@ -17,12 +17,12 @@ use cli::{Command, EarlyExit};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Exit status of a command line that is wrong in itself.
+/// Exit status for a usage error.
 const USAGE: u8 = 2;
-/// The same in fsck(8).
+/// The same for fsck(8).
 const FSCK_USAGE: u8 = 16;
 
-/// The whole program, by whichever name it was called. Every mistake is one line on stderr.
+/// Runs the program under any of its names. Every error is one line on stderr.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     let invocation =
@@ -39,7 +39,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return match invocation {
                 Invocation::Canopy => ExitCode::from(USAGE),
                 Invocation::Fsck => ExitCode::from(FSCK_USAGE),
-                // mount(8) has a meaning of its own for 2, and mergerfs knows 1 only.
+                // In mount(8), 2 means something else; mergerfs only uses 1.
                 _ => ExitCode::FAILURE,
             };
         }
@@ -58,7 +58,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::BenchFloor { io_uring, existing, mountpoint } => {
             canopy_bench::floor::serve(&mountpoint, io_uring, existing.as_deref()).map_err(Into::into)
         }
-        // With exit statuses of its own.
+        // It has its own exit statuses.
         Command::Fsck(args) => return commands::fsck::run(&args),
         Command::Options(args) => {
             commands::options::run(&args);
@@ -72,7 +72,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The child's mistakes are told by its parent.
+            // The parent reports the errors of a background child.
             if !daemon::background::is_child() {
                 error.lines().iter().for_each(|line| terminal::eprint_line(line));
             }

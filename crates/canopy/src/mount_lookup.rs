@@ -1,4 +1,4 @@
-//! Which mount a path lies on.
+//! Finds the mount that a path is on.
 
 use crate::error::Error;
 use canopy_sys::mountinfo::{MountEntry, holding_in, list};
@@ -6,17 +6,17 @@ use rustix::io::Errno;
 use std::io;
 use std::path::Path;
 
-/// The mount that a path lies on, which must be resolved.
+/// Returns the mount that a path is on. The path must have no symlinks.
 pub fn mount_of(path: &Path) -> Result<Option<MountEntry>, Error> {
     let listed = list().map_err(Error::system("cannot read /proc/self/mountinfo"))?;
     Ok(holding_in(&listed, path).cloned())
 }
 
-/// Why nothing can be said of a path: what the system says, or that the server of its pool has ended.
+/// Returns the error for a path that cannot be looked up. A pool whose server has ended gets its own error.
 pub fn lookup_error(path: &Path, why: io::Error) -> Error {
     let ended =
         matches!(Errno::from_io_error(&why), Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED));
-    // Nothing can be resolved on a dead mount, so it is found by the path as it was typed.
+    // Paths on a dead mount cannot be resolved, so use the path as given.
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     match mount_of(&path).ok().flatten().filter(|mounted| ended && mounted.is_pool()) {
         Some(pool) => Error::PoolDead(pool.mountpoint),

@@ -1,4 +1,4 @@
-//! How commands write for people: at most 80 columns, colours only on a terminal that wants them.
+//! Output for people: at most 80 columns, colours only on a terminal that supports them.
 
 use anstyle::{AnsiColor, Style};
 use canopy_config::program_name;
@@ -6,19 +6,19 @@ use comfy_table::{ContentArrangement, Table, presets};
 use std::io::Write;
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
-/// Columns of a line.
+/// The width of a line.
 pub const WIDTH: usize = 80;
 
 pub const BOLD: Style = Style::new().bold();
 pub const WARNING: Style = AnsiColor::Yellow.on_default();
 pub const BAD: Style = AnsiColor::Red.on_default();
 
-/// Returns the text with the escape sequences of the style around it; [`print_styled`] drops them where they are not wanted.
+/// Returns the text with the escape sequences of a style. [`print_styled`] drops them if styles are off.
 pub fn styled(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Writes to stdout. A reader that has gone away, such as `head`, is no error.
+/// Writes to stdout. A closed pipe, as with `head`, is not an error.
 pub fn print(text: &str) {
     print_bytes(text.as_bytes());
 }
@@ -28,22 +28,23 @@ pub fn print_bytes(bytes: &[u8]) {
     let _ = std::io::stdout().write_all(bytes);
 }
 
-/// Writes to stdout, with styles only on a terminal that wants them (`NO_COLOR`, `TERM=dumb`).
+/// Writes to stdout, with styles only on a terminal that supports them (`NO_COLOR`, `TERM=dumb`).
 pub fn print_styled(text: &str) {
     let _ = anstream::stdout().write_all(text.as_bytes());
 }
 
-/// Writes a line to stderr, after the name the program was called by.
+/// Writes a line to stderr, prefixed with the name that the program was called by.
 pub fn eprint_line(line: &str) {
     eprintln!("{}: {line}", program_name::current().as_str());
 }
 
-/// Pretty JSON on stdout. What is given must have text as keys.
+/// Prints a value as indented JSON. Maps in it must have string keys.
 pub fn print_json(value: &impl serde::Serialize) {
     print(&format!("{}\n", serde_json::to_string_pretty(value).unwrap_or_default()));
 }
 
-/// A table without lines, as wide as it needs to be up to the edge; long cells are broken over lines.
+/// Formats a table without borders, at most [`WIDTH`] wide. Long cells are wrapped. Columns in `to_the_right` are aligned
+/// to the right.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>, indent: usize, to_the_right: &[usize]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
@@ -60,8 +61,8 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>, indent: usize, to_the_righ
     table.lines().map(|line| format!("{blank}{}\n", line.trim_end())).collect()
 }
 
-/// A paragraph, broken at blanks, and within a word that is too long for a line. Its first line begins with
-/// `first`, the others with as many blanks.
+/// Wraps a paragraph at blanks, and inside words that are longer than a line. The first line starts with `first`, the
+/// others with as many blanks.
 pub fn paragraph(first: &str, text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let blank = " ".repeat(textwrap::core::display_width(first));
@@ -75,11 +76,11 @@ pub fn paragraph(first: &str, text: &str) -> String {
     textwrap::fill(&words.join(" "), options) + "\n"
 }
 
-/// Bytes with three digits at most and a unit: `1.5G`, `300M`, `0B`.
+/// Formats bytes with a unit and at most four digits: `1.5G`, `300M`, `0B`.
 pub fn bytes(number: u64) -> String {
     let mut value = number as f64;
     for unit in ["B", "K", "M", "G", "T", "P"] {
-        // What would be rounded up to 1024 is one of the next unit.
+        // A value that would be rounded to 1024 takes the next unit.
         if value < 1023.5 {
             return match unit {
                 "B" => format!("{number}B"),
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn paragraphs_keep_the_edge() {
+    fn paragraphs_fit_the_width() {
         let text = "word ".repeat(60);
         let wrapped = paragraph("  mend: ", &text);
         assert!(wrapped.lines().all(|line| line.len() <= WIDTH), "{wrapped}");
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_keep_the_edge() {
+    fn tables_fit_the_width() {
         let long = "/a/very/long/path/that/has/no/blank/to/be/broken/at/and/goes/on/for/more/than/a/line";
         let text = table(&["BRANCH", "FREE"], vec![vec![long.into(), "1.0G".into()]], 2, &[1]);
         assert!(text.lines().all(|line| line.len() <= WIDTH && !line.ends_with(' ')), "{text}");

@@ -1,12 +1,11 @@
-//! The command line of `fsck.mergerfs`: its own, and that of fsck(8), which calls it at boot for a line of
-//! fstab.
+//! The command line of `fsck.mergerfs`. fsck(8) also calls it at boot, for entries of fstab, with its own options.
 
 use super::{Command, EarlyExit, parse_own};
 use crate::commands::fsck::{FixSource, FsckArgs};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-/// What fsck(8) may pass on: how to repair, how to show progress. `-f` forces there.
+/// Options that fsck(8) may pass on. There, `-f` means force.
 const FSCK_SWITCHES: &[u8] = b"aAfMnNpPrRTyV";
 
 pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, EarlyExit> {
@@ -26,7 +25,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         }
     }
     if by_fsck && kept.len() == 2 {
-        // `fsck -A` with nothing left to do.
+        // `fsck -A` without a path.
         return Ok(Command::Fsck(FsckArgs { by_fsck, as_mergerfs: true, ..FsckArgs::default() }));
     }
     let command = parse_own(kept).map_err(|exit| match exit {
@@ -45,7 +44,7 @@ fn is_source(word: &str) -> bool {
     <FixSource as clap::ValueEnum>::from_str(word, false).is_ok()
 }
 
-/// `--check-size true` as `--check-size=true`, where the word may be left out.
+/// Joins `--check-size true` to `--check-size=true`, because the value is optional.
 pub(super) fn join_switches(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     for arg in args {
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn its_own_words() {
+    fn own_options() {
         let args = fsck("fsck.mergerfs /pool");
         assert_eq!(
             (args.fix, args.check_size, args.copy_file, args.by_fsck),
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_fsck_change_nothing() {
+    fn options_of_fsck_8_are_ignored() {
         for words in ["-a /d1:/d2", "-A -p /d1:/d2", "-C0 -y /d1:/d2", "-f -C /d1:/d2", "-T -n /d1:/d2 -V"] {
             let args = fsck(&format!("fsck.mergerfs {words}"));
             assert!(args.by_fsck && args.fix == FixSource::None, "{words}");

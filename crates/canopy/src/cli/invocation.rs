@@ -1,25 +1,25 @@
-//! The names the program answers to. Which one it was called by decides about the grammar of its command line.
+//! The names of the program. The name it is called by selects the grammar of the command line.
 
 use canopy_config::program_name::Name;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Whose grammar the command line is in.
+/// The grammar of the command line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Invocation {
-    /// By its own name, or one that nobody knows.
+    /// Called by its own name, or an unknown one.
     Canopy,
     Mergerfs,
-    /// By mount(8), for a filesystem of this type.
+    /// Called by mount(8), for a filesystem of this type.
     Helper(Name),
-    /// By fsck(8), or by whoever wants copies compared.
+    /// Called as `fsck.mergerfs`, by fsck(8) or by a user.
     Fsck,
-    /// By who was asked to for a report of a defect.
+    /// Called as `mergerfs.collect-info`.
     CollectInfo,
 }
 
 impl Invocation {
-    /// By the last part of the first argument.
+    /// Derives it from the last component of the first argument.
     pub fn from_program(program: &OsStr) -> Invocation {
         let base = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default();
         match base.strip_prefix("mount.").and_then(Name::from_fstype) {
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_part_of_the_path_counts() {
+    fn the_last_component_of_the_path_counts() {
         let table = [
             ("canopy", Invocation::Canopy),
             ("/usr/bin/canopy", Invocation::Canopy),

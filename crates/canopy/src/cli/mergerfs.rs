@@ -1,6 +1,6 @@
-//! The command line of `mergerfs`, which scripts, fstab and systemd units in use are written for.
+//! The command line of `mergerfs`, for existing scripts, fstab entries and systemd units.
 //!
-//! What is not known there never was an error, and so it is none here; but it is told.
+//! mergerfs ignores unknown switches, so here they only cause a warning.
 
 use super::{Command, EarlyExit};
 use crate::commands::mount::MountArgs;
@@ -14,7 +14,7 @@ Usage: mergerfs [options] <branches> <mountpoint>
 This is canopy under another name; canopy options lists what -o takes.
 ";
 
-/// Tools read the first line.
+/// Other tools parse the first line.
 const VERSION: &str =
     concat!("mergerfs v", env!("CARGO_PKG_VERSION"), "\ncanopy ", env!("CARGO_PKG_VERSION"), "\n");
 
@@ -28,12 +28,12 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             b"-f" => mount.foreground = true,
             b"-d" => mount.in_order.push(Arg::Options("debug=true".into())),
             b"-r" => mount.in_order.push(Arg::Options("ro".into())),
-            // The mount table is the kernel's own; nothing else is written.
+            // There is no /etc/mtab to leave alone.
             b"-n" => {}
             b"-o" => match args.next() {
                 Some(group) => mount.in_order.push(Arg::Options(group)),
                 None => {
-                    return Err(EarlyExit::UsageError("-o needs options behind it (mergerfs --help)".into()));
+                    return Err(EarlyExit::UsageError("-o needs a list of options (mergerfs --help)".into()));
                 }
             },
             b"--" => mount.in_order.extend(args.by_ref().map(Arg::Path)),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn help_and_version_are_texts() {
+    fn help_and_version_are_printed() {
         for words in ["mergerfs -h", "mergerfs /a /m --help"] {
             match parse_words(words) {
                 Err(EarlyExit::Print(text)) => {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_told_and_left_out() {
+    fn unknown_switches_cause_warnings() {
         let args = mount("mergerfs -s -d --frob /a /m");
         let debug = Arg::Options("debug=true".into());
         assert_eq!(args.in_order, [debug, Arg::Path("/a".into()), Arg::Path("/m".into())]);

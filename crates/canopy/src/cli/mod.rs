@@ -1,4 +1,4 @@
-//! The command line, in the grammar of whichever name the program was called by.
+//! The command line, in the grammar that belongs to the name of the program.
 
 mod fsck;
 pub mod invocation;
@@ -38,7 +38,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     Mount(MountArgs),
-    /// What mount(8) asks of its helpers alone.
+    /// `mount -o remount`, which only mount(8) requests.
     #[command(skip)]
     Remount(RemountArgs),
     Umount(UmountArgs),
@@ -53,50 +53,50 @@ pub enum Command {
     Bench(BenchArgs),
     #[command(hide = true)]
     Probe(ProbeArgs),
-    /// The server that the benchmark measures pools against
+    /// Run the server that the benchmark compares pools with
     #[command(hide = true)]
     BenchFloor {
-        /// As the option of pools
+        /// Use io_uring, as the option of pools does
         #[arg(long)]
         io_uring: bool,
-        /// A directory whose files are passed through as those of `data`, and copied as those of `copied`
+        /// A real directory whose files appear in `data`, with passthrough, and in `copied`, without
         #[arg(long, value_name = "DIR")]
         existing: Option<PathBuf>,
         mountpoint: PathBuf,
     },
 }
 
-/// What else there is to say than a command.
+/// The reasons to exit without running a command.
 #[derive(Debug)]
 pub enum EarlyExit {
     /// Help or version, for stdout.
     Print(String),
-    /// A mistake in the grammar, in one line.
+    /// A usage error, in one line.
     UsageError(String),
 }
 
-/// The whole command line, for the manual pages.
+/// Returns the definition of the command line, for the manual pages.
 pub fn definition() -> clap::Command {
     Cli::command()
 }
 
-/// Reads the command line as whoever calls the program by this name writes it.
+/// Parses a command line in the grammar of this invocation.
 pub fn parse(invocation: Invocation, args: impl IntoIterator<Item = OsString>) -> Result<Command, EarlyExit> {
     match invocation {
         Invocation::Canopy => parse_own(args),
         Invocation::Mergerfs => mergerfs::parse(args),
         Invocation::Helper(name) => mount_helper::parse(args, name),
         Invocation::Fsck => fsck::parse(args),
-        // It takes no words.
+        // It takes no arguments.
         Invocation::CollectInfo => {
             Ok(Command::CollectInfo(CollectInfoArgs { output: None, as_mergerfs: true }))
         }
     }
 }
 
-/// What a process mounts that was started by these words, as /proc has them: with a NUL between them.
-pub fn parse_mount_cmdline(words: &[u8]) -> Option<MountArgs> {
-    let words = words.strip_suffix(b"\0").unwrap_or(words);
+/// Parses the command line of a process that mounts a pool, as in /proc: with NULs between the arguments.
+pub fn parse_mount_cmdline(cmdline: &[u8]) -> Option<MountArgs> {
+    let words = cmdline.strip_suffix(b"\0").unwrap_or(cmdline);
     let words = words.split(|&byte| byte == 0).map(|word| OsStr::from_bytes(word).to_owned());
     let words: Vec<OsString> = words.collect();
     match parse(Invocation::from_program(words.first()?), words) {
@@ -114,7 +114,7 @@ fn parse_own(args: impl IntoIterator<Item = OsString>) -> Result<Command, EarlyE
     Ok(cli.command)
 }
 
-/// The order over both kinds of arguments, which clap keeps in its indices only.
+/// Returns options and paths in their common order, which clap only keeps as indices.
 fn in_order(args: &MountArgs, matches: &ArgMatches) -> Vec<Arg> {
     let mut found: Vec<(usize, Arg)> = Vec::new();
     if let Some(indices) = matches.indices_of("options") {
@@ -133,7 +133,7 @@ fn early_exit(error: clap::Error) -> EarlyExit {
         ErrorKind::DisplayHelp
         | ErrorKind::DisplayVersion
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => EarlyExit::Print(text),
-        // The first paragraph tells what is wrong; usage and hints follow it.
+        // The first paragraph is the error; usage and hints follow.
         _ => {
             let first = text.split("\n\n").next().unwrap_or_default();
             let line = first.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_is_sound() {
+    fn the_definition_passes_claps_checks() {
         Cli::command().debug_assert();
     }
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_one_line() {
+    fn usage_errors_are_one_line() {
         for words in [
             "canopy frob",
             "canopy mount --frob /a /m",

@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Words of fstab for mount(8) and for those who read it; no filesystem needs them.
+/// Options in fstab that are for mount(8) and systemd, not for the filesystem.
 const NOT_FOR_THE_POOL: [&str; 13] = [
     "nofail", "user", "nouser", "users", "auto", "noauto", "_netdev", "owner", "noowner", "group", "nogroup",
     "silent", "loud",
@@ -43,7 +43,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Res
                 mount.name = Name::from_fstype(&fstype)
                     .ok_or_else(|| mistake(&format!("type {fstype} is neither canopy nor mergerfs")))?;
             }
-            // The mount would come to be in this namespace, not in that one.
+            // The pool would be mounted in the current namespace instead.
             [b'-', b'N', ..] => return Err(mistake("-N is not supported: enter the namespace with nsenter")),
             [b'-', switches @ ..] if !switches.is_empty() && switches[0] != b'-' => {
                 for switch in switches {
@@ -52,7 +52,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Res
                         b's' => mount.sloppy = true,
                         b'r' => options.push(b"ro".to_vec()),
                         b'w' => options.push(b"rw".to_vec()),
-                        // -v, -n and whatever else a mount(8) may know.
+                        // -v, -n and any other switch of mount(8).
                         _ => {}
                     }
                 }
@@ -64,16 +64,16 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Res
         }
     }
     let [branches, mountpoint] = <[OsString; 2]>::try_from(places).map_err(|places| {
-        mistake(if places.len() < 2 { "branches or mountpoint missing" } else { "too many words" })
+        mistake(if places.len() < 2 { "branches or mountpoint missing" } else { "too many arguments" })
     })?;
-    // mount(8) begins with one of these, and gives everything that is to hold; people begin with what they want.
+    // mount(8) starts with one of these and then gives the complete list. Users only give what they want to change.
     let complete = options.first().is_some_and(|first| first == b"rw" || first == b"ro");
     let before = options.len();
     options.retain(|piece| piece != b"remount");
     let remount = options.len() < before;
     let kept = pool_options(options, &mut mount).map_err(EarlyExit::UsageError)?;
     if remount {
-        // Where it is says which pool is meant; the rest is what it is said to be.
+        // The mountpoint identifies the pool; the branches are not needed.
         let (mountpoint, options) = (mountpoint.into(), OsString::from_vec(kept.join(&b',')));
         return Ok(Command::Remount(RemountArgs {
             mountpoint,
@@ -88,7 +88,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>, name: Name) -> Res
     Ok(Command::Mount(mount))
 }
 
-/// The options without what is meant for others.
+/// Returns the options that are for the pool.
 fn pool_options(options: Vec<Vec<u8>>, mount: &mut MountArgs) -> Result<Vec<Vec<u8>>, String> {
     let mut kept: Vec<Vec<u8>> = Vec::new();
     for piece in options {
@@ -111,10 +111,10 @@ fn pool_options(options: Vec<Vec<u8>>, mount: &mut MountArgs) -> Result<Vec<Vec<
     Ok(kept)
 }
 
-/// With what a line of fstab means when it says nothing.
+/// Adds the options that an fstab entry implies.
 fn with_implied_options(mut kept: Vec<Vec<u8>>, mount: &MountArgs) -> OsString {
-    // Under this name a line in fstab means all that a filesystem can do, unless it says otherwise; setups may rely on
-    // it. Only root can give it. Under our own, data disks bring no devices and nobody's rights, unless it is asked for.
+    // For mergerfs, devices and set-id programs work unless the entry says otherwise, and existing setups may rely on
+    // that. Only root can allow them. For canopy, they must be requested, because pools are for data disks.
     if mount.name == Name::Mergerfs && mount.user.is_none() && geteuid().is_root() {
         for (word, opposite) in [("dev", "nodev"), ("suid", "nosuid")] {
             if !kept.iter().any(|piece| piece == opposite.as_bytes()) {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn words_for_others_are_dropped() {
+    fn options_for_mount_8_are_dropped() {
         for (group, left) in [
             (
                 "rw,nofail,x-systemd.requires=/a,X-mount.mkdir,_netdev,noauto,user,users,comment=x,cache.attr=5",
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_and_set_id_programs_are_asked_for_but_where_they_always_came() {
+    fn only_mergerfs_implies_devices_and_set_id_programs() {
         let always = if geteuid().is_root() { ",dev,suid" } else { "" };
         for (words, expected) in [
             ("m /a /m -o ro", "ro".to_owned()),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_come_anywhere() {
+    fn switches_may_stand_anywhere() {
         let args = mount("m -v /a:/b -n /m -sf -t fuse.mergerfs -o ro");
         assert!(args.fake && args.sloppy && args.name == Name::Mergerfs);
         assert_eq!(args.in_order[..2], [Arg::Path("/a:/b".into()), Arg::Path("/m".into())]);
@@ -187,14 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn the_user_is_taken_out() {
+    fn setuid_is_no_option_of_the_pool() {
         let args = mount("m /a /m -o setuid=me,ro");
         assert_eq!(args.user.as_deref(), Some(OsStr::new("me")));
         assert_eq!(options("m /a /m -o setuid=me,ro"), "ro");
     }
 
     #[test]
-    fn a_remount_is_told_by_its_word() {
+    fn the_word_remount_makes_a_remount() {
         for (words, expected) in [
             ("m a:b /m -o rw,remount,noatime,nofail,x-a=b", "rw,noatime"),
             ("mergerfs a:b /m -o remount -o ro", "ro"),
@@ -206,8 +206,8 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_one_line() {
-        // Grammar is told with the usage, for nothing else does it help.
+    fn usage_errors_are_one_line() {
+        // Only errors of grammar show the usage.
         let table = [
             ("m", "usage"),
             ("m /a", "usage"),

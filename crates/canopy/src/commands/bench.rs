@@ -1,4 +1,4 @@
-//! `canopy bench`: what a pool costs.
+//! `canopy bench`: compares a pool with its branch.
 
 use crate::error::Error;
 use canopy_bench::BenchArgs;

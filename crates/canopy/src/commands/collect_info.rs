@@ -1,4 +1,4 @@
-//! `canopy collect-info`, also as `mergerfs.collect-info`: what a report of a defect should tell.
+//! `canopy collect-info`, also as `mergerfs.collect-info`: gathers information for a bug report.
 
 use crate::deadline_command;
 use crate::error::Error;
@@ -13,29 +13,29 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Gather what a report of a defect should tell
+/// Gather information for a bug report
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct CollectInfoArgs {
-    /// Write to a new file, instead of to stdout
+    /// Write to a new file instead of stdout
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Called as mergerfs.collect-info, which has a file of its own.
+    /// Called as mergerfs.collect-info, which writes to a fixed file.
     #[arg(skip)]
     pub as_mergerfs: bool,
 }
 
 const NOTES: &str = "\
-Passwords and keys in mount options are left out; paths, host names and the log
-of the last hour are not. Read it before you publish it.";
+Passwords and keys in mount options are left out. Paths, host names and the log
+of the last hour are included. Read the report before you publish it.";
 
-/// How long one program may take: df(1) hangs with a hung disk.
+/// The time limit of each program. df(1), for one, waits for a hung disk.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where it is looked for by those who are used to it.
-const USUAL: &str = "/tmp/mergerfs.info.txt";
+/// The file that `mergerfs.collect-info` writes.
+const MERGERFS_FILE: &str = "/tmp/mergerfs.info.txt";
 
-/// Programs that may be there, each with what it is asked.
+/// Programs to run, if they are installed.
 const PROGRAMS: [&[&str]; 10] = [
     &["uname", "-a"],
     &["df", "-hT"],
@@ -60,8 +60,8 @@ const FILES: [&str; 7] = [
 ];
 
 pub fn run(args: &CollectInfoArgs) -> Result<(), Error> {
-    let usual = args.as_mergerfs.then(|| PathBuf::from(USUAL));
-    let Some(path) = args.output.clone().or(usual) else {
+    let fixed = args.as_mergerfs.then(|| PathBuf::from(MERGERFS_FILE));
+    let Some(path) = args.output.clone().or(fixed) else {
         for (title, text) in sections() {
             terminal::print(&section(&title, &text));
         }
@@ -69,7 +69,7 @@ pub fn run(args: &CollectInfoArgs) -> Result<(), Error> {
     };
     let failed = |why| Error::Output { path: path.clone(), why };
     if args.as_mergerfs {
-        // That of the last time. Others may write to /tmp: what they put there is not written through.
+        // Removes the last report. The file is created anew, because another user may have put a symlink into /tmp.
         match fs::remove_file(&path) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(failed(why)),
             _ => {}
@@ -80,12 +80,14 @@ pub fn run(args: &CollectInfoArgs) -> Result<(), Error> {
         io::ErrorKind::AlreadyExists => Error::OutputExists(path.clone()),
         _ => failed(why),
     })?;
-    terminal::print(&format!("{} is to hold:\n", path.display()));
+    terminal::print(&format!("writing to {}:\n", path.display()));
     for (title, text) in sections() {
         file.write_all(section(&title, &text).as_bytes()).map_err(failed)?;
         terminal::print(&format!("  {title}\n"));
     }
-    terminal::print("Passwords were left out; paths and names were not. Read it before you publish it.\n");
+    terminal::print(
+        "Passwords were left out; paths and names were not. Read the report before you publish it.\n",
+    );
     Ok(())
 }
 
@@ -93,7 +95,7 @@ fn section(title: &str, text: &str) -> String {
     format!("=== {title}\n{}\n\n", text.trim_end())
 }
 
-/// Title and text, one by one as they are wanted.
+/// Returns titles and texts, each gathered when it is needed.
 fn sections() -> impl Iterator<Item = (String, String)> {
     let own = |words: Vec<OsString>| {
         let title: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -109,20 +111,20 @@ fn sections() -> impl Iterator<Item = (String, String)> {
         .collect();
     let gets = pools.into_iter().map(move |pool| own(vec!["get".into(), pool.into()]));
     let status = ["--version", "status", "status --json"];
-    let told = status.into_iter().map(move |words| own(words.split(' ').map(OsString::from).collect()));
+    let own_status = status.into_iter().map(move |words| own(words.split(' ').map(OsString::from).collect()));
     let programs = PROGRAMS.into_iter().map(|words| {
         let mut command = Command::new(words[0]);
-        // In words that whoever reads the report understands.
+        // In English, for the reader of the report.
         (words.join(" "), output(command.args(&words[1..]).env("LC_ALL", "C")))
     });
     let configs = fs::read_dir("/etc/canopy").into_iter().flatten().flatten().map(|entry| entry.path());
     let files = FILES.into_iter().map(PathBuf::from).chain(configs).filter(|path| path.is_file());
     let files = files.map(|path| (path.display().to_string(), contents(&path)));
-    told.chain(gets).chain(programs).chain(files).map(|(title, text)| (title, without_secrets(&text)))
+    own_status.chain(gets).chain(programs).chain(files).map(|(title, text)| (title, without_secrets(&text)))
 }
 
 fn output(command: &mut Command) -> String {
-    match deadline_command::start(command).map(|asked| asked.output_before(Instant::now() + PATIENCE)) {
+    match deadline_command::start(command).map(|child| child.output_before(Instant::now() + PATIENCE)) {
         Ok(Some(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
         Ok(None) => format!("error: no answer within {} s", PATIENCE.as_secs()),
         Err(why) => format!("error: {why}"),
@@ -135,10 +137,10 @@ fn contents(path: &Path) -> String {
 }
 
 const HIDDEN: &str = "(left out)";
-/// What ends a word.
+/// Characters that end a word.
 const ENDS: [char; 7] = [' ', '\t', '\n', ',', ';', '"', '\''];
 
-/// Without the values of options and variables that are secrets, and without what stands before the @ of a URL.
+/// Removes the values of secret options and variables, and the user part of URLs.
 fn without_secrets(text: &str) -> String {
     text.split_inclusive('\n').map(|line| without_values(&without_users(line))).collect()
 }
@@ -154,12 +156,12 @@ fn without_users(line: &str) -> String {
     line.split_inclusive(ENDS).map(hide).collect()
 }
 
-/// `KEY=VALUE`, `KEY = "VALUE"`
+/// Removes secret values in `KEY=VALUE` and `KEY = "VALUE"`.
 fn without_values(line: &str) -> String {
-    let (mut told, mut rest) = (String::new(), line);
+    let (mut kept, mut rest) = (String::new(), line);
     while let Some((before, after)) = rest.split_once('=') {
-        told.push_str(before);
-        told.push('=');
+        kept.push_str(before);
+        kept.push('=');
         let key = before.trim_end().rsplit(ENDS).next().unwrap_or_default();
         let value = after.trim_start_matches([' ', '\t']);
         rest = after;
@@ -171,11 +173,11 @@ fn without_values(line: &str) -> String {
             _ => value.find(ENDS).unwrap_or(value.len()),
         };
         if end > 0 {
-            told.push_str(HIDDEN);
+            kept.push_str(HIDDEN);
             rest = &value[end..];
         }
     }
-    told + rest
+    kept + rest
 }
 
 fn is_secret(key: &str) -> bool {
@@ -184,7 +186,7 @@ fn is_secret(key: &str) -> bool {
     parts.iter().any(|part| key.contains(part)) && !is_ours(&key)
 }
 
-/// Options of pools are no secrets, whatever their names hold (`passthrough.io`).
+/// Returns whether this is an option of a pool. None of them is a secret, despite names such as `passthrough.io`.
 fn is_ours(key: &str) -> bool {
     canopy_config::options::find(key).is_some()
 }

@@ -1,7 +1,7 @@
-//! `canopy explain`: which branch an operation would act on now, and why none of the others.
+//! `canopy explain`: shows which branch an operation would use now, and why not the others.
 //!
-//! The running pool is asked, through a key of the directory: it answers by the code that chooses, with the
-//! branches and options it has now. Nothing of a policy is known here.
+//! The running pool answers, through a key of the directory, with the code that makes the choice. This command knows
+//! nothing about policies.
 
 use crate::control_client::ControlClient;
 use crate::error::Error;
@@ -18,34 +18,34 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Show which branch an operation would act on now, and why
+/// Show which branch an operation would use now, and why
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct ExplainArgs {
-    /// create, mkdir, unlink, rename, getattr, ...: a function of func.*
+    /// A function of func.*: create, mkdir, unlink, rename, getattr, ...
     #[arg(value_name = "OP")]
     pub op: String,
-    /// A path on a pool; for create and its like one that need not exist
+    /// A path on a pool; for create and the like it need not exist
     pub path: PathBuf,
-    /// For programs
+    /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
 }
 
 const NOTES: &str = "\
-The running pool answers, by the code that makes the choice; nothing is changed.
+The running pool answers with the code that makes the choice. Nothing changes.
 
 Examples:
   canopy explain create /pool/films/new.mkv
   canopy explain unlink /pool/old";
 
-/// What `--json` gives: the pool's answer, and what was asked.
+/// The output of `--json`: the question and the pool's answer.
 #[derive(Debug, Serialize)]
 struct Explained {
     pool: OsText,
     path: OsText,
     #[serde(flatten)]
-    told: ExplainReport,
+    report: ExplainReport,
 }
 
 pub fn run(args: &ExplainArgs) -> Result<(), Error> {
@@ -53,11 +53,13 @@ pub fn run(args: &ExplainArgs) -> Result<(), Error> {
     let path = resolve_parent(&args.path)?;
     let pool = mount_lookup::mount_of(&path)?.filter(MountEntry::is_pool);
     let pool = pool.ok_or_else(|| Error::OnNoPool(path.clone()))?;
-    let live = ControlClient::at(&pool.mountpoint)?;
     let (node, key) = node_and_key(func, &path, &pool.mountpoint);
-    let told = live.explain(&node, &key)?;
-    let explained =
-        Explained { pool: OsText::from(pool.mountpoint.as_path()), path: OsText::from(path.as_path()), told };
+    let report = ControlClient::at(&pool.mountpoint)?.explain(&node, &key)?;
+    let explained = Explained {
+        pool: OsText::from(pool.mountpoint.as_path()),
+        path: OsText::from(path.as_path()),
+        report,
+    };
     if args.json {
         terminal::print_json(&explained);
     } else {
@@ -75,7 +77,7 @@ fn func(word: &str) -> Result<Func, Error> {
     })
 }
 
-/// Where the path leads, its last component apart: that may be missing, or a symlink that is itself meant.
+/// Resolves all but the last component of a path, which may be missing or a symlink.
 fn resolve_parent(path: &Path) -> Result<PathBuf, Error> {
     let failed = |why: io::Error| mount_lookup::lookup_error(path, why);
     let absolute = std::path::absolute(path).map_err(failed)?;
@@ -91,8 +93,8 @@ fn resolve_parent(path: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-/// The node to ask, and the key. As a rule that is the directory, with the name in the key: the name may be
-/// missing, and the kernel lets no such attribute be asked of symlinks and devices.
+/// Returns the file or directory to ask, and the key. This is usually the directory, with the name in the key, because
+/// the name may be missing, and symlinks and devices have no user attributes.
 fn node_and_key(func: Func, path: &Path, mountpoint: &Path) -> (PathBuf, String) {
     let bare = format!("{EXPLAIN}{func}");
     let creates = func.category() == Category::Create;
@@ -101,34 +103,34 @@ fn node_and_key(func: Func, path: &Path, mountpoint: &Path) -> (PathBuf, String)
     };
     match name.to_str().map(|name| format!("{bare}/{name}")).filter(|key| key.len() <= LONGEST_KEY) {
         Some(key) => (dir.to_owned(), key),
-        // Where something is made only the directory counts.
+        // For create policies only the directory counts.
         None if creates => (dir.to_owned(), bare),
         None => (path.to_owned(), bare),
     }
 }
 
 fn show(explained: &Explained) -> String {
-    let told = &explained.told;
+    let report = &explained.report;
     let path = explained.path.one_line();
-    let mut text = format!("{}\n", styled(BOLD, &format!("{} {path}", told.func)));
-    let chosen: Vec<String> = told.chosen.iter().map(OsText::one_line).collect();
-    let answer = match (&told.error, told.by_chance) {
+    let mut text = format!("{}\n", styled(BOLD, &format!("{} {path}", report.func)));
+    let chosen: Vec<String> = report.chosen.iter().map(OsText::one_line).collect();
+    let answer = match (&report.error, report.by_chance) {
         (Some(error), _) => format!("fails with {}: {}", error.name, error.why),
-        (None, true) => format!("chance decides; this time it would be {}", chosen.join(", ")),
+        (None, true) => format!("chance decides; this time it chose {}", chosen.join(", ")),
         (None, false) => format!("acts on {}", chosen.join(", ")),
     };
     text.push_str(&paragraph("  now      ", &answer));
-    text.push_str(&paragraph("  policy   ", &format!("{} (func.{})", told.policy, told.func)));
-    if told.looked_at.to_path() != explained.inside() {
+    text.push_str(&paragraph("  policy   ", &format!("{} (func.{})", report.policy, report.func)));
+    if report.looked_at.to_path() != explained.inside() {
         let pool = explained.pool.to_path();
-        let inside = told.looked_at.to_path();
+        let inside = report.looked_at.to_path();
         let at = if inside.as_os_str().is_empty() { pool } else { pool.join(inside) };
         text.push_str(&paragraph("  looks at ", &OsText::from(at.as_path()).one_line()));
     }
     text.push('\n');
-    let rows = told.branches.iter().map(|branch| row(branch, told)).collect();
+    let rows = report.branches.iter().map(|branch| row(branch, report)).collect();
     text.push_str(&table(&["BRANCH", "MODE", "FREE", "VERDICT"], rows, 2, &[2]));
-    for note in notes(told) {
+    for note in notes(report) {
         text.push('\n');
         text.push_str(&paragraph("  note: ", &note));
     }
@@ -136,34 +138,36 @@ fn show(explained: &Explained) -> String {
 }
 
 impl Explained {
-    /// The path within the pool.
+    /// Returns the path relative to the root of the pool.
     fn inside(&self) -> PathBuf {
         let path = self.path.to_path();
         path.strip_prefix(self.pool.to_path()).map(Path::to_owned).unwrap_or_default()
     }
 }
 
-fn row(branch: &BranchVerdict, told: &ExplainReport) -> Vec<String> {
+fn row(branch: &BranchVerdict, report: &ExplainReport) -> Vec<String> {
     let free = branch.available.map_or_else(|| "-".into(), bytes);
-    vec![branch.path.one_line(), branch.mode.clone(), free, verdict(branch, told)]
+    vec![branch.path.one_line(), branch.mode.clone(), free, verdict(branch, report)]
 }
 
-fn verdict(branch: &BranchVerdict, told: &ExplainReport) -> String {
+fn verdict(branch: &BranchVerdict, report: &ExplainReport) -> String {
     match branch.verdict {
         Verdict::Chosen => "chosen".into(),
         Verdict::Candidate => {
-            let this_time = if told.chosen.contains(&branch.path) { ", chosen this time" } else { "" };
+            let this_time = if report.chosen.contains(&branch.path) { ", chosen this time" } else { "" };
             format!("{} likely{this_time}", percent(branch.chance.unwrap_or_default()))
         }
-        Verdict::Lost if told.by_chance => "no share: nothing is free".into(),
-        Verdict::Lost if told.error.is_some() => "could be chosen".into(),
-        Verdict::Lost => format!("could be chosen; {} prefers another", told.policy),
+        Verdict::Lost if report.by_chance => "no share: nothing is free".into(),
+        Verdict::Lost if report.error.is_some() => "could be chosen".into(),
+        Verdict::Lost => format!("could be chosen; {} prefers another", report.policy),
         Verdict::Mode if branch.mode == "NC" => "refused: NC takes nothing new".into(),
-        // What is made below a followed symlink is made where that leads.
-        Verdict::Mode if branch.mode == "RW" => "refused: not below the symlink that is followed".into(),
-        Verdict::Mode => "refused: RO is not written to".into(),
-        Verdict::Unwell => "refused: it is unwell (see canopy status)".into(),
-        Verdict::Absent => "does not hold it".into(),
+        // Files below a followed symlink are created on the branch of its target.
+        Verdict::Mode if branch.mode == "RW" => {
+            "refused: the followed symlink leads to another branch".into()
+        }
+        Verdict::Mode => "refused: RO is read-only".into(),
+        Verdict::Unwell => "refused: it is failing (see canopy status)".into(),
+        Verdict::Absent => "does not have it".into(),
         Verdict::SpaceUnknown => "refused: its free space cannot be read".into(),
         Verdict::ReadOnly => "refused: its filesystem is mounted read-only".into(),
         Verdict::BelowMinFree => {
@@ -181,23 +185,21 @@ fn percent(chance: f64) -> String {
     }
 }
 
-fn notes(told: &ExplainReport) -> Vec<String> {
+fn notes(report: &ExplainReport) -> Vec<String> {
     let mut notes = Vec::new();
-    if told.preserves_paths && matches!(told.func.as_str(), "rename" | "link") {
+    if report.preserves_paths && matches!(report.func.as_str(), "rename" | "link") {
         notes.push(format!(
             "the create policy preserves paths: where a chosen branch lacks the directory of the new name, {0} fails \
              with EXDEV unless {0}-exdev says otherwise",
-            told.func
+            report.func
         ));
     }
-    let read_only = told.error.as_ref().is_some_and(|error| error.name == "EROFS");
-    if read_only && matches!(told.func.as_str(), "unlink" | "rmdir" | "rename") {
-        notes.push(
-            "a copy on a branch that cannot be written to makes it fail, for it would come back".into(),
-        );
+    let read_only = report.error.as_ref().is_some_and(|error| error.name == "EROFS");
+    if read_only && matches!(report.func.as_str(), "unlink" | "rmdir" | "rename") {
+        notes.push("it fails because of the copy on a read-only branch, which would reappear".into());
     }
-    if told.error.as_ref().is_some_and(|error| error.name == "EEXIST") {
-        notes.push("what is there already is opened, not made: see canopy explain open".into());
+    if report.error.as_ref().is_some_and(|error| error.name == "EEXIST") {
+        notes.push("an existing file is opened, not created: see canopy explain open".into());
     }
     notes
 }
@@ -207,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_asked_and_what() {
+    fn the_directory_is_asked_about_a_name() {
         let ask = |func, path: &str| {
             let (node, key) = node_and_key(func, Path::new(path), Path::new("/pool"));
             (node.display().to_string(), key)
@@ -222,10 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn functions_by_name() {
+    fn functions_are_found_by_name() {
         assert_eq!(func("func.mkdir").unwrap(), Func::Mkdir);
         let line = func("creat").unwrap_err().line();
-        assert!(line.contains("'creat' is no function") && line.contains("did you mean 'create'?"), "{line}");
+        assert!(
+            line.contains("'creat' is not a function") && line.contains("did you mean 'create'?"),
+            "{line}"
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `canopy get`: values of a running pool, for scripts.
+//! `canopy get`: prints values of a running pool, for scripts.
 
 use crate::control_client::ControlClient;
 use crate::error::Error;
@@ -13,15 +13,15 @@ use std::path::PathBuf;
 pub struct GetArgs {
     /// The pool's mountpoint or name
     pub mount: PathBuf,
-    /// An option, or version, pid, srcmounts; all when left out
+    /// An option, or version, pid, srcmounts [default: all]
     pub key: Option<String>,
 }
 
 const NOTES: &str = "\
-Output: with KEY the value and a newline, nothing else. Without, a line for each
-option as KEY=VALUE, sorted by key; branches as PATH=MODE[,MINFREE] joined by
-colons, sizes in bytes, times in seconds. For a file or directory of the pool
-this tells where it lies: getfattr -n user.mergerfs.allpaths FILE
+With KEY, prints only the value and a newline. Without, prints a KEY=VALUE line
+for each option, sorted by key. Branches are PATH=MODE[,MINFREE] joined by
+colons, sizes are in bytes, times in seconds. To see on which branches a file
+or directory is: getfattr -n user.mergerfs.allpaths FILE
 
 Examples:
   canopy get /pool category.create

@@ -1,4 +1,4 @@
-//! `canopy list`: the options of a running pool, for people.
+//! `canopy list`: shows the options of a running pool, for people.
 
 use crate::control_client::ControlClient;
 use crate::error::Error;
@@ -18,14 +18,14 @@ pub struct ListArgs {
 }
 
 const NOTES: &str = "\
-Output: for people; programs use canopy get. A line for each option with its
-value, branches one a line. * marks what canopy set can change.";
+Shows one option per line, and each branch on its own line. * marks options that
+canopy set can change. Programs should use canopy get.";
 
 pub fn run(args: &ListArgs) -> Result<(), Error> {
     let pool = ControlClient::at(&args.mount)?;
     let shown = pool.keys()?;
     let mut text = "Those marked * can be changed with canopy set.\n\n".to_owned();
-    // In the order in which people should read them; what the pool knows beyond that comes last.
+    // In the order of the option table, then the keys that the table lacks.
     let known = table().iter().filter(|spec| shown.iter().any(|key| spec.name == *key));
     let known = known.map(|spec| (spec.name.as_ref(), spec.changes == Changes::Live));
     let others = shown.iter().filter(|key| !table().iter().any(|spec| spec.name == **key));
@@ -33,7 +33,7 @@ pub fn run(args: &ListArgs) -> Result<(), Error> {
         let value = pool.get(key)?;
         let value = one_line(&value.to_string_lossy());
         let mark = if live { '*' } else { ' ' };
-        // One branch a line.
+        // One branch per line.
         let lines = if key == "branches" { value.split(':').collect() } else { vec![value.as_str()] };
         for (index, line) in lines.into_iter().enumerate() {
             let row = match index {

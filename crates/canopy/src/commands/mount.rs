@@ -1,4 +1,4 @@
-//! `canopy mount`: from the command line to a pool that serves, and on to its end.
+//! `canopy mount`: mounts a pool, and serves it until it is unmounted.
 
 use crate::control_client::ControlClient;
 use crate::daemon::background::{self, StartupReporter};
@@ -38,37 +38,37 @@ pub struct MountArgs {
     /// Directories that make up the pool, then the mountpoint; or a NAME
     #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<OsString>,
-    /// Options and paths in the order in which they were given.
+    /// Options and paths in their order on the command line.
     #[arg(skip)]
     pub in_order: Vec<Arg>,
-    /// What the pool is to be known as.
+    /// The name under which the pool is mounted.
     #[arg(skip)]
     pub name: Name,
-    /// Options that are not known are told and left out.
+    /// Unknown options cause warnings instead of errors.
     #[arg(skip)]
     pub sloppy: bool,
-    /// The user to serve as, when another is meant than the one who mounts.
+    /// The user to switch to before mounting.
     #[arg(skip)]
     pub user: Option<OsString>,
-    /// Everything but the mount.
+    /// Do everything except the mount.
     #[arg(skip)]
     pub fake: bool,
-    /// mount(8) asks, which comes again with each `mount -a`.
+    /// Called by mount(8), which repeats the call with each `mount -a`.
     #[arg(skip)]
     pub by_mount: bool,
-    /// What was said and has no effect, each to be told.
+    /// Warnings about arguments without effect.
     #[arg(skip)]
     pub warnings: Vec<String>,
 }
 
 const NOTES: &str = "\
-A branch is a directory or a pattern ('/mnt/disk*'), followed by =RW, =RO (never
-written) or =NC (no new files), and by a minimum of free space if need be:
+A branch is a directory or a pattern ('/mnt/disk*'). It may be followed by =RW,
+=RO (never written) or =NC (no new files), and by the free space to keep:
 /mnt/a=RW,10G:/mnt/b=NC
-NAME: what /etc/canopy/NAME.toml says; also the path of such a file.
+NAME stands for the pool in /etc/canopy/NAME.toml; it can also be a file's path.
 
-Returns when the pool can be used; canopy umount MOUNTPOINT ends it, or SIGTERM.
-Environment: CANOPY_LOG=debug logs more; CANOPY_CONFIG_DIR for /etc/canopy.
+Returns when the pool is usable; canopy umount MOUNTPOINT or SIGTERM ends it.
+Environment: CANOPY_LOG=debug logs more; CANOPY_CONFIG_DIR replaces /etc/canopy.
 
 Examples:
   canopy mount /mnt/disk1:/mnt/disk2 /pool
@@ -76,11 +76,11 @@ Examples:
 
 pub fn run(args: MountArgs) -> Result<(), Error> {
     if let Some(user) = &args.user {
-        // Before anything is looked at: branches and mountpoint are that user's to reach.
+        // First of all, so that branches and mountpoint are accessed as that user.
         process::become_user(user)?;
     }
-    // Words are checked on both sides of the background: here, so that a mistake in them costs no
-    // second process; there, because only that process knows what to do with them.
+    // Parent and child both parse the options: the parent to report mistakes without a second process, the child to use
+    // them.
     let foreground = args.foreground;
     let (fake, by_mount) = (args.fake, args.by_mount);
     let plan = plan(args)?;
@@ -109,20 +109,20 @@ fn plan(args: MountArgs) -> Result<Plan, Error> {
         name: args.name,
         sloppy: args.sloppy,
         warnings: args.warnings,
-        // Setups in use rely on it: a disk that stays away at boot costs them no pool.
+        // Existing setups rely on a pool that mounts without a disk that is missing at boot.
         allow_missing: args.name == Name::Mergerfs,
         ..Config::default()
     };
     let line = named::parse(args.in_order, args.by_mount)?;
     if let Some(pool) = line.pool {
-        // Before all options, wherever they stand: what is typed wins over what is written down.
+        // Before all other options, wherever they are, so that the command line wins over the file.
         source::set(&mut config, "config", pool.file.as_os_str())?;
         config.fsname.get_or_insert(pool.name.into());
     }
     let typed = line.rest.iter().filter(|arg| matches!(arg, command_line::Arg::Path(_))).count();
     command_line::apply(&mut config, line.rest)?;
-    // A lone path may be the mountpoint of branches that an option names.
-    // Nor is it one where options replace what stands in the place of the branches, as `none` does in fstab.
+    // A single path may be the mountpoint, with the branches in an option. Options may also replace a placeholder for the
+    // branches, such as `none` in fstab.
     let is_branch = |name: &str| {
         let path = std::path::absolute(name).unwrap_or_default();
         config.branches.is_empty() || typed == 2 && config.branches.iter().any(|spec| spec.path == path)
@@ -136,7 +136,7 @@ fn plan(args: MountArgs) -> Result<Plan, Error> {
     Ok(resolve::resolve(config)?)
 }
 
-/// Mounts, says so, and serves until the pool is unmounted. The reporter is taken when the pool is usable.
+/// Mounts, reports that, and serves until the pool is unmounted. Takes the reporter when the pool is usable.
 fn serve(mut plan: Plan, reporter: &mut Option<StartupReporter>) -> Result<(), Error> {
     let branches: Vec<PathBuf> = plan.config.branches.iter().map(|spec| spec.path.clone()).collect();
     if let Some(reporter) = reporter.as_ref() {
@@ -154,7 +154,7 @@ fn serve(mut plan: Plan, reporter: &mut Option<StartupReporter>) -> Result<(), E
         }
     }
     process::prepare(plan.config.priority);
-    // No path is relative from here on, and no mount but our own is kept busy.
+    // All paths are absolute now, and the current directory must not keep a mount busy.
     std::env::set_current_dir("/").map_err(Error::system("cannot change to /"))?;
     let watch = SignalWatch::new()?;
     let before = plan.replaces.then(|| pool_to_replace(&plan));
@@ -163,7 +163,7 @@ fn serve(mut plan: Plan, reporter: &mut Option<StartupReporter>) -> Result<(), E
         why: start_error_message(&why),
     })?;
     if let (Some((source, root)), Some(shown)) = (before, session.placement) {
-        // What the kernel still holds of the other pool's files reaches the branches that both have.
+        // Writes the dirty pages of the old pool to the branches.
         root.map(rustix::fs::syncfs);
         let place = plan.mountpoint.display();
         let text = match shown {
@@ -188,8 +188,8 @@ fn serve(mut plan: Plan, reporter: &mut Option<StartupReporter>) -> Result<(), E
     );
     let status = format!("{} is on {}", plan.fsname.to_string_lossy(), plan.mountpoint.display());
     if reporter.take().is_some_and(|reporter| reporter.ready(&status).is_err()) {
-        // Whoever asked for the pool was ended before it came, and would not know of it.
-        tracing::warn!("the command that mounts was ended: unmounting again");
+        // Nobody would know of a pool whose mount command has been killed.
+        tracing::warn!("the mount command was killed: unmounting again");
         unmount::unmount(&plan.mountpoint, true)?;
     }
     session.join();
@@ -198,15 +198,15 @@ fn serve(mut plan: Plan, reporter: &mut Option<StartupReporter>) -> Result<(), E
     Ok(())
 }
 
-/// Was the pool at the mountpoint mounted by these very words? mount(8) knows a mount by its source, and ours is not
-/// what fstab says; so it is for us to see that `mount -a` has nothing to do.
+/// Returns whether the pool at the mountpoint was mounted by the same command line. mount(8) recognizes mounts by their
+/// source, which for a pool differs from fstab, so `mount -a` would mount it again.
 fn is_mounted_by_same_command(plan: &Plan) -> bool {
     let Ok(pool) = ControlClient::at(&plan.mountpoint) else { return false };
     let words: Vec<u8> = std::env::args_os().flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
     pool.server_cmdline().is_ok_and(|running| running == words)
 }
 
-/// The pool that is about to be replaced: its source, and its root.
+/// Returns the source and the root of the pool that is about to be replaced.
 fn pool_to_replace(plan: &Plan) -> (String, Option<OwnedFd>) {
     let there = mountinfo::at(&plan.mountpoint).ok().flatten();
     let source = there.map_or_else(String::new, |mounted| mounted.source.to_string_lossy().into_owned());
@@ -214,16 +214,16 @@ fn pool_to_replace(plan: &Plan) -> (String, Option<OwnedFd>) {
     (source, rustix::fs::open(&plan.mountpoint, flags, Mode::empty()).ok())
 }
 
-/// Words that were accepted and do nothing, as one line.
+/// Lists accepted options without effect in one line.
 fn ignored(plan: &Plan) -> Option<String> {
     let words: Vec<&str> = plan.config.ignored.iter().map(String::as_str).collect();
     (!words.is_empty()).then(|| format!("options without effect: {}", words.join(", ")))
 }
 
-/// Why nothing could be mounted, and the mend where it is known. Which mountpoint is meant is said already.
+/// Returns why the mount failed, and a fix if one is known. The caller adds the mountpoint.
 fn start_error_message(why: &StartError) -> String {
     match why {
-        // The one refusal whose reason the kernel keeps to itself: paths and device have been looked at.
+        // For EINVAL the kernel gives no reason. Paths and device have been checked.
         StartError::Mount(MountError::Mount { error, .. }) if error.kind() == io::ErrorKind::InvalidInput => {
             format!(
                 "{error} (the kernel takes context options with SELinux alone, and fsname up to 4095 bytes)"

@@ -1,4 +1,4 @@
-//! `canopy options`: the table of options, for people and for programs.
+//! `canopy options`: prints the table of options, for people and programs.
 
 use crate::terminal::{self, paragraph};
 use canopy_config::Config;
@@ -6,34 +6,34 @@ use canopy_config::options::{Changes, Spec, table};
 use clap::Args;
 use serde::Serialize;
 
-/// List the options of -o, their defaults and values
+/// List the options for -o with their defaults and values
 #[derive(Args, Debug)]
 pub struct OptionsArgs {
-    /// For programs
+    /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
 }
 
-/// One option, as `--json` and the documentation tell it.
+/// An option, as in the output of `--json` and in the documentation.
 #[derive(Debug, Serialize)]
 pub struct OptionEntry {
     pub name: String,
     pub aliases: &'static [&'static str],
-    /// What can be written behind the `=`; null for a word that takes no value.
+    /// The accepted values; null for an option without a value.
     #[serde(rename = "type")]
     pub accepts: Option<String>,
-    /// Null for a word that takes no value, empty where nothing is the default.
+    /// Null for an option without a value, empty if the default is empty.
     pub default: Option<String>,
-    /// It can be changed while the pool runs.
+    /// The option can be changed while the pool runs.
     pub runtime: bool,
-    /// The first Linux in which it has an effect, where that matters.
+    /// The first version of Linux in which it has an effect.
     pub since: Option<&'static str>,
     pub help: String,
-    /// Accepted for the sake of older setups, and without effect.
+    /// Not listed, mostly options of older setups without effect.
     pub ignored: bool,
 }
 
-/// The whole table, in its order. What is ignored comes last.
+/// Returns the whole table. Ignored options come last.
 pub fn entries() -> Vec<OptionEntry> {
     let default = Config::default();
     table().iter().map(|spec| entry_of(spec, &default)).collect()
@@ -60,24 +60,24 @@ pub fn run(args: &OptionsArgs) {
     }
 }
 
-/// Where the help begins.
+/// The column of the help texts.
 const COLUMN: usize = 32;
 
 fn text() -> String {
-    let mut text = "Options of canopy mount -o; _ and - are the same in names, later options win.\n\
-                    Those marked * can be changed while the pool runs (canopy set).\n\n"
+    let mut text = "Options for canopy mount -o. In names, _ and - are the same; later options win.\n\
+                    canopy set can change those marked * while the pool runs.\n\n"
         .to_owned();
     let entries = entries();
     let shown: Vec<&OptionEntry> = entries.iter().filter(|option| !option.ignored).collect();
-    let mut policies_told = false;
+    let mut policies_listed = false;
     for option in shown {
-        text.push_str(&format_entry(option, &mut policies_told));
+        text.push_str(&format_entry(option, &mut policies_listed));
     }
     text
 }
 
-/// An option in two columns: what can be written, and what it does.
-fn format_entry(option: &OptionEntry, policies_told: &mut bool) -> String {
+/// Formats an option in two columns: the syntax, and the help.
+fn format_entry(option: &OptionEntry, policies_listed: &mut bool) -> String {
     let mark = if option.runtime { '*' } else { ' ' };
     let left = match &option.default {
         Some(value) if !value.is_empty() => format!("{mark} {}={value}", option.name),
@@ -93,9 +93,9 @@ fn format_entry(option: &OptionEntry, policies_told: &mut bool) -> String {
     }
     let is_policy = option.name.starts_with("category.")
         || (option.name.starts_with("func.") && option.name != "func.readdir");
-    // The policies have the same words each; the first to name them serves all.
-    let accepts = option.accepts.as_ref().filter(|_| !is_policy || !*policies_told);
-    *policies_told |= is_policy;
+    // All policy options accept the same values, so only the first lists them.
+    let accepts = option.accepts.as_ref().filter(|_| !is_policy || !*policies_listed);
+    *policies_listed |= is_policy;
     let right = |text: &str| paragraph(&" ".repeat(COLUMN), text);
     let mut help = right(&help);
     if left.chars().count() < COLUMN {
@@ -115,7 +115,7 @@ mod tests {
     use crate::terminal::WIDTH;
 
     #[test]
-    fn every_option_that_is_not_of_old_is_listed() {
+    fn every_option_that_is_not_ignored_is_listed() {
         let text = text();
         for option in entries() {
             let at_start = |line: &str| {

@@ -1,7 +1,7 @@
-//! Questions to branches and pools that may never answer, asked by a process of their own.
+//! Queries branches and pools that may never answer, each in its own process.
 //!
-//! A thread that waits for a sick disk or a stuck daemon can hold up the end of its whole process; a child can
-//! be left behind. `canopy probe` is that child: it writes one line of JSON to its standard output.
+//! A thread that waits for a hung disk or daemon can keep its process from exiting, but a child process can be left
+//! behind. `canopy probe` is that child. It writes one line of JSON to its standard output.
 
 use crate::control_client::ControlClient;
 use crate::deadline_command::{self, RunningCommand};
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Looks at what may never answer, for canopy status.
+/// Query a branch or pool that may never answer, for canopy status
 #[derive(Args, Debug)]
 pub struct ProbeArgs {
     #[arg(value_parser = ["branch", "create", "pool"])]
@@ -30,14 +30,14 @@ pub struct ProbeArgs {
     pub path: PathBuf,
 }
 
-/// A branch directory, as any process of this namespace sees it.
+/// The state of a branch directory, as any process in this namespace sees it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BranchFacts {
     pub dev: u64,
     pub ino: u64,
     pub fstype: String,
     pub source: OsText,
-    /// The mountpoint of the filesystem it lies on.
+    /// The mountpoint of its filesystem.
     pub mounted_at: OsText,
     /// `MAJOR:MINOR`; the same for all subvolumes of one filesystem.
     pub device: String,
@@ -45,13 +45,13 @@ pub struct BranchFacts {
     pub size: u64,
     pub used: u64,
     pub available: u64,
-    /// 0 where the filesystem does not count them.
+    /// 0 if the filesystem does not count them.
     pub inodes: u64,
     pub inodes_free: u64,
     pub read_only: bool,
-    /// Its owner has marked it as in its place, mount or not.
+    /// It is marked as a branch, whether it is a mount or not.
     pub marked: bool,
-    /// Errors that the filesystem has counted; null where it does not count.
+    /// Errors that the filesystem has counted; null if it does not count them.
     pub errors: Option<u64>,
 }
 
@@ -64,11 +64,11 @@ pub struct Failure {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Cause {
-    /// There is no such directory.
+    /// The directory does not exist.
     Missing,
     /// The pool's daemon has ended.
     Ended,
-    /// The pool answers no attributes.
+    /// The pool does not answer attribute requests.
     Mute,
     /// The pool is served by another program.
     Foreign,
@@ -94,7 +94,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// What came of a question.
+/// The outcome of a query.
 #[derive(Clone, Debug)]
 pub enum Answer<T> {
     Answered(T),
@@ -106,21 +106,21 @@ pub enum Answer<T> {
 impl<T> Answer<T> {
     pub fn ok(self) -> Option<T> {
         match self {
-            Answer::Answered(told) => Some(told),
+            Answer::Answered(answer) => Some(answer),
             Answer::Failed(_) | Answer::TimedOut => None,
         }
     }
 }
 
-/// `what` is `branch`, answered by [`BranchFacts`]; `pool`, by [`PoolReport`]; or `create`, by what would become of a
-/// new file in the root of the pool.
+/// Starts a query. `what` is `branch`, answered by [`BranchFacts`]; `pool`, answered by [`PoolReport`]; or `create`,
+/// answered by the [`ExplainReport`] for a new file in the root of the pool.
 pub fn start(what: &str, path: &Path) -> io::Result<RunningCommand> {
     deadline_command::start(Command::new("/proc/self/exe").args(["probe", what]).arg(path))
 }
 
-/// The answer to a question that was asked.
-pub fn answer<T: DeserializeOwned>(asked: RunningCommand, deadline: Instant) -> Answer<T> {
-    let Some(bytes) = asked.output_before(deadline) else { return Answer::TimedOut };
+/// Waits for the answer to a query.
+pub fn answer<T: DeserializeOwned>(query: RunningCommand, deadline: Instant) -> Answer<T> {
+    let Some(bytes) = query.output_before(deadline) else { return Answer::TimedOut };
     match serde_json::from_slice::<Result<T, Failure>>(&bytes) {
         Ok(Ok(facts)) => Answer::Answered(facts),
         Ok(Err(failure)) => Answer::Failed(failure),
@@ -128,7 +128,7 @@ pub fn answer<T: DeserializeOwned>(asked: RunningCommand, deadline: Instant) -> 
     }
 }
 
-/// The child's side.
+/// Runs a query, in the child.
 pub fn run(args: &ProbeArgs) {
     let json = match args.what.as_str() {
         "pool" => serde_json::to_vec(&pool(&args.path).map_err(Failure::from)),
@@ -139,8 +139,8 @@ pub fn run(args: &ProbeArgs) {
 }
 
 fn pool(path: &Path) -> Result<PoolReport, Error> {
-    let told = ControlClient::at(path)?.get(STATUS)?;
-    serde_json::from_slice(told.as_bytes()).map_err(|_| Error::NotCanopy(path.to_owned()))
+    let report = ControlClient::at(path)?.get(STATUS)?;
+    serde_json::from_slice(report.as_bytes()).map_err(|_| Error::NotCanopy(path.to_owned()))
 }
 
 fn create(path: &Path) -> Result<ExplainReport, Error> {
@@ -150,13 +150,13 @@ fn create(path: &Path) -> Result<ExplainReport, Error> {
 fn branch(path: &Path) -> io::Result<BranchFacts> {
     let meta = fs::metadata(path)?;
     let space = rustix::fs::statvfs(path)?;
-    // A disk that is gone may still answer from memory what was asked of it before.
+    // The calls above may be answered from the cache of a disk that is gone.
     match fs::read_dir(path).map(|mut entries| entries.next().transpose()) {
         Err(why) | Ok(Err(why)) if why.kind() != io::ErrorKind::PermissionDenied => return Err(why),
         _ => {}
     }
     let mounted = mount_lookup::mount_of(path).map_err(|error| io::Error::other(error.line()))?;
-    let mounted = mounted.ok_or_else(|| io::Error::other("no mount holds it"))?;
+    let mounted = mounted.ok_or_else(|| io::Error::other("it is on no mount"))?;
     let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
     Ok(BranchFacts {
         dev: meta.dev(),
@@ -176,7 +176,7 @@ fn branch(path: &Path) -> io::Result<BranchFacts> {
     })
 }
 
-/// Errors that the filesystem has counted, since it was made (ext4) or its counters were reset (btrfs).
+/// Returns the errors that the filesystem has counted since it was made (ext4) or the counters were reset (btrfs).
 fn errors(mounted: &mountinfo::MountEntry) -> Option<u64> {
     let device = fs::canonicalize(Path::new(&mounted.source)).ok()?;
     let device = device.file_name()?;
@@ -195,7 +195,7 @@ fn errors(mounted: &mountinfo::MountEntry) -> Option<u64> {
     }
 }
 
-/// `KIND NUMBER`, a line for each kind of error of one device (Linux 5.14).
+/// Adds up the lines `KIND NUMBER` for one device (Linux 5.14).
 fn error_stats(path: &Path) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     text.lines().map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()

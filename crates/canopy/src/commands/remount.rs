@@ -1,7 +1,7 @@
-//! `mount -o remount`, which mount(8) leaves to its helper: other flags for a pool that is mounted.
+//! `mount -o remount`, which mount(8) passes to its helper: changes the flags of a mounted pool.
 //!
-//! What is not named stays. mount(8) names what fstab or the mount table says, too; so options of the pool come along
-//! which nobody wants to change. Those that differ are told, with what changes them.
+//! Flags that are not given stay. mount(8) adds the options from fstab or the mount table, so the list may have options
+//! of the pool that the user does not want to change. Those that differ are reported, with the command to change them.
 
 use crate::control_client::ControlClient;
 use crate::error::Error;
@@ -17,16 +17,16 @@ use canopy_sys::mountinfo::{self, MountEntry};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Other flags for a pool that is mounted.
+/// The arguments of a remount.
 #[derive(Debug, Default)]
 pub struct RemountArgs {
     pub mountpoint: PathBuf,
-    /// As they follow a `-o`.
+    /// As in `-o`.
     pub options: OsString,
-    /// They are all that is to hold: mount(8) leaves out words such as `exec`, having taken away `noexec` for it.
+    /// The list is complete: mount(8) removes `noexec` for `exec`, and leaves both out.
     pub complete: bool,
     pub sloppy: bool,
-    /// Everything but the change.
+    /// Do everything except the remount.
     pub fake: bool,
 }
 
@@ -38,7 +38,7 @@ pub fn run(args: &RemountArgs) -> Result<(), Error> {
     let mut wanted = Config::default();
     wanted.mount.flags = initial_flags(args, &mounted, before);
     for pair in split_group(&args.options) {
-        // What the kernel was told at the mount, and lists.
+        // An option of the kernel, from the mount table.
         if mounted.super_options.split(',').any(|word| pair == *word && !is_flag(word)) {
             continue;
         }
@@ -72,16 +72,16 @@ pub fn run(args: &RemountArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// The flags that those which are named are added to.
+/// Returns the flags to start from.
 fn initial_flags(args: &RemountArgs, mounted: &MountEntry, before: MountFlags) -> MountFlags {
     if !args.complete {
         return before;
     }
-    // Of a complete list the kernel keeps these all the same, where no other is named (mount(2)).
+    // The kernel keeps these even with a complete list, unless it names others (mount(2)).
     let kept = before & (ATIME_FLAGS | MountFlags::DIRSYNC);
     let words = split_group(&args.options);
-    // Taken from the mount table, with what the kernel lists there for itself, it says all that was to stay. From fstab,
-    // it says what a mount would be told.
+    // A list from the mount table, which includes the kernel's own options, has all flags. A list from fstab lacks the
+    // defaults of a mount.
     let from_table = words
         .iter()
         .any(|word| mounted.super_options.split(',').any(|listed| word == listed && !is_flag(listed)));
@@ -100,15 +100,15 @@ fn flags(mounted: &MountEntry) -> MountFlags {
     MountFlags::from_mountinfo(&format!("{},{}", mounted.options, mounted.super_options))
 }
 
-/// Is this word one for a flag of the mount?
+/// Returns whether an option is a mount flag.
 fn is_flag(word: &str) -> bool {
     options::find(word).is_some_and(options::Spec::is_flag)
 }
 
-/// The options of a running pool that have other values than these, each as the command that changes it, or as itself.
-/// Nothing is asked when none was named.
+/// Returns the options whose values differ in the running pool, each with the command that changes it. Does not query the
+/// pool if there are no such options.
 fn other_values(path: &Path, wanted: &mut Config) -> Vec<String> {
-    // What was said once, and is no matter of the pool that runs.
+    // These only matter for the mount.
     const NOT_COMPARED: [&str; 4] = ["config", "mountpoint", "fsname", "allow-missing-branches"];
     let named: Vec<&options::Spec> = options::table()
         .iter()
@@ -118,14 +118,14 @@ fn other_values(path: &Path, wanted: &mut Config) -> Vec<String> {
     if named.is_empty() {
         return Vec::new();
     }
-    let told = ControlClient::at(path).and_then(|live| live.get(STATUS));
-    let Some(told) =
-        told.ok().and_then(|told| serde_json::from_slice::<PoolReport>(told.as_encoded_bytes()).ok())
+    let json = ControlClient::at(path).and_then(|pool| pool.get(STATUS));
+    let Some(report) =
+        json.ok().and_then(|json| serde_json::from_slice::<PoolReport>(json.as_encoded_bytes()).ok())
     else {
         return Vec::new();
     };
-    let before = told.options;
-    // Values that give way to others do so as at the mount.
+    let before = report.options;
+    // Conflicts between options are resolved as in a mount.
     resolve::resolve_conflicts(wanted);
     let differs = |spec: &&&options::Spec| {
         before.get(spec.name.as_ref()).is_some_and(|before| Some(before) != spec.render(wanted).as_ref())

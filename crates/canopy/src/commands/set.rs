@@ -1,4 +1,4 @@
-//! `canopy set`: changes an option of a running pool, and the config file it came from if that is wanted.
+//! `canopy set`: changes an option of a running pool and, with `--persist`, its config file.
 
 use super::mount::MountArgs;
 use crate::control_client::ControlClient;
@@ -23,18 +23,18 @@ pub struct SetArgs {
     /// An option and its new value, or a command
     #[arg(value_name = "KEY=VALUE")]
     pub pair: OsString,
-    /// Write it into the config file of the pool as well
+    /// Change the config file of the pool as well
     #[arg(short, long)]
     pub persist: bool,
 }
 
 const NOTES: &str = "\
-canopy list MOUNT marks what can be changed. Operations under way end as they
-began; open files stay usable, also on a branch that is taken away. A change
-ends with the mount; with --persist pool and file change both or neither.
+canopy list MOUNT marks the options that can be changed. Running operations
+finish with the old value. Open files stay usable, even on a removed branch.
+A change lasts until the unmount. --persist changes both pool and file, or none.
 
-Branches are replaced by a list, or changed: +PATH appends, +<PATH prepends,
--PATTERN removes, -< and -> remove the first and the last.
+branches=LIST replaces all branches; +PATH appends one, +<PATH prepends one,
+-PATTERN removes those that match, -< the first and -> the last.
 Commands: cmd.gc, cmd.gc1, cmd.invalidate-all-nodes.
 
 Examples:
@@ -49,7 +49,7 @@ pub fn run(args: &SetArgs, parse_cmdline: fn(&[u8]) -> Option<MountArgs>) -> Res
     let equals = pair.iter().position(|&byte| byte == b'=');
     let (key, value) = pair.split_at(equals.unwrap_or(pair.len()));
     let key = String::from_utf8_lossy(key.trim_ascii()).into_owned();
-    // A word that takes no value is complete, and the pool says what is to be said of it.
+    // An option without a value is complete. The pool reports whether it can be set.
     let is_word = options::find(&key).is_some_and(|spec| spec.accepted().is_none());
     if equals.is_none() && !is_word && !key.starts_with(COMMAND) {
         return Err(Error::NoValue { key, path: args.mount.clone() });
@@ -68,7 +68,7 @@ fn persist(
     let spec = options::find(key).filter(|spec| spec.key);
     let kept = spec.filter(|spec| spec.changes == Changes::Live && !spec.hidden && spec.name != "config");
     let Some(spec) = kept else {
-        // Whatever is to be said of a key that cannot be set at all.
+        // Returns the error for a key that cannot be set at all.
         if spec.is_none_or(|spec| spec.changes != Changes::Live) && !key.starts_with(COMMAND) {
             return pool.set(key, value);
         }
@@ -78,12 +78,12 @@ fn persist(
     if file.as_os_str().is_empty() {
         return Err(Error::NoConfigFile(mount.to_owned()));
     }
-    let origin = parse_cmdline(&pool.server_cmdline()?).and_then(|mut said| {
-        if said.by_mount {
-            // At boot all is mounted from there.
-            restore_names(&mut said.in_order, Path::new("/"), |word| file.file_stem() == Some(word));
+    let origin = parse_cmdline(&pool.server_cmdline()?).and_then(|mut mount| {
+        if mount.by_mount {
+            // At boot, the current directory is the root.
+            restore_names(&mut mount.in_order, Path::new("/"), |word| file.file_stem() == Some(word));
         }
-        Origin::of(said.in_order, said.sloppy, file.clone())
+        Origin::of(mount.in_order, mount.sloppy, file.clone())
     });
     let origin = origin.ok_or_else(|| Error::OtherConfigFile {
         key: spec.name.to_string(),
@@ -100,7 +100,7 @@ fn persist(
     };
     let edited = origin.edited(&text, spec, &value)?;
     rewrite.write_new(&edited).map_err(failed)?;
-    // All that is left is to rename a file; what can go wrong before has gone wrong by now.
+    // After this, only the rename of the file can fail.
     let before = values(pool)?;
     pool.set(&spec.name, &value)?;
     rewrite.commit().map_err(|why| match set_back(pool, &before) {
@@ -109,8 +109,8 @@ fn persist(
     })
 }
 
-/// What an instruction makes of the pool's branches, unless that is nothing: the next mount would have none. The file
-/// and the pool are told the same.
+/// Returns the list of branches after an instruction, so that pool and file get the same list. Returns `None` if no
+/// branch is left, because the next mount would fail.
 fn whole_list(pool: &ControlClient, value: &OsStr) -> Result<Option<OsString>, Error> {
     let mut config = Config::default();
     canopy_config::source::set(&mut config, "branches", &pool.get("branches")?)?;
@@ -118,7 +118,7 @@ fn whole_list(pool: &ControlClient, value: &OsStr) -> Result<Option<OsString>, E
     Ok((!config.branches.is_empty()).then(|| config.branches.to_os_string()))
 }
 
-/// Everything that can be changed, as it is now.
+/// Returns the current values of all options that can be changed.
 fn values(pool: &ControlClient) -> Result<Vec<(&'static Spec, OsString)>, Error> {
     let changeable = |spec: &&Spec| {
         spec.key && !spec.hidden && spec.changes == Changes::Live && spec.name != "config" && !is_group(spec)
@@ -126,7 +126,7 @@ fn values(pool: &ControlClient) -> Result<Vec<(&'static Spec, OsString)>, Error>
     options::table().iter().filter(changeable).map(|spec| Ok((spec, pool.get(&spec.name)?))).collect()
 }
 
-/// Shows several values at once, which are other options' own.
+/// Returns whether an option stands for several others.
 fn is_group(spec: &Spec) -> bool {
     spec.name.starts_with("category.")
 }

@@ -1,4 +1,4 @@
-//! `canopy umount`: ends a pool, and returns when it has let go of its branches.
+//! `canopy umount`: unmounts a pool, and waits until its daemon has released the branches.
 
 use crate::error::Error;
 use crate::mount::unmount;
@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 pub struct UmountArgs {
     /// The pool's mountpoint or name
     pub mountpoint: PathBuf,
-    /// Take it away at once, and end it when nobody uses it any more
+    /// Detach it at once; it ends when it is no longer in use
     #[arg(short, long)]
     pub lazy: bool,
 }
 
-/// How long the daemon has to end after the mount has.
+/// How long the daemon may take to exit after the unmount.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn run(args: &UmountArgs) -> Result<(), Error> {
@@ -38,7 +38,7 @@ pub fn run(args: &UmountArgs) -> Result<(), Error> {
     if !mounted.is_pool() {
         return Err(Error::NotAPool { path, fstype: mounted.fstype });
     }
-    // Found before the mount goes: afterwards nothing leads from one to the other.
+    // Before the unmount, because the daemon cannot be found from the mount afterwards.
     let servers =
         if args.lazy || is_mounted_elsewhere(&mounted) { Vec::new() } else { badge::servers_of(&mounted) };
     let servers: Vec<OwnedFd> =
@@ -46,12 +46,12 @@ pub fn run(args: &UmountArgs) -> Result<(), Error> {
     unmount::unmount(&path, args.lazy)?;
     let deadline = Instant::now() + PATIENCE;
     if !servers.into_iter().all(|server| exits_before(server, deadline)) {
-        eprint_line(&format!("{} is unmounted, but its daemon has not ended yet", path.display()));
+        eprint_line(&format!("{} is unmounted, but its daemon has not exited yet", path.display()));
     }
     Ok(())
 }
 
-/// Is the pool mounted at another place as well? Then it goes on there.
+/// Returns whether the pool is also mounted elsewhere, so that its daemon goes on.
 fn is_mounted_elsewhere(mounted: &MountEntry) -> bool {
     let listed = mountinfo::list().unwrap_or_default();
     listed.iter().any(|other| other.device == mounted.device && other.id != mounted.id)
@@ -76,7 +76,7 @@ mod tests {
     use rustix::process::Pid;
 
     #[test]
-    fn waits_for_a_process_to_end() {
+    fn waits_until_a_process_exits() {
         let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
         let open = || pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         let (first, second) = (open(), open());

@@ -1,9 +1,9 @@
-//! Life in the background without fork(2): the program runs itself again as a session of its own
-//! and waits for its word.
+//! The start of a background process without fork(2): the program runs itself again in a new session, and waits until
+//! the child reports.
 //!
-//! The child's standard output is a pipe to the parent. On it the child says, a line each:
-//! `warning TEXT` any number of times, then `ready TEXT` or `error TEXT`. The parent passes this on and
-//! ends; the child lives on with nothing of the caller's terminal.
+//! The child's standard output is a pipe to the parent. The child writes any number of lines `warning TEXT`, then one
+//! line `ready TEXT` or `error TEXT`. The parent passes these on and exits. The child keeps nothing of the caller's
+//! terminal.
 
 use super::systemd;
 use crate::error::Error;
@@ -18,47 +18,47 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Set for the child only: the process id of its parent, so that a copy of the variable that
-/// strayed into somebody's environment means nothing.
+/// The environment variable that marks the child. Its value is the process id of the parent, so that a copy in another
+/// process's environment has no effect.
 const PARENT_VARIABLE: &str = "CANOPY_BACKGROUND_OF";
 
-/// How long everything else may take: what systemd allows a start by itself.
+/// The time for the rest of the start, which is the default of systemd.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Is this process the background half?
+/// Returns whether this process is the background child.
 pub fn is_child() -> bool {
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     std::env::var(PARENT_VARIABLE).is_ok_and(|value| value == parent.to_string())
 }
 
-/// The foreground half: starts the other, and returns when the pool is usable.
+/// Starts the background child, and returns when the pool is usable.
 pub fn start() -> Result<(), Error> {
     let (reader, writer) = io::pipe().map_err(Error::system("cannot make a pipe"))?;
     let mut args = std::env::args_os();
-    // Not current_exe: that names a file which may have been replaced since; this is the program that runs.
+    // current_exe would name a file that may have been replaced since.
     let mut command = Command::new("/proc/self/exe");
     command.arg0(args.next().unwrap_or_else(|| "canopy".into())).args(args);
     command.env(PARENT_VARIABLE, std::process::id().to_string());
     command.stdin(Stdio::null()).stdout(writer);
-    // What our caller left open (a lock, a pipe that somebody waits on) must not live as long as the pool.
-    // Kernels before 5.11 cannot; there it lives.
+    // Descriptors of our caller (a lock, a pipe that is waited for) must not stay open as long as the pool. Before
+    // Linux 5.11 this has no effect.
     let _ = canopy_sys::fd::set_cloexec_from(3);
     let mut child =
         command.spawn().map_err(Error::system("cannot start the background process from /proc/self/exe"))?;
-    // Else the pipe would never come to its end.
+    // Closes our copy of the write end, so that the pipe can reach its end.
     drop(command);
     for line in BufReader::new(reader).split(b'\n') {
-        let line = line.map_err(Error::system("cannot hear from the background process"))?;
+        let line = line.map_err(Error::system("cannot read from the background process"))?;
         let line = String::from_utf8_lossy(&line);
         match line.split_once(' ').unwrap_or((&line, "")) {
             ("ready", status) => {
-                // Only from the process that systemd has started does it take another one's number.
+                // systemd only accepts MAINPID from the process that it started.
                 let pid = format!("MAINPID={}", child.id());
                 systemd::notify(&[&pid, "READY=1", &format!("STATUS={status}")]);
                 return Ok(());
             }
             ("error", text) => {
-                // It has nothing left to do; when we end, nothing of it is left either.
+                // So that the child is gone when this process exits.
                 let _ = child.wait();
                 return Err(Error::Background(text.to_owned()));
             }
@@ -70,10 +70,11 @@ pub fn start() -> Result<(), Error> {
     Err(Error::BackgroundDied(status))
 }
 
-/// Whom to tell how the start goes.
+/// Reports the progress of a start.
 pub enum StartupReporter {
-    /// The log on stderr is read by whoever started us.
+    /// To the log on stderr.
     Foreground,
+    /// To the parent, through a pipe.
     Background(File),
 }
 
@@ -82,22 +83,22 @@ impl StartupReporter {
         StartupReporter::Foreground
     }
 
-    /// Takes the pipe out of standard output's place, and leaves the caller's session: a Ctrl-C
-    /// there is not meant for us. Standard error stays until the pool is usable, for what nobody foresaw.
+    /// Takes the pipe from standard output and leaves the caller's session, so that a Ctrl-C there does not end the pool.
+    /// Standard error stays open until the pool is usable, for panics.
     pub fn background() -> Result<StartupReporter, Error> {
         let system = Error::system("cannot enter the background");
         let enter = || -> io::Result<File> {
             let pipe = io::stdout().as_fd().try_clone_to_owned()?;
             rustix::stdio::dup2_stdout(null()?)?;
             rustix::process::setsid()?;
-            // Else it would be known as "exe", after the link it was started through.
+            // The name would otherwise be "exe", from /proc/self/exe.
             rustix::thread::set_name(program_name::current().as_c_str())?;
             Ok(File::from(pipe))
         };
         enter().map(StartupReporter::Background).map_err(system)
     }
 
-    /// Something is worth a line, though it stops nothing.
+    /// Reports a warning.
     pub fn warn(&mut self, text: &str) {
         tracing::warn!("{text}");
         if let StartupReporter::Background(pipe) = self {
@@ -105,7 +106,7 @@ impl StartupReporter {
         }
     }
 
-    /// Nothing comes of it. In the foreground `main` says so.
+    /// Reports that the start failed. In the foreground, `run` prints the error.
     pub fn fail(&mut self, error: &Error) {
         if let StartupReporter::Background(pipe) = self {
             tracing::error!("{}", error.line());
@@ -113,19 +114,18 @@ impl StartupReporter {
         }
     }
 
-    /// Branches may take so long to come. systemd, which otherwise knows how long a start may last, waits for them.
+    /// Tells systemd that the start may take longer, because the pool waits for branches.
     pub fn extend_timeout(&self, longest: Duration) {
         if let StartupReporter::Foreground = self
             && !longest.is_zero()
         {
-            let patience =
+            let extension =
                 format!("EXTEND_TIMEOUT_USEC={}", longest.saturating_add(START_TIMEOUT).as_micros());
-            systemd::notify(&[&patience, "STATUS=waiting for branches"]);
+            systemd::notify(&[&extension, "STATUS=waiting for branches"]);
         }
     }
 
-    /// The pool is usable: lets the parent go, and lets go of the terminal. An error means that the
-    /// parent is gone, killed by somebody who does not want this pool any more.
+    /// Reports that the pool is usable, and closes standard error. Fails if the parent has been killed.
     pub fn ready(self, status: &str) -> io::Result<()> {
         let status = one_line(status);
         match self {

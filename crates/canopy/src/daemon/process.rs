@@ -1,4 +1,4 @@
-//! What a process that serves a filesystem needs to be, as opposed to what it does.
+//! The process attributes of a server: limits, priority, user.
 
 use crate::error::Error;
 use nix::errno::Errno;
@@ -7,28 +7,28 @@ use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit, umask};
 use std::ffi::{CString, OsStr};
 
-/// Prepares this process to serve a pool. Nothing here can fail the mount: each is the best that can be had.
-/// Called before there is a second thread: those that come inherit the nice value.
+/// Prepares this process to serve a pool. Failures are ignored, because none of these settings is required. Must run
+/// before other threads start, so that they inherit the nice value.
 pub fn prepare(priority: i32) {
     if let Err(errno) = setpriority_process(None, priority) {
         tracing::debug!("scheduling-priority={priority}: {errno}");
     }
-    // Modes come from the callers, and their umask with them.
+    // The modes in requests already include the umask of the caller.
     umask(Mode::empty());
     raise_open_files();
-    // The size limit of whoever mounted is not that of whoever writes.
+    // The file size limit of the user who mounts must not apply to other users.
     raise(Resource::Fsize, None);
-    // Nor is that of its processor time, beyond which the kernel kills.
+    // Nor may the CPU time limit, because the kernel kills the process when it is reached.
     raise(Resource::Cpu, None);
-    // Rings of io_uring count, once CAP_IPC_LOCK is given up.
+    // io_uring rings count as locked memory without CAP_IPC_LOCK.
     raise(Resource::Memlock, None);
-    // Better for the machine to lose any one program than the files of all of them.
+    // Killing the pool would hurt every program that uses it.
     if rustix::process::geteuid().is_root() {
         let _ = std::fs::write("/proc/self/oom_score_adj", "-990");
     }
 }
 
-/// Every open file of every user of the pool is one here.
+/// Raises the limit of open files, because each open file of each client needs a descriptor here.
 fn raise_open_files() {
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
     if most.is_none() || !raise(Resource::Nofile, most) {
@@ -40,7 +40,7 @@ fn raise_open_files() {
 fn raise(resource: Resource, to: Option<u64>) -> bool {
     let now = getrlimit(resource);
     let to = match (to, now.maximum) {
-        // Never lower what is given.
+        // Never below the current limit.
         (Some(to), Some(hard)) => Some(to.max(hard)),
         (_, None) => None,
         (None, _) => None,
@@ -49,13 +49,13 @@ fn raise(resource: Resource, to: Option<u64>) -> bool {
         || setrlimit(resource, Rlimit { current: now.maximum, maximum: now.maximum }).is_ok()
 }
 
-/// Becomes another user with all their groups, for good. Called while there is only one thread.
+/// Switches to another user with all their groups, permanently. Must run while there is only one thread.
 pub fn become_user(user: &OsStr) -> Result<(), Error> {
     let failed = |why: String| Error::User { user: user.to_string_lossy().into_owned(), why };
     let found = look_up(user).map_err(|errno| failed(errno.desc().to_owned()))?;
     let Some(found) = found else { return Err(failed("no such user".into())) };
     if Uid::effective() == found.uid {
-        // The background half was started by one who is that user already.
+        // The parent of a background child has already switched.
         return Ok(());
     }
     if !Uid::effective().is_root() {
@@ -74,7 +74,7 @@ pub fn become_user(user: &OsStr) -> Result<(), Error> {
 fn look_up(user: &OsStr) -> Result<Option<User>, Errno> {
     let Some(name) = user.to_str() else { return Ok(None) };
     let by_name = match User::from_name(name) {
-        // What C libraries may say of a name that is not found (getpwnam_r(3)).
+        // Errors by which C libraries report an unknown name (getpwnam_r(3)).
         Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => None,
         other => other?,
     };
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_limit_is_raised_to_the_hard_one_at_least() {
+    fn the_file_limit_is_at_least_the_hard_limit() {
         let hard = getrlimit(Resource::Nofile).maximum;
         raise_open_files();
         let now = getrlimit(Resource::Nofile);

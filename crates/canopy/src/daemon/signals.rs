@@ -1,4 +1,4 @@
-//! How a pool ends when a signal asks for it.
+//! Ends a pool when a signal arrives.
 
 use super::systemd;
 use crate::error::Error;
@@ -15,15 +15,14 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// How long those who still use an ended pool have to finish.
+/// How long programs that still use the pool have to finish.
 const GRACE: Duration = Duration::from_secs(5);
 
 const STOP_SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGQUIT];
 
-/// Signals that mean nothing here, and whose default is to end the process. They are caught so that they do not end the
-/// pool, and leave a dead mount: of a size limit the failed write tells by itself. Caught, and not ignored, for programs
-/// that are run from here would ignore them too. Those of faults (SIGSEGV, SIGABRT, SIGTRAP and the like) stay what they
-/// are: who sends one wants a core.
+/// Signals that have no meaning here, but would end the process by default and leave a dead mount. For SIGXFSZ, the
+/// write fails as well. They are caught rather than ignored, because child processes would inherit ignored signals.
+/// Signals of faults (SIGSEGV, SIGABRT, SIGTRAP and so on) keep their default, so that they still dump core.
 const IGNORED_SIGNALS: [i32; 11] = [
     SIGHUP,
     SIGUSR1,
@@ -37,20 +36,20 @@ const IGNORED_SIGNALS: [i32; 11] = [
     Signal::POWER.as_raw(),
     STKFLT,
 ];
-/// `SIGSTKFLT`, signal(7); some machines have another of this number that is as harmless.
+/// `SIGSTKFLT` (signal(7)). On some architectures this is another signal, for which the same holds.
 const STKFLT: i32 = 16;
-/// Those that C libraries leave to programs (signal(7)).
+/// The real-time signals that C libraries leave to programs (signal(7)).
 const REAL_TIME: RangeInclusive<i32> = 34..=64;
 
-/// The mount that is to end: where it is, and which it is, for another may lie over it by then.
+/// The mount of the pool. Its device identifies it if another mount covers it later.
 #[derive(Clone, Debug)]
 pub struct PoolMount {
     pub mountpoint: PathBuf,
     pub device: Option<(u32, u32)>,
 }
 
-/// Signals that have been asked for, from the moment this exists. Made early: a signal during the
-/// start must not end the process between the mount and the first request.
+/// Catches signals from its creation on. It is created early, because a signal during the start must not end the process
+/// between the mount and the first request.
 pub struct SignalWatch {
     signals: Signals,
 }
@@ -58,12 +57,12 @@ pub struct SignalWatch {
 impl SignalWatch {
     pub fn new() -> Result<SignalWatch, Error> {
         let signals = Signals::new(STOP_SIGNALS).map_err(Error::system("cannot watch for signals"))?;
-        // Those that a system lacks, or keeps for itself, come from nobody.
+        // Signals that do not exist, or that the system reserves, need no handler.
         IGNORED_SIGNALS.into_iter().chain(REAL_TIME).for_each(|signal| drop(signals.add_signal(signal)));
         Ok(SignalWatch { signals })
     }
 
-    /// Ends this pool at the first SIGINT, SIGTERM or SIGQUIT, and the process at the second.
+    /// Starts a thread that ends the pool at the first SIGINT, SIGTERM or SIGQUIT, and the process at the second.
     pub fn run(mut self, pool: PoolMount) -> Result<(), Error> {
         let watch = move || {
             let mut ending = false;
@@ -71,14 +70,14 @@ impl SignalWatch {
                 let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
                 match signal {
                     SIGINT | SIGTERM | SIGQUIT if ending => {
-                        tracing::warn!("{name} again: ended without waiting");
+                        tracing::warn!("{name} again: exiting without waiting");
                         std::process::exit(0);
                     }
                     SIGINT | SIGTERM | SIGQUIT => {
-                        tracing::info!("{name}: ending {}", pool.mountpoint.display());
+                        tracing::info!("{name}: unmounting {}", pool.mountpoint.display());
                         ending = true;
                         let pool = pool.clone();
-                        // Apart, so that a second signal is heard whatever hangs.
+                        // In another thread, so that a second signal works even if this hangs.
                         if thread::Builder::new().name("stop".into()).spawn(move || end(&pool)).is_err() {
                             std::process::exit(1);
                         }
@@ -95,8 +94,7 @@ impl SignalWatch {
     }
 }
 
-/// Unmounts. The session then comes to its end and with it the process; if it does not in time, it
-/// is ended here.
+/// Unmounts, which ends the session and then the process. If that takes too long, exits.
 fn end(pool: &PoolMount) {
     systemd::notify(&["STOPPING=1"]);
     let path = &pool.mountpoint;
@@ -104,7 +102,7 @@ fn end(pool: &PoolMount) {
     if pool.device.is_some() && there.as_ref().map(|mounted| mounted.device) != pool.device {
         match there {
             Some(_) => {
-                tracing::warn!("another mount lies over {}: this pool ends beneath it", path.display())
+                tracing::warn!("another mount covers {}: this pool exits without unmounting", path.display())
             }
             None => tracing::info!("{} was unmounted already", path.display()),
         }
@@ -116,7 +114,7 @@ fn end(pool: &PoolMount) {
         Ok(()) => tracing::info!("{} unmounted", path.display()),
         Err(Error::Busy(_)) => {
             tracing::warn!(
-                "{} is in use: it is gone for everybody else, and ends in {} s or at a second signal",
+                "{} is in use: it is detached now, and ends in {} s or at a second signal",
                 path.display(),
                 GRACE.as_secs()
             );
@@ -124,16 +122,16 @@ fn end(pool: &PoolMount) {
                 tracing::error!("{}", error.line());
             }
         }
-        // Whoever unmounted it first did our work.
+        // It has been unmounted meanwhile.
         Err(Error::NotMounted(_)) => {}
         Err(error) => tracing::error!("{}", error.line()),
     }
     thread::sleep(GRACE);
-    tracing::warn!("ended while the pool was still in use");
+    tracing::warn!("exiting while the pool is still in use");
     std::process::exit(0);
 }
 
-/// Brings what the kernel still holds of the pool to the branches.
+/// Writes the dirty pages of the pool to the branches.
 fn flush(path: &Path) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let flushed = rustix::fs::open(path, flags, Mode::empty()).and_then(rustix::fs::syncfs);

@@ -1,5 +1,6 @@
-//! What systemd wants to hear of a service (sd_notify(3), Type=notify). Without it nothing is said.
-//! The crate `sd-notify` (0.5) does not reach sockets in the abstract namespace, so this sends the datagram itself.
+//! Notifications to systemd for services of `Type=notify` (sd_notify(3)). Without systemd they are dropped.
+//!
+//! The crate `sd-notify` (0.5) does not support sockets in the abstract namespace.
 
 use std::env;
 use std::ffi::OsStr;
@@ -8,11 +9,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The variable that names the socket: a path, or behind an `@` a name in the abstract namespace.
+/// The variable with the socket: a path, or `@` and a name in the abstract namespace.
 const VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// Tells lines of `KEY=VALUE`, if somebody listens. Who does not hear it loses a line of status at worst, or waits for
-/// a start that is never told; the pool is the same.
+/// Sends lines of `KEY=VALUE` if there is a socket. A failure is only logged, because the pool works all the same.
 pub fn notify(lines: &[&str]) {
     let Some(socket) = env::var_os(VARIABLE).filter(|name| !name.is_empty()) else { return };
     if let Err(why) = send(&socket, lines.join("\n").as_bytes()) {
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_kinds_of_names() {
+    fn sockets_have_paths_or_abstract_names() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let name = format!("canopy-test-{}", std::process::id());

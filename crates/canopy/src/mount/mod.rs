@@ -1,4 +1,4 @@
-//! What happens before a pool is mounted: the machine is looked at, and branches are waited for.
+//! Checks before a mount, waiting for branches, and unmounting.
 
 pub mod preflight;
 pub mod unmount;

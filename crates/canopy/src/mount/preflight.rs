@@ -1,5 +1,4 @@
-//! Holds a plan against the machine before anything is mounted, so that a mistake leaves nothing
-//! half done.
+//! Checks a plan against the state of the machine before anything is mounted, so that errors have no side effects.
 
 use super::unmount;
 use crate::error::{self, Error};
@@ -18,19 +17,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What was found and is no mistake, but worth a line.
+/// Findings that are not errors.
 #[derive(Default, Debug)]
 pub struct Findings {
     pub warnings: Vec<String>,
-    /// Of interest only to who looks for it.
+    /// For the debug log.
     pub details: Vec<String>,
 }
 
-/// Checks everything that can be known without mounting, and resolves the mountpoint. A dead mount
-/// that an earlier pool left at the mountpoint is removed.
+/// Checks everything that can be checked without mounting, and resolves the mountpoint. Removes a dead mount that an
+/// earlier pool left there.
 pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
     let mut findings = Findings::default();
-    // Branches first: a dead mount is only touched by a command that is right otherwise.
+    // Branches first, so that a dead mount is only removed if the rest of the command is correct.
     let branches = branches(plan, &mut findings)?;
     require_mount_privileges()?;
     plan.mountpoint = mountpoint(&plan.mountpoint, &mut findings)?;
@@ -41,7 +40,7 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
     if let Some(pool) = pool.filter(|_| plan.replaces && !plan.config.detach_mountpoint) {
         refuse_mounts_within(&pool)?;
     }
-    // A pool stays until the other can answer.
+    // A pool that is replaced stays mounted until the new one can answer.
     if plan.config.detach_mountpoint && !plan.replaces {
         branches.iter().try_for_each(|branch| refuse_overlap(&branch.path, &plan.mountpoint))?;
         detach_mount(&plan.mountpoint)?;
@@ -60,18 +59,18 @@ pub fn check(plan: &mut Plan) -> Result<Findings, Error> {
         findings.warnings.push(hidden_pool_warning(&plan.mountpoint));
     }
     if !over_pool && fs::read_dir(&place.path).is_ok_and(|mut entries| entries.next().is_some()) {
-        findings.details.push(format!("{} is not empty: the pool hides what is in it", place.path.display()));
+        findings.details.push(format!("{} is not empty: the pool hides its contents", place.path.display()));
     }
     Ok(findings)
 }
 
-/// The branches that are there. Those that are not are a mistake, unless a pool is wanted without them.
+/// Opens the branches. Missing ones are an error, unless the pool may be mounted without them.
 fn branches(plan: &mut Plan, findings: &mut Findings) -> Result<Vec<Directory>, Error> {
     let mut there = Vec::new();
     for spec in plan.config.branches.iter() {
         match Directory::branch(&spec.path) {
             Ok(place) => there.push(place),
-            // Workers that are confined would never reach what comes later.
+            // With landlock, the daemon could not access a branch that appears later.
             Err(Error::BranchMissing(path) | Error::BranchDead(path))
                 if plan.config.allow_missing && !plan.config.landlock =>
             {
@@ -84,28 +83,28 @@ fn branches(plan: &mut Plan, findings: &mut Findings) -> Result<Vec<Directory>, 
     Ok(there)
 }
 
-/// What is to be told of a branch that a pool is mounted without.
+/// Returns the warning for a branch that a pool is mounted without.
 fn missing_branch_warning(path: &Path) -> String {
     let branch = path.display();
     match error::is_pattern(path) {
         true => format!(
-            "branch {branch} matches no directory: the pool is mounted without it (name it again when it does: \
+            "branch {branch} matches no directory: the pool is mounted without it (add it when it does: \
              canopy set MOUNT branches=+{branch})"
         ),
         false => format!(
-            "branch {branch} is not there: the pool is mounted without it, and takes it as soon as there is a directory"
+            "branch {branch} is not there: the pool is mounted without it, and adds it as soon as the directory exists"
         ),
     }
 }
 
-/// Has the kernel check permissions wherever others than the one who mounts may come in. Nobody else would: what is done
-/// on the branches is done with the daemon's rights. A pool that is one user's alone is safe without, for the daemon
-/// has that user's rights.
+/// Turns the kernel's permission checks on if other users than the one who mounts can access the pool. The branches are
+/// accessed with the daemon's privileges, so there are no other checks. A pool for a single user needs none, because the
+/// daemon has that user's privileges.
 fn enforce_permission_checks(mount: &mut Mount) -> Option<String> {
     let shared = mount.allow_other || rustix::process::geteuid().is_root();
     if mount.skip_permission_checks {
         mount.permissions_check = false;
-        let warning = "insecure-no-permission-checks=true: every user of this machine may read and change everything in \
+        let warning = "insecure-no-permission-checks=true: every user of this machine can read and change everything in \
                        the pool";
         return shared.then(|| warning.into());
     }
@@ -114,14 +113,14 @@ fn enforce_permission_checks(mount: &mut Mount) -> Option<String> {
     }
     mount.permissions_check = true;
     Some(
-        "kernel-permissions-check=false would let every user read and change everything: the kernel goes on checking \
-         (insecure-no-permission-checks=true, for who wants that)"
+        "kernel-permissions-check=false is ignored, because every user could read and change everything \
+         (to allow that: insecure-no-permission-checks=true)"
             .into(),
     )
 }
 
-/// Nothing can be created when every branch has less free than it must keep; on small disks the default
-/// alone sees to that, and "no space left" would not tell why.
+/// Warns if every branch has less free space than `minfreespace`, so that nothing can be created. On small disks the
+/// default is enough for that, and "no space left" would not say why.
 fn no_space_warning(config: &Config) -> Option<String> {
     let mut open = config.branches.iter().filter(|branch| branch.mode == Mode::Rw).peekable();
     open.peek()?;
@@ -133,13 +132,13 @@ fn no_space_warning(config: &Config) -> Option<String> {
     let keep = size::format_size(config.pool.min_free);
     open.all(|branch| full(branch) == Some(true)).then(|| {
         format!(
-            "every branch has less free than minfreespace={keep} asks for, so nothing can be created \
-             (-o minfreespace=SIZE asks for less)"
+            "every branch has less free space than minfreespace={keep}, so nothing can be created \
+             (set a lower -o minfreespace=SIZE)"
         )
     })
 }
 
-/// A directory, by name and by identity.
+/// A directory with its path and identity.
 struct Directory {
     path: PathBuf,
     identity: (u64, u64),
@@ -151,7 +150,7 @@ impl Directory {
         Ok(Directory { path: path.to_owned(), identity: (meta.dev(), meta.ino()) })
     }
 
-    /// A branch that exists, is a directory and can be listed.
+    /// Checks that a branch exists, is a directory and can be listed.
     fn branch(path: &Path) -> Result<Directory, Error> {
         let unreadable = |why: io::Error| match Errno::from_io_error(&why) {
             Some(Errno::NOENT) => Error::BranchMissing(path.to_owned()),
@@ -165,7 +164,7 @@ impl Directory {
     }
 }
 
-/// Refuses a pool that would contain itself, or hide one of its own branches.
+/// Rejects a pool that would contain itself or hide one of its branches.
 fn refuse_loops(
     branch: &Directory,
     mountpoint: &Directory,
@@ -181,7 +180,7 @@ fn refuse_loops(
     refuse_overlap(&branch.path, &mountpoint.path)
 }
 
-/// Warns of what shows files twice. Both have their uses, so they are no mistakes.
+/// Warns of branches that show files twice. Both cases have uses, so they are not errors.
 fn warn_of_overlaps(branches: &[Directory], findings: &mut Findings) {
     for (index, branch) in branches.iter().enumerate() {
         for other in &branches[..index] {
@@ -209,9 +208,9 @@ fn mountpoint_error(path: &Path, why: io::Error) -> Error {
     }
 }
 
-/// The mountpoint's real path, with nothing dead on it.
+/// Resolves the mountpoint, and removes dead mounts there.
 fn mountpoint(path: &Path, findings: &mut Findings) -> Result<PathBuf, Error> {
-    // Several daemons may have died on one mountpoint, one after the other.
+    // Several daemons may have died on the same mountpoint.
     while let Some(dead) = dead_mount(path)? {
         unmount::unmount(&dead, true)
             .map_err(|error| Error::DeadMount { path: dead.clone(), why: error.line() })?;
@@ -224,17 +223,16 @@ fn mountpoint(path: &Path, findings: &mut Findings) -> Result<PathBuf, Error> {
     Ok(real)
 }
 
-/// Takes away what is mounted here, for everybody who does not use it already. Once: what lies under it was
-/// there before, and may be what keeps the place.
+/// Detaches the topmost mount at the mountpoint. Mounts below it stay, because they may provide the mountpoint.
 fn detach_mount(mountpoint: &Path) -> Result<(), Error> {
     if let Ok(Some(mounted)) = mountinfo::at(mountpoint) {
         unmount::unmount(mountpoint, true)?;
-        tracing::info!("{}: {} was mounted there, and is detached", mountpoint.display(), mounted.fstype);
+        tracing::info!("{}: detached a mount of type {}", mountpoint.display(), mounted.fstype);
     }
     Ok(())
 }
 
-/// Refuses to detach a pool along with what others have mounted in it.
+/// Rejects detaching a pool that has other mounts in it.
 fn refuse_mounts_within(pool: &MountEntry) -> Result<(), Error> {
     let mounts = mountinfo::list().unwrap_or_default().into_iter();
     let within: Vec<PathBuf> =
@@ -245,7 +243,7 @@ fn refuse_mounts_within(pool: &MountEntry) -> Result<(), Error> {
     }
 }
 
-/// Can a mount take the place of another without a moment in between? (move_mount(2), MOVE_MOUNT_BENEATH)
+/// Returns whether a mount can replace another without a gap (MOVE_MOUNT_BENEATH, move_mount(2)).
 fn can_replace() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
@@ -253,15 +251,15 @@ fn can_replace() -> bool {
     rustix::process::geteuid().is_root() && version >= (6, 5)
 }
 
-/// What is to be told of a pool that stays beneath another.
+/// Returns the warning for a pool that another one covers.
 pub fn hidden_pool_warning(mountpoint: &Path) -> String {
     format!(
-        "{} holds a pool already, which this one hides: it cannot be replaced here (canopy umount {0} ends the topmost)",
+        "{} already has a pool, which this one hides: it cannot be replaced here (canopy umount {0} ends the topmost)",
         mountpoint.display()
     )
 }
 
-/// The place of a FUSE mount at this path whose server is gone.
+/// Returns the path of a FUSE mount at this path if its server is gone.
 fn dead_mount(path: &Path) -> Result<Option<PathBuf>, Error> {
     let listed = match mountinfo::listed_path(path) {
         Ok(listed) => listed,
@@ -270,32 +268,32 @@ fn dead_mount(path: &Path) -> Result<Option<PathBuf>, Error> {
     if !mountinfo::at(&listed).ok().flatten().is_some_and(|mounted| mounted.is_fuse()) {
         return Ok(None);
     }
-    // statfs always asks the server; stat may be answered from what the kernel remembers.
+    // statfs always goes to the server; the kernel may answer stat from its cache.
     Ok(match rustix::fs::statfs(&listed) {
         Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => Some(listed),
         _ => None,
     })
 }
 
-/// Is there a way to mount at all?
+/// Checks that this user can mount at all.
 fn require_mount_privileges() -> Result<(), Error> {
     let device = Path::new("/dev/fuse");
     if !device.exists() {
         return Err(Error::NoFuseDevice);
     }
     if !rustix::process::geteuid().is_root() {
-        // As whom the helper opens the device differs by version; what it says is told.
+        // Versions of the helper open the device as different users, so its own error is reported.
         return if is_installed("fusermount3") { Ok(()) } else { Err(Error::NoFusermount) };
     }
     match rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC, rustix::fs::Mode::empty()) {
         Ok(_) => Ok(()),
-        // The device file is there, but nothing is behind it.
+        // The device file exists without a driver.
         Err(Errno::NODEV | Errno::NXIO) => Err(Error::NoFuseDevice),
         Err(errno) => Err(Error::FuseDevice(errno.into())),
     }
 }
 
-/// Is there a program of this name to be run?
+/// Returns whether there is such a program in PATH.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
     std::env::split_paths(&path)
@@ -377,21 +375,21 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_branches_are_told() {
+    fn overlapping_branches_cause_warnings() {
         let scratch = Scratch::new(&["a/b", "c"]);
         symlink(scratch.path("c"), scratch.path("d")).unwrap();
         let directories = ["a", "a/b", "c", "c", "d"].map(|name| scratch.directory(name));
         let mut findings = Findings::default();
         warn_of_overlaps(&directories, &mut findings);
-        let told = findings.warnings.join("\n");
-        assert_eq!(findings.warnings.len(), 4, "{told}");
-        assert!(told.contains("a/b lies inside branch"), "{told}");
-        assert!(told.contains("c is given twice"), "{told}");
-        assert!(told.contains("d are the same directory"), "{told}");
+        let text = findings.warnings.join("\n");
+        assert_eq!(findings.warnings.len(), 4, "{text}");
+        assert!(text.contains("a/b lies inside branch"), "{text}");
+        assert!(text.contains("c is given twice"), "{text}");
+        assert!(text.contains("d are the same directory"), "{text}");
     }
 
     #[test]
-    fn programs_are_looked_up_in_path() {
+    fn programs_are_found_in_path() {
         assert!(is_installed("sh"));
         assert!(!is_installed("no-such-program-anywhere"));
     }

@@ -1,5 +1,4 @@
-//! Branches that are mounts of their own, and may not be mounted yet when the pool is: at boot, disks come
-//! in no order.
+//! Waits for branches that are mounts themselves. At boot, they may be mounted after the pool.
 
 use crate::error::Error;
 use canopy_config::BranchesWait;
@@ -12,17 +11,17 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a branch that is missing is looked at.
+/// The interval at which missing branches are checked.
 const PAUSE: Duration = Duration::from_millis(333);
-/// What a mark's file begins with; the name of the mark follows.
+/// The prefix of a file that marks a branch; the name of the mark follows.
 const MARK_FILE: &str = ".mergerfs.";
-/// The mark of a directory that is a branch, mounted or not.
+/// Marks a directory as a branch, whether it is a mount or not.
 pub const BRANCH: &str = "branch";
-/// The mark of a directory that a branch is mounted on.
+/// Marks a directory that a branch is mounted on.
 const BRANCH_MOUNTS_HERE: &str = "branch_mounts_here";
 
-/// Waits until every branch is mounted, or for as long as was said. Returns what is to be told when some
-/// are missing and the pool is wanted all the same.
+/// Waits until every branch is mounted or the timeout expires. Returns a warning if branches are missing and the pool may
+/// be mounted without them.
 pub fn wait(wait: &BranchesWait, branches: &[PathBuf], mountpoint: &Path) -> Result<Option<String>, Error> {
     if wait.timeout.is_zero() {
         return Ok(None);
@@ -37,7 +36,7 @@ pub fn wait(wait: &BranchesWait, branches: &[PathBuf], mountpoint: &Path) -> Res
     let mut missing: Vec<&PathBuf> = branches.iter().filter(|branch| !is_mounted(branch, device)).collect();
     missing.iter().for_each(|branch| mount_from_fstab(branch));
     let deadline = Instant::now() + wait.timeout;
-    let mut told = false;
+    let mut logged = false;
     loop {
         missing.retain(|branch| {
             let ready = is_mounted(branch, device);
@@ -50,8 +49,8 @@ pub fn wait(wait: &BranchesWait, branches: &[PathBuf], mountpoint: &Path) -> Res
         if missing.is_empty() || left.is_zero() {
             break;
         }
-        if !told {
-            told = true;
+        if !logged {
+            logged = true;
             missing
                 .iter()
                 .for_each(|branch| tracing::info!("branch {} is not ready: waiting", branch.display()));
@@ -68,8 +67,8 @@ pub fn wait(wait: &BranchesWait, branches: &[PathBuf], mountpoint: &Path) -> Res
     if wait.fail { Err(error) } else { Ok(Some(error.line())) }
 }
 
-/// Is what belongs on this branch there? Marks that its owner has put on it say so; where there are none, a
-/// mount is what lies on another device than the mountpoint.
+/// Returns whether a branch is mounted. Its marks decide. Without marks, it is mounted if it is on another device than the
+/// mountpoint.
 fn is_mounted(branch: &Path, device: u64) -> bool {
     if is_marked(branch, BRANCH) {
         return true;
@@ -80,21 +79,21 @@ fn is_mounted(branch: &Path, device: u64) -> bool {
     fs::symlink_metadata(branch).is_ok_and(|meta| meta.dev() != device)
 }
 
-/// Has its owner put this mark on a directory, as an attribute or as a file in it?
+/// Returns whether a directory has this mark, as an attribute or as a file in it.
 pub fn is_marked(branch: &Path, mark: &str) -> bool {
     lgetxattr(branch, control_api::attribute(mark), &mut [0_u8; 0][..]).is_ok()
         || fs::symlink_metadata(branch.join(format!("{MARK_FILE}{mark}"))).is_ok()
 }
 
-/// Asks mount(8) for what fstab has for this place.
+/// Mounts the fstab entry of a branch.
 fn mount_from_fstab(branch: &Path) {
     let mut command = Command::new("mount");
-    // A branch may be a pool; that one is not who is waited for.
+    // A branch may be a pool itself, which must not notify systemd for this one.
     command.arg(branch).stdin(Stdio::null()).env_remove("NOTIFY_SOCKET");
     match command.output() {
-        Ok(told) if told.status.success() => tracing::info!("branch {}: mounted", branch.display()),
-        Ok(told) => {
-            let why = String::from_utf8_lossy(&told.stderr);
+        Ok(output) if output.status.success() => tracing::info!("branch {}: mounted", branch.display()),
+        Ok(output) => {
+            let why = String::from_utf8_lossy(&output.stderr);
             let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
             tracing::warn!("branch {} cannot be mounted: {why}", branch.display());
         }
@@ -108,20 +107,20 @@ mod tests {
     use rustix::fs::{XattrFlags, setxattr};
 
     #[test]
-    fn the_first_mark_decides() {
+    fn the_mark_on_the_branch_wins() {
         let dir = tempfile::tempdir().unwrap();
         let (path, own) = (dir.path(), fs::metadata(dir.path()).unwrap().dev());
         assert!(!is_mounted(path, own), "the same device");
         assert!(is_mounted(path, own + 1), "another device");
         assert!(!is_mounted(&path.join("none"), own + 1));
         fs::write(path.join(".mergerfs.branch_mounts_here"), "").unwrap();
-        assert!(!is_mounted(path, own + 1), "what belongs here hides the mark");
+        assert!(!is_mounted(path, own + 1), "a mount would hide the mark");
         fs::write(path.join(".mergerfs.branch"), "").unwrap();
         assert!(is_mounted(path, own), "the mark on the branch itself wins");
     }
 
     #[test]
-    fn marks_are_attributes_as_well() {
+    fn marks_can_be_attributes() {
         let dir = tempfile::tempdir().unwrap();
         let (path, own) = (dir.path(), fs::metadata(dir.path()).unwrap().dev());
         let mark = |name: &str| setxattr(path, control_api::attribute(name), b"", XattrFlags::empty());

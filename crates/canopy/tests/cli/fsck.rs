@@ -86,7 +86,7 @@ fn differences_are_found_and_nothing_is_changed() {
         scratch.path("c/deep/er/mode").display()
     );
     assert!(done.stdout.contains(&expected), "{}\n{expected}", done.stdout);
-    assert!(done.stdout.ends_with("8 looked at, 3 with copies that differ\n"), "{}", done.stdout);
+    assert!(done.stdout.ends_with("8 checked, 3 with copies that differ\n"), "{}", done.stdout);
     assert!(fsck(&["--check-size"], pool.path()).stdout.contains("/sizes\n"));
     assert!(fsck(&["-q", "-s"], pool.path()).stdout.is_empty());
     assert_eq!(fsck(&["-v"], &pool.path().join("deep")).stdout.matches("/deep/er\n").count(), 1);
@@ -133,20 +133,20 @@ fn copies_are_made_alike() {
 }
 
 #[test]
-fn what_cannot_be_mended_is_left_alone() {
+fn what_cannot_be_repaired_is_left_alone() {
     let (scratch, pool) = rig();
     fs::create_dir(scratch.path("a/kind")).expect("mkdir");
     put(scratch.path("b/kind"), "file", 0o644, 0, 1000);
     let done = fsck(&["--fix=newest", "--copy-file"], pool.path());
-    assert!(done.code() == Some(4) && done.stdout.contains("not of one type"), "{}", done.describe());
+    assert!(done.code() == Some(4) && done.stdout.contains("different types"), "{}", done.describe());
     fs::remove_dir(scratch.path("a/kind")).expect("rmdir");
     put(scratch.path("a/kind"), "older", 0o600, 0, 500);
     fs::hard_link(scratch.path("a/kind"), scratch.path("a/other")).expect("link");
     let done = fsck(&["--fix=newest", "--copy-file"], pool.path());
-    assert!(done.code() == Some(4) && done.stdout.contains("has other names"), "{}", done.describe());
+    assert!(done.code() == Some(4) && done.stdout.contains("has other hard links"), "{}", done.describe());
     assert_eq!(state(&scratch.path("a/kind")).2, "older");
     fs::remove_file(scratch.path("a/other")).expect("rm");
-    // One by one, when asked so: nobody answers here.
+    // The answer is missing.
     let done = fsck(&["--fix=manual"], pool.path());
     assert!(done.code() == Some(4) && done.stdout.contains("Select correct file: "), "{}", done.describe());
     assert_eq!(state(&scratch.path("a/kind")).0, 0o600);
@@ -184,11 +184,11 @@ fn other_mounts_and_other_peoples_directories() {
     let done = finish(as_user(4242, 4242, &[], &binary).arg("fsck").arg(pool.path()));
     // What was not looked at is not said to be right.
     let told = format!(
-        "canopy: {}: not looked at, for you may not read it (root may)\n",
+        "canopy: {}: not checked, because you may not read it (root may)\n",
         pool.path().join("mine").display()
     );
     assert_eq!((done.code(), done.stderr.as_str()), (Some(8), told.as_str()), "{}", done.describe());
-    assert!(done.stdout.contains("1 could not be looked at"), "{}", done.stdout);
+    assert!(done.stdout.contains("1 could not be checked"), "{}", done.stdout);
     assert_eq!(fsck(&[], pool.path()).code(), Some(4));
     // Something is mounted over it: that is no part of the pool.
     let point = pool.path().join("mine");
@@ -216,7 +216,7 @@ fn by_the_name_that_scripts_and_fsck_know() {
     // What was found is no failure there.
     let done = run(&[point]);
     assert!(done.code() == Some(0) && done.stdout.starts_with("* "), "{}", done.describe());
-    assert!(!done.stdout.contains("looked at"));
+    assert!(!done.stdout.contains("checked"));
     for args in
         [&["--check-size", "true", "--fix", "newest", "--copy-file", "true", point][..], &["-s", point]]
     {
@@ -240,7 +240,7 @@ fn by_the_name_that_scripts_and_fsck_know() {
     for (args, code, words) in [
         (&[][..], 16, "required"),
         (&["--fix", "oldest", point], 16, "oldest"),
-        (&["/proc"], 8, "/proc is on no pool"),
+        (&["/proc"], 8, "/proc is not on a pool"),
         (&["/nowhere"], 8, "/nowhere"),
     ] {
         let done = run(args);
@@ -277,7 +277,7 @@ fn a_report_holds_what_is_needed_and_no_secret() {
     assert!(fs::read_to_string(&file).unwrap().contains("=== uname -a\nLinux"));
     assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
     let again = collect(&["--output", file.to_str().unwrap()]);
-    assert!(again.code() == Some(1) && again.stderr.contains("exists already"), "{}", again.describe());
+    assert!(again.code() == Some(1) && again.stderr.contains("already exists"), "{}", again.describe());
     pool.umount();
 }
 
@@ -293,6 +293,6 @@ fn the_usual_file_of_collect_info_is_made_anew() {
         cat /tmp/victim; stat -c %a,%F /tmp/mergerfs.info.txt; head -n 1 /tmp/mergerfs.info.txt; head -n 1 /tmp/told
     "#;
     let done = finish(Command::new("unshare").args(["-m", "bash", "-euc", script, "bash", BINARY]));
-    let expected = "untouched\n600,regular file\n=== canopy --version\n/tmp/mergerfs.info.txt is to hold:\n";
+    let expected = "untouched\n600,regular file\n=== canopy --version\nwriting to /tmp/mergerfs.info.txt:\n";
     assert_eq!(done.stdout, expected, "{}", done.describe());
 }

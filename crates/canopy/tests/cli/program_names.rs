@@ -75,7 +75,7 @@ fn under_mergerfs_what_is_unknown_is_a_warning() {
 }
 
 #[test]
-fn mergerfs_fails_in_one_line_and_with_one() {
+fn errors_of_the_other_names_are_one_line_with_status_one() {
     let bed = bed();
     for (line, needle) in [
         ("mergerfs", "no branch given: mergerfs [options] <branches> <mountpoint>"),
@@ -84,7 +84,7 @@ fn mergerfs_fails_in_one_line_and_with_one() {
         ("mount.canopy @a:@none @p", "/none does not exist (create it"),
         ("mergerfs -o allow-missing-branches=false @none @p", "allow-missing-branches=true"),
         ("mergerfs @a:@p/none @p", "lies inside mountpoint"),
-        ("mergerfs @a @p -o", "-o needs options"),
+        ("mergerfs @a @p -o", "-o needs a list of options"),
         ("mount.mergerfs @a", "usage:"),
         ("mount.canopy @a @p -o cache.file=off", "unknown option 'cache.file'"),
         ("mount.canopy @a @p -o remount,ro", "/p is not the mountpoint of a pool"),
@@ -281,7 +281,7 @@ fn mount_remounts_a_pool() {
     let path = bed.path("p");
     let rest = format!(
         "fstab: rw,nosuid,noatime\n\
-         busy: canopy: {0} cannot be remounted: files on it are open for writing (fuser -vm {0} shows by whom)\n\
+         busy: canopy: {0} cannot be remounted: files on it are open for writing (fuser -vm {0} shows the processes)\n\
          fstab: ro,nosuid,noatime\n",
         path.display()
     );
@@ -299,7 +299,7 @@ fn a_remount_tells_what_it_does_not_change() {
     let done = bed.run_as("mount.canopy @a @p -o remount,ro,cache.attr=7,io-uring=off,cache.entry=1");
     assert!(done.success() && flags().starts_with("ro,"), "{}", done.describe());
     let line = format!(
-        "canopy: a remount changes the flags of a mount alone, and {point} keeps its options: \
+        "canopy: a remount only changes mount flags, so {point} keeps its other options: \
          canopy set {point} cache.attr=7, io-uring=off at the next mount\n"
     );
     assert_eq!(done.stderr, line);

@@ -134,9 +134,9 @@ fn what_would_not_hold_is_refused() {
         ("posix-acl=true", "cannot be changed while the pool runs"),
         ("cache.atr=1", "did you mean 'cache.attr'?"),
         ("cache.attr=x", "'x' is not valid"),
-        ("version=1", "tells about the pool"),
-        ("cmd.gc=", "no option that a file could keep"),
-        ("config=@etc/other", "no option that a file could keep"),
+        ("version=1", "describes the pool"),
+        ("cmd.gc=", "cannot be kept in a config file"),
+        ("config=@etc/other", "cannot be kept in a config file"),
         ("branches=@none", "@none does not exist"),
         ("branches=@p", "is the mountpoint itself"),
         ("branches=", "no branch would be left"),
@@ -148,10 +148,10 @@ fn what_would_not_hold_is_refused() {
     assert_eq!(read(&bed, "conf"), "branches=@a\ncache.attr=7\nconfig=@etc/more\ncache.entry=4\n");
     // Once the pool has read another file, the next mount would not.
     bed.stdout("set @p config=@etc/other");
-    refused(&bed, "set --persist @p cache.attr=6", "names another or none");
+    refused(&bed, "set --persist @p cache.attr=6", "names another file or none");
     bed.umount("@p");
     bed.stdout("mount @a @p");
-    refused(&bed, "set --persist @p cache.attr=6", "was mounted by no config file");
+    refused(&bed, "set --persist @p cache.attr=6", "was not mounted from a config file");
     bed.umount("@p");
 }
 

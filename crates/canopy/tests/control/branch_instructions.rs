@@ -315,7 +315,9 @@ fn a_branch_is_given_once() {
         assert_eq!(pool.try_set("branches", &value), Err(Errno::EXIST), "{value}");
         assert_eq!(pool.get("branches"), before, "{value}");
     }
-    for (value, culprit) in [("+@a", "a is a branch of pool"), ("+@d", "d is a branch of pool")] {
+    for (value, culprit) in
+        [("+@a", "a is already a branch of pool"), ("+@d", "d is already a branch of pool")]
+    {
         let pair = format!("branches={}", value.replace('@', &dirs.text("")));
         let done = pool.command(["set".as_ref(), pool.path().as_os_str(), pair.as_ref()]);
         assert!(!done.success() && done.stderr.lines().count() == 1, "{}", done.describe());

@@ -101,7 +101,7 @@ fn an_error_of_ext4_that_stops_all_changes_is_met_once() {
     let shown = bed.pool.command(["status".as_ref(), bed.pool.path().as_os_str()]);
     assert!(shown.stdout.contains("read-only"), "{}", shown.describe());
     let explained = bed.pool.command(["explain".as_ref(), "create".as_ref(), bed.at("new").as_os_str()]);
-    assert!(explained.stdout.contains("it is unwell"), "{}", explained.describe());
+    assert!(explained.stdout.contains("it is failing"), "{}", explained.describe());
     bed.pool.umount();
 }
 

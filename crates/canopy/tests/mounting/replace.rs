@@ -305,7 +305,7 @@ fn a_pool_that_cannot_be_replaced_is_hidden_and_that_is_told() {
     assert!(done.success(), "{}", done.describe());
     assert_eq!(done.stdout, "b\na\n", "{}", done.describe());
     assert!(
-        done.stderr.contains("holds a pool already") && done.stderr.lines().count() == 1,
+        done.stderr.contains("already has a pool") && done.stderr.lines().count() == 1,
         "{}",
         done.describe()
     );

@@ -105,10 +105,10 @@ fn what_cannot_be_asked_itself() {
     assert!(unwrapped(&text).contains("rename-exdev says otherwise"), "{text}");
 
     for (args, words) in [
-        (["explain", "creat", "@x"], &["'creat' is no function", "did you mean 'create'?"][..]),
-        (["explain", "create", "/proc/x"], &["/proc/x is on no pool", "findmnt"]),
-        (["explain", "create", "@none/x"], &["cannot be asked about", "No such file"]),
-        (["explain", "create", "@.mergerfs/x"], &["cannot be asked about: not a directory"]),
+        (["explain", "creat", "@x"], &["'creat' is not a function", "did you mean 'create'?"][..]),
+        (["explain", "create", "/proc/x"], &["/proc/x is not on a pool", "findmnt"]),
+        (["explain", "create", "@none/x"], &["cannot be looked up", "No such file"]),
+        (["explain", "create", "@.mergerfs/x"], &["cannot be looked up: not a directory"]),
     ] {
         let point = format!("{}/", pool.path().display());
         let done = canopy(args.map(|arg| arg.replace('@', &point)));

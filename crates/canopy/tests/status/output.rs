@@ -153,7 +153,7 @@ fn colours_on_a_terminal_only() {
             Command::new("script").args(["-q", "-e", "-c", &line, "/dev/null"]).env_remove("NO_COLOR"),
             Duration::from_secs(30),
         );
-        assert!(done.success() && done.stdout.contains("lie on"), "{}", done.describe());
+        assert!(done.success() && done.stdout.contains("are on"), "{}", done.describe());
         done.stdout
     };
     assert!(on_terminal("").contains("\x1b[33mwarning: \x1b[0m"));

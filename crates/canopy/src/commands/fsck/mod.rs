@@ -1,9 +1,8 @@
-//! `canopy fsck`, also as `fsck.mergerfs`: finds files whose copies on several branches differ in owner, mode
-//! or size, and makes them alike.
+//! `canopy fsck`, also as `fsck.mergerfs`: finds files whose copies on several branches differ in owner, mode or size, and
+//! repairs them.
 //!
-//! The tree is walked as the pool shows it. Where the copies of a directory lie the pool tells (its key
-//! `allpaths`); what each holds under a name is looked at there. Unlike keys of the entries themselves, that
-//! reaches symlinks and devices too.
+//! The tree is walked through the pool. The key `allpaths` of each directory says where its copies are, and the entries
+//! are compared there. Keys of the entries themselves would not work for symlinks and devices.
 
 mod repair;
 
@@ -25,11 +24,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Find files whose copies on several branches differ; mend them
+/// Find and repair files whose copies on several branches differ
 #[derive(Args, Debug, Default)]
 #[command(after_help = NOTES)]
 pub struct FsckArgs {
-    /// A directory on a pool; with all that lies below
+    /// A directory on a pool, checked with everything below
     #[arg(required = true)]
     pub path: Option<PathBuf>,
     /// Give the others the owner and mode of this copy
@@ -48,26 +47,26 @@ pub struct FsckArgs {
           default_value = "false", default_missing_value = "true", value_parser = yes_or_no,
           action = clap::ArgAction::Set, hide_default_value = true)]
     pub check_size: bool,
-    /// With --fix: copy the data and all else as well
+    /// With --fix: copy data and attributes as well
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value = "false", default_missing_value = "true", value_parser = yes_or_no,
           action = clap::ArgAction::Set, hide_default_value = true)]
     pub copy_file: bool,
-    /// Name everything that is looked at
+    /// Print each path that is checked
     #[arg(short, long)]
     pub verbose: bool,
     /// Print nothing but errors
     #[arg(short, long, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// Called with words of fsck(8): what is no pool needs no check.
+    /// Called by fsck(8): a path that is not on a pool needs no check.
     #[arg(skip)]
     pub by_fsck: bool,
-    /// Called as fsck.mergerfs, whose exit status says nothing of what was found.
+    /// Called as fsck.mergerfs, whose exit status does not depend on the findings.
     #[arg(skip)]
     pub as_mergerfs: bool,
 }
 
-/// The copy that the others are made like; of equals the first.
+/// The copy that the others are changed to match. If several qualify, the first.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FixSource {
     #[default]
@@ -84,16 +83,16 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
 
 const NOTES: &str = "\
 COPY is newest (by mtime), largest, nonroot (the first whose owner is not root,
-else the newest), manual (asked for, a file at a time), or none (the default).
+else the newest), manual (asks for each file), or none (the default).
 
-Exit status: 0 all alike, 1 mended, 4 differences left, 8 failed.";
+Exit status: 0 no differences, 1 all repaired, 4 differences left, 8 failed.";
 
 /// Exit statuses of fsck(8).
 const REPAIRED: u8 = 1;
 const DIFFERENCES_LEFT: u8 = 4;
 const FAILED: u8 = 8;
 
-/// One copy of a file, held so that what was looked at is what is mended.
+/// One copy of a file, held open so that the same file is compared and repaired.
 pub(super) struct FileCopy {
     pub(super) path: PathBuf,
     pub(super) fd: OwnedFd,
@@ -101,7 +100,7 @@ pub(super) struct FileCopy {
 }
 
 impl FileCopy {
-    /// Without following a symlink anywhere on the way: users could turn it elsewhere meanwhile.
+    /// Opens a copy without following symlinks anywhere in the path, because users could change them meanwhile.
     fn at(path: PathBuf) -> Result<FileCopy, Errno> {
         let fd = open(&path, OFlags::PATH | OFlags::NOFOLLOW)?;
         let stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
@@ -117,7 +116,7 @@ impl FileCopy {
     }
 }
 
-/// Opens without following symlinks, as far as the kernel can (openat2, Linux 5.6).
+/// Opens a file without following symlinks, if the kernel has openat2 (Linux 5.6).
 pub(super) fn open(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC;
     match rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
@@ -128,10 +127,10 @@ pub(super) fn open(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
 
 #[derive(Default)]
 struct Totals {
-    looked_at: u64,
+    checked: u64,
     differ: u64,
-    mended: u64,
-    /// Directories and copies that could not be looked at.
+    repaired: u64,
+    /// Directories and copies that could not be checked.
     errors: u64,
 }
 
@@ -155,27 +154,27 @@ fn status(args: &FsckArgs, count: &Totals) -> ExitCode {
     if count.errors > 0 {
         return ExitCode::from(FAILED);
     }
-    match count.differ - count.mended {
-        // Scripts that call it by that name know no other.
+    match count.differ - count.repaired {
+        // Scripts for mergerfs do not expect another status.
         _ if args.as_mergerfs => ExitCode::SUCCESS,
-        0 if count.mended == 0 => ExitCode::SUCCESS,
+        0 if count.repaired == 0 => ExitCode::SUCCESS,
         0 => ExitCode::from(REPAIRED),
         _ => ExitCode::from(DIFFERENCES_LEFT),
     }
 }
 
 fn summary(count: &Totals) -> String {
-    let mut text = format!("{} looked at, {} with copies that differ", count.looked_at, count.differ);
-    if count.mended > 0 {
-        let _ = write!(text, ", {} mended", count.mended);
+    let mut text = format!("{} checked, {} with copies that differ", count.checked, count.differ);
+    if count.repaired > 0 {
+        let _ = write!(text, ", {} repaired", count.repaired);
     }
     if count.errors > 0 {
-        let _ = write!(text, ", {} could not be looked at", count.errors);
+        let _ = write!(text, ", {} could not be checked", count.errors);
     }
     text + "\n"
 }
 
-/// None: there is nothing to check, which fsck(8) at boot may well ask for.
+/// Walks the tree. Returns `None` if there is nothing to check, as may happen for fsck(8) at boot.
 fn check(args: &FsckArgs) -> Result<Option<Totals>, Error> {
     let Some(path) = args.path.as_deref() else { return Ok(None) };
     let failed = |why: io::Error| mount_lookup::lookup_error(path, why);
@@ -194,7 +193,7 @@ fn check(args: &FsckArgs) -> Result<Option<Totals>, Error> {
         },
     };
     if args.fix != FixSource::None && !rustix::process::geteuid().is_root() {
-        terminal::eprint_line("only root can mend everything");
+        terminal::eprint_line("only root can repair everything");
     }
     let mut walk =
         Walk { args, device: fs::metadata(&start).map_err(failed)?.dev(), count: Totals::default() };
@@ -203,7 +202,7 @@ fn check(args: &FsckArgs) -> Result<Option<Totals>, Error> {
     Ok(Some(walk.count))
 }
 
-/// The paths of a directory on the branches, as its pool tells them.
+/// Asks the pool for the paths of a directory on the branches.
 fn all_paths(dir: &Path) -> Result<Vec<PathBuf>, Errno> {
     let answer = control_api::read(dir, ALLPATHS)?;
     let paths = answer.split(|&byte| byte == 0).filter(|path| !path.is_empty());
@@ -212,7 +211,7 @@ fn all_paths(dir: &Path) -> Result<Vec<PathBuf>, Errno> {
 
 struct Walk<'a> {
     args: &'a FsckArgs,
-    /// The pool's: what is mounted on a directory of it is no part of it.
+    /// The device of the pool. Other mounts below it are skipped.
     device: u64,
     count: Totals,
 }
@@ -221,16 +220,16 @@ impl Walk<'_> {
     fn walk_dir(&mut self, dir: &Path, copies: &[PathBuf]) {
         let entries = match fs::read_dir(dir) {
             Ok(entries) => entries,
-            // As somebody else's directories are. What lies below is not known to be alike.
+            // Such as a directory of another user. Nothing is known about its contents.
             Err(why) if why.kind() == io::ErrorKind::PermissionDenied => {
-                return self.error(dir, "not looked at, for you may not read it (root may)");
+                return self.error(dir, "not checked, because you may not read it (root may)");
             }
             Err(why) => return self.error(dir, &why.to_string()),
         };
         for entry in entries {
             let (path, meta) = match entry.and_then(|entry| Ok((entry.path(), entry.metadata()?))) {
                 Ok(found) => found,
-                // Removed since it was listed.
+                // It has been removed since the listing.
                 Err(why) if why.kind() == io::ErrorKind::NotFound => continue,
                 Err(why) => {
                     self.error(dir, &why.to_string());
@@ -254,9 +253,9 @@ impl Walk<'_> {
         terminal::eprint_line(&format!("{}: {why}", shown(path)));
     }
 
-    /// Compares the copies of one path; returns where it is held.
+    /// Compares the copies of one path, and returns the paths of the copies.
     fn check_entry(&mut self, path: &Path, places: Vec<PathBuf>) -> Vec<PathBuf> {
-        self.count.looked_at += 1;
+        self.count.checked += 1;
         if self.args.verbose {
             terminal::print(&format!("{}\n", shown(path)));
         }
@@ -276,10 +275,10 @@ impl Walk<'_> {
             match repair::repair(self.args, &copies) {
                 Ok(None) => {}
                 Ok(Some(from)) => {
-                    self.count.mended += 1;
-                    self.say(&format!("  made like {from}\n"));
+                    self.count.repaired += 1;
+                    self.say(&format!("  repaired from {from}\n"));
                 }
-                Err(why) => self.say(&format!("  not mended: {why}\n")),
+                Err(why) => self.say(&format!("  not repaired: {why}\n")),
             }
         }
         copies.into_iter().map(|copy| copy.path).collect()
@@ -301,7 +300,7 @@ fn differ(copies: &[FileCopy], check_size: bool) -> bool {
     })
 }
 
-/// A finding: the path, and a line of what differs for each copy.
+/// Formats a finding: the path, and two lines for each copy.
 fn report(path: &Path, copies: &[FileCopy]) -> String {
     let mut text = format!("* {}\n", shown(path));
     for (index, copy) in copies.iter().enumerate() {
@@ -338,11 +337,11 @@ fn shown(path: &Path) -> String {
     one_line(&OsStr::from_bytes(path.as_os_str().as_bytes()).to_string_lossy())
 }
 
-/// Seconds since 1970 as ISO 8601, in UTC.
+/// Formats seconds since 1970 as ISO 8601, in UTC.
 fn date(seconds: i64) -> String {
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Years from March on, so that the leap day is the last of a year; 719,468 days lie between 0000-03-01 and
-    // 1970-01-01, 146,097 in 400 years.
+    // Years start in March, so that the leap day is the last day of a year. There are 719,468 days between 0000-03-01
+    // and 1970-01-01, and 146,097 in 400 years.
     let day = days + 719_468;
     let (era, day) = (day.div_euclid(146_097), day.rem_euclid(146_097));
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -360,8 +359,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates() {
-        // As date -u -d @SECONDS gives them.
+    fn dates_are_iso_8601() {
+        // From date -u -d @SECONDS.
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00+0000"),
             (951_782_400, "2000-02-29T00:00:00+0000"),

@@ -1,4 +1,4 @@
-//! Making the copies of one file alike.
+//! Repairs the copies of one file.
 
 use super::{FileCopy, FixSource, FsckArgs, open};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
@@ -8,16 +8,16 @@ use std::io::{self, BufRead, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Makes the other copies like the one that is right. Returns the number of that; None when nothing is to be
-/// done. An error says why the copies still differ.
+/// Changes the other copies to match the selected one. Returns the index of that copy, or `None` if nothing is to be
+/// repaired. An error says why the copies still differ.
 pub(super) fn repair(args: &FsckArgs, copies: &[FileCopy]) -> Result<Option<usize>, String> {
     if args.fix == FixSource::None {
         return Ok(None);
     }
     if copies.iter().any(|copy| copy.kind() != copies[0].kind()) {
-        return Err("the copies are not of one type: remove or rename all but one".into());
+        return Err("the copies have different types: remove or rename all but one".into());
     }
-    let Some(from) = choose(args.fix, copies) else { return Err("none was selected".into()) };
+    let Some(from) = choose(args.fix, copies) else { return Err("no copy was selected".into()) };
     let source = &copies[from];
     let data = args.copy_file && source.kind() == FileType::RegularFile;
     for other in copies {
@@ -30,12 +30,12 @@ pub(super) fn repair(args: &FsckArgs, copies: &[FileCopy]) -> Result<Option<usiz
     let size_left =
         args.check_size && !data && copies.iter().any(|copy| copy.stat.st_size != source.stat.st_size);
     if size_left && source.kind() == FileType::RegularFile {
-        return Err("sizes differ still: --copy-file=true copies the data as well".into());
+        return Err("sizes still differ: --copy-file=true copies the data as well".into());
     }
     Ok(Some(from))
 }
 
-/// The first of equals.
+/// Selects the copy to repair from. If several are equal, the first.
 fn choose(by: FixSource, copies: &[FileCopy]) -> Option<usize> {
     let first_max = |key: &dyn Fn(&FileCopy) -> (i64, i64)| {
         let mut best = 0;
@@ -66,40 +66,42 @@ fn ask(count: usize) -> Option<usize> {
     line.trim().parse().ok().filter(|&index| index < count)
 }
 
-/// Owner first: to give a file away takes its set-id bits.
+/// Copies owner and mode. The owner comes first, because changing it clears the set-id bits.
 fn copy_metadata(other: &FileCopy, source: &FileCopy) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(source.stat.st_uid), Gid::from_raw(source.stat.st_gid));
     rustix::fs::chownat(&other.fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
     if other.kind() != FileType::Symlink {
-        // A descriptor that was opened for its place alone takes no fchmod.
+        // fchmod does not accept an O_PATH descriptor.
         let path = format!("/proc/self/fd/{}", other.fd.as_raw_fd());
         rustix::fs::chmod(path, Mode::from_raw_mode(source.stat.st_mode & 0o7777))?;
     }
     Ok(())
 }
 
-/// Puts a copy of the source in the place of the other, complete or not at all.
+/// Atomically replaces a copy by a new copy of the source.
 fn copy_file(other: &FileCopy, source: &FileCopy) -> io::Result<()> {
     if other.stat.st_nlink > 1 {
-        return Err(io::Error::other("it has other names, which would keep the old data: copy it by hand"));
+        return Err(io::Error::other(
+            "it has other hard links, which would keep the old data: copy it by hand",
+        ));
     }
     let (Some(parent), Some(name)) = (other.path.parent(), other.path.file_name()) else {
         return Err(Errno::INVAL.into());
     };
     let dir = open(parent, OFlags::PATH | OFlags::DIRECTORY)?;
-    // Under a name that the pool does not show.
-    let aside = canopy_pool::temporary_name();
+    // The pool does not show this name.
+    let temporary = canopy_pool::temporary_name();
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let target = rustix::fs::openat(&dir, aside.as_slice(), flags, Mode::from_raw_mode(0o600))?;
+    let target = rustix::fs::openat(&dir, temporary.as_slice(), flags, Mode::from_raw_mode(0o600))?;
     let done = fill(&mut File::from(target), source)
-        .and_then(|()| Ok(rustix::fs::renameat(&dir, aside.as_slice(), &dir, name)?));
+        .and_then(|()| Ok(rustix::fs::renameat(&dir, temporary.as_slice(), &dir, name)?));
     if done.is_err() {
-        let _ = rustix::fs::unlinkat(&dir, aside.as_slice(), AtFlags::empty());
+        let _ = rustix::fs::unlinkat(&dir, temporary.as_slice(), AtFlags::empty());
     }
     done
 }
 
-/// Data, attributes, owner, mode and times.
+/// Copies data, attributes, owner, mode and times.
 fn fill(target: &mut File, source: &FileCopy) -> io::Result<()> {
     let mut from = File::open(Path::new(&format!("/proc/self/fd/{}", source.fd.as_raw_fd())))?;
     io::copy(&mut from, target)?;
@@ -120,7 +122,7 @@ fn fill(target: &mut File, source: &FileCopy) -> io::Result<()> {
     target.sync_all()
 }
 
-/// Extended attributes, ACLs among them. What the other filesystem has no place for is left out.
+/// Copies extended attributes, including ACLs. Skips those that the other filesystem does not support.
 fn copy_attributes(from: &File, to: &File) -> io::Result<()> {
     let mut names = vec![0; 65_536];
     let length = match rustix::fs::flistxattr(from, names.as_mut_slice()) {

@@ -1,7 +1,7 @@
-//! `canopy status`: the pools of this machine, their branches, and what is not as it should be.
+//! `canopy status`: shows the pools of this machine, their branches, and what is wrong with them.
 //!
-//! Every question that a disk or a daemon may leave unanswered is asked by a process of its own ([`probe`]),
-//! all at once, with one deadline: a hung branch is told as one.
+//! Each query that a disk or a daemon may not answer runs in its own process ([`probe`]), all at the same time and with
+//! one deadline. So a hung branch is reported as such.
 
 pub mod model;
 mod render;
@@ -25,19 +25,19 @@ use std::time::{Duration, Instant};
 #[derive(Args, Debug)]
 #[command(after_help = NOTES)]
 pub struct StatusArgs {
-    /// A pool's mountpoint; all pools when left out
+    /// A pool's mountpoint [default: all pools]
     pub mount: Option<PathBuf>,
-    /// For programs
+    /// Print JSON, for programs
     #[arg(long)]
     pub json: bool,
 }
 
 const NOTES: &str = "\
-Each warning comes with its mend. A branch or pool that does not answer within
-three seconds is told as such. FREE is what users may fill; USED counts what is
-reserved for root as well.";
+Each warning says how to fix the problem. A branch or pool that does not answer
+within three seconds is reported as such. FREE is the space that users can fill;
+USED includes the space reserved for root.";
 
-/// How long a pool, and then its branches, have to answer.
+/// The time that a pool, and then its branches, have to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 pub fn run(args: &StatusArgs) -> Result<(), Error> {
@@ -54,7 +54,7 @@ fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// All pools, or the one mounted there.
+/// Returns all pools, or the one at a mountpoint.
 fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
     let listed = mountinfo::list().map_err(Error::system("cannot read /proc/self/mountinfo"))?;
     let chosen: Vec<MountEntry> = match mount {
@@ -66,32 +66,32 @@ fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
         }
     };
     let ask = |mounted: &MountEntry| probe::start("pool", &mounted.mountpoint);
-    let asked: Vec<_> = chosen.iter().map(ask).collect::<Result<_, _>>().map_err(probe_start_error)?;
+    let queries: Vec<_> = chosen.iter().map(ask).collect::<Result<_, _>>().map_err(probe_start_error)?;
     let deadline = Instant::now() + PATIENCE;
     let mut pools = Vec::new();
-    for (mounted, asked) in chosen.into_iter().zip(asked) {
-        let (state, error, told) = match probe::answer::<PoolReport>(asked, deadline) {
-            Answer::Answered(told) => (State::Serving, None, Some(told)),
+    for (mounted, query) in chosen.into_iter().zip(queries) {
+        let (state, error, report) = match probe::answer::<PoolReport>(query, deadline) {
+            Answer::Answered(report) => (State::Serving, None, Some(report)),
             Answer::TimedOut => (State::DoesNotAnswer, None, None),
             Answer::Failed(failure) => match failure.cause {
                 Cause::Ended => (State::Ended, None, None),
                 Cause::Mute => (State::Mute, None, None),
-                // Of the same type, and none of ours.
+                // A mount of this type by another program.
                 Cause::Foreign if mount.is_none() => continue,
                 Cause::Foreign => return Err(Error::NotCanopy(mounted.mountpoint)),
                 Cause::Missing | Cause::Other => (State::Unreachable, Some(failure.why), None),
             },
         };
-        pools.push((mounted, state, error, told));
+        pools.push((mounted, state, error, report));
     }
-    pools.into_iter().map(|(mounted, state, error, told)| pool(mounted, state, error, told)).collect()
+    pools.into_iter().map(|(mounted, state, error, report)| pool(mounted, state, error, report)).collect()
 }
 
 fn probe_start_error(why: std::io::Error) -> Error {
     Error::System { what: "cannot start /proc/self/exe to look at pools and branches", why }
 }
 
-/// One a mountpoint: what is mounted over is out of reach.
+/// Returns the topmost pool at each mountpoint. Pools below another mount cannot be reached.
 fn topmost_pools(listed: Vec<MountEntry>) -> Vec<MountEntry> {
     let mut pools: Vec<MountEntry> = Vec::new();
     for mounted in listed {
@@ -107,23 +107,23 @@ fn pool(
     mounted: MountEntry,
     state: State,
     error: Option<String>,
-    told: Option<PoolReport>,
+    report: Option<PoolReport>,
 ) -> Result<PoolStatus, Error> {
-    let branches = match &told {
-        Some(told) => branches(&told.branches)?,
-        // A daemon that is stuck still holds its branches open.
+    let branches = match &report {
+        Some(report) => branches(&report.branches)?,
+        // A hung daemon still has its branches open.
         None if state == State::DoesNotAnswer => {
             let held = badge::servers_of(&mounted).into_iter().flat_map(open_path_fds).collect();
             branches_at(without_nested(held))?
         }
         None => Vec::new(),
     };
-    // To answer, the daemon asks its branches: not while one of them would keep a thread of it waiting.
+    // The daemon looks at its branches to answer, and a hung branch would block one of its threads.
     let hangs = branches.iter().any(|branch| branch.health == Health::DoesNotAnswer);
-    let create = match told.is_some() && !hangs {
+    let create = match report.is_some() && !hangs {
         true => {
-            let asked = probe::start("create", &mounted.mountpoint).map_err(probe_start_error)?;
-            probe::answer::<ExplainReport>(asked, Instant::now() + PATIENCE).ok()
+            let query = probe::start("create", &mounted.mountpoint).map_err(probe_start_error)?;
+            probe::answer::<ExplainReport>(query, Instant::now() + PATIENCE).ok()
         }
         false => None,
     };
@@ -133,51 +133,52 @@ fn pool(
         source: OsText::from(mounted.source.as_os_str()),
         state,
         error,
-        version: told.as_ref().map(|told| told.version.clone()),
-        pid: told.as_ref().map(|told| told.pid),
-        transport: told.as_ref().map(|told| told.transport.clone()),
-        threads: told.as_ref().map(|told| told.threads),
-        passthrough: told.as_ref().map(passthrough),
-        kernel: told.as_ref().map(|told| told.kernel.clone()),
-        security: told.as_ref().map(|told| told.security.clone()),
-        options: told.as_ref().map(|told| told.options.clone()),
+        version: report.as_ref().map(|report| report.version.clone()),
+        pid: report.as_ref().map(|report| report.pid),
+        transport: report.as_ref().map(|report| report.transport.clone()),
+        threads: report.as_ref().map(|report| report.threads),
+        passthrough: report.as_ref().map(passthrough),
+        kernel: report.as_ref().map(|report| report.kernel.clone()),
+        security: report.as_ref().map(|report| report.security.clone()),
+        options: report.as_ref().map(|report| report.options.clone()),
         branches,
         warnings: Vec::new(),
     };
-    let given = told.map(|told| told.given).unwrap_or_default();
+    let given = report.map(|report| report.given).unwrap_or_default();
     status.warnings = warnings::warnings(&mut status, create.as_ref(), &given);
     Ok(status)
 }
 
-/// What is passed through now.
-fn passthrough(told: &PoolReport) -> String {
-    let wanted = told.options.get("passthrough.io").map_or("off", String::as_str);
-    let any = told.branches.iter().any(|branch| branch.passes_through);
+/// Returns the passthrough mode in effect.
+fn passthrough(report: &PoolReport) -> String {
+    let wanted = report.options.get("passthrough.io").map_or("off", String::as_str);
+    let any = report.branches.iter().any(|branch| branch.passes_through);
     if any { wanted.to_owned() } else { "off".to_owned() }
 }
 
-fn branches(told: &[BranchReport]) -> Result<Vec<BranchStatus>, Error> {
-    let mut found = branches_at(told.iter().map(|branch| branch.path.to_path()).collect())?;
-    for (status, told) in found.iter_mut().zip(told) {
-        status.mode = Some(told.mode.clone());
-        status.min_free = Some(told.min_free);
-        status.passes_through = Some(told.passes_through);
-        status.illness = told.illness.clone();
-        status.unwatched = told.unwatched.clone();
-        if told.illness.as_ref().is_some_and(|illness| illness.health == "gone") {
-            // What is in its place by now is none of the pool's.
+fn branches(reports: &[BranchReport]) -> Result<Vec<BranchStatus>, Error> {
+    let mut found = branches_at(reports.iter().map(|branch| branch.path.to_path()).collect())?;
+    for (status, report) in found.iter_mut().zip(reports) {
+        status.mode = Some(report.mode.clone());
+        status.min_free = Some(report.min_free);
+        status.passes_through = Some(report.passes_through);
+        status.illness = report.illness.clone();
+        status.unwatched = report.unwatched.clone();
+        if report.illness.as_ref().is_some_and(|illness| illness.health == "gone") {
+            // The directory at its path does not belong to the pool.
             (status.health, status.facts, status.passes_through) = (Health::Gone, None, None);
         }
-        if told.awaited {
+        if report.awaited {
             (status.health, status.facts, status.passes_through) = (Health::Awaited, None, None);
         }
         let Some(facts) = &status.facts else { continue };
-        let is_told = |health: &str| told.illness.as_ref().is_some_and(|illness| illness.health == health);
-        status.health = if (facts.dev, facts.ino) != (told.dev, told.ino) {
+        let is_reported =
+            |health: &str| report.illness.as_ref().is_some_and(|illness| illness.health == health);
+        status.health = if (facts.dev, facts.ino) != (report.dev, report.ino) {
             Health::Replaced
-        } else if (facts.read_only && told.mode != "RO") || is_told("read-only") {
+        } else if (facts.read_only && report.mode != "RO") || is_reported("read-only") {
             Health::ReadOnly
-        } else if told.illness.is_some() {
+        } else if report.illness.is_some() {
             Health::Failing
         } else if facts.errors.is_some_and(|errors| errors > 0) {
             Health::Errors
@@ -189,14 +190,14 @@ fn branches(told: &[BranchReport]) -> Result<Vec<BranchStatus>, Error> {
 }
 
 fn branches_at(paths: Vec<PathBuf>) -> Result<Vec<BranchStatus>, Error> {
-    let asked: Vec<_> = paths
+    let queries: Vec<_> = paths
         .iter()
         .map(|path| probe::start("branch", path))
         .collect::<Result<_, _>>()
         .map_err(probe_start_error)?;
     let deadline = Instant::now() + PATIENCE;
-    let look = |(path, asked): (PathBuf, RunningCommand)| {
-        let (health, facts, error) = match probe::answer::<BranchFacts>(asked, deadline) {
+    let status = |(path, query): (PathBuf, RunningCommand)| {
+        let (health, facts, error) = match probe::answer::<BranchFacts>(query, deadline) {
             Answer::Answered(facts) => (Health::Ok, Some(facts), None),
             Answer::TimedOut => (Health::DoesNotAnswer, None, None),
             Answer::Failed(failure) => {
@@ -218,11 +219,11 @@ fn branches_at(paths: Vec<PathBuf>) -> Result<Vec<BranchStatus>, Error> {
             facts,
         }
     };
-    Ok(paths.into_iter().zip(asked).map(look).collect())
+    Ok(paths.into_iter().zip(queries).map(status).collect())
 }
 
-/// What a process holds open for its place alone (O_PATH), in the order in which it was opened: a daemon's
-/// branches, and whatever else it looks at.
+/// Returns the paths that a process has open with O_PATH, in the order of the descriptors: a daemon's branches, among
+/// others.
 fn open_path_fds(pid: Pid) -> Vec<PathBuf> {
     const O_PATH: u32 = 0o10_000_000;
     let process = PathBuf::from(format!("/proc/{pid}"));
@@ -239,12 +240,12 @@ fn open_path_fds(pid: Pid) -> Vec<PathBuf> {
         .into_iter()
         .filter(is_path)
         .filter_map(|number| fs::read_link(process.join(format!("fd/{number}"))).ok())
-        // The root of a mount that is nowhere in the tree reads so: a copy of a branch's mount (`pool/src/times.rs`).
+        // A detached copy of a branch's mount, which the daemon uses for times, reads as `/`.
         .filter(|path| path != Path::new("/"))
         .collect()
 }
 
-/// Each once, and none that lies below another.
+/// Removes duplicates, and paths below other paths.
 fn without_nested(paths: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for path in paths {
@@ -261,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_below_another_is_no_branch() {
+    fn nested_paths_are_removed() {
         let paths = ["/a/x", "/a", "/b", "/b", "/b/y", "/ab"].map(PathBuf::from).to_vec();
         assert_eq!(without_nested(paths), ["/a", "/b", "/ab"].map(PathBuf::from));
     }

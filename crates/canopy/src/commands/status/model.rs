@@ -1,14 +1,14 @@
-//! What `canopy status` finds, as `--json` gives it.
+//! The findings of `canopy status`, as in the output of `--json`.
 
 use crate::commands::probe::BranchFacts;
 use canopy_config::control_api::{IllnessReport, KernelReport, OsText, SecurityReport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What `--json` gives. Fields are added, and never change their meaning.
+/// The output of `--json`. Later versions may add fields, but never change their meaning.
 #[derive(Debug, Serialize)]
 pub struct Status {
-    /// Of the running kernel, as uname(2) gives it.
+    /// The release of the running kernel (uname(2)).
     pub linux: String,
     pub pools: Vec<PoolStatus>,
 }
@@ -20,7 +20,7 @@ pub struct PoolStatus {
     pub fstype: String,
     pub source: OsText,
     pub state: State,
-    /// Why it is unreachable.
+    /// Why the pool is unreachable.
     pub error: Option<String>,
     /// The following are null unless the state is `serving`.
     pub version: Option<String>,
@@ -28,7 +28,7 @@ pub struct PoolStatus {
     pub transport: Option<String>,
     pub threads: Option<usize>,
     pub kernel: Option<KernelReport>,
-    /// `off` when nothing is passed through now.
+    /// `off` if no file is passed through now.
     pub passthrough: Option<String>,
     pub options: Option<BTreeMap<String, String>>,
     pub security: Option<SecurityReport>,
@@ -41,30 +41,30 @@ pub struct PoolStatus {
 pub enum State {
     Serving,
     DoesNotAnswer,
-    /// The mount is there, its daemon is not.
+    /// The mount exists, but its daemon does not.
     Ended,
-    /// It answers no attributes (`xattr=nosys`).
+    /// It does not answer attribute requests (`xattr=nosys`).
     Mute,
-    /// Asking gave an error.
+    /// The query failed.
     Unreachable,
 }
 
 #[derive(Debug, Serialize)]
 pub struct BranchStatus {
     pub path: OsText,
-    /// Null when the pool does not answer.
+    /// Null if the pool does not answer.
     pub mode: Option<String>,
-    /// The minfreespace in force, in bytes.
+    /// The effective minfreespace, in bytes.
     pub min_free: Option<u64>,
     pub passes_through: Option<bool>,
     pub health: Health,
-    /// What is wrong, in words.
+    /// What is wrong.
     pub error: Option<String>,
-    /// What the pool itself has met with; null when it relies on the branch.
+    /// The error that the pool itself has met; null if it uses the branch normally.
     pub illness: Option<IllnessReport>,
-    /// Why its changes are not watched for, where they should be; null where they are, or need not be.
+    /// Why its changes are not watched; null if they are, or need not be.
     pub unwatched: Option<String>,
-    /// Left out when the branch could not be looked at.
+    /// Missing if the query of the branch failed.
     #[serde(flatten)]
     pub facts: Option<BranchFacts>,
 }
@@ -75,31 +75,31 @@ pub enum Health {
     Ok,
     DoesNotAnswer,
     Missing,
-    /// Looking at it gave an error.
+    /// The query failed.
     Unreachable,
-    /// Its path leads to another directory than the one that the pool holds.
+    /// Its path leads to a different directory than the one that the pool has open.
     Replaced,
-    /// Its filesystem is mounted read-only, its mode says otherwise.
+    /// Its filesystem is mounted read-only, although its mode is not RO.
     ReadOnly,
     /// Its filesystem has counted errors.
     Errors,
     NotMounted,
-    /// The pool has met with errors there, and makes and changes nothing on it.
+    /// The pool has met errors there, and does not create or change anything on it.
     Failing,
-    /// The pool has let go of it: its mount is not there, or its root cannot be read.
+    /// The pool has released it, because its mount is missing or its root cannot be read.
     Gone,
-    /// It is not there yet; the pool takes it as soon as it is.
+    /// It does not exist yet; the pool adds it as soon as it does.
     Awaited,
 }
 
 macro_rules! codes {
     ($($variant:ident = $word:literal: $meaning:literal,)+) => {
-        /// What a warning is about, as a word for programs. Words are added, and never change their meaning.
+        /// The subject of a warning, for programs. Later versions may add codes, but never change their meaning.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
         pub enum WarningCode { $(#[serde(rename = $word)] $variant),+ }
 
         impl WarningCode {
-            /// Each with its word and its meaning, for the manual.
+            /// All codes with their words and meanings, for the manual.
             pub const ALL: &[(WarningCode, &str, &str)] = &[$((WarningCode::$variant, $word, $meaning)),+];
         }
     };
@@ -109,35 +109,35 @@ codes! {
     PoolDoesNotAnswer = "pool-does-not-answer":
         "the daemon does not answer in time",
     PoolEnded = "pool-ended":
-        "the mount is there, its daemon is not",
+        "the mount exists, but its daemon does not",
     PoolMute = "pool-mute":
-        "xattr=nosys keeps the pool from telling about itself",
+        "xattr=nosys keeps the pool from reporting its status",
     PoolUnreachable = "pool-unreachable":
-        "asking the pool gave an error, as when it is another user's",
+        "the pool cannot be queried, for instance because it belongs to another user",
     BranchDoesNotAnswer = "branch-does-not-answer":
         "a branch does not answer in time",
     BranchMissing = "branch-missing":
-        "the path of a branch leads nowhere",
+        "the path of a branch does not exist",
     BranchUnreachable = "branch-unreachable":
-        "looking at a branch gave an error",
+        "accessing a branch gave an error",
     BranchReplaced = "branch-replaced":
-        "the path of a branch leads to another directory than the pool holds",
+        "the path of a branch leads to a different directory than the pool has open",
     BranchReadOnly = "branch-read-only":
-        "a branch that may be written to lies on a filesystem mounted read-only, or that takes no changes any more",
+        "a writable branch is on a filesystem that is mounted read-only or no longer accepts changes",
     BranchErrors = "branch-errors":
         "the filesystem of a branch has counted errors (ext4, btrfs)",
     BranchNotMounted = "branch-not-mounted":
-        "a branch lies on the filesystem that others are mounted below, as a branch does whose disk is not mounted",
+        "a branch is on the filesystem below which others are mounted, as if its disk were not mounted",
     BranchFailing = "branch-failing":
-        "the pool has met with errors on a branch, and makes and changes nothing there until it is well again",
+        "the pool has met errors on a branch, and does not create or change anything there until they are gone",
     BranchGone = "branch-gone":
-        "the mount of a branch is not there any more, its root cannot be read, or its disk is not there: the pool goes on without it until it is back",
+        "the mount of a branch or its disk is missing, or its root cannot be read: the pool goes on without it until it is back",
     BranchNotWatched = "branch-not-watched":
-        "changes on a branch cannot be watched for, so that the kernel remembers names of the whole pool for a second only",
+        "changes on a branch cannot be watched, so the kernel caches names of the whole pool for one second only",
     SameFilesystem = "same-filesystem":
-        "several branches lie on one filesystem",
+        "several branches are on one filesystem",
     NearlyFull = "nearly-full":
-        "a branch has less free than its minfreespace, or than 5 % of its size",
+        "a branch has less free space than its minfreespace, or than 5 % of its size",
     FewInodes = "few-inodes":
         "a branch has less than 1 % of its inodes free",
     CannotCreate = "cannot-create":
@@ -145,11 +145,11 @@ codes! {
     RenameExdev = "rename-exdev":
         "a path-preserving create policy makes some renames fail with EXDEV",
     AclsUnheeded = "acls-unheeded":
-        "files with ACLs were met, and posix-acl is false: what an ACL grants to some only is granted to nobody",
+        "files have ACLs, but posix-acl is false: rights that an ACL grants to some only are granted to nobody",
     Nullrw = "nullrw":
-        "nullrw=true: what is written is lost",
+        "nullrw=true: written data is lost",
     PassthroughMissing = "passthrough-missing":
-        "passthrough was asked for, and the kernel does not offer it",
+        "passthrough was requested, but the kernel does not support it",
     WritebackExcludesPassthrough = "writeback-excludes-passthrough":
         "cache.writeback keeps passthrough off",
     PassthroughRefused = "passthrough-refused":

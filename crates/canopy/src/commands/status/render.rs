@@ -1,4 +1,4 @@
-//! A status as people read it.
+//! Formats a status for people.
 
 use super::model::{BranchStatus, Health, PoolStatus, State, Status};
 use crate::terminal::{BAD, BOLD, WARNING, bytes, paragraph, styled, table};
@@ -18,8 +18,8 @@ fn pool(pool: &PoolStatus, linux: &str) -> String {
         State::Serving => {}
         State::DoesNotAnswer => fact(&mut text, "daemon", &styled(BAD, "does not answer")),
         State::Ended => fact(&mut text, "daemon", &styled(BAD, "has ended")),
-        State::Mute => fact(&mut text, "daemon", "answers no attributes"),
-        State::Unreachable => fact(&mut text, "daemon", &styled(BAD, "cannot be asked")),
+        State::Mute => fact(&mut text, "daemon", "does not answer (xattr=nosys)"),
+        State::Unreachable => fact(&mut text, "daemon", &styled(BAD, "cannot be queried")),
     }
     if let (Some(version), Some(pid), Some(threads), Some(transport)) =
         (&pool.version, pool.pid, pool.threads, &pool.transport)
@@ -32,7 +32,7 @@ fn pool(pool: &PoolStatus, linux: &str) -> String {
     }
     if let Some(kernel) = &pool.kernel {
         let missing = match kernel.missing.is_empty() {
-            true => "offers all that is asked for".to_owned(),
+            true => "has all features".to_owned(),
             false => format!("lacks {}", kernel.missing.join(", ")),
         };
         fact(&mut text, "kernel", &format!("Linux {linux}, FUSE {}: {missing}", kernel.protocol));
@@ -67,7 +67,7 @@ fn pool(pool: &PoolStatus, linux: &str) -> String {
         let first = "warning: ";
         let words = paragraph(&format!("  {first}"), &warning.text);
         let _ = write!(text, "\n{}", words.replacen(first, &styled(WARNING, first), 1));
-        text.push_str(&paragraph("     mend: ", &warning.mend));
+        text.push_str(&paragraph("      fix: ", &warning.mend));
     }
     text
 }

@@ -1,4 +1,4 @@
-//! What is not as it should be, or will go wrong, each with its mend. Pure: judged by what was found.
+//! Warnings about existing and coming problems, each with a fix. They only depend on the findings.
 
 use super::model::{BranchStatus, Health, PoolStatus, State, Warning, WarningCode};
 use crate::terminal::bytes;
@@ -6,13 +6,13 @@ use canopy_config::control_api::ExplainReport;
 use canopy_pool::policy::Policy;
 use std::path::PathBuf;
 
-/// A branch of which less than this is free is nearly full.
+/// A branch with less free space is nearly full.
 const NEARLY_FULL_PERCENT: u64 = 5;
-/// ... and of its inodes, less than this.
+/// A branch with fewer free inodes gets a warning.
 const FEW_INODES_PERCENT: u64 = 1;
 
-/// `create` is what would become of a new file in the root of the pool; `given` are the options that somebody set.
-/// Branches that seem not to be mounted get that as their health.
+/// Returns all warnings. `create` is the answer for a new file in the root of the pool; `given` are the options that were
+/// set. Sets the health of branches that do not seem to be mounted.
 pub(super) fn warnings(
     pool: &mut PoolStatus,
     create: Option<&ExplainReport>,
@@ -41,24 +41,24 @@ fn pool_state_warning(pool: &PoolStatus) -> Option<Warning> {
         State::Serving => return None,
         State::DoesNotAnswer => (
             WarningCode::PoolDoesNotAnswer,
-            "the daemon does not answer: as a rule it waits for a branch. What is shown are the directories that it \
-             holds open"
+            "the daemon does not answer, usually because it waits for a branch. The list shows the directories that \
+             it has open"
                 .to_owned(),
-            format!("see below for the branch; canopy umount --lazy {mount} takes the pool away at once"),
+            format!("see below for the branch; canopy umount --lazy {mount} detaches the pool at once"),
         ),
         State::Ended => (
             WarningCode::PoolEnded,
-            "the daemon has ended, and the mount is left without it".to_owned(),
-            format!("canopy umount {mount}, and mount it again; the system's log may tell why it ended"),
+            "the daemon has ended, but the mount is still there".to_owned(),
+            format!("canopy umount {mount}, and mount it again; the system's log may say why it ended"),
         ),
         State::Unreachable => (
             WarningCode::PoolUnreachable,
-            format!("it cannot be asked: {}", pool.error.as_deref().unwrap_or("an error")),
-            "ask as root, or as the user who mounted it".to_owned(),
+            format!("it cannot be queried: {}", pool.error.as_deref().unwrap_or("an error")),
+            "run this as root, or as the user who mounted it".to_owned(),
         ),
         State::Mute => (
             WarningCode::PoolMute,
-            "xattr=nosys keeps the pool from telling about itself".to_owned(),
+            "xattr=nosys keeps the pool from reporting its status".to_owned(),
             "mount it with xattr=noattr instead".to_owned(),
         ),
     };
@@ -67,7 +67,7 @@ fn pool_state_warning(pool: &PoolStatus) -> Option<Warning> {
 
 fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {
     let (mount, path) = (pool.mountpoint.one_line(), branch.path.one_line());
-    let take_out = format!("canopy set {mount} 'branches=-{path}' takes it out of the pool");
+    let take_out = format!("canopy set {mount} 'branches=-{path}' removes it from the pool");
     let mode = branch.mode.as_deref().unwrap_or("RW");
     let anew = format!(
         "canopy set {mount} 'branches=-{path}' and then 'branches=+{path}={mode}', or mount the pool again"
@@ -76,18 +76,18 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
         Health::Ok => return None,
         Health::DoesNotAnswer => (
             WarningCode::BranchDoesNotAnswer,
-            format!("{path} does not answer; what needs it will wait as long"),
+            format!("{path} does not answer; operations that need it will wait"),
             format!("look at the disk or its network (dmesg | tail); {take_out}"),
         ),
         Health::Missing => (
             WarningCode::BranchMissing,
-            format!("{path} does not exist any more"),
+            format!("{path} no longer exists"),
             format!("bring it back, then {anew}; {take_out}"),
         ),
         Health::Awaited => (
             WarningCode::BranchMissing,
             format!(
-                "{path} is not there yet: the pool goes without it, and takes it as soon as there is a directory"
+                "{path} is not there yet: the pool goes on without it, and adds it as soon as the directory exists"
             ),
             format!("mount the disk or make the directory; {take_out}"),
         ),
@@ -99,8 +99,8 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
         Health::Replaced => (
             WarningCode::BranchReplaced,
             format!(
-                "{path} leads to another directory than the one the pool holds: something was mounted or moved there \
-                 since"
+                "{path} leads to a different directory than the one that the pool has open: something was mounted or \
+                 moved there"
             ),
             anew,
         ),
@@ -108,7 +108,7 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
             WarningCode::BranchReadOnly,
             match branch.facts.as_ref().is_some_and(|facts| facts.read_only) {
                 true => format!("the filesystem of {path} is mounted read-only, though the branch is {mode}"),
-                false => format!("the filesystem of {path} takes no changes any more, as after an error"),
+                false => format!("the filesystem of {path} no longer accepts changes, as after an error"),
             },
             format!(
                 "see why (dmesg | grep -i remount), then mount -o remount,rw {}; or declare it: {path}=RO",
@@ -128,12 +128,10 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
             let cause = branch.illness.as_ref().map_or("an error", |illness| illness.cause.as_str());
             (
                 WarningCode::BranchFailing,
+                format!("{path} fails with \"{cause}\": nothing is created or changed there until that ends"),
                 format!(
-                    "{path} answers with \"{cause}\": nothing is made or changed there until it is well again"
-                ),
-                format!(
-                    "look at the disk (dmesg | tail; smartctl -a), copy what matters; umount --lazy {} makes the pool \
-                     let go of it, to be checked, and take it back once it is mounted again; {take_out}",
+                    "look at the disk (dmesg | tail; smartctl -a), copy what matters; after umount --lazy {} the disk \
+                     can be checked, and the pool uses it again once it is mounted; {take_out}",
                     branch.facts.as_ref().map_or_else(|| path.clone(), |facts| facts.mounted_at.one_line())
                 ),
             )
@@ -142,17 +140,17 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
             let cause = branch.illness.as_ref().map_or("an error", |illness| illness.cause.as_str());
             (
                 WarningCode::BranchGone,
-                format!("{path} is gone ({cause}): its files are not shown, and nothing is made there"),
+                format!("{path} is gone ({cause}): its files are not shown, and nothing is created there"),
                 format!(
-                    "look at the disk (dmesg | tail), and mount it again: the pool takes it back by itself; {take_out}"
+                    "look at the disk (dmesg | tail), and mount it again: the pool then uses it again; {take_out}"
                 ),
             )
         }
         Health::NotMounted => (
             WarningCode::BranchNotMounted,
             format!(
-                "{path} lies on the filesystem of {}, while other branches are mounts below that: its disk may not be \
-                 mounted, and what is written goes to the wrong one",
+                "{path} is on the filesystem of {}, while other branches are mounts below that: its disk may not be \
+                 mounted, and new files go to the wrong disk",
                 branch.facts.as_ref().map_or_else(String::new, |facts| facts.mounted_at.one_line())
             ),
             format!("mount its disk and {anew}; if it belongs there: touch {path}/.mergerfs.branch"),
@@ -168,15 +166,15 @@ fn unwatched_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning
         code: WarningCode::BranchNotWatched,
         branch: Some(branch.path.clone()),
         text: format!(
-            "changes on {path} cannot be watched for ({why}): names of the whole pool are remembered for a second only"
+            "changes on {path} cannot be watched ({why}): the kernel caches names of the whole pool for one second only"
         ),
         mend: format!(
-            "give it a pool of its own, or accept it: canopy set {mount} cache.coherence=timeout, and the same at the mount"
+            "give it its own pool, or accept it: canopy set {mount} cache.coherence=timeout, and the same at the mount"
         ),
     })
 }
 
-/// Branches without a mount of their own, on a filesystem below which other branches have theirs.
+/// Returns the branches that are not mounts, on a filesystem below which other branches are mounted.
 fn suspected_unmounted(branches: &[BranchStatus]) -> Vec<usize> {
     let mounted_at = |branch: &BranchStatus| branch.facts.as_ref().map(|facts| facts.mounted_at.to_path());
     let all: Vec<PathBuf> = branches.iter().filter_map(mounted_at).collect();
@@ -190,7 +188,7 @@ fn suspected_unmounted(branches: &[BranchStatus]) -> Vec<usize> {
     (0..branches.len()).filter(|&index| is_suspect(&branches[index])).collect()
 }
 
-/// One for each filesystem with more than one branch.
+/// Returns a warning for each filesystem with more than one branch.
 fn shared_filesystem_warnings(branches: &[BranchStatus]) -> Vec<Warning> {
     let device = |branch: &BranchStatus| branch.facts.as_ref().map(|facts| facts.device.clone());
     let mut found = Vec::new();
@@ -207,7 +205,7 @@ fn shared_filesystem_warnings(branches: &[BranchStatus]) -> Vec<Warning> {
                 code: WarningCode::SameFilesystem,
                 branch: Some(branch.path.clone()),
                 text: format!(
-                    "{} and {} lie on one filesystem: policies take them for so many disks with as much free space \
+                    "{} and {} are on one filesystem: policies treat them as separate disks with the same free space \
                      each",
                     branch.path.one_line(),
                     others.join(", ")
@@ -248,12 +246,8 @@ fn inode_warning(branch: &BranchStatus) -> Option<Warning> {
     few.then(|| Warning {
         code: WarningCode::FewInodes,
         branch: Some(branch.path.clone()),
-        text: format!(
-            "{} has room for {} more files, however much space is free",
-            branch.path.one_line(),
-            facts.inodes_free
-        ),
-        mend: "remove files from it, or declare it NC; policies look at space only".into(),
+        text: format!("{} has inodes for only {} more files", branch.path.one_line(), facts.inodes_free),
+        mend: "remove files from it, or make it NC; policies only look at free space".into(),
     })
 }
 
@@ -266,7 +260,7 @@ fn create_warning(create: &ExplainReport) -> Option<Warning> {
     let mend = match error.name.as_str() {
         "ENOSPC" => "free space, add a branch, or lower minfreespace",
         "EROFS" => "give at least one branch the mode RW on a filesystem that can be written",
-        _ => "canopy explain create MOUNT/NEWFILE tells what each branch says",
+        _ => "canopy explain create MOUNT/NEWFILE shows the reason for each branch",
     };
     Some(Warning { code: WarningCode::CannotCreate, branch: None, text, mend: mend.into() })
 }
@@ -283,11 +277,11 @@ fn path_preservation_warning(pool: &PoolStatus) -> Option<Warning> {
         code: WarningCode::RenameExdev,
         branch: None,
         text: format!(
-            "{policy} keeps files on the branches that hold their directory: a rename into a directory that is not on \
+            "{policy} keeps files on the branches that have their directory: a rename into a directory that is not on \
              the file's branch fails with EXDEV, and mv copies instead"
         ),
         mend: format!(
-            "canopy set {} ignorepponrename=true (the directory is made), rename-exdev=rel-symlink, or \
+            "canopy set {} ignorepponrename=true (creates the directory), rename-exdev=rel-symlink, or \
              category.create=mfs",
             pool.mountpoint.one_line()
         ),
@@ -298,14 +292,14 @@ fn acl_warning(pool: &PoolStatus) -> Option<Warning> {
     pool.security.as_ref().filter(|security| security.unheeded_acls).map(|_| Warning {
         code: WarningCode::AclsUnheeded,
         branch: None,
-        text: "files on the branches have ACLs, which do not hold here: modes show what they grant to all, and users and \
-               groups that they name have no more than that"
+        text: "files on the branches have ACLs, which have no effect here: modes show what an ACL grants to all, and users \
+               and groups in it get no more than that"
             .into(),
         mend: "mount the pool with posix-acl=true".into(),
     })
 }
 
-/// Of the way of the data: options that exclude each other, and what the kernel does not give.
+/// Returns warnings about the data path: conflicting options, and missing kernel features.
 fn data_path_warnings(pool: &PoolStatus, given: &[String]) -> Vec<Warning> {
     let (Some(options), Some(kernel)) = (&pool.options, &pool.kernel) else { return Vec::new() };
     let option = |name: &str| options.get(name).map_or("", String::as_str);
@@ -321,7 +315,7 @@ fn data_path_warnings(pool: &PoolStatus, given: &[String]) -> Vec<Warning> {
         found.push(warning(
             WarningCode::Nullrw,
             None,
-            "nullrw is for measuring: reads give zeros, and what is written is lost",
+            "nullrw is for measuring: reads give zeros, and written data is lost",
             "mount the pool without nullrw",
         ));
     }
@@ -331,21 +325,21 @@ fn data_path_warnings(pool: &PoolStatus, given: &[String]) -> Vec<Warning> {
         found.push(warning(
             WarningCode::PassthroughMissing,
             None,
-            "passthrough.io was asked for, and this kernel does not offer it",
+            "passthrough.io was requested, but this kernel does not support it",
             "use Linux 6.9 or later, with CONFIG_FUSE_PASSTHROUGH",
         ));
     } else if option("cache.writeback") == "true" && !lacks {
         found.push(warning(
             WarningCode::WritebackExcludesPassthrough,
             None,
-            "cache.writeback keeps reads and writes from going past the daemon: passthrough is off",
+            "cache.writeback turns passthrough off: all reads and writes go through the daemon",
             "mount without cache.writeback, unless it was measured to be faster here",
         ));
     } else if wants && !pool.branches.iter().any(|branch| branch.passes_through == Some(true)) {
         found.push(warning(
             WarningCode::PassthroughRefused,
             None,
-            "the kernel refuses passthrough: everything goes through the daemon",
+            "the kernel refuses passthrough: all data goes through the daemon",
             "passthrough needs the daemon to have CAP_SYS_ADMIN: mount as root",
         ));
     } else if wants {
@@ -356,8 +350,10 @@ fn data_path_warnings(pool: &PoolStatus, given: &[String]) -> Vec<Warning> {
                 branch.path.one_line()
             );
             let mend = match option("passthrough.max-stack-depth") {
-                "1" => "mount with passthrough.max-stack-depth=2, or take the branch below it",
-                _ => "take the branch below it; the kernel allows no more levels",
+                "1" => {
+                    "mount with passthrough.max-stack-depth=2, or use the filesystem below it as the branch"
+                }
+                _ => "use the filesystem below it as the branch; the kernel allows no more levels",
             };
             warning(WarningCode::BranchStacked, Some(branch.path.clone()), &text, mend)
         }));
