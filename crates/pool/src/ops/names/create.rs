@@ -61,10 +61,10 @@ impl Pool {
         name: &[u8],
         act: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<Entry> {
-        let belief = self.cache_trust();
+        let trust = self.cache_trust();
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let (path, mut dirs) = self.dirs(&branches, parent, belief)?;
+        let (path, mut dirs) = self.dirs(&branches, parent, trust)?;
         self.make_on_branches(caller, func, &branches, &path, &mut dirs, name, act)?;
         // What was made is all there is: no other branch held the name. A symlink is told as one, whatever it
         // leads to: the kernel insists.

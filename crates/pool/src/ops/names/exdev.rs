@@ -1,7 +1,8 @@
-//! Rename and link where the branch of the file cannot hold the new name (`EXDEV`): what stands in for it.
+//! The substitutes for rename and link (`rename-exdev`, `link-exdev`) when they would fail with `EXDEV`, because the
+//! file's branch cannot hold the new name.
 //!
-//! A link becomes a symlink to the file's other name. A renamed file is set aside, on its branch, in a holding
-//! directory in the root of the pool that everybody sees, and a symlink to it takes the new name.
+//! A link becomes a symlink to the file's other name. A renamed file moves, on its branch, to a holding directory in
+//! the root of the pool, which is visible to all clients. A symlink to it takes the new name.
 
 use super::lookup::Entry;
 use super::rename::{RenameKind, Side, Step, shift, take_back};
@@ -28,14 +29,14 @@ use smallvec::SmallVec;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-/// Where renamed files are set aside. The name is that of mergerfs: symlinks that it has made lead here.
+/// The holding directory. It has the same name as in mergerfs, so that symlinks that mergerfs made still lead to it.
 const HOLDING: &[u8] = b".mergerfs_rename_exdev";
-/// Names tried for a file that is set aside, before the rename is refused after all.
+/// How many names are tried in the holding directory before the rename fails.
 const ATTEMPTS: u32 = 1000;
 
 impl Pool {
-    /// Makes a symlink where a hard link cannot be. The kernel wants to hear of the file itself, so that is
-    /// what the answer tells; the name is to be looked up again at once.
+    /// Makes a symlink in place of a hard link. The kernel expects the linked file in the reply to `LINK`, so the entry
+    /// describes that file, and expires at once so that the next lookup finds the symlink.
     pub(crate) fn link_by_symlink<'b>(
         &self,
         caller: &Caller,
@@ -53,7 +54,7 @@ impl Pool {
         let leads_to_it = |(dir, name): &(PoolPath, Box<[u8]>)| {
             find_file(self.follow(), branches, dir, name, key).is_ok_and(|found| found.is_some())
         };
-        // A file without a name has nothing that a symlink could say.
+        // A symlink needs a path as its target, so a file without a name fails.
         let (dir, name) = self.nodes.names(node.id).find(leads_to_it).ok_or(Error::CrossBranch)?;
         let old = join(&dir, &name);
         let target = match how {
@@ -74,10 +75,10 @@ impl Pool {
         Ok(Entry { brief: true, ..Entry::new(node, attr) })
     }
 
-    /// Sets the source aside and puts a symlink to it under the new name. When that fails everything is where
-    /// it was.
+    /// Moves the source to the holding directory and puts a symlink to it under the new name. Undoes the move if the
+    /// symlink cannot be made.
     ///
-    /// Errors: `EXDEV` when the source cannot be set aside, or what making the symlink failed with.
+    /// Errors: `EXDEV` if the source cannot be moved, or the error of making the symlink.
     pub(crate) fn rename_by_symlink<'b>(
         &self,
         caller: &Caller,
@@ -88,8 +89,8 @@ impl Pool {
     ) -> Result<()> {
         let how = self.config().rename_exdev;
         let source = join(&old.path, old.name);
-        // A symlink cannot take the place of a directory, and what has been set aside once is not set aside
-        // again: mv(1) then copies, which is what its user wants of it.
+        // A symlink cannot replace a directory. A file that is renamed out of the holding directory is not moved there
+        // again: on EXDEV, mv(1) copies it to its target, as the user wants.
         if how == RenameExdev::Passthrough
             || new.copies.iter().any(|(_, attr)| attr.is_dir())
             || is_at_or_below(&source, HOLDING)
@@ -101,8 +102,8 @@ impl Pool {
         let chosen = self.choose_for_action(Func::Rename, branches, &old.copies)?;
         for &index in &chosen {
             let branch = &branches.as_slice()[index];
-            let made = self.make_room_for_link(branch, &old.path);
-            self.path_created(branch, &aside_of(&old.path));
+            let made = self.make_holding_dir(branch, &old.path);
+            self.path_created(branch, &holding_path(&old.path));
             made.map_err(|errno| {
                 tracing::warn!("a rename to another branch was refused: cannot set files aside: {errno}");
                 Error::CrossBranch
@@ -110,7 +111,7 @@ impl Pool {
         }
         let mut known: SmallVec<[NodeId; 4]> = SmallVec::new();
         let result = self.move_aside(&caller, branches, old, new, kind, &chosen, &mut known);
-        // Held by what lies in them now.
+        // The moved file now keeps the directories' nodes in the table.
         known.iter().rev().for_each(|&id| self.forget(id, 1));
         result
     }
@@ -126,12 +127,12 @@ impl Pool {
         chosen: &Choice,
         known: &mut SmallVec<[NodeId; 4]>,
     ) -> Result<()> {
-        let path = aside_of(&old.path);
+        let path = holding_path(&old.path);
         let parent = self.known_dir(branches, &path, known).map_err(|_| Error::CrossBranch)?;
         let dirs = MergedDir::open(Symlinks::NEVER, branches, &path);
-        // An earlier file of that name must not be lost: symlinks lead to it.
+        // An earlier file of that name must not be replaced, because symlinks lead to it.
         let name = (0..ATTEMPTS)
-            .map(|attempt| name_held(old.name, attempt))
+            .map(|attempt| holding_name(old.name, attempt))
             .find(|name| dirs.copies(name).must_be_absent().is_ok())
             .ok_or(Error::CrossBranch)?;
         let copies = dirs.copies(&name);
@@ -156,11 +157,11 @@ impl Pool {
                 }
             }
         }
-        // At once, for whoever asks about the file meanwhile.
+        // Updates the table before making the symlink, for requests for the file in between.
         self.nodes.renamed((old.parent, old.name), (parent, &name));
-        let put = self.place_symlink(caller, branches, new, kind, &target);
-        match put {
-            // The kernel thinks that the file itself is there now.
+        let placed = self.place_symlink(caller, branches, new, kind, &target);
+        match placed {
+            // After a rename, the kernel assumes that the new name leads to the file.
             Ok(()) => {
                 self.kernel.load().forget_name(new.parent, new.name);
                 self.kernel.load().forget_name(parent, &name);
@@ -170,10 +171,10 @@ impl Pool {
                 self.nodes.renamed((parent, &name), (old.parent, old.name));
             }
         }
-        put
+        placed
     }
 
-    /// Puts a symlink under a name, over whatever is there: made aside, and renamed.
+    /// Puts a symlink under a name, replacing what is there: makes it under a temporary name and renames it.
     fn place_symlink<'b>(
         &self,
         caller: &Caller,
@@ -198,7 +199,7 @@ impl Pool {
         let mut from = Side { parent: new.parent, name: &aside, path: new.path.clone(), dirs, copies };
         let result = self.replace(branches, &mut from, new, kind);
         for &index in &chosen {
-            // Still there if it failed, or if func.rename does not choose every copy.
+            // The temporary name is left if the rename failed, or if func.rename does not choose every copy.
             if let Some(dir) = new.dirs.get(index) {
                 let _ = rustix::fs::unlinkat(dir, aside.as_slice(), AtFlags::empty());
             }
@@ -206,16 +207,18 @@ impl Pool {
         result
     }
 
-    /// The holding directory of a branch, and the directory `path` in it.
-    fn make_room_for_link(&self, branch: &Branch, path: &[u8]) -> Result<(), Errno> {
+    /// Makes the holding directory of a branch, and in it a clone of the directory `path`.
+    ///
+    /// Errors: `EACCES` if a directory there differs from its original in owner, group or mode.
+    fn make_holding_dir(&self, branch: &Branch, path: &[u8]) -> Result<(), Errno> {
         let _cloning = self.lock_for_clone(path, branch.id)?;
         let holding = holding(branch)?;
         if path.is_empty() {
             return Ok(());
         }
         clone_dirs(branch.root(), holding.as_fd(), path, &|_, _| true)?;
-        // Everybody may make directories in the holding directory. In one that is not as the original is, its
-        // owner could do to a file what he could not where it was.
+        // Any user may create directories in the holding directory. The owner of one with other rights than the
+        // original could gain access to the file.
         for end in (0..=path.len()).filter(|&end| path.get(end).is_none_or(|&byte| byte == b'/')) {
             let rights = |root| {
                 let attr = stat::of(beneath::dir(root, &path[..end])?.as_fd())?;
@@ -228,19 +231,20 @@ impl Pool {
         Ok(())
     }
 
-    /// The node of a directory, with all above it. `given` takes those to be forgotten afterwards.
+    /// Returns the node of a directory after looking up each part of its path. Adds the nodes to `looked_up`; the
+    /// caller must forget each once.
     fn known_dir(
         &self,
         branches: &Branches,
         path: &[u8],
-        given: &mut SmallVec<[NodeId; 4]>,
+        looked_up: &mut SmallVec<[NodeId; 4]>,
     ) -> Result<NodeId> {
         let (mut at, mut parent) = (PoolPath::new(), NodeId::ROOT);
         for part in path.split(|&byte| byte == b'/') {
             let entry =
                 self.enter(branches, parent, &at, &MergedDir::open(Symlinks::NEVER, branches, &at), part)?;
-            given.push(entry.node);
-            // It may have been made just now, and the kernel remember that there was none.
+            looked_up.push(entry.node);
+            // The directory may be new while the kernel caches that the name does not exist.
             self.kernel.load().forget_name(parent, part);
             if !entry.attr.is_dir() {
                 return Err(Error::NotDirectory);
@@ -250,7 +254,7 @@ impl Pool {
         Ok(parent)
     }
 
-    /// A path of the pool as others see it.
+    /// Returns the absolute path of a path of the pool, below the mountpoint.
     fn absolute(&self, path: &[u8]) -> Result<Vec<u8>> {
         match self.config().mountpoint.as_os_str().as_bytes() {
             b"" => Err(Error::CrossBranch),
@@ -261,14 +265,14 @@ impl Pool {
 
 /// Opens the holding directory of a branch, making it if need be.
 ///
-/// Errors: `EACCES` when somebody else has made it; then it is his to empty.
+/// Errors: `EACCES` if it belongs to another user, who could then remove the files in it.
 fn holding(branch: &Branch) -> Result<OwnedFd, Errno> {
     let root = branch.root();
     let open = || beneath::open(root, HOLDING, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW);
     let dir = match open() {
         Err(Errno::NOENT) => {
             creds::as_daemon()?;
-            // Nobody gets in before it is sticky.
+            // No other user has access until the sticky bit is set.
             match rustix::fs::mkdirat(root, HOLDING, Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno),
@@ -286,16 +290,16 @@ fn holding(branch: &Branch) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Where what is set aside of a directory lies.
-fn aside_of(path: &[u8]) -> PoolPath {
+/// Returns the path in the holding directory for files from a directory.
+fn holding_path(path: &[u8]) -> PoolPath {
     match path.is_empty() {
         true => PoolPath::from_slice(HOLDING),
         false => join(HOLDING, path),
     }
 }
 
-/// The name under which a file is set aside, by how many were taken.
-fn name_held(name: &[u8], attempt: u32) -> Vec<u8> {
+/// Returns the name that a file gets in the holding directory, after `attempt` names were found taken.
+fn holding_name(name: &[u8], attempt: u32) -> Vec<u8> {
     match attempt {
         0 => name.to_vec(),
         n => [name, b"~", n.to_string().as_bytes()].concat(),
@@ -306,11 +310,11 @@ fn is_at_or_below(path: &[u8], top: &[u8]) -> bool {
     path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// `to` as a symlink in the directory `from` says it; both are paths of the pool.
+/// Returns the target of a relative symlink in the directory `from` to `to`; both are paths of the pool.
 fn relative(from: &[u8], to: &[u8]) -> Vec<u8> {
     let parts = |path| <[u8]>::split(path, |&byte| byte == b'/').filter(|part| !part.is_empty());
     let common = parts(from).zip(parts(to)).take_while(|(a, b)| a == b).count();
-    // The last part of `to` is the file itself, whatever directory is called so.
+    // The last part of `to` is the file itself, even if `from` has a directory of that name in its place.
     let common = common.min(parts(to).count().saturating_sub(1));
     let up = std::iter::repeat_n(&b".."[..], parts(from).count() - common);
     up.chain(parts(to).skip(common)).collect::<Vec<_>>().join(&b'/')
@@ -320,9 +324,8 @@ fn relative(from: &[u8], to: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// COMPATIBILITY 4.6 and 4.8; from the directory of the new name.
     #[test]
-    fn relative_symlink_targets_are_computed() {
+    fn a_relative_target_leads_from_the_directory_of_the_symlink_to_the_file() {
         for (from, to, target) in [
             ("x", "a/b", "../a/b"),
             ("", "a/b", "a/b"),
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn is_below_compares_whole_names() {
+    fn is_at_or_below_compares_whole_path_components() {
         for (path, top, below) in
             [("a/b", "a", true), ("a", "a", true), ("ab", "a", false), ("a", "a/b", false), ("", "a", false)]
         {

@@ -16,7 +16,7 @@ impl Pool {
     /// its branch answered, if that could not look.
     pub(crate) fn find(&self, id: NodeId) -> Result<Entry> {
         let wanted = StableTarget::of(id).ok_or(Error::Stale)?;
-        let belief = self.cache_trust();
+        let trust = self.cache_trust();
         let branches = self.branches.load();
         let wants_path = self.config().inode.uses_path(false) || self.config().names_only;
         let mut failed = branches.timeout_error();
@@ -25,7 +25,7 @@ impl Pool {
             match export::find(branch, wanted, wants_path, &self.inode_search) {
                 Ok(None) => {}
                 Ok(Some(Found { lasting, path: Some(path), .. })) => {
-                    return self.enter_path(&branches, &path, lasting, belief);
+                    return self.enter_path(&branches, &path, lasting, trust);
                 }
                 Ok(Some(Found { lasting, attr, path: None })) => {
                     let node = self.nodes.hand_out_found(lasting, attr.key())?;
@@ -44,7 +44,7 @@ impl Pool {
         branches: &Branches,
         path: &[u8],
         wanted: StableId,
-        belief: CacheTrust,
+        trust: CacheTrust,
     ) -> Result<Entry> {
         let _held = self.tree.shared();
         let mut above = Vec::new();
@@ -53,7 +53,7 @@ impl Pool {
         let mut parts = path.split(|&byte| byte == b'/').peekable();
         while let Some(name) = parts.next() {
             let last = parts.peek().is_none();
-            found = self.step(branches, parent, name, last.then_some(wanted), belief);
+            found = self.step(branches, parent, name, last.then_some(wanted), trust);
             match &found {
                 Ok(entry) if !last => {
                     parent = entry.node;
@@ -80,12 +80,12 @@ impl Pool {
         parent: NodeId,
         name: &[u8],
         dir: Option<StableId>,
-        belief: CacheTrust,
+        trust: CacheTrust,
     ) -> Result<Entry> {
         if is_reserved(name) {
             return Err(Error::Stale);
         }
-        let (path, dirs) = self.dirs(branches, parent, belief)?;
+        let (path, dirs) = self.dirs(branches, parent, trust)?;
         self.enter_as(branches, parent, &path, &dirs, name, dir)
     }
 }

@@ -21,14 +21,14 @@ impl Pool {
     /// `link-exdev` has another answer.
     pub fn link(&self, caller: &Caller, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
         check_not_reserved(new_name)?;
-        let belief = self.cache_trust();
+        let trust = self.cache_trust();
         let _held = self.tree.shared();
         let branches = self.branches.load();
         let node = self.nodes.get(id)?;
         if node.is_dir() {
             return Err(Error::NotPermitted);
         }
-        let (path, mut dirs) = self.dirs(&branches, new_parent, belief)?;
+        let (path, mut dirs) = self.dirs(&branches, new_parent, trust)?;
         dirs.first()?;
         dirs.copies(new_name).must_be_absent()?;
         let (targets, _) = self.targets(&branches, &node, Func::Link, false)?;

@@ -49,10 +49,10 @@ impl Pool {
             _ if is_reserved(name) => return Err(Error::Absent),
             _ => {}
         }
-        let belief = self.cache_trust();
+        let trust = self.cache_trust();
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let (path, dirs) = self.dirs(&branches, parent, belief)?;
+        let (path, dirs) = self.dirs(&branches, parent, trust)?;
         self.enter(&branches, parent, &path, &dirs, name)
     }
 
@@ -173,18 +173,18 @@ impl Pool {
         }
         let node = self.nodes.get(id)?;
         // Where a directory lies may be known as late as the kernel knows of its name.
-        let belief = match node.is_dir() {
+        let trust = match node.is_dir() {
             true => self.dir_cache.valid_version(&node).or_else(|| self.cache_trust()),
             false => None,
         };
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        self.attr_of(&branches, &node, belief)
+        self.attr_of(&branches, &node, trust)
     }
 
-    pub(crate) fn attr_of(&self, branches: &Branches, node: &Arc<Node>, belief: CacheTrust) -> Result<Attr> {
+    pub(crate) fn attr_of(&self, branches: &Branches, node: &Arc<Node>, trust: CacheTrust) -> Result<Attr> {
         match node.is_dir() {
-            true => self.dir_attr(branches, node, belief),
+            true => self.dir_attr(branches, node, trust),
             false => self.file_attr(branches, node),
         }
     }
@@ -203,10 +203,10 @@ impl Pool {
         Ok(self.show_file(node, &primary.branch, primary.attr, At::Opened(primary.fd.as_fd())))
     }
 
-    fn dir_attr(&self, branches: &Branches, node: &Arc<Node>, belief: CacheTrust) -> Result<Attr> {
+    fn dir_attr(&self, branches: &Branches, node: &Arc<Node>, trust: CacheTrust) -> Result<Attr> {
         if let (_, Some(path)) = self.nodes.locate(node.id)? {
             let path = path.as_slice();
-            let dirs = self.dirs_of(branches, node.clone(), path, belief);
+            let dirs = self.dirs_of(branches, node.clone(), path, trust);
             let copies = dirs.own();
             match self.shown(Func::Getattr, branches, &copies) {
                 Ok(index) => {

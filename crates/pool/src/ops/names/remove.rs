@@ -22,10 +22,10 @@ use std::sync::Arc;
 impl Pool {
     /// Removes a name from every branch that the policy chooses; errors when it would come back.
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        let belief = self.cache_trust();
+        let trust = self.cache_trust();
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let (_, dirs) = self.dirs(&branches, parent, belief)?;
+        let (_, dirs) = self.dirs(&branches, parent, trust)?;
         if is_reserved(name) {
             return Err(Error::Absent);
         }
@@ -51,10 +51,10 @@ impl Pool {
 
     /// Removes a directory that is empty on all branches.
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        let belief = self.cache_trust();
+        let trust = self.cache_trust();
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let (path, dirs) = self.dirs(&branches, parent, belief)?;
+        let (path, dirs) = self.dirs(&branches, parent, trust)?;
         if is_reserved(name) {
             return Err(Error::Absent);
         }

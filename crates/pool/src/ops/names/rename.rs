@@ -89,18 +89,18 @@ impl Pool {
             return Err(Error::Absent);
         }
         check_not_reserved(new_name)?;
-        let belief = self.cache_trust();
+        let trust = self.cache_trust();
         let mut held = self.tree.shared();
         let branches = self.branches.load();
-        let side = |parent, name, belief| -> Result<Side<'_, '_>> {
-            let (path, mut dirs) = self.dirs(&branches, parent, belief)?;
+        let side = |parent, name, trust| -> Result<Side<'_, '_>> {
+            let (path, mut dirs) = self.dirs(&branches, parent, trust)?;
             dirs.first()?;
             // Names are moved, and what is under them: of a followed symlink, the link.
             dirs.follow = Symlinks::NEVER;
             let copies = dirs.copies(name);
             Ok(Side { parent, name, path, dirs, copies })
         };
-        let (mut old, mut new) = (side(parent, name, belief)?, side(new_parent, new_name, belief)?);
+        let (mut old, mut new) = (side(parent, name, trust)?, side(new_parent, new_name, trust)?);
         // Whoever works below a directory must not lose it under his feet.
         let moves_dir = self.is_dir(&mut old) || (kind == RenameKind::Exchange && self.is_dir(&mut new));
         if moves_dir {

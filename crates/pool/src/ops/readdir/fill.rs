@@ -1,4 +1,4 @@
-//! Filling a cursor with names: what of a listing needs the whole pool.
+//! Filling a cursor with names: the part of a listing that needs the whole pool.
 
 use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
@@ -27,7 +27,7 @@ impl ListingVersion {
 }
 
 impl Cursor {
-    /// A cursor that is at a position.
+    /// Returns a new cursor at a position.
     pub(crate) fn begin(pool: &Pool, node: &Node, path: &[u8], at: Position) -> Result<Cursor> {
         let since = ListingVersion::now(pool, node);
         let from_start = matches!(at, Position::Start(_));
@@ -76,7 +76,7 @@ impl Cursor {
         Ok(cursor)
     }
 
-    /// The directory itself and the one above, and what is to be said where there are no branches.
+    /// Adds `.` and `..`, and an error message as an entry if there are no branches.
     fn own_entries(&mut self, pool: &Pool, node: &Node) {
         let own = match node.identity() {
             Identity::Directory { ino } => ino,
@@ -90,17 +90,17 @@ impl Cursor {
         self.push(b".", DT_DIR, own, Position::Start(1));
         self.push(b"..", DT_DIR, above, Position::Start(2));
         if self.sources.is_empty() {
-            let told = b"error: no valid canopy branch found, check config";
-            self.push(told, DT_UNKNOWN, 0, Position::Start(3));
+            let message = b"error: no valid canopy branch found, check config";
+            self.push(message, DT_UNKNOWN, 0, Position::Start(3));
         }
     }
 
-    /// Goes on where another cursor was.
+    /// Moves to a position that another cursor returned.
     fn go_on(&mut self, pool: &Pool, node: &Node, pass: u8, mark: position::BranchMark, place: Place) {
         (self.pass, self.lasts, self.asks, self.seen) = (pass, true, true, Some(HashSet::default()));
         let all = pool.branches.all();
         let Some(at) = position::marks(&all).iter().position(|&(_, known)| known == mark) else {
-            // A branch that is not any more: nobody knows what stood behind it.
+            // The branch was removed, so the branches after it are unknown: starts from the first.
             return;
         };
         let index = |source: &Source| all.index_of(self.branches[source.index].id);
@@ -113,16 +113,16 @@ impl Cursor {
         }
     }
 
-    /// An entry, by its place after the position to which the cursor has been turned.
+    /// Returns the entry `at` places after the cursor's position, reading more names if needed.
     pub(crate) fn entry(&mut self, pool: &Pool, node: &Node, at: usize) -> Option<DirEntry<'_>> {
-        // The last one is told as such.
+        // Reads one entry ahead, because the last entry is marked as the last.
         while self.items.len() <= at + 1 && !self.ended {
             self.extend(pool, node);
         }
         self.given(at)
     }
 
-    /// Adds what the next buffer of names holds.
+    /// Adds the next buffer of names.
     fn extend(&mut self, pool: &Pool, node: &Node) {
         if self.reading >= self.sources.len() {
             return self.end_pass(pool, node);
@@ -139,7 +139,7 @@ impl Cursor {
                 Err(errno) => Some(errno),
             },
         };
-        // A directory that was removed while it was read has no more names.
+        // If the directory was removed during the listing, it has no more names; this is no error.
         if let Some(errno) = broken.filter(|&errno| !beneath::is_absent(errno)) {
             let branch = &self.branches[self.sources[self.reading].index];
             branch.record_error(errno, OpKind::Read);
@@ -151,11 +151,11 @@ impl Cursor {
         }
     }
 
-    /// All has been read. What has been moved meanwhile, from a branch that had not been read yet to one that had, was missed.
-    /// Then all is read once more, for names that have not been given.
+    /// Ends a pass, and begins another one if names may have been missed. A name is missed if it moves, during the
+    /// pass, from a branch that has not been read yet to one that has. The next pass returns only new names.
     fn end_pass(&mut self, pool: &Pool, node: &Node) {
         self.ended = true;
-        // Who has begun in the middle does not know what was given.
+        // A cursor that began in the middle does not know which names were returned before.
         if !self.lasts || self.asks || self.pass + 1 >= PASSES || !self.may_have_missed(pool, node) {
             return;
         }
@@ -164,7 +164,7 @@ impl Cursor {
         let opened = pool.open_on_branches(&branches, &path, false);
         let Ok(again) = sources(pool, &branches, opened, &mut None) else { return };
         (self.since, self.branches) = (since, branches);
-        // Entries that are here still tell of those before.
+        // Items still in the cursor refer to the old sources, so the new ones are appended.
         self.first = self.sources.len();
         self.sources.extend(again);
         self.pass += 1;
@@ -172,8 +172,8 @@ impl Cursor {
         self.inodes = DirentInodes::new(pool.config().inode, &path);
     }
 
-    /// May a name have moved between branches since the pass began? Names that the pool itself makes are no reason to look
-    /// again: whoever renames what he lists would be given the new names as well.
+    /// Returns true if a name may have moved between branches since the pass began. Names that the pool itself creates
+    /// do not count: a client that renames what it lists would get the new names, too.
     fn may_have_missed(&self, pool: &Pool, node: &Node) -> bool {
         let now = ListingVersion::now(pool, node);
         let by_others = || now == self.since && self.sources[self.first..].iter().any(Source::has_changed);
@@ -187,7 +187,7 @@ impl Cursor {
         }
         let source = &self.sources[self.reading];
         let mut dev = source.dev;
-        // A listing has the number of the directory on which another filesystem is mounted.
+        // getdents64(2) returns the inode number of a mountpoint, not that of the filesystem mounted on it.
         let doubtful = kind == DT_DIR && !self.inodes.uses_path(true);
         if (kind == DT_UNKNOWN || kind == DT_LNK && self.following || doubtful)
             && let Ok(attr) = self.follow.at(&source.dir, name)
@@ -199,7 +199,7 @@ impl Cursor {
         let seed = pool.seed(branch, dev, || self.follow.pin(&source.dir, name).ok());
         let shown = self.inodes.inode(seed, name, ino, kind == DT_DIR);
         if self.may_show_symlinks && !matches!(kind, DT_DIR | DT_LNK) {
-            // Only its age could tell what it is shown as, and that may have changed when somebody looks.
+            // Its age decides whether it is shown as a symlink, and may do so between the listing and the lookup.
             kind = DT_UNKNOWN;
         }
         let ino = match kind {
@@ -210,7 +210,7 @@ impl Cursor {
     }
 }
 
-/// The branches that hold the directory, with its first error where one could not say so.
+/// Returns a source for each branch that holds the directory. Stores the first other error in `failed`.
 fn sources(
     pool: &Pool,
     branches: &Branches,
@@ -223,10 +223,10 @@ fn sources(
     for (index, opened) in opened.into_iter().enumerate() {
         let branch = &branches[index];
         match opened {
-            // A branch that has been taken away in this moment has no mark.
+            // A branch that has just been removed has no mark, and is left out.
             Ok(opened) => {
                 let admit = || pool.dir_cache.admit_listing(opened.dir());
-                // Cursors that nobody uses at this moment make room.
+                // If there are too many open listings, drops the parked cursors and tries again.
                 admit().or_else(|_| {
                     pool.cursors.clear();
                     admit()

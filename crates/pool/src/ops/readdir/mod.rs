@@ -1,9 +1,9 @@
-//! Listing directories: the names of all branches, each once.
+//! Directory listings: the names of all branches, each once.
 //!
-//! Names are read from the branches as they are asked for, a buffer at a time, branch by branch. Nothing belongs to who reads: a
-//! position tells where to go on by itself ([`position`](crate::dir::listing::position)), and what is needed to go on quickly, and exactly, is kept for the
-//! directory for some seconds ([`cursor`](crate::dir::listing::cursor), [`parked`](crate::dir::listing::parked)). So nobody has to open a directory to list it, and open directories
-//! cost nothing.
+//! A listing reads names on demand, one buffer at a time, branch by branch. There is no state per open directory, and
+//! a directory need not be opened to be listed: a position alone says where to resume
+//! ([`position`](crate::dir::listing::position)). The state that makes resuming fast and exact is kept per directory
+//! for some seconds ([`cursor`](crate::dir::listing::cursor), [`parked`](crate::dir::listing::parked)).
 
 mod fill;
 
@@ -30,7 +30,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Pool {
-    /// May this be listed?
+    /// Checks that a node can be listed.
+    ///
+    /// Errors: `ENOTDIR` if it is not a directory.
     pub fn opendir(&self, id: NodeId) -> Result<()> {
         match self.nodes.get(id)?.is_dir() {
             true => Ok(()),
@@ -38,8 +40,8 @@ impl Pool {
         }
     }
 
-    /// Gives the entries of a directory from a position on, until `take` says that it has no more room by returning
-    /// false (that entry is given again next time). Position 0 reads the directory afresh.
+    /// Passes the entries of a directory to `take`, starting at a position, until `take` returns false because it has
+    /// no more room. The next call gets the refused entry again. Position 0 reads the directory anew.
     pub fn readdir(
         &self,
         id: NodeId,
@@ -58,10 +60,11 @@ impl Pool {
         Ok(())
     }
 
-    /// As `readdir`, each entry with its node, to which the kernel then holds a reference. `.` and `..`
-    /// come without; so does what has gone since it was listed, and what the kernel knows. `room` is asked about the names one
-    /// after the other, and what it has granted is given to `take`, with the reference; it tells for how long the kernel goes by
-    /// the attributes.
+    /// Lists as `readdir` does, and hands the kernel a reference to each entry's node.
+    ///
+    /// An entry comes without a node if it is `.` or `..`, if it was removed since it was listed, or if the kernel
+    /// already has valid attributes for it. `room` is called with each name in order, until it returns false. `take`
+    /// then gets the accepted entries, and returns how long the kernel may cache the attributes.
     pub fn readdirplus(
         &self,
         id: NodeId,
@@ -72,7 +75,7 @@ impl Pool {
         let node = self.nodes.get(id)?;
         let parked = self.cursors.take(id, position);
         let known = parked.as_ref().map_or_else(|| node.has_relied_on_entries(), |cursor| cursor.meets_known);
-        // What the kernel has been given is good where all that has happened by now has been told.
+        // Attributes that the kernel holds count only if the pool has been notified of all changes up to now.
         let known = known && self.kernel.load().caught_up();
         let _held = self.tree.shared();
         let Some(mut cursor) = self.cursor(&node, position, parked)? else { return Ok(()) };
@@ -83,7 +86,8 @@ impl Pool {
         let names = (0..given).filter_map(|at| Some(cursor.given(at)?.name));
         let mut known = if known { self.nodes.are_relied_on(id, names) } else { Vec::new() };
         if let Some(one) = known.iter_mut().find(|known| **known) {
-            // By one that it is given the kernel sees whether attributes are wanted of the next names, too.
+            // The kernel learns from the use of an entry with attributes whether to ask for those of the next names,
+            // so it gets at least one.
             *one = false;
         }
         let nodes = self.nodes_of(&node, &cursor, given, &known);
@@ -94,9 +98,9 @@ impl Pool {
                 take(entry, None);
                 continue;
             };
-            // Before anybody looks whether it has changed meanwhile: whoever has changed it says so afterwards.
+            // Comes before the attributes are sent: a change in between is recorded later than this, and wins.
             node.offer();
-            // What is mounted on a name has another number than the name was listed with.
+            // If something is mounted on the name, its inode number differs from the listed one.
             let time = take(DirEntry { ino: found.attr.ino, ..entry }, Some(found));
             node.rely(time);
             longest = longest.max(time);
@@ -106,7 +110,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A cursor at a position of a directory's listing, if there was none. `None` where there is nothing.
+    /// Returns the parked cursor, or else a new one at the position. Returns `None` if there are no more entries.
     fn cursor(
         &self,
         node: &Arc<Node>,
@@ -125,7 +129,7 @@ impl Pool {
         }
     }
 
-    /// So many entries have been given.
+    /// Keeps a cursor for the next request, unless the `given` entries were the last ones.
     fn park(&self, id: NodeId, mut cursor: Box<Cursor>, given: usize) {
         if !cursor.is_over(given) {
             cursor.suspend();
@@ -133,8 +137,8 @@ impl Pool {
         }
     }
 
-    /// The nodes of the first names that a cursor has, but for those that are known. The kernel lets nobody change names of the directory meanwhile: it
-    /// asks for a listing with the directory locked.
+    /// Returns the nodes of the first `given` entries of a cursor, except `known` ones. No names in the directory are
+    /// changed through the pool meanwhile: the kernel holds the directory's lock during a listing.
     fn nodes_of(
         &self,
         dir: &Node,
@@ -148,7 +152,7 @@ impl Pool {
         let items: Vec<(DirEntry<'_>, usize)> = (0..given).filter_map(|at| cursor.found(at)).collect();
         let own = |entry: &DirEntry<'_>| matches!(entry.name, b"." | b"..");
         let passed = |at: usize| known.get(at).is_some_and(|&known| known) || own(&items[at].0);
-        // A file is where it was first listed, if the policy is the branch order.
+        // If the policy follows the branch order, a file's copy is on the branch that listed it first.
         let in_order = policy::first_only(self.config().policies.get(Func::Getattr), Category::Search);
         let still = |branch: &Arc<Branch>| Some(branches.as_slice()[branches.index_of(branch.id)?].clone());
         let sources: PerBranch<_> = cursor.sources().map(|(branch, dir)| (still(branch), dir)).collect();
@@ -174,7 +178,7 @@ impl Pool {
                 entries[at] = Some((Entry::new(&node, attr), node));
             }
         });
-        // Directories, which are merged, and what is chosen by more than the order.
+        // Looks up the rest: directories, which are merged, and files if the policy needs more than the order.
         let mut dirs = None;
         for (at, (entry, _)) in items.iter().enumerate() {
             if entries[at].is_none() && !passed(at) {
@@ -186,7 +190,7 @@ impl Pool {
         entries
     }
 
-    /// Opens a directory on every branch.
+    /// Opens a directory on every branch, and with `func.readdir=cor` also reads it when a listing begins.
     pub(crate) fn open_on_branches(
         &self,
         branches: &Branches,
@@ -199,7 +203,7 @@ impl Pool {
             ReaddirMode::Cor { threads, .. } if from_start => {
                 side_by_side(branches, threads, |branch| open(branch).map(OpenedSource::read))
             }
-            // Opened side by side, so that sleeping disks wake together; read in order.
+            // Opens concurrently, so that sleeping disks spin up together. The listing reads them in order.
             ReaddirMode::Cosr { threads, .. } | ReaddirMode::Cor { threads, .. } => {
                 side_by_side(branches, threads, open)
             }
@@ -207,7 +211,7 @@ impl Pool {
         }
     }
 
-    /// fsync(2) of a directory: on every branch that holds it.
+    /// Calls fsync(2), or fdatasync(2) with `data_only`, for a directory on every branch that holds it.
     pub fn fsyncdir(&self, id: NodeId, data_only: bool) -> Result<()> {
         let _held = self.tree.shared();
         let branches = self.branches.load();

@@ -25,10 +25,10 @@ impl Pool {
         &self,
         branches: &'b Branches,
         id: NodeId,
-        belief: CacheTrust,
+        trust: CacheTrust,
     ) -> Result<(PoolPath, MergedDir<'b>)> {
         let (node, path) = self.nodes.dir(id)?;
-        let dirs = self.dirs_of(branches, node, &path, belief);
+        let dirs = self.dirs_of(branches, node, &path, trust);
         Ok((path, dirs))
     }
 
@@ -37,16 +37,16 @@ impl Pool {
         branches: &'b Branches,
         node: Arc<Node>,
         path: &[u8],
-        belief: CacheTrust,
+        trust: CacheTrust,
     ) -> MergedDir<'b> {
-        if belief.is_some()
+        if trust.is_some()
             && let Some((opened, names)) = self.dir_cache.get(&node, branches)
         {
             let (node, names) = (Some(node), Some(names));
             return MergedDir { branches, opened, follow: Symlinks::NEVER, by_link: false, node, names };
         }
         let mut dirs = MergedDir::open(self.follow(), branches, path);
-        if let Some(stamp) = belief
+        if let Some(stamp) = trust
             && dirs.follow.is_plain()
             && dirs.opened.error.is_none()
         {
