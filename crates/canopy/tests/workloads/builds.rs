@@ -1,4 +1,4 @@
-//! Building programs inside a pool, and what build tools believe: modification times.
+//! Builds inside a pool, and the modification times that build tools rely on.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use canopy_testkit::Kind;
 use canopy_testkit::cmd::{Finished, run_within};
 
-use super::rig::{Disks, TRAVELS, shell, shell_ok};
+use super::rig::{DATA_PATHS, Disks, shell, shell_ok};
 
 fn put(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
@@ -37,7 +37,7 @@ fn project(root: &Path) {
 #[track_caller]
 fn cargo(dir: &Path, args: &[&str]) -> Finished {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // The build is one of its own, whatever the one is that runs the tests.
+    // The build must not inherit settings from the cargo that runs the tests.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if (text.starts_with("CARGO") && text != "CARGO_HOME")
@@ -53,7 +53,7 @@ fn cargo(dir: &Path, args: &[&str]) -> Finished {
     done
 }
 
-/// What of the project was compiled.
+/// Returns the names of the crates that cargo compiled.
 fn compiled(done: &Finished) -> Vec<&str> {
     let lines = done.stderr.lines().filter_map(|line| line.trim().strip_prefix("Compiling "));
     let mut crates: Vec<&str> = lines.filter_map(|line| line.split(' ').next()).collect();
@@ -63,9 +63,9 @@ fn compiled(done: &Finished) -> Vec<&str> {
 
 #[test]
 fn cargo_builds_rebuilds_and_runs() {
-    for travel in TRAVELS {
+    for data_path in DATA_PATHS {
         let disks = Disks::new(&[Kind::Ext4, Kind::Xfs]);
-        let pool = disks.pool(&format!("category.create=rand,{travel}"));
+        let pool = disks.pool(&format!("category.create=rand,{data_path}"));
         let root = pool.path();
         project(root);
         let app = root.join("app");
@@ -93,12 +93,13 @@ fn cargo_builds_rebuilds_and_runs() {
     }
 }
 
-/// What is written later is not older, whatever disks the two are on, and every way to ask agrees.
+/// A file written later never has an older mtime, whichever disks the files are on, and every system call reports the
+/// same time.
 #[test]
-fn times_are_in_the_order_of_writing() {
-    for travel in TRAVELS {
+fn modification_times_follow_the_order_of_writes() {
+    for data_path in DATA_PATHS {
         let disks = Disks::new(&[Kind::Ext4, Kind::Tmpfs]);
-        let pool = disks.pool(&format!("category.create=rand,{travel}"));
+        let pool = disks.pool(&format!("category.create=rand,{data_path}"));
         let root = pool.path();
         let mtime = |name: &str| {
             let meta = fs::metadata(root.join(name)).unwrap();
@@ -115,12 +116,12 @@ fn times_are_in_the_order_of_writing() {
             let after = mtime(&target);
             assert!(
                 after >= before,
-                "round {round} [{travel}]: {target} {after:?} is older than {source} {before:?}"
+                "round {round} [{data_path}]: {target} {after:?} is older than {source} {before:?}"
             );
-            assert!((inside.mtime(), inside.mtime_nsec()) <= after, "round {round} [{travel}]");
+            assert!((inside.mtime(), inside.mtime_nsec()) <= after, "round {round} [{data_path}]");
         }
         pool.umount();
-        let pool = disks.pool(travel);
+        let pool = disks.pool(data_path);
         for index in 0..10 {
             let name = format!("target{index}");
             let on_branch =
@@ -133,7 +134,7 @@ fn times_are_in_the_order_of_writing() {
 }
 
 #[test]
-fn make_rebuilds_what_is_older() {
+fn make_rebuilds_outdated_targets() {
     let disks = Disks::new(&[Kind::Ext4, Kind::Btrfs]);
     let pool = disks.pool("category.create=rand");
     let root = pool.path();
@@ -144,7 +145,7 @@ fn make_rebuilds_what_is_older() {
     }
     assert_eq!(shell_ok(root, "make | grep -c ^cat", &[]), "2\n");
     assert!(shell(root, "make -q", &[]).success());
-    // Coarse clocks tick every few milliseconds; a change within the same tick is nobody's to see.
+    // Timestamps advance only every few milliseconds; make cannot see a change within one tick.
     let tick = || std::thread::sleep(Duration::from_millis(20));
     tick();
     fs::OpenOptions::new().append(true).open(root.join("one.in")).unwrap().write_all(b"more").unwrap();

@@ -1,4 +1,5 @@
-//! Many at once in the same directories: nothing is lost, doubled or leaked, and the daemon stays small.
+//! Many processes and threads in the same directories: no file is lost or duplicated, no descriptor leaks, and the
+//! daemon's memory stays bounded.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,23 +17,23 @@ const THREADS: u64 = 8;
 const PROCESSES: usize = 16;
 const STEPS: usize = 1500;
 
-/// Resident memory of a process in bytes.
+/// Returns the resident memory of a process, in bytes.
 fn resident(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) << 10
 }
 
-/// Errors that somebody else's work explains.
+/// Returns whether concurrent work by others explains an error.
 fn excused(error: &std::io::Error) -> bool {
     use ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory, NotFound};
     matches!(error.kind(), NotFound | AlreadyExists | IsADirectory | NotADirectory | DirectoryNotEmpty)
-        // A directory into itself.
+        // A rename of a directory into itself.
         || error.kind() == ErrorKind::InvalidInput
 }
 
-/// Random work on a few shared names.
-fn storm(root: &Path, seed: u64) -> Vec<String> {
+/// Does random operations on a few shared names, and returns the faults it found.
+fn random_operations(root: &Path, seed: u64) -> Vec<String> {
     let mut rng = Rng::new(seed);
     let mut faults = Vec::new();
     let path = |rng: &mut Rng| {
@@ -66,7 +67,7 @@ fn storm(root: &Path, seed: u64) -> Vec<String> {
                 }),
             ),
         };
-        // Hard links to directories are refused in a way of their own.
+        // link(2) on a directory fails with EPERM.
         if let Err(error) = result.as_ref()
             && !excused(error)
             && !(what == "link" && error.kind() == ErrorKind::PermissionDenied)
@@ -77,7 +78,7 @@ fn storm(root: &Path, seed: u64) -> Vec<String> {
     faults
 }
 
-/// The same from shells, which fork and execute besides.
+/// Starts shells that do similar work, and also fork and execute programs.
 fn processes(root: &Path) -> Vec<Child> {
     let script = "cd \"$1\"; i=0
         while [ $i -lt 25 ]; do
@@ -99,23 +100,24 @@ fn processes(root: &Path) -> Vec<Child> {
 }
 
 #[track_caller]
-fn crowd(kinds: &[Kind], options: &str) {
+fn check_concurrent_work(kinds: &[Kind], options: &str) {
     let disks = Disks::new(kinds);
     let pool = disks.pool(options);
     let root = pool.path();
     let pid = pool.pid();
-    storm(root, 99);
+    random_operations(root, 99);
     let (descriptors, memory) = (pool.settled_fd_count(0), resident(pid));
     let (mut most, mut largest) = (0, 0);
     let children = processes(root);
     let faults: Vec<String> = std::thread::scope(|scope| {
-        let storms: Vec<_> = (0..THREADS).map(|seed| scope.spawn(move || storm(root, seed))).collect();
+        let threads: Vec<_> =
+            (0..THREADS).map(|seed| scope.spawn(move || random_operations(root, seed))).collect();
         wait_until(Duration::from_secs(120), || {
             most = most.max(pool.fd_count());
             largest = largest.max(resident(pid));
-            storms.iter().all(std::thread::ScopedJoinHandle::is_finished)
+            threads.iter().all(std::thread::ScopedJoinHandle::is_finished)
         });
-        storms.into_iter().flat_map(|storm| storm.join().unwrap()).collect()
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     for mut child in children {
         let status = wait_within(&mut child, Duration::from_secs(120));
@@ -152,16 +154,16 @@ fn end(pool: Pool) {
 
 #[test]
 fn sixteen_processes_and_eight_threads_on_two_branches() {
-    crowd(&[Kind::Ext4, Kind::Ext4], "");
+    check_concurrent_work(&[Kind::Ext4, Kind::Ext4], "");
 }
 
 #[test]
-fn the_same_on_four_branches_of_four_kinds_without_passthrough() {
+fn sixteen_processes_and_eight_threads_on_four_filesystem_types_without_passthrough() {
     let kinds = [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs];
-    crowd(&kinds, "category.create=rand,passthrough.io=off,cache.files=auto-full");
+    check_concurrent_work(&kinds, "category.create=rand,passthrough.io=off,cache.files=auto-full");
 }
 
-/// Opening and closing, over and over, costs nothing that stays.
+/// Creating, listing and removing files over and over leaks neither memory nor descriptors.
 #[test]
 fn memory_and_descriptors_do_not_grow_with_work() {
     let disks = Disks::new(&[Kind::Tmpfs, Kind::Tmpfs]);
@@ -186,10 +188,10 @@ fn memory_and_descriptors_do_not_grow_with_work() {
     end(pool);
 }
 
-/// A directory that is cloned onto another branch because of work deep below it, while its own attributes change:
-/// the copies must agree in the end.
+/// Creating files deep in a tree clones the parent directory onto other branches while its attributes change. All copies
+/// must have the same attributes afterwards.
 #[test]
-fn a_change_of_a_directory_reaches_the_copy_that_is_just_being_made() {
+fn an_attribute_change_reaches_a_directory_copy_that_is_being_cloned() {
     let disks = Disks::new(&[Kind::Tmpfs, Kind::Tmpfs, Kind::Tmpfs, Kind::Tmpfs]);
     let pool = disks.pool("category.create=rand");
     let root = pool.path();

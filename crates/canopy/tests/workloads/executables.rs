@@ -1,4 +1,4 @@
-//! Programs that run from the pool, and what may be done to them meanwhile.
+//! Programs that run from the pool, and changes to their files while they run.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -12,9 +12,9 @@ use canopy_testkit::cmd::{run_within, spawn, wait_until, wait_within};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::rig::{Disks, TRAVELS, plain};
+use super::rig::{DATA_PATHS, Disks, plain};
 
-/// A running program, ended on drop.
+/// A running program, killed on drop.
 struct Running(Child);
 
 impl Running {
@@ -22,7 +22,7 @@ impl Running {
     fn start(program: &Path) -> Self {
         let child = spawn(Command::new(program).arg("60")).unwrap();
         let exe = format!("/proc/{}/exe", child.id());
-        // spawn returns once exec has succeeded, so this is for the name alone.
+        // `spawn` returns once exec has succeeded, so this only waits for the process name.
         assert!(wait_until(Duration::from_secs(5), || fs::read_link(&exe).is_ok_and(|at| at == program)));
         Self(child)
     }
@@ -48,7 +48,7 @@ fn install(program: &Path) {
     fs::set_permissions(program, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// What each attempt to change a running program gives, by name.
+/// Tries each way to change a running program, and returns the results by name.
 fn attempts(program: &Path) -> Vec<(&'static str, Result<(), Errno>)> {
     let open = |flags| openat(CWD, program, flags, Mode::empty()).map(drop);
     let truncate = || {
@@ -75,12 +75,12 @@ fn attempts(program: &Path) -> Vec<(&'static str, Result<(), Errno>)> {
 }
 
 #[test]
-fn a_running_program_cannot_be_changed_but_replaced() {
+fn a_running_program_can_be_replaced_but_not_changed() {
     let reference = plain();
     let mut expected = None;
     let disks = Disks::new(&[Kind::Ext4, Kind::Xfs]);
-    for travel in [None].into_iter().chain(TRAVELS.map(Some)) {
-        let pool = travel.map(|travel| disks.pool(travel));
+    for data_path in [None].into_iter().chain(DATA_PATHS.map(Some)) {
+        let pool = data_path.map(|data_path| disks.pool(data_path));
         let root = pool.as_ref().map_or(reference.path(), |pool| pool.path());
         let program = root.join("sleep");
         install(&program);
@@ -89,32 +89,32 @@ fn a_running_program_cannot_be_changed_but_replaced() {
         let results = attempts(&program);
         for (what, result) in &results {
             let wanted = if *what == "read" { Ok(()) } else { Err(Errno::TXTBSY) };
-            assert_eq!(*result, wanted, "{what} {travel:?}");
+            assert_eq!(*result, wanted, "{what} {data_path:?}");
         }
-        assert_eq!(*expected.get_or_insert(results.clone()), results, "{travel:?}");
-        assert!(fs::read(&program).unwrap() == content, "{travel:?}: the program has changed");
+        assert_eq!(*expected.get_or_insert(results.clone()), results, "{data_path:?}");
+        assert!(fs::read(&program).unwrap() == content, "{data_path:?}: the program has changed");
 
-        // A new one takes its place by rename, and the old goes on.
+        // rename(2) can replace the file; the old program keeps running.
         let next = root.join("next");
         fs::write(&next, "#!/bin/sh\necho new\n").unwrap();
         fs::set_permissions(&next, PermissionsExt::from_mode(0o755)).unwrap();
         fs::rename(&next, &program).unwrap();
         let done = run_within(&mut Command::new(&program), Duration::from_secs(10));
-        assert_eq!(done.stdout, "new\n", "{travel:?}: {}", done.describe());
+        assert_eq!(done.stdout, "new\n", "{data_path:?}: {}", done.describe());
         assert!(running.runs());
         let mapped = fs::read(format!("/proc/{}/exe", running.0.id())).unwrap();
-        assert!(mapped == content, "{travel:?}: the running program has changed");
-        // Nobody runs the script's file itself, so it can be changed.
+        assert!(mapped == content, "{data_path:?}: the running program has changed");
+        // The kernel executes the interpreter, not the script, so the script can be changed.
         OpenOptions::new().append(true).open(&program).unwrap().write_all(b"echo more\n").unwrap();
         let done = run_within(&mut Command::new(&program), Duration::from_secs(10));
-        assert_eq!(done.stdout, "new\nmore\n", "{travel:?}: {}", done.describe());
+        assert_eq!(done.stdout, "new\nmore\n", "{data_path:?}: {}", done.describe());
         running.end();
 
-        // The other way round: who writes a program keeps it from being run.
+        // Conversely, a program that is open for writing cannot be executed.
         install(&root.join("third"));
         let writer = OpenOptions::new().write(true).open(root.join("third")).unwrap();
         let refused = Command::new(root.join("third")).arg("0").spawn().map(|mut child| child.wait());
-        assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ExecutableFileBusy, "{travel:?}");
+        assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ExecutableFileBusy, "{data_path:?}");
         drop(writer);
         let mut child = spawn(Command::new(root.join("third")).arg("0")).unwrap();
         assert!(wait_within(&mut child, Duration::from_secs(10)).is_some_and(|status| status.success()));
@@ -127,7 +127,7 @@ fn a_running_program_cannot_be_changed_but_replaced() {
     }
 }
 
-/// Running it first through one name, then upgrading that, must not mix the two files.
+/// Running a program and then replacing it by rename must not mix the content of the two files.
 #[test]
 fn programs_survive_many_upgrades() {
     let disks = Disks::new(&[Kind::Ext4, Kind::Btrfs]);

@@ -1,4 +1,4 @@
-//! What fsync(2) promises: that it reached the disks. Watched with strace at the daemon.
+//! fsync(2) reaches the disks of the branches. The tests trace the daemon with strace.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use canopy_testkit::cmd::{wait_until, wait_within};
 use canopy_testkit::{Kind, Pool};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::rig::{Disks, TRAVELS};
+use super::rig::{DATA_PATHS, Disks};
 
-/// Records the daemon's calls that write to disks.
+/// Records the daemon's sync calls.
 struct Trace {
     child: Child,
     log: PathBuf,
@@ -37,11 +37,11 @@ impl Trace {
         own
     }
 
-    /// Ends the recording; the calls that succeeded.
+    /// Ends the recording, and returns the calls that succeeded.
     fn calls(mut self) -> Vec<String> {
         self.detach();
         let text = fs::read_to_string(&self.log).unwrap();
-        // Calls of several threads may be split over two lines.
+        // strace may split a call over two lines when threads interleave.
         text.lines().filter(|line| line.contains("sync")).map(str::to_owned).collect()
     }
 
@@ -60,7 +60,7 @@ impl Drop for Trace {
     }
 }
 
-/// What the daemon syncs while `act` runs.
+/// Returns the daemon's sync calls while `act` runs.
 #[track_caller]
 fn synced(pool: &Pool, act: impl FnOnce()) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
@@ -74,7 +74,7 @@ fn count(calls: &[String], call: &str, path: &Path) -> usize {
     calls.iter().filter(|line| line.contains(&format!("{call}(")) && line.contains(&wanted)).count()
 }
 
-/// Defect 11 of the pool filesystem we know: fsync of a directory succeeds and does nothing.
+/// mergerfs reports success for fsync of a directory and syncs nothing.
 #[test]
 fn fsync_of_a_directory_reaches_every_branch() {
     let disks = Disks::new(&[Kind::Ext4, Kind::Xfs]);
@@ -101,9 +101,9 @@ fn fsync_of_a_directory_reaches_every_branch() {
 
 #[test]
 fn fsync_of_a_file_reaches_its_branch() {
-    for travel in TRAVELS {
+    for data_path in DATA_PATHS {
         let disks = Disks::new(&[Kind::Ext4, Kind::Btrfs]);
-        let pool = disks.pool(travel);
+        let pool = disks.pool(data_path);
         let name = pool.path().join("file");
         let calls = synced(&pool, || {
             fs::write(&name, b"content").unwrap();
@@ -113,8 +113,8 @@ fn fsync_of_a_file_reaches_its_branch() {
         });
         let branches = disks.branches();
         let branch = branches.iter().find(|branch| branch.join("file").exists()).unwrap();
-        assert_eq!(count(&calls, " fsync", &branch.join("file")), 1, "[{travel}] {calls:#?}");
-        assert_eq!(count(&calls, "fdatasync", &branch.join("file")), 1, "[{travel}] {calls:#?}");
+        assert_eq!(count(&calls, " fsync", &branch.join("file")), 1, "[{data_path}] {calls:#?}");
+        assert_eq!(count(&calls, "fdatasync", &branch.join("file")), 1, "[{data_path}] {calls:#?}");
         pool.umount();
     }
 }

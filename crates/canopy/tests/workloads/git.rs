@@ -9,7 +9,7 @@ use std::time::Duration;
 use canopy_testkit::cmd::run_within;
 use canopy_testkit::{Kind, Rng};
 
-use super::rig::{Disks, TRAVELS, plain};
+use super::rig::{DATA_PATHS, Disks, plain};
 
 const COMMITS: u64 = 320;
 
@@ -23,7 +23,7 @@ fn git(dir: &Path, args: &[&str]) -> String {
     done.stdout
 }
 
-/// Nothing of the user's or the system's configuration counts.
+/// Makes git ignore the user's and the system's configuration.
 fn settings(command: &mut Command) {
     command
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
@@ -34,7 +34,7 @@ fn settings(command: &mut Command) {
     }
 }
 
-/// Writes a history as `git fast-import` reads it: a growing tree on `main`, every fortieth commit a side branch.
+/// Writes a history for `git fast-import`: a growing tree on `main`, and a side branch at every fortieth commit.
 fn history(to: &Path) {
     let mut rng = Rng::new(3);
     let mut text = String::new();
@@ -74,9 +74,9 @@ fn clone_fsck_checkout_gc_and_worktrees() {
     let branches: Vec<&str> = branches.lines().collect();
     assert_eq!(branches.len(), 9, "{branches:?}");
 
-    for travel in TRAVELS {
+    for data_path in DATA_PATHS {
         let disks = Disks::new(&[Kind::Ext4, Kind::Btrfs]);
-        let pool = disks.pool(&format!("category.create=rand,{travel}"));
+        let pool = disks.pool(&format!("category.create=rand,{data_path}"));
         let root = pool.path();
         git(root, &["clone", "-q", "--no-local", origin.to_str().unwrap(), "work"]);
         let work = root.join("work");
@@ -85,7 +85,7 @@ fn clone_fsck_checkout_gc_and_worktrees() {
             git(&work, &["checkout", "-q", branch]);
             assert_eq!(git(&work, &["status", "--porcelain"]), "", "after checkout of {branch}");
         }
-        // A local clone makes hard links of the objects.
+        // A local clone hard-links the objects.
         git(root, &["clone", "-q", "work", "second"]);
         git(&work, &["worktree", "add", "-q", "../tree", "main"]);
         let tree = root.join("tree");

@@ -1,5 +1,5 @@
-//! Everyday work on mounted pools: whole trees copied, git, cargo, sqlite, walks beside renames, many processes at
-//! once, hundreds of mounts. Real mounts over ext4, xfs, btrfs and tmpfs, so root is needed.
+//! Everyday work on mounted pools: copies of whole trees, git, cargo, sqlite, tree walks during renames, many concurrent
+//! processes, hundreds of mounts. Needs root: the tests mount pools over ext4, xfs, btrfs and tmpfs.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Hundreds of mounts and unmounts: none fails, none leaves a daemon.
+//! Hundreds of mounts and unmounts: none fails, and none leaves a daemon behind.
 
 use std::fs;
 use std::process::Command;
@@ -28,7 +28,7 @@ fn two_hundred_mounts_leave_nothing() {
         let done = run_within(&mut mount, Duration::from_secs(20));
         assert!(done.success(), "cycle {cycle}: {}", done.describe());
         slowest_mount = slowest_mount.max(done.took);
-        // In a process of its own: one that another test forks just then would hold a file of ours open.
+        // A separate process writes: a child that another test forks meanwhile would inherit our open file.
         let work = "file=file$(($2 % 10)); echo $2 > $file; test $(cat $file) = $2
             if test $(($2 % 3)) = 0; then mv $file renamed; rm renamed; fi";
         let mut shell = Command::new("sh");
@@ -49,7 +49,7 @@ fn two_hundred_mounts_leave_nothing() {
         assert!(ended, "cycle {cycle}: after {end:?} {:?} still run", proc::daemons(&dir));
         slowest_end = slowest_end.max(at.elapsed());
     }
-    // Far beyond what any cycle takes even on a busy machine; one that waits for a timeout shows.
+    // No cycle takes this long, even on a busy machine, unless it waits for a timeout.
     assert!(slowest_mount.max(slowest_end) < Duration::from_secs(8), "{slowest_mount:?} {slowest_end:?}");
     assert!(started.elapsed() < Duration::from_secs(120), "{:?}", started.elapsed());
     let mut left: Vec<_> = ["a", "b"].iter().flat_map(|name| fs::read_dir(dir.join(name)).unwrap()).collect();

@@ -1,5 +1,5 @@
-//! Branches with other filesystems below: their inode numbers are those of the branch once more, and programs that keep
-//! hard links together take files with one number for one file.
+//! Branches that contain other filesystems. Files on those can have the same inode numbers as files of the branch, and
+//! programs that preserve hard links treat files with equal numbers as one file.
 
 use super::rig::{Disks, shell_ok};
 use canopy_testkit::cmd::run;
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 const FILES: usize = 20;
 
-/// The same files in the same order on each filesystem, so that they have the same numbers; each with a second name, or no
-/// program would look at its number.
+/// Creates the same files in the same order on each filesystem, so that they get the same inode numbers. Each file has a
+/// second name, because programs compare inode numbers only of files with several links.
 fn fill(dir: &Path, content: &str) {
     for number in 0..FILES {
         let file = dir.join(format!("f{number}"));
@@ -25,15 +25,15 @@ fn fill(dir: &Path, content: &str) {
     fs::write(dir.join("dir/f"), content).unwrap();
 }
 
-/// A branch that holds subvolumes, snapshots of one, and filesystems of each kind, two of them twins.
-struct Ground {
+/// A btrfs branch that contains subvolumes, snapshots and mounts of each filesystem type, ext4 and tmpfs twice.
+struct NestedBranch {
     _mounts: Vec<Submount>,
     _others: Vec<LoopFs>,
     disks: Disks,
 }
 
-impl Ground {
-    fn new() -> Ground {
+impl NestedBranch {
+    fn new() -> NestedBranch {
         let disks = Disks::new(&[Kind::Btrfs]);
         let branch = disks.branches().remove(0);
         fill(&branch, "of the branch");
@@ -62,7 +62,7 @@ impl Ground {
             mounts.push(Submount::bind(other.path(), &point));
             others.push(other);
         }
-        Ground { disks, _mounts: mounts, _others: others }
+        NestedBranch { disks, _mounts: mounts, _others: others }
     }
 
     fn branch(&self) -> PathBuf {
@@ -70,7 +70,7 @@ impl Ground {
     }
 }
 
-/// The regular files below a directory, by path: content and link count.
+/// Returns the content and link count of each regular file below a directory, by path.
 fn files(root: &Path) -> BTreeMap<PathBuf, (String, u64)> {
     let files = files::walk(root).into_iter().filter(|path| path.symlink_metadata().unwrap().is_file());
     let told = |path: PathBuf| {
@@ -80,7 +80,7 @@ fn files(root: &Path) -> BTreeMap<PathBuf, (String, u64)> {
     files.map(told).collect()
 }
 
-/// Which paths are one file, and that a listing gives the number that a file has.
+/// Groups the paths below a directory by file.
 fn same_files(root: &Path, by: impl Fn(&fs::Metadata) -> (u64, u64)) -> BTreeSet<Vec<PathBuf>> {
     let mut same: BTreeMap<(u64, u64), Vec<PathBuf>> = BTreeMap::new();
     for path in files::walk(root) {
@@ -90,13 +90,14 @@ fn same_files(root: &Path, by: impl Fn(&fs::Metadata) -> (u64, u64)) -> BTreeSet
     same.into_values().map(|mut paths| (paths.sort(), paths).1).collect()
 }
 
-fn listed_as_they_are(pool: &Pool, options: &str) {
+#[track_caller]
+fn check_listed_inode_numbers(pool: &Pool, options: &str) {
     let mut dirs = vec![pool.path().to_owned()];
     dirs.extend(
         files::walk(pool.path()).into_iter().filter(|path| path.symlink_metadata().unwrap().is_dir()),
     );
     for dir in dirs {
-        // The first listing comes with attributes, one whose attributes nobody has used without.
+        // The first listing is a READDIRPLUS; once its attributes go unused, the kernel sends plain READDIR.
         for _ in 0..3 {
             let listed: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap()).collect();
             for entry in listed {
@@ -111,22 +112,22 @@ fn listed_as_they_are(pool: &Pool, options: &str) {
 }
 
 #[test]
-fn no_two_files_have_one_number() {
-    let ground = Ground::new();
-    let expected = same_files(&ground.branch(), |meta| (meta.dev(), meta.ino()));
+fn distinct_files_have_distinct_inode_numbers() {
+    let nested = NestedBranch::new();
+    let expected = same_files(&nested.branch(), |meta| (meta.dev(), meta.ino()));
     for calc in ["hybrid-hash", "devino-hash", "hybrid-hash32", "devino-hash32"] {
         for mode in ["", ",func.readdir=cor:2"] {
             let options = format!("inodecalc={calc}{mode}");
-            let pool = ground.disks.pool(&options);
+            let pool = nested.disks.pool(&options);
             let numbers = || same_files(pool.path(), |meta| (0, meta.ino()));
             assert_eq!(numbers(), expected, "{options}");
-            listed_as_they_are(&pool, &options);
+            check_listed_inode_numbers(&pool, &options);
             pool.drop_dentries();
-            listed_as_they_are(&pool, &options);
+            check_listed_inode_numbers(&pool, &options);
             pool.umount();
         }
     }
-    // What users know of files on the branch itself, and another mount shows the same of all.
+    // A second mount gives every file the same number as the first.
     let seen = |pool: Pool| {
         let told = files::walk(pool.path()).into_iter().map(|path| {
             let number = path.symlink_metadata().unwrap().ino();
@@ -136,15 +137,15 @@ fn no_two_files_have_one_number() {
         pool.umount();
         told
     };
-    assert_eq!(seen(ground.disks.pool("")), seen(ground.disks.pool("")));
+    assert_eq!(seen(nested.disks.pool("")), seen(nested.disks.pool("")));
 }
 
 #[test]
 fn backups_hold_every_file() {
-    let ground = Ground::new();
-    let expected = files(&ground.branch());
+    let nested = NestedBranch::new();
+    let expected = files(&nested.branch());
     assert!(expected.len() > 8 * 2 * FILES);
-    let pool = ground.disks.pool("");
+    let pool = nested.disks.pool("");
     for (program, script) in [
         ("tar", "tar c -C \"$1\" . | tar x -C \"$2\""),
         ("cp", "cp -a \"$1/.\" \"$2\""),

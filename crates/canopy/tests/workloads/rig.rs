@@ -1,4 +1,4 @@
-//! What the tests of this program share: disks with a branch on each, pools over them, and a few commands.
+//! Shared helpers: disks with a branch on each, pools over them, and shell commands.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,11 +12,11 @@ use canopy_testkit::{Kind, LoopFs, Pool, Tree, files};
 /// Images are sparse; no test fills a disk.
 const DISK: u64 = 4 << 30;
 
-/// Options under which file data travels in each of the ways there are.
-pub(super) const TRAVELS: [&str; 3] =
+/// Option sets that together cover every data path: passthrough and through the daemon.
+pub(super) const DATA_PATHS: [&str; 3] =
     ["", "passthrough.io=off,cache.files=off", "passthrough.io=off,cache.files=full"];
 
-/// Filesystems of their own, a branch directory on each.
+/// Separate filesystems with a branch directory on each.
 #[derive(Debug)]
 pub(super) struct Disks(Vec<LoopFs>);
 
@@ -35,27 +35,27 @@ impl Disks {
         self.0.iter().map(|disk| disk.path().join("branch")).collect()
     }
 
-    /// A pool over all of them.
+    /// Mounts a pool over all branches.
     #[track_caller]
     pub(super) fn pool(&self, options: &str) -> Pool {
         let builder = Pool::builder(env!("CARGO_BIN_EXE_canopy")).option("minfreespace=0").option(options);
         builder.branches(self.branches()).mount()
     }
 
-    /// What the branches hold together; each file must be on one of them only, directories alike on all.
+    /// Returns the union of the branches. Each file must be on one branch only, and copies of a directory must be alike.
     #[track_caller]
     pub(super) fn union(&self) -> Tree {
         let trees: Vec<Tree> = self.branches().iter().map(Tree::capture).collect();
         Tree::union(&trees).unwrap_or_else(|faults| panic!("the branches disagree:\n{faults}"))
     }
 
-    /// How many files and directories each branch holds.
+    /// Returns the number of files and directories on each branch.
     pub(super) fn spread(&self) -> Vec<usize> {
         self.branches().iter().map(|branch| files::walk(branch).len()).collect()
     }
 }
 
-/// One filesystem to compare with, or to take sources from.
+/// Returns a plain filesystem to compare with or to copy from.
 #[track_caller]
 pub(super) fn plain() -> LoopFs {
     LoopFs::new(Kind::Ext4, DISK)
@@ -68,7 +68,7 @@ pub(super) fn shell(dir: &Path, script: &str, args: &[&OsStr]) -> Finished {
     run_within(&mut command, Duration::from_secs(180))
 }
 
-/// Like [`shell`]; it must succeed. Returns what it wrote to stdout.
+/// Runs a shell script like [`shell`], which must succeed, and returns its stdout.
 #[track_caller]
 pub(super) fn shell_ok(dir: &Path, script: &str, args: &[&OsStr]) -> String {
     let done = shell(dir, script, args);

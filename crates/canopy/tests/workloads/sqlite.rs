@@ -1,4 +1,4 @@
-//! sqlite with several processes at one database: locks, shared memory, and recovery of its journals.
+//! sqlite with several processes on one database: locks, shared memory, and journal recovery.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use canopy_testkit::Kind;
 use canopy_testkit::cmd::{run_within, wait_within};
 
-use super::rig::{Disks, TRAVELS, plain};
+use super::rig::{DATA_PATHS, Disks, plain};
 
 const WRITERS: usize = 4;
 const INSERTS: usize = 30;
@@ -23,7 +23,7 @@ fn sqlite(dir: &Path, script: &str) -> String {
     done.stdout
 }
 
-/// Inserts, reads back and checkpoints by turns, as one of several.
+/// Returns the script of one writer, which inserts, reads back and checkpoints in turn.
 fn work(settings: &str, writer: usize) -> String {
     let mut script = format!(".bail on\n.timeout 60000\n{settings}\n");
     for index in 0..INSERTS {
@@ -42,7 +42,7 @@ fn work(settings: &str, writer: usize) -> String {
     script
 }
 
-/// The result of all the work in one directory.
+/// Runs all writers in one directory, and returns the resulting totals.
 #[track_caller]
 fn workload(dir: &Path, mode: &str, settings: &str) -> String {
     sqlite(
@@ -77,19 +77,19 @@ fn workload(dir: &Path, mode: &str, settings: &str) -> String {
     let ask = "select count(*), sum(number), sum(length(body)) from t; select total from sums; \
                select writer, count(*) from t group by writer; pragma integrity_check;";
     let first = sqlite(dir, ask);
-    // The last connection folds the log into the database and removes it.
+    // The last connection to close checkpoints the log into the database and removes it.
     assert!(!dir.join("db-wal").exists() && !dir.join("db-journal").exists() || mode == "truncate");
     first
 }
 
 #[test]
-fn databases_with_many_writers_stay_whole() {
+fn databases_with_many_writers_stay_intact() {
     let reference = plain();
     let expected = workload(reference.path(), "wal", "");
     assert!(expected.ends_with("ok\n"), "{expected}");
     let disks = Disks::new(&[Kind::Ext4, Kind::Ext4]);
-    for travel in TRAVELS {
-        let pool = disks.pool(&format!("category.create=rand,{travel}"));
+    for data_path in DATA_PATHS {
+        let pool = disks.pool(&format!("category.create=rand,{data_path}"));
         for (mode, settings) in [
             ("wal", ""),
             ("wal", "pragma mmap_size=67108864;"),
@@ -98,7 +98,7 @@ fn databases_with_many_writers_stay_whole() {
         ] {
             let dir = pool.path().join("data");
             fs::create_dir(&dir).unwrap();
-            assert_eq!(workload(&dir, mode, settings), expected, "[{travel}] {mode} {settings}");
+            assert_eq!(workload(&dir, mode, settings), expected, "[{data_path}] {mode} {settings}");
             fs::remove_dir_all(&dir).unwrap();
         }
         pool.umount();
@@ -109,8 +109,8 @@ fn databases_with_many_writers_stay_whole() {
 #[test]
 fn a_log_left_by_a_killed_writer_is_recovered() {
     let disks = Disks::new(&[Kind::Ext4, Kind::Xfs]);
-    for travel in TRAVELS {
-        let pool = disks.pool(&format!("category.create=rand,{travel}"));
+    for data_path in DATA_PATHS {
+        let pool = disks.pool(&format!("category.create=rand,{data_path}"));
         let dir = pool.path().join("data");
         fs::create_dir(&dir).unwrap();
         sqlite(&dir, "pragma journal_mode=wal; create table t(id integer primary key, body);");
@@ -120,14 +120,14 @@ fn a_log_left_by_a_killed_writer_is_recovered() {
         command.current_dir(&dir).args(["-batch", "-init", "/dev/null", "db"]);
         command.stdin(fs::File::open(dir.join("script")).unwrap());
         let mut child = command.stdout(Stdio::null()).spawn().unwrap();
-        drop(command); // it holds the script open
+        drop(command); // closes the script
         let status = wait_within(&mut child, Duration::from_secs(60));
         assert!(status.is_some_and(|status| !status.success()), "{status:?}");
         assert!(fs::metadata(dir.join("db-wal")).is_ok_and(|meta| meta.len() > 100_000));
         assert_eq!(
             sqlite(&dir, "select count(*) from t; pragma integrity_check;"),
             "200\nok\n",
-            "[{travel}]"
+            "[{data_path}]"
         );
         fs::remove_dir_all(&dir).unwrap();
         pool.umount();

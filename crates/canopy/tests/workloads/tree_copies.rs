@@ -1,4 +1,4 @@
-//! Whole trees into a pool and out again, by the programs people use for it.
+//! Whole trees copied into a pool and out of it with cp, rsync and tar.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,22 +12,22 @@ use canopy_testkit::{Kind, Pool, Tree, TreeSpec, populate};
 
 use super::rig::{Disks, plain, shell, shell_ok};
 
-/// Twenty thousand names and more.
+/// The number of files in a tree of more than twenty thousand names.
 const FILES: usize = 18_500;
 
-/// A tree at `root/tree`, for which the seed stands.
+/// Generates the tree of a seed at `root/tree`.
 fn source(root: &Path, spec: &TreeSpec) -> Tree {
     let tree = root.join("tree");
     fs::create_dir(&tree).unwrap();
     populate(&tree, spec);
-    // rsync takes times of the same second for the same, and what it has just made has this second's.
+    // rsync compares times in whole seconds, and keeps the time of a directory that it creates within the same second.
     let past = SystemTime::UNIX_EPOCH + Duration::new(1_500_000_000, 123_456_789);
     fs::File::open(&tree).unwrap().set_modified(past).unwrap();
     Tree::capture_with(&tree, Fields { root: true, ..Fields::default() })
 }
 
 fn spec(seed: u64, files: usize) -> TreeSpec {
-    // A sparse file costs its length each time a tree is compared, so there are few.
+    // Each comparison of trees reads sparse files at full length, so there are few.
     TreeSpec { sparse: 1 + (10_000 / files.max(1)) as u32, max_file: 128 << 10, ..TreeSpec::new(seed, files) }
 }
 
@@ -35,7 +35,7 @@ fn seen(root: &Path) -> Tree {
     Tree::capture_with(root.join("tree"), Fields { root: true, ..Fields::default() })
 }
 
-/// Holes are still holes: no file takes much more room than its original.
+/// Checks that the copies kept their holes: no file uses many more blocks than its original.
 fn assert_sparse(original: &Path, copy: &Path, tree: &Tree) {
     let mut holes = 0;
     for path in tree.entries.keys() {
@@ -57,9 +57,10 @@ fn assert_sparse(original: &Path, copy: &Path, tree: &Tree) {
     assert!(holes > 5, "only {holes} sparse files");
 }
 
-/// Copies, compares from every side, unmounts, compares the branches, mounts again, compares, removes.
+/// Copies a tree into a pool and compares it; then compares the branches after an unmount, compares again after a new
+/// mount, and removes the tree.
 #[track_caller]
-fn round(kinds: &[Kind], options: &str, spec: &TreeSpec, copy: &str) {
+fn check_copy(kinds: &[Kind], options: &str, spec: &TreeSpec, copy: &str) {
     let original = plain();
     let wanted = source(original.path(), spec);
     let from = original.path().as_os_str();
@@ -92,7 +93,7 @@ fn round(kinds: &[Kind], options: &str, spec: &TreeSpec, copy: &str) {
     assert_eq!(disks.spread(), vec![0; kinds.len()], "rm -rf left something on the branches");
 }
 
-/// Names of hard links are relative to what was captured.
+/// Makes the names of hard links relative to `tree`, because a capture records them relative to its root.
 fn unprefixed(mut entry: canopy_testkit::tree::Entry) -> canopy_testkit::tree::Entry {
     entry.group = entry.group.map(|name| name[b"tree/".len()..].to_vec());
     entry
@@ -107,26 +108,26 @@ fn assert_no_difference(pool: &Pool, original: &Path) {
 
 #[test]
 fn cp_copies_a_large_tree_onto_two_branches() {
-    round(&[Kind::Ext4, Kind::Ext4], "", &spec(7, FILES), "cp -a \"$1/tree\" .");
+    check_copy(&[Kind::Ext4, Kind::Ext4], "", &spec(7, FILES), "cp -a \"$1/tree\" .");
 }
 
 #[test]
 fn rsync_copies_a_large_tree_onto_two_branches() {
     let rsync = "rsync -aHAX --sparse \"$1/tree\" .";
-    round(&[Kind::Ext4, Kind::Ext4], "", &spec(8, FILES), rsync);
+    check_copy(&[Kind::Ext4, Kind::Ext4], "", &spec(8, FILES), rsync);
 }
 
 #[test]
 fn rsync_copies_onto_four_kinds_of_branches() {
     let kinds = [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs];
     let rsync = "rsync -aHAX --sparse --inplace \"$1/tree\" .";
-    round(&kinds, "category.create=rand,posix-acl=true", &spec(9, 2500), rsync);
+    check_copy(&kinds, "category.create=rand,posix-acl=true", &spec(9, 2500), rsync);
 }
 
 #[test]
 fn cp_copies_onto_xfs_and_btrfs_through_the_daemon() {
     let options = "category.create=rand,passthrough.io=off,cache.files=off";
-    round(&[Kind::Xfs, Kind::Btrfs], options, &spec(10, 2500), "cp -a \"$1/tree\" .");
+    check_copy(&[Kind::Xfs, Kind::Btrfs], options, &spec(10, 2500), "cp -a \"$1/tree\" .");
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn tar_packs_and_unpacks() {
 }
 
 #[test]
-fn directories_move_across_directories_with_all_below() {
+fn directories_move_across_directories_with_their_content() {
     let original = plain();
     let disks = Disks::new(&[Kind::Ext4, Kind::Ext4]);
     let pool = disks.pool("category.create=rand");
@@ -163,7 +164,7 @@ fn directories_move_across_directories_with_all_below() {
     let counted = shell_ok(pool.path(), "find tree -ls | wc -l; find tree -type f | wc -l", &[]);
     let expected = shell_ok(original.path(), "find tree -ls | wc -l; find tree -type f | wc -l", &[]);
     assert_eq!(counted, expected);
-    // What du counts must be what the files themselves say, hard links once.
+    // du must count the sum of the file sizes, with hard links once.
     let usage = |root: &Path| -> u64 {
         let text =
             shell_ok(root, "du -s --apparent-size --block-size=1 --exclude='*.nothing' tree | cut -f1", &[]);

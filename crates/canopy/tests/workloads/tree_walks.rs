@@ -1,4 +1,4 @@
-//! Walks through a tree while it changes: what ext4 would not complain about, the pool does not.
+//! Walks through a tree while it changes: they fail on the pool only where they would fail on ext4.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ use super::rig::{Disks, plain, shell, shell_ok};
 const DIRS: usize = 12;
 const FILES: usize = 12;
 
-/// `root/top/d*/d*/f*`, and the number of its entries, the top included.
+/// Makes `root/top/d*/d*/f*`, and returns the number of entries, including `top`.
 fn tree(root: &Path) -> usize {
     for outer in 0..DIRS {
         for inner in 0..4 {
@@ -34,7 +34,7 @@ fn pool(disks: &Disks) -> Pool {
     disks.pool("category.create=rand")
 }
 
-/// Does something over and over beside something else; tells how often.
+/// Repeats one closure while another runs, and counts the repetitions.
 fn beside<T>(mut act: impl FnMut(usize) + Send, work: impl FnOnce() -> T) -> (T, usize) {
     let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -43,7 +43,7 @@ fn beside<T>(mut act: impl FnMut(usize) + Send, work: impl FnOnce() -> T) -> (T,
                 act(rounds.fetch_add(1, Ordering::Relaxed));
             }
         });
-        // A panic in `work` must end the other thread, too, or the scope waits for ever.
+        // A panic in `work` must also stop the other thread, or the scope never ends.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         stop.store(true, Ordering::Relaxed);
         match result {
@@ -54,7 +54,7 @@ fn beside<T>(mut act: impl FnMut(usize) + Send, work: impl FnOnce() -> T) -> (T,
 }
 
 #[test]
-fn a_walk_from_within_does_not_see_the_top_being_renamed() {
+fn a_walk_from_within_is_unaffected_by_renames_of_the_top() {
     let disks = Disks::new(&[Kind::Ext4, Kind::Ext4]);
     let pool = pool(&disks);
     let root = pool.path();
@@ -64,7 +64,7 @@ fn a_walk_from_within_does_not_see_the_top_being_renamed() {
         fs::rename(root.join(from), root.join(to)).unwrap();
         std::thread::sleep(Duration::from_micros(200));
     };
-    // The shell stands in the directory before the renames start, as a user does.
+    // The shell changes into the directory before the renames start, as a user would.
     let mut walker = Command::new("sh");
     walker.current_dir(root.join("top")).stdout(Stdio::piped()).stderr(Stdio::piped());
     walker.args([
@@ -86,7 +86,7 @@ fn a_walk_from_within_does_not_see_the_top_being_renamed() {
 }
 
 #[test]
-fn removal_from_within_does_not_see_the_top_being_renamed() {
+fn removal_from_within_is_unaffected_by_renames_of_the_top() {
     let disks = Disks::new(&[Kind::Ext4, Kind::Xfs]);
     let pool = pool(&disks);
     let root = pool.path();
@@ -110,7 +110,7 @@ fn removal_from_within_does_not_see_the_top_being_renamed() {
     pool.umount();
 }
 
-/// What is not touched must be found without fail, whatever happens beside it.
+/// A walk finds every unchanged entry while other directories change.
 #[test]
 fn changes_elsewhere_do_not_disturb_a_walk() {
     let disks = Disks::new(&[Kind::Ext4, Kind::Btrfs]);
@@ -141,7 +141,7 @@ fn changes_elsewhere_do_not_disturb_a_walk() {
     disks.union();
 }
 
-/// Only names that have just gone may be missed, as on any filesystem.
+/// Returns whether every error is about a name that was removed meanwhile, as on any filesystem.
 fn only_missing(stderr: &str) -> bool {
     stderr.lines().all(|line| line.ends_with("No such file or directory"))
 }
@@ -186,9 +186,9 @@ fn removal_beside_walks_complains_about_nothing_else_than_on_ext4() {
     assert_eq!(disks.spread(), [0, 0]);
 }
 
-/// fts(3) compares device and inode on its way down and up; they must not depend on where a directory is.
+/// fts(3) compares device and inode numbers on its way down and up, so they must not depend on a directory's path.
 #[test]
-fn a_directory_keeps_its_number_wherever_it_is_moved() {
+fn a_directory_keeps_its_inode_number_across_renames() {
     let disks = Disks::new(&[Kind::Ext4, Kind::Ext4]);
     let pool = pool(&disks);
     let root = pool.path();
@@ -216,8 +216,8 @@ fn a_directory_keeps_its_number_wherever_it_is_moved() {
             entry.unwrap().ino()
         })
         .collect();
-    assert_eq!(listed, [before.0], "the listing gives another number");
-    // A directory that another has replaced still answers to those who hold it.
+    assert_eq!(listed, [before.0], "the listing shows another inode number");
+    // A directory that rename replaced still answers through open descriptors.
     fs::create_dir(root.join("empty")).unwrap();
     let held = openat(CWD, root.join("empty"), flags, Mode::empty()).unwrap();
     let ino = fstat(&held).unwrap().st_ino;
@@ -229,9 +229,9 @@ fn a_directory_keeps_its_number_wherever_it_is_moved() {
     pool.umount();
 }
 
-/// A listing that takes long shows once what is there all the time, however much comes and goes.
+/// A long listing shows each lasting entry exactly once, however many others are created and removed meanwhile.
 #[test]
-fn a_listing_beside_changes_shows_the_rest_exactly_once() {
+fn a_listing_during_changes_shows_lasting_entries_exactly_once() {
     let disks = Disks::new(&[Kind::Ext4, Kind::Tmpfs]);
     let pool = pool(&disks);
     let root = pool.path();
