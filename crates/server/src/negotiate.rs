@@ -129,12 +129,7 @@ fn parse_limits(text: &str) -> Result<KernelLimits, String> {
 }
 
 /// Sets the readahead of the pool and of the disks behind it, if the option is given and the system permits it.
-pub fn read_ahead(plan: &Plan, pool: Option<(u32, u32)>) {
-    set_read_ahead(&plan.config, pool);
-}
-
-/// Does the same for a running pool.
-pub fn set_read_ahead(config: &Config, pool: Option<(u32, u32)>) {
+pub(crate) fn set_readahead(config: &Config, pool: Option<(u32, u32)>) {
     let kib = config.kernel.readahead;
     if kib == 0 {
         return;

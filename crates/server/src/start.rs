@@ -138,8 +138,8 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
         Arc::new(Dispatch { pool: Arc::clone(&pool), coherence, watch, control, affinity, interrupts });
     let handler = Arc::new(Deadline::new(Arc::clone(&dispatch), Arc::clone(&pool), liveness, notifier));
     if !plan.replaces {
-        // Clients may change options before this function returns.
-        settings.set_attached();
+        // Before the first client, who may change options at once.
+        attached(&settings);
     }
     // Before the first answer, unless the mount is not attached yet.
     let badge = create_badge(&mounted);
@@ -153,9 +153,18 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
         tracing::warn!("io-uring=on has no effect: {why}");
     }
     let placement = plan.replaces.then(|| mounted.attach()).transpose()?;
-    settings.set_attached();
+    if placement.is_some() {
+        attached(&settings);
+    }
     let badge = badge.or_else(|| create_badge(&mounted));
     Ok(Serving { running, mounted, watch_thread, pool, _badge: badge, placement })
+}
+
+/// Finds the pool's device, now that the pool is attached at its mountpoint, and sets its readahead.
+fn attached(settings: &Settings) {
+    let _changes = settings.lock_changes();
+    settings.set_attached();
+    negotiate::set_readahead(&settings.config(), settings.device());
 }
 
 fn create_badge(mounted: &Mounted) -> Option<Badge> {

@@ -178,7 +178,6 @@ fn serve(mut plan: Plan, reporter: &mut Option<StartupReporter>) -> Result<(), E
         }
     }
     let device = mountinfo::at(&plan.mountpoint).ok().flatten().map(|mounted| mounted.device);
-    negotiate::read_ahead(&plan, device);
     watch.run(PoolMount { mountpoint: plan.mountpoint.clone(), device })?;
     tracing::info!(
         "{} is on {}: {}",

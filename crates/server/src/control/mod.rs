@@ -293,7 +293,7 @@ impl Control {
         }
         self.pool.reconfigure(next.pool.clone());
         if now.branches != next.branches || now.kernel.readahead != next.kernel.readahead {
-            negotiate::set_read_ahead(next, self.settings.device());
+            negotiate::set_readahead(next, self.settings.device());
         }
         // Names may resolve differently now, or may have been given a longer TTL than they should have. Only after
         // the change, because until then they resolve as before.
