@@ -47,7 +47,8 @@ fi
 case ${1:-} in
 --list)
     (($# == 1)) || fail "--list takes no arguments"
-    printf 'crates: %s\nprograms: %s\n' "$(crates | xargs)" "$(programs | cut -d' ' -f1 | xargs)"
+    printf 'crates:\n%s\ntest programs, each with its crate:\n%s\n' "$(crates | sed 's/^/  /')" \
+        "$(programs | sort | awk '{ printf "  %-20s %s\n", $1, $2 }')"
     ;;
 --fast)
     (($# == 1)) || fail "--fast takes no arguments (scripts/test.sh NAME FILTER runs some tests of a program)"
@@ -65,16 +66,17 @@ case ${1:-} in
 *)
     name=$1
     shift
-    if crates | grep -qxF -- "$name"; then
-        package=canopy-$name
-        which=(-p "${package/#canopy-canopy/canopy}")
-    elif mapfile -t packages < <(programs | awk -v name="$name" '$1 == name { print $2 }') && ((${#packages[@]} > 0)); then
-        which=("${packages[@]/#/--package=}" --test "$name")
-    else
-        fail "no crate and no test program is called $name (scripts/test.sh --list)"
-    fi
+    # Some names are both: the crate `preload` is tested by a program of `canopy`.
+    mapfile -t runs < <(
+        if crates | grep -qxF -- "$name"; then printf -- '-p canopy-%s\n' "$name" | sed 's/canopy-canopy$/canopy/'; fi
+        programs | awk -v name="$name" '$1 == name { print "-p " $2 " --test " name }'
+    )
+    ((${#runs[@]} > 0)) || fail "no crate and no test program is called $name (scripts/test.sh --list)"
     needs_root
     prepare test
-    cargo test "${which[@]}" -- "$@"
+    for run in "${runs[@]}"; do
+        # shellcheck disable=SC2086 # options, separated by blanks
+        cargo test $run -- "$@"
+    done
     ;;
 esac

@@ -7,7 +7,7 @@ mod acl;
 mod branch_acls;
 mod denials;
 mod inode_flags;
-mod known_defects;
+mod mergerfs_defects;
 mod new_entries;
 mod rig;
 mod setid_clearing;

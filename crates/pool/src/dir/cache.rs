@@ -3,7 +3,7 @@
 //!
 //! An operation trusts the cache only if every change that others made on the branches before the operation began has
 //! been processed ([`Kernel::caught_up`](crate::kernel::Kernel::caught_up)). So the cache is as exact as asking the
-//! branches. The server's watch reports what others change (`ops/invalidation.rs`), and operations report what they
+//! branches. The server's watch reports what others change (`ops/external_changes.rs`), and operations report what they
 //! change themselves. Where not every branch is watched, nothing is cached.
 //!
 //! A file found through the cache is checked by its identity anyway, so such a lookup may use the cache without

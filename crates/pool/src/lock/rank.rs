@@ -1,6 +1,6 @@
 //! The lock order: every lock of the pool that may be held while another is taken, outermost first.
 //!
-//! A thread takes locks in rising rank, and none twice. This list is the only place that states the order; debug builds check
+//! A thread takes locks in rising rank, and none twice. This list defines the order; debug builds check
 //! it at every lock ([`ranked`](super::ranked)).
 //!
 //! The server ranks its own locks in the same way. Ranks below 100 are free for locks that it holds while it calls

@@ -2,12 +2,12 @@
 
 pub mod aggregate;
 pub(crate) mod attrs;
+pub(crate) mod branch_deadlines;
 mod caller;
 pub(crate) mod data;
-mod invalidation;
+mod external_changes;
 pub(crate) mod moves;
 pub(crate) mod names;
 pub(crate) mod readdir;
 pub(crate) mod resolve;
 mod settings;
-pub(crate) mod timeouts;

@@ -12,13 +12,13 @@
 //! - `busy_dirs`: directories in which programs work directly on a branch.
 //! - `dir_listings`: listings that the kernel may reuse.
 //! - `in_flight`: counts the answers in flight.
-//! - `invalidate`: makes the kernel look every name up again.
+//! - `invalidate_all`: makes the kernel look every name up again.
 
 mod busy_dirs;
 mod dir_listings;
 mod freshness;
 mod in_flight;
-mod invalidate;
+mod invalidate_all;
 mod recent_files;
 mod ttl;
 
@@ -33,7 +33,7 @@ use canopy_pool::{Attr, Entry, NodeId, Pool};
 use dir_listings::DirListings;
 use freshness::{CacheKey, Freshness, NO_THREAD, PendingAnswer, ThreadId};
 use in_flight::{InFlight, InFlightGuard};
-use invalidate::Invalidation;
+use invalidate_all::Invalidation;
 use recent_files::RecentFiles;
 use std::ffi::CStr;
 use std::sync::{Arc, Weak};
