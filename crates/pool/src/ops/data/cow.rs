@@ -1,12 +1,12 @@
-//! `link-cow`: whoever opens one of several hard links for writing gets a file of its own under that name.
+//! `link-cow`: opening one of several hard links for writing replaces that name's file by a copy.
 //!
-//! All names of a file are one node, and an open names only the node. Where the node has one known name, that was
-//! it. Where it has several, the open is answered with ESTALE: the kernel then looks every name on its way up anew
-//! (fs/namei.c do_filp_open, LOOKUP_REVAL), on behalf of the same thread, and opens what it finds. The lookup that
-//! leads to the node tells which name it was, and the copy is made before it is answered.
+//! All names of a file share one node, and an open request carries only the node. If one name of the node is known, the
+//! open used that one. If several are known, the pool answers the open with ESTALE. The kernel then looks up every
+//! component of the path again, from the same thread (fs/namei.c do_filp_open, LOOKUP_REVAL), and opens the result.
+//! The lookup that leads to the node reveals the name, and the pool makes the copy before it answers that lookup.
 //!
-//! Who has no way to look up again gets the file that all names share: kernel threads (NFS exports), and programs
-//! that open by `/proc/self/fd`, which are asked once and then served.
+//! A caller that cannot look the name up again gets the shared file: kernel threads (NFS exports), and programs that
+//! open through `/proc/self/fd`; the latter get ESTALE once, and then the file.
 
 use crate::error::{Error, Result};
 use crate::ids::{Caller, NodeId};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Pool {
-    /// [`lookup`](Self::lookup) by somebody whose open may have been sent back for it.
+    /// Runs [`lookup`](Self::lookup) for a caller whose open may have been answered with `ESTALE`.
     pub fn lookup_for(
         &self,
         caller: &Caller,
@@ -30,13 +30,15 @@ impl Pool {
             && let Err(error) = self.replace_link_by_copy(&node, parent, name)
         {
             tracing::debug!("a hard link is opened as it is: {error}");
-            // The open that follows goes through.
+            // Lets the open that follows succeed.
             self.pending_cow.put(caller.pid, node.id);
         }
         self.lookup(parent, name)
     }
 
-    /// Before an open. Errors: `ESTALE` when the name has to be looked up again first.
+    /// Replaces the hard link that an open for writing names by a copy.
+    ///
+    /// Errors: `ESTALE` when the kernel has to look the name up again first.
     pub(crate) fn break_link(&self, caller: &Caller, id: NodeId, flags: u32) -> Result<()> {
         if !self.config().link_cow || !open_file::writes(OFlags::from_bits_retain(flags as _)) {
             return Ok(());
@@ -49,7 +51,7 @@ impl Pool {
             [] => {}
             [(parent, name)] => match self.replace_link_by_copy(&node, *parent, name) {
                 Ok(true) => {}
-                // Another name has become known meanwhile: the node is that one's.
+                // Another name became known meanwhile, and the node stays with it.
                 Ok(false) => return Err(Error::Stale),
                 Err(error) => tracing::debug!("a hard link is opened as it is: {error}"),
             },
@@ -58,7 +60,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The same for an open that has found out only now that the name exists.
+    /// Does the same for a create request that has found an existing file.
     pub(crate) fn break_created(&self, caller: &Caller, node: &Node, nlink: u32, flags: u32) -> Result<()> {
         let writes = open_file::writes(OFlags::from_bits_retain(flags as _));
         match self.config().link_cow && writes && nlink > 1 && node.opened().is_none() {
@@ -82,10 +84,11 @@ impl Pool {
     }
 }
 
-/// Kernel threads do not. Who they are tells a file that everybody may read (proc_pid_stat(5)).
+/// Returns whether the caller looks names up again after `ESTALE`. Kernel threads do not; the flags in
+/// `/proc/pid/stat`, which any user may read, identify them (proc_pid_stat(5)).
 pub(crate) fn looks_up_again(caller: &Caller) -> bool {
     const PF_KTHREAD: u32 = 0x0020_0000;
-    // Behind the name, which may hold anything: state, ppid, pgrp, session, tty_nr, tpgid, flags.
+    // The index after the name, which may contain any byte: state, ppid, pgrp, session, tty_nr, tpgid, flags.
     const FLAGS: usize = 6;
     let stat = match caller.pid {
         0 => return false,

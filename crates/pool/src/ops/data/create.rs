@@ -1,4 +1,4 @@
-//! Creating files that are open at once: create and tmpfile.
+//! Creating and opening a file in one request: create and tmpfile.
 
 use super::open::Opened;
 use crate::branch::health::OpKind;
@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 impl Pool {
-    /// Creates a file and opens it. Without `O_EXCL` an existing one is opened.
+    /// Creates a file and opens it. Without `O_EXCL`, opens the file if it exists.
     pub fn create(
         &self,
         caller: &Caller,
@@ -45,13 +45,13 @@ impl Pool {
                 let node = self.nodes.get(entry.node)?;
                 let stays = node.moving.try_read();
                 let opened = match entry.attr.is_regular() {
-                    // It is opened by name then, which can wait.
+                    // ESTALE makes the kernel send an ordinary open, which may wait or detach the node.
                     true if stays.is_none() || self.must_detach(&node, flags) => Err(Error::Stale),
                     true => self
                         .break_created(caller, &node, entry.attr.nlink, flags)
                         .and_then(|()| self.open_node(caller, &branches, &node, flags, kill_suidgid)),
                     false if node.is_dir() => Err(Error::IsDirectory),
-                    // Makes the kernel look the name up again, and do what the type asks for.
+                    // Makes the kernel look the name up again and act on its type.
                     false => Err(Error::Stale),
                 };
                 return match opened {
@@ -70,7 +70,7 @@ impl Pool {
             rustix::fs::openat(dir, name, create, mode_in(caller, dir, mode)?)
         })?;
         self.dir_cache.admit(fd.as_fd()).inspect_err(|_| {
-            // It was not there before, and nobody has been told of it.
+            // The file is new, and the kernel does not know it yet.
             let _ = dirs.unlink(index, name, AtFlags::empty());
         })?;
         dirs.name_created(name, index);
@@ -101,7 +101,7 @@ impl Pool {
         self.finish_create(caller, branch, node, fd, flags, attr, Default::default)
     }
 
-    /// Makes a file on the first of the chosen branches; if that is full or fails, on the next that the policy gives.
+    /// Creates a file on the first chosen branch or, if that is full or fails, on the next one the policy picks.
     fn open_new<'b>(
         &self,
         caller: &Caller,

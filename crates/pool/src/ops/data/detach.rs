@@ -1,12 +1,13 @@
-//! A writer beside readers past the daemon, where there is no ample room: he gets a node of his own for the same file.
+//! Gives a writer a new node for a file that others read by passthrough, if the branch is short of space.
 //!
-//! All opens of a node go past the daemon, or none does, and who writes past it keeps the file from moving when its branch
-//! is full. So the names lead to a new node from then on, by which everybody is served by the daemon, while those who
-//! have the file open go on reading the branch. The open is answered with ESTALE, which makes the kernel look the name
-//! up again (`cow`).
+//! Either all opens of a node use passthrough or none does, and a passthrough writer keeps the file from moving when
+//! its branch is full. So the pool moves the file's names to a new node, whose handles the daemon serves, while the
+//! existing handles go on reading the branch. The pool answers the open with ESTALE, which makes the kernel look the
+//! name up again (see `cow`).
 //!
-//! Two nodes are two sets of locks, and what is mapped by one is seen by the other once it is written back. So it is not
-//! done while anybody writes the file: beside such a writer it could not move anyway.
+//! Two nodes have two sets of locks, and a change through a mapping of one node is visible through the other only after
+//! it is written back. So a node is not detached while the file is open for writing: with such a writer the file could
+//! not move anyway.
 
 use super::cow::looks_up_again;
 use super::open::Room;
@@ -20,10 +21,12 @@ use rustix::fs::OFlags;
 use std::sync::Arc;
 
 impl Pool {
-    /// Before an open, without any lock held. Errors: `ESTALE` when the name has to be looked up again first.
+    /// Detaches the node's names before an open, if needed. The caller holds no lock.
+    ///
+    /// Errors: `ESTALE` when the kernel has to look the name up again first.
     pub(crate) fn detach_before_write(&self, caller: &Caller, node: &Arc<Node>, flags: u32) -> Result<()> {
         let Some(open) = self.read_past_daemon(node, flags) else { return Ok(()) };
-        // Who has no way to look up again joins the others.
+        // A caller that cannot look the name up again shares the existing node.
         if self.pending_detach.take(caller.pid, node.id) || !looks_up_again(caller) {
             return Ok(());
         }
@@ -34,12 +37,13 @@ impl Pool {
         Err(Error::Stale)
     }
 
-    /// The same for an open that holds locks already: it is to begin again without.
+    /// Returns whether [`Self::detach_before_write`] would detach the node. For an open that already holds locks and
+    /// has to start over without them.
     pub(crate) fn must_detach(&self, node: &Arc<Node>, flags: u32) -> bool {
         self.read_past_daemon(node, flags).is_some()
     }
 
-    /// What is open of a node, if others read it past the daemon and he who opens it with these flags must not.
+    /// Returns the node's open file if others read it by passthrough and a handle with these flags must not use it.
     fn read_past_daemon(&self, node: &Arc<Node>, flags: u32) -> Option<Arc<OpenFile>> {
         let flags = OFlags::from_bits_retain(flags as _);
         if !open_file::writes(flags) {
@@ -51,10 +55,10 @@ impl Pool {
         (scarce && !is_written(&place.fd)).then_some(open)
     }
 
-    /// Gives the names of a node to a new one; false when somebody writes by this one.
+    /// Moves the names of a node to a new node; returns false if a handle of this node is open for writing.
     fn detach(&self, node: &Arc<Node>, open: &Arc<OpenFile>) -> Result<bool> {
         let names = {
-            // Nobody opens anything meanwhile.
+            // No open can run while the tree is locked.
             let _held = self.lock_tree()?;
             let key = match node.key() {
                 Some(key) if !open.is_written() => key,
@@ -68,14 +72,15 @@ impl Pool {
             self.nodes.names_detached(node, key, number, self.keeps_inode_numbers())
         };
         let kernel = self.kernel.load();
-        // From now on it changes by another node.
+        // From now on, the file changes through another node.
         kernel.invalidate_attr(node.id);
         names.iter().for_each(|(parent, name)| kernel.forget_name(*parent, name));
         Ok(true)
     }
 
-    /// May he join those who have an open file whose names lead elsewhere by now? Only to read it, and if he has not come by
-    /// a name (`/proc/self/fd`): who has is sent back to it once.
+    /// Returns whether an open may share an open file whose names now lead to another node. It may if it only reads
+    /// and did not come by a name (`/proc/self/fd`). As the request does not say, the first attempt is sent back to
+    /// look the name up again.
     pub(crate) fn may_join(&self, caller: &Caller, node: &Node, flags: OFlags) -> bool {
         if open_file::writes(flags) {
             return false;

@@ -1,4 +1,4 @@
-//! Data of open files: read, write, sync, allocate, seek, copy.
+//! Operations on the data of open files: read, write, sync, allocate, seek, copy.
 
 use crate::branch::health::OpKind;
 use crate::error::{Error, Result};
@@ -12,19 +12,19 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 
-/// An open file, as one read or write names it.
+/// A handle together with the flags of one read or write request.
 #[derive(Clone, Copy, Debug)]
 pub struct Via {
     handle: HandleId,
-    /// Its flags at this moment; None where they are those it was opened with.
+    /// The current open flags; `None` if they are those of the open.
     flags: Option<OFlags>,
-    /// The kernel fetches pages to keep.
+    /// The kernel reads pages into its page cache.
     pages: bool,
 }
 
 impl Via {
-    /// `flags` are those of open(2) as they are by now: fcntl(F_SETFL) changes `O_APPEND` and `O_DIRECT`
-    /// without a word to us, and pwritev2(2) has flags for one write.
+    /// Takes the current open(2) flags. They may differ from those of the open: fcntl(F_SETFL) changes `O_APPEND` and
+    /// `O_DIRECT` without a request, and pwritev2(2) has flags for a single write.
     pub fn with_flags(handle: HandleId, flags: u32) -> Via {
         Via { handle, flags: Some(OFlags::from_bits_retain(flags as _)), pages: false }
     }
@@ -40,34 +40,35 @@ impl From<HandleId> for Via {
     }
 }
 
-/// Where a write comes from.
+/// The origin of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WriteKind {
-    /// The kernel writes back cached pages, on nobody's behalf, through whichever handle can write.
+    /// The kernel writes back cached pages, on behalf of no caller and through any writable handle.
     pub from_cache: bool,
-    /// A writer who may not keep set-id bits (`FUSE_WRITE_KILL_SUIDGID`).
+    /// The caller, if it may not keep set-id bits (`FUSE_WRITE_KILL_SUIDGID`).
     pub kill_suidgid: Option<Caller>,
 }
 
-/// What one COPY_FILE_RANGE copies at most, in bytes. Nobody can stop a client that waits for an answer, so it gets one soon.
+/// The most that one COPY_FILE_RANGE copies, in bytes. A client cannot be interrupted while it waits for an answer,
+/// so each answer has to come soon.
 const COPIED_AT_ONCE: u64 = 16 << 20;
-/// So many bytes are copied before a look whether the caller is still there.
+/// Bytes copied between two checks whether the caller has been killed.
 const STEP: usize = 4 << 20;
 
-/// lseek(2) into a file's allocation.
+/// What lseek(2) searches for: `SEEK_DATA` or `SEEK_HOLE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whence {
     Data,
     Hole,
 }
 
-/// What the branch's descriptor acts by, and an open file may have lost since it was opened.
+/// Returns the flags that the branch's descriptor has but the caller's open file has since cleared.
 fn lost(handle: &FileHandle, now: OFlags) -> OFlags {
     (handle.fd_flags() - now) & (OFlags::APPEND | OFlags::DIRECT)
 }
 
 impl Pool {
-    /// Reads into `buffer` and gives the number of bytes; fewer than asked for only at the end of the file.
+    /// Reads into `buffer` and returns the number of bytes; fewer than requested only at the end of the file.
     pub fn read(&self, via: impl Into<Via>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let via = via.into();
         let handle = self.files.get(via.handle)?;
@@ -88,7 +89,7 @@ impl Pool {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => continue,
-                // The kernel fills a page around a write, through a handle that cannot read.
+                // The kernel reads the rest of a page that it writes to, through a write-only handle.
                 Err(Errno::BADF) if done == 0 && handle.flags.contains(OFlags::WRONLY) => {
                     fd = handle.open.plain_to_read()?;
                     continue;
@@ -102,7 +103,7 @@ impl Pool {
                 }
             }
             if direct {
-                // What is left need not be aligned as O_DIRECT asks.
+                // The remainder may not be aligned as O_DIRECT requires.
                 break;
             }
         }
@@ -112,9 +113,9 @@ impl Pool {
         Ok(done)
     }
 
-    /// Writes `data` and gives the number of bytes; fewer than asked for only after an error.
+    /// Writes `data` and returns the number of bytes; fewer than requested only after an error.
     ///
-    /// When the branch is full the file moves to another, and the rest is written there (`moveonenospc`).
+    /// When the branch is full, the file moves to another branch and the rest is written there (`moveonenospc`).
     pub fn write(&self, via: impl Into<Via>, offset: u64, data: &[u8], kind: WriteKind) -> Result<usize> {
         let via = via.into();
         let handle = self.files.get(via.handle)?;
@@ -131,7 +132,7 @@ impl Pool {
         }
     }
 
-    /// Writes what follows the first `done` bytes, where the file is now.
+    /// Writes the data after the first `done` bytes to the file on its current branch.
     fn write_there(
         &self,
         handle: &FileHandle,
@@ -151,12 +152,12 @@ impl Pool {
         let mut extra = ReadWriteFlags::empty();
         if !kind.from_cache {
             let gained = |flag| now.contains(flag) && !held.contains(flag);
-            // With the writeback cache the kernel has placed appended data itself.
+            // With the writeback cache, the kernel computes the offset of appended data itself.
             extra.set(ReadWriteFlags::APPEND, gained(OFlags::APPEND) && !self.config().writeback);
             extra.set(ReadWriteFlags::DSYNC, gained(OFlags::DSYNC));
             extra.set(ReadWriteFlags::SYNC, gained(OFlags::SYNC));
         }
-        // Nobody fetches pages for the first time beside a write: the node's `moving` is held.
+        // The first read of pages cannot run concurrently with a write, because the node's `moving` is held.
         let overtaken = handle.open.overtaken();
         let overtakes = overtaken.filter(|_| handle.is_direct() && !kind.from_cache);
         let overtaken = overtaken.filter(|_| kind.from_cache);
@@ -199,7 +200,7 @@ impl Pool {
         caller: &Caller,
     ) -> Result<()> {
         if kill_suidgid(fd, caller).map_err(|errno| handle.record_error(errno, OpKind::Change))? {
-            // The answer to a write carries no attributes; a stale set-id bit must not be trusted.
+            // The answer to a write carries no attributes, so the kernel would keep a stale set-id bit.
             self.kernel.load().invalidate_attr(handle.node.id);
         }
         Ok(())
@@ -214,7 +215,7 @@ impl Pool {
         Ok(synced.map_err(|errno| handle.record_error(errno, OpKind::Change))?)
     }
 
-    /// `mode` as in fallocate(2): punching, zeroing, collapsing and inserting are the branch's to grant.
+    /// Runs fallocate(2) with its `mode`: the branch decides whether it can punch, zero, collapse or insert.
     pub fn fallocate(&self, handle: HandleId, mode: u32, offset: u64, len: u64) -> Result<()> {
         let handle = self.files.get(handle)?;
         let mode = FallocateFlags::from_bits_retain(mode);
@@ -230,11 +231,11 @@ impl Pool {
         })
     }
 
-    /// The next data or hole at or after `offset`. Errors: `ENXIO` beyond the end.
+    /// Returns the offset of the next data or hole at or after `offset`. Errors: `ENXIO` beyond the end.
     ///
-    /// Not with the writeback cache: the kernel asks without writing back first (fs/fuse/file.c fuse_lseek),
-    /// and data that the branch has not got yet would be taken for a hole, and lost in copies. Once it is told
-    /// `ENOSYS` it takes the whole file for data.
+    /// Not supported with the writeback cache: the kernel sends LSEEK without writing back first (fs/fuse/file.c
+    /// fuse_lseek), so data that has not reached the branch would appear as a hole and be lost in copies. After
+    /// `ENOSYS`, the kernel treats the whole file as data.
     pub fn lseek(&self, handle: HandleId, offset: u64, whence: Whence) -> Result<u64> {
         if self.config().writeback {
             return Err(Error::Unsupported);
@@ -245,16 +246,16 @@ impl Pool {
             Whence::Hole => SeekFrom::Hole(offset),
         };
         Ok(rustix::fs::seek(&*handle.fd(), from).map_err(|errno| match errno {
-            // Not the one of a missing device.
+            // Here, ENXIO does not mean a missing device.
             Errno::NXIO => errno,
             errno => handle.record_error(errno, OpKind::Read),
         })?)
     }
 
-    /// copy_file_range(2): copies `COPIED_AT_ONCE` at most, or all of it where the branch can share the blocks. The caller
-    /// comes back for the rest. Less if it has been killed.
+    /// Runs copy_file_range(2): copies at most `COPIED_AT_ONCE`, or everything if the branch can share the blocks.
+    /// The caller asks again for the rest. A killed caller ends the copy early.
     ///
-    /// Errors: `EXDEV` and `EOPNOTSUPP` make the kernel copy by itself.
+    /// Errors: on `EXDEV` and `EOPNOTSUPP`, the kernel copies by itself.
     pub fn copy_file_range(
         &self,
         (from, from_offset): (HandleId, u64),
@@ -265,11 +266,11 @@ impl Pool {
         // One call copies at most 0x7ffff000 bytes (MAX_RW_COUNT in include/linux/fs.h).
         let mut len = len.min(0x7fff_f000);
         if from.node.id == to.node.id || len > COPIED_AT_ONCE {
-            // Within one file, what is copied may lie behind its end, and must not be copied on.
+            // Within one file, the target may lie beyond the end. Data copied there must not be copied again.
             len = len.min(stat::of(from.fd().as_fd())?.size.saturating_sub(from_offset));
         }
         if len > COPIED_AT_ONCE {
-            // The target stays where it is meanwhile.
+            // The target cannot move to another branch meanwhile.
             let _moving = to.node.moving.read();
             let (source, target) = (from.fd(), to.fd());
             if reflink::clone_range((source.as_fd(), from_offset), (target.as_fd(), to_offset), len).is_ok() {
@@ -281,7 +282,7 @@ impl Pool {
         let mut done = 0;
         let all = self.with_room(&to.node, len as u64, || {
             let (source, target) = (from.fd(), to.fd());
-            // A branch that fills up copies as much as it can first.
+            // A full branch first takes as much as fits.
             while done < len && !(done != 0 && self.kernel.load().caller_is_killed()) {
                 let (mut at, mut into) = (from_offset + done as u64, to_offset + done as u64);
                 let left = (len - done).min(STEP);
@@ -289,7 +290,7 @@ impl Pool {
                     Ok(0) => break,
                     Ok(copied) => done += copied,
                     Err(Errno::INTR) => continue,
-                    // Which of the two it was is for a look to find out.
+                    // The error may come from either branch; the health check finds out which.
                     Err(errno) => {
                         return Err(to
                             .record_error(from.record_error(errno, OpKind::Read), OpKind::Read)
@@ -305,8 +306,7 @@ impl Pool {
         }
     }
 
-    /// sync(2) of everything below: every branch's filesystem. The first failure is told, after all have
-    /// been asked.
+    /// Syncs every branch's filesystem. Returns the first error, after all branches have been synced.
     pub fn syncfs(&self) -> Result<()> {
         let mut result = Ok(());
         for branch in self.branches.load().iter() {

@@ -25,27 +25,27 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How a branch stands to a handle that wants to read and write past the daemon.
+/// Whether a branch has enough free space for a handle that reads and writes past the daemon.
 pub(crate) enum Room {
-    /// It does not matter.
+    /// Free space does not matter for this handle.
     Any,
     Ample(PassthroughWriter),
     Scarce,
 }
 
-/// A file opened on its branch, of which nothing was open.
+/// A file just opened on its branch that no other handle had open.
 struct FirstOpen {
     branch: Arc<Branch>,
     fd: Arc<OwnedFd>,
-    /// By which it can be opened again.
+    /// The descriptor for reopening the file.
     pinned: Arc<OwnedFd>,
-    /// Which file it is, if `pinned` is what readers may read by.
+    /// The file's identity, if readers may read through `pinned`.
     reads: Option<FileKey>,
     idle: IdleState,
     attr: Attr,
 }
 
-/// A handle that lives until it is released, and how its data travels.
+/// A new handle, valid until it is released, and the flags for the kernel's answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
     pub handle: HandleId,
@@ -53,16 +53,17 @@ pub struct Opened {
 }
 
 impl Pool {
-    /// Opens a file. `flags` are those of open(2); `kill_suidgid` accompanies `O_TRUNC` by a caller who may
-    /// not keep set-id bits.
+    /// Opens a file. `flags` are those of open(2). `kill_suidgid` is set for an `O_TRUNC` open whose caller may not
+    /// keep set-id bits.
     ///
-    /// While any handle of the node is open, every further one reaches the same file. Errors: `ESTALE` asks for the
-    /// name to be looked up again first (`link-cow`).
+    /// While any handle of the node is open, every further handle uses the same file.
+    ///
+    /// Errors: `ESTALE` makes the kernel look the name up again before it retries the open (`link-cow`).
     pub fn open(&self, caller: &Caller, id: NodeId, flags: u32, kill_suidgid: bool) -> Result<Opened> {
         self.break_link(caller, id, flags)?;
         let node = self.nodes.get(id)?;
         self.detach_before_write(caller, &node, flags)?;
-        // Who opens it for writing waits until it has moved.
+        // An open for writing waits until a move of the file has finished.
         let _stays = open_file::writes(self.branch_flags(flags)).then(|| node.moving.read());
         let _held = self.tree.shared();
         let branches = self.branches.load();
@@ -81,7 +82,7 @@ impl Pool {
         kill_suidgid: bool,
     ) -> Result<Opened> {
         let branch_flags = self.branch_flags(flags);
-        // What has users is joined; what is only kept must be proven to be what the name leads to.
+        // An open file with users is shared. An idle one is reused only if the name still leads to it.
         let (kept, first) = match node.opened() {
             Some(_) => (None, None),
             None => match self.kept(branches, node, branch_flags) {
@@ -93,12 +94,12 @@ impl Pool {
                 }
             },
         };
-        // Held until the backing file is known to all: the kernel allows one a node.
+        // Held until the backing file is published: the kernel allows one backing file per node.
         let mut slot = node.open.lock();
         let proven = |open: &Arc<OpenFile>| kept.as_ref().is_some_and(|kept| Arc::ptr_eq(open, kept));
         let (fd, open, sharing, room) =
             match (slot.upgrade().filter(|open| open.users() > 0 || proven(open)), first) {
-                // The name leads to a new node by now.
+                // The name leads to a new node now.
                 (Some(open), _) if open.is_detached() && !self.may_join(caller, node, branch_flags) => {
                     return Err(Error::Stale);
                 }
@@ -124,7 +125,7 @@ impl Pool {
                     (fd, open, sharing, room)
                 }
                 (None, None) => {
-                    // The last handle was closed since we looked.
+                    // The last handle was closed after the check above.
                     drop(slot);
                     return self.open_node(caller, branches, node, flags, kill_suidgid);
                 }
@@ -136,7 +137,7 @@ impl Pool {
         self.opened(caller, node, fd, branch_flags, open, sharing, room, true)
     }
 
-    /// The node's file as its last reader has left it, if that is what its name leads to.
+    /// Returns the idle file that the node's last reader left open, if the name still leads to it.
     fn kept(&self, branches: &Branches, node: &Node, flags: OFlags) -> Option<Arc<OpenFile>> {
         if !open_file::only_reads(flags) || !self.acts_on_own_file(Func::Open, branches) {
             return None;
@@ -154,7 +155,7 @@ impl Pool {
         Some(open)
     }
 
-    /// A descriptor for one who joins those who have a file open.
+    /// Returns a descriptor for another handle of a file that is already open.
     fn join(&self, open: &OpenFile, flags: OFlags) -> Result<Arc<OwnedFd>> {
         let place = open.location();
         if place.reads.is_some() && open_file::only_reads(flags) {
@@ -167,13 +168,13 @@ impl Pool {
         Ok(Arc::new(fd))
     }
 
-    /// Opens the copy that `func.open` chooses; the node's own file unless another policy asks for another copy.
+    /// Opens the copy that `func.open` chooses: the node's own file, unless the policy picks another copy.
     fn open_first(&self, branches: &Branches, node: &Arc<Node>, flags: OFlags) -> Result<FirstOpen> {
         let idle = || self.dir_cache.idle_files.begin();
         if self.acts_on_own_file(Func::Open, branches)
             && !flags.contains(OFlags::TRUNC)
             && let Some(first) = self.hinted(branches, node, |branch, dir, name, key| {
-                // What has come under the name meanwhile must not make us wait, or be harmed.
+                // The name may lead to something else by now. Opening that must neither block nor change it.
                 let idle = idle();
                 let careful = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
                 let fd = rustix::fs::openat(dir, name, careful, Mode::empty()).ok()?;
@@ -199,7 +200,7 @@ impl Pool {
         })
     }
 
-    /// Opens a file on its branch; with `nfsopenhack`, also one that its mode keeps the daemon from writing.
+    /// Opens a file on its branch. With `nfsopenhack`, this includes a file whose mode denies the daemon write access.
     fn open_on_branch(&self, node: &Node, primary: &Primary, flags: OFlags) -> Result<OwnedFd, Errno> {
         let refused = match beneath::reopen(&primary.fd, flags) {
             Err(Errno::ACCESS) if open_file::writes(flags) => Err(Errno::ACCESS),
@@ -219,7 +220,7 @@ impl Pool {
         }
     }
 
-    /// What the branch's file is opened with for a caller's flags.
+    /// Returns the flags for opening the file on its branch, given the caller's flags.
     pub(crate) fn branch_flags(&self, flags: u32) -> OFlags {
         let mut flags = OFlags::from_bits_retain(flags as _)
             & (OFlags::ACCMODE
@@ -231,7 +232,8 @@ impl Pool {
                 | OFlags::NONBLOCK
                 | OFlags::TRUNC);
         if self.config().writeback {
-            // The kernel reads around what it writes, and has placed appended data itself.
+            // With the writeback cache, the kernel reads the rest of a partly written page and computes the
+            // offset of appended data itself.
             if flags & OFlags::ACCMODE == OFlags::WRONLY {
                 flags = (flags - OFlags::ACCMODE) | OFlags::RDWR;
             }
@@ -240,9 +242,10 @@ impl Pool {
         flags
     }
 
-    /// May a handle with these flags read and write the branch past the daemon, as far as room goes?
+    /// Returns whether the branch's free space allows a handle with these flags to use passthrough.
     pub(crate) fn room(&self, branch: &Arc<Branch>, flags: OFlags, size: impl FnOnce() -> u64) -> Room {
-        // With `ro`, who only writes is served by the daemon, but beside readers past it the file cannot move away from him.
+        // With `ro`, the daemon serves a handle that only writes, but while others read the file by passthrough
+        // the file cannot move to another branch.
         let only_writes = flags & OFlags::ACCMODE == OFlags::WRONLY;
         let measured = || {
             self.measures_room(PassthroughIo::Auto) || only_writes && self.measures_room(PassthroughIo::Ro)
@@ -253,13 +256,13 @@ impl Pool {
         self.headroom.admit(branch, size()).map_or(Room::Scarce, Room::Ample)
     }
 
-    /// Does it matter, with `passthrough.io` so, how much room there is?
+    /// Returns whether `passthrough.io` has this value and free space matters, because full branches move files.
     fn measures_room(&self, option: PassthroughIo) -> bool {
         let config = self.config();
         config.passthrough == option && config.move_when_full.0.is_some()
     }
 
-    /// Registers a file for passthrough, if this handle wants it and there is room for what it may write.
+    /// Registers a file for passthrough if this handle wants it and the branch has room for what it may write.
     pub(crate) fn register(
         &self,
         branch: &Arc<Branch>,
@@ -285,7 +288,7 @@ impl Pool {
         }
         let room = self.room(branch, flags, || attr.size);
         match room {
-            // Nobody else has it open: then all that comes is served by the daemon, and the file can move.
+            // No other handle is open, so the daemon serves all further handles and the file can move.
             Room::Scarce => (None, room),
             Room::Any | Room::Ample(_) => (self.backing(branch, fd), room),
         }
@@ -339,8 +342,8 @@ impl Pool {
                 node.seen.lock().replace(now) == Some(now)
             });
         let by_name = self.config().cache_files == CacheFiles::PerProcess && self.is_listed(caller);
-        // While somebody writes through the cache it must not be dropped: the kernel drops pages whose write
-        // is on its way to us, and who reads them in between caches for good what was there before the write.
+        // While a handle writes through the page cache, the cache must not be dropped: the kernel also drops pages
+        // whose write request is in flight, and a read in between caches the old data for good.
         let quietly = open_file::writes(flags) && self.closes_quietly(node, &open.location().branch);
         open.opened_by(caller.pid);
         let (mut handle, written) = FileHandle::new(node.clone(), fd, flags, open);
@@ -357,10 +360,10 @@ impl Pool {
         Ok(Opened { handle: self.files.insert(handle), travel })
     }
 
-    /// Has a close of this file nothing to tell, wherever it may be by then?
+    /// Returns whether closing this file cannot report an error, on any branch it may have moved to by then.
     fn closes_quietly(&self, node: &Node, branch: &Branch) -> bool {
         let may_move = self.config().move_when_full.0.is_some();
-        // Of another filesystem that is mounted on the branch nothing is known.
+        // The branch's answer does not cover another filesystem mounted inside the branch.
         branch.closes_quietly
             && node.key().is_some_and(|key| key.dev == branch.dev)
             && (!may_move || self.branches.load().iter().all(|branch| branch.closes_quietly))
@@ -372,24 +375,24 @@ impl Pool {
         self.config().cache_process_names.iter().any(|name| name.as_bytes() == comm)
     }
 
-    /// close(2) by one of the descriptors of a handle: tells what writing has failed with, if the branch
-    /// says so only now (network filesystems).
+    /// Handles close(2) of one of a handle's descriptors: returns a write error that the branch reports only
+    /// on close, as network filesystems do.
     pub fn flush(&self, handle: HandleId) -> Result<()> {
         let handle = self.files.get(handle)?;
-        // Kept until its copy is closed: who moves the file waits for that.
+        // Held until the duplicate is closed: a move of the file waits for this reference.
         let fd = handle.fd();
         let copy = rustix::io::fcntl_dupfd_cloexec(&*fd, 0)?;
         Ok(canopy_sys::fd::close(copy).map_err(|errno| handle.record_error(errno, OpKind::Change))?)
     }
 
-    /// The last descriptor of a handle is gone.
+    /// Releases a handle after its last descriptor was closed.
     pub fn release(&self, handle: HandleId) -> Result<()> {
         let handle = self.files.remove(handle)?;
         if handle.open.is_written() {
             handle.node.changed();
         }
         if self.config().drop_cache_on_close {
-            // Twice: pages that were dirty at the first go are clean at the second.
+            // Twice: pages that were dirty on the first call are clean on the second.
             for _ in 0..2 {
                 let _ = rustix::fs::fadvise(&*handle.fd(), 0, NonZeroU64::new(0), Advice::DontNeed);
             }
@@ -399,13 +402,13 @@ impl Pool {
     }
 }
 
-/// Opens a file that nobody may write for writing, by letting its owner and group do so meanwhile.
+/// Opens a file without any write permission for writing, by granting it to owner and group during the open.
 fn open_made_writable(fd: &TargetFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     const ANYBODY_WRITES: u32 = 0o222;
     const OWNER_AND_GROUP_WRITE: u32 = 0o220;
     let mode = stat::of(fd.as_fd())?.mode & 0o7777;
     if mode & ANYBODY_WRITES != 0 {
-        // It was not the mode.
+        // The mode is not what denied the open.
         return Err(Errno::ACCESS);
     }
     let path = ProcPath::of(fd);
