@@ -1,4 +1,4 @@
-//! Making a file of its own of one of several hard links.
+//! Replacing one of several hard links by a file of its own.
 
 use crate::error::{Error, Result};
 use crate::fs::stat;
@@ -16,13 +16,13 @@ use rustix::io::Errno;
 use std::sync::Arc;
 
 impl Pool {
-    /// Puts a copy of a node's file in the place of one of its names. The other names keep the file.
+    /// Replaces one of a node's names by a copy of its file. The other names keep the file.
     ///
-    /// The node stays with the other names, if any is known; the kernel is to look the name up again then. Else the
-    /// node is the copy's from now on, and the answer is true. The caller holds no lock.
+    /// If another name is known, the node stays with it, the method returns false, and the kernel has to look the name
+    /// up again. Otherwise the node now belongs to the copy, and the method returns true. The caller holds no lock.
     ///
-    /// Errors: `EBUSY` when the file is open, or written on the branch: whoever writes it would go on writing the other
-    /// names' file. `EAGAIN` when it or its name has changed meanwhile.
+    /// Errors: `EBUSY` when the file is open, or open for writing on the branch: that writer would go on writing the
+    /// file of the other names. `EAGAIN` when the file or its name has changed meanwhile.
     pub(crate) fn replace_link_by_copy(&self, node: &Arc<Node>, parent: NodeId, name: &[u8]) -> Result<bool> {
         let _alone = node.moving.write();
         let (branch, path, file) = {
@@ -40,7 +40,7 @@ impl Pool {
         let _takes_its_time = self.stuck_operations.moving();
         let mut copy = Replica::begin(branch.root(), dir, true, JournalEntry::write(branch.root(), &plan)?)?;
         copy.fill(&file, &before, &|| !self.kernel.load().caller_is_killed())?;
-        // From here on nobody uses a path, or opens anything.
+        // From here on, no other request uses a path or opens a file.
         let _held = self.lock_tree()?;
         let now = stat::of(file.as_fd())?;
         let same = (now.size, now.mtime, now.ctime) == (before.size, before.mtime, before.ctime)
@@ -58,7 +58,7 @@ impl Pool {
         copy.replace(name)?;
         let alone = self.nodes.known(node.id).len() < 2;
         match alone {
-            // Its number is that of the copy: the old one belongs to the other names.
+            // The node takes the copy's inode number: the old one belongs to the other names.
             true => self.nodes.moved(node, key, 0),
             false => self.nodes.name_removed(parent, name),
         }

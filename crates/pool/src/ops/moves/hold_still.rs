@@ -1,10 +1,10 @@
-//! Holding a file still while it is copied and its names change.
+//! Freezing a file while it is copied and its names change.
 //!
-//! The pool knows who writes a file through it, and not who else does: by a mapping of the branch's own file, which may
-//! outlive its descriptor, by the preload library, or on the branch. What these write after the copy would be lost. The
-//! kernel knows them all: it grants a read lease only while nobody can write the file, mappings included, and lets
-//! nobody in who wants to without taking the lease back first. So a file is what was copied if the lease has held all
-//! the time. A file that cannot be leased is not moved.
+//! The pool knows the handles that write a file through it. It does not know other writers: a mapping of the branch's
+//! file, which may outlive its descriptor, the preload library, or a process that writes on the branch. Their writes
+//! after the copy would be lost. The kernel knows all of them: it grants a read lease only while no descriptor or
+//! mapping can write the file, and it breaks the lease before it lets a writer open the file. So if the lease was held
+//! throughout, the copy equals the file. A file that cannot be leased does not move.
 
 use crate::branch::health::OpKind;
 use crate::error::Error;
@@ -20,12 +20,12 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long operations that are under way may hold on to a descriptor, such as an fsync(2) on a slow disk.
+/// How long to wait for operations in flight to release a descriptor, such as an fsync(2) on a slow disk.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A node's file, held still. Its end lets the handles write again, wherever the file is by then.
+/// A node's file that is frozen. Dropping it lets the handles write again, on whichever branch the file is by then.
 pub(crate) struct FrozenFile<'p> {
-    // Goes first: it would keep the handles from being opened for writing.
+    // Dropped first: the lease would keep the handles from being reopened for writing.
     still: LeasedFile,
     _withheld: RevokedWriters<'p>,
 }
@@ -44,18 +44,20 @@ struct RevokedWriters<'p> {
 impl Drop for RevokedWriters<'_> {
     fn drop(&mut self) {
         if let Err(errno) = self.pool.restore_writers(&self.node) {
-            // Whoever writes by them tries again.
+            // The next write through such a handle tries to reopen it.
             tracing::warn!("files that were held still could not be opened for writing again: {errno}");
         }
     }
 }
 
 impl Pool {
-    /// Holds a node's file still: against others by a lease, for which the pool's own descriptors that could write it are
-    /// exchanged for one that cannot. The caller holds the node's `moving` exclusively, so that nobody uses them, or opens
-    /// the file for writing, and no other lock.
+    /// Freezes a node's file with a lease. As a lease needs a file without writers, the pool's own writable descriptors
+    /// are first replaced by a read-only one.
     ///
-    /// Errors: as [`LeasedFile::hold`], and what opening the file for writing fails with.
+    /// The caller holds the node's `moving` exclusively, so that no operation uses those descriptors or opens the file
+    /// for writing, and no other lock.
+    ///
+    /// Errors: those of [`LeasedFile::hold`] and of opening the file for writing.
     pub(crate) fn freeze(&self, node: &Arc<Node>) -> Result<FrozenFile<'_>, Errno> {
         let file = {
             let _held = self.tree.shared();
@@ -72,7 +74,7 @@ impl Pool {
     fn revoke_writers(&self, node: &Arc<Node>, open: &OpenFile, file: &OwnedFd) -> Result<(), Errno> {
         let handles = self.files.matching(|handle| Arc::ptr_eq(&handle.node, node) && handle.writable());
         if !handles.is_empty() {
-            // What could not be opened again is not closed.
+            // Checks that the file can be reopened for writing before a writable descriptor is closed.
             match beneath::reopen(file, OFlags::RDWR | OFlags::NONBLOCK) {
                 Err(Errno::ACCESS) if stat::of(file.as_fd())?.uid == rustix::process::geteuid().as_raw() => {}
                 other => drop(other?),
@@ -84,14 +86,14 @@ impl Pool {
         let mut taken: Vec<_> = handles.iter().map(|handle| handle.move_to(stand_in.clone())).collect();
         taken.extend(place.into_descriptors());
         taken.retain(|fd| can_write(fd));
-        // Who opened the file first shares his with the place.
+        // The handle that opened the file first shares its descriptor with the location.
         taken.sort_by_key(Arc::as_ptr);
         taken.dedup_by(|one, other| Arc::ptr_eq(one, other));
         taken.into_iter().try_for_each(|fd| close(fd, until).map(drop))
     }
 
-    /// Opens for writing whatever handle of a node should be open so and is not, for a move has taken that away. True if
-    /// there was any. The caller holds the node's `moving` exclusively.
+    /// Reopens for writing the node's handles that a move has made read-only; returns true if there were any. The caller
+    /// holds the node's `moving` exclusively.
     pub(crate) fn restore_writers(&self, node: &Arc<Node>) -> Result<bool, Errno> {
         let waits = |handle: &FileHandle| {
             Arc::ptr_eq(&handle.node, node) && handle.writable() && !can_write(&handle.fd())
@@ -106,12 +108,12 @@ impl Pool {
     }
 }
 
-/// Is this descriptor one that the kernel counts as a writer's?
+/// Returns whether the kernel counts this descriptor as a writer.
 fn can_write(fd: &OwnedFd) -> bool {
     rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.intersects(OFlags::WRONLY | OFlags::RDWR))
 }
 
-/// Takes back a descriptor that nobody will use anew, once those are done who use it now.
+/// Waits until the current users of a descriptor are done and returns it. No new user can appear.
 fn close<T>(mut shared: Arc<T>, until: Instant) -> Result<T, Errno> {
     loop {
         match Arc::try_unwrap(shared) {
@@ -134,7 +136,7 @@ mod tests {
     use crate::ops::data::io::WriteKind;
     use std::fs;
 
-    /// Opening a file anew may fail, say for want of descriptors, when a move is given up.
+    /// When a move is given up, reopening the file may fail, for example for lack of descriptors.
     #[test]
     fn a_writer_whose_handle_was_not_reopened_reopens_it() {
         let home = tempfile::tempdir().unwrap();
@@ -157,7 +159,7 @@ mod tests {
         let set = SetAttr { size: Some(4), ..SetAttr::default() };
         pool.setattr(&caller, node, Some(handle), &set).unwrap();
         assert_eq!(fs::read(home.path().join("f")).unwrap(), b"Cont");
-        // What is wrong for another reason is told as ever.
+        // An error with another cause is returned unchanged.
         assert_eq!(pool.fallocate(handle, 0, 0, 0).map_err(Error::errno), Err(Errno::INVAL));
         pool.release(handle).unwrap();
     }

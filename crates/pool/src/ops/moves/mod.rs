@@ -1,4 +1,4 @@
-//! Files that change their place: to another branch, or from under a shared name.
+//! Moving a file to another branch, and replacing a hard link by a copy.
 
 mod break_link;
 pub(crate) mod hold_still;

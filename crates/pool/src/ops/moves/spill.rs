@@ -1,4 +1,4 @@
-//! Going on elsewhere: a file whose branch has no room left moves to another, and the operation is tried again.
+//! Moving a file off a full branch: the file moves to a branch with space, and the operation runs again there.
 
 use crate::branch::health::OpKind;
 use crate::branch::space::Space;
@@ -27,14 +27,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often a move begins anew because something about the file has changed on its way.
+/// How often a move starts over because the file changed meanwhile.
 const ATTEMPTS: u32 = 3;
 
-/// After a walk over a branch that has not found all names of a file, and where a file cannot be leased. Each page that is
-/// written back may ask.
+/// How long a file stays where it is after a walk over its branch has not found all its names, or after it could not be
+/// leased. Without this, each page that is written back could start another attempt.
 const WALK_AGAIN: Duration = Duration::from_secs(30);
 
-/// Is this the answer to who writes, or truncates, by a descriptor that is open for reading alone?
+/// Returns whether this is the error of writing to or truncating through a read-only descriptor.
 fn is_withheld(errno: Errno) -> bool {
     matches!(errno, Errno::BADF | Errno::INVAL)
 }
@@ -42,14 +42,14 @@ fn is_withheld(errno: Errno) -> bool {
 /// Why a file does not move.
 #[derive(Clone, Copy)]
 enum NotMoved {
-    /// Whatever the branch: its own doing.
+    /// The file cannot move to any branch.
     File(Errno),
-    /// Not to this branch.
+    /// The file cannot move to this branch.
     Branch(Errno),
 }
 
 impl NotMoved {
-    /// By what a step on the way has failed with.
+    /// Classifies the error of a step of the move.
     fn of(errno: Errno) -> NotMoved {
         match errno {
             Errno::AGAIN | Errno::BUSY | Errno::INTR => NotMoved::File(errno),
@@ -58,7 +58,7 @@ impl NotMoved {
     }
 }
 
-/// A file that could move, as it was when somebody looked.
+/// A file that can move, as it was when it was checked.
 struct Movable {
     source: Arc<Branch>,
     attr: Attr,
@@ -66,10 +66,10 @@ struct Movable {
 }
 
 impl Pool {
-    /// Runs an operation on a node's file; when its branch is full, moves the file and runs it again. The file stays
-    /// where it is while the operation runs. `wanted` is how much more room it will need, in bytes.
+    /// Runs an operation on a node's file. When its branch is full, moves the file and runs the operation again. The file
+    /// cannot move while the operation runs. `wanted` is the additional space that the operation needs, in bytes.
     ///
-    /// The caller holds no lock; what the operation takes comes after the node's `moving`.
+    /// The caller holds no lock; the locks that the operation takes come after the node's `moving` in the lock order.
     pub(crate) fn with_room<T>(
         &self,
         node: &Arc<Node>,
@@ -83,7 +83,7 @@ impl Pool {
             let result = operation();
             drop(moving);
             match result {
-                // Each branch may fill up while the file is on its way there, or while others write it there.
+                // A target may fill up while the file is copied to it, or while other handles write the file there.
                 Err(error)
                     if is_full(error.errno())
                         && moved < 2 * self.branches.load().len()
@@ -91,7 +91,7 @@ impl Pool {
                 {
                     moved += 1;
                 }
-                // Opening it again has failed after a move that was given up.
+                // The handle is still read-only: reopening it failed after a move that was given up.
                 Err(error) if is_withheld(error.errno()) && self.write_again(node)? => {}
                 other => return other,
             }
@@ -103,10 +103,10 @@ impl Pool {
         Ok(self.restore_writers(node)?)
     }
 
-    /// Moves a file to a branch with room; true if it is somewhere else than when it had moved `seen` times.
+    /// Moves a file to a branch with space. Returns true if the file has moved since its move count was `seen`.
     fn make_room(&self, node: &Arc<Node>, seen: u32, wanted: u64) -> bool {
         let Some(policy) = self.config().move_when_full.0 else { return false };
-        // Whoever else writes the file waits here or where he began, and finds it moved.
+        // Other writers of the file wait here or where they take `moving`, and then find it moved.
         let _alone = node.moving.write();
         let _takes_its_time = self.stuck_operations.moving();
         if node.moves.load(Ordering::Relaxed) != seen {
@@ -135,7 +135,7 @@ impl Pool {
                 };
                 match self.carry(node, &file, &target, still.as_ref()) {
                     Err(why @ (NotMoved::Branch(errno) | NotMoved::File(errno))) => {
-                        // Which of the two it was is for a look to find out.
+                        // The error may come from either branch; the health check finds out which.
                         target.record_error(file.source.record_error(errno, OpKind::Read), OpKind::Read);
                         Err(why)
                     }
@@ -182,8 +182,10 @@ impl Pool {
         }
     }
 
-    /// Errors: `EBUSY` for a file that the kernel writes by itself (passthrough), `EEXIST` when another
-    /// branch holds one of its names too, `EMLINK` when not all of its names can be found.
+    /// Returns the node's file with all its names, if it can move.
+    ///
+    /// Errors: `EBUSY` for a file that a handle writes by passthrough, `EEXIST` when another branch also holds one of
+    /// its names, `EMLINK` when not all of its names can be found.
     fn movable(&self, node: &Arc<Node>) -> Result<Movable, Errno> {
         let branches = self.branches.load();
         let primary = {
@@ -200,7 +202,7 @@ impl Pool {
         if source.mode == Mode::Ro || branches.index_of(source.id).is_none() {
             return Err(Errno::ROFS);
         }
-        // Not under the tree lock, for it may take a while; the names are looked at again before they change.
+        // Not under the tree lock, as it may take a while; the names are checked again before they change.
         let known = self.nodes.names(node.id).map(|(dir, name)| join(&dir, &name));
         let names = links::all_names(source.root(), &primary.attr, known)?;
         for name in &names {
@@ -208,7 +210,7 @@ impl Pool {
             let others = branches.iter().filter(|branch| branch.id != source.id);
             for other in others {
                 match beneath::dir(other.root(), dir).and_then(|dir| stat::at(dir, name)) {
-                    // The one that is shown might be the other one then.
+                    // After the move, the pool could show the other file.
                     Ok(_) => return Err(Errno::EXIST),
                     Err(errno) if beneath::is_absent(errno) => {}
                     Err(errno) => return Err(errno),
@@ -218,7 +220,7 @@ impl Pool {
         Ok(Movable { source, attr: primary.attr, names })
     }
 
-    /// Where a policy puts the file, if not on its own branch nor on those that were tried.
+    /// Returns the branch that the policy picks, except the file's own branch and those already tried.
     fn choose_target(
         &self,
         policy: Policy,
@@ -240,7 +242,7 @@ impl Pool {
                     min_free: branch.min_free_or(self.config().min_free).max(needed),
                     present: attr.is_some(),
                     mtime: attr.map_or(0, |attr| attr.mtime.sec),
-                    // As it is now: what is remembered may be from before the branch filled up.
+                    // Read now: the cached value may be from before the branch filled up.
                     space: Space::of(branch.root()).ok(),
                 }
             };
@@ -251,7 +253,7 @@ impl Pool {
         Ok(branches.as_slice()[index].clone())
     }
 
-    /// Moves a node's file to a branch, and with it all handles. The caller holds the node's `moving` exclusively.
+    /// Moves a node's file and all its handles to a branch. The caller holds the node's `moving` exclusively.
     fn carry(
         &self,
         node: &Arc<Node>,
@@ -268,7 +270,7 @@ impl Pool {
         let wanted = || !self.kernel.load().caller_is_killed();
         let copied = FileMove::copy(&file.source, target, still, names, note, &wanted);
         let mut carry = copied.map_err(NotMoved::of)?;
-        // From here on nobody uses a path, or opens anything.
+        // From here on, no other request uses a path or opens a file.
         let held = self.lock_tree().map_err(NotMoved::File)?;
         self.dir_cache.idle_files.close(node);
         let open = node.opened();
@@ -280,7 +282,7 @@ impl Pool {
         let number = self.shown_ino(&branches, node).map_err(|error| NotMoved::File(error.errno()))?;
         let reopened = || -> Result<_, Errno> {
             let mut handles: Vec<(Arc<FileHandle>, OwnedFd)> = Vec::new();
-            // The kernel goes on reading the old file where it reads by itself.
+            // Passthrough handles go on reading the old file.
             let moves = |handle: &FileHandle| Arc::ptr_eq(&handle.node, node) && !handle.passthrough;
             for handle in self.files.matching(moves) {
                 let fd = carry.reopen(handle.flags - OFlags::TRUNC)?;
@@ -327,7 +329,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Is the file known to be written past the daemon, or another node's by now?
+    /// Returns whether a handle writes the file by passthrough, or the file now belongs to another node.
     fn is_written_past_daemon(&self, node: &Arc<Node>) -> bool {
         let Some(open) = node.opened() else { return false };
         open.is_detached()
@@ -335,7 +337,7 @@ impl Pool {
                 && !self.files.matching(|h| Arc::ptr_eq(&h.node, node) && h.writes_past_daemon()).is_empty())
     }
 
-    /// Brings the directories of all names onto the target.
+    /// Creates the directories of all names on the target, and checks that the leased file is still this one.
     fn prepare(&self, file: &Movable, target: &Branch, still: &LeasedFile) -> Result<(), NotMoved> {
         let _held = self.tree.shared();
         let branches = self.branches.load();
@@ -351,12 +353,12 @@ impl Pool {
         }
     }
 
-    /// Is a file's inode number to be kept for it when it moves? Not where it follows from the path.
+    /// Returns whether a file keeps its inode number when it moves. Numbers derived from the path need no keeping.
     pub(crate) fn keeps_inode_numbers(&self) -> bool {
         !self.config().inode.uses_path(false)
     }
 
-    /// The inode number that callers know.
+    /// Returns the inode number that callers see.
     pub(crate) fn shown_ino(&self, branches: &Branches, node: &Arc<Node>) -> crate::error::Result<u64> {
         let primary = self.primary(branches, node)?;
         let at = At::Opened(primary.fd.as_fd());
