@@ -11,20 +11,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Pool {
-    /// Finishes what a crash has cut short on the branches: files on their way from one to another. Before anybody
-    /// uses the pool; costs a listing of each branch's root.
+    /// Completes or undoes the moves of files between branches that a crash has interrupted. Called before the first
+    /// request; costs a listing of each branch's root.
     pub fn recover(&self) {
         relocate::recover(&self.branches.load());
     }
 
-    /// Connects the pool to the kernel that it will serve. `passthrough` tells what INIT agreed on.
+    /// Connects the pool to the kernel that it serves. `passthrough` is whether INIT has agreed on passthrough.
     pub fn connect(&self, kernel: Arc<dyn Kernel>, passthrough: bool) {
         self.kernel.store(Arc::new(kernel));
         self.no_passthrough.store(!passthrough, Ordering::Relaxed);
     }
 
-    /// Changes the configuration, for operations that begin from now on. What was agreed at the mount
-    /// (`writeback`, `nullrw`) must not change.
+    /// Changes the configuration for operations that begin from now on. Settings fixed at the mount (`writeback`,
+    /// `nullrw`) must not change.
     pub fn reconfigure(&self, config: Config) {
         self.space.set_ttl(config.space_ttl.as_secs());
         self.config.store(Arc::new(config));
@@ -32,8 +32,8 @@ impl Pool {
         self.update_lock_timeout();
     }
 
-    /// Changes the branches. Operations under way finish on those they began with, and files open on a
-    /// branch that is taken away stay usable until they are closed.
+    /// Changes the branches. Operations in flight finish with the old branches, and files open on a removed branch stay
+    /// usable until they are closed.
     pub fn set_branches(&self, branches: Branches) {
         self.branches.store(branches);
         self.cursors.clear();
@@ -42,29 +42,29 @@ impl Pool {
         self.space.clear();
     }
 
-    /// Has the branches asked for their space again, whatever is remembered of it.
+    /// Discards the cached free space of all branches.
     pub fn forget_space(&self) {
         self.space.clear();
     }
 
-    /// Has a branch read so from now on.
+    /// Sets how reads update access times on a branch.
     pub fn set_atime_policy(&self, branch: &Branch, reads: Option<AtimePolicy>) {
         branch.times.set(reads);
-        // What nobody has open was opened as it was before.
+        // Idle files were opened under the old policy.
         self.dir_cache.idle_files.clear();
     }
 
-    /// The branches as they are now, also those that do not answer.
+    /// Returns the current branches, including those that do not answer.
     pub fn branches(&self) -> Arc<Branches> {
         self.branches.all()
     }
 
-    /// Can data of files on this branch be passed through? False once the kernel has refused it.
+    /// Returns whether files on this branch can use passthrough. False once the kernel has refused it.
     pub fn passes_through(&self, branch: BranchId) -> bool {
         !self.no_passthrough.load(Ordering::Relaxed) && !self.stacked.read().contains(&branch)
     }
 
-    /// How many entries there are in each table that grows with use: for leak tests.
+    /// Returns the number of entries in each table that grows with use, for leak tests.
     pub fn sizes(&self) -> Vec<(&'static str, usize)> {
         let (_, files) = self.counts();
         let others = [
@@ -76,7 +76,7 @@ impl Pool {
         self.nodes.sizes().into_iter().chain(others).collect()
     }
 
-    /// How many nodes the kernel holds, and how many files are open: for leak tests.
+    /// Returns how many nodes the kernel holds and how many files are open, for leak tests.
     pub fn counts(&self) -> (usize, usize) {
         (self.nodes.len(), self.files.len())
     }

@@ -1,7 +1,7 @@
-//! The ioctls that are known and safe to forward: the flags and attributes of chattr(1), and fstrim(8) of the whole pool.
+//! The ioctls that are safe to forward: the flags and attributes of chattr(1), and fstrim(8) of the whole pool.
 //!
-//! Anything else would reach the branch with the daemon's rights and with arguments that nobody has
-//! checked (a shutdown ioctl through the pool would shut the branch down).
+//! Any other ioctl would reach the branch with the daemon's rights and unchecked arguments: a shutdown ioctl on the
+//! pool would shut the branch down.
 
 use crate::branch::health::OpKind;
 use crate::config::Func;
@@ -15,7 +15,7 @@ use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// What an ioctl hands back to its caller.
+/// The data that an ioctl returns to its caller.
 #[derive(Clone, Copy, Debug)]
 pub struct IoctlAnswer {
     buffer: [u8; 28],
@@ -29,11 +29,11 @@ impl IoctlAnswer {
 }
 
 impl Pool {
-    /// Runs an ioctl on the file or directory of a node. `input` is what the caller handed in.
+    /// Runs an ioctl on the file or directory of a node. `input` is the caller's argument.
     ///
-    /// Errors: `ENOTTY` for an ioctl that is not forwarded, `EPERM` for a change by anyone but owner and root,
-    /// and of immutable and append-only by anyone but root (ioctl_fs_setflags(2) asks for CAP_LINUX_IMMUTABLE;
-    /// the kernel leaves that to us).
+    /// Errors: `ENOTTY` for an ioctl that is not forwarded. `EPERM` for a change by a caller other than the owner and
+    /// root, and for a change of immutable or append-only without CAP_LINUX_IMMUTABLE, which ioctl_fs_setflags(2)
+    /// requires and the kernel leaves to the filesystem.
     pub fn ioctl(&self, caller: &Caller, id: NodeId, command: u32, input: &[u8]) -> Result<IoctlAnswer> {
         if command == FITRIM {
             return self.trim(caller, input);
@@ -56,7 +56,7 @@ impl Pool {
         }
         self.on_copies(&branches, &node, func, None, None, |fd| {
             let file = beneath::reopen(fd, OFlags::RDONLY | kind)?;
-            // The version the kernel hands on unseen; the others it checks itself, since Linux 5.13.
+            // The kernel does not check SetVersion. It has checked the others itself since Linux 5.13.
             let seen = ioctl != FlagIoctl::SetVersion && caller.is_checked();
             if !seen && !caller.owner_or_capable(&stat::of(fd)?) {
                 return Err(Errno::PERM);
@@ -67,19 +67,19 @@ impl Pool {
             }
             flag_ioctl(file.as_fd(), ioctl, &mut buffer.clone())
         })?;
-        // chattr(1) moves ctime; the kernel does not expect that of an ioctl.
+        // chattr(1) changes ctime, which the kernel does not expect from an ioctl.
         self.kernel.load().invalidate_attr(id);
         Ok(IoctlAnswer { buffer, len: 0 })
     }
 
-    /// Discards the free space of all branches, each filesystem once; those that cannot are left out. `input` is a range
-    /// that holds for each of them, and the answer tells how much they have discarded together. It may take minutes, so
-    /// nothing is locked meanwhile.
+    /// Discards the free space of all branches, once per filesystem, and skips filesystems that cannot. `input` is a
+    /// range that applies to each of them, and the answer is the number of bytes discarded in total. Holds no lock, as
+    /// this may take minutes.
     ///
-    /// Errors: `EOPNOTSUPP` when none can. Another one is told when all have been asked.
+    /// Errors: `EOPNOTSUPP` when no filesystem can. Any other error is returned after all have been tried.
     fn trim(&self, caller: &Caller, input: &[u8]) -> Result<IoctlAnswer> {
         let input = input.first_chunk::<{ TrimRange::SIZE }>().ok_or(Error::Invalid)?;
-        // The branches see the daemon's rights.
+        // The branches would check the daemon's rights.
         if !caller.has_sys_admin() {
             return Err(Error::NotPermitted);
         }
@@ -105,7 +105,7 @@ impl Pool {
     }
 }
 
-/// Immutable and append-only, in whichever encoding the ioctl has.
+/// Returns the immutable and append-only bits in the ioctl's encoding.
 fn guarded_bits(ioctl: FlagIoctl, buffer: &[u8; 28]) -> u32 {
     let word = u32::from_ne_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]);
     match ioctl {

@@ -1,8 +1,8 @@
 //! Changing attributes: chmod, chown, truncate, utimens, and the clearing of set-id bits.
 //!
-//! A change of mode, owner or times goes to every copy that the action policy chooses, an open file's own among them, so
-//! that copies never drift apart by which call was used. What belongs to the data goes where the data goes: a truncation
-//! through a handle, or by open(2), reaches the open file alone, as writes do. Only truncate(2) by a name reaches all copies.
+//! A change of mode, owner or times goes to every copy that the action policy chooses, including the copy that is open,
+//! so that copies do not diverge depending on the call. A truncation through a handle or by open(2) changes only the
+//! open file, as a write does. Only truncate(2) by name changes all copies.
 
 use crate::branch::Branches;
 use crate::branch::health::OpKind;
@@ -40,11 +40,12 @@ pub struct SetAttr {
     pub size: Option<u64>,
     pub atime: Option<SetTime>,
     pub mtime: Option<SetTime>,
-    /// A truncation by somebody who may not keep set-id bits (`FATTR_KILL_SUIDGID`).
+    /// The truncation clears set-id bits, as the caller may not keep them (`FATTR_KILL_SUIDGID`).
     pub kill_suidgid: bool,
 }
 
-/// For how long a RELEASE may be on its way. Somebody who writes a set-id file of another's waits for it, once.
+/// How long to wait for a RELEASE that the kernel has not sent yet. Only a request that clears set-id bits on another
+/// user's file waits, once.
 const LATE_RELEASE: Duration = Duration::from_millis(30);
 
 impl SetAttr {
@@ -54,13 +55,12 @@ impl SetAttr {
 }
 
 impl Pool {
-    /// Changes attributes and gives those that result. Either every part is done or, as far as it can be
-    /// undone (a truncation cannot, so it comes after what can be refused), none.
+    /// Changes attributes and returns the resulting ones. If a part fails, the parts before it are undone where
+    /// possible. A truncation cannot be undone, so it comes after the changes of owner and mode.
     ///
-    /// A request that changes nothing asks to clear set-id bits and file capabilities: so the kernel
-    /// announces, before a write, fallocate or copy, that its caller may not keep them, after it was told
-    /// at INIT that the filesystem clears them (`FUSE_HANDLE_KILLPRIV_V2`; fs/fuse/dir.c fuse_setattr
-    /// strips `ATTR_KILL_*` and sends what is left).
+    /// A request that changes nothing asks to clear set-id bits and file capabilities. The kernel sends it before a
+    /// write, fallocate or copy by a caller that may not keep them, because the daemon agreed at INIT to clear them
+    /// (`FUSE_HANDLE_KILLPRIV_V2`; fs/fuse/dir.c fuse_setattr strips `ATTR_KILL_*` and sends the rest).
     pub fn setattr(
         &self,
         caller: &Caller,
@@ -73,11 +73,11 @@ impl Pool {
         let with_data = handle.is_some() || is_by_open(&node, caller, set);
         let attr = || self.set_attributes(caller, &node, handle.as_deref(), set, with_data);
         match set.size {
-            // The name leads to another node by now.
+            // The name leads to another node now.
             Some(_) if handle.is_none() && node.opened().is_some_and(|open| open.is_detached()) => {
                 Err(Error::Stale)
             }
-            // On some filesystems a file takes up room as soon as it grows.
+            // Some filesystems allocate space as soon as a file grows.
             Some(size) if !node.is_dir() => self.with_room(&node, size, attr),
             _ => attr(),
         }
@@ -101,7 +101,7 @@ impl Pool {
         self.attr_of(&branches, node, None)
     }
 
-    /// `with_data`: sizes and times are those of the open file.
+    /// Applies the changes. `with_data`: size and times change on the open file alone.
     fn change(
         &self,
         branches: &Branches,
@@ -118,7 +118,7 @@ impl Pool {
                 self.on_copies(branches, node, Func::Chown, handle, Some(&mut undo), |fd| {
                     let before = stat::of(fd)?;
                     rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
-                    // The branch takes what nobody may keep, and the daemon may keep more than its caller.
+                    // The branch checks what the daemon may keep, which may be more than its caller may.
                     match without_set_id(&before, || caller.is_in_group(before.gid)) {
                         Some(mode) => rustix::fs::chmod(ProcPath::of(fd).as_bytes(), mode),
                         None => Ok(()),
@@ -139,7 +139,7 @@ impl Pool {
                     false => self.on_copies(branches, node, Func::Truncate, None, None, cut)?,
                 }
             }
-            // Through a handle come the times of data that the kernel has cached (writeback), and no other.
+            // The only times that come through a handle are those of data that the kernel has cached (writeback).
             if set.atime.is_some() || set.mtime.is_some() {
                 let times = Timestamps { last_access: spec(set.atime), last_modification: spec(set.mtime) };
                 let touch = |fd: BorrowedFd<'_>| {
@@ -166,7 +166,7 @@ impl Pool {
         result
     }
 
-    /// Runs a change on the file that is open, whatever its branch's mode is: so are writes.
+    /// Runs a change on the open file, whatever its branch's mode, as writes do.
     fn on_open_file(
         &self,
         branches: &Branches,
@@ -177,8 +177,8 @@ impl Pool {
         Ok(change(own.fd.as_fd()).map_err(|errno| own.branch.record_error(errno, OpKind::Change))?)
     }
 
-    /// Runs a change on every copy that `func`'s policy chooses; mixed results count as what happened to
-    /// the copy that is shown. Copies that were changed are remembered in `undo` as they were.
+    /// Runs a change on every copy that `func`'s policy chooses. If the results differ, the result of the shown copy
+    /// counts. `undo` receives the former attributes of each changed copy.
     pub(crate) fn on_copies(
         &self,
         branches: &Branches,
@@ -188,7 +188,7 @@ impl Pool {
         mut undo: Option<&mut SmallVec<[(Target, Attr); 2]>>,
         change: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<()> {
-        // One that has been removed is cloned by nobody.
+        // No other request clones a directory that has been removed.
         let dir = if node.is_dir() { self.nodes.locate(node.id)?.1 } else { None };
         let _not_cloning = dir.map(|path| self.lock_for_change(path)).transpose()?;
         let (targets, shown) = self.targets(branches, node, func, handle.is_some())?;
@@ -207,7 +207,7 @@ impl Pool {
         Ok(aggregate::by_search(&results, || Ok(shown))?)
     }
 
-    /// A change of a node's copy has met an error. Without an index it is the file that no name leads to.
+    /// Records the error of changing a node's copy. Without an index, the copy is a file that no name leads to.
     fn record_change_error(&self, branches: &Branches, node: &Arc<Node>, index: Option<usize>, errno: Errno) {
         match index {
             Some(index) => {
@@ -220,10 +220,9 @@ impl Pool {
         }
     }
 
-    /// The copies of a node that an action function changes, and the index of the branch that is shown.
+    /// Returns the copies of a node that an action function changes, and the index of the branch that is shown.
     ///
-    /// `by_handle`: an open file is acted on whatever its branch's mode is, as on any filesystem that was
-    /// remounted read-only by policy alone.
+    /// `by_handle`: the open file is among them whatever its branch's mode, as that mode binds only the policies.
     pub(crate) fn targets(
         &self,
         branches: &Branches,
@@ -263,7 +262,7 @@ impl Pool {
                 Err(error) => return Err(error),
             };
             for index in chosen {
-                // A hard link of the file is not a copy, and what is of another type is another thing.
+                // Neither a hard link of the file nor a file of another type is a copy.
                 let is_copy =
                     |attr: &Attr| attr.dirent_type() == primary.attr.dirent_type() && !is_primary(index);
                 if index != own && copies.get(index).is_some_and(is_copy) {
@@ -280,7 +279,7 @@ impl Pool {
                 targets.push(Target { index: Some(own), fd: primary.fd });
             }
             if targets.is_empty() {
-                // Only what is hidden behind the file could be changed.
+                // Only copies that the shown file hides could be changed.
                 return Err(Error::ReadOnlyCopy);
             }
             let shown = self.shown(Func::Getattr, branches, &copies)?;
@@ -290,9 +289,11 @@ impl Pool {
         Ok((targets, None))
     }
 
-    /// What a request to change nothing asks for. It stands for one of two: somebody writes the file, or calls
-    /// chown(-1, -1), which takes set-id bits even from root but is the owner's to do (fs/attr.c notify_change
-    /// turns it into a chmod). Without a descriptor to write with, it can only be the latter.
+    /// Clears set-id bits and file capabilities, as a request that changes nothing asks.
+    ///
+    /// The request has one of two causes: the caller writes the file, or it calls chown(-1, -1), which clears set-id
+    /// bits even for root but only the owner may call (fs/attr.c notify_change turns it into a chmod). If no handle is
+    /// open for writing, the cause is the latter.
     fn kill_privileges(&self, branches: &Branches, node: &Arc<Node>, caller: &Caller) -> Result<()> {
         if node.is_dir() {
             return Ok(());
@@ -302,7 +303,7 @@ impl Pool {
         let left = without_set_id(&primary.attr, || caller.is_in_group(primary.attr.gid));
         let mut written = node.opened().is_some_and(|open| open.is_written());
         if left.is_some() && (caller.keeps_set_id(&primary.attr) || !caller.owner_or_capable(&primary.attr)) {
-            // It matters who asks. The last writer may have closed the file already: the kernel tells of that late.
+            // The cause decides here. The last writer may have closed the file already: the kernel sends RELEASE late.
             let since = Instant::now();
             while written && since.elapsed() < LATE_RELEASE {
                 std::thread::sleep(Duration::from_millis(1));
@@ -325,14 +326,15 @@ impl Pool {
     }
 }
 
-/// May this be the `O_TRUNC` of an open(2) by the same caller? What it is to empty is open by then.
+/// Returns whether this may be the `O_TRUNC` of an open(2) by the same caller. The file is already open then.
 fn is_by_open(node: &Node, caller: &Caller, set: &SetAttr) -> bool {
     set.size == Some(0) && node.opened().is_some_and(|open| open.may_be_open_truncate(caller.pid))
 }
 
-/// The mode without the set-id bits that a write or chown must not leave on anything but a directory: setuid,
-/// and setgid where the group may execute or the caller is not in it (fs/attr.c setattr_should_drop_suidgid).
-/// None when all can stay.
+/// Returns the mode without the set-id bits that a write or chown must clear, or `None` if all can stay.
+///
+/// On anything but a directory these are setuid, and setgid if the group may execute or the caller is not in it
+/// (fs/attr.c setattr_should_drop_suidgid).
 fn without_set_id(attr: &Attr, in_group: impl FnOnce() -> bool) -> Option<Mode> {
     if attr.is_dir() || attr.mode & (S_ISUID | S_ISGID) == 0 {
         return None;
@@ -344,7 +346,7 @@ fn without_set_id(attr: &Attr, in_group: impl FnOnce() -> bool) -> Option<Mode> 
     (mode != attr.mode & 0o7777).then(|| Mode::from_raw_mode(mode))
 }
 
-/// The caller may not keep set-id bits: clears them as the branch would; true if some were there.
+/// Clears set-id bits as the branch would for a caller that may not keep them. Returns true if any were set.
 pub(crate) fn kill_suidgid(fd: BorrowedFd<'_>, caller: &Caller) -> Result<bool, Errno> {
     let attr = stat::of(fd)?;
     if attr.mode & (S_ISUID | S_ISGID) == 0 {

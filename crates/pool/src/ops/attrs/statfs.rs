@@ -12,8 +12,7 @@ use rustix::fd::AsFd;
 use rustix::fs::StatVfsMountFlags;
 
 impl Pool {
-    /// The figures of statvfs(3), summed over the filesystems of the branches; a branch that cannot
-    /// answer is left out.
+    /// Returns the figures of statvfs(3), summed over the filesystems of the branches. A branch that fails is left out.
     pub fn statfs(&self, id: NodeId) -> Result<Figures> {
         let _held = self.tree.shared();
         let branches = self.branches.load();

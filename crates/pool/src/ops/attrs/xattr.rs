@@ -18,14 +18,14 @@ use rustix::io::Errno;
 use std::sync::Arc;
 
 impl Pool {
-    /// Reads an attribute into `buffer`, or tells its size where the buffer is empty.
+    /// Reads an attribute into `buffer`, or returns its size if the buffer is empty.
     ///
     /// Errors: `ENODATA`, `ERANGE`, `EOPNOTSUPP` from the branch.
     pub fn getxattr(&self, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
-        // The kernel judges by what it reads.
+        // The kernel reads this ACL to check permissions.
         let judged = self.kernel_checks_acls() && is_acl(name);
         match self.xattr_allowed(name) {
-            // After ENOSYS it would never ask for an ACL again, and take the mask for the group's rights.
+            // After ENOSYS, the kernel would never ask for an ACL again and would use the mask as the group's rights.
             Err(Error::Unsupported) if self.kernel_checks_acls() && !judged => {
                 return Err(Errno::OPNOTSUPP.into());
             }
@@ -33,7 +33,7 @@ impl Pool {
             _ => {}
         }
         match self.read_xattr(id, name, buffer) {
-            // A filesystem without ACLs; the kernel would let nobody in but the owner.
+            // The branch's filesystem has no ACLs. On EOPNOTSUPP, the kernel would give access to the owner only.
             Err(Error::Branch(Errno::OPNOTSUPP)) if judged => Err(Error::NoAttribute),
             other => other,
         }
@@ -45,17 +45,17 @@ impl Pool {
         }
         let node = self.nodes.get(id)?;
         let _held = self.tree.shared();
-        // The kernel asks before the first write to a file: mostly one that is open, and needs no way to it.
+        // The kernel sends this before the first write to a file. That file is usually open, so no path is needed.
         if let Some(open) = node.opened() {
             let place = open.location();
             match get(&*place.fd, name, buffer) {
-                // Pinned only.
+                // An `O_PATH` descriptor.
                 Err(Errno::BADF) => {}
                 result => return Ok(result.map_err(|errno| place.branch.record_error(errno, OpKind::Read))?),
             }
         }
         let branches = self.branches.load();
-        // An ACL goes with the mode, whose group's bits are its mask.
+        // An ACL comes from the same copy as the mode, whose group bits are the ACL's mask.
         let func = if is_acl(name) { Func::Getattr } else { Func::Getxattr };
         self.ask(&branches, &node, func, |fd| {
             let path = ProcPath::of(fd);
@@ -66,10 +66,10 @@ impl Pool {
         })
     }
 
-    /// The names, each with its terminating NUL, or room enough for them where the buffer is empty.
+    /// Writes the names, each with its terminating NUL, to `buffer`, or returns a sufficient size if it is empty.
     ///
-    /// `trusted.*` is listed for those alone who may read it (xattr(7)): who copies a file fails over a name that
-    /// is listed and cannot be read. The kernel leaves that to each filesystem.
+    /// `trusted.*` is listed only for callers that may read it (xattr(7)), because a program that copies a file fails
+    /// on a name that is listed but cannot be read. The kernel leaves this check to each filesystem.
     pub fn listxattr(&self, caller: &Caller, id: NodeId, buffer: &mut [u8]) -> Result<usize> {
         match self.config().xattr {
             XattrMode::Passthrough => {}
@@ -93,10 +93,10 @@ impl Pool {
         })
     }
 
-    /// Sets an attribute on every copy. `flags` are those of setxattr(2); `kill_sgid` comes with an access
-    /// ACL by somebody who may not keep setgid (`FUSE_SETXATTR_ACL_KILL_SGID`).
+    /// Sets an attribute on every copy. `flags` are those of setxattr(2). `kill_sgid` is set for an access ACL whose
+    /// caller may not keep setgid (`FUSE_SETXATTR_ACL_KILL_SGID`).
     ///
-    /// Errors: `EPERM` for `system.*` by anyone but the owner and who has `CAP_FOWNER`.
+    /// Errors: `EPERM` for `system.*` if the caller is neither the owner nor has `CAP_FOWNER`.
     pub fn setxattr(
         &self,
         caller: &Caller,
@@ -108,7 +108,7 @@ impl Pool {
     ) -> Result<()> {
         self.xattr_allowed(name)?;
         if is_xfs_acl_alias(name) {
-            // Copied from an XFS disk; the list itself comes under its own name.
+            // Copied from an XFS disk. The ACL itself is also set under its own name.
             return Ok(());
         }
         let flags = XattrFlags::from_bits(flags).ok_or(Error::Invalid)?;
@@ -118,7 +118,7 @@ impl Pool {
             may_write(caller, name, fd)?;
             let path = ProcPath::of(fd);
             rustix::fs::setxattr(path.as_bytes(), name, value, flags)?;
-            // The kernel tells it where it heeds ACLs; the branch lets the daemon keep the bit.
+            // The kernel sends `kill_sgid` only if it checks ACLs, and the branch lets the daemon keep the bit.
             let unsaid = name == ACCESS && !self.kernel_checks_acls();
             if !kill_sgid && !unsaid {
                 return Ok(());
@@ -135,15 +135,15 @@ impl Pool {
         Ok(())
     }
 
-    /// An ACL changes the mode as well. Where the kernel does not know about ACLs (`posix-acl=false`) it
-    /// does not expect that.
+    /// Invalidates the node's attributes after a change of an ACL. An ACL also changes the mode, which the kernel
+    /// does not expect if it does not handle ACLs (`posix-acl=false`).
     fn acl_changed(&self, id: NodeId, name: &[u8]) {
         if is_acl(name) {
             self.kernel.load().invalidate_attr(id);
         }
     }
 
-    /// Errors: as for [`Pool::setxattr`].
+    /// Removes an attribute from every copy. Errors: as for [`Pool::setxattr`].
     pub fn removexattr(&self, caller: &Caller, id: NodeId, name: &[u8]) -> Result<()> {
         self.xattr_allowed(name)?;
         if is_xfs_acl_alias(name) {
@@ -172,7 +172,7 @@ impl Pool {
         }
     }
 
-    /// Asks the copy of a node that a search function reads.
+    /// Runs a query on the copy of a node that a search function chooses.
     pub(crate) fn ask<T>(
         &self,
         branches: &Branches,
@@ -196,13 +196,15 @@ impl Pool {
     }
 }
 
-/// Who may write an attribute the kernel has checked, but for `system.*`: that it leaves to the filesystem
-/// (fs/xattr.c xattr_permission), which would judge the daemon. All that is known under that name, access lists of
-/// several kinds and attributes of DOS, is for the owner to change.
+/// Checks that the caller may write an attribute in `system.*`.
 ///
-/// Errors: `EPERM`; `EOPNOTSUPP` if the branch has nothing of that name for anybody.
+/// The kernel checks all other attributes. It leaves these to the filesystem (fs/xattr.c xattr_permission), and the
+/// branch would check the daemon. All known attributes of this namespace, several kinds of ACLs and DOS attributes,
+/// are the owner's to change.
+///
+/// Errors: `EPERM`; `EOPNOTSUPP` if the branch does not support the attribute at all.
 fn may_write(caller: &Caller, name: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    // For ACLs the kernel has done the same since Linux 6.2.
+    // Since Linux 6.2, the kernel does this check for ACLs.
     let checked = !name.starts_with(b"system.") || is_acl(name) && caller.is_checked();
     if checked || caller.owner_or_capable(&of(fd)?) {
         return Ok(());
@@ -213,7 +215,7 @@ fn may_write(caller: &Caller, name: &[u8], fd: BorrowedFd<'_>) -> Result<(), Err
     }
 }
 
-/// fgetxattr(2), or the size where the buffer is empty. Errors: `EBADF` for an `O_PATH` descriptor.
+/// Runs fgetxattr(2); returns the size if the buffer is empty. Errors: `EBADF` for an `O_PATH` descriptor.
 fn get(fd: impl AsFd, name: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
     match buffer.is_empty() {
         true => rustix::fs::fgetxattr_query(fd, name),
@@ -221,7 +223,7 @@ fn get(fd: impl AsFd, name: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
     }
 }
 
-/// Takes names out of a list in place; gives its length.
+/// Removes names from a list in place and returns its new length.
 fn retain(list: &mut [u8], mut keeps: impl FnMut(&[u8]) -> bool) -> usize {
     let (mut from, mut to) = (0, 0);
     while from < list.len() {

@@ -92,8 +92,8 @@ impl Pool {
         taken.into_iter().try_for_each(|fd| close(fd, until).map(drop))
     }
 
-    /// Reopens for writing the node's handles that a move has made read-only; returns true if there were any. The caller
-    /// holds the node's `moving` exclusively.
+    /// Reopens for writing the node's handles that a move has made read-only. Returns true if there were any.
+    /// The caller holds the node's `moving` exclusively.
     pub(crate) fn restore_writers(&self, node: &Arc<Node>) -> Result<bool, Errno> {
         let waits = |handle: &FileHandle| {
             Arc::ptr_eq(&handle.node, node) && handle.writable() && !can_write(&handle.fd())

@@ -66,8 +66,8 @@ struct Movable {
 }
 
 impl Pool {
-    /// Runs an operation on a node's file. When its branch is full, moves the file and runs the operation again. The file
-    /// cannot move while the operation runs. `wanted` is the additional space that the operation needs, in bytes.
+    /// Runs an operation on a node's file. When its branch is full, moves the file and runs the operation again. The
+    /// file cannot move while the operation runs. `wanted` is the additional space that the operation needs, in bytes.
     ///
     /// The caller holds no lock; the locks that the operation takes come after the node's `moving` in the lock order.
     pub(crate) fn with_room<T>(
