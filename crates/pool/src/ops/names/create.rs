@@ -1,4 +1,4 @@
-//! Making names: mkdir, mknod, symlink, and the directories above them on a branch.
+//! Creating names: mkdir, mknod and symlink, and cloning their parent directories to a branch.
 
 use super::lookup::Entry;
 use crate::branch::health::OpKind;
@@ -23,12 +23,13 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 impl Pool {
+    /// Creates a directory.
     pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32) -> Result<Entry> {
         let mode = Mode::from_raw_mode(mode & 0o7777);
         self.make(caller, Func::Mkdir, parent, name, |dir| rustix::fs::mkdirat(dir, name, mode))
     }
 
-    /// `mode` holds the type; `device` is major and minor.
+    /// Creates a file, device, FIFO or socket. `mode` includes the type.
     pub fn mknod(
         &self,
         caller: &Caller,
@@ -38,7 +39,7 @@ impl Pool {
         (major, minor): (u32, u32),
     ) -> Result<Entry> {
         let kind = FileType::from_raw_mode(mode);
-        // A regular file is a regular file, however it is made.
+        // For a regular file, mknod(2) follows the same policy as open(2).
         let func = if kind == FileType::RegularFile { Func::Create } else { Func::Mknod };
         let device = rustix::fs::makedev(major, minor);
         self.make(caller, func, parent, name, |dir| {
@@ -46,6 +47,7 @@ impl Pool {
         })
     }
 
+    /// Creates a symlink.
     pub fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry> {
         let act = |dir: BorrowedFd<'_>| rustix::fs::symlinkat(target, dir, name);
         let following = self.config().follow_symlinks != FollowSymlinks::Never;
@@ -66,13 +68,13 @@ impl Pool {
         let branches = self.branches.load();
         let (path, mut dirs) = self.dirs(&branches, parent, trust)?;
         self.make_on_branches(caller, func, &branches, &path, &mut dirs, name, act)?;
-        // What was made is all there is: no other branch held the name. A symlink is told as one, whatever it
-        // leads to: the kernel insists.
+        // No other branch held the name, so the new entry is its only copy. A new symlink is described as a symlink,
+        // even if the pool follows it: the kernel accepts no other type in the reply.
         dirs.follow = Symlinks::NEVER;
         self.enter(&branches, parent, &path, &dirs, name)
     }
 
-    /// Makes a name in a directory, on the branches that `func` chooses.
+    /// Creates a name in a directory, on the branches that the policy of `func` chooses.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn make_on_branches<'b>(
         &self,
@@ -97,7 +99,7 @@ impl Pool {
                 dirs.name_created(name, index);
             }
             if func == Func::Mkdir && chosen.len() > 1 {
-                // Somebody may have found it when not all had it.
+                // A lookup may have cached the directory before all branches had it.
                 self.dir_cache.places_changed();
             }
             match aggregate::any_success(&results) {
@@ -107,8 +109,8 @@ impl Pool {
         }
     }
 
-    /// Something new has met a branch that is full, or fails: is there another one that the policy would give? Then
-    /// `full` holds those that it has given already.
+    /// Returns true if creation failed because a branch is full or unhealthy, and the policy can choose another branch.
+    /// Adds the branches chosen so far to `full`.
     pub(crate) fn tries_elsewhere(
         &self,
         errno: Errno,
@@ -126,7 +128,9 @@ impl Pool {
         self.choose_for_create(func, dirs, path, full).is_ok()
     }
 
-    /// Where a new name goes. Errors when a branch holds it already, or the directory is on none.
+    /// Returns the branches on which to create a name.
+    ///
+    /// Errors: those of [`must_be_new`], or that of the policy.
     pub(crate) fn room_for(
         &self,
         func: Func,
@@ -139,10 +143,10 @@ impl Pool {
         self.choose_for_create(func, dirs, path, full)
     }
 
-    /// Clones a directory onto a branch that lacks it, to make something in it.
+    /// Clones a directory to a branch that lacks it, so that something can be created in it.
     ///
-    /// Errors: `EPERM` for an immutable directory, since nothing may be made in it. The clone itself would not
-    /// refuse: it is made without that flag.
+    /// Errors: `EPERM` for an immutable directory, since nothing may be created in it. The clone would not refuse,
+    /// because it lacks that flag. `EXDEV` for a directory behind a followed symlink.
     pub(crate) fn bring_dir<'b>(
         &self,
         branches: &'b Branches,
@@ -152,7 +156,7 @@ impl Pool {
     ) -> Result<(), Errno> {
         if dirs.lacks(index) {
             if dirs.by_link {
-                // A clone of what a symlink leads to is not what it leads to.
+                // A clone would be another directory than the one that the symlink leads to.
                 return Err(Errno::XDEV);
             }
             let _cloning = self.lock_for_clone(path, branches.as_slice()[index].id)?;
@@ -167,7 +171,7 @@ impl Pool {
         Ok(())
     }
 
-    /// [`clone_dirs`](relocate::clone_dirs), told to whoever remembers that the branch lacks them.
+    /// Calls [`clone_dirs`](relocate::clone_dirs), and updates caches that say that the branch lacks the directories.
     pub(crate) fn clone_path<'b>(
         &self,
         branches: &Branches,
@@ -175,7 +179,8 @@ impl Pool {
         to: &'b Branch,
         path: &[u8],
     ) -> Result<Dir<'b>, Errno> {
-        // A directory is found again by its oldest copy, also if this one is no younger.
+        // A directory's stable id comes from its oldest copy. A clone must not change the id, even if it has the same
+        // birth time.
         let fits = |dir: &[u8], copy: &Attr| {
             let copies = MergedDir::open(Symlinks::NEVER, branches, dir).own();
             let each = || copies.iter().map(|(index, attr)| (&*branches.as_slice()[index], attr));
@@ -186,7 +191,7 @@ impl Pool {
         cloned.map_err(|errno| to.record_error(from.record_error(errno, OpKind::Read), OpKind::Change))
     }
 
-    /// A directory, and perhaps some above it, may have been made on a branch.
+    /// Updates the caches after a directory, and perhaps some of its ancestors, may have been created on a branch.
     pub(crate) fn path_created(&self, branch: &Branch, path: &[u8]) {
         let mut rest = path;
         while !rest.is_empty() {
@@ -198,8 +203,9 @@ impl Pool {
     }
 }
 
-/// The mode of a file that is made in a directory: without set-group-ID where that would be for a group its maker is
-/// not in. Before Linux 6.0 the kernel leaves it to the filesystem (fs/inode.c inode_init_owner), which judges the daemon.
+/// Returns the mode of a file that is created in a directory: without set-group-ID if the file would get a group that
+/// the caller is not in. Before Linux 6.0 the filesystem decides this (fs/inode.c, inode_init_owner), by the daemon's
+/// credentials.
 pub(crate) fn mode_in(caller: &Caller, dir: BorrowedFd<'_>, mode: u32) -> Result<Mode, Errno> {
     const RUNS_AS_GROUP: u32 = S_ISGID | S_IXGRP;
     let mut mode = mode & 0o7777;
@@ -212,7 +218,9 @@ pub(crate) fn mode_in(caller: &Caller, dir: BorrowedFd<'_>, mode: u32) -> Result
     Ok(Mode::from_raw_mode(mode))
 }
 
-/// Errors for a name that cannot be made in this directory: a branch holds it already, or it is the pool's own.
+/// Checks that a name can be created in a directory.
+///
+/// Errors: `EEXIST` if a branch holds it already; `ENOENT` if no branch holds the directory; that of a reserved name.
 pub(crate) fn must_be_new(dirs: &MergedDir<'_>, name: &[u8], copies: &Copies) -> Result<()> {
     check_not_reserved(name)?;
     dirs.first()?;

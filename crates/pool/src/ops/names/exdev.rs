@@ -5,7 +5,7 @@
 //! the root of the pool, which is visible to all clients. A symlink to it takes the new name.
 
 use super::lookup::Entry;
-use super::rename::{RenameKind, Side, Step, shift, take_back};
+use super::rename::{RenameKind, Side, Step, rename_copy, undo};
 use crate::branch::{Branch, Branches};
 use crate::config::{Func, LinkExdev, RenameExdev};
 use crate::dir::merged::MergedDir;
@@ -145,14 +145,14 @@ impl Pool {
         };
         let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
         for &index in chosen {
-            match shift(old, &held, index, RenameFlags::NOREPLACE) {
+            match rename_copy(old, &held, index, RenameFlags::NOREPLACE) {
                 Ok(()) => {
                     self.name_created(&held.path, &name, branches.as_slice()[index].id);
                     done.push((index, Step::Moved));
                 }
                 Err(errno) => {
                     tracing::debug!("a file could not be set aside: {errno}");
-                    take_back(old, &held, &done);
+                    undo(old, &held, &done);
                     return Err(Error::CrossBranch);
                 }
             }
@@ -167,7 +167,7 @@ impl Pool {
                 self.kernel.load().forget_name(parent, &name);
             }
             Err(_) => {
-                take_back(old, &held, &done);
+                undo(old, &held, &done);
                 self.nodes.renamed((parent, &name), (old.parent, old.name));
             }
         }

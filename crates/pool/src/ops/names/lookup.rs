@@ -1,4 +1,4 @@
-//! Names to nodes, and back to nothing: lookup, forget, getattr.
+//! The operations lookup, forget, getattr, access and readlink.
 
 use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
@@ -20,14 +20,14 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Access, AtFlags, OFlags};
 use std::sync::Arc;
 
-/// A node that the kernel now holds a reference to, until it is forgotten.
+/// A node to which the kernel holds one more reference, until it forgets it.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub node: NodeId,
-    /// Of the node: as long as it is known, always the same.
+    /// The generation of the node, which does not change while the node is known.
     pub generation: u32,
     pub attr: Attr,
-    /// The name leads elsewhere when it is looked up again, which must be at once.
+    /// The entry expires immediately, because the next lookup of the name leads to another file.
     pub brief: bool,
 }
 
@@ -38,10 +38,10 @@ impl Entry {
 }
 
 impl Pool {
-    /// The node under a name. The kernel holds one more reference to it afterwards.
+    /// Looks up a name, and hands the kernel a reference to its node. NFS export looks up `.` and `..`.
     ///
-    /// `.` and `..` are asked for by NFS export. Errors: `ENOENT` when no branch holds the name, `ESTALE`
-    /// when the directory's node is unknown, or what a branch that could not look answered.
+    /// Errors: `ENOENT` if no branch holds the name; `ESTALE` if the directory's node is unknown; the error of a branch
+    /// that could not answer.
     pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry> {
         match name {
             b"." => return self.lookup_again(parent),
@@ -57,22 +57,23 @@ impl Pool {
     }
 
     fn lookup_again(&self, id: NodeId) -> Result<Entry> {
-        // The kernel may be giving back its last reference to the node at this moment.
+        // The node may be gone already: the kernel may have just dropped its last reference.
         let Ok(node) = self.nodes.hand_out_again(id) else { return self.find(id) };
         let found = match self.getattr(id, None) {
-            // Nobody has it open, or this would not be asked.
+            // No process has the file open, or the kernel would not send this request.
             Ok(attr) if attr.nlink == 0 => Err(Error::Stale),
             other => other,
         };
         found.map(|attr| Entry::new(&node, attr)).inspect_err(|_| self.forget(id, 1))
     }
 
-    /// The kernel gives back `count` references.
+    /// Drops `count` of the kernel's references to a node.
     pub fn forget(&self, node: NodeId, count: u64) {
         self.nodes.forget(node, count, |gone| self.dir_cache.idle_files.close(gone));
         self.dir_cache.compact_order();
     }
 
+    /// Looks up a name in an open directory, and hands the kernel a reference to its node.
     pub(crate) fn enter(
         &self,
         branches: &Branches,
@@ -84,7 +85,7 @@ impl Pool {
         self.enter_as(branches, parent, path, dirs, name, None)
     }
 
-    /// As `enter`; `dir` is what a directory that is not known becomes known as.
+    /// As `enter`. `dir` is the stable id for a directory that has no node yet.
     pub(crate) fn enter_as(
         &self,
         branches: &Branches,
@@ -100,15 +101,15 @@ impl Pool {
                 let index = self.open_copy(parent, name, &copies).unwrap_or(index);
                 self.entry(branches, parent, path, dirs, name, &copies, index, dir)
             }
-            // The table keeps what it knows: a name that is being made or moved at this moment must not
-            // lose its node to an older answer. A name that went behind the pool's back does no harm.
+            // Leaves the table as it is: a name that is being created or moved concurrently must not lose its node to
+            // an older answer. A name that was removed outside the pool does no harm there.
             Err(error) if is_absent(error) => Err(Error::Absent),
             Err(error) => Err(error),
         }
     }
 
-    /// Which of several copies of a file is the one that is open under this name, if any is: while it is,
-    /// the name must not lead to another, whatever the policy thinks of them by now.
+    /// Returns which of several copies of a file is open under this name. While one is open, the name must lead to it,
+    /// even if the policy would now choose another.
     fn open_copy(&self, parent: NodeId, name: &[u8], copies: &Copies) -> Option<usize> {
         if copies.count() < 2 {
             return None;
@@ -119,7 +120,7 @@ impl Pool {
         copies.iter().find(|(_, attr)| attr.key() == key).map(|(index, _)| index)
     }
 
-    /// The entry for what a policy shows under a name.
+    /// Returns the entry for the copy at `index`, which the policy chose.
     #[allow(clippy::too_many_arguments)]
     fn entry(
         &self,
@@ -137,7 +138,8 @@ impl Pool {
         let (node, attr) = if attr.is_dir() {
             let full = join(path, name);
             let inode = self.config().inode;
-            // On the branch it may be the root of another filesystem, as is every other root there.
+            // The directory may be the root of another filesystem mounted on the branch, with an inode number that
+            // every such root has.
             let seed = match inode.uses_path(true) {
                 true => branch.seed,
                 false => {
@@ -162,7 +164,7 @@ impl Pool {
         Ok(Entry::new(&node, attr))
     }
 
-    /// Attributes of a node; of an open file if a handle is given.
+    /// Returns the attributes of a node, or of an open file if a handle is given.
     pub fn getattr(&self, id: NodeId, handle: Option<HandleId>) -> Result<Attr> {
         if let Some(handle) = handle.and_then(|h| self.files.get(h).ok()) {
             let _held = self.tree.shared();
@@ -172,7 +174,7 @@ impl Pool {
             return Ok(self.show_file(&handle.node, &handle.open.location().branch, attr, at));
         }
         let node = self.nodes.get(id)?;
-        // Where a directory lies may be known as late as the kernel knows of its name.
+        // A directory's branches may be cached for as long as the kernel caches its name.
         let trust = match node.is_dir() {
             true => self.dir_cache.valid_version(&node).or_else(|| self.cache_trust()),
             false => None,
@@ -224,7 +226,7 @@ impl Pool {
         Ok(self.show(node, &orphan.branch, b"", attr, At::Opened(orphan.fd.as_fd())))
     }
 
-    /// Attributes of a file as the pool shows them; looks its path up only where the number needs it.
+    /// Returns the attributes of a file as the pool shows them. Looks up its path only if they depend on it.
     pub(crate) fn show_file(&self, node: &Node, branch: &Branch, attr: Attr, at: At<'_>) -> Attr {
         if self.needs_path(node) {
             let path = self.a_path(node).unwrap_or_default();
@@ -233,15 +235,15 @@ impl Pool {
         self.show(node, branch, b"", attr, at)
     }
 
-    /// A path of a file.
+    /// Returns one of the paths of a file.
     fn a_path(&self, node: &Node) -> Option<PoolPath> {
         self.nodes.names(node.id).next().map(|(dir, name)| join(&dir, &name))
     }
 
-    /// access(2), for pools on which the kernel does not check permissions itself: may the daemon do that to
-    /// the copy of `func.access`? `mask` is made of `R_OK`, `W_OK` and `X_OK`.
+    /// Answers access(2) where the kernel does not check permissions itself: checks the daemon's access to the copy that
+    /// `func.access` chooses. `mask` consists of `R_OK`, `W_OK` and `X_OK`.
     ///
-    /// Errors: `EACCES` for executing what nobody may, `EROFS`, `EPERM` for writing what is immutable.
+    /// Errors: `EACCES` for executing a file without any execute bit; `EROFS`; `EPERM` for writing an immutable file.
     pub fn access(&self, id: NodeId, mask: u32) -> Result<()> {
         let mask = Access::from_bits(mask).ok_or(Error::Invalid)?;
         let _held = self.tree.shared();
@@ -257,7 +259,7 @@ impl Pool {
         Ok(may(chosen.fd.as_fd()).map_err(|errno| chosen.branch.record_error(errno, OpKind::Read))?)
     }
 
-    /// Target of a symlink.
+    /// Returns the target of a symlink.
     pub fn readlink(&self, id: NodeId) -> Result<Vec<u8>> {
         let _held = self.tree.shared();
         let branches = self.branches.load();
@@ -273,7 +275,7 @@ impl Pool {
     }
 }
 
-/// The root when no branch can show one, so that the mountpoint can still be looked at and unmounted.
+/// Returns attributes for the root if no branch has one, so that stat(2) and umount(8) still work on the mountpoint.
 fn rootless(node: &Node) -> Attr {
     let ino = match node.identity() {
         Identity::Directory { ino } => ino,

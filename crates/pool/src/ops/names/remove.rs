@@ -20,7 +20,9 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 impl Pool {
-    /// Removes a name from every branch that the policy chooses; errors when it would come back.
+    /// Removes a name from every branch that the policy chooses.
+    ///
+    /// Errors: `EROFS` if a branch must keep a copy, which would then become visible.
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
         let trust = self.cache_trust();
         let _held = self.tree.shared();
@@ -37,10 +39,10 @@ impl Pool {
         let chosen = self.choose_for_action(Func::Unlink, &branches, &copies)?;
         self.all_removable(&branches, std::iter::once(&copies))?;
         let victim = self.pin_victim(&branches, parent, name, &dirs, &copies);
-        // From the back: should one fail, the copies that were shown before are shown still.
+        // Goes in reverse order: if one fails, the copy that was visible before is still there.
         for &index in chosen.iter().rev() {
             if copies.get(index).is_some_and(Attr::is_dir) {
-                // Hidden behind the file until now; not a copy of it.
+                // This directory was hidden by the file. It is not a copy of it.
                 continue;
             }
             dirs.unlink(index, name, AtFlags::empty())?;
@@ -69,7 +71,8 @@ impl Pool {
         let is_link = |index: usize| {
             dirs.get(index).is_some_and(|dir| stat::at(dir, name).is_ok_and(|attr| attr.is_symlink()))
         };
-        // Before it goes: nobody who still holds it may find it neither by its name nor pinned.
+        // Pins the directory before removing it: a client that still holds it must at any time find it by its name or
+        // by the pin.
         let victim =
             self.pin_victim(&branches, parent, name, &dirs, &copies).map(|victim| self.orphan(victim, false));
         let mut gone: SmallVec<[usize; 4]> = SmallVec::new();
@@ -77,16 +80,16 @@ impl Pool {
             if !copies.get(index).is_some_and(Attr::is_dir) {
                 continue;
             }
-            // Of a symlink that is followed, the link goes.
+            // Of a followed symlink, the link itself is removed.
             let flags = if is_link(index) { AtFlags::empty() } else { AtFlags::REMOVEDIR };
             if let Err(errno) = dirs.unlink(index, name, flags)
                 && errno != Errno::NOENT
             {
-                // Filled behind our back, or busy: put back what is gone already.
+                // Another process made an entry in it, or it is busy. Restores it on the other branches.
                 let full = crate::path::join(&path, name);
-                for &back in &gone {
+                for &restored in &gone {
                     let list = branches.as_slice();
-                    let _ = self.clone_path(&branches, &list[index], &list[back], &full);
+                    let _ = self.clone_path(&branches, &list[index], &list[restored], &full);
                 }
                 if let Some(node) = victim {
                     self.settle(&node);
@@ -103,8 +106,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Errors when a branch holds entries in the directory: what the branch says to its removal, which something else may
-    /// forbid besides. What a crash left in it is swept away: nobody could see it, nor remove it.
+    /// Checks that a directory is empty on all branches. Removes temporary files that a crash left in it, since clients
+    /// can neither see nor remove them.
+    ///
+    /// Errors: that of the branch's rmdir(2) for a directory with entries. It may differ from `ENOTEMPTY`.
     pub(crate) fn all_empty(&self, dirs: &MergedDir<'_>, copies: &Copies, name: &[u8]) -> Result<()> {
         let mut leftovers: SmallVec<[OwnedFd; 1]> = SmallVec::new();
         for (index, _) in copies.iter().filter(|(_, attr)| attr.is_dir()) {
@@ -116,16 +121,16 @@ impl Pool {
             match inside.map_err(|errno| dirs.branches[index].record_error(errno, OpKind::Read))? {
                 Contents::Nothing => {}
                 Contents::Leftovers(dir) => leftovers.push(dir),
-                // If somebody has emptied it meanwhile, it goes.
+                // Gets the branch's own error. If another process has emptied the directory, this removes it.
                 Contents::Entries => dirs.unlink(index, name, AtFlags::REMOVEDIR)?,
             }
         }
-        // Only now: where there is a directory to be cloned from, a clone may be under construction.
+        // Runs last: while a copy with entries exists, a temporary file may be a clone in the making.
         leftovers.iter().for_each(|dir| relocate::remove_leftovers(dir.as_fd()));
         Ok(())
     }
 
-    /// The node that is about to lose a name, pinned: whoever still holds it can go on asking about it.
+    /// Pins the node that is about to lose a name, so that requests of clients that still hold it can be answered.
     pub(crate) fn pin_victim(
         &self,
         branches: &Branches,
@@ -141,7 +146,7 @@ impl Pool {
                 let finds = |(index, attr): &(usize, &Attr)| {
                     StableId::of(&branches.as_slice()[*index], attr.key()).is_some_and(|it| it.id == node.id)
                 };
-                // The copy by which the directory would be found again.
+                // Prefers the copy from which the directory's stable id comes.
                 copies.iter().find(finds).or_else(|| copies.iter().find(|(_, attr)| attr.is_dir()))
             }
         };
@@ -152,7 +157,7 @@ impl Pool {
         Some(Victim { node, orphan, birth: attr.btime, last })
     }
 
-    /// The name is gone from the branches.
+    /// Updates the node table after a name was removed from the branches.
     pub(crate) fn removed(&self, parent: NodeId, name: &[u8], victim: Option<Victim>) {
         let gone = victim.map(|victim| self.orphan(victim, true));
         self.nodes.name_removed(parent, name);
@@ -161,8 +166,8 @@ impl Pool {
         }
     }
 
-    /// Leaves the pinned file with its node, before the table hears of it: somebody may ask in between. `removed`: the
-    /// name has gone from the branches.
+    /// Stores the pinned file in its node. Must be called before the name is removed from the table, because a request
+    /// may come in between. `removed` says that the name is gone from the branches.
     pub(crate) fn orphan(&self, victim: Victim, removed: bool) -> Arc<Node> {
         let Victim { node, orphan, birth, last } = victim;
         let gone = last && removed || stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink == 0);
@@ -178,8 +183,8 @@ impl Pool {
         node
     }
 
-    /// After the name went: a node that has other names needs no pin. A file without any link has none,
-    /// whatever a lookup that was under way has put into the table.
+    /// Drops the pin after a name was removed, if the node has other names. A file with no links left keeps it, even if
+    /// a lookup in flight has put a name back into the table.
     pub(crate) fn settle(&self, node: &Node) {
         if self.nodes.names(node.id).next().is_none() {
             return;
@@ -197,13 +202,13 @@ pub(crate) struct Victim {
     node: Arc<Node>,
     orphan: Orphan,
     birth: Time,
-    /// It was the only name of the only copy.
+    /// The name was the last link of the only copy.
     last: bool,
 }
 
 enum Contents {
     Nothing,
-    /// Nothing but what a crash left of cloned directories.
+    /// Only temporary files that a crash left from cloning directories.
     Leftovers(OwnedFd),
     Entries,
 }

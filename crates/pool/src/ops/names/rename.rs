@@ -1,8 +1,8 @@
-//! Rename, in all its kinds, over branches.
+//! Rename, in all its kinds, across branches.
 //!
-//! The copies of the source are renamed each on its own branch. Then what the target was elsewhere is
-//! removed: never before, so that the target's name always leads to the one or the other. What fails
-//! half way is taken back.
+//! Each copy of the source is renamed on its own branch. Copies of the target on other branches are removed only
+//! afterwards, so that the new name always leads to the source or to the target. If a step fails, the earlier ones are
+//! undone.
 
 use crate::branch::Branches;
 use crate::branch::health::OpKind;
@@ -26,7 +26,7 @@ pub enum RenameKind {
     NoReplace,
     /// `RENAME_EXCHANGE`
     Exchange,
-    /// `RENAME_WHITEOUT`: leaves a whiteout under the old name, as the upper layer of overlayfs must.
+    /// `RENAME_WHITEOUT`: leaves a whiteout under the old name, which overlayfs needs of its upper layer.
     Whiteout,
     /// `RENAME_WHITEOUT | RENAME_NOREPLACE`
     WhiteoutNoReplace,
@@ -42,11 +42,11 @@ impl RenameKind {
     }
 }
 
-/// One name: the directory on every branch, and what each branch holds under the name.
+/// One of the two names of a rename: its directory on every branch, and its copies.
 pub(crate) struct Side<'b, 'n> {
     pub(crate) parent: NodeId,
     pub(crate) name: &'n [u8],
-    /// Of the directory.
+    /// The path of the directory.
     pub(crate) path: crate::path::PoolPath,
     pub(crate) dirs: MergedDir<'b>,
     pub(crate) copies: Copies,
@@ -62,20 +62,22 @@ impl Side<'_, '_> {
     }
 }
 
-/// What has been done on one branch, so that it can be taken back.
+/// What has been done on one branch, so that it can be undone.
 pub(crate) enum Step {
     Moved,
-    /// As `Moved`, and a whiteout lies under the old name.
+    /// As `Moved`, and there is now a whiteout under the old name.
     MovedUnderWhiteout,
-    /// Old and new have changed places; for a plain rename the old target is still to be removed.
+    /// The two names were exchanged. A plain rename must still remove the target, which now has the old name.
     Swapped,
-    /// What lay under the new name came back under the old one (half an exchange).
+    /// The file under the new name moved to the old one: an exchange on a branch that holds only the new name.
     MovedBack,
 }
 
 impl Pool {
-    /// Errors: `EXDEV` when the create policy preserves paths and the branch lacks the directory, unless
-    /// `rename-exdev` has another answer.
+    /// Renames a file or directory on every branch that the policy chooses.
+    ///
+    /// Errors: `EXDEV` if the create policy preserves paths and the branch lacks the new directory, unless
+    /// `rename-exdev` names a substitute.
     pub fn rename(
         &self,
         caller: &Caller,
@@ -95,13 +97,13 @@ impl Pool {
         let side = |parent, name, trust| -> Result<Side<'_, '_>> {
             let (path, mut dirs) = self.dirs(&branches, parent, trust)?;
             dirs.first()?;
-            // Names are moved, and what is under them: of a followed symlink, the link.
+            // A rename of a followed symlink moves the symlink itself.
             dirs.follow = Symlinks::NEVER;
             let copies = dirs.copies(name);
             Ok(Side { parent, name, path, dirs, copies })
         };
         let (mut old, mut new) = (side(parent, name, trust)?, side(new_parent, new_name, trust)?);
-        // Whoever works below a directory must not lose it under his feet.
+        // No operation below a directory may be in flight while the directory moves.
         let moves_dir = self.is_dir(&mut old) || (kind == RenameKind::Exchange && self.is_dir(&mut new));
         if moves_dir {
             drop(held);
@@ -124,7 +126,7 @@ impl Pool {
         result
     }
 
-    /// Is it a directory to the pool's users? A followed symlink may be.
+    /// Returns true if the pool shows the name as a directory. A followed symlink may be shown as one.
     fn is_dir(&self, side: &mut Side<'_, '_>) -> bool {
         let follow = self.follow();
         if side.copies.any_dir() || follow.is_plain() {
@@ -136,6 +138,7 @@ impl Pool {
         found
     }
 
+    /// Renames `old` to `new`, replacing the target if `kind` allows it.
     pub(crate) fn replace<'b>(
         &self,
         branches: &'b Branches,
@@ -153,7 +156,7 @@ impl Pool {
         self.all_removable(branches, std::iter::once(&old.copies))?;
         if let Some(target) = target {
             let same = |a: &Copies, b: &Copies| matches!((a.get(source), b.get(target)), (Some(a), Some(b)) if !a.is_dir() && a.key() == b.key());
-            // Two names of one file: rename(2) does nothing.
+            // If both are names of one file, rename(2) does nothing.
             if same(&old.copies, &new.copies) {
                 return Ok(());
             }
@@ -169,14 +172,14 @@ impl Pool {
             return Err(Error::CrossBranch);
         }
         let victim = self.pin_victim(branches, new.parent, new.name, &new.dirs, &new.copies);
-        // One copy is renamed atomically by its branch; several must be revocable, so a target that is in
-        // the way changes places with the source until all are done.
-        let revocable = chosen.len() > 1 || new.copies.count() > 1;
+        // The branch renames a single copy atomically. The renames of several copies must be undoable, so a target is
+        // exchanged with the source at first, and removed when all copies are renamed.
+        let undoable = chosen.len() > 1 || new.copies.count() > 1;
         let mut done: SmallVec<[(usize, Step); 4]> = SmallVec::new();
         for &index in &chosen {
             let step = self
                 .bring_dir(branches, &mut new.dirs, index, &new.path)
-                .and_then(|()| step_forward(old, new, index, revocable, kind));
+                .and_then(|()| rename_on_branch(old, new, index, undoable, kind));
             match step {
                 Ok(step) => {
                     new.dirs.name_created(new.name, index);
@@ -186,7 +189,7 @@ impl Pool {
                     done.push((index, step));
                 }
                 Err(errno) => {
-                    take_back(old, new, &done);
+                    undo(old, new, &done);
                     return Err(errno.into());
                 }
             }
@@ -200,7 +203,7 @@ impl Pool {
             match new.dirs.unlink(index, new.name, flags) {
                 Ok(()) | Err(Errno::NOENT) => removed_any = true,
                 Err(errno) if !removed_any => {
-                    take_back(old, new, &done);
+                    undo(old, new, &done);
                     return Err(errno.into());
                 }
                 Err(errno) => tracing::error!("rename left an old copy of the target on a branch: {errno}"),
@@ -215,14 +218,14 @@ impl Pool {
                 }
             }
         }
-        if let (true, true, Some(&first)) = (kind.leaves_whiteout(), revocable, chosen.first()) {
-            // One is enough, however many branches had the name.
-            let put = old.dirs.get(first).ok_or(Errno::NOENT).and_then(|dir| {
+        if let (true, true, Some(&first)) = (kind.leaves_whiteout(), undoable, chosen.first()) {
+            // One whiteout is enough, even if several branches had the name.
+            let made = old.dirs.get(first).ok_or(Errno::NOENT).and_then(|dir| {
                 let device = rustix::fs::makedev(0, 0);
                 rustix::fs::mknodat(dir, old.name, FileType::CharacterDevice, Mode::empty(), device)
             });
             old.dirs.name_created(old.name, first);
-            if let Err(errno) = put {
+            if let Err(errno) = made {
                 tracing::error!("a rename was done, but could not leave a whiteout: {errno}");
             }
         }
@@ -234,6 +237,7 @@ impl Pool {
         Ok(())
     }
 
+    /// Exchanges two names on every branch that holds either.
     fn exchange<'b>(
         &self,
         branches: &'b Branches,
@@ -250,13 +254,13 @@ impl Pool {
         for index in 0..branches.len() {
             let step = match (old.held_by(index), new.held_by(index)) {
                 (false, false) => continue,
-                (true, true) => swap(old, new, index),
-                (true, false) => self
-                    .bring_dir(branches, &mut new.dirs, index, &new.path)
-                    .and_then(|()| shift(old, new, index, RenameFlags::NOREPLACE).map(|()| Step::Moved)),
-                (false, true) => self
-                    .bring_dir(branches, &mut old.dirs, index, &old.path)
-                    .and_then(|()| shift(new, old, index, RenameFlags::NOREPLACE).map(|()| Step::MovedBack)),
+                (true, true) => exchange_copies(old, new, index),
+                (true, false) => self.bring_dir(branches, &mut new.dirs, index, &new.path).and_then(|()| {
+                    rename_copy(old, new, index, RenameFlags::NOREPLACE).map(|()| Step::Moved)
+                }),
+                (false, true) => self.bring_dir(branches, &mut old.dirs, index, &old.path).and_then(|()| {
+                    rename_copy(new, old, index, RenameFlags::NOREPLACE).map(|()| Step::MovedBack)
+                }),
             };
             match step {
                 Ok(step) => {
@@ -265,7 +269,7 @@ impl Pool {
                     done.push((index, step));
                 }
                 Err(errno) => {
-                    take_back(old, new, &done);
+                    undo(old, new, &done);
                     return Err(errno.into());
                 }
             }
@@ -275,43 +279,47 @@ impl Pool {
     }
 }
 
-fn step_forward(
+/// Renames the copy on one branch, in a way that can be undone if `undoable` and the filesystem allows it.
+fn rename_on_branch(
     old: &Side,
     new: &Side,
     index: usize,
-    revocable: bool,
+    undoable: bool,
     kind: RenameKind,
 ) -> Result<Step, Errno> {
-    if kind.leaves_whiteout() && !revocable {
-        // The branch does both at once.
+    if kind.leaves_whiteout() && !undoable {
+        // The branch renames and makes the whiteout in one step.
         let flags = if kind.replaces() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-        return shift(old, new, index, flags | RenameFlags::WHITEOUT).map(|()| Step::MovedUnderWhiteout);
+        return rename_copy(old, new, index, flags | RenameFlags::WHITEOUT)
+            .map(|()| Step::MovedUnderWhiteout);
     }
     if !kind.replaces() {
-        return shift(old, new, index, RenameFlags::NOREPLACE).map(|()| Step::Moved);
+        return rename_copy(old, new, index, RenameFlags::NOREPLACE).map(|()| Step::Moved);
     }
-    if revocable && new.held_by(index) {
-        match swap(old, new, index) {
-            // Not every filesystem can; then the branch replaces the target at once.
+    if undoable && new.held_by(index) {
+        match exchange_copies(old, new, index) {
+            // The filesystem cannot exchange names, so the rename replaces the target immediately.
             Err(Errno::INVAL) => {}
             other => return other,
         }
     }
-    shift(old, new, index, RenameFlags::empty()).map(|()| Step::Moved)
+    rename_copy(old, new, index, RenameFlags::empty()).map(|()| Step::Moved)
 }
 
-fn swap(old: &Side, new: &Side, index: usize) -> Result<Step, Errno> {
-    shift(old, new, index, RenameFlags::EXCHANGE).map(|()| Step::Swapped)
+/// Exchanges the two names on one branch.
+fn exchange_copies(old: &Side, new: &Side, index: usize) -> Result<Step, Errno> {
+    rename_copy(old, new, index, RenameFlags::EXCHANGE).map(|()| Step::Swapped)
 }
 
-pub(crate) fn shift(from: &Side, to: &Side, index: usize, flags: RenameFlags) -> Result<(), Errno> {
+/// Renames the copy on one branch with these flags.
+pub(crate) fn rename_copy(from: &Side, to: &Side, index: usize, flags: RenameFlags) -> Result<(), Errno> {
     let (source, target) =
         (from.dirs.get(index).ok_or(Errno::NOENT)?, to.dirs.get(index).ok_or(Errno::NOENT)?);
     let plainly = || rustix::fs::renameat(source, from.name, target, to.name);
     let done = match flags.is_empty() {
         true => plainly(),
         false => match rustix::fs::renameat_with(source, from.name, target, to.name, flags) {
-            // A filesystem without the flag: the pool has looked that nothing is there.
+            // The filesystem lacks the flag. The pool has already checked that the new name is free.
             Err(Errno::INVAL) if flags == RenameFlags::NOREPLACE => plainly(),
             other => other,
         },
@@ -319,13 +327,14 @@ pub(crate) fn shift(from: &Side, to: &Side, index: usize, flags: RenameFlags) ->
     done.map_err(|errno| from.dirs.branches[index].record_error(errno, OpKind::Change))
 }
 
-pub(crate) fn take_back(old: &Side, new: &Side, done: &[(usize, Step)]) {
+/// Undoes steps, the last one first.
+pub(crate) fn undo(old: &Side, new: &Side, done: &[(usize, Step)]) {
     for (index, step) in done.iter().rev() {
         let back = match step {
-            Step::Moved => shift(new, old, *index, RenameFlags::NOREPLACE),
-            Step::MovedUnderWhiteout => shift(new, old, *index, RenameFlags::empty()),
-            Step::Swapped => swap(old, new, *index).map(drop),
-            Step::MovedBack => shift(old, new, *index, RenameFlags::NOREPLACE),
+            Step::Moved => rename_copy(new, old, *index, RenameFlags::NOREPLACE),
+            Step::MovedUnderWhiteout => rename_copy(new, old, *index, RenameFlags::empty()),
+            Step::Swapped => exchange_copies(old, new, *index).map(drop),
+            Step::MovedBack => rename_copy(old, new, *index, RenameFlags::NOREPLACE),
         };
         old.dirs.name_created(old.name, *index);
         new.dirs.name_created(new.name, *index);

@@ -226,7 +226,7 @@ fn sources(
             // A branch that has just been removed has no mark, and is left out.
             Ok(opened) => {
                 let admit = || pool.dir_cache.admit_listing(opened.dir());
-                // If there are too many open listings, drops the parked cursors and tries again.
+                // If file descriptors run short, drops the parked cursors and tries again.
                 admit().or_else(|_| {
                     pool.cursors.clear();
                     admit()
