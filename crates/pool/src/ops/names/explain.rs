@@ -1,4 +1,4 @@
-//! What a policy would choose now, and why: the answer to somebody who wonders where a file went.
+//! Explains which branches a policy would choose now, and why.
 
 use super::create::must_be_new;
 use crate::branch::Branch;
@@ -12,34 +12,34 @@ use crate::policy::{self, BranchView, Category, Choice, Exclusion, Needs, Policy
 use crate::pool::Pool;
 use std::sync::Arc;
 
-/// One function, one path, and what its policy says of each branch.
+/// How the policy of one function judges each branch for one path.
 #[derive(Clone, Debug)]
 pub struct Explained {
     pub policy: Policy,
-    /// The path whose presence on a branch counts, from the root of the pool and without a leading slash: for
-    /// creation that of a directory, the one in which something is made or, where the policy climbs, one above.
+    /// The path that must be present on a branch, from the root of the pool and without a leading slash. For creation it
+    /// is the directory of the new name or, if the policy climbs, one of its ancestors.
     pub looked_at: Vec<u8>,
-    /// Rename and link keep a file on the branches that hold the directory of its new name.
+    /// Rename and link use only branches that already hold the directory of the new name.
     pub preserves_paths: bool,
     /// In branch order.
     pub branches: Vec<(Arc<Branch>, BranchView)>,
-    /// Why a branch was not admitted to the choice.
+    /// Why the policy excluded a branch.
     pub exclusions: Vec<Option<Exclusion>>,
-    /// The probability of each branch, where chance decides.
+    /// The probability of each branch, for a random policy.
     pub chances: Option<Vec<f64>>,
-    /// The branches that the function acts on, or how it fails. Where chance decides it is one draw.
+    /// The branches that the function acts on, or its error. For a random policy, this is one draw.
     pub outcome: Result<Choice>,
 }
 
-/// Figures for people: more than the policy itself may need.
+/// The views are shown to users, so they contain figures that the policy itself may not need.
 const ALL: Needs = Needs { presence: true, space: true };
 
 impl Pool {
-    /// What `func` does to `name` in the directory `id`. Without a name: to `id` itself, and for functions that
-    /// create, to some new name in it.
+    /// Explains the policy's choice for `func` on `name` in the directory `id`. Without a name, it is for `id` itself, or,
+    /// if `func` creates, for some new name in `id`.
     ///
-    /// Errors: `ENOENT` for a node that has lost its name, `ENOTDIR` for a name in a file, `EINVAL` for what is
-    /// no name of one thing in this directory.
+    /// Errors: `ENOENT` for a node that has lost its name; `ENOTDIR` for a name in a file; `EINVAL` if `name` is not a
+    /// single path component, or is `.` or `..`.
     pub fn explain(&self, func: Func, id: NodeId, name: Option<&[u8]>) -> Result<Explained> {
         if name
             .is_some_and(|name| matches!(name, b"" | b"." | b"..") || name.iter().any(|b| b"/\0".contains(b)))
@@ -65,7 +65,7 @@ impl Pool {
         };
         let mut dirs = MergedDir::open(self.follow(), &branches, dir);
         if matches!(func, Func::Link | Func::Rename | Func::Rmdir | Func::Unlink) {
-            // Names are changed, and what is under them: of a followed symlink, the link.
+            // These functions change names: of a followed symlink, the symlink itself.
             dirs.follow = Symlinks::NEVER;
         }
         let copies = name.map_or_else(|| dirs.own(), |name| dirs.copies(name));
@@ -81,7 +81,7 @@ impl Pool {
                     looked_at = at.to_vec();
                     views = level.to_vec();
                 };
-                // What the policy says, also where the name is taken.
+                // Asks the policy even if the name exists, so that the views are complete.
                 let placed = self.choose_for_create_seen(func, &dirs, dir, &[], ALL, see);
                 name.map_or(Ok(()), |name| must_be_new(&dirs, name, &copies)).and(placed)
             }

@@ -1,4 +1,4 @@
-//! Nodes that the kernel asks for by an id that nobody knows any more: it has a handle of them.
+//! Finding nodes that the kernel asks for by an id from a file handle after the pool has forgotten them.
 
 use super::lookup::Entry;
 use crate::branch::Branches;
@@ -10,10 +10,10 @@ use crate::ids::NodeId;
 use crate::pool::Pool;
 
 impl Pool {
-    /// The node that once had this id, with one more reference.
+    /// Finds the file or directory that once had this id, and hands the kernel a reference to its node.
     ///
-    /// Errors: `ESTALE` when it is gone, when it has become known as another node, and when its id does not last; what
-    /// its branch answered, if that could not look.
+    /// Errors: `ESTALE` if it is gone, if it is now known as another node, or if the id is not a stable one; the error
+    /// of its branch if that could not answer.
     pub(crate) fn find(&self, id: NodeId) -> Result<Entry> {
         let wanted = StableTarget::of(id).ok_or(Error::Stale)?;
         let trust = self.cache_trust();
@@ -21,7 +21,8 @@ impl Pool {
         let wants_path = self.config().inode.uses_path(false) || self.config().names_only;
         let mut failed = branches.timeout_error();
         for branch in branches.iter().filter(|branch| wanted.may_be_on(branch)) {
-            // Without a lock, for it may take its time. By a path nothing but this node is taken.
+            // Searches without a lock, because this may take long. The path may be outdated afterwards, so
+            // `enter_path` accepts only this node.
             match export::find(branch, wanted, wants_path, &self.inode_search) {
                 Ok(None) => {}
                 Ok(Some(Found { lasting, path: Some(path), .. })) => {
@@ -38,7 +39,9 @@ impl Pool {
         Err(failed.map_or(Error::Stale, Error::Branch))
     }
 
-    /// The node under a path, if it is this one.
+    /// Looks up a path, and returns the last entry if it is the wanted node.
+    ///
+    /// Errors: `ESTALE` if the path leads to another node or nowhere.
     fn enter_path(
         &self,
         branches: &Branches,
@@ -68,12 +71,13 @@ impl Pool {
             above.push(entry.node);
             found = Err(Error::Stale);
         }
-        // What lies below them holds them.
+        // The found node keeps its ancestors in the table.
         above.into_iter().for_each(|node| self.forget(node, 1));
-        // Somebody has moved it meanwhile, or put something else before it.
+        // It was moved meanwhile, or another file now hides it.
         found.map_err(|error| if error.errno() == rustix::io::Errno::NOENT { Error::Stale } else { error })
     }
 
+    /// Looks up one part of a path. `dir` is the wanted stable id for the last part.
     fn step(
         &self,
         branches: &Branches,

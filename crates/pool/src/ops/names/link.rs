@@ -14,11 +14,11 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 impl Pool {
-    /// Gives a file one more name, on each branch whose copy the policy chooses. A file without any name
-    /// (`O_TMPFILE`) gets its first one.
+    /// Links a file under a new name, on each branch whose copy the policy chooses. A file without a name (`O_TMPFILE`)
+    /// gets its first one.
     ///
-    /// Errors: `EXDEV` when the create policy preserves paths and the branch lacks the directory, unless
-    /// `link-exdev` has another answer.
+    /// Errors: `EXDEV` if the create policy preserves paths and the branch lacks the directory, unless `link-exdev`
+    /// names a substitute.
     pub fn link(&self, caller: &Caller, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
         check_not_reserved(new_name)?;
         let trust = self.cache_trust();
@@ -44,7 +44,7 @@ impl Pool {
             }
             results.push(self.bring_dir(&branches, &mut dirs, index, &path).and_then(|()| {
                 let (dir, source) = (dirs.get(index).ok_or(Errno::NOENT)?, ProcPath::of(&target.fd));
-                // Following the last step of such a link is a jump to the file itself, symlinks included.
+                // Following this link leads directly to the pinned file, even if that is itself a symlink.
                 let follow = AtFlags::SYMLINK_FOLLOW;
                 rustix::fs::linkat(rustix::fs::CWD, source.as_bytes(), dir, new_name, follow)
                     .map_err(|errno| branches[index].record_error(errno, OpKind::Change))
@@ -61,7 +61,7 @@ impl Pool {
         self.enter(&branches, new_parent, &path, &dirs, new_name)
     }
 
-    /// Rename and link must not make directories where the create policy would not.
+    /// Returns true if rename and link must not create directories on branches that lack them.
     pub(crate) fn preserves_paths(&self) -> bool {
         self.config().policies.get(Func::Create).is_path_preserving()
             && !self.config().ignore_path_preservation

@@ -1,4 +1,4 @@
-//! Where a node lies: the answer that scripts and tools ask a pool for.
+//! Reports, for scripts and tools, which branch holds a file.
 
 use crate::branch::Branch;
 use crate::config::Func;
@@ -9,24 +9,27 @@ use crate::path::split;
 use crate::pool::Pool;
 use std::os::unix::ffi::OsStrExt;
 
-/// Paths of one node. The pool's own path has no leading slash and is empty for the root.
+/// The location of one node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Located {
+    /// The path from the root of the pool, without a leading slash. Empty for the root.
     pub path: Vec<u8>,
-    /// The branch whose copy is read: the one that is open, if any is.
+    /// The path of the branch whose copy is read: that of the open copy, if one is open.
     pub branch: Vec<u8>,
-    /// Device and inode number of that copy, unless it is a directory.
+    /// The device and inode number of that copy, unless it is a directory.
     pub file: Option<(u64, u64)>,
 }
 
 impl Located {
-    /// The path on a branch.
+    /// Returns the absolute path on a branch.
     pub fn on(&self, branch: &[u8]) -> Vec<u8> {
         [branch, b"/", &self.path].concat()
     }
 }
 
 impl Pool {
+    /// Returns the location of a node.
+    ///
     /// Errors: `ENOENT` for a file that has lost its name.
     pub fn locate(&self, id: NodeId) -> Result<Located> {
         let _held = self.tree.shared();
@@ -43,7 +46,8 @@ impl Pool {
         Ok(Located { path: path.to_vec(), branch, file })
     }
 
-    /// Every branch that holds something under a path, in branch order. Looks at each, so that disks wake up.
+    /// Returns every branch that holds something under a path, in branch order. Asks each branch, which may spin up its
+    /// disk.
     pub fn holders(&self, path: &[u8]) -> Vec<Vec<u8>> {
         let _held = self.tree.shared();
         let (branches, follow) = (self.branches.load(), self.follow());
@@ -59,7 +63,7 @@ impl Pool {
         branches.iter().map(|branch| &**branch).filter(holds).map(name).collect()
     }
 
-    /// The known names in the root of the pool.
+    /// Returns the names in the root of the pool that have a node.
     pub fn top_level_names(&self) -> Vec<Vec<u8>> {
         self.nodes.children(NodeId::ROOT)
     }

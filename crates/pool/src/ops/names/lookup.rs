@@ -240,8 +240,8 @@ impl Pool {
         self.nodes.names(node.id).next().map(|(dir, name)| join(&dir, &name))
     }
 
-    /// Answers access(2) where the kernel does not check permissions itself: checks the daemon's access to the copy that
-    /// `func.access` chooses. `mask` consists of `R_OK`, `W_OK` and `X_OK`.
+    /// Answers access(2) where the kernel does not check permissions itself: checks the daemon's access to the copy
+    /// that `func.access` chooses. `mask` consists of `R_OK`, `W_OK` and `X_OK`.
     ///
     /// Errors: `EACCES` for executing a file without any execute bit; `EROFS`; `EPERM` for writing an immutable file.
     pub fn access(&self, id: NodeId, mask: u32) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Operations on names: finding, making, linking, renaming and removing them.
+//! Operations on names: lookup, creation, links, renames and removal.
 
 pub(crate) mod create;
 mod exdev;
