@@ -16,8 +16,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Explained {
     pub policy: Policy,
-    /// The path that must be present on a branch, from the root of the pool and without a leading slash. For creation it
-    /// is the directory of the new name or, if the policy climbs, one of its ancestors.
+    /// The path whose presence on a branch counts, from the root of the pool and without a leading slash. For creation
+    /// it is the directory of the new name or, if the policy climbs, one of its ancestors.
     pub looked_at: Vec<u8>,
     /// Rename and link use only branches that already hold the directory of the new name.
     pub preserves_paths: bool,
@@ -31,12 +31,12 @@ pub struct Explained {
     pub outcome: Result<Choice>,
 }
 
-/// The views are shown to users, so they contain figures that the policy itself may not need.
+/// All figures, because users see them, even those that the policy does not need.
 const ALL: Needs = Needs { presence: true, space: true };
 
 impl Pool {
-    /// Explains the policy's choice for `func` on `name` in the directory `id`. Without a name, it is for `id` itself, or,
-    /// if `func` creates, for some new name in `id`.
+    /// Explains the policy's choice for `func` on `name` in the directory `id`. Without a name, it is for `id` itself,
+    /// or, if `func` creates, for some new name in `id`.
     ///
     /// Errors: `ENOENT` for a node that has lost its name; `ENOTDIR` for a name in a file; `EINVAL` if `name` is not a
     /// single path component, or is `.` or `..`.

@@ -106,8 +106,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Checks that a directory is empty on all branches. Removes temporary files that a crash left in it, since clients
-    /// can neither see nor remove them.
+    /// Checks that a directory is empty on all branches. Removes temporary directories that a crash left in it, since
+    /// clients can neither see nor remove them.
     ///
     /// Errors: that of the branch's rmdir(2) for a directory with entries. It may differ from `ENOTEMPTY`.
     pub(crate) fn all_empty(&self, dirs: &MergedDir<'_>, copies: &Copies, name: &[u8]) -> Result<()> {
@@ -125,7 +125,7 @@ impl Pool {
                 Contents::Entries => dirs.unlink(index, name, AtFlags::REMOVEDIR)?,
             }
         }
-        // Runs last: while a copy with entries exists, a temporary file may be a clone in the making.
+        // Runs last: while another copy has entries, a temporary directory may be a clone of them in progress.
         leftovers.iter().for_each(|dir| relocate::remove_leftovers(dir.as_fd()));
         Ok(())
     }
@@ -208,7 +208,7 @@ pub(crate) struct Victim {
 
 enum Contents {
     Nothing,
-    /// Only temporary files that a crash left from cloning directories.
+    /// Only temporary directories that a crash left while directories were cloned.
     Leftovers(OwnedFd),
     Entries,
 }

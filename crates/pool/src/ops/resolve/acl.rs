@@ -1,4 +1,4 @@
-//! Modes as they are shown where the kernel judges by them alone.
+//! The modes that the pool shows if the kernel checks permissions by mode alone, and branches have ACLs.
 
 use crate::branch::Branch;
 use crate::dir::symlinks::Symlinks;
@@ -10,7 +10,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 
-/// Where the file is whose mode is shown.
+/// The file whose mode is shown.
 #[derive(Clone, Copy)]
 pub(crate) enum At<'a> {
     Opened(BorrowedFd<'a>),
@@ -19,28 +19,28 @@ pub(crate) enum At<'a> {
 }
 
 impl Pool {
-    /// To be told before there are callers.
-    pub fn set_permission_check(&self, judge: PermissionCheck) {
-        self.acls.by_mode.store(judge == PermissionCheck::Mode, Ordering::Relaxed);
-        self.acls.by_acl.store(judge == PermissionCheck::Acl, Ordering::Relaxed);
+    /// Sets how permissions are checked. Must be called before the first request.
+    pub fn set_permission_check(&self, check: PermissionCheck) {
+        self.acls.by_mode.store(check == PermissionCheck::Mode, Ordering::Relaxed);
+        self.acls.by_acl.store(check == PermissionCheck::Acl, Ordering::Relaxed);
     }
 
-    /// Has an ACL been met though the kernel goes by modes?
+    /// Returns true if a file has been found with an ACL that the kernel ignores, because it checks the mode alone.
     pub fn has_unheeded_acls(&self) -> bool {
         self.acls.unheeded.load(Ordering::Relaxed)
     }
 
-    /// Does the kernel ask for ACLs, to judge by them?
+    /// Returns true if the kernel reads ACLs and checks permissions by them.
     pub(crate) fn kernel_checks_acls(&self) -> bool {
         self.acls.by_acl.load(Ordering::Relaxed)
     }
 
-    /// Leaves of a mode what an ACL grants to everybody, where the kernel goes by the mode.
+    /// Reduces a mode to what the file's ACL grants to every user, if the kernel checks permissions by mode alone.
     pub(crate) fn mask_mode(&self, branch: &Branch, attr: &mut Attr, at: At<'_>) {
         const OTHERS: u32 = 0o077;
-        let judged = self.acls.by_mode.load(Ordering::Relaxed) && attr.mode & OTHERS != 0;
-        let never = attr.is_symlink() || !branch.has_acls && attr.dev == branch.dev;
-        if !judged || never {
+        let needs_mask = self.acls.by_mode.load(Ordering::Relaxed) && attr.mode & OTHERS != 0;
+        let never_has_acl = attr.is_symlink() || !branch.has_acls && attr.dev == branch.dev;
+        if !needs_mask || never_has_acl {
             return;
         }
         let mut buffer = [0; 1024];
@@ -55,7 +55,7 @@ impl Pool {
                 longer = all;
                 &longer[..]
             }
-            // What cannot be told is granted to nobody.
+            // If the ACL cannot be read, the mode grants nothing to group and others.
             Err(_) => &[],
         };
         let (group, others) = rights_of_all(list).unwrap_or_default();
@@ -67,7 +67,7 @@ impl Pool {
 fn read(at: At<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
     match at {
         At::Opened(fd) => match rustix::fs::fgetxattr(fd, ACCESS, &mut *buffer) {
-            // Pinned only.
+            // The descriptor is open with O_PATH.
             Err(Errno::BADF) => rustix::fs::getxattr(ProcPath::of(fd).as_bytes(), ACCESS, buffer),
             other => other,
         },

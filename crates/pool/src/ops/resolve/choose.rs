@@ -1,4 +1,4 @@
-//! Which branches a policy chooses for an operation.
+//! The choice of branches for an operation, by its policy.
 
 use crate::branch::health::OpKind;
 use crate::branch::list::Mode;
@@ -13,11 +13,11 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// What a policy wants to know of the space on a branch.
+/// What a policy must know about the space on a branch.
 #[derive(Clone, Copy)]
 pub(crate) enum SpaceNeed {
     Nothing,
-    /// Whether it has its minfreespace: there is no other to compare it with.
+    /// Only whether the branch has its minfreespace, because it is the only branch.
     Enough,
     Exactly,
 }
@@ -32,7 +32,7 @@ impl SpaceNeed {
     }
 }
 
-/// Takes note of a branch that cannot be written to, or cannot say.
+/// Records an error of a branch that is read-only or whose space cannot be read. Returns the space, if any.
 pub(crate) fn usable_space(branch: &Branch, space: Result<Space, Errno>) -> Option<Space> {
     match space {
         Ok(space) if space.readonly && branch.mode != Mode::Ro => {
@@ -66,17 +66,18 @@ impl Pool {
         }
     }
 
+    /// Returns each branch as a policy sees it.
     pub(crate) fn views(
         &self,
         branches: &Branches,
         copies: &Copies,
         space: bool,
     ) -> SmallVec<[BranchView; 4]> {
-        let asked = SpaceNeed::of(space, branches);
-        branches.iter().zip(copies.each()).map(|(b, copy)| self.view(b, copy, asked)).collect()
+        let need = SpaceNeed::of(space, branches);
+        branches.iter().zip(copies.each()).map(|(b, copy)| self.view(b, copy, need)).collect()
     }
 
-    /// The copy that a search policy shows.
+    /// Returns the index of the copy that a search policy chooses.
     pub(crate) fn shown(&self, func: Func, branches: &Branches, copies: &Copies) -> Result<usize> {
         let policy = self.config().policies.get(func);
         if !copies.any() {
@@ -90,7 +91,8 @@ impl Pool {
         choice.first().copied().ok_or(Error::Absent)
     }
 
-    /// All copies of a name that could matter to a search function, as cheaply as its policy allows.
+    /// Looks up the copies of a name that a search function needs: only the first one, if its policy follows the branch
+    /// order.
     pub(crate) fn look(&self, func: Func, dirs: &MergedDir<'_>, name: &[u8]) -> Copies {
         match policy::first_only(self.config().policies.get(func), Category::Search) {
             true => dirs.first_copy(name),
@@ -98,14 +100,14 @@ impl Pool {
         }
     }
 
-    /// The copies that an action policy changes.
+    /// Returns the copies that an action policy chooses.
     pub(crate) fn choose_for_action(
         &self,
         func: Func,
         branches: &Branches,
         copies: &Copies,
     ) -> Result<Choice> {
-        // Of a single copy there is nothing to choose: that its filesystem is read-only it says itself.
+        // With a single copy there is no choice, so its space is not read: a read-only filesystem fails the operation.
         if let [(index, attr)] = copies.found.as_slice() {
             let view = self.view(&branches.as_slice()[*index], Some(attr), SpaceNeed::Nothing);
             let sole = BranchView { space: Some(Space::default()), ..view };
@@ -117,7 +119,7 @@ impl Pool {
         self.choose_by_policy(func, branches, copies)
     }
 
-    /// As `acted`, by all that the policy looks at.
+    /// As `choose_for_action`, with full views of all branches even for a single copy.
     pub(crate) fn choose_by_policy(
         &self,
         func: Func,
@@ -130,15 +132,15 @@ impl Pool {
         let policy = self.config().policies.get(func);
         let needs = policy::needs(policy, Category::Action);
         match policy::action(policy, &self.views(branches, copies, needs.space), &mut ThreadRandom) {
-            // A branch that refuses every change ranks above one that does not hold the path
-            // (COMPATIBILITY 3.2), but where nobody holds it, that is the answer.
+            // The policy's error for a read-only branch outranks that for a branch without the path. But if no branch
+            // holds the path, the error is ENOENT.
             Err(_) if !copies.any() => Err(Error::Absent),
             other => Ok(other?),
         }
     }
 
-    /// The branches on which a create policy puts something new into a directory; those in `full` are left out,
-    /// as no room has been found on them.
+    /// Returns the branches that a create policy chooses for a new name in a directory. Excludes those in `full`, on which
+    /// creation has failed.
     pub(crate) fn choose_for_create(
         &self,
         func: Func,
@@ -150,7 +152,7 @@ impl Pool {
         self.choose_for_create_seen(func, dirs, path, full, needs, |_, _| {})
     }
 
-    /// As `placed`, for one who wants to know what the policy sees: each directory it asks about, and its views.
+    /// As `choose_for_create`, and calls `see` with each directory that the policy considers, and the views of it.
     pub(crate) fn choose_for_create_seen(
         &self,
         func: Func,
@@ -171,13 +173,13 @@ impl Pool {
         };
         let mut chosen = policy::create_climbing(policy, path, level, &mut ThreadRandom)??;
         if func == Func::Create {
-            // A regular file lies whole on one branch, whatever the policy gives.
+            // A regular file is created on one branch only, even if the policy chooses several.
             chosen.truncate(1);
         }
         Ok(chosen)
     }
 
-    /// Views of the directory `at`, which is `path` (open as `whole`) or one above it.
+    /// Returns the views of the directory `at`, which is `path` (open as `whole`) or one of its ancestors.
     fn level(&self, whole: &MergedDir<'_>, path: &[u8], at: &[u8], needs: Needs) -> Vec<BranchView> {
         let opened;
         let dirs = match at == path {
@@ -190,8 +192,8 @@ impl Pool {
         let view = |(index, branch): (usize, &Arc<Branch>)| {
             let attr = dirs.get(index).filter(|_| needs.presence).and_then(|dir| stat::of(dir).ok());
             let view = self.view(branch, attr.as_ref(), SpaceNeed::of(needs.space, dirs.branches));
-            // What is made below a followed symlink is made where that leads, or not at all: a directory
-            // in its place on another branch would not be what it leads to.
+            // Below a followed symlink, names are created only where the symlink leads. A directory of that path on
+            // another branch would not be its target.
             match whole.by_link && whole.lacks(index) {
                 true => BranchView { mode: Mode::Ro, ..view },
                 false => view,
@@ -200,7 +202,9 @@ impl Pool {
         dirs.branches.iter().enumerate().map(view).collect()
     }
 
-    /// Errors when a copy lies where the pool may not remove it: what is taken away would come back.
+    /// Checks that every copy can be removed. One that stays would become visible after the others are removed.
+    ///
+    /// Errors: `EROFS` if a copy is on a read-only or unhealthy branch.
     pub(crate) fn all_removable<'a>(
         &self,
         branches: &Branches,
@@ -208,11 +212,12 @@ impl Pool {
     ) -> Result<()> {
         let mut holders = copies.flat_map(|copies| copies.found.iter().map(|(index, _)| *index));
         let first = holders.clone().next();
-        // On several branches none may be touched if one cannot be. A single one says so itself.
-        let asks = holders.clone().any(|index| Some(index) != first);
+        // Of several copies none may be removed if one is on a read-only filesystem. A single one need not be checked:
+        // its filesystem fails the operation.
+        let checks_filesystem = holders.clone().any(|index| Some(index) != first);
         let stays = |index: usize| {
             let branch = &branches.as_slice()[index];
-            branch.mode == Mode::Ro || !branch.health.is_well() || asks && self.read_only(branch)
+            branch.mode == Mode::Ro || !branch.health.is_well() || checks_filesystem && self.read_only(branch)
         };
         if holders.any(stays) { Err(Error::ReadOnlyCopy) } else { Ok(()) }
     }

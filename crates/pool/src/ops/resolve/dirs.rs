@@ -14,13 +14,13 @@ use crate::pool::Pool;
 use std::sync::Arc;
 
 impl Pool {
-    /// May this operation believe what is remembered? To be asked before it takes a lock.
+    /// Returns the cache version that an operation may trust, if any. Must be called before the operation takes a lock.
     pub(crate) fn cache_trust(&self) -> CacheTrust {
         assert_may_take::<rank::FileMove>();
         self.kernel.load().caught_up().then(|| self.dir_cache.version())
     }
 
-    /// The path of a directory, and the directory on every branch.
+    /// Returns the path of a directory, and the directory opened on every branch.
     pub(crate) fn dirs<'b>(
         &self,
         branches: &'b Branches,
@@ -32,6 +32,7 @@ impl Pool {
         Ok((path, dirs))
     }
 
+    /// Returns a directory opened on every branch, from the cache if that can be trusted.
     pub(crate) fn dirs_of<'b>(
         &self,
         branches: &'b Branches,
@@ -56,13 +57,15 @@ impl Pool {
         dirs
     }
 
-    /// A name was made on a branch by who knows no more than the path of its directory. As [`MergedDir::name_created`].
+    /// Records that a name was created on a branch, as [`MergedDir::name_created`] does, for a caller that has only the
+    /// directory's path.
     pub(crate) fn name_created(&self, dir: &[u8], name: &[u8], branch: BranchId) {
         if let Some(node) = self.known().dir(dir).and_then(|id| self.nodes.get(id).ok()) {
             node.name_created(name, branch);
         }
     }
 
+    /// Returns how the options say symlinks are treated.
     pub(crate) fn follow(&self) -> Symlinks {
         let config = self.config();
         let mode = config.follow_symlinks;

@@ -1,4 +1,4 @@
-//! What takes part in the inode number that a file shows.
+//! The seeds from which the inode numbers of files are computed.
 
 use crate::branch::Branch;
 use crate::branch::nested::apart;
@@ -9,7 +9,7 @@ use crate::pool::Pool;
 use rustix::fd::{AsFd, OwnedFd};
 
 impl Pool {
-    /// The share of the branch in the inode numbers of its files on this device; `find` gives something there.
+    /// Returns the seed for the inode numbers of files of a branch on the device `dev`. `find` opens a file there.
     pub(crate) fn seed(
         &self,
         branch: &Branch,
@@ -22,6 +22,7 @@ impl Pool {
         }
     }
 
+    /// Returns the number that stands for the filesystem on a device that a branch contains.
     #[cold]
     fn share(&self, dev: u64, find: impl FnOnce() -> Option<OwnedFd>) -> u64 {
         if let Some(share) = self.nested.get(dev) {
@@ -29,13 +30,13 @@ impl Pool {
         }
         let found = find().filter(|fd| stat::of(fd.as_fd()).is_ok_and(|attr| attr.dev == dev));
         match found.and_then(|fd| rustix::fs::fstatvfs(fd).ok()) {
-            Some(told) => self.nested.put(dev, told.f_fsid),
-            // It has gone meanwhile. The device tells it apart, until somebody can say more.
+            Some(statvfs) => self.nested.put(dev, statvfs.f_fsid),
+            // The file is gone. The device number stands in until a later call can read the filesystem id.
             None => apart(0, dev),
         }
     }
 
-    /// Something on the filesystem of a node's file: the file itself.
+    /// Returns a descriptor of a node's file, to identify its filesystem.
     pub(crate) fn some_fd(&self, node: &Node, branch: &Branch) -> Option<OwnedFd> {
         let dup = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).ok();
         if let Some(open) = node.open.try_lock().and_then(|slot| slot.upgrade()) {

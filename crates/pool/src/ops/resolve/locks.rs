@@ -1,4 +1,4 @@
-//! Locks whose holders may wait for a branch, with the limit that this gives to the wait.
+//! Locks whose holders may wait for a branch. Acquiring them has a time limit.
 
 use crate::ids::BranchId;
 use crate::lock::clones::CloneGuard;
@@ -8,19 +8,19 @@ use crate::pool::Pool;
 use rustix::io::Errno;
 
 impl Pool {
-    /// A directory is brought onto a branch by the one who holds it.
+    /// Takes the lock for cloning a directory to a branch.
     ///
-    /// Errors: `ETIMEDOUT` when somebody who holds it waits for a branch.
+    /// Errors: `ETIMEDOUT` if another holder is waiting for a branch.
     pub(crate) fn lock_for_clone(&self, path: &[u8], to: BranchId) -> Result<CloneGuard<'_>, Errno> {
         self.clone_locks.begin_clone(path, to, self.stuck_operations.lock_timeout()).ok_or(Errno::TIMEDOUT)
     }
 
-    /// A directory is not brought onto another branch meanwhile. Errors: as [`Pool::lock_for_clone`].
+    /// Takes the lock that keeps a directory from being cloned to another branch. Errors: as [`Pool::lock_for_clone`].
     pub(crate) fn lock_for_change(&self, path: PoolPath) -> Result<CloneGuard<'_>, Errno> {
         self.clone_locks.begin_change(path, self.stuck_operations.lock_timeout()).ok_or(Errno::TIMEDOUT)
     }
 
-    /// Directories are renamed by the one who holds it. Errors: as [`Pool::lock_for_clone`].
+    /// Takes the lock for renaming directories. Errors: as [`Pool::lock_for_clone`].
     pub(crate) fn lock_tree(&self) -> Result<TreeGuard<'_>, Errno> {
         let limit = self.stuck_operations.lock_timeout();
         if limit.is_some() && self.stuck_operations.is_stuck() {

@@ -1,4 +1,4 @@
-//! From names to branches: who holds a path, and which of them a policy chooses.
+//! From names to branches: which branches hold a path, and which of them a policy chooses.
 
 pub(crate) mod acl;
 mod choose;
@@ -25,9 +25,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Something to act on: one copy, on one branch.
+/// One copy, on one branch, that an operation acts on.
 pub(crate) struct Target {
-    /// The branch; none for a file that no name leads to.
+    /// The index of the branch. `None` for a file without a name.
     pub(crate) index: Option<usize>,
     pub(crate) fd: TargetFd,
 }
@@ -62,7 +62,7 @@ impl AsFd for TargetFd {
     }
 }
 
-/// The one copy that is the node's file.
+/// The copy of a file that its node stands for.
 pub(crate) struct Primary {
     pub(crate) branch: Arc<Branch>,
     pub(crate) fd: TargetFd,
@@ -70,8 +70,8 @@ pub(crate) struct Primary {
 }
 
 impl Pool {
-    /// Forgets those of a file's names that do not lead to it any more, if it has far more than links: names that went on
-    /// the branch, of which nobody has told as long as the file is held by another one.
+    /// Removes names that no longer lead to a file from the table, if the file has far more names there than links. Such
+    /// names were removed on the branch, which the pool does not notice while the file has another name.
     pub(crate) fn tidy_names(&self, branches: &Branches, node: &Node, links: u32) {
         if !node.has_doubtful_names.load(Ordering::Relaxed)
             || !node.has_doubtful_names.swap(false, Ordering::Relaxed)
@@ -79,7 +79,7 @@ impl Pool {
             return;
         }
         let names = self.nodes.known(node.id);
-        // A link may have two names in the pool, where a branch lies inside another.
+        // If one branch lies inside another, each link may have two names in the pool.
         let (Some(key), true) = (node.key(), names.len() > 2 * links as usize) else { return };
         for (parent, name) in names {
             let dir = self.nodes.dir_path(parent);
@@ -90,9 +90,10 @@ impl Pool {
         }
     }
 
-    /// The file of a node that is not a directory, found by what is open, by a name that still leads to
-    /// it, by what was pinned when the last name went, or if no name is known, by its inode number. `Stale` makes the
-    /// kernel look the name up again.
+    /// Returns the copy that a file's node stands for. Uses the open file; else a name that still leads to it; else the
+    /// descriptor that was pinned when the last name was removed; else, if no name is known, its inode number.
+    ///
+    /// Errors: `ESTALE` if it is not found, on which the kernel looks up the name again.
     pub(crate) fn primary(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
         if let Some(open) = node.opened() {
             let place = open.location();
@@ -105,7 +106,7 @@ impl Pool {
             });
         }
         let key = node.key().ok_or(Error::IsDirectory)?;
-        // A rename moves the file first and tells the table afterwards: who comes in between asks again.
+        // A rename moves the file before it updates the table. A request in between retries.
         let mut failed = None;
         for attempt in 0..4 {
             for (dir, name) in self.nodes.names(node.id) {
@@ -134,8 +135,8 @@ impl Pool {
         Err(failed.map_or(Error::Stale, Error::Branch))
     }
 
-    /// What `act` makes of a node's file, given its branch, its directory there as it is remembered, and its name.
-    /// `None` if nothing is remembered. What it finds may be another file by now: it is for `act` to see.
+    /// Calls `act` with a branch, the cached directory of a node's file there, and its newest name, and returns the first
+    /// result. Returns `None` if nothing is cached. The name may lead to another file by now, so `act` must compare keys.
     pub(crate) fn hinted<R>(
         &self,
         branches: &Branches,
@@ -144,8 +145,8 @@ impl Pool {
     ) -> Option<R> {
         let key = node.key()?;
         let (dir, name) = self.nodes.newest_name(node.id)?;
-        // Where the directory is now; its path is that of now, too.
-        let there = |branch: &Branch| {
+        // Identifies the directory that is now at the node's current path.
+        let current_dir = |branch: &Branch| {
             let path = self.nodes.dir_path(dir.id).ok()?;
             let (opened, _) = self.follow().dir(branch.root.as_fd(), &path).ok()?;
             let attr = stat::of(opened.as_fd()).ok()?;
@@ -153,20 +154,20 @@ impl Pool {
         };
         let own = branches.iter().enumerate().filter(|(_, branch)| branch.dev == key.dev);
         let mut found = own.filter_map(|(index, branch)| {
-            let known = self.dir_cache.unverified(&dir, branches, index, || there(branch))?;
+            let known = self.dir_cache.unverified(&dir, branches, index, || current_dir(branch))?;
             act(branch, known.opened.get(branches, index)?, &name, key)
         });
         found.next()
     }
 
-    /// Is the copy that a search function acts on the node's own file in any case?
+    /// Returns true if a search function always acts on the node's own file.
     pub(crate) fn acts_on_own_file(&self, func: Func, branches: &Branches) -> bool {
         let (own, shown) = (self.config().policies.get(func), self.config().policies.get(Func::Getattr));
         branches.len() == 1 || own == shown && policy::first_only(own, Category::Search)
     }
 
-    /// The copy of a file that a search function acts on: the node's own file, unless its policy asks for
-    /// another copy of the name and that is what the function can act on.
+    /// Returns the copy of a file that a search function acts on: the node's own file, unless the function's policy
+    /// chooses another copy of the name that `fits`.
     pub(crate) fn chosen(
         &self,
         func: Func,
@@ -190,7 +191,7 @@ impl Pool {
         Ok(Primary { branch: branches.as_slice()[index].clone(), fd: TargetFd::Pinned(fd), attr })
     }
 
-    /// Attributes as the pool shows them. The path is read only where [`Pool::needs_path`] says so.
+    /// Returns attributes as the pool shows them. Uses the path only if [`Pool::needs_path`] returns true.
     pub(crate) fn show(&self, node: &Node, branch: &Branch, path: &[u8], mut attr: Attr, at: At<'_>) -> Attr {
         self.mask_mode(branch, &mut attr, at);
         attr.ino = match node.identity() {
@@ -209,14 +210,14 @@ impl Pool {
         attr
     }
 
-    /// Does what is shown of a file depend on its path?
+    /// Returns true if the attributes that the pool shows for a file depend on its path.
     pub(crate) fn needs_path(&self, node: &Node) -> bool {
         node.symlinkified || self.config().inode.uses_path(false)
     }
 }
 
-/// Looks on every branch for the one file under a name. A branch that cannot answer matters only if no
-/// other holds the file.
+/// Searches the branches for the file with this key under a name. Returns the error of a branch that cannot answer only if
+/// no other holds the file.
 pub(crate) fn find_file(
     follow: Symlinks,
     branches: &Branches,
@@ -239,12 +240,12 @@ pub(crate) fn find_file(
     failed.map_or(Ok(None), Err)
 }
 
-/// A path of the pool as its branch has it.
+/// Returns the absolute path, on a branch, of a path of the pool.
 pub(crate) fn on_branch(branch: &Branch, path: &[u8]) -> Vec<u8> {
     [branch.path.as_os_str().as_bytes(), b"/", path].concat()
 }
 
-/// True when nobody holds the name, for want of a better reason.
+/// Returns true if the error only means that no branch holds the name.
 pub(crate) fn is_absent(error: Error) -> bool {
     matches!(error, Error::Absent | Error::Refused(Refusal::NotFound))
 }
