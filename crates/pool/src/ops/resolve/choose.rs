@@ -139,8 +139,8 @@ impl Pool {
         }
     }
 
-    /// Returns the branches that a create policy chooses for a new name in a directory. Excludes those in `full`, on which
-    /// creation has failed.
+    /// Returns the branches that a create policy chooses for a new name in a directory. Excludes those in `full`, on
+    /// which creation has failed.
     pub(crate) fn choose_for_create(
         &self,
         func: Func,

@@ -70,8 +70,8 @@ pub(crate) struct Primary {
 }
 
 impl Pool {
-    /// Removes names that no longer lead to a file from the table, if the file has far more names there than links. Such
-    /// names were removed on the branch, which the pool does not notice while the file has another name.
+    /// Removes names that no longer lead to a file from the table, if the file has far more names there than links.
+    /// Such names were removed on the branch, which the pool does not notice while the file has another name.
     pub(crate) fn tidy_names(&self, branches: &Branches, node: &Node, links: u32) {
         if !node.has_doubtful_names.load(Ordering::Relaxed)
             || !node.has_doubtful_names.swap(false, Ordering::Relaxed)
@@ -135,8 +135,9 @@ impl Pool {
         Err(failed.map_or(Error::Stale, Error::Branch))
     }
 
-    /// Calls `act` with a branch, the cached directory of a node's file there, and its newest name, and returns the first
-    /// result. Returns `None` if nothing is cached. The name may lead to another file by now, so `act` must compare keys.
+    /// Calls `act` with a branch, the cached directory of a node's file there, its newest name and its key, and returns
+    /// the first result. Returns `None` if nothing is cached. The name may lead to another file by now, so `act` must
+    /// compare keys.
     pub(crate) fn hinted<R>(
         &self,
         branches: &Branches,
@@ -216,8 +217,8 @@ impl Pool {
     }
 }
 
-/// Searches the branches for the file with this key under a name. Returns the error of a branch that cannot answer only if
-/// no other holds the file.
+/// Searches the branches for the file with this key under a name. Returns the error of a branch that cannot answer
+/// only if no other holds the file.
 pub(crate) fn find_file(
     follow: Symlinks,
     branches: &Branches,
