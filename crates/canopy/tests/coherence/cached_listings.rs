@@ -1,4 +1,5 @@
-//! Remembered listings of directories that change on the branches; positions in listings, and what open directories cost.
+//! Cached listings of directories that change on the branches, directory positions, and the memory used by open
+//! directories.
 
 use super::rig::two_disks;
 
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[test]
-fn remembered_listings_follow_the_branches() {
+fn cached_listings_follow_the_branches() {
     let bed = two_disks(Kind::Ext4, "cache.readdir=true");
     for branch in 0..2 {
         fs::create_dir(bed.on(branch, "d")).expect("mkdir");
@@ -25,7 +26,7 @@ fn remembered_listings_follow_the_branches() {
     };
     let mut there = BTreeSet::new();
     for round in 0..60 {
-        // Remembered by the second.
+        // The second listing is answered from the cache.
         listed();
         assert_eq!(listed(), there, "round {round}");
         let (branch, name) = (round % 2, format!("n{}", round / 3));
@@ -42,10 +43,10 @@ fn remembered_listings_follow_the_branches() {
     bed.pool.umount();
 }
 
-/// By default listings are remembered as well, but nobody who looks after a change is given one of before it: also
-/// while the pool itself is so busy that what happens on the branches is left to gather.
+/// By default listings are cached too, but a listing that starts after a change always includes it. This holds even
+/// while the pool is so busy that events from the branches are left to accumulate.
 #[test]
-fn listings_are_true_at_once() {
+fn a_listing_includes_every_earlier_change() {
     let bed = two_disks(Kind::Tmpfs, "");
     fs::create_dir(bed.on(0, "d")).expect("mkdir");
     fs::create_dir(bed.on(0, "busy")).expect("mkdir");
@@ -76,7 +77,7 @@ fn open(dir: &Path) -> OwnedFd {
     rustix::fs::open(dir, flags, Mode::empty()).expect("a directory")
 }
 
-/// Some names, each with the position after it.
+/// Reads one buffer of entries: each name with the position after it.
 fn part(dir: &OwnedFd, bytes: usize) -> Vec<(String, u64)> {
     let mut buffer = vec![MaybeUninit::uninit(); bytes];
     let mut entries = RawDir::new(dir, &mut buffer);
@@ -91,9 +92,9 @@ fn part(dir: &OwnedFd, bytes: usize) -> Vec<(String, u64)> {
     names
 }
 
-/// As a server of NFS does for rm(1): the directory is opened anew for each part, at the last position.
+/// An NFS server does this for rm(1): it reopens the directory at the last position for each part.
 #[test]
-fn positions_outlive_who_has_the_directory_open() {
+fn positions_remain_valid_after_the_directory_is_closed() {
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs] {
         let bed = two_disks(kind, "");
         let dir = bed.at("d");
@@ -103,10 +104,10 @@ fn positions_outlive_who_has_the_directory_open() {
                 drop(File::create(bed.on(branch, &format!("d/{branch}.{n}"))).expect("a file"))
             });
         }
-        let (mut position, mut given) = (0, BTreeMap::<String, u32>::new());
+        let (mut position, mut returned) = (0, BTreeMap::<String, u32>::new());
         for round in 0.. {
             if round == 3 {
-                // Nothing is left of what the daemon has kept of it.
+                // Long enough for the daemon to drop all state it kept for the listing.
                 std::thread::sleep(Duration::from_secs(5));
             }
             let listing = open(&dir);
@@ -116,20 +117,20 @@ fn positions_outlive_who_has_the_directory_open() {
             let Some((_, last)) = names.last() else { break };
             position = *last;
             for (name, _) in names.iter().filter(|(name, _)| name != "." && name != "..") {
-                *given.entry(name.clone()).or_default() += 1;
+                *returned.entry(name.clone()).or_default() += 1;
                 if !name.ends_with('3') {
                     fs::remove_file(dir.join(name)).expect("removed");
                 }
             }
         }
-        assert_eq!(given.len(), 1000, "{kind:?}: names that were given");
-        assert!(given.values().all(|&times| times == 1), "{kind:?}");
-        assert_eq!(fs::read_dir(&dir).expect("a listing").count(), 100, "{kind:?}: what is left");
+        assert_eq!(returned.len(), 1000, "{kind:?}: distinct names returned");
+        assert!(returned.values().all(|&times| times == 1), "{kind:?}");
+        assert_eq!(fs::read_dir(&dir).expect("a listing").count(), 100, "{kind:?}: names left");
         bed.pool.umount();
     }
 }
 
-/// telldir(3) and seekdir(3), back and forth, while names go.
+/// telldir(3) and seekdir(3) to arbitrary positions while entries are removed.
 #[test]
 fn positions_are_exact() {
     let bed = two_disks(Kind::Ext4, "");
@@ -150,7 +151,7 @@ fn positions_are_exact() {
     }
     assert_eq!(all.len(), 4002);
     let positions: BTreeSet<u64> = all.iter().map(|(_, position)| *position).collect();
-    assert_eq!(positions.len(), all.len(), "no two are the same");
+    assert_eq!(positions.len(), all.len(), "two entries have the same position");
     for at in (5..all.len() - 10).step_by(97).rev() {
         fs::remove_file(dir.join(&all[at].0)).expect("removed");
         rustix::fs::seek(&listing, SeekFrom::Start(all[at].1)).expect("a seek");
@@ -163,9 +164,9 @@ fn positions_are_exact() {
     bed.pool.umount();
 }
 
-/// Names are not kept for each who has the directory open.
+/// The daemon does not keep a copy of the names for each open directory.
 #[test]
-fn open_directories_cost_nothing() {
+fn open_directories_use_little_memory() {
     let bed = two_disks(Kind::Tmpfs, "");
     for branch in 0..2 {
         fs::create_dir(bed.on(branch, "d")).expect("mkdir");
@@ -179,12 +180,12 @@ fn open_directories_cost_nothing() {
     };
     let list =
         |listing: &OwnedFd, parts: usize| (0..parts).map(|_| part(listing, 32 << 10).len()).sum::<usize>();
-    // The nodes are known afterwards, and the kernel may keep the listing.
+    // Afterwards the pool has all the nodes, and the kernel may have cached the listing.
     assert_eq!(list(&open(&bed.at("d")), 1000), 40_002);
     let before = resident();
     let listings: Vec<OwnedFd> = (0..100)
         .map(|_| {
-            // So that the kernel does not go by a listing that it has.
+            // Invalidates the listing that the kernel has cached.
             File::create(bed.at("d/marker")).expect("a file");
             let listing = open(&bed.at("d"));
             list(&listing, 3);

@@ -1,6 +1,6 @@
-//! Each kind of change, on each filesystem that is watched.
+//! Every kind of change, on every kind of filesystem that can be watched.
 
-use super::rig::{Witness, look, two_disks};
+use super::rig::{DelayMeter, look, two_disks};
 use canopy_testkit::PoolBed;
 use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{Kind, as_user};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 struct Change {
     what: &'static str,
-    /// What is there before, on the branches.
+    /// Sets up the branches beforehand.
     before: fn(&PoolBed),
-    /// What is asked of the pool.
+    /// The paths that are looked up through the pool.
     paths: &'static [&'static str],
     change: fn(&PoolBed),
 }
@@ -36,7 +36,7 @@ fn rename(bed: &PoolBed, branch: usize, from: &str, to: &str) {
 const CHANGES: &[Change] = &[
     Change { what: "a file appears", before: |_| {}, paths: &["f"], change: |bed| write(bed, 1, "f", "x") },
     Change {
-        what: "a file goes",
+        what: "a file is removed",
         before: |bed| write(bed, 0, "f", "x"),
         paths: &["f"],
         change: |bed| fs::remove_file(bed.on(0, "f")).expect("removal"),
@@ -57,7 +57,7 @@ const CHANGES: &[Change] = &[
         },
     },
     Change {
-        what: "a directory goes with all in it",
+        what: "a directory is removed with its contents",
         before: |bed| {
             mkdir(bed, 0, "d/e");
             write(bed, 0, "d/e/f", "x");
@@ -66,7 +66,7 @@ const CHANGES: &[Change] = &[
         change: |bed| fs::remove_dir_all(bed.on(0, "d")).expect("removal"),
     },
     Change {
-        what: "a directory goes from one branch and stays on the other",
+        what: "a directory is removed from one branch and stays on the other",
         before: |bed| {
             mkdir(bed, 0, "d/e");
             mkdir(bed, 1, "d/e");
@@ -92,7 +92,7 @@ const CHANGES: &[Change] = &[
         change: |bed| rename(bed, 0, "g", "f"),
     },
     Change {
-        what: "two names change places",
+        what: "two files swap names",
         before: |bed| {
             write(bed, 0, "f", "x");
             write(bed, 0, "g", "longer");
@@ -114,7 +114,7 @@ const CHANGES: &[Change] = &[
         change: |bed| rename(bed, 0, "d", "n"),
     },
     Change {
-        what: "a directory is renamed into one of another branch",
+        what: "a directory is renamed to the name of a directory on the other branch",
         before: |bed| {
             mkdir(bed, 0, "d/e");
             write(bed, 0, "d/e/f", "x");
@@ -125,7 +125,7 @@ const CHANGES: &[Change] = &[
         change: |bed| rename(bed, 0, "d", "n"),
     },
     Change {
-        what: "a directory comes from outside of what is known",
+        what: "a directory is moved in from one that was never looked up",
         before: |bed| {
             mkdir(bed, 0, "far/d/e");
             write(bed, 0, "far/d/e/f", "x");
@@ -158,7 +158,7 @@ const CHANGES: &[Change] = &[
         change: |bed| write(bed, 1, "f", "longer"),
     },
     Change {
-        what: "a mode changes by another name of the file",
+        what: "a file's mode changes through another link",
         before: |bed| {
             write(bed, 0, "f", "x");
             mkdir(bed, 0, "unknown");
@@ -168,7 +168,7 @@ const CHANGES: &[Change] = &[
         change: |bed| mode(bed, 0, "unknown/g", 0o600),
     },
     Change {
-        what: "another name of a file goes",
+        what: "another link of a file is removed",
         before: |bed| {
             write(bed, 0, "f", "x");
             mkdir(bed, 0, "unknown");
@@ -178,7 +178,7 @@ const CHANGES: &[Change] = &[
         change: |bed| fs::remove_file(bed.on(0, "unknown/g")).expect("removal"),
     },
     Change {
-        what: "a file gets another name",
+        what: "a file gets another link",
         before: |bed| write(bed, 0, "f", "x"),
         paths: &["f", "g"],
         change: |bed| fs::hard_link(bed.on(0, "f"), bed.on(0, "g")).expect("a link"),
@@ -190,7 +190,7 @@ const CHANGES: &[Change] = &[
         change: |bed| write(bed, 0, "f", "longer"),
     },
     Change {
-        what: "a copy that hid another goes",
+        what: "a copy that hid another is removed",
         before: |bed| {
             write(bed, 1, "f", "x");
             write(bed, 0, "f", "longer");
@@ -199,7 +199,7 @@ const CHANGES: &[Change] = &[
         change: |bed| fs::remove_file(bed.on(0, "f")).expect("removal"),
     },
     Change {
-        what: "a symlink takes the place of a file",
+        what: "a symlink replaces a file",
         before: |bed| {
             write(bed, 0, "f", "x");
             symlink("elsewhere", bed.on(0, "l")).expect("a symlink");
@@ -208,7 +208,7 @@ const CHANGES: &[Change] = &[
         change: |bed| rename(bed, 0, "l", "f"),
     },
     Change {
-        what: "a directory takes the place of a file",
+        what: "a directory replaces a file",
         before: |bed| write(bed, 0, "f", "x"),
         paths: &["f"],
         change: |bed| {
@@ -217,10 +217,10 @@ const CHANGES: &[Change] = &[
         },
     },
     Change {
-        what: "a directory that was renamed through the pool is used on the branch",
+        what: "a directory that was renamed through the pool changes on the branch",
         before: |bed| {
             mkdir(bed, 0, "old/e");
-            // A change that has its place remembered.
+            // A change that makes the pool record the path of the directory.
             mode(bed, 0, "old/e", 0o700);
             assert!(wait_until(Duration::from_secs(5), || look(&bed.at("old/e")).ends_with("700")));
             fs::rename(bed.at("old"), bed.at("new")).expect("a rename through the pool");
@@ -230,54 +230,58 @@ const CHANGES: &[Change] = &[
     },
 ];
 
-/// What a fresh look at the branches gives: the first branch that has it, as the pool is set up here.
-fn truth(bed: &PoolBed, path: &str) -> String {
+/// Returns what the pool must show: the entry on the first branch that has it.
+fn expected_at(bed: &PoolBed, path: &str) -> String {
     let first = (0..2).map(|branch| look(&bed.on(branch, path))).find(|seen| !seen.contains("found"));
     first.unwrap_or_else(|| look(&bed.on(0, path)))
 }
 
 fn every_change_on(kind: Kind) {
-    let witness = Witness::new();
+    let delays = DelayMeter::new();
     let bed = two_disks(kind, "");
     for Change { what, before, paths, change } in CHANGES {
         clear(&bed);
         before(&bed);
         let seen = || paths.iter().map(|path| look(&bed.at(path))).collect::<Vec<_>>();
-        let true_now = || paths.iter().map(|path| truth(&bed, path)).collect::<Vec<_>>();
-        assert!(wait_until(Duration::from_secs(10), || seen() == true_now()), "{what}: {:?}", seen());
-        // What may still be told again, is: from here on the answers are remembered.
+        let expected = || paths.iter().map(|path| expected_at(&bed, path)).collect::<Vec<_>>();
+        assert!(wait_until(Duration::from_secs(10), || seen() == expected()), "{what}: {:?}", seen());
+        // Notifications may be repeated for a moment; after that, answers are cached.
         std::thread::sleep(Duration::from_millis(120));
         let was = seen();
-        assert_eq!(was, true_now(), "{what}");
+        assert_eq!(was, expected(), "{what}");
         change(&bed);
         let changed = Instant::now();
-        let right = true_now();
-        assert_ne!(was, right, "{what}: nothing changes");
+        let right = expected();
+        assert_ne!(was, right, "{what}: the change made no difference");
         let mut took = None;
         let quiet = Duration::from_millis(250);
         loop {
             let asked = Instant::now();
-            let now = witness.watched(seen);
+            let now = delays.timed(seen);
             if now == right {
                 took.get_or_insert_with(|| changed.elapsed());
             } else {
-                let late = witness.too_late(changed, asked);
-                assert!(!late, "{what} on {kind:?}: {now:?} for {right:?} after {:?}", asked - changed);
+                let late = delays.exceeds_bound(changed, asked);
+                assert!(
+                    !late,
+                    "{what} on {kind:?}: {now:?} instead of {right:?} after {:?}",
+                    asked - changed
+                );
             }
             if took.is_some_and(|took| changed.elapsed() > took + quiet) {
                 break;
             }
         }
         println!(
-            "{kind:?}: {what}: {:?} (others were up to {:?} late)",
+            "{kind:?}: {what}: {:?} (scheduling delays of up to {:?})",
             took.unwrap_or_default(),
-            witness.worst()
+            delays.worst()
         );
     }
     bed.pool.umount();
 }
 
-/// Takes everything away, behind the pool's back as well.
+/// Removes everything, including what is only on the branches.
 fn clear(bed: &PoolBed) {
     for branch in 0..2 {
         mode(bed, branch, "", 0o755);
@@ -311,9 +315,9 @@ fn every_change_on_tmpfs() {
     every_change_on(Kind::Tmpfs);
 }
 
-/// What is tested above is really remembered otherwise.
+/// Shows that the tests above can fail: without watching, stale answers stay cached.
 #[test]
-fn without_watching_it_would_be_remembered() {
+fn without_watching_a_stale_answer_stays_cached() {
     let bed = two_disks(
         Kind::Tmpfs,
         "cache.coherence=timeout,cache.entry=3600,cache.attr=3600,cache.negative-entry=3600",
@@ -333,9 +337,9 @@ fn without_watching_it_would_be_remembered() {
     bed.pool.umount();
 }
 
-/// Who has lost a right by a change on the branch has lost it through the pool.
+/// Permissions revoked on the branch are revoked through the pool too.
 #[test]
-fn rights_that_are_taken_away_on_the_branch_are_gone() {
+fn permissions_revoked_on_the_branch_are_revoked_in_the_pool() {
     let bed = two_disks(Kind::Ext4, "");
     mkdir(&bed, 0, "d");
     write(&bed, 0, "d/f", "secret");

@@ -1,4 +1,4 @@
-//! Where changes cannot be watched, or not all of them; and what watching must not cost.
+//! Changes that cannot be watched, or not all of them, and limits on the cost of watching.
 
 use super::rig::{BINARY, builder, look, two_disks};
 
@@ -10,11 +10,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Long enough for what is remembered briefly to be asked again, and much less than for what is watched.
+/// Longer than unwatched entries are cached, and much shorter than watched entries are.
 pub(super) const SOON: Duration = Duration::from_secs(20);
 
 #[test]
-fn more_changes_than_can_be_told() {
+fn more_changes_than_the_event_queue_holds() {
     let bed = two_disks(Kind::Tmpfs, "");
     let queue = fs::read_to_string("/proc/sys/fs/fanotify/max_queued_events").expect("a limit");
     let queue: u32 = queue.trim().parse().expect("a number");
@@ -32,7 +32,7 @@ fn more_changes_than_can_be_told() {
         for number in 0..queue + 1000 {
             fs::create_dir(bed.on(1, &format!("fill/{number}"))).expect("mkdir");
         }
-        // Of these nothing can be told any more.
+        // The queue is full, so these changes produce no events.
         fs::remove_file(bed.on(0, "goes")).expect("removal");
         fs::write(bed.on(0, "comes"), "").expect("a file");
         fs::set_permissions(bed.on(0, "changes"), fs::Permissions::from_mode(0o600)).expect("chmod");
@@ -40,29 +40,30 @@ fn more_changes_than_can_be_told() {
     let right = ["goes", "comes", "changes"].map(|name| look(&bed.on(0, name)));
     assert_ne!(was, right);
     assert!(wait_until(SOON, || seen() == right), "{:?}", seen());
-    // The last repetition of what is told again.
+    // Until the last repeated notification.
     std::thread::sleep(Duration::from_millis(2500));
-    assert!(nested.file().exists(), "what was mounted in the pool is gone");
+    assert!(nested.file().exists(), "the filesystem mounted in the pool is gone");
     drop(nested);
     let log = bed.pool.umount();
     assert!(log.contains("the queue of changes on the branches has overflowed"), "{log}");
 }
 
-/// Names that are missing are not remembered where they are not watched, and others briefly.
-pub(super) fn follows_in_time(at: &Path, on: &Path) {
+/// Asserts that changes at `on` show at `at`. Where changes are not watched, missing names are not cached and other
+/// entries are cached only briefly.
+pub(super) fn assert_changes_follow(at: &Path, on: &Path) {
     assert_eq!(look(at), "entity not found");
     fs::write(on, "").expect("a file");
-    wait_until_alike(at, on);
+    assert_soon_alike(at, on);
     fs::set_permissions(on, fs::Permissions::from_mode(0o600)).expect("chmod");
-    wait_until_alike(at, on);
+    assert_soon_alike(at, on);
     fs::remove_file(on).expect("removal");
-    wait_until_alike(at, on);
+    assert_soon_alike(at, on);
 }
 
 #[track_caller]
-fn wait_until_alike(at: &Path, on: &Path) {
-    let alike = wait_until(SOON, || look(at) == look(on));
-    assert!(alike, "{} is {}, {} is {}", at.display(), look(at), on.display(), look(on));
+fn assert_soon_alike(at: &Path, on: &Path) {
+    let same = wait_until(SOON, || look(at) == look(on));
+    assert!(same, "{} is {}, {} is {}", at.display(), look(at), on.display(), look(on));
 }
 
 #[test]
@@ -75,8 +76,8 @@ fn a_branch_that_cannot_be_watched() {
             .branch(inner.pool.path())
             .branch(other.path())
             .mount();
-        follows_in_time(&outer.path().join("f"), &inner.on(1, "f"));
-        follows_in_time(&outer.path().join("g"), &other.path().join("g"));
+        assert_changes_follow(&outer.path().join("f"), &inner.on(1, "f"));
+        assert_changes_follow(&outer.path().join("g"), &other.path().join("g"));
         let log = outer.umount();
         let told = log.lines().find(|line| line.contains("are not watched"));
         let path = inner.pool.path().display().to_string();
@@ -96,17 +97,17 @@ fn another_filesystem_below_a_branch() {
         let point = bed.on(0, "dir/sub");
         let nested = Submount::tmpfs(point);
         assert!(wait_until(SOON, || known("dir/sub/below") == "entity not found"));
-        follows_in_time(&bed.at("dir/sub/f"), &nested.path().join("f"));
+        assert_changes_follow(&bed.at("dir/sub/f"), &nested.path().join("f"));
         fs::create_dir(nested.path().join("d")).expect("mkdir");
         assert!(wait_until(SOON, || known("dir/sub/d").starts_with("40")));
-        follows_in_time(&bed.at("dir/sub/d/f"), &nested.path().join("d/f"));
-        // What lies beside it is watched as before.
-        follows_in_time(&bed.at("dir/f"), &bed.on(0, "dir/f"));
-        // The pool's names lead there; it must be left before it can be unmounted.
+        assert_changes_follow(&bed.at("dir/sub/d/f"), &nested.path().join("d/f"));
+        // The directory beside the mount point is still watched.
+        assert_changes_follow(&bed.at("dir/f"), &bed.on(0, "dir/f"));
+        // Cached dentries of the pool keep the mount busy; they must go before it can be unmounted.
         bed.pool.drop_dentries();
     }
     assert!(wait_until(SOON, || known("dir/sub/below").starts_with("40")));
-    follows_in_time(&bed.at("dir/sub/f"), &bed.on(0, "dir/sub/f"));
+    assert_changes_follow(&bed.at("dir/sub/f"), &bed.on(0, "dir/sub/f"));
     bed.pool.umount();
 }
 
@@ -118,18 +119,18 @@ fn branches_that_come_and_go() {
         bed.pool.set("branches", &format!("+>{}", third.path().display()));
         for round in 0..5 {
             let name = format!("f{round}");
-            follows_in_time(&bed.at(&name), &third.path().join(&name));
+            assert_changes_follow(&bed.at(&name), &third.path().join(&name));
         }
         bed.pool.set("branches", &format!("-{}", third.path().display()));
     }
     fs::write(third.path().join("f"), "").expect("a file");
     assert_eq!(look(&bed.at("f")), "entity not found");
-    // Nothing holds it any more.
+    // The pool no longer keeps the branch busy.
     third.unmount();
     bed.pool.umount();
 }
 
-/// Root in a user namespace of its own may mount, but not watch what belongs to others.
+/// Root in a user namespace may mount, but may not watch filesystems that belong to other namespaces.
 const WITHOUT: &str = r#"
     cd "$1"
     "$2" mount -f -o minfreespace=0 a p 2> log > log & server=$!
@@ -146,7 +147,7 @@ const WITHOUT: &str = r#"
 "#;
 
 #[test]
-fn without_the_privilege() {
+fn without_the_privilege_to_watch() {
     require_root();
     let home = tempfile::tempdir().expect("a directory");
     let path = home.path().canonicalize().expect("a path");
@@ -160,10 +161,10 @@ fn without_the_privilege() {
     assert!(done.stdout.contains("are not watched"), "{}", done.describe());
 }
 
-/// What the pool does itself comes back as events, and ends there: nothing is told to the kernel that it knows. But for
-/// one thing: a file that its program wrote past the daemon is closed by that program.
+/// The pool's own changes come back as events, but the daemon does not notify the kernel of them, because the kernel
+/// knows them already. The exception is one notification when a program closes a file that it wrote with passthrough.
 #[test]
-fn what_the_pool_does_is_not_told_back() {
+fn the_pool_does_not_notify_the_kernel_of_its_own_changes() {
     const FILES: u64 = 500;
     let written = |coherence: &str| {
         let bed =
@@ -182,20 +183,20 @@ fn what_the_pool_does_is_not_told_back() {
         calls
     };
     let (timeout, watch) = (written("timeout"), written("watch"));
-    assert!(watch < timeout + FILES + 100, "{watch} writes of the daemon, {timeout} without watching");
+    assert!(watch < timeout + FILES + 100, "the daemon made {watch} write calls, {timeout} without watching");
 }
 
-/// What files were like a moment ago, and that a name was missing then, is known without the daemon; yet what somebody
-/// writes on the branch without a word of it shows soon.
+/// The kernel caches missing names and attributes of recently changed files, and answers without the daemon. Changes of
+/// a file that stays open on the branch produce no event, but still show soon.
 #[test]
-fn young_files_and_missing_names_are_remembered() {
+fn recent_files_and_missing_names_are_cached() {
     let bed = two_disks(Kind::Tmpfs, "");
     let known = (0..10).any(|round| {
         let dir = format!("d{round}");
         fs::create_dir(bed.on(0, &dir)).expect("mkdir");
         let paths = ["f", "missing"].map(|name| bed.at(&format!("{dir}/{name}")));
         fs::write(&paths[0], "x").expect("a file through the pool");
-        // Until what was told of these has been told for the last time.
+        // Until the last repeated notification about these names.
         std::thread::sleep(Duration::from_millis(2300));
         let ask = || paths.each_ref().map(|path| look(path));
         let before = ask();
@@ -213,7 +214,7 @@ fn young_files_and_missing_names_are_remembered() {
     assert!(known, "the daemon had to be asked");
     for size in [5, 5000, 3] {
         let file = fs::File::options().write(true).open(bed.on(0, "d0/f")).expect("a file");
-        // Open all the while.
+        // The file stays open.
         file.set_len(size).expect("truncate");
         assert!(wait_until(SOON, || look(&bed.at("d0/f")) == look(&bed.on(0, "d0/f"))));
     }

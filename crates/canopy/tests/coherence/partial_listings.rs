@@ -1,4 +1,4 @@
-//! Long listings: whatever is changed between two parts of one, nobody is told what was before.
+//! Long listings: a change between two parts of a listing shows in the later part.
 
 use super::rig::two_disks;
 use canopy_testkit::PoolBed;
@@ -18,11 +18,11 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 const DIR: &str = "d";
-/// A part is one answer to the kernel, of 32 KiB: about 190 names.
+/// A part is one 32 KiB reply to the kernel: about 190 names.
 const FILES: usize = 1500;
 
-/// Every tenth is a directory.
-fn fill(dir: &Path, files: usize) {
+/// Creates a directory of `files` entries, of which every tenth is a directory.
+fn fill_dir(dir: &Path, files: usize) {
     fs::create_dir(dir).expect("mkdir");
     for n in 0..files {
         let path = dir.join(format!("name-{n:05}"));
@@ -38,7 +38,7 @@ fn open(dir: &Path) -> OwnedFd {
         .expect("a directory")
 }
 
-/// What one getdents64(2) gives; nothing at the end.
+/// Returns the names from one getdents64(2) call; none at the end.
 fn part(dir: &OwnedFd) -> Vec<String> {
     let mut buffer = vec![MaybeUninit::uninit(); 32 << 10];
     let mut entries = RawDir::new(dir, &mut buffer);
@@ -55,31 +55,31 @@ fn part(dir: &OwnedFd) -> Vec<String> {
     names
 }
 
-/// As `ls -l` does; without it the kernel asks for names alone from then on.
+/// Stats the names as `ls -l` does; otherwise the kernel switches to plain READDIR.
 fn look_at(dir: &Path, names: &[String]) {
     for name in names {
         let _ = fs::symlink_metadata(dir.join(name));
     }
 }
 
-/// All that is told of a name, or nothing. Directories are merged from the branches; the times of files are the kernel's own
-/// with the writeback cache.
-fn told(path: &Path, times: bool) -> Option<Vec<i64>> {
+/// Returns the attributes of a name that must agree between pool and branch. Directories are merged from the branches,
+/// so their sizes and link counts differ. With the writeback cache the kernel keeps the times of files itself.
+fn attributes(path: &Path, times: bool) -> Option<Vec<i64>> {
     let meta = fs::symlink_metadata(path).ok()?;
-    let mut told = vec![i64::from(meta.mode())];
+    let mut attributes = vec![i64::from(meta.mode())];
     if times {
-        told.extend([meta.mtime(), meta.mtime_nsec()]);
+        attributes.extend([meta.mtime(), meta.mtime_nsec()]);
     }
     if times && !meta.is_dir() {
-        told.extend([meta.ctime(), meta.ctime_nsec()]);
+        attributes.extend([meta.ctime(), meta.ctime_nsec()]);
     }
     if !meta.is_dir() {
-        told.extend([meta.size() as i64, meta.nlink() as i64]);
+        attributes.extend([meta.size() as i64, meta.nlink() as i64]);
     }
-    Some(told)
+    Some(attributes)
 }
 
-/// A process that has a file of the pool mapped and not open.
+/// A process that has a file of the pool mapped but not open.
 struct Mapped(Child, BufReader<ChildStdout>);
 
 impl Mapped {
@@ -124,8 +124,8 @@ impl Drop for Mapped {
     }
 }
 
-/// The kernel shall not go by a listing that it has.
-fn renew(dir: &Path) {
+/// Invalidates the listing that the kernel has cached.
+fn invalidate_listing(dir: &Path) {
     File::create(dir.join("marker")).expect("a file");
     fs::remove_file(dir.join("marker")).expect("removed");
 }
@@ -136,7 +136,7 @@ fn append(path: &Path) {
 
 type Change = (&'static str, fn(&Path));
 
-/// What can be done to a file by its path, in the pool and on a branch alike.
+/// Changes to a file by path, in the pool or on a branch.
 const OF_FILES: [Change; 9] = [
     ("unlink", |path| fs::remove_file(path).expect("removed")),
     ("unlink and create", |path| {
@@ -168,9 +168,9 @@ const OF_DIRS: [Change; 3] = [
 
 const BUSY: &str = "on a busy pool";
 
-/// Reads some parts of a listing, has a name of the next one changed, and reads that: all of it must be told as it is by then.
-/// What is changed on a branch the kernel is told, within a moment (docs/caching.md). `before` is done to the name before
-/// anything is listed.
+/// Reads some parts of a listing, changes a name of the next part, and reads that part: all attributes must be current.
+/// The kernel is notified of changes on a branch after a moment (docs/caching.md). `before` is applied to the name
+/// before the listing starts.
 fn changed_in_between<T>(
     bed: &PoolBed,
     what: &str,
@@ -193,29 +193,29 @@ fn changed_in_between<T>(
     let place = (FILES * 4 / 5..).find(|&place| suits(&order[place])).expect("a name for it");
     let victim = &order[place];
     let mut state = before(&pool.join(victim));
-    renew(&pool);
+    invalidate_listing(&pool);
     let listing = open(&pool);
     let (mut read, mut last) = (0, 0);
-    // Names alone come in larger parts.
+    // Plain READDIR returns larger parts.
     while read + usize::max(last, 200) < place {
         let names = part(&listing);
         look_at(&pool, &names);
         last = names.len();
         read += last;
     }
-    // So much of its own that the daemon leaves what happens on the branches to gather for some milliseconds.
+    // Keeps the pool so busy that the daemon lets events from the branches accumulate for some milliseconds.
     let begun = Instant::now();
     while what.contains(BUSY) && begun.elapsed() < Duration::from_millis(20) {
-        renew(bed.pool.path());
+        invalidate_listing(bed.pool.path());
     }
     change(&mut state, &pool.join(victim), &branch.join(victim));
     let mut names = part(&listing);
-    let is = told(&branch.join(victim), times);
-    let same = |name: &str| told(&pool.join(name), times) == told(&branch.join(name), times);
+    let is = attributes(&branch.join(victim), times);
+    let same = |name: &str| attributes(&pool.join(name), times) == attributes(&branch.join(name), times);
     if what.contains("on the branch") || is.is_none() {
         wait_until(Duration::from_secs(5), || same(victim));
     }
-    assert_eq!(told(&pool.join(victim), times), is, "{what}: {victim}");
+    assert_eq!(attributes(&pool.join(victim), times), is, "{what}: {victim}");
     let mut listed = BTreeSet::new();
     while !names.is_empty() {
         names.iter().for_each(|name| assert!(same(name), "{what}: {name}"));
@@ -223,29 +223,29 @@ fn changed_in_between<T>(
         listed.extend(names);
         names = part(&listing);
     }
-    // What goes before its name has been read from the branch need not be listed, nor what comes.
+    // An entry that disappears or appears before its name is read from the branch need not be listed.
     let untouched =
         !["unlink", "rename", "replace", "mkdir", "rmdir"].iter().any(|change| what.contains(change));
-    assert!(!untouched || listed.contains(victim), "{what}: {victim} is not in it");
-    assert!(read.abs_diff(order.len()) <= 2, "{what}: {read} names in all, of {}", order.len());
+    assert!(!untouched || listed.contains(victim), "{what}: {victim} is not listed");
+    assert!(read.abs_diff(order.len()) <= 2, "{what}: {read} names listed, of {}", order.len());
 }
 
 #[test]
-fn what_changes_between_two_parts_is_told() {
+fn a_change_between_two_parts_shows_in_the_later_one() {
     for (kind, options) in [
         (Kind::Ext4, "passthrough.io=rw"),
         (Kind::Ext4, "cache.writeback=true"),
         (Kind::Tmpfs, "cache.files=off,passthrough.io=off"),
     ] {
         let bed = two_disks(kind, options);
-        fill(&bed.on(0, DIR), FILES);
-        // On a branch: before anybody has been told, and after that.
-        for (pause, when) in [(0, BUSY), (10, "and told")] {
+        fill_dir(&bed.on(0, DIR), FILES);
+        // On a branch: before the kernel is notified, and after.
+        for (pause, when) in [(0, BUSY), (10, "with the kernel notified")] {
             for (dirs, changes) in [(false, &OF_FILES[..]), (true, &OF_DIRS)] {
                 for (what, change) in changes {
                     let through = format!("{what} through the pool");
                     changed_in_between(&bed, &through, options, dirs, |_| (), |(), pool, _| change(pool));
-                    // With the writeback cache the kernel goes by its own sizes and times.
+                    // With the writeback cache the kernel uses its own sizes and times.
                     if !options.contains("writeback") {
                         let direct = format!("{what} on the branch, {when}");
                         changed_in_between(
@@ -268,12 +268,12 @@ fn what_changes_between_two_parts_is_told() {
                 fs::hard_link(path, &other).expect("a link");
             };
             let chmod = |mode| Permissions::from_mode(mode);
-            changed_in_between(&bed, "by another name", options, false, other, |(), _, _| {
+            changed_in_between(&bed, "through another link", options, false, other, |(), _, _| {
                 fs::set_permissions(bed.at("other"), chmod(0o640)).expect("chmod");
             });
             changed_in_between(
                 &bed,
-                &format!("by another name on the branch, {when}"),
+                &format!("through another link on the branch, {when}"),
                 options,
                 false,
                 other,
@@ -300,33 +300,40 @@ fn what_changes_between_two_parts_is_told() {
                     file.insert(write(pool)).write_all(b"more").expect("written");
                 };
                 changed_in_between(&bed, "open and write", options, false, |_| None, opened);
-                changed_in_between(&bed, "write to what is open", options, false, write, |file, _, _| {
-                    file.write_all(b"more").expect("written");
-                });
+                changed_in_between(
+                    &bed,
+                    "write through an open handle",
+                    options,
+                    false,
+                    write,
+                    |file, _, _| {
+                        file.write_all(b"more").expect("written");
+                    },
+                );
             }
         }
-        // Where mappings are of the branch's own file.
+        // With passthrough, mappings are of the branch's own file.
         if options == "passthrough.io=rw" {
             let map = |path: &Path| {
                 fs::write(path, vec![0; 4096]).expect("a file");
                 Mapped::new(path)
             };
             changed_in_between(&bed, "write to a mapping", options, false, map, |mapped, _, branch| {
-                let before = told(branch, true);
+                let before = attributes(branch, true);
                 mapped.write();
-                assert_ne!(told(branch, true), before, "its times");
+                assert_ne!(attributes(branch, true), before, "the write did not change the times");
             });
         }
         bed.pool.umount();
     }
 }
 
-/// More listings at once than cursors are kept for, by several clients: each gets every name once.
+/// Several clients list more directories at once than the pool keeps cursors for: each gets every name once.
 #[test]
 fn many_listings_at_once() {
     let bed = two_disks(Kind::Tmpfs, "");
     let dir = bed.at(DIR);
-    fill(&bed.on(0, DIR), FILES);
+    fill_dir(&bed.on(0, DIR), FILES);
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -355,9 +362,9 @@ fn many_listings_at_once() {
     bed.pool.umount();
 }
 
-/// Files that only grow, by writers of all kinds: no listing tells less of one than it had when its part was asked for.
+/// Files only grow, through all kinds of writers: no listing shows a size smaller than when its part was requested.
 #[test]
-fn files_that_grow_meanwhile() {
+fn a_listing_shows_no_outdated_size_of_a_growing_file() {
     let bed = two_disks(Kind::Ext4, "passthrough.io=rw");
     let (dir, branch) = (bed.at(DIR), bed.on(0, DIR));
     fs::create_dir(&branch).expect("mkdir");
@@ -371,9 +378,9 @@ fn files_that_grow_meanwhile() {
             scope.spawn(move || {
                 let rng = &mut Rng::new(writer as u64);
                 let file = |n| OpenOptions::new().append(true).open(dir.join(name(n))).expect("a file");
-                // Each has files of its own: that tells how long they are.
+                // Each writer has its own files, so that their sizes are known.
                 let own = |n: usize| n * 3 + writer;
-                // One in three parts at most has a file that is open for writing.
+                // At most one in three parts contains a file that is open for writing.
                 let mut held = file(own(157));
                 while !stop.load(SeqCst) {
                     let n = match rng.below(3) {
@@ -398,7 +405,7 @@ fn files_that_grow_meanwhile() {
             });
         }
         let wrong = (0..120).find_map(|round| {
-            renew(&dir);
+            invalidate_listing(&dir);
             let listing = open(&dir);
             loop {
                 let least: Vec<u64> = grown.iter().map(|size| size.load(SeqCst)).collect();
@@ -416,7 +423,7 @@ fn files_that_grow_meanwhile() {
             }
         });
         stop.store(true, SeqCst);
-        assert_eq!(wrong, None, "round, name, its size as it was told, and what it was before");
+        assert_eq!(wrong, None, "round, name, the size shown, and the size before");
     });
     bed.pool.umount();
 }

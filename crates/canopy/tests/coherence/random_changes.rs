@@ -1,10 +1,10 @@
-//! Random changes on the branches and through the pool at once, and everybody who asks meanwhile: no answer is older
-//! than promised. (Before that, an older answer may follow a newer one: of two that are under way the kernel may keep the
-//! older and yet give the newer to whoever asked for it.)
+//! Random changes on the branches and through the pool, with concurrent lookups: no answer is older than promised.
+//! (Within the promised bound an older answer may follow a newer one: of two lookups in flight, the kernel may cache the
+//! older answer and still return the newer one to its caller.)
 //!
 //! `CANOPY_COHERENCE_CHANGES` sets the number of changes, `CANOPY_COHERENCE_SEED` the seed.
 
-use super::rig::{Witness, look, two_disks};
+use super::rig::{DelayMeter, look, two_disks};
 use canopy_testkit::PoolBed;
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Kind, Rng};
@@ -20,7 +20,7 @@ const CHANGERS: u64 = 3;
 const ASKERS: u64 = 3;
 const DIRS: [&str; 4] = ["", "d0/", "d0/s/", "d1/"];
 const NAMES: usize = 12;
-/// A file in a directory that comes, goes and moves.
+/// A file in a directory that is created, removed and renamed.
 const INNER: &str = "in";
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -29,14 +29,14 @@ enum Object {
     Dir { mode: u32, inner: Option<usize> },
 }
 
-/// What the branches hold under a name.
+/// The entries of one name on the branches.
 type Copies = [Option<Object>; 2];
 
-/// How that looks through the pool, and since when.
+/// What the pool must show for a name, and since when.
 struct Shown {
     text: (String, String),
     since: Instant,
-    /// Somebody has begun to change it.
+    /// A thread is changing it at the moment.
     unsure: bool,
     changes: u64,
 }
@@ -49,15 +49,14 @@ struct Slot {
 
 struct Storm<'a> {
     bed: &'a PoolBed,
-    witness: Witness,
+    delays: DelayMeter,
     slots: Vec<Slot>,
     done: AtomicU64,
-    asked: AtomicU64,
-    told: AtomicU64,
-    /// Of what was said before it was promised to be right: how often, and how long after at the latest, in
-    /// microseconds.
-    behind: AtomicU64,
-    latest: AtomicU64,
+    queries: AtomicU64,
+    checked: AtomicU64,
+    /// Outdated answers within the bound: how many, and the longest delay after the change, in microseconds.
+    outdated: AtomicU64,
+    worst_delay: AtomicU64,
     stop: AtomicBool,
     faults: Mutex<Vec<String>>,
 }
@@ -81,7 +80,7 @@ fn shown(copies: &Copies) -> (String, String) {
     }
 }
 
-fn ask(path: &Path) -> (String, String) {
+fn query(path: &Path) -> (String, String) {
     (look(path), look(&path.join(INNER)))
 }
 
@@ -119,41 +118,41 @@ impl Storm<'_> {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Asks about a name as everybody may at any moment; true if it looked as it must.
-    fn ask(&self, slot: usize) -> bool {
+    /// Looks up a name at an arbitrary moment; returns true if the answer was certainly the current one.
+    fn query(&self, slot: usize) -> bool {
         let state = &self.slots[slot].shown;
         let (before, unsure) = {
             let now = state.lock().expect("what is shown");
             (now.changes, now.unsure)
         };
         let begun = Instant::now();
-        let answer = self.witness.watched(|| ask(&self.at(slot)));
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        let answer = self.delays.timed(|| query(&self.at(slot)));
+        self.queries.fetch_add(1, Ordering::Relaxed);
         let now = state.lock().expect("what is shown");
-        // The two parts were asked one after the other, and either may have changed meanwhile.
+        // The two lookups are not atomic, and either entry may have changed in between.
         if unsure || now.unsure || now.changes != before {
             return false;
         }
-        self.told.fetch_add(1, Ordering::Relaxed);
+        self.checked.fetch_add(1, Ordering::Relaxed);
         if answer == now.text {
             return true;
         }
         let (since, right) = (now.since, now.text.clone());
         drop(now);
         let past = begun.saturating_duration_since(since);
-        self.behind.fetch_add(1, Ordering::Relaxed);
-        self.latest.fetch_max(past.as_micros() as u64, Ordering::Relaxed);
+        self.outdated.fetch_add(1, Ordering::Relaxed);
+        self.worst_delay.fetch_max(past.as_micros() as u64, Ordering::Relaxed);
         let path = &self.slots[slot].path;
-        if self.witness.too_late(since, begun) {
+        if self.delays.exceeds_bound(since, begun) {
             self.fault(format!("{path}: {answer:?} {past:?} after it became {right:?}"));
         }
         false
     }
 
-    /// Waits until the pool shows what is there, as it must soon.
-    fn settled(&self, slot: usize) -> bool {
+    /// Waits until the pool shows the current state.
+    fn wait_until_current(&self, slot: usize) -> bool {
         while !self.stop.load(Ordering::Relaxed) {
-            if self.ask(slot) {
+            if self.query(slot) {
                 return true;
             }
         }
@@ -171,7 +170,7 @@ impl Storm<'_> {
             }
             return;
         }
-        // In one order, so that nobody waits for somebody who waits for him.
+        // Locked in a fixed order, to avoid deadlock.
         let mut held: Vec<(usize, MutexGuard<'_, Copies>)> =
             [one.min(other), one.max(other)].map(|slot| (slot, lock(slot))).into();
         if held[0].0 != one {
@@ -192,7 +191,7 @@ impl Storm<'_> {
         let choice = rng.below(5);
         self.begin(slot);
         let now = copies[branch];
-        copies[branch] = self.witness.watched(|| match now {
+        copies[branch] = self.delays.timed(|| match now {
             None if !is_dir(&beside) && (choice < 3 || is_file(&beside)) => {
                 if choice.is_multiple_of(2) {
                     fs::write(&path, vec![b'x'; size]).expect("a file");
@@ -243,7 +242,7 @@ impl Storm<'_> {
     }
 
     fn change_through_pool(&self, rng: &mut Rng, slot: usize, copies: &mut Copies) {
-        if !self.settled(slot) {
+        if !self.wait_until_current(slot) {
             return;
         }
         let (path, size) = (self.at(slot), 1 + rng.index(1000));
@@ -254,7 +253,7 @@ impl Storm<'_> {
         let must = |what: &str, result: std::io::Result<()>| {
             result.unwrap_or_else(|why| panic!("{what} {}: {why}", context()));
         };
-        let next: Copies = self.witness.watched(|| match *copies {
+        let next: Copies = self.delays.timed(|| match *copies {
             [None, None] if choice < 3 => {
                 must("write", fs::write(&path, vec![b'x'; size]));
                 [Some(Object::File { mode: 0o644, size }), None]
@@ -305,25 +304,23 @@ impl Storm<'_> {
         }
         self.begin(from.0);
         self.begin(to.0);
-        self.witness
-            .watched(|| fs::rename(self.on(branch, from.0), self.on(branch, to.0)))
-            .expect("a rename");
+        self.delays.timed(|| fs::rename(self.on(branch, from.0), self.on(branch, to.0))).expect("a rename");
         to.1[branch] = from.1[branch].take();
         self.end(from.0, from.1);
         self.end(to.0, to.1);
     }
 
-    /// A file over a file or nothing, or a directory to where there is nothing: all copies move, and those that were
-    /// there go.
+    /// Renames a file over a file or to a free name, or a directory to a free name: all copies move, and replaced ones
+    /// are removed.
     fn rename_through_pool(&self, from: (usize, &mut Copies), to: (usize, &mut Copies)) {
         let file = from.1.iter().any(is_file) && !to.1.iter().any(is_dir);
         let dir = from.1.iter().any(is_dir) && to.1.iter().all(Option::is_none);
-        if !(file || dir) || !self.settled(from.0) || !self.settled(to.0) {
+        if !(file || dir) || !self.wait_until_current(from.0) || !self.wait_until_current(to.0) {
             return;
         }
         self.begin(from.0);
         self.begin(to.0);
-        if let Err(why) = self.witness.watched(|| fs::rename(self.at(from.0), self.at(to.0))) {
+        if let Err(why) = self.delays.timed(|| fs::rename(self.at(from.0), self.at(to.0))) {
             panic!(
                 "rename {} to {}: {:?} {:?}: {why}",
                 self.slots[from.0].path, self.slots[to.0].path, from.1, to.1
@@ -335,7 +332,7 @@ impl Storm<'_> {
     }
 }
 
-/// Ends the others also where it panics itself.
+/// Stops the other threads when this one ends, even by a panic.
 struct Stop<'a>(&'a AtomicBool);
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
@@ -370,13 +367,13 @@ fn storm(kind: Kind, options: &str, share: u64) {
         .collect();
     let storm = Storm {
         bed: &bed,
-        witness: Witness::new(),
+        delays: DelayMeter::new(),
         slots,
         done: AtomicU64::new(0),
-        asked: AtomicU64::new(0),
-        told: AtomicU64::new(0),
-        behind: AtomicU64::new(0),
-        latest: AtomicU64::new(0),
+        queries: AtomicU64::new(0),
+        checked: AtomicU64::new(0),
+        outdated: AtomicU64::new(0),
+        worst_delay: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         faults: Mutex::default(),
     };
@@ -388,7 +385,7 @@ fn storm(kind: Kind, options: &str, share: u64) {
                 let _stop = Stop(&storm.stop);
                 let mut rng = Rng::new(seed ^ (asker << 32));
                 while !storm.stop.load(Ordering::Relaxed) {
-                    storm.ask(rng.index(storm.slots.len()));
+                    storm.query(rng.index(storm.slots.len()));
                 }
             });
         }
@@ -411,24 +408,24 @@ fn storm(kind: Kind, options: &str, share: u64) {
         }
     });
     println!(
-        "{kind:?} {options}: {} changes, {} answers of which {} could be judged and {} were behind, by at most {:?}, \
-         in {:?}; a thread was up to {:?} late",
+        "{kind:?} {options}: {} changes, {} answers of which {} could be checked and {} were outdated by at most {:?}, \
+         in {:?}; scheduling delays of up to {:?}",
         storm.done.load(Ordering::Relaxed).min(changes),
-        storm.asked.load(Ordering::Relaxed),
-        storm.told.load(Ordering::Relaxed),
-        storm.behind.load(Ordering::Relaxed),
-        Duration::from_micros(storm.latest.load(Ordering::Relaxed)),
+        storm.queries.load(Ordering::Relaxed),
+        storm.checked.load(Ordering::Relaxed),
+        storm.outdated.load(Ordering::Relaxed),
+        Duration::from_micros(storm.worst_delay.load(Ordering::Relaxed)),
         begun.elapsed(),
-        storm.witness.worst()
+        storm.delays.worst()
     );
     let faults = storm.faults.into_inner().expect("a list");
     assert!(faults.is_empty(), "seed {seed}: {faults:#?}\n{}", bed.pool.log());
-    // All of it, and nothing else.
+    // The final state shows all of it and nothing else.
     let right = || {
         let named = storm
             .slots
             .iter()
-            .all(|slot| ask(&bed.at(&slot.path)) == shown(&slot.copies.lock().expect("copies")));
+            .all(|slot| query(&bed.at(&slot.path)) == shown(&slot.copies.lock().expect("copies")));
         let listed = DIRS.iter().all(|dir| {
             let there = |slot: &&Slot| slot.copies.lock().expect("copies").iter().any(Option::is_some);
             let within = storm.slots.iter().filter(there).filter_map(|slot| {
@@ -448,7 +445,7 @@ fn storm(kind: Kind, options: &str, share: u64) {
         });
         named && listed
     };
-    assert!(wait_until(Duration::from_secs(5), right), "seed {seed}: the end is not right");
+    assert!(wait_until(Duration::from_secs(5), right), "seed {seed}: the final state is wrong");
     bed.pool.umount();
 }
 
@@ -463,7 +460,7 @@ fn changes_on_both_sides_on_ext4() {
 }
 
 #[test]
-fn changes_on_both_sides_with_remembered_listings() {
+fn changes_on_both_sides_with_cached_listings() {
     storm(Kind::Btrfs, "cache.readdir=true", 10);
 }
 

@@ -1,4 +1,4 @@
-//! Pools whose changes are watched, and a measure of what the machine makes everybody wait.
+//! Pools whose branches are watched, and a measure of this machine's scheduling delays.
 
 use canopy_testkit::{Kind, LoopFs, Pool, PoolBed, PoolBuilder};
 use rustix::time::{ClockId, clock_gettime};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 
-/// What is promised of a change (docs/caching.md).
+/// The promised delay until a change shows (docs/caching.md).
 pub(super) const BOUND: Duration = Duration::from_millis(100);
 
 /// Mounts a pool over two filesystems of this kind.
@@ -26,7 +26,7 @@ pub(super) fn builder(options: &str) -> PoolBuilder {
     Pool::builder(BINARY).option("minfreespace=0,category.create=ff,cache.coherence=watch").option(options)
 }
 
-/// How a name looks: nothing, or type, mode, size and link count.
+/// Describes an entry: its type, mode, size and link count, or the error.
 pub(super) fn look(path: &Path) -> String {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => format!("{:o}", meta.mode()),
@@ -35,83 +35,83 @@ pub(super) fn look(path: &Path) -> String {
     }
 }
 
-/// A thread like any other, that waits and works in turn and notes by how much longer that took than it should: so late
-/// may everybody be on this machine at that time, whatever he does.
-pub(super) struct Witness {
-    late: Arc<Mutex<VecDeque<(Instant, Duration)>>>,
+/// Measures scheduling delays with a thread that alternates between sleeping and working and records how much longer
+/// that took than it should. Any thread on this machine may be that late at that time.
+pub(super) struct DelayMeter {
+    delays: Arc<Mutex<VecDeque<(Instant, Duration)>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How often a change has to wait for a processor on its way: its maker, the watcher, the notifier, the asker, and the
-/// worker who answers.
-const WAITS: u32 = 5;
+/// How many threads must be scheduled before a change shows: the one that makes it, the watcher, the notifier, the one
+/// that looks it up, and the worker that answers.
+const HOPS: u32 = 5;
 
-impl Witness {
-    pub(super) fn new() -> Witness {
-        let (late, stop) = (Arc::<Mutex<VecDeque<_>>>::default(), Arc::<AtomicBool>::default());
-        let (noted, stopped) = (Arc::clone(&late), Arc::clone(&stop));
+impl DelayMeter {
+    pub(super) fn new() -> DelayMeter {
+        let (delays, stop) = (Arc::<Mutex<VecDeque<_>>>::default(), Arc::<AtomicBool>::default());
+        let (recorded, stopped) = (Arc::clone(&delays), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
             let (sleep, work) = (Duration::from_millis(2), Duration::from_micros(300));
             while !stopped.load(Ordering::Relaxed) {
                 let begun = Instant::now();
                 std::thread::sleep(sleep);
-                let worked = own_time();
-                while own_time() - worked < work {}
-                let over = begun.elapsed().saturating_sub(sleep + work);
-                note(&noted, over);
+                let cpu_before = cpu_time();
+                while cpu_time() - cpu_before < work {}
+                let delay = begun.elapsed().saturating_sub(sleep + work);
+                record(&recorded, delay);
             }
         });
-        Witness { late, stop, thread: Some(thread) }
+        DelayMeter { delays, stop, thread: Some(thread) }
     }
 
-    /// Does some work, and notes for how long its thread had no processor meanwhile. While somebody who looks a name up
-    /// or changes one stands still, the kernel lets no notification about that directory past.
-    pub(super) fn watched<T>(&self, work: impl FnOnce() -> T) -> T {
-        let (begun, worked) = (Instant::now(), own_time());
+    /// Runs `work` and records for how long its thread was not running meanwhile. While a thread that looks up or
+    /// changes a name is stalled, the kernel blocks notifications about that directory.
+    pub(super) fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
+        let (begun, cpu_before) = (Instant::now(), cpu_time());
         let result = work();
-        let over = begun.elapsed().saturating_sub(own_time() - worked);
-        if over > Duration::from_millis(1) {
-            note(&self.late, over);
+        let delay = begun.elapsed().saturating_sub(cpu_time() - cpu_before);
+        if delay > Duration::from_millis(1) {
+            record(&self.delays, delay);
         }
         result
     }
 
-    /// Is it the pool's fault that what was changed then still looked as before now? Not within what is promised,
-    /// counted from the latest that all who take part were sure to run.
-    pub(super) fn too_late(&self, changed: Instant, asked: Instant) -> bool {
+    /// Returns whether a lookup at `asked` that misses a change made at `changed` breaks the promise, after
+    /// allowing for scheduling delays in between.
+    pub(super) fn exceeds_bound(&self, changed: Instant, asked: Instant) -> bool {
         let past = asked.saturating_duration_since(changed);
         if past <= BOUND {
             return false;
         }
-        // Who is being kept waiting at this moment notes it later.
+        // A thread that is delayed at this moment records its delay later.
         std::thread::sleep(Duration::from_millis(150));
-        let late = self.late.lock().expect("a list");
-        let meanwhile = late.iter().filter(|(at, _)| *at >= changed);
-        let worst = meanwhile.map(|(_, over)| *over).max().unwrap_or_default();
-        past > BOUND + worst * WAITS
+        let delays = self.delays.lock().expect("a list");
+        let meanwhile = delays.iter().filter(|(at, _)| *at >= changed);
+        let worst = meanwhile.map(|(_, delay)| *delay).max().unwrap_or_default();
+        past > BOUND + worst * HOPS
     }
 
     pub(super) fn worst(&self) -> Duration {
-        self.late.lock().expect("a list").iter().map(|(_, over)| *over).max().unwrap_or_default()
+        self.delays.lock().expect("a list").iter().map(|(_, delay)| *delay).max().unwrap_or_default()
     }
 }
 
-fn note(late: &Mutex<VecDeque<(Instant, Duration)>>, over: Duration) {
-    let mut late = late.lock().expect("a list");
-    late.push_back((Instant::now(), over));
-    if late.len() > 20_000 {
-        late.pop_front();
+fn record(delays: &Mutex<VecDeque<(Instant, Duration)>>, delay: Duration) {
+    let mut delays = delays.lock().expect("a list");
+    delays.push_back((Instant::now(), delay));
+    if delays.len() > 20_000 {
+        delays.pop_front();
     }
 }
 
-/// Time for which this thread has had a processor.
-fn own_time() -> Duration {
+/// Returns the CPU time of this thread.
+fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
-impl Drop for Witness {
+impl Drop for DelayMeter {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

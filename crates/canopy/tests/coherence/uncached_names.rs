@@ -1,14 +1,14 @@
-//! What is changed on the branches shows at once where the kernel remembers nothing of it: the pool goes by what it
-//! remembers only as far as all that has happened by then was worked on.
+//! Names that the kernel has not cached: changes on the branches show at once, because the pool answers from its own
+//! cache only after it has handled all earlier events.
 
 use super::rig::{look, two_disks};
 
 use canopy_testkit::{Kind, Rng};
 use std::fs;
 
-/// Names that nobody has asked for, in a directory of which all names are known.
+/// Names that were never looked up, in a directory whose names the pool has all cached.
 #[test]
-fn names_that_nobody_has_asked_for() {
+fn names_that_were_never_looked_up() {
     for kind in [Kind::Tmpfs, Kind::Ext4] {
         let bed = two_disks(kind, "");
         let rng = &mut Rng::new(7);
@@ -29,7 +29,7 @@ fn names_that_nobody_has_asked_for() {
                     fs::rename(bed.on(branch, &format!("d/e/n{number}")), &on).expect("a rename");
                 }
                 3 => {
-                    // Both names are new, and the first is gone again.
+                    // Both names are new, and the first is already gone.
                     let before = bed.on(branch, &format!("d/before{number}"));
                     fs::write(&before, "").expect("a file");
                     fs::rename(&before, &on).expect("a rename");
@@ -43,9 +43,9 @@ fn names_that_nobody_has_asked_for() {
     }
 }
 
-/// A directory that is put in the place of another takes the other's names with it.
+/// When a directory replaces another, cached names of the other do not survive.
 #[test]
-fn directories_that_change_places() {
+fn a_directory_that_replaces_another() {
     let bed = two_disks(Kind::Tmpfs, "");
     for round in 0..60 {
         let (here, there) = (format!("d{round}"), format!("other{round}"));
@@ -53,7 +53,7 @@ fn directories_that_change_places() {
             fs::create_dir_all(bed.on(1, dir)).expect("a directory");
             fs::write(bed.on(1, dir).join(name), "x").expect("a file");
         }
-        // Enough for its names to be known.
+        // Enough lookups for the pool to cache the directory's names.
         for number in 0..20 {
             look(&bed.at(&format!("{here}/none{number}")));
         }
