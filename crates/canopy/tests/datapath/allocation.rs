@@ -1,4 +1,4 @@
-//! Allocation, holes and copies: what the branch answers is what the pool answers.
+//! Allocation, holes and copies: the pool gives the same results as the branch.
 
 use super::files::{Place, open, read_at, size, try_open, write_at};
 use super::rig::{Disks, Mode, builder};
@@ -14,7 +14,7 @@ const MODES: [Mode; 4] = [
     Mode { passthrough: "off", cache: "full", writeback: true },
 ];
 
-/// Where data and holes begin, as lseek(2) tells.
+/// Returns where data and holes begin, according to lseek(2).
 fn map(fd: &OwnedFd) -> Vec<Result<u64, Errno>> {
     let end = size(fd);
     let mut answers = Vec::new();
@@ -62,7 +62,7 @@ fn allocation_and_holes() {
             ] {
                 let known = keep | FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
                 if !known.contains(flags) {
-                    // The kernel lets no other mode pass (fs/fuse/file.c fuse_file_fallocate).
+                    // The kernel rejects every other mode (fs/fuse/file.c fuse_file_fallocate).
                     let refused = rustix::fs::fallocate(&ours, flags, offset, len);
                     assert_eq!(refused, Err(Errno::OPNOTSUPP), "{mode}, {kind}: {flags:?}");
                     continue;
@@ -73,7 +73,7 @@ fn allocation_and_holes() {
                 let content = [&ours, &theirs].map(|fd| read_at(fd, 0, 10 << 20));
                 assert!(content[0] == content[1], "{mode}, {kind}: {flags:?}: content");
                 if mode.writeback {
-                    // What is not written back yet must not be taken for a hole.
+                    // Data that is not written back yet must not show as a hole.
                     let end = size(&ours);
                     assert_eq!(map(&ours)[..2], [Ok(0), Ok(end)], "{mode}, {kind}: after {flags:?}");
                 } else {
@@ -101,7 +101,7 @@ fn copies_within_and_between_branches() {
             drop(to);
             assert!(std::fs::read(target.branch.join("copy")).expect("the branch") == content, "{mode}");
         }
-        // What one has written and not synced is what another copies.
+        // Copies include data that is written but not synced.
         let fresh = open(&one.pool.join("fresh"), OFlags::RDWR | OFlags::CREATE);
         write_at(&fresh, 0, b"fresh data");
         let to = open(&one.pool.join("of-fresh"), OFlags::RDWR | OFlags::CREATE);
@@ -123,7 +123,7 @@ fn copy(from: &OwnedFd, to: &OwnedFd, len: u64) {
     }
 }
 
-/// Beyond 4 GiB, with sizes that do not fit into 32 bits.
+/// Copies beyond 4 GiB, with sizes that do not fit into 32 bits.
 #[test]
 fn copies_of_more_than_four_gigabytes() {
     const SIZE: u64 = 5 << 30;

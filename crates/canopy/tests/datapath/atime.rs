@@ -1,4 +1,4 @@
-//! `noatime`, `relatime` and `strictatime` of the pool, over branches whose mounts say otherwise.
+//! `noatime`, `relatime` and `strictatime` of the pool, over branches mounted with other options.
 
 const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 use canopy_testkit::cmd::{run_within, wait_until};
@@ -13,13 +13,13 @@ use std::time::{Duration, SystemTime};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A tmpfs on a place, for as long as this lives.
+/// A tmpfs mount that is unmounted on drop.
 struct Disk(PathBuf);
 
 impl Disk {
-    fn on(place: PathBuf, flags: MountFlags) -> Disk {
-        mount("none", &place, "tmpfs", flags, None).expect("a tmpfs");
-        Disk(place)
+    fn on(path: PathBuf, flags: MountFlags) -> Disk {
+        mount("none", &path, "tmpfs", flags, None).expect("a tmpfs");
+        Disk(path)
     }
 }
 
@@ -29,8 +29,9 @@ impl Drop for Disk {
     }
 }
 
-/// Has reading it through the pool changed when it was last read? It was, later than it was written and changed.
-fn changes(disk: &Path, pool: &Path, name: &str) -> bool {
+/// Returns whether reading the entry through the pool changes its access time, which starts out later than
+/// its modification and change times.
+fn reading_changes_atime(disk: &Path, pool: &Path, name: &str) -> bool {
     let on_disk = disk.join(name);
     let (written, read) = (SystemTime::now(), SystemTime::now() + Duration::from_secs(1000));
     let of = || fs::symlink_metadata(&on_disk).expect("a file").atime();
@@ -66,7 +67,7 @@ fn fill(disk: &Path) {
 }
 
 #[test]
-fn access_times_are_kept_as_the_pool_says() {
+fn the_pools_options_decide_about_access_times() {
     let scratch = ScratchDir::new("canopy-times-", &["disk"]);
     let disk = scratch.path("disk");
     for (flags, words, expected) in [
@@ -82,9 +83,13 @@ fn access_times_are_kept_as_the_pool_says() {
         fill(&disk);
         for data in ["", "passthrough.io=off"] {
             for name in ["file", "dir", "link"] {
-                // Nothing is remembered of another.
+                // A new pool for each entry, so that none is cached.
                 let pool = Pool::builder(BINARY).branch(&disk).option(words).option(data).mount();
-                assert_eq!(changes(&disk, pool.path(), name), expected, "{flags:?} {words} {data}: {name}");
+                assert_eq!(
+                    reading_changes_atime(&disk, pool.path(), name),
+                    expected,
+                    "{flags:?} {words} {data}: {name}"
+                );
                 pool.umount();
             }
         }
@@ -92,26 +97,26 @@ fn access_times_are_kept_as_the_pool_says() {
 }
 
 #[test]
-fn a_remount_holds_for_what_is_opened_then() {
+fn a_remount_applies_to_later_opens() {
     let scratch = ScratchDir::new("canopy-times-", &["disk"]);
     let disk = scratch.path("disk");
     let _disk = Disk::on(disk.clone(), MountFlags::STRICTATIME);
     fill(&disk);
     let pool = Pool::builder(BINARY).branch(&disk).mount();
-    assert!(changes(&disk, pool.path(), "file"), "the disk's own mount says so");
+    assert!(reading_changes_atime(&disk, pool.path(), "file"), "the branch's own mount option applies");
     for (flags, expected) in
         [(MountFlags::NOATIME, false), (MountFlags::STRICTATIME, true), (MountFlags::RELATIME, false)]
     {
         mount_remount(pool.path(), flags, "").expect("a remount");
-        let follows = || changes(&disk, pool.path(), "file") == expected;
+        let follows = || reading_changes_atime(&disk, pool.path(), "file") == expected;
         assert!(wait_until(SOON, follows), "{flags:?}");
     }
     pool.umount();
 }
 
-/// What is read on a copy of the branch's mount shows what the branch does, and the disk is in use as ever.
+/// The pool reads through a copy of the branch's mount. Mounts below the branch still show, and the disk is still busy.
 #[test]
-fn the_branch_is_what_it_was() {
+fn a_copy_of_the_branchs_mount_behaves_as_the_branch() {
     let scratch = ScratchDir::new("canopy-times-", &["disk"]);
     let disk = scratch.path("disk");
     let guard = Disk::on(disk.clone(), MountFlags::STRICTATIME);
@@ -127,7 +132,7 @@ fn the_branch_is_what_it_was() {
     assert!(wait_until(SOON, || {
         fs::read_to_string(pool.path().join("below/data")).is_ok_and(|text| text == "hidden")
     }));
-    // Written and read by one descriptor, and after its name has gone.
+    // One descriptor writes and reads the file after it was unlinked.
     let mut file = File::options().read(true).write(true).open(pool.path().join("file")).expect("an open");
     std::io::Write::write_all(&mut file, b"DATA").expect("a write");
     fs::remove_file(pool.path().join("file")).expect("unlink");
@@ -136,13 +141,14 @@ fn the_branch_is_what_it_was() {
     drop(file);
     assert_eq!(unmount(&disk, UnmountFlags::empty()), Err(Errno::BUSY));
     pool.umount();
-    assert!(wait_until(SOON, || unmount(&disk, UnmountFlags::empty()).is_ok()), "it is let go of");
+    assert!(wait_until(SOON, || unmount(&disk, UnmountFlags::empty()).is_ok()), "the disk is still busy");
     std::mem::forget(guard);
 }
 
-/// Who may not mount asks for it at each open, which is permitted for files of one's own.
+/// An unprivileged daemon cannot copy the mount, so it opens with `O_NOATIME`, which its user may do
+/// with their own files.
 #[test]
-fn noatime_of_an_ordinary_users_pool() {
+fn noatime_works_in_an_ordinary_users_pool() {
     const SCRIPT: &str = r#"
         mkdir "$1/dev"; mount -t tmpfs none "$1/dev"; mknod "$1/dev/fuse" c 10 229; chmod 666 "$1/dev/fuse"
         mount --bind "$1/dev/fuse" /dev/fuse
@@ -159,7 +165,7 @@ fn noatime_of_an_ordinary_users_pool() {
         umount "$1/a""#;
     let scratch = ScratchDir::new("canopy-times-", &["a", "b"]);
     std::os::unix::fs::chown(scratch.path("b"), Some(65534), Some(65534)).expect("chown");
-    fs::copy(BINARY, scratch.path("canopy")).expect("a copy that everybody may run");
+    fs::copy(BINARY, scratch.path("canopy")).expect("a copy that any user may run");
     let mut command = Command::new("unshare");
     let done = run_within(command.args(["-m", "sh", "-euc", SCRIPT, "sh"]).arg(scratch.dir()), SOON);
     let _ = fs::remove_dir(scratch.path("dev"));

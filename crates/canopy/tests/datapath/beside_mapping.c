@@ -1,7 +1,8 @@
-// One thread writes slots of each page of a file by pwrite(2), another stores into others of the same page by a mapping, at
-// the same time. Then one large write, beside somebody who touches all its pages. Nothing may get lost.
+// One thread writes some slots of each page of a file with pwrite(2) while another stores into other slots of the same
+// page through a mapping. Then one thread does a single large write while another touches all its pages. No data may be
+// lost.
 //
-// Arguments: the file, the same on its branch, and the name under which to open it for the mapping.
+// Arguments: the file in the pool, the same file on its branch, and the thread name that opens it for the mapping.
 
 #include <fcntl.h>
 #include <pthread.h>

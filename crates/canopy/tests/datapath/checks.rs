@@ -1,4 +1,4 @@
-//! What must hold in every mode: the data of ordinary reads and writes.
+//! Checks of ordinary reads and writes that must hold in every mode.
 
 use super::files::{BLOCK, Place, open, read_at, size, write_at};
 use super::rig::{LISTED, Mode};
@@ -13,16 +13,16 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 const MIB: usize = 1 << 20;
-/// What requests themselves may cost while no data comes along.
+/// Upper bound on the bytes of requests without data.
 const OVERHEAD: u64 = 256 << 10;
 
-/// Passthrough is used exactly where the mode says so: otherwise the daemon moves the data.
+/// Passthrough is used exactly where the mode says so; otherwise the daemon moves the data.
 #[track_caller]
 pub(super) fn served_by(pool: &Pool, mode: Mode, dir: &Place) {
     let content = vec![b'c'; MIB];
     for (access, flags) in [("r", OFlags::RDONLY), ("w", OFlags::WRONLY), ("rw", OFlags::RDWR)] {
         let file = dir.file(access, &content);
-        // What has changed of late is read by way of the daemon where room is short (`auto`).
+        // With `auto` and little free space, recently changed files are read through the daemon.
         let week_ago = SystemTime::now() - Duration::from_secs(7 * 24 * 60 * 60);
         fs::File::options()
             .append(true)
@@ -36,14 +36,18 @@ pub(super) fn served_by(pool: &Pool, mode: Mode, dir: &Place) {
             }
             if flags != OFlags::RDONLY {
                 write_at(&fd, 0, &content);
-                // What is gathered comes now.
+                // Writes back cached data now.
                 rustix::fs::fsync(&fd).expect("fsync");
             }
         });
         let passed = bytes < OVERHEAD;
-        assert_eq!(passed, mode.passes(access), "{mode}: open for {access}: the daemon moved {bytes} bytes");
+        assert_eq!(
+            passed,
+            mode.uses_passthrough(access),
+            "{mode}: open for {access}: the daemon moved {bytes} bytes"
+        );
         assert!(passed || bytes >= MIB as u64, "{mode}: {access}: {bytes} bytes");
-        // And what is created.
+        // The same for new files.
         let (bytes, _) = pool.bytes_moved(|| {
             let fd = open(&dir.pool.join(format!("new-{access}")), flags | OFlags::CREATE | OFlags::EXCL);
             if flags != OFlags::RDONLY {
@@ -53,13 +57,17 @@ pub(super) fn served_by(pool: &Pool, mode: Mode, dir: &Place) {
             fd
         });
         if flags != OFlags::RDONLY {
-            assert_eq!(bytes < OVERHEAD, mode.passes(access), "{mode}: created for {access}: {bytes} bytes");
+            assert_eq!(
+                bytes < OVERHEAD,
+                mode.uses_passthrough(access),
+                "{mode}: created for {access}: {bytes} bytes"
+            );
         }
     }
 }
 
-/// Opens in any order, of either name, with any flags, up to three at a time: none fails, all see the same, in
-/// whatever order they are closed. (14.2 #10: a read-write open beside an open reader failed with EIO.)
+/// Up to three handles, opened in any order through either link with any flags and closed in any order: no open fails,
+/// and all handles see the same data. In particular, a read-write open beside an open reader must not fail with EIO.
 #[track_caller]
 pub(super) fn open_orders(dir: &Place) {
     let plain = [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR];
@@ -84,7 +92,7 @@ pub(super) fn open_orders(dir: &Place) {
     let any = |rng: &mut Rng| *rng.pick(&odd);
     orders.extend((0..20).map(|_| [any(&mut rng), any(&mut rng), any(&mut rng)]));
     for (round, order) in orders.into_iter().enumerate() {
-        // Through the pool: what it caches of the round before must go.
+        // Through the pool, so that data cached in the previous round is replaced.
         let mut expected = vec![b'.'; 3 * 64];
         fs::write(&names[0], &expected).expect("a write");
         let mut handles: Vec<(OFlags, OwnedFd)> = Vec::new();
@@ -103,17 +111,17 @@ pub(super) fn open_orders(dir: &Place) {
                     expected.resize(expected.len().max(at + mark.len()), 0);
                     expected[at..at + mark.len()].copy_from_slice(&mark);
                 }
-                same_for_all(&handles, &expected, &format!("{order:?}, step {step}, writer {writer}"));
+                assert_all_see(&handles, &expected, &format!("{order:?}, step {step}, writer {writer}"));
             }
         }
         while !handles.is_empty() {
             handles.remove((rng.below(3) as usize).min(handles.len() - 1));
-            same_for_all(&handles, &expected, &format!("{order:?}, {} left open", handles.len()));
+            assert_all_see(&handles, &expected, &format!("{order:?}, {} left open", handles.len()));
         }
     }
 }
 
-/// Opens as a program that `cache.files=per-process` caches for.
+/// Opens the file under a thread name that `cache.files=per-process` caches for.
 #[track_caller]
 fn open_listed(path: &Path, flags: OFlags) -> OwnedFd {
     let opens = || open(path, flags);
@@ -124,7 +132,7 @@ fn open_listed(path: &Path, flags: OFlags) -> OwnedFd {
 }
 
 #[track_caller]
-fn same_for_all(handles: &[(OFlags, OwnedFd)], expected: &[u8], what: &str) {
+fn assert_all_see(handles: &[(OFlags, OwnedFd)], expected: &[u8], what: &str) {
     for (index, (flags, fd)) in handles.iter().enumerate() {
         assert_eq!(size(fd), expected.len() as u64, "size by handle {index}: {what}");
         if !flags.contains(OFlags::WRONLY) {
@@ -138,7 +146,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Threads that open, write, read back through another handle, and close, all on one file.
+/// Several threads open one file, write, read back through another handle, and close.
 #[track_caller]
 pub(super) fn threads(dir: &Place) {
     const EACH: usize = 40;
@@ -172,7 +180,7 @@ pub(super) fn threads(dir: &Place) {
     assert!((0..4).all(|own| content[own * BLOCK..][..BLOCK] == last(own)), "the branch has other data");
 }
 
-/// Fifty descriptors of one file, opened at once, each writing its own part.
+/// Fifty threads open one file at once, and each writes its own part.
 #[track_caller]
 pub(super) fn fifty_handles(dir: &Place) {
     const PART: usize = 1000;
@@ -195,7 +203,7 @@ pub(super) fn fifty_handles(dir: &Place) {
     assert!(fs::read(dir.branch.join("f")).expect("the branch") == expected, "on the branch");
 }
 
-/// Two appenders, by two names: every record arrives whole, once, in its writer's order.
+/// Two threads append through two links: every record arrives whole, once, and in its writer's order.
 #[track_caller]
 pub(super) fn appending(dir: &Place) {
     const RECORDS: usize = 100;
@@ -222,11 +230,11 @@ pub(super) fn appending(dir: &Place) {
     }
 }
 
-/// fcntl(F_SETFL) is told to nobody, but each read and write obeys it.
+/// The kernel does not tell the daemon about fcntl(F_SETFL), but each later read and write obeys the new flags.
 #[track_caller]
 pub(super) fn changed_flags(mode: Mode, dir: &Place) {
     let set = |fd: &OwnedFd, flags| rustix::fs::fcntl_setfl(fd, flags).expect("F_SETFL");
-    // dd oflag=direct: the last piece is not aligned, so it takes O_DIRECT back.
+    // As dd with oflag=direct does: it clears O_DIRECT for the last piece, which is not aligned.
     let file = dir.file("tail", b"");
     let block = super::files::Aligned::filled(BLOCK, b'a');
     let fd = open(&file.pool, OFlags::WRONLY | OFlags::DIRECT);
@@ -245,8 +253,8 @@ pub(super) fn changed_flags(mode: Mode, dir: &Place) {
     drop(fd);
     assert_eq!(fs::read(&file.branch).expect("the branch"), b"x12345");
 
-    // The kernel opens the backing file for appending, and cannot take that back.
-    if !mode.passes("rw") {
+    // With passthrough the backing file is open for appending, and that cannot be changed.
+    if !mode.uses_passthrough("rw") {
         let file = dir.file("lost", b"0123");
         let fd = open(&file.pool, OFlags::RDWR | OFlags::APPEND);
         set(&fd, OFlags::empty());
@@ -256,7 +264,7 @@ pub(super) fn changed_flags(mode: Mode, dir: &Place) {
     }
 }
 
-/// Truncation beside readers: no error, and no byte of before.
+/// Truncation with concurrent readers: no error, and no byte from before the truncation.
 #[track_caller]
 pub(super) fn truncation(dir: &Place) {
     let file = dir.file("f", &vec![b'a'; 4 * BLOCK]);
@@ -267,8 +275,8 @@ pub(super) fn truncation(dir: &Place) {
     rustix::fs::ftruncate(&writer, 2 * BLOCK as u64).expect("grow");
     let mut expected = vec![0; 2 * BLOCK];
     expected[..100].fill(b'a');
-    assert!(read_at(&reader, 0, 5 * BLOCK) == expected, "what was cut off came back");
-    by_path(&file.pool, 7);
+    assert!(read_at(&reader, 0, 5 * BLOCK) == expected, "truncated data came back");
+    truncate_path(&file.pool, 7);
     assert_eq!((read_at(&reader, 0, BLOCK), size(&writer)), (b"aaaaaaa".to_vec(), 7));
 
     let done = AtomicBool::new(false);
@@ -290,6 +298,6 @@ pub(super) fn truncation(dir: &Place) {
 }
 
 #[track_caller]
-fn by_path(path: &Path, size: u64) {
+fn truncate_path(path: &Path, size: u64) {
     fs::OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(size)).expect("truncate");
 }

@@ -8,7 +8,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Whole blocks past the page cache, beside handles that use it.
+/// `O_DIRECT` reads and writes of whole blocks are coherent with cached handles.
 #[track_caller]
 pub(super) fn aligned(dir: &Place) {
     let file = dir.file("f", &vec![b'.'; 64 * BLOCK]);
@@ -24,7 +24,7 @@ pub(super) fn aligned(dir: &Place) {
             if flags == OFlags::RDWR { fd } else { open(&file.pool, OFlags::RDONLY | OFlags::DIRECT) };
         let mut seen = Aligned::filled(64 * BLOCK, 0xee);
         assert_eq!(rustix::io::pread(&reader, seen.get_mut(), BLOCK as u64), Ok(63 * BLOCK), "{flags:?}");
-        assert!(seen.get()[..BLOCK] == [b'c'; BLOCK], "a cached write is not seen ({flags:?})");
+        assert!(seen.get()[..BLOCK] == [b'c'; BLOCK], "a cached write does not show ({flags:?})");
         assert!(seen.get()[BLOCK..40 * BLOCK].iter().all(|&byte| byte == mark), "{flags:?}");
         assert!(seen.get()[40 * BLOCK..63 * BLOCK].iter().all(|&byte| byte == b'.'), "{flags:?}");
     }
@@ -33,7 +33,7 @@ pub(super) fn aligned(dir: &Place) {
     assert!(content[2 * BLOCK..41 * BLOCK].iter().all(|&byte| byte == b'1'));
 }
 
-/// What is not aligned gets the branch's own answer.
+/// Unaligned requests get the branch's own result.
 #[track_caller]
 pub(super) fn unaligned(dir: &Place) {
     let pairs = [("pool", dir.pool.clone()), ("branch", dir.branch.clone())];
@@ -55,7 +55,7 @@ pub(super) fn unaligned(dir: &Place) {
     }
 }
 
-/// A ramfs, which has no way past the page cache.
+/// A ramfs, which does not support `O_DIRECT`.
 struct Ramfs(PathBuf, #[expect(dead_code, reason = "removed on drop")] tempfile::TempDir);
 
 impl Ramfs {
@@ -79,9 +79,9 @@ impl Drop for Ramfs {
     }
 }
 
-/// Where the branch refuses `O_DIRECT`, its own error is what the caller gets; other opens work.
+/// If the branch refuses `O_DIRECT`, the caller gets the branch's error; other opens work.
 #[test]
-fn a_branch_that_refuses_it() {
+fn a_branch_that_refuses_o_direct() {
     canopy_testkit::require_root();
     let branch = Ramfs::new();
     fs::write(branch.path().join("f"), "there").expect("a file");
@@ -101,7 +101,11 @@ fn a_branch_that_refuses_it() {
             let create = OFlags::RDWR | OFlags::CREATE | OFlags::DIRECT;
             let beside = try_open(&branch.path().join("beside"), create).err();
             assert_eq!(try_open(&new, create).err(), beside, "{mode}");
-            assert_eq!(new.exists(), branch.path().join("beside").exists(), "{mode}: the file itself");
+            assert_eq!(
+                new.exists(),
+                branch.path().join("beside").exists(),
+                "{mode}: whether the file exists"
+            );
             for name in ["new", "beside"] {
                 let _ = fs::remove_file(branch.path().join(name));
             }
@@ -110,7 +114,7 @@ fn a_branch_that_refuses_it() {
     }
 }
 
-/// Files larger than a message, in one call.
+/// One call transfers more than fits into a message.
 #[test]
 fn large_transfers() {
     let disks = Disks::new();

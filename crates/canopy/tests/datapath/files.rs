@@ -1,4 +1,4 @@
-//! Files as the system calls see them.
+//! Helpers around system calls on files.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -20,7 +20,7 @@ pub(super) fn try_open(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o644))
 }
 
-/// Up to `len` bytes at `offset`; fewer at the end of the file.
+/// Reads up to `len` bytes at `offset`; fewer at the end of the file.
 #[track_caller]
 pub(super) fn read_at(fd: impl AsFd, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; len];
@@ -45,7 +45,7 @@ pub(super) fn size(fd: impl AsFd) -> u64 {
     rustix::fs::fstat(fd).expect("fstat").st_size.cast_unsigned()
 }
 
-/// Bytes that begin at a page, as `O_DIRECT` wants them.
+/// A page-aligned buffer, as `O_DIRECT` requires.
 pub(super) struct Aligned {
     bytes: Vec<u8>,
     start: usize,
@@ -68,9 +68,9 @@ impl Aligned {
     }
 }
 
-/// Feeds xfs_io, which has several descriptors and a mapping at once, and returns what it showed.
+/// Runs commands in one xfs_io, which can hold several descriptors and a mapping, and returns its output.
 ///
-/// By its standard input: what `-c` says is done to every open file in turn.
+/// The commands go to its standard input, because xfs_io runs those of `-c` on every open file in turn.
 #[track_caller]
 pub(super) fn xfs_io(commands: &[String]) -> String {
     let mut command = Command::new("sh");
@@ -80,7 +80,7 @@ pub(super) fn xfs_io(commands: &[String]) -> String {
     done.stdout
 }
 
-/// One directory as the pool shows it, and as its branch has it.
+/// The path of a directory or file in the pool, and its path on the branch.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) pool: PathBuf,
@@ -88,15 +88,15 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// A directory of its own below this one.
+    /// Creates a subdirectory.
     #[track_caller]
     pub(super) fn dir(&self, name: &str) -> Place {
-        let below = Place { pool: self.pool.join(name), branch: self.branch.join(name) };
-        std::fs::create_dir(&below.branch).expect("mkdir on the branch");
-        below
+        let inner = Place { pool: self.pool.join(name), branch: self.branch.join(name) };
+        std::fs::create_dir(&inner.branch).expect("mkdir on the branch");
+        inner
     }
 
-    /// A file that is put on the branch, and its two paths.
+    /// Creates a file on the branch and returns its two paths.
     #[track_caller]
     pub(super) fn file(&self, name: &str, content: &[u8]) -> Place {
         let file = Place { pool: self.pool.join(name), branch: self.branch.join(name) };

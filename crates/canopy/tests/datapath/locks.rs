@@ -1,4 +1,4 @@
-//! Locks: flock(2) and fcntl(2), between processes and between names of one file.
+//! flock(2) and fcntl(2) locks, between processes and between hard links of a file.
 
 use super::files::{open, try_open};
 use super::rig::{Disks, Mode};
@@ -10,18 +10,18 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Another process tries for a flock(2).
+/// Tries to take a flock(2) lock in another process.
 #[track_caller]
-fn others_flock(path: &Path) -> bool {
+fn another_process_can_flock(path: &Path) -> bool {
     let mut command = Command::new("flock");
     let done = run_within(command.args(["--nonblock"]).arg(path).arg("true"), Duration::from_secs(20));
     assert!(matches!(done.code(), Some(0 | 1)), "{command:?}: {}", done.describe());
     done.success()
 }
 
-/// Another process (sqlite, which locks by fcntl) tries to write to a database.
+/// Tries to write to a database in another process (sqlite locks with fcntl(2)).
 #[track_caller]
-fn others_fcntl(path: &Path) -> bool {
+fn another_process_can_write(path: &Path) -> bool {
     let mut command = Command::new("sqlite3");
     command.args(["-batch", "-bail"]).arg(path).args([".timeout 0", "INSERT INTO t VALUES(1);"]);
     let done = run_within(&mut command, Duration::from_secs(20));
@@ -30,7 +30,7 @@ fn others_fcntl(path: &Path) -> bool {
 }
 
 #[test]
-fn hold_among_processes_and_names_until_close() {
+fn locks_exclude_other_processes_and_links_until_close() {
     let disks = Disks::new();
     for mode in [Mode::new("auto", "off"), Mode::new("off", "off"), Mode::new("off", "full")] {
         let pool = disks.mode(mode);
@@ -44,7 +44,7 @@ fn hold_among_processes_and_names_until_close() {
         for (held, asked) in [(&one, &one), (&one, &two), (&two, &one)] {
             let file = open(held, OFlags::RDWR);
             flock(&file, FlockOperation::LockExclusive).expect("flock");
-            assert!(!others_flock(asked), "{mode}: a second exclusive flock");
+            assert!(!another_process_can_flock(asked), "{mode}: a second exclusive flock");
             let again = open(asked, OFlags::RDONLY);
             assert_eq!(
                 flock(&again, FlockOperation::NonBlockingLockShared),
@@ -53,19 +53,19 @@ fn hold_among_processes_and_names_until_close() {
             );
             drop((again, file));
             // Another test's thread may be between fork and exec, with a copy of the descriptor.
-            let released = wait_until(Duration::from_secs(5), || others_flock(asked));
+            let released = wait_until(Duration::from_secs(5), || another_process_can_flock(asked));
             assert!(released, "{mode}: close did not release");
 
             let file = open(held, OFlags::RDWR);
             fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).expect("fcntl");
-            assert!(!others_fcntl(asked), "{mode}: a second fcntl lock");
-            // Closing any descriptor of the file releases them (fcntl(2)).
+            assert!(!another_process_can_write(asked), "{mode}: a second fcntl lock");
+            // Closing any descriptor of the file releases the process's locks (fcntl(2)).
             drop(try_open(asked, OFlags::RDONLY));
-            assert!(others_fcntl(asked), "{mode}: close did not release");
+            assert!(another_process_can_write(asked), "{mode}: close did not release");
             drop(file);
         }
 
-        // And between two others.
+        // Between two other processes.
         let mut outer = Command::new("sqlite3");
         let inner = format!(".shell sqlite3 {} 'SELECT count(*) FROM t;' 2>&1 || true", two.display());
         outer.args(["-batch"]).arg(&one).args([".timeout 0", "BEGIN EXCLUSIVE;", &inner, "COMMIT;"]);

@@ -1,7 +1,7 @@
-//! How the data of open files travels, in every combination of `passthrough.io`, `cache.files` and
-//! `cache.writeback`: never an error that the branch would not give, never stale, never lost.
+//! Data of open files in every combination of `passthrough.io`, `cache.files` and `cache.writeback`: the pool never
+//! returns an error that the branch would not, never returns stale data, and never loses a write.
 //!
-//! Real mounts over ext4 and tmpfs, so root is needed; `scripts/setup.sh test` installs fio, sqlite3 and xfs_io.
+//! The tests mount pools over ext4 and tmpfs and need root; `scripts/setup.sh test` installs fio, sqlite3 and xfs_io.
 
 #![forbid(unsafe_code)]
 

@@ -1,19 +1,19 @@
-//! Every mode, and in each all the checks, on ext4 and on tmpfs.
+//! All checks in every mode, on ext4 and on tmpfs.
 
-use super::rig::{CACHES, Disks, Mode, said};
+use super::rig::{CACHES, Disks, Mode, log_count};
 use super::{checks, direct_io, mmap};
 
-/// Rounds in which the old data came back nearly always.
+/// Enough rounds for the defect to appear in nearly every run.
 const SOAK: u32 = 150;
 
 #[track_caller]
-fn hold(modes: impl IntoIterator<Item = Mode>) {
+fn run_all_checks(modes: impl IntoIterator<Item = Mode>) {
     let disks = Disks::new();
     for mode in modes {
         let pool = disks.mode(mode);
         for place in [disks.ext4(&pool), disks.tmpfs(&pool)] {
             let note = |check: &str| eprintln!("{mode}: {check} in {}", place.pool.display());
-            note("who serves it");
+            note("passthrough");
             checks::served_by(&pool, mode, &place.dir("served"));
             note("open orders");
             checks::open_orders(&place.dir("orders"));
@@ -37,14 +37,14 @@ fn hold(modes: impl IntoIterator<Item = Mode>) {
             mmap::sqlite(&place.dir("sqlite"));
         }
         assert!(pool.is_alive(), "{mode}: the daemon died\n{}", pool.log());
-        assert_eq!(said(&pool, "ERROR"), 0, "{mode}:\n{}", pool.log());
-        assert!(said(&pool, "WARN") <= 1, "{mode}:\n{}", pool.log());
+        assert_eq!(log_count(&pool, "ERROR"), 0, "{mode}:\n{}", pool.log());
+        assert!(log_count(&pool, "WARN") <= 1, "{mode}:\n{}", pool.log());
         pool.umount();
     }
 }
 
 fn all_caches(passthrough: &'static str) {
-    hold(CACHES.map(|cache| Mode::new(passthrough, cache)));
+    run_all_checks(CACHES.map(|cache| Mode::new(passthrough, cache)));
 }
 
 #[test]
@@ -72,19 +72,20 @@ fn passthrough_auto() {
     all_caches("auto");
 }
 
-/// Asked for by name, passthrough turns writeback off; `auto` yields to it.
+/// An explicit passthrough mode turns writeback off; `auto` yields to writeback.
 #[test]
-fn written_back() {
-    hold(CACHES.map(|cache| Mode { writeback: true, ..Mode::new("off", cache) }));
-    hold(
+fn writeback() {
+    run_all_checks(CACHES.map(|cache| Mode { writeback: true, ..Mode::new("off", cache) }));
+    run_all_checks(
         [("rw", "auto-full"), ("ro", "full"), ("auto", "partial")]
             .map(|(passthrough, cache)| Mode { writeback: true, ..Mode::new(passthrough, cache) }),
     );
 }
 
-/// The kernel drops a file's cached pages at an open; done while a write is under way, it let old data back in.
+/// The kernel drops a file's cached pages at an open. An open during a write used to bring old data back into the
+/// cache.
 #[test]
-fn opens_beside_writers_do_not_bring_back_old_data() {
+fn opens_during_writes_do_not_bring_back_old_data() {
     let disks = Disks::new();
     for cache in ["partial", "auto-full"] {
         let pool = disks.mode(Mode::new("off", cache));

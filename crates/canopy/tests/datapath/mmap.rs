@@ -1,4 +1,4 @@
-//! Shared mappings: through one descriptor and another, and by programs that live on them.
+//! Shared mappings: coherence with other descriptors, and programs that depend on them.
 
 use super::files::{BLOCK, Place, xfs_io};
 use super::rig::{LISTED, builder};
@@ -15,12 +15,12 @@ fn words(lines: &[&str], path: &Path) -> Vec<String> {
     lines.iter().map(|line| line.replace('@', &path.display().to_string())).collect()
 }
 
-/// Sixteen bytes of one value, as `pread -v` and `mread -v` show them.
+/// Formats sixteen bytes of one value as `pread -v` and `mread -v` do.
 fn row(byte: u8) -> String {
     vec![format!("{byte:02x}"); 16].join(" ")
 }
 
-/// A mapping by one descriptor and reads and writes by others see each other at once.
+/// Stores through a mapping and reads and writes through other descriptors see each other at once.
 #[track_caller]
 pub(super) fn coherent(dir: &Place) {
     for first in ["open -r @", "open @"] {
@@ -59,7 +59,7 @@ pub(super) fn coherent(dir: &Place) {
     }
 }
 
-/// Pages that are written back go where they belong, also by a descriptor that appends.
+/// Pages mapped through an `O_APPEND` descriptor are written back at their own offsets.
 #[track_caller]
 pub(super) fn append_only_descriptor(dir: &Place) {
     let file = dir.file("f", &vec![0x11; 2 * BLOCK]);
@@ -79,7 +79,7 @@ pub(super) fn append_only_descriptor(dir: &Place) {
     assert!(content == expected, "{} bytes on the branch, not {}", content.len(), expected.len());
 }
 
-/// fio writes by a mapping and checks what it finds, by a mapping and by reads.
+/// fio writes through a mapping and verifies the data through a mapping and through reads.
 #[track_caller]
 pub(super) fn fio(dir: &Place) {
     let file = dir.pool.join("f");
@@ -104,7 +104,7 @@ pub(super) fn fio(dir: &Place) {
     assert_eq!(fs::metadata(dir.branch.join("f")).expect("the branch").len(), 512 << 10);
 }
 
-/// sqlite with a write-ahead log, whose index is a shared mapping: a writer beside a reader, two processes.
+/// sqlite with a write-ahead log, whose index is a shared mapping: two writer processes and a concurrent reader.
 #[track_caller]
 pub(super) fn sqlite(dir: &Place) {
     let base = dir.pool.join("base");
@@ -142,11 +142,11 @@ pub(super) fn sqlite(dir: &Place) {
     assert_eq!(verdict.split_whitespace().collect::<Vec<_>>(), ["ok", "60|120000"]);
 }
 
-/// A page lost something in each of some hundred pages at most, when it did.
+/// If writes and stores undo each other, at least one page in a few hundred loses data; each round has 1024 pages.
 const ROUNDS: usize = 3;
 
 #[test]
-fn writes_past_the_cache_and_stores_by_a_mapping_do_not_undo_each_other() {
+fn uncached_writes_and_stores_through_a_mapping_do_not_undo_each_other() {
     let home = tempfile::tempdir().expect("a directory");
     let program = home.path().join("beside_mapping");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/datapath/beside_mapping.c");

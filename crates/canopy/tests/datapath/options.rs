@@ -1,8 +1,8 @@
-//! What the other options of the data path do.
+//! The other options of the data path.
 
 use super::files::{Aligned, BLOCK, open, read_at, size, write_at, xfs_io};
 use super::passthrough_fallback::Overlay;
-use super::rig::{CACHES, Disks, LISTED, Mode, builder, pages_limit, said};
+use super::rig::{CACHES, Disks, LISTED, Mode, builder, log_count, pages_limit};
 use super::{checks, direct_io};
 use canopy_testkit::cmd::{run, wait_until};
 use canopy_testkit::{LoopFs, proc};
@@ -12,9 +12,9 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// 14.2 #13: a read with nullrw gave what happened to be in the buffer.
+/// A read with `nullrw` must not return whatever the buffer held before.
 #[test]
-fn defect_13_nullrw_gives_zeros_and_writes_nothing() {
+fn nullrw_reads_zeros_and_writes_nothing() {
     let disks = Disks::new();
     for mode in [Mode::new("auto", "off"), Mode::new("off", "off"), Mode::new("off", "full")] {
         let pool = disks.pool(&format!("{mode},nullrw=true"));
@@ -26,18 +26,18 @@ fn defect_13_nullrw_gives_zeros_and_writes_nothing() {
         drop(fd);
         assert_eq!(fs::metadata(dir.branch.join("new")).expect("the branch").len(), 0, "{mode}");
         let fd = open(&secret.pool, OFlags::RDWR);
-        // Large enough that the transport's buffers have held other data before.
+        // Large enough to reach transport buffers that have held other data.
         assert_eq!(read_at(&fd, 0, 3 * BLOCK), [0; 3 * BLOCK], "{mode}");
         write_at(&fd, 0, b"other");
         drop(fd);
         assert_eq!(fs::read(&secret.branch).expect("the branch"), [b's'; 3 * BLOCK], "{mode}");
         let excluded = usize::from(mode.passthrough == "auto");
-        assert_eq!(said(&pool, "nullrw=true excludes passthrough"), excluded, "{}", pool.log());
+        assert_eq!(log_count(&pool, "nullrw=true excludes passthrough"), excluded, "{}", pool.log());
         pool.umount();
     }
 }
 
-/// Options that give way to others say so, once; the kernel is asked accordingly.
+/// If an option overrides another, the daemon logs so once and requests matching features in INIT.
 #[test]
 fn options_that_exclude_each_other() {
     let disks = Disks::new();
@@ -61,27 +61,31 @@ fn options_that_exclude_each_other() {
         }
         let log = pool.log();
         for word in [writeback, auto_full, yields] {
-            assert_eq!(said(&pool, word), usize::from(words.contains(&word)), "{options}: {word}\n{log}");
+            assert_eq!(
+                log_count(&pool, word),
+                usize::from(words.contains(&word)),
+                "{options}: {word}\n{log}"
+            );
         }
-        assert_eq!(said(&pool, "WARN"), words.len(), "{options}\n{log}");
-        let agreed = agreed(&log);
-        assert_eq!(agreed.contains("writeback_cache"), has_writeback, "{options}: {agreed}");
-        assert_eq!(agreed.contains("passthrough"), has_passthrough, "{options}: {agreed}");
+        assert_eq!(log_count(&pool, "WARN"), words.len(), "{options}\n{log}");
+        let negotiated = negotiated(&log);
+        assert_eq!(negotiated.contains("writeback_cache"), has_writeback, "{options}: {negotiated}");
+        assert_eq!(negotiated.contains("passthrough"), has_passthrough, "{options}: {negotiated}");
         pool.umount();
     }
 }
 
-/// make(1), rsync(1) and backups go by that time. With the writeback cache the kernel keeps it by itself.
+/// make(1), rsync(1) and backups rely on the modification time. With the writeback cache the kernel maintains it.
 #[test]
-fn a_write_moves_the_time_of_modification() {
+fn a_write_updates_the_modification_time() {
     let disks = Disks::new();
     let passed = ["auto", "rw"].map(|passthrough| Mode::new(passthrough, "auto-full"));
     let served = CACHES.map(|cache| Mode::new("off", cache));
-    let gathered = served.map(|mode| Mode { writeback: true, ..mode });
-    for mode in passed.into_iter().chain(served).chain(gathered) {
-        // Waiting for descriptors to be given back, a table of pools would take a minute; others look at them.
+    let written_back = served.map(|mode| Mode { writeback: true, ..mode });
+    for mode in passed.into_iter().chain(served).chain(written_back) {
+        // Waiting for every pool's descriptors to be released would take a minute; other tests check for leaks.
         let pool = disks.builder(&mode.to_string()).forgive_descriptors().mount();
-        // Asked for while the pool runs, it is no different.
+        // Setting the option at run time makes no difference.
         let later = (mode.writeback && mode.cache == "full").then_some("off");
         for cache in [Some(mode.cache), later].into_iter().flatten() {
             if cache != mode.cache {
@@ -95,27 +99,27 @@ fn a_write_moves_the_time_of_modification() {
                 let fd = fs::File::from(open(&file.pool, flags));
                 fd.set_modified(old).expect("a time");
                 write_at(&fd, 0, Aligned::filled(BLOCK, b'w').get());
-                let moved = |meta: io::Result<fs::Metadata>| meta.unwrap().modified().unwrap() > old;
+                let updated = |meta: io::Result<fs::Metadata>| meta.unwrap().modified().unwrap() > old;
                 let what = format!("{mode}, now {cache}, {flags:?}");
-                assert!(moved(fd.metadata()), "{what}: not while it is open");
+                assert!(updated(fd.metadata()), "{what}: unchanged while the file is open");
                 drop(fd);
-                assert!(moved(fs::metadata(&file.pool)), "{what}: not after it was closed");
+                assert!(updated(fs::metadata(&file.pool)), "{what}: unchanged after the close");
             }
         }
         pool.umount();
     }
 }
 
-/// The flags in force, from the one line about INIT.
+/// Returns the negotiated flags from the log's only line about INIT.
 #[track_caller]
-fn agreed(log: &str) -> &str {
+fn negotiated(log: &str) -> &str {
     let mut lines = log.lines().filter(|line| line.contains("FUSE 7."));
     let line = lines.next().expect("a line about INIT");
     assert_eq!(lines.next(), None);
     line.split("; not offered").next().expect("a first part")
 }
 
-/// Smaller and larger messages carry the same data. More than the system's limit raises it.
+/// Messages of any size carry the same data. A size above the system's limit raises the limit.
 #[test]
 fn message_sizes() {
     const LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
@@ -138,7 +142,7 @@ fn message_sizes() {
             let pool = disks.pool(&format!("{mode},fuse-msg-size={size}"));
             let log = pool.log();
             let told = format!("max_write {} KiB, max_pages {pages}", pages * 4);
-            assert!(agreed(&log).contains(&told), "{size}: {log}");
+            assert!(negotiated(&log).contains(&told), "{size}: {log}");
             let file = disks.ext4(&pool).file("f", b"");
             let content: Vec<u8> = (0..5_000_001_u32).map(|index| (index / 999) as u8).collect();
             fs::write(&file.pool, &content).expect("a write");
@@ -152,7 +156,7 @@ fn message_sizes() {
     drop(before);
 }
 
-/// Switched off, they make it slower and nothing else.
+/// Without parallel writes, asynchronous reads and threads the pool is only slower.
 #[test]
 fn without_parallelism() {
     let disks = Disks::new();
@@ -160,7 +164,7 @@ fn without_parallelism() {
         let mode = Mode::new("off", cache);
         let pool = disks.pool(&format!("{mode},parallel-direct-writes=false,async-read=false,threads=1"));
         let log = pool.log();
-        assert!(!agreed(&log).contains("async_read"), "{log}");
+        assert!(!negotiated(&log).contains("async_read"), "{log}");
         let dir = disks.ext4(&pool);
         checks::open_orders(&dir.dir("orders"));
         checks::threads(&dir.dir("threads"));
@@ -171,7 +175,7 @@ fn without_parallelism() {
     }
 }
 
-/// Uncached files can be mapped for sharing where the kernel may do that, and are refused otherwise.
+/// Shared mappings of uncached files work if `direct-io-allow-mmap` allows them, and fail otherwise.
 #[test]
 fn shared_mappings_of_uncached_files() {
     let disks = Disks::new();
@@ -192,16 +196,17 @@ fn shared_mappings_of_uncached_files() {
     }
 }
 
-/// A writer's close is told to a branch whose filesystem does something then, as overlayfs does, and to one it may move to.
+/// A writer's close sends FLUSH if the branch's filesystem acts on it, as overlayfs does, or if the file may move to
+/// such a branch.
 #[test]
 fn flush_on_close() {
-    let (quiet, overlay) = (LoopFs::ext4(256 << 20), Overlay::new());
-    let (quiet, telling) = (quiet.path(), overlay.merged.as_path());
+    let (without_flush, overlay) = (LoopFs::ext4(256 << 20), Overlay::new());
+    let (without_flush, with_flush) = (without_flush.path(), overlay.merged.as_path());
     for (branches, moving, told) in [
-        (&[quiet][..], "true", false),
-        (&[telling], "false", true),
-        (&[quiet, telling], "true", true),
-        (&[quiet, telling], "false", false),
+        (&[without_flush][..], "true", false),
+        (&[with_flush], "false", true),
+        (&[without_flush, with_flush], "true", true),
+        (&[without_flush, with_flush], "false", false),
     ] {
         for (option, reading, writing) in
             [("never", false, false), ("opened-for-write", false, told), ("always", true, true)]
@@ -225,7 +230,7 @@ fn flushes(branches: &[&Path], options: &str, reading: bool, writing: bool) {
         for _ in 0..TIMES {
             drop(open(&path, flags));
         }
-        // close(2) waits for the answer, which comes after the line.
+        // close(2) waits for the reply, which the daemon sends after logging the line.
         assert_eq!(count() - before, if told { TIMES } else { 0 }, "{options}, {flags:?}");
     }
     pool.umount();
@@ -264,30 +269,30 @@ fn readahead() {
         format!("/sys/class/bdi/{}:{}/read_ahead_kb", mount.major, mount.minor),
         format!("/sys/block/{device}/queue/read_ahead_kb"),
     ] {
-        // It is set after the pool has begun to answer.
+        // The value is set after the pool starts to answer requests.
         wait_until(Duration::from_secs(5), || of(&path) == "384");
         assert_eq!(of(&path), "384", "{path}");
     }
     pool.umount();
 }
 
-/// What stays cached between opens, and that changes on the branch end it.
+/// Some modes keep data cached between opens; changes on the branch invalidate it.
 #[test]
-fn what_stays_cached() {
+fn cached_data_between_opens() {
     const SIZE: usize = 1 << 20;
     let disks = Disks::new();
     for (cache, again) in
         [("off", true), ("partial", true), ("full", false), ("auto-full", false), ("per-process", true)]
     {
         let mode = Mode::new("off", cache);
-        // Attributes are asked for at every open, so that what the branch's file has become is seen.
+        // The kernel asks for attributes at every open, so that it notices changes on the branch.
         let pool = disks.pool(&format!("{mode},cache.attr=0,cache.files.process-names={LISTED}"));
         let file = disks.ext4(&pool).file("f", &[1; SIZE]);
         let read = || {
             let fd = open(&file.pool, OFlags::RDONLY);
             read_at(&fd, 0, SIZE)
         };
-        // auto-full has to have seen the file before.
+        // auto-full keeps the cache only if it has seen the file before.
         assert!(read() == [1; SIZE] && read() == [1; SIZE]);
         let (bytes, content) = pool.bytes_moved(read);
         assert!(content == [1; SIZE]);

@@ -1,4 +1,4 @@
-//! Files of which two branches hold a copy: overwriting one leaves the other as it was.
+//! Files with copies on two branches: overwriting one copy leaves the other unchanged.
 
 use super::rig::builder;
 use canopy_testkit::{LoopFs, User};
@@ -37,7 +37,7 @@ const WAYS: [(&str, Way); 6] = [
 ];
 
 #[test]
-fn overwriting_leaves_the_other_copy_as_it_was() {
+fn overwriting_leaves_the_other_copy_unchanged() {
     for options in [
         "",
         "passthrough.io=rw",
@@ -71,9 +71,9 @@ fn overwriting_leaves_the_other_copy_as_it_was() {
     }
 }
 
-/// Nobody keeps set-id bits by it, and nobody else's copy loses its own.
+/// A write by another user clears the set-id bits of the overwritten copy; the other copy keeps them.
 #[test]
-fn a_stranger_who_overwrites_changes_one_copy() {
+fn another_user_who_overwrites_a_file_changes_one_copy() {
     let disks = [LoopFs::tmpfs(16 << 20), LoopFs::tmpfs(16 << 20)];
     let pool = builder(&[disks[0].path(), disks[1].path()], "allow_other").mount();
     let copies = [0, 1].map(|disk: usize| disks[disk].path().join("f"));
@@ -90,9 +90,9 @@ fn a_stranger_who_overwrites_changes_one_copy() {
     pool.umount();
 }
 
-/// Each open(2) empties what it opens, and no more, however many there are at once.
+/// Concurrent open(2) calls with `O_TRUNC` truncate only the copy that they open.
 #[test]
-fn many_who_overwrite_at_once_leave_the_other_copies() {
+fn concurrent_overwrites_leave_the_other_copies_unchanged() {
     let disks = [LoopFs::tmpfs(16 << 20), LoopFs::tmpfs(16 << 20)];
     let pool = builder(&[disks[0].path(), disks[1].path()], "").mount();
     for file in ["f", "g"] {

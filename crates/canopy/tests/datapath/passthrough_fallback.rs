@@ -1,9 +1,9 @@
-//! Where passthrough cannot be had: said once, and everything works.
+//! Without passthrough the daemon logs so once, and everything works.
 
 use super::checks;
 use super::direct_io;
 use super::files::Place;
-use super::rig::{Disks, Mode, builder, pages_limit, said};
+use super::rig::{Disks, Mode, builder, log_count, pages_limit};
 use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{LeakCheck, LoopFs};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -45,7 +45,7 @@ impl Drop for Overlay {
     }
 }
 
-/// Beside a plain branch, which keeps its passthrough.
+/// Mounts a pool over an overlayfs and a plain branch, which always keeps its passthrough.
 fn over_overlay(depth: u32, passes: bool) {
     let (overlay, plain) = (Overlay::new(), LoopFs::tmpfs(64 << 20));
     for (root, name) in [(overlay.merged.as_path(), "o"), (plain.path(), "p")] {
@@ -60,24 +60,24 @@ fn over_overlay(depth: u32, passes: bool) {
     checks::served_by(&pool, mode(true), &beside.dir("served"));
     checks::open_orders(&stacked.dir("orders"));
     checks::threads(&stacked.dir("threads"));
-    assert_eq!(said(&pool, "is itself a stacked filesystem"), usize::from(!passes), "{}", pool.log());
-    assert_eq!(said(&pool, "WARN"), usize::from(!passes), "{}", pool.log());
+    assert_eq!(log_count(&pool, "is itself a stacked filesystem"), usize::from(!passes), "{}", pool.log());
+    assert_eq!(log_count(&pool, "WARN"), usize::from(!passes), "{}", pool.log());
     assert!(pool.log().contains(&format!("stack depth {depth}")), "{}", pool.log());
     pool.umount();
 }
 
 #[test]
-fn an_overlay_as_a_branch_is_served() {
+fn an_overlayfs_branch_is_served_by_the_daemon() {
     over_overlay(1, false);
 }
 
 #[test]
-fn an_overlay_as_a_branch_is_passed_through_if_allowed() {
+fn an_overlayfs_branch_uses_passthrough_if_the_stack_depth_allows() {
     over_overlay(2, true);
 }
 
-/// A pool in the hands of nobody (fusermount3 wants a user with a name). In a mount namespace of its own, where
-/// `/dev/fuse` is as udev makes it, whatever this machine's is like.
+/// Runs the script as the user nobody (fusermount3 requires a user with a name), in a mount namespace whose
+/// `/dev/fuse` has the permissions that udev sets, whatever this machine's are.
 const AS_ROOT: &str = r#"
     mkdir "$1/dev"; mount -t tmpfs none "$1/dev"
     mknod "$1/dev/fuse" c 10 229; chmod 666 "$1/dev/fuse"; mount --bind "$1/dev/fuse" /dev/fuse
@@ -88,7 +88,7 @@ const AS_USER: &str = r#"
     ./canopy mount -f -o "minfreespace=0,fuse-msg-size=$2" "$4" "$1/pool" 2>"$4/.log" &
     while ! mountpoint -q pool; do kill -0 $!; sleep 0.02; done
     cd pool
-    # Each file is another reason to say it again.
+    # Each file is another chance to log the message again.
     for i in 1 2 3; do echo $i >f$i; cat f$i; done
     exec 3<>f1; read line <&3; echo more >&3; exec 4<f1; cat <&4; rm f2; exec 3>&- 4>&-
     dd if=/dev/zero of=big bs=3000000 count=1 conv=fsync 2>/dev/null; cmp -n 3000000 big /dev/zero
@@ -108,7 +108,7 @@ fn an_ordinary_user_has_no_passthrough() {
         std::os::unix::fs::chown(dir, Some(65534), Some(65534)).expect("chown");
     }
     let binary = canopy_testkit::program_under_test(env!("CARGO_BIN_EXE_canopy"));
-    fs::copy(binary, home_path.join("canopy")).expect("a copy that everybody may run");
+    fs::copy(binary, home_path.join("canopy")).expect("a copy that any user may run");
     let _limit = pages_limit();
     let limit = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit")
         .map_or(256, |text| text.trim().parse::<u64>().expect("a number of pages"));
@@ -120,13 +120,13 @@ fn an_ordinary_user_has_no_passthrough() {
     let expected = (Some(0), "1\n2\n3\n1\nmore\n");
     assert_eq!((done.code(), done.stdout.as_str()), expected, "{}\n{log}", done.describe());
     assert_eq!(log.matches("passthrough is off").count(), 1, "{log}");
-    // It cannot raise the system's limit, and is content with that.
+    // The daemon may not raise the system's limit, and uses the limit instead.
     assert!(log.contains(&format!("max_pages {limit}")), "{log}");
 }
 
-/// Passthrough that the kernel does not offer.
+/// The kernel does not offer passthrough.
 #[test]
-fn a_kernel_without_it() {
+fn a_kernel_without_passthrough() {
     let disks = Disks::new();
     for passthrough in ["auto", "rw"] {
         let mode = Mode::new(passthrough, "auto-full");
@@ -135,7 +135,7 @@ fn a_kernel_without_it() {
         checks::served_by(&pool, Mode::new("off", "auto-full"), &dir.dir("served"));
         checks::open_orders(&dir.dir("orders"));
         direct_io::aligned(&dir.dir("direct"));
-        assert_eq!(said(&pool, "passthrough is off: the kernel does not offer it"), 1, "{}", pool.log());
+        assert_eq!(log_count(&pool, "passthrough is off: the kernel does not offer it"), 1, "{}", pool.log());
         pool.umount();
     }
 }

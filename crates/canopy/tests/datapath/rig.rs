@@ -1,4 +1,4 @@
-//! Disks, pools over them, and the ways their data can travel.
+//! Disks, pools over them, and the combinations of options that decide how data moves.
 
 use super::files::Place;
 use canopy_testkit::{LoopFs, Pool, PoolBuilder};
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) const CACHES: [&str; 5] = ["off", "partial", "full", "auto-full", "per-process"];
-/// A name for threads that `cache.files=per-process` caches for.
+/// A thread name that is in the list of `cache.files=per-process`.
 pub(super) const LISTED: &str = "listed";
 
-/// One way for data to travel.
+/// One combination of the data path's options.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mode {
     pub(super) passthrough: &'static str,
@@ -33,20 +33,20 @@ impl Mode {
         Mode { passthrough, cache, writeback: false }
     }
 
-    /// Does a first open with this access (`r`, `w` or `rw`) read and write the branch without the daemon?
-    pub(super) fn passes(self, access: &str) -> bool {
+    /// Returns whether a first open with this access (`r`, `w` or `rw`) uses passthrough.
+    pub(super) fn uses_passthrough(self, access: &str) -> bool {
         match self.passthrough {
             "ro" => access == "r",
             "wo" => access == "w",
             "rw" => true,
-            // These disks have no ample room for writers.
+            // These disks are too small for `auto` to pass writers through.
             "auto" => !self.writeback && access == "r",
             _ => false,
         }
     }
 }
 
-/// Held while the system's limit of pages a message matters, for one test raises it.
+/// Locks the system-wide limit on pages per message, because one test raises it.
 pub(super) fn pages_limit() -> MutexGuard<'static, ()> {
     static LIMIT: Mutex<()> = Mutex::new(());
     LIMIT.lock().unwrap_or_else(PoisonError::into_inner)
@@ -72,7 +72,7 @@ impl Disks {
         disks
     }
 
-    /// A pool over both: `e/` is on ext4 and `t/` on tmpfs, and what is made there stays there.
+    /// Returns a builder for a pool over both: `e/` is on ext4 and `t/` on tmpfs, and new files stay on the same disk.
     pub(super) fn builder(&self, options: &str) -> PoolBuilder {
         builder(&[self.ext4.path(), self.tmpfs.path()], options).option("category.create=epff")
     }
@@ -87,13 +87,13 @@ impl Disks {
         self.pool(&format!("{mode},cache.files.process-names={LISTED}|xfs_io"))
     }
 
-    /// A new directory on ext4.
+    /// Creates a new directory on ext4.
     #[track_caller]
     pub(super) fn ext4(&self, pool: &Pool) -> Place {
         self.place(pool, &self.ext4, "e")
     }
 
-    /// A new directory on tmpfs.
+    /// Creates a new directory on tmpfs.
     #[track_caller]
     pub(super) fn tmpfs(&self, pool: &Pool) -> Place {
         self.place(pool, &self.tmpfs, "t")
@@ -101,8 +101,8 @@ impl Disks {
 
     fn place(&self, pool: &Pool, fs: &LoopFs, dir: &str) -> Place {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let above = Place { pool: pool.path().join(dir), branch: fs.path().join(dir) };
-        above.dir(&format!("d{number}"))
+        let parent = Place { pool: pool.path().join(dir), branch: fs.path().join(dir) };
+        parent.dir(&format!("d{number}"))
     }
 }
 
@@ -111,7 +111,7 @@ pub(super) fn builder(branches: &[&Path], options: &str) -> PoolBuilder {
     builder.branches(branches)
 }
 
-/// How often a text is in the log.
-pub(super) fn said(pool: &Pool, text: &str) -> usize {
+/// Returns how often a text occurs in the log.
+pub(super) fn log_count(pool: &Pool, text: &str) -> usize {
     pool.log().matches(text).count()
 }

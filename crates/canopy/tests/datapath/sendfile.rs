@@ -1,4 +1,4 @@
-//! sendfile(2), which takes its pages where the kernel keeps them, beside whoever writes.
+//! sendfile(2), which reads pages from the page cache, concurrently with writers.
 
 use super::files::{BLOCK, open, read_at, write_at, xfs_io};
 use super::rig::{Disks, Mode};
@@ -6,9 +6,9 @@ use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use std::io::{Read, Seek, SeekFrom};
 
-/// What a program that uses sendfile(2) gets of the first block.
+/// Returns the first block as sendfile(2) delivers it.
 #[track_caller]
-fn sent(from: &OwnedFd) -> Vec<u8> {
+fn send_block(from: &OwnedFd) -> Vec<u8> {
     let mut to = tempfile::tempfile().expect("a file");
     let (mut at, mut left) = (0, BLOCK);
     while left > 0 {
@@ -18,7 +18,7 @@ fn sent(from: &OwnedFd) -> Vec<u8> {
         }
     }
     let mut bytes = Vec::new();
-    to.seek(SeekFrom::Start(0)).and_then(|_| to.read_to_end(&mut bytes)).expect("what was sent");
+    to.seek(SeekFrom::Start(0)).and_then(|_| to.read_to_end(&mut bytes)).expect("the bytes sent");
     bytes
 }
 
@@ -26,9 +26,9 @@ fn reads(flags: OFlags) -> bool {
     flags & OFlags::ACCMODE != OFlags::WRONLY
 }
 
-/// A reader whose reads come to the daemon while others write past it was sent what he had been sent before.
+/// sendfile(2) on a handle served by the daemon used to return stale pages when another handle wrote with passthrough.
 #[test]
-fn what_is_sent_is_what_was_written_last() {
+fn sendfile_returns_the_latest_write() {
     const ACCESS: [OFlags; 3] = [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR];
     let disks = Disks::new();
     for passthrough in ["off", "ro", "wo", "rw", "auto"] {
@@ -44,13 +44,14 @@ fn what_is_sent_is_what_was_written_last() {
                     let readers = || handles.iter().enumerate().filter(|(_, (flags, _))| reads(*flags));
                     for (writer, mark) in writers.zip(b'a'..) {
                         for (_, (_, fd)) in readers() {
-                            sent(fd);
+                            send_block(fd);
                         }
                         write_at(&handles[writer].1, 0, &[mark; BLOCK]);
                         for (reader, (_, fd)) in readers() {
-                            let what = format!("{mode}: {order:?}: {writer} wrote, {reader} was sent");
+                            let what =
+                                format!("{mode}: {order:?}: handle {writer} wrote, handle {reader} read");
                             let first = |bytes: &[u8]| (bytes.len(), bytes.first().copied().map(char::from));
-                            let (seen, read) = (sent(fd), read_at(fd, 0, BLOCK));
+                            let (seen, read) = (send_block(fd), read_at(fd, 0, BLOCK));
                             assert_eq!(first(&seen), (BLOCK, Some(mark.into())), "{what}");
                             assert!(seen == [mark; BLOCK] && read == seen, "{what}");
                         }
@@ -62,9 +63,9 @@ fn what_is_sent_is_what_was_written_last() {
     }
 }
 
-/// With a backing file, a shared mapping is one of that file, whoever serves reads.
+/// With a backing file, a shared mapping maps that file even if the daemon serves reads.
 #[test]
-fn what_is_sent_is_what_was_written_by_a_mapping() {
+fn sendfile_returns_stores_through_a_mapping() {
     let disks = Disks::new();
     for passthrough in ["ro", "wo", "rw", "auto"] {
         let mode = Mode::new(passthrough, "auto-full");
@@ -74,7 +75,7 @@ fn what_is_sent_is_what_was_written_by_a_mapping() {
                 let file = place.file(&format!("{first:?}"), &[b'.'; BLOCK]);
                 let _first = open(&file.pool, first);
                 let both = open(&file.pool, OFlags::RDWR);
-                assert_eq!(sent(&both), [b'.'; BLOCK]);
+                assert_eq!(send_block(&both), [b'.'; BLOCK]);
                 let path = file.pool.display();
                 xfs_io(&[
                     format!("open {path}"),
@@ -82,7 +83,7 @@ fn what_is_sent_is_what_was_written_by_a_mapping() {
                     format!("mwrite -S 0x6d 0 {BLOCK}"),
                     "msync -s".into(),
                 ]);
-                assert!(sent(&both) == [b'm'; BLOCK], "{mode}: opened for {first:?} first");
+                assert!(send_block(&both) == [b'm'; BLOCK], "{mode}: opened for {first:?} first");
             }
         }
         pool.umount();

@@ -1,4 +1,4 @@
-//! Open files without a name: everything that a descriptor can do, as on the branch.
+//! Open files without a name: every operation on a descriptor works as on the branch.
 
 use super::files::{open, read_at, size, write_at};
 use super::rig::{Disks, Mode};
@@ -10,8 +10,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Does all of it, and tells what came of it.
-fn everything(fd: &OwnedFd) -> String {
+/// Performs every operation and describes the results.
+fn all_operations(fd: &OwnedFd) -> String {
     write_at(fd, 0, b"hello, world");
     rustix::fs::ftruncate(fd, 5).expect("ftruncate");
     rustix::fs::fallocate(fd, FallocateFlags::empty(), 4096, 4096).expect("fallocate");
@@ -39,34 +39,34 @@ fn everything(fd: &OwnedFd) -> String {
     )
 }
 
-/// Deleted while it is open.
+/// Deletes a file while it is open.
 fn deleted(dir: &Path) -> String {
     let path = dir.join("deleted");
     let fd = open(&path, OFlags::RDWR | OFlags::CREATE);
     let other = open(&path, OFlags::RDONLY);
     fs::remove_file(&path).expect("unlink");
-    let told = everything(&fd);
+    let results = all_operations(&fd);
     assert_eq!(read_at(&other, 0, 5), b"hello");
-    // A new file by the old name has nothing to do with it.
+    // A new file with the old name is unrelated.
     fs::write(&path, "new").expect("a write");
     assert_eq!((size(&other), fs::read(&path).expect("a read")), (8192, b"new".to_vec()));
-    told
+    results
 }
 
-/// Replaced by a rename while it is open.
+/// Replaces a file by a rename while it is open.
 fn replaced(dir: &Path) -> String {
     let (path, new) = (dir.join("replaced"), dir.join("new"));
     let fd = open(&path, OFlags::RDWR | OFlags::CREATE);
     fs::write(&new, "new").and_then(|()| fs::rename(&new, &path)).expect("rename");
-    let told = everything(&fd);
+    let results = all_operations(&fd);
     assert_eq!(fs::read(&path).expect("a read"), b"new");
-    told
+    results
 }
 
-/// Made without a name, and given one at last.
+/// Creates a file without a name and links it afterwards.
 fn nameless(dir: &Path) -> String {
     let fd = open(dir, OFlags::RDWR | OFlags::TMPFILE);
-    let told = everything(&fd);
+    let results = all_operations(&fd);
     let link = |fd: &OwnedFd, name: &str| {
         let proc = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(fd));
         rustix::fs::linkat(CWD, proc, CWD, dir.join(name), AtFlags::SYMLINK_FOLLOW)
@@ -77,9 +77,9 @@ fn nameless(dir: &Path) -> String {
     assert_eq!((named.nlink(), stat.st_nlink as u64, named.len()), (1, 1, 8192));
     write_at(&fd, 0, b"HELLO");
     assert_eq!(&fs::read(dir.join("named")).expect("a read")[..5], b"HELLO");
-    // With O_EXCL it never gets one.
+    // With O_EXCL it can never be linked.
     let never = open(dir, OFlags::RDWR | OFlags::TMPFILE | OFlags::EXCL);
-    format!("{told} {:?}", link(&never, "never"))
+    format!("{results} {:?}", link(&never, "never"))
 }
 
 #[test]
