@@ -1,4 +1,4 @@
-//! POSIX ACLs: their form, and that the pool enforces them as ext4 does.
+//! POSIX ACLs: their encoding, and enforcement by the pool as by ext4.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -7,12 +7,14 @@ use std::thread;
 
 use rustix::fs::{CWD, Mode, OFlags, XattrFlags, getxattr, mkdirat, openat, removexattr, setxattr};
 
-use super::rig::{Actors, BY_SUPPLEMENT, EVERYBODY, GROUP, MEMBER, OWNER, Places, STRANGER, THE_OWNER, told};
+use super::rig::{
+    Actors, BY_SUPPLEMENT, EVERYBODY, GROUP, MEMBER, OWNER, Places, STRANGER, THE_OWNER, outcome,
+};
 
 pub(super) const ACCESS: &str = "system.posix_acl_access";
 pub(super) const DEFAULT: &str = "system.posix_acl_default";
 
-/// Whom an entry of an ACL is for.
+/// The user or group that an ACL entry applies to.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Tag {
     Owner,
@@ -23,7 +25,7 @@ pub(super) enum Tag {
     Other,
 }
 
-/// The kernel's form: version 2, then tag, permissions and id of each entry, little-endian.
+/// Encodes an ACL as the kernel does: version 2, then the tag, permissions and id of each entry, little-endian.
 pub(super) fn encode(entries: &[(Tag, u16)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions) in entries {
@@ -42,7 +44,7 @@ pub(super) fn encode(entries: &[(Tag, u16)]) -> Vec<u8> {
     bytes
 }
 
-/// The same in a form to read.
+/// Formats an encoded ACL as readable text.
 pub(super) fn show(bytes: &[u8]) -> String {
     let entry = |entry: &[u8; 8]| {
         let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
@@ -77,16 +79,16 @@ fn grants() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("stranger reads", list(&[user(STRANGER.uid, 4)], 7)),
         ("stranger writes", list(&[user(STRANGER.uid, 2)], 7)),
-        ("stranger by mask nothing", list(&[user(STRANGER.uid, 7)], 0)),
-        ("stranger by mask reads", list(&[user(STRANGER.uid, 7)], 4)),
-        ("supplement's group all", list(&[group(7005, 7)], 7)),
-        ("supplement's own group reads", list(&[group(7003, 4)], 7)),
+        ("stranger is masked out", list(&[user(STRANGER.uid, 7)], 0)),
+        ("stranger is masked to read", list(&[user(STRANGER.uid, 7)], 4)),
+        ("supplementary group has everything", list(&[group(7005, 7)], 7)),
+        ("supplementary member's own group reads", list(&[group(7003, 4)], 7)),
         ("member is denied by name", list(&[user(MEMBER.uid, 0), group(GROUP, 7)], 7)),
-        ("owner's name counts for nothing", list(&[user(OWNER, 0)], 7)),
+        ("an entry naming the owner has no effect", list(&[user(OWNER, 0)], 7)),
     ]
 }
 
-/// What each may do with a file and a directory under each ACL, and after it has been taken away.
+/// Records what each actor may do with a file and a directory under each ACL, and after the ACL is removed.
 fn table(root: &Path) -> Vec<String> {
     let mut cells = Vec::new();
     thread::scope(|scope| {
@@ -95,24 +97,24 @@ fn table(root: &Path) -> Vec<String> {
             for actor in EVERYBODY {
                 let path = path.to_owned();
                 let results = actors.act(actor, move || {
-                    let open = |flags| told(openat(CWD, &path, flags, Mode::empty()));
+                    let open = |flags| outcome(openat(CWD, &path, flags, Mode::empty()));
                     let below = path.join("below");
                     let create = OFlags::CREATE | OFlags::WRONLY;
                     [
                         open(OFlags::RDONLY),
                         open(OFlags::WRONLY),
-                        told(openat(CWD, &below, OFlags::RDONLY, Mode::empty())),
-                        told(openat(
+                        outcome(openat(CWD, &below, OFlags::RDONLY, Mode::empty())),
+                        outcome(openat(
                             CWD,
                             path.join(format!("new{}", actor.gid)),
                             create,
                             Mode::from_raw_mode(0o666),
                         )),
-                        told(rustix::fs::access(
+                        outcome(rustix::fs::access(
                             &path,
                             rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK,
                         )),
-                        told(setxattr(&path, "user.note", b"x", XattrFlags::empty())),
+                        outcome(setxattr(&path, "user.note", b"x", XattrFlags::empty())),
                     ]
                     .join(" ")
                 });
@@ -131,20 +133,20 @@ fn table(root: &Path) -> Vec<String> {
                 let shown = format!("{name}, {}", if path == &file { "file" } else { "directory" });
                 attempt(format!("{shown} before"), path, &mut cells);
                 let (own, value) = (path.clone(), list.clone());
-                let set = move || told(setxattr(&own, ACCESS, &value, XattrFlags::empty()));
+                let set = move || outcome(setxattr(&own, ACCESS, &value, XattrFlags::empty()));
                 cells.push(format!("{shown} set by owner: {}", actors.act(THE_OWNER, set)));
                 let (own, value) = (path.clone(), list.clone());
-                let set = move || told(setxattr(&own, ACCESS, &value, XattrFlags::empty()));
+                let set = move || outcome(setxattr(&own, ACCESS, &value, XattrFlags::empty()));
                 cells.push(format!("{shown} set by stranger: {}", actors.act(STRANGER, set)));
                 let mode = fs::metadata(path).unwrap().mode();
                 cells.push(format!("{shown}: {mode:o} {}", stored(path, ACCESS)));
                 attempt(format!("{shown} with"), path, &mut cells);
-                // chmod changes the mask, not the group.
+                // chmod changes the mask, not the group entry.
                 fs::set_permissions(path, PermissionsExt::from_mode(0o750)).unwrap();
                 cells.push(format!("{shown} after chmod: {}", stored(path, ACCESS)));
                 attempt(format!("{shown} after chmod"), path, &mut cells);
                 let own = path.clone();
-                let removed = actors.act(THE_OWNER, move || told(removexattr(&own, ACCESS)));
+                let removed = actors.act(THE_OWNER, move || outcome(removexattr(&own, ACCESS)));
                 let mode = fs::metadata(path).unwrap().mode();
                 cells.push(format!("{shown} removed: {removed} {mode:o} {}", stored(path, ACCESS)));
                 attempt(format!("{shown} after"), path, &mut cells);
@@ -155,15 +157,15 @@ fn table(root: &Path) -> Vec<String> {
 }
 
 #[test]
-fn access_lists_are_enforced_as_on_ext4() {
+fn access_acls_are_enforced_as_on_ext4() {
     Places::new().compare(&["posix-acl=true", "posix-acl=true,passthrough.io=off,cache.files=full"], table);
 }
 
-/// A default ACL goes down with new directories, onto every branch.
+/// New directories inherit the default ACL on every branch.
 #[test]
-fn default_lists_are_inherited_as_on_ext4() {
+fn default_acls_are_inherited_as_on_ext4() {
     Places::new().compare(&["posix-acl=true"], |root| inherited(root, |mode| format!("{mode:o} ")));
-    // Where lists do not hold, modes are shown as far as a list grants them to all.
+    // Without ACL enforcement, the shown mode has only the permissions that the ACL grants to everybody.
     Places::new().compare(&["", "posix-acl=false"], |root| inherited(root, |_| String::new()));
 }
 
@@ -188,7 +190,7 @@ fn inherited(root: &Path, shown: impl Fn(u32) -> String) -> Vec<String> {
             let dir = top.join(format!("dir{round}"));
             let own = dir.clone();
             let made = actors.act(actor, move || {
-                let made = told(mkdirat(CWD, &own, Mode::from_raw_mode(0o750)));
+                let made = outcome(mkdirat(CWD, &own, Mode::from_raw_mode(0o750)));
                 let mut path = own;
                 for level in 0..3 {
                     path = path.join(format!("level{level}"));

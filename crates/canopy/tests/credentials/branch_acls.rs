@@ -1,5 +1,5 @@
-//! ACLs that lie on the branches when a pool is mounted: what each may do through the pool is what the branch grants.
-//! Where the kernel does not ask for ACLs it may be less, and never more.
+//! ACLs that exist on the branches when a pool is mounted: a user has the same permissions through the pool as on the
+//! branch. If the kernel does not use ACLs, a user may have fewer permissions but never more.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
@@ -14,12 +14,12 @@ use rustix::fs::{Access, XattrFlags, access, getxattr, removexattr, setxattr};
 use super::acl::{ACCESS, DEFAULT, Tag, encode};
 use super::rig::{
     Actor, Actors, BY_SUPPLEMENT, EVERYBODY, GROUP, MEMBER, OWNER, Places, ROOT, STRANGER, THE_OWNER, fresh,
-    told,
+    outcome,
 };
 
 const RIGHTS: [(&str, u32); 3] = [("plain", 0o751), ("shared", 0o2775), ("sticky", 0o1777)];
 
-/// Each list, and what the group and others have in it; the named ones come between.
+/// Returns each ACL with a description. `list` takes the entries in the order of an ACL.
 fn lists() -> Vec<(&'static str, Option<Vec<u8>>)> {
     let list = |users: &[(u32, u16)], group: u16, groups: &[(u32, u16)], mask: u16, others: u16| {
         let mut entries = vec![(Tag::Owner, 7)];
@@ -47,13 +47,13 @@ fn lists() -> Vec<(&'static str, Option<Vec<u8>>)> {
     ]
 }
 
-/// Puts it all on a filesystem, below a directory with an ACL of no consequence if there is to be one.
+/// Creates the entries on a filesystem. If `marked`, the directory above them has an ACL that restricts nobody.
 fn prepare(root: &Path, marked: bool) {
     let table = fresh(root);
     if marked {
-        let of_nobody =
+        let harmless =
             [(Tag::Owner, 7), (Tag::User(9999), 7), (Tag::Group, 7), (Tag::Mask, 7), (Tag::Other, 7)];
-        setxattr(&table, ACCESS, &encode(&of_nobody), XattrFlags::empty()).unwrap();
+        setxattr(&table, ACCESS, &encode(&harmless), XattrFlags::empty()).unwrap();
     }
     for (index, (_, list)) in lists().iter().enumerate() {
         for (kind, mode) in RIGHTS {
@@ -76,10 +76,10 @@ fn prepare(root: &Path, marked: bool) {
     }
 }
 
-/// What can be told as a right: whether it was done, and what came of it.
+/// Pairs of an attempted operation and its result.
 type Cells = Vec<(String, String)>;
 
-/// Everybody tries everything; what was changed is put back by root.
+/// Every actor attempts every operation; root restores the entries after each.
 fn table(root: &Path) -> Cells {
     let root = root.join("table");
     let mut cells = Vec::new();
@@ -91,7 +91,7 @@ fn table(root: &Path) -> Cells {
                     let dir = root.join(format!("{index}-{kind}"));
                     let file = root.join(format!("{index}-{kind}-file"));
                     let own = (dir.clone(), file.clone());
-                    let done = actors.act(actor, move || deeds(actor, &own.0, &own.1));
+                    let done = actors.act(actor, move || attempts(actor, &own.0, &own.1));
                     let cell = |(what, result): (&str, String)| {
                         (format!("{name}, {kind}: {what} by {}", actor.name), result)
                     };
@@ -104,34 +104,34 @@ fn table(root: &Path) -> Cells {
     cells
 }
 
-fn deeds(actor: Actor, dir: &Path, file: &Path) -> Vec<(&'static str, String)> {
-    let open = |write: bool| told(fs::File::options().read(!write).write(write).open(file));
-    let may = |mask| told(access(file, mask));
+fn attempts(actor: Actor, dir: &Path, file: &Path) -> Vec<(&'static str, String)> {
+    let open = |write: bool| outcome(fs::File::options().read(!write).write(write).open(file));
+    let may = |mask| outcome(access(file, mask));
     let (new, victim) = (dir.join("new"), dir.join("victim"));
     let mut create = fs::File::options();
-    let created = told(create.write(true).create_new(true).mode(0o2775).open(&new));
+    let created = outcome(create.write(true).create_new(true).mode(0o2775).open(&new));
     let mut done = vec![
         ("read", open(false)),
         ("write", open(true)),
         ("may read", may(Access::READ_OK)),
         ("may write", may(Access::WRITE_OK)),
         ("may execute", may(Access::EXEC_OK)),
-        ("truncate", told(fs::File::options().write(true).truncate(true).open(file))),
-        ("note", told(setxattr(file, "user.note", b"x", XattrFlags::empty()))),
-        ("list", told(fs::read_dir(dir))),
-        ("go in", told(fs::metadata(&victim))),
+        ("truncate", outcome(fs::File::options().write(true).truncate(true).open(file))),
+        ("note", outcome(setxattr(file, "user.note", b"x", XattrFlags::empty()))),
+        ("list", outcome(fs::read_dir(dir))),
+        ("go in", outcome(fs::metadata(&victim))),
         ("create", created.clone()),
-        ("make a directory", told(fs::create_dir(dir.join("newdir")))),
+        ("make a directory", outcome(fs::create_dir(dir.join("newdir")))),
         (
             "rename",
-            told(
+            outcome(
                 fs::rename(&victim, dir.join("moved")).and_then(|()| fs::rename(dir.join("moved"), &victim)),
             ),
         ),
-        ("remove", told(fs::remove_file(&victim))),
+        ("remove", outcome(fs::remove_file(&victim))),
     ];
     if created == "ok" && actor != ROOT {
-        // Set-group-ID is lost where the directory's group is not the maker's.
+        // A new file loses set-group-ID if its creator is not in the directory's group.
         let mode = fs::metadata(&new).map(|meta| meta.mode() & 0o2000);
         done.push((
             "set-group-ID",
@@ -164,7 +164,7 @@ fn compared(marked: bool, options: &str, agree: impl Fn(&str, &str, &str) -> boo
         (wanted.into_iter().collect(), found.into_iter().collect());
     let mut faults = Vec::new();
     for (cell, result) in &found {
-        let wanted = wanted.get(cell).map_or("not done", String::as_str);
+        let wanted = wanted.get(cell).map_or("not attempted", String::as_str);
         if !agree(cell, wanted, result) {
             faults.push(format!("{cell}: ext4 {wanted}, pool {result}"));
         }
@@ -174,40 +174,41 @@ fn compared(marked: bool, options: &str, agree: impl Fn(&str, &str, &str) -> boo
     assert!(faults.is_empty(), "[{options}] {count} cells of {cells} differ:\n{}", faults.join("\n"));
 }
 
-fn alike(_: &str, wanted: &str, found: &str) -> bool {
+fn same(_: &str, wanted: &str, found: &str) -> bool {
     wanted == found
 }
 
-/// Nobody may do what the branch would not let him do, and where there are no ACLs all is as on the branch.
+/// Accepts fewer permissions than on the branch, but never more. Without an ACL the results must be the same.
 fn never_more(cell: &str, wanted: &str, found: &str) -> bool {
     let narrow = cell.starts_with("no list") || cell.ends_with("by root") || cell.ends_with("by owner");
     wanted == found || !narrow && !found.starts_with("ok")
 }
 
 #[test]
-fn lists_on_the_branches_hold_by_default() {
-    compared(true, "", alike);
+fn acls_on_the_branches_are_enforced_by_default() {
+    compared(true, "", same);
 }
 
 #[test]
-fn lists_on_the_branches_hold_where_it_is_asked_for() {
-    compared(false, "posix-acl=true", alike);
+fn acls_on_the_branches_are_enforced_with_posix_acl() {
+    compared(false, "posix-acl=true", same);
 }
 
 #[test]
-fn without_lists_nobody_has_more_than_the_branch_grants() {
+fn without_acl_support_nobody_has_more_permissions_than_on_the_branch() {
     compared(true, "posix-acl=false", never_more);
 }
 
-/// So do those that lie deep in the tree.
+/// ACLs deep in the tree are enforced too, although the pool sees none when it is mounted.
 #[test]
-fn lists_that_nobody_has_seen_hold_by_default() {
-    compared(false, "", alike);
+fn acls_deep_in_the_tree_are_enforced_by_default() {
+    compared(false, "", same);
 }
 
-/// The mode is what everybody has, whichever way it is asked for, and whatever the pool has to find the file by.
+/// Without ACL support the shown mode has only the permissions that the ACL grants to everybody, for every way to query
+/// it and every `inodecalc`.
 #[test]
-fn a_mode_shows_what_a_list_grants_to_all() {
+fn the_shown_mode_has_only_what_the_acl_grants_to_all() {
     let places = Places::new();
     let branch = &places.branches()[0];
     let (dir, file) = (branch.join("deep/dir"), branch.join("deep/dir/file"));
@@ -250,9 +251,9 @@ fn a_mode_shows_what_a_list_grants_to_all() {
     }
 }
 
-/// Neither a branch without ACLs nor an option that hides attributes changes who may do what.
+/// Neither a branch without ACLs nor an option that hides attributes changes permissions.
 #[test]
-fn lists_hold_whatever_attributes_are_shown() {
+fn acls_are_enforced_even_if_attributes_are_hidden() {
     let disk = LoopFs::with(Kind::Btrfs, 256 << 20, &[], "noacl");
     let none = disk.path().join("file");
     fs::write(&none, "content").unwrap();
@@ -275,11 +276,11 @@ fn lists_hold_whatever_attributes_are_shown() {
             let actors = Actors::start(scope);
             for (name, let_in) in [("file", [true, true, true, false]), ("list", [true, false, false, true])]
             {
-                // Twice: the kernel has been told in between that it need not ask for attributes.
+                // Twice: in between, the kernel may learn that it need not request attributes (ENOSYS).
                 for round in 0..2 {
                     let may = [THE_OWNER, MEMBER, BY_SUPPLEMENT, STRANGER].map(|actor| {
                         let path = pool.path().join(name);
-                        actors.act(actor, move || told(fs::read(path)))
+                        actors.act(actor, move || outcome(fs::read(path)))
                     });
                     assert_eq!(
                         may,
@@ -294,9 +295,10 @@ fn lists_hold_whatever_attributes_are_shown() {
     }
 }
 
-/// Attributes and modes of a directory may come from different copies. A list belongs to the mode that it is the mask of.
+/// Attributes and mode of a directory may come from different copies, but an ACL must come from the same copy as the
+/// mode, whose group bits are its mask.
 #[test]
-fn a_list_goes_with_the_mode_that_is_shown() {
+fn the_acl_comes_from_the_copy_whose_mode_is_shown() {
     let places = Places::new();
     let [shown, newest] = places.branches().map(|branch| branch.join("dir"));
     let list = [(Tag::Owner, 7), (Tag::User(9999), 5), (Tag::Group, 0), (Tag::Mask, 5), (Tag::Other, 0)];
@@ -310,14 +312,14 @@ fn a_list_goes_with_the_mode_that_is_shown() {
     fs::File::open(&newest).unwrap().set_modified(later).unwrap();
     let pool = places.pool("posix-acl=true,func.getxattr=newest");
     let dir = pool.path().join("dir");
-    let done = thread::scope(|scope| Actors::start(scope).act(MEMBER, move || told(fs::read_dir(dir))));
+    let done = thread::scope(|scope| Actors::start(scope).act(MEMBER, move || outcome(fs::read_dir(dir))));
     assert_eq!(done, "EACCES");
     pool.umount();
 }
 
-/// The kernel remembers lists, and is told when one changes on the branch.
+/// The kernel caches ACLs and is notified when one changes on the branch.
 #[test]
-fn a_list_that_changes_on_the_branch_holds_soon() {
+fn an_acl_that_changes_on_the_branch_is_enforced_soon() {
     let places = Places::new();
     let file = places.branches()[0].join("file");
     fs::write(&file, "content").unwrap();
@@ -338,7 +340,7 @@ fn a_list_that_changes_on_the_branch_holds_soon() {
                 let inner = pool.path().join("file");
                 let holds = wait_until(Duration::from_secs(20), || {
                     let inner = inner.clone();
-                    actors.act(STRANGER, move || told(fs::read(inner)))
+                    actors.act(STRANGER, move || outcome(fs::read(inner)))
                         == if listed { "ok" } else { "EACCES" }
                 });
                 assert!(holds, "round {round}, {listed}");
@@ -348,9 +350,9 @@ fn a_list_that_changes_on_the_branch_holds_soon() {
     pool.umount();
 }
 
-/// Who sets a list on a file of a group that he is not in has no set-group-ID left afterwards, as after chmod(1).
+/// Setting an ACL clears set-group-ID if the caller is not in the file's group, as chmod(1) does.
 #[test]
-fn a_list_takes_set_group_id_as_on_ext4() {
+fn setting_an_acl_clears_set_group_id_as_on_ext4() {
     let list = [(Tag::Owner, 7), (Tag::User(9999), 7), (Tag::Group, 5), (Tag::Mask, 7), (Tag::Other, 5)];
     Places::new().compare(&["", "posix-acl=false", "posix-acl=true", "allow-idmap=false"], |root| {
         let mut cells = Vec::new();
@@ -363,7 +365,7 @@ fn a_list_takes_set_group_id_as_on_ext4() {
                     chown(&path, Some(OWNER), Some(GROUP)).unwrap();
                     fs::set_permissions(&path, PermissionsExt::from_mode(0o2755)).unwrap();
                     let own = path.clone();
-                    let set = move || told(setxattr(&own, ACCESS, &encode(&list), XattrFlags::empty()));
+                    let set = move || outcome(setxattr(&own, ACCESS, &encode(&list), XattrFlags::empty()));
                     let set = actors.act(actor, set);
                     let mode = fs::metadata(&path).unwrap().mode() & 0o7000;
                     cells.push(format!("{kind} by {}: {set} {mode:o}", actor.name));

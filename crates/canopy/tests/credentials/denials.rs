@@ -1,4 +1,4 @@
-//! What must be refused, and with which error: tables run on ext4 and on pools.
+//! Operations that must fail, and with which error: tables run on ext4 and on pools.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,12 +12,12 @@ use rustix::fs::{
     symlinkat, unlinkat, utimensat,
 };
 
-use super::rig::{Actors, EVERYBODY, GROUP, OWNER, Places, ROOT, STRANGER, THE_OWNER, told};
+use super::rig::{Actors, EVERYBODY, GROUP, OWNER, Places, ROOT, STRANGER, THE_OWNER, outcome};
 
 const WAYS: [&str; 3] = ["", "passthrough.io=off,cache.files=full", "posix-acl=true"];
 
-/// Directories of every sort, each with the same things in it.
-fn grow(root: &Path) -> Vec<String> {
+/// Creates directories with various modes and owners, each with the same entries, and returns their names.
+fn create_entries(root: &Path) -> Vec<String> {
     let dirs = [
         ("open", 0o777, 0),
         ("private", 0o700, OWNER),
@@ -59,25 +59,25 @@ fn grow(root: &Path) -> Vec<String> {
     dirs.map(|(name, ..)| name.to_owned()).into()
 }
 
-/// What changes nothing: may be tried by everybody one after the other.
-fn looks(dir: &Path) -> String {
+/// Operations that change nothing, so that every actor can attempt them in turn.
+fn read_operations(dir: &Path) -> String {
     let mode = Mode::empty();
-    let open = |name: &str, flags| told(openat(CWD, dir.join(name), flags, mode));
-    let may = |name: &str, what| told(access(dir.join(name), what));
+    let open = |name: &str, flags| outcome(openat(CWD, dir.join(name), flags, mode));
+    let may = |name: &str, what| outcome(access(dir.join(name), what));
     let mut results = vec![
-        told(fs::read_dir(dir)),
-        told(statat(CWD, dir.join("f644"), AtFlags::empty())),
-        told(statat(CWD, dir.join("sub/inner"), AtFlags::empty())),
-        told(statat(CWD, dir.join("missing"), AtFlags::empty())),
-        told(statat(CWD, dir.join("f644/below"), AtFlags::empty())),
-        told(fs::read_link(dir.join("link"))),
+        outcome(fs::read_dir(dir)),
+        outcome(statat(CWD, dir.join("f644"), AtFlags::empty())),
+        outcome(statat(CWD, dir.join("sub/inner"), AtFlags::empty())),
+        outcome(statat(CWD, dir.join("missing"), AtFlags::empty())),
+        outcome(statat(CWD, dir.join("f644/below"), AtFlags::empty())),
+        outcome(fs::read_link(dir.join("link"))),
         open("link", OFlags::RDONLY),
         open(".", OFlags::WRONLY),
         open("f644", OFlags::RDONLY | OFlags::NOATIME),
         open("sub", OFlags::RDWR),
         open("missing", OFlags::RDONLY),
-        told(getxattr(dir.join("f600"), "user.none", &mut [0_u8; 8][..])),
-        told(getxattr(dir.join("f600"), "trusted.none", &mut [0_u8; 8][..])),
+        outcome(getxattr(dir.join("f600"), "user.none", &mut [0_u8; 8][..])),
+        outcome(getxattr(dir.join("f600"), "trusted.none", &mut [0_u8; 8][..])),
         may("", Access::READ_OK),
         may("", Access::WRITE_OK),
         may("", Access::EXEC_OK),
@@ -89,8 +89,8 @@ fn looks(dir: &Path) -> String {
     results.join(" ")
 }
 
-/// What makes or changes; each actor does it under names of their own.
-fn makes(dir: &Path, who: u32) -> String {
+/// Operations that create or change entries; each actor uses its own names.
+fn change_operations(dir: &Path, who: u32) -> String {
     let new = |name: &str| dir.join(format!("{name}-{who}"));
     let mode = Mode::from_raw_mode(0o644);
     let create = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
@@ -98,29 +98,29 @@ fn makes(dir: &Path, who: u32) -> String {
         let time = Timespec { tv_sec: 5, tv_nsec: nanoseconds };
         Timestamps { last_access: time, last_modification: time }
     };
-    let chmod = |name: &str, mode| told(rustix::fs::chmod(dir.join(name), Mode::from_raw_mode(mode)));
+    let chmod = |name: &str, mode| outcome(rustix::fs::chmod(dir.join(name), Mode::from_raw_mode(mode)));
     let owner = |name: &str, uid: Option<u32>, gid: Option<u32>| {
-        told(std::os::unix::fs::chown(dir.join(name), uid, gid))
+        outcome(std::os::unix::fs::chown(dir.join(name), uid, gid))
     };
     [
-        told(openat(CWD, new("file"), create, mode)),
-        told(openat(CWD, dir, OFlags::TMPFILE | OFlags::WRONLY, mode)),
-        told(mkdirat(CWD, new("dir"), mode)),
-        told(mknodat(CWD, new("fifo"), FileType::Fifo, mode, 0)),
-        told(mknodat(CWD, new("device"), FileType::CharacterDevice, mode, rustix::fs::makedev(1, 3))),
-        told(symlinkat("target", CWD, new("symlink"))),
-        told(linkat(CWD, dir.join("f666"), CWD, new("hard"), AtFlags::empty())),
+        outcome(openat(CWD, new("file"), create, mode)),
+        outcome(openat(CWD, dir, OFlags::TMPFILE | OFlags::WRONLY, mode)),
+        outcome(mkdirat(CWD, new("dir"), mode)),
+        outcome(mknodat(CWD, new("fifo"), FileType::Fifo, mode, 0)),
+        outcome(mknodat(CWD, new("device"), FileType::CharacterDevice, mode, rustix::fs::makedev(1, 3))),
+        outcome(symlinkat("target", CWD, new("symlink"))),
+        outcome(linkat(CWD, dir.join("f666"), CWD, new("hard"), AtFlags::empty())),
         // Other people's set-id files may not be linked to (fs.protected_hardlinks).
-        told(linkat(CWD, dir.join("suid"), CWD, new("hardsuid"), AtFlags::empty())),
-        told(utimensat(CWD, dir.join("f666"), &times(UTIME_NOW), AtFlags::empty())),
-        told(utimensat(CWD, dir.join("f644"), &times(UTIME_NOW), AtFlags::empty())),
-        told(utimensat(CWD, dir.join("f666"), &times(7), AtFlags::empty())),
-        told(setxattr(dir.join("f666"), "user.a", b"1", XattrFlags::empty())),
-        told(setxattr(dir.join("f644"), "user.a", b"1", XattrFlags::empty())),
-        told(setxattr(dir.join("f666"), "trusted.a", b"1", XattrFlags::empty())),
-        told(setxattr(dir.join("f666"), "security.a", b"1", XattrFlags::empty())),
-        told(setxattr(dir.join("f666"), "user.", b"1", XattrFlags::empty())),
-        told(setxattr(dir.join("f666"), "nonsense.a", b"1", XattrFlags::empty())),
+        outcome(linkat(CWD, dir.join("suid"), CWD, new("hardsuid"), AtFlags::empty())),
+        outcome(utimensat(CWD, dir.join("f666"), &times(UTIME_NOW), AtFlags::empty())),
+        outcome(utimensat(CWD, dir.join("f644"), &times(UTIME_NOW), AtFlags::empty())),
+        outcome(utimensat(CWD, dir.join("f666"), &times(7), AtFlags::empty())),
+        outcome(setxattr(dir.join("f666"), "user.a", b"1", XattrFlags::empty())),
+        outcome(setxattr(dir.join("f644"), "user.a", b"1", XattrFlags::empty())),
+        outcome(setxattr(dir.join("f666"), "trusted.a", b"1", XattrFlags::empty())),
+        outcome(setxattr(dir.join("f666"), "security.a", b"1", XattrFlags::empty())),
+        outcome(setxattr(dir.join("f666"), "user.", b"1", XattrFlags::empty())),
+        outcome(setxattr(dir.join("f666"), "nonsense.a", b"1", XattrFlags::empty())),
         chmod("f666", 0o666),
         chmod("f666", 0o2666),
         chmod("f666", 0o666),
@@ -129,32 +129,32 @@ fn makes(dir: &Path, who: u32) -> String {
         owner("f644", None, Some(GROUP)),
         owner("f644", None, Some(7008)),
         owner("f644", Some(OWNER), Some(GROUP)),
-        told(std::os::unix::fs::lchown(dir.join("link"), Some(6004), Some(7004))),
-        told(fs::File::options().append(true).open(dir.join("f644")).and_then(|file| file.set_len(7))),
+        outcome(std::os::unix::fs::lchown(dir.join("link"), Some(6004), Some(7004))),
+        outcome(fs::File::options().append(true).open(dir.join("f644")).and_then(|file| file.set_len(7))),
     ]
     .join(" ")
 }
 
-/// What takes away; whatever went is put back by root, so that the next meets the same.
-fn removes(dir: &Path) -> String {
+/// Operations that remove or rename entries; root restores them afterwards for the next actor.
+fn remove_operations(dir: &Path) -> String {
     [
-        told(unlinkat(CWD, dir.join("sub"), AtFlags::REMOVEDIR)),
-        told(unlinkat(CWD, dir.join("f644"), AtFlags::REMOVEDIR)),
-        told(unlinkat(CWD, dir.join("sub"), AtFlags::empty())),
-        told(renameat(CWD, dir.join("f600"), CWD, dir.join("f600.moved"))),
-        told(renameat(CWD, dir.join("f600.moved"), CWD, dir.join("f600"))),
-        told(renameat(CWD, dir.join("f600"), CWD, dir.join("sub"))),
-        told(renameat(CWD, dir.join("sub"), CWD, dir.join("f600"))),
-        told(renameat(CWD, dir.join("sub"), CWD, dir.join("sub/inner/x"))),
-        told(renameat(CWD, dir.join("sub"), CWD, dir.join("sub/x"))),
-        told(renameat_with(CWD, dir.join("f600"), CWD, dir.join("f666"), RenameFlags::NOREPLACE)),
-        told(renameat_with(CWD, dir.join("f600"), CWD, dir.join("f666"), RenameFlags::EXCHANGE)),
-        told(renameat_with(CWD, dir.join("f600"), CWD, dir.join("f666"), RenameFlags::EXCHANGE)),
-        told(renameat(CWD, dir.join("sub"), CWD, dir.join("../sub-moved"))),
-        told(renameat(CWD, dir.join("../sub-moved"), CWD, dir.join("sub"))),
-        told(renameat(CWD, dir.join("f006"), CWD, dir.join("f060"))),
-        told(unlinkat(CWD, dir.join("f666"), AtFlags::empty())),
-        told(unlinkat(CWD, dir.join("empty"), AtFlags::REMOVEDIR)),
+        outcome(unlinkat(CWD, dir.join("sub"), AtFlags::REMOVEDIR)),
+        outcome(unlinkat(CWD, dir.join("f644"), AtFlags::REMOVEDIR)),
+        outcome(unlinkat(CWD, dir.join("sub"), AtFlags::empty())),
+        outcome(renameat(CWD, dir.join("f600"), CWD, dir.join("f600.moved"))),
+        outcome(renameat(CWD, dir.join("f600.moved"), CWD, dir.join("f600"))),
+        outcome(renameat(CWD, dir.join("f600"), CWD, dir.join("sub"))),
+        outcome(renameat(CWD, dir.join("sub"), CWD, dir.join("f600"))),
+        outcome(renameat(CWD, dir.join("sub"), CWD, dir.join("sub/inner/x"))),
+        outcome(renameat(CWD, dir.join("sub"), CWD, dir.join("sub/x"))),
+        outcome(renameat_with(CWD, dir.join("f600"), CWD, dir.join("f666"), RenameFlags::NOREPLACE)),
+        outcome(renameat_with(CWD, dir.join("f600"), CWD, dir.join("f666"), RenameFlags::EXCHANGE)),
+        outcome(renameat_with(CWD, dir.join("f600"), CWD, dir.join("f666"), RenameFlags::EXCHANGE)),
+        outcome(renameat(CWD, dir.join("sub"), CWD, dir.join("../sub-moved"))),
+        outcome(renameat(CWD, dir.join("../sub-moved"), CWD, dir.join("sub"))),
+        outcome(renameat(CWD, dir.join("f006"), CWD, dir.join("f060"))),
+        outcome(unlinkat(CWD, dir.join("f666"), AtFlags::empty())),
+        outcome(unlinkat(CWD, dir.join("empty"), AtFlags::REMOVEDIR)),
     ]
     .join(" ")
 }
@@ -172,9 +172,9 @@ fn restore(dir: &Path) {
     }
 }
 
-/// What is listed and cannot be read makes copying fail; other filesystems do not list it.
+/// Copying fails if an attribute is listed that cannot be read, so filesystems list these only for root.
 #[test]
-fn trusted_attributes_are_listed_for_root_alone() {
+fn trusted_attributes_are_listed_only_for_root() {
     Places::new().compare(&WAYS, |dir| {
         let (file, inner) = (dir.join("file"), dir.join("dir"));
         fs::write(&file, "").unwrap();
@@ -202,10 +202,10 @@ fn trusted_attributes_are_listed_for_root_alone() {
 }
 
 #[test]
-fn every_refusal_is_that_of_ext4() {
+fn every_error_is_that_of_ext4() {
     Places::new().compare(&WAYS, |root| {
         let mut cells = Vec::new();
-        let dirs = grow(root);
+        let dirs = create_entries(root);
         thread::scope(|scope| {
             let actors = Actors::start(scope);
             for name in dirs {
@@ -213,13 +213,13 @@ fn every_refusal_is_that_of_ext4() {
                     let dir = root.join(&name);
                     let who = actor.uid * 10 + u32::from(actor.gid == GROUP);
                     let (one, two, three) = (dir.clone(), dir.clone(), dir.clone());
-                    let looked = actors.act(actor, move || looks(&one));
-                    cells.push(format!("{name} looked at by {}: {looked}", actor.name));
-                    let made = actors.act(actor, move || makes(&two, who));
-                    cells.push(format!("{name} made in by {}: {made}", actor.name));
-                    // Root may do all of it; then the link's owner differs for those who come after.
-                    let removed = actors.act(actor, move || removes(&three));
-                    cells.push(format!("{name} removed from by {}: {removed}", actor.name));
+                    let looked = actors.act(actor, move || read_operations(&one));
+                    cells.push(format!("{name} reads by {}: {looked}", actor.name));
+                    let made = actors.act(actor, move || change_operations(&two, who));
+                    cells.push(format!("{name} changes by {}: {made}", actor.name));
+                    // Root's chown succeeds and changes owners; they are reset for the next actor.
+                    let removed = actors.act(actor, move || remove_operations(&three));
+                    cells.push(format!("{name} removals by {}: {removed}", actor.name));
                     restore(&dir);
                     for (file, owner) in [("f644", OWNER), ("link", 0)] {
                         std::os::unix::fs::lchown(dir.join(file), Some(owner), Some(GROUP)).unwrap();
@@ -231,10 +231,10 @@ fn every_refusal_is_that_of_ext4() {
     });
 }
 
-/// Attributes are those of the file, whatever name they were changed by: nothing remembered under another name may
-/// let anybody in.
+/// Attributes belong to the file, whichever link they are changed through: nothing cached for another link may grant
+/// access.
 #[test]
-fn a_change_through_one_name_counts_for_the_others_at_once() {
+fn a_change_through_one_link_applies_to_the_others_at_once() {
     let places = Places::new();
     for options in
         ["cache.attr=60,cache.entry=60", "passthrough.io=off,cache.files=full,cache.attr=60,cache.entry=60"]
@@ -250,7 +250,7 @@ fn a_change_through_one_name_counts_for_the_others_at_once() {
             let actors = Actors::start(scope);
             let read = |path: &Path| {
                 let path = path.to_owned();
-                move || told(File::open(path).and_then(|mut file| file.read_to_string(&mut String::new())))
+                move || outcome(File::open(path).and_then(|mut file| file.read_to_string(&mut String::new())))
             };
             let chmod = |path: &Path, mode| {
                 let path = path.to_owned();
@@ -277,9 +277,9 @@ fn a_change_through_one_name_counts_for_the_others_at_once() {
     }
 }
 
-/// What one may do in a directory depends on all those above it, at once.
+/// A change of a directory's permissions affects everything below it at once.
 #[test]
-fn closing_a_directory_closes_what_is_below() {
+fn revoking_access_to_a_directory_revokes_access_below_it() {
     Places::new().compare(&WAYS, |root| {
         let mut cells = Vec::new();
         fs::create_dir_all(root.join("a/b/c")).unwrap();
@@ -294,8 +294,8 @@ fn closing_a_directory_closes_what_is_below() {
                     for actor in EVERYBODY {
                         let root = root.to_owned();
                         let results = actors.act(actor, move || {
-                            let stat = |name: &str| told(fs::metadata(root.join(name)));
-                            let list = |name: &str| told(fs::read_dir(root.join(name)));
+                            let stat = |name: &str| outcome(fs::metadata(root.join(name)));
+                            let list = |name: &str| outcome(fs::read_dir(root.join(name)));
                             [stat("a/b"), stat("a/b/c/file"), stat("a/b/c/none"), list("a"), list("a/b/c")]
                                 .join(" ")
                         });

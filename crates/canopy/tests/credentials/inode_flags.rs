@@ -9,7 +9,7 @@ use std::time::Duration;
 use canopy_testkit::User;
 use canopy_testkit::cmd::run_within;
 
-use super::rig::{OWNER, Places, STRANGER, THE_OWNER, told};
+use super::rig::{OWNER, Places, STRANGER, THE_OWNER, outcome};
 
 #[track_caller]
 fn chattr(flag: &str, path: &Path) -> String {
@@ -17,10 +17,10 @@ fn chattr(flag: &str, path: &Path) -> String {
     format!("{:?}", done.code())
 }
 
-/// Takes the flags off again, so that the branches can be cleaned even if the test fails.
-struct Off<'a>(&'a Path);
+/// Clears the flags on drop, so that the branches can be removed even if the test fails.
+struct ClearFlags<'a>(&'a Path);
 
-impl Drop for Off<'_> {
+impl Drop for ClearFlags<'_> {
     fn drop(&mut self) {
         let _ = Command::new("chattr").args(["-R", "-i", "-a"]).arg(self.0).status();
     }
@@ -28,12 +28,12 @@ impl Drop for Off<'_> {
 
 fn flags(path: &Path) -> String {
     let done = run_within(Command::new("lsattr").arg("-d").arg(path), Duration::from_secs(20));
-    // Extents is the file's own layout, inline data depends on how it was written.
+    // `e` (extents) is the layout of the file, and `N` (inline data) depends on how it was written.
     let set = done.stdout.split(' ').next().unwrap_or_default().replace(['-', 'e', 'N'], "");
     format!("{:?} {set}", done.code())
 }
 
-/// Whatever one may try on a file or a directory that is immutable or append-only.
+/// Attempts every operation on a file or directory that is immutable or append-only.
 fn attempts(dir: &Path, name: &str) -> String {
     let path = dir.join(name);
     let other = dir.join("other");
@@ -42,50 +42,51 @@ fn attempts(dir: &Path, name: &str) -> String {
         fs::File::options().append(true).open(&path).and_then(|mut file| file.write_all(b"more"))
     };
     let mut results = vec![
-        told(append()),
-        told(fs::File::options().write(true).open(&path)),
-        told(fs::File::options().write(true).truncate(true).open(&path)),
-        told(fs::set_permissions(&path, PermissionsExt::from_mode(0o644))),
-        told(chown(&path, Some(OWNER), None)),
-        told(fs::hard_link(&path, &other)),
-        told(fs::rename(&path, &other)),
-        told(rustix::fs::setxattr(&path, "user.x", b"1", rustix::fs::XattrFlags::empty())),
-        told(fs::File::open(&path)),
+        outcome(append()),
+        outcome(fs::File::options().write(true).open(&path)),
+        outcome(fs::File::options().write(true).truncate(true).open(&path)),
+        outcome(fs::set_permissions(&path, PermissionsExt::from_mode(0o644))),
+        outcome(chown(&path, Some(OWNER), None)),
+        outcome(fs::hard_link(&path, &other)),
+        outcome(fs::rename(&path, &other)),
+        outcome(rustix::fs::setxattr(&path, "user.x", b"1", rustix::fs::XattrFlags::empty())),
+        outcome(fs::File::open(&path)),
     ];
     if path.is_dir() {
-        results.push(told(fs::write(path.join("new"), "")));
-        results.push(told(fs::remove_file(path.join("inner"))));
-        results.push(told(fs::rename(path.join("inner"), path.join("inner2"))));
-        results.push(told(fs::remove_dir(path.join("below"))));
-        // What is refused for another reason, too; but where a type does not fit, the kernel says so without asking.
+        results.push(outcome(fs::write(path.join("new"), "")));
+        results.push(outcome(fs::remove_file(path.join("inner"))));
+        results.push(outcome(fs::rename(path.join("inner"), path.join("inner2"))));
+        results.push(outcome(fs::remove_dir(path.join("below"))));
+        // Operations that also fail for another reason. (A wrong file type is missing: the kernel rejects it without
+        // asking the daemon.)
         let (full, empty) = (path.join("full"), path.join("empty"));
         results.extend([
-            told(fs::remove_dir(&full)),
-            told(fs::rename(&empty, &full)),
-            told(fs::remove_dir(path.join("none"))),
-            told(fs::rename(path.join("none"), &full)),
-            told(fs::rename(&full, full.join("in"))),
-            told(fs::create_dir(&full)),
-            told(fs::create_dir(path.join("new"))),
-            told(fs::hard_link(path.join("inner"), path.join("new"))),
-            told(fs::hard_link(path.join("inner"), &full)),
-            told(std::os::unix::fs::symlink("x", path.join("new"))),
-            told(std::os::unix::fs::symlink("x", &full)),
-            told(fs::File::create_new(path.join("inner"))),
-            told(fs::rename(&full, dir.join("moved"))),
-            told(fs::rename(dir.join("outside"), &full)),
-            told(fs::rename(dir.join("outside"), path.join("new2"))),
-            told(fs::rename(dir.join("outside"), dir.join("outside2"))),
-            told(fs::remove_dir(&path)),
+            outcome(fs::remove_dir(&full)),
+            outcome(fs::rename(&empty, &full)),
+            outcome(fs::remove_dir(path.join("none"))),
+            outcome(fs::rename(path.join("none"), &full)),
+            outcome(fs::rename(&full, full.join("in"))),
+            outcome(fs::create_dir(&full)),
+            outcome(fs::create_dir(path.join("new"))),
+            outcome(fs::hard_link(path.join("inner"), path.join("new"))),
+            outcome(fs::hard_link(path.join("inner"), &full)),
+            outcome(std::os::unix::fs::symlink("x", path.join("new"))),
+            outcome(std::os::unix::fs::symlink("x", &full)),
+            outcome(fs::File::create_new(path.join("inner"))),
+            outcome(fs::rename(&full, dir.join("moved"))),
+            outcome(fs::rename(dir.join("outside"), &full)),
+            outcome(fs::rename(dir.join("outside"), path.join("new2"))),
+            outcome(fs::rename(dir.join("outside"), dir.join("outside2"))),
+            outcome(fs::remove_dir(&path)),
         ]);
     } else {
-        results.push(told(fs::remove_file(&path)));
+        results.push(outcome(fs::remove_file(&path)));
     }
     results.join(" ")
 }
 
 fn table(root: &Path) -> Vec<String> {
-    let _off = Off(root);
+    let _clear_flags = ClearFlags(root);
     let mut cells = Vec::new();
     for (kind, name) in [("file", "f"), ("directory", "d")] {
         for flag in ["i", "a", "ia", "d", "A", "S"] {
@@ -106,7 +107,7 @@ fn table(root: &Path) -> Vec<String> {
                 let user = User { uid: user.uid, gid: user.gid, groups: &[] };
                 let mut command = user.command("chattr");
                 let done = run_within(command.arg(format!("+{flag}")).arg(&path), Duration::from_secs(20));
-                // With the reason, which chattr gives after the path.
+                // Includes the reason, which is in chattr's message.
                 let reason = done
                     .stderr
                     .lines()
@@ -123,7 +124,7 @@ fn table(root: &Path) -> Vec<String> {
             let done = chattr(&format!("+{flag}"), &path);
             cells.push(format!("{kind} +{flag} by root: {done} {}", flags(&path)));
             if flag.contains(['i', 'a']) {
-                cells.push(format!("{kind} +{flag} tried: {}", attempts(&dir, name)));
+                cells.push(format!("{kind} +{flag} attempts: {}", attempts(&dir, name)));
                 let mut off = THE_OWNER_COMMAND.command("chattr");
                 let done = run_within(off.arg(format!("-{flag}")).arg(&path), Duration::from_secs(20));
                 cells.push(format!("{kind} -{flag} by owner: {:?} {}", done.code(), flags(&path)));
@@ -139,28 +140,28 @@ const THE_OWNER_COMMAND: User<'static> = User { uid: THE_OWNER.uid, gid: THE_OWN
 
 #[test]
 fn immutable_and_append_only_are_as_on_ext4() {
-    // On the branch where the directory is: a clone elsewhere cannot be append-only.
+    // epff creates on the branch that has the directory: a clone on another branch cannot be append-only.
     let options = ["category.create=epff", "category.create=epff,passthrough.io=off,cache.files=off"];
     Places::new().compare(&options, table);
 }
 
-/// Nothing can be made in an immutable directory: not on a branch either which does not have it yet.
+/// Nothing can be created in an immutable directory, not even on a branch that does not have it yet.
 #[test]
-fn an_immutable_directory_is_not_cloned_to_make_things_in_it() {
+fn an_immutable_directory_is_not_cloned_to_create_entries_in_it() {
     let places = Places::new();
     let branches = places.branches();
     fs::create_dir(branches[0].join("dir")).unwrap();
     fs::write(branches[1].join("file"), "").unwrap();
-    let _off = Off(&branches[0]);
+    let _clear_flags = ClearFlags(&branches[0]);
     let pool = places.pool("");
     let dir = pool.path().join("dir");
     assert_eq!(chattr("+i", &dir), "Some(0)");
     for index in 0..20 {
         let name = dir.join(format!("new{index}"));
-        assert_eq!(told(fs::write(&name, "")), "EPERM");
-        assert_eq!(told(fs::create_dir(&name)), "EPERM");
-        assert_eq!(told(fs::hard_link(pool.path().join("file"), &name)), "EPERM");
-        assert_eq!(told(fs::rename(pool.path().join("file"), &name)), "EPERM");
+        assert_eq!(outcome(fs::write(&name, "")), "EPERM");
+        assert_eq!(outcome(fs::create_dir(&name)), "EPERM");
+        assert_eq!(outcome(fs::hard_link(pool.path().join("file"), &name)), "EPERM");
+        assert_eq!(outcome(fs::rename(pool.path().join("file"), &name)), "EPERM");
     }
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     assert!(!branches[1].join("dir").exists());
@@ -169,7 +170,7 @@ fn an_immutable_directory_is_not_cloned_to_make_things_in_it() {
     pool.umount();
 }
 
-/// On a pool over several branches a directory's flags are those of all its copies.
+/// Changing a directory's flags changes them on all its copies.
 #[test]
 fn flags_of_a_directory_reach_every_branch() {
     let places = Places::new();
@@ -177,14 +178,14 @@ fn flags_of_a_directory_reach_every_branch() {
     for branch in &branches {
         fs::create_dir(branch.join("dir")).unwrap();
     }
-    let _off = branches.each_ref().map(|branch| Off(branch));
+    let _clear_flags = branches.each_ref().map(|branch| ClearFlags(branch));
     let pool = places.pool("");
     let dir = pool.path().join("dir");
     assert_eq!(chattr("+i", &dir), "Some(0)");
     for branch in &branches {
         assert!(flags(&branch.join("dir")).contains('i'));
     }
-    assert_eq!(told(fs::write(dir.join("new"), "")), "EPERM");
+    assert_eq!(outcome(fs::write(dir.join("new"), "")), "EPERM");
     assert_eq!(chattr("-i", &dir), "Some(0)");
     fs::write(dir.join("new"), "").unwrap();
     pool.umount();

@@ -1,5 +1,5 @@
-//! Who may do what, and whose the result is: the same table is run on plain ext4 and on pools, and every cell must be
-//! alike. Real mounts, so root is needed.
+//! Permissions, and ownership of new entries: the tests run the same table of operations on plain ext4 and on pools and
+//! compare every cell. They mount filesystems and need root.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Defects of the pool filesystem we know (COMPATIBILITY.md 14.2) that show through a mount. Each test names its
-//! number; the others are tested where their subject is: 7 in `setid_clearing`, 11 in `workloads/fsync`, 19 and 20 in `cli`.
+//! Defects known from mergerfs that show through a mount and that the pool must not have. Each test says what mergerfs
+//! did; others of these defects are tested with their subject, in `setid_clearing`, `workloads/fsync` and `cli`.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -9,9 +9,9 @@ use std::process::Command;
 use canopy_testkit::{Kind, LoopFs, Pool, Tree};
 use rustix::fs::{AtFlags, CWD, XattrFlags, getxattr, linkat, renameat, setxattr, unlinkat};
 
-use super::rig::told;
+use super::rig::outcome;
 
-/// Two branches of their own on one disk; most defects need no more.
+/// Two branches on one disk; most defects need no more.
 struct Bed {
     // Dropped last.
     disk: LoopFs,
@@ -49,10 +49,10 @@ fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// 3: after a rename the old one removed the overwritten target from read-only branches, too, and the source from
-/// branches on which the rename had failed.
+/// After a rename, mergerfs removed the overwritten target from read-only branches too, and the source from branches on
+/// which the rename had failed.
 #[test]
-fn defect_3_a_rename_removes_nothing_from_read_only_branches() {
+fn a_rename_removes_nothing_from_read_only_branches() {
     let bed = Bed::new();
     fs::write(bed.a("source"), "new").unwrap();
     fs::write(bed.b("target"), "old").unwrap();
@@ -61,17 +61,17 @@ fn defect_3_a_rename_removes_nothing_from_read_only_branches() {
     let before = Tree::capture(bed.disk.path());
     let pool = bed.pool(["RW", "RO"], "");
     let at = |name: &str| pool.path().join(name);
-    // Succeeding would bring the old target back as soon as the new one goes; so it is refused.
-    assert_eq!(told(renameat(CWD, at("source"), CWD, at("target"))), "EROFS");
-    assert_eq!(told(renameat(CWD, at("two"), CWD, at("three"))), "EROFS");
+    // If the rename succeeded, the old target would reappear once the new one is removed; so it fails.
+    assert_eq!(outcome(renameat(CWD, at("source"), CWD, at("target"))), "EROFS");
+    assert_eq!(outcome(renameat(CWD, at("two"), CWD, at("three"))), "EROFS");
     assert_eq!(text(&at("target")), "old");
     pool.umount();
     before.assert_same(&Tree::capture(bed.disk.path()));
 }
 
-/// 4: with a policy that preserves paths every error of a rename became EXDEV.
+/// With a path-preserving policy, mergerfs returned EXDEV for every failed rename.
 #[test]
-fn defect_4_a_rename_tells_its_own_error() {
+fn a_rename_returns_its_own_error() {
     let bed = Bed::new();
     for dir in ["dir", "full/below", "empty"] {
         fs::create_dir_all(bed.a(dir)).unwrap();
@@ -80,7 +80,7 @@ fn defect_4_a_rename_tells_its_own_error() {
     fs::create_dir(bed.b("elsewhere")).unwrap();
     let pool = bed.pool(["RW", "RW"], "category.create=epmfs");
     let at = |name: &str| pool.path().join(name);
-    let rename = |from: &str, to: &str| told(renameat(CWD, at(from), CWD, at(to)));
+    let rename = |from: &str, to: &str| outcome(renameat(CWD, at(from), CWD, at(to)));
     assert_eq!(rename("dir", "full"), "ENOTEMPTY");
     assert_eq!(rename("file", "dir"), "EISDIR");
     assert_eq!(rename("dir", "file"), "ENOTDIR");
@@ -88,16 +88,16 @@ fn defect_4_a_rename_tells_its_own_error() {
     assert_eq!(rename("file", "missing/x"), "ENOENT");
     assert_eq!(rename("dir", "dir/below"), "EINVAL");
     assert_eq!(rename("file", &"n".repeat(256)), "ENAMETOOLONG");
-    // And where the path is really not there, EXDEV is right.
+    // EXDEV is right if the path really does not exist on the branch.
     assert_eq!(rename("file", "elsewhere/file"), "EXDEV");
-    assert_eq!(told(linkat(CWD, at("file"), CWD, at("elsewhere/file"), AtFlags::empty())), "EXDEV");
+    assert_eq!(outcome(linkat(CWD, at("file"), CWD, at("elsewhere/file"), AtFlags::empty())), "EXDEV");
     assert_eq!(rename("dir", "empty"), "ok");
     pool.umount();
 }
 
-/// 6: cache.statfs on the command line had no effect. Free space is what the policies ask for.
+/// mergerfs ignored `cache.statfs` on the command line. The policies use the cached free space.
 #[test]
-fn defect_6_free_space_is_remembered_as_long_as_told() {
+fn free_space_is_cached_for_cache_statfs_seconds() {
     for (seconds, second_file_on) in [(600, "large"), (0, "small")] {
         let disks =
             [("small", 64 << 20), ("large", 128 << 20)].map(|(name, size)| (name, LoopFs::tmpfs(size)));
@@ -116,9 +116,9 @@ fn defect_6_free_space_is_remembered_as_long_as_told() {
     }
 }
 
-/// 12: unlink and rmdir reported success while a copy on a read-only branch kept the name.
+/// In mergerfs, unlink and rmdir reported success while a copy on a read-only branch kept the name.
 #[test]
-fn defect_12_what_cannot_be_removed_everywhere_is_refused() {
+fn a_removal_that_cannot_reach_every_copy_fails() {
     let bed = Bed::new();
     for root in [bed.a(""), bed.b("")] {
         fs::write(root.join("file"), "content").unwrap();
@@ -126,12 +126,12 @@ fn defect_12_what_cannot_be_removed_everywhere_is_refused() {
     }
     let before = Tree::capture(bed.disk.path());
     let pool = bed.pool(["RW", "RO"], "");
-    assert_eq!(told(unlinkat(CWD, pool.path().join("file"), AtFlags::empty())), "EROFS");
-    assert_eq!(told(unlinkat(CWD, pool.path().join("dir"), AtFlags::REMOVEDIR)), "EROFS");
+    assert_eq!(outcome(unlinkat(CWD, pool.path().join("file"), AtFlags::empty())), "EROFS");
+    assert_eq!(outcome(unlinkat(CWD, pool.path().join("dir"), AtFlags::REMOVEDIR)), "EROFS");
     assert!(pool.path().join("file").exists() && pool.path().join("dir").exists());
     pool.umount();
     before.assert_same(&Tree::capture(bed.disk.path()));
-    // The copies on branches that may be changed go together.
+    // Copies on writable branches are removed together.
     let pool = bed.pool(["RW", "RW"], "");
     fs::remove_file(pool.path().join("file")).unwrap();
     fs::remove_dir(pool.path().join("dir")).unwrap();
@@ -139,9 +139,9 @@ fn defect_12_what_cannot_be_removed_everywhere_is_refused() {
     pool.umount();
 }
 
-/// 16: cloned directories lost setgid, could become immutable and belonged to root for a moment.
+/// In mergerfs, cloned directories lost setgid, could become immutable, and belonged to root for a moment.
 #[test]
-fn defect_16_a_cloned_directory_is_like_its_original() {
+fn a_cloned_directory_has_the_attributes_of_its_original() {
     struct Mutable(PathBuf);
     impl Drop for Mutable {
         fn drop(&mut self) {
@@ -163,7 +163,7 @@ fn defect_16_a_cloned_directory_is_like_its_original() {
     rustix::fs::utimensat(CWD, bed.a("one"), &times, AtFlags::empty()).unwrap();
     let _mutable = Mutable(bed.a("one"));
     assert!(Command::new("chattr").arg("+i").arg(bed.a("one")).status().unwrap().success());
-    // mkdir goes to the first branch that exists there; files to the second, which has nothing yet.
+    // mkdir goes to the first branch that has the path; new files go to the second, which has nothing yet.
     let pool = bed.pool(["NC", "RW"], "category.create=ff");
     fs::write(pool.path().join("one/two/three/file"), "content").unwrap();
     assert!(bed.b("one/two/three/file").exists());
@@ -179,15 +179,15 @@ fn defect_16_a_cloned_directory_is_like_its_original() {
         (fs::metadata(bed.b("one")).unwrap().mtime(), fs::metadata(bed.b("one")).unwrap().mtime_nsec()),
         (1_000_000_000, 123_456_789)
     );
-    // Not immutable, or nothing could be made in it.
+    // The clone is not immutable: entries can be created in it.
     fs::write(bed.b("one/behind"), "").unwrap();
     pool.umount();
 }
 
-/// 21: changes through a descriptor touched the open copy only, so that copies drifted apart. A truncation still does: it
-/// belongs to the data, as writes do.
+/// In mergerfs, attribute changes through a descriptor reached only the open copy, so that copies diverged. A truncation
+/// still reaches only the open copy here, because it changes data, as writes do.
 #[test]
-fn defect_21_changes_by_descriptor_reach_every_copy() {
+fn attribute_changes_through_a_descriptor_reach_every_copy() {
     for options in ["", "passthrough.io=off,cache.files=off"] {
         let bed = Bed::new();
         for root in [bed.a(""), bed.b("")] {
@@ -210,9 +210,9 @@ fn defect_21_changes_by_descriptor_reach_every_copy() {
     }
 }
 
-/// 23: attributes could be read from another copy than the one that is open.
+/// mergerfs could read the attributes of an open file from another copy.
 #[test]
-fn defect_23_an_open_file_answers_for_itself() {
+fn attributes_of_an_open_file_come_from_the_open_copy() {
     let bed = Bed::new();
     for (root, value) in [(bed.a(""), "a"), (bed.b(""), "b")] {
         fs::write(root.join("file"), value).unwrap();
@@ -229,16 +229,16 @@ fn defect_23_an_open_file_answers_for_itself() {
         (value[..length].to_vec(), read[..count].to_vec())
     };
     assert_eq!(shown(), (b"a".to_vec(), b"a".to_vec()));
-    // The copy that was opened goes behind the pool's back; the descriptor holds it.
+    // The open copy is removed directly on the branch; the descriptor keeps it.
     fs::remove_file(bed.a("file")).unwrap();
     assert_eq!(shown(), (b"a".to_vec(), b"a".to_vec()));
     drop(file);
     pool.umount();
 }
 
-/// 8: `=RO,1G,x` was taken for RW.
+/// mergerfs took the branch mode `=RO,1G,x` for RW.
 #[test]
-fn defect_8_a_bad_branch_mode_is_refused() {
+fn an_invalid_branch_mode_is_rejected() {
     let bed = Bed::new();
     for mode in ["RO,1G,x", "RX", "RW,", "ro", "RW,1Q", ""] {
         let spec = format!("{}={mode}", bed.a("").display());

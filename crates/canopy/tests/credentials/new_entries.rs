@@ -1,4 +1,4 @@
-//! Whose a new entry is, and with which mode and ACL.
+//! Owner, mode and ACL of new entries.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ const UMASKS: [&str; 5] = ["000", "022", "002", "027", "077"];
 /// Name, mode, owner, group, default ACL.
 type Dir = (&'static str, u32, u32, u32, Option<Vec<u8>>);
 
-/// Directories in which things are created.
+/// Returns the directories in which the table creates entries.
 fn dirs() -> Vec<Dir> {
     let open_default = acl::encode(&[
         (Tag::Owner, 7),
@@ -52,7 +52,8 @@ fn dirs() -> Vec<Dir> {
     ]
 }
 
-/// One shell for each user and umask creates in those directories. Devices and what needs root fail for the others.
+/// Runs one shell for each actor and umask, which creates entries in those directories. Creating devices and other
+/// privileged operations fail for everybody but root.
 fn table(root: &Path, dirs: &[Dir]) -> Vec<String> {
     for (name, mode, uid, gid, default) in dirs {
         let dir = root.join(name);
@@ -63,7 +64,7 @@ fn table(root: &Path, dirs: &[Dir]) -> Vec<String> {
             setxattr(&dir, "system.posix_acl_default", default, XattrFlags::empty()).unwrap();
         }
     }
-    let mut complaints = Vec::new();
+    let mut messages = Vec::new();
     for actor in EVERYBODY {
         for umask in UMASKS {
             let user = User { uid: actor.uid, gid: actor.gid, groups: actor.groups };
@@ -92,7 +93,7 @@ fn table(root: &Path, dirs: &[Dir]) -> Vec<String> {
             let done = run_within(user.shell(script, args).env("tag", &tag), Duration::from_secs(60));
             assert!(done.success(), "{}", done.describe());
             let text = format!("{}{}", done.stdout, done.stderr).replace(root.to_str().unwrap(), "ROOT");
-            complaints.push(format!("{} umask {umask}: {text}", actor.name));
+            messages.push(format!("{} umask {umask}: {text}", actor.name));
         }
     }
     let tree = Tree::capture(root);
@@ -103,7 +104,7 @@ fn table(root: &Path, dirs: &[Dir]) -> Vec<String> {
         let (path, acls) = (path.escape_ascii(), attributes(&entry.xattrs));
         format!("{path}: {:?} {:o} {}:{}{acls}", entry.kind, entry.mode, entry.uid, entry.gid)
     });
-    made.chain(complaints).collect()
+    made.chain(messages).collect()
 }
 
 #[test]
@@ -113,7 +114,7 @@ fn owners_modes_and_acls_are_those_of_ext4() {
     places.compare(&options, |root| table(root, &dirs));
 }
 
-/// Without lists nothing depends on whether they hold.
+/// Without default ACLs the result must not depend on whether the pool enforces ACLs.
 #[test]
 fn owners_and_modes_are_those_of_ext4() {
     let (places, mut dirs) = (Places::new(), dirs());

@@ -1,4 +1,4 @@
-//! What the tests of this program share: acting as somebody, and one table run in several places.
+//! Shared helpers: acting as different users, and running one table on several filesystems.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-/// One of those who act in the tables.
+/// A user who acts in the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Actor {
     pub(super) name: &'static str,
@@ -26,7 +26,7 @@ impl Actor {
     }
 }
 
-/// Owner and group of what the tables act upon.
+/// Owner and group of the entries that the tables act upon.
 pub(super) const OWNER: u32 = 6001;
 pub(super) const GROUP: u32 = 7001;
 
@@ -36,14 +36,14 @@ pub(super) const OWNER_OUTSIDE: Actor =
     Actor { name: "owner outside the group", uid: OWNER, gid: 7009, groups: &[7008] };
 pub(super) const MEMBER: Actor = Actor { name: "member", uid: 6002, gid: GROUP, groups: &[] };
 pub(super) const BY_SUPPLEMENT: Actor =
-    Actor { name: "member by supplement", uid: 6003, gid: 7003, groups: &[7005, GROUP] };
+    Actor { name: "member by supplementary group", uid: 6003, gid: 7003, groups: &[7005, GROUP] };
 pub(super) const STRANGER: Actor = Actor { name: "stranger", uid: 6004, gid: 7004, groups: &[] };
 
 pub(super) const EVERYBODY: [Actor; 6] = [ROOT, THE_OWNER, OWNER_OUTSIDE, MEMBER, BY_SUPPLEMENT, STRANGER];
 
 type Job<'scope> = Box<dyn FnOnce() + Send + 'scope>;
 
-/// Threads that have become somebody for good, by actor; identity belongs to the thread in Linux.
+/// One thread for each actor, with that actor's credentials; on Linux each thread has its own.
 pub(super) struct Actors<'scope> {
     threads: Vec<(Actor, mpsc::Sender<Job<'scope>>)>,
 }
@@ -53,7 +53,7 @@ impl<'scope> Actors<'scope> {
         let start = |actor: Actor| {
             let (sender, jobs) = mpsc::channel::<Job<'scope>>();
             scope.spawn(move || {
-                become_(actor);
+                switch_to(actor);
                 jobs.into_iter().for_each(|job| job());
             });
             (actor, sender)
@@ -61,17 +61,17 @@ impl<'scope> Actors<'scope> {
         Self { threads: EVERYBODY.map(start).into() }
     }
 
-    /// Does it as the actor, and gives what comes out of it.
+    /// Runs the job as the actor and returns its result.
     #[track_caller]
     pub(super) fn act<T: Send + 'scope>(&self, actor: Actor, job: impl FnOnce() -> T + Send + 'scope) -> T {
         let (_, thread) = self.threads.iter().find(|(known, _)| *known == actor).expect("a known actor");
         let (sender, answer) = mpsc::sync_channel(1);
-        thread.send(Box::new(move || sender.send(job()).expect("somebody waits"))).expect("the thread lives");
+        thread.send(Box::new(move || sender.send(job()).expect("a caller waits"))).expect("the thread lives");
         answer.recv().expect("an answer")
     }
 }
 
-fn become_(actor: Actor) {
+fn switch_to(actor: Actor) {
     if actor.is_root() {
         return;
     }
@@ -79,12 +79,12 @@ fn become_(actor: Actor) {
     let (uid, gid) = (Uid::from_raw(actor.uid), Gid::from_raw(actor.gid));
     set_thread_groups(&groups).expect("setgroups");
     set_thread_res_gid(gid, gid, gid).expect("setgid");
-    // Takes the capabilities away as well.
+    // Also drops the capabilities.
     set_thread_res_uid(uid, uid, uid).expect("setuid");
 }
 
-/// The name of an error as man pages have it, or `ok`.
-pub(super) fn told<T>(result: Result<T, impl Into<std::io::Error>>) -> String {
+/// Returns the errno's symbolic name, or `ok`.
+pub(super) fn outcome<T>(result: Result<T, impl Into<std::io::Error>>) -> String {
     let Err(error) = result else { return "ok".to_owned() };
     let error: std::io::Error = error.into();
     let names = [
@@ -106,7 +106,7 @@ pub(super) fn told<T>(result: Result<T, impl Into<std::io::Error>>) -> String {
     found.map_or_else(|| error.to_string(), |(_, name)| (*name).to_owned())
 }
 
-/// The places in which a table is run.
+/// The filesystems on which a table runs.
 pub(super) struct Places {
     plain: LoopFs,
     disks: [LoopFs; 2],
@@ -135,8 +135,8 @@ impl Places {
         self.plain.path()
     }
 
-    /// Runs the table on ext4 and on a pool for each of the options; each gives lines `cell: result`. The cells must
-    /// be the same and so must their results.
+    /// Runs the table on ext4 and on one pool for each set of options. Each run returns lines of the form
+    /// `cell: result`, which must be the same.
     #[track_caller]
     pub(super) fn compare(&self, options: &[&str], table: impl Fn(&Path) -> Vec<String>) {
         let expected = table(&fresh(self.plain.path()));
@@ -159,7 +159,7 @@ impl Places {
     }
 }
 
-/// An empty directory that everybody may use.
+/// Creates an empty directory that every user may use.
 pub(super) fn fresh(root: &Path) -> PathBuf {
     let dir = root.join("table");
     if dir.exists() {

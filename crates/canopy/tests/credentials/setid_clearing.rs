@@ -1,5 +1,5 @@
-//! Set-id bits and file capabilities go when the file is written, truncated or given away: exactly when ext4 takes
-//! them (defect 7 of the pool filesystem we know: it never did).
+//! Writes, truncation and chown clear set-id bits and file capabilities exactly when they do on ext4. (mergerfs never
+//! cleared them.)
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -15,12 +15,12 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pwrite, write};
 
-use super::rig::{Actor, Actors, EVERYBODY, GROUP, OWNER, Places, told};
+use super::rig::{Actor, Actors, EVERYBODY, GROUP, OWNER, Places, outcome};
 
 const BLOCK: usize = 4096;
 const MODES: [u32; 6] = [0o6777, 0o4777, 0o2767, 0o6767, 0o2755, 0o777];
 
-/// `CAP_NET_RAW` permitted and effective: version 2 of the kernel's form.
+/// `CAP_NET_RAW`, permitted and effective, in version 2 of the kernel's encoding.
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 type Act = fn(&Path, Actor) -> Result<(), Errno>;
@@ -29,7 +29,7 @@ fn open(path: &Path, flags: OFlags) -> Result<File, Errno> {
     openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty()).map(File::from)
 }
 
-/// A page at an address that O_DIRECT takes.
+/// Returns a page-aligned block of the buffer, as O_DIRECT requires.
 fn aligned(buffer: &[u8]) -> &[u8] {
     let start = buffer.as_ptr().align_offset(BLOCK);
     &buffer[start..start + BLOCK]
@@ -39,7 +39,7 @@ fn allocate(path: &Path, mode: FallocateFlags, offset: u64, length: u64) -> Resu
     fallocate(open(path, OFlags::RDWR)?, mode, offset, length)
 }
 
-/// Collapsing and inserting ranges are missing: the kernel's FUSE client refuses them by itself (EOPNOTSUPP).
+/// Collapsing and inserting ranges are missing because the kernel's FUSE client rejects them itself (EOPNOTSUPP).
 const ACTS: [(&str, Act); 24] = [
     ("nothing", |path, _| open(path, OFlags::WRONLY).map(drop)),
     ("write", |path, _| pwrite(open(path, OFlags::WRONLY)?, b"x", 3).map(drop)),
@@ -124,8 +124,8 @@ fn table(dir: &Path, rows: &[(u32, bool)]) -> Vec<String> {
         for &(mode, capability) in rows {
             for (name, act) in ACTS {
                 for actor in EVERYBODY {
-                    // Refused on both, but the kernel's FUSE client has taken the capability by then: it asks for
-                    // that first (fs/attr.c setattr_prepare), and with the mode left alone anybody may.
+                    // Both filesystems refuse this, but by then the kernel's FUSE client has removed the capability:
+                    // it does that first (fs/attr.c setattr_prepare), and anybody may if the mode does not change.
                     if capability
                         && mode > 0o777
                         && name == "chown of nothing"
@@ -133,12 +133,12 @@ fn table(dir: &Path, rows: &[(u32, bool)]) -> Vec<String> {
                     {
                         continue;
                     }
-                    // A name of its own for each, so that nothing remembered of another file plays a part.
+                    // A new name for each, so that cached attributes of another file do not interfere.
                     let path = dir.join(format!("f{}", cells.len()));
                     prepare(&path, mode, capability);
                     let held = File::open(&path).unwrap();
                     let own = path.clone();
-                    let result = actors.act(actor, move || told(act(&own, actor)));
+                    let result = actors.act(actor, move || outcome(act(&own, actor)));
                     let (by_name, by_handle) = (fs::metadata(&path).unwrap(), held.metadata().unwrap());
                     assert_eq!(state(&by_name), state(&by_handle), "{mode:o} {name} by {}", actor.name);
                     cells.push(format!(
@@ -174,21 +174,21 @@ fn as_on_ext4_through_the_daemon() {
 
 #[test]
 fn as_on_ext4_when_the_kernel_clears_them() {
-    // Not 2767: of itself the kernel's FUSE client takes setgid only where the group may execute.
+    // Not 2767: the kernel's FUSE client itself clears setgid only if the group may execute.
     Places::new().compare(
         &["handle-killpriv=false", "cache.files=off,passthrough.io=off,handle-killpriv=false"],
         |dir| table(dir, &[(0o6777, false), (0o2777, false), (0o777, true)]),
     );
 }
 
-/// The kernel gathers writes, so only what a write does to the mode at once is asked for.
+/// The kernel caches writes, so the table checks only the immediate effect of a write on the mode.
 #[test]
-fn as_on_ext4_when_written_back() {
+fn as_on_ext4_with_the_writeback_cache() {
     let options = ["passthrough.io=off,cache.files=full,cache.writeback=true"];
     Places::new().compare(&options, |dir| table(dir, &rows()));
 }
 
-/// A write through a shared mapping among others, by programs.
+/// Programs write, truncate, and store through a shared mapping.
 #[test]
 fn as_on_ext4_by_programs() {
     let places = Places::new();
@@ -201,7 +201,7 @@ fn as_on_ext4_by_programs() {
                     ["truncate 100", "mmap -w 0 4096\0mwrite 0 100\0msync -s\0munmap", "pwrite 0 10\0fsync"]
                 {
                     let path = dir.join(format!("f{}", cells.len()));
-                    // The daemon's write of a mapped page takes a capability away; the branch's own would not.
+                    // The daemon's write of a mapped page clears a capability; a mapping of the branch's file does not.
                     prepare(&path, mode, !command.starts_with("mmap"));
                     let user = User { uid: actor.uid, gid: actor.gid, groups: actor.groups };
                     let mut program = user.command("xfs_io");
@@ -224,9 +224,9 @@ fn as_on_ext4_by_programs() {
     });
 }
 
-/// A write must not leave the old mode in any cache: who executes the file next sees the new one.
+/// After a write no cache may return the old mode: whoever executes the file next sees the new one.
 #[test]
-fn nothing_remembers_a_cleared_bit() {
+fn no_cache_keeps_a_cleared_set_id_bit() {
     let places = Places::new();
     for options in
         ["cache.attr=60,cache.entry=60", "passthrough.io=off,cache.files=off,cache.attr=60,cache.entry=60"]

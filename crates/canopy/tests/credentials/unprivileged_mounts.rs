@@ -1,4 +1,4 @@
-//! Pools that an ordinary user mounts: through fusermount3, and in a user namespace of their own.
+//! Pools that an ordinary user mounts, through fusermount3 or in a user namespace.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -8,12 +8,12 @@ use std::time::Duration;
 use canopy_testkit::cmd::{Finished, run_within};
 use canopy_testkit::{LeakCheck, User, require_root};
 
-/// nobody: fusermount3 serves only users who have a name.
+/// The user nobody: fusermount3 serves only users who have a name.
 pub(super) const USER: User<'static> = User { uid: 65534, gid: 65534, groups: &[] };
 
-/// A directory with two branches and a mountpoint that belong to an ordinary user, and the program for all to run.
+/// A directory with two branches and a mount point that belong to an ordinary user, and a copy of the program.
 pub(super) struct Home {
-    // Dropped first: the check comes before what it looks at is removed.
+    // Dropped first: the leak check must run before the directory is removed.
     _guard: LeakCheck,
     dir: tempfile::TempDir,
 }
@@ -27,18 +27,18 @@ impl Home {
             fs::create_dir(dir.path().join(name)).unwrap();
             chown(dir.path().join(name), Some(USER.uid), Some(USER.gid)).unwrap();
         }
-        let own = Self { _guard: LeakCheck::under(dir.path()), dir };
-        fs::copy(env!("CARGO_BIN_EXE_canopy"), own.path("canopy")).unwrap();
-        fs::set_permissions(own.path("canopy"), PermissionsExt::from_mode(0o755)).unwrap();
-        own
+        let home = Self { _guard: LeakCheck::under(dir.path()), dir };
+        fs::copy(env!("CARGO_BIN_EXE_canopy"), home.path("canopy")).unwrap();
+        fs::set_permissions(home.path("canopy"), PermissionsExt::from_mode(0o755)).unwrap();
+        home
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().canonicalize().unwrap().join(name)
     }
 
-    /// Runs a script as root, with the words that make a command the user's in `$user`, in a mount namespace in
-    /// which everybody may open the device (containers often have it for root only).
+    /// Runs a script as root in a mount namespace in which every user may open the FUSE device (in containers often
+    /// only root may). `$user` is a command prefix that switches to the user.
     pub(super) fn run_beside(&self, script: &str) -> Finished {
         let dir = self.dir.path().canonicalize().unwrap();
         let outer = format!(
@@ -54,13 +54,13 @@ impl Home {
         run_within(&mut command, Duration::from_secs(90))
     }
 
-    /// Does the ordinary work as the user, after the words of `prefix`.
+    /// Runs the `WORK` script as the user, with a command prefix.
     fn work(&self, prefix: &str) -> Finished {
         self.run_beside(&format!("exec $user {prefix} sh -eu -c \"$2\" sh \"$1\""))
     }
 }
 
-/// Ordinary work by the one user there is; all of it ends up on the branches as that user's.
+/// Ordinary work by one user; that user owns all the files on the branches afterwards.
 const WORK: &str = r#"
     ./canopy mount -o minfreespace=0,category.create=rand a:b pool
     trap './canopy umount "$1/pool" 2>/dev/null || :' EXIT
@@ -106,11 +106,11 @@ fn an_ordinary_user_works_on_a_pool_through_fusermount3() {
 }
 
 #[test]
-fn a_user_works_on_a_pool_in_a_namespace_of_their_own() {
+fn a_user_works_on_a_pool_in_a_user_namespace() {
     let home = Home::new();
     let done = home.work("unshare -Urm");
     assert!(done.success(), "{}", done.describe());
-    // Seen from inside they are root's.
+    // Inside the namespace, root owns them.
     let expected: Vec<String> = LEFT.iter().map(|name| format!("{name} 0:0")).collect();
     assert_eq!(done.stdout.lines().collect::<Vec<_>>(), expected, "{}", done.describe());
     for branch in ["a", "b"] {
@@ -122,9 +122,9 @@ fn a_user_works_on_a_pool_in_a_namespace_of_their_own() {
     }
 }
 
-/// Only the mounter sees a user's pool: nobody else, not even root, can be made to wait for it.
+/// Only the user who mounts a pool can access it, so that nobody else, not even root, can be made to wait for it.
 #[test]
-fn nobody_else_sees_the_pool_of_a_user() {
+fn nobody_else_can_access_a_users_pool() {
     let home = Home::new();
     let done = home.run_beside(
         "$user ./canopy mount -o minfreespace=0 a:b pool
@@ -139,9 +139,10 @@ fn nobody_else_sees_the_pool_of_a_user() {
     assert!(lines[0] == "secret" && denied(lines[1]) && denied(lines[2]), "{}", done.describe());
 }
 
-/// A user's daemon has the user's rights, so that it may do without the kernel's checks as long as nobody else comes in.
+/// An unprivileged daemon has only its user's permissions, so the kernel's checks may be off while no other user has
+/// access.
 #[test]
-fn only_a_pool_of_ones_own_goes_unchecked() {
+fn only_a_pool_without_other_users_may_skip_permission_checks() {
     let home = Home::new();
     let done = home.run_beside(
         "mounted() {
@@ -156,15 +157,15 @@ fn only_a_pool_of_ones_own_goes_unchecked() {
     let lines: Vec<&str> = done.stdout.lines().collect();
     assert!(done.success() && lines.len() == 4, "{}", done.describe());
     let denied = |line: &str| line.ends_with("Permission denied");
-    // Not checked by the kernel, and yet denied: by the branch.
+    // The kernel does not check, but the branch denies access.
     assert!(denied(lines[0]) && lines[1] == "0", "{}", done.describe());
-    // In a namespace of his own he is root, for whom others may come in.
+    // In a user namespace the user is root, whose pools are open to other users.
     assert!(lines[3] == "1", "{}", done.describe());
 }
 
-/// A user's daemon has no more descriptors than its user may have.
+/// An unprivileged daemon has no more descriptors than its user's limit.
 #[test]
-fn who_has_opened_all_files_that_can_be_still_lists_removes_and_truncates() {
+fn listing_removal_and_truncation_work_when_descriptors_are_exhausted() {
     let home = Home::new();
     let program = r#"
 import os, sys

@@ -1,11 +1,11 @@
-//! Files that their own mode keeps a user's daemon from opening for writing: made so by the open that writes them (git's
-//! objects), or while they are open. What the kernel has cached of them reaches the branch nevertheless.
+//! Files that an unprivileged daemon cannot reopen for writing because of their mode, which is set by the open that
+//! writes them (git's objects) or while they are open. Data that the kernel has cached reaches the branch nevertheless.
 
 use super::unprivileged_mounts::Home;
 use canopy_testkit::cmd::Finished;
 use std::fs;
 
-/// Writes a file by each kind of descriptor, in each way; each ends up as `expected` tells.
+/// Writes one file with each combination of open flags, mode and way to write; each must end up as `expected` says.
 const WRITER: &str = r#"
 import fcntl, mmap, os, sys
 PAGE = 4096
@@ -41,7 +41,7 @@ for by in ("write", "append later", "msync", "mapping"):
         else:
             fill(fd, by)
         if by == "msync" and name == "append":
-            # It appends still.
+            # The descriptor still appends.
             os.pwrite(fd, b"w", 0)
         os.close(fd)
     path = "%s/%s later" % (sys.argv[1], by)
@@ -49,7 +49,7 @@ for by in ("write", "append later", "msync", "mapping"):
     os.chmod(path, 0o400)
     fill(fd, by)
     os.close(fd)
-# A reader gives its O_DIRECT back.
+# A reader clears O_DIRECT.
 path = "%s/read" % sys.argv[1]
 with open(path, "wb") as out:
     out.write(b"w" * 5000)
@@ -69,7 +69,7 @@ fn run(home: &Home, script: &str) -> Finished {
 }
 
 #[test]
-fn what_is_written_back_to_unwritable_files_reaches_the_branch() {
+fn data_written_back_to_unwritable_files_reaches_the_branch() {
     for options in ["", "cache.writeback=true", "cache.files=off", "cache.files=full,cache.writeback=true"] {
         let home = Home::new();
         run(
@@ -99,7 +99,7 @@ fn what_is_written_back_to_unwritable_files_reaches_the_branch() {
     }
 }
 
-/// The mode of a file keeps nobody who has it open from going on elsewhere.
+/// A file moves to another branch on ENOSPC even if its mode denies writing.
 #[test]
 fn unwritable_files_move_from_a_full_branch() {
     for options in ["", "cache.writeback=true"] {
@@ -120,7 +120,7 @@ fn unwritable_files_move_from_a_full_branch() {
 }
 
 #[test]
-fn git_works_in_the_pool_of_a_user() {
+fn git_works_in_an_ordinary_users_pool() {
     for options in ["", "cache.writeback=true"] {
         let home = Home::new();
         run(

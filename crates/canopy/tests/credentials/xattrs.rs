@@ -1,4 +1,4 @@
-//! Extended attributes of every namespace, written and read by everybody.
+//! Extended attributes of every namespace, set and read by every actor.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -12,9 +12,9 @@ use canopy_testkit::{FaultyFs, LeakCheck, Pool};
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 
 use super::acl::{self, Tag};
-use super::rig::{Actors, EVERYBODY, GROUP, OWNER, Places, STRANGER, told};
+use super::rig::{Actors, EVERYBODY, GROUP, OWNER, Places, STRANGER, outcome};
 
-/// Of each namespace one that the kernel knows and one that nobody does.
+/// Names in every namespace, known to the kernel and unknown.
 const NAMES: [&str; 14] = [
     "user.note",
     "trusted.note",
@@ -67,14 +67,14 @@ fn table(root: &Path) -> Vec<String> {
                         cells.push(format!("{kind} {what} {name} by {}: {result}", actor.name));
                     };
                     let set = |path: &Path, name: &str| {
-                        told(setxattr(path, name, &value(name), XattrFlags::empty()))
+                        outcome(setxattr(path, name, &value(name), XattrFlags::empty()))
                     };
-                    let remove = |path: &Path, name: &str| told(removexattr(path, name));
+                    let remove = |path: &Path, name: &str| outcome(removexattr(path, name));
                     attempt("set", set);
-                    // So that there is something to be read, replaced and removed.
+                    // Makes sure that there is a value to read, replace and remove.
                     let _ = setxattr(path, name, &value(name), XattrFlags::empty());
                     attempt("replace", set);
-                    attempt("get", |path, name| told(getxattr(path, name, &mut [0; 256][..])));
+                    attempt("get", |path, name| outcome(getxattr(path, name, &mut [0; 256][..])));
                     attempt("list", |path, _| match listxattr(path, &mut [0; 512][..]) {
                         Ok(length) => format!("{length} bytes"),
                         Err(errno) => format!("{errno}"),
@@ -82,7 +82,7 @@ fn table(root: &Path) -> Vec<String> {
                     attempt("remove", remove);
                     let _ = removexattr(path, name);
                     attempt("remove again", remove);
-                    // An access list has changed it.
+                    // Setting the access ACL may have changed the mode.
                     fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
                 }
             }
@@ -92,11 +92,11 @@ fn table(root: &Path) -> Vec<String> {
 }
 
 #[test]
-fn attributes_are_written_and_read_by_whom_ext4_lets() {
+fn access_to_attributes_is_as_on_ext4() {
     Places::new().compare(&["posix-acl=true", "posix-acl=true,allow-idmap=false"], table);
 }
 
-/// Callers by the words that make a command theirs, and whether they may do what is the owner's to do.
+/// Returns each caller as a command prefix, and whether it may perform owner-only operations.
 fn callers() -> Vec<(String, bool)> {
     let stranger = format!("--reuid {0} --regid {0} --clear-groups", STRANGER.uid);
     let owner = format!("setpriv --reuid {OWNER} --regid {OWNER} --clear-groups");
@@ -114,9 +114,9 @@ fn callers() -> Vec<(String, bool)> {
     ]
 }
 
-/// Filesystems with access lists of their own obey the daemon, which is root: so the pool asks who its caller is.
+/// Filesystems with their own ACL format trust the daemon, which is root, so the pool checks its caller itself.
 #[test]
-fn attributes_of_the_system_are_their_owners_to_change() {
+fn only_the_owner_changes_system_attributes() {
     canopy_testkit::require_root();
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -132,7 +132,7 @@ fn attributes_of_the_system_are_their_owners_to_change() {
             let (inner, outer) = (disk.backing_dir().join(kind), pool.path().join(kind));
             let _ = if kind == "file" { fs::write(&inner, "") } else { fs::create_dir_all(&inner) };
             chown(&inner, Some(OWNER), Some(GROUP)).unwrap();
-            // Rights to write it are not enough.
+            // Write permission is not enough.
             fs::set_permissions(&inner, PermissionsExt::from_mode(0o777)).unwrap();
             for name in ["system.nfs4_acl", "system.ntfs_attrib"] {
                 let kept = format!("trusted.{name}");
