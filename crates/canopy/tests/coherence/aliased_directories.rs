@@ -34,7 +34,7 @@ fn assert_changes_show(at: &Path, on: &Path) {
 }
 
 #[test]
-fn a_bind_mount_of_the_same_filesystem_below_a_branch() {
+fn changes_show_through_a_bind_mount_below_a_branch() {
     require_root();
     for kind in [Kind::Tmpfs, Kind::Ext4] {
         let disk = LoopFs::new(kind, 64 << 20);
@@ -68,7 +68,7 @@ fn a_bind_mount_of_the_same_filesystem_below_a_branch() {
 
 /// The branch root, and thus everything in it, is also reachable by another path.
 #[test]
-fn a_branch_that_is_a_bind_mount() {
+fn changes_show_on_a_branch_that_is_a_bind_mount() {
     require_root();
     let disk = LoopFs::ext4(64 << 20);
     for dir in ["real/dir", "branch"] {
@@ -98,7 +98,7 @@ fn assert_both_paths_agree(pool: &Path, inner: &str) {
 }
 
 #[test]
-fn a_branch_inside_another() {
+fn changes_show_at_both_paths_of_a_branch_inside_another() {
     require_root();
     for kind in KINDS {
         let disk = LoopFs::new(kind, 512 << 20);
@@ -116,7 +116,7 @@ fn a_branch_inside_another() {
 }
 
 #[test]
-fn a_branch_that_is_moved_into_another() {
+fn changes_show_at_both_paths_of_a_branch_moved_into_another() {
     require_root();
     let disk = LoopFs::ext4(64 << 20);
     for dir in ["outer", "inner/deep"] {
@@ -134,7 +134,7 @@ fn a_branch_that_is_moved_into_another() {
 
 /// One directory is in two branches, because one branch is a bind mount of it.
 #[test]
-fn a_branch_that_is_a_bind_mount_of_a_directory_in_another() {
+fn changes_show_at_both_paths_of_a_directory_bound_from_another_branch() {
     require_root();
     let disk = LoopFs::xfs(512 << 20);
     for dir in ["outer/inner/deep", "bound"] {
@@ -150,7 +150,7 @@ fn a_branch_that_is_a_bind_mount_of_a_directory_in_another() {
 
 /// Subvolumes do not appear in mount tables.
 #[test]
-fn subvolumes_below_a_branch() {
+fn changes_show_in_subvolumes_below_a_branch() {
     let bed = two_disks(Kind::Btrfs, "");
     fs::create_dir(bed.on(0, "dir")).expect("mkdir");
     cache_missing_names(&bed.at("dir"));
@@ -171,7 +171,7 @@ fn subvolumes_below_a_branch() {
 
 /// The branch is a subvolume, once of a filesystem that is mounted as a whole and once mounted on its own.
 #[test]
-fn branches_that_are_subvolumes() {
+fn changes_show_on_branches_that_are_subvolumes() {
     require_root();
     let mut disk = LoopFs::new(Kind::Btrfs, 512 << 20);
     let root = disk.path().to_owned();

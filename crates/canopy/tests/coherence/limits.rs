@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(super) const SOON: Duration = Duration::from_secs(20);
 
 #[test]
-fn more_changes_than_the_event_queue_holds() {
+fn changes_show_after_the_event_queue_overflows() {
     let bed = two_disks(Kind::Tmpfs, "");
     let queue = fs::read_to_string("/proc/sys/fs/fanotify/max_queued_events").expect("a limit");
     let queue: u32 = queue.trim().parse().expect("a number");
@@ -67,7 +67,7 @@ fn assert_soon_alike(at: &Path, on: &Path) {
 }
 
 #[test]
-fn a_branch_that_cannot_be_watched() {
+fn changes_on_a_branch_that_cannot_be_watched_show_soon() {
     require_root();
     for (value, level) in [("auto", "INFO"), ("watch", "WARN")] {
         let inner = two_disks(Kind::Tmpfs, "");
@@ -79,15 +79,15 @@ fn a_branch_that_cannot_be_watched() {
         assert_changes_follow(&outer.path().join("f"), &inner.on(1, "f"));
         assert_changes_follow(&outer.path().join("g"), &other.path().join("g"));
         let log = outer.umount();
-        let told = log.lines().find(|line| line.contains("are not watched"));
+        let message = log.lines().find(|line| line.contains("are not watched"));
         let path = inner.pool.path().display().to_string();
-        assert!(told.is_some_and(|line| line.contains(level) && line.contains(&path)), "{value}: {log}");
+        assert!(message.is_some_and(|line| line.contains(level) && line.contains(&path)), "{value}: {log}");
         inner.pool.umount();
     }
 }
 
 #[test]
-fn another_filesystem_below_a_branch() {
+fn changes_on_another_filesystem_below_a_branch_show_soon() {
     let bed = two_disks(Kind::Tmpfs, "");
     fs::create_dir_all(bed.on(0, "dir/sub/below")).expect("mkdir");
     let known = |path: &str| look(&bed.at(path));
@@ -112,7 +112,7 @@ fn another_filesystem_below_a_branch() {
 }
 
 #[test]
-fn branches_that_come_and_go() {
+fn changes_on_an_added_branch_show_until_it_is_removed() {
     let bed = two_disks(Kind::Tmpfs, "");
     let mut third = LoopFs::ext4(64 << 20);
     for _ in 0..3 {
@@ -147,7 +147,7 @@ const WITHOUT: &str = r#"
 "#;
 
 #[test]
-fn without_the_privilege_to_watch() {
+fn changes_show_soon_without_the_privilege_to_watch() {
     require_root();
     let home = tempfile::tempdir().expect("a directory");
     let path = home.path().canonicalize().expect("a path");
@@ -203,15 +203,15 @@ fn recent_files_and_missing_names_are_cached() {
         assert_eq!(before[1], "entity not found");
         std::thread::sleep(Duration::from_millis(3200));
         let paused = Paused::new(bed.pool.pid());
-        let (told, answer) = std::sync::mpsc::channel();
+        let (sender, answer) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
-            scope.spawn(|| told.send(ask()));
+            scope.spawn(|| sender.send(ask()));
             let after = answer.recv_timeout(Duration::from_secs(2));
             drop(paused);
             after.is_ok_and(|after| after == before)
         })
     });
-    assert!(known, "the daemon had to be asked");
+    assert!(known, "the kernel had to ask the daemon");
     for size in [5, 5000, 3] {
         let file = fs::File::options().write(true).open(bed.on(0, "d0/f")).expect("a file");
         // The file stays open.

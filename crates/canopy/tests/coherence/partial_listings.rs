@@ -330,7 +330,7 @@ fn a_change_between_two_parts_shows_in_the_later_one() {
 
 /// Several clients list more directories at once than the pool keeps cursors for: each gets every name once.
 #[test]
-fn many_listings_at_once() {
+fn each_of_many_concurrent_listings_returns_every_name_once() {
     let bed = two_disks(Kind::Tmpfs, "");
     let dir = bed.at(DIR);
     fill_dir(&bed.on(0, DIR), FILES);

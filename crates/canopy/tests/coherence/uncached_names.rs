@@ -8,7 +8,7 @@ use std::fs;
 
 /// Names that were never looked up, in a directory whose names the pool has all cached.
 #[test]
-fn names_that_were_never_looked_up() {
+fn changes_of_names_that_were_never_looked_up_show_at_once() {
     for kind in [Kind::Tmpfs, Kind::Ext4] {
         let bed = two_disks(kind, "");
         let rng = &mut Rng::new(7);
@@ -45,7 +45,7 @@ fn names_that_were_never_looked_up() {
 
 /// When a directory replaces another, cached names of the other do not survive.
 #[test]
-fn a_directory_that_replaces_another() {
+fn a_directory_that_replaces_another_shows_its_own_names() {
     let bed = two_disks(Kind::Tmpfs, "");
     for round in 0..60 {
         let (here, there) = (format!("d{round}"), format!("other{round}"));

@@ -31,7 +31,7 @@ fn map(fd: &OwnedFd) -> Vec<Result<u64, Errno>> {
 }
 
 #[test]
-fn allocation_and_holes() {
+fn allocation_and_holes_are_as_on_the_branch() {
     let disks = Disks::new();
     for mode in MODES {
         let pool = disks.mode(mode);
@@ -86,7 +86,7 @@ fn allocation_and_holes() {
 }
 
 #[test]
-fn copies_within_and_between_branches() {
+fn copies_within_and_between_branches_are_complete() {
     let disks = Disks::new();
     for mode in MODES {
         let pool = disks.mode(mode);
@@ -125,7 +125,7 @@ fn copy(from: &OwnedFd, to: &OwnedFd, len: u64) {
 
 /// Copies beyond 4 GiB, with sizes that do not fit into 32 bits.
 #[test]
-fn copies_of_more_than_four_gigabytes() {
+fn copies_of_more_than_four_gigabytes_are_complete() {
     const SIZE: u64 = 5 << 30;
     let disk = LoopFs::btrfs(256 << 20);
     for mode in MODES {

@@ -81,7 +81,7 @@ impl Drop for Ramfs {
 
 /// If the branch refuses `O_DIRECT`, the caller gets the branch's error; other opens work.
 #[test]
-fn a_branch_that_refuses_o_direct() {
+fn opens_return_the_branchs_refusal_of_o_direct() {
     canopy_testkit::require_root();
     let branch = Ramfs::new();
     fs::write(branch.path().join("f"), "there").expect("a file");
@@ -116,7 +116,7 @@ fn a_branch_that_refuses_o_direct() {
 
 /// One call transfers more than fits into a message.
 #[test]
-fn large_transfers() {
+fn one_call_transfers_more_than_a_message() {
     let disks = Disks::new();
     for (passthrough, cache) in [("off", "off"), ("off", "full"), ("auto", "off")] {
         let pool = disks.mode(Mode::new(passthrough, cache));

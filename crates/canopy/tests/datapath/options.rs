@@ -39,7 +39,7 @@ fn nullrw_reads_zeros_and_writes_nothing() {
 
 /// If an option overrides another, the daemon logs so once and requests matching features in INIT.
 #[test]
-fn options_that_exclude_each_other() {
+fn an_overridden_option_is_logged_once() {
     let disks = Disks::new();
     let writeback = "excludes cache.writeback: it is false";
     let auto_full = "needs the page cache: cache.files is auto-full";
@@ -121,7 +121,7 @@ fn negotiated(log: &str) -> &str {
 
 /// Messages of any size carry the same data. A size above the system's limit raises the limit.
 #[test]
-fn message_sizes() {
+fn messages_of_any_size_carry_the_same_data() {
     const LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
     struct Restore(Option<String>);
     impl Drop for Restore {
@@ -141,8 +141,8 @@ fn message_sizes() {
         for mode in [Mode::new("off", "off"), Mode::new("off", "full")] {
             let pool = disks.pool(&format!("{mode},fuse-msg-size={size}"));
             let log = pool.log();
-            let told = format!("max_write {} KiB, max_pages {pages}", pages * 4);
-            assert!(negotiated(&log).contains(&told), "{size}: {log}");
+            let limits = format!("max_write {} KiB, max_pages {pages}", pages * 4);
+            assert!(negotiated(&log).contains(&limits), "{size}: {log}");
             let file = disks.ext4(&pool).file("f", b"");
             let content: Vec<u8> = (0..5_000_001_u32).map(|index| (index / 999) as u8).collect();
             fs::write(&file.pool, &content).expect("a write");
@@ -158,7 +158,7 @@ fn message_sizes() {
 
 /// Without parallel writes, asynchronous reads and threads the pool is only slower.
 #[test]
-fn without_parallelism() {
+fn data_is_correct_without_parallelism() {
     let disks = Disks::new();
     for cache in ["off", "full"] {
         let mode = Mode::new("off", cache);
@@ -177,7 +177,7 @@ fn without_parallelism() {
 
 /// Shared mappings of uncached files work if `direct-io-allow-mmap` allows them, and fail otherwise.
 #[test]
-fn shared_mappings_of_uncached_files() {
+fn shared_mappings_of_uncached_files_depend_on_direct_io_allow_mmap() {
     let disks = Disks::new();
     for allowed in [true, false] {
         let mode = Mode::new("off", "off");
@@ -199,17 +199,17 @@ fn shared_mappings_of_uncached_files() {
 /// A writer's close sends FLUSH if the branch's filesystem acts on it, as overlayfs does, or if the file may move to
 /// such a branch.
 #[test]
-fn flush_on_close() {
+fn flush_on_close_decides_which_closes_send_flush() {
     let (without_flush, overlay) = (LoopFs::ext4(256 << 20), Overlay::new());
     let (without_flush, with_flush) = (without_flush.path(), overlay.merged.as_path());
-    for (branches, moving, told) in [
+    for (branches, moving, flushed) in [
         (&[without_flush][..], "true", false),
         (&[with_flush], "false", true),
         (&[without_flush, with_flush], "true", true),
         (&[without_flush, with_flush], "false", false),
     ] {
         for (option, reading, writing) in
-            [("never", false, false), ("opened-for-write", false, told), ("always", true, true)]
+            [("never", false, false), ("opened-for-write", false, flushed), ("always", true, true)]
         {
             let options = format!("flush-on-close={option},moveonenospc={moving}");
             flushes(branches, &options, reading, writing);
@@ -225,19 +225,19 @@ fn flushes(branches: &[&Path], options: &str, reading: bool, writing: bool) {
     let path = pool.path().join("f");
     fs::write(&path, "").expect("a file");
     let count = || fs::read_to_string(trace.path()).expect("a trace").matches(" FLUSH unique=").count();
-    for (flags, told) in [(OFlags::RDONLY, reading), (OFlags::WRONLY, writing)] {
+    for (flags, flushed) in [(OFlags::RDONLY, reading), (OFlags::WRONLY, writing)] {
         let before = count();
         for _ in 0..TIMES {
             drop(open(&path, flags));
         }
         // close(2) waits for the reply, which the daemon sends after logging the line.
-        assert_eq!(count() - before, if told { TIMES } else { 0 }, "{options}, {flags:?}");
+        assert_eq!(count() - before, if flushed { TIMES } else { 0 }, "{options}, {flags:?}");
     }
     pool.umount();
 }
 
 #[test]
-fn drop_cache_on_close() {
+fn dropcacheonclose_drops_the_pages_at_close() {
     let disks = Disks::new();
     for dropped in [true, false] {
         let pool = disks.pool(&format!("passthrough.io=off,dropcacheonclose={dropped}"));
@@ -247,8 +247,8 @@ fn drop_cache_on_close() {
         rustix::fs::fsync(&fd).expect("fsync");
         let pages = || {
             let path = file.branch.as_os_str();
-            let told = run("fincore", ["-n".as_ref(), "-o".as_ref(), "PAGES".as_ref(), path]);
-            told.trim().parse::<u32>().expect("a number")
+            let output = run("fincore", ["-n".as_ref(), "-o".as_ref(), "PAGES".as_ref(), path]);
+            output.trim().parse::<u32>().expect("a number")
         };
         assert_eq!(pages(), 64);
         drop(fd);
@@ -259,7 +259,7 @@ fn drop_cache_on_close() {
 }
 
 #[test]
-fn readahead() {
+fn readahead_is_set_on_the_mount_and_the_device() {
     let disk = LoopFs::ext4(32 << 20);
     let pool = builder(&[disk.path()], "readahead=384").mount();
     let of = |path: &str| fs::read_to_string(path).expect("a figure").trim().to_owned();
@@ -278,7 +278,7 @@ fn readahead() {
 
 /// Some modes keep data cached between opens; changes on the branch invalidate it.
 #[test]
-fn cached_data_between_opens() {
+fn changes_on_the_branch_invalidate_cached_data() {
     const SIZE: usize = 1 << 20;
     let disks = Disks::new();
     for (cache, again) in

@@ -126,7 +126,7 @@ fn an_ordinary_user_has_no_passthrough() {
 
 /// The kernel does not offer passthrough.
 #[test]
-fn a_kernel_without_passthrough() {
+fn the_daemon_serves_everything_on_a_kernel_without_passthrough() {
     let disks = Disks::new();
     for passthrough in ["auto", "rw"] {
         let mode = Mode::new(passthrough, "auto-full");
