@@ -1,6 +1,6 @@
 //! Random changes on the branches and through the pool, with concurrent lookups: no answer is older than promised.
-//! (Within the promised bound an older answer may follow a newer one: of two lookups in flight, the kernel may cache the
-//! older answer and still return the newer one to its caller.)
+//! (Within the promised bound an older answer may follow a newer one: of two lookups in flight, the kernel may cache
+//! the older answer and still return the newer one to its caller.)
 //!
 //! `CANOPY_COHERENCE_CHANGES` sets the number of changes, `CANOPY_COHERENCE_SEED` the seed.
 
