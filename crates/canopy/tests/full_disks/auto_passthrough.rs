@@ -1,4 +1,4 @@
-//! `passthrough.io=auto`: writers past the daemon where there is room for them, and full disks all the same.
+//! `passthrough.io=auto`: writers use passthrough while there is ample room, and files still move off full disks.
 
 use super::rig::{MIB, bytes_moved, fio, no_unfinished_copies, pattern, pool_over};
 use canopy_testkit::cmd::{spawn, wait_within};
@@ -11,20 +11,21 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-/// Three disks of 120 MiB and files of 12 MiB, or so many times that: `CANOPY_SCALE=10` is 1.2 GB and 3 GB.
+/// Returns the factor on the sizes below. At 1 the three disks have 120 MiB each and the files 12 MiB; `CANOPY_SCALE=10`
+/// makes disks of 1.2 GB that take 3 GB of files.
 fn scale() -> u64 {
     std::env::var("CANOPY_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
 fn disks() -> Vec<LoopFs> {
-    // And what ext4 keeps for itself: all files grow at once, and each must always fit somewhere as a whole.
+    // The extra 12 MiB cover what ext4 reserves: all files grow at once, and each must always fit on one disk.
     let size = scale() * (120 << 20) + (12 << 20);
     vec![LoopFs::ext4(size), LoopFs::ext4(size), LoopFs::ext4(size)]
 }
 
-/// More than two branches hold is written over three, of which the first is given all new files.
+/// The files need more space than two branches have. All are created on the first of three.
 #[test]
-fn with_auto_every_byte_finds_room() {
+fn auto_moves_files_off_full_branches() {
     let bed = pool_over(disks(), "passthrough.io=auto");
     let done = fio(bed.pool.path(), 24, 12 * scale());
     assert!(done.success(), "{}\n{}", done.describe(), bed.pool.log());
@@ -39,9 +40,9 @@ fn with_auto_every_byte_finds_room() {
     bed.pool.umount();
 }
 
-/// The same with every writer past the daemon meets the end of the first.
+/// The same load with passthrough for every writer: the daemon cannot move the files off the first branch.
 #[test]
-fn with_rw_the_end_of_the_disk_is_met() {
+fn rw_writers_get_enospc() {
     let bed = pool_over(disks(), "passthrough.io=rw");
     let done = fio(bed.pool.path(), 24, 12 * scale());
     assert!(!done.success());
@@ -49,10 +50,10 @@ fn with_rw_the_end_of_the_disk_is_met() {
     bed.pool.umount();
 }
 
-/// Writers, and readers of what is at work, pass as long as there is ample room, and again when a quarter more than that is
-/// there. Readers of files at rest always do.
+/// Writers, and readers of recently changed files, get passthrough until the room runs short. They get it again once the
+/// free space exceeds that threshold by a quarter. Readers of files that have not changed for long always get it.
 #[test]
-fn writers_pass_where_there_is_ample_room() {
+fn auto_grants_writers_passthrough_while_there_is_ample_room() {
     const GIB: u64 = 1 << 30;
     let bed = pool_over(vec![LoopFs::xfs(200 * GIB)], "passthrough.io=auto,cache.files=off");
     let filler = File::create(bed.on(0, "filler")).unwrap();
@@ -68,12 +69,12 @@ fn writers_pass_where_there_is_ample_room() {
         } else {
             filler.set_len(size - (left - now)).unwrap();
         }
-        // XFS gives back in the background.
+        // XFS frees blocks in the background.
         canopy_testkit::cmd::wait_until(std::time::Duration::from_secs(20), || free().abs_diff(left) < GIB);
     };
     fs::write(bed.on(0, "g"), [1; MIB]).unwrap();
     let writes = |options: &OpenOptions| {
-        // Others who have it open decide how its data travels.
+        // Other handles of the file decide whether this one uses passthrough.
         let file = options.open(bed.at("f")).unwrap();
         bytes_moved(&bed, || file.write_all_at(&[1; MIB], 0).unwrap()) >= MIB
     };
@@ -87,31 +88,35 @@ fn writers_pass_where_there_is_ample_room() {
         bed.wait_until_closed("f");
         existing()
     };
-    for (left, comes) in
+    for (left, served_by_daemon) in
         [(150, false), (23, true), (27, true), (29, true), (35, false), (27, false), (23, true)]
     {
         leave(left * GIB);
-        assert_eq!((new(), alone()), (comes, comes), "{left} GiB left");
+        assert_eq!((new(), alone()), (served_by_daemon, served_by_daemon), "{left} GiB left");
         bed.wait_until_closed("f");
         let reader = File::open(bed.at("f")).unwrap();
         let mut seen = vec![0; MIB];
-        // He follows the file then, should it move.
+        // A reader that the daemon serves follows the file if it moves.
         let served = bytes_moved(&bed, || reader.read_exact_at(&mut seen, 0).unwrap()) >= MIB;
-        assert_eq!(served, comes, "{left} GiB left, reading");
-        // A writer beside him, and both see what is written.
-        assert_eq!(writes(OpenOptions::new().write(true)), comes, "{left} GiB left, beside a reader");
-        assert_eq!(existing(), comes, "{left} GiB left, reading and writing beside a reader");
-        rested(&bed, "g");
-        let reader_at_rest = File::open(bed.at("g")).unwrap();
+        assert_eq!(served, served_by_daemon, "{left} GiB left, reading");
+        // A writer opens the file beside the reader, and both see what it writes.
+        assert_eq!(
+            writes(OpenOptions::new().write(true)),
+            served_by_daemon,
+            "{left} GiB left, beside a reader"
+        );
+        assert_eq!(existing(), served_by_daemon, "{left} GiB left, reading and writing beside a reader");
+        make_unchanged_for_a_week(&bed, "g");
+        let reader_of_unchanged = File::open(bed.at("g")).unwrap();
         assert!(
-            bytes_moved(&bed, || reader_at_rest.read_exact_at(&mut seen, 0).unwrap()) < MIB,
+            bytes_moved(&bed, || reader_of_unchanged.read_exact_at(&mut seen, 0).unwrap()) < MIB,
             "{left} GiB left"
         );
-        drop(reader_at_rest);
+        drop(reader_of_unchanged);
         reader.read_exact_at(&mut seen, 0).unwrap();
         assert!(seen.iter().all(|byte| *byte == 1));
     }
-    // One writer has an eighth of the disk; a second one would share it.
+    // An eighth of the disk is enough for one passthrough writer. A second one would have to share it.
     leave(40 * GIB);
     bed.wait_until_closed("f");
     assert!(!new());
@@ -120,7 +125,7 @@ fn writers_pass_where_there_is_ample_room() {
     let second = OpenOptions::new().write(true).open(bed.at("g")).unwrap();
     assert!(bytes_moved(&bed, || first.write_all_at(&[1; MIB], 0).unwrap()) < MIB);
     assert!(bytes_moved(&bed, || second.write_all_at(&[1; MIB], 0).unwrap()) >= MIB);
-    // Who was let past stays there, and it is said when the room goes.
+    // A writer keeps the passthrough that it was granted. The log warns when the room runs short.
     let warned = || bed.pool.log().contains("little room is left");
     assert!(!warned());
     leave(16 * GIB);
@@ -129,9 +134,9 @@ fn writers_pass_where_there_is_ample_room() {
     bed.pool.umount();
 }
 
-/// A reader past the daemon keeps what he has opened; whoever writes goes on, and whoever opens gets all of it.
+/// A passthrough reader keeps the old file, the writer continues on the new branch, and later opens get the whole file.
 #[test]
-fn a_file_moves_from_under_readers_past_the_daemon() {
+fn a_file_moves_while_passthrough_readers_have_it_open() {
     for options in
         ["passthrough.io=auto", "passthrough.io=auto,cache.files=full,cache.entry=60,cache.attr=60"]
     {
@@ -139,7 +144,7 @@ fn a_file_moves_from_under_readers_past_the_daemon() {
         let start = pattern(1, MIB);
         fs::create_dir(bed.on(0, "d")).unwrap();
         fs::write(bed.on(0, "d/f"), &start).unwrap();
-        rested(&bed, "d/f");
+        make_unchanged_for_a_week(&bed, "d/f");
         fs::hard_link(bed.on(0, "d/f"), bed.on(0, "g")).unwrap();
         let reader = File::open(bed.at("d/f")).unwrap();
         let linked = File::open(bed.at("g")).unwrap();
@@ -153,7 +158,7 @@ fn a_file_moves_from_under_readers_past_the_daemon() {
         let whole = [start.clone(), more].concat();
         assert_eq!((bed.branches_with("d/f"), bed.branches_with("g")), (vec![1], vec![1]), "{options}");
         assert!(fs::read(bed.on(1, "g")).unwrap() == whole, "{options}");
-        // The first open of each name already, and all that follow.
+        // This holds from the first open of each name on.
         for name in ["d/f", "g", "d/f"] {
             assert!(fs::read(bed.at(name)).unwrap() == whole, "{options}: {name}");
             assert_eq!(fs::metadata(bed.at(name)).unwrap().len(), whole.len() as u64, "{options}: {name}");
@@ -163,7 +168,7 @@ fn a_file_moves_from_under_readers_past_the_daemon() {
             reader.read_exact_at(&mut seen, 0).unwrap();
             assert!(seen == start, "{options}");
         }
-        // Both ways to the file agree.
+        // Handles of both names see the same data.
         let mut another = OpenOptions::new().read(true).append(true).open(bed.at("d/f")).unwrap();
         writer.write_all(b" one").unwrap();
         another.write_all(b" two").unwrap();
@@ -185,13 +190,13 @@ fn a_file_moves_from_under_readers_past_the_daemon() {
     }
 }
 
-/// Makes of a file one that nobody has changed for a week.
-fn rested(bed: &PoolBed, name: &str) {
+/// Sets the modification time of a file to a week ago.
+fn make_unchanged_for_a_week(bed: &PoolBed, name: &str) {
     let file = File::options().append(true).open(bed.on(0, name)).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(7 * 24 * 60 * 60)).unwrap();
 }
 
-/// Whoever was there first, and however the writers open the file, it moves to where there is room.
+/// The file moves to a branch with room, regardless of the order and the modes in which it is opened.
 #[test]
 fn writers_find_room_whatever_the_order_of_opens() {
     let (read, write, both) = (OpenOptions::new().read(true).clone(), options(false), options(true));
@@ -209,13 +214,13 @@ fn writers_find_room_whatever_the_order_of_opens() {
         let start = pattern(1, MIB);
         fs::write(bed.on(0, "f"), &start).unwrap();
         let what = format!("{order:?}, room at first: {ample}");
-        // Those who were there while there was room, past the daemon; one of them maps the file.
+        // These open the file with passthrough while there is room. One of them maps it.
         let early = ample.then(|| File::open(bed.at("f")).unwrap());
         let mapper = ample.then(|| Mapper::of(&bed.at("f")));
         bed.disks[0].fill(0);
         let files: Vec<File> = order.iter().map(|options| options.open(bed.at("f")).unwrap()).collect();
         let mut whole = start.clone();
-        // These join whoever is past the daemon already.
+        // Readers that open the file before the first writer join the early passthrough readers.
         let joined =
             if ample { order.iter().take_while(|options| std::ptr::eq(**options, &read)).count() } else { 0 };
         let writers = files.iter().zip(order).filter(|(_, options)| !std::ptr::eq(**options, &read));
@@ -229,7 +234,7 @@ fn writers_find_room_whatever_the_order_of_opens() {
         assert_eq!(bed.branches_with("f"), [1], "{what}");
         assert!(fs::read(bed.on(1, "f")).unwrap() == whole, "{what}");
         assert!(fs::read(bed.at("f")).unwrap() == whole, "{what}");
-        // Who came later follows the file; who was there keeps what he has.
+        // Later handles follow the file. Early ones keep the old file.
         for (file, options) in files.iter().zip(order).skip(joined) {
             if !std::ptr::eq(*options, &write) {
                 let mut seen = vec![0; whole.len()];
@@ -247,7 +252,7 @@ fn writers_find_room_whatever_the_order_of_opens() {
         }
         assert!(no_unfinished_copies(&bed.disks), "{what}");
         if let Some(mapper) = mapper {
-            mapper.ends();
+            mapper.finish();
         }
         drop((early, files));
         bed.pool.umount();
@@ -258,9 +263,9 @@ fn options(reads: bool) -> OpenOptions {
     OpenOptions::new().read(reads).write(true).clone()
 }
 
-/// Beside one who was let past the daemon for good, nobody else can move the file; it is told, and nothing is lost.
+/// While a passthrough writer has the file open, it cannot move: other writers get ENOSPC, and no data is lost.
 #[test]
-fn beside_a_writer_past_the_daemon_the_end_of_the_disk_is_met() {
+fn a_passthrough_writer_keeps_the_file_on_a_full_branch() {
     let bed = pool_over(vec![LoopFs::xfs(40 << 30), LoopFs::tmpfs(64 << 20)], "passthrough.io=auto");
     fs::write(bed.on(0, "f"), pattern(1, MIB)).unwrap();
     let past = options(true).open(bed.at("f")).unwrap();
@@ -282,9 +287,9 @@ fn beside_a_writer_past_the_daemon_the_end_of_the_disk_is_met() {
     bed.pool.umount();
 }
 
-/// A file that is read by descriptor, without a name to look up again, opens as ever when writers have parted from it.
+/// An open through /proc/self/fd looks up no name. It still reads the current file after a writer has got a separate node.
 #[test]
-fn a_file_that_writers_have_parted_from_is_reopened_by_its_descriptor() {
+fn a_descriptor_reopens_a_file_whose_writers_have_a_separate_node() {
     let bed = pool_over(vec![LoopFs::xfs(40 << 30), LoopFs::tmpfs(64 << 20)], "passthrough.io=auto");
     fs::write(bed.on(0, "f"), "content").unwrap();
     let early = File::open(bed.at("f")).unwrap();
@@ -294,14 +299,14 @@ fn a_file_that_writers_have_parted_from_is_reopened_by_its_descriptor() {
     let by_descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&early));
     assert_eq!(fs::read(&by_descriptor).unwrap(), b"Content");
     assert_eq!(fs::read(bed.at("f")).unwrap(), b"Content");
-    // To write by it would bring back what was parted.
+    // A writer opened through it would join the node of the passthrough readers.
     let refused = options(false).open(&by_descriptor).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(116), "{refused}");
     drop((early, writer));
     bed.pool.umount();
 }
 
-/// Another program, which maps a file to read it.
+/// Another program that maps a file for reading.
 struct Mapper(Child);
 
 impl Mapper {
@@ -316,13 +321,13 @@ impl Mapper {
         python.args(["-c".as_ref(), script.as_ref(), path.as_os_str()]);
         let mut child = spawn(python.stdin(Stdio::piped()).stdout(Stdio::piped())).expect("python3");
         let mut first = [0; 1];
-        child.stdout.as_mut().expect("stdout").read_exact(&mut first).expect("it is mapped");
+        child.stdout.as_mut().expect("stdout").read_exact(&mut first).expect("a mapped byte");
         Mapper(child)
     }
 
-    fn ends(mut self) {
+    fn finish(mut self) {
         drop(self.0.stdin.take());
-        let status = wait_within(&mut self.0, Duration::from_secs(60)).expect("it ends");
+        let status = wait_within(&mut self.0, Duration::from_secs(60)).expect("the mapper exits");
         assert!(status.success(), "{status}");
     }
 }

@@ -1,4 +1,4 @@
-//! The daemon dies while files are on their way from one branch to another.
+//! The daemon is killed while it moves files between branches.
 
 use super::rig::{MIB, builder, no_unfinished_copies, pattern};
 use canopy_testkit::cmd::run_within;
@@ -9,10 +9,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 use std::time::Duration;
 
-/// How often it is killed; `CANOPY_KILLS` asks for more.
+/// The number of kills. `CANOPY_KILLS` overrides it.
 const KILLS: u32 = 40;
 
-/// Killed at any instant, one whole copy is under each name after the next mount, and nothing else.
+/// Whenever the daemon is killed, the next mount shows exactly one complete copy under each name.
 #[test]
 fn a_killed_move_leaves_one_whole_file() {
     let kills = std::env::var("CANOPY_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
@@ -25,17 +25,17 @@ fn a_killed_move_leaves_one_whole_file() {
     }
     let content = pattern(7, 4 * MIB);
     let (mut moved, mut stayed, mut cut) = (0, 0, 0);
-    // How long a move takes here, to aim at; it follows what is seen.
+    // The upper limit of the delay before the kill, in microseconds. It adapts to how long moves take here.
     let mut longest = 60_000;
     for round in 0..kills {
-        // A set of links, on one branch; the other has room.
+        // Two hard links on one branch. The other branch has room.
         let [from, to] = if round % 2 == 0 { [0, 1] } else { [1, 0] };
         let (source, target) = (disks[from].path(), disks[to].path());
         fs::create_dir(source.join("d")).unwrap();
         fs::write(source.join("d/f"), &content).unwrap();
         fs::hard_link(source.join("d/f"), source.join("g")).unwrap();
         rustix::fs::setxattr(source.join("g"), "user.x", b"value", XattrFlags::empty()).unwrap();
-        // A write that fails for want of room may move mtime.
+        // A write that fails with ENOSPC may change mtime.
         let fields = Fields { mtime: false, dir_mtime: false, ..Fields::default() };
         let expected = Tree::capture_with(source, fields);
         disks[from].fill(0);
@@ -44,7 +44,7 @@ fn a_killed_move_leaves_one_whole_file() {
         let file = OpenOptions::new().write(true).open(pool.path().join("d/f")).unwrap();
         let delay = Duration::from_micros(rng.below(longest));
         let grown = std::thread::scope(|scope| {
-            // Beyond the end, so that what was there stays what it was.
+            // The write is beyond the end, so the existing content must not change.
             let writer = scope.spawn(|| file.write_all_at(&[9; MIB], 4 * MIB as u64).is_ok());
             std::thread::sleep(delay);
             pool.kill();
@@ -88,6 +88,6 @@ fn a_killed_move_leaves_one_whole_file() {
             assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0, "{what}");
         }
     }
-    println!("{moved} had moved, {stayed} had not; {cut} left something to be cleared away");
-    assert!(kills < 20 || (moved > 0 && stayed > 0 && cut > 0), "the kills hit nothing");
+    println!("{moved} moved, {stayed} stayed, {cut} left something to clean up");
+    assert!(kills < 20 || (moved > 0 && stayed > 0 && cut > 0), "no kill hit a move");
 }

@@ -8,14 +8,14 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::Duration;
 
-/// What fstrim says that it has discarded, in bytes.
+/// Returns the number of bytes that fstrim reports as discarded.
 fn trimmed(done: &Finished) -> Option<u64> {
     let (_, rest) = done.stdout.split_once('(')?;
     rest.split(' ').next()?.parse().ok()
 }
 
 #[test]
-fn trimming_a_pool_gives_back_what_every_branch_does_not_use() {
+fn fstrim_discards_the_free_space_of_every_branch() {
     let disks = vec![LoopFs::ext4(64 << 20), LoopFs::tmpfs(16 << 20), LoopFs::new(Kind::Ext4, 64 << 20)];
     let bed = pool_over(disks, "");
     let images = [0, 2].map(|disk: usize| bed.disks[disk].image().expect("an image"));
@@ -30,7 +30,7 @@ fn trimming_a_pool_gives_back_what_every_branch_does_not_use() {
     let before = in_use();
     let fstrim =
         |command: &mut Command| run_within(command.arg("-v").arg(bed.pool.path()), Duration::from_secs(60));
-    // Not for everybody.
+    // Only root may trim.
     let refused = fstrim(&mut User { uid: 1000, gid: 1000, groups: &[] }.command("fstrim"));
     assert!(!refused.success() && refused.stderr.contains("not permitted"), "{}", refused.describe());
     assert_eq!(in_use(), before);
@@ -38,16 +38,16 @@ fn trimming_a_pool_gives_back_what_every_branch_does_not_use() {
     assert!(done.success(), "{}", done.describe());
     let after = in_use();
     for (before, after) in before.iter().zip(after) {
-        assert!(after + 20 * MIB as u64 <= *before, "{before} and then {after} bytes");
+        assert!(after + 20 * MIB as u64 <= *before, "{before} bytes before, {after} after");
     }
-    // All that is free on both, which is more than the files were.
+    // fstrim discards all free space of both branches, which is more than the size of the removed files.
     let sum = trimmed(&done).expect("a number");
     assert!((48 * MIB as u64..128 * MIB as u64).contains(&sum), "{}", done.describe());
     bed.pool.umount();
 }
 
 #[test]
-fn trimming_needs_a_branch_that_can() {
+fn fstrim_fails_if_no_branch_supports_it() {
     let bed = pool_over(vec![LoopFs::tmpfs(16 << 20), LoopFs::tmpfs(16 << 20)], "");
     let done = run_within(Command::new("fstrim").arg(bed.pool.path()), Duration::from_secs(60));
     assert!(!done.success() && done.stderr.contains("not supported"), "{}", done.describe());

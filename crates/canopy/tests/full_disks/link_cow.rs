@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-/// The ways in which a program opens what it writes; each is one call.
+/// The ways to open a file for writing, each a single call.
 type Open = fn(&Path) -> std::io::Result<File>;
 const WAYS: [(&str, Open); 6] = [
     ("O_WRONLY", |path| OpenOptions::new().write(true).open(path)),
@@ -49,7 +49,7 @@ fn wait_until_unused(bed: &PoolBed, names: &[&str]) {
 }
 
 #[test]
-fn the_first_open_gets_a_file_of_its_own() {
+fn opening_one_link_for_writing_copies_it() {
     for kind in [Kind::Tmpfs, Kind::Ext4, Kind::Btrfs] {
         for options in [
             "link-cow=true",
@@ -105,9 +105,9 @@ fn the_first_open_gets_a_file_of_its_own() {
     }
 }
 
-/// Who writes one of the names on the branch would go on writing the file that the others keep.
+/// A program that has the file open for writing on the branch would keep writing to the original, not to the copy.
 #[test]
-fn a_link_that_is_written_on_the_branch_stays_one() {
+fn a_link_open_for_writing_on_the_branch_is_not_copied() {
     let bed = pool_over(vec![LoopFs::tmpfs(16 << 20)], "link-cow=true");
     fs::write(bed.on(0, "a"), "content").unwrap();
     fs::hard_link(bed.on(0, "a"), bed.on(0, "b")).unwrap();
@@ -129,9 +129,9 @@ fn a_link_that_is_written_on_the_branch_stays_one() {
     bed.pool.umount();
 }
 
-/// It is copied whole, with all that belongs to it.
+/// The copy has the same data, holes, ownership, mode, xattrs, ACL and mtime.
 #[test]
-fn nothing_is_lost_in_the_copy() {
+fn a_copy_keeps_data_and_metadata() {
     let bed = pool_over(vec![LoopFs::ext4(160 << 20)], "link-cow=true");
     let file = File::create(bed.on(0, "a")).unwrap();
     file.write_all_at(&pattern(1, MIB), 5 << 20).unwrap();
@@ -153,20 +153,20 @@ fn nothing_is_lost_in_the_copy() {
 }
 
 #[test]
-fn what_is_not_to_be_copied_is_opened_as_it_is() {
+fn an_open_that_cannot_copy_keeps_the_link() {
     let bed = pool_over(vec![LoopFs::tmpfs(8 << 20)], "link-cow=true,passthrough.io=off");
     fs::write(bed.on(0, "a"), "content").unwrap();
     fs::hard_link(bed.on(0, "a"), bed.on(0, "b")).unwrap();
     let linked = || fs::metadata(bed.on(0, "a")).unwrap().nlink() == 2;
-    // To be read, and with nothing to be gained.
+    // An open for reading needs no copy.
     drop(File::open(bed.at("b")).unwrap());
     assert!(linked());
-    // While it is open, it is one file.
+    // A file that is open already is not copied.
     let reader = File::open(bed.at("a")).unwrap();
     OpenOptions::new().write(true).open(bed.at("b")).unwrap().write_all(b"CONTENT").unwrap();
     assert_eq!(std::io::read_to_string(reader).unwrap(), "CONTENT");
     assert!(linked());
-    // By descriptor there is no name to look up again.
+    // An open through /proc/self/fd looks up no name that could be replaced.
     for name in ["a", "b"] {
         fs::metadata(bed.at(name)).unwrap();
     }
@@ -175,13 +175,13 @@ fn what_is_not_to_be_copied_is_opened_as_it_is() {
     drop(OpenOptions::new().write(true).open(by_descriptor).unwrap());
     assert!(linked());
     drop(path);
-    // No room for a copy.
+    // There is no room for a copy.
     bed.disks[0].fill(0);
     let mut file = OpenOptions::new().write(true).open(bed.at("b")).unwrap();
     file.write_all(b"Content").unwrap();
     drop(file);
     assert!(linked() && no_unfinished_copies(&bed.disks));
-    // Truncated, because a removed file takes up room as long as any process has it open.
+    // The filler is truncated, since a removed file occupies space while any process has it open.
     OpenOptions::new().write(true).open(bed.on(0, "filler")).unwrap().set_len(0).unwrap();
     wait_until_unused(&bed, &["a", "b"]);
     drop(OpenOptions::new().write(true).open(bed.at("b")).unwrap());
@@ -189,9 +189,9 @@ fn what_is_not_to_be_copied_is_opened_as_it_is() {
     bed.pool.umount();
 }
 
-/// Several threads, each with its own name: none writes into another's file.
+/// Several threads each open their own name: every write is in the file of its name.
 #[test]
-fn everybody_gets_the_name_he_has_opened() {
+fn concurrent_opens_write_to_their_own_names() {
     const NAMES: usize = 12;
     let bed = pool_over(vec![LoopFs::tmpfs(64 << 20)], "link-cow=true");
     for round in 0..20 {
@@ -205,7 +205,7 @@ fn everybody_gets_the_name_he_has_opened() {
                 let path = bed.at(&name(index));
                 scope.spawn(move || {
                     fs::metadata(&path).unwrap();
-                    // One that is open already is shared, as it should be: here nobody keeps it open.
+                    // A file that is open already stays shared. Here each thread closes its file at once.
                     let mut file = OpenOptions::new().append(true).open(&path).unwrap();
                     file.write_all(format!(" {index}").as_bytes()).unwrap();
                 });

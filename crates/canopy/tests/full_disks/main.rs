@@ -1,6 +1,6 @@
-//! Disks that are full: files that move to another branch, or that are copied, on real mounts.
+//! Full disks on real mounts: files that move to another branch, and files that are copied.
 //!
-//! Root is needed.
+//! These tests need root.
 
 #![forbid(unsafe_code)]
 

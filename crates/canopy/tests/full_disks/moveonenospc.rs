@@ -1,4 +1,4 @@
-//! `moveonenospc`, through the kernel.
+//! `moveonenospc` on real mounts.
 
 use super::rig::{MIB, no_unfinished_copies, pattern, pool_over};
 use canopy_testkit::cmd::run_within;
@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 use std::time::Duration;
 
-/// Every way in which data comes to the daemon.
+/// The ways in which written data reaches the daemon.
 const WAYS: [&str; 4] = [
     "passthrough.io=off,cache.files=off",
     "passthrough.io=off,cache.files=full",
@@ -17,7 +17,7 @@ const WAYS: [&str; 4] = [
 ];
 
 #[test]
-fn a_file_goes_on_where_there_is_room() {
+fn a_full_branch_moves_the_file_to_another() {
     for (kind, size) in [(Kind::Tmpfs, 16), (Kind::Ext4, 32), (Kind::Xfs, 320), (Kind::Btrfs, 144)] {
         for options in WAYS {
             let what = format!("{kind:?} {options}");
@@ -51,13 +51,13 @@ fn a_file_goes_on_where_there_is_room() {
     }
 }
 
-/// Mapped pages come back through the daemon, on nobody's behalf.
+/// Writeback requests belong to no client process, and still move the file.
 #[test]
-fn written_back_pages_find_room() {
+fn writeback_moves_the_file_off_a_full_branch() {
     let bed = pool_over(vec![LoopFs::tmpfs(8 << 20), LoopFs::tmpfs(64 << 20)], "cache.writeback=true");
     let file = File::create(bed.at("f")).unwrap();
     bed.disks[0].fill(1 << 20);
-    // The kernel takes it all; only the sync tells whether there was room.
+    // The page cache accepts all of it. Only the sync reports whether there was room.
     let data = pattern(3, 16 * MIB);
     file.write_all_at(&data, 0).unwrap();
     file.sync_all().unwrap();
@@ -67,9 +67,9 @@ fn written_back_pages_find_room() {
     bed.pool.umount();
 }
 
-/// New files, directories and links where there are no inodes.
+/// New files, directories and symlinks go to the second branch once the first has no inodes left.
 #[test]
-fn new_names_find_inodes() {
+fn new_entries_go_to_a_branch_with_free_inodes() {
     let few = LoopFs::with(Kind::Tmpfs, 32 << 20, &[], "nr_inodes=8");
     let bed = pool_over(vec![few, LoopFs::tmpfs(32 << 20)], "");
     for index in 0..20 {
@@ -89,9 +89,9 @@ fn new_names_find_inodes() {
     bed.pool.umount();
 }
 
-/// fio checks every byte that it has written, while one branch after the other fills up.
+/// fio verifies every byte it has written while one branch after another fills up.
 #[test]
-fn fio_verifies_what_was_written_over_full_branches() {
+fn fio_verifies_files_that_move_off_full_branches() {
     for options in [WAYS[0], WAYS[1], WAYS[3]] {
         let bed = pool_over(
             vec![LoopFs::tmpfs(24 << 20), LoopFs::ext4(48 << 20), LoopFs::tmpfs(96 << 20)],
@@ -111,7 +111,7 @@ fn fio_verifies_what_was_written_over_full_branches() {
         let holders: Vec<Vec<usize>> =
             (0..4).map(|job| bed.branches_with(&format!("full.{job}.0"))).collect();
         assert!(holders.iter().all(|holders| holders.len() == 1), "{options}: {holders:?}");
-        assert!(holders.iter().any(|holders| holders[0] != 0), "{options}: nothing has moved");
+        assert!(holders.iter().any(|holders| holders[0] != 0), "{options}: no file has moved");
         assert!(no_unfinished_copies(&bed.disks), "{options}");
         bed.pool.umount();
     }

@@ -1,4 +1,4 @@
-//! Writers that the pool does not see: a file does not move away from them, and moves once they are gone.
+//! Writers whose writes bypass the daemon: a file does not move while they have it open, and moves once they are gone.
 
 use super::rig::{MIB, no_unfinished_copies, pattern, pool_over};
 use canopy_testkit::cmd::{spawn, wait_until, wait_within};
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Opens a file and writes it on demand: `pwrite` by its descriptor; `map` the same and close the descriptor; `store`
-/// through the mapping. Each answer tells how it went.
+/// Opens a file and obeys orders: `pwrite` writes through the descriptor, `map` maps the file and closes the descriptor,
+/// `store` writes through the mapping, `unmap` removes it. The script acknowledges each order.
 const WRITER: &str = r#"
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -39,7 +39,7 @@ for line in sys.stdin:
     print("did " + word, flush=True)
 "#;
 
-/// Another program.
+/// Another program that runs [`WRITER`].
 struct Writer {
     child: Child,
     orders: ChildStdin,
@@ -58,41 +58,42 @@ impl Writer {
         let orders = child.stdin.take().expect("stdin");
         let answers = BufReader::new(child.stdout.take().expect("stdout"));
         let mut writer = Writer { child, orders, answers };
-        writer.hears("opened");
+        writer.expect_answer("opened");
         writer
     }
 
     #[track_caller]
-    fn hears(&mut self, expected: &str) {
+    fn expect_answer(&mut self, expected: &str) {
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("an answer");
         assert_eq!(line.trim_end(), expected);
     }
 
     #[track_caller]
-    fn does(&mut self, order: &str) {
+    fn obey(&mut self, order: &str) {
         writeln!(self.orders, "{order}").expect("an order");
-        self.hears(&format!("did {order}"));
+        self.expect_answer(&format!("did {order}"));
     }
 
     #[track_caller]
-    fn ends(mut self) {
+    fn finish(mut self) {
         drop(self.orders);
-        let status = wait_within(&mut self.child, SOON).expect("it ends");
+        let status = wait_within(&mut self.child, SOON).expect("the writer exits");
         assert!(status.success(), "{status}");
     }
 }
 
-/// One disk that has room enough to write past the daemon, until it is filled, and another.
+/// Mounts a pool over a disk with enough room for passthrough writers, until a test fills it, and a second disk.
 fn bed(options: &str) -> PoolBed {
     let bed = pool_over(vec![LoopFs::xfs(40 << 30), LoopFs::tmpfs(64 << 20)], options);
     fs::write(bed.on(0, "f"), pattern(1, MIB)).unwrap();
     bed
 }
 
-/// What is written through the pool meanwhile finds no room, and nothing is lost; afterwards the file moves.
+/// Asserts that the file stays on its full branch while the other writer has it, without losing data, and moves after
+/// `goes` has ended that writer.
 #[track_caller]
-fn stays_until(bed: &PoolBed, name: &str, writes: impl FnOnce(), goes: impl FnOnce()) {
+fn assert_stays_until(bed: &PoolBed, name: &str, writes: impl FnOnce(), goes: impl FnOnce()) {
     bed.disks[0].fill(0);
     let other = OpenOptions::new().read(true).write(true).open(bed.at(name)).unwrap();
     let refused = other.write_all_at(&pattern(2, 8 * MIB), MIB as u64).unwrap_err();
@@ -104,10 +105,10 @@ fn stays_until(bed: &PoolBed, name: &str, writes: impl FnOnce(), goes: impl FnOn
         File::open(&path).unwrap().read_exact_at(&mut seen, 0).unwrap();
         assert!(seen.iter().all(|byte| *byte == b's'), "{}", path.display());
     }
-    // Who was refused writes as ever where there is room.
+    // The writer that got ENOSPC can still write within the file.
     other.write_all_at(b"r", 8192).unwrap();
     goes();
-    // Whoever was past the daemon beside him is gone with him.
+    // The last close ends passthrough for the file.
     drop(other);
     bed.wait_until_closed(name);
     let other = OpenOptions::new().read(true).write(true).open(bed.at(name)).unwrap();
@@ -119,21 +120,21 @@ fn stays_until(bed: &PoolBed, name: &str, writes: impl FnOnce(), goes: impl FnOn
     assert!(no_unfinished_copies(&bed.disks));
 }
 
-/// The mapping is one of the branch's file, and outlives what the pool has open.
+/// The mapping is of the file on the branch, and outlives every handle of the pool.
 #[test]
-fn a_mapping_that_outlives_its_descriptor() {
+fn a_writable_mapping_keeps_the_file_on_its_branch() {
     let bed = bed("passthrough.io=auto");
     let mut writer = Writer::start(&bed.at("f"), None);
-    writer.does("map");
+    writer.obey("map");
     bed.wait_until_closed("f");
     let writer = std::cell::RefCell::new(writer);
-    stays_until(&bed, "f", || writer.borrow_mut().does("store"), || writer.borrow_mut().does("unmap"));
-    writer.into_inner().ends();
+    assert_stays_until(&bed, "f", || writer.borrow_mut().obey("store"), || writer.borrow_mut().obey("unmap"));
+    writer.into_inner().finish();
     bed.pool.umount();
 }
 
 #[test]
-fn a_program_that_has_the_file_open_on_the_branch() {
+fn a_writer_on_the_branch_keeps_the_file_there() {
     for name in ["f", "another name of it"] {
         let bed = bed("passthrough.io=off");
         if name != "f" {
@@ -142,42 +143,42 @@ fn a_program_that_has_the_file_open_on_the_branch() {
         let mut writer = Some(Writer::start(&bed.on(0, name), None));
         let mut writes = writer.take().unwrap();
         let last = std::cell::Cell::new(None);
-        stays_until(
+        assert_stays_until(
             &bed,
             "f",
             || {
-                writes.does("pwrite");
+                writes.obey("pwrite");
                 last.set(Some(writes));
             },
-            || last.take().unwrap().ends(),
+            || last.take().unwrap().finish(),
         );
         assert_eq!(bed.branches_with(name), [1]);
         bed.pool.umount();
     }
 }
 
-/// The library opens the file on the branch.
+/// The preload library opens the file on the branch.
 #[test]
-fn a_program_with_the_preload_library() {
+fn a_preload_writer_keeps_the_file_on_its_branch() {
     let bed = bed("passthrough.io=off");
     let library = std::env::current_exe().expect("this test").with_file_name("libcanopy_preload.so");
     let mut writer = Writer::start(&bed.at("f"), Some(&library));
     let last = std::cell::Cell::new(None);
-    stays_until(
+    assert_stays_until(
         &bed,
         "f",
         || {
-            writer.does("pwrite");
+            writer.obey("pwrite");
             last.set(Some(writer));
         },
-        || last.take().unwrap().ends(),
+        || last.take().unwrap().finish(),
     );
     bed.pool.umount();
 }
 
-/// He waits for as long as it takes to notice him.
+/// The open on the branch blocks until the daemon has noticed it and abandoned the copy.
 #[test]
-fn a_program_that_opens_the_file_while_it_is_copied() {
+fn a_writer_that_opens_the_file_during_the_copy_cancels_the_move() {
     let disks = vec![LoopFs::tmpfs(300 << 20), LoopFs::tmpfs(640 << 20)];
     fs::write(disks[0].path().join("f"), pattern(1, 256 * MIB)).unwrap();
     let bed = pool_over(disks, "passthrough.io=off");

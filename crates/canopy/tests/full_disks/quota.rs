@@ -1,4 +1,4 @@
-//! Quotas: a disk that has room and gives none (EDQUOT).
+//! Quotas: a disk with free space whose writes fail with EDQUOT.
 
 use super::rig::{MIB, no_unfinished_copies, pattern, pool_over};
 use canopy_testkit::cmd::run;
@@ -6,7 +6,7 @@ use canopy_testkit::{Kind, LoopFs};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 
-/// A btrfs whose files may take up so much: the quotas of ext4, XFS and tmpfs depend on how the kernel was built.
+/// Returns a btrfs with a quota. Whether ext4, XFS and tmpfs have quotas depends on the kernel configuration.
 fn limited(bytes: u64) -> LoopFs {
     let disk = LoopFs::new(Kind::Btrfs, 256 << 20);
     let at = disk.path().to_str().expect("a path of ours");
@@ -16,10 +16,10 @@ fn limited(bytes: u64) -> LoopFs {
 }
 
 #[test]
-fn what_a_quota_refuses_goes_elsewhere() {
+fn edquot_sends_files_to_another_branch() {
     for options in ["passthrough.io=off,cache.files=off", "cache.writeback=true", ""] {
         let bed = pool_over(vec![limited(12 << 20), LoopFs::tmpfs(96 << 20)], options);
-        // One that grows moves.
+        // A growing file moves.
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(bed.at("grows")).unwrap();
         let data = pattern(5, 24 * MIB);
         for (index, piece) in data.chunks(MIB).enumerate() {
@@ -29,7 +29,7 @@ fn what_a_quota_refuses_goes_elsewhere() {
         file.sync_all().unwrap_or_else(|error| panic!("{options}: {error}"));
         assert_eq!(bed.branches_with("grows"), [1], "{options}");
         assert!(fs::read(bed.at("grows")).unwrap() == data, "{options}");
-        // And one file after another finds a place, and is what was written.
+        // Further files are created on a branch with room, and hold what was written.
         for number in 0..24 {
             let piece = pattern(number, MIB);
             fs::write(bed.at(&format!("f{number}")), &piece)
