@@ -1,5 +1,5 @@
-//! Disks that end: filesystems that have shut down, disks that are pulled, disks that answer nothing but errors. The
-//! rest of the pool goes on, and they come back once they are mounted anew.
+//! Dead disks: filesystems that have shut down, disks that are pulled, disks that fail every request. The rest of the pool
+//! keeps working, and a dead disk rejoins once it is mounted again.
 
 use super::rig::{PATIENCE, assert_only_on, illness, make_all_kinds, pool_over, wait_for_illness};
 use canopy_testkit::PoolBed;
@@ -22,45 +22,45 @@ fn size(kind: Kind) -> u64 {
     }
 }
 
-/// Fills a disk with a few things of which nothing is in memory afterwards, and joins it with another one.
+/// Mounts a pool over a disk with a few files, none of them in the page cache, and a second disk.
 #[track_caller]
-fn bed(mut sick: LoopFs) -> PoolBed {
-    let well = LoopFs::tmpfs(32 * MIB);
-    let _ = fs::remove_dir(sick.path().join("lost+found"));
-    for disk in [&sick, &well] {
+fn bed(mut failing: LoopFs) -> PoolBed {
+    let healthy = LoopFs::tmpfs(32 * MIB);
+    let _ = fs::remove_dir(failing.path().join("lost+found"));
+    for disk in [&failing, &healthy] {
         fs::create_dir(disk.path().join("both")).unwrap();
         fs::create_dir(disk.path().join("both/deep")).unwrap();
     }
-    fs::create_dir(sick.path().join("first")).unwrap();
+    fs::create_dir(failing.path().join("first")).unwrap();
     for file in ["first/file", "both/deep/here"] {
-        fs::write(sick.path().join(file), "on the first").unwrap();
+        fs::write(failing.path().join(file), "on the first").unwrap();
     }
-    fs::write(well.path().join("both/deep/there"), "on the second").unwrap();
-    sick.unmount();
-    sick.mount_again();
-    pool_over(vec![sick, well], "")
+    fs::write(healthy.path().join("both/deep/there"), "on the second").unwrap();
+    failing.unmount();
+    failing.mount_again();
+    pool_over(vec![failing, healthy], "")
 }
 
-/// Somebody meets the error, one way or another.
-fn meet(bed: &PoolBed) {
+/// Provokes the error with a write and a read.
+fn provoke_error(bed: &PoolBed) {
     let written = fs::File::create(bed.at("met")).and_then(|mut file| {
         file.write_all(&[1; 65536])?;
         file.sync_all()
     });
     let read = fs::read(bed.at("first/file"));
-    assert!(written.is_err() || read.is_err() || !bed.on(0, "met").exists(), "there was none");
+    assert!(written.is_err() || read.is_err() || !bed.on(0, "met").exists(), "no error occurred");
 }
 
-/// It is told when it is done.
+/// Waits until the pool has dropped the branch and logged that.
 #[track_caller]
-fn is_let_go(bed: &PoolBed) {
+fn wait_until_dropped(bed: &PoolBed) {
     assert!(wait_until(PATIENCE, || bed.pool.log().contains("goes on without it")), "{}", bed.pool.log());
     assert_eq!(illness(bed, 0).as_deref(), Some("gone"));
 }
 
-/// What lies on the other disk is used as ever, in directories that both hold.
+/// Asserts that the other disk stays usable, also in directories that exist on both.
 #[track_caller]
-fn life_goes_on(bed: &PoolBed, round: &str) {
+fn assert_other_disk_works(bed: &PoolBed, round: &str) {
     for dir in ["", "both", "both/deep"] {
         let at = |name: &str| bed.at(dir).join(format!("{round}{name}"));
         fs::write(at("new"), "made")
@@ -87,22 +87,22 @@ fn life_goes_on(bed: &PoolBed, round: &str) {
     }
 }
 
-/// The pool tells which disk it is, and what to do.
+/// Asserts that the status warns of the disk and says how to repair it.
 #[track_caller]
-fn is_told(bed: &PoolBed, code: &str, mend: &str) {
+fn assert_warning(bed: &PoolBed, code: &str, mend: &str) {
     let status = bed.pool.status();
     let path = bed.disks[0].path().to_str().unwrap();
     let warnings = status["warnings"].as_array().unwrap();
-    let told = warnings.iter().find(|told| told["branch"] == path);
-    let told = told.unwrap_or_else(|| panic!("{status:#}"));
-    assert_eq!(told["code"], code, "{status:#}");
-    assert!(told["mend"].as_str().unwrap().contains(mend), "{told:#}");
+    let warning = warnings.iter().find(|warning| warning["branch"] == path);
+    let warning = warning.unwrap_or_else(|| panic!("{status:#}"));
+    assert_eq!(warning["code"], code, "{status:#}");
+    assert!(warning["mend"].as_str().unwrap().contains(mend), "{warning:#}");
 }
 
-/// Once the disk is mounted again it takes part in everything, and the pool shows what the disks hold.
+/// Mounts the disk again, and asserts that it takes new files and that the pool shows the union of both disks.
 #[track_caller]
-fn comes_back(mut bed: PoolBed) {
-    // As long as it is still known, mounting it again would bring it back as it was.
+fn assert_rejoins(mut bed: PoolBed) {
+    // While the kernel still has the old mount's superblock, a new mount would reuse it in its failed state.
     let device = bed.disks[0].device().and_then(Path::file_name).expect("a device").to_owned();
     let known = |kind: &str| Path::new("/sys/fs").join(kind).join(&device).exists();
     let known_to_btrfs = || {
@@ -110,7 +110,7 @@ fn comes_back(mut bed: PoolBed) {
         all.into_iter().any(|one| one.path().join("devices").join(&device).symlink_metadata().is_ok())
     };
     let ended = wait_until(PATIENCE, || !known("ext4") && !known("xfs") && !known_to_btrfs());
-    assert!(ended, "the old mount lives on\n{}", bed.pool.log());
+    assert!(ended, "the old superblock still exists\n{}", bed.pool.log());
     bed.disks[0].mount_again();
     wait_for_illness(&bed, 0, None);
     assert_eq!(fs::read_to_string(bed.at("first/file")).unwrap(), "on the first");
@@ -125,9 +125,9 @@ fn comes_back(mut bed: PoolBed) {
     drop(bed.disks);
 }
 
-/// Everything that is to be written is an error from then on; ext4 goes on reading what it has in memory.
+/// Every write fails after a shutdown. ext4 still reads what is in the page cache.
 #[test]
-fn a_filesystem_that_has_shut_down_is_done_without() {
+fn the_pool_drops_a_filesystem_that_has_shut_down() {
     for (kind, illness, code, mend) in [
         (Kind::Ext4, "failing", "branch-failing", "umount --lazy"),
         (Kind::Xfs, "gone", "branch-gone", "mount it again"),
@@ -137,29 +137,29 @@ fn a_filesystem_that_has_shut_down_is_done_without() {
         shutdown.args(["-x", "-c", "shutdown"]).arg(bed.disks[0].path());
         let done = run_within(&mut shutdown, Duration::from_secs(60));
         assert!(done.success(), "{}", done.describe());
-        meet(&bed);
+        provoke_error(&bed);
         match illness {
-            "gone" => is_let_go(&bed),
+            "gone" => wait_until_dropped(&bed),
             illness => wait_for_illness(&bed, 0, Some(illness)),
         }
-        life_goes_on(&bed, "a-");
-        is_told(&bed, code, mend);
-        // As the mend says.
+        assert_other_disk_works(&bed, "a-");
+        assert_warning(&bed, code, mend);
+        // Follow the advice in the warning.
         match illness {
             "gone" => bed.disks[0].unmount(),
             _ => {
                 bed.disks[0].unmount_lazily();
-                is_let_go(&bed);
-                life_goes_on(&bed, "b-");
+                wait_until_dropped(&bed);
+                assert_other_disk_works(&bed, "b-");
             }
         }
-        comes_back(bed);
+        assert_rejoins(bed);
     }
 }
 
-/// The device is there and has no capacity any more.
+/// The device still exists, with a capacity of zero.
 #[test]
-fn a_disk_that_is_pulled_is_done_without() {
+fn the_pool_drops_a_pulled_disk() {
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
         let scratch = ScratchDir::new("canopy-pulled-", &[]);
         let mut bed = bed(LoopFs::new(kind, size(kind)));
@@ -172,45 +172,45 @@ fn a_disk_that_is_pulled_is_done_without() {
             assert!(done.success(), "{}", done.describe());
         };
         set_size(0);
-        meet(&bed);
-        is_let_go(&bed);
-        life_goes_on(&bed, "a-");
-        is_told(&bed, "branch-gone", "mount it again");
-        // It can still be listed from memory, and is not taken back for that.
+        provoke_error(&bed);
+        wait_until_dropped(&bed);
+        assert_other_disk_works(&bed, "a-");
+        assert_warning(&bed, "branch-gone", "mount it again");
+        // The kernel can still list it from memory, but that does not bring it back into the pool.
         std::thread::sleep(Duration::from_secs(3));
         assert_eq!(illness(&bed, 0).as_deref(), Some("gone"));
-        life_goes_on(&bed, "b-");
+        assert_other_disk_works(&bed, "b-");
         bed.disks[0].unmount();
         copy(&kept, &image);
         let device = bed.disks[0].device().unwrap();
         let done = run_within(Command::new("losetup").arg("-c").arg(device), Duration::from_secs(30));
         assert!(done.success(), "{}", done.describe());
-        comes_back(bed);
+        assert_rejoins(bed);
     }
 }
 
-/// The device is there, and every read and write of it fails.
+/// The device still exists, and every read and write fails.
 #[test]
-fn a_disk_that_answers_nothing_but_errors_is_done_without() {
+fn the_pool_drops_a_disk_that_fails_every_request() {
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
         let scratch = ScratchDir::new("canopy-dead-", &[]);
         let faulty = FaultyFs::mount(&scratch.dir());
         let mut bed = bed(LoopFs::with_image_in(faulty.path(), kind, size(kind)));
         let _heals = Heals(&faulty);
-        // The image can still be looked at: mkfs.btrfs of other tests looks at those of all loop devices.
+        // Lookups of the image still work: mkfs.btrfs in other tests stats the images of all loop devices.
         faulty.set(Fault::Fail(Errno::IO), &[Opcode::Read, Opcode::Write, Opcode::Fsync, Opcode::Fallocate]);
-        meet(&bed);
-        is_let_go(&bed);
-        life_goes_on(&bed, "a-");
-        is_told(&bed, "branch-gone", "mount it again");
+        provoke_error(&bed);
+        wait_until_dropped(&bed);
+        assert_other_disk_works(&bed, "a-");
+        assert_warning(&bed, "branch-gone", "mount it again");
         bed.disks[0].unmount();
-        life_goes_on(&bed, "b-");
+        assert_other_disk_works(&bed, "b-");
         faulty.heal();
-        comes_back(bed);
+        assert_rejoins(bed);
     }
 }
 
-/// A test that fails leaves a disk that can be detached.
+/// Heals the filesystem on drop, so that the disk can be detached after a failed test.
 struct Heals<'f>(&'f FaultyFs);
 
 impl Drop for Heals<'_> {

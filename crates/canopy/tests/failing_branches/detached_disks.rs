@@ -1,4 +1,4 @@
-//! Disks that fall off: nothing meant for them lands in the directory below, and they come back by themselves.
+//! Disks that are unmounted under the pool: nothing is written to the mountpoint, and they rejoin by themselves.
 
 use super::rig::{PATIENCE, assert_only_on, illness, make_all_kinds, pool_over, wait_for_illness};
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 
 #[track_caller]
-fn empty(dir: &Path) {
+fn assert_empty(dir: &Path) {
     let names: Vec<_> =
         fs::read_dir(dir).expect("a directory").map(|entry| entry.unwrap().file_name()).collect();
     assert!(names.is_empty(), "{names:?} in {}", dir.display());
@@ -40,7 +40,7 @@ fn a_disk_that_is_unmounted_lazily_is_gone_until_it_is_mounted_again() {
     fs::write(bed.at("a-dir/below"), "kept").unwrap();
     let mut open = fs::File::open(bed.at("a-dir/below")).unwrap();
     bed.disks[0].unmount_lazily();
-    // Whatever is set meanwhile, the directory below is not taken for the disk.
+    // A change of the branches at this time does not make the mountpoint directory the branch.
     let pool = bed.pool.path().as_os_str();
     let more = format!("branches=+{}=NC", third.path().display());
     let done = bed.pool.command(["set".as_ref(), pool, more.as_ref()]);
@@ -50,18 +50,18 @@ fn a_disk_that_is_unmounted_lazily_is_gone_until_it_is_mounted_again() {
     let second = make_all_kinds(&bed, "b-");
     assert_only_on(&bed, 1, &second);
     let status = bed.pool.status();
-    let told = status["branches"].as_array().unwrap().last().unwrap();
+    let branch = status["branches"].as_array().unwrap().last().unwrap();
     assert_eq!(
-        (&told["health"], &told["path"]),
+        (&branch["health"], &branch["path"]),
         (&"gone".into(), &bed.disks[0].path().to_str().unwrap().into())
     );
     assert_eq!(status["warnings"][0]["code"], "branch-gone", "{status:#}");
-    // What is open stays open.
+    // An open file stays usable.
     let mut text = String::new();
     open.read_to_string(&mut text).unwrap();
     open.rewind().unwrap();
     assert_eq!(text, "kept");
-    empty(bed.disks[0].path());
+    assert_empty(bed.disks[0].path());
     drop(open);
     bed.disks[0].mount_again();
     wait_for_illness(&bed, 0, None);
@@ -75,7 +75,7 @@ fn a_disk_that_is_unmounted_lazily_is_gone_until_it_is_mounted_again() {
     drop(third);
 }
 
-/// A list that leaves the gone branch out has no effect when it is refused for another reason.
+/// A new branch list without the missing branch has no effect if it is refused for another reason.
 #[test]
 fn a_refused_list_does_not_forget_a_gone_branch() {
     let mut bed = pool_over(vec![LoopFs::ext4(32 * MIB), LoopFs::tmpfs(32 * MIB)], "");
@@ -92,9 +92,9 @@ fn a_refused_list_does_not_forget_a_gone_branch() {
     drop(bed.disks);
 }
 
-/// Files are made all the while: each is on a disk in the end, and none below a mountpoint.
+/// A thread keeps creating files. In the end each is on exactly one disk, and none in the mountpoint directory.
 #[test]
-fn nothing_lands_below_a_disk_that_comes_and_goes() {
+fn no_file_is_created_in_the_mountpoint_of_an_unmounted_disk() {
     let mut bed = pool_over(vec![LoopFs::ext4(32 * MIB), LoopFs::tmpfs(32 * MIB)], "category.create=rand");
     let stop = AtomicBool::new(false);
     let made = std::thread::scope(|scope| {
@@ -112,7 +112,7 @@ fn nothing_lands_below_a_disk_that_comes_and_goes() {
             std::thread::sleep(Duration::from_millis(300));
             bed.disks[0].unmount_lazily();
             std::thread::sleep(Duration::from_millis(300));
-            empty(bed.disks[0].path());
+            assert_empty(bed.disks[0].path());
             bed.disks[0].mount_again();
         }
         stop.store(true, Ordering::Relaxed);
@@ -128,7 +128,7 @@ fn nothing_lands_below_a_disk_that_comes_and_goes() {
     drop(bed.disks);
 }
 
-/// XFS gives EIO to everything from then on. The pool keeps nothing open there, so it can be unmounted and repaired.
+/// After a shutdown XFS fails everything with EIO. The pool keeps nothing open there, so it can be unmounted and repaired.
 #[test]
 fn a_disk_that_has_shut_down_can_be_unmounted_under_the_pool() {
     let mut bed = pool_over(vec![LoopFs::xfs(320 * MIB), LoopFs::tmpfs(32 * MIB)], "");
@@ -136,16 +136,16 @@ fn a_disk_that_has_shut_down_can_be_unmounted_under_the_pool() {
     fs::write(bed.at("dir/before"), "on the first").unwrap();
     rustix::fs::syncfs(fs::File::open(bed.on(0, "")).unwrap()).unwrap();
     shut_down(&bed.disks[0]);
-    // The first who comes may meet the error: it is not taken for an empty disk.
+    // The first request may get the error, since the pool does not take the disk for an empty one.
     let first = fs::write(bed.at("after"), "elsewhere");
     assert!(first.is_ok() || first.as_ref().unwrap_err().raw_os_error() == Some(5), "{first:?}");
     wait_for_illness(&bed, 0, Some("gone"));
     let names = make_all_kinds(&bed, "b-");
     assert_only_on(&bed, 1, &names);
     bed.disks[0].unmount();
-    empty(bed.disks[0].path());
+    assert_empty(bed.disks[0].path());
     std::thread::sleep(Duration::from_millis(1500));
-    assert_eq!(illness(&bed, 0).as_deref(), Some("gone"), "the directory below is not the disk");
+    assert_eq!(illness(&bed, 0).as_deref(), Some("gone"), "the mountpoint directory is not the disk");
     bed.disks[0].mount_again();
     wait_for_illness(&bed, 0, None);
     assert_eq!(fs::read_to_string(bed.at("dir/before")).unwrap(), "on the first");
@@ -155,9 +155,9 @@ fn a_disk_that_has_shut_down_can_be_unmounted_under_the_pool() {
     drop(bed.disks);
 }
 
-/// A branch within a disk, and the only one.
+/// The only branch is a directory on a disk.
 #[test]
-fn the_last_branch_goes_and_comes_as_well() {
+fn the_only_branch_can_be_unmounted_and_mounted_again() {
     let mut disk = LoopFs::with(Kind::Ext4, 32 * MIB, &[], "");
     let branch = disk.path().join("sub/branch");
     fs::create_dir_all(&branch).unwrap();
@@ -166,14 +166,14 @@ fn the_last_branch_goes_and_comes_as_well() {
     fs::write(&file, "here").unwrap();
     disk.unmount_lazily();
     assert!(wait_until(PATIENCE, || pool.log().contains("goes on without it")), "{}", pool.log());
-    // It is told a moment before it is done.
+    // The message precedes the change.
     assert!(wait_until(PATIENCE, || fs::read(&file).is_err()));
     assert!(fs::write(pool.path().join("new"), "").is_err());
-    // The same path, and not the disk.
+    // A directory at the same path is not the disk.
     fs::create_dir_all(&branch).unwrap();
     std::thread::sleep(Duration::from_millis(1500));
     assert!(fs::write(pool.path().join("new"), "").is_err());
-    empty(&branch);
+    assert_empty(&branch);
     disk.mount_again();
     assert!(wait_until(PATIENCE, || fs::read(&file).is_ok()), "{}", pool.log());
     fs::write(pool.path().join("new"), "").unwrap();
@@ -182,9 +182,9 @@ fn the_last_branch_goes_and_comes_as_well() {
     drop(disk);
 }
 
-/// The pool was there before the disk.
+/// The pool is mounted before the disk.
 #[test]
-fn a_disk_that_is_mounted_over_a_branch_takes_its_place() {
+fn a_disk_mounted_over_a_branch_replaces_it() {
     let scratch = ScratchDir::new("canopy-sick-", &["branch"]);
     let branch = scratch.path("branch");
     let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))

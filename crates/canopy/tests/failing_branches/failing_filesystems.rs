@@ -1,4 +1,4 @@
-//! Filesystems that take no changes any more, or give errors.
+//! Filesystems that turn read-only or return errors.
 
 use super::rig::{
     PATIENCE, assert_only_on, is_fifo, make_all_kinds, pool_over, trigger_error, wait_for_illness,
@@ -16,7 +16,7 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_disk_that_is_remounted_read_only_is_left_out_until_it_is_writable_again() {
+fn a_read_only_disk_gets_no_new_files_until_it_is_writable() {
     let bed = pool_over(vec![LoopFs::ext4(32 * MIB), LoopFs::tmpfs(32 * MIB)], "");
     fs::write(bed.at("before"), "on the first").unwrap();
     let first = make_all_kinds(&bed, "a-");
@@ -26,7 +26,7 @@ fn a_disk_that_is_remounted_read_only_is_left_out_until_it_is_writable_again() {
     assert_only_on(&bed, 1, &second);
     assert!(is_fifo(&bed.at("b-fifo")));
     wait_for_illness(&bed, 0, Some("read-only"));
-    // What is there is read as ever, and cannot be changed.
+    // Existing files can be read but not changed.
     assert_eq!(fs::read_to_string(bed.at("before")).unwrap(), "on the first");
     assert_eq!(fs::remove_file(bed.at("before")).unwrap_err().raw_os_error(), Some(30));
     let status = bed.pool.status();
@@ -41,9 +41,9 @@ fn a_disk_that_is_remounted_read_only_is_left_out_until_it_is_writable_again() {
     assert!(log.contains("it has become read-only") && log.contains("is well again"), "{log}");
 }
 
-/// Each operation by itself, on a pool of its own.
+/// Each operation runs on a pool of its own.
 #[test]
-fn whatever_meets_a_read_only_disk_has_it_marked() {
+fn every_operation_that_gets_erofs_marks_the_branch() {
     type Act = fn(&Path) -> std::io::Result<()>;
     const ACTS: &[(&str, Act)] = &[
         ("chmod", |dir| fs::set_permissions(dir.join("file"), fs::Permissions::from_mode(0o600))),
@@ -76,18 +76,18 @@ fn whatever_meets_a_read_only_disk_has_it_marked() {
         assert_eq!(act(pool.path()).unwrap_err().raw_os_error(), Some(30), "{what}");
     }
     for ((what, _), pool) in ACTS.iter().zip(&pools) {
-        let told = wait_until(PATIENCE, || pool.log().contains("it has become read-only"));
-        assert!(told, "{what}: {}", pool.log());
+        let logged = wait_until(PATIENCE, || pool.log().contains("it has become read-only"));
+        assert!(logged, "{what}: {}", pool.log());
     }
     pools.into_iter().for_each(|pool| drop(pool.umount()));
     drop(disk);
 }
 
-/// As the kernel does it since Linux 6.15, statvfs(3) does not tell: only changes fail.
+/// Since Linux 6.15, statvfs(3) does not report the emergency read-only state of ext4: only changes fail.
 #[test]
-fn an_error_of_ext4_that_stops_all_changes_is_met_once() {
-    let sick = LoopFs::with(Kind::Ext4, 32 * MIB, &[], "errors=remount-ro");
-    let bed = pool_over(vec![sick, LoopFs::tmpfs(32 * MIB)], "");
+fn an_ext4_error_that_stops_all_changes_marks_the_branch() {
+    let failing = LoopFs::with(Kind::Ext4, 32 * MIB, &[], "errors=remount-ro");
+    let bed = pool_over(vec![failing, LoopFs::tmpfs(32 * MIB)], "");
     fs::write(bed.at("before"), "on the first").unwrap();
     trigger_error(&bed.disks[0]);
     let names = make_all_kinds(&bed, "a-");
@@ -105,21 +105,22 @@ fn an_error_of_ext4_that_stops_all_changes_is_met_once() {
     bed.pool.umount();
 }
 
-/// The image of the disk cannot be written to any more: what is written gives an error, what is there can be read.
+/// The disk's image becomes immutable: writes fail, reads work.
 #[test]
-fn a_disk_that_gives_errors_is_left_out_until_it_gives_none() {
-    let below = LoopFs::ext4(128 * MIB);
-    // Without a journal nothing turns it read-only.
-    let sick = LoopFs::within(below.path(), Kind::Ext4, 64 * MIB, &["-O", "^has_journal"], "errors=continue");
-    let image = sick.image().expect("an image");
-    let bed = pool_over(vec![sick, LoopFs::tmpfs(64 * MIB)], "");
+fn a_disk_that_returns_errors_gets_no_new_files_until_it_recovers() {
+    let host = LoopFs::ext4(128 * MIB);
+    // Without a journal ext4 does not turn read-only.
+    let failing =
+        LoopFs::within(host.path(), Kind::Ext4, 64 * MIB, &["-O", "^has_journal"], "errors=continue");
+    let image = failing.image().expect("an image");
+    let bed = pool_over(vec![failing, LoopFs::tmpfs(64 * MIB)], "");
     fs::write(bed.at("before"), "on the first").unwrap();
     sync(&bed.on(0, ""));
     immutable(&image, true);
-    // The first to hear of it is who waits for the disk.
+    // The fsync gets the error.
     let mut file = fs::File::create(bed.at("victim")).unwrap();
     let written = file.write_all(&vec![1; 4 << 20]).and_then(|()| file.sync_all());
-    assert_eq!(written.unwrap_err().raw_os_error(), Some(5), "an error is never hidden where data are lost");
+    assert_eq!(written.unwrap_err().raw_os_error(), Some(5), "lost data is always reported");
     wait_for_illness(&bed, 0, Some("failing"));
     let names = make_all_kinds(&bed, "a-");
     assert_only_on(&bed, 1, &names);

@@ -1,6 +1,6 @@
-//! Branches that fail, turn read-only, or fall off: the pool goes on without them, and takes them back.
+//! Branches that fail, turn read-only or disappear: the pool works without them, and takes them back when they recover.
 //!
-//! Root is needed.
+//! These tests need root.
 
 #![forbid(unsafe_code)]
 

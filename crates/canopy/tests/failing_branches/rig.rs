@@ -1,4 +1,4 @@
-//! A pool that prefers the first of its branches, and what it reports of their health.
+//! A pool that prefers its first branch, and what it reports about the health of its branches.
 
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{LoopFs, Pool, PoolBed};
@@ -7,10 +7,10 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long to wait for something that a thread of the daemon does: generous, since the machine may be busy.
+/// The time limit for what the daemon does in the background. It is generous, since the machine may be busy.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Mounts a pool that creates entries on the first branch that takes them.
+/// Mounts a pool that creates entries on the first branch that accepts them.
 #[track_caller]
 pub(super) fn pool_over(disks: Vec<LoopFs>, options: &str) -> PoolBed {
     let builder = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
@@ -19,7 +19,7 @@ pub(super) fn pool_over(disks: Vec<LoopFs>, options: &str) -> PoolBed {
     PoolBed::mount(builder, disks)
 }
 
-/// Returns the state that the pool reports of an unhealthy branch, and `None` for a healthy one.
+/// Returns the state that the pool reports for an unhealthy branch, or `None` for a healthy one.
 #[track_caller]
 pub(super) fn illness(bed: &PoolBed, branch: usize) -> Option<String> {
     let status = bed.pool.status();
@@ -30,18 +30,18 @@ pub(super) fn illness(bed: &PoolBed, branch: usize) -> Option<String> {
     found["illness"]["health"].as_str().map(str::to_owned)
 }
 
-/// Waits until the pool reports this state of a branch.
+/// Waits until the pool reports this state for a branch.
 #[track_caller]
 pub(super) fn wait_for_illness(bed: &PoolBed, branch: usize, expected: Option<&str>) {
     let mut last = None;
-    let came = wait_until(PATIENCE, || {
+    let reached = wait_until(PATIENCE, || {
         last = illness(bed, branch);
         last.as_deref() == expected
     });
-    assert!(came, "branch {branch} is {last:?} instead of {expected:?}\n{}", bed.pool.log());
+    assert!(reached, "branch {branch} is {last:?} instead of {expected:?}\n{}", bed.pool.log());
 }
 
-/// Makes a file, a directory, a symlink, a fifo and an unnamed file. Returns the names.
+/// Creates a file, a directory, a symlink, a fifo and an unnamed file. Returns the names.
 #[track_caller]
 pub(super) fn make_all_kinds(bed: &PoolBed, prefix: &str) -> Vec<String> {
     let name = |kind: &str| format!("{prefix}{kind}");

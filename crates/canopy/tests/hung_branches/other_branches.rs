@@ -1,6 +1,6 @@
-//! What goes on while a branch hangs, what fails, and that all is well afterwards.
+//! What works and what fails while a branch hangs, and that everything works afterwards.
 
-use super::rig::{DEADLINE, LOOKS, PATIENCE, Rig, SLACK, in_time, timed_out};
+use super::rig::{DEADLINE, LOOKS, PATIENCE, Rig, SLACK, assert_timed_out, in_time};
 use canopy_fuse::Opcode;
 use canopy_testkit::Fault;
 use canopy_testkit::cmd::wait_until;
@@ -26,7 +26,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 }
 
 #[track_caller]
-fn all_is_well(rig: &Rig) {
+fn assert_recovers(rig: &Rig) {
     rig.heal();
     assert_eq!(names(&rig.at("d")), set(&["a", "b", "c"]));
     for (path, expected) in [("d/a", "a"), ("d/b", "b"), ("d/c", "c"), ("only-b", "b")] {
@@ -37,14 +37,14 @@ fn all_is_well(rig: &Rig) {
     in_time(move || fs::write(&new, "new").and_then(|()| fs::remove_file(&new))).expect("a new file");
 }
 
-/// The first that meets the branch waits for the deadline; those who come later are told at once.
+/// The first request to the branch waits for the deadline. Later ones fail at once.
 #[test]
-fn names_on_other_branches_are_found_and_those_on_the_hung_one_time_out() {
+fn names_on_other_branches_are_found_and_those_on_the_hung_branch_time_out() {
     let rig = Rig::new("");
     rig.faulty.set_all(Fault::Hang);
     let path = rig.at("only-b");
-    timed_out(in_time(move || fs::metadata(path)));
-    rig.known_to_hang();
+    assert_timed_out(in_time(move || fs::metadata(path)));
+    rig.wait_until_known_to_hang();
     for (path, found) in [("d/a", true), ("d/c", true), ("only-a", true), ("d/b", false), ("nowhere", false)]
     {
         let full = rig.at(path);
@@ -52,16 +52,16 @@ fn names_on_other_branches_are_found_and_those_on_the_hung_one_time_out() {
         let answer = in_time(move || fs::metadata(full));
         match found {
             true => assert!(answer.is_ok_and(|stat| stat.len() == 1), "{path}"),
-            false => timed_out(answer),
+            false => assert_timed_out(answer),
         }
         assert!(began.elapsed() < DEADLINE + SLACK);
     }
     assert_eq!(names(&rig.at("d")), set(&["a", "c"]));
-    // Only what answers is counted.
+    // statfs counts only the branches that answer.
     let point = rig.at("");
     let room = in_time(move || statvfs(&point)).expect("statfs");
     assert_eq!(room.f_blocks * room.f_frsize, 512 << 20);
-    // Changes of what is there, and taking it away.
+    // Files on the other branches can be changed, renamed and removed.
     let (a, c) = (rig.at("d/a"), rig.at("d/c"));
     in_time(move || {
         fs::write(&a, "more")?;
@@ -72,41 +72,41 @@ fn names_on_other_branches_are_found_and_those_on_the_hung_one_time_out() {
     assert_eq!(names(&rig.at("d")), set(&[]));
     fs::write(rig.well[0].path().join("d/a"), "a").expect("a file");
     fs::write(rig.well[1].path().join("d/c"), "c").expect("a file");
-    all_is_well(&rig);
+    assert_recovers(&rig);
     rig.pool.umount();
 }
 
-/// Each of these hangs alone, the rest of the branch answers.
+/// Only one kind of request hangs at a time. The branch answers all others.
 #[test]
-fn one_kind_of_request_hangs() {
+fn a_branch_recovers_when_only_one_kind_of_request_hangs() {
     let rig = Rig::new("passthrough.io=off,cache.files=off");
     rig.faulty.set(Fault::Hang, LOOKS);
     let path = rig.at("d/b");
-    timed_out(in_time(move || fs::metadata(path)));
-    rig.known_to_hang();
+    assert_timed_out(in_time(move || fs::metadata(path)));
+    rig.wait_until_known_to_hang();
     let path = rig.at("d/a");
     in_time(move || fs::metadata(path)).expect("a file of another branch");
-    all_is_well(&rig);
+    assert_recovers(&rig);
 
     rig.faulty.set(Fault::Hang, &[Opcode::Opendir, Opcode::Readdir]);
-    rig.known_to_hang();
+    rig.wait_until_known_to_hang();
     assert_eq!(names(&rig.at("d")), set(&["a", "c"]));
-    all_is_well(&rig);
+    assert_recovers(&rig);
 
     rig.faulty.set(Fault::Hang, &[Opcode::Statfs]);
     let point = rig.at("");
-    in_time(move || statvfs(&point).map_err(Into::into)).or_else(ignore_time_out).expect("statfs");
-    rig.known_to_hang();
+    in_time(move || statvfs(&point).map_err(Into::into)).or_else(expect_time_out).expect("statfs");
+    rig.wait_until_known_to_hang();
     let point = rig.at("");
     in_time(move || statvfs(&point)).expect("statfs");
-    all_is_well(&rig);
+    assert_recovers(&rig);
 
     let mut open = File::open(rig.at("d/b")).expect("a file");
     rig.faulty.set(Fault::Hang, &[Opcode::Read]);
     let mut read = open.try_clone().expect("a file");
-    timed_out(in_time(move || read.read(&mut [0; 8])));
+    assert_timed_out(in_time(move || read.read(&mut [0; 8])));
     let path = rig.at("d/b");
-    timed_out(in_time(move || fs::metadata(path)));
+    assert_timed_out(in_time(move || fs::metadata(path)));
     let path = rig.at("d/c");
     in_time(move || fs::read(path)).expect("a file of another branch");
     rig.heal();
@@ -115,40 +115,40 @@ fn one_kind_of_request_hangs() {
     open.read_to_string(&mut text).expect("a read");
     assert_eq!(text, "b");
     drop(open);
-    all_is_well(&rig);
+    assert_recovers(&rig);
     rig.pool.umount();
 }
 
-fn ignore_time_out(error: std::io::Error) -> std::io::Result<rustix::fs::StatVfs> {
-    timed_out::<()>(Err(error));
+fn expect_time_out(error: std::io::Error) -> std::io::Result<rustix::fs::StatVfs> {
+    assert_timed_out::<()>(Err(error));
     Ok(statvfs("/")?)
 }
 
-/// What was written is there, or was reported as failed; and it may come after that.
+/// A write either succeeds or fails with an error. A write that timed out may still reach the disk later.
 #[test]
 fn a_write_that_hangs_fails_and_is_not_torn() {
     let rig = Rig::new("passthrough.io=off,cache.files=off");
     let file = OpenOptions::new().write(true).open(rig.at("d/b")).expect("a file");
     rig.faulty.set(Fault::Hang, &[Opcode::Write]);
     let written = file.try_clone().expect("a file");
-    timed_out(in_time(move || written.write_at(&[7; 4096], 0)));
+    assert_timed_out(in_time(move || written.write_at(&[7; 4096], 0)));
     let after = file.try_clone().expect("a file");
-    timed_out(in_time(move || after.write_at(&[8; 4096], 4096)));
-    // Whoever fails at once has written nothing.
+    assert_timed_out(in_time(move || after.write_at(&[8; 4096], 4096)));
+    // The write that failed at once has written nothing.
     assert_eq!(fs::read(rig.faulty.backing_dir().join("d/b")).expect("a file"), b"b");
     rig.heal();
     file.write_at(&[9; 4096], 8192).expect("a write");
     let there = fs::read(rig.at("d/b")).expect("a file");
     assert_eq!((there.len(), &there[8192..]), (12288, &[9; 4096][..]));
-    assert!(there[..4096] == [7; 4096], "it was under way, and has come to its end");
+    assert!(there[..4096] == [7; 4096], "the write in flight has completed");
     assert!(there[4096..8192] == [0; 4096]);
     drop(file);
     rig.pool.umount();
 }
 
-/// Nobody who works on other branches is held up for longer than the deadline.
+/// No operation on another branch takes longer than the deadline.
 #[test]
-fn writers_on_other_branches_go_on() {
+fn writers_on_other_branches_continue() {
     let rig = Rig::new("");
     let stop = AtomicBool::new(false);
     let longest = std::thread::scope(|scope| {
@@ -177,7 +177,7 @@ fn writers_on_other_branches_go_on() {
             })
             .collect();
         std::thread::sleep(Duration::from_millis(500));
-        // As many who wait for it as there are workers, and more.
+        // More clients wait for the branch than there are workers.
         let waiting: Vec<_> = (0..12)
             .map(|number| {
                 let path = rig.at("only-b");
@@ -198,27 +198,27 @@ fn writers_on_other_branches_go_on() {
         let results = writers.into_iter().map(|thread| thread.join().expect("a writer"));
         results.map(|(longest, rounds)| (longest, assert!(rounds > 10)).0).max().expect("writers")
     });
-    assert!(longest < DEADLINE + SLACK, "somebody waited for {longest:?}");
-    all_is_well_after_writing(&rig);
+    assert!(longest < DEADLINE + SLACK, "the longest operation took {longest:?}");
+    assert_listing_after_heal(&rig);
     rig.pool.umount();
 }
 
-fn all_is_well_after_writing(rig: &Rig) {
+fn assert_listing_after_heal(rig: &Rig) {
     rig.heal();
     assert_eq!(names(&rig.at("d")), set(&["a", "b", "c"]));
 }
 
-/// Who is stuck holds the directories in place; renaming one must not hold up everybody else.
+/// A stuck request holds the directory lock. A rename that waits for that lock must not block other requests.
 #[test]
 fn renaming_a_directory_does_not_freeze_the_pool() {
     let rig = Rig::new("");
     fs::create_dir(rig.well[0].path().join("mine")).expect("mkdir");
     rig.faulty.set(Fault::Hang, &[Opcode::Getattr, Opcode::Lookup, Opcode::Statx]);
     let path = rig.at("only-b");
-    timed_out(in_time(move || fs::metadata(path)));
-    rig.known_to_hang();
+    assert_timed_out(in_time(move || fs::metadata(path)));
+    rig.wait_until_known_to_hang();
     let (from, to) = (rig.at("mine"), rig.at("yours"));
-    timed_out(in_time(move || fs::rename(from, to)));
+    assert_timed_out(in_time(move || fs::rename(from, to)));
     let path = rig.at("d/a");
     in_time(move || fs::metadata(path)).expect("a file");
     rig.heal();
@@ -228,9 +228,9 @@ fn renaming_a_directory_does_not_freeze_the_pool() {
     rig.pool.umount();
 }
 
-/// It may hang again and again: nothing is left of those who have waited, neither descriptors nor lookups.
+/// The branch hangs repeatedly. Requests that timed out leave neither descriptors nor lookup counts behind.
 #[test]
-fn nothing_is_left_of_answers_that_nobody_waited_for() {
+fn requests_that_time_out_leak_nothing() {
     let rig = Rig::new("passthrough.io=off");
     for _ in 0..3 {
         rig.faulty.set_all(Fault::Hang);
@@ -244,14 +244,14 @@ fn nothing_is_left_of_answers_that_nobody_waited_for() {
                 });
             }
         });
-        rig.known_to_hang();
+        rig.wait_until_known_to_hang();
         rig.heal();
     }
     let path = rig.at("d/made");
     let mut file = File::create(path).expect("a new file");
     file.write_all(b"text").expect("a write");
     drop(file);
-    // The pool's end looks for descriptors on the branches, the faulty branch's for who uses it still.
+    // Unmounting the pool checks for descriptors left on the branches. Unmounting the faulty branch fails if it is in use.
     assert!(wait_until(PATIENCE, || rig.faulty.hanging() == 0));
     rig.pool.umount();
 }

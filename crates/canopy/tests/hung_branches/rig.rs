@@ -1,4 +1,4 @@
-//! A pool of two disks that are well and one that may hang.
+//! A pool over two healthy disks and one that may hang.
 
 use canopy_fuse::Opcode;
 use canopy_testkit::cmd::wait_until;
@@ -13,21 +13,21 @@ use std::time::{Duration, Instant};
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 /// `branch-timeout` of these tests.
 pub(super) const DEADLINE: Duration = Duration::from_secs(2);
-/// What a busy machine may add to it.
+/// The delay that a busy machine may add to the deadline.
 pub(super) const SLACK: Duration = Duration::from_secs(15);
-/// For what has to happen sooner or later.
+/// The time limit for what must happen eventually.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Rig {
     pub(super) pool: Pool,
     pub(super) well: [LoopFs; 2],
     pub(super) faulty: FaultyFs,
-    // Looks whether something is left, after all else has gone.
+    // Dropped last: checks that nothing is left behind.
     _scratch: ScratchDir,
 }
 
 impl Rig {
-    /// The branches are `well[0]`, the faulty one, `well[1]`.
+    /// Mounts a pool over `well[0]`, the faulty branch and `well[1]`, in this order.
     pub(super) fn new(options: &str) -> Rig {
         let scratch = ScratchDir::new("canopy-hung-", &[]);
         let faulty = FaultyFs::mount(&scratch.dir());
@@ -42,7 +42,7 @@ impl Rig {
             .branch(faulty.path())
             .branch(well[1].path())
             .option(format!("minfreespace=0,category.create=ff,branch-timeout={}", DEADLINE.as_secs()))
-            // Nothing is answered from what the kernel remembers.
+            // The kernel answers nothing from its caches.
             .option("cache.attr=0,cache.entry=0")
             .option(options)
             .mount();
@@ -53,20 +53,20 @@ impl Rig {
         self.pool.path().join(path)
     }
 
-    /// Every request to the branch hangs from now on, and the pool knows it.
+    /// Makes every request to the branch hang, and waits until the pool has noticed.
     pub(super) fn hang(&self) {
         self.faulty.set_all(Fault::Hang);
-        self.known_to_hang();
+        self.wait_until_known_to_hang();
     }
 
-    /// Waits until the pool leaves the branch out.
-    pub(super) fn known_to_hang(&self) {
+    /// Waits until the pool has logged that the branch hangs.
+    pub(super) fn wait_until_known_to_hang(&self) {
         let said = || self.pool.log().matches("does not answer").count();
         let taken_back = || self.pool.log().matches("answers again").count();
         assert!(wait_until(PATIENCE, || said() > taken_back()), "{}", self.pool.log());
     }
 
-    /// Lets the branch go on, until the pool has taken it back.
+    /// Lets the branch answer again, and waits until the pool has taken it back.
     pub(super) fn heal(&self) {
         self.faulty.heal();
         let balanced = || {
@@ -77,26 +77,28 @@ impl Rig {
     }
 }
 
-/// Runs something that must not hang, and tells how long it took.
+/// Runs work that must not hang. Returns its result and how long it took.
 #[track_caller]
 pub(super) fn timed<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> (T, Duration) {
     let (send, receive) = channel();
     let began = Instant::now();
     std::thread::spawn(move || send.send(work()));
-    let Ok(result) = receive.recv_timeout(PATIENCE) else { panic!("it hangs, after {PATIENCE:?}") };
+    let Ok(result) = receive.recv_timeout(PATIENCE) else {
+        panic!("the operation hangs for more than {PATIENCE:?}")
+    };
     (result, began.elapsed())
 }
 
-/// As [`timed`], for what the deadline bounds.
+/// Runs work that must end within the deadline. Returns its result.
 #[track_caller]
 pub(super) fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (result, took) = timed(work);
-    assert!(took < DEADLINE + SLACK, "it took {took:?}");
+    assert!(took < DEADLINE + SLACK, "the operation took {took:?}");
     result
 }
 
 #[track_caller]
-pub(super) fn timed_out<T: std::fmt::Debug>(result: io::Result<T>) {
+pub(super) fn assert_timed_out<T: std::fmt::Debug>(result: io::Result<T>) {
     let errno = result.as_ref().err().and_then(io::Error::raw_os_error);
     assert_eq!(errno, Some(Errno::TIMEDOUT.raw_os_error()), "{result:?}");
 }

@@ -1,23 +1,23 @@
 //! `branch-timeout`.
 
-use super::rig::{DEADLINE, PATIENCE, Rig, in_time, timed_out};
+use super::rig::{DEADLINE, PATIENCE, Rig, assert_timed_out, in_time};
 use canopy_testkit::Fault;
 use canopy_testkit::cmd::wait_until;
 use std::fs;
 
 #[test]
-fn it_can_be_given_and_taken_away() {
+fn the_timeout_can_be_set_and_removed_while_mounted() {
     let rig = Rig::new("branch-timeout=0");
     let set = |value: &str| rig.pool.set("branch-timeout", value);
     assert_eq!(rig.pool.probe_threads(), 0);
     set(&DEADLINE.as_secs().to_string());
     assert!(wait_until(PATIENCE, || rig.pool.probe_threads() == 3));
     rig.faulty.set_all(Fault::Hang);
-    rig.known_to_hang();
+    rig.wait_until_known_to_hang();
     let path = rig.at("d/b");
-    timed_out(in_time(move || fs::metadata(path)));
+    assert_timed_out(in_time(move || fs::metadata(path)));
     rig.heal();
-    // Only what is served by another program or machine is asked.
+    // `auto` probes only branches that another program or machine serves.
     set("auto");
     assert!(wait_until(PATIENCE, || rig.pool.probe_threads() == 1));
     set("0");

@@ -1,4 +1,4 @@
-//! A pool ends while one of its branches hangs.
+//! Unmounting a pool while one of its branches hangs.
 
 use super::rig::{PATIENCE, Rig, in_time};
 use canopy_testkit::cmd::{run_within, wait_until};
@@ -8,15 +8,15 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-/// The mount goes at once. The process ends when the kernel lets its threads go: one that waits for an answer which a
-/// server has begun to work on cannot even be killed (fs/fuse/dev.c request_wait_answer).
+/// The mount disappears at once. The process exits when the kernel releases its threads: a thread that waits for a request
+/// which the FUSE server has already read cannot be killed (fs/fuse/dev.c, request_wait_answer).
 #[test]
-fn it_is_unmounted() {
+fn umount_succeeds_while_a_branch_hangs() {
     let mut rig = Rig::new("");
     rig.hang();
     let path = rig.at("d/b");
     let _ = in_time(move || fs::metadata(path));
-    // Busy is asked again: a program that another test starts holds a copy of every descriptor until its exec.
+    // EBUSY is retried: a program that another test starts holds a copy of every descriptor until its exec.
     let umount =
         || run_within(Command::new("umount").arg(rig.pool.path()), Duration::from_secs(30)).success();
     assert!(wait_until(PATIENCE, umount), "{:?}", proc::holders(rig.pool.path()));
@@ -26,7 +26,7 @@ fn it_is_unmounted() {
 }
 
 #[test]
-fn a_signal_ends_it() {
+fn sigterm_unmounts_while_a_branch_hangs() {
     let mut rig = Rig::new("");
     rig.faulty.set_all(Fault::Hang);
     let path = rig.at("d/b");
