@@ -1,6 +1,6 @@
-//! `landlock=true`: workers reach nothing but the branches of the mount.
+//! `landlock=true`: workers can reach only the branches of the pool.
 
-use super::rig::{BINARY, everything};
+use super::rig::{BINARY, exercise_privileges};
 use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{LoopFs, Pool};
 use rustix::fs::XattrFlags;
@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 #[test]
-fn nothing_else_is_reached() {
+fn landlock_confines_workers_to_the_branches() {
     let (one, two) = (LoopFs::ext4(64 << 20), LoopFs::tmpfs(64 << 20));
     let outside = tempfile::tempdir().expect("a directory");
     fs::write(outside.path().join("secret"), "secret").expect("write");
@@ -29,15 +29,15 @@ fn nothing_else_is_reached() {
                 .mount()
         };
         let free = pool(false);
-        assert_eq!(fs::read(free.path().join("out")).expect("it is followed"), b"secret");
+        assert_eq!(fs::read(free.path().join("out")).expect("the symlink is followed"), b"secret");
         free.umount();
 
         let pool = pool(true);
         let dir = pool.path().join("dir");
         fs::create_dir(&dir).expect("mkdir");
-        everything(&dir);
+        exercise_privileges(&dir);
         fs::remove_dir_all(&dir).expect("rmdir");
-        let denied = fs::read(pool.path().join("out")).expect_err("it leads outside");
+        let denied = fs::read(pool.path().join("out")).expect_err("the symlink leads outside");
         assert_eq!(Errno::from_io_error(&denied), Some(Errno::ACCESS));
 
         let control = pool.path().join(".mergerfs");
@@ -49,7 +49,7 @@ fn nothing_else_is_reached() {
                 XattrFlags::empty(),
             )
         };
-        // What lies in a branch may come, and nothing else; it says why.
+        // Only a directory within a branch can be added. Any other is refused with the reason.
         fs::create_dir_all(two.path().join("more")).expect("mkdir");
         set("branches", &format!("+>{}", two.path().join("more").display())).expect("a branch inside");
         let value = format!("+>{}", outside.path().display());
@@ -64,7 +64,7 @@ fn nothing_else_is_reached() {
         assert!(done.stderr.contains("landlock=true confines pool"), "{}", done.describe());
         assert_eq!(done.stderr.lines().count(), 1, "{}", done.describe());
 
-        // The log is moved away, and named again.
+        // Log rotation: the file is renamed, and `log.file` set again.
         let log = outside.path().join("log");
         set("debug", "true").expect("debug");
         fs::metadata(pool.path().join("none")).expect_err("no such file");
@@ -76,7 +76,7 @@ fn nothing_else_is_reached() {
         set("debug", "false").expect("debug");
         set("readahead", "256").expect("/sys");
 
-        // The thread that unmounts may.
+        // The thread that unmounts is not confined.
         kill_process(Pid::from_raw(pool.pid()).expect("a pid"), Signal::TERM).expect("a signal");
         assert!(wait_until(Duration::from_secs(30), || !pool.mounted()), "{}", pool.log());
         pool.umount();

@@ -1,4 +1,4 @@
-//! What the daemon gives up, and that it serves all the same.
+//! The privileges that the daemon drops, and that it still serves every request.
 
 #![forbid(unsafe_code)]
 

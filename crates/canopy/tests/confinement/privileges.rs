@@ -1,6 +1,6 @@
 //! Capabilities and `no_new_privs`.
 
-use super::rig::{BINARY, everything, serves};
+use super::rig::{BINARY, exercise_privileges, serves};
 use canopy_testkit::cmd::{run_within, wait_until};
 use canopy_testkit::{LoopFs, Pool};
 use serde_json::Value;
@@ -8,12 +8,12 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-/// CAP_CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, SETGID, SETUID, LINUX_IMMUTABLE, SYS_ADMIN, SYS_NICE, MKNOD, SETFCAP
-/// by their numbers (include/uapi/linux/capability.h).
+/// The numbers (include/uapi/linux/capability.h) of CAP_CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, SETGID, SETUID,
+/// LINUX_IMMUTABLE, SYS_ADMIN, SYS_NICE, MKNOD and SETFCAP.
 const NEEDED: [u32; 12] = [0, 1, 2, 3, 4, 6, 7, 9, 21, 23, 27, 31];
 
 #[test]
-fn every_thread_has_what_it_needs_and_nothing_else() {
+fn every_thread_holds_only_the_needed_capabilities() {
     let needed: u64 = NEEDED.iter().map(|number| 1 << number).sum();
     let disks = [LoopFs::ext4(64 << 20), LoopFs::ext4(64 << 20)];
     for transport in ["on", "off"] {
@@ -22,14 +22,14 @@ fn every_thread_has_what_it_needs_and_nothing_else() {
             .branch(disks[1].path())
             .option(format!("minfreespace=0,io-uring={transport}"))
             .mount();
-        let look = || {
+        let check_threads = || {
             let mut found = Vec::new();
-            // The first to serve starts the others.
-            let serve = wait_until(Duration::from_secs(60), || {
+            // The first worker starts the others.
+            let serving = wait_until(Duration::from_secs(60), || {
                 found = pool.threads();
                 found.iter().filter(|thread| serves(&thread.name)).count() > 1
             });
-            assert!(serve, "{found:?}");
+            assert!(serving, "{found:?}");
             for thread in found {
                 let name = &thread.name;
                 let set = |field: &str| u64::from_str_radix(thread.field(field), 16).expect("a mask");
@@ -40,21 +40,21 @@ fn every_thread_has_what_it_needs_and_nothing_else() {
                 assert_eq!(thread.field("NoNewPrivs"), "1", "{name}");
             }
         };
-        look();
+        check_threads();
         let dir = pool.path().join("dir");
         fs::create_dir(&dir).expect("mkdir");
-        everything(&dir);
+        exercise_privileges(&dir);
         fs::remove_dir_all(&dir).expect("rmdir");
-        // Those that have come meanwhile, too.
-        look();
+        // Check the threads that have started since, too.
+        check_threads();
         let done = run_within(
             Command::new(BINARY).args(["status", "--json"]).arg(pool.path()),
             Duration::from_secs(60),
         );
-        let told: Value = serde_json::from_str(&done.stdout).expect("JSON");
-        let told = &told["pools"][0]["security"];
-        assert_eq!(told["capabilities"].as_array().expect("names").len(), NEEDED.len(), "{told}");
-        assert_eq!((&told["no_new_privs"], &told["landlock"]), (&true.into(), &false.into()));
+        let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
+        let status = &status["pools"][0]["security"];
+        assert_eq!(status["capabilities"].as_array().expect("names").len(), NEEDED.len(), "{status}");
+        assert_eq!((&status["no_new_privs"], &status["landlock"]), (&true.into(), &false.into()));
         assert_eq!(pool.log().matches("no new privileges").count(), 1, "{}", pool.log());
         pool.umount();
     }

@@ -1,4 +1,4 @@
-//! Operations that need the privileges of the daemon.
+//! Operations for which the daemon needs its privileges.
 
 use canopy_testkit::cmd::run_within;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Uid, XattrFlags};
@@ -16,9 +16,9 @@ pub(super) fn serves(name: &str) -> bool {
     name.starts_with("canopy-q") || name.starts_with("canopy-fuse-")
 }
 
-/// Does everything that needs a privilege of the daemon, as root in a directory of a pool.
+/// Performs every operation for which the daemon needs a privilege, as root in a directory of a pool.
 #[track_caller]
-pub(super) fn everything(pool: &Path) {
+pub(super) fn exercise_privileges(pool: &Path) {
     let at = |name: &str| pool.join(name);
     fs::create_dir(at("d")).expect("mkdir");
     fs::write(at("f"), "text").expect("write");
@@ -37,7 +37,7 @@ pub(super) fn everything(pool: &Path) {
     }
     rustix::fs::chown(at("f"), Some(Uid::from_raw(4242)), Some(Gid::from_raw(4243))).expect("chown");
     fs::set_permissions(at("f"), fs::Permissions::from_mode(0o6750)).expect("chmod");
-    assert_eq!(fs::metadata(at("f")).expect("stat").mode() & 0o7777, 0o6750, "set-id bits stay");
+    assert_eq!(fs::metadata(at("f")).expect("stat").mode() & 0o7777, 0o6750, "chmod keeps the set-id bits");
     for name in ["user.x", "trusted.x"] {
         rustix::fs::setxattr(at("f"), name, b"value", XattrFlags::empty()).expect(name);
         rustix::fs::removexattr(at("f"), name).expect(name);
@@ -45,7 +45,7 @@ pub(super) fn everything(pool: &Path) {
     // struct vfs_cap_data, version 2: cap_chown.
     let capability = [1, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     rustix::fs::setxattr(at("f"), "security.capability", &capability, XattrFlags::empty()).expect("setcap");
-    // Somebody else's file, in a directory that is closed to the group that the daemon has.
+    // A file of another user, in a directory that is closed to the daemon's group.
     let script = "umask 077; mkdir own; echo text >own/f; cat own/f; chmod 2700 own; touch own/g; mv own/g own/h; rm own/h";
     fs::set_permissions(pool, fs::Permissions::from_mode(0o777)).expect("chmod");
     let user = canopy_testkit::User { uid: 4242, gid: 4243, groups: &[] };
@@ -58,7 +58,7 @@ pub(super) fn everything(pool: &Path) {
         assert!(done.success(), "{}", done.describe());
         assert_eq!(fs::write(at("own/f"), "").is_err(), flag == "+i");
     }
-    // What has no name any more is found by what is open.
+    // An unlinked file is reached through its open handle.
     let mut file = fs::File::options().read(true).write(true).open(at("f")).expect("open");
     for name in ["f", "g"] {
         fs::remove_file(at(name)).expect("unlink");

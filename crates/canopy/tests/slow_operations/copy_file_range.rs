@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const SIZE: u64 = 40 << 20;
 
-/// How much the first call copies of a file of [`SIZE`] bytes; then copies the rest and compares.
+/// Copies a file of [`SIZE`] bytes and verifies the copy. Returns how many bytes the first call copied.
 fn first_copy(branch: &Path) -> u64 {
     let pool = Pool::builder(BINARY).branch(branch).option("minfreespace=0").mount();
     let content: Vec<u8> = (0..SIZE).map(|at| (at % 251) as u8).collect();
@@ -22,7 +22,7 @@ fn first_copy(branch: &Path) -> u64 {
     while at < SIZE {
         let copied = rustix::fs::copy_file_range(&from, Some(&mut at), &to, Some(&mut into), 1 << 30);
         let copied = copied.expect("a copy");
-        assert_ne!(copied, 0, "the file has more");
+        assert_ne!(copied, 0, "a copy ends early");
         first.get_or_insert(copied as u64);
     }
     drop((from, to));
@@ -38,20 +38,20 @@ fn one_request_copies_a_part_of_a_large_file() {
     assert!(first <= 16 << 20, "{first} bytes at once");
 }
 
-/// Sharing blocks takes no time, whatever the size.
+/// Sharing blocks takes no time, regardless of the size.
 #[test]
-fn what_shares_its_blocks_is_copied_whole() {
+fn one_request_copies_a_whole_file_by_sharing_blocks() {
     let disk = LoopFs::btrfs(256 << 20);
     assert_eq!(first_copy(disk.path()), SIZE);
 }
 
 #[test]
-fn whoever_is_killed_over_a_copy_is_gone_soon() {
+fn a_client_killed_during_a_copy_exits_promptly() {
     for transport in transports() {
         let rig = Rig::new(transport, 1, "cache.attr=0,cache.entry=0", &[]);
         fs::write(rig.faulty.backing_dir().join("busy0/large"), vec![3; 240 << 20]).expect("a file");
         fs::write(rig.faulty.backing_dir().join("busy0/copy"), "").expect("a file");
-        // A mebibyte each: four minutes in all, sixteen seconds a request.
+        // Each request on the branch copies one mebibyte: a request to the pool takes sixteen seconds, the file four minutes.
         let copies = &[Opcode::CopyFileRange, Opcode::CopyFileRange64];
         rig.faulty.set(Fault::Delay(Duration::from_secs(1)), copies);
         let mut copy = Command::new("cp")
@@ -62,14 +62,14 @@ fn whoever_is_killed_over_a_copy_is_gone_soon() {
             .expect("cp");
         let begun =
             || fs::metadata(rig.faulty.backing_dir().join("busy0/copy")).is_ok_and(|copy| copy.len() != 0);
-        assert!(wait_until(Duration::from_secs(30), begun), "cp does not copy by copy_file_range");
+        assert!(wait_until(Duration::from_secs(30), begun), "cp does not use copy_file_range");
         copy.kill().expect("a signal");
         let gone = wait_until(Duration::from_secs(60), || copy.try_wait().expect("a child").is_some());
         let copied = fs::metadata(rig.faulty.backing_dir().join("busy0/copy")).expect("the copy").len();
         rig.faulty.heal();
         let _ = copy.wait();
-        assert!(gone, "io-uring={transport}: it goes on");
-        // Not even to the end of its request.
+        assert!(gone, "io-uring={transport}: the killed cp still runs");
+        // The request in flight stops early, too.
         assert!(copied <= 12 << 20, "io-uring={transport}: {copied} bytes");
         rig.pool.umount();
     }

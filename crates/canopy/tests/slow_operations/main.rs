@@ -1,4 +1,4 @@
-//! Operations that take long hold up nobody but those who wait for them.
+//! A slow operation delays only the requests that depend on it.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Four clients in operations that take long on one disk, and a stranger who needs another.
+//! Four clients in slow operations on one disk, and a bystander that uses another disk.
 
 use super::rig::{PATIENCE, Rig, client, transports};
 use canopy_fuse::Opcode::{self, CopyFileRange, CopyFileRange64};
@@ -15,12 +15,12 @@ use std::time::Duration;
 
 const CLIENTS: usize = 4;
 
-/// What each client does in a directory of its own, and where the disk then takes its time.
+/// An operation that each client performs in a directory of its own, and the requests that hang on the disk.
 struct Long {
     what: &'static str,
     options: &'static str,
     slow: &'static [Opcode],
-    /// How many of the clients get as far as the disk; the others wait for the first.
+    /// How many clients reach the disk. The others wait for the first.
     at_the_disk: usize,
     work: fn(&Path) -> io::Result<()>,
 }
@@ -38,8 +38,8 @@ fn hangs(transport: &str, long: &Long, clients: usize, others: &[&Path]) {
         files: 1 << 20,
         files_free: 1 << 20,
     }));
-    // Everybody has been here before.
-    rig.stranger(&what);
+    // Names and worker threads exist before the disk hangs.
+    rig.bystander(&what);
     rig.faulty.set(Fault::Hang, long.slow);
     let done = Arc::new(AtomicUsize::new(0));
     let waiting: Vec<_> = (0..clients)
@@ -59,10 +59,10 @@ fn hangs(transport: &str, long: &Long, clients: usize, others: &[&Path]) {
         rig.faulty.heal();
         panic!("{what}: {hanging} at the disk, {done} done\n{}", rig.pool.log());
     }
-    // Those who wait for another of them have begun as well; if not, the test is just easier.
+    // Gives the clients that wait for another client time to start. If they have not, the test is only weaker.
     std::thread::sleep(Duration::from_millis(200));
-    rig.stranger(&what);
-    assert_eq!(done.load(Ordering::SeqCst), 0, "{what}: nobody was held up, for nobody waited");
+    rig.bystander(&what);
+    assert_eq!(done.load(Ordering::SeqCst), 0, "{what}: a client did not wait");
     assert!(rig.faulty.hanging() >= at_the_disk, "{what}");
     rig.faulty.heal();
     for client in waiting {
@@ -84,7 +84,7 @@ fn fsync() {
     transports().into_iter().for_each(|transport| hangs(transport, &FSYNC, CLIENTS, &[]));
 }
 
-/// Many times as many as there are workers.
+/// Forty clients are many more than there are workers.
 #[test]
 fn fsync_of_forty() {
     transports().into_iter().for_each(|transport| hangs(transport, &FSYNC, 40, &[]));
@@ -163,7 +163,7 @@ fn listings() {
     transports().into_iter().for_each(|transport| hangs(transport, &long, CLIENTS, &[]));
 }
 
-/// Files move from a full disk to the slow one.
+/// Files move from a full disk to the slow disk.
 #[test]
 fn moving() {
     for transport in transports() {
@@ -173,7 +173,7 @@ fn moving() {
             fs::create_dir(&dir).expect("mkdir");
             fs::write(dir.join("m"), "m").expect("a file");
         }
-        // To the last byte.
+        // Fill the disk completely.
         assert!(fs::write(full.path().join("rest"), vec![1; 2 << 20]).is_err());
         let long = Long {
             what: "a move",
@@ -192,16 +192,16 @@ fn moving() {
     }
 }
 
-/// Directories that are brought onto the slow disk: one at a time, the others wait for it.
+/// Parent directories are cloned onto the slow disk, one at a time. The other clients wait for the first.
 #[test]
-fn directories_on_their_way() {
+fn cloning_of_parent_directories() {
     let long = Long {
-        what: "a directory brought along",
+        what: "a cloned parent directory",
         options: "func.mkdir=mfs",
         slow: &[Opcode::Mkdir],
         at_the_disk: 1,
         work: |dir| {
-            // On the first disk only.
+            // `only` has these directories on the first disk alone.
             let name = dir.file_name().expect("a name").to_str().expect("text");
             fs::create_dir(dir.with_file_name("only").join(name).join("d"))
         },
@@ -209,13 +209,13 @@ fn directories_on_their_way() {
     transports().into_iter().for_each(|transport| hangs(transport, &long, CLIENTS, &[]));
 }
 
-/// Whoever renames a directory waits for those who are at work under names, and holds up none of them.
+/// A rename of a directory waits for requests that are at work under names, and delays no other requests.
 #[test]
-fn a_directory_to_be_renamed() {
+fn rename_of_a_directory() {
     for transport in transports() {
         let what = format!("io-uring={transport}, renaming a directory");
         let rig = Rig::new(transport, 1, "", &[]);
-        rig.stranger(&what);
+        rig.bystander(&what);
         rig.faulty.set(Fault::Hang, &[Opcode::Setattr]);
         let file = rig.at("busy0/f");
         let truncates = client(move || OpenOptions::new().write(true).truncate(true).open(file));
@@ -223,7 +223,7 @@ fn a_directory_to_be_renamed() {
         let (from, to) = (rig.at("only/busy0"), rig.at("only/renamed"));
         let renames = client(move || fs::rename(from, to));
         std::thread::sleep(Duration::from_millis(200));
-        rig.stranger(&what);
+        rig.bystander(&what);
         assert_eq!(rig.faulty.hanging(), 1, "{what}");
         rig.faulty.heal();
         truncates.join().expect("a client").expect("a truncation");

@@ -1,4 +1,4 @@
-//! A pool of a disk that is well and one that may be slow, and a stranger who needs the first one only.
+//! A pool over a healthy disk and a slow one, and a bystander that uses only the healthy disk.
 
 use canopy_fuse::transport::uring;
 use canopy_testkit::{FaultyFs, LoopFs, Pool, ScratchDir};
@@ -11,84 +11,84 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
-/// For what must come while others wait.
+/// The time limit for what must finish while other clients wait.
 pub(super) const PATIENCE: Duration = Duration::from_secs(40);
-/// Files that the stranger has.
+/// The number of files that the bystander uses.
 const FILES: usize = 40;
 
 pub(super) struct Rig {
     pub(super) pool: Pool,
     pub(super) faulty: FaultyFs,
-    _well: LoopFs,
-    // Looks whether something is left, after all else has gone.
+    _healthy: LoopFs,
+    // Dropped last: checks that nothing is left behind.
     _scratch: ScratchDir,
 }
 
 impl Rig {
-    /// The branches are `well`, the faulty one, and `others`. `busy0` to `busy{dirs}` are on the faulty one, with two files of
-    /// a mebibyte each; directories of these names below `only` are on the first.
+    /// Mounts a pool over a healthy branch, the faulty one and `others`. The faulty branch has `dirs` directories, from
+    /// `busy0` on, with two files of a mebibyte each. The healthy branch has directories of the same names in `only`.
     pub(super) fn new(transport: &str, dirs: usize, options: &str, others: &[&Path]) -> Rig {
         let scratch = ScratchDir::new("canopy-strangers-", &[]);
         let faulty = FaultyFs::mount(&scratch.dir());
-        let well = LoopFs::tmpfs(64 << 20);
-        fs::create_dir(well.path().join("mine")).expect("mkdir");
+        let healthy = LoopFs::tmpfs(64 << 20);
+        fs::create_dir(healthy.path().join("mine")).expect("mkdir");
         for file in 0..FILES {
-            fs::write(well.path().join(format!("mine/s{file}")), "s").expect("a file");
+            fs::write(healthy.path().join(format!("mine/s{file}")), "s").expect("a file");
         }
-        // Its lock is the one that is held on the slow disk while a directory is brought there.
+        // Cloning a directory to the slow disk holds the lock of this directory.
         fs::create_dir(faulty.backing_dir().join("only")).expect("mkdir");
         for dir in 0..dirs {
             let name = format!("busy{dir}");
-            fs::create_dir_all(well.path().join("only").join(&name)).expect("mkdir");
+            fs::create_dir_all(healthy.path().join("only").join(&name)).expect("mkdir");
             let dir = faulty.backing_dir().join(name);
             fs::create_dir(&dir).expect("mkdir");
             for name in ["f", "g"] {
                 fs::write(dir.join(name), vec![7; 1 << 20]).expect("a file");
             }
         }
-        let mut pool = Pool::builder(BINARY).branch(well.path()).branch(faulty.path());
+        let mut pool = Pool::builder(BINARY).branch(healthy.path()).branch(faulty.path());
         for other in others {
             pool = pool.branch(other);
         }
         let pool = pool
-            // The disk is one that takes its time, not one that is given up.
+            // The disk counts as slow, not as hung.
             .option("minfreespace=0,category.create=ff,branch-timeout=0,passthrough.io=off")
             .option(format!("io-uring={transport}"))
             .option(options)
             .mount();
-        Rig { pool, faulty, _well: well, _scratch: scratch }
+        Rig { pool, faulty, _healthy: healthy, _scratch: scratch }
     }
 
     pub(super) fn at(&self, path: &str) -> PathBuf {
         self.pool.path().join(path)
     }
 
-    /// What somebody does who has nothing to do with the others, on the same processor.
+    /// Runs the bystander's requests, on the same processor as the clients.
     ///
     /// # Panics
-    /// When it does not come to an end.
+    /// Panics if they do not finish in time.
     #[track_caller]
-    pub(super) fn stranger(&self, what: &str) {
+    pub(super) fn bystander(&self, what: &str) {
         let pool = self.pool.path().to_owned();
         let (send, receive) = channel();
-        let stranger = std::thread::spawn(move || {
-            stay();
+        let bystander = std::thread::spawn(move || {
+            pin();
             round(&pool);
             let _ = send.send(());
         });
         match receive.recv_timeout(PATIENCE) {
             Err(RecvTimeoutError::Timeout) => {
-                // Else nothing of this ends.
+                // Otherwise the threads would never end.
                 self.faulty.heal();
-                let _ = stranger.join();
-                panic!("{what}: a stranger waits too");
+                let _ = bystander.join();
+                panic!("{what}: the bystander hangs too");
             }
-            _ => stranger.join().unwrap_or_else(|_| panic!("{what}: a stranger meets an error")),
+            _ => bystander.join().unwrap_or_else(|_| panic!("{what}: the bystander gets an error")),
         }
     }
 }
 
-/// Every kind of request that needs no other disk.
+/// Sends the bystander's requests, none of which needs the slow disk.
 fn round(pool: &Path) {
     let mine = pool.join("mine");
     for file in 0..FILES {
@@ -105,28 +105,28 @@ fn round(pool: &Path) {
     }
 }
 
-/// Keeps the calling thread on the processor that everybody uses.
-pub(super) fn stay() {
+/// Pins the calling thread to the processor that all clients share.
+pub(super) fn pin() {
     let mut set = CpuSet::new();
     set.set(usize::from(uring::online_cpus()[0]));
     sched_setaffinity(None, &set).expect("a processor");
 }
 
-/// Somebody who may have to wait.
+/// Starts a client that may have to wait.
 pub(super) fn client<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     std::thread::spawn(move || {
-        stay();
+        pin();
         work()
     })
 }
 
-/// Both, where the kernel has both.
+/// Returns the values of `io-uring` that the kernel supports.
 pub(super) fn transports() -> Vec<&'static str> {
     let _ = uring::turn_on();
     match uring::Parameter::read() {
         uring::Parameter::On => vec!["off", "on"],
         _ => {
-            eprintln!("only over /dev/fuse: the kernel has no io_uring for it");
+            eprintln!("testing /dev/fuse only: the kernel does not support FUSE over io_uring");
             vec!["off"]
         }
     }

@@ -1,4 +1,4 @@
-//! Workers that came while others waited.
+//! Workers that start while other workers wait.
 
 use super::rig::{PATIENCE, Rig, client, transports};
 use canopy_fuse::Opcode;
@@ -9,7 +9,7 @@ use std::fs::{self, File};
 
 const CLIENTS: usize = 40;
 
-/// The threads that serve, and the kilobytes in memory.
+/// Returns the number of worker threads, and the resident memory in KiB.
 fn size(pid: i32) -> (usize, u64) {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
     let name = |task: std::io::Result<fs::DirEntry>| fs::read_to_string(task.ok()?.path().join("comm")).ok();
@@ -20,7 +20,7 @@ fn size(pid: i32) -> (usize, u64) {
     (threads.filter_map(name).filter(serves).count(), resident)
 }
 
-/// How many descriptors there are of what workers hold.
+/// Returns how many descriptors of /dev/fuse and of io_uring the daemon has.
 fn held(pid: i32) -> (usize, usize) {
     let all = proc::descriptors(pid);
     let of = |what: &str| all.iter().filter(|path| path.to_string_lossy().contains(what)).count();
@@ -28,12 +28,12 @@ fn held(pid: i32) -> (usize, usize) {
 }
 
 #[test]
-fn those_that_are_not_needed_leave_and_leave_nothing_behind() {
+fn surplus_workers_exit_and_release_everything() {
     for transport in transports() {
         let rig = Rig::new(transport, CLIENTS, "", &[]);
-        rig.stranger("before");
+        rig.bystander("before");
         let pid = rig.pool.pid();
-        // What is remembered of directories is remembered already.
+        // Fill the directory caches before the first measurement.
         for number in 0..CLIENTS {
             assert_eq!(fs::metadata(rig.at(&format!("busy{number}/f"))).expect("a file").len(), 1 << 20);
         }
@@ -56,12 +56,12 @@ fn those_that_are_not_needed_leave_and_leave_nothing_behind() {
             );
             assert!(during.0 >= CLIENTS, "{during:?}");
             let left = wait_until(PATIENCE, || {
-                rig.stranger("while they leave");
+                rig.bystander("while workers exit");
                 size(pid).0 <= before.0
             });
-            assert!(left, "io-uring={transport}: {:?} workers stay, of {}", size(pid), before.0);
+            assert!(left, "io-uring={transport}: {:?} workers and KiB remain, from {}", size(pid), before.0);
         }
-        // The first worker has none of its own to itself, and may be among those that have left.
+        // The first worker has no descriptor of its own, and may be among those that have exited.
         let left = || held(pid).0 <= descriptors.0 + 1 && held(pid).1 <= descriptors.1;
         assert!(wait_until(PATIENCE, left), "{:?} after {descriptors:?}", held(pid));
         eprintln!("io-uring={transport}: {:?} afterwards", size(pid));
