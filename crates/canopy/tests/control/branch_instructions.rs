@@ -1,4 +1,4 @@
-//! The branch instructions of COMPATIBILITY, Appendix B, on a pool that runs.
+//! Instructions that change the branches of a running pool: `+`, `+<`, `+>`, `-`, `-<`, `->`, `=`.
 
 use super::rig::{BINARY, Dirs};
 use canopy_testkit::Paused;
@@ -11,7 +11,8 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// `start` and what is set are written with `@` for the directory that holds the branches.
+/// Each row is an instruction, the resulting branches, and the result of the call. `@` stands for the directory that
+/// contains the branches.
 const CHANGES: &[(&str, &str, Result<&str, Errno>)] = &[
     ("+@c", "a b c", Ok("")),
     ("+>@c", "a b c", Ok("")),
@@ -52,19 +53,20 @@ const CHANGES: &[(&str, &str, Result<&str, Errno>)] = &[
 ];
 
 #[test]
-fn every_instruction() {
+fn every_instruction_takes_effect() {
     instructions("", "cache.negative-entry=3600");
 }
 
-/// Before Linux 6.16 names are forgotten one by one, and those known to be missing are none of them.
+/// Before Linux 6.16 the pool invalidates dentries one by one, which does not cover negative dentries.
 #[test]
-fn every_instruction_on_an_older_kernel() {
+fn every_instruction_takes_effect_on_an_older_kernel() {
     instructions("minor:43", "");
 }
 
-/// A single thread may not wait for itself: a pattern leads through the pool, names are held while it works.
+/// A single thread must not deadlock with itself: here it resolves patterns that lead through the pool, and invalidates
+/// names while clients hold their locks.
 #[test]
-fn one_thread_is_enough() {
+fn a_single_thread_does_not_deadlock() {
     for kernel in ["", "minor:43"] {
         let dirs = Dirs::new();
         let pool =
@@ -111,7 +113,7 @@ fn instructions(kernel: &str, options: &str) {
     let start = "@a=RW:@b=RW".replace('@', &home);
     for (value, result, expected) in CHANGES {
         pool.set("branches", &start);
-        // Names of all sorts are known to the kernel before the change.
+        // The kernel caches positive and negative dentries before the change.
         let shown = |name: &str| match fs::symlink_metadata(pool.path().join(format!("in-{name}"))) {
             Ok(_) => true,
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => false,
@@ -149,15 +151,15 @@ fn instructions(kernel: &str, options: &str) {
     pool.umount();
 }
 
-/// Listings that the kernel has kept go with the branch, at any depth.
+/// A change of branches invalidates the listings in the kernel's cache, at any depth.
 #[test]
-fn kept_listings_follow_the_branches() {
+fn cached_listings_follow_the_branches() {
     for kernel in ["", "minor:43"] {
         let dirs = Dirs::new();
         for name in ["a", "b"] {
             fs::create_dir_all(dirs.path(name).join("x/y")).expect("mkdir");
             fs::write(dirs.path(name).join(format!("x/y/in-{name}")), "").expect("a file");
-            // Nothing about the directory tells that its listing has changed.
+            // The equal mtimes do not reveal that the listing has changed.
             let dir = fs::File::open(dirs.path(name).join("x/y")).expect("open");
             dir.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000))
                 .expect("a time");
@@ -176,9 +178,9 @@ fn kept_listings_follow_the_branches() {
     }
 }
 
-/// What is mounted on a directory of the pool stays when branches come and go, though every name is looked up again.
+/// A mount on a directory of the pool survives changes of the branches, although the kernel looks up every name again.
 #[test]
-fn mounts_in_the_pool_stay() {
+fn mounts_within_the_pool_survive_branch_changes() {
     let dirs = Dirs::new();
     fs::create_dir_all(dirs.path("a/x/y")).expect("mkdir");
     fs::create_dir(dirs.path("third")).expect("mkdir");
@@ -198,9 +200,9 @@ fn mounts_in_the_pool_stay() {
     pool.umount();
 }
 
-/// The path of a disk that is not mounted yet: it is listed, and takes part as soon as it is there.
+/// A branch path that does not exist yet is listed, and joins the pool as soon as it exists.
 #[test]
-fn branches_may_come_later() {
+fn a_missing_branch_joins_once_it_exists() {
     let dirs = Dirs::new();
     fs::write(dirs.path("a/f"), "").expect("a file");
     let pool = dirs.pool("category.create=ff,cache.entry=3600,cache.attr=3600,cache.negative-entry=3600");
@@ -210,7 +212,7 @@ fn branches_may_come_later() {
     assert_eq!(pool.get("branches"), format!("{later}=RW,1K:{never}=NC:{a}=RW:{b}=RW"));
     assert_eq!(pool.get("srcmounts"), format!("{later}:{never}:{a}:{b}"));
     assert!(pool.log().contains(&format!("branch {later} does not exist")), "{}", pool.log());
-    // Until then the pool is what it was.
+    // Until then the pool works without it.
     fs::write(pool.path().join("before"), "").expect("a file");
     assert!(dirs.path("a/before").exists() && !pool.path().join("late").exists());
     assert_eq!(count(), 2);
@@ -219,16 +221,16 @@ fn branches_may_come_later() {
     fs::rename(dirs.path("unseen"), &later).expect("a rename");
     assert!(wait_until(SOON, || pool.path().join("late").exists()));
     assert_eq!(count(), 3);
-    // In its place of the list, with its mode and its minimum.
+    // The branch keeps its place in the list, its mode and its minfreespace.
     fs::write(pool.path().join("after"), "").expect("a file");
     assert!(dirs.path("later/after").exists());
     assert_eq!(pool.get("branches"), format!("{later}=RW,1K:{never}=NC:{a}=RW:{b}=RW"));
-    // What comes may not be the pool itself.
+    // A path that turns out to be the pool itself does not join.
     std::os::unix::fs::symlink(pool.path(), &never).expect("a symlink");
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!((count(), pool.is_alive()), (4, true));
     pool.set("branches", &format!("-{never}"));
-    // None is there at all.
+    // No branch exists.
     let (x, y) = (dirs.text("x"), dirs.text("y"));
     pool.set("branches", &format!("={x}:{y}"));
     assert!(!pool.path().join("f").exists());
@@ -238,28 +240,28 @@ fn branches_may_come_later() {
         assert!(wait_until(SOON, || pool.path().join(format!("in-{name}")).exists()), "{name}");
     }
     assert_eq!(count(), 2);
-    // Named and taken back.
+    // A missing branch can be removed again.
     pool.set("branches", &format!("+{}", dirs.text("z")));
     pool.set("branches", "->");
     assert_eq!(pool.get("srcmounts"), format!("{x}:{y}"));
     pool.umount();
 }
 
-/// A disk that does not answer can be taken away, also while somebody waits for it and holds a directory.
+/// A hung branch can be removed, also while a client waits for it with a directory open.
 #[test]
-fn a_branch_that_hangs_can_be_taken_away() {
+fn a_hung_branch_can_be_removed() {
     let dirs = Dirs::new();
     fs::write(dirs.path("a/f"), "").expect("a file");
-    let sick = Pool::builder(BINARY).branch(dirs.path("c")).mount();
+    let hung = Pool::builder(BINARY).branch(dirs.path("c")).mount();
     let pool = dirs.pool("cache.entry=60,cache.attr=60");
-    let place = sick.path().display().to_string();
+    let place = hung.path().display().to_string();
     pool.set("branches", &format!("+{place}=RO"));
-    // A listing that the kernel may be at work on, for all that anybody knows.
+    // A partly read listing. The kernel may still be reading it, as far as the pool can tell.
     let open = || Dir::read_from(File::open(pool.path()).expect("open")).expect("a directory");
     let mut held = open();
     assert!(held.read().is_some());
     let mut hanging = open();
-    let paused = Paused::new(sick.pid());
+    let paused = Paused::new(hung.pid());
     std::thread::scope(|scope| {
         let listing = scope.spawn(|| std::iter::from_fn(|| hanging.read()).filter_map(Result::ok).count());
         let changing = scope.spawn(|| pool.set("branches", &format!("-{place}")));
@@ -274,10 +276,10 @@ fn a_branch_that_hangs_can_be_taken_away() {
     });
     drop((held, hanging));
     pool.umount();
-    sick.umount();
+    hung.umount();
 }
 
-/// A mode changes in place: open files go on, and new ones go elsewhere.
+/// A branch's mode can change in place. The next operation follows the new mode.
 #[test]
 fn modes_change_in_place() {
     let dirs = Dirs::new();
@@ -302,9 +304,10 @@ fn modes_change_in_place() {
     pool.umount();
 }
 
-/// What a mount tells, a running pool refuses: a directory is one branch, under whichever path.
+/// A mount only warns of duplicate branches, but a running pool refuses them. Different paths of a directory count as the
+/// same branch.
 #[test]
-fn a_branch_is_given_once() {
+fn a_duplicate_branch_is_refused() {
     let dirs = Dirs::new();
     std::os::unix::fs::symlink(dirs.path("a"), dirs.path("link")).expect("a symlink");
     rustix::mount::mount_bind(dirs.path("a"), dirs.path("d")).expect("a bind mount");
@@ -323,12 +326,12 @@ fn a_branch_is_given_once() {
         assert!(!done.success() && done.stderr.lines().count() == 1, "{}", done.describe());
         assert!(done.stderr.contains(culprit), "{}", done.stderr);
     }
-    // Another mode of the same is no second one, nor is what takes the place of another.
+    // A change of mode, of order, or of the path of a branch adds no duplicate.
     for value in ["@a=RO:@b", "@b:@a", "@d:@b", "@c"] {
         pool.set("branches", &value.replace('@', &dirs.text("")));
     }
     pool.umount();
-    // Those that a pool was mounted with stay, whatever else is changed.
+    // Duplicates that the pool was mounted with do not prevent other changes.
     let pool = Pool::builder(BINARY).branch(dirs.path("a")).branch(dirs.path("a")).mount();
     pool.set("branches", &format!("+{}", dirs.text("c")));
     pool.umount();

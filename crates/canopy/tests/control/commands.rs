@@ -21,7 +21,7 @@ fn ok(pool: &Pool, args: &[&str]) -> String {
 }
 
 #[track_caller]
-fn mistake(done: &Finished) -> &str {
+fn error_line(done: &Finished) -> &str {
     assert!(done.code() == Some(1) && done.stdout.is_empty(), "{}", done.describe());
     let line = done.stderr.strip_prefix("canopy: ").expect("the program's name").trim_end();
     assert!(!line.contains('\n'), "{line}");
@@ -62,12 +62,16 @@ fn values_are_shown_and_changed() {
     assert!(row("* category.create ").ends_with(" mfs"));
     assert!(row("  fsname ").ends_with(" mine"));
     assert!(row("  pid ").ends_with(&format!(" {}", pool.pid())));
-    assert_eq!(table.lines().count(), all.lines().count() + 3, "every key, two lines above, a second branch");
+    assert_eq!(
+        table.lines().count(),
+        all.lines().count() + 3,
+        "a line for every key, two header lines, and one for the second branch"
+    );
     pool.umount();
 }
 
 #[test]
-fn every_mistake_is_one_line_with_culprit_and_mend() {
+fn every_error_is_one_line_that_names_the_cause_and_a_remedy() {
     let dirs = Dirs::new();
     let pool = dirs.pool("");
     let a = dirs.text("a");
@@ -86,7 +90,7 @@ fn every_mistake_is_one_line_with_culprit_and_mend() {
         (&["set", "@", "cmd.gcc"], &["unknown key 'cmd.gcc'"]),
         (&["set", "@", "minfreespace=16777216T"], &["minfreespace", "too large"]),
         (&["set", "@", "async_read=false"], &["async-read cannot be changed", "-o async-read=false"]),
-        // Those that are no keys as well.
+        // Options that are not keys.
         (&["set", "@", "io-uring=off"], &["io-uring cannot be changed", "-o io-uring=off"]),
         (&["set", "@", "landlock=true", "--persist"], &["landlock cannot be changed", "-o landlock=true"]),
         (&["set", "@", "max_read=4096"], &["max_read cannot be changed", "-o max_read=4096"]),
@@ -101,10 +105,10 @@ fn every_mistake_is_one_line_with_culprit_and_mend() {
         (&["set", "@", "branches=+@/inner"], &["lies inside mountpoint"]),
     ] {
         let done = canopy(&pool, args);
-        let line = mistake(&done);
+        let line = error_line(&done);
         assert!(words.iter().all(|word| line.contains(word)), "{args:?}: {line}");
     }
-    // Somebody else may look, and is told why no more.
+    // Another user may read values. An attempt to set one fails with the reason.
     let binary = dirs.path("canopy");
     fs::copy(BINARY, &binary).expect("a copy");
     fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).expect("chmod");
@@ -114,25 +118,25 @@ fn every_mistake_is_one_line_with_culprit_and_mend() {
     };
     assert_eq!(other(&["get", "cache.files"]).stdout, "auto-full\n");
     let done = other(&["set", "cache.files=off"]);
-    assert!(mistake(&done).contains("only its owner and root may"), "{}", done.describe());
+    assert!(error_line(&done).contains("only its owner and root may"), "{}", done.describe());
     pool.umount();
 }
 
 #[test]
-fn pools_that_cannot_answer() {
+fn commands_explain_why_a_pool_cannot_answer() {
     let dirs = Dirs::new();
     let pool = dirs.pool("xattr=nosys");
     let _ = rustix::fs::getxattr(pool.path(), "user.x", &mut [0; 8][..]);
     let done = canopy(&pool, &["list", "@"]);
-    assert!(mistake(&done).contains("xattr=nosys"), "{}", done.describe());
+    assert!(error_line(&done).contains("xattr=nosys"), "{}", done.describe());
     pool.umount();
     let pool = dirs.pool("ro");
     assert_eq!(ok(&pool, &["get", "@", "cache.files"]), "auto-full\n");
     let done = canopy(&pool, &["set", "@", "cache.files=off"]);
-    assert!(mistake(&done).contains("is mounted read-only"), "{}", done.describe());
+    assert!(error_line(&done).contains("is mounted read-only"), "{}", done.describe());
     pool.umount();
     let mut pool = dirs.pool("");
     pool.kill();
     let done = canopy(&pool, &["list", "@"]);
-    assert!(mistake(&done).contains("has ended"), "{}", done.describe());
+    assert!(error_line(&done).contains("has ended"), "{}", done.describe());
 }

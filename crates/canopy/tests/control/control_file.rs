@@ -1,4 +1,4 @@
-//! What the control file is, which keys it has, and which errors it gives.
+//! The control file: its attributes, its keys, and its errors.
 
 use super::rig::Dirs;
 use canopy_config::options;
@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// COMPATIBILITY 8.2: no other key may be shown.
+/// The keys that the control file may list. It must not list any other.
 const SHOWN: &str = "allow-idmap async-read branches branches-mount-timeout branches-mount-timeout-fail \
     cache.attr cache.entry cache.files cache.files.process-names cache.negative-entry cache.readdir \
     cache.statfs cache.symlinks cache.writeback category.action category.create category.search config debug \
@@ -35,9 +35,9 @@ fn names(pool: &Pool) -> Vec<String> {
 }
 
 #[test]
-fn it_is_an_empty_file_that_is_never_listed() {
+fn the_control_file_is_empty_and_not_listed() {
     let dirs = Dirs::new();
-    // A file of that name on a branch is hidden by it.
+    // The control file hides a file of that name on a branch.
     fs::write(dirs.path("a/.mergerfs"), "real").expect("a file");
     fs::write(dirs.path("b/.mergerfs"), "real").expect("a file");
     fs::create_dir(dirs.path("a/dir")).expect("mkdir");
@@ -47,7 +47,7 @@ fn it_is_an_empty_file_that_is_never_listed() {
         let listed: Vec<_> =
             fs::read_dir(pool.path()).expect("a listing").map(|e| e.expect("an entry").file_name()).collect();
         assert_eq!(listed, ["dir"]);
-        // As ls -la does it: readdirplus, and each name looked up.
+        // `ls -la` uses readdirplus and looks up each name.
         assert!(!run("ls", ["-laR".as_ref(), pool.path().as_os_str()]).contains("5 Nov .mergerfs"));
         let meta = fs::symlink_metadata(pool.control_file()).expect("stat");
         assert_eq!((meta.mode(), meta.len(), meta.nlink()), (0o100_664, 0, 1));
@@ -55,7 +55,7 @@ fn it_is_an_empty_file_that_is_never_listed() {
         assert!(meta.mtime() > 0 && meta.mtime() == meta.atime() && meta.mtime() == meta.ctime());
         assert_eq!(pool.get("version"), env!("CARGO_PKG_VERSION"));
     }
-    // Only in the root.
+    // The name is special only in the root.
     assert_eq!(fs::read_to_string(pool.path().join("dir/.mergerfs")).expect("a file"), "below");
     assert!(fs::read_dir(pool.path().join("dir")).expect("a listing").count() == 1);
     for refused in [
@@ -68,12 +68,12 @@ fn it_is_an_empty_file_that_is_never_listed() {
     pool.umount();
 }
 
-/// What is moved there would not be seen again; what a branch has there stays.
+/// A file moved to that name would be hidden. A file that a branch has there stays.
 #[test]
-fn its_name_cannot_be_taken() {
+fn no_file_can_take_the_name_of_the_control_file() {
     let dirs = Dirs::new();
     fs::write(dirs.path("a/.mergerfs"), "real").expect("a file");
-    // Names that are not remembered, so that the kernel asks; and such that it knows.
+    // Without cached dentries, so that the daemon decides, and with them, so that the kernel does.
     for options in ["cache.entry=0,cache.attr=0", "cache.entry=60"] {
         let pool = dirs.pool(options);
         let at = |name: &str| pool.path().join(name);
@@ -86,7 +86,7 @@ fn its_name_cannot_be_taken() {
             ("rename onto it", rename(&at("f"), &name, none), Errno::PERM),
             ("exchange with it", rename(&at("f"), &name, RenameFlags::EXCHANGE), Errno::PERM),
             (
-                "rename onto it, if it were free",
+                "rename onto it with RENAME_NOREPLACE",
                 rename(&at("f"), &name, RenameFlags::NOREPLACE),
                 Errno::EXIST,
             ),
@@ -109,7 +109,7 @@ fn its_name_cannot_be_taken() {
         assert_eq!(fs::read_to_string(at("f")).expect("a file"), "f");
         assert!(at("f").exists() && !at("other").exists());
         assert_eq!(fs::read_to_string(dirs.path("a/.mergerfs")).expect("a file"), "real");
-        // Anywhere else it is a name like others.
+        // In any other directory the name is an ordinary one.
         fs::write(at("dir/.mergerfs"), "below").expect("a file");
         fs::rename(at("dir/.mergerfs"), at("dir/sub/.mergerfs")).expect("a rename");
         fs::remove_file(at("dir/sub/.mergerfs")).expect("removal");
@@ -133,20 +133,17 @@ fn every_shown_key_is_listed_in_order() {
     assert_eq!(listed, expected);
     for name in &listed {
         let key = name.strip_prefix("user.mergerfs.").expect("the prefix");
-        assert!(
-            SHOWN.split_whitespace().any(|known| known == key),
-            "{key} is not among those of section 8.2"
-        );
+        assert!(SHOWN.split_whitespace().any(|known| known == key), "{key} must not be listed");
         let value = xattr::get(pool.control_file(), name).unwrap_or_else(|errno| panic!("{key}: {errno}"));
         assert!(!value.ends_with(b"\0") && !value.ends_with(b"\n"), "{key}");
     }
-    // Buffers just too small and just right.
+    // A buffer that is one byte too small, and one of the exact size.
     let total: usize = listed.iter().map(|name| name.len() + 1).sum();
     assert_eq!(rustix::fs::listxattr(pool.control_file(), &mut vec![0; total - 1][..]), Err(Errno::RANGE));
     assert_eq!(rustix::fs::listxattr(pool.control_file(), &mut vec![0; total][..]), Ok(total));
-    // As the tools see it, which ask for sizes first; rustix does not tell them.
-    let told = run("getfattr", ["-d".as_ref(), "-m-".as_ref(), pool.control_file().as_os_str()]);
-    assert_eq!(told.matches("user.mergerfs.").count(), listed.len(), "{told}");
+    // getfattr asks for the sizes first, which rustix does not expose.
+    let dump = run("getfattr", ["-d".as_ref(), "-m-".as_ref(), pool.control_file().as_os_str()]);
+    assert_eq!(dump.matches("user.mergerfs.").count(), listed.len(), "{dump}");
     pool.umount();
 }
 
@@ -185,7 +182,7 @@ fn values_are_read_under_each_name() {
     ] {
         let got = xattr::get(pool.control_file(), &format!("user.mergerfs.{name}"));
         if name == "cache_files" {
-            // A dot is a dot.
+            // An underscore does not stand for the dot.
             assert_eq!(got, Err(Errno::NODATA));
             continue;
         }
@@ -218,9 +215,9 @@ fn values_are_read_under_each_name() {
     pool.umount();
 }
 
-/// A branch whose name is not UTF-8 is told byte by byte.
+/// A branch path that is not UTF-8 is returned byte for byte.
 #[test]
-fn paths_are_bytes() {
+fn branch_paths_need_not_be_utf8() {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let dirs = Dirs::new();
     let odd = dirs.path("odd").into_os_string().into_vec();
@@ -236,7 +233,7 @@ fn paths_are_bytes() {
 }
 
 #[test]
-fn errors_of_setting() {
+fn setting_keys_fails_with_the_expected_errno() {
     let dirs = Dirs::new();
     let pool = dirs.pool("func.readdir=cor");
     let before: Vec<_> = names(&pool).iter().map(|name| xattr::get(pool.control_file(), name)).collect();
@@ -249,7 +246,7 @@ fn errors_of_setting() {
         ("user.mergerfs.nonsense", "x", XattrFlags::CREATE, Errno::NODATA),
         ("user.mergerfs.cmd.nonsense", "", none, Errno::NODATA),
         ("user.mergerfs.cmd.", "", none, Errno::NODATA),
-        // Names must be written as they are listed.
+        // The names of keys must be spelled as listed.
         ("user.mergerfs.cache.negative_entry", "1", none, Errno::NODATA),
         ("user.mergerfs.CACHE.FILES", "off", none, Errno::NODATA),
         ("user.mergerfs.ro", "", none, Errno::NODATA),
@@ -290,7 +287,7 @@ fn errors_of_setting() {
         let got = rustix::fs::setxattr(pool.control_file(), name, value.as_bytes(), flags);
         assert_eq!(got, Err(errno), "{name}={value:?} {flags:?}");
     }
-    // The pool within itself, by its own name, by one below, and by one above.
+    // A pool cannot be its own branch, by its mountpoint, a path in it, or a directory that contains it.
     fs::create_dir(pool.path().join("inner")).expect("mkdir");
     let point = pool.path().display().to_string();
     let above = pool.path().parent().expect("a parent").display().to_string();
@@ -307,12 +304,12 @@ fn errors_of_setting() {
     }
     let after: Vec<_> = names(&pool).iter().map(|name| xattr::get(pool.control_file(), name)).collect();
     assert_eq!(before, after);
-    // What exists may be replaced.
+    // XATTR_REPLACE works, since the key exists.
     let replace = XattrFlags::REPLACE;
     rustix::fs::setxattr(pool.control_file(), "user.mergerfs.cache.files", b"off", replace)
         .expect("a replacement");
     assert_eq!(pool.get("cache.files"), "off");
-    // Keys that do nothing take anything, as at the mount.
+    // Keys without effect accept any value, as at the mount.
     for key in ["use-ino", "direct-io", "kernel-cache"] {
         pool.set(key, "whatever");
         assert_eq!(pool.get(key), "");
@@ -320,9 +317,9 @@ fn errors_of_setting() {
     pool.umount();
 }
 
-/// Everybody may read. Only the owner may change, also where the kernel checks nothing.
+/// Every user may read keys. Only the owner may set them, even if the kernel checks no permissions.
 #[test]
-fn only_the_owner_changes() {
+fn only_the_owner_can_set_keys() {
     let dirs = Dirs::new();
     for options in ["", "insecure-no-permission-checks=true"] {
         let pool = dirs.pool(options);
@@ -361,8 +358,8 @@ fn commands() {
         pool.set(&format!("cmd.{name}"), "whatever");
         assert!(pool.log().contains(&format!("command {name}")), "{}", pool.log());
     }
-    // Behind the pool's back. The kernel may forget on its own, as it does when caches are dropped, so what it
-    // still remembers is not asserted.
+    // Changes on the branch become visible. The kernel may also drop its caches on its own, so the test does not assert
+    // that it still has them.
     let file = pool.path().join("f");
     for _ in 0..20 {
         assert!(!file.exists());

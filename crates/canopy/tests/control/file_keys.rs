@@ -1,4 +1,4 @@
-//! The keys that every file answers to.
+//! The keys that every file of a pool has.
 
 use super::rig::{Dirs, key};
 use canopy_testkit::cmd::run;
@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
 
-/// The four values, with `|` for the NUL between paths.
+/// Returns the values of the four keys, with `|` in place of the NUL between paths.
 #[track_caller]
 fn keys(path: &Path) -> [String; 4] {
     ["basepath", "relpath", "fullpath", "allpaths"]
@@ -16,7 +16,7 @@ fn keys(path: &Path) -> [String; 4] {
 }
 
 #[test]
-fn where_files_and_directories_lie() {
+fn keys_locate_files_and_directories_on_the_branches() {
     let dirs = Dirs::new();
     let (a, b) = (dirs.text("a"), dirs.text("b"));
     for branch in ["a", "b"] {
@@ -38,13 +38,13 @@ fn where_files_and_directories_lie() {
     ] {
         assert_eq!(keys(&at(path)), [base.clone(), path.into(), full, all], "{path}");
     }
-    // All names of a file lead to it; the one that was used is told.
+    // The keys report the name that was used for a hard link.
     assert_eq!(key(&at("only/link"), "relpath"), Ok("only/link".into()));
     assert_eq!(key(&at("d/only"), "basepath"), Ok(b.clone()));
-    // Following a symlink tells of what it leads to.
+    // A symlink is followed to its target.
     assert_eq!(key(&at("d/s"), "relpath"), Ok("d/f".into()));
     assert_eq!(key(&at("d/missing"), "fullpath"), Err(Errno::NOENT));
-    // What the preload library asks for: which file is where.
+    // The preload library asks which file on a branch this is.
     let stat = rustix::fs::stat(dirs.path("a/d/f")).expect("stat");
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     assert_eq!(key(&at("d/f"), "place"), Ok(format!("{major}:{minor} {} {a}/d/f", stat.st_ino)));
@@ -52,7 +52,7 @@ fn where_files_and_directories_lie() {
     for name in ["user.mergerfs.nonsense", "user.mergerfs.version", "user.mergerfs."] {
         assert_eq!(xattr::get(at("d/f"), name), Err(Errno::NODATA), "{name}");
     }
-    // They are not listed, and have a size.
+    // The keys are not listed.
     let mut buffer = [0; 1000];
     assert_eq!(rustix::fs::listxattr(at("d/f"), &mut buffer[..]), Ok(0));
     let sized =
@@ -61,17 +61,17 @@ fn where_files_and_directories_lie() {
     // Tools ask for the size first.
     let tool = ["--only-values", "-n", "user.mergerfs.relpath"].map(std::ffi::OsStr::new);
     assert_eq!(run("getfattr", tool.into_iter().chain([at("d/f").as_os_str()])), "d/f");
-    // Renames are followed at once.
+    // A rename shows at once.
     fs::rename(at("d"), at("g")).expect("a rename");
     assert_eq!(key(&at("g/f"), "allpaths"), Ok(format!("{a}/g/f\0{b}/g/f")));
-    // noattr is about the branches' attributes.
+    // `xattr=noattr` concerns only the attributes on the branches.
     pool.set("xattr", "noattr");
     assert_eq!(key(&at("g/f"), "basepath"), Ok(a));
     pool.umount();
 }
 
 #[test]
-fn an_open_file_is_where_it_was_opened() {
+fn an_open_file_stays_on_its_branch() {
     let dirs = Dirs::new();
     let (a, b) = (dirs.text("a"), dirs.text("b"));
     fs::write(dirs.path("b/f"), "from b").expect("a file");
@@ -79,14 +79,14 @@ fn an_open_file_is_where_it_was_opened() {
     let path = pool.path().join("f");
     let mut file = fs::OpenOptions::new().read(true).write(true).open(&path).expect("open");
     assert_eq!(key(&path, "basepath"), Ok(b.clone()));
-    // Another copy comes before it, behind the pool's back.
+    // A copy is created directly on an earlier branch.
     fs::write(dirs.path("a/f"), "from a").expect("a file");
     let mut value = [0; 4096];
     let length = rustix::fs::fgetxattr(&file, "user.mergerfs.fullpath", &mut value[..]).expect("a key");
     assert_eq!(&value[..length], format!("{b}/f").as_bytes());
     let length = rustix::fs::fgetxattr(&file, "user.mergerfs.allpaths", &mut value[..]).expect("a key");
     assert_eq!(&value[..length], format!("{a}/f\0{b}/f").as_bytes());
-    // Its branch goes away; it stays usable until it is closed.
+    // Its branch is removed from the pool. The file stays usable until it is closed.
     pool.set("branches", &format!("-{b}"));
     assert_eq!(fs::read_to_string(&path).expect("the other copy"), "from a");
     file.write_all(b"FROM B, on").expect("a write");

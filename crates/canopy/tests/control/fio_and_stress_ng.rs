@@ -1,4 +1,4 @@
-//! Changes while fio and stress-ng work in the pool and check what they read.
+//! Option changes while fio and stress-ng work in the pool and verify what they read.
 
 use super::rig::Dirs;
 use super::under_load::random_changes;
@@ -11,11 +11,11 @@ use std::thread;
 use std::time::Duration;
 
 const CHANGES: u32 = 1000;
-/// Far more than one run of either program takes.
+/// The time limit for one run of either program, far more than it takes.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Writes at random, reads back and compares checksums, then the whole once more from the start: by system calls
-/// and mapped, a file for each job and one for all.
+/// Jobs that write at random offsets, read back and compare checksums, then verify the whole file: by system calls and by
+/// mmap, with a file for each job and with a shared one.
 const FIO: &[&[&str]] = &[
     &["--name=own", "--numjobs=2", "--ioengine=psync", "--size=8m"],
     &["--name=mapped", "--numjobs=2", "--ioengine=mmap", "--size=4m"],
@@ -40,7 +40,7 @@ fn fio(dir: &Path, job: &[&str]) -> Command {
         "--serialize_overlap=1",
     ]);
     command.args(["--end_fsync=1", "--minimal", "--group_reporting", "--unlink=1"]);
-    // Nothing is left where fio was started, such as a state of what it verified.
+    // fio leaves no file, such as its verify state, in the current directory.
     command
         .args(job)
         .arg(format!("--directory={}", dir.display()))
@@ -49,7 +49,7 @@ fn fio(dir: &Path, job: &[&str]) -> Command {
     command
 }
 
-/// Names and what is behind them: made, linked, renamed, listed, locked, removed.
+/// Stressors that create, link, rename, list, lock and remove files.
 const STRESSORS: &[&str] = &[
     "dentry",
     "dir",

@@ -1,4 +1,4 @@
-//! The words of mount(8), as the mount table shows what has become of them.
+//! The generic options of mount(8), and their effect in the mount table.
 
 use super::rig::Dirs;
 use canopy_testkit::Pool;
@@ -30,7 +30,8 @@ pub(super) const NAMES: &[&str] = &[
     "nolazytime",
 ];
 
-/// What is written, the last word being the one that is shown to work, and what is then there or missing.
+/// Each row has the options of a mount, of which the last is under test, a flag of the mount table, and whether the flag
+/// must be set.
 const WORDS: &[(&str, &str, bool)] = &[
     ("ro", "ro", true),
     ("ro,rw", "rw", true),
@@ -49,7 +50,7 @@ const WORDS: &[(&str, &str, bool)] = &[
     ("noatime", "noatime", true),
     ("nodiratime,diratime", "nodiratime", false),
     ("nodiratime", "nodiratime", true),
-    // The kernel's own default: norelatime takes nothing from it, as everywhere.
+    // relatime is the kernel's default. norelatime does not clear it, on any filesystem.
     ("relatime", "relatime", true),
     ("relatime,norelatime", "relatime", true),
     ("strictatime", "relatime", false),
@@ -58,7 +59,7 @@ const WORDS: &[(&str, &str, bool)] = &[
     ("lazytime,nolazytime", "lazytime", false),
 ];
 
-/// The options of a mount and of its filesystem.
+/// Returns the options that the mount table shows for a pool.
 pub(super) fn in_force(pool: &Pool) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mounts").expect("the mount table");
     let point = pool.path().display().to_string();

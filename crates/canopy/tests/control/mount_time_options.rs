@@ -1,4 +1,4 @@
-//! Every option that is fixed at the mount, and what it does.
+//! The effect of every option that is fixed at the mount.
 
 use super::mount_table;
 use super::rig::{BINARY, Dirs};
@@ -15,7 +15,7 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(20);
 const UNCACHED: &str = "passthrough.io=off,cache.files=off";
 
-/// Options, what is observed, and the test that observes it.
+/// Options, what their test observes, and the test.
 pub(super) type Row = (&'static [&'static str], &'static str, fn());
 
 pub(super) const ROWS: &[Row] = &[
@@ -31,29 +31,29 @@ pub(super) const ROWS: &[Row] = &[
     (&["cache.symlinks"], "reading a link again costs no request", symlinks),
     (&["passthrough.max-stack-depth"], "files on an overlay are passed through, or not", stack_depth),
     (&["direct-io-allow-mmap"], "a shared mapping of an uncached file, or ENODEV", allow_mmap),
-    (&["async-read"], "what the kernel has agreed on", || agreed("async-read", "async_read")),
-    (&["export-support"], "what the kernel has agreed on", || agreed("export-support", "export_support")),
-    (&["allow-idmap"], "what the kernel has agreed on", || agreed("allow-idmap", "allow_idmap")),
-    (&["handle-killpriv"], "who clears setuid: it goes, and what is agreed on", || {
+    (&["async-read"], "what the kernel has agreed to", || agreed("async-read", "async_read")),
+    (&["export-support"], "what the kernel has agreed to", || agreed("export-support", "export_support")),
+    (&["allow-idmap"], "what the kernel has agreed to", || agreed("allow-idmap", "allow_idmap")),
+    (&["handle-killpriv"], "a write clears setuid, and what the kernel has agreed to", || {
         killpriv("handle-killpriv");
     }),
-    (&["handle-killpriv-v2"], "who clears setuid: it goes, and what is agreed on", || {
+    (&["handle-killpriv-v2"], "a write clears setuid, and what the kernel has agreed to", || {
         killpriv("handle-killpriv-v2");
     }),
-    (&["fuse-msg-size"], "requests that a large write takes", message_size),
+    (&["fuse-msg-size"], "the number of requests for a large write", message_size),
     (&["nullrw"], "writes leave nothing on the branch, reads give zeros", nullrw),
-    (&["posix-acl"], "somebody named in an ACL may read", posix_acl),
+    (&["posix-acl"], "a user named in an ACL may read", posix_acl),
     (
         &["kernel-permissions-check", "insecure-no-permission-checks", "default_permissions"],
-        "somebody else is kept out, or is not",
+        "another user is denied access, or not",
         permissions_check,
     ),
-    (&["never-forget-nodes"], "no effect by design: said so", never_forget),
+    (&["never-forget-nodes"], "no effect by design: a log line says so", never_forget),
     (&["read-thread-count", "process-thread-count"], "threads of the daemon", thread_counts),
-    (&["process-thread-queue-depth"], "no effect by design: told as given", queue_depth),
+    (&["process-thread-queue-depth"], "no effect by design: the key returns the given value", queue_depth),
     (&["pin-threads"], "processors that the threads may use", pin_threads),
-    (&["io-uring"], "which threads serve: one for each entry of a queue, or readers of /dev/fuse", io_uring),
-    (&["landlock"], "a branch outside of those of the mount is taken, or refused", landlock),
+    (&["io-uring"], "which threads serve: one for each queue entry, or readers of /dev/fuse", io_uring),
+    (&["landlock"], "a branch outside those of the mount is accepted, or refused", landlock),
     (&["scheduling-priority"], "the nice value of the threads", scheduling_priority),
     (&["allow_other"], "others may enter what a user has mounted", allow_other),
     (&["max_read"], "in force in the mount table", max_read),
@@ -65,7 +65,7 @@ pub(super) const ROWS: &[Row] = &[
     (mount_table::NAMES, "flags in force in the mount table", mount_table::every_word),
 ];
 
-/// The one line about INIT.
+/// Returns the log line about INIT.
 fn init_line(pool: &Pool) -> String {
     let log = pool.log();
     let line = log.lines().find(|line| line.contains("FUSE 7.")).expect("a line about INIT");
@@ -83,12 +83,12 @@ fn agreed(option: &str, flag: &str) {
     }
 }
 
-/// A pool that traces its requests to `trace`.
+/// Mounts a pool that logs its requests to `trace`.
 fn traced(dirs: &Dirs, options: &str) -> Pool {
     dirs.pool(&format!("{options},debug=true,log.file={}", dirs.text("trace")))
 }
 
-/// Requests of one kind that come while `work` runs.
+/// Returns how many requests of one kind arrive while `work` runs.
 fn requests(dirs: &Dirs, opcode: &str, work: impl FnOnce()) -> usize {
     let count = || {
         let text = fs::read_to_string(dirs.path("trace")).expect("a trace");
@@ -99,18 +99,19 @@ fn requests(dirs: &Dirs, opcode: &str, work: impl FnOnce()) -> usize {
     count() - before
 }
 
-/// A pool whose threads are those that the options speak of: over io_uring there are some for each processor.
+/// Mounts a pool that reads /dev/fuse, with the number of threads that the options set. With io_uring there are threads for
+/// each processor.
 fn over_the_device(dirs: &Dirs, options: &str) -> Pool {
     dirs.builder(options).env("CANOPY_TEST_KERNEL", "mask:OVER_IO_URING").mount()
 }
 
-/// Somebody on this machine may drop caches at any moment.
+/// Asserts that one of several attempts succeeds, since another process may drop caches at any time.
 #[track_caller]
-fn now_and_then(what: &str, attempt: impl FnMut() -> bool) {
+fn assert_eventually(what: &str, attempt: impl FnMut() -> bool) {
     assert!(wait_until(Duration::from_secs(10), attempt), "never: {what}");
 }
 
-/// What the kernel tells of each of the daemon's workers.
+/// Returns the `/proc` status of each of the daemon's workers.
 fn workers(pool: &Pool) -> Vec<String> {
     let threads = pool.threads().into_iter().filter(|thread| thread.name.starts_with("canopy-fuse-"));
     threads.map(|thread| thread.status).collect()
@@ -183,7 +184,7 @@ fn writeback() {
             at_once == before
         };
         match gathered {
-            true => now_and_then("a write is held back", held_back),
+            true => assert_eventually("a write is held back", held_back),
             false => (0..5).for_each(|_| assert!(!held_back())),
         }
         drop(file);
@@ -201,7 +202,7 @@ fn symlinks() {
             || assert_eq!(fs::read_link(pool.path().join("link")).expect("a link"), Path::new("target"));
         let cost = || requests(&dirs, "READLINK", || (0..50).for_each(|_| read()));
         match on {
-            true => now_and_then("a link is remembered", || cost() == 0),
+            true => assert_eventually("a link is remembered", || cost() == 0),
             false => assert_eq!(cost(), 50),
         }
         pool.umount();
@@ -288,7 +289,7 @@ fn killpriv(option: &str) {
 
 fn message_size() {
     let dirs = Dirs::new();
-    // One more where the data does not begin on a page.
+    // Unaligned data needs one more request.
     for (size, counts) in [("64K", 16..=17), ("1M", 1..=2)] {
         let pool = traced(&dirs, &format!("{UNCACHED},fuse-msg-size={size}"));
         let mut file = File::create(pool.path().join("f")).expect("a file");
@@ -334,7 +335,7 @@ fn permissions_check() {
     File::options().write(true).create(true).truncate(true).mode(0o600).open(&file).expect("a file");
     for (options, let_in) in [
         ("kernel-permissions-check=true", false),
-        // Nobody else would check, so the kernel goes on.
+        // The kernel keeps checking, since otherwise nothing would.
         ("kernel-permissions-check=false", false),
         ("kernel-permissions-check=false,posix-acl=true", false),
         ("kernel-permissions-check=false,allow_other", false),
@@ -400,7 +401,7 @@ fn io_uring() {
     for (mode, rings) in [("auto", offered), ("on", offered), ("off", false)] {
         let pool = dirs.pool(&format!("io-uring={mode}"));
         let names = || -> Vec<String> { pool.threads().into_iter().map(|thread| thread.name).collect() };
-        // A thread gives itself its name when it begins to run. One goes on reading what stays on /dev/fuse.
+        // A thread sets its name when it starts. With io_uring, one thread still reads the requests that stay on /dev/fuse.
         let as_asked = || {
             let names = names();
             let serving = |kind: &str| names.iter().filter(|name| name.starts_with(kind)).count();

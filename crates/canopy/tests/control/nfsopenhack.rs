@@ -1,4 +1,4 @@
-//! `nfsopenhack`, with a daemon that the branch refuses as an NFS server would: without CAP_DAC_OVERRIDE.
+//! `nfsopenhack`, with a daemon without CAP_DAC_OVERRIDE, so that the branch denies access as an NFS server does.
 
 use canopy_testkit::{LoopFs, Pool};
 use rustix::fs::XattrFlags;
@@ -47,7 +47,7 @@ pub(super) fn every_value_live() {
         }
         assert_eq!(write(".git/f"), git, "{value:?}");
         assert_eq!((write("f"), write("other.git/f")), (others, others), "{value:?}");
-        // Somebody may write it: then it is not the mode that is in the way.
+        // The mode of `g` allows a write by its group, so the option does not apply.
         assert!(!write("g"), "{value:?}");
         for (name, expected) in [(".git/f", 0o444), ("f", 0o444), ("other.git/f", 0o400), ("g", 0o020)] {
             assert_eq!(mode(&disk.path().join(name)), expected, "{value:?} {name}");

@@ -1,4 +1,4 @@
-//! Every option there is: how it can be changed, and what is observed of its effect, on real mounts.
+//! A table of all options: when each can change, and what the tests observe of its effect on real mounts.
 
 use super::{mount_time_options, policies, runtime_options};
 use canopy_config::options::{self, Changes, Spec};
@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-/// The options that have a test, and what it observes. The rows hold the tests themselves, so none can be named
-/// that is not there.
+/// Returns the options that have a test, and what the test observes. The rows contain the test functions, so a row cannot
+/// name a test that does not exist.
 fn observed(changes: Changes) -> BTreeMap<&'static str, &'static str> {
     let rows: Vec<(&[&str], &str)> = match changes {
         Changes::Live => {
@@ -48,11 +48,11 @@ fn every_option_has_a_test_that_shows_its_effect() {
         let (how, what) = match (live.get(name), fixed.get(name)) {
             (Some(what), _) => ("live", *what),
             (_, Some(what)) => ("at the mount", *what),
-            _ => ("-", "accepted, without effect: older setups carry it"),
+            _ => ("-", "accepted without effect, for older setups"),
         };
         let _ = writeln!(table, "{name:<30} {how:<13} {what}");
     }
-    // Past the test harness, which shows what is printed only when a test fails.
+    // Bypasses the test harness, which shows the output of failed tests only.
     let _ = std::io::stdout().write_all(table.as_bytes());
 }
 
@@ -65,7 +65,7 @@ fn every_fixed_option_takes_effect_at_the_mount() {
     }
 }
 
-/// What older setups carry is taken with any value, and changes nothing.
+/// Obsolete options are accepted with any value, and have no effect.
 #[test]
 fn options_without_effect_are_accepted() {
     let ignored = options::table().iter().filter(|spec| spec.is_ignored());

@@ -1,4 +1,4 @@
-//! Policies changed on a running pool, function by function.
+//! Changes of the policy of each function on a running pool.
 
 use super::rig::Dirs;
 use canopy_testkit::PoolBed;
@@ -113,7 +113,7 @@ fn beside(path: &Path) -> std::path::PathBuf {
     name.into()
 }
 
-/// truncate(2) by name: rustix has it by descriptor only, which no policy is asked about.
+/// Calls truncate(2) by name. rustix has only ftruncate, which involves no policy.
 fn truncate(path: &Path) -> Result<(), Errno> {
     let done = std::process::Command::new("python3")
         .args([
@@ -160,13 +160,13 @@ fn search(live: &PoolBed) {
     };
     for (key, newest) in [
         ("category.search", [2, 2, 2, 2, 2]),
-        // A file that is opened is the one that stat shows, but for func.open.
+        // An open uses the copy that stat shows, unless func.open differs.
         ("func.getattr", [2, 1, 1, 1, 1]),
         ("func.open", [1, 2, 1, 1, 1]),
         ("func.getxattr", [1, 1, 1, 2, 1]),
         ("func.listxattr", [1, 1, 1, 1, 2]),
         ("func.readlink", [1, 1, 2, 1, 1]),
-        // The kernel asks only where it does not check permissions itself: see below.
+        // The kernel sends ACCESS only if it does not check permissions itself: see the test below.
         ("func.access", [1, 1, 1, 1, 1]),
     ] {
         live.pool.set("category.search", "ff");
@@ -177,9 +177,9 @@ fn search(live: &PoolBed) {
     live.pool.set("category.search", "ff");
 }
 
-/// access(2) is asked of the copy that the policy chooses, by pools that check permissions themselves.
+/// access(2) checks the copy that the policy chooses, if the kernel leaves permission checks to the pool.
 #[test]
-fn access_is_asked_of_the_copy_of_its_policy() {
+fn access_checks_the_copy_that_its_policy_chooses() {
     let dirs = Dirs::new();
     for (branch, mode, sec) in [("a", 0o644, 1000), ("b", 0o755, 2000)] {
         let path = dirs.path(branch).join("program");

@@ -1,6 +1,6 @@
-//! `func.readdir`: over which branches a directory is read at a time.
+//! `func.readdir`: whether a directory's branches are read in sequence or concurrently.
 //!
-//! The branches are pools themselves, whose daemons are stopped: what they are asked stays visible.
+//! The branches are pools themselves. Their daemons are paused, so their unanswered requests can be counted.
 
 use super::rig::{Connections, Dirs};
 use canopy_testkit::Paused;
@@ -10,7 +10,7 @@ use rustix::fs::{Dir, Mode, OFlags};
 use std::fs;
 use std::time::Duration;
 
-pub(super) fn branches_are_read_one_by_one_or_side_by_side() {
+pub(super) fn branches_are_read_in_sequence_or_concurrently() {
     let dirs = Dirs::new();
     let connections = Connections::new();
     let waiting = |pool| connections.waiting(pool);
@@ -34,7 +34,7 @@ pub(super) fn branches_are_read_one_by_one_or_side_by_side() {
         ("seq", false),
     ] {
         outer.set("func.readdir", value);
-        // Nothing but the branches' directories is to be asked for.
+        // Fill the caches, so that only listings cause requests to the branches.
         assert_eq!(fs::read_dir(outer.path()).expect("a listing").count(), 2, "{value}");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(outer.path(), flags, Mode::empty()).expect("open");
@@ -46,7 +46,7 @@ pub(super) fn branches_are_read_one_by_one_or_side_by_side() {
             let patience = if both { Duration::from_secs(10) } else { Duration::from_millis(100) };
             let second = wait_until(patience, || waiting(&inner[1]) > 0);
             drop(paused);
-            // With the two dots.
+            // The count includes `.` and `..`.
             assert_eq!(listing.join().expect("a listing"), 4, "{value}");
             assert_eq!((first, second), (true, both), "{value}");
         });

@@ -1,4 +1,4 @@
-//! `debug` and `log.file`: every request in one line.
+//! `debug` and `log.file`: a log with one line for each request.
 
 use super::rig::Dirs;
 use canopy_testkit::cmd::wait_until;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// The line about a lookup of a name, in what was logged.
+/// Returns the log line of the lookup of a name.
 fn lookup(log: &str, name: &str) -> Option<String> {
     let asked = format!(" name=\"{name}\": ");
     log.lines().find(|line| line.contains(" LOOKUP unique=") && line.contains(&asked)).map(str::to_owned)
@@ -40,13 +40,13 @@ fn every_request_is_a_line_in_the_log() {
     }
 }
 
-/// As the kernel tells it: of the thread.
+/// Returns the ID of the calling thread, which FUSE requests carry as their pid.
 fn pid() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 #[test]
-fn or_in_a_file() {
+fn requests_can_be_logged_to_a_file() {
     let dirs = Dirs::new();
     let (one, other) = (dirs.path("one.log"), dirs.path("other.log"));
     let text = |path: &std::path::Path| fs::read_to_string(path).expect("a log");
@@ -64,26 +64,26 @@ fn or_in_a_file() {
     ] {
         let there =
             || text(&one).lines().any(|line| line.contains(&format!(" {opcode} ")) && line.contains(part));
-        // RENAME and RENAME2 are one to those who do not need the newer; RELEASE comes when it likes.
+        // A rename without flags may arrive as RENAME or RENAME2. RELEASE is asynchronous.
         let there = || there() || opcode == "RENAME2" && text(&one).contains(" RENAME ");
         assert!(wait_until(SOON, there), "{opcode}{part}:\n{log}");
     }
     assert!(log.lines().all(|line| line.contains(" unique=")), "{log}");
-    assert!(!pool.log().contains(" unique="), "nowhere else: {}", pool.log());
+    assert!(!pool.log().contains(" unique="), "the requests are also in the main log: {}", pool.log());
     assert_eq!(fs::metadata(&one).expect("a log").mode() & 0o777, 0o600);
-    // To another one, and back to what it was, which is written at its end.
+    // Switch to another file, and back to the first, to which the log appends.
     pool.set("log.file", &other.display().to_string());
     assert!(!pool.path().join("second").exists());
     assert!(lookup(&text(&other), "second").is_some() && lookup(&text(&one), "second").is_none());
     pool.set("log.file", &one.display().to_string());
     assert!(!pool.path().join("third").exists());
     assert!(text(&one).starts_with(&log) && lookup(&text(&one), "third").is_some());
-    // Moved away, and named again.
+    // Log rotation: rename the file, and set `log.file` again.
     fs::rename(&one, dirs.path("rotated.log")).expect("a rename");
     pool.set("log.file", &one.display().to_string());
     assert!(!pool.path().join("fourth").exists());
     assert!(lookup(&text(&one), "fourth").is_some());
-    // What cannot be, is refused with the reason, and changes nothing.
+    // An unusable path is refused with an errno, and changes nothing.
     let link = dirs.path("link");
     std::os::unix::fs::symlink(pool.path().join("deep"), &link).expect("a symlink");
     fs::create_dir(pool.path().join("deep")).expect("mkdir");
@@ -99,7 +99,7 @@ fn or_in_a_file() {
     assert_eq!(pool.get("log.file"), one.display().to_string());
     assert!(!pool.path().join("fifth").exists());
     assert!(lookup(&text(&one), "fifth").is_some());
-    // None of them: to the log again.
+    // Without a file, requests go to the main log again.
     pool.set("log.file", "");
     assert!(!pool.path().join("sixth").exists());
     assert!(wait_until(SOON, || lookup(&pool.log(), "sixth").is_some()));

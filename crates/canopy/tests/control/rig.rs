@@ -49,7 +49,7 @@ pub(super) fn key(path: &Path, key: &str) -> Result<String, Errno> {
     Ok(String::from_utf8(value).expect("UTF-8"))
 }
 
-/// A mount of fusectl, whether or not the machine has one.
+/// A private mount of fusectl, so that the tests do not depend on the machine's own.
 pub(super) struct Connections(TempDir);
 
 impl Connections {

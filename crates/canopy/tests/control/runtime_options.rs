@@ -1,4 +1,4 @@
-//! Every option that can be changed while a pool runs, and that the change does what it says.
+//! The effect of every option that can be changed while a pool runs.
 
 use super::rig::{BINARY, Connections};
 use super::{nfsopenhack, policies, readdir_policy};
@@ -31,13 +31,13 @@ fn bytes_moved(bed: &PoolBed, work: impl FnOnce()) -> u64 {
     bed.pool.bytes_moved(work).0
 }
 
-/// Somebody on this machine may drop caches at any moment: what is remembered shows in one of several attempts.
+/// Asserts that one of several attempts shows a cache hit, since another process may drop caches at any time.
 #[track_caller]
-fn now_and_then(what: &str, attempt: impl FnMut() -> bool) {
+fn assert_eventually(what: &str, attempt: impl FnMut() -> bool) {
     assert!(wait_until(Duration::from_secs(5), attempt), "never: {what}");
 }
 
-/// Options, what is observed, and the test that observes it.
+/// Options, what their test observes, and the test.
 type Row = (&'static [&'static str], &'static str, fn(&PoolBed));
 
 pub(super) const ROWS: &[Row] = &[
@@ -53,7 +53,7 @@ pub(super) const ROWS: &[Row] = &[
         assert!(asking(0));
         for (value, branches) in [("8", 2), ("0", 0), ("8", 2), ("auto", 0)] {
             live.pool.set("branch-timeout", value);
-            now_and_then("as many as branches with a deadline", || asking(branches));
+            assert_eventually("as many as branches with a deadline", || asking(branches));
         }
     }),
     (&["minfreespace"], "the branch that gets a new file", |live| {
@@ -115,7 +115,7 @@ pub(super) const ROWS: &[Row] = &[
             assert_eq!(live.pool.get("func.readdir"), value);
             assert_eq!(fs::read_dir(live.at("")).expect("a listing").count(), 100, "{value}");
         }
-        readdir_policy::branches_are_read_one_by_one_or_side_by_side();
+        readdir_policy::branches_are_read_in_sequence_or_concurrently();
     }),
     (&["passthrough.io"], "bytes that pass through the daemon", |live| {
         fs::write(live.at("f"), vec![1; MIB]).expect("a file");
@@ -125,7 +125,7 @@ pub(super) const ROWS: &[Row] = &[
             ("off", "true", true, true),
             ("ro", "true", false, true),
             ("wo", "true", true, false),
-            // On a disk as small as this, who writes could meet the end of it, and who reads would be left behind.
+            // On so small a disk a passthrough writer could get ENOSPC, and a passthrough reader would keep a file that moves.
             ("auto", "true", true, true),
             ("auto", "false", false, false),
         ] {
@@ -144,7 +144,7 @@ pub(super) const ROWS: &[Row] = &[
         live.pool.set("passthrough.io", "off");
         fs::write(live.at("f"), vec![1; MIB]).expect("a file");
         let again = |cached: bool, what: &str| {
-            now_and_then(what, || {
+            assert_eventually(what, || {
                 let mut file = File::open(live.at("f")).expect("open");
                 let mut read = || {
                     file.rewind().expect("rewind");
@@ -174,7 +174,7 @@ pub(super) const ROWS: &[Row] = &[
             |mode| fs::set_permissions(live.on(0, "f"), fs::Permissions::from_mode(mode)).expect("chmod");
         live.pool.set("cache.entry", "3600");
         live.pool.set("cache.attr", "3600");
-        now_and_then("an attribute is remembered", || {
+        assert_eventually("an attribute is remembered", || {
             change(0o600);
             live.pool.set("cmd.invalidate-all-nodes", "");
             let before = mode();
@@ -192,7 +192,7 @@ pub(super) const ROWS: &[Row] = &[
         live.pool.set("cache.attr", "3600");
         live.pool.set("cache.entry", "3600");
         live.pool.set("cache.negative-entry", "3600");
-        now_and_then("names are remembered", || {
+        assert_eventually("names are remembered", || {
             let _ = fs::remove_file(live.on(0, "f"));
             live.pool.set("cmd.invalidate-all-nodes", "");
             let missing = !there();
@@ -226,7 +226,9 @@ pub(super) const ROWS: &[Row] = &[
         for value in ["auto", "timeout", "watch"] {
             live.pool.set("cache.coherence", value);
             let followed = value != "timeout";
-            now_and_then(value, || follows(Duration::from_secs(if followed { 5 } else { 0 })) == followed);
+            assert_eventually(value, || {
+                follows(Duration::from_secs(if followed { 5 } else { 0 })) == followed
+            });
         }
     }),
     (&["cache.readdir"], "a new entry is listed late, or at once", |live| {
@@ -236,7 +238,7 @@ pub(super) const ROWS: &[Row] = &[
         live.pool.set("cache.entry", "3600");
         live.pool.set("cache.readdir", "true");
         let mut made = 0;
-        now_and_then("a listing is remembered", || {
+        assert_eventually("a listing is remembered", || {
             live.pool.set("cmd.invalidate-all-nodes", "");
             let before = (count(), count()).1;
             made += 1;
@@ -265,9 +267,9 @@ pub(super) const ROWS: &[Row] = &[
                     .expect("a number")
             };
             if dropped {
-                now_and_then("the pages are dropped", || pages() == 0);
+                assert_eventually("the pages are dropped", || pages() == 0);
             } else {
-                now_and_then("the pages stay", || {
+                assert_eventually("the pages stay", || {
                     drop(fs::read(live.at("f")).expect("a read"));
                     pages() > 0
                 });
@@ -277,7 +279,7 @@ pub(super) const ROWS: &[Row] = &[
     (&["parallel-direct-writes"], "writes of several threads under way at once", |live| {
         live.pool.set("passthrough.io", "off");
         live.pool.set("cache.files", "off");
-        // Programs that other tests start close copies of the file, which would wait as well.
+        // Programs that other tests start close copies of the descriptor, which would wait, too.
         live.pool.set("flush-on-close", "never");
         let connections = Connections::new();
         for (value, parallel) in [("false", false), ("true", true)] {
@@ -317,7 +319,7 @@ pub(super) const ROWS: &[Row] = &[
             }
             count() - before
         };
-        // What is written here is flushed only where the branch's filesystem does something at a close, as overlayfs does.
+        // A written file is flushed only if the branch's filesystem acts on close, as overlayfs does.
         let quiet = live.on(0, "f");
         let quiet = rustix::fs::statfs(&quiet).expect("statfs").f_type as u64 & u64::from(u32::MAX);
         let written = if [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994].contains(&quiet) { 0 } else { 2 };
@@ -359,7 +361,7 @@ pub(super) const ROWS: &[Row] = &[
         assert_eq!((put(), take()), (Err(Errno::NODATA), Err(Errno::NODATA)));
         live.pool.set("xattr", "passthrough");
         assert_eq!((put(), take()), (Ok(()), Ok(1)));
-        // The kernel does not ask again after this, for as long as the pool is mounted.
+        // After this the kernel does not ask again until the pool is unmounted.
         live.pool.set("xattr", "nosys");
         assert_eq!((put(), take()), (Err(Errno::OPNOTSUPP), Err(Errno::OPNOTSUPP)));
     }),
@@ -385,7 +387,7 @@ pub(super) const ROWS: &[Row] = &[
         assert!(live.on(1, "f").exists() && !live.on(0, "f").exists());
     }),
     (&["link-exdev", "rename-exdev"], "a symlink in place of EXDEV", |live| {
-        // A directory on one branch only, and a policy that makes none on the other.
+        // The directory is on one branch only, and the policy creates none on the other.
         fs::create_dir(live.on(1, "d")).expect("a directory");
         live.pool.set("category.create", "epff");
         fs::write(live.at("f"), "f").expect("a file");
@@ -472,7 +474,7 @@ pub(super) const ROWS: &[Row] = &[
             live.pool.set("proxy-ioprio", "true");
             let seen = wait_until(Duration::from_secs(10), || idle() > 0);
             live.pool.set("proxy-ioprio", "false");
-            // Each worker gives it back with its next request.
+            // Each worker resets its priority at its next request.
             let given_back = wait_until(Duration::from_secs(10), || {
                 std::thread::scope(|others| {
                     (0..8).for_each(|_| drop(others.spawn(|| fs::metadata(live.at("f")).expect("stat"))));
@@ -517,7 +519,7 @@ pub(super) const ROWS: &[Row] = &[
         assert_eq!(
             fs::metadata(live.at(".mergerfs")).expect("stat").uid(),
             0,
-            "the control file is as it is"
+            "the control file keeps its owner"
         );
         for key in ["uid", "gid", "umask"] {
             live.pool.set(key, "-1");
@@ -526,9 +528,9 @@ pub(super) const ROWS: &[Row] = &[
     }),
     (
         &["lazy-umount-mountpoint"],
-        "no effect while it runs by design: told as given, in force at the next mount",
+        "no effect while mounted, by design: the key returns the given value, in force at the next mount",
         |live| {
-            // There is nothing to detach while it runs; at_mount.rs shows what it does at the next mount.
+            // A mounted pool has nothing to detach. The tests of mounting cover the effect at the next mount.
             live.pool.set("lazy-umount-mountpoint", "true");
             assert_eq!(live.pool.get("lazy-umount-mountpoint"), "true");
         },
@@ -547,7 +549,7 @@ pub(super) const ROWS: &[Row] = &[
         ];
         for value in ["384", "512", "0"] {
             live.pool.set("readahead", value);
-            // Nothing changes by 0.
+            // 0 changes nothing.
             let expected = if value == "0" { "512" } else { value };
             for path in &paths {
                 assert_eq!(fs::read_to_string(path).expect("a figure").trim_end(), expected, "{path}");

@@ -1,4 +1,4 @@
-//! Changes while the pool is worked with: nothing fails but what a change forbids, and no byte is wrong.
+//! Option changes under load: only operations that a change forbids fail, and all data is correct.
 
 use super::rig::Dirs;
 use canopy_testkit::{Pool, Rng};
@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A file on the branch that comes and goes.
+/// A file on the branch that is added and removed.
 const BELOW: &str = "below";
 const CHUNK: usize = 16 << 10;
 
-/// What goes on while the pool is changed. Every worker has a directory of its own.
+/// The load while the options of the pool change. Every worker has a directory of its own.
 struct Load<'a> {
     root: &'a Path,
     stop: AtomicBool,
     done: AtomicU64,
-    /// Every file that was made and closed, with the seed of its content.
+    /// Every finished file, with the seed of its content.
     made: Mutex<Vec<(PathBuf, u64)>>,
 }
 
@@ -38,7 +38,7 @@ impl Load<'_> {
         }
     }
 
-    /// Makes files, and reads back what it made before.
+    /// Creates files, and reads each one back.
     fn writer(&self, worker: u64) {
         let dir = self.root.join(format!("w{worker}"));
         self.until_stopped("writer", |round| {
@@ -60,7 +60,7 @@ impl Load<'_> {
         });
     }
 
-    /// Renames one file to and fro, and replaces it now and then.
+    /// Renames one file back and forth.
     fn renamer(&self, worker: u64) {
         let dir = self.root.join(format!("r{worker}"));
         let names = [dir.join("one"), dir.join("two")];
@@ -74,8 +74,7 @@ impl Load<'_> {
         });
     }
 
-    /// Keeps one file open and changes it in place, through passthrough or whatever else it was opened with; opens
-    /// it anew from time to time.
+    /// Changes one open file in place, with or without passthrough, and reopens it from time to time.
     fn keeper(&self, worker: u64) {
         let path = self.root.join(format!("k{worker}/kept"));
         let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
@@ -100,7 +99,7 @@ impl Load<'_> {
         });
     }
 
-    /// Lists and stats.
+    /// Lists directories and stats their entries.
     fn reader(&self) {
         self.until_stopped("reader", |_| {
             let mut seen = 0;
@@ -111,7 +110,7 @@ impl Load<'_> {
                     for entry in fs::read_dir(dir.path())?.take(64) {
                         let entry = entry?;
                         match entry.metadata() {
-                            // It lies on a branch that may have gone since it was listed.
+                            // Its branch may have been removed since the listing.
                             Err(why)
                                 if why.kind() == io::ErrorKind::NotFound && entry.file_name() == BELOW => {}
                             other => {
@@ -127,7 +126,7 @@ impl Load<'_> {
         });
     }
 
-    /// Runs everything while `change` changes the pool, then verifies all that was made.
+    /// Runs all workers while `change` changes the pool, then verifies every file.
     fn run(pool: &Pool, change: impl FnOnce(&dyn Fn() -> bool)) {
         let load = Load {
             root: pool.path(),
@@ -149,7 +148,7 @@ impl Load<'_> {
                 scope.spawn(move || load.keeper(worker));
             }
             scope.spawn(|| load.reader());
-            // Ends the others also where it panics itself.
+            // Stops the workers, also if `change` panics.
             struct Stop<'a>(&'a AtomicBool);
             impl Drop for Stop<'_> {
                 fn drop(&mut self) {
@@ -174,7 +173,7 @@ fn content(seed: u64) -> Vec<u8> {
     rng.bytes(length)
 }
 
-/// Options and values of which none forbids anything that the load does.
+/// Options and values that forbid none of the load's operations.
 const CHANGES: &[(&str, &[&str])] = &[
     ("category.create", &["ff", "mfs", "lfs", "rand", "pfrd", "lus"]),
     ("func.create", &["ff", "mfs", "epmfs", "eprand", "mspmfs"]),
@@ -205,11 +204,11 @@ const CHANGES: &[(&str, &[&str])] = &[
     ("cmd.gc", &[""]),
 ];
 
-/// Makes random changes that forbid nothing, while it shall go on, and rests after every fourth for that many
-/// milliseconds.
+/// Makes random changes that forbid nothing, until `going` returns false. Sleeps for `pause` milliseconds after every
+/// fourth.
 pub(super) fn random_changes(pool: &Pool, dirs: &Dirs, count: u32, pause: u64, going: &dyn Fn() -> bool) {
     let (a, b, c, d) = (dirs.text("a"), dirs.text("b"), dirs.text("c"), dirs.text("d"));
-    // Branches come and change their modes; what lies on them stays in the pool.
+    // Branches change order and mode, but all their files stay in the pool.
     let lists = [
         format!("{a}:{b}:{c}:{d}"),
         format!("{d}:{c}:{b}:{a}"),
@@ -222,7 +221,7 @@ pub(super) fn random_changes(pool: &Pool, dirs: &Dirs, count: u32, pause: u64, g
         if !going() {
             return;
         }
-        // Where a directory may lie on a branch that takes nothing, a policy that keeps to it forbids making files.
+        // With an existing-path policy, a directory on an NC branch would not accept new files.
         if rng.chance(200) {
             pool.set("func.create", "mspmfs");
             pool.set("branches", rng.pick(&lists).as_str());
@@ -248,10 +247,9 @@ fn three_hundred_random_changes_under_load() {
     pool.umount();
 }
 
-/// A branch comes and goes under load. What lies on it comes and goes with it, and nothing else does; who has a
-/// file of it open goes on.
+/// A branch is added and removed under load. Only its own files appear and disappear, and its open files stay usable.
 #[test]
-fn a_branch_comes_and_goes_under_load() {
+fn a_branch_can_be_added_and_removed_under_load() {
     let dirs = Dirs::new();
     let c = dirs.path("c");
     fs::write(c.join("there"), "content").expect("a file");
