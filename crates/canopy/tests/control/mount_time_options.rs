@@ -23,13 +23,13 @@ pub(super) const ROWS: &[Row] = &[
     (&["fsname"], "the source in the mount table", fsname),
     (
         &["branches-mount-timeout", "branches-mount-timeout-fail"],
-        "a mount with a warning, or none, after waiting for a branch",
+        "a mount with a warning, or no mount, after waiting for a branch",
         branches_mount_timeout,
     ),
-    (&["allow-missing-branches"], "a mount with a branch missing, or none", allow_missing_branches),
+    (&["allow-missing-branches"], "a mount without a missing branch, or no mount", allow_missing_branches),
     (&["cache.writeback"], "small writes reach the branch with fsync, not before", writeback),
-    (&["cache.symlinks"], "reading a link again costs no request", symlinks),
-    (&["passthrough.max-stack-depth"], "files on an overlay are passed through, or not", stack_depth),
+    (&["cache.symlinks"], "a second readlink sends no request", symlinks),
+    (&["passthrough.max-stack-depth"], "files on an overlay use passthrough, or not", stack_depth),
     (&["direct-io-allow-mmap"], "a shared mapping of an uncached file, or ENODEV", allow_mmap),
     (&["async-read"], "what the kernel has agreed to", || agreed("async-read", "async_read")),
     (&["export-support"], "what the kernel has agreed to", || agreed("export-support", "export_support")),
@@ -55,7 +55,7 @@ pub(super) const ROWS: &[Row] = &[
     (&["io-uring"], "which threads serve: one for each queue entry, or readers of /dev/fuse", io_uring),
     (&["landlock"], "a branch outside those of the mount is accepted, or refused", landlock),
     (&["scheduling-priority"], "the nice value of the threads", scheduling_priority),
-    (&["allow_other"], "others may enter what a user has mounted", allow_other),
+    (&["allow_other"], "other users may enter a mount of a user", allow_other),
     (&["max_read"], "in force in the mount table", max_read),
     (
         &["context", "fscontext", "defcontext", "rootcontext"],
@@ -140,16 +140,16 @@ fn fsname() {
 fn branches_mount_timeout() {
     let dirs = Dirs::new();
     let disk = LoopFs::tmpfs(1 << 20);
-    let told = format!("branch {} is not mounted within 1 s", dirs.text("a"));
+    let logged = format!("branch {} is not mounted within 1 s", dirs.text("a"));
     for fail in [false, true] {
         let options = format!("branches-mount-timeout=1,branches-mount-timeout-fail={fail}");
         let pool = Pool::builder(BINARY).branch(disk.path()).branch(dirs.path("a")).option(options);
         match pool.try_mount() {
             Ok(pool) => {
-                assert!(!fail && pool.log().contains(&told), "{}", pool.log());
+                assert!(!fail && pool.log().contains(&logged), "{}", pool.log());
                 pool.umount();
             }
-            Err(failed) => assert!(fail && failed.log.contains(&told), "{}", failed.log),
+            Err(failed) => assert!(fail && failed.log.contains(&logged), "{}", failed.log),
         }
     }
 }
@@ -345,9 +345,9 @@ fn permissions_check() {
     ] {
         let pool = dirs.pool(options);
         assert_eq!(reads(&pool, "f"), let_in, "{options}");
-        let told = pool.log().contains("every user");
+        let logged = pool.log().contains("every user");
         assert_eq!(
-            told,
+            logged,
             options != "kernel-permissions-check=true" && !options.contains("default_"),
             "{options}"
         );
@@ -445,7 +445,7 @@ fn allow_other() {
     for name in ["a", "b"] {
         std::os::unix::fs::chown(dirs.path(name), Some(65534), Some(65534)).expect("chown");
     }
-    fs::copy(BINARY, dirs.path("canopy")).expect("a copy that everybody may run");
+    fs::copy(BINARY, dirs.path("canopy")).expect("a copy that every user may run");
     let mut command = Command::new("unshare");
     let done = run_within(command.args(["-m", "sh", "-euc", SCRIPT, "sh"]).arg(dirs.path("")), SOON);
     assert_eq!(done.stdout, "minfreespace=0 out\nallow_other in\n", "{}", done.describe());

@@ -34,7 +34,7 @@ pub(super) const NAMES: &[&str] = &[
     "func.utimens",
 ];
 
-pub(super) const OBSERVED: &str = "the branch that is acted on, function by function";
+pub(super) const OBSERVED: &str = "the branch that each function uses";
 
 pub(super) fn all(live: &PoolBed) {
     create(live);

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
 
-/// Directories `a` to `d` that serve as branches.
+/// The directories `a` to `d`, which serve as branches.
 pub(super) struct Dirs(ScratchDir);
 
 impl Dirs {
@@ -18,13 +18,13 @@ impl Dirs {
         Dirs(ScratchDir::new("canopy-control-", &["a", "b", "c", "d"]))
     }
 
-    /// The path of a directory or file, with symlinks resolved, as the pool shows it.
+    /// Returns the path of a directory or file with symlinks resolved, as the pool shows it.
     #[track_caller]
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.0.path(name)
     }
 
-    /// The same path as text.
+    /// Returns the same path as text.
     #[track_caller]
     pub(super) fn text(&self, name: &str) -> String {
         self.path(name).to_str().expect("UTF-8").to_owned()

@@ -31,7 +31,7 @@ fn bytes_moved(bed: &PoolBed, work: impl FnOnce()) -> u64 {
     bed.pool.bytes_moved(work).0
 }
 
-/// Asserts that one of several attempts shows a cache hit, since another process may drop caches at any time.
+/// Asserts that one of several attempts succeeds, since another process may drop caches at any time.
 #[track_caller]
 fn assert_eventually(what: &str, attempt: impl FnMut() -> bool) {
     assert!(wait_until(Duration::from_secs(5), attempt), "never: {what}");
@@ -41,19 +41,19 @@ fn assert_eventually(what: &str, attempt: impl FnMut() -> bool) {
 type Row = (&'static [&'static str], &'static str, fn(&PoolBed));
 
 pub(super) const ROWS: &[Row] = &[
-    (&["branches"], "names that come and go with a branch", |live| {
+    (&["branches"], "names that appear and disappear with a branch", |live| {
         fs::write(live.on(1, "f"), "b").expect("a file");
         live.pool.set("branches", "->");
         assert!(!live.at("f").exists());
         live.pool.set("branches", &format!("+{}", live.on(1, "").display()));
         assert!(live.at("f").exists());
     }),
-    (&["branch-timeout"], "threads that ask the branches whether they answer", |live| {
+    (&["branch-timeout"], "the number of threads that probe the branches", |live| {
         let asking = |expected: usize| live.pool.probe_threads() == expected;
         assert!(asking(0));
         for (value, branches) in [("8", 2), ("0", 0), ("8", 2), ("auto", 0)] {
             live.pool.set("branch-timeout", value);
-            assert_eventually("as many as branches with a deadline", || asking(branches));
+            assert_eventually("a probe thread for each branch with a deadline", || asking(branches));
         }
     }),
     (&["minfreespace"], "the branch that gets a new file", |live| {
@@ -105,7 +105,7 @@ pub(super) const ROWS: &[Row] = &[
             assert_eq!(live.on(0, "dir/f").exists(), cloned, "{ignored}");
         }
     }),
-    (&["func.readdir"], "branches that are asked at the same time", |live| {
+    (&["func.readdir"], "branches that are read concurrently", |live| {
         for index in 0..50 {
             fs::write(live.on(0, &format!("a{index}")), "").expect("a file");
             fs::write(live.on(1, &format!("b{index}")), "").expect("a file");
@@ -117,7 +117,7 @@ pub(super) const ROWS: &[Row] = &[
         }
         readdir_policy::branches_are_read_in_sequence_or_concurrently();
     }),
-    (&["passthrough.io"], "bytes that pass through the daemon", |live| {
+    (&["passthrough.io"], "bytes that move through the daemon", |live| {
         fs::write(live.at("f"), vec![1; MIB]).expect("a file");
         live.pool.set("cache.files", "partial");
         for (value, moves, read, write) in [
@@ -140,41 +140,49 @@ pub(super) const ROWS: &[Row] = &[
             );
         }
     }),
-    (&["cache.files", "cache.files.process-names"], "bytes that a second read moves", |live| {
-        live.pool.set("passthrough.io", "off");
-        fs::write(live.at("f"), vec![1; MIB]).expect("a file");
-        let again = |cached: bool, what: &str| {
-            assert_eventually(what, || {
-                let mut file = File::open(live.at("f")).expect("open");
-                let mut read = || {
-                    file.rewind().expect("rewind");
-                    file.read_exact(&mut vec![0; MIB]).expect("a read");
-                };
-                read();
-                (bytes_moved(live, read) < MIB as u64) == cached
-            });
-        };
-        for (value, cached) in
-            [("off", false), ("partial", true), ("full", true), ("per-process", false), ("auto-full", true)]
-        {
-            live.pool.set("cache.files", value);
-            again(cached, value);
-        }
-        let comm = fs::read_to_string("/proc/thread-self/comm").expect("a name");
-        live.pool.set("cache.files", "per-process");
-        live.pool.set("cache.files.process-names", &format!("other|{}", comm.trim_end()));
-        again(true, "a listed name");
-        live.pool.set("cache.files.process-names", "other");
-        again(false, "a name that is not listed");
-    }),
-    (&["cache.attr"], "a change on the branch is seen late, or at once", |live| {
+    (
+        &["cache.files", "cache.files.process-names"],
+        "bytes that a second read moves through the daemon",
+        |live| {
+            live.pool.set("passthrough.io", "off");
+            fs::write(live.at("f"), vec![1; MIB]).expect("a file");
+            let again = |cached: bool, what: &str| {
+                assert_eventually(what, || {
+                    let mut file = File::open(live.at("f")).expect("open");
+                    let mut read = || {
+                        file.rewind().expect("rewind");
+                        file.read_exact(&mut vec![0; MIB]).expect("a read");
+                    };
+                    read();
+                    (bytes_moved(live, read) < MIB as u64) == cached
+                });
+            };
+            for (value, cached) in [
+                ("off", false),
+                ("partial", true),
+                ("full", true),
+                ("per-process", false),
+                ("auto-full", true),
+            ] {
+                live.pool.set("cache.files", value);
+                again(cached, value);
+            }
+            let comm = fs::read_to_string("/proc/thread-self/comm").expect("a name");
+            live.pool.set("cache.files", "per-process");
+            live.pool.set("cache.files.process-names", &format!("other|{}", comm.trim_end()));
+            again(true, "a listed name");
+            live.pool.set("cache.files.process-names", "other");
+            again(false, "a name that is not listed");
+        },
+    ),
+    (&["cache.attr"], "a change on the branch shows late, or at once", |live| {
         fs::write(live.on(0, "f"), "").expect("a file");
         let mode = || fs::metadata(live.at("f")).expect("stat").mode() & 0o777;
         let change =
             |mode| fs::set_permissions(live.on(0, "f"), fs::Permissions::from_mode(mode)).expect("chmod");
         live.pool.set("cache.entry", "3600");
         live.pool.set("cache.attr", "3600");
-        assert_eventually("an attribute is remembered", || {
+        assert_eventually("the attributes are cached", || {
             change(0o600);
             live.pool.set("cmd.invalidate-all-nodes", "");
             let before = mode();
@@ -187,12 +195,12 @@ pub(super) const ROWS: &[Row] = &[
             assert_eq!(mode(), expected);
         }
     }),
-    (&["cache.entry", "cache.negative-entry"], "a name on the branch is seen late, or at once", |live| {
+    (&["cache.entry", "cache.negative-entry"], "a name on the branch shows late, or at once", |live| {
         let there = || live.at("f").exists();
         live.pool.set("cache.attr", "3600");
         live.pool.set("cache.entry", "3600");
         live.pool.set("cache.negative-entry", "3600");
-        assert_eventually("names are remembered", || {
+        assert_eventually("the dentries are cached", || {
             let _ = fs::remove_file(live.on(0, "f"));
             live.pool.set("cmd.invalidate-all-nodes", "");
             let missing = !there();
@@ -211,7 +219,7 @@ pub(super) const ROWS: &[Row] = &[
         fs::remove_file(live.on(0, "f")).expect("removal");
         assert!(!there());
     }),
-    (&["cache.coherence"], "a new name is found, or not for an hour", |live| {
+    (&["cache.coherence"], "a new name is found at once, or not for an hour", |live| {
         let there = || live.at("f").exists();
         for key in ["cache.attr", "cache.entry", "cache.negative-entry"] {
             live.pool.set(key, "3600");
@@ -238,7 +246,7 @@ pub(super) const ROWS: &[Row] = &[
         live.pool.set("cache.entry", "3600");
         live.pool.set("cache.readdir", "true");
         let mut made = 0;
-        assert_eventually("a listing is remembered", || {
+        assert_eventually("the listing is cached", || {
             live.pool.set("cmd.invalidate-all-nodes", "");
             let before = (count(), count()).1;
             made += 1;
@@ -276,7 +284,7 @@ pub(super) const ROWS: &[Row] = &[
             }
         }
     }),
-    (&["parallel-direct-writes"], "writes of several threads under way at once", |live| {
+    (&["parallel-direct-writes"], "concurrent writes of several threads", |live| {
         live.pool.set("passthrough.io", "off");
         live.pool.set("cache.files", "off");
         // Programs that other tests start close copies of the descriptor, which would wait, too.
@@ -303,7 +311,7 @@ pub(super) const ROWS: &[Row] = &[
             assert!(content.chunks(MIB).zip(0_u8..).all(|(chunk, part)| chunk == [part; MIB]), "{value}");
         }
     }),
-    (&["flush-on-close"], "requests that a close costs", |live| {
+    (&["flush-on-close"], "requests per close", |live| {
         live.pool.set("cache.entry", "3600");
         live.pool.set("cache.attr", "3600");
         fs::write(live.at("f"), "").expect("a file");
@@ -351,7 +359,7 @@ pub(super) const ROWS: &[Row] = &[
             );
         }
     }),
-    (&["xattr"], "errno of attributes", |live| {
+    (&["xattr"], "the errno of xattr calls", |live| {
         fs::write(live.on(0, "f"), "").expect("a file");
         let put = || rustix::fs::setxattr(live.at("f"), "user.x", b"1", XattrFlags::empty());
         let mut value = [0; 16];
@@ -365,7 +373,7 @@ pub(super) const ROWS: &[Row] = &[
         live.pool.set("xattr", "nosys");
         assert_eq!((put(), take()), (Err(Errno::OPNOTSUPP), Err(Errno::OPNOTSUPP)));
     }),
-    (&["security-capability"], "file capabilities are there, or ENODATA", |live| {
+    (&["security-capability"], "file capabilities, or ENODATA", |live| {
         fs::write(live.on(0, "f"), "").expect("a file");
         let name = "security.capability";
         let capability = [&[0, 0, 0, 2][..], &[1; 4], &[0; 12]].concat();
@@ -378,7 +386,7 @@ pub(super) const ROWS: &[Row] = &[
         live.pool.set("security-capability", "true");
         assert_eq!(take(), Ok(20));
     }),
-    (&["config"], "what the file says is in force", |live| {
+    (&["config"], "the values of the file are in force", |live| {
         let file = live.on(1, "setting");
         fs::write(&file, "category.create=mfs\n").expect("a config file");
         live.pool.set("config", &file.display().to_string());
@@ -403,7 +411,7 @@ pub(super) const ROWS: &[Row] = &[
         fs::rename(live.at("f"), live.at("d/r")).expect("a symlink in place of a rename");
         assert_eq!(fs::read_to_string(live.at("d/r")).expect("read"), "f");
     }),
-    (&["moveonenospc"], "where a file ends that meets a full branch", |live| {
+    (&["moveonenospc"], "the branch of a file that outgrows its own", |live| {
         live.pool.set("passthrough.io", "off");
         let free = rustix::fs::statvfs(live.on(0, "")).expect("statvfs");
         let filler = File::create(live.on(0, "filler")).expect("a file");
@@ -423,7 +431,7 @@ pub(super) const ROWS: &[Row] = &[
             fs::remove_file(live.at("f")).expect("removal");
         }
     }),
-    (&["link-cow"], "what the other name holds after a write", |live| {
+    (&["link-cow"], "the content of the other name after a write", |live| {
         let text = |name: &str| fs::read_to_string(live.at(name)).expect("a file");
         fs::write(live.on(0, "one"), "1").expect("a file");
         for (value, shared) in [("false", true), ("true", false), ("false", true)] {
@@ -436,7 +444,7 @@ pub(super) const ROWS: &[Row] = &[
             fs::remove_file(live.at("two")).expect("removal");
         }
     }),
-    (&["nfsopenhack"], "a read-only file opens for writing, by a daemon without privileges", |_| {
+    (&["nfsopenhack"], "an unprivileged daemon opens a read-only file for writing", |_| {
         nfsopenhack::every_value_live()
     }),
     (&["symlinkify", "symlinkify-timeout"], "the type of a name", |live| {
@@ -487,7 +495,7 @@ pub(super) const ROWS: &[Row] = &[
             assert_eq!((before, seen, given_back, after), (Some(0), true, true, Some(0)));
         });
     }),
-    (&["debug", "log.file"], "lines in the file", |live| {
+    (&["debug", "log.file"], "the lines in the file", |live| {
         let file = live.on(1, "trace");
         live.pool.set("log.file", &file.display().to_string());
         for (value, traced) in [("false", false), ("true", true)] {
@@ -498,7 +506,7 @@ pub(super) const ROWS: &[Row] = &[
         }
         live.pool.set("log.file", "");
     }),
-    (&["uid", "gid", "umask"], "attributes, whatever the branch says", |live| {
+    (&["uid", "gid", "umask"], "attributes that override those on the branch", |live| {
         live.pool.set("cache.attr", "3600");
         live.pool.set("cache.entry", "3600");
         fs::create_dir(live.on(0, "d")).expect("mkdir");
@@ -535,7 +543,7 @@ pub(super) const ROWS: &[Row] = &[
             assert_eq!(live.pool.get("lazy-umount-mountpoint"), "true");
         },
     ),
-    (&["readahead"], "the figures of the devices of pool and branch", |live| {
+    (&["readahead"], "the read-ahead of the devices of pool and branch", |live| {
         let mount = proc::mount_at(live.pool.path()).expect("a mount");
         let disk = live.disks[0]
             .device()

@@ -22,7 +22,7 @@ fn size(kind: Kind) -> u64 {
     }
 }
 
-/// Mounts a pool over a disk with a few files, none of them in the page cache, and a second disk.
+/// Mounts a pool over the given disk with a few files, none of them in the page cache, and a healthy second disk.
 #[track_caller]
 fn bed(mut failing: LoopFs) -> PoolBed {
     let healthy = LoopFs::tmpfs(32 * MIB);

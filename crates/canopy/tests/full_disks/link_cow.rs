@@ -111,16 +111,16 @@ fn a_link_open_for_writing_on_the_branch_is_not_copied() {
     let bed = pool_over(vec![LoopFs::tmpfs(16 << 20)], "link-cow=true");
     fs::write(bed.on(0, "a"), "content").unwrap();
     fs::hard_link(bed.on(0, "a"), bed.on(0, "b")).unwrap();
-    let stranger = OpenOptions::new().write(true).open(bed.on(0, "a")).unwrap();
+    let branch_writer = OpenOptions::new().write(true).open(bed.on(0, "a")).unwrap();
     for name in ["a", "b"] {
         let shared = OpenOptions::new().append(true).open(bed.at(name)).unwrap();
         assert_eq!(shared.metadata().unwrap().nlink(), 2, "{name}");
         drop(shared);
         bed.wait_until_closed(name);
     }
-    stranger.write_all_at(b"C", 0).unwrap();
+    branch_writer.write_all_at(b"C", 0).unwrap();
     assert_eq!(fs::read(bed.at("a")).unwrap(), b"Content");
-    drop(stranger);
+    drop(branch_writer);
     wait_until_unused(&bed, &["a", "b"]);
     let own = OpenOptions::new().append(true).open(bed.at("a")).unwrap();
     assert_eq!(own.metadata().unwrap().nlink(), 1);

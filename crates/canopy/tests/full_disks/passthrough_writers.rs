@@ -184,23 +184,23 @@ fn a_writer_that_opens_the_file_during_the_copy_cancels_the_move() {
     let bed = pool_over(disks, "passthrough.io=off");
     bed.disks[0].fill(0);
     let other = OpenOptions::new().write(true).open(bed.at("f")).unwrap();
-    let stranger = std::thread::scope(|threads| {
-        let stranger = threads.spawn(|| {
+    let branch_writer = std::thread::scope(|threads| {
+        let branch_writer = threads.spawn(|| {
             let copied = || !no_unfinished_copies(&bed.disks[1..]);
             assert!(wait_until(SOON, || bed.branches_with("f") == [0] && copied()), "no copy is made");
             OpenOptions::new().write(true).open(bed.on(0, "f")).unwrap()
         });
         let refused = other.write_all_at(&[1; 8 * MIB], 256 * MIB as u64).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(28), "{refused}");
-        stranger.join().unwrap()
+        branch_writer.join().unwrap()
     });
-    stranger.write_all_at(b"stranger", 5).unwrap();
+    branch_writer.write_all_at(b"stranger", 5).unwrap();
     let mut seen = [0; 8];
     File::open(bed.at("f")).unwrap().read_exact_at(&mut seen, 5).unwrap();
     assert_eq!(&seen, b"stranger");
     assert_eq!(bed.branches_with("f"), [0]);
     assert!(no_unfinished_copies(&bed.disks));
-    drop(stranger);
+    drop(branch_writer);
     other.write_all_at(&[1; 8 * MIB], 256 * MIB as u64).unwrap();
     assert_eq!(bed.branches_with("f"), [1]);
     File::open(bed.at("f")).unwrap().read_exact_at(&mut seen, 5).unwrap();
