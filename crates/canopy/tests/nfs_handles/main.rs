@@ -1,7 +1,5 @@
-//! Handles of files and directories, as an NFS server makes them (name_to_handle_at(2)): they lead to the same file after
-//! the kernel has forgotten it and after the pool has been started again, or nowhere.
-//!
-//! Root is needed.
+//! File handles as an NFS server creates them with name_to_handle_at(2). After the kernel forgets a file, and after a
+//! restart of the pool, its handle leads to the same file or is stale. Needs root.
 
 #![forbid(unsafe_code)]
 

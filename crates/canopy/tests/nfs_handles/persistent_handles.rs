@@ -1,4 +1,4 @@
-//! Handles of what is still there.
+//! Handles of files and directories that still exist.
 
 use super::rig::{Bed, Layout, handle, layouts, number};
 use canopy_testkit::Kind;
@@ -44,7 +44,7 @@ fn files_and_directories_are_found_again() {
             let opened = bed.open(&link, OFlags::PATH | OFlags::NOFOLLOW).unwrap();
             assert_eq!(rustix::fs::readlinkat(opened, "", Vec::new()).unwrap().as_bytes(), b"d/f");
         }
-        // By its names it is the same file, whichever was looked up first.
+        // All names of a file show the same file, whichever is looked up first.
         let (_, first, _) = &names[0];
         let opened = bed.open(first, OFlags::RDONLY).unwrap();
         assert_eq!(&handle(bed.at("d/f")), first);
@@ -54,9 +54,9 @@ fn files_and_directories_are_found_again() {
     }
 }
 
-/// Through a handle a file is written, changed and linked as by its name.
+/// A file opened by handle can be written, changed and linked like one opened by name.
 #[test]
-fn what_was_found_is_the_file_itself() {
+fn a_handle_opens_the_file_itself() {
     for layout in layouts() {
         let mut bed = Bed::new(layout, 2, "");
         fs::create_dir(bed.at("d")).unwrap();
@@ -69,13 +69,13 @@ fn what_was_found_is_the_file_itself() {
         drop(file);
         assert_eq!(fs::read_to_string(bed.at("d/f")).unwrap(), "before and after", "{layout:?}");
         assert_eq!(number(bed.at("d/f")), bed.number(&found).unwrap());
-        // Removed while it is open, it is there for who has it open, and for nobody else.
+        // A file removed while open stays usable through its descriptors only.
         let file = bed.open(&found, OFlags::RDONLY).unwrap();
         fs::remove_file(bed.at("d/f")).unwrap();
         let mut content = [0; 6];
         assert_eq!(rustix::io::read(&file, &mut content), Ok(6));
         drop(file);
-        // The kernel gives it up a moment after its last close.
+        // The kernel releases it shortly after the last close.
         let gone = || {
             bed.forget();
             bed.read(&found) == Err(Errno::STALE)
@@ -86,7 +86,7 @@ fn what_was_found_is_the_file_itself() {
 }
 
 #[test]
-fn what_was_renamed_is_found_under_its_new_name() {
+fn renamed_files_and_directories_are_found() {
     for layout in layouts() {
         let mut bed = Bed::new(layout, 2, "");
         fs::create_dir_all(bed.at("d/e")).unwrap();
@@ -108,7 +108,7 @@ fn what_was_renamed_is_found_under_its_new_name() {
             assert_eq!(names(&e).as_deref(), Ok("g moved"), "{layout:?}, round {round}");
             assert_eq!(names(&d).as_deref(), Ok(""), "{layout:?}, round {round}");
         }
-        // Renamed directly on its branch.
+        // A rename directly on the branch.
         let place = bed.on_branch("elsewhere/moved");
         fs::rename(&place, place.with_file_name("direct")).unwrap();
         bed.restart();
@@ -117,16 +117,17 @@ fn what_was_renamed_is_found_under_its_new_name() {
     }
 }
 
-/// The kernel looks for the name of a directory by its number, in a listing that it may have from before.
+/// The kernel finds the name of a directory by its inode number in the parent's listing, which may be an older, cached
+/// one.
 #[test]
-fn a_renamed_directory_is_found_whatever_listing_the_kernel_has() {
+fn a_renamed_directory_is_found_despite_a_cached_listing() {
     let bed = Bed::new(Layout { kind: Kind::Ext4, whole: true }, 1, "");
     fs::create_dir(bed.at("before")).unwrap();
     let found = handle(bed.at("before"));
     fs::rename(bed.at("before"), bed.at("after")).unwrap();
     let (root, old) = (handle(bed.at("")), number(bed.at("after")));
     let gets_new_number = || {
-        // Read to its end, it is kept.
+        // The kernel caches a listing that is read to its end.
         assert_eq!(bed.list(&root).unwrap(), ["after"]);
         bed.forget();
         let listed = bed.list(&found);
@@ -137,9 +138,9 @@ fn a_renamed_directory_is_found_whatever_listing_the_kernel_has() {
     bed.end();
 }
 
-/// A directory that other branches get a copy of stays what it is.
+/// A directory keeps its handle when other branches get a copy of it.
 #[test]
-fn a_directory_is_found_by_its_oldest_copy() {
+fn the_oldest_copy_determines_the_handle_of_a_directory() {
     let mut bed = Bed::new(Layout { kind: Kind::Ext4, whole: true }, 3, "");
     fs::create_dir(bed.branches[1].join("d")).unwrap();
     let found = handle(bed.at("d"));
@@ -157,9 +158,9 @@ fn a_directory_is_found_by_its_oldest_copy() {
     bed.end();
 }
 
-/// Landlock lets nobody open what has no path.
+/// Landlock denies opening a file that has no path.
 #[test]
-fn a_file_is_found_again_by_threads_that_are_kept_on_their_ground() {
+fn handles_work_under_landlock() {
     let mut bed = Bed::new(Layout { kind: Kind::Ext4, whole: true }, 2, "landlock=true");
     fs::create_dir(bed.at("d")).unwrap();
     fs::write(bed.at("d/f"), "f").unwrap();
@@ -170,9 +171,9 @@ fn a_file_is_found_again_by_threads_that_are_kept_on_their_ground() {
     bed.end();
 }
 
-/// Numbers that come of a path are those by the path that the file has.
+/// With `inodecalc=path-hash`, a file opened by handle has the number of its path.
 #[test]
-fn a_number_that_is_a_hash_of_the_path_stays() {
+fn a_path_hash_number_is_the_same_by_handle() {
     let mut bed = Bed::new(Layout { kind: Kind::Ext4, whole: true }, 2, "inodecalc=path-hash");
     fs::create_dir(bed.at("d")).unwrap();
     fs::write(bed.at("d/f"), "f").unwrap();

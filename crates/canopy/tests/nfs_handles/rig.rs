@@ -1,4 +1,4 @@
-//! Pools over filesystems of each kind, and handles of what is in them.
+//! Pools over each filesystem type, and handles of their files.
 
 use canopy_sys::file_handle;
 use canopy_testkit::{Kind, LoopFs, Pool};
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A filesystem for each branch. `whole`: the branch is all of it, and not a directory in it.
+/// The filesystem type of the branches. `whole`: each branch is the root of its filesystem, not a directory in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub(super) kind: Kind,
@@ -23,7 +23,7 @@ pub(super) fn layouts() -> Vec<Layout> {
 }
 
 pub(super) struct Bed {
-    /// Ends before its branches.
+    /// Must be dropped before its branches.
     pool: Option<Pool>,
     pub(super) layout: Layout,
     _disks: Vec<LoopFs>,
@@ -61,35 +61,35 @@ impl Bed {
     }
 
     pub(super) fn pool(&self) -> &Pool {
-        self.pool.as_ref().expect("it is mounted")
+        self.pool.as_ref().expect("the pool is mounted")
     }
 
-    /// A path in the pool.
+    /// Returns a path in the pool.
     pub(super) fn at(&self, path: &str) -> PathBuf {
         self.pool().path().join(path)
     }
 
-    /// Where a file lies.
+    /// Returns the path of a file on the branch that holds it.
     #[track_caller]
     pub(super) fn on_branch(&self, path: &str) -> PathBuf {
         let places = self.branches.iter().map(|branch| branch.join(path));
-        places.into_iter().find(|place| fs::symlink_metadata(place).is_ok()).expect("a branch holds it")
+        places.into_iter().find(|place| fs::symlink_metadata(place).is_ok()).expect("a branch has the file")
     }
 
-    /// Starts the pool again, over the same branches in another order.
+    /// Restarts the pool over the same branches in reverse order.
     #[track_caller]
     pub(super) fn restart(&mut self) {
-        self.pool.take().expect("it is mounted").umount();
+        self.pool.take().expect("the pool is mounted").umount();
         self.branches.reverse();
         self.pool = Some(self.mount(&self.branches));
     }
 
     #[track_caller]
     pub(super) fn end(mut self) {
-        self.pool.take().expect("it is mounted").umount();
+        self.pool.take().expect("the pool is mounted").umount();
     }
 
-    /// Has the kernel forget all that nobody uses.
+    /// Makes the kernel drop its unused dentries.
     pub(super) fn forget(&self) {
         self.pool().drop_dentries();
     }
@@ -99,7 +99,7 @@ impl Bed {
         file_handle::open_as(root.as_fd(), handle, flags)
     }
 
-    /// What a handle of a file leads to: its content.
+    /// Returns the content of the file that a handle leads to.
     pub(super) fn read(&self, handle: &[u8]) -> Result<String, Errno> {
         let mut content = String::new();
         let mut file = File::from(self.open(handle, OFlags::RDONLY)?);
@@ -107,12 +107,12 @@ impl Bed {
         Ok(content)
     }
 
-    /// The number that clients see of what a handle leads to.
+    /// Returns the inode number that clients see of the file that a handle leads to.
     pub(super) fn number(&self, handle: &[u8]) -> Result<u64, Errno> {
         Ok(rustix::fs::fstat(self.open(handle, OFlags::PATH)?)?.st_ino)
     }
 
-    /// What a handle of a directory leads to: the names in it.
+    /// Lists the names in the directory that a handle leads to.
     pub(super) fn list(&self, handle: &[u8]) -> Result<Vec<String>, Errno> {
         let dir = self.open(handle, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let names = rustix::fs::Dir::read_from(&dir)?.map(|entry| {
@@ -125,7 +125,7 @@ impl Bed {
     }
 }
 
-/// The handle of what a path leads to, symlinks included.
+/// Returns the handle of a path, without following a symlink.
 #[track_caller]
 pub(super) fn handle(path: impl AsRef<Path>) -> Vec<u8> {
     let path = path.as_ref();
@@ -135,5 +135,5 @@ pub(super) fn handle(path: impl AsRef<Path>) -> Vec<u8> {
 }
 
 pub(super) fn number(path: impl AsRef<Path>) -> u64 {
-    fs::symlink_metadata(path).expect("it is there").ino()
+    fs::symlink_metadata(path).expect("lstat").ino()
 }

@@ -1,4 +1,4 @@
-//! Handles of what is not there any more.
+//! Handles of files that are gone.
 
 use super::rig::{Bed, Layout, handle, layouts};
 use canopy_testkit::Kind;
@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// Makes files until one gets the inode number; the others are removed afterwards.
+/// Creates files until one reuses the inode number, removes the others, and returns whether it succeeded.
 fn reuse(bed: &Bed, ino: u64, make: impl Fn(&str)) -> bool {
     (0..if bed.layout.kind == Kind::Ext4 { 64 } else { 4 }).any(|attempt| {
         let name = format!("again{attempt}");
@@ -18,7 +18,7 @@ fn reuse(bed: &Bed, ino: u64, make: impl Fn(&str)) -> bool {
 }
 
 #[test]
-fn what_was_removed_is_stale() {
+fn handles_of_removed_files_are_stale() {
     for layout in layouts() {
         let mut bed = Bed::new(layout, 2, "");
         fs::create_dir(bed.at("d")).unwrap();
@@ -29,7 +29,7 @@ fn what_was_removed_is_stale() {
         fs::remove_file(bed.at("f")).unwrap();
         fs::remove_dir(bed.at("d")).unwrap();
         fs::remove_file(bed.on_branch("g")).unwrap();
-        // The kernel gives it up a moment after its last close.
+        // The kernel releases it shortly after the last close.
         let gone = || {
             bed.forget();
             bed.read(&f).is_err()
@@ -45,9 +45,9 @@ fn what_was_removed_is_stale() {
     }
 }
 
-/// The old handle never leads to the new file, however soon that is made.
+/// The old handle never leads to a new file with the same inode number, even one created immediately.
 #[test]
-fn a_reused_inode_number_is_another_file() {
+fn a_reused_inode_number_does_not_revive_a_handle() {
     for layout in layouts() {
         let mut reused = 0;
         let mut bed = Bed::new(layout, 1, "");
@@ -85,14 +85,14 @@ fn a_reused_inode_number_is_another_file() {
             bed.restart();
         }
         if layout.kind == Kind::Ext4 {
-            assert!(reused > 0, "{layout:?}: no number was reused, so nothing was tried");
+            assert!(reused > 0, "{layout:?}: no inode number was reused, so the test proves nothing");
         }
         bed.end();
     }
 }
 
 #[test]
-fn what_has_left_the_branch_is_stale() {
+fn files_moved_out_of_the_branch_are_stale() {
     for layout in layouts().into_iter().filter(|layout| !layout.whole) {
         let mut bed = Bed::new(layout, 2, "");
         fs::create_dir_all(bed.at("d/e")).unwrap();
@@ -124,7 +124,7 @@ fn what_has_left_the_branch_is_stale() {
     }
 }
 
-/// A file that has moved to another branch is another one: its handle leads there or nowhere.
+/// A copy on another branch is a different file: the old handle never leads to an unrelated one.
 #[test]
 fn a_file_on_another_branch_is_found_or_stale() {
     let mut bed = Bed::new(Layout { kind: Kind::Ext4, whole: true }, 2, "category.create=ff");
@@ -135,14 +135,14 @@ fn a_file_on_another_branch_is_found_or_stale() {
     fs::remove_file(&from).unwrap();
     bed.restart();
     assert_eq!(bed.read(&old), Err(Errno::STALE));
-    // The number that is free again goes to another file.
+    // Another file may take the inode number that became free.
     fs::write(bed.branches[1].join("other"), "other").unwrap();
     assert_eq!(bed.read(&old), Err(Errno::STALE));
     assert_eq!(bed.read(&handle(bed.at("f"))).as_deref(), Ok("content"));
     bed.end();
 }
 
-/// Handles that nobody has made.
+/// A handle with any bit flipped is stale.
 #[test]
 fn forged_handles_are_stale() {
     for layout in layouts() {
@@ -150,7 +150,7 @@ fn forged_handles_are_stale() {
         fs::write(bed.at("f"), "f").unwrap();
         let real = handle(bed.at("f"));
         bed.forget();
-        // Length and type take eight bytes, the id the next eight.
+        // The length and type take eight bytes; the pool's id follows.
         for byte in 8..real.len() {
             for bit in 0..8 {
                 let mut forged = real.clone();

@@ -1,4 +1,4 @@
-//! Anything done to files and directories, against a table of their handles.
+//! Random operations on files and directories, checked against a table of their handles.
 
 use super::rig::{Bed, handle, layouts};
 use canopy_testkit::Rng;
@@ -6,8 +6,8 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs;
 
-/// What a handle was made of: each file and directory has a number of its own, which a file has for its content and a
-/// directory for the name of the first file in it.
+/// A handle and the file it was made from. Each file and directory has a unique number: the content of a file, and the
+/// name of the first file in a directory.
 struct Known {
     handle: Vec<u8>,
     number: usize,
@@ -15,14 +15,14 @@ struct Known {
 }
 
 impl Known {
-    /// Does the handle lead anywhere? Then to what it was made of.
+    /// Opens the handle. If that succeeds, it must lead to the file that the handle was made from.
     #[track_caller]
     fn seen(&self, bed: &Bed) -> Result<(), Errno> {
         match self.is_dir {
             true => {
                 let mark = format!("{}.mark", self.number);
                 let names = bed.list(&self.handle)?;
-                assert!(names.contains(&mark), "{:?} and not {mark}: seed {}", names, seed());
+                assert!(names.contains(&mark), "{:?} without {mark}: seed {}", names, seed());
             }
             false => {
                 let content = bed.read(&self.handle)?;
@@ -33,7 +33,7 @@ impl Known {
     }
 }
 
-/// `CANOPY_TEST_SEED`, or another one each time; it is told when something is wrong.
+/// Returns `CANOPY_TEST_SEED`, or a seed that differs between runs. Failure messages include it.
 fn seed() -> u64 {
     let given = std::env::var("CANOPY_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     given.unwrap_or_else(|| u64::from(std::process::id()))
@@ -45,7 +45,7 @@ fn no_handle_ever_leads_to_another_file() {
     for layout in layouts() {
         let mut bed = Bed::new(layout, 3, "");
         let mut known: Vec<Known> = Vec::new();
-        // Path to number.
+        // Maps paths to numbers.
         let (mut files, mut dirs): (HashMap<String, usize>, Vec<(String, usize)>) = Default::default();
         let (mut found, mut stale) = (0, 0);
         for step in 0..600 {
@@ -82,7 +82,7 @@ fn no_handle_ever_leads_to_another_file() {
                     }
                 }
                 7 => {
-                    // Of two names of one file rename(2) takes none away.
+                    // rename(2) between two names of one file removes neither.
                     if let Some(path) = any_file(&mut rng, &files)
                         && !dirs.iter().any(|(dir, _)| *dir == name)
                         && files.get(&name) != Some(&files[&path])
@@ -137,7 +137,7 @@ fn no_handle_ever_leads_to_another_file() {
                 match (one.seen(&bed), alive) {
                     (Ok(()), true) => found += 1,
                     (Err(Errno::STALE), false) => stale += 1,
-                    // What was open when it was removed is there until the kernel has closed it.
+                    // A file that was open when it was removed exists until the kernel closes it.
                     (Ok(()), false) => {}
                     other => panic!("{layout:?}, step {step}, {}, seed {}: {other:?}", one.number, seed()),
                 }

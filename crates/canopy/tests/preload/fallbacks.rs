@@ -1,5 +1,5 @@
-//! Where the pool's descriptor is kept: no access to the branch, another file at its path, locks, and whatever else
-//! stands in the way. And other filesystems, which are left alone.
+//! Cases in which the library keeps the pool's descriptor: no access to the branch, another file at its path, locks,
+//! and other obstacles. The library leaves other filesystems alone.
 
 use super::rig::Bed;
 use canopy_testkit::cmd::{Finished, run, run_within};
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// A shell script that opens `$1` for reading as descriptor 8 and prints its content, and where it is.
+/// A shell script that opens `$1` for reading as descriptor 8, and prints its content and path.
 const SHOW: &str = r#"exec 8<"$1"; cat <&8; echo; readlink "/proc/$$/fd/8""#;
 
 fn shown(done: &Finished) -> (String, String) {
@@ -25,7 +25,7 @@ fn show(bed: &Bed, path: &Path) -> (String, String) {
     shown(&bed.run(Command::new("sh").args(["-euc", SHOW, "sh"]).arg(path)))
 }
 
-fn told(content: &str, place: impl AsRef<Path>) -> (String, String) {
+fn content_at(content: &str, place: impl AsRef<Path>) -> (String, String) {
     (content.to_owned(), place.as_ref().to_str().expect("UTF-8").to_owned())
 }
 
@@ -37,15 +37,15 @@ fn without_access_to_the_branch() {
     fs::set_permissions(bed.at("private"), PermissionsExt::from_mode(0o600)).unwrap();
     let as_nobody =
         |path: &Path| bed.run(as_user(65_534, 65_534, &[], "sh").args(["-euc", SHOW, "sh"]).arg(path));
-    assert_eq!(shown(&as_nobody(&bed.at("f"))), told("content", bed.on(0, "f")));
-    // The library opens nothing that its user may not open.
+    assert_eq!(shown(&as_nobody(&bed.at("f"))), content_at("content", bed.on(0, "f")));
+    // The library opens no file that its user may not open.
     let denied = as_nobody(&bed.at("private"));
     assert!(!denied.success() && denied.stderr.contains("Permission denied"), "{}", denied.describe());
     let above = bed.on(0, "").parent().unwrap().to_owned();
     fs::set_permissions(&above, PermissionsExt::from_mode(0o700)).unwrap();
-    assert_eq!(shown(&as_nobody(&bed.at("f"))), told("content", bed.at("f")));
-    assert_eq!(show(&bed, &bed.at("f")), told("content", bed.on(0, "f")));
-    // What belongs to the user is created and written all the same.
+    assert_eq!(shown(&as_nobody(&bed.at("f"))), content_at("content", bed.at("f")));
+    assert_eq!(show(&bed, &bed.at("f")), content_at("content", bed.on(0, "f")));
+    // Creating and writing the user's own files still works.
     fs::create_dir(bed.at("own")).unwrap();
     chown(bed.at("own"), Some(65_534), None).unwrap();
     let mut create = as_user(65_534, 65_534, &[], "sh");
@@ -55,12 +55,12 @@ fn without_access_to_the_branch() {
     bed.end();
 }
 
-/// In a container a branch's path may lead to something else, even to a copy of the file, or to nothing.
+/// In a container, a branch's path may lead to another directory, even one with a copy of the file, or not exist.
 #[test]
 fn another_file_at_the_path() {
     let bed = Bed::new("");
     fs::write(bed.at("f"), "of the pool").unwrap();
-    // The same size, times, mode and owner, so that only the content would show it; here there is another.
+    // The copy has the same size, times, mode and owner. Only its content differs.
     let copy = r#"cp -a "$2/f" "$3"; printf '%s' 'of another ' >"$3"; touch -r "$2/f" "$3"
         mount -t tmpfs none "$2"; cp -a "$3" "$2/f"
         [ "$(stat -c '%s %y %a %u %g' "$2/f")" = "$(stat -c '%s %y %a %u %g' "$1")" ]"#;
@@ -72,23 +72,23 @@ fn another_file_at_the_path() {
         command.args(["--mount", "sh", "-euc", &script, "sh"]).arg(bed.at("f")).arg(bed.on(0, ""));
         command.arg(bed.outside("copy")).arg(bed.library()).arg(SHOW);
         let done = run_within(&mut command, Duration::from_secs(60));
-        assert_eq!(shown(&done), told("of the pool", place), "{prepare}");
+        assert_eq!(shown(&done), content_at("of the pool", place), "{prepare}");
     }
     bed.end();
 }
 
 #[test]
-fn files_locked_in_the_pool() {
+fn files_locked_in_the_pool_stay_in_the_pool() {
     let bed = Bed::new("");
     fs::write(bed.at("f"), "content").unwrap();
     let file = fs::File::options().read(true).write(true).open(bed.at("f")).unwrap();
     for lock in [FlockOperation::LockShared, FlockOperation::LockExclusive] {
         fcntl_lock(&file, lock).unwrap();
-        assert_eq!(show(&bed, &bed.at("f")), told("content", bed.at("f")), "{lock:?}");
+        assert_eq!(show(&bed, &bed.at("f")), content_at("content", bed.at("f")), "{lock:?}");
         fcntl_lock(&file, FlockOperation::Unlock).unwrap();
-        assert_eq!(show(&bed, &bed.at("f")), told("content", bed.on(0, "f")), "{lock:?}");
+        assert_eq!(show(&bed, &bed.at("f")), content_at("content", bed.on(0, "f")), "{lock:?}");
     }
-    // A process keeps a lock that it took by way of a descriptor it was given.
+    // A process keeps a lock that it took through an inherited descriptor.
     let script = "\
 import fcntl, os, subprocess, sys
 fcntl.lockf(8, fcntl.LOCK_EX)
@@ -102,7 +102,7 @@ except BlockingIOError:
     print('locked')
 ''', sys.argv[1]]))";
     let mut command = Command::new("sh");
-    // The shell opens it without the library.
+    // The shell opens the file without the library.
     command.args(["-euc", r#"exec 8<>"$1"; LD_PRELOAD="$2" exec python3 -c "$3" "$1""#, "sh"]);
     command.arg(bed.at("f")).arg(bed.library()).arg(script);
     let done = run_within(&mut command, Duration::from_secs(60));
@@ -117,7 +117,7 @@ fn no_descriptor_to_spare() {
     fs::write(bed.at("f"), "content").unwrap();
     let program = bed.program("opens");
     for (limit, place) in [(4, bed.at("f")), (5, bed.at("f")), (6, bed.on(0, "f"))] {
-        // The program holds the parent directory, so the file is its fifth.
+        // The program holds the parent directory open, so the file is its fifth descriptor.
         let mut command = Command::new("prlimit");
         command.arg(format!("--nofile={limit}")).arg(&program).arg("open").arg(bed.at("f")).args(["0", ""]);
         let done = bed.run(&mut command);
@@ -131,7 +131,7 @@ fn no_descriptor_to_spare() {
     bed.end();
 }
 
-/// A path on the branch that is longer than any that can be opened.
+/// The path on the branch is longer than PATH_MAX.
 #[test]
 fn paths_too_long() {
     let bed = Bed::new("");
@@ -156,7 +156,7 @@ for _ in range(25):
     bed.end();
 }
 
-/// The system calls of cat(1) with the library in it, as strace prints them, from its first open of the last path on.
+/// Returns the system calls of cat(1) with the library preloaded, from its first open of the last path on.
 fn calls(bed: &Bed, paths: &[&Path]) -> Vec<String> {
     let mut command = Command::new("strace");
     command.arg("-E").arg(format!("LD_PRELOAD={}", bed.library().display())).arg("cat").args(paths);
@@ -167,11 +167,11 @@ fn calls(bed: &Bed, paths: &[&Path]) -> Vec<String> {
     calls.map(|line| line.split('(').next().unwrap_or_default().to_owned()).collect()
 }
 
-/// Those between opening the last path and the program's next own call.
+/// Returns the library's calls between the open of the last path and the program's next own call.
 fn calls_after_open(bed: &Bed, paths: &[&Path]) -> Vec<String> {
     let calls = calls(bed, paths);
-    // cat(1) asks for the status of what it has opened.
-    let end = calls.iter().position(|call| call == "newfstatat" || call == "fstat").expect("a status");
+    // cat(1) calls fstat on the file it opened.
+    let end = calls.iter().position(|call| call == "newfstatat" || call == "fstat").expect("fstat");
     calls[1..end].to_vec()
 }
 
@@ -180,17 +180,17 @@ fn other_filesystems_are_left_alone() {
     let bed = Bed::new("");
     let ext4 = LoopFs::ext4(32 << 20);
     fs::write(bed.at("f"), "content").unwrap();
-    // Who may write a file may set this attribute, and gets nothing by it.
+    // Anyone who may write a file can set this attribute; the library ignores it here.
     for path in [ext4.path().join("f"), bed.on(0, "forged")] {
         fs::write(&path, "other").unwrap();
         let place = bed.on(0, "f");
         let value = place.to_str().unwrap().as_bytes();
         rustix::fs::setxattr(&path, "user.mergerfs.fullpath", value, XattrFlags::empty()).unwrap();
-        assert_eq!(show(&bed, &path), told("other", &path));
+        assert_eq!(show(&bed, &path), content_at("other", &path));
     }
-    // What lies on a disk is known to be no pool without asking its filesystem anything.
+    // statx alone shows that a file on a disk is not in a pool.
     assert_eq!(calls_after_open(&bed, &[&ext4.path().join("f")]), ["statx"]);
-    // Others are asked once for each device.
+    // For other filesystems, the library calls fstatfs once per device.
     let forged = bed.on(0, "forged");
     assert_eq!(calls_after_open(&bed, &[&forged]), ["statx", "fstatfs"]);
     assert_eq!(calls_after_open(&bed, &[&bed.on(0, "f"), &forged]), ["statx"]);
@@ -200,28 +200,32 @@ fn other_filesystems_are_left_alone() {
 
 #[test]
 fn options_of_the_pool() {
-    // Attributes that are kept for long, refused, and caches of every kind.
+    // Long attribute caching, refused attributes, and various caches.
     for options in
         ["cache.attr=3600", "xattr=noattr", "cache.files=full", "passthrough.io=off,cache.files=off"]
     {
         let bed = Bed::new(options);
         fs::write(bed.at("f"), "first").unwrap();
-        assert_eq!(show(&bed, &bed.at("f")), told("first", bed.on(0, "f")), "{options}");
+        assert_eq!(show(&bed, &bed.at("f")), content_at("first", bed.on(0, "f")), "{options}");
         fs::write(bed.on(0, "f"), "changed behind its back").unwrap();
-        assert_eq!(show(&bed, &bed.at("f")), told("changed behind its back", bed.on(0, "f")), "{options}");
+        assert_eq!(
+            show(&bed, &bed.at("f")),
+            content_at("changed behind its back", bed.on(0, "f")),
+            "{options}"
+        );
         bed.end();
     }
-    // What is opened is not what lies at the path.
+    // The opened file is not the one at the path on the branch.
     let bed = Bed::new("follow-symlinks=all");
     fs::write(bed.at("f"), "content").unwrap();
     symlink("f", bed.on(0, "link")).unwrap();
-    assert_eq!(show(&bed, &bed.at("link")), told("content", bed.at("link")));
+    assert_eq!(show(&bed, &bed.at("link")), content_at("content", bed.at("link")));
     assert_eq!(show(&bed, &bed.at("f")).0, "content");
     bed.end();
-    // Nothing is said about where files are.
+    // The pool does not reveal where its files are.
     let bed = Bed::new("xattr=nosys");
     fs::write(bed.at("f"), "content").unwrap();
-    assert_eq!(show(&bed, &bed.at("f")), told("content", bed.at("f")));
+    assert_eq!(show(&bed, &bed.at("f")), content_at("content", bed.at("f")));
     bed.end();
 }
 
@@ -231,7 +235,7 @@ fn copies_on_several_branches() {
     fs::write(bed.on(0, "f"), "first").unwrap();
     let other = text(bed.on(0, "f"));
     run("cp", [bed.on(0, "f").as_os_str(), bed.on(1, "f").as_os_str()]);
-    assert_eq!(show(&bed, &bed.at("f")), told(&other, bed.on(0, "f")));
+    assert_eq!(show(&bed, &bed.at("f")), content_at(&other, bed.on(0, "f")));
     fs::remove_file(bed.on(0, "f")).unwrap();
     let (content, place) = show(&bed, &bed.at("f"));
     assert_eq!((content, Path::new(&place)), (other, bed.on(1, "f").as_path()));

@@ -1,5 +1,4 @@
-//! Every function that is replaced, with every flag that matters: what it returns is what it returned without the
-//! library, in all but the place that the descriptor leads to.
+//! Every replaced function with every relevant flag: the library changes only where the descriptor leads, nothing else.
 
 use super::rig::Bed;
 use canopy_testkit::cmd::run_within;
@@ -16,7 +15,7 @@ const CHECKED: [&str; 4] = ["__open_2", "__open64_2", "__openat_2", "__openat64_
 const CREATING: [&str; 2] = ["creat", "creat64"];
 const STREAMS: [&str; 4] = ["fopen", "fopen64", "freopen", "freopen64"];
 
-/// Where a descriptor is to lead, if there is one.
+/// Where the descriptor must lead, if the call returns one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Place {
     Branch,
@@ -24,7 +23,7 @@ enum Place {
     None,
 }
 
-/// Makes the same little tree again.
+/// Recreates a small tree.
 fn prepare(bed: &Bed) {
     for old in fs::read_dir(bed.pool.path()).unwrap() {
         let old = old.unwrap().path();
@@ -37,7 +36,8 @@ fn prepare(bed: &Bed) {
         .unwrap();
 }
 
-/// The lines that differ may only be the last, and the files must be the same after it.
+/// Runs a case with and without the library. Only the last line of output may differ, and the files must be equal
+/// afterwards.
 #[track_caller]
 fn check(bed: &Bed, program: &Path, function: &str, name: &str, flags: OFlags, mode: &str, place: Place) {
     let case = format!("{function} {name} {flags:?} {mode}");
@@ -73,7 +73,7 @@ fn check(bed: &Bed, program: &Path, function: &str, name: &str, flags: OFlags, m
 }
 
 #[test]
-fn flags_of_every_kind() {
+fn every_open_flag() {
     let bed = Bed::new("cache.attr=0");
     let program = bed.program("opens");
     for function in WITH_FLAGS {
@@ -92,14 +92,14 @@ fn flags_of_every_kind() {
             ("new", create | OFlags::EXCL | OFlags::CLOEXEC, Place::Branch),
             ("new", OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC, Place::Branch),
             ("file", create | OFlags::TRUNC, Place::Branch),
-            // About names rather than data.
+            // Opens of names rather than data.
             ("file", OFlags::PATH, Place::Pool),
             ("dir", OFlags::RDONLY | OFlags::DIRECTORY, Place::Pool),
             ("dir", OFlags::RDONLY, Place::Pool),
             ("dir", OFlags::PATH, Place::Pool),
             ("symlink", OFlags::PATH | OFlags::NOFOLLOW, Place::Pool),
             ("fifo", OFlags::RDWR, Place::Pool),
-            // What fails fails in the same way.
+            // Failures stay the same.
             ("file", create | OFlags::EXCL, Place::None),
             ("file", OFlags::RDONLY | OFlags::DIRECTORY, Place::None),
             ("missing", OFlags::RDONLY, Place::None),
@@ -129,7 +129,7 @@ fn flags_of_every_kind() {
 }
 
 #[test]
-fn streams_of_every_mode() {
+fn every_stream_mode() {
     let bed = Bed::new("cache.attr=0");
     let program = bed.program("opens");
     for function in STREAMS {
@@ -147,9 +147,9 @@ fn streams_of_every_mode() {
     bed.end();
 }
 
-/// A file without a name is given one later, in the pool.
+/// A file opened with O_TMPFILE stays in the pool, where it can get a name later.
 #[test]
-fn unnamed_files() {
+fn unnamed_files_stay_in_the_pool() {
     let bed = Bed::new("");
     let program = bed.program("opens");
     for function in WITH_FLAGS {
@@ -166,7 +166,7 @@ fn unnamed_files() {
 }
 
 #[test]
-fn before_all_constructors() {
+fn opens_before_all_constructors() {
     let bed = Bed::new("");
     fs::write(bed.at("f"), "content").unwrap();
     let output = bed.run_ok(bed.program("early"), [bed.at("f")]);

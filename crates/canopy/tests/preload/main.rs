@@ -1,6 +1,5 @@
-//! `libcanopy_preload.so` in programs that use a pool: C programs made for it here, and real ones.
-//!
-//! Root is needed, and a C compiler.
+//! `libcanopy_preload.so` in programs that use a pool: C programs in this directory, and real ones. Needs root and a C
+//! compiler.
 
 #![forbid(unsafe_code)]
 

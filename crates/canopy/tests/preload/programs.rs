@@ -1,4 +1,4 @@
-//! Programs that people use, with the library in them.
+//! Everyday programs with the library preloaded.
 
 use super::rig::Bed;
 use canopy_testkit::cmd::run;
@@ -10,7 +10,7 @@ use std::path::Path;
 #[test]
 fn cp_both_ways() {
     let bed = Bed::new("");
-    // Each compares what it opened with what it had looked at.
+    // Each program compares the file it opened with its earlier stat.
     fs::write(bed.at("f"), "content").unwrap();
     assert_eq!(
         bed.shell("cp f g; cp -p g h; mv h i; cat f g i; cmp f i; tail -c 3 f"),
@@ -41,7 +41,7 @@ with tempfile.TemporaryFile(dir=".") as file: file.write(b"x"); file.seek(0); pr
     bed.end();
 }
 
-/// SQLite writes only to a file that is still the one at its name, and locks it.
+/// SQLite locks a file, and writes to it only while its name still leads to it.
 #[test]
 fn sqlite_in_both_journal_modes() {
     for mode in ["delete", "wal"] {
@@ -65,7 +65,7 @@ fn sqlite_in_both_journal_modes() {
 
 #[test]
 fn git_from_init_to_clone() {
-    // git looks at a file's size by its name right after writing it.
+    // git reads a file's size by name right after writing the file.
     let bed = Bed::new("cache.attr=0");
     bed.shell(
         "export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 pub(super) struct Bed {
-    // Dropped in this order: the check for leaks comes last.
+    // The fields drop in this order; the leak check must come last.
     bed: PoolBed,
     scratch: ScratchDir,
 }
@@ -32,7 +32,7 @@ impl Bed {
     #[track_caller]
     pub(super) fn over(disks: [LoopFs; 2], options: &str) -> Self {
         let scratch = ScratchDir::new("canopy-preload-", &[]);
-        // Cargo builds it beside the tests. Users other than root must be able to load it.
+        // Cargo builds the library next to the tests. Users other than root must be able to load it.
         let built = std::env::current_exe().expect("this test").with_file_name("libcanopy_preload.so");
         fs::copy(&built, scratch.path("preload.so"))
             .unwrap_or_else(|error| panic!("{}: {error}", built.display()));
@@ -43,17 +43,17 @@ impl Bed {
         Self { bed: PoolBed::mount(builder, disks), scratch }
     }
 
-    /// A path outside the pool and its branches.
+    /// Returns a path outside the pool and its branches.
     pub(super) fn outside(&self, name: &str) -> PathBuf {
         self.scratch.path(name)
     }
 
-    /// The value for `LD_PRELOAD`.
+    /// Returns the value for `LD_PRELOAD`.
     pub(super) fn library(&self) -> PathBuf {
         self.scratch.path("preload.so")
     }
 
-    /// Compiles one of the C programs in this directory.
+    /// Compiles a C program of this directory.
     #[track_caller]
     pub(super) fn program(&self, name: &str) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preload").join(format!("{name}.c"));
@@ -63,12 +63,12 @@ impl Bed {
         program
     }
 
-    /// Runs a command with the library.
+    /// Runs a command with the library preloaded.
     pub(super) fn run(&self, command: &mut Command) -> Finished {
         run_within(command.env("LD_PRELOAD", self.library()), Duration::from_secs(300))
     }
 
-    /// Runs a program with the library, which must succeed. Returns what it writes to stdout.
+    /// Runs a program with the library preloaded, which must succeed, and returns its stdout.
     #[track_caller]
     pub(super) fn run_ok<S: AsRef<OsStr>>(
         &self,
@@ -81,7 +81,7 @@ impl Bed {
         done.stdout
     }
 
-    /// Runs a shell script in the pool's root, with the library in all programs. It must succeed.
+    /// Runs a shell script in the pool's root with the library preloaded. It must succeed.
     #[track_caller]
     pub(super) fn shell(&self, script: &str) -> String {
         let mut command = Command::new("sh");
@@ -90,7 +90,7 @@ impl Bed {
         done.stdout
     }
 
-    /// Ends the pool, with all its checks.
+    /// Unmounts the pool, and runs its final checks.
     #[track_caller]
     pub(super) fn end(self) {
         self.bed.pool.umount();

@@ -6,12 +6,12 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-/// Inode numbers are those of the branch, so that whoever writes there knows what the pool will tell.
+/// Inode numbers are those of the branch, so that a program that writes there knows what the pool will report.
 const NUMBERS: &str = "inodecalc=passthrough";
 
-/// Opens that were looked at, and those of them that led to a branch.
+/// Runs the C program, and returns how many opens it examined and how many of them led to a branch.
 #[track_caller]
-fn crowd(bed: &Bed, thing: &str, replacing_in: &Path) -> (u64, u64) {
+fn run_threads(bed: &Bed, thing: &str, replacing_in: &Path) -> (u64, u64) {
     let program = bed.program("threads");
     let branch = bed.on(0, "");
     let args = [OsStr::new(thing), bed.pool.path().as_os_str(), replacing_in.as_os_str(), branch.as_os_str()];
@@ -22,26 +22,26 @@ fn crowd(bed: &Bed, thing: &str, replacing_in: &Path) -> (u64, u64) {
 }
 
 #[test]
-fn threads_and_forks() {
+fn opens_in_threads_and_forks() {
     let bed = Bed::new(NUMBERS);
-    let (looked, exchanged) = crowd(&bed, "forks", bed.pool.path());
-    // Nothing is replaced and nothing locked, so there is no doubt.
-    assert!(looked > 0 && looked == exchanged, "{looked} {exchanged}");
+    let (examined, on_branch) = run_threads(&bed, "forks", bed.pool.path());
+    // No name is replaced and no file locked, so every open leads to the branch.
+    assert!(examined > 0 && examined == on_branch, "{examined} {on_branch}");
     bed.end();
 }
 
 #[test]
-fn signal_handlers() {
+fn opens_in_signal_handlers() {
     let bed = Bed::new(NUMBERS);
-    let (looked, exchanged) = crowd(&bed, "signals", bed.pool.path());
-    assert!(looked > 1000 && looked == exchanged, "{looked} {exchanged}");
+    let (examined, on_branch) = run_threads(&bed, "signals", bed.pool.path());
+    assert!(examined > 1000 && examined == on_branch, "{examined} {on_branch}");
     bed.end();
 }
 
 #[test]
-fn cancelled_threads() {
+fn opens_in_cancelled_threads() {
     let bed = Bed::new(NUMBERS);
-    assert_eq!(crowd(&bed, "cancel", bed.pool.path()), (1, 1));
+    assert_eq!(run_threads(&bed, "cancel", bed.pool.path()), (1, 1));
     bed.end();
 }
 
@@ -49,7 +49,7 @@ fn cancelled_threads() {
 fn names_replaced_in_the_pool() {
     for kind in [Kind::Tmpfs, Kind::Ext4] {
         let disks = [LoopFs::new(kind, 512 << 20), LoopFs::new(kind, 512 << 20)];
-        // What is written past the pool, it would not hear of for cache.attr.
+        // The pool would not notice a write to the branch until cache.attr expires.
         let bed = Bed::over(disks, "inodecalc=passthrough,cache.attr=0");
         for thing in ["replace", "exchange"] {
             for old in fs::read_dir(bed.on(0, "")).unwrap() {
@@ -58,8 +58,8 @@ fn names_replaced_in_the_pool() {
                     fs::remove_file(bed.at(old.file_name().unwrap().to_str().unwrap())).unwrap()
                 }
             }
-            let (looked, exchanged) = crowd(&bed, thing, bed.pool.path());
-            assert!(looked > 0 && exchanged > 0, "{kind:?} {thing}: {looked} {exchanged}");
+            let (examined, on_branch) = run_threads(&bed, thing, bed.pool.path());
+            assert!(examined > 0 && on_branch > 0, "{kind:?} {thing}: {examined} {on_branch}");
         }
         bed.end();
     }
@@ -70,8 +70,8 @@ fn names_replaced_on_the_branch() {
     for kind in [Kind::Tmpfs, Kind::Ext4] {
         let disks = [LoopFs::new(kind, 512 << 20), LoopFs::new(kind, 512 << 20)];
         let bed = Bed::over(disks, "inodecalc=passthrough,cache.entry=0,cache.attr=0");
-        let (looked, exchanged) = crowd(&bed, "replace", &bed.on(0, ""));
-        assert!(looked > 0 && exchanged > 0, "{kind:?}: {looked} {exchanged}");
+        let (examined, on_branch) = run_threads(&bed, "replace", &bed.on(0, ""));
+        assert!(examined > 0 && on_branch > 0, "{kind:?}: {examined} {on_branch}");
         bed.end();
     }
 }

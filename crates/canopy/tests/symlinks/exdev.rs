@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 const HELD: &str = ".mergerfs_rename_exdev";
 
-/// `x` on the first branch, `y` on the second; what is made in them stays there.
-fn apart(options: &str) -> PoolBed {
+/// Mounts a pool with the directory `x` on the first branch only and `y` on the second only.
+fn separate_directories(options: &str) -> PoolBed {
     pool(&format!("category.create=epff,{options}"), |a, b| {
         fs::create_dir(a.join("x")).unwrap();
         fs::create_dir(b.join("y")).unwrap();
@@ -26,8 +26,8 @@ fn exdev(result: std::io::Result<()>) -> bool {
 }
 
 #[test]
-fn link_of_every_kind_and_live() {
-    let bed = apart("");
+fn link_exdev_modes_apply_at_runtime() {
+    let bed = separate_directories("");
     let link = |name: &str| fs::hard_link(bed.at("x/f"), bed.at(&format!("y/{name}")));
     assert!(exdev(link("none")));
     for (how, name, expected) in [
@@ -38,7 +38,7 @@ fn link_of_every_kind_and_live() {
         set(&bed, "link-exdev", how);
         link(name).unwrap();
         let new = bed.at(&format!("y/{name}"));
-        // At once: the kernel was told to look again.
+        // The symlink shows at once because the pool invalidates the kernel's entry.
         assert_eq!(fs::read_link(&new).unwrap(), expected, "{how}");
         assert_eq!(text(&new), "x/f", "{how}");
         assert_eq!(fs::metadata(bed.at("x/f")).unwrap().nlink(), 1);
@@ -50,8 +50,8 @@ fn link_of_every_kind_and_live() {
 }
 
 #[test]
-fn rename_of_every_kind_and_live() {
-    let bed = apart("");
+fn rename_exdev_modes_apply_at_runtime() {
+    let bed = separate_directories("");
     let rename = |old: &str, new: &str| fs::rename(bed.at(old), bed.at(new));
     assert!(exdev(rename("x/f", "y/f")));
     for (how, old, new, prefix) in [
@@ -66,7 +66,7 @@ fn rename_of_every_kind_and_live() {
         assert_eq!(target(&bed.at(new)), prefix.join(HELD).join(old));
         assert_eq!(text(bed.at(new)), old);
         assert_eq!(text(bed.on(0, HELD).join(old)), old);
-        // What was open is the same file still.
+        // A descriptor that was open before the rename still leads to the file.
         let mut content = String::new();
         open.read_to_string(&mut content).unwrap();
         assert_eq!(content, old);
@@ -82,10 +82,10 @@ fn rename_of_every_kind_and_live() {
     bed.pool.umount();
 }
 
-/// What people do: mv, over a file that is there, and a whole directory.
+/// mv(1) works over an existing file and for a whole directory.
 #[test]
-fn mv_over_files_and_of_directories() {
-    let bed = apart("rename-exdev=rel-symlink,cache.entry=60,cache.attr=60");
+fn mv_replaces_files_and_moves_directories() {
+    let bed = separate_directories("rename-exdev=rel-symlink,cache.entry=60,cache.attr=60");
     fs::write(bed.at("y/f"), "replaced").unwrap();
     let mv = |old: &str, new: &str| {
         let status = std::process::Command::new("mv").arg(bed.at(old)).arg(bed.at(new)).status().unwrap();
@@ -106,11 +106,14 @@ fn mv_over_files_and_of_directories() {
     bed.pool.umount();
 }
 
-/// Renames and links carry no ids where owners may be mapped; the symlink is the caller's all the same.
+/// RENAME and LINK requests carry no user and group ids when the mount allows id mapping. The symlink still belongs to
+/// the caller.
 #[test]
-fn the_symlink_belongs_to_who_asked_for_it() {
+fn the_symlink_belongs_to_the_caller() {
     for idmap in ["true", "false"] {
-        let bed = apart(&format!("rename-exdev=rel-symlink,link-exdev=rel-symlink,allow-idmap={idmap}"));
+        let bed = separate_directories(&format!(
+            "rename-exdev=rel-symlink,link-exdev=rel-symlink,allow-idmap={idmap}"
+        ));
         for dir in [bed.on(0, "x"), bed.on(1, "y")] {
             chown(&dir, Some(6001), Some(7001)).unwrap();
         }

@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 #[test]
-fn every_value_live() {
+fn every_value_applies_at_runtime() {
     let outside = tempfile::tempdir().unwrap();
     let out = outside.path();
     fs::create_dir(out.join("dir")).unwrap();
@@ -33,7 +33,7 @@ fn every_value_live() {
         assert_eq!(text(bed.at("dir/f")), "outside");
         assert_eq!(text(bed.at("file")), "outside");
     }
-    // Now as a directory and a file of the pool.
+    // The links now show as a directory and a file of the pool.
     fs::write(bed.at("dir/new"), "new").unwrap();
     assert_eq!(text(out.join("dir/new")), "new");
     symlink("new", bed.at("dir/link")).unwrap();
@@ -47,9 +47,9 @@ fn every_value_live() {
     bed.pool.umount();
 }
 
-/// `statfs=full` asks where a followed symlink leads.
+/// `statfs=full` queries the filesystem that a followed symlink leads to.
 #[test]
-fn free_space_is_that_of_what_a_link_leads_to() {
+fn statfs_reports_the_filesystem_behind_a_followed_link() {
     let outside = LoopFs::tmpfs(64 << 20);
     fs::create_dir_all(outside.path().join("dir/below")).unwrap();
     let bed = pool("follow-symlinks=all,statfs=full", |a, b| {
@@ -57,8 +57,8 @@ fn free_space_is_that_of_what_a_link_leads_to() {
         fs::create_dir(b.join("dir")).unwrap();
     });
     let size = |name: &str| {
-        let told = rustix::fs::statvfs(bed.at(name)).unwrap();
-        (told.f_blocks * told.f_frsize) >> 20
+        let stat = rustix::fs::statvfs(bed.at(name)).unwrap();
+        (stat.f_blocks * stat.f_frsize) >> 20
     };
     // The second branch has 32 MiB.
     assert_eq!((size("dir"), size("dir/below")), (96, 64));
@@ -67,9 +67,9 @@ fn free_space_is_that_of_what_a_link_leads_to() {
     bed.pool.umount();
 }
 
-/// A request that waited for another one of the same pool could wait for ever.
+/// Following such a link would make a request wait for another request of the same pool, which can deadlock.
 #[test]
-fn links_into_the_pool_itself_stay_links() {
+fn links_into_the_pool_are_not_followed() {
     let bed = pool("follow-symlinks=all", |a, _| fs::write(a.join("f"), "content").unwrap());
     symlink(bed.pool.path().join("f"), bed.on(0, "absolute")).unwrap();
     symlink(bed.pool.path(), bed.on(0, "root")).unwrap();

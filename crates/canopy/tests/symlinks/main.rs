@@ -1,7 +1,4 @@
-//! Options that make symlinks, show them or see through them, or keep what the kernel has forgotten, on real
-//! mounts.
-//!
-//! Root is needed.
+//! Options that create, show or follow symlinks, and `never-forget-nodes`, on real mounts. Needs root.
 
 #![forbid(unsafe_code)]
 

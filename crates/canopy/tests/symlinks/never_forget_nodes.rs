@@ -1,4 +1,4 @@
-//! `never-forget-nodes`, under each of its names: told, and without effect.
+//! `never-forget-nodes` under each of its names: the pool reports it and warns that it has no effect.
 
 use super::rig::pool;
 
@@ -8,10 +8,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// A directory keeps its number for as long as its node lives, also when it is renamed; a node that the kernel
-/// makes the pool forget is found again, and gets the number of its name.
+/// A directory keeps its inode number across renames while its node exists. After the kernel makes the pool forget the
+/// node, the next lookup computes the number from the current name.
 #[test]
-fn a_node_lives_for_as_long_as_the_kernel_remembers() {
+fn a_node_lives_until_the_kernel_forgets_it() {
     for (option, given) in [
         ("never-forget-nodes=true", true),
         ("remember=-1", true),

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Mounts a pool over two branches. `prepare` gets both before that.
+/// Mounts a pool over two branches, which `prepare` fills first.
 #[track_caller]
 pub(super) fn pool(options: &str, prepare: impl FnOnce(&Path, &Path)) -> PoolBed {
     let disks = [LoopFs::tmpfs(32 << 20), LoopFs::tmpfs(32 << 20)];
@@ -15,14 +15,14 @@ pub(super) fn pool(options: &str, prepare: impl FnOnce(&Path, &Path)) -> PoolBed
     PoolBed::mount(builder, disks)
 }
 
-/// Changes an option of the running pool, and reads it back.
+/// Changes an option of the running pool and reads it back.
 #[track_caller]
 pub(super) fn set(bed: &PoolBed, option: &str, value: &str) {
     bed.pool.set(option, value);
     assert_eq!(bed.pool.get(option), value, "{option}");
 }
 
-/// Returns the target of a symlink, after waiting for one: the kernel may still know a file of another type.
+/// Returns the target of a symlink. Waits for it, because the kernel may still cache the name as another file type.
 #[track_caller]
 pub(super) fn target(path: &Path) -> PathBuf {
     wait_until(Duration::from_secs(5), || fs::read_link(path).is_ok());

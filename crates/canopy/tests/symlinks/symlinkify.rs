@@ -19,7 +19,7 @@ fn is_link(path: &Path) -> bool {
 }
 
 #[test]
-fn what_nobody_may_write_is_a_symlink_to_its_branch() {
+fn an_unwritable_file_shows_as_a_symlink_to_its_branch() {
     let bed = pool("cache.entry=60,cache.attr=60", |_, b| {
         fs::create_dir(b.join("d")).unwrap();
         put(&b.join("d/f"), 0o444);
@@ -39,7 +39,7 @@ fn what_nobody_may_write_is_a_symlink_to_its_branch() {
     let before = fs::symlink_metadata(bed.at("d/f")).unwrap();
     assert!(before.is_file());
     let mut held = File::open(bed.at("d/f")).unwrap();
-    // It was off at the mount: on means at once.
+    // The option is off at mount time, and takes effect as soon as it is set.
     set(&bed, "symlinkify", "true");
     let meta = fs::symlink_metadata(bed.at("d/f")).unwrap();
     let path = bed.on(1, "d/f");
@@ -52,14 +52,14 @@ fn what_nobody_may_write_is_a_symlink_to_its_branch() {
     assert_eq!(text(bed.at("d/f")), "content");
     assert!(is_link(&bed.at("d/setuid")) && is_link(&bed.at("d/fifo")));
     assert!(!is_link(&bed.at("d/writable")) && !is_link(&bed.at("dir")) && !is_link(&bed.at("d")));
-    // What is open stays what it is.
+    // An open file stays a regular file.
     let mut content = String::new();
     held.read_to_string(&mut content).unwrap();
     assert_eq!((content.as_str(), held.metadata().unwrap().is_file()), ("content", true));
-    // Programs that go by what a listing says.
+    // Programs may rely on the file types in a listing.
     let found = run("find", [bed.at("d").as_os_str(), "-type".as_ref(), "l".as_ref()]);
     assert_eq!(found.lines().count(), 3, "{found}");
-    // To and fro, under one name and one inode number, while it is open.
+    // The type can change repeatedly while the file is open; its name and inode number stay the same.
     for on in ["false", "true", "false", "true"] {
         set(&bed, "symlinkify", on);
         let meta = fs::symlink_metadata(bed.at("d/f")).unwrap();
@@ -75,9 +75,9 @@ fn what_nobody_may_write_is_a_symlink_to_its_branch() {
     bed.pool.umount();
 }
 
-/// All that can be done to a name, while it shows a symlink.
+/// rename, link, unlink and chmod on a name that shows as a symlink affect the file.
 #[test]
-fn names_that_show_symlinks_are_names_of_the_file() {
+fn operations_on_a_symlinkified_name_affect_the_file() {
     let bed = pool("symlinkify=true,symlinkify-timeout=-1,category.create=ff,cache.entry=60", |a, _| {
         for name in ["f", "g", "h"] {
             put(&a.join(name), 0o444);
@@ -94,11 +94,11 @@ fn names_that_show_symlinks_are_names_of_the_file() {
     );
     fs::remove_file(bed.at("g")).unwrap();
     assert!(!bed.at("g").exists() && !bed.on(0, "g").exists());
-    // chmod(2) follows the link, past the pool; then it is a file again.
+    // chmod(2) follows the link to the branch; the writable file then shows as a file again.
     fs::set_permissions(bed.at("h"), Permissions::from_mode(0o644)).unwrap();
     bed.pool.try_set("cmd.invalidate-all-nodes", "").unwrap();
     assert!(!is_link(&bed.at("h")));
-    // What is made is what it was made as, though nobody may write it.
+    // A new file without write permission shows as what it was created as until its entry is invalidated.
     for attempt in 0..3 {
         let name = bed.at(&format!("new{attempt}"));
         let made = rustix::fs::open(
@@ -121,23 +121,23 @@ fn names_that_show_symlinks_are_names_of_the_file() {
 }
 
 #[test]
-fn files_become_symlinks_when_they_are_old_enough() {
+fn files_become_symlinks_after_the_timeout() {
     let bed = pool("symlinkify=true,cache.entry=0,cache.attr=0", |a, _| {
         put(&a.join("f"), 0o444);
         put(&a.join("later"), 0o444);
         let later = File::open(a.join("later")).unwrap();
         later.set_modified(SystemTime::now() + Duration::from_secs(10_000)).unwrap();
     });
-    // It is not an hour old.
+    // The default timeout is an hour.
     assert!(!is_link(&bed.at("f")));
-    // Its last change, and the last change of its attributes, must both lie that far back.
+    // Both mtime and ctime must be older than the timeout.
     set(&bed, "symlinkify-timeout", "0");
     assert!(wait_until(Duration::from_secs(20), || is_link(&bed.at("f"))));
     assert!(!is_link(&bed.at("later")));
     let file = File::open(bed.on(0, "later")).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(10_000)).unwrap();
     set(&bed, "symlinkify-timeout", "5000");
-    assert!(!is_link(&bed.at("later")), "its attributes have just been changed");
+    assert!(!is_link(&bed.at("later")), "its ctime is too recent");
     set(&bed, "symlinkify-timeout", "0");
     assert!(wait_until(Duration::from_secs(20), || is_link(&bed.at("later"))));
     bed.pool.umount();

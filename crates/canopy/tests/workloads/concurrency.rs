@@ -188,8 +188,8 @@ fn memory_and_descriptors_do_not_grow_with_work() {
     end(pool);
 }
 
-/// Creating files deep in a tree clones the parent directory onto other branches while its attributes change. All copies
-/// must have the same attributes afterwards.
+/// Creating files deep in a tree clones the parent directory onto other branches while its attributes change. All
+/// copies must have the same attributes afterwards.
 #[test]
 fn an_attribute_change_reaches_a_directory_copy_that_is_being_cloned() {
     let disks = Disks::new(&[Kind::Tmpfs, Kind::Tmpfs, Kind::Tmpfs, Kind::Tmpfs]);

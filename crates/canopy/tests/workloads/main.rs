@@ -1,5 +1,5 @@
-//! Everyday work on mounted pools: copies of whole trees, git, cargo, sqlite, tree walks during renames, many concurrent
-//! processes, hundreds of mounts. Needs root: the tests mount pools over ext4, xfs, btrfs and tmpfs.
+//! Everyday work on mounted pools: copies of whole trees, git, cargo, sqlite, tree walks during renames, many
+//! concurrent processes, hundreds of mounts. Needs root: the tests mount pools over ext4, xfs, btrfs and tmpfs.
 
 #![forbid(unsafe_code)]
 

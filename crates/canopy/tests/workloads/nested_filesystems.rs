@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 const FILES: usize = 20;
 
-/// Creates the same files in the same order on each filesystem, so that they get the same inode numbers. Each file has a
-/// second name, because programs compare inode numbers only of files with several links.
+/// Creates the same files in the same order on each filesystem, so that they get the same inode numbers. Each file has
+/// a second name, because programs compare inode numbers only of files with several links.
 fn fill(dir: &Path, content: &str) {
     for number in 0..FILES {
         let file = dir.join(format!("f{number}"));

@@ -42,7 +42,7 @@ impl Disks {
         builder.branches(self.branches()).mount()
     }
 
-    /// Returns the union of the branches. Each file must be on one branch only, and copies of a directory must be alike.
+    /// Returns the union of the branches. Each file must be on one branch only, and copies of a directory must agree.
     #[track_caller]
     pub(super) fn union(&self) -> Tree {
         let trees: Vec<Tree> = self.branches().iter().map(Tree::capture).collect();
