@@ -25,7 +25,7 @@ fn disks() -> Vec<LoopFs> {
 
 /// The files need more space than two branches have. All are created on the first of three.
 #[test]
-fn auto_moves_files_off_full_branches() {
+fn with_auto_files_move_off_full_branches() {
     let bed = pool_over(disks(), "passthrough.io=auto");
     let done = fio(bed.pool.path(), 24, 12 * scale());
     assert!(done.success(), "{}\n{}", done.describe(), bed.pool.log());
@@ -42,7 +42,7 @@ fn auto_moves_files_off_full_branches() {
 
 /// The same load with passthrough for every writer: the daemon cannot move the files off the first branch.
 #[test]
-fn rw_writers_get_enospc() {
+fn with_rw_writers_get_enospc() {
     let bed = pool_over(disks(), "passthrough.io=rw");
     let done = fio(bed.pool.path(), 24, 12 * scale());
     assert!(!done.success());

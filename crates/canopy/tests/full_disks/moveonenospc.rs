@@ -69,7 +69,7 @@ fn writeback_moves_the_file_off_a_full_branch() {
 
 /// New files, directories and symlinks go to the second branch once the first has no inodes left.
 #[test]
-fn new_entries_go_to_a_branch_with_free_inodes() {
+fn new_entries_go_to_a_branch_that_has_inodes() {
     let few = LoopFs::with(Kind::Tmpfs, 32 << 20, &[], "nr_inodes=8");
     let bed = pool_over(vec![few, LoopFs::tmpfs(32 << 20)], "");
     for index in 0..20 {
