@@ -1,17 +1,16 @@
-//! Many branches' results as one.
+//! Combining the results of several branches into one.
 //!
-//! An operation that acted on several branches has as many results and owes the caller one. The rules have
-//! letters in the compatibility reference; each operation names the one it uses. All slices are in branch
-//! order.
+//! An operation that acts on several branches gets one result from each and returns a single one. The rules for
+//! this are called A to D. All slices are in branch order.
 
 use crate::branch::list::Mode;
 use crate::config::StatfsIgnore;
 use rustix::io::Errno;
 
-/// What one branch answered.
+/// The result of an operation on one branch.
 pub type Outcome = Result<(), Errno>;
 
-/// Rule A: success if any branch succeeded, else the first error; ENOENT if nothing was tried.
+/// Applies rule A: success if any branch succeeded, otherwise the first error; ENOENT if no branch was tried.
 pub fn any_success(results: &[Outcome]) -> Outcome {
     if results.iter().any(Result::is_ok) {
         Ok(())
@@ -20,11 +19,12 @@ pub fn any_success(results: &[Outcome]) -> Outcome {
     }
 }
 
-/// Rule B: without errors success, without successes the first error; if mixed, the result of the branch that
-/// the search policy shows to the user.
+/// Applies rule B: success if no branch failed, and the first error if all failed. If the results differ, the
+/// result of the branch that the search policy shows to the user counts.
 ///
-/// `results` pairs each branch acted on with its result. `shown` runs the search policy, only if needed, and
-/// gives the first branch it picks; its own error is the result, and ENOENT if that branch was not acted on.
+/// `results` pairs each branch with its result. `shown` runs the search policy, only if needed, and returns the
+/// first branch that it picks. If `shown` fails, its error is the result. If that branch is not in `results`, the
+/// result is ENOENT.
 pub fn by_search<K: PartialEq>(
     results: &[(K, Outcome)],
     shown: impl FnOnce() -> Result<K, Errno>,
@@ -38,17 +38,18 @@ pub fn by_search<K: PartialEq>(
     results.iter().find(|(branch, _)| *branch == shown).map_or(Err(Errno::NOENT), |(_, result)| *result)
 }
 
-/// Rule C, for rmdir: the last "not empty" (EEXIST or ENOTEMPTY) if there is one, else the last result;
-/// ENOENT if nothing was tried.
+/// Applies rule C, for rmdir: the last "not empty" (EEXIST or ENOTEMPTY) if there is one, otherwise the last
+/// result; ENOENT if no branch was tried.
 ///
 /// A directory that is not empty on one branch still has entries in the pool, whatever the other branches
-/// said.
+/// return.
 pub fn rmdir(results: &[Outcome]) -> Outcome {
     let not_empty = |result: &&Outcome| matches!(**result, Err(Errno::EXIST | Errno::NOTEMPTY));
     results.iter().rev().find(not_empty).or(results.last()).copied().unwrap_or(Err(Errno::NOENT))
 }
 
-/// Rule D, for link: success if any branch succeeded, else the last error; ENOENT if nothing was tried.
+/// Applies rule D, for link: success if any branch succeeded, otherwise the last error; ENOENT if no branch was
+/// tried.
 pub fn link(results: &[Outcome]) -> Outcome {
     if results.iter().any(Result::is_ok) {
         Ok(())
@@ -57,12 +58,12 @@ pub fn link(results: &[Outcome]) -> Outcome {
     }
 }
 
-/// Whether `statfs-ignore` leaves a branch's available space out: `ro` does where nothing can be created
-/// (mode RO or NC, or a read-only filesystem), `nc` where the mode is NC, `none` nowhere.
+/// Returns whether `statfs-ignore` leaves a branch's available space out: `ro` leaves out branches on which nothing
+/// can be created (mode RO or NC, or a read-only filesystem), `nc` those of mode NC, and `none` leaves out none.
 ///
-/// mergerfs' code departs from its manual here: `ro` never leaves out a read-only filesystem whose branch
-/// mode is RW, and a read-only filesystem of mode RO or NC is left out even under `none`. Canopy does what
-/// the names say.
+/// The code of mergerfs differs from its manual here: with `ro`, it counts a read-only filesystem whose branch mode
+/// is RW, and even with `none`, it leaves out a read-only filesystem of mode RO or NC. Canopy does what the
+/// names of the values say.
 fn ignored(ignore: StatfsIgnore, branch: &BranchStat) -> bool {
     match ignore {
         StatfsIgnore::None => false,
@@ -71,18 +72,18 @@ fn ignored(ignore: StatfsIgnore, branch: &BranchStat) -> bool {
     }
 }
 
-/// What statfs of one branch said. Counts of blocks are in units of `frsize` bytes.
+/// The statfs result of one branch. Block counts are in units of `frsize` bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BranchStat {
-    /// st_dev of what was asked: branches on one filesystem count once.
+    /// The st_dev of the queried file: branches on one filesystem count once.
     pub dev: u64,
     pub mode: Mode,
-    /// ST_RDONLY.
+    /// Whether the filesystem is mounted read-only (ST_RDONLY).
     pub readonly: bool,
     pub figures: Figures,
 }
 
-/// The figures of statvfs, in its own units and names.
+/// The fields of statvfs(3), with its names and units.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Figures {
     pub bsize: u64,
@@ -112,12 +113,12 @@ impl From<&rustix::fs::StatVfs> for Figures {
     }
 }
 
-/// The pool's statfs: the sum over filesystems, in units of the smallest fragment.
+/// Returns the pool's statfs: the sum over all filesystems, in units of the smallest fragment size.
 ///
-/// Sizes of blocks, fragments and names are the smallest non-zero ones of all branches. Each filesystem (by
-/// `dev`) counts once, by its first branch. Its available blocks and files count unless every branch on it is
-/// ignored, so that the answer does not depend on the order of an RO and an RW branch on one disk. No branch:
-/// all zeros.
+/// The sizes of blocks, fragments and names are the smallest non-zero ones of all branches. Each filesystem (by
+/// `dev`) counts once, with the figures of its first branch. Its available blocks and files count unless every
+/// branch on it is ignored, so that the result does not depend on the order of an RO and an RW branch on one disk.
+/// Without branches, all figures are zero.
 pub fn statfs(branches: &[BranchStat], ignore: StatfsIgnore) -> Figures {
     let least = |field: fn(&Figures) -> u64| {
         branches.iter().map(|branch| field(&branch.figures)).filter(|&value| value != 0).min().unwrap_or(0)
@@ -148,7 +149,7 @@ pub fn statfs(branches: &[BranchStat], ignore: StatfsIgnore) -> Figures {
     sum
 }
 
-/// `blocks` of `from` bytes in units of `to` bytes, rounded down.
+/// Converts `blocks` of `from` bytes to units of `to` bytes, rounding down.
 fn scaled(blocks: u64, from: u64, to: u64) -> u64 {
     if from == to || to == 0 {
         return blocks;

@@ -1,25 +1,25 @@
-//! What a request does not tell about its caller, asked of `/proc`.
+//! Ids, groups and capabilities of a request's caller, read from `/proc` where the request lacks them.
 //!
 //! Once `FUSE_ALLOW_IDMAP` is agreed on, only requests that create something carry their caller's ids; all
-//! others have -1 in their place (fs/fuse/dev.c fuse_get_req). Supplementary groups and capabilities are in no
-//! request at all. The caller waits for the answer, so its entry in `/proc` stays what it is meanwhile.
+//! others carry -1 instead (fs/fuse/dev.c fuse_get_req). No request carries supplementary groups or capabilities.
+//! The caller waits for the answer, so its entry in `/proc` does not change meanwhile.
 //!
-//! `/proc` tells the ids of the process. Through a mount with mapped owners these are others than the files have, and
-//! no request tells the mapping: then nobody but who has a capability owns anything here, which errs on the safe side.
+//! `/proc` shows the ids of the process. On an idmapped mount these differ from the owners of the files, and no request
+//! carries the mapping. The pool then treats no caller as an owner unless it has the capability, which is safe.
 
 use crate::fs::stat::Attr;
 use crate::ids::Caller;
 
-/// Stands for an id that was not told.
+/// Stands for an id that the request does not carry.
 const UNKNOWN: u32 = u32::MAX;
-/// Positions of capabilities (include/uapi/linux/capability.h).
+/// Bit positions of capabilities (include/uapi/linux/capability.h).
 const CAP_FOWNER: u32 = 3;
 const CAP_FSETID: u32 = 4;
 const CAP_LINUX_IMMUTABLE: u32 = 9;
 const CAP_SYS_ADMIN: u32 = 21;
 
 impl Caller {
-    /// Who the caller is when it comes to files; none when nobody can tell.
+    /// Returns the caller's filesystem uid, or `None` if it cannot be determined.
     pub(crate) fn fsuid(&self) -> Option<u32> {
         match self.uid {
             // Real, effective, saved, filesystem.
@@ -28,7 +28,7 @@ impl Caller {
         }
     }
 
-    /// The caller with its ids told, as whoever creates something must know them; none when nobody can tell.
+    /// Returns the caller with both ids filled in, which creating a file requires; `None` if they cannot be determined.
     pub(crate) fn with_ids(&self) -> Option<Caller> {
         let gid = match self.gid {
             UNKNOWN => numbers(&self.status()?, "Gid:").nth(3)?,
@@ -37,18 +37,18 @@ impl Caller {
         Some(Caller { uid: self.fsuid()?, gid, ..*self })
     }
 
-    /// May the caller do what only a file's owner may (fs/inode.c inode_owner_or_capable)?
+    /// Returns whether the caller has the rights of the file's owner (fs/inode.c inode_owner_or_capable).
     pub(crate) fn owner_or_capable(&self, attr: &Attr) -> bool {
         self.fsuid() == Some(attr.uid) || self.has(CAP_FOWNER, Reach::File(attr))
     }
 
-    /// Has the kernel itself checked what older ones leave to the filesystem? That of Linux 6.12 has, which does not tell
-    /// the caller, and it alone knows who owns what in a mount with mapped owners.
+    /// Returns whether the kernel has itself checked what older kernels leave to the filesystem. A kernel that omits the
+    /// caller's ids (since Linux 6.12) has, and only the kernel knows the owners on an idmapped mount.
     pub(crate) fn is_checked(&self) -> bool {
         self.uid == UNKNOWN
     }
 
-    /// Is the caller in the group, or root, who is in all of them?
+    /// Returns whether the caller is in the group. Root counts as a member of all groups.
     pub(crate) fn is_in_group(&self, gid: u32) -> bool {
         if self.gid == gid || self.uid == 0 {
             return true;
@@ -59,53 +59,54 @@ impl Caller {
             || numbers(&status, "Groups:").any(|group| group == gid)
     }
 
-    /// May the caller make files immutable or append-only, and undo it?
+    /// Returns whether the caller may set and clear the immutable and append-only flags.
     pub(crate) fn may_set_file_flags(&self) -> bool {
         self.has(CAP_LINUX_IMMUTABLE, Reach::System)
     }
 
-    /// Do set-id bits survive what the caller does to a file?
+    /// Returns whether set-id bits survive the caller's changes of a file.
     pub(crate) fn keeps_set_id(&self, attr: &Attr) -> bool {
         self.has(CAP_FSETID, Reach::File(attr))
     }
 
-    /// May what the caller makes in a set-group-ID directory run with the directory's group (fs/inode.c
-    /// in_group_or_capable)? Of a mount with mapped owners the kernel has seen to it.
+    /// Returns whether a file that the caller creates in a setgid directory may keep the setgid bit (fs/inode.c
+    /// in_group_or_capable). On an idmapped mount, the kernel has already checked this.
     pub(crate) fn gives_group(&self, dir: &Attr) -> bool {
         self.is_mapped() || self.is_in_group(dir.gid) || self.keeps_set_id(dir)
     }
 
-    /// Is the caller told as another than the process is?
+    /// Returns whether the request carries other ids than those of the process, as on an idmapped mount.
     fn is_mapped(&self) -> bool {
         let Some(status) = self.status() else { return false };
-        let told = |name, id| numbers(&status, name).nth(3).is_some_and(|own| own != id);
-        told("Uid:", self.uid) || told("Gid:", self.gid)
+        let differs = |name, id| numbers(&status, name).nth(3).is_some_and(|own| own != id);
+        differs("Uid:", self.uid) || differs("Gid:", self.gid)
     }
 
-    /// May the caller do to a whole filesystem what only its administrator may?
+    /// Returns whether the caller may administer a whole filesystem.
     pub(crate) fn has_sys_admin(&self) -> bool {
         self.has(CAP_SYS_ADMIN, Reach::System)
     }
 
-    /// May the caller read attributes called `trusted.*`?
+    /// Returns whether the caller may read attributes in `trusted.*`.
     pub(crate) fn may_read_trusted(&self) -> bool {
         self.has(CAP_SYS_ADMIN, Reach::System)
     }
 
-    /// Has the caller a capability that reaches so far? Of who cannot be asked, root has them all.
+    /// Returns whether the caller has a capability over `reach`. If `/proc` has no entry for the caller, root has all
+    /// capabilities and other users have none.
     fn has(&self, capability: u32, reach: Reach<'_>) -> bool {
         let Some(status) = self.status() else { return self.uid == 0 };
         let mask = field(&status, "CapEff:").and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
         mask.is_some_and(|mask| mask & (1 << capability) != 0) && self.reaches(reach)
     }
 
-    /// Those of a user namespace have their capabilities over what is mapped into it, and over nothing of the system
-    /// (kernel/capability.c privileged_wrt_inode_uidgid).
+    /// Returns whether the caller's capabilities extend to `reach`. In a user namespace they extend to files whose owner
+    /// and group are mapped into it (kernel/capability.c privileged_wrt_inode_uidgid), and not to the system.
     fn reaches(&self, reach: Reach<'_>) -> bool {
         let reaches = |map: &str, id: u32| {
             let read = |process: &str| std::fs::read_to_string(format!("/proc/{process}/{map}")).ok();
             let Some(theirs) = read(&self.pid.to_string()) else { return false };
-            // A namespace with a map like the daemon's own reaches as far.
+            // A namespace with the same map as the daemon's counts as the daemon's.
             read("self").as_ref() == Some(&theirs) || matches!(reach, Reach::File(_)) && maps_to(&theirs, id)
         };
         let (uid, gid) = match reach {
@@ -120,14 +121,15 @@ impl Caller {
     }
 }
 
-/// What a capability is needed over.
+/// What a capability has to cover.
 #[derive(Clone, Copy)]
 enum Reach<'a> {
     System,
     File(&'a Attr),
 }
 
-/// Does the map of a user namespace (user_namespaces(7): first id inside, first id out here, how many) lead to an id?
+/// Returns whether the map of a user namespace contains an outer id. Each line holds the first id inside, the first
+/// id outside and the count (user_namespaces(7)).
 fn maps_to(map: &str, id: u32) -> bool {
     map.lines().any(|line| {
         let mut numbers =
@@ -149,9 +151,9 @@ fn numbers<'a>(status: &'a str, name: &str) -> impl Iterator<Item = u32> + 'a {
 mod tests {
     use super::*;
 
-    const NOBODY_KNOWS: u32 = u32::MAX - 1;
+    const UNUSED_GID: u32 = u32::MAX - 1;
 
-    fn told(uid: u32, gid: u32, pid: u32) -> Caller {
+    fn caller(uid: u32, gid: u32, pid: u32) -> Caller {
         Caller { uid, gid, pid, umask: 0 }
     }
 
@@ -159,28 +161,28 @@ mod tests {
     fn ids_missing_from_the_header_are_read_from_proc() {
         let own = std::process::id();
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        assert_eq!(told(UNKNOWN, UNKNOWN, own).fsuid(), Some(uid));
-        assert_eq!(told(UNKNOWN, UNKNOWN, own).with_ids(), Some(told(uid, gid, own)));
-        assert!(told(UNKNOWN, UNKNOWN, own).is_in_group(gid));
-        assert_eq!(told(UNKNOWN, UNKNOWN, own).is_in_group(NOBODY_KNOWS), uid == 0);
+        assert_eq!(caller(UNKNOWN, UNKNOWN, own).fsuid(), Some(uid));
+        assert_eq!(caller(UNKNOWN, UNKNOWN, own).with_ids(), Some(caller(uid, gid, own)));
+        assert!(caller(UNKNOWN, UNKNOWN, own).is_in_group(gid));
+        assert_eq!(caller(UNKNOWN, UNKNOWN, own).is_in_group(UNUSED_GID), uid == 0);
     }
 
     #[test]
     fn ids_in_the_header_are_used() {
-        assert_eq!(told(7, 8, 0).fsuid(), Some(7));
-        assert!(told(7, 8, 0).is_in_group(8) && !told(7, 8, 0).is_in_group(9));
-        assert!(told(0, 0, 0).may_set_file_flags() && !told(7, 0, 0).may_set_file_flags());
+        assert_eq!(caller(7, 8, 0).fsuid(), Some(7));
+        assert!(caller(7, 8, 0).is_in_group(8) && !caller(7, 8, 0).is_in_group(9));
+        assert!(caller(0, 0, 0).may_set_file_flags() && !caller(7, 0, 0).may_set_file_flags());
         let sevens = Attr { uid: 7, ..Attr::default() };
         assert!(
-            told(7, 8, 0).owner_or_capable(&sevens)
-                && told(0, 0, 0).owner_or_capable(&sevens)
-                && !told(8, 7, 0).owner_or_capable(&sevens)
+            caller(7, 8, 0).owner_or_capable(&sevens)
+                && caller(0, 0, 0).owner_or_capable(&sevens)
+                && !caller(8, 7, 0).owner_or_capable(&sevens)
         );
     }
 
     #[test]
     fn a_caller_without_ids_has_no_rights() {
-        let gone = told(UNKNOWN, UNKNOWN, 0);
+        let gone = caller(UNKNOWN, UNKNOWN, 0);
         assert_eq!((gone.fsuid(), gone.with_ids()), (None, None));
         let attr = Attr::default();
         assert!(!gone.is_in_group(0) && !gone.may_set_file_flags() && !gone.owner_or_capable(&attr));
