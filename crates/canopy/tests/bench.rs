@@ -1,4 +1,5 @@
-//! `canopy bench`: every row is there, and nothing is left behind, however it ends. What it measures is for people.
+//! `canopy bench` reports every row, and leaves nothing behind, however it ends. The tests do not check the measured
+//! times.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +15,7 @@ use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A run whose temporary directories lie in the scratch directory, where leaks are looked for.
+/// Returns a command whose temporary directories are in the scratch directory, where the tests look for leaks.
 fn bench(scratch: &ScratchDir, words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_canopy"));
     command.env("TMPDIR", scratch.dir()).arg("bench").args(scratch.words(words));
@@ -25,7 +26,7 @@ fn run(scratch: &ScratchDir, words: &str) -> Finished {
     run_within(&mut bench(scratch, words), PATIENCE)
 }
 
-/// What lies in the scratch directory besides what the test has put there.
+/// Returns the entries of the scratch directory that the test did not create.
 fn left(scratch: &ScratchDir, own: &[&str]) -> Vec<String> {
     let names = fs::read_dir(scratch.dir()).unwrap().map(|entry| entry.unwrap().file_name());
     names.map(|name| name.into_string().unwrap()).filter(|name| !own.contains(&name.as_str())).collect()
@@ -90,8 +91,8 @@ fn a_quick_run_shows_every_row_and_leaves_nothing() {
     }
 }
 
-/// Starts a run that would take for ever, and waits until its pools are mounted.
-fn endless(scratch: &ScratchDir) -> Child {
+/// Starts a run that takes far longer than the test, and waits until its pools are mounted.
+fn start_long_run(scratch: &ScratchDir) -> Child {
     let stderr = File::create(scratch.path("stderr")).unwrap();
     let mut command = bench(scratch, "--quick --rounds 1000 --only goals");
     let mut child = spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr)).unwrap();
@@ -101,7 +102,7 @@ fn endless(scratch: &ScratchDir) -> Child {
         let _ = wait_within(&mut child, Duration::from_secs(30));
         panic!("no pools: {}", fs::read_to_string(scratch.path("stderr")).unwrap());
     }
-    // In the midst of measuring.
+    // The run must have started measuring.
     std::thread::sleep(Duration::from_millis(300));
     child
 }
@@ -123,9 +124,9 @@ fn send(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-/// Checks that the run fails with one line that contains `why`, and leaves nothing behind.
+/// Checks that the run ends by itself, gives the reason in one line, and leaves nothing.
 #[track_caller]
-fn ends(scratch: &ScratchDir, mut child: Child, why: &str) {
+fn check_end(scratch: &ScratchDir, mut child: Child, why: &str) {
     let status = wait_within(&mut child, Duration::from_secs(60));
     if status.is_none() {
         let _ = child.kill();
@@ -142,36 +143,36 @@ fn ends(scratch: &ScratchDir, mut child: Child, why: &str) {
 fn an_interrupted_run_leaves_nothing() {
     for signal in [Signal::INT, Signal::TERM] {
         let scratch = ScratchDir::new("canopy-bench-test-", &[]);
-        let child = endless(&scratch);
+        let child = start_long_run(&scratch);
         send(Pid::from_child(&child).as_raw_pid(), signal);
-        ends(&scratch, child, "interrupted");
+        check_end(&scratch, child, "interrupted");
     }
 }
 
 #[test]
-fn a_server_that_hangs_is_ended_at_the_second_signal() {
+fn a_second_signal_ends_a_run_with_hung_pools() {
     let scratch = ScratchDir::new("canopy-bench-test-", &[]);
-    let child = endless(&scratch);
+    let child = start_long_run(&scratch);
     pools(&scratch).into_iter().for_each(|pool| send(pool, Signal::STOP));
     let bench = Pid::from_child(&child).as_raw_pid();
     send(bench, Signal::INT);
     std::thread::sleep(Duration::from_millis(200));
     send(bench, Signal::INT);
-    ends(&scratch, child, "interrupted");
+    check_end(&scratch, child, "interrupted");
 }
 
 #[test]
-fn a_pool_that_is_killed_ends_the_run_with_an_error() {
+fn a_killed_pool_is_reported_and_leaves_nothing() {
     let scratch = ScratchDir::new("canopy-bench-test-", &[]);
-    let child = endless(&scratch);
-    // The other pools belong to later rows.
+    let child = start_long_run(&scratch);
+    // The other pools are for later rows.
     let first = pools(&scratch).into_iter().min().unwrap();
     send(first, Signal::KILL);
-    ends(&scratch, child, "exited while it was being measured: signal: 9");
+    check_end(&scratch, child, "ended while it was measured: signal: 9");
 }
 
 #[test]
-fn given_directories_are_measured_and_left_as_they_were() {
+fn the_user_can_choose_branches_and_other_filesystems() {
     let scratch = ScratchDir::new("canopy-bench-test-", &["a", "b", "c", "beside"]);
     let own = ["a", "b", "c", "beside", "figures"];
     for name in &own[..4] {
@@ -200,7 +201,7 @@ fn given_directories_are_measured_and_left_as_they_were() {
 }
 
 #[test]
-fn mistakes_are_one_line_and_leave_nothing() {
+fn a_mistake_gives_one_line_and_leaves_nothing() {
     let scratch = ScratchDir::new("canopy-bench-test-", &["dir"]);
     let small = LoopFs::tmpfs(1 << 20);
     let small = small.path().display();
@@ -227,10 +228,10 @@ fn mistakes_are_one_line_and_leave_nothing() {
 fn an_ordinary_user_can_run_the_benchmark() {
     let scratch = ScratchDir::new("canopy-bench-test-", &["own", "dev"]);
     std::os::unix::fs::chown(scratch.path("own"), Some(65_534), Some(65_534)).unwrap();
-    // A copy that every user can execute.
+    // Every user may execute the copy.
     let canopy = scratch.path("canopy");
     fs::copy(env!("CARGO_BIN_EXE_canopy"), &canopy).unwrap();
-    // In a new mount namespace, with a `/dev/fuse` for everyone as udev makes it.
+    // A private mount namespace gets a `/dev/fuse` with udev's mode, whatever mode this machine's device has.
     let script = r#"
         mount -t tmpfs none "$1/dev"
         mknod "$1/dev/fuse" c 10 229; chmod 666 "$1/dev/fuse"; mount --bind "$1/dev/fuse" /dev/fuse

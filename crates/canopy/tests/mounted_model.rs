@@ -1,5 +1,5 @@
-//! The reference model through a real mount: random sequences of system calls on a mounted pool, and on one plain
-//! directory, look the same. Needs root.
+//! The reference model on a real mount: random sequences of system calls give the same results on a mounted pool and in
+//! a plain directory. Needs root.
 //!
 //! `CANOPY_MODEL_SEQUENCES` sets the number of sequences of each test, `CANOPY_MODEL_SEED` the first seed.
 
@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const OPERATIONS: usize = 60;
 
-/// A mounted pool in memory, with a directory beside it that is none.
+/// A mounted pool in memory, and a plain directory.
 struct Bed {
     pool: Pool,
     branches: Vec<PathBuf>,
     plain: PathBuf,
-    /// Each run has a directory of its own in the same mount.
+    /// Numbers the runs; each run has its own directory in the same mount.
     runs: AtomicU64,
     _home: tempfile::TempDir,
     _disks: Vec<LoopFs>,
@@ -41,7 +41,7 @@ impl Bed {
         Bed::over(paths, plain, options, home, Vec::new())
     }
 
-    /// The first branch has room for two pages.
+    /// Mounts a pool whose first branch has room for two pages.
     fn on_full_branches(options: &str) -> Bed {
         let disks = vec![LoopFs::tmpfs(32 << 10), LoopFs::tmpfs(256 << 20)];
         let paths: Vec<PathBuf> = disks.iter().map(|disk| disk.path().join("branch")).collect();
@@ -131,21 +131,21 @@ fn two_branches_without_any_cache() {
 #[test]
 fn two_branches_with_writeback() {
     let options = "category.create=rand,passthrough.io=off,cache.files=auto-full,cache.writeback=true";
-    // The kernel would ask about holes before writing back, so the pool must not answer.
+    // The kernel asks about holes before it writes data back, so the pool must not answer.
     run(2, options, Rules { holes_unknown: true, ..RULES });
 }
 
-/// Everything that the kernel may remember, for long.
+/// Long timeouts for every kernel cache.
 #[test]
-fn two_branches_remembered() {
+fn two_branches_with_long_cache_timeouts() {
     let options =
         "category.create=rand,cache.attr=60,cache.entry=60,cache.negative-entry=60,cache.readdir=true";
     run(2, options, RULES);
 }
 
-/// However requests travel, and whatever keeps the kernel from remembering what is no longer so.
+/// Every transport, with every way to keep the kernel's caches coherent.
 #[test]
-fn both_transports_and_both_coherences() {
+fn every_transport_with_every_coherence_mode() {
     for transport in ["on", "off"] {
         for coherence in ["watch", "timeout"] {
             run(2, &format!("category.create=rand,io-uring={transport},cache.coherence={coherence}"), RULES);
@@ -158,9 +158,9 @@ fn four_branches_path_preserving() {
     run(4, "category.create=eprand,func.mkdir=rand", Rules { path_preserving: true, ..RULES });
 }
 
-/// Files move while they are written, and nobody can tell.
+/// Files move to another branch while clients write them; clients see no difference.
 #[test]
-fn a_full_branch_is_not_noticed() {
+fn a_full_branch_is_invisible_to_clients() {
     for options in [
         "passthrough.io=off,cache.files=off",
         "passthrough.io=off,cache.files=full",
@@ -171,7 +171,7 @@ fn a_full_branch_is_not_noticed() {
     }
 }
 
-/// cp(1) copies what `SEEK_DATA` finds: what is not written back yet must be found.
+/// cp(1) copies only the data that `SEEK_DATA` finds, so the pool must report data that is not yet written back.
 #[test]
 fn written_data_is_never_a_hole() {
     use rustix::fs::{SeekFrom, seek};

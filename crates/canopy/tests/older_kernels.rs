@@ -1,6 +1,7 @@
-//! Older kernels: whatever is not offered, the pool works, says what was agreed, and says once what it does without.
+//! Older kernels: the pool works without the features that the kernel does not offer, logs what INIT negotiated, and
+//! warns once about each missing feature.
 //!
-//! The kernel is made to look older with `CANOPY_TEST_KERNEL`. Needs root.
+//! `CANOPY_TEST_KERNEL` makes the kernel look older. Needs root.
 
 #![forbid(unsafe_code)]
 
@@ -16,11 +17,11 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 const ENTRIES: usize = 5000;
-/// Options that make the pool ask for all it knows.
+/// Options that make the pool request every feature it knows.
 const ALL: &str =
     "minfreespace=0,category.create=ff,posix-acl=true,cache.symlinks=true,cache.readdir=true,io-uring=auto";
 
-/// Two branches, one of them with a large directory, for several pools one after the other.
+/// Two branches, one with a large directory, for successive pools.
 struct Branches([LoopFs; 2]);
 
 impl Branches {
@@ -33,7 +34,7 @@ impl Branches {
                 fs::write(disk.path().join(format!("many/{entry:05}")), []).expect("a file");
             }
         }
-        // Seen by both.
+        // Both branches have this name.
         fs::write(disks[1].path().join("many/00000"), []).expect("a file");
         Branches(disks)
     }
@@ -50,14 +51,15 @@ impl Branches {
     }
 }
 
-/// What the one line about INIT says: the version, the flags in force, and those that were not offered.
-struct Agreed {
+/// The content of the log line about INIT: the version, the flags in force, and the flags that the kernel does not
+/// offer.
+struct Negotiated {
     version: String,
     flags: BTreeSet<String>,
     missing: BTreeSet<String>,
 }
 
-impl Agreed {
+impl Negotiated {
     #[track_caller]
     fn of(pool: &Pool) -> Self {
         let log = pool.log();
@@ -69,8 +71,8 @@ impl Agreed {
             text.split(", ").filter(|word| *word != "none").map(|word| word.trim().to_owned()).collect()
         };
         let flags = set(rest.split(';').next().unwrap_or_default());
-        let missing = set(rest.split_once("not offered: ").expect("what is missing").1);
-        Agreed { version: version.to_owned(), flags, missing }
+        let missing = set(rest.split_once("not offered: ").expect("the missing flags").1);
+        Negotiated { version: version.to_owned(), flags, missing }
     }
 
     fn has(&self, flag: &str) -> bool {
@@ -78,7 +80,7 @@ impl Agreed {
     }
 }
 
-fn said(pool: &Pool, text: &str) -> usize {
+fn count_in_log(pool: &Pool, text: &str) -> usize {
     pool.log().matches(text).count()
 }
 
@@ -89,7 +91,7 @@ fn sh(user: &User<'_>, script: &str, path: &Path) -> String {
     done.stdout
 }
 
-/// A little of everything.
+/// Does a few operations of every kind.
 #[track_caller]
 fn smoke(pool: &Pool, acl: bool) {
     let dir = pool.path().join("smoke");
@@ -145,7 +147,7 @@ fn names_and_data(dir: &Path) {
     fs::write(&two, "").expect("a write");
     let refused = rustix::fs::renameat_with(rustix::fs::CWD, &one, rustix::fs::CWD, &two, kind);
     assert_eq!(refused, Err(Errno::EXIST));
-    // Whether it is the kernel or the branch that applies it.
+    // The umask applies, whether the kernel or the branch applies it.
     let script = "umask 027; cd \"$1\"; mkdir by-user; touch by-user/f; stat -c %a-%u by-user by-user/f";
     let told = sh(&User { uid: 2000, gid: 2000, groups: &[] }, script, dir);
     assert_eq!(told, "750-2000\n640-2000\n");
@@ -187,14 +189,14 @@ fn attributes(dir: &Path, acl: bool) {
     assert_eq!(rustix::fs::getxattr(&path, c"user.one", &mut value), Err(Errno::NODATA));
 
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
-    // Without the kernel's help it is kept all the same, and grants nothing.
+    // Without the kernel's support, the ACL is stored all the same, and grants nothing.
     run("setfacl", ["-m".as_ref(), "u:2000:rw".as_ref(), path.as_os_str()]);
     let reading = User { uid: 2000, gid: 2000, groups: &[] };
     let read = run_within(reading.command("cat").arg(&path), SOON);
     assert_eq!(read.success(), acl, "{}", read.describe());
 }
 
-/// Somebody else's write, truncation and fallocate, and the owner's change of group, clear set-id bits.
+/// Another user's write, truncation and fallocate, and a change of group by the owner, clear the set-id bits.
 #[track_caller]
 fn set_id_bits(dir: &Path) {
     let other = User { uid: 2000, gid: 2000, groups: &[] };
@@ -222,13 +224,13 @@ fn set_id_bits(dir: &Path) {
 }
 
 #[test]
-fn every_version() {
+fn the_pool_works_with_every_protocol_version() {
     let branches = Branches::new();
     for minor in [31, 32, 33, 34, 36, 38, 39, 40, 41, 45] {
         let pool = branches.pool(&format!("minor:{minor}"), "");
         smoke(&pool, true);
-        let agreed = Agreed::of(&pool);
-        assert_eq!(agreed.version, format!("7.{minor}"));
+        let negotiated = Negotiated::of(&pool);
+        assert_eq!(negotiated.version, format!("7.{minor}"));
         for (flag, since) in [
             ("posix_acl", 26),
             ("handle_killpriv_v2", 33),
@@ -238,18 +240,23 @@ fn every_version() {
             ("allow_idmap", 41),
             ("over_io_uring", 42),
         ] {
-            assert_eq!(agreed.has(flag), minor >= since, "7.{minor}: {flag}");
-            assert_eq!(agreed.missing.contains(flag), minor < since, "7.{minor}: {flag}");
+            assert_eq!(negotiated.has(flag), minor >= since, "7.{minor}: {flag}");
+            assert_eq!(negotiated.missing.contains(flag), minor < since, "7.{minor}: {flag}");
         }
         let warned = usize::from(minor < 40);
-        assert_eq!(said(&pool, "passthrough is off: the kernel does not offer it"), warned, "{}", pool.log());
-        assert_eq!(said(&pool, "WARN"), warned, "{}", pool.log());
+        assert_eq!(
+            count_in_log(&pool, "passthrough is off: the kernel does not offer it"),
+            warned,
+            "{}",
+            pool.log()
+        );
+        assert_eq!(count_in_log(&pool, "WARN"), warned, "{}", pool.log());
         pool.umount();
     }
 }
 
 #[test]
-fn every_flag() {
+fn the_pool_works_without_any_single_flag_and_without_all() {
     let branches = Branches::new();
     let each = [
         "PASSTHROUGH",
@@ -277,28 +284,33 @@ fn every_flag() {
         let pool = branches.pool(&format!("mask:{masked}"), "");
         let words: Vec<String> = masked.split('|').map(str::to_lowercase).collect();
         smoke(&pool, !words.iter().any(|word| word == "posix_acl"));
-        let agreed = Agreed::of(&pool);
+        let negotiated = Negotiated::of(&pool);
         for word in &words {
-            assert!(!agreed.has(word), "{masked}: {word} is in force");
-            // These two carry others, and are not spoken of.
+            assert!(!negotiated.has(word), "{masked}: {word} is in force");
+            // These two flags carry others, and the line does not report them.
             if !matches!(word.as_str(), "max_pages" | "init_ext") {
-                assert!(agreed.missing.contains(word), "{masked}: {word} is not said to be missing");
+                assert!(negotiated.missing.contains(word), "{masked}: {word} is not reported as missing");
             }
         }
         let lost = |flag| words.iter().any(|word| word == flag);
-        assert_eq!(agreed.has("passthrough"), !lost("passthrough") && !lost("init_ext"), "{masked}");
-        assert_eq!(said(&pool, "max_pages 32"), usize::from(lost("max_pages")), "{}", pool.log());
-        let warned = usize::from(!agreed.has("passthrough"));
-        assert_eq!(said(&pool, "passthrough is off: the kernel does not offer it"), warned, "{}", pool.log());
+        assert_eq!(negotiated.has("passthrough"), !lost("passthrough") && !lost("init_ext"), "{masked}");
+        assert_eq!(count_in_log(&pool, "max_pages 32"), usize::from(lost("max_pages")), "{}", pool.log());
+        let warned = usize::from(!negotiated.has("passthrough"));
+        assert_eq!(
+            count_in_log(&pool, "passthrough is off: the kernel does not offer it"),
+            warned,
+            "{}",
+            pool.log()
+        );
         pool.umount();
     }
 }
 
-/// What was asked for by name and is not there is said, once, and the rest holds.
+/// The pool warns once about a missing feature that an option requests by name; the other options still apply.
 #[test]
-fn what_was_asked_for_by_name() {
+fn a_missing_requested_feature_is_warned_about_once() {
     let branches = Branches::new();
-    for (kernel, options, said_once) in [
+    for (kernel, options, warning) in [
         (
             "mask:WRITEBACK_CACHE",
             "cache.writeback=true",
@@ -311,16 +323,16 @@ fn what_was_asked_for_by_name() {
     ] {
         let pool = branches.pool(kernel, options);
         smoke(&pool, true);
-        if !said_once.is_empty() {
-            assert_eq!(said(&pool, said_once), 1, "{}", pool.log());
+        if !warning.is_empty() {
+            assert_eq!(count_in_log(&pool, warning), 1, "{}", pool.log());
         }
         pool.umount();
     }
 }
 
-/// Where the kernel has it, requests come over io_uring unless it is turned off; what carries them is said.
+/// Requests come over io_uring if the kernel has it and no option turns it off, and the log names the transport.
 #[test]
-fn the_transport_is_said() {
+fn the_log_names_the_transport() {
     let branches = Branches::new();
     let offered = fs::exists("/sys/module/fuse/parameters/enable_uring").unwrap_or(false);
     let (ring, device) = ("requests over io_uring", "requests over /dev/fuse");
@@ -329,17 +341,21 @@ fn the_transport_is_said() {
         ("", "io-uring=on", if offered { ring } else { device }),
         ("", "io-uring=off", device),
         ("mask:OVER_IO_URING", "io-uring=auto", device),
-        // Agreed upon, and not taken.
+        // The kernel negotiates io_uring, and then refuses the queues.
         ("refuse:queues", "io-uring=auto", device),
-        // Too small for every request to fit into.
+        // The buffers are too small for every request to fit.
         ("", "fuse-msg-size=4", device),
     ] {
         let pool = branches.pool(kernel, options);
         smoke(&pool, true);
         let log = pool.log();
-        // What was agreed upon is said first.
+        // The log first names the negotiated transport.
         let lines = if kernel == "refuse:queues" && offered { 2 } else { 1 };
-        assert_eq!((said(&pool, carrier), said(&pool, "requests over")), (1, lines), "{options}: {log}");
+        assert_eq!(
+            (count_in_log(&pool, carrier), count_in_log(&pool, "requests over")),
+            (1, lines),
+            "{options}: {log}"
+        );
         let status = run(env!("CARGO_BIN_EXE_canopy"), ["status".as_ref(), pool.path().as_os_str()]);
         assert!(status.contains(if carrier == ring { "io-uring" } else { "/dev/fuse" }), "{status}");
         pool.umount();

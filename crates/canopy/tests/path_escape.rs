@@ -1,12 +1,13 @@
-//! No path leads out of a branch, whatever another process does to the branch meanwhile: directories and files change
-//! places with symlinks that lead outside, directories move, also out of the branch and back, and bind mounts come
-//! and go. Clients do everything that a path can be used for. Afterwards what lies outside is bit for bit what it was,
-//! and no client has been told anything of it.
+//! No path leads out of a branch, whatever another process does to the branch meanwhile: it exchanges directories and
+//! files with symlinks that lead outside, moves directories, also out of the branch and back, and adds and removes bind
+//! mounts. Clients do every operation that takes a path. Afterwards, the files outside are bit for bit unchanged, and
+//! no client has seen any of them.
 //!
-//! `CANOPY_ESCAPE_SECONDS` says for how long (6 otherwise); root is needed.
+//! `CANOPY_ESCAPE_SECONDS` sets the duration (default 6). Needs root.
 //!
-//! What root mounts in a branch is part of it. So bind mounts are of directories of the branch; and what was opened in a
-//! directory that then is moved out of the branch stays what it was: such directories come from the branch.
+//! A mount that root makes in a branch is part of it, so the bind mounts here are of directories of the branch. A file
+//! that was opened before its directory moves out of the branch stays open, so the directories that move out come from
+//! the branch too.
 
 #![forbid(unsafe_code)]
 
@@ -28,26 +29,26 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SECRET: &[u8] = b"SECRET";
-/// No client makes a file of this size.
+/// The size of the secret files; no client creates a file of this size.
 const SIZE: usize = 54_321;
 const DIRS: u64 = 4;
 const FILES: u64 = 4;
 const KINDS: usize = 18;
 
-struct Ground {
+struct Disks {
     disk: LoopFs,
     other: LoopFs,
 }
 
-impl Ground {
-    fn new() -> Ground {
-        let ground = Ground { disk: LoopFs::ext4(256 << 20), other: LoopFs::tmpfs(64 << 20) };
+impl Disks {
+    fn new() -> Disks {
+        let disks = Disks { disk: LoopFs::ext4(256 << 20), other: LoopFs::tmpfs(64 << 20) };
         for dir in ["branch", "outside", "away"] {
-            fs::create_dir(ground.at(dir)).unwrap();
+            fs::create_dir(disks.at(dir)).unwrap();
         }
         for dir in 0..DIRS {
             for (top, text) in [("branch", &b"inside"[..]), ("outside", SECRET)] {
-                let at = ground.at(&format!("{top}/d{dir}/e"));
+                let at = disks.at(&format!("{top}/d{dir}/e"));
                 fs::create_dir_all(&at).unwrap();
                 for file in 0..FILES {
                     for dir in [at.parent().unwrap(), &at] {
@@ -55,19 +56,19 @@ impl Ground {
                     }
                 }
             }
-            // What a client can come across by its name, size or attributes.
-            let secret = ground.at(&format!("outside/d{dir}"));
+            // A client can recognize a secret file by its name, size or attributes.
+            let secret = disks.at(&format!("outside/d{dir}"));
             fs::write(secret.join("secret-name"), SECRET.repeat(SIZE / SECRET.len() + 1)).unwrap();
             for name in ["f0", "f1", "e/f0"] {
                 fs::write(secret.join(name), &SECRET.repeat(SIZE)[..SIZE]).unwrap();
                 rustix::fs::setxattr(secret.join(name), "user.x", SECRET, XattrFlags::empty()).unwrap();
             }
-            // The place takers.
-            symlink(&secret, ground.at(&format!("branch/.link{dir}"))).unwrap();
-            symlink(format!("../outside/d{dir}"), ground.at(&format!("branch/.rel{dir}"))).unwrap();
-            symlink(secret.join("f0"), ground.at(&format!("branch/.file{dir}"))).unwrap();
+            // The symlinks that an attack exchanges with directories and files.
+            symlink(&secret, disks.at(&format!("branch/.link{dir}"))).unwrap();
+            symlink(format!("../outside/d{dir}"), disks.at(&format!("branch/.rel{dir}"))).unwrap();
+            symlink(secret.join("f0"), disks.at(&format!("branch/.file{dir}"))).unwrap();
         }
-        ground
+        disks
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -75,7 +76,7 @@ impl Ground {
     }
 }
 
-/// Everything about a tree but when it was read.
+/// Returns everything about a tree except its access times.
 fn snapshot(top: &Path) -> BTreeMap<PathBuf, String> {
     let mut seen = BTreeMap::new();
     let mut todo = vec![top.to_owned()];
@@ -97,23 +98,23 @@ fn snapshot(top: &Path) -> BTreeMap<PathBuf, String> {
     seen
 }
 
-/// Changes something about one directory of the branch, and changes it back. Its own steps follow no symlink either.
-fn attack(ground: &Ground, taken: &[Mutex<()>], number: u64, rng: &mut Rng) {
+/// Changes one directory of the branch, and changes it back. The attack itself follows no symlinks.
+fn attack(disks: &Disks, taken: &[Mutex<()>], number: u64, rng: &mut Rng) {
     let index = rng.below(DIRS);
-    // One at a time: two exchanges of one place would leave a symlink there.
+    // One attack on a directory at a time: two exchanges of one entry would leave a symlink there.
     let Some(_own) = taken[index as usize].try_lock().ok() else { return };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = |path: &Path| rustix::fs::open(path, flags, Mode::empty()).expect("a directory of the branch");
-    let branch = open(&ground.at("branch"));
+    let branch = open(&disks.at("branch"));
     let name = format!("d{index}");
-    let dir = open(&ground.at(&format!("branch/{name}")));
+    let dir = open(&disks.at(&format!("branch/{name}")));
     let pause = || (0..20).for_each(|_| thread::yield_now());
     let swap = |at: &OwnedFd, name: &str, link: &str| {
         let swapped =
             || rustix::fs::renameat_with(at, name, &branch, format!("{link}{index}"), RenameFlags::EXCHANGE);
         if swapped().is_ok() {
             pause();
-            // A client may have taken it away; then it is found under the other name.
+            // A client may have removed the entry; then the directory stays under the other name.
             let _ = swapped();
         }
     };
@@ -123,54 +124,56 @@ fn attack(ground: &Ground, taken: &[Mutex<()>], number: u64, rng: &mut Rng) {
         2 => swap(&dir, if rng.chance(500) { "e" } else { "f1" }, ".rel"),
         3 => swap(&dir, "f0", ".file"),
         4 => {
-            // Out of the branch and back, up and down.
-            let away = open(&ground.at("away"));
+            // Move the directory out of the branch and back, or up and down in it.
+            let away = open(&disks.at("away"));
             let place = [(&away, name.as_str()), (&branch, ".moved")][rng.index(2)];
-            rustix::fs::renameat(&branch, &name, place.0, place.1).expect("it moves away");
+            rustix::fs::renameat(&branch, &name, place.0, place.1).expect("the directory moves away");
             pause();
-            // The pool may have brought the directory back for something new, from the other branch.
+            // The pool may have cloned the directory from the other branch, to create an entry in it.
             if rustix::fs::renameat(place.0, place.1, &branch, &name).is_err() {
                 let flags = RenameFlags::EXCHANGE;
-                rustix::fs::renameat_with(place.0, place.1, &branch, &name, flags).expect("it moves back");
-                let other = ground.at(if place.1 == name { "away" } else { "branch" }).join(place.1);
-                // Clients may still be at work in it.
+                rustix::fs::renameat_with(place.0, place.1, &branch, &name, flags)
+                    .expect("the directory moves back");
+                let other = disks.at(if place.1 == name { "away" } else { "branch" }).join(place.1);
+                // Clients may still work in the directory.
                 let gone = || fs::remove_dir_all(&other).is_ok() || !other.exists();
                 assert!(canopy_testkit::cmd::wait_until(Duration::from_secs(20), gone), "rm -r");
             }
         }
         _ => {
-            let from = ground.at(&format!("branch/d{}", rng.below(DIRS)));
+            let from = disks.at(&format!("branch/d{}", rng.below(DIRS)));
             let Ok(from) = rustix::fs::open(from, flags, Mode::empty()) else { return };
             let named = |fd: &OwnedFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
             if let Err(errno) = mount_bind(named(&from), named(&dir)) {
-                // Somebody has removed it meanwhile.
+                // Another thread removed it meanwhile.
                 assert_eq!(errno, Errno::NOENT, "mount --bind");
                 return;
             }
             pause();
-            while let Some(at) = bound(ground) {
+            while let Some(at) = bound(disks) {
                 unmount(&at, UnmountFlags::DETACH).expect("umount");
             }
         }
     }
 }
 
-/// Where a bind mount is now.
-fn bound(ground: &Ground) -> Option<PathBuf> {
+/// Returns the current path of a bind mount.
+fn bound(disks: &Disks) -> Option<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let top = format!("{}/", ground.disk.path().display());
+    let top = format!("{}/", disks.disk.path().display());
     let mut places = table.lines().filter_map(|line| line.split(' ').nth(4));
     let place = places.rfind(|place| place.starts_with(&top))?;
     Some(PathBuf::from(place.replace("//deleted", "")))
 }
 
-/// No client may see this.
+/// Checks that a client did not see the secret.
 #[track_caller]
-fn clean(bytes: &[u8], what: &str) {
-    assert!(!bytes.windows(SECRET.len()).any(|part| part == SECRET), "{what} told the secret");
+fn check_no_secret(bytes: &[u8], what: &str) {
+    assert!(!bytes.windows(SECRET.len()).any(|part| part == SECRET), "{what} revealed the secret");
 }
 
-/// One operation through the pool. It never follows a symlink that the pool shows: that would be the client's own way.
+/// Does one operation through the pool. It follows no symlink that the pool shows, because a client that does so leaves
+/// the pool by itself.
 fn act(pool: &OwnedFd, kind: usize, rng: &mut Rng) -> Result<(), Errno> {
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let open = |dir: &OwnedFd, path: &str, flags: OFlags| {
@@ -190,7 +193,7 @@ fn act(pool: &OwnedFd, kind: usize, rng: &mut Rng) -> Result<(), Errno> {
             let fd = open(&at, name, OFlags::RDONLY)?;
             let mut bytes = vec![0; 4096];
             let len = rustix::io::pread(&fd, &mut bytes, 0)?;
-            clean(&bytes[..len], "a read");
+            check_no_secret(&bytes[..len], "a read");
         }
         2 => {
             let fd = open(&at, name, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
@@ -201,7 +204,7 @@ fn act(pool: &OwnedFd, kind: usize, rng: &mut Rng) -> Result<(), Errno> {
             rustix::io::write(&fd, b"+")?;
             let mut bytes = vec![0; 4096];
             let len = rustix::io::pread(&fd, &mut bytes, 0)?;
-            clean(&bytes[..len], "an append");
+            check_no_secret(&bytes[..len], "an append");
         }
         4 => drop(open(&at, name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?),
         5 => rustix::fs::unlinkat(&at, name, AtFlags::empty())?,
@@ -236,33 +239,36 @@ fn act(pool: &OwnedFd, kind: usize, rng: &mut Rng) -> Result<(), Errno> {
         15 => {
             let mut value = [0; 64];
             let len = rustix::fs::lgetxattr(&link, "user.x", &mut value[..])?;
-            clean(&value[..len], "an attribute");
+            check_no_secret(&value[..len], "an attribute");
         }
         16 => {
             let stat = rustix::fs::statx(&at, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS)?;
-            assert!(stat.stx_size != SIZE as u64, "attributes of the secret");
+            assert!(stat.stx_size != SIZE as u64, "statx revealed the secret");
         }
         _ => {
             let fd = open(&at, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
             for entry in Dir::read_from(&fd)? {
                 let entry = entry?;
-                assert!(!entry.file_name().to_bytes().starts_with(b"secret"), "a listing told the secret");
+                assert!(
+                    !entry.file_name().to_bytes().starts_with(b"secret"),
+                    "a listing revealed the secret"
+                );
             }
         }
     }
     Ok(())
 }
 
-fn race(ground: &Ground, options: &str, lasts: Duration, seed: u64) {
+fn race(disks: &Disks, options: &str, lasts: Duration, seed: u64) {
     let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
-        .branch(ground.at("branch"))
-        .branch(ground.other.path())
+        .branch(disks.at("branch"))
+        .branch(disks.other.path())
         .option("minfreespace=0")
         .option(options)
         .forgive_descriptors()
         .mount();
     let root = rustix::fs::open(pool.path(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
-    let outside = snapshot(&ground.at("outside"));
+    let outside = snapshot(&disks.at("outside"));
     let (done, swaps) = (AtomicBool::new(false), AtomicU64::new(0));
     let taken = [const { Mutex::new(()) }; DIRS as usize];
     let succeeded = [const { AtomicU64::new(0) }; KINDS];
@@ -272,9 +278,9 @@ fn race(ground: &Ground, options: &str, lasts: Duration, seed: u64) {
             scope.spawn(move || {
                 let mut rng = Rng::new(seed + 100 + number);
                 while !done.load(Ordering::Relaxed) {
-                    attack(ground, taken, number, &mut rng);
+                    attack(disks, taken, number, &mut rng);
                     swaps.fetch_add(1, Ordering::Relaxed);
-                    // Clients have to come to something as well.
+                    // Leave the clients time for their operations.
                     thread::sleep(Duration::from_micros(rng.below(300)));
                 }
             });
@@ -300,20 +306,23 @@ fn race(ground: &Ground, options: &str, lasts: Duration, seed: u64) {
         done.store(true, Ordering::Relaxed);
         clients.into_iter().any(|client| client.join().is_err())
     });
-    let told = succeeded.map(AtomicU64::into_inner);
-    eprintln!("{options}: {} attacks, operations that succeeded: {told:?}", swaps.into_inner());
-    assert!(!failed, "{options}: see above");
-    let now = snapshot(&ground.at("outside"));
+    let counts = succeeded.map(AtomicU64::into_inner);
+    eprintln!("{options}: {} attacks, operations that succeeded: {counts:?}", swaps.into_inner());
+    assert!(!failed, "{options}: a client panicked, see above");
+    let now = snapshot(&disks.at("outside"));
     let changed: Vec<_> = now.iter().filter(|(path, what)| outside.get(*path) != Some(what)).collect();
     assert!(changed.is_empty() && now.len() == outside.len(), "{options}: changed outside: {changed:?}");
-    assert!(told.iter().all(|&times| times > 0), "{options}: a kind of operation never succeeded: {told:?}");
+    assert!(
+        counts.iter().all(|&times| times > 0),
+        "{options}: a kind of operation never succeeded: {counts:?}"
+    );
     assert!(pool.is_alive() && !pool.log().contains("ERROR"), "{}", pool.log());
     drop(root);
     pool.umount();
 }
 
 #[test]
-fn nothing_outside_of_the_branches_is_reached() {
+fn no_operation_reaches_files_outside_the_branches() {
     canopy_testkit::require_root();
     let seconds = std::env::var("CANOPY_ESCAPE_SECONDS").ok().and_then(|text| text.parse().ok());
     let seconds: u64 = seconds.unwrap_or(6);
@@ -324,16 +333,16 @@ fn nothing_outside_of_the_branches_is_reached() {
     ];
     let each = Duration::from_millis(seconds * 1000 / modes.len() as u64);
     for (seed, options) in (1..).zip(modes) {
-        race(&Ground::new(), options, each, seed * 1000);
+        race(&Disks::new(), options, each, seed * 1000);
     }
 }
 
-/// A directory that was opened through the pool is not looked for where it was moved to.
+/// The pool does not follow a directory that was opened through it to a place outside the branch.
 #[test]
 fn a_directory_that_left_the_branch_is_not_used() {
-    let ground = Ground::new();
+    let disks = Disks::new();
     let pool = Pool::builder(env!("CARGO_BIN_EXE_canopy"))
-        .branch(ground.at("branch"))
+        .branch(disks.at("branch"))
         .option("minfreespace=0,cache.entry=60,cache.attr=60")
         .mount();
     let open = |path: &str| {
@@ -345,14 +354,14 @@ fn a_directory_that_left_the_branch_is_not_used() {
     };
     for round in 0..20 {
         let name = format!("d{}", round % DIRS);
-        // Used, and used again: whatever can be remembered of it is.
+        // Use the directory twice, so that every cache has it.
         let dir = open(&name).unwrap();
         for file in ["made", "made"] {
             fs::write(pool.path().join(&name).join(file), "x").unwrap();
             fs::remove_file(pool.path().join(&name).join(file)).unwrap();
         }
-        let away = ground.at("away").join(&name);
-        fs::rename(ground.at("branch").join(&name), &away).unwrap();
+        let away = disks.at("away").join(&name);
+        fs::rename(disks.at("branch").join(&name), &away).unwrap();
         let before = snapshot(&away);
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
         for target in [dir.as_fd(), CWD] {
@@ -362,12 +371,12 @@ fn a_directory_that_left_the_branch_is_not_used() {
                 pool.path().join(&name).join("made")
             };
             let made = rustix::fs::openat(target, &path, flags, Mode::from_raw_mode(0o644));
-            assert!(made.is_err(), "made in a directory that has gone, round {round}");
+            assert!(made.is_err(), "a file was created in a directory outside the branch, round {round}");
             assert!(rustix::fs::mkdirat(target, &path, Mode::from_raw_mode(0o755)).is_err());
         }
         assert_eq!(snapshot(&away), before);
         drop(dir);
-        fs::rename(&away, ground.at("branch").join(&name)).unwrap();
+        fs::rename(&away, disks.at("branch").join(&name)).unwrap();
         assert!(canopy_testkit::cmd::wait_until(Duration::from_secs(10), || open(&name).is_ok()));
         assert_eq!(
             fs::metadata(pool.path().join(&name).join("e")).unwrap().permissions().mode() & 0o777,

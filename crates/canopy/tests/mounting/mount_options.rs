@@ -1,5 +1,5 @@
-//! Options that take effect at mount time: waiting for branches, detaching what is mounted on the mountpoint, the priority
-//! and the processors of the daemon's threads.
+//! Options that take effect at mount time: waiting for branches, detaching earlier mounts on the mountpoint, and the
+//! priority and CPUs of the daemon's threads.
 
 use canopy_testkit::cmd::{in_mount_namespace, run_within, wait_until, wait_within};
 use canopy_testkit::{CliBed, Submount, proc};
@@ -14,7 +14,7 @@ fn bed() -> CliBed {
 }
 
 #[test]
-fn branches_that_are_not_mounted_are_waited_for() {
+fn the_mount_waits_for_unmounted_branches() {
     let bed = bed();
     let _a = Submount::empty_tmpfs(bed.path("a"), "");
     let started = Instant::now();
@@ -26,18 +26,22 @@ fn branches_that_are_not_mounted_are_waited_for() {
         .spawn()
         .unwrap();
     std::thread::sleep(Duration::from_secs(1));
-    assert!(child.try_wait().unwrap().is_none() && bed.mount_at("p").is_none(), "it waits");
+    assert!(child.try_wait().unwrap().is_none() && bed.mount_at("p").is_none(), "the mount must wait");
     let _b = Submount::empty_tmpfs(bed.path("b"), "");
     fs::write(bed.path("b/late"), "x").unwrap();
     let status = wait_within(&mut child, SOON);
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
-    assert!(started.elapsed() < Duration::from_secs(10), "no longer than it has to: {:?}", started.elapsed());
-    assert_eq!(fs::read_to_string(bed.path("p/late")).unwrap(), "x", "the branch is what was mounted");
+    assert!(
+        started.elapsed() < Duration::from_secs(10),
+        "the mount waited too long: {:?}",
+        started.elapsed()
+    );
+    assert_eq!(fs::read_to_string(bed.path("p/late")).unwrap(), "x", "the branch must be the late mount");
     bed.umount("@p");
 }
 
 #[test]
-fn a_branch_that_stays_away_is_told_or_fails_the_mount() {
+fn a_branch_that_stays_unmounted_is_reported_or_fails_the_mount() {
     let bed = bed();
     let _a = Submount::empty_tmpfs(bed.path("a"), "");
     let done = bed.run("mount -o branches-mount-timeout=1 @a:@b @p");
@@ -52,17 +56,17 @@ fn a_branch_that_stays_away_is_told_or_fails_the_mount() {
 }
 
 #[test]
-fn marks_on_branches_decide_before_devices_do() {
+fn branch_marks_take_precedence_over_device_numbers() {
     let bed = bed();
     let options = "branches-mount-timeout=1,branches-mount-timeout-fail=true";
-    // No mounts of their own, but marked: nothing is waited for.
+    // The branches are not mountpoints, but marked as present: the mount does not wait.
     for branch in ["a", "b"] {
         fs::write(bed.path(branch).join(".mergerfs.branch"), "").unwrap();
     }
     let done = bed.run(&format!("mount -o {options} @a:@b @p"));
     assert!(done.success() && done.took < Duration::from_millis(900), "{}", done.describe());
     bed.umount("@p");
-    // On another device, and marked as the place where one is missing.
+    // The branch is on another device, but marked as a mountpoint whose mount is missing.
     let _a = Submount::empty_tmpfs(bed.path("a"), "");
     fs::write(bed.path("a/.mergerfs.branch_mounts_here"), "").unwrap();
     let done = bed.run(&format!("mount -o {options} @a:@b @p"));
@@ -71,7 +75,7 @@ fn marks_on_branches_decide_before_devices_do() {
 }
 
 #[test]
-fn fstab_is_asked_for_a_missing_branch() {
+fn a_missing_branch_is_mounted_from_fstab() {
     let bed = bed();
     let script = r#"
         printf 'none %s/b tmpfs size=1m 0 0\n' "$1" > "$1/fstab"; mount --bind "$1/fstab" /etc/fstab
@@ -85,7 +89,7 @@ fn fstab_is_asked_for_a_missing_branch() {
 }
 
 #[test]
-fn what_lies_on_the_mountpoint_is_detached_when_asked() {
+fn lazy_umount_mountpoint_detaches_earlier_mounts() {
     let bed = bed();
     let fstypes = || -> Vec<String> {
         let at = |mount: &proc::Mount| mount.point == bed.path("p");
@@ -96,16 +100,16 @@ fn what_lies_on_the_mountpoint_is_detached_when_asked() {
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
     assert_eq!(fstypes(), ["fuse.canopy"]);
     std::mem::forget(lower);
-    // A pool in use makes way as well, and serves those who are inside to their end.
+    // A pool in use is detached as well, and serves its open files until they are closed.
     fs::write(bed.path("a/held"), "x").unwrap();
     let held = fs::File::open(bed.path("p/held")).unwrap();
     let done = bed.run("mount -o lazy-umount-mountpoint=true @b @p");
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
     assert_eq!(fstypes(), ["fuse.canopy"]);
-    assert!(!bed.path("p/held").exists(), "the new pool");
+    assert!(!bed.path("p/held").exists(), "the mountpoint still shows the old pool");
     assert_eq!(std::io::read_to_string(held).unwrap(), "x");
     bed.umount("@p");
-    // Without it, what is no pool stays underneath.
+    // Without the option, another filesystem stays mounted below the pool.
     let _lower = Submount::empty_tmpfs(bed.path("p"), "");
     let done = bed.run("mount @a @p");
     assert!(done.success(), "{}", done.describe());
@@ -114,7 +118,7 @@ fn what_lies_on_the_mountpoint_is_detached_when_asked() {
 }
 
 #[test]
-fn a_mistake_detaches_nothing() {
+fn a_failed_mount_detaches_nothing() {
     let bed = bed();
     let _lower = Submount::empty_tmpfs(bed.path("p"), "");
     for args in
@@ -126,9 +130,9 @@ fn a_mistake_detaches_nothing() {
 }
 
 #[test]
-fn every_thread_serves_with_the_priority_that_was_asked_for() {
+fn every_thread_has_the_requested_priority() {
     let bed = bed();
-    // Not every root may go below what it has: a container can lack the capability.
+    // Root may not be able to lower its nice value: a container can lack the capability.
     let may = run_within(Command::new("sh").args(["-c", "nice -n -10 nice"]), SOON).stdout.trim() == "-10";
     for (option, nice) in [("ro", -10), ("scheduling-priority=5", 5), ("scheduling-priority=-3", -3)] {
         let done = bed.run(&format!("mount -o {option} @a @p"));
@@ -144,18 +148,18 @@ fn every_thread_serves_with_the_priority_that_was_asked_for() {
 }
 
 #[test]
-fn the_queue_that_is_not_there_may_have_any_depth() {
+fn the_unused_queue_depth_accepts_any_value() {
     let bed = bed();
     for (option, depth) in [("process-thread-queue-depth=4", "4\n"), ("ro", "2\n")] {
         let done = bed.run(&format!("mount -o {option} @a @p"));
         assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
-        let told = bed.run("get @p process-thread-queue-depth");
-        assert_eq!(told.stdout, depth, "{}", told.describe());
+        let shown = bed.run("get @p process-thread-queue-depth");
+        assert_eq!(shown.stdout, depth, "{}", shown.describe());
         bed.umount("@p");
     }
 }
 
-/// Returns the processors that each worker thread may run on, as `/proc` lists them, in the order of the thread numbers.
+/// Returns the CPUs that each worker thread may run on, as `/proc` lists them, ordered by thread number.
 fn processors(pid: i32) -> Vec<String> {
     let worker = |thread: proc::Thread| {
         let number: usize = thread.name.strip_prefix("canopy-fuse-")?.parse().ok()?;
@@ -166,16 +170,16 @@ fn processors(pid: i32) -> Vec<String> {
     workers.into_iter().map(|(_, list)| list).collect()
 }
 
-/// What each strategy makes of other machines is told by a table beside the code.
+/// Unit tests cover each strategy on other CPU layouts.
 #[test]
-fn workers_run_where_they_are_pinned() {
+fn workers_run_on_the_cpus_they_are_pinned_to() {
     let bed = bed();
     let own = |name: &str| {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned())).unwrap()
     };
     let all = own("Cpus_allowed_list:");
-    // Processors of this process, one by one, and the siblings that share a core with each of them.
+    // The CPUs of this process, and the sibling CPUs that share a core with each.
     let cpus: Vec<usize> = all
         .split(',')
         .flat_map(|range| {
@@ -202,7 +206,7 @@ fn workers_run_where_they_are_pinned() {
         ("RP1P", apart, vec![siblings(first); 3]),
     ] {
         let mut command = bed.command(&format!("mount -o pin-threads={strategy},{threads} @a @p"));
-        // Over io_uring there are some workers for each processor, however many are asked for.
+        // io_uring has a fixed number of workers per CPU, whatever number the option requests.
         let done = run_within(command.env("CANOPY_TEST_KERNEL", "mask:OVER_IO_URING"), SOON);
         assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
         let daemon = bed.daemons()[0].pid;

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// An overlay that is gone with its guard.
+/// An overlay mount, unmounted on drop.
 struct Overlay(PathBuf);
 
 impl Overlay {
@@ -26,7 +26,7 @@ impl Drop for Overlay {
 }
 
 #[test]
-fn all_layers_of_an_overlay_lie_in_the_pool() {
+fn a_pool_can_hold_all_layers_of_an_overlay() {
     require_root();
     let scratch = tempfile::tempdir().expect("a directory");
     let guard = LeakCheck::under(scratch.path());
@@ -47,7 +47,7 @@ fn all_layers_of_an_overlay_lie_in_the_pool() {
         let overlay = Overlay::mount(pool.path(), at);
         let path = |name: &str| overlay.0.join(name);
         fs::write(path("file"), "new").expect("a copy up");
-        // Renaming what lies below leaves a whiteout (RENAME_WHITEOUT).
+        // Renaming a file of the lower layer leaves a whiteout (RENAME_WHITEOUT).
         fs::rename(path("file"), path("moved")).expect("a rename");
         fs::remove_file(path("dir/inner")).expect("a whiteout");
         fs::remove_dir(path("dir")).expect("an opaque directory");

@@ -1,4 +1,4 @@
-//! Mounting over a pool replaces it: by hand, by mount(8) and through fstab.
+//! Mounting over a pool replaces it, whether by the program, mount(8) or fstab.
 
 use canopy_testkit::cmd::{Finished, run_within, wait_until};
 use canopy_testkit::{CliBed, proc};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Makes two branches, a mountpoint, and links to the program under its names.
+/// Creates two branches, a mountpoint, and links to the program under its names.
 fn bed() -> CliBed {
     let bed = CliBed::new(env!("CARGO_BIN_EXE_canopy"), "canopy-replace-", &["a", "b", "p", "sbin"])
         .with_config_dir("a")
@@ -23,7 +23,7 @@ fn bed() -> CliBed {
     bed
 }
 
-/// Runs a command that must succeed, and returns what it writes to stderr.
+/// Runs a command that must succeed, and returns its stderr.
 #[track_caller]
 fn stderr_of(bed: &CliBed, line: &str) -> String {
     let done = bed.run_as(line);
@@ -31,7 +31,7 @@ fn stderr_of(bed: &CliBed, line: &str) -> String {
     done.stderr
 }
 
-/// Returns the mounts on `p`, the lowest first.
+/// Returns the mounts on `p`, lowest first.
 fn stack(bed: &CliBed) -> Vec<proc::Mount> {
     proc::mounts().into_iter().filter(|mount| mount.point == bed.path("p")).collect()
 }
@@ -51,23 +51,23 @@ fn private(bed: &CliBed, propagation: &str, script: &str) -> Finished {
 }
 
 #[test]
-fn the_newer_pool_takes_the_place_and_the_older_one_ends() {
+fn the_newer_pool_replaces_the_older_one_which_ends() {
     let bed = bed();
     assert_eq!(stderr_of(&bed, "canopy mount @a @p"), "");
-    let said = stderr_of(&bed, "canopy mount @b @p");
+    let stderr = stderr_of(&bed, "canopy mount @b @p");
     let (source, place) = (bed.path("a"), bed.path("p"));
     assert_eq!(
-        said,
+        stderr,
         format!(
             "canopy: replaced pool {} on {}; it ends when the files that are open in it are closed\n",
             source.display(),
             place.display()
         )
     );
-    assert_eq!(kinds(&bed), ["fuse.canopy"], "nothing is stacked");
+    assert_eq!(kinds(&bed), ["fuse.canopy"], "the mounts are stacked");
     assert!(bed.path("p/only-b").exists() && !bed.path("p/only-a").exists());
     bed.wait_for_daemons(1);
-    // By whichever name each was mounted.
+    // Replacement works whatever program name mounted each pool.
     for (line, kind) in [
         ("mergerfs @a @p", "fuse.mergerfs"),
         ("mount.mergerfs @b @p", "fuse.mergerfs"),
@@ -95,7 +95,7 @@ fn open_files_stay_with_the_older_pool_until_they_are_closed() {
     assert_eq!(text, "a and more");
     assert_eq!(fs::read_to_string(bed.path("a/both")).unwrap(), "a and more");
     assert_eq!(fs::read_to_string(bed.path("p/both")).unwrap(), "b");
-    // Asked to end, the older one takes nothing of the newer with it.
+    // Ending the older pool does not affect the newer one.
     drop(held);
     bed.wait_for_daemons(1);
     assert_eq!(fs::read_to_string(bed.path("p/both")).unwrap(), "b");
@@ -103,7 +103,7 @@ fn open_files_stay_with_the_older_pool_until_they_are_closed() {
 }
 
 #[test]
-fn an_older_pool_that_is_told_to_end_leaves_the_newer_one_alone() {
+fn terminating_the_older_pool_does_not_affect_the_newer_one() {
     let bed = bed();
     stderr_of(&bed, "canopy mount @a @p");
     let older = bed.daemons().remove(0);
@@ -122,15 +122,15 @@ fn an_older_pool_that_is_told_to_end_leaves_the_newer_one_alone() {
 }
 
 #[test]
-fn there_is_no_moment_without_a_pool() {
+fn replacement_leaves_no_moment_without_a_pool() {
     let bed = bed();
-    // What is written to the place itself would be lost beneath the pool.
+    // A write to the bare mountpoint would be hidden below the pool.
     assert_eq!(fs::read_dir(bed.path("p")).unwrap().count(), 0);
     stderr_of(&bed, "canopy mount -o minfreespace=0 @a @p");
     let (stop, tries) = (AtomicBool::new(false), AtomicU32::new(0));
     let path = |name: &str| bed.path("p").join(name);
     let failures = std::thread::scope(|scope| {
-        let looking = scope.spawn(|| {
+        let client = scope.spawn(|| {
             let mut failed = Vec::new();
             while !stop.load(Ordering::Relaxed) {
                 let number = tries.fetch_add(1, Ordering::Relaxed);
@@ -149,11 +149,11 @@ fn there_is_no_moment_without_a_pool() {
             assert!(wait_until(SOON, || tries.load(Ordering::Relaxed) > before + 20));
         }
         stop.store(true, Ordering::Relaxed);
-        looking.join().unwrap()
+        client.join().unwrap()
     });
     assert_eq!(failures, [""; 0]);
     bed.umount("@p");
-    assert_eq!(fs::read_dir(bed.path("p")).unwrap().count(), 0, "nothing went past the pools");
+    assert_eq!(fs::read_dir(bed.path("p")).unwrap().count(), 0, "a write reached the bare mountpoint");
     for number in 0..tries.load(Ordering::Relaxed) {
         let name = format!("made-{number}");
         let made = ["a", "b"].iter().filter(|branch| bed.path(branch).join(&name).exists()).count();
@@ -162,14 +162,14 @@ fn there_is_no_moment_without_a_pool() {
 }
 
 #[test]
-fn what_the_kernel_gathers_for_the_older_pool_is_not_lost() {
+fn writeback_data_of_the_older_pool_is_not_lost() {
     let bed = bed();
     let options = "-o cache.writeback=true,cache.files=full,minfreespace=0";
     stderr_of(&bed, &format!("canopy mount {options} @a @p"));
     let mut held = fs::File::options().append(true).open(bed.path("p/both")).unwrap();
     held.write_all(&vec![b'x'; 1 << 20]).unwrap();
     stderr_of(&bed, &format!("canopy mount {options} @a @p"));
-    // Seen through the newer one as soon as that is there, though the file is still open in the older.
+    // The newer pool shows the data at once, although the file is still open in the older one.
     assert_eq!(fs::read(bed.path("p/both")).unwrap().len(), 1 + (1 << 20));
     drop(held);
     bed.wait_for_daemons(1);
@@ -177,14 +177,14 @@ fn what_the_kernel_gathers_for_the_older_pool_is_not_lost() {
 }
 
 #[test]
-fn what_is_no_pool_is_never_detached() {
+fn other_filesystems_are_never_detached() {
     let bed = bed();
     mount("none", bed.path("p"), "tmpfs", MountFlags::empty(), None).unwrap();
     fs::write(bed.path("p/theirs"), "x").unwrap();
     stderr_of(&bed, "canopy mount @a @p");
     stderr_of(&bed, "canopy mount @b @p");
     assert_eq!(kinds(&bed), ["tmpfs", "fuse.canopy"]);
-    // Nor when it lies over a pool.
+    // The same holds for a filesystem mounted over a pool.
     mount("none", bed.path("p"), "tmpfs", MountFlags::empty(), None).unwrap();
     stderr_of(&bed, "canopy mount @a @p");
     assert_eq!(kinds(&bed), ["tmpfs", "fuse.canopy", "tmpfs", "fuse.canopy"]);
@@ -196,7 +196,7 @@ fn what_is_no_pool_is_never_detached() {
 }
 
 #[test]
-fn what_is_mounted_in_a_pool_does_not_go_with_it() {
+fn a_pool_with_a_mount_inside_is_not_replaced() {
     let bed = bed();
     stderr_of(&bed, "canopy mount @a @p");
     fs::create_dir(bed.path("p/inner")).unwrap();
@@ -208,7 +208,7 @@ fn what_is_mounted_in_a_pool_does_not_go_with_it() {
     assert!(done.stderr.contains(&expected), "{}", done.describe());
     assert_eq!(fs::read_to_string(bed.path("p/inner/theirs")).unwrap(), "x");
     assert_eq!(fs::read_to_string(bed.path("p/both")).unwrap(), "a");
-    // Unless that is asked for.
+    // lazy-umount-mountpoint replaces it anyway.
     assert_eq!(stderr_of(&bed, "canopy mount -o lazy-umount-mountpoint=true @b @p"), "");
     assert_eq!((fs::read_to_string(bed.path("p/both")).unwrap().as_str(), kinds(&bed).len()), ("b", 1));
     bed.wait_for_daemons(1);
@@ -216,7 +216,7 @@ fn what_is_mounted_in_a_pool_does_not_go_with_it() {
 }
 
 #[test]
-fn a_mistake_replaces_nothing() {
+fn a_failed_mount_replaces_nothing() {
     let bed = bed();
     stderr_of(&bed, "canopy mount @a @p");
     let before = stack(&bed);
@@ -225,7 +225,7 @@ fn a_mistake_replaces_nothing() {
         "canopy mount @p @p",
         "canopy mount @p/sub @p",
         "canopy mount -o cache.file=off @b @p",
-        // Found by the kernel only.
+        // Only the kernel detects this mistake.
         "canopy mount -o rootcontext=no-such-context @b @p",
     ] {
         let done = bed.run_as(line);
@@ -237,7 +237,7 @@ fn a_mistake_replaces_nothing() {
 }
 
 #[test]
-fn the_mount_is_the_same_either_way() {
+fn a_replacing_mount_has_the_same_options_as_a_first_one() {
     let bed = bed();
     for options in [
         "ro,noatime,nodiratime,noexec,suid,dev",
@@ -260,7 +260,7 @@ fn the_mount_is_the_same_either_way() {
 }
 
 #[test]
-fn a_pool_is_replaced_wherever_its_mount_spreads() {
+fn replacement_propagates_like_the_mount() {
     let bed = bed();
     for name in ["tree", "tree/p", "peer", "slave"] {
         fs::create_dir(bed.path(name)).unwrap();
@@ -279,7 +279,7 @@ fn a_pool_is_replaced_wherever_its_mount_spreads() {
     let done = private(&bed, "private", script);
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
     assert_eq!(done.stdout, "1\n1\n1\nbbb\n0\n0\n0\n", "{}", done.describe());
-    // And where everything is shared, as systemd has it.
+    // The same with all mounts shared, the default of systemd.
     let script = r#"
         "$1/sbin/canopy" mount "$1/a" "$1/p"
         "$1/sbin/canopy" mount "$1/b" "$1/p" 2> /dev/null
@@ -292,10 +292,10 @@ fn a_pool_is_replaced_wherever_its_mount_spreads() {
 }
 
 #[test]
-fn a_pool_that_cannot_be_replaced_is_hidden_and_that_is_told() {
+fn a_pool_that_cannot_be_replaced_is_hidden_with_a_warning() {
     let bed = bed();
     stderr_of(&bed, "canopy mount @a @p");
-    // Root of a namespace of its own may not take away what was mounted outside.
+    // Root in a user namespace may not detach mounts made outside.
     let script = r#"
         "$1/sbin/canopy" mount "$1/b" "$1/p"; cat "$1/p/both"; echo
         "$1/sbin/canopy" umount "$1/p"; cat "$1/p/both"; echo"#;
@@ -314,7 +314,7 @@ fn a_pool_that_cannot_be_replaced_is_hidden_and_that_is_told() {
 }
 
 #[test]
-fn mount_all_does_nothing_the_second_time() {
+fn a_second_mount_all_does_nothing() {
     let bed = bed();
     let dir = bed.dir();
     let dir = dir.display();

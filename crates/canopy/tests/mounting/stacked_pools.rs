@@ -1,4 +1,4 @@
-//! A pool may lie on another, and never on itself, however many pools are in between.
+//! A pool may be a branch of another pool, but never, directly or indirectly, of itself.
 
 use canopy_testkit::cmd::{Finished, run_within};
 use canopy_testkit::{Pool, ScratchDir, proc};
@@ -16,7 +16,7 @@ fn canopy(args: &[&str]) -> Finished {
     run_within(Command::new(BINARY).args(args), Duration::from_secs(60))
 }
 
-/// A pool over one directory, mounted at another.
+/// Mounts a pool over one directory at another.
 fn pool(scratch: &ScratchDir, branch: &str, point: &str) -> Pool {
     Pool::builder(BINARY)
         .branch(scratch.path(branch))
@@ -29,7 +29,7 @@ fn text(path: &Path) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// Through the control file, and by the command, which tells why.
+/// Checks that neither the control file nor the command adds the branch, and that the command gives the reason.
 #[track_caller]
 fn cannot_add(pool: &Pool, branch: &Path, why: &str) {
     let value = format!("+>{}", branch.display());
@@ -40,33 +40,33 @@ fn cannot_add(pool: &Pool, branch: &Path, why: &str) {
     let done = canopy(&["set", &text(pool.path()), &format!("branches={value}")]);
     assert_eq!((done.code(), done.stderr.lines().count()), (Some(1), 1), "{}", done.describe());
     assert!(done.stderr.contains(why), "{}", done.describe());
-    // It serves on.
+    // The pool still works.
     fs::write(pool.path().join("after"), "x").expect("a write");
 }
 
 #[test]
-fn pools_over_each_other_are_refused() {
+fn cycles_of_pools_are_refused() {
     let scratch = ScratchDir::new("canopy-nested-", &["a", "b", "c", "p", "q", "r"]);
     let first = pool(&scratch, "a", "p");
     fs::create_dir(first.path().join("d")).expect("mkdir");
-    // One that lies on another.
+    // The second pool is on the first.
     let second = pool(&scratch, "p/d", "q");
     fs::write(second.path().join("f"), "text").expect("a write");
     fs::create_dir(second.path().join("in")).expect("mkdir");
     assert_eq!(fs::read(scratch.path("a/d/f")).expect("the branch"), b"text");
-    // And one on that.
+    // The third pool is on the second.
     let third = pool(&scratch, "q/in", "r");
 
     cannot_add(&first, &scratch.path("q/in"), "the pools would contain each other");
     cannot_add(&first, &scratch.path("r"), "the pools would contain each other");
     cannot_add(&second, &scratch.path("r"), "the pools would contain each other");
-    // What leads nowhere near is taken.
+    // Branches that form no cycle are accepted.
     let done = canopy(&["set", &text(third.path()), &format!("branches=+>{}", text(&scratch.path("b")))]);
     assert!(done.success(), "{}", done.describe());
     let done = canopy(&["set", &text(third.path()), &format!("branches=+>{}", text(&scratch.path("p")))]);
     assert!(done.success(), "{}", done.describe());
 
-    // A mount inside of what the pools join shows in all of them.
+    // A mount below a branch shows in all three pools.
     fs::create_dir_all(scratch.path("a/d/in/point")).expect("mkdir");
     let (branch, point) = (text(&scratch.path("r")), text(&scratch.path("a/d/in/point")));
     for foreground in [false, true] {
@@ -85,7 +85,7 @@ fn pools_over_each_other_are_refused() {
 }
 
 #[test]
-fn a_bind_mount_of_the_pool_is_no_branch_of_it() {
+fn a_bind_mount_of_the_pool_is_refused_as_its_branch() {
     let scratch = ScratchDir::new("canopy-nested-", &["a", "p", "bound", "deeper"]);
     let pool = pool(&scratch, "a", "p");
     fs::create_dir(pool.path().join("d")).expect("mkdir");

@@ -1,5 +1,4 @@
-//! The program as a service: what it tells systemd (sd_notify(3)), and the unit that starts it. Real mounts, so root
-//! is needed.
+//! The program as a systemd service: its sd_notify(3) messages, and the unit that starts it. Needs root.
 
 use canopy_testkit::cmd::{run_unless_busy, run_within, spawn, wait_within};
 use canopy_testkit::{ScratchDir, proc, program_under_test};
@@ -14,7 +13,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Branches, a mountpoint, a named pool, and the socket that systemd would listen on.
+/// Branches, a mountpoint, a named pool, and a socket in place of systemd's.
 struct Bed {
     scratch: ScratchDir,
     socket: UnixDatagram,
@@ -26,11 +25,11 @@ fn program() -> PathBuf {
 }
 
 impl Bed {
-    fn new(abstracted: bool) -> Bed {
+    fn new(abstract_socket: bool) -> Bed {
         let scratch = ScratchDir::new("canopy-service-", &["a", "b", "p", "etc"]);
         let pool = "branches = [\"@a\", \"@b\"]\nmountpoint = \"@p\"\nminfreespace = 0\n";
         scratch.write("etc/service.toml", pool);
-        let (socket, name) = if abstracted {
+        let (socket, name) = if abstract_socket {
             let name = format!("canopy-service-test-{}", std::process::id());
             let address = SocketAddr::from_abstract_name(&name).unwrap();
             (UnixDatagram::bind_addr(&address).unwrap(), format!("@{name}"))
@@ -54,15 +53,15 @@ impl Bed {
         command
     }
 
-    /// The next message, its lines one by one.
+    /// Returns the lines of the next message.
     #[track_caller]
-    fn told(&self) -> Vec<String> {
+    fn message(&self) -> Vec<String> {
         let mut text = [0; 4096];
         let length = self.socket.recv(&mut text).expect("a message");
         String::from_utf8(text[..length].to_vec()).unwrap().lines().map(str::to_owned).collect()
     }
 
-    fn told_nothing(&self) -> bool {
+    fn no_message(&self) -> bool {
         self.socket.set_nonblocking(true).unwrap();
         let nothing =
             self.socket.recv(&mut [0; 16]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
@@ -77,13 +76,13 @@ impl Bed {
     fn end(&self, child: &mut Child) {
         let pid = rustix::process::Pid::from_child(child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        assert_eq!(self.told(), ["STOPPING=1"]);
+        assert_eq!(self.message(), ["STOPPING=1"]);
         assert!(wait_within(child, SOON).is_some_and(|status| status.success()));
         assert!(self.scratch.mount_at("p").is_none());
     }
 }
 
-/// The words of a line of the unit, for a pool of this name; the first is the program.
+/// Returns the words of a line of the unit for the named pool. The first word is the program.
 fn unit(key: &str, name: &str) -> Vec<String> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/canopy@.service");
     let text = fs::read_to_string(file).unwrap();
@@ -92,16 +91,16 @@ fn unit(key: &str, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_unit_starts_a_pool_that_tells_when_it_is_ready() {
+fn the_unit_starts_a_pool_that_notifies_readiness() {
     let bed = Bed::new(false);
     assert_eq!(unit("Type", ""), ["notify"]);
     let words = unit("ExecStart", "service");
     assert_eq!(words[0], "/usr/bin/canopy");
     let mut child = spawn(&mut bed.command(&words[1..])).unwrap();
-    assert_eq!(bed.told(), ["READY=1".to_owned(), bed.status()]);
-    // Ready is usable.
+    assert_eq!(bed.message(), ["READY=1".to_owned(), bed.status()]);
+    // A ready pool is usable.
     fs::write(bed.scratch.path("p/file"), "x").unwrap();
-    // Its file is read again by the words of the unit.
+    // The unit's ExecReload makes the pool reread its file.
     let file = bed.scratch.path("etc/service.toml");
     fs::write(&file, fs::read_to_string(&file).unwrap() + "cache.attr = 7\n").unwrap();
     let done = run_within(&mut bed.command(&unit("ExecReload", "service")[1..]), SOON);
@@ -112,12 +111,12 @@ fn the_unit_starts_a_pool_that_tells_when_it_is_ready() {
 }
 
 #[test]
-fn systemd_takes_the_unit() {
+fn systemd_accepts_the_unit() {
     let scratch = ScratchDir::new("canopy-unit-", &[]);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/canopy@.service");
-    // With the program where this machine has it.
+    // The unit must name the program where this machine has it.
     let text = fs::read_to_string(file).unwrap().replace("/usr/bin/canopy", program().to_str().unwrap());
-    // What man and others miss here is not the unit's fault.
+    // The manual page may not be installed here.
     let text = text.replace("Documentation=man:canopy(8)\n", "");
     let unit = scratch.path("canopy@service.service");
     fs::write(&unit, text).unwrap();
@@ -128,19 +127,19 @@ fn systemd_takes_the_unit() {
 }
 
 #[test]
-fn the_background_hands_over_its_number() {
+fn the_background_daemon_reports_its_pid() {
     let bed = Bed::new(true);
     let mut parent = spawn(&mut bed.command(&["mount", "service"])).unwrap();
-    let told = bed.told();
-    assert_eq!(told[1..], ["READY=1".to_owned(), bed.status()]);
+    let message = bed.message();
+    assert_eq!(message[1..], ["READY=1".to_owned(), bed.status()]);
     assert!(wait_within(&mut parent, SOON).is_some_and(|status| status.success()));
-    let pid: i32 = told[0].strip_prefix("MAINPID=").unwrap().parse().unwrap();
+    let pid: i32 = message[0].strip_prefix("MAINPID=").unwrap().parse().unwrap();
     assert_eq!(proc::process(pid).unwrap().name, "canopy");
     assert!(pid != i32::try_from(parent.id()).unwrap());
-    // However it ends, that is told.
+    // The daemon reports its end, whatever causes it.
     let done = run_unless_busy(&mut bed.command(&["umount", "service"]), SOON);
     assert!(done.success(), "{}", done.describe());
-    assert_eq!(bed.told(), ["STOPPING=1"]);
+    assert_eq!(bed.message(), ["STOPPING=1"]);
 }
 
 #[test]
@@ -148,27 +147,27 @@ fn a_start_that_fails_is_never_ready() {
     let bed = Bed::new(false);
     for args in [["mount", "-f", "none"], ["mount", "-o", "frob"]] {
         let done = run_within(&mut bed.command(&args), SOON);
-        assert!(done.code() == Some(1) && bed.told_nothing(), "{args:?}: {}", done.describe());
+        assert!(done.code() == Some(1) && bed.no_message(), "{args:?}: {}", done.describe());
     }
     fs::remove_dir(bed.scratch.path("b")).unwrap();
     for args in [&["mount", "service"][..], &["mount", "-f", "service"]] {
         let done = run_within(&mut bed.command(args), SOON);
-        assert!(done.code() == Some(1) && bed.told_nothing(), "{args:?}: {}", done.describe());
+        assert!(done.code() == Some(1) && bed.no_message(), "{args:?}: {}", done.describe());
     }
 }
 
 #[test]
-fn waiting_for_branches_is_told_with_its_length() {
+fn waiting_for_branches_extends_the_start_timeout() {
     let bed = Bed::new(false);
     let args = ["mount", "-f", "-o", "branches-mount-timeout=1", "service"];
     let mut child = spawn(&mut bed.command(&args)).unwrap();
-    assert_eq!(bed.told(), ["EXTEND_TIMEOUT_USEC=91000000", "STATUS=waiting for branches"]);
-    assert_eq!(bed.told(), ["READY=1".to_owned(), bed.status()]);
+    assert_eq!(bed.message(), ["EXTEND_TIMEOUT_USEC=91000000", "STATUS=waiting for branches"]);
+    assert_eq!(bed.message(), ["READY=1".to_owned(), bed.status()]);
     bed.end(&mut child);
 }
 
 #[test]
-fn a_socket_that_nobody_has_costs_nothing() {
+fn an_unusable_notify_socket_is_ignored() {
     let bed = Bed::new(false);
     for name in ["@nobody-has-this", "vsock:2:1", ""] {
         let mut command = bed.command(&["mount", "service"]);

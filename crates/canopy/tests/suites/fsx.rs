@@ -10,10 +10,10 @@ use canopy_testkit::cmd::run_within;
 use super::tools::{Rig, disk, program, report, turn};
 
 const SEEDS: [u64; 3] = [1, 20_260_101, 0xc0ff_ee00];
-/// Operations for each seed; `CANOPY_FSX_OPS` asks for more.
+/// Operations for each seed, unless `CANOPY_FSX_OPS` sets another number.
 const OPS: u64 = 20_000;
 
-/// Everything that fsx can do, on a file large enough that holes and truncations meet page and block borders.
+/// Every operation of fsx, on a file large enough for holes and truncations at page and block boundaries.
 const CONFIG: &str = "\
 flen = 1048576
 [opsize]
@@ -37,7 +37,7 @@ posix_fadvise = 3
 copy_file_range = 5
 ";
 
-/// One seed in one directory; the error carries fsx's own log of operations.
+/// Runs fsx with one seed in a directory. The error contains fsx's log of operations.
 fn run(dir: &Path, seed: u64, ops: u64) -> Result<(), String> {
     let work = tempfile::tempdir().expect("a temporary directory");
     let config = work.path().join("fsx.toml");
@@ -58,7 +58,7 @@ fn run(dir: &Path, seed: u64, ops: u64) -> Result<(), String> {
 }
 
 #[track_caller]
-fn holds(options: &str) {
+fn check_options(options: &str) {
     let _turn = turn();
     let ops = std::env::var("CANOPY_FSX_OPS").ok().and_then(|ops| ops.parse().ok()).unwrap_or(OPS);
     let plain = disk();
@@ -67,7 +67,7 @@ fn holds(options: &str) {
     for seed in SEEDS {
         if let Err(message) = run(rig.pool.path(), seed, ops) {
             let verdict = match run(plain.path(), seed, ops) {
-                Ok(()) => "the same passes on plain ext4".to_owned(),
+                Ok(()) => "the same seed passes on plain ext4".to_owned(),
                 Err(message) => format!("ext4 itself fails too: {message}"),
             };
             panic!("[{options}] {message}\n{verdict}");
@@ -87,42 +87,42 @@ fn plain_ext4() {
     }
 }
 
-/// The first of these is what the default options come to.
+/// The first combination is the default.
 #[test]
-fn both_transports_and_both_coherences() {
+fn every_transport_with_every_coherence_mode() {
     for transport in ["on", "off"] {
         for coherence in ["watch", "timeout"] {
-            holds(&format!("io-uring={transport},cache.coherence={coherence}"));
+            check_options(&format!("io-uring={transport},cache.coherence={coherence}"));
         }
     }
 }
 
 #[test]
 fn passthrough_beside_cached_files() {
-    holds("passthrough.io=rw,cache.files=auto-full");
+    check_options("passthrough.io=rw,cache.files=auto-full");
 }
 
 #[test]
-fn uncached() {
-    holds("passthrough.io=off,cache.files=off");
+fn no_caching() {
+    check_options("passthrough.io=off,cache.files=off");
 }
 
 #[test]
-fn cached_partially() {
-    holds("passthrough.io=off,cache.files=partial");
+fn partial_caching() {
+    check_options("passthrough.io=off,cache.files=partial");
 }
 
 #[test]
-fn cached_fully() {
-    holds("passthrough.io=off,cache.files=full");
+fn full_caching() {
+    check_options("passthrough.io=off,cache.files=full");
 }
 
 #[test]
-fn cached_while_unchanged() {
-    holds("passthrough.io=off,cache.files=auto-full");
+fn auto_full_caching() {
+    check_options("passthrough.io=off,cache.files=auto-full");
 }
 
 #[test]
-fn written_back() {
-    holds("passthrough.io=off,cache.files=full,cache.writeback=true");
+fn writeback_caching() {
+    check_options("passthrough.io=off,cache.files=full,cache.writeback=true");
 }

@@ -1,7 +1,7 @@
 //! External suites against a mounted pool: pjdfstest, fsx and stress-ng's filesystem class.
 //!
-//! Each is run on plain ext4 too, in the same test, so that a failure is the pool's and not the machine's.
-//! Install the tools with `scripts/setup.sh test`. All of it needs root.
+//! Each test also runs its suite on plain ext4, which tells failures of the pool from failures of the machine. Install
+//! the tools with `scripts/setup.sh test`. Needs root.
 
 #![forbid(unsafe_code)]
 

@@ -13,13 +13,13 @@ use canopy_testkit::cmd::run_within;
 
 use super::tools::{NO_PASSTHROUGH, Rig, disk, program, report, turn};
 
-/// Cases that apply to ext4 when only `posix_fallocate` is asked for.
+/// The number of cases that apply to ext4 with `posix_fallocate` as the only feature.
 const BASE_CASES: usize = 356;
-/// Cases that apply to ext4 with all that Linux has and a second filesystem for EXDEV. The other 13 of 398 remount
-/// the filesystem read-only, which ext4 itself refuses at times because a file was just closed.
+/// The number of cases that apply to ext4 with all features of Linux and a second filesystem for EXDEV. The other 13 of
+/// 398 remount the filesystem read-only, which ext4 itself sometimes refuses because a file was just closed.
 const ALL_CASES: usize = 385;
 
-/// `(features, with a second filesystem, cases that apply)`
+/// Tuples of the features, whether the run has a second filesystem, and the number of cases that apply.
 const RUNS: [(&[&str], bool, usize); 2] = [
     (&["posix_fallocate"], false, BASE_CASES),
     (&["posix_fallocate", "rename_ctime", "utime_now", "utimensat"], true, ALL_CASES),
@@ -31,7 +31,7 @@ const NOT_ON_FUSE: [(&str, &str); 1] = [(
     "glibc answers pathconf(_PC_LINK_MAX) by the filesystem's magic; see link_count_limit",
 )];
 
-/// For 65,000 links, which a loaded machine makes in ten seconds.
+/// The limit for creating 65,000 links, which takes ten seconds on a loaded machine.
 const LINKS_DEADLINE: Duration = Duration::from_secs(90);
 
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ struct Outcome {
     output: String,
 }
 
-/// Runs the suite in a directory. Every Debian and Ubuntu has the two users.
+/// Runs the suite in a directory. Debian and Ubuntu always have the two users.
 fn run(dir: &Path, features: &[&str], second: Option<&Path>) -> Outcome {
     let features: String = features.iter().map(|name| format!("{name} = {{}}\n")).collect();
     let config = format!(
@@ -107,18 +107,18 @@ fn compare(options: &str) {
     rig.end();
 }
 
-/// What the default options come to.
+/// The default options.
 #[test]
-fn over_io_uring_and_watched() {
+fn io_uring_with_watch_coherence() {
     compare("io-uring=on,cache.coherence=watch");
 }
 
 #[test]
-fn over_dev_fuse_for_a_time_and_without_passthrough() {
+fn dev_fuse_with_timeout_coherence_and_without_passthrough() {
     compare(&format!("io-uring=off,cache.coherence=timeout,{NO_PASSTHROUGH}"));
 }
 
-/// The one case that pjdfstest leaves out on FUSE: the pool takes as many links as its branch, then says EMLINK.
+/// The one case that pjdfstest skips on FUSE: the pool accepts as many links as its branch, then returns EMLINK.
 #[test]
 fn link_count_limit() {
     const EXT4_LINKS: u64 = 65_000;
@@ -130,7 +130,7 @@ fn link_count_limit() {
     fs::write(&file, b"").expect("a file");
     let (mut count, started) = (1, Instant::now());
     let error = loop {
-        // A few seconds when a link costs the same however many there are.
+        // This takes a few seconds if the cost of a link does not grow with their number.
         let took = started.elapsed();
         assert!(took < LINKS_DEADLINE, "{count} links in {took:.0?}: each costs more than the last");
         match fs::hard_link(&file, dir.join((count + 1).to_string())) {
@@ -146,7 +146,7 @@ fn link_count_limit() {
 }
 
 #[test]
-fn a_summary_that_does_not_match_its_cases_is_refused() {
+fn a_summary_that_does_not_match_its_cases_is_an_error() {
     let output =
         "a::b    ok\nc::d   FAILED\n\tno such file\nBacktrace\nSummary: 1 failed, 0 skipped, 1 passed, 0 x";
     let outcome = parse(output.to_owned(), "");

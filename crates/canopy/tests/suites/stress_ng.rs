@@ -1,4 +1,4 @@
-//! stress-ng's filesystem class: a short, verified run of each stressor on a plain disk and on the pool.
+//! stress-ng's filesystem class: a short, verified run of each stressor on the pool, compared with a plain disk.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,14 +10,14 @@ use canopy_testkit::cmd::run_within;
 
 use super::tools::{NO_PASSTHROUGH, Rig, disk, program, report, turn};
 
-/// A stressor ends after this many of its own operations or seconds, whichever is first.
+/// A stressor ends after this many of its operations or seconds, whichever comes first.
 const OPS: &str = "5000";
 const SECONDS: &str = "1";
-/// Far more than any needs, cleaning up included.
+/// Far more than any stressor needs, including its cleanup.
 const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Stressors of the class that do not touch the directory they are given.
-const ELSEWHERE: [(&str, &str); 7] = [
+const NOT_IN_THE_DIRECTORY: [(&str, &str); 7] = [
     ("bind-mount", "mounts in a namespace of its own"),
     ("binderfs", "mounts binderfs"),
     ("eventfd", "has no files"),
@@ -27,7 +27,7 @@ const ELSEWHERE: [(&str, &str); 7] = [
     ("umount", "mounts and unmounts other filesystems"),
 ];
 
-/// Stressors that may find a feature missing on the pool though the disk has it.
+/// Stressors that may lack a feature on the pool that the disk has.
 const MAY_SKIP: [(&str, &str); 2] = [
     ("fiemap", "the kernel's FUSE client has no fiemap operation"),
     ("verity", "the kernel's FUSE client passes fs-verity on for a few requests only"),
@@ -40,17 +40,17 @@ enum Verdict {
     Failed(String),
 }
 
-/// The stressors that this version of stress-ng counts among the filesystem class.
+/// Returns the stressors of the filesystem class in the installed version of stress-ng.
 fn stressors() -> Vec<String> {
     let done = run_within(Command::new(program("stress-ng")).args(["--class", "filesystem?"]), DEADLINE);
     let text = format!("{} {}", done.stdout, done.stderr);
     let (_, names) = text.split_once("stressors:").unwrap_or_else(|| panic!("no list: {}", done.describe()));
     let names: Vec<String> = names.split_whitespace().map(str::to_owned).collect();
     assert!(names.len() > 20, "a short list: {}", done.describe());
-    names.into_iter().filter(|name| !ELSEWHERE.iter().any(|(other, _)| other == name)).collect()
+    names.into_iter().filter(|name| !NOT_IN_THE_DIRECTORY.iter().any(|(other, _)| other == name)).collect()
 }
 
-/// Runs one stressor. `timeout` ends its whole process group, so that a hung one leaves no workers.
+/// Runs one stressor. `timeout` kills its whole process group, so that a hung stressor leaves no workers.
 fn run(stressor: &str, dir: &Path) -> Verdict {
     let seconds = DEADLINE.as_secs().to_string();
     let mut command = Command::new("timeout");
@@ -73,7 +73,7 @@ fn run(stressor: &str, dir: &Path) -> Verdict {
     }
 }
 
-/// What an exit code and the printed lines mean. Versions differ in the code of a skipped stressor (0, 3 or 4).
+/// Interprets an exit code and the printed lines. The code of a skipped stressor depends on the version: 0, 3 or 4.
 fn judge(code: Option<i32>, output: &str) -> Verdict {
     let find = |marks: &[&str]| {
         output
@@ -81,10 +81,10 @@ fn judge(code: Option<i32>, output: &str) -> Verdict {
             .find(|line| marks.iter().any(|mark| line.contains(mark)))
             .map(|line| line.trim().to_owned())
     };
-    let told = || find(&["fail:", "error:"]).unwrap_or_else(|| output.trim().to_owned());
+    let reason = || find(&["fail:", "error:"]).unwrap_or_else(|| output.trim().to_owned());
     match code {
         None => Verdict::Failed("killed by a signal or at its deadline".to_owned()),
-        Some(124 | 137) => Verdict::Failed(format!("hung for {DEADLINE:?}: {}", told())),
+        Some(124 | 137) => Verdict::Failed(format!("hung for {DEADLINE:?}: {}", reason())),
         Some(0 | 3 | 4) => {
             if let Some(line) = find(&[" fail: "]) {
                 Verdict::Failed(line)
@@ -93,10 +93,10 @@ fn judge(code: Option<i32>, output: &str) -> Verdict {
             } else if code == Some(0) {
                 Verdict::Passed
             } else {
-                Verdict::Skipped(told())
+                Verdict::Skipped(reason())
             }
         }
-        Some(code) => Verdict::Failed(format!("exit code {code}: {}", told())),
+        Some(code) => Verdict::Failed(format!("exit code {code}: {}", reason())),
     }
 }
 
@@ -104,7 +104,7 @@ fn leftovers(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).expect("the directory").map(|entry| entry.expect("an entry").path()).collect()
 }
 
-fn arena(root: &Path) -> PathBuf {
+fn stress_directory(root: &Path) -> PathBuf {
     let dir = root.join("stress");
     fs::create_dir(&dir).expect("a directory");
     fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)).expect("chmod");
@@ -115,10 +115,10 @@ fn arena(root: &Path) -> PathBuf {
 fn compare(options: &str) {
     let _turn = turn();
     let plain = disk();
-    let plain_dir = arena(plain.path());
+    let plain_dir = stress_directory(plain.path());
     let rig = Rig::new(options);
-    let pool_dir = arena(rig.pool.path());
-    // The first use starts threads and opens what stays open; count from there.
+    let pool_dir = stress_directory(rig.pool.path());
+    // The first run starts threads and opens lasting descriptors, so the count starts after it.
     run("dentry", &pool_dir);
     let descriptors = rig.pool.settled_fd_count(0);
 
@@ -130,7 +130,7 @@ fn compare(options: &str) {
             faults.push(format!("{stressor}: the daemon died"));
             break;
         }
-        // Only what does not pass needs the comparison.
+        // Only a stressor that does not pass needs the comparison.
         let expected = if found == Verdict::Passed { Verdict::Passed } else { run(&stressor, &plain_dir) };
         match (expected, found) {
             (_, Verdict::Passed) => passed += 1,

@@ -1,4 +1,4 @@
-//! What the suites share: where their programs are, a pool over two disks, and taking turns.
+//! Shared helpers: the paths of the suites' programs, a pool over two disks, and a lock that serializes the suites.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,13 +8,13 @@ use canopy_testkit::{LoopFs, Pool};
 /// Larger than the default `minfreespace` of 4 GB, so that a pool with default options creates on it. Sparse.
 const DISK: u64 = 8 << 30;
 
-/// Options of a pool that serves all data itself.
+/// Options of a pool whose daemon serves all data.
 pub(super) const NO_PASSTHROUGH: &str = "passthrough.io=off";
 
 /// A pool over two ext4 disks.
 #[derive(Debug)]
 pub(super) struct Rig {
-    // Dropped in this order: the pool before its branches.
+    // The fields drop in this order: the pool before its branches.
     pub(super) pool: Pool,
     _disks: [LoopFs; 2],
 }
@@ -31,7 +31,7 @@ impl Rig {
         Self { pool, _disks: disks }
     }
 
-    /// Ends the pool, then the disks, with all their checks.
+    /// Unmounts the pool and then the disks, and runs their final checks.
     #[track_caller]
     pub(super) fn end(self) {
         assert!(self.pool.is_alive(), "the daemon died:\n{}", self.pool.log());
@@ -44,16 +44,16 @@ pub(super) fn disk() -> LoopFs {
     LoopFs::ext4(DISK)
 }
 
-/// One suite at a time: they load the machine, and timings matter to some of their checks.
+/// Waits for the turn of a suite. Only one runs at a time, because suites load the machine and some check timings.
 pub(super) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A program that `scripts/setup.sh test` installs.
+/// Returns the path of a program that `scripts/setup.sh test` installs.
 ///
 /// # Panics
-/// When it is not there: a suite which cannot run has not passed.
+/// If the program is missing: a suite that cannot run must not pass.
 #[track_caller]
 pub(super) fn program(name: &str) -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin");
@@ -68,9 +68,9 @@ pub(super) fn program(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is not installed: run scripts/setup.sh test"))
 }
 
-/// Prints one line of result that stands out in the test runner's output, captured or not.
+/// Prints a result line that shows in the test runner's output even if the runner captures output.
 pub(super) fn report(line: &str) {
     use std::io::Write as _;
-    // The test harness captures the print macros, but a summary is wanted from passing tests as well.
+    // The test harness captures the print macros, but passing tests must also show their summary.
     let _ = writeln!(std::io::stderr(), "    {line}");
 }
