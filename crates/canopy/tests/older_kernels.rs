@@ -124,7 +124,7 @@ fn names_and_data(dir: &Path) {
     let both = [&one, &two].map(|path| fs::metadata(path).expect("stat"));
     assert!(both.iter().all(|meta| meta.nlink() == 2 && meta.ino() == both[0].ino()));
     let file = fs::OpenOptions::new().read(true).write(true).open(&one).expect("open");
-    let again = fs::File::open(&two).expect("open beside a writer");
+    let again = fs::File::open(&two).expect("open during a write");
     file.write_all_at(b"C", 0).expect("pwrite");
     let mut seen = [0; 7];
     again.read_exact_at(&mut seen, 0).expect("pread");
@@ -149,8 +149,8 @@ fn names_and_data(dir: &Path) {
     assert_eq!(refused, Err(Errno::EXIST));
     // The umask applies, whether the kernel or the branch applies it.
     let script = "umask 027; cd \"$1\"; mkdir by-user; touch by-user/f; stat -c %a-%u by-user by-user/f";
-    let told = sh(&User { uid: 2000, gid: 2000, groups: &[] }, script, dir);
-    assert_eq!(told, "750-2000\n640-2000\n");
+    let modes = sh(&User { uid: 2000, gid: 2000, groups: &[] }, script, dir);
+    assert_eq!(modes, "750-2000\n640-2000\n");
 }
 
 #[track_caller]

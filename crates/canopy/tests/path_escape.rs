@@ -175,10 +175,10 @@ fn check_no_secret(bytes: &[u8], what: &str) {
 /// Does one operation through the pool. It follows no symlink that the pool shows, because a client that does so leaves
 /// the pool by itself.
 fn act(pool: &OwnedFd, kind: usize, rng: &mut Rng) -> Result<(), Errno> {
-    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let open = |dir: &OwnedFd, path: &str, flags: OFlags| {
         let mode = if flags.contains(OFlags::CREATE) { 0o644 } else { 0 };
-        rustix::fs::openat2(dir, path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(mode), beneath)
+        rustix::fs::openat2(dir, path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(mode), resolve)
     };
     let dir = |rng: &mut Rng| {
         let inner = if rng.chance(500) { "/e" } else { "" };

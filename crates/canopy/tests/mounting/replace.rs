@@ -336,7 +336,7 @@ fn a_second_mount_all_does_nothing() {
             test "$(key pid "$1")" != "$first"
             grep -c " $1/p " /proc/self/mountinfo; key cache.entry "$1"; echo
             umount "$1/p"
-            # A name stays one where the working directory has something of that name.
+            # A pool name stays a name even if the working directory has an entry of that name.
             mkdir -p "$1/work/twice"; cd "$1/work"
             mount -T "$1/fstab" -a; first=$(key pid "$1"); mount -T "$1/fstab" -a
             test "$(key pid "$1")" = "$first"; findmnt -no SOURCE "$1/p"

@@ -75,7 +75,7 @@ fn a_handle_opens_the_file_itself() {
         let mut content = [0; 6];
         assert_eq!(rustix::io::read(&file, &mut content), Ok(6));
         drop(file);
-        // The kernel releases it shortly after the last close.
+        // The kernel releases a file shortly after its last close.
         let gone = || {
             bed.forget();
             bed.read(&found) == Err(Errno::STALE)

@@ -29,7 +29,7 @@ fn handles_of_removed_files_are_stale() {
         fs::remove_file(bed.at("f")).unwrap();
         fs::remove_dir(bed.at("d")).unwrap();
         fs::remove_file(bed.on_branch("g")).unwrap();
-        // The kernel releases it shortly after the last close.
+        // The kernel releases a file shortly after its last close.
         let gone = || {
             bed.forget();
             bed.read(&f).is_err()

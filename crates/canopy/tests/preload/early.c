@@ -1,4 +1,4 @@
-// early PATH: opens PATH before the constructors of any library have run, and prints where that led.
+// early PATH: opens PATH before the constructors of any library run, and prints where the descriptor leads.
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>

@@ -1,5 +1,6 @@
-// opens FUNCTION PATH FLAGS MODE: opens PATH with the function named, and prints what came of it, one fact a line.
-// FLAGS is for those that take numbers, MODE for those that take text. The last line is what the descriptor leads to.
+// opens FUNCTION PATH FLAGS MODE: opens PATH with the named function, and prints the results, one fact per line.
+// FLAGS is for functions that take numbers, MODE for those that take text. The last line shows where the descriptor
+// leads.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -28,7 +29,7 @@ static int openat2_(int dir, const char *path, int flags) {
 }
 
 static void same(const char *what, dev_t dev, ino_t ino, dev_t other_dev, ino_t other_ino) {
-    printf("%s %s\n", what, dev == other_dev && ino == other_ino ? "tells of the name's file" : "tells of another file");
+    printf("%s %s\n", what, dev == other_dev && ino == other_ino ? "shows the name's file" : "shows another file");
 }
 
 int main(int argc, char **argv) {

@@ -1,8 +1,9 @@
-// crowds THING DIR [SECOND-DIR]: opens files from threads, forks, signal handlers, and while their names are replaced.
-// Prints how many opens were looked at, and how many of them led to a branch; exits with 1 at the first wrong one.
+// threads TEST POOL REPLACING-IN BRANCH: opens files of POOL from threads, forks and signal handlers, and while names
+// in REPLACING-IN are replaced. Prints how many opens it examined and how many of them led to BRANCH. Exits with 1 at
+// the first wrong one.
 //
-// Every file holds its own inode number as text, in the name that fstat tells. An exchange that ended up with the
-// file that took the name later would tell one number and hold another.
+// The content of every file is the inode number that fstat shows for it. If the library exchanged a descriptor for the
+// file that took the name later, fstat and the content would differ.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -21,9 +22,9 @@
 static const char *dir, *branches;
 static dev_t pool;
 static atomic_bool stop;
-static atomic_long looked, exchanged, interrupted;
+static atomic_long examined, on_branch, interrupted;
 
-// Usable in signal handlers.
+// Async-signal-safe.
 static void fail(const char *what) {
     if (write(2, what, strlen(what)) < 0 || write(2, "\n", 1) < 0)
         _exit(2);
@@ -55,14 +56,14 @@ static void put(const char *path) {
     fill(open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644));
 }
 
-// Opens, and holds what fstat tells against the content. Usable in signal handlers.
+// Opens a file, and compares the number from fstat with the content. Async-signal-safe.
 static void look(const char *path, int flags) {
     struct stat st;
-    char held[24] = "", told[24], link[40] = "/proc/self/fd/", target[300];
+    char held[24] = "", shown[24], link[40] = "/proc/self/fd/", target[300];
     errno = 4242;
     int fd = open(path, flags);
     if (fd < 0) {
-        // Names that are replaced behind the pool's back may be unknown to it for a moment.
+        // The pool may briefly not find a name that is replaced directly on the branch.
         if (errno == ENOENT || errno == ESTALE)
             return;
         fail("open failed");
@@ -72,18 +73,18 @@ static void look(const char *path, int flags) {
     number(link + strlen(link), fd);
     ssize_t length = readlink(link, target, sizeof target - 1);
     if (length <= 0 || fstat(fd, &st) != 0 || read(fd, held, sizeof held - 1) < 0)
-        fail("a descriptor of no use");
+        fail("an unusable descriptor");
     target[length] = 0;
-    number(told, st.st_ino);
-    // What an exchanged descriptor is shown as is known of the file that the pool meant, and of no other.
+    number(shown, st.st_ino);
+    // fstat on an exchanged descriptor must show the file as the pool does.
     if (st.st_dev != pool)
-        fail("not what the pool meant");
-    if (strcmp(held, told) != 0) {
+        fail("fstat shows a file outside the pool");
+    if (strcmp(held, shown) != 0) {
         fail(strstr(target, branches) ? "another file's content, on a branch" : "another file's content, in the pool");
     }
-    atomic_fetch_add(&looked, 1);
+    atomic_fetch_add(&examined, 1);
     if (strncmp(target, branches, strlen(branches)) == 0)
-        atomic_fetch_add(&exchanged, 1);
+        atomic_fetch_add(&on_branch, 1);
     close(fd);
 }
 
@@ -113,19 +114,19 @@ static void on_alarm(int signal) {
     errno = before;
 }
 
-static void storm(void) {
-    // No more than the kernel and the C library call enough for a handler that calls open(2) and the like.
+static void start_alarms(void) {
+// The smallest stack that the kernel and the C library consider enough for a handler that calls open(2).
     stack_t stack = {.ss_sp = malloc(8192), .ss_size = 8192};
     if ((long)stack.ss_size < sysconf(_SC_MINSIGSTKSZ) + 4096)
         stack.ss_sp = malloc(stack.ss_size = sysconf(_SC_MINSIGSTKSZ) + 4096);
     struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_ONSTACK | SA_RESTART};
     struct itimerval often = {{0, 500}, {0, 500}};
     if (sigaltstack(&stack, NULL) || sigaction(SIGALRM, &action, NULL) || setitimer(ITIMER_REAL, &often, NULL))
-        fail("no storm");
+        fail("cannot start the alarms");
 }
 
 static void *sleeper(void *path) {
-    // Nobody ever opens the other end.
+    // No process opens the other end.
     open(path, O_RDONLY);
     return NULL;
 }
@@ -133,16 +134,16 @@ static void *sleeper(void *path) {
 int main(int argc, char **argv) {
     if (argc != 5)
         return 2;
-    const char *thing = argv[1], *from = argv[3];
+    const char *test = argv[1], *from = argv[3];
     char path[300], other[300];
     dir = argv[2];
     branches = argv[4];
-#define IS(text) (strcmp(thing, text) == 0)
+#define IS(text) (strcmp(test, text) == 0)
     struct stat root;
     if (stat(dir, &root) != 0)
-        fail("no pool");
+        fail("cannot stat the pool");
     pool = root.st_dev;
-    // At once, so that they were born in the same tick of the clock and differ in nothing but their content.
+    // Create all files first, so that their birth times fall in the same clock tick and they differ only in content.
     int fds[FILES];
     for (int which = 0; which < FILES; which++) {
         path_of(path, branches, "f", which);
@@ -155,28 +156,28 @@ int main(int argc, char **argv) {
         path_of(path, dir, "fifo", 0);
         void *result;
         if (mkfifo(path, 0644) || pthread_create(&readers[0], NULL, sleeper, path))
-            fail("no thread");
+            fail("cannot start a thread");
         usleep(100000);
         if (pthread_cancel(readers[0]) || pthread_join(readers[0], &result) || result != PTHREAD_CANCELED)
             fail("not cancelled");
         look((path_of(path, dir, "f", 0), path), O_RDONLY);
-        printf("%ld %ld\n", looked, exchanged);
+        printf("%ld %ld\n", examined, on_branch);
         return 0;
     }
     if (IS("signals")) {
-        storm();
+        start_alarms();
         for (int turn = 0; interrupted < 1000; turn++) {
             path_of(path, dir, "f", turn % FILES);
             look(path, O_RDONLY);
         }
         struct itimerval never = {0};
         setitimer(ITIMER_REAL, &never, NULL);
-        printf("%ld %ld\n", looked, exchanged);
+        printf("%ld %ld\n", examined, on_branch);
         return 0;
     }
     for (int which = 0; which < READERS; which++)
         if (pthread_create(&readers[which], NULL, reader, NULL))
-            fail("no thread");
+            fail("cannot start a thread");
     if (IS("forks")) {
         for (int turn = 0; turn < 300; turn++) {
             pid_t child = fork();
@@ -192,9 +193,9 @@ int main(int argc, char **argv) {
                 fail("a child failed");
         }
     }
-    // `from` is the directory in which names are replaced: the pool's, or a branch's behind its back.
+    // `from` is the directory in which names are replaced: in the pool, or directly on a branch.
     if (IS("replace")) {
-        for (int turn = 0; turn < 3000 || looked < 3000; turn++) {
+        for (int turn = 0; turn < 3000 || examined < 3000; turn++) {
             path_of(other, from, "new", 0);
             path_of(path, from, "f", turn % FILES);
             put(other);
@@ -204,9 +205,9 @@ int main(int argc, char **argv) {
                 fail("rename failed");
         }
     }
-    // Two files change places again and again: a name leads to what it led to before, with another between.
+    // Two files exchange names repeatedly, so a name leads to another file, and then to the first one again.
     if (IS("exchange")) {
-        for (int turn = 0; turn < 3000 || looked < 3000; turn++) {
+        for (int turn = 0; turn < 3000 || examined < 3000; turn++) {
             path_of(path, from, "f", turn % 2);
             path_of(other, from, "f", 2);
             if (renameat2(AT_FDCWD, path, AT_FDCWD, other, RENAME_EXCHANGE) != 0)
@@ -216,6 +217,6 @@ int main(int argc, char **argv) {
     stop = 1;
     for (int which = 0; which < READERS; which++)
         pthread_join(readers[which], NULL);
-    printf("%ld %ld\n", looked, exchanged);
+    printf("%ld %ld\n", examined, on_branch);
     return 0;
 }

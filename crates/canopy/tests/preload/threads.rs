@@ -11,13 +11,13 @@ const NUMBERS: &str = "inodecalc=passthrough";
 
 /// Runs the C program, and returns how many opens it examined and how many of them led to a branch.
 #[track_caller]
-fn run_threads(bed: &Bed, thing: &str, replacing_in: &Path) -> (u64, u64) {
+fn run_threads(bed: &Bed, test: &str, replacing_in: &Path) -> (u64, u64) {
     let program = bed.program("threads");
     let branch = bed.on(0, "");
-    let args = [OsStr::new(thing), bed.pool.path().as_os_str(), replacing_in.as_os_str(), branch.as_os_str()];
+    let args = [OsStr::new(test), bed.pool.path().as_os_str(), replacing_in.as_os_str(), branch.as_os_str()];
     let output = bed.run_ok(program, args);
     let numbers: Vec<u64> = output.split_whitespace().map(|word| word.parse().expect("a number")).collect();
-    println!("{thing} in {}: {output}", replacing_in.display());
+    println!("{test} in {}: {output}", replacing_in.display());
     (numbers[0], numbers[1])
 }
 
@@ -51,15 +51,15 @@ fn names_replaced_in_the_pool() {
         let disks = [LoopFs::new(kind, 512 << 20), LoopFs::new(kind, 512 << 20)];
         // The pool would not notice a write to the branch until cache.attr expires.
         let bed = Bed::over(disks, "inodecalc=passthrough,cache.attr=0");
-        for thing in ["replace", "exchange"] {
+        for test in ["replace", "exchange"] {
             for old in fs::read_dir(bed.on(0, "")).unwrap() {
                 let old = old.unwrap().path();
                 if old.is_file() {
                     fs::remove_file(bed.at(old.file_name().unwrap().to_str().unwrap())).unwrap()
                 }
             }
-            let (examined, on_branch) = run_threads(&bed, thing, bed.pool.path());
-            assert!(examined > 0 && on_branch > 0, "{kind:?} {thing}: {examined} {on_branch}");
+            let (examined, on_branch) = run_threads(&bed, test, bed.pool.path());
+            assert!(examined > 0 && on_branch > 0, "{kind:?} {test}: {examined} {on_branch}");
         }
         bed.end();
     }

@@ -73,11 +73,11 @@ impl NestedBranch {
 /// Returns the content and link count of each regular file below a directory, by path.
 fn files(root: &Path) -> BTreeMap<PathBuf, (String, u64)> {
     let files = files::walk(root).into_iter().filter(|path| path.symlink_metadata().unwrap().is_file());
-    let told = |path: PathBuf| {
+    let entry = |path: PathBuf| {
         let content = (fs::read_to_string(&path).unwrap(), path.metadata().unwrap().nlink());
         (path.strip_prefix(root).unwrap().to_owned(), content)
     };
-    files.map(told).collect()
+    files.map(entry).collect()
 }
 
 /// Groups the paths below a directory by file.
@@ -128,16 +128,16 @@ fn distinct_files_have_distinct_inode_numbers() {
         }
     }
     // A second mount gives every file the same number as the first.
-    let seen = |pool: Pool| {
-        let told = files::walk(pool.path()).into_iter().map(|path| {
+    let numbers_of = |pool: Pool| {
+        let numbers = files::walk(pool.path()).into_iter().map(|path| {
             let number = path.symlink_metadata().unwrap().ino();
             (path.strip_prefix(pool.path()).unwrap().to_owned(), number)
         });
-        let told: BTreeMap<PathBuf, u64> = told.collect();
+        let numbers: BTreeMap<PathBuf, u64> = numbers.collect();
         pool.umount();
-        told
+        numbers
     };
-    assert_eq!(seen(nested.disks.pool("")), seen(nested.disks.pool("")));
+    assert_eq!(numbers_of(nested.disks.pool("")), numbers_of(nested.disks.pool("")));
 }
 
 #[test]

@@ -35,12 +35,12 @@ fn pool(disks: &Disks) -> Pool {
 }
 
 /// Repeats one closure while another runs, and counts the repetitions.
-fn beside<T>(mut act: impl FnMut(usize) + Send, work: impl FnOnce() -> T) -> (T, usize) {
+fn repeat_during<T>(mut repeated: impl FnMut(usize) + Send, work: impl FnOnce() -> T) -> (T, usize) {
     let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                act(rounds.fetch_add(1, Ordering::Relaxed));
+                repeated(rounds.fetch_add(1, Ordering::Relaxed));
             }
         });
         // A panic in `work` must also stop the other thread, or the scope never ends.
@@ -73,7 +73,7 @@ fn a_walk_from_within_is_unaffected_by_renames_of_the_top() {
         "for i in 1 2 3 4 5 6; do find . -ls | wc -l; ls -laR . | wc -l; du -a . | wc -l; done",
     ]);
     let child = walker.spawn().unwrap();
-    let (output, rounds) = beside(flip, || child.wait_with_output().unwrap());
+    let (output, rounds) = repeat_during(flip, || child.wait_with_output().unwrap());
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && err.is_empty(), "after {rounds} renames: {err}");
     let counts: Vec<&str> = out.lines().map(str::trim).collect();
@@ -81,7 +81,7 @@ fn a_walk_from_within_is_unaffected_by_renames_of_the_top() {
         assert_eq!(lines[0], expected.to_string(), "after {rounds} renames");
         assert_eq!(lines[1], counts[1], "after {rounds} renames");
     }
-    assert!(rounds > 20, "only {rounds} renames beside the walks");
+    assert!(rounds > 20, "only {rounds} renames during the walks");
     pool.umount();
 }
 
@@ -102,9 +102,9 @@ fn removal_from_within_is_unaffected_by_renames_of_the_top() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let (output, rounds) = beside(flip, || child.wait_with_output().unwrap());
+    let (output, rounds) = repeat_during(flip, || child.wait_with_output().unwrap());
     assert!(output.status.success(), "{rounds} renames: {}", String::from_utf8_lossy(&output.stderr));
-    assert!(rounds > 5, "only {rounds} renames beside the removal");
+    assert!(rounds > 5, "only {rounds} renames during the removal");
     let top = if rounds.is_multiple_of(2) { "top" } else { "other" };
     assert_eq!(fs::read_dir(root.join(top)).unwrap().count(), 0);
     pool.umount();
@@ -135,7 +135,7 @@ fn changes_elsewhere_do_not_disturb_a_walk() {
             assert_eq!(done.stdout.trim(), expected);
         }
     };
-    let ((), rounds) = beside(churn, walks);
+    let ((), rounds) = repeat_during(churn, walks);
     assert!(rounds > 20, "only {rounds} rounds");
     pool.umount();
     disks.union();
@@ -151,7 +151,7 @@ fn finish(mut child: Child) -> (bool, String) {
     if status.is_none() {
         let _ = child.kill();
         let _ = child.wait();
-        return (false, "it hangs".to_owned());
+        return (false, "the process hangs".to_owned());
     }
     let output = child.wait_with_output().unwrap();
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -260,7 +260,7 @@ fn a_listing_during_changes_shows_lasting_entries_exactly_once() {
         }
         lists
     };
-    let (lists, rounds) = beside(churn, lists);
+    let (lists, rounds) = repeat_during(churn, lists);
     assert!(lists > 3 && rounds > 50, "{lists} listings, {rounds} changes");
     shell_ok(root, "rm -rf ./*", &[]);
     pool.umount();
