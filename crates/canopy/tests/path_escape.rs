@@ -1,4 +1,4 @@
-//! No path leads out of a branch, whatever another process does to the branch meanwhile: it exchanges directories and
+//! No path leads out of a branch, whatever another process concurrently does to the branch: it exchanges directories and
 //! files with symlinks that lead outside, moves directories, also out of the branch and back, and adds and removes bind
 //! mounts. Clients do every operation that takes a path. Afterwards, the files outside are bit for bit unchanged, and
 //! no client has seen any of them.

@@ -115,7 +115,7 @@ static void on_alarm(int signal) {
 }
 
 static void start_alarms(void) {
-// The smallest stack that the kernel and the C library consider enough for a handler that calls open(2).
+    // The smallest stack that the kernel and the C library consider enough for a handler that calls open(2).
     stack_t stack = {.ss_sp = malloc(8192), .ss_size = 8192};
     if ((long)stack.ss_size < sysconf(_SC_MINSIGSTKSZ) + 4096)
         stack.ss_sp = malloc(stack.ss_size = sysconf(_SC_MINSIGSTKSZ) + 4096);
