@@ -178,7 +178,8 @@ fn same(_: &str, wanted: &str, found: &str) -> bool {
     wanted == found
 }
 
-/// Accepts fewer permissions than on the branch, but never more. Without an ACL the results must be the same.
+/// Accepts fewer permissions than on the branch, but never more. Without an ACL, and for root and the owner, the results
+/// must be the same.
 fn never_more(cell: &str, wanted: &str, found: &str) -> bool {
     let narrow = cell.starts_with("no list") || cell.ends_with("by root") || cell.ends_with("by owner");
     wanted == found || !narrow && !found.starts_with("ok")
