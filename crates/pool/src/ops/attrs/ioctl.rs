@@ -57,8 +57,8 @@ impl Pool {
         self.on_copies(&branches, &node, func, None, None, |fd| {
             let file = beneath::reopen(fd, OFlags::RDONLY | kind)?;
             // The kernel does not check SetVersion. It has checked the others itself since Linux 5.13.
-            let seen = ioctl != FlagIoctl::SetVersion && caller.is_checked();
-            if !seen && !caller.owner_or_capable(&stat::of(fd)?) {
+            let checked = ioctl != FlagIoctl::SetVersion && caller.is_checked();
+            if !checked && !caller.owner_or_capable(&stat::of(fd)?) {
                 return Err(Errno::PERM);
             }
             let changed = guarded_bits(ioctl, &buffer) != current_guarded_bits(file.as_fd(), ioctl)?;

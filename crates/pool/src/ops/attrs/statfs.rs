@@ -41,9 +41,9 @@ impl Pool {
                     }
                 }
             };
-            let told = stat::of(fd).and_then(|attr| Ok((attr, rustix::fs::fstatvfs(fd)?)));
-            let (attr, vfs) = match told {
-                Ok(told) => told,
+            let queried = stat::of(fd).and_then(|attr| Ok((attr, rustix::fs::fstatvfs(fd)?)));
+            let (attr, vfs) = match queried {
+                Ok(figures) => figures,
                 Err(errno) => {
                     branch.record_error(errno, OpKind::Read);
                     continue;

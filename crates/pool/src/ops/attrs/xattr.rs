@@ -23,18 +23,18 @@ impl Pool {
     /// Errors: `ENODATA`, `ERANGE`, `EOPNOTSUPP` from the branch.
     pub fn getxattr(&self, id: NodeId, name: &[u8], buffer: &mut [u8]) -> Result<usize> {
         // The kernel reads this ACL to check permissions.
-        let judged = self.kernel_checks_acls() && is_acl(name);
+        let kernel_checks = self.kernel_checks_acls() && is_acl(name);
         match self.xattr_allowed(name) {
             // After ENOSYS, the kernel would never ask for an ACL again and would use the mask as the group's rights.
-            Err(Error::Unsupported) if self.kernel_checks_acls() && !judged => {
+            Err(Error::Unsupported) if self.kernel_checks_acls() && !kernel_checks => {
                 return Err(Errno::OPNOTSUPP.into());
             }
-            refused if !judged => refused?,
+            refused if !kernel_checks => refused?,
             _ => {}
         }
         match self.read_xattr(id, name, buffer) {
             // The branch's filesystem has no ACLs. On EOPNOTSUPP, the kernel would give access to the owner only.
-            Err(Error::Branch(Errno::OPNOTSUPP)) if judged => Err(Error::NoAttribute),
+            Err(Error::Branch(Errno::OPNOTSUPP)) if kernel_checks => Err(Error::NoAttribute),
             other => other,
         }
     }
@@ -119,8 +119,8 @@ impl Pool {
             let path = ProcPath::of(fd);
             rustix::fs::setxattr(path.as_bytes(), name, value, flags)?;
             // The kernel sends `kill_sgid` only if it checks ACLs, and the branch lets the daemon keep the bit.
-            let unsaid = name == ACCESS && !self.kernel_checks_acls();
-            if !kill_sgid && !unsaid {
+            let unknown_to_kernel = name == ACCESS && !self.kernel_checks_acls();
+            if !kill_sgid && !unknown_to_kernel {
                 return Ok(());
             }
             let attr = of(fd)?;

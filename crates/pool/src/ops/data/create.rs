@@ -35,10 +35,10 @@ impl Pool {
         flags: u32,
         kill_suidgid: bool,
     ) -> Result<(Entry, Opened)> {
-        let belief = self.cache_trust();
+        let trust = self.cache_trust();
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let (path, mut dirs) = self.dirs(&branches, parent, belief)?;
+        let (path, mut dirs) = self.dirs(&branches, parent, trust)?;
         let chosen = match self.room_for(Func::Create, &path, &dirs, name, &[]) {
             Err(Error::Exists) if flags & OFlags::EXCL.bits() == 0 => {
                 let entry = self.enter(&branches, parent, &path, &dirs, name)?;

@@ -63,7 +63,7 @@ pub enum Whence {
 }
 
 /// Returns the flags that the branch's descriptor has but the caller's open file has since cleared.
-fn lost(handle: &FileHandle, now: OFlags) -> OFlags {
+fn cleared_flags(handle: &FileHandle, now: OFlags) -> OFlags {
     (handle.fd_flags() - now) & (OFlags::APPEND | OFlags::DIRECT)
 }
 
@@ -80,7 +80,7 @@ impl Pool {
         let _order = overtaken.map(|overtaken| overtaken.order.read());
         let mut fd = handle.fd();
         let mut direct = handle.fd_flags().contains(OFlags::DIRECT);
-        if direct && lost(&handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
+        if direct && cleared_flags(&handle, via.flags.unwrap_or(handle.flags)).contains(OFlags::DIRECT) {
             (fd, direct) = (handle.plain_to_read()?, false);
         }
         let mut done = 0;
@@ -142,7 +142,7 @@ impl Pool {
         kind: WriteKind,
         done: &mut usize,
     ) -> Result<()> {
-        let (fd, held) = match kind.from_cache || !lost(handle, now).is_empty() {
+        let (fd, held) = match kind.from_cache || !cleared_flags(handle, now).is_empty() {
             true => (handle.plain_fd()?, OFlags::empty()),
             false => (handle.fd(), handle.fd_flags()),
         };

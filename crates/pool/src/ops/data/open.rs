@@ -176,10 +176,11 @@ impl Pool {
             && let Some(first) = self.hinted(branches, node, |branch, dir, name, key| {
                 // The name may lead to something else by now. Opening that must neither block nor change it.
                 let idle = idle();
-                let careful = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-                let fd = rustix::fs::openat(dir, name, careful, Mode::empty()).ok()?;
+                let safe_flags =
+                    flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+                let fd = rustix::fs::openat(dir, name, safe_flags, Mode::empty()).ok()?;
                 let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key && attr.is_regular())?;
-                let fd = Arc::new(branch.reopen_for_read(fd, careful));
+                let fd = Arc::new(branch.reopen_for_read(fd, safe_flags));
                 let reads = open_file::only_reads(flags).then_some(key);
                 Some(FirstOpen { branch: branch.clone(), pinned: fd.clone(), fd, reads, idle, attr })
             })
@@ -404,10 +405,10 @@ impl Pool {
 
 /// Opens a file without any write permission for writing, by granting it to owner and group during the open.
 fn open_made_writable(fd: &TargetFd, flags: OFlags) -> Result<OwnedFd, Errno> {
-    const ANYBODY_WRITES: u32 = 0o222;
+    const ANY_WRITE: u32 = 0o222;
     const OWNER_AND_GROUP_WRITE: u32 = 0o220;
     let mode = stat::of(fd.as_fd())?.mode & 0o7777;
-    if mode & ANYBODY_WRITES != 0 {
+    if mode & ANY_WRITE != 0 {
         // The mode is not what denied the open.
         return Err(Errno::ACCESS);
     }

@@ -37,7 +37,7 @@ impl Pool {
         }
         let (dir, _) = split(&path);
         let plan = Plan { source: Vec::new(), names: vec![path.clone()] };
-        let _takes_its_time = self.stuck_operations.moving();
+        let _copying = self.stuck_operations.moving();
         let mut copy = Replica::begin(branch.root(), dir, true, JournalEntry::write(branch.root(), &plan)?)?;
         copy.fill(&file, &before, &|| !self.kernel.load().caller_is_killed())?;
         // From here on, no other request uses a path or opens a file.

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct FrozenFile<'p> {
     // Dropped first: the lease would keep the handles from being reopened for writing.
     still: LeasedFile,
-    _withheld: RevokedWriters<'p>,
+    _writers: RevokedWriters<'p>,
 }
 
 impl AsRef<LeasedFile> for FrozenFile<'_> {
@@ -64,11 +64,11 @@ impl Pool {
             let primary = self.primary(&self.branches.load(), node).map_err(Error::errno)?;
             readable(&primary.fd)?
         };
-        let withheld = RevokedWriters { pool: self, node: node.clone() };
+        let writers = RevokedWriters { pool: self, node: node.clone() };
         if let Some(open) = node.opened() {
             self.revoke_writers(node, &open, &file)?;
         }
-        Ok(FrozenFile { still: LeasedFile::hold(file)?, _withheld: withheld })
+        Ok(FrozenFile { still: LeasedFile::hold(file)?, _writers: writers })
     }
 
     fn revoke_writers(&self, node: &Arc<Node>, open: &OpenFile, file: &OwnedFd) -> Result<(), Errno> {
@@ -147,15 +147,15 @@ mod tests {
         let caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
         let node = pool.lookup(NodeId::ROOT, b"f").unwrap().node;
         let handle = pool.open(&caller, node, OFlags::RDWR.bits(), false).unwrap().handle;
-        let withhold = || {
+        let revoke = || {
             let reader = fs::File::open(home.path().join("f")).unwrap();
             drop(pool.files.get(handle).unwrap().move_to(Arc::new(reader.into())));
         };
-        withhold();
+        revoke();
         assert_eq!(pool.write(handle, 0, b"C", WriteKind::default()).unwrap(), 1);
-        withhold();
+        revoke();
         pool.fallocate(handle, 0, 0, 8).unwrap();
-        withhold();
+        revoke();
         let set = SetAttr { size: Some(4), ..SetAttr::default() };
         pool.setattr(&caller, node, Some(handle), &set).unwrap();
         assert_eq!(fs::read(home.path().join("f")).unwrap(), b"Cont");

@@ -35,7 +35,7 @@ const ATTEMPTS: u32 = 3;
 const WALK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Returns whether this is the error of writing to or truncating through a read-only descriptor.
-fn is_withheld(errno: Errno) -> bool {
+fn is_read_only_fd_error(errno: Errno) -> bool {
     matches!(errno, Errno::BADF | Errno::INVAL)
 }
 
@@ -92,7 +92,7 @@ impl Pool {
                     moved += 1;
                 }
                 // The handle is still read-only: reopening it failed after a move that was given up.
-                Err(error) if is_withheld(error.errno()) && self.write_again(node)? => {}
+                Err(error) if is_read_only_fd_error(error.errno()) && self.write_again(node)? => {}
                 other => return other,
             }
         }
@@ -108,7 +108,7 @@ impl Pool {
         let Some(policy) = self.config().move_when_full.0 else { return false };
         // Other writers of the file wait here or where they take `moving`, and then find it moved.
         let _alone = node.moving.write();
-        let _takes_its_time = self.stuck_operations.moving();
+        let _copying = self.stuck_operations.moving();
         if node.moves.load(Ordering::Relaxed) != seen {
             return true;
         }
@@ -117,12 +117,12 @@ impl Pool {
         }
         let mut tried: SmallVec<[BranchId; 4]> = SmallVec::new();
         let mut attempts = 0;
-        let mut stilled = None;
+        let mut frozen = None;
         loop {
             let moved = self.movable(node).map_err(NotMoved::File).and_then(|file| {
                 let target = self.choose_target(policy, &file, wanted, &tried).map_err(NotMoved::File)?;
                 tried.push(target.id);
-                let still = match &mut stilled {
+                let still = match &mut frozen {
                     Some(still) => still,
                     none => {
                         let held = self.freeze(node).inspect_err(|errno| {
@@ -171,9 +171,9 @@ impl Pool {
     }
 
     fn warn_of_no_leases(&self, branch: &Branch) {
-        let mut told = self.unleased.write();
-        if !told.contains(&branch.id) {
-            told.push(branch.id);
+        let mut warned = self.unleased.write();
+        if !warned.contains(&branch.id) {
+            warned.push(branch.id);
             tracing::warn!(
                 "{}: files stay there when it is full, for its filesystem gives no leases: who writes them could not be \
                  told from who does not",
