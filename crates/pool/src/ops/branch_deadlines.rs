@@ -1,8 +1,8 @@
 //! Branches that do not answer.
 //!
 //! A thread in a system call on a hung disk cannot be interrupted. So if a branch has a deadline (`branch-timeout`),
-//! the daemon runs operations on offload threads and stops waiting for such a thread after the deadline. This module holds
-//! the pool's share of that: how long to wait, which branches do not answer, and how many stuck operations may hold
+//! the daemon runs operations on offload threads and stops waiting for such a thread after the deadline. This module
+//! holds the pool's share of that: how long to wait, which branches do not answer, and how many stuck operations may hold
 //! locks.
 //!
 //! A branch that does not answer is left out of the snapshot that operations take ([`Branches`]), so no operation uses

@@ -42,8 +42,8 @@ impl Caller {
         self.fsuid() == Some(attr.uid) || self.has(CAP_FOWNER, Reach::File(attr))
     }
 
-    /// Returns whether the kernel has itself checked what older kernels leave to the filesystem. A kernel that omits the
-    /// caller's ids (since Linux 6.12) has, and only the kernel knows the owners on an idmapped mount.
+    /// Returns whether the kernel has itself checked what older kernels leave to the filesystem. A kernel that omits
+    /// the caller's ids (since Linux 6.12) has, and only the kernel knows the owners on an idmapped mount.
     pub(crate) fn is_checked(&self) -> bool {
         self.uid == UNKNOWN
     }
@@ -100,8 +100,8 @@ impl Caller {
         mask.is_some_and(|mask| mask & (1 << capability) != 0) && self.reaches(reach)
     }
 
-    /// Returns whether the caller's capabilities extend to `reach`. In a user namespace they extend to files whose owner
-    /// and group are mapped into it (kernel/capability.c privileged_wrt_inode_uidgid), and not to the system.
+    /// Returns whether the caller's capabilities extend to `reach`. In a user namespace they extend to files whose
+    /// owner and group are mapped into it (kernel/capability.c privileged_wrt_inode_uidgid), and not to the system.
     fn reaches(&self, reach: Reach<'_>) -> bool {
         let reaches = |map: &str, id: u32| {
             let read = |process: &str| std::fs::read_to_string(format!("/proc/{process}/{map}")).ok();
