@@ -47,6 +47,12 @@ pub(super) fn every_value_live() {
         }
         assert_eq!(write(".git/f"), git, "{value:?}");
         assert_eq!((write("f"), write("other.git/f")), (others, others), "{value:?}");
+        if others {
+            // A second writer joins the first.
+            let first = File::options().write(true).open(pool.path().join("f")).unwrap();
+            assert!(write("f"), "{value:?}");
+            drop(first);
+        }
         // The mode of `g` allows a write by its group, so the option does not apply.
         assert!(!write("g"), "{value:?}");
         for (name, expected) in [(".git/f", 0o444), ("f", 0o444), ("other.git/f", 0o400), ("g", 0o020)] {

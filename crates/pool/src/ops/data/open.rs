@@ -14,7 +14,6 @@ use crate::node::handles::FileHandle;
 use crate::node::open_file::{self, FileLocation, FileUse, Fingerprint, IdleState, OpenFile};
 use crate::node::passthrough::{self, OpenFlags, Sharing};
 use crate::ops::attrs::setattr;
-use crate::ops::resolve::{Primary, TargetFd};
 use crate::path::join;
 use crate::pool::Pool;
 use rustix::fd::{AsFd, OwnedFd};
@@ -105,7 +104,7 @@ impl Pool {
                 }
                 (Some(open), _) => {
                     let open = FileUse::new(open);
-                    let fd = self.join(&open, branch_flags)?;
+                    let fd = self.join(node, &open, branch_flags)?;
                     let backing = open.backing.as_ref().map(|file| file.id());
                     let size = || stat::of(fd.as_fd()).map_or(0, |attr| attr.size);
                     let room = match backing {
@@ -156,12 +155,12 @@ impl Pool {
     }
 
     /// Returns a descriptor for another handle of a file that is already open.
-    fn join(&self, open: &OpenFile, flags: OFlags) -> Result<Arc<OwnedFd>> {
+    fn join(&self, node: &Node, open: &OpenFile, flags: OFlags) -> Result<Arc<OwnedFd>> {
         let place = open.location();
         if place.reads.is_some() && open_file::only_reads(flags) {
             return Ok(place.fd.clone());
         }
-        let fd = beneath::reopen(&*place.fd, flags);
+        let fd = self.open_on_branch(node, &place.branch, &*place.fd, flags);
         let fd = fd.map_err(|errno| place.branch.record_error(errno, OpKind::Read))?;
         let fd = place.branch.reopen_for_read(fd, flags);
         self.dir_cache.admit(fd.as_fd())?;
@@ -188,7 +187,7 @@ impl Pool {
             return Ok(first);
         }
         let primary = self.chosen(Func::Open, branches, node, Attr::is_regular)?;
-        let fd = self.open_on_branch(node, &primary, flags);
+        let fd = self.open_on_branch(node, &primary.branch, &primary.fd, flags);
         let fd = fd.map_err(|errno| primary.branch.record_error(errno, OpKind::Read))?;
         let fd = Arc::new(primary.branch.reopen_for_read(fd, flags));
         Ok(FirstOpen {
@@ -202,8 +201,14 @@ impl Pool {
     }
 
     /// Opens a file on its branch. With `nfsopenhack`, this includes a file whose mode denies the daemon write access.
-    fn open_on_branch(&self, node: &Node, primary: &Primary, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let refused = match beneath::reopen(&primary.fd, flags) {
+    fn open_on_branch(
+        &self,
+        node: &Node,
+        branch: &Branch,
+        fd: &impl AsFd,
+        flags: OFlags,
+    ) -> Result<OwnedFd, Errno> {
+        let refused = match beneath::reopen(fd, flags) {
             Err(Errno::ACCESS) if open_file::writes(flags) => Err(Errno::ACCESS),
             other => return other,
         };
@@ -211,12 +216,12 @@ impl Pool {
             NfsOpenHack::Off => false,
             NfsOpenHack::All => true,
             NfsOpenHack::Git => self.nodes.names(node.id).any(|(dir, name)| {
-                let path = [primary.branch.path.as_os_str().as_bytes(), b"/", &join(&dir, &name)].concat();
+                let path = [branch.path.as_os_str().as_bytes(), b"/", &join(&dir, &name)].concat();
                 path.windows(b"/.git/".len()).any(|part| part == b"/.git/")
             }),
         };
         match chosen {
-            true => open_made_writable(&primary.fd, flags).map_err(|_| Errno::ACCESS),
+            true => open_made_writable(fd, flags).map_err(|_| Errno::ACCESS),
             false => refused,
         }
     }
@@ -404,7 +409,7 @@ impl Pool {
 }
 
 /// Opens a file without any write permission for writing, by granting it to owner and group during the open.
-fn open_made_writable(fd: &TargetFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+fn open_made_writable(fd: &impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     const ANY_WRITE: u32 = 0o222;
     const OWNER_AND_GROUP_WRITE: u32 = 0o220;
     let mode = stat::of(fd.as_fd())?.mode & 0o7777;
