@@ -29,6 +29,7 @@ pub mod log;
 pub mod negotiate;
 mod settings;
 mod start;
+pub mod test_switches;
 mod translate;
 mod watch;
 

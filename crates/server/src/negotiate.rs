@@ -1,10 +1,8 @@
 //! What a plan asks of the kernel: at mount, at INIT, and for readahead.
 
-use crate::error::Error;
 use canopy_config::Config;
 use canopy_config::resolve::Plan;
 use canopy_config::values::{IoUring, PosixAcl};
-use canopy_fuse::KernelLimits;
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::MountSpec;
 use canopy_fuse::transport::uring;
@@ -89,43 +87,6 @@ pub fn optional_flags(plan: &Plan) -> InitFlags {
 pub fn max_write(plan: &Plan) -> u32 {
     let bytes = plan.config.kernel.message.0.saturating_mul(rustix::param::page_size() as u64);
     u32::try_from(bytes).unwrap_or(u32::MAX)
-}
-
-/// Lets tests make the kernel look older: `minor:31`, `mask:PASSTHROUGH|READDIRPLUS_AUTO`, `refuse:queues` (of
-/// io_uring, after they were agreed on), or several of them separated by commas.
-const LIMITS: &str = "CANOPY_TEST_KERNEL";
-
-/// Returns what tests hide of the kernel's features; nothing outside of tests.
-pub fn limits() -> Result<KernelLimits, Error> {
-    match std::env::var(LIMITS) {
-        Ok(text) if !text.is_empty() => {
-            parse_limits(&text).map_err(|why| Error::Environment { variable: LIMITS, why })
-        }
-        _ => Ok(KernelLimits::NONE),
-    }
-}
-
-fn parse_limits(text: &str) -> Result<KernelLimits, String> {
-    let mut limits = KernelLimits::NONE;
-    let mut hidden = InitFlags::empty();
-    for part in text.split(',') {
-        match part.split_once(':') {
-            Some(("minor", number)) => {
-                let minor = number.parse().map_err(|_| format!("'{number}' is not a minor version"))?;
-                limits = KernelLimits::minor(minor);
-            }
-            Some(("mask", names)) => {
-                for name in names.split('|') {
-                    hidden |=
-                        InitFlags::from_name(name).ok_or_else(|| format!("'{name}' is not an INIT flag"))?;
-                }
-            }
-            Some(("refuse", "queues")) => limits.accepts_queues = false,
-            _ => return Err(format!("'{part}' is neither minor:NUMBER, mask:FLAG|FLAG nor refuse:queues")),
-        }
-    }
-    limits.mask -= hidden;
-    Ok(limits)
 }
 
 /// Sets the readahead of the pool and of the disks behind it, if the option is given and the system permits it.
@@ -219,21 +180,5 @@ mod tests {
     fn message_sizes_are_in_bytes() {
         assert_eq!(max_write(&plan("fuse-msg-size=2M")), 2 << 20);
         assert_eq!(max_write(&plan("fuse-msg-size=99999999999")), u32::MAX);
-    }
-
-    #[test]
-    fn limits_hide_the_named_features() {
-        let limits = parse_limits("minor:38,mask:ASYNC_READ|POSIX_ACL").unwrap();
-        assert_eq!(limits.minor, 38);
-        assert!(
-            !limits.mask.intersects(InitFlags::ASYNC_READ | InitFlags::POSIX_ACL | InitFlags::PASSTHROUGH)
-        );
-        assert!(limits.mask.contains(InitFlags::MAX_PAGES));
-        let limits = parse_limits("mask:PASSTHROUGH").unwrap();
-        assert_eq!(limits.minor, KernelLimits::NONE.minor);
-        assert!(!limits.mask.contains(InitFlags::PASSTHROUGH) && limits.mask.contains(InitFlags::ASYNC_READ));
-        for text in ["minor:x", "mask:NOTHING", "frob", "minor:31;mask:X"] {
-            assert!(parse_limits(text).is_err(), "{text}");
-        }
     }
 }

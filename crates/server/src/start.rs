@@ -17,6 +17,7 @@ use crate::kernel_link::KernelLink;
 use crate::log;
 use crate::negotiate;
 use crate::settings::Settings;
+use crate::test_switches;
 use crate::watch::{Watch, WatchThread};
 use canopy_config::Config;
 use canopy_config::resolve::Plan;
@@ -71,7 +72,7 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
     let mut config = plan.config.clone();
     let is_there = |spec: &&BranchSpec| !plan.missing.contains(&spec.path);
     let branches = Branches::open(&config.branches.iter().filter(is_there).cloned().collect())?;
-    let limits = negotiate::limits()?;
+    let limits = test_switches::kernel_limits()?;
     let trace =
         log::open(&config.log_file).map_err(|why| Error::LogFile { path: config.log_file.clone(), why })?;
     log::trace(config.debug, trace);

@@ -13,7 +13,7 @@ use canopy_config::source::command_line::{self, Arg};
 use canopy_config::source::{self, named};
 use canopy_fuse::mount::{MountError, Placement};
 use canopy_server::Error as StartError;
-use canopy_server::{log, negotiate};
+use canopy_server::{log, test_switches};
 use canopy_sys::mountinfo;
 use clap::Args;
 use rustix::fs::{Mode, OFlags};
@@ -84,7 +84,7 @@ pub fn run(args: MountArgs) -> Result<(), Error> {
     let foreground = args.foreground;
     let (fake, by_mount) = (args.fake, args.by_mount);
     let plan = plan(args)?;
-    negotiate::limits()?;
+    test_switches::kernel_limits()?;
     if fake || (by_mount && !background::is_child() && is_mounted_by_same_command(&plan)) {
         return Ok(());
     }

@@ -1,0 +1,77 @@
+//! What tests switch on in the program. The feature `test-switches` compiles it in; a program that people install has none
+//! of it.
+
+use crate::error::Error;
+use canopy_fuse::KernelLimits;
+#[cfg(any(test, feature = "test-switches"))]
+use canopy_fuse::flags::InitFlags;
+
+/// Lets tests make the kernel look older: `minor:31`, `mask:PASSTHROUGH|READDIRPLUS_AUTO`, `refuse:queues` (of
+/// io_uring, after they were agreed on), or several of them separated by commas.
+#[cfg(feature = "test-switches")]
+const LIMITS: &str = "CANOPY_TEST_KERNEL";
+
+/// Returns what tests hide of the kernel's features.
+///
+/// # Errors
+/// If the variable names none.
+#[cfg(feature = "test-switches")]
+pub fn kernel_limits() -> Result<KernelLimits, Error> {
+    match std::env::var(LIMITS) {
+        Ok(text) if !text.is_empty() => {
+            parse_limits(&text).map_err(|why| Error::Environment { variable: LIMITS, why })
+        }
+        _ => Ok(KernelLimits::NONE),
+    }
+}
+
+/// Hides nothing of the kernel's features.
+#[cfg(not(feature = "test-switches"))]
+pub fn kernel_limits() -> Result<KernelLimits, Error> {
+    Ok(KernelLimits::NONE)
+}
+
+#[cfg(any(test, feature = "test-switches"))]
+fn parse_limits(text: &str) -> Result<KernelLimits, String> {
+    let mut limits = KernelLimits::NONE;
+    let mut hidden = InitFlags::empty();
+    for part in text.split(',') {
+        match part.split_once(':') {
+            Some(("minor", number)) => {
+                let minor = number.parse().map_err(|_| format!("'{number}' is not a minor version"))?;
+                limits = KernelLimits::minor(minor);
+            }
+            Some(("mask", names)) => {
+                for name in names.split('|') {
+                    hidden |=
+                        InitFlags::from_name(name).ok_or_else(|| format!("'{name}' is not an INIT flag"))?;
+                }
+            }
+            Some(("refuse", "queues")) => limits.accepts_queues = false,
+            _ => return Err(format!("'{part}' is neither minor:NUMBER, mask:FLAG|FLAG nor refuse:queues")),
+        }
+    }
+    limits.mask -= hidden;
+    Ok(limits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_hide_the_named_features() {
+        let limits = parse_limits("minor:38,mask:ASYNC_READ|POSIX_ACL").unwrap();
+        assert_eq!(limits.minor, 38);
+        assert!(
+            !limits.mask.intersects(InitFlags::ASYNC_READ | InitFlags::POSIX_ACL | InitFlags::PASSTHROUGH)
+        );
+        assert!(limits.mask.contains(InitFlags::MAX_PAGES));
+        let limits = parse_limits("mask:PASSTHROUGH").unwrap();
+        assert_eq!(limits.minor, KernelLimits::NONE.minor);
+        assert!(!limits.mask.contains(InitFlags::PASSTHROUGH) && limits.mask.contains(InitFlags::ASYNC_READ));
+        for text in ["minor:x", "mask:NOTHING", "frob", "minor:31;mask:X"] {
+            assert!(parse_limits(text).is_err(), "{text}");
+        }
+    }
+}
