@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 #[test]
-fn the_daemon_is_usable_when_the_command_returns() {
+fn the_pool_serves_requests_when_the_command_returns() {
     let bed = bed();
     for cycle in 0..20 {
         let done = bed.ok("mount -o minfreespace=0 @a:@b @p");
@@ -28,7 +28,7 @@ fn the_daemon_is_usable_when_the_command_returns() {
 }
 
 #[test]
-fn the_daemon_has_left_everything_of_the_caller() {
+fn the_daemon_detaches_from_its_caller() {
     let bed = bed();
     bed.ok("mount a:b p");
     let daemons = daemons_of_relative(&bed);
@@ -40,10 +40,10 @@ fn the_daemon_has_left_everything_of_the_caller() {
     }
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let session: i32 = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(3).unwrap().parse().unwrap();
-    assert_eq!(session, pid, "a session of its own");
+    assert_eq!(session, pid, "the daemon is not in a session of its own");
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     assert!(status.lines().any(|line| line == "Umask:\t0000"), "{status}");
-    // Not every root may: a container can lack the capability.
+    // In a container, root may lack CAP_SYS_RESOURCE, which this needs.
     if shell("echo -990 > /proc/self/oom_score_adj", &[]).stderr(Stdio::null()).status().unwrap().success() {
         assert_eq!(fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim(), "-990");
     }
@@ -51,7 +51,7 @@ fn the_daemon_has_left_everything_of_the_caller() {
     assert!(wait_until(SOON, || proc::process(pid).is_none()));
 }
 
-/// Finds daemons whose arguments are relative paths, by the FUSE connection that they serve.
+/// Finds the daemons by the FUSE connection that they serve, because their arguments are relative paths.
 fn daemons_of_relative(bed: &CliBed) -> Vec<i32> {
     let minor = bed.mount_at("p").map(|mount| mount.minor);
     let serves = |pid: i32| {
@@ -94,7 +94,7 @@ fn every_way_to_end_a_pool_ends_it() {
         eprintln!("{name}");
         ends_well(&mut child, SOON);
         assert!(!is_mounted(&bed), "{name}");
-        // The same for a daemon, which nobody waits for.
+        // The same for a daemon in the background.
         bed.ok("mount @a:@b @p");
         let daemons = bed.daemons();
         assert_eq!(daemons.len(), 1, "{name}");
@@ -125,16 +125,16 @@ fn other_signals_change_nothing() {
 }
 
 /// Keeps the pool in use until it is dropped.
-struct Inside(Child);
+struct Occupant(Child);
 
-impl Inside {
-    fn new(dir: &Path) -> Inside {
+impl Occupant {
+    fn new(dir: &Path) -> Occupant {
         let child = Command::new("sleep").arg("60").current_dir(dir).spawn().unwrap();
-        Inside(child)
+        Occupant(child)
     }
 }
 
-impl Drop for Inside {
+impl Drop for Occupant {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -142,38 +142,38 @@ impl Drop for Inside {
 }
 
 #[test]
-fn a_pool_in_use_is_not_taken_away_unless_asked() {
+fn a_pool_in_use_is_only_unmounted_lazily() {
     let bed = bed();
     let mut child = foreground(&bed, "@a:@b @p");
-    let inside = Inside::new(&bed.path("p"));
+    let occupant = Occupant::new(&bed.path("p"));
     let line = mistake(&bed, "umount @p");
     assert!(line.contains("is in use") && line.contains("--lazy"), "{line}");
     assert!(is_mounted(&bed));
     bed.ok("umount --lazy @p");
     assert!(!is_mounted(&bed));
-    assert!(child.try_wait().unwrap().is_none(), "it serves those who are inside");
-    drop(inside);
+    assert!(child.try_wait().unwrap().is_none(), "the daemon ended while a process was in the pool");
+    drop(occupant);
     ends_well(&mut child, SOON);
 }
 
 #[test]
-fn a_signal_ends_a_pool_in_use_after_a_grace() {
+fn a_signal_ends_a_pool_in_use_after_a_grace_period() {
     let bed = bed();
     let mut child = foreground(&bed, "@a:@b @p");
-    let _inside = Inside::new(&bed.path("p"));
+    let _occupant = Occupant::new(&bed.path("p"));
     let start = Instant::now();
     signal(pid(&child), "TERM");
-    assert!(wait_until(Duration::from_secs(3), || !is_mounted(&bed)), "gone from the tree at once");
+    assert!(wait_until(Duration::from_secs(3), || !is_mounted(&bed)), "the pool is not unmounted at once");
     ends_well(&mut child, Duration::from_secs(8));
-    assert!(start.elapsed() > Duration::from_secs(3), "there was no grace: {:?}", start.elapsed());
+    assert!(start.elapsed() > Duration::from_secs(3), "no grace period: {:?}", start.elapsed());
     assert!(log(&bed).contains("is in use"), "{}", log(&bed));
 }
 
 #[test]
-fn a_second_signal_does_not_wait() {
+fn a_second_signal_ends_the_grace_period() {
     let bed = bed();
     let mut child = foreground(&bed, "@a:@b @p");
-    let _inside = Inside::new(&bed.path("p"));
+    let _occupant = Occupant::new(&bed.path("p"));
     signal(pid(&child), "INT");
     assert!(wait_until(Duration::from_secs(3), || !is_mounted(&bed)));
     signal(pid(&child), "INT");
@@ -189,7 +189,7 @@ fn a_dead_mount_is_replaced() {
         assert_eq!(daemons.len(), 1);
         signal(daemons[0].pid, "KILL");
         bed.wait_for_daemons(0);
-        assert!(is_mounted(&bed), "the kernel keeps a mount without its server");
+        assert!(is_mounted(&bed), "the kernel keeps a mount whose daemon is dead");
         let done = bed.ok("mount @a:@b @p");
         assert!(
             done.stderr.contains("dead mount") && done.stderr.lines().count() == 1,
@@ -203,7 +203,7 @@ fn a_dead_mount_is_replaced() {
 }
 
 #[test]
-fn a_dead_mount_can_be_unmounted_and_is_no_branch() {
+fn a_dead_mount_can_be_unmounted_but_not_be_a_branch() {
     let bed = bed();
     fs::create_dir(bed.path("q")).unwrap();
     bed.ok("mount @a:@b @p");
@@ -220,7 +220,7 @@ fn a_dead_mount_can_be_unmounted_and_is_no_branch() {
 }
 
 #[test]
-fn the_foreground_log_tells_what_was_mounted() {
+fn the_foreground_log_lists_branches_and_options() {
     let bed = bed();
     let mut child = foreground(&bed, "-o cache.attr=7,use_ino @a=RO:@b=RW,1M @p");
     signal(pid(&child), "TERM");
@@ -233,7 +233,7 @@ fn the_foreground_log_tells_what_was_mounted() {
 }
 
 #[test]
-fn an_older_kernel_can_be_pretended() {
+fn a_test_variable_imitates_an_older_kernel() {
     let bed = bed();
     let file = fs::File::create(bed.path("log")).unwrap();
     let mut command = bed.command("mount -f @a @p");
@@ -243,7 +243,7 @@ fn an_older_kernel_can_be_pretended() {
     ends_well(&mut child, SOON);
 }
 
-/// Collects what arrives at a socket while a script runs with it in the place of a log daemon.
+/// Runs a script. Returns what it writes to a socket that stands in for a log daemon's.
 fn logged(bed: &CliBed, script: &str) -> String {
     let path = bed.path("socket");
     let socket = UnixDatagram::bind(&path).unwrap();
@@ -285,8 +285,8 @@ fn a_daemon_logs_to_syslog_where_there_is_no_journal() {
     assert!(log.contains("canopy[") && log.contains("cache.attr=7"), "{log}");
 }
 
-/// Returns whether the mount has come to a state that lasts: no process and no mount is left, or the daemon is ready.
-/// A daemon that is ready has closed the standard error that it inherited from the command.
+/// Returns whether the mount is in its final state: no process and no mount is left, or the daemon is ready. A daemon
+/// that is ready has closed the standard error that it inherited from the command.
 fn is_settled(bed: &CliBed) -> bool {
     let dir = bed.dir();
     let dir = dir.to_str().unwrap();
@@ -304,9 +304,9 @@ fn is_settled(bed: &CliBed) -> bool {
 }
 
 #[test]
-fn a_command_that_is_killed_leaves_no_pool_behind() {
+fn a_killed_mount_command_leaves_no_half_mounted_pool() {
     let bed = bed();
-    // The command is killed later in each round.
+    // Each round kills the command a little later.
     for round in 0..12 {
         let stderr = fs::File::create(bed.path("log")).unwrap();
         let mut command = bed.command("mount @a:@b @p");
@@ -314,7 +314,7 @@ fn a_command_that_is_killed_leaves_no_pool_behind() {
         std::thread::sleep(Duration::from_micros(400 * round));
         let _ = child.kill();
         let finished = child.wait().unwrap().success();
-        // The daemon stays if it could report that it was ready, else it unmounts and ends.
+        // The daemon stays if it has reported that it is ready; otherwise it unmounts and ends.
         assert!(wait_until(SOON, || is_settled(&bed)), "round {round}: {}", log(&bed));
         assert!(is_mounted(&bed) || !finished, "round {round}: {}", log(&bed));
         if is_mounted(&bed) {

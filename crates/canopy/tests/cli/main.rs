@@ -1,5 +1,5 @@
-//! The command line: mistakes and their messages, the start and the end of a daemon, the names of the program, `canopy
-//! fsck`, and `scripts/install.sh`. Needs root.
+//! The command line: errors and their messages, how a daemon starts and ends, the program's names, `canopy fsck`, and
+//! `scripts/install.sh`. Needs root.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! The program under its other names: `mergerfs`, and the helpers that mount(8) runs. What concerns /sbin and /dev happens
-//! in a new mount namespace.
+//! The program under its other names: `mergerfs`, and the helpers that mount(8) runs. Tests that change /sbin or /dev
+//! run in a new mount namespace.
 
 use canopy_testkit::cmd::{Finished, in_mount_namespace, run_within, wait_until};
 use canopy_testkit::{CliBed, proc};
@@ -17,7 +17,7 @@ fn bed() -> CliBed {
     CliBed::new(env!("CARGO_BIN_EXE_canopy"), "canopy-names-", &["a", "b", "p", "sbin"]).with_names(&NAMES)
 }
 
-/// Mounts, and returns the mount and what the command wrote to stderr.
+/// Mounts a pool. Returns the mount and the command's stderr.
 #[track_caller]
 fn mounted(bed: &CliBed, line: &str) -> (proc::Mount, String) {
     let done = bed.run_as(line);
@@ -28,25 +28,26 @@ fn mounted(bed: &CliBed, line: &str) -> (proc::Mount, String) {
 }
 
 /// Runs a script in a new mount namespace; `$1` is the directory.
-fn private(bed: &CliBed, script: &str) -> Finished {
-    let mut command = in_mount_namespace(&format!("{ALWAYS}{script}"));
+fn in_namespace(bed: &CliBed, script: &str) -> Finished {
+    let mut command = in_mount_namespace(&format!("{UNMOUNT_ON_EXIT}{script}"));
     run_within(command.arg(bed.dir()), Duration::from_secs(120))
 }
 
-/// Unmounts the pools of a script, even one that fails.
-const ALWAYS: &str = r#"trap 'umount -l "$1/p" "$1/q" "$1/r" "$1/s" "$1/t" 2> /dev/null || :' EXIT; "#;
+/// Unmounts a script's pools when the script exits, even if it fails.
+const UNMOUNT_ON_EXIT: &str =
+    r#"trap 'umount -l "$1/p" "$1/q" "$1/r" "$1/s" "$1/t" 2> /dev/null || :' EXIT; "#;
 
 fn has(mount: &proc::Mount, word: &str) -> bool {
     mount.options.split(',').any(|option| option == word)
 }
 
 #[test]
-fn mergerfs_mounts_as_it_always_did() {
+fn the_mergerfs_command_line_mounts_a_pool() {
     let bed = bed();
     let (mount, said) = mounted(&bed, "mergerfs -o minfreespace=0,use_ino,allow_other @a:@b @p");
     assert_eq!((mount.kind.as_str(), mount.source.as_str(), said.as_str()), ("fuse.mergerfs", "a:b", ""));
     assert!(has(&mount, "nosuid") && has(&mount, "nodev"), "{}", mount.options);
-    assert_eq!(bed.daemons()[0].name, "mergerfs", "pidof and pkill find it");
+    assert_eq!(bed.daemons()[0].name, "mergerfs", "the process name that pidof and pkill look for");
     fs::write(bed.path("p/file"), "x").unwrap();
     assert!(bed.path("a/file").exists() || bed.path("b/file").exists());
     bed.umount("@p");
@@ -62,7 +63,7 @@ fn mergerfs_mounts_as_it_always_did() {
 }
 
 #[test]
-fn under_mergerfs_what_is_unknown_is_a_warning() {
+fn unknown_options_of_mergerfs_are_warnings() {
     let bed = bed();
     let (_, said) = mounted(&bed, "mergerfs -o cache.file=off,attr_timeout=5 -s -z @a:@b @p");
     let lines: Vec<&str> = said.lines().collect();
@@ -75,7 +76,7 @@ fn under_mergerfs_what_is_unknown_is_a_warning() {
 }
 
 #[test]
-fn errors_of_the_other_names_are_one_line_with_status_one() {
+fn errors_under_the_other_names_are_one_line_with_status_one() {
     let bed = bed();
     for (line, needle) in [
         ("mergerfs", "no branch given: mergerfs [options] <branches> <mountpoint>"),
@@ -117,7 +118,7 @@ fn help_and_version_of_mergerfs() {
 }
 
 #[test]
-fn the_helpers_mount_what_fstab_says() {
+fn the_mount_helpers_accept_fstab_options() {
     let bed = bed();
     let words = "rw,nofail,noauto,_netdev,user,x-systemd.requires=/a,comment=x,cache.attr=5";
     for (line, kind) in [
@@ -136,13 +137,13 @@ fn the_helpers_mount_what_fstab_says() {
     bed.umount("@p");
     let done = bed.run_as("mount.canopy @a @p -f -o rw");
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
-    assert!(bed.mount_at("p").is_none(), "a fake mount is none");
+    assert!(bed.mount_at("p").is_none(), "-f (fake) mounts nothing");
 }
 
-/// Under the names that setups in use have, as mergerfs 2.33 does it: run by itself it mounts without devices and set-id
-/// programs, and by mount(8) with them. Under ours they are asked for, whoever mounts.
+/// Under mergerfs' names the defaults are those of mergerfs 2.33: nosuid and nodev when the program is run directly, and
+/// neither when mount(8) runs it. Under canopy's own names both are always the default.
 #[test]
-fn devices_and_set_id_programs_work_where_they_are_asked_for() {
+fn nosuid_and_nodev_defaults_depend_on_the_name() {
     let bed = bed();
     for (line, nosuid, nodev) in [
         ("canopy mount", true, true),
@@ -172,7 +173,7 @@ fn devices_and_set_id_programs_work_where_they_are_asked_for() {
 }
 
 #[test]
-fn a_missing_branch_costs_no_pool_and_is_taken_when_it_comes() {
+fn a_pool_mounts_without_a_missing_branch_and_adds_it_later() {
     let bed = bed();
     for line in [
         "mergerfs",
@@ -194,11 +195,11 @@ fn a_missing_branch_costs_no_pool_and_is_taken_when_it_comes() {
             status.stdout
         );
         let listed = bed.run_as("canopy get @p srcmounts").stdout;
-        assert!(listed.contains("late/x"), "it stays listed: {listed}");
+        assert!(listed.contains("late/x"), "the branch stays listed: {listed}");
 
         fs::create_dir_all(bed.path("late/x")).unwrap();
         fs::write(bed.path("late/x/from-late"), "here").unwrap();
-        assert!(wait_until(SOON, || bed.path("p/from-late").exists()), "{line}: it is taken");
+        assert!(wait_until(SOON, || bed.path("p/from-late").exists()), "{line}: branch not added");
         assert!(!bed.run_as("canopy status @p").stdout.contains("awaited"));
         fs::create_dir(bed.path("late/x/only-here")).unwrap();
         assert!(bed.path("p/only-here").is_dir());
@@ -207,9 +208,9 @@ fn a_missing_branch_costs_no_pool_and_is_taken_when_it_comes() {
     }
 }
 
-/// All of them: the pool is empty until there is one.
+/// The pool is empty until one of its branches exists.
 #[test]
-fn a_pool_may_wait_for_all_its_branches() {
+fn a_pool_mounts_with_all_branches_missing() {
     let bed = bed();
     let (_, said) = mounted(&bed, "mergerfs -o minfreespace=0 @one:@two:@disk* @p");
     assert_eq!(said.lines().count(), 3, "{said}");
@@ -223,11 +224,11 @@ fn a_pool_may_wait_for_all_its_branches() {
     fs::remove_dir_all(bed.path("two")).unwrap();
 }
 
-/// Puts the links in the place of /sbin, where mount(8) looks for its helpers.
+/// Mounts the links over /sbin, where mount(8) looks for its helpers.
 const SBIN: &str = r#"mount --bind "$1/sbin" "$(realpath /sbin)"; "#;
 
 #[test]
-fn mount_finds_its_helpers() {
+fn mount_runs_the_helper_of_each_type() {
     let bed = bed();
     let script = format!(
         r#"{SBIN}
@@ -238,7 +239,7 @@ fn mount_finds_its_helpers() {
             umount "$1/p"
         done"#
     );
-    let done = private(&bed, &script);
+    let done = in_namespace(&bed, &script);
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
     let expected = "canopy fuse.canopy a:b\nfuse.canopy fuse.canopy a:b\n\
                     mergerfs fuse.mergerfs a:b\nfuse.mergerfs fuse.mergerfs a:b\n";
@@ -246,9 +247,9 @@ fn mount_finds_its_helpers() {
     bed.wait_for_daemons(0);
 }
 
-/// What is not named stays, whether the mount table or fstab names the rest.
+/// Flags that the remount does not name stay, whether mount(8) takes the other options from the mount table or fstab.
 #[test]
-fn mount_remounts_a_pool() {
+fn a_remount_changes_only_the_flags_it_names() {
     let bed = bed();
     let script = format!(
         r#"{SBIN}
@@ -260,7 +261,7 @@ fn mount_remounts_a_pool() {
             done
             umount "$1/p"
         done
-        # A pool that was read-only from the beginning, and a line of fstab with options of the pool.
+        # A pool that is mounted read-only, from an fstab line with pool options.
         echo "$1/a $1/p canopy noatime,allow_dev,nofail,cache.attr=5,category.create=mfs,func.mkdir=ff,io-uring=off,minfreespace=0 0 0" > "$1/fstab"
         mount -T "$1/fstab" -o ro "$1/p"
         ! touch "$1/p/x" 2> /dev/null
@@ -269,7 +270,7 @@ fn mount_remounts_a_pool() {
         mount -T "$1/fstab" -o remount,ro "$1/p"; echo "fstab: $(flags "$1")"
         umount "$1/p""#
     );
-    let done = private(&bed, &script);
+    let done = in_namespace(&bed, &script);
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
     let each = "ro: ro,nosuid,nodev,noexec,relatime\n\
                 rw: rw,nosuid,nodev,noexec,relatime\n\
@@ -290,12 +291,12 @@ fn mount_remounts_a_pool() {
 }
 
 #[test]
-fn a_remount_tells_what_it_does_not_change() {
+fn a_remount_lists_the_options_it_does_not_change() {
     let bed = bed();
     mounted(&bed, "mount.canopy @a @p -o cache.attr=5,noatime");
     let flags = || bed.mount_at("p").unwrap().options;
     let point = bed.path("p").display().to_string();
-    // The flags are changed, and the rest is told.
+    // The flags change; a message lists the options that do not.
     let done = bed.run_as("mount.canopy @a @p -o remount,ro,cache.attr=7,io-uring=off,cache.entry=1");
     assert!(done.success() && flags().starts_with("ro,"), "{}", done.describe());
     let line = format!(
@@ -303,7 +304,7 @@ fn a_remount_tells_what_it_does_not_change() {
          canopy set {point} cache.attr=7, io-uring=off at the next mount\n"
     );
     assert_eq!(done.stderr, line);
-    // Where there is nothing else to do it has failed.
+    // A remount that would change nothing fails.
     let done = bed.run_as("mount.canopy @a @p -o remount,cache.attr=7");
     assert_eq!((done.code(), done.stderr.lines().count()), (Some(1), 1), "{}", done.describe());
     for (line, needle) in [
@@ -316,7 +317,7 @@ fn a_remount_tells_what_it_does_not_change() {
         assert!(!done.success() && done.stderr.lines().count() == 1, "{line}: {}", done.describe());
         assert!(done.stderr.contains(needle), "{line}: {}", done.stderr);
     }
-    // As the message says.
+    // What the messages suggest works.
     let done = bed.run_as(
         "mount.canopy a:b @p -o rw,noatime,remount,user_id=0,group_id=0,default_permissions,allow_other",
     );
@@ -326,7 +327,7 @@ fn a_remount_tells_what_it_does_not_change() {
 }
 
 #[test]
-fn mount_all_takes_the_lines_of_fstab() {
+fn mount_all_mounts_the_pools_of_fstab() {
     let bed = bed();
     for name in ["q", "r", "s", "t", "with space"] {
         fs::create_dir(bed.path(name)).unwrap();
@@ -349,7 +350,7 @@ fn mount_all_takes_the_lines_of_fstab() {
         getfattr --only-values -n user.mergerfs.func.create "$1/q/.mergerfs"; echo
         umount "$1/p" "$1/q" "$1/r" "$1/s" "$1/t""#
     );
-    let done = private(&bed, &script);
+    let done = in_namespace(&bed, &script);
     assert!(done.success(), "{}", done.describe());
     let expected = format!(
         "fuse.canopy a:b\nfuse.mergerfs old\nfuse.canopy {dir}/with space\nfuse.canopy a:b\nfuse.mergerfs {dir}/b\n\
@@ -360,12 +361,12 @@ fn mount_all_takes_the_lines_of_fstab() {
 }
 
 #[test]
-fn setuid_serves_as_that_user() {
+fn setuid_runs_the_daemon_as_that_user() {
     let bed = bed();
     for name in ["a", "b", "p"] {
         chown(bed.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    // Where that user can run it.
+    // A copy that the user can execute.
     let copy = bed.path("program");
     fs::copy(fs::canonicalize(bed.path("sbin/canopy")).unwrap(), &copy).unwrap();
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
@@ -379,13 +380,13 @@ fn setuid_serves_as_that_user() {
         setpriv --reuid nobody --regid 65534 --clear-groups sh -c 'echo x > "$1/p/file"' sh "$1"
         cat "$1"/[ab]/file; stat -c %u "$1"/[ab]/file
         umount "$1/p"
-        # The same from fstab, twice: the second time there is nothing to do.
+        # The same from fstab, twice; the second `mount -a` has nothing to do.
         mount --bind "$1/sbin" "$(realpath /sbin)"
         echo "$1/a:$1/b $1/p canopy nofail,_netdev,x-systemd.requires=/a,setuid=nobody,minfreespace=0 0 0" > "$1/fstab"
         mount -T "$1/fstab" -a; mount -T "$1/fstab" -a
         grep " $1/p " /proc/self/mountinfo | grep -o 'fuse.canopy\|user_id=[0-9]*'
         umount "$1/p""#;
-    let done = private(&bed, script);
+    let done = in_namespace(&bed, script);
     let _ = fs::remove_dir(bed.path("dev"));
     assert!(done.success(), "{}", done.describe());
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Commands that fail, pools in the foreground, and signals.
+//! Helpers to run commands that fail, mount pools in the foreground, and send signals.
 
 use canopy_testkit::cmd::{Finished, in_mount_namespace, run_within, wait_until, wait_within};
 use canopy_testkit::{CliBed, proc};
@@ -46,7 +46,7 @@ pub(super) fn is_mounted(bed: &CliBed) -> bool {
     bed.mount_at("p").is_some()
 }
 
-/// Mounts a pool in the foreground, which logs to a file.
+/// Mounts a pool in the foreground, with its log in a file.
 #[track_caller]
 pub(super) fn foreground(bed: &CliBed, args: &str) -> Child {
     let file = fs::File::create(bed.path("log")).unwrap();
@@ -54,7 +54,7 @@ pub(super) fn foreground(bed: &CliBed, args: &str) -> Child {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().unwrap();
     let up = wait_until(SOON, || is_mounted(bed) || child.try_wait().unwrap().is_some());
     assert!(up && is_mounted(bed), "{}", log(bed));
-    // The first answer shows that it serves requests.
+    // The pool serves requests once it answers the first.
     fs::metadata(bed.path("p")).unwrap();
     child
 }
@@ -91,7 +91,7 @@ pub(super) fn shell(script: &str, args: &[&OsStr]) -> Command {
     command
 }
 
-/// Makes `/dev/fuse` as udev does, whatever the machine's is like.
+/// Mounts a `/dev/fuse` with the mode that udev gives it over the machine's own.
 const OPEN_DEVICE: &str = r#"
     mkdir "$1/dev"; mount -t tmpfs none "$1/dev"
     mknod "$1/dev/fuse" c 10 229; chmod 666 "$1/dev/fuse"; mount --bind "$1/dev/fuse" /dev/fuse
