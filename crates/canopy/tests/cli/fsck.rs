@@ -22,7 +22,7 @@ fn rig() -> (ScratchDir, Pool) {
     (scratch, pool)
 }
 
-/// Calls the program by another name.
+/// Returns a command that runs the program by another name.
 fn called(scratch: &ScratchDir, name: &str) -> Command {
     let link = scratch.path("bin").join(name);
     if !link.exists() {
@@ -49,14 +49,14 @@ fn put(path: PathBuf, content: &str, mode: u32, uid: u32, mtime: u64) -> PathBuf
     path
 }
 
-/// Mode, owner, content.
+/// Returns the mode, owner and content of a file.
 fn state(path: &Path) -> (u32, u32, String) {
     let meta = fs::metadata(path).expect("a file");
     (meta.mode() & 0o7777, meta.uid(), fs::read_to_string(path).expect("text"))
 }
 
 #[test]
-fn differences_are_found_and_nothing_is_changed() {
+fn fsck_reports_differences_and_changes_nothing() {
     let (scratch, pool) = rig();
     put(scratch.path("a/same"), "x", 0o644, 5, 1000);
     put(scratch.path("b/same"), "y", 0o644, 5, 2000);
@@ -76,7 +76,7 @@ fn differences_are_found_and_nothing_is_changed() {
     let found: Vec<&str> = done.stdout.lines().filter_map(|line| line.strip_prefix("* ")).collect();
     let mut found: Vec<PathBuf> = found.into_iter().map(PathBuf::from).collect();
     found.sort();
-    // A symlink too, which no attribute could be asked of.
+    // Symlinks are compared too, although user.* attributes cannot be read from them.
     assert_eq!(found, ["deep", "deep/er/mode", "link"].map(|name| pool.path().join(name)));
     let expected = format!(
         "* {}\n  0: {}\n     uid: 0; gid: 0; mode: 04755; type: regular; size: 1; mtime: 1970-01-01T00:00:00+0000\n  1: {}\n     \
@@ -95,7 +95,7 @@ fn differences_are_found_and_nothing_is_changed() {
 }
 
 #[test]
-fn copies_are_made_alike() {
+fn fix_makes_all_copies_equal() {
     let (scratch, pool) = rig();
     let file = |branch: &str| scratch.path(branch).join("f");
     let fresh = || {
@@ -109,12 +109,12 @@ fn copies_are_made_alike() {
         let done = fsck(&["--fix", fix], pool.path());
         assert_eq!(done.code(), Some(1), "{}", done.describe());
         for (state, content) in modes().iter().zip(["old and long", "newest", "mid"]) {
-            // Set-id bits outlive the change of owner.
+            // The set-id bits survive the change of owner.
             assert_eq!((state.0, state.1, state.2.as_str()), (winner.0, winner.1, content), "{fix}");
         }
         assert_eq!(fsck(&[], pool.path()).code(), Some(0), "{fix}");
     }
-    // Without the data, sizes stay what they are, and that is said.
+    // Without --copy-file the sizes still differ, and a message suggests it.
     fresh();
     let done = fsck(&["-s", "-f", "newest"], pool.path());
     assert!(done.code() == Some(4) && done.stdout.contains("--copy-file=true"), "{}", done.describe());
@@ -127,13 +127,13 @@ fn copies_are_made_alike() {
     assert_eq!(rustix::fs::getxattr(file("a"), "user.mark", &mut [0; 4][..]), Ok(1));
     assert_eq!(fs::read_to_string(pool.path().join("f")).unwrap(), "newest");
     for branch in ["a", "b", "c"] {
-        assert_eq!(fs::read_dir(scratch.path(branch)).unwrap().count(), 1, "nothing is left aside");
+        assert_eq!(fs::read_dir(scratch.path(branch)).unwrap().count(), 1, "a temporary file is left behind");
     }
     pool.umount();
 }
 
 #[test]
-fn what_cannot_be_repaired_is_left_alone() {
+fn copies_that_cannot_be_repaired_are_not_changed() {
     let (scratch, pool) = rig();
     fs::create_dir(scratch.path("a/kind")).expect("mkdir");
     put(scratch.path("b/kind"), "file", 0o644, 0, 1000);
@@ -146,7 +146,7 @@ fn what_cannot_be_repaired_is_left_alone() {
     assert!(done.code() == Some(4) && done.stdout.contains("has other hard links"), "{}", done.describe());
     assert_eq!(state(&scratch.path("a/kind")).2, "older");
     fs::remove_file(scratch.path("a/other")).expect("rm");
-    // The answer is missing.
+    // Standard input gives no answer.
     let done = fsck(&["--fix=manual"], pool.path());
     assert!(done.code() == Some(4) && done.stdout.contains("Select correct file: "), "{}", done.describe());
     assert_eq!(state(&scratch.path("a/kind")).0, 0o600);
@@ -171,7 +171,7 @@ fn a_full_disk_leaves_the_old_copy_whole() {
 }
 
 #[test]
-fn other_mounts_and_other_peoples_directories() {
+fn unreadable_directories_are_reported_and_other_mounts_skipped() {
     let (scratch, pool) = rig();
     put(scratch.path("a/mine/f"), "1", 0o600, 0, 1);
     put(scratch.path("b/mine/f"), "1", 0o644, 0, 1);
@@ -182,7 +182,7 @@ fn other_mounts_and_other_peoples_directories() {
     let binary = scratch.path("bin").join("canopy");
     fs::copy(BINARY, &binary).expect("a copy");
     let done = finish(as_user(4242, 4242, &[], &binary).arg("fsck").arg(pool.path()));
-    // What was not looked at is not said to be right.
+    // A directory that fsck may not read is reported as unchecked.
     let told = format!(
         "canopy: {}: not checked, because you may not read it (root may)\n",
         pool.path().join("mine").display()
@@ -190,7 +190,7 @@ fn other_mounts_and_other_peoples_directories() {
     assert_eq!((done.code(), done.stderr.as_str()), (Some(8), told.as_str()), "{}", done.describe());
     assert!(done.stdout.contains("1 could not be checked"), "{}", done.stdout);
     assert_eq!(fsck(&[], pool.path()).code(), Some(4));
-    // Something is mounted over it: that is no part of the pool.
+    // Another mount over the directory is not part of the pool.
     let point = pool.path().join("mine");
     rustix::mount::mount(
         "tmpfs",
@@ -207,13 +207,13 @@ fn other_mounts_and_other_peoples_directories() {
 }
 
 #[test]
-fn by_the_name_that_scripts_and_fsck_know() {
+fn fsck_mergerfs_accepts_the_arguments_of_scripts_and_fsck() {
     let (scratch, pool) = rig();
     put(scratch.path("a/f"), "1", 0o600, 0, 1);
     put(scratch.path("b/f"), "12", 0o644, 0, 2);
     let run = |args: &[&str]| finish(called(&scratch, "fsck.mergerfs").args(args));
     let point = pool.path().to_str().expect("UTF-8");
-    // What was found is no failure there.
+    // Under this name, differences do not change the exit status.
     let done = run(&[point]);
     assert!(done.code() == Some(0) && done.stdout.starts_with("* "), "{}", done.describe());
     assert!(!done.stdout.contains("checked"));
@@ -223,7 +223,7 @@ fn by_the_name_that_scripts_and_fsck_know() {
         assert_eq!(run(args).code(), Some(0));
     }
     assert_eq!(state(&scratch.path("a/f")), (0o644, 0, "12".into()));
-    // fsck(8) at boot: the pool is not mounted, or is; its branches are no device.
+    // As fsck(8) runs it at boot, with the pool mounted or not; branches are not block devices, so it succeeds.
     for args in [
         &["-a", "-A"][..],
         &["-a", "/mnt/a:/mnt/b"],
@@ -255,7 +255,7 @@ fn by_the_name_that_scripts_and_fsck_know() {
 }
 
 #[test]
-fn a_report_holds_what_is_needed_and_no_secret() {
+fn collect_info_writes_all_sections_to_a_private_file() {
     let (scratch, pool) = rig();
     let done = finish(Command::new(BINARY).arg("collect-info"));
     assert!(done.success(), "{}", done.describe());
@@ -282,8 +282,8 @@ fn a_report_holds_what_is_needed_and_no_secret() {
 }
 
 #[test]
-fn the_usual_file_of_collect_info_is_made_anew() {
-    // A /tmp of its own, in which somebody has laid a trap.
+fn collect_info_replaces_a_symlink_at_its_default_file() {
+    // A /tmp of its own, with a malicious symlink at the file's name.
     let script = r#"
         exec 3<"$1"
         mount -t tmpfs tmpfs /tmp

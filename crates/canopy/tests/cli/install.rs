@@ -13,7 +13,7 @@ const SOON: Duration = Duration::from_secs(60);
 const IN_BIN: [&str; 3] = ["mergerfs", "mergerfs.collect-info", "fsck.mergerfs"];
 const IN_SBIN: [&str; 4] = ["mount.canopy", "mount.fuse.canopy", "mount.mergerfs", "mount.fuse.mergerfs"];
 
-/// Makes a build to install, and directories to install it into and to mount.
+/// Makes a build to install, a directory to install it into, a branch and a mountpoint.
 fn bed() -> ScratchDir {
     let bed = ScratchDir::new("canopy-install-", &["build", "dest", "a", "p"]);
     fs::copy(program_under_test(env!("CARGO_BIN_EXE_canopy")), bed.path("build/canopy")).unwrap();
@@ -44,7 +44,7 @@ fn files_installed(bed: &ScratchDir) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_package_holds_every_name_and_loses_every_name() {
+fn install_adds_every_name_and_uninstall_removes_them() {
     let bed = bed();
     let done = packaged(&bed, &[], true);
     assert!(done.stderr.is_empty(), "{}", done.describe());
@@ -68,7 +68,7 @@ fn a_package_holds_every_name_and_loses_every_name() {
     let pages =
         fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../man")).into_iter().flatten().count();
     assert_eq!(installed.iter().filter(|path| path.starts_with("usr/share/man/man")).count(), pages);
-    // Once more is an upgrade.
+    // A second install is an upgrade.
     packaged(&bed, &["install"], true);
     assert_eq!(files_installed(&bed), installed);
     packaged(&bed, &["uninstall"], true);
@@ -76,7 +76,7 @@ fn a_package_holds_every_name_and_loses_every_name() {
 }
 
 #[test]
-fn what_belongs_to_another_program_stays() {
+fn files_of_another_program_are_kept() {
     let bed = bed();
     let dest = bed.path("dest");
     fs::create_dir_all(dest.join("usr/bin")).unwrap();
@@ -89,8 +89,8 @@ fn what_belongs_to_another_program_stays() {
     for needle in ["/usr/bin/mergerfs", "/sbin/mount.mergerfs", "--force"] {
         assert!(done.stderr.contains(needle), "no {needle} in {}", done.stderr);
     }
-    assert_eq!(files_installed(&bed), before, "nothing half done");
-    // Nor is it taken away by who has not installed it.
+    assert_eq!(files_installed(&bed), before, "a refused install changed files");
+    // Uninstall does not remove another program's files either.
     packaged(&bed, &["uninstall"], true);
     assert_eq!(files_installed(&bed), before);
     packaged(&bed, &["--force"], true);
@@ -110,7 +110,7 @@ fn what_belongs_to_another_program_stays() {
 }
 
 #[test]
-fn what_is_installed_works() {
+fn the_installed_program_works_under_each_name() {
     let bed = bed();
     let places = [("PREFIX", bed.path("dest")), ("SBINDIR", bed.path("dest/sbin"))];
     let done = script(&bed, &[], &places);
@@ -128,7 +128,7 @@ fn what_is_installed_works() {
     ] {
         run(helper, &[bed.path("a"), bed.path("p")]);
         assert_eq!(kind(), expected, "{helper}");
-        // An upgrade does not mind that the program runs.
+        // An upgrade works while the program runs.
         assert!(script(&bed, &[], &places).success());
         run("bin/canopy", &["umount".into(), bed.path("p")]);
     }

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-/// A copy of the program where everybody may run it.
+/// Copies the program to where every user may run it.
 fn public_binary(bed: &CliBed) -> PathBuf {
     let copy = bed.path("canopy");
     fs::copy(bed.program(), &copy).unwrap();
@@ -34,11 +34,11 @@ fn an_ordinary_user_mounts_through_fusermount3() {
         grep -c " $1/p .* fuse.canopy " /proc/self/mountinfo
         "$2" umount "$1/p"
         ! grep " $1/p " /proc/self/mountinfo
-        # A signal ends it, too: the daemon has to ask the helper.
+        # A signal ends it too: the daemon then unmounts through fusermount3.
         "$2" mount -f "$1/a" "$1/p" 2> /dev/null & 
         until grep -q " $1/p " /proc/self/mountinfo; do sleep 0.02; done
         stat "$1/p" > /dev/null
-        # Which is set-uid: workers could not run it, whoever unmounts can.
+        # fusermount3 is set-uid: no_new_privs is set on workers, but not on the threads that unmount.
         until grep -q fuse-0 /proc/$!/task/*/comm; do sleep 0.02; done
         for task in /proc/$!/task/*; do
             case $(cat $task/comm) in
@@ -57,7 +57,7 @@ fn an_ordinary_user_mounts_through_fusermount3() {
 }
 
 #[test]
-fn an_ordinary_user_mounts_in_a_namespace_of_their_own() {
+fn an_ordinary_user_mounts_in_a_user_namespace() {
     let bed = bed();
     give_to_nobody(&bed);
     let canopy = public_binary(&bed);
@@ -73,7 +73,7 @@ fn an_ordinary_user_mounts_in_a_namespace_of_their_own() {
 }
 
 #[test]
-fn an_ordinary_user_without_the_helper_is_told_its_package() {
+fn without_fusermount3_the_error_names_its_package() {
     let bed = bed();
     give_to_nobody(&bed);
     let canopy = public_binary(&bed);
@@ -85,7 +85,7 @@ fn an_ordinary_user_without_the_helper_is_told_its_package() {
 }
 
 #[test]
-fn an_ordinary_user_is_told_what_the_helper_refuses() {
+fn refusals_of_fusermount3_are_explained() {
     let bed = bed();
     give_to_nobody(&bed);
     fs::create_dir(bed.path("roots")).unwrap();
@@ -109,7 +109,7 @@ fn an_ordinary_user_is_told_what_the_helper_refuses() {
 }
 
 #[test]
-fn an_ordinary_user_is_told_of_a_branch_that_is_not_readable() {
+fn an_unreadable_branch_is_an_error_for_an_ordinary_user() {
     let bed = bed();
     give_to_nobody(&bed);
     let canopy = public_binary(&bed);

@@ -1,4 +1,4 @@
-//! Arguments: mistakes and their messages, warnings, and what of the arguments the mount table shows.
+//! Arguments: errors and their messages, warnings, and which arguments the mount table shows.
 
 use super::rig::{SOON, bed, mistake, refused, shell};
 use canopy_testkit::cmd::{in_mount_namespace, run_within};
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 #[test]
-fn every_mistake_is_one_line_with_culprit_and_mend() {
+fn each_error_is_one_line_with_its_cause_and_remedy() {
     let bed = bed();
     fs::write(bed.path("file"), "").unwrap();
     fs::create_dir(bed.path("a/inner")).unwrap();
@@ -51,7 +51,7 @@ fn every_mistake_is_one_line_with_culprit_and_mend() {
         for needle in *needles {
             assert!(line.contains(needle), "canopy {args}: no {needle:?} in {line:?}");
         }
-        // In the foreground it is no different.
+        // In the foreground the error is the same.
         if let Some(rest) = args.strip_prefix("mount ") {
             assert_eq!(mistake(&bed, &format!("mount -f {rest}")), line);
         }
@@ -63,7 +63,7 @@ fn every_mistake_is_one_line_with_culprit_and_mend() {
 }
 
 #[test]
-fn a_bind_mount_of_the_mountpoint_is_no_branch() {
+fn a_bind_mount_of_the_mountpoint_cannot_be_a_branch() {
     let bed = bed();
     let script = r#"mount --bind "$1/p" "$1/a"; exec "$2" mount "$1/a" "$1/p""#;
     let line = refused(&bed, in_mount_namespace(script).arg(bed.dir()).arg(bed.program()));
@@ -71,7 +71,7 @@ fn a_bind_mount_of_the_mountpoint_is_no_branch() {
 }
 
 #[test]
-fn a_loop_over_shared_mounts_is_seen() {
+fn a_loop_through_shared_mounts_is_refused() {
     let bed = bed();
     let script = r#"mount -t tmpfs none "$1/a"; mount --make-shared "$1/a"; mkdir "$1/a/m"
         mount --bind "$1/a" "$1/b"; exec "$2" mount "$1/b" "$1/a/m""#;
@@ -80,7 +80,7 @@ fn a_loop_over_shared_mounts_is_seen() {
 }
 
 #[test]
-fn help_version_and_options_are_no_mistakes() {
+fn help_version_and_options_print_to_stdout() {
     let bed = bed();
     for (args, needle) in [
         ("--help", "mount"),
@@ -95,7 +95,7 @@ fn help_version_and_options_are_no_mistakes() {
 }
 
 #[test]
-fn what_is_odd_is_told_and_still_mounted() {
+fn odd_arguments_are_warned_about_and_the_pool_is_mounted() {
     let bed = bed();
     fs::create_dir(bed.path("a/inner")).unwrap();
     let table = [
@@ -113,7 +113,7 @@ fn what_is_odd_is_told_and_still_mounted() {
 }
 
 #[test]
-fn the_mount_shows_what_it_was_told() {
+fn the_mount_table_shows_source_and_flags() {
     let bed = bed();
     let mount = |args: &str| {
         bed.ok(&format!("mount {args}"));
@@ -134,9 +134,9 @@ fn the_mount_shows_what_it_was_told() {
     assert!(!told.options.contains("nosuid") && !told.options.contains("nodev"), "{}", told.options);
 }
 
-/// Their names together are longer than the kernel takes for the source of a mount.
+/// The branches' names together are longer than the kernel accepts as the source of a mount.
 #[test]
-fn more_branches_than_the_mount_can_name() {
+fn a_long_list_of_branches_is_shortened_in_the_mount_source() {
     let bed = bed();
     for number in 1000..2500 {
         fs::create_dir_all(bed.path(&format!("many/disk{number}"))).unwrap();
