@@ -24,7 +24,7 @@ fn pool(bed: &CliBed) -> Pool {
 }
 
 #[test]
-fn a_file_says_everything_a_mount_needs() {
+fn a_file_can_hold_everything_a_mount_needs() {
     let bed = bed(&[(
         "config",
         "# my pool\nbranches=@a=RW:@b=NC,1K\n  mountpoint = @p\n\nfsname=from,file\ncache.attr=7\nconfig=@more\n",
@@ -35,13 +35,13 @@ fn a_file_says_everything_a_mount_needs() {
     assert_eq!(mount.source, "from,file");
     assert!(mount.options.contains("noatime"), "{}", mount.options);
     fs::write(bed.path("p/file"), "x").unwrap();
-    assert!(bed.path("a/file").exists(), "created by ff, and not on the branch that takes no new files");
+    assert!(bed.path("a/file").exists(), "ff creates it on the branch that is not NC");
     assert_eq!(bed.stdout("get @p config"), "@config");
     bed.umount("@p");
 }
 
 #[test]
-fn each_bad_line_is_a_line_of_its_own_and_nothing_is_mounted() {
+fn each_bad_line_is_reported_and_nothing_is_mounted() {
     let bed = bed(&[
         ("config", "cache.file=off\nnullrw=true\nconfig=@more\nfunc.create=best\n"),
         ("more", "\nminfreespac=1\n"),
@@ -62,7 +62,7 @@ fn each_bad_line_is_a_line_of_its_own_and_nothing_is_mounted() {
     assert!(said.contains("too many levels of config") && said.lines().count() == 1, "{said}");
     let said = mount("none");
     assert!(said.starts_with("canopy: config file @none cannot be read: No such file"), "{said}");
-    // Under the name mergerfs, too, where the same on the command line is a warning.
+    // The same holds under the name mergerfs, where an unknown option on the command line is only a warning.
     let bed = bed.with_names(&["mergerfs"]);
     let done = run_within(&mut bed.command_as("mergerfs -o config=@more @a @p"), Duration::from_secs(20));
     assert_eq!(done.code(), Some(1), "{}", done.describe());
@@ -76,7 +76,7 @@ fn a_running_pool_reads_its_file_again() {
     assert_eq!((pool.get("cache.attr").as_str(), pool.get("func.create").as_str()), ("7", "ff"));
     assert_eq!(pool.get("config"), path("config"));
 
-    // The same file, changed meanwhile: its branches have their effect.
+    // An empty value reads the same file again, including its branches.
     bed.write("config", "cache.attr=8\nbranches=@b\n");
     pool.set("config", "");
     assert_eq!(pool.get("cache.attr"), "8");
@@ -92,7 +92,7 @@ fn a_running_pool_reads_its_file_again() {
 }
 
 #[test]
-fn a_running_pool_keeps_the_good_lines() {
+fn a_running_pool_applies_the_valid_lines() {
     let bed =
         bed(&[("config", "cache.attr=7\n"), ("bad", "cache.attr=1\nposix-acl=true\ncache.entry=3\nfrob\n")]);
     let pool = pool(&bed);
@@ -100,7 +100,7 @@ fn a_running_pool_keeps_the_good_lines() {
     assert_eq!(pool.try_set("config", &path("bad")), Err(Errno::INVAL));
     assert_eq!((pool.get("cache.attr").as_str(), pool.get("cache.entry").as_str()), ("1", "3"));
     assert_eq!(pool.get("posix-acl"), "auto");
-    assert_eq!(pool.get("config"), path("config"), "what failed is not remembered");
+    assert_eq!(pool.get("config"), path("config"), "a file with errors is not remembered");
     let log = pool.log();
     for needle in ["bad:2: option posix-acl can only be set at the mount", "bad:4: unknown option 'frob'"] {
         assert!(log.contains(needle), "no {needle} in {log}");
@@ -114,7 +114,7 @@ fn a_running_pool_keeps_the_good_lines() {
 }
 
 #[test]
-fn without_a_file_there_is_none_to_read_again() {
+fn a_pool_without_a_file_cannot_read_it_again() {
     let bed = bed(&[]);
     let pool = Pool::builder(bed.program()).branch(bed.path("a")).at(bed.path("p")).mount();
     assert_eq!(pool.get("config"), "");
@@ -122,9 +122,9 @@ fn without_a_file_there_is_none_to_read_again() {
     pool.umount();
 }
 
-/// Whoever writes the file decides what root mounts.
+/// Anybody who can write the file decides what root mounts.
 #[test]
-fn a_file_that_others_may_write_is_told() {
+fn a_file_that_others_can_write_is_warned_about() {
     let bed = bed(&[("config", "branches=@a\nmountpoint=@p\n")]);
     fs::create_dir(bed.path("etc")).unwrap();
     fs::copy(bed.path("config"), bed.path("etc/theirs")).unwrap();
@@ -154,7 +154,7 @@ fn a_file_that_others_may_write_is_told() {
     mode("etc", 0o777);
     told("etc/theirs", "etc", "the directory it is reached through");
     told("etc/link", "etc", "mode 0777");
-    // Nobody else writes these.
+    // A sticky directory, then files and directories that only root and its group can write.
     mode("etc", 0o1777);
     assert_eq!(said("etc/theirs"), "");
     mode("etc", 0o775);

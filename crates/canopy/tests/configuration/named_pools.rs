@@ -1,4 +1,4 @@
-//! Pools that are defined by a TOML file and mounted by its name.
+//! Pools that are defined in a TOML file and mounted by the file's name.
 //!
 //! A command looks for a name among all mounts of the machine, so pools of tests that run in parallel have different names.
 
@@ -30,7 +30,7 @@ create = \"ff\"
 ";
 
 #[test]
-fn a_pool_is_called_by_its_name() {
+fn commands_accept_the_name_of_a_pool() {
     let bed = bed(&[("media", MEDIA)]);
     bed.stdout("mount media");
     let mount = bed.mount_at("p").unwrap();
@@ -38,13 +38,13 @@ fn a_pool_is_called_by_its_name() {
     assert!(mount.options.contains("noatime"), "{}", mount.options);
     fs::write(bed.path("p/file"), "x").unwrap();
     assert!(bed.path("a/file").exists());
-    // Every command knows it by that name.
+    // Every command accepts the name.
     assert_eq!(bed.stdout("get media cache.attr"), "7");
     assert_eq!(bed.stdout("get media config"), "@etc/media.toml");
     assert!(bed.stdout("get media branches").ends_with("@b=NC,1K"));
     bed.stdout("set media cache.attr=8");
     assert!(bed.stdout("list media").contains("cache.attr"));
-    // What its file says is read again, also what was said at the mount.
+    // An empty `config` reads the definition again and restores its values.
     bed.stdout("set media config=");
     assert_eq!(bed.stdout("get media cache.attr"), "7");
     bed.umount("media");
@@ -52,9 +52,9 @@ fn a_pool_is_called_by_its_name() {
 }
 
 #[test]
-fn what_is_typed_wins_over_the_file() {
+fn the_command_line_overrides_the_file() {
     let bed = bed(&[("typed", MEDIA)]);
-    // Elsewhere, and with the options before and behind the name.
+    // Another mountpoint, with options before and after the name.
     bed.stdout("mount -o cache.attr=3 typed @q -o func.create=lfs");
     assert_eq!(bed.mount_at("q").unwrap().source, "typed");
     assert!(bed.mount_at("p").is_none());
@@ -62,7 +62,7 @@ fn what_is_typed_wins_over_the_file() {
     assert_eq!(bed.stdout("get typed func.create"), "lfs");
     assert_eq!(bed.stdout("get typed func.mkdir"), bed.stdout("get @q func.mkdir"));
     bed.umount("typed");
-    // Another source may be told; then the file tells where the pool is.
+    // With another fsname, commands find the mountpoint through the file.
     bed.stdout("mount -o fsname=other typed");
     assert_eq!(bed.mount_at("p").unwrap().source, "other");
     assert_eq!(bed.stdout("get typed cache.attr"), "7");
@@ -70,7 +70,7 @@ fn what_is_typed_wins_over_the_file() {
 }
 
 #[test]
-fn a_name_wins_over_a_directory_of_that_name() {
+fn a_pool_name_takes_precedence_over_a_directory() {
     let bed = bed(&[("a", MEDIA)]);
     bed.stdout("mount a");
     assert_eq!(bed.mount_at("p").unwrap().source, "a");
@@ -82,7 +82,7 @@ fn a_name_wins_over_a_directory_of_that_name() {
 }
 
 #[test]
-fn a_file_may_be_anywhere() {
+fn a_definition_can_be_in_any_directory() {
     let bed = bed(&[]);
     bed.write("pool.toml", MEDIA);
     bed.stdout("mount @pool.toml");
@@ -91,11 +91,11 @@ fn a_file_may_be_anywhere() {
     bed.stdout("mount pool.toml @q");
     assert_eq!(bed.mount_at("q").unwrap().source, "pool");
     bed.umount("@q");
-    // As a config option it is no name, but its lines are the same.
+    // Named by the config option, the file gives the same options but no pool name.
     bed.stdout("mount -o config=@pool.toml,cache.attr=9");
     assert_eq!(bed.mount_at("p").unwrap().source, "a:b");
     assert_eq!(bed.stdout("get @p cache.attr"), "9");
-    // Into a running pool as well, from lines that name it.
+    // A running pool also reads a TOML file that another config file includes.
     bed.write("lines", "cache.entry=5\nconfig=@more.toml\n");
     bed.write("more.toml", "cache.negative-entry = 4\n");
     bed.stdout("set @p config=@lines");
@@ -107,7 +107,7 @@ fn a_file_may_be_anywhere() {
 }
 
 #[test]
-fn mistakes_name_file_line_and_the_nearest_key() {
+fn errors_name_the_file_the_line_and_the_nearest_key() {
     let bed = bed(&[
         ("media", "branches = ['@a']\n\n[cache]\nfile = 'off'\nattr = 'x'\n"),
         ("broken", "branches = ['@a'\nmountpoint = '@p'\n"),
@@ -143,7 +143,7 @@ fn mistakes_name_file_line_and_the_nearest_key() {
 }
 
 #[test]
-fn a_running_pool_does_not_read_what_lies_in_it() {
+fn a_running_pool_does_not_read_a_config_file_inside_itself() {
     let bed = bed(&[("media", MEDIA)]);
     bed.stdout("mount media");
     fs::write(bed.path("a/c"), "cache.attr=5\n").unwrap();
@@ -156,7 +156,7 @@ fn a_running_pool_does_not_read_what_lies_in_it() {
     for way in ["p/c", "link"] {
         assert_eq!(set(way), Err(Errno::INVAL), "{way}");
     }
-    // By a bind mount nobody sees that it does; it reads like any other file, for another worker serves.
+    // Through a bind mount this is not detected. The read succeeds, because another worker serves it.
     rustix::mount::mount_bind(bed.path("p"), bed.path("q")).unwrap();
     let read = set("q/c");
     rustix::mount::unmount(bed.path("q"), rustix::mount::UnmountFlags::DETACH).unwrap();

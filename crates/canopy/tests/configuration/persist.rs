@@ -31,7 +31,7 @@ fn config_files(bed: &CliBed) -> Vec<(String, String)> {
     files
 }
 
-/// Runs a command that must fail with one line, and change neither the pool nor a file.
+/// Runs a command that must fail with one line and change neither the pool nor a file.
 #[track_caller]
 fn refused(bed: &CliBed, args: &str, needle: &str) {
     let state = || (bed.stdout("get @p"), config_files(bed));
@@ -48,9 +48,9 @@ fn remount(bed: &CliBed, args: &str) {
 }
 
 #[test]
-fn a_change_is_written_where_it_stands() {
+fn a_change_replaces_the_line_of_its_option() {
     let bed = bed(&[("conf", "# mine\nbranches=@a\n  cache.attr = 7\nminfreespace=0\n# the end\n")]);
-    // The file is named from where the mount is started.
+    // The path of the file is relative to the working directory of the mount command.
     let mount = "mount -o config=etc/conf @p";
     bed.stdout(mount);
     bed.stdout("set --persist @p cache.attr=8");
@@ -61,7 +61,7 @@ fn a_change_is_written_where_it_stands() {
         (bed.stdout("get @p cache.attr"), bed.stdout("get @p func.create")),
         ("8".into(), "lfs".into())
     );
-    // Without it the file stays as it is.
+    // Without --persist the file does not change.
     bed.stdout("set @p cache.attr=9");
     assert_eq!(read(&bed, "conf"), expected);
     remount(&bed, mount);
@@ -74,7 +74,7 @@ fn a_change_is_written_where_it_stands() {
 }
 
 #[test]
-fn branches_are_written_as_the_list_they_become() {
+fn branch_instructions_are_written_as_the_resulting_list() {
     let text = "branches = [\n  \"@a\", # first\n]\nmountpoint = \"@p\"\nminfreespace = 0\n\n[cache]\nattr = 7 # s\n";
     let bed = bed(&[("persisted.toml", text)]);
     bed.stdout("mount persisted");
@@ -103,13 +103,13 @@ fn branches_are_written_as_the_list_they_become() {
 }
 
 #[test]
-fn the_file_stays_what_it_is() {
+fn the_file_keeps_its_mode_owner_and_symlink() {
     let bed = bed(&[("real", "branches=@a\ncache.attr=7\n")]);
     let real = bed.path("etc/real");
     fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
     symlink("etc/real", bed.path("link")).unwrap();
     bed.stdout("mount -o config=link @p");
-    // Whose file others may change is told when it is mounted.
+    // The owner changes after the mount, which would warn about a file that others can change.
     chown(&real, Some(65534), Some(12)).unwrap();
     bed.stdout("set --persist @p cache.attr=8");
     assert_eq!(read(&bed, "real"), "branches=@a\ncache.attr=8\n");
@@ -120,7 +120,7 @@ fn the_file_stays_what_it_is() {
 }
 
 #[test]
-fn what_would_not_hold_is_refused() {
+fn a_change_that_the_next_mount_would_not_keep_is_refused() {
     let bed = bed(&[
         ("conf", "branches=@a\ncache.attr=7\nconfig=@etc/more\n"),
         ("more", "cache.entry=3\n"),
@@ -143,10 +143,10 @@ fn what_would_not_hold_is_refused() {
     ] {
         refused(&bed, &format!("set --persist @p {pair}"), needle);
     }
-    // What another file says after it is outdone by a line behind it.
+    // `more` sets cache.entry, so the new line goes after the line that includes it.
     bed.stdout("set --persist @p cache.entry=4");
     assert_eq!(read(&bed, "conf"), "branches=@a\ncache.attr=7\nconfig=@etc/more\ncache.entry=4\n");
-    // Once the pool has read another file, the next mount would not.
+    // The pool has read another file since, which the next mount would not read.
     bed.stdout("set @p config=@etc/other");
     refused(&bed, "set --persist @p cache.attr=6", "names another file or none");
     bed.umount("@p");
@@ -156,10 +156,10 @@ fn what_would_not_hold_is_refused() {
 }
 
 #[test]
-fn a_pool_that_refuses_leaves_the_file_alone() {
+fn a_change_that_the_pool_refuses_is_not_written() {
     let bed = bed(&[("conf", "branches=@a\ncache.writeback=true\npassthrough.io=off\n")]);
     bed.stdout("mount -o config=@etc/conf @p");
-    // Written and valid, but not in this pool.
+    // The value is valid, but not together with this pool's other options.
     refused(&bed, "set --persist @p passthrough.io=rw", "passthrough.io");
     fs::write(bed.path("etc/conf"), "branches=@a\nfrob\n").unwrap();
     refused(&bed, "set --persist @p cache.attr=3", "etc/conf:2: unknown option 'frob'");
@@ -167,17 +167,17 @@ fn a_pool_that_refuses_leaves_the_file_alone() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_leaves_the_pool_alone() {
+fn a_failed_write_leaves_the_pool_unchanged() {
     let bed = bed(&[("conf", "branches=@a\ncategory.create=mfs\nfunc.mkdir=ff\n")]);
     bed.stdout("mount -o config=@etc/conf @p");
-    // Nowhere to write the new one.
+    // The new file cannot be created.
     let etc = bed.path("etc");
     mount_bind(&etc, &etc).unwrap();
     mount_remount(&etc, MountFlags::BIND | MountFlags::RDONLY, "").unwrap();
     refused(&bed, "set --persist @p cache.attr=3", "Read-only file system");
     unmount(&etc, UnmountFlags::DETACH).unwrap();
-    // The new one is there, but cannot take the old one's place: a mountpoint cannot be renamed over. By then the pool
-    // has changed; it is set back, every function that the category has.
+    // The new file is written but cannot replace the old one: rename(2) onto a mountpoint fails. By then the pool has
+    // changed. The change is undone, for a category in each of its functions.
     let conf = bed.path("etc/conf");
     mount_bind(&conf, &conf).unwrap();
     refused(&bed, "set --persist @p cache.attr=3", "cannot be written");
@@ -193,7 +193,7 @@ fn a_file_that_cannot_be_written_leaves_the_pool_alone() {
 }
 
 #[test]
-fn changes_at_the_same_time_are_all_kept() {
+fn concurrent_changes_are_all_written() {
     let bed = bed(&[("conf", "branches=@a\n")]);
     bed.stdout("mount -o config=@etc/conf @p");
     let pairs = [
