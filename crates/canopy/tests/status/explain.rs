@@ -1,4 +1,4 @@
-//! `canopy explain`: what it says is what happens.
+//! `canopy explain` predicts what an operation does.
 
 use super::rig::{BINARY, canopy, explain, shown};
 use canopy_testkit::{LoopFs, Pool, ScratchDir};
@@ -8,18 +8,18 @@ use std::os::unix::fs::symlink;
 
 const MIB: u64 = 1 << 20;
 
-fn verdicts(told: &Value) -> Vec<&str> {
-    let branches = told["branches"].as_array().expect("branches");
+fn verdicts(answer: &Value) -> Vec<&str> {
+    let branches = answer["branches"].as_array().expect("branches");
     branches.iter().map(|branch| branch["verdict"].as_str().expect("a verdict")).collect()
 }
 
-/// Without its line breaks.
+/// Returns the text without its line breaks.
 fn unwrapped(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
-fn every_reason_with_its_figures() {
+fn each_verdict_has_its_reason_and_figures() {
     let (small, large, read_only) = (LoopFs::tmpfs(8 * MIB), LoopFs::tmpfs(32 * MIB), LoopFs::ext4(16 * MIB));
     let (no_create, declared) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
     let spec = |fs: &LoopFs, mode: &str| format!("{}={mode}", fs.path().display());
@@ -32,17 +32,17 @@ fn every_reason_with_its_figures() {
         .option("minfreespace=1M,category.create=mfs")
         .mount();
     read_only.set_read_only(true);
-    let told = explain(&pool, "create", "new");
-    assert_eq!(verdicts(&told), ["below-min-free", "chosen", "read-only", "mode", "mode"], "{told:#}");
-    assert_eq!(told["chosen"], json!([large.path()]));
+    let answer = explain(&pool, "create", "new");
+    assert_eq!(verdicts(&answer), ["below-min-free", "chosen", "read-only", "mode", "mode"], "{answer:#}");
+    assert_eq!(answer["chosen"], json!([large.path()]));
     assert_eq!(
-        (&told["policy"], &told["func"], &told["category"]),
+        (&answer["policy"], &answer["func"], &answer["category"]),
         (&"mfs".into(), &"create".into(), &"create".into())
     );
-    assert_eq!((&told["error"], &told["by_chance"]), (&Value::Null, &false.into()));
-    assert_eq!((&told["pool"], &told["path"]), (&json!(pool.path()), &json!(pool.path().join("new"))));
+    assert_eq!((&answer["error"], &answer["by_chance"]), (&Value::Null, &false.into()));
+    assert_eq!((&answer["pool"], &answer["path"]), (&json!(pool.path()), &json!(pool.path().join("new"))));
     assert_eq!(
-        (&told["branches"][0]["min_free"], &told["branches"][1]["min_free"]),
+        (&answer["branches"][0]["min_free"], &answer["branches"][1]["min_free"]),
         (&(10 * MIB).into(), &MIB.into())
     );
     let text = shown(["explain".as_ref(), "create".as_ref(), pool.path().join("new").as_os_str()]);
@@ -50,31 +50,31 @@ fn every_reason_with_its_figures() {
     {
         assert!(unwrapped(&text).contains(words), "{words}\n{text}");
     }
-    // And so it is.
+    // The file is created as predicted.
     fs::write(pool.path().join("new"), "").unwrap();
     assert!(large.path().join("new").exists());
-    let told = explain(&pool, "create", "new");
-    assert_eq!(told["error"]["name"], "EEXIST");
+    let answer = explain(&pool, "create", "new");
+    assert_eq!(answer["error"]["name"], "EEXIST");
     assert_eq!(verdicts(&explain(&pool, "unlink", "new"))[1], "chosen");
     assert_eq!(
         verdicts(&explain(&pool, "getattr", "new")),
         ["absent", "chosen", "absent", "absent", "absent"]
     );
     fs::write(declared.path().join("new"), "").unwrap();
-    let told = explain(&pool, "unlink", "new");
-    assert_eq!(told["error"]["name"], "EROFS", "the copy would come back");
+    let answer = explain(&pool, "unlink", "new");
+    assert_eq!(answer["error"]["name"], "EROFS", "the copy on the read-only branch would reappear");
     assert_eq!(fs::remove_file(pool.path().join("new")).unwrap_err().raw_os_error(), Some(30));
     pool.umount();
 }
 
 #[test]
-fn chance_is_told_as_chance() {
+fn a_random_choice_is_explained_with_its_probabilities() {
     let (one, three) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(48 * MIB));
     let pool = Pool::builder(BINARY).branch(one.path()).branch(three.path()).option("minfreespace=0").mount();
-    let told = explain(&pool, "create", "x");
-    assert_eq!((&told["by_chance"], verdicts(&told)), (&true.into(), vec!["candidate", "candidate"]));
-    let chance = |index: usize| told["branches"][index]["chance"].as_f64().unwrap();
-    assert!((chance(0) - 0.25).abs() < 0.01 && (chance(0) + chance(1) - 1.0).abs() < 1e-9, "{told:#}");
+    let answer = explain(&pool, "create", "x");
+    assert_eq!((&answer["by_chance"], verdicts(&answer)), (&true.into(), vec!["candidate", "candidate"]));
+    let chance = |index: usize| answer["branches"][index]["chance"].as_f64().unwrap();
+    assert!((chance(0) - 0.25).abs() < 0.01 && (chance(0) + chance(1) - 1.0).abs() < 1e-9, "{answer:#}");
     let text = shown(["explain".as_ref(), "mkdir".as_ref(), pool.path().join("x").as_os_str()]);
     assert!(
         text.contains("chance decides") && text.contains("25 % likely") && text.contains("75 % likely"),
@@ -84,7 +84,7 @@ fn chance_is_told_as_chance() {
 }
 
 #[test]
-fn what_cannot_be_asked_itself() {
+fn symlinks_missing_files_and_long_names_are_explained() {
     let scratch = ScratchDir::new("canopy-explain-", &["a", "b"]);
     let (a, b) = (scratch.path("a"), scratch.path("b"));
     fs::create_dir(b.join("dir")).unwrap();
@@ -93,14 +93,14 @@ fn what_cannot_be_asked_itself() {
     fs::write(a.join(&long), "").unwrap();
     let pool =
         Pool::builder(BINARY).branch(&a).branch(&b).option("minfreespace=0,category.create=epff").mount();
-    // Symlinks carry no attributes of users; a missing name has nobody to ask; a long one leaves no room for a key.
+    // A symlink cannot have user attributes, a missing file has none, and a long name does not fit into a key.
     assert_eq!(explain(&pool, "readlink", "dir/link")["chosen"], json!([b]));
     assert_eq!(explain(&pool, "unlink", "dir/none")["error"]["name"], "ENOENT");
     assert_eq!(explain(&pool, "chmod", &long)["chosen"], json!([a]));
     assert_eq!(explain(&pool, "create", &format!("dir/{long}"))["chosen"], json!([b]));
     assert_eq!(explain(&pool, "getattr", "")["chosen"], json!([a]));
-    let told = explain(&pool, "rename", "dir");
-    assert_eq!(told["preserves_paths"], true);
+    let answer = explain(&pool, "rename", "dir");
+    assert_eq!(answer["preserves_paths"], true);
     let text = shown(["explain".as_ref(), "rename".as_ref(), pool.path().join("dir").as_os_str()]);
     assert!(unwrapped(&text).contains("rename-exdev says otherwise"), "{text}");
 
@@ -116,7 +116,7 @@ fn what_cannot_be_asked_itself() {
         assert!(done.stderr.lines().count() == 1, "{}", done.describe());
         assert!(words.iter().all(|word| done.stderr.contains(word)), "{}", done.describe());
     }
-    // Nobody sees these keys who does not ask for them, and nobody sets them.
+    // These attributes are not listed, and cannot be set.
     let mut names = [0; 4096];
     assert_eq!(rustix::fs::listxattr(pool.path().join("dir"), &mut names[..]).unwrap(), 0);
     for key in

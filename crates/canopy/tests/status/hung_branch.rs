@@ -1,4 +1,4 @@
-//! A branch that never answers. It is a pool itself, whose daemon is stopped.
+//! A branch that never answers: another pool, whose daemon is stopped.
 
 use super::rig::{BINARY, canopy, codes, shown};
 use canopy_testkit::{LoopFs, Paused, Pool, proc};
@@ -8,7 +8,7 @@ use std::fs;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_branch_hangs_and_the_pool_answers() {
+fn a_pool_that_still_answers_reports_its_hung_branch() {
     let (lower, plain) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
     let inner = Pool::builder(BINARY).branch(lower.path()).mount();
     let outer = Pool::builder(BINARY)
@@ -17,16 +17,16 @@ fn a_branch_hangs_and_the_pool_answers() {
         .option("minfreespace=0,cache.attr=3600,cache.entry=3600")
         .forgive_descriptors()
         .mount();
-    // So the kernel need not ask about the root again.
+    // From now on the kernel has the root cached, and need not ask the daemon about it.
     fs::metadata(outer.path().join(".mergerfs")).expect("the control file");
     {
         let _paused = Paused::new(inner.pid());
         for _ in 0..3 {
-            let told = outer.status();
-            assert_eq!(told["state"], "serving");
-            assert_eq!(codes(&told), ["branch-does-not-answer"], "{told:#}");
+            let status = outer.status();
+            assert_eq!(status["state"], "serving");
+            assert_eq!(codes(&status), ["branch-does-not-answer"], "{status:#}");
             let health: Vec<_> =
-                told["branches"].as_array().unwrap().iter().map(|branch| &branch["health"]).collect();
+                status["branches"].as_array().unwrap().iter().map(|branch| &branch["health"]).collect();
             assert_eq!(health, ["ok", "does-not-answer"]);
         }
         let text = shown(["status".as_ref(), outer.path().as_os_str()]);
@@ -37,25 +37,25 @@ fn a_branch_hangs_and_the_pool_answers() {
 }
 
 #[test]
-fn a_branch_hangs_and_the_pool_with_it() {
+fn a_pool_that_hangs_with_its_branch_is_reported_with_both() {
     let (lower, plain) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
     let inner = Pool::builder(BINARY).branch(lower.path()).option("cache.attr=0").mount();
     let outer = Pool::builder(BINARY)
         .branch(plain.path())
         .branch(inner.path())
-        // Its branches are held on copies of their mounts as well.
+        // With `noatime`, the daemon also holds each branch through a copy of its mount.
         .option("minfreespace=0,cache.attr=0,cache.entry=0,noatime")
         .forgive_descriptors()
         .mount();
     {
         let _paused = Paused::new(inner.pid());
-        let told = outer.status();
+        let status = outer.status();
         assert_eq!(
-            (&told["state"], codes(&told)),
+            (&status["state"], codes(&status)),
             (&"does-not-answer".into(), vec!["pool-does-not-answer".into(), "branch-does-not-answer".into()]),
-            "{told:#}"
+            "{status:#}"
         );
-        let branches = told["branches"].as_array().unwrap();
+        let branches = status["branches"].as_array().unwrap();
         let find = |path: &std::path::Path| {
             let found = branches.iter().find(|branch| branch["path"] == path.to_str().unwrap());
             &found.unwrap_or_else(|| panic!("{path:?} among {branches:#?}"))["health"]
@@ -67,12 +67,12 @@ fn a_branch_hangs_and_the_pool_with_it() {
     inner.umount();
 }
 
-/// The kernel gives the number of a connection again, once its mount is gone, whoever still has the old one open.
+/// The kernel reuses the number of a connection once its mount is gone, even while the old connection is still open.
 #[test]
-fn a_server_of_another_pool_with_the_same_number_is_no_server_of_this_one() {
+fn a_reused_connection_number_does_not_confuse_two_daemons() {
     let (theirs, ours) = (LoopFs::tmpfs(16 * MIB), LoopFs::tmpfs(16 * MIB));
     let number = |pool: &Pool| proc::mount_at(pool.path()).expect("a mount").minor;
-    // Others mount, too, and may be given it.
+    // Another mount on the machine may take the number first.
     let shared = (0..100).any(|_| {
         let old = Pool::builder(BINARY).branch(theirs.path()).forgive_descriptors().mount();
         let before = number(&old);
@@ -86,22 +86,25 @@ fn a_server_of_another_pool_with_the_same_number_is_no_server_of_this_one() {
         }
         {
             let _paused = Paused::new(pool.pid());
-            let told = pool.status();
-            assert_eq!(told["state"], "does-not-answer");
-            let branches = told["branches"].as_array().unwrap();
-            assert!(branches.len() == 1 && branches[0]["path"] == ours.path().to_str().unwrap(), "{told:#}");
+            let status = pool.status();
+            assert_eq!(status["state"], "does-not-answer");
+            let branches = status["branches"].as_array().unwrap();
+            assert!(
+                branches.len() == 1 && branches[0]["path"] == ours.path().to_str().unwrap(),
+                "{status:#}"
+            );
         }
         let done = canopy(["umount".as_ref(), pool.path().as_os_str()]);
         assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
-        assert!(!pool.is_alive(), "its own server is waited for");
+        assert!(!pool.is_alive(), "umount did not wait for the daemon");
         true
     });
-    assert!(shared, "the kernel gave no number again");
+    assert!(shared, "the kernel reused no connection number");
 }
 
-/// Of a pool that is mounted at two places one goes, and nobody is waited for.
+/// If a pool is mounted at two places, unmounting one does not wait for the daemon.
 #[test]
-fn a_pool_goes_on_at_another_place() {
+fn a_pool_keeps_running_when_its_bind_mount_is_unmounted() {
     let disk = LoopFs::tmpfs(16 * MIB);
     let pool = Pool::builder(BINARY).branch(disk.path()).mount();
     let other = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What is told of a healthy pool, to people and to programs.
+//! The output of `canopy status`, as text and as JSON.
 
 use super::rig::{BINARY, canopy, codes, shown};
 use canopy_testkit::cmd::run_within;
@@ -13,22 +13,22 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-/// The names of an object's members.
+/// Returns the names of an object's members.
 fn keys(value: &Value) -> Vec<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
 }
 
 #[test]
-fn a_healthy_pool() {
+fn a_healthy_pool_is_described_without_warnings() {
     let (one, two) = (LoopFs::ext4(64 * MIB), LoopFs::tmpfs(32 * MIB));
     let pool = Pool::builder(BINARY)
         .branch_spec(format!("{}=RW,1M", one.path().display()))
         .branch_spec(format!("{}=NC", two.path().display()))
         .option("minfreespace=2M,fsname=both")
         .mount();
-    let told = pool.status();
-    assert_eq!(codes(&told), [""; 0], "{told:#}");
-    // Scripts rely on these; more may come, and none may go.
+    let status = pool.status();
+    assert_eq!(codes(&status), [""; 0], "{status:#}");
+    // Scripts rely on these keys: more may be added, none may be removed.
     let expected = [
         "branches",
         "error",
@@ -46,9 +46,9 @@ fn a_healthy_pool() {
         "version",
         "warnings",
     ];
-    assert_eq!(keys(&told), expected);
-    assert_eq!(keys(&told["kernel"]), ["features", "max_stack_depth", "missing", "protocol"]);
-    assert_eq!(keys(&told["security"]), ["capabilities", "landlock", "no_new_privs", "unheeded_acls"]);
+    assert_eq!(keys(&status), expected);
+    assert_eq!(keys(&status["kernel"]), ["features", "max_stack_depth", "missing", "protocol"]);
+    assert_eq!(keys(&status["security"]), ["capabilities", "landlock", "no_new_privs", "unheeded_acls"]);
     let expected = [
         "available",
         "dev",
@@ -73,21 +73,22 @@ fn a_healthy_pool() {
         "unwatched",
         "used",
     ];
-    assert_eq!(keys(&told["branches"][0]), expected);
+    assert_eq!(keys(&status["branches"][0]), expected);
     let manual = include_str!("../../../../man/canopy.8").replace("\\-", "-");
     for key in
-        [keys(&told), keys(&told["kernel"]), keys(&told["security"]), keys(&told["branches"][0])].concat()
+        [keys(&status), keys(&status["kernel"]), keys(&status["security"]), keys(&status["branches"][0])]
+            .concat()
     {
         assert!(manual.contains(key), "{key} is not in the manual");
     }
-    assert_eq!(told["mountpoint"], pool.path().to_str().unwrap());
+    assert_eq!(status["mountpoint"], pool.path().to_str().unwrap());
     assert_eq!(
-        (&told["state"], &told["fstype"], &told["source"]),
+        (&status["state"], &status["fstype"], &status["source"]),
         (&"serving".into(), &"fuse.canopy".into(), &"both".into())
     );
-    assert_eq!((&told["version"], &told["pid"]), (&env!("CARGO_PKG_VERSION").into(), &pool.pid().into()));
-    assert_eq!(told["options"]["minfreespace"], "2097152");
-    let branches = told["branches"].as_array().unwrap();
+    assert_eq!((&status["version"], &status["pid"]), (&env!("CARGO_PKG_VERSION").into(), &pool.pid().into()));
+    assert_eq!(status["options"]["minfreespace"], "2097152");
+    let branches = status["branches"].as_array().unwrap();
     for (branch, (fs, (mode, min_free))) in
         branches.iter().zip([(&one, ("RW", MIB)), (&two, ("NC", 2 * MIB))])
     {
@@ -111,11 +112,11 @@ fn a_healthy_pool() {
         assert!(text.contains(words), "{words}\n{text}");
     }
     assert!(!text.contains("warning"), "{text}");
-    // Among all pools of the machine it is told as well.
+    // The list of all pools on the machine contains it once.
     let done = canopy(["status", "--json"]);
     let all: Value = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!(keys(&all), ["linux", "pools"]);
-    let own = |told: &&Value| told["mountpoint"] == pool.path().to_str().unwrap();
+    let own = |status: &&Value| status["mountpoint"] == pool.path().to_str().unwrap();
     assert_eq!(all["pools"].as_array().unwrap().iter().filter(own).count(), 1);
     pool.umount();
 }
@@ -128,18 +129,18 @@ fn features_that_the_kernel_lacks_are_named() {
         .option("minfreespace=0,passthrough.io=rw")
         .env("CANOPY_TEST_KERNEL", "mask:PASSTHROUGH")
         .mount();
-    let told = pool.status();
+    let status = pool.status();
     assert_eq!(
-        (&told["passthrough"], &told["kernel"]["missing"]),
+        (&status["passthrough"], &status["kernel"]["missing"]),
         (&"off".into(), &serde_json::json!(["passthrough"]))
     );
-    assert_eq!(codes(&told), ["passthrough-missing"]);
+    assert_eq!(codes(&status), ["passthrough-missing"]);
     assert!(shown(["status".as_ref(), pool.path().as_os_str()]).contains("lacks passthrough"));
     pool.umount();
 }
 
 #[test]
-fn colours_on_a_terminal_only() {
+fn only_a_terminal_gets_colours() {
     let scratch = ScratchDir::new("canopy-status-", &["a", "b"]);
     let pool = Pool::builder(BINARY)
         .branch(scratch.path("a"))
@@ -158,13 +159,13 @@ fn colours_on_a_terminal_only() {
     };
     assert!(on_terminal("").contains("\x1b[33mwarning: \x1b[0m"));
     assert!(!on_terminal("NO_COLOR=1").contains('\x1b'));
-    assert!(on_terminal("NO_COLOR=").contains('\x1b'), "empty is as not set");
+    assert!(on_terminal("NO_COLOR=").contains('\x1b'), "an empty NO_COLOR counts as unset");
     shown(["status".as_ref(), pool.path().as_os_str()]);
     pool.umount();
 }
 
 #[test]
-fn who_is_no_pool_is_told_so() {
+fn a_path_that_is_no_pool_is_an_error() {
     let scratch = ScratchDir::new("canopy-status-", &["a"]);
     for path in [scratch.path("a"), "/proc".into(), "/nowhere".into()] {
         let done = canopy(["status".as_ref(), path.as_os_str()]);
@@ -174,7 +175,7 @@ fn who_is_no_pool_is_told_so() {
 }
 
 #[test]
-fn pools_under_their_other_name_and_paths_of_any_bytes() {
+fn a_pool_mounted_as_mergerfs_with_a_branch_path_of_any_bytes() {
     let scratch = ScratchDir::new("canopy-status-", &["point", "bin"]);
     let strange = scratch.dir().join(OsStr::from_bytes(b"b\xff\n b"));
     fs::create_dir(&strange).unwrap();
@@ -190,18 +191,18 @@ fn pools_under_their_other_name_and_paths_of_any_bytes() {
     );
     assert!(mount.success(), "{}", mount.describe());
     let point = scratch.path("point");
-    let told = pool_status(&canopy(["status".as_ref(), point.as_os_str(), "--json".as_ref()]));
+    let status = pool_status(&canopy(["status".as_ref(), point.as_os_str(), "--json".as_ref()]));
     let text = shown(["status".as_ref(), point.as_os_str()]);
     let done = canopy(["umount".as_ref(), scratch.path("point").as_os_str()]);
     assert!(done.success(), "{}", done.describe());
-    assert_eq!(told["fstype"], "fuse.mergerfs");
+    assert_eq!(status["fstype"], "fuse.mergerfs");
     let bytes: Vec<u8> =
-        serde_json::from_value(told["branches"][0]["path"].clone()).expect("an array of bytes");
+        serde_json::from_value(status["branches"][0]["path"].clone()).expect("an array of bytes");
     assert_eq!(bytes, strange.as_os_str().as_bytes());
-    assert_ne!(told["branches"][0]["size"], Value::Null);
-    // btrfs counts its errors too; here it has none.
+    assert_ne!(status["branches"][0]["size"], Value::Null);
+    // btrfs also counts its errors; this one has none.
     assert_eq!(
-        (&told["branches"][1]["fstype"], &told["branches"][1]["errors"]),
+        (&status["branches"][1]["fstype"], &status["branches"][1]["errors"]),
         (&"btrfs".into(), &0.into())
     );
     assert!(text.contains("\\n"), "{text}");
