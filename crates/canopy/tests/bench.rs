@@ -168,7 +168,7 @@ fn a_killed_pool_is_reported_and_leaves_nothing() {
     // The other pools are for later rows.
     let first = pools(&scratch).into_iter().min().unwrap();
     send(first, Signal::KILL);
-    check_end(&scratch, child, "ended while it was measured: signal: 9");
+    check_end(&scratch, child, "exited while it was being measured: signal: 9");
 }
 
 #[test]
