@@ -15,7 +15,7 @@ fn config(category: Category, policy: Policy) -> Config {
 }
 
 #[test]
-fn a_new_name_goes_where_explain_says() {
+fn a_new_name_is_created_where_explain_predicts() {
     for policy in Policy::ALL {
         let made = common::pool(&[Mode::Rw, Mode::Rw, Mode::Nc, Mode::Rw], config(Category::Create, policy));
         fs::create_dir_all(made.on(1, "x/y")).unwrap();

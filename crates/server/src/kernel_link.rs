@@ -1,4 +1,4 @@
-//! What the pool asks of the kernel, by way of the FUSE session.
+//! What the pool asks of the kernel, through the FUSE session.
 
 use crate::interrupts::Interrupts;
 use crate::watch::{PendingEvents, Watch};

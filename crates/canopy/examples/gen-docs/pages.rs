@@ -32,7 +32,7 @@ pub(super) fn all() -> io::Result<Vec<(String, String)>> {
 }
 
 fn options_page() -> String {
-    let told = options::entries();
+    let entries = options::entries();
     let mut page = format!(
         "# Options of canopy mount\n\n<!-- Generated: {COMMAND} -->\n\n\
          Give options as `-o NAME=VALUE[,NAME=VALUE...]`, as lines of a config file, or, if *runtime* says yes, with \
@@ -41,7 +41,7 @@ fn options_page() -> String {
          programs.\n\n\
          | option | values | default | runtime | Linux | what it does |\n| --- | --- | --- | --- | --- | --- |\n"
     );
-    for option in told.iter().filter(|option| !option.ignored) {
+    for option in entries.iter().filter(|option| !option.ignored) {
         let mut names = code(&option.name);
         for alias in option.aliases {
             let _ = write!(names, ", {}", code(alias));
@@ -58,8 +58,8 @@ fn options_page() -> String {
         let help = cell(&option.help);
         let _ = writeln!(page, "| {names} | {values} | {default} | {runtime} | {since} | {help} |");
     }
-    let policies = policies(&told);
-    let (no_effect, unlisted): (Vec<_>, Vec<_>) = told
+    let policies = policies(&entries);
+    let (no_effect, unlisted): (Vec<_>, Vec<_>) = entries
         .iter()
         .filter(|option| option.ignored)
         .partition(|option| find(&option.name).is_some_and(Spec::is_ignored));
@@ -87,8 +87,8 @@ fn is_policy(option: &OptionEntry) -> bool {
 }
 
 /// Returns the names of all policies.
-fn policies(told: &[OptionEntry]) -> String {
-    let option = told.iter().find(|option| is_policy(option));
+fn policies(entries: &[OptionEntry]) -> String {
+    let option = entries.iter().find(|option| is_policy(option));
     option.and_then(|option| option.accepts.clone()).unwrap_or_default()
 }
 
@@ -199,8 +199,8 @@ fn mount_options(roff: &mut Roff) {
         "In names, _ and - are the same. Of several values, the last one counts. canopy-set(8) can change options marked \
          * while the pool runs.",
     );
-    let told = options::entries();
-    for option in told.iter().filter(|option| !option.ignored) {
+    let entries = options::entries();
+    for option in entries.iter().filter(|option| !option.ignored) {
         let mut name = vec![bold(option.name.as_str())];
         match (&option.default, &option.accepts) {
             (Some(value), _) if !value.is_empty() => name.push(roman(format!("={value}"))),
@@ -232,7 +232,7 @@ fn mount_options(roff: &mut Roff) {
         roff,
         &format!(
             "{}. canopy-explain(8) shows which branches a policy would choose now, and why.",
-            policies(&told)
+            policies(&entries)
         ),
     );
 }

@@ -51,7 +51,7 @@ pub fn run(args: &UmountArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns whether the pool is also mounted elsewhere, so that its daemon goes on.
+/// Returns whether the pool is also mounted elsewhere, so that its daemon keeps running.
 fn is_mounted_elsewhere(mounted: &MountEntry) -> bool {
     let listed = mountinfo::list().unwrap_or_default();
     listed.iter().any(|other| other.device == mounted.device && other.id != mounted.id)

@@ -224,7 +224,7 @@ fn as_on_ext4_by_programs() {
     });
 }
 
-/// After a write no cache may return the old mode: whoever executes the file next sees the new one.
+/// After a write no cache may return the old mode: the next execve(2) of the file sees the new one.
 #[test]
 fn no_cache_keeps_a_cleared_set_id_bit() {
     let places = Places::new();

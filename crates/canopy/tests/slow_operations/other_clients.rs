@@ -209,7 +209,7 @@ fn cloning_of_parent_directories() {
     transports().into_iter().for_each(|transport| hangs(transport, &long, CLIENTS, &[]));
 }
 
-/// A rename of a directory waits for requests that are at work under names, and delays no other requests.
+/// A rename of a directory waits for requests in flight that use names, and delays no other requests.
 #[test]
 fn rename_of_a_directory() {
     for transport in transports() {

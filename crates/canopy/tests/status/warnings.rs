@@ -307,8 +307,8 @@ fn a_branch_that_answers_with_an_error() {
     outer.umount();
 }
 
-/// Mounts a pool as the user nobody (fusermount3 requires a user with a name), in a mount namespace whose `/dev/fuse` is
-/// as udev creates it. The kernel refuses passthrough only once a file is opened.
+/// Mounts a pool as the user nobody (fusermount3 requires a user with a name), in a mount namespace whose `/dev/fuse`
+/// is as udev creates it. The kernel refuses passthrough only once a file is opened.
 const AS_NOBODY: &str = r#"
     cd "$1"; mkdir dev pool; chown 65534:65534 "$3" pool; cp "$2" canopy
     mount -t tmpfs none dev; mknod dev/fuse c 10 229; chmod 666 dev/fuse; mount --bind dev/fuse /dev/fuse

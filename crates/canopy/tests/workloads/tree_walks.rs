@@ -158,7 +158,7 @@ fn finish(mut child: Child) -> (bool, String) {
 }
 
 #[test]
-fn removal_beside_walks_complains_about_nothing_else_than_on_ext4() {
+fn removal_during_walks_fails_only_as_on_ext4() {
     let disks = Disks::new(&[Kind::Ext4, Kind::Ext4]);
     let pool = pool(&disks);
     let reference = plain();

@@ -27,7 +27,7 @@ fn request(init: &abi::InitIn) -> Vec<u8> {
 }
 
 #[test]
-fn a_newer_major_version_gets_ours_and_is_asked_again() {
+fn a_newer_major_version_gets_ours_and_then_sends_init_again() {
     let init = abi::InitIn { major: 8, minor: 3, ..abi::InitIn::default() };
     let (reply, verdict) = answer(&request(&init), &SessionOptions::default(), KernelLimits::NONE, no);
     assert!(matches!(verdict, Verdict::Again));

@@ -51,7 +51,7 @@ impl StableId {
         copies.into_iter().map(|(_, stable)| stable).reduce(StableId::tie_break)
     }
 
-    /// Picks one of two as if by a coin, so that whoever adds a copy can try again until the result stays the same.
+    /// Picks one of two pseudo-randomly, so that code that adds a copy can retry until the result stays the same.
     fn tie_break(self, other: StableId) -> StableId {
         match (self.generation ^ other.generation).count_ones().is_multiple_of(2) {
             true => self,

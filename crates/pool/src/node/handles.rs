@@ -124,7 +124,7 @@ impl FileHandle {
     }
 
     /// Returns true if data can be written without the daemon. With a backing file, a shared mapping maps that file,
-    /// whoever serves reads and writes; a writable one needs a descriptor that is open for both.
+    /// even if the daemon serves reads and writes; a writable one needs a descriptor that is open for both.
     pub(crate) fn writes_past_daemon(&self) -> bool {
         self.writable() && self.passthrough || self.maps_past_daemon()
     }

@@ -1,6 +1,6 @@
 //! The branches of a running pool.
 //!
-//! `topology` changes which branches are in force. `monitor` watches over branches that are sick or gone, `pending`
+//! `topology` changes which branches are in force. `monitor` checks the health of the branches, `pending`
 //! waits for branches that do not exist yet, `liveness` finds branches that do not answer, and `access_times` applies
 //! the pool's access time flags to them.
 

@@ -37,7 +37,7 @@ fn the_longest_name_is_the_room_of_a_file() {
 }
 
 #[test]
-fn a_name_is_that_of_a_whole_file_or_folder() {
+fn a_name_matches_a_whole_file_or_folder() {
     let faults = House::new("lib > nam", &[("lib.rs", "mod name;\n"), ("name.rs", "")]).faults();
     assert_eq!(faults.len(), 2, "{faults:#?}");
 }

@@ -153,8 +153,8 @@ impl BranchHealth {
         Some(HealthReport { health, since: record.since, cause })
     }
 
-    /// Records that an operation waits for the branch in vain, or that the branch answers again. Returns true if that
-    /// is a change.
+    /// Records that an operation gets no answer from the branch, or that the branch answers again. Returns true if
+    /// that is a change.
     pub fn set_hung(&self, hung: bool) -> bool {
         let mut record = self.record.lock();
         let changed = self.hung.swap(hung, Ordering::Relaxed) != hung;
