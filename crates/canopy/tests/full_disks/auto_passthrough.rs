@@ -1,7 +1,7 @@
 //! `passthrough.io=auto`: writers use passthrough while there is ample room, and files still move off full disks.
 
 use super::rig::{MIB, bytes_moved, fio, no_unfinished_copies, pattern, pool_over};
-use canopy_testkit::cmd::{spawn, wait_within};
+use canopy_testkit::cmd::{spawn, wait_until, wait_within};
 use canopy_testkit::{LoopFs, PoolBed};
 use rustix::fs::FallocateFlags;
 use std::fs::{self, File, OpenOptions};
@@ -131,6 +131,51 @@ fn auto_grants_writers_passthrough_while_there_is_ample_room() {
     leave(16 * GIB);
     assert!(canopy_testkit::cmd::wait_until(std::time::Duration::from_secs(20), warned));
     drop((first, second, filler));
+    bed.pool.umount();
+}
+
+/// Files that do not grow reserve little, so that the files of a database do not keep each other, or a stream, from
+/// passthrough on a small disk. A file that grows fast reserves as much as a stream.
+#[test]
+fn files_that_do_not_grow_leave_room_for_others() {
+    let bed = pool_over(vec![LoopFs::xfs(6 << 30)], "passthrough.io=auto,cache.files=off");
+    let read_write = |name: &str| {
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(bed.at(name)).unwrap()
+    };
+    let is_served = |file: &File| bytes_moved(&bed, || file.write_all_at(&[1; MIB], 0).unwrap()) >= MIB;
+    let database: Vec<File> = ["db", "db-wal", "db-shm"].map(read_write).into();
+    assert!(!database.iter().any(is_served));
+    let mut tables: Vec<File> = Vec::new();
+    for number in 0..40 {
+        fs::write(bed.on(0, &format!("table{number}")), [1; 8192]).unwrap();
+        tables.push(read_write(&format!("table{number}")));
+    }
+    let one_moment = Duration::from_secs(20);
+    let stream = |name: &str| {
+        let file = File::create(bed.at(name)).unwrap();
+        let served = is_served(&file);
+        (file, served)
+    };
+    let mut number = 0;
+    let mut admitted = None;
+    assert!(wait_until(one_moment, || {
+        number += 1;
+        let (file, served) = stream(&format!("stream{number}"));
+        if !served {
+            admitted = Some(file);
+        }
+        !served
+    }));
+    assert!(stream("second").1, "the first stream may still take what is left");
+    assert!(!tables.iter().any(is_served));
+    let admitted = admitted.unwrap();
+    let grows = &database[1];
+    assert!(wait_until(one_moment, || {
+        let size = grows.metadata().unwrap().len();
+        rustix::fs::fallocate(grows, FallocateFlags::empty(), size, 10 << 20).unwrap();
+        bed.pool.log().contains("little room is left")
+    }));
+    drop((admitted, database, tables));
     bed.pool.umount();
 }
 

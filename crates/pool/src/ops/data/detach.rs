@@ -51,7 +51,7 @@ impl Pool {
         }
         let open = node.opened().filter(|open| open.backing.is_some())?;
         let place = open.location();
-        let scarce = matches!(self.room(&place.branch, flags, || 0), Room::Scarce);
+        let scarce = matches!(self.room(&place.branch, &place.fd, flags, None), Room::Scarce);
         (scarce && !is_written(&place.fd)).then_some(open)
     }
 

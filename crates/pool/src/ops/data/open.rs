@@ -106,9 +106,8 @@ impl Pool {
                     let open = FileUse::new(open);
                     let fd = self.join(node, &open, branch_flags)?;
                     let backing = open.backing.as_ref().map(|file| file.id());
-                    let size = || stat::of(fd.as_fd()).map_or(0, |attr| attr.size);
                     let room = match backing {
-                        Some(_) => self.room(&open.location().branch, branch_flags, size),
+                        Some(_) => self.room(&open.location().branch, &fd, branch_flags, None),
                         None => Room::Any,
                     };
                     (fd, open, Sharing::Shared { backing }, room)
@@ -248,8 +247,14 @@ impl Pool {
         flags
     }
 
-    /// Returns whether the branch's free space allows a handle with these flags to use passthrough.
-    pub(crate) fn room(&self, branch: &Arc<Branch>, flags: OFlags, size: impl FnOnce() -> u64) -> Room {
+    /// Returns whether the branch's free space allows a handle of this file with these flags to use passthrough.
+    pub(crate) fn room(
+        &self,
+        branch: &Arc<Branch>,
+        fd: &Arc<OwnedFd>,
+        flags: OFlags,
+        attr: Option<&Attr>,
+    ) -> Room {
         // With `ro`, the daemon serves a handle that only writes, but while others read the file by passthrough
         // the file cannot move to another branch.
         let only_writes = flags & OFlags::ACCMODE == OFlags::WRONLY;
@@ -259,7 +264,9 @@ impl Pool {
         if !open_file::writes(flags) || !measured() {
             return Room::Any;
         }
-        self.headroom.admit(branch, size()).map_or(Room::Scarce, Room::Ample)
+        let asked = if attr.is_none() { stat::of(fd.as_fd()).ok() } else { None };
+        let Some(attr) = attr.or(asked.as_ref()) else { return Room::Scarce };
+        self.headroom.admit(branch, fd, flags, attr).map_or(Room::Scarce, Room::Ample)
     }
 
     /// Returns whether `passthrough.io` has this value and free space matters, because full branches move files.
@@ -292,7 +299,7 @@ impl Pool {
         if !open_file::writes(flags) && served() {
             return (None, Room::Any);
         }
-        let room = self.room(branch, flags, || attr.size);
+        let room = self.room(branch, fd, flags, Some(attr));
         match room {
             // No other handle is open, so the daemon serves all further handles and the file can move.
             Room::Scarce => (None, room),
