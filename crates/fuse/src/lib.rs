@@ -3,6 +3,7 @@
 //! A [`request`] borrows from the buffer it was read into, and its [`reply`] is built in the buffer it is sent from.
 //! [`session`] negotiates versions and features with the kernel and runs the threads of a [`transport`]. [`notify`]
 //! invalidates what the kernel caches, [`backing`] registers files for passthrough, and [`mount`] mounts and unmounts.
+//! [`request_counter`] counts what the kernel sends.
 //!
 //! This crate does not depend on what is served.
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ pub mod notify;
 pub mod opcode;
 pub mod reply;
 pub mod request;
+pub mod request_counter;
 pub mod session;
 pub mod transport;
 

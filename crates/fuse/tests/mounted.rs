@@ -1,6 +1,8 @@
 //! Mount, serve and unmount with this machine's kernel. `uring.rs` runs all of these tests again.
 
 pub(crate) mod common;
+#[path = "mounted/requests.rs"]
+mod requests;
 #[path = "mounted/workers.rs"]
 mod workers;
 
