@@ -1,4 +1,4 @@
-//! What a plan asks of the kernel: at mount, at INIT, and for readahead.
+//! What a plan asks of the kernel: at mount, at INIT, and for readahead; and whether it has SELinux.
 
 use canopy_config::Config;
 use canopy_config::resolve::Plan;
@@ -89,6 +89,16 @@ pub fn max_write(plan: &Plan) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
+/// Returns whether the kernel runs with SELinux, or cannot be asked. Without a reboot that does not change.
+pub(crate) fn has_selinux() -> bool {
+    fs::read_to_string("/proc/filesystems").map_or(true, |list| lists_selinux(&list))
+}
+
+/// The kernel registers selinuxfs only where SELinux is on (security/selinux/selinuxfs.c).
+fn lists_selinux(filesystems: &str) -> bool {
+    filesystems.split_whitespace().any(|word| word == "selinuxfs")
+}
+
 /// Sets the readahead of the pool and of the disks behind it, if the option is given and the system permits it.
 pub(crate) fn set_readahead(config: &Config, pool: Option<(u32, u32)>) {
     let kib = config.kernel.readahead;
@@ -152,6 +162,12 @@ mod tests {
         assert!(optional_flags(&plan("passthrough.io=off")).contains(InitFlags::PASSTHROUGH));
         assert!(!optional_flags(&plan("cache.writeback=true")).contains(InitFlags::PASSTHROUGH));
         assert!(!optional_flags(&plan("kernel-permissions-check=false")).contains(InitFlags::ALLOW_IDMAP));
+    }
+
+    #[test]
+    fn selinux_is_found_among_the_filesystems() {
+        assert!(lists_selinux("nodev\tsysfs\nnodev\tselinuxfs\n\text4\n"));
+        assert!(!lists_selinux("nodev\tsysfs\n\text4\nnodev\tfuse\n"));
     }
 
     #[test]

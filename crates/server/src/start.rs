@@ -135,8 +135,15 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
     let connection = Connection { agreed, planned: planned_transport, actual: OnceLock::new(), security };
     let control = Control::new(topology, pending, connection);
     let notifier = session.notifier();
-    let dispatch =
-        Arc::new(Dispatch { pool: Arc::clone(&pool), coherence, watch, control, affinity, interrupts });
+    let dispatch = Arc::new(Dispatch {
+        pool: Arc::clone(&pool),
+        coherence,
+        watch,
+        control,
+        affinity,
+        interrupts,
+        selinux: negotiate::has_selinux(),
+    });
     let handler = Arc::new(Deadline::new(Arc::clone(&dispatch), Arc::clone(&pool), liveness, notifier));
     if !plan.replaces {
         // Before the first client, who may change options at once.

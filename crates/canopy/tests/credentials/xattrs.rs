@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use canopy_testkit::cmd::run_within;
+use canopy_testkit::cmd::{Finished, run_within};
 use canopy_testkit::{FaultyFs, LeakCheck, Pool};
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 
@@ -161,4 +161,64 @@ fn only_the_owner_changes_system_attributes() {
         }
         pool.umount();
     }
+}
+
+/// Without SELinux no program needs labels, but they are copied to where one does.
+#[test]
+fn labels_are_kept_where_no_selinux_is() {
+    let selinux = fs::read_to_string("/proc/filesystems").unwrap().contains("selinuxfs");
+    let places = Places::new();
+    let pool = places.pool("");
+    let label = b"system_u:object_r:etc_t:s0\0";
+    for root in [places.plain(), pool.path()] {
+        for dir in ["labels", "back"] {
+            fs::create_dir(root.join(dir)).unwrap();
+        }
+        for (name, value) in [("labelled", Some(label)), ("plain", None)] {
+            let path = root.join("labels").join(name);
+            fs::write(&path, name).unwrap();
+            if let Some(value) = value {
+                setxattr(&path, "security.selinux", value, XattrFlags::CREATE).unwrap();
+            }
+        }
+    }
+    let scripts = [
+        "getfattr -d -m - labels/labelled labels/plain",
+        "rsync -aX labels/ back/rsync/; getfattr -d -m - back/rsync/labelled back/rsync/plain",
+        "cp -a labels back/cp; getfattr -d -m - back/cp/labelled back/cp/plain",
+        "cp --preserve=context labels/labelled back/context",
+        "tar -c --selinux --xattrs --xattrs-include='*' labels | tar -x --selinux --xattrs --xattrs-include='*' -C back
+         getfattr -d -m - back/labels/labelled back/labels/plain",
+        "setfattr -x security.selinux back/cp/labelled; getfattr -d -m - back/cp/labelled",
+    ];
+    let run = |root: &Path, script: &str| {
+        let mut command = Command::new("sh");
+        command.current_dir(root).args(["-c", script]);
+        run_within(&mut command, Duration::from_secs(20))
+    };
+    for script in scripts {
+        let (wanted, found) = (run(places.plain(), script), run(pool.path(), script));
+        let seen = |done: &Finished| (done.code(), done.stdout.clone(), done.stderr.clone());
+        assert_eq!(seen(&wanted), seen(&found), "{script}");
+    }
+    let none = if selinux { "ENODATA" } else { "EOPNOTSUPP" };
+    let read = |path: &str, size: usize| {
+        let mut value = vec![0; size];
+        outcome(getxattr(pool.path().join(path), "security.selinux", &mut value[..]))
+    };
+    for size in [0, 255] {
+        assert_eq!(read("labels/labelled", size), "ok");
+        assert_eq!(read("labels/plain", size), none);
+        assert_eq!(read("labels", size), none);
+    }
+    assert_eq!(read("absent", 255), "ENOENT");
+    let other = getxattr(pool.path().join("labels/plain"), "security.other", &mut [0; 255][..]);
+    assert_eq!(outcome(other), "ENODATA");
+    // Such a label is made, replaced and removed as anywhere.
+    let path = pool.path().join("labels/plain");
+    assert_eq!(outcome(removexattr(&path, "security.selinux")), "ENODATA");
+    assert_eq!(outcome(setxattr(&path, "security.selinux", label, XattrFlags::REPLACE)), "ENODATA");
+    assert_eq!(outcome(setxattr(&path, "security.selinux", label, XattrFlags::CREATE)), "ok");
+    assert_eq!(read("labels/plain", 255), "ok");
+    pool.umount();
 }

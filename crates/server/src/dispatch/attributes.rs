@@ -11,6 +11,9 @@ use canopy_pool::{Attr, HandleId};
 use rustix::io::Errno;
 use std::ffi::CStr;
 
+/// Where SELinux keeps a file's label.
+const SELINUX_LABEL: &[u8] = b"security.selinux";
+
 impl Dispatch {
     pub(super) fn getattr(&self, call: &Call<'_>, reply: Reply<'_>, handle: Option<u64>) -> Replied {
         attr_out(call, reply, self.pool.getattr(call.node, handle.map(HandleId)))
@@ -46,16 +49,27 @@ impl Dispatch {
 
     pub(super) fn getxattr(&self, call: &Call<'_>, reply: Reply<'_>, name: &CStr, size: u32) -> Replied {
         let (pool, name) = (&self.pool, name.to_bytes());
+        let refusal = |error| self.without_label(name, number(error));
         match control::file_key(pool, call.node, name) {
             Some(Ok(value)) => reply.xattr(&value),
             Some(Err(error)) => fail(reply, error),
             None if size == 0 => match pool.getxattr(call.node, name, &mut []) {
                 Ok(size) => reply.xattr_size(size as u32),
-                Err(error) => fail(reply, error),
+                Err(error) => reply.error(refusal(error)),
             },
             None => {
-                reply.data(size as usize, |buffer| pool.getxattr(call.node, name, buffer).map_err(number))
+                reply.data(size as usize, |buffer| pool.getxattr(call.node, name, buffer).map_err(refusal))
             }
+        }
+    }
+
+    /// Returns the errno for an attribute that cannot be read. The label that a file does not have is answered with
+    /// EOPNOTSUPP where no SELinux is. From ENODATA ls(1) would conclude that the next file may have one, and ask for
+    /// each file. EOPNOTSUPP it remembers by device.
+    fn without_label(&self, name: &[u8], errno: i32) -> i32 {
+        match errno == Errno::NODATA.raw_os_error() && name == SELINUX_LABEL && !self.selinux {
+            true => Errno::OPNOTSUPP.raw_os_error(),
+            false => errno,
         }
     }
 

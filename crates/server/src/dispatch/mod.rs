@@ -29,6 +29,8 @@ pub(crate) struct Dispatch {
     pub(crate) control: Control,
     pub(crate) affinity: Affinity,
     pub(crate) interrupts: Arc<Interrupts>,
+    /// Whether the kernel runs with SELinux.
+    pub(crate) selinux: bool,
 }
 
 /// A request in progress.
