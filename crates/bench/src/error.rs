@@ -13,6 +13,12 @@ pub enum Error {
     Space { place: String, have: u64, need: u64 },
     #[error("cannot start a pool with -o {options}: {why}")]
     NoPool { options: String, why: String },
+    #[error("cannot start the filesystem of --against {command:?}: {why}")]
+    NoAgainst { command: String, why: String },
+    #[error("{program} in {} failed: {why}", .dir.display())]
+    Program { program: String, dir: PathBuf, why: String },
+    #[error("requests cannot be counted: {why}")]
+    Count { why: String },
     #[error("serving {} failed: {why}", .mountpoint.display())]
     Serve { mountpoint: PathBuf, why: String },
     #[error("cannot start the floor server: {why}")]

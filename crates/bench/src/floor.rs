@@ -40,6 +40,7 @@ const ENODATA: i32 = 61;
 
 const DIR: u32 = 0o040_755;
 const FILE: u32 = 0o100_644;
+const SYMLINK: u32 = 0o120_777;
 const ROOT: u64 = 1;
 /// How long the kernel may cache names and attributes. Only the kernel changes them.
 const CACHE_TTL: Duration = Duration::from_secs(3600);
@@ -161,6 +162,8 @@ struct Nodes {
 #[derive(Default)]
 struct Node {
     mode: u32,
+    /// How many names it has beyond the first.
+    links: u32,
     names: HashMap<Box<[u8]>, u64>,
     /// The number of other files in the directory, named `f0` and so on.
     full: u64,
@@ -195,17 +198,38 @@ impl Nodes {
         Ok(self.last)
     }
 
-    /// Removes a name and its node. After that, the kernel only closes the file.
-    fn remove(&mut self, parent: u64, name: &[u8]) -> Result<u64, i32> {
+    /// Gives a node another name.
+    fn link(&mut self, id: u64, parent: u64, name: &[u8]) -> Result<(), i32> {
+        if self.lookup(parent, name).is_some() {
+            return Err(EEXIST);
+        }
+        self.by_id.get_mut(&parent).ok_or(ENOENT)?.names.insert(name.into(), id);
+        if let Some(node) = self.by_id.get_mut(&id) {
+            node.links += 1;
+        }
+        Ok(())
+    }
+
+    /// Removes a name. Returns its node if that was the last name. After that, the kernel only closes the file.
+    fn remove(&mut self, parent: u64, name: &[u8]) -> Result<Option<u64>, i32> {
         let id = self.by_id.get_mut(&parent).and_then(|dir| dir.names.remove(name)).ok_or(ENOENT)?;
-        self.by_id.remove(&id);
-        Ok(id)
+        Ok(self.forget_name(id))
+    }
+
+    fn forget_name(&mut self, id: u64) -> Option<u64> {
+        match self.by_id.get_mut(&id) {
+            Some(node) if node.links > 0 => {
+                node.links -= 1;
+                None
+            }
+            _ => self.by_id.remove(&id).map(|_| id),
+        }
     }
 
     fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8])) -> Result<(), i32> {
         let id = self.by_id.get_mut(&from.0).and_then(|dir| dir.names.remove(from.1)).ok_or(ENOENT)?;
         let replaced = self.by_id.get_mut(&to.0).ok_or(ENOENT)?.names.insert(to.1.into(), id);
-        replaced.map(|gone| self.by_id.remove(&gone));
+        replaced.map(|gone| self.forget_name(gone));
         Ok(())
     }
 
@@ -217,8 +241,9 @@ impl Nodes {
     fn attr(&self, id: u64) -> Option<Attr> {
         let mode = if id >> INDEX_BITS == 0 { self.by_id.get(&id)?.mode } else { FILE };
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let nlink = if mode == DIR { 2 } else { 1 };
-        let real = self.by_id.get(&id).and_then(|node| node.real.as_ref());
+        let node = self.by_id.get(&id);
+        let nlink = if mode == DIR { 2 } else { 1 + node.map_or(0, |node| node.links) };
+        let real = node.and_then(|node| node.real.as_ref());
         let size = real.map_or(SIZE, |real| real.size);
         Some(Attr { ino: id, mode, nlink, uid, gid, size, blksize: 4096, ..Attr::default() })
     }
@@ -348,7 +373,7 @@ impl Handler for Floor {
             },
             Op::Unlink { name } | Op::Rmdir { name } => {
                 let removed = self.nodes.write().remove(this, name.as_bytes());
-                let _backing = removed.as_ref().ok().and_then(|id| self.backing.write().remove(id));
+                let _backing = removed.ok().flatten().and_then(|id| self.backing.write().remove(&id));
                 empty_reply(reply, removed.map(drop))
             }
             Op::Rename { name, newdir, newname, flags: 0 } => {
@@ -377,8 +402,27 @@ impl Handler for Floor {
             Op::Statfs => {
                 reply.statfs(&Kstatfs { bsize: 4096, frsize: 4096, namelen: 255, ..Kstatfs::default() })
             }
-            // The attribute is not set. ENOSYS would make the kernel stop sending these requests, which pools answer.
+            Op::Link { old, name } => {
+                let mut nodes = self.nodes.write();
+                match nodes.link(old.0, this, name.as_bytes()) {
+                    Ok(()) => entry_reply(reply, nodes.entry(old.0)),
+                    Err(errno) => reply.error(errno),
+                }
+            }
+            Op::Symlink { name, .. } => {
+                let mut nodes = self.nodes.write();
+                match nodes.create(this, name.as_bytes(), SYMLINK) {
+                    Ok(id) => entry_reply(reply, nodes.entry(id)),
+                    Err(errno) => reply.error(errno),
+                }
+            }
+            Op::Readlink => reply.bytes(b"target"),
+            // All files have the same attribute of the user. The others are not set. ENOSYS would make the kernel stop
+            // sending these requests, which pools answer.
+            Op::Setxattr { .. } | Op::Removexattr { .. } => reply.ok(),
+            Op::Getxattr { name, .. } if name.to_bytes().starts_with(b"user.") => reply.xattr(b"a value."),
             Op::Getxattr { .. } => reply.error(ENODATA),
+            Op::Listxattr { .. } => reply.xattr(b"user.canopy-bench\0"),
             // The kernel does not send these again. A request that needs no reply gets none.
             _ => reply.error(ENOSYS),
         }
@@ -420,5 +464,23 @@ mod tests {
         assert_eq!((nodes.lookup(ROOT, b"a"), nodes.lookup(ROOT, b"b")), (None, Some(id)));
         nodes.remove(ROOT, b"b").unwrap();
         assert!(nodes.attr(id).is_none() && nodes.remove(ROOT, b"b") == Err(ENOENT));
+    }
+
+    #[test]
+    fn a_file_lives_as_long_as_one_of_its_names() {
+        let mut nodes = Nodes::new();
+        let id = nodes.create(ROOT, b"a", FILE).unwrap();
+        nodes.link(id, ROOT, b"b").unwrap();
+        assert_eq!(nodes.link(id, ROOT, b"b"), Err(EEXIST));
+        assert_eq!(nodes.attr(id).unwrap().nlink, 2);
+        assert_eq!(nodes.remove(ROOT, b"a"), Ok(None));
+        assert_eq!((nodes.lookup(ROOT, b"b"), nodes.attr(id).unwrap().nlink), (Some(id), 1));
+        assert_eq!(nodes.remove(ROOT, b"b"), Ok(Some(id)));
+        // A file that a directory has from the start exists without a node.
+        let full = nodes.create(ROOT, b"full.1.x", DIR).unwrap();
+        let given = nodes.lookup(full, b"f0").unwrap();
+        nodes.link(given, ROOT, b"c").unwrap();
+        assert_eq!(nodes.lookup(ROOT, b"c"), Some(given));
+        assert_eq!(nodes.remove(ROOT, b"c"), Ok(None));
     }
 }

@@ -12,6 +12,7 @@ mod interrupt;
 mod measure;
 mod plot;
 mod report;
+mod requests;
 mod server;
 mod statistics;
 mod tables;
@@ -19,6 +20,7 @@ mod testbed;
 mod workload;
 
 pub use error::Error;
+pub use measure::Clients;
 pub use tables::TableId;
 
 use canopy_config::Config;
@@ -30,7 +32,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 use tables::{BRANCH_COUNTS, Bench, Scale};
-use testbed::{Testbed, TestbedSpec};
+use testbed::{Against, Testbed, TestbedSpec};
 
 /// Measure how fast a pool is, compared with its own branch
 #[derive(Args, Debug)]
@@ -51,12 +53,19 @@ pub struct BenchArgs {
     /// Number of rounds in which each side is measured
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
+    /// Numbers of branches of the pools in meta [default: 1,8,32]
+    #[arg(long, value_name = "N[,N]", value_delimiter = ',', conflicts_with = "branch",
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pools: Vec<u32>,
+    /// Whether a single client keeps its processor: bound, free or both
+    #[arg(long, value_name = "bound,free", value_delimiter = ',', hide_possible_values = true)]
+    clients: Vec<Clients>,
     /// Options for every pool, as for canopy mount
     #[arg(short = 'o', value_name = "OPTIONS", action = clap::ArgAction::Append)]
     options: Vec<String>,
-    /// Measure this mounted filesystem as well
-    #[arg(long, value_name = "PATH")]
-    against: Option<PathBuf>,
+    /// Measure another filesystem as well: one mounted there, or a command
+    #[arg(long, value_name = "PATH|COMMAND")]
+    against: Option<String>,
     /// Write all figures to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -66,8 +75,9 @@ pub struct BenchArgs {
 }
 
 const NOTES: &str = "\
-Tables: goals, meta, concurrency, dd, reads, blocks, jobs. All of them take a
-few minutes. As root the branches are on a tmpfs of their own, otherwise in
+Tables: goals, meta, walks, concurrency, dd, reads, blocks, jobs. All take some
+minutes. The COMMAND gets branches and mountpoint as canopy mount -f does, and
+stays in the foreground. As root the branches are on a tmpfs, otherwise in
 $TMPDIR. The floor is a server that answers from memory: it shows the cost of
 the round trip alone. Everything that is made is removed, even on Ctrl-C.";
 
@@ -91,18 +101,22 @@ fn measure(args: &BenchArgs) -> Result<(), Error> {
     // A file that cannot be written is an error before anything is measured.
     let json = args.json.as_deref().map(OutputFile::new).transpose()?;
     let plot = args.plot.as_deref().map(OutputFile::new).transpose()?;
+    let counts = branch_counts(&args.pools, args.branch.len());
     let spec = TestbedSpec {
         dir: args.dir.clone(),
         branches: args.branch.clone(),
-        against: args.against.clone(),
+        against: args.against.as_deref().map(Against::new).transpose()?,
         need: which.iter().map(|&which| scale.bytes_needed(which)).max().unwrap_or_default(),
-        count: BRANCH_COUNTS[BRANCH_COUNTS.len() - 1],
+        count: counts.iter().copied().max().unwrap_or(1),
     };
     let testbed = Testbed::new(&spec)?;
     // The same priority as the servers, so that other processes disturb both alike. This may need privileges.
     let _ = rustix::process::setpriority_process(None, Config::default().priority);
     let mut report = Report::begin(&testbed, &args.options.join(","), scale.rounds, args.quick);
-    let bench = Bench { testbed: &testbed, options: args.options.join(","), scale };
+    let mut clients = if args.clients.is_empty() { vec![Clients::Bound] } else { args.clients.clone() };
+    clients.sort_unstable();
+    clients.dedup();
+    let bench = Bench { testbed: &testbed, options: args.options.join(","), scale, counts, clients };
     let progress = progress();
     for which in which {
         progress.set_message(format!("{}: mounting", which.id()));
@@ -123,6 +137,19 @@ fn measure(args: &BenchArgs) -> Result<(), Error> {
     Ok(())
 }
 
+/// Returns the numbers of branches of the pools in ascending order: those that the user wants, or the default ones up to
+/// the number of branches that were given.
+fn branch_counts(wanted: &[u32], given: usize) -> Vec<usize> {
+    let mut counts: Vec<usize> = match (wanted, given) {
+        ([], 0) => BRANCH_COUNTS.to_vec(),
+        ([], given) => BRANCH_COUNTS.into_iter().filter(|&count| count < given).chain([given]).collect(),
+        (wanted, _) => wanted.iter().map(|&count| count as usize).collect(),
+    };
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}
+
 /// Empties the branches for the next table.
 fn clear(testbed: &Testbed) -> Result<(), Error> {
     for branch in testbed.branches() {
@@ -141,4 +168,17 @@ fn progress() -> ProgressBar {
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.enable_steady_tick(Duration::from_millis(500));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_have_as_many_branches_as_the_user_says_or_has() {
+        assert_eq!(branch_counts(&[], 0), [1, 8, 32]);
+        assert_eq!(branch_counts(&[], 1), [1]);
+        assert_eq!(branch_counts(&[], 9), [1, 8, 9]);
+        assert_eq!(branch_counts(&[200, 1, 200], 0), [1, 200]);
+    }
 }

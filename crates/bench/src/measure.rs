@@ -2,13 +2,24 @@
 
 use crate::error::Error;
 use crate::interrupt::Interrupt;
+use crate::requests::RequestCounter;
 use crate::server::Server;
-use crate::statistics::{Goal, RowFigures, SideRounds, TableFigures, Unit, evaluate};
-use crate::workload::{Target, TargetKind, Workload};
+use crate::statistics::{Goal, SideRounds, TableFigures, Unit, evaluate};
+use crate::workload::{Sample, Target, TargetKind, Workload};
+use clap::ValueEnum;
 use indicatif::ProgressBar;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+/// Where the scheduler may run a single client.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
+pub enum Clients {
+    /// On one processor
+    Bound,
+    /// Anywhere, as programs run
+    Free,
+}
 
 /// One row of a table: a workload and its targets. Ratios are relative to the first target.
 pub(crate) struct Row<'s> {
@@ -16,17 +27,22 @@ pub(crate) struct Row<'s> {
     pub unit: Unit,
     pub workload: Box<dyn Workload + 's>,
     pub targets: Vec<Target>,
-    pub goal: Option<Goal>,
+    pub goals: Vec<Goal>,
     /// The time between preparing and measuring.
     pub pause: Duration,
     /// The most rounds, for slow workloads.
     pub max_rounds: usize,
+    /// Whether to count the requests that the kernel sends.
+    pub count_requests: bool,
 }
 
 pub(crate) struct Table<'s> {
     pub id: &'static str,
     pub title: String,
     pub rows: Vec<Row<'s>>,
+    /// Rows with a single client are measured with each of these.
+    pub clients: Vec<Clients>,
+    pub notes: Vec<String>,
     /// The servers of the targets; they end with the table.
     pub servers: Vec<Server>,
 }
@@ -41,15 +57,35 @@ impl Table<'_> {
         interrupt: &Interrupt,
         progress: &ProgressBar,
     ) -> Result<TableFigures, Error> {
+        let mut notes = self.notes.clone();
+        let counter = match self.rows.iter().any(|row| row.count_requests).then(RequestCounter::new) {
+            None => None,
+            Some(Ok(counter)) => Some(counter),
+            Some(Err(why)) => {
+                notes.push(format!("Requests were not counted: {why}."));
+                None
+            }
+        };
         let mut rows = Vec::with_capacity(self.rows.len());
         for row in &self.rows {
-            progress.set_message(format!("{}: {}", self.id, row.work));
-            let measured = row.measure(rounds.min(row.max_rounds), interrupt);
-            let measured = measured.map_err(|error| explain(error, &mut self.servers, interrupt))?;
-            rows.push(measured);
+            let all = [Clients::Free];
+            let clients = if row.workload.is_single_threaded() { self.clients.as_slice() } else { &all };
+            for (pass, &clients) in clients.iter().enumerate() {
+                let work = match (clients, row.workload.is_single_threaded()) {
+                    (Clients::Free, true) => format!("{}, free client", row.work),
+                    _ => row.work.clone(),
+                };
+                progress.set_message(format!("{}: {work}", self.id));
+                // No directory of an earlier pass is used again.
+                let first = pass * (rounds + 2);
+                let measurement = Measurement { row, clients, first, counter: counter.as_ref(), interrupt };
+                let sides = measurement.sides(rounds.min(row.max_rounds));
+                let sides = sides.map_err(|error| explain(error, &mut self.servers, interrupt))?;
+                rows.push(evaluate(&work, row.unit, &sides, &row.goals));
+            }
             progress.inc(1);
         }
-        Ok(TableFigures { table: self.id, title: self.title.clone(), rows })
+        Ok(TableFigures { table: self.id, title: self.title.clone(), notes, rows })
     }
 }
 
@@ -91,41 +127,89 @@ impl Drop for PinnedThread {
     }
 }
 
-impl Row<'_> {
-    fn measure(&self, rounds: usize, interrupt: &Interrupt) -> Result<RowFigures, Error> {
+/// The measurement of a row with one kind of client.
+struct Measurement<'m, 's> {
+    row: &'m Row<'s>,
+    clients: Clients,
+    /// The number of the first round.
+    first: usize,
+    counter: Option<&'m RequestCounter>,
+    interrupt: &'m Interrupt,
+}
+
+impl Measurement<'_, '_> {
+    fn sides(&self, rounds: usize) -> Result<Vec<SideRounds>, Error> {
+        let row = self.row;
         let side = |target: &Target| SideRounds {
             side: target.name.clone(),
             floor: target.kind == TargetKind::Floor,
             figures: Vec::with_capacity(rounds),
+            requests: None,
         };
-        let mut sides: Vec<SideRounds> = self.targets.iter().map(side).collect();
+        let mut sides: Vec<SideRounds> = row.targets.iter().map(side).collect();
         // The first round does not count: it creates files and fills caches.
         for round in 0..=rounds {
-            // In reverse order: the target of --against is last, and preparing it may drop the kernel's cached names
-            // for all others.
-            for target in self.targets.iter().rev() {
-                interrupt.check()?;
-                self.workload.prepare(target, round)?;
-            }
-            sleep(if round > 0 { REST.max(self.pause) } else { REST });
-            // The order rotates, because the cache may be warmer or colder for the first target.
-            for turn in 0..self.targets.len() {
-                interrupt.check()?;
-                let index = (turn + round) % self.targets.len();
-                let _pinned = self.workload.is_single_threaded().then(PinnedThread::pin_here);
-                let sample = self.workload.measure(&self.targets[index], round)?;
-                if round > 0 {
+            self.round(self.first + round, |index, target, round| {
+                let _pinned = (self.clients == Clients::Bound).then(PinnedThread::pin_here);
+                row.workload.warm_up(target)?;
+                let sample = row.workload.measure(target, round)?;
+                if round > self.first {
                     let seconds = sample.elapsed.as_secs_f64().max(1e-9);
-                    sides[index].figures.push(match self.unit {
+                    sides[index].figures.push(match row.unit {
                         Unit::Time => seconds * 1e9 / sample.operations.max(1) as f64,
                         Unit::Rate => sample.bytes.max(1) as f64 / seconds,
                     });
                 }
-            }
-            for target in &self.targets {
-                self.workload.clean_up(target, round)?;
-            }
+                Ok(())
+            })?;
         }
-        Ok(evaluate(&self.work, self.unit, &sides, self.goal))
+        // A round of its own, because counting takes time too.
+        if let Some(counter) = self.counter.filter(|_| row.count_requests) {
+            self.round(self.first + rounds + 1, |index, target, round| {
+                row.workload.warm_up(target)?;
+                sides[index].requests = count(counter, target, || row.workload.measure(target, round))?;
+                Ok(())
+            })?;
+        }
+        Ok(sides)
     }
+
+    /// Prepares all targets, runs `measure` on each, and cleans up.
+    fn round(
+        &self,
+        round: usize,
+        mut measure: impl FnMut(usize, &Target, usize) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (workload, targets) = (&self.row.workload, &self.row.targets);
+        // In reverse order: the target of --against is last, and preparing it may drop the kernel's cached names for
+        // all others.
+        for target in targets.iter().rev() {
+            self.interrupt.check()?;
+            workload.prepare(target, round)?;
+        }
+        sleep(if round > self.first { REST.max(self.row.pause) } else { REST });
+        // The order rotates, because the cache may be warmer or colder for the first target.
+        for turn in 0..targets.len() {
+            self.interrupt.check()?;
+            let index = (turn + round) % targets.len();
+            measure(index, &targets[index], round)?;
+        }
+        targets.iter().try_for_each(|target| workload.clean_up(target, round))
+    }
+}
+
+/// Returns the requests for one operation of `measure`. A target without a server gets none.
+fn count(
+    counter: &RequestCounter,
+    target: &Target,
+    measure: impl FnOnce() -> Result<Sample, Error>,
+) -> Result<Option<f64>, Error> {
+    let failed = |why: String| Error::Count { why };
+    let connection = rustix::fs::stat(&target.root).map_err(|errno| failed(errno.to_string()))?.st_dev;
+    if target.kind == TargetKind::Branch {
+        return measure().map(|_| None);
+    }
+    let (sample, requests) =
+        counter.count(rustix::fs::minor(connection), measure).map_err(|error| failed(error.to_string()))?;
+    Ok(Some(requests as f64 / sample?.operations.max(1) as f64))
 }

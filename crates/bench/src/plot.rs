@@ -86,9 +86,7 @@ fn draw_row(out: &mut String, y: f64, row: &RowFigures) {
         let _ = writeln!(out, "<path d=\"M{low:.1} {middle:.1}H{high:.1}\" stroke=\"#000\"/>");
         if let Some(goal) = &cell.goal {
             // Converted to a ratio to the first side.
-            let own =
-                row.sides.iter().find(|side| side.side == goal.of).map_or(1.0, |side| side.ratio.median);
-            let (x, bottom) = (at(goal.limit * own), top + thick);
+            let (x, bottom) = (at(goal.limit * cell.ratio.median / goal.ratio), top + thick);
             let _ = writeln!(
                 out,
                 "<path d=\"M{x:.1} {top:.1}V{bottom:.1}\" stroke=\"#d22\" stroke-width=\"2.5\"/>"

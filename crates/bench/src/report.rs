@@ -131,8 +131,10 @@ fn text(table: &TableFigures) -> String {
     let mut text = format!("\n{}: {}\n", table.table, table.title);
     let width = table.rows.iter().map(|row| row.work.chars().count()).max().unwrap_or(0);
     let side = table.rows.iter().flat_map(|row| &row.sides).map(|cell| cell.side.len()).max().unwrap_or(0);
-    let head = ["work", "side", "figure", "ratio", "lowest - highest", "x floor", "x both", "goal"];
-    line(&mut text, [width, side], head);
+    let counted = table.rows.iter().flat_map(|row| &row.sides).any(|cell| cell.requests.is_some());
+    let requests = |words: &str| if counted { format!("{words:>9}  ") } else { String::new() };
+    let head = ["work", "side", "figure", "ratio", "lowest - highest", "x floor", "x both"];
+    line(&mut text, [width, side], head, &(requests("requests") + "goal"));
     for row in &table.rows {
         for (index, cell) in row.sides.iter().enumerate() {
             let (ratio, spread) = match index {
@@ -145,17 +147,21 @@ fn text(table: &TableFigures) -> String {
             let work = if index == 0 { row.work.as_str() } else { "" };
             let figure = figure(row.unit, cell.figure.median);
             let goal = goal(row, cell);
-            let words = [work, &cell.side, &figure, &ratio, &spread, &floor, &both, &goal];
-            line(&mut text, [width, side], words);
+            let last = requests(&cell.requests.map(request_count).unwrap_or_default()) + &goal;
+            let words = [work, &cell.side, &figure, &ratio, &spread, &floor, &both];
+            line(&mut text, [width, side], words, &last);
         }
+    }
+    for note in &table.notes {
+        let _ = writeln!(text, "{note}");
     }
     text
 }
 
-fn line(text: &mut String, [work, side]: [usize; 2], words: [&str; 8]) {
-    let [a, b, figure, ratio, spread, floor, both, goal] = words;
+fn line(text: &mut String, [work, side]: [usize; 2], words: [&str; 7], last: &str) {
+    let [a, b, figure, ratio, spread, floor, both] = words;
     let line = format!(
-        "{a:<work$}  {b:<side$}  {figure:>10}  {ratio:>7}  {spread:>16}  {floor:>7}  {both:>6}  {goal}"
+        "{a:<work$}  {b:<side$}  {figure:>10}  {ratio:>7}  {spread:>16}  {floor:>7}  {both:>6}  {last}"
     );
     let _ = writeln!(text, "{}", line.trim_end());
 }
@@ -163,14 +169,18 @@ fn line(text: &mut String, [work, side]: [usize; 2], words: [&str; 8]) {
 fn goal(row: &RowFigures, cell: &SideFigures) -> String {
     let Some(goal) = &cell.goal else { return String::new() };
     let sign = if row.unit == Unit::Time { "<=" } else { ">=" };
-    let of = if goal.of == row.sides[0].side { String::new() } else { format!(" x {}", goal.of) };
+    let limit = match goal {
+        _ if goal.of == row.sides[0].side => goal.limit.to_string(),
+        _ if goal.limit == 1.0 => goal.of.clone(),
+        _ => format!("{} x {}", goal.limit, goal.of),
+    };
     let verdict = match goal.verdict {
         Verdict::Reached => "reached",
         Verdict::Floor => "the floor",
         Verdict::FloorAndBranch => "the floor and the branch",
         Verdict::NotReached => "not reached",
     };
-    format!("{sign} {}{of}: {verdict}", goal.limit)
+    format!("{sign} {limit}: {verdict}")
 }
 
 /// Formats a ratio with three digits.
@@ -182,12 +192,18 @@ pub(crate) fn three_digits(ratio: f64) -> String {
     }
 }
 
+/// Formats requests for an operation. A measurement may send a few of its own, such as an open.
+fn request_count(requests: f64) -> String {
+    if requests < 100.0 { format!("{requests:.1}") } else { format!("{requests:.0}") }
+}
+
 fn range(spread: Spread) -> String {
     format!("{} - {}", three_digits(spread.lowest), three_digits(spread.highest))
 }
 
 fn figure(unit: Unit, value: f64) -> String {
     match unit {
+        Unit::Time if value >= 1e9 => format!("{} s", three_digits(value / 1e9)),
         Unit::Time if value >= 1e6 => format!("{} ms", three_digits(value / 1e6)),
         Unit::Time if value >= 1e3 => format!("{} us", three_digits(value / 1e3)),
         Unit::Time => format!("{value:.0} ns"),
@@ -207,11 +223,15 @@ mod tests {
             side: side.into(),
             floor: side == "floor",
             figures: vec![figure],
+            requests: None,
         };
-        let sides = [side("branch", 300.0), side("pool", 12_000.0), side("floor", 11_500.0)];
-        let row = evaluate("stat", Unit::Time, &sides, Some(Goal { side: 1, of: 2, limit: 1.15 }));
-        let table = TableFigures { table: "goals", title: "T".into(), rows: vec![row] };
-        let text = text(&table);
+        let mut sides = [side("branch", 300.0), side("pool", 12_000.0), side("floor", 11_500.0)];
+        let goal = |of: &[usize], plus, limit| Goal { side: 1, of: of.to_vec(), plus, limit };
+        let evaluate = |sides: &[SideRounds], goal| {
+            let rows = vec![evaluate("stat", Unit::Time, sides, &[goal])];
+            TableFigures { table: "goals", title: "T".into(), notes: vec!["N".into()], rows }
+        };
+        let text = super::text(&evaluate(&sides, goal(&[2], 0.0, 1.15)));
         let pool = text.lines().find(|line| line.contains("pool")).unwrap();
         let words: Vec<&str> = pool.split_whitespace().collect();
         let expected = [
@@ -219,7 +239,19 @@ mod tests {
             "reached",
         ];
         assert_eq!(words, expected);
-        assert!(text.contains("300 ns"), "{text}");
+        assert!(text.contains("300 ns") && text.ends_with("\nN\n") && !text.contains("requests"), "{text}");
+
+        sides[1].requests = Some(2.002);
+        let text = super::text(&evaluate(&sides, goal(&[0, 2], 3000.0, 1.0)));
+        let pool = text.lines().find(|line| line.contains("pool")).unwrap();
+        assert!(pool.contains(" 2.0  <= branch + floor + 3 us: reached"), "{text}");
+        assert!(text.lines().any(|line| line.ends_with("requests  goal")), "{text}");
+    }
+
+    #[test]
+    fn long_times_are_in_seconds() {
+        assert_eq!(figure(Unit::Time, 2.4e9), "2.40 s");
+        assert_eq!(figure(Unit::Time, 185e6), "185 ms");
     }
 
     #[test]

@@ -36,7 +36,22 @@ impl Server {
         let list: Vec<&OsStr> = branches.iter().map(|branch| branch.as_os_str()).collect();
         let args = ["mount", "-f", "-o", options].map(OsString::from).into_iter();
         let args = args.chain([list.join(OsStr::new(":"))]);
-        Server::start(testbed, name, args).map_err(|why| Error::NoPool { options: options.into(), why })?
+        let started = Server::start(testbed, name, own_program(args));
+        started.map_err(|why| Error::NoPool { options: options.into(), why })?
+    }
+
+    /// Starts the filesystem of `--against`. The shell splits the command into words.
+    pub(crate) fn against(
+        testbed: &Testbed,
+        name: &str,
+        branches: &[PathBuf],
+        command: &str,
+    ) -> Result<Server, Error> {
+        let list: Vec<&OsStr> = branches.iter().map(|branch| branch.as_os_str()).collect();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("exec {command} \"$@\""), "sh"]).arg(list.join(OsStr::new(":")));
+        let started = Server::start(testbed, name, shell);
+        started.map_err(|why| Error::NoAgainst { command: command.into(), why })?
     }
 
     /// Starts the floor. `existing` is the real directory whose files it serves.
@@ -48,29 +63,23 @@ impl Server {
     ) -> Result<Server, Error> {
         let args = ["bench-floor".into(), "--existing".into(), existing.into()].into_iter();
         let args = args.chain(io_uring.then(|| "--io-uring".into()));
-        Server::start(testbed, name, args).map_err(|why| Error::NoFloor { why })?
+        Server::start(testbed, name, own_program(args)).map_err(|why| Error::NoFloor { why })?
     }
 
     pub(crate) fn mountpoint(&self) -> &Path {
         &self.point
     }
 
-    /// Starts a server. The outer error is the server's own; the inner one concerns the testbed or an interruption.
-    fn start(
-        testbed: &Testbed,
-        name: &str,
-        args: impl IntoIterator<Item = OsString>,
-    ) -> Result<Result<Server, Error>, String> {
+    /// Runs a command with the mountpoint as its last argument. It must stay in the foreground. The outer error is the
+    /// server's own; the inner one concerns the testbed or an interruption.
+    fn start(testbed: &Testbed, name: &str, mut command: Command) -> Result<Result<Server, Error>, String> {
         let point = match testbed.mountpoint(name) {
             Ok(point) => point,
             Err(error) => return Ok(Err(error)),
         };
         let log = testbed.home().join(format!("{name}.log"));
         let output = File::create(&log).map_err(|error| error.to_string())?;
-        // By its path, so that it shows as canopy in ps(1), unless the file has been replaced.
-        let program = std::env::current_exe().ok().filter(|path| path.exists());
-        let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
-        command.arg0("canopy").args(args).arg(&point);
+        command.arg(&point);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
         // A Ctrl-C at the terminal must only reach this process, which ends the servers itself.
         command.process_group(0);
@@ -82,8 +91,12 @@ impl Server {
             if server.is_up() {
                 return Ok(Ok(server));
             }
-            if server.child.try_wait().is_ok_and(|status| status.is_some()) {
-                return Err(server.last_log_line());
+            if let Ok(Some(status)) = server.child.try_wait() {
+                return Err(match server.last_log_line() {
+                    _ if status.success() => "it left the foreground".into(),
+                    line if line.is_empty() => status.to_string(),
+                    line => line,
+                });
             }
             if let Err(error) = testbed.interrupt.check() {
                 return Ok(Err(error));
@@ -130,6 +143,15 @@ impl Server {
         }
         false
     }
+}
+
+/// Returns a command that runs this program: by its path, so that it shows as canopy in ps(1), unless the file has been
+/// replaced.
+fn own_program(args: impl IntoIterator<Item = OsString>) -> Command {
+    let program = std::env::current_exe().ok().filter(|path| path.exists());
+    let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
+    command.arg0("canopy").args(args);
+    command
 }
 
 impl Drop for Server {

@@ -49,6 +49,8 @@ pub(crate) struct SideFigures {
     /// The same, divided by the sum of the floor's and the first side's figures, for times. No server with files on a
     /// branch can be faster: it receives requests as the floor does, and uses the branch as its other users do.
     pub by_both: Option<Spread>,
+    /// The requests that the kernel sent for one operation, if they were counted.
+    pub requests: Option<f64>,
     pub goal: Option<GoalResult>,
 }
 
@@ -56,7 +58,7 @@ pub(crate) struct SideFigures {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct GoalResult {
     pub limit: f64,
-    /// The side that the limit is a ratio to.
+    /// What the limit is a ratio to: a side, or a sum such as `branch + floor + 3 us`.
     pub of: String,
     /// The ratio that was measured.
     pub ratio: f64,
@@ -119,6 +121,8 @@ pub(crate) struct RowFigures {
 pub(crate) struct TableFigures {
     pub table: &'static str,
     pub title: String,
+    /// What was not measured, and why.
+    pub notes: Vec<String>,
     pub rows: Vec<RowFigures>,
 }
 
@@ -127,18 +131,40 @@ pub(crate) struct SideRounds {
     pub side: String,
     pub floor: bool,
     pub figures: Vec<f64>,
+    /// The requests that the kernel sent for one operation, if they were counted.
+    pub requests: Option<f64>,
 }
 
-/// A goal of a row. `side` and `of` are indexes into the targets: the judged side, and the side it is compared with.
-#[derive(Clone, Copy, Debug)]
+/// A goal of a row: the figure of `side` is at most `limit` times the sum of `of` and `plus`, or at least that for a
+/// rate. Sides are indexes into the targets.
+#[derive(Clone, Debug)]
 pub(crate) struct Goal {
     pub side: usize,
-    pub of: usize,
+    pub of: Vec<usize>,
+    /// Nanoseconds.
+    pub plus: f64,
     pub limit: f64,
 }
 
+impl Goal {
+    /// Returns the sum in each round.
+    fn base(&self, rounds: &[SideRounds]) -> Vec<f64> {
+        let count = rounds[self.side].figures.len();
+        let sum = |round: usize| self.of.iter().map(|&of| rounds[of].figures[round]).sum::<f64>();
+        (0..count).map(|round| sum(round) + self.plus).collect()
+    }
+
+    fn words(&self, rounds: &[SideRounds]) -> String {
+        let mut words: Vec<String> = self.of.iter().map(|&of| rounds[of].side.clone()).collect();
+        if self.plus > 0.0 {
+            words.push(format!("{} us", self.plus / 1e3));
+        }
+        words.join(" + ")
+    }
+}
+
 /// Computes the figures of a row. Ratios are taken within a round, because other load affects both of its figures.
-pub(crate) fn evaluate(work: &str, unit: Unit, rounds: &[SideRounds], goal: Option<Goal>) -> RowFigures {
+pub(crate) fn evaluate(work: &str, unit: Unit, rounds: &[SideRounds], goals: &[Goal]) -> RowFigures {
     let by = |these: &[f64], those: &[f64]| Spread::of(these.iter().zip(those).map(|(a, b)| a / b).collect());
     let figures = |side: usize| rounds[side].figures.as_slice();
     let floor = rounds.iter().position(|side| side.floor).filter(|&floor| floor != 0);
@@ -149,17 +175,19 @@ pub(crate) fn evaluate(work: &str, unit: Unit, rounds: &[SideRounds], goal: Opti
         let compared = index != 0 && floor != Some(index);
         let by_floor = floor.filter(|_| compared).and_then(|floor| by(&side.figures, figures(floor)));
         let by_both = both.as_ref().filter(|_| compared).and_then(|both| by(&side.figures, both));
-        let judged = goal.filter(|goal| goal.side == index).and_then(|goal| {
-            let median = |these: &[f64]| by(these, figures(goal.of)).map(|spread| spread.median);
+        let judged = goals.iter().find(|goal| goal.side == index).and_then(|goal| {
+            let base = goal.base(rounds);
+            let median = |these: &[f64]| by(these, &base).map(|spread| spread.median);
             let bound =
                 |by: Option<Spread>, own: &[f64]| Some(RatioBound { by: by?.median, own: median(own)? });
             let ratio = median(&side.figures)?;
             // The floor is no bound for a goal that refers to the floor.
-            let floor =
-                floor.filter(|&floor| floor != goal.of).and_then(|floor| bound(by_floor, figures(floor)));
+            let floor = floor
+                .filter(|floor| !goal.of.contains(floor))
+                .and_then(|floor| bound(by_floor, figures(floor)));
             let both = both.as_ref().and_then(|both| bound(by_both, both));
             let verdict = Verdict::of(unit, goal.limit, ratio, floor, both);
-            Some(GoalResult { limit: goal.limit, of: rounds[goal.of].side.clone(), ratio, verdict })
+            Some(GoalResult { limit: goal.limit, of: goal.words(rounds), ratio, verdict })
         });
         Some(SideFigures {
             side: side.side.clone(),
@@ -168,6 +196,7 @@ pub(crate) fn evaluate(work: &str, unit: Unit, rounds: &[SideRounds], goal: Opti
             ratio: by(&side.figures, figures(0))?,
             by_floor,
             by_both,
+            requests: side.requests,
             goal: judged,
         })
     };
@@ -179,7 +208,11 @@ mod tests {
     use super::*;
 
     fn side(side: &str, floor: bool, figures: &[f64]) -> SideRounds {
-        SideRounds { side: side.into(), floor, figures: figures.to_vec() }
+        SideRounds { side: side.into(), floor, figures: figures.to_vec(), requests: None }
+    }
+
+    fn ratio_to(of: usize, limit: f64) -> Vec<Goal> {
+        vec![Goal { side: 1, of: vec![of], plus: 0.0, limit }]
     }
 
     #[test]
@@ -194,8 +227,7 @@ mod tests {
     fn ratios_are_taken_within_a_round() {
         // The second round was slow for both.
         let rounds = [side("branch", false, &[1.0, 10.0, 1.0]), side("pool", false, &[2.0, 20.0, 2.0])];
-        let goal = Goal { side: 1, of: 0, limit: 2.0 };
-        let row = evaluate("work", Unit::Time, &rounds, Some(goal));
+        let row = evaluate("work", Unit::Time, &rounds, &ratio_to(0, 2.0));
         assert_eq!(row.sides[1].ratio, Spread { median: 2.0, lowest: 2.0, highest: 2.0 });
         assert_eq!(row.sides[1].goal.as_ref().unwrap().verdict, Verdict::Reached);
         assert!(row.sides[0].goal.is_none() && row.sides[1].by_floor.is_none());
@@ -226,16 +258,42 @@ mod tests {
             side("pool", false, &[6.0, 11.0]),
             side("floor", true, &[4.0, 8.0]),
         ];
-        let goal = |of, limit| Some(Goal { side: 1, of, limit });
-        let cells = evaluate("work", Unit::Time, &sides, goal(0, 4.9)).sides;
+        let cells = evaluate("work", Unit::Time, &sides, &ratio_to(0, 4.9)).sides;
         let spread = cells[1].by_both.unwrap();
         assert_eq!((spread.lowest, spread.highest), (1.1, 1.2));
         assert!(cells[0].by_both.is_none() && cells[2].by_both.is_none());
         let verdict = |cells: &[SideFigures]| cells[1].goal.as_ref().unwrap().verdict;
         assert_eq!(verdict(&cells), Verdict::FloorAndBranch);
         // Both together would reach the goal.
-        assert_eq!(verdict(&evaluate("work", Unit::Time, &sides, goal(2, 1.3)).sides), Verdict::NotReached);
+        assert_eq!(
+            verdict(&evaluate("work", Unit::Time, &sides, &ratio_to(2, 1.3)).sides),
+            Verdict::NotReached
+        );
         // Rates do not add up.
-        assert!(evaluate("work", Unit::Rate, &sides, goal(0, 4.9)).sides[1].by_both.is_none());
+        assert!(evaluate("work", Unit::Rate, &sides, &ratio_to(0, 4.9)).sides[1].by_both.is_none());
+    }
+
+    #[test]
+    fn a_goal_may_be_a_sum() {
+        let sides = [
+            side("branch", false, &[1000.0, 2000.0]),
+            side("pool", false, &[8000.0, 10_000.0]),
+            side("wide", false, &[9000.0, 12_000.0]),
+            side("floor", true, &[5000.0, 5000.0]),
+        ];
+        let goals = [
+            Goal { side: 1, of: vec![0, 3], plus: 3000.0, limit: 1.0 },
+            Goal { side: 2, of: vec![1], plus: 0.0, limit: 1.15 },
+        ];
+        let cells = evaluate("work", Unit::Time, &sides, &goals).sides;
+        let goal = cells[1].goal.as_ref().unwrap();
+        // 8 of 9 in the first round, 10 of 10 in the second.
+        assert!((goal.ratio - (8.0 / 9.0 + 1.0) / 2.0).abs() < 1e-9, "{goal:?}");
+        assert_eq!((goal.of.as_str(), goal.verdict), ("branch + floor + 3 us", Verdict::Reached));
+        let goal = cells[2].goal.as_ref().unwrap();
+        assert_eq!((goal.of.as_str(), goal.verdict), ("pool", Verdict::NotReached));
+        let strict = [Goal { side: 1, of: vec![0, 3], plus: 500.0, limit: 1.0 }];
+        let cells = evaluate("work", Unit::Time, &sides, &strict).sides;
+        assert_eq!(cells[1].goal.as_ref().unwrap().verdict, Verdict::NotReached);
     }
 }

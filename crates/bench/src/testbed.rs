@@ -15,15 +15,42 @@ use tempfile::TempDir;
 const PREFIX: &str = "canopy-bench-";
 const MIB: u64 = 1 << 20;
 
-/// The size of the tmpfs for isolated branches, which hold metadata only.
+/// The size of the tmpfs for isolated branches, which hold metadata and small files only.
 const ISOLATED_BYTES: u64 = 256 * MIB;
+
+/// The filesystem of `--against`.
+#[derive(Clone, Debug)]
+pub(crate) enum Against {
+    /// A directory of one that is mounted.
+    Mounted(PathBuf),
+    /// A command that mounts one. The branches, separated by colons, and the mountpoint are added to it.
+    Command(String),
+}
+
+impl Against {
+    /// Interprets the value of the option: what is a directory is mounted already.
+    pub(crate) fn new(value: &str) -> Result<Against, Error> {
+        if Path::new(value).is_dir() {
+            return Ok(Against::Mounted(value.into()));
+        }
+        let program = Path::new(value.split_whitespace().next().unwrap_or_default());
+        let unusable = |why: &str| Error::Unusable { path: value.into(), why: why.into() };
+        match program.components().count() {
+            0 => Err(unusable("neither a directory nor a command")),
+            // The shell looks it up.
+            1 => Ok(Against::Command(value.into())),
+            _ if program.exists() => Ok(Against::Command(value.into())),
+            _ => Err(unusable("No such file or directory")),
+        }
+    }
+}
 
 /// Where to make the branches.
 #[derive(Debug, Default)]
 pub(crate) struct TestbedSpec {
     pub dir: Option<PathBuf>,
     pub branches: Vec<PathBuf>,
-    pub against: Option<PathBuf>,
+    pub against: Option<Against>,
     /// Bytes of data that the tables write.
     pub need: u64,
     /// How many branches to make if none are given.
@@ -34,7 +61,7 @@ pub(crate) struct Testbed {
     // Fields drop in this order: the mounts before the directories below them.
     tmpfs: RefCell<Vec<Tmpfs>>,
     branches: Vec<PathBuf>,
-    against: Option<TempDir>,
+    against: Option<Against>,
     _dirs: Vec<TempDir>,
     home: TempDir,
     pub interrupt: Interrupt,
@@ -83,9 +110,12 @@ impl Testbed {
                 testbed.branches = create_numbered(&root, spec.count)?;
             }
         }
-        if let Some(path) = &spec.against {
+        testbed.against = spec.against.clone();
+        if let Some(Against::Mounted(path)) = &mut testbed.against {
             require_space_on(path, spec.need)?;
-            testbed.against = Some(temp_dir_in(path)?);
+            let dir = temp_dir_in(path)?;
+            *path = dir.path().to_owned();
+            testbed._dirs.push(dir);
         }
         Ok(testbed)
     }
@@ -112,8 +142,9 @@ impl Testbed {
         create_numbered(&root, count)
     }
 
-    pub(crate) fn against(&self) -> Option<&Path> {
-        self.against.as_ref().map(TempDir::path)
+    /// Returns the filesystem of `--against`; of a mounted one a directory made there.
+    pub(crate) fn against(&self) -> Option<&Against> {
+        self.against.as_ref()
     }
 
     /// Returns the filesystem type of the branches, for the report.
@@ -212,17 +243,32 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let spec = TestbedSpec {
             dir: Some(dir.path().to_owned()),
-            against: Some(dir.path().to_owned()),
+            against: Some(Against::new(dir.path().to_str().unwrap()).unwrap()),
             need: 1,
             count: 3,
             ..TestbedSpec::default()
         };
         let testbed = Testbed::new(&spec).unwrap();
         assert_eq!(testbed.branches().len(), 3);
-        assert!(testbed.branches()[2].ends_with("03") && testbed.against().is_some());
+        assert!(testbed.branches()[2].ends_with("03"));
+        assert!(
+            matches!(testbed.against(), Some(Against::Mounted(made)) if made.parent() == Some(dir.path()))
+        );
         let home = testbed.home().to_owned();
         drop(testbed);
         assert!(!home.exists());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn against_takes_a_directory_or_a_command() {
+        assert!(matches!(Against::new("/"), Ok(Against::Mounted(_))));
+        for command in ["mergerfs -f", "/bin/sh -c x"] {
+            assert!(matches!(Against::new(command), Ok(Against::Command(same)) if same == command));
+        }
+        for (value, why) in [("/missing/program -f", "No such file"), (" ", "neither"), ("", "neither")] {
+            let error = Against::new(value).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
     }
 }

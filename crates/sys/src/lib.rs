@@ -18,4 +18,5 @@ pub mod lease;
 pub mod mountinfo;
 pub mod page_buf;
 pub mod sched;
+pub mod truncate;
 pub mod xattr;

@@ -36,7 +36,7 @@ fn data_paths(targets: &mut Targets<'_, '_>) -> Result<Vec<Target>, Error> {
 pub(super) fn dd<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     let mut targets = Targets::new(bench)?;
     let paths = data_paths(&mut targets)?;
-    let against = targets.against();
+    let against = targets.against_data()?;
     let sides = with_against(&paths.iter().collect::<Vec<_>>(), against.as_ref());
     let size = bench.scale.dd;
     let rows = [("written", Direction::Write), ("read", Direction::Read)];
@@ -49,7 +49,7 @@ pub(super) fn dd<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
 
 pub(super) fn reads<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     let mut targets = Targets::new(bench)?;
-    let (branch, against) = (targets.branch()?, targets.against());
+    let (branch, against) = (targets.branch()?, targets.against_data()?);
     let with = targets.pool("passthrough", 1, PASSTHROUGH)?;
     let without = targets.pool("no passthrough", 1, CACHED)?;
     let sides = with_against(&[&branch, &with, &without], against.as_ref());
@@ -74,7 +74,7 @@ pub(super) fn reads<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
 pub(super) fn blocks<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     let mut targets = Targets::new(bench)?;
     let paths = data_paths(&mut targets)?;
-    let against = targets.against();
+    let against = targets.against_data()?;
     let sides = with_against(&paths.iter().collect::<Vec<_>>(), against.as_ref());
     let large = bench.scale.stream.min(64 * MIB);
     // Thousands of small blocks take as long as tens of large ones.

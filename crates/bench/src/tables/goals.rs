@@ -9,7 +9,8 @@ use crate::statistics::Unit;
 use crate::workload::Target;
 use crate::workload::data::{Direction, RandomIo, SequentialIo};
 use crate::workload::listing::ManyBranches;
-use crate::workload::meta::{FileOp, NameKind, Stat, StatAfterWrite};
+use crate::workload::meta::{NameKind, Stat, StatAfterWrite};
+use crate::workload::ops::FileOp;
 use std::cell::RefCell;
 
 /// The limit for one round trip: 15 per cent more than the floor.
@@ -28,7 +29,7 @@ pub(super) fn goals<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     let direct = targets.pool("pool, direct", 1, &format!("{DIRECT},cache.coherence=timeout"))?;
     let most = bench.testbed.branches().len();
     let wide = (most > 1).then(|| targets.pool(&format!("pool of {most}"), most, "")).transpose()?;
-    let against = targets.against();
+    let (against, against_data) = (targets.against()?, targets.against_data()?);
     let sides: Vec<&Target> = [&branch, &pool, &floor].into_iter().chain(against.as_ref()).collect();
 
     let device = targets.floor_over("floor, /dev/fuse", false)?;
@@ -59,7 +60,8 @@ pub(super) fn goals<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
         rows.push(many(bench, &branch, wide, &floor)?);
     }
     let passing = targets.floor_passthrough(&floor);
-    let sides: Vec<&Target> = [&branch, &pool].into_iter().chain(&passing).chain(against.as_ref()).collect();
+    let sides: Vec<&Target> =
+        [&branch, &pool].into_iter().chain(&passing).chain(against_data.as_ref()).collect();
     rows.extend(passthrough(bench, &sides));
     let title = "Each workload, with its goal".into();
     Ok(targets.table(TableId::Goals, title, rows))

@@ -1,21 +1,46 @@
 //! The tables about names and attributes.
 
-use super::{BRANCH_COUNTS, Bench, TableId, Targets, row};
+use super::{Bench, TableId, Targets, row};
 use crate::error::Error;
 use crate::measure::{Row, Table};
-use crate::statistics::Unit;
-use crate::workload::Target;
+use crate::statistics::{Goal, Unit};
 use crate::workload::concurrent::MultiThread;
 use crate::workload::listing::{Depth, ListDir};
-use crate::workload::meta::{FileOp, NameKind, SingleThread, Stat};
+use crate::workload::meta::{NameKind, SingleThread, Stat};
+use crate::workload::ops::FileOp;
+use crate::workload::{Target, TargetKind};
 
-/// Operations that have a row of their own: the key, the title and the operation.
-pub(super) const FILE_OPS: [(&str, &str, FileOp); 4] = [
+/// The operations: the key, the title and the operation.
+const FILE_OPS: [(&str, &str, FileOp); 20] = [
+    ("fstat", "uncached fstat round trip", FileOp::Fstat),
     ("open", "open, read 4 KiB, close", FileOp::OpenReadClose),
     ("create", "create, write 4 KiB, close", FileOp::CreateWriteClose),
     ("rename", "rename", FileOp::Rename),
     ("unlink", "unlink", FileOp::Unlink),
+    ("chmod", "chmod by name", FileOp::Chmod),
+    ("fchmod", "fchmod of an open file", FileOp::Fchmod),
+    ("chown", "chown", FileOp::Chown),
+    ("utimensat", "utimensat", FileOp::Utimensat),
+    ("truncate", "truncate", FileOp::Truncate),
+    ("setxattr", "setxattr", FileOp::Setxattr),
+    ("getxattr", "getxattr", FileOp::Getxattr),
+    ("listxattr", "listxattr", FileOp::Listxattr),
+    ("removexattr", "removexattr", FileOp::Removexattr),
+    ("readlink", "readlink", FileOp::Readlink),
+    ("link", "link", FileOp::Link),
+    ("renamedir", "rename of a directory", FileOp::RenameDir),
+    ("mkdir", "mkdir", FileOp::Mkdir),
+    ("rmdir", "rmdir", FileOp::Rmdir),
+    ("statvfs", "statvfs", FileOp::Statvfs),
 ];
+
+/// What an operation over one branch may take beyond the floor's and the branch's own time, in nanoseconds.
+const BEYOND_BOTH: f64 = 3000.0;
+
+/// Returns how much longer an operation over several branches may take than over one.
+fn wide_limit(count: usize) -> f64 {
+    if count <= 32 { 1.15 } else { 1.5 }
+}
 
 pub(super) fn first_stat<'s>(bench: &Bench<'s>, names: NameKind, targets: &[&Target]) -> Row<'s> {
     let (key, work) = match names {
@@ -26,9 +51,12 @@ pub(super) fn first_stat<'s>(bench: &Bench<'s>, names: NameKind, targets: &[&Tar
 }
 
 pub(super) fn file_op<'s>(bench: &Bench<'s>, which: FileOp, targets: &[&Target]) -> Row<'s> {
-    let found = FILE_OPS.into_iter().find(|(_, _, op)| *op == which);
-    let (key, work, op) = found.unwrap_or(("fstat", "uncached fstat round trip", FileOp::Fstat));
+    let (key, work, op) = described(which);
     row(work, Unit::Time, SingleThread { key, op, count: bench.scale.ops }, targets)
+}
+
+fn described(which: FileOp) -> (&'static str, &'static str, FileOp) {
+    FILE_OPS.into_iter().find(|(_, _, op)| *op == which).unwrap_or(FILE_OPS[0])
 }
 
 pub(super) fn readdir<'s>(bench: &Bench<'s>, targets: &[&Target]) -> Row<'s> {
@@ -43,39 +71,77 @@ pub(super) fn first_listing<'s>(bench: &Bench<'s>, targets: &[&Target]) -> Row<'
     row(work, Unit::Time, ListDir { key: "ls", depth: Depth::Attributes, warm: false, count }, targets)
 }
 
-/// Returns the branch counts of the pools.
-fn counts(bench: &Bench<'_>) -> Vec<usize> {
-    let most = bench.testbed.branches().len();
-    let mut counts: Vec<usize> = BRANCH_COUNTS.into_iter().filter(|&count| count < most).collect();
-    counts.push(most);
-    counts
+/// Returns the goals of a row with a pool of each size: the pool of one branch is compared with floor and branch, the
+/// others with it.
+fn goals(counts: &[usize]) -> Vec<Goal> {
+    let (branch, first, floor) = (0, 1, 1 + counts.len());
+    let goal = |(index, &count): (usize, &usize)| match count {
+        1 => Some(Goal { side: 1 + index, of: vec![branch, floor], plus: BEYOND_BOTH, limit: 1.0 }),
+        _ if counts[0] == 1 => {
+            Some(Goal { side: 1 + index, of: vec![first], plus: 0.0, limit: wide_limit(count) })
+        }
+        _ => None,
+    };
+    counts.iter().enumerate().filter_map(goal).collect()
 }
 
 pub(super) fn meta<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     let mut targets = Targets::new(bench)?;
-    let mut sides = vec![targets.isolated_branch()?];
-    for count in counts(bench) {
-        sides.push(targets.pool(&format!("pool of {count}"), count, "")?);
+    let mut all = vec![targets.isolated_branch()?];
+    for &count in &bench.counts {
+        all.push(targets.pool(&format!("pool of {count}"), count, "")?);
     }
-    sides.push(targets.floor()?);
-    sides.extend(targets.against());
-    let sides: Vec<&Target> = sides.iter().collect();
+    all.push(targets.floor()?);
+    all.extend(targets.against_wide(&bench.counts)?);
+    let sides: Vec<&Target> = all.iter().collect();
+    let (with_xattrs, note) = sides_with_xattrs(&sides)?;
     let mut rows =
         vec![first_stat(bench, NameKind::Existing, &sides), first_stat(bench, NameKind::Missing, &sides)];
-    rows.extend(FILE_OPS.map(|(_, _, which)| file_op(bench, which, &sides)));
+    for (_, _, op) in FILE_OPS {
+        match op.needs_user_xattrs() {
+            true if with_xattrs.is_empty() => {}
+            true => rows.push(file_op(bench, op, &with_xattrs)),
+            false => rows.push(file_op(bench, op, &sides)),
+        }
+    }
+    rows.iter_mut().for_each(|row| row.goals = goals(&bench.counts));
+    // Their figures are those of an entry, not of an operation.
     rows.push(readdir(bench, &sides));
     rows.push(first_listing(bench, &sides));
+    rows.iter_mut().for_each(|row| row.count_requests = true);
     let title = "Metadata; files on the last branch, new ones where the pool creates them".into();
-    Ok(targets.table(TableId::Meta, title, rows))
+    let mut table = targets.table(TableId::Meta, title, rows);
+    table.notes.extend(note);
+    Ok(table)
+}
+
+/// Returns the targets on which programs can set attributes, none if the branch is not among them, and what is left out.
+fn sides_with_xattrs<'t>(sides: &[&'t Target]) -> Result<(Vec<&'t Target>, Option<String>), Error> {
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for &side in sides {
+        match side.kind == TargetKind::Floor || side.has_user_xattrs()? {
+            true => with.push(side),
+            false => without.push(side),
+        }
+    }
+    let only_against = without.iter().all(|side| side.kind == TargetKind::Against);
+    Ok(match without.first() {
+        None => (with, None),
+        Some(side) if only_against => (with, Some(format!("{} has no attributes of users.", side.name))),
+        Some(_) => (Vec::new(), Some("The branches have no attributes of users: no rows for these.".into())),
+    })
 }
 
 pub(super) fn concurrency<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     let mut targets = Targets::new(bench)?;
     let mut sides = vec![targets.isolated_branch()?, targets.pool("pool", 1, "")?, targets.floor()?];
-    sides.extend(targets.against());
+    sides.extend(targets.against()?);
     let sides: Vec<&Target> = sides.iter().collect();
     let mut rows = Vec::new();
-    for (key, work, op) in [("fstat", "uncached fstat", FileOp::Fstat), FILE_OPS[0], FILE_OPS[1]] {
+    let create = described(FileOp::CreateWriteClose);
+    for (key, work, op) in
+        [("fstat", "uncached fstat", FileOp::Fstat), described(FileOp::OpenReadClose), create]
+    {
         for threads in [1, 2, 4, 8] {
             let workload = MultiThread { key, op, count: bench.scale.ops * 2, threads };
             rows.push(row(format!("{work}: {threads} at once"), Unit::Time, workload, &sides));
@@ -83,4 +149,31 @@ pub(super) fn concurrency<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
     }
     let title = "Time until all threads are done, per operation".into();
     Ok(targets.table(TableId::Concurrency, title, rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_branch_is_compared_with_the_floor_and_several_with_one() {
+        let goals = goals(&[1, 8, 32, 200]);
+        let words = |goal: &Goal| (goal.side, goal.of.clone(), goal.plus, goal.limit);
+        let expected = [
+            (1, vec![0, 5], BEYOND_BOTH, 1.0),
+            (2, vec![1], 0.0, 1.15),
+            (3, vec![1], 0.0, 1.15),
+            (4, vec![1], 0.0, 1.5),
+        ];
+        assert_eq!(goals.iter().map(words).collect::<Vec<_>>(), expected);
+        assert!(super::goals(&[8, 32]).is_empty());
+    }
+
+    #[test]
+    fn every_operation_has_its_own_name() {
+        for (index, (key, work, op)) in FILE_OPS.into_iter().enumerate() {
+            let same = |other: &(&str, &str, FileOp)| other.0 == key || other.1 == work || other.2 == op;
+            assert_eq!(FILE_OPS.iter().position(same), Some(index), "{work}");
+        }
+    }
 }

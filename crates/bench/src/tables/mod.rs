@@ -3,13 +3,15 @@
 mod data;
 mod goals;
 mod meta;
+mod walks;
 
 use crate::error::{Error, ErrorContext};
 use crate::floor::{COPIED_DIR, PASSTHROUGH_DIR};
-use crate::measure::{Row, Table};
+use crate::measure::{Clients, Row, Table};
 use crate::server::Server;
 use crate::statistics::{Goal, Unit};
-use crate::testbed::Testbed;
+use crate::testbed::{Against, Testbed};
+use crate::workload::walk::TreeShape;
 use crate::workload::{Target, TargetKind, Workload};
 use canopy_config::Config;
 use canopy_config::source::command_line::{self, Arg};
@@ -26,8 +28,10 @@ const MIB: u64 = 1 << 20;
 pub enum TableId {
     /// Every workload, with its goal
     Goals,
-    /// Metadata over 1, 8 and 32 branches
+    /// Metadata over 1, 8 and 32 branches, with goals
     Meta,
+    /// Programs that walk a known tree
+    Walks,
     /// Metadata with 1, 2, 4 and 8 threads
     Concurrency,
     /// A large file written and read on each data path
@@ -51,6 +55,8 @@ pub(crate) struct Scale {
     pub entries: usize,
     /// Entries of the directory that all branches have.
     pub many_entries: usize,
+    /// The tree that programs walk.
+    pub tree: TreeShape,
     /// Bytes that `dd` writes and reads.
     pub dd: u64,
     pub stream: u64,
@@ -72,6 +78,7 @@ impl Scale {
         cheap_ops: 4000,
         entries: 10_000,
         many_entries: 200_000,
+        tree: TreeShape { dirs: [12, 12, 14], files: 7 },
         dd: 256 * MIB,
         stream: 256 * MIB,
         reads: [MIB, 500 * MIB, 1000 * MIB],
@@ -88,6 +95,7 @@ impl Scale {
         cheap_ops: 200,
         entries: 500,
         many_entries: 960,
+        tree: TreeShape { dirs: [2, 3, 2], files: 4 },
         dd: 8 * MIB,
         stream: 4 * MIB,
         reads: [MIB, 2 * MIB, 4 * MIB],
@@ -104,6 +112,8 @@ impl Scale {
             TableId::Reads => self.reads.iter().sum(),
             TableId::Goals => 3 * self.stream,
             TableId::Blocks => self.stream,
+            // The branch, the pool and what it is compared with.
+            TableId::Walks => 3 * self.tree.bytes(),
             // Sparse files, or names only.
             TableId::Meta | TableId::Concurrency | TableId::Jobs => 0,
         };
@@ -112,7 +122,7 @@ impl Scale {
     }
 }
 
-/// The branch counts of the pools, if the benchmark makes the branches.
+/// How many branches the pools have, unless the user says so.
 pub(crate) const BRANCH_COUNTS: [usize; 3] = [1, 8, 32];
 
 /// What all tables need.
@@ -121,6 +131,10 @@ pub(crate) struct Bench<'s> {
     /// The options that the user gave with `-o`.
     pub options: String,
     pub scale: Scale,
+    /// How many branches the pools of the table `meta` have, in ascending order.
+    pub counts: Vec<usize>,
+    /// Rows with a single client are measured with each of these.
+    pub clients: Vec<Clients>,
 }
 
 impl<'s> Bench<'s> {
@@ -128,6 +142,7 @@ impl<'s> Bench<'s> {
         match which {
             TableId::Goals => goals::goals(self),
             TableId::Meta => meta::meta(self),
+            TableId::Walks => walks::walks(self),
             TableId::Concurrency => meta::concurrency(self),
             TableId::Dd => data::dd(self),
             TableId::Reads => data::reads(self),
@@ -197,17 +212,13 @@ impl<'b, 's> Targets<'b, 's> {
             _ => self.bench.testbed.isolated_branches(count)?,
         };
         let tag = format!("pool{}", self.servers.len());
-        let branch_dirs: Vec<PathBuf> = branches.iter().map(|branch| branch.join(&tag)).collect();
-        if let Some(last) = branch_dirs.last() {
-            fs::create_dir_all(last).context("make", last)?;
-        }
+        let (branch_dirs, branch_data) = self.dirs_on(&branches, &tag)?;
         let options = self.bench.pool_options(options);
         let server = Server::pool(self.bench.testbed, &tag, &branches, &options)?;
         let (root, data) = (server.mountpoint().join(&tag), server.mountpoint().join(DATA));
-        fs::create_dir_all(branches[0].join(DATA)).context("make", &branches[0])?;
         self.servers.push(server);
-        let branch_data = Some(branches[0].join(DATA));
-        Ok(Target { name: name.into(), kind: TargetKind::Pool, root, branch_dirs, data, branch_data })
+        let (name, kind, branch_data) = (name.into(), TargetKind::Pool, Some(branch_data));
+        Ok(Target { name, kind, root, branch_dirs, data, branch_data })
     }
 
     /// Starts the floor with the same transport as the pools.
@@ -243,16 +254,61 @@ impl<'b, 's> Targets<'b, 's> {
         Target { data: floor.root.with_file_name(name), branch_data, ..floor.clone() }
     }
 
-    /// Returns the filesystem of `--against`, if it was given.
-    fn against(&self) -> Option<Target> {
-        let root = self.bench.testbed.against()?.to_owned();
-        let (branch_dirs, data) = (Vec::new(), root.clone());
-        let name = "against".into();
-        Some(Target { name, kind: TargetKind::Against, root, branch_dirs, data, branch_data: None })
+    /// Returns the filesystem of `--against` over branches of its own, if it was given.
+    fn against(&mut self) -> Result<Option<Target>, Error> {
+        self.against_over("against", self.bench.testbed.isolated_branches(1)?)
+    }
+
+    /// The same over the first branch, where the data files of the other targets are.
+    fn against_data(&mut self) -> Result<Option<Target>, Error> {
+        self.against_over("against", vec![self.bench.testbed.branches()[0].clone()])
+    }
+
+    /// The same over each number of branches. Of a mounted filesystem that number is not known.
+    fn against_wide(&mut self, counts: &[usize]) -> Result<Vec<Target>, Error> {
+        if !matches!(self.bench.testbed.against(), Some(Against::Command(_))) {
+            return Ok(self.against()?.into_iter().collect());
+        }
+        let mut all = Vec::new();
+        for &count in counts {
+            let branches = self.bench.testbed.isolated_branches(count)?;
+            all.extend(self.against_over(&format!("against of {count}"), branches)?);
+        }
+        Ok(all)
+    }
+
+    fn against_over(&mut self, name: &str, branches: Vec<PathBuf>) -> Result<Option<Target>, Error> {
+        let (name, kind) = (name.into(), TargetKind::Against);
+        let command = match self.bench.testbed.against() {
+            None => return Ok(None),
+            Some(Against::Mounted(dir)) => {
+                let (root, data, branch_dirs) = (dir.clone(), dir.clone(), Vec::new());
+                return Ok(Some(Target { name, kind, root, branch_dirs, data, branch_data: None }));
+            }
+            Some(Against::Command(command)) => command,
+        };
+        let tag = format!("against{}", self.servers.len());
+        let (branch_dirs, branch_data) = self.dirs_on(&branches, &tag)?;
+        let server = Server::against(self.bench.testbed, &tag, &branches, command)?;
+        let (root, data) = (server.mountpoint().join(&tag), server.mountpoint().join(DATA));
+        self.servers.push(server);
+        Ok(Some(Target { name, kind, root, branch_dirs, data, branch_data: Some(branch_data) }))
+    }
+
+    /// Makes the directories of a target: that of its names on the last branch, that of its data on the first.
+    fn dirs_on(&self, branches: &[PathBuf], tag: &str) -> Result<(Vec<PathBuf>, PathBuf), Error> {
+        let branch_dirs: Vec<PathBuf> = branches.iter().map(|branch| branch.join(tag)).collect();
+        if let Some(last) = branch_dirs.last() {
+            fs::create_dir_all(last).context("make", last)?;
+        }
+        let data = branches[0].join(DATA);
+        fs::create_dir_all(&data).context("make", &data)?;
+        Ok((branch_dirs, data))
     }
 
     fn table(self, which: TableId, title: String, rows: Vec<Row<'s>>) -> Table<'s> {
-        Table { id: which.id(), title, rows, servers: self.servers }
+        let clients = self.bench.clients.clone();
+        Table { id: which.id(), title, rows, clients, notes: Vec::new(), servers: self.servers }
     }
 }
 
@@ -261,6 +317,7 @@ impl TableId {
         match self {
             TableId::Goals => "goals",
             TableId::Meta => "meta",
+            TableId::Walks => "walks",
             TableId::Concurrency => "concurrency",
             TableId::Dd => "dd",
             TableId::Reads => "reads",
@@ -281,9 +338,10 @@ fn row<'s>(
         unit,
         workload: Box::new(workload),
         targets: targets.iter().map(|&target| target.clone()).collect(),
-        goal: None,
+        goals: Vec::new(),
         pause: Duration::ZERO,
         max_rounds: usize::MAX,
+        count_requests: false,
     }
 }
 
@@ -295,7 +353,7 @@ impl Row<'_> {
 
     /// Sets the goal of the second side: the limit of its ratio to the side `of`.
     fn goal(mut self, of: usize, limit: f64) -> Self {
-        self.goal = Some(Goal { side: 1, of, limit });
+        self.goals.push(Goal { side: 1, of: vec![of], plus: 0.0, limit });
         self
     }
 }

@@ -1,6 +1,6 @@
 //! One operation repeated by several threads, each in its own directory.
 
-use super::meta::{BYTES, FileOp, PreparedOp};
+use super::ops::{BYTES, FileOp, PreparedOp};
 use super::{Error, Sample, Target, Workload};
 use std::sync::Barrier;
 use std::thread;
@@ -16,7 +16,7 @@ pub(crate) struct MultiThread {
 
 impl MultiThread {
     fn dir(&self, thread: usize, round: usize) -> String {
-        let (files, key) = (self.op.files(), self.key);
+        let (files, key) = (self.op.files(self.share()), self.key);
         format!("full.{files}.{key}-{}.{thread}-{round}", self.threads)
     }
 
@@ -28,7 +28,7 @@ impl MultiThread {
 impl Workload for MultiThread {
     fn prepare(&self, target: &Target, round: usize) -> Result<(), Error> {
         let dirs: Vec<String> = (0..self.threads).map(|thread| self.dir(thread, round)).collect();
-        dirs.iter().try_for_each(|dir| target.fill(dir, self.op.files(), BYTES))?;
+        dirs.iter().try_for_each(|dir| target.fill(dir, self.op.files(self.share()), BYTES))?;
         dirs.iter().try_for_each(|dir| self.op.prepare(target, dir, self.share()))
     }
 

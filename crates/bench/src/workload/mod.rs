@@ -5,6 +5,8 @@ pub(super) mod concurrent;
 pub(super) mod data;
 pub(super) mod listing;
 pub(super) mod meta;
+pub(super) mod ops;
+pub(super) mod walk;
 
 use crate::error::{Error, ErrorContext};
 use rustix::fs::{Mode, OFlags};
@@ -35,7 +37,7 @@ pub(super) struct Target {
     pub kind: TargetKind,
     /// The path that programs use.
     pub root: PathBuf,
-    /// The same directory on every branch, for branches and pools.
+    /// The same directory on every branch, where the branches are known.
     pub branch_dirs: Vec<PathBuf>,
     /// The directory of the data files, as programs see it. A branch and its pools share the files, because the speed
     /// depends on where a file lies in memory.
@@ -86,6 +88,11 @@ pub(super) trait Workload {
         Ok(())
     }
 
+    /// Brings the target's caches into the state that the workload is about, right before it is measured.
+    fn warm_up(&self, _target: &Target) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn measure(&self, target: &Target, round: usize) -> Result<Sample, Error>;
 
     /// Returns whether one thread measures and waits for each reply.
@@ -101,7 +108,7 @@ pub(super) trait Workload {
 
 impl Target {
     /// Returns the directory on the last branch, the slowest to search. Files are created there without the pool. The
-    /// floor and the filesystem of `--against` have none.
+    /// floor has none, nor has a filesystem of which only the path is known.
     fn last_branch_dir(&self) -> Option<&Path> {
         self.branch_dirs.last().map(PathBuf::as_path)
     }
@@ -129,10 +136,8 @@ impl Target {
         match self.kind {
             // Keeping it costs nothing.
             TargetKind::Floor => Ok(()),
-            TargetKind::Against => clear(self.root.join(dir)),
-            TargetKind::Branch | TargetKind::Pool => {
-                self.branch_dirs.iter().try_for_each(|root| clear(root.join(dir)))
-            }
+            _ if self.branch_dirs.is_empty() => clear(self.root.join(dir)),
+            _ => self.branch_dirs.iter().try_for_each(|root| clear(root.join(dir))),
         }
     }
 
