@@ -17,8 +17,6 @@ pub enum Error {
     NoAgainst { command: String, why: String },
     #[error("{program} in {} failed: {why}", .dir.display())]
     Program { program: String, dir: PathBuf, why: String },
-    #[error("requests cannot be counted: {why}")]
-    Count { why: String },
     #[error("serving {} failed: {why}", .mountpoint.display())]
     Serve { mountpoint: PathBuf, why: String },
     #[error("cannot start the floor server: {why}")]

@@ -12,7 +12,6 @@ mod interrupt;
 mod measure;
 mod plot;
 mod report;
-mod requests;
 mod server;
 mod statistics;
 mod tables;
@@ -53,17 +52,17 @@ pub struct BenchArgs {
     /// Number of rounds in which each side is measured
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Numbers of branches of the pools in meta [default: 1,8,32]
+    /// Branches of each pool in meta [default: 1,8,32]
     #[arg(long, value_name = "N[,N]", value_delimiter = ',', conflicts_with = "branch",
         value_parser = clap::value_parser!(u32).range(1..=1000))]
     pools: Vec<u32>,
-    /// Whether a single client keeps its processor: bound, free or both
+    /// Whether a client keeps its processor, or both
     #[arg(long, value_name = "bound,free", value_delimiter = ',', hide_possible_values = true)]
     clients: Vec<Clients>,
     /// Options for every pool, as for canopy mount
     #[arg(short = 'o', value_name = "OPTIONS", action = clap::ArgAction::Append)]
     options: Vec<String>,
-    /// Measure another filesystem as well: one mounted there, or a command
+    /// Measure what is mounted there or by a command too
     #[arg(long, value_name = "PATH|COMMAND")]
     against: Option<String>,
     /// Write all figures to FILE, as JSON

@@ -2,10 +2,10 @@
 
 use crate::error::Error;
 use crate::interrupt::Interrupt;
-use crate::requests::RequestCounter;
 use crate::server::Server;
-use crate::statistics::{Goal, SideRounds, TableFigures, Unit, evaluate};
-use crate::workload::{Sample, Target, TargetKind, Workload};
+use crate::statistics::{Goal, RequestsEach, SideRounds, TableFigures, Unit, evaluate};
+use crate::workload::{Target, TargetKind, Workload};
+use canopy_fuse::request_counter::{CountError, RequestCounter};
 use clap::ValueEnum;
 use indicatif::ProgressBar;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -58,14 +58,7 @@ impl Table<'_> {
         progress: &ProgressBar,
     ) -> Result<TableFigures, Error> {
         let mut notes = self.notes.clone();
-        let counter = match self.rows.iter().any(|row| row.count_requests).then(RequestCounter::new) {
-            None => None,
-            Some(Ok(counter)) => Some(counter),
-            Some(Err(why)) => {
-                notes.push(format!("Requests were not counted: {why}."));
-                None
-            }
-        };
+        let mut counting = true;
         let mut rows = Vec::with_capacity(self.rows.len());
         for row in &self.rows {
             let all = [Clients::Free];
@@ -78,9 +71,19 @@ impl Table<'_> {
                 progress.set_message(format!("{}: {work}", self.id));
                 // No directory of an earlier pass is used again.
                 let first = pass * (rounds + 2);
-                let measurement = Measurement { row, clients, first, counter: counter.as_ref(), interrupt };
-                let sides = measurement.sides(rounds.min(row.max_rounds));
-                let sides = sides.map_err(|error| explain(error, &mut self.servers, interrupt))?;
+                let measurement =
+                    Measurement { row, clients, first, rounds: rounds.min(row.max_rounds), interrupt };
+                let mut explain = |error| explain(error, &mut self.servers, interrupt);
+                let mut sides = measurement.sides().map_err(&mut explain)?;
+                if counting
+                    && row.count_requests
+                    && let Err(error) = measurement.count_requests(&mut sides).map_err(&mut explain)?
+                {
+                    // Without tracefs the requests of other rows cannot be counted either.
+                    counting = matches!(error, CountError::Overrun { .. });
+                    let which = if counting { format!("Requests of {work}") } else { "Requests".into() };
+                    notes.push(format!("{which} were not counted: {error}."));
+                }
                 rows.push(evaluate(&work, row.unit, &sides, &row.goals));
             }
             progress.inc(1);
@@ -133,23 +136,23 @@ struct Measurement<'m, 's> {
     clients: Clients,
     /// The number of the first round.
     first: usize,
-    counter: Option<&'m RequestCounter>,
+    rounds: usize,
     interrupt: &'m Interrupt,
 }
 
 impl Measurement<'_, '_> {
-    fn sides(&self, rounds: usize) -> Result<Vec<SideRounds>, Error> {
+    fn sides(&self) -> Result<Vec<SideRounds>, Error> {
         let row = self.row;
         let side = |target: &Target| SideRounds {
             side: target.name.clone(),
             floor: target.kind == TargetKind::Floor,
-            figures: Vec::with_capacity(rounds),
+            figures: Vec::with_capacity(self.rounds),
             requests: None,
         };
         let mut sides: Vec<SideRounds> = row.targets.iter().map(side).collect();
         // The first round does not count: it creates files and fills caches.
-        for round in 0..=rounds {
-            self.round(self.first + round, |index, target, round| {
+        for round in self.first..=self.first + self.rounds {
+            self.round(round, |index, target| {
                 let _pinned = (self.clients == Clients::Bound).then(PinnedThread::pin_here);
                 row.workload.warm_up(target)?;
                 let sample = row.workload.measure(target, round)?;
@@ -163,22 +166,42 @@ impl Measurement<'_, '_> {
                 Ok(())
             })?;
         }
-        // A round of its own, because counting takes time too.
-        if let Some(counter) = self.counter.filter(|_| row.count_requests) {
-            self.round(self.first + rounds + 1, |index, target, round| {
-                row.workload.warm_up(target)?;
-                sides[index].requests = count(counter, target, || row.workload.measure(target, round))?;
-                Ok(())
-            })?;
-        }
         Ok(sides)
+    }
+
+    /// Counts the requests for one operation in another round, because counting takes time too. The inner error says why
+    /// they cannot be counted.
+    fn count_requests(&self, sides: &mut [SideRounds]) -> Result<Result<(), CountError>, Error> {
+        let mut failed = None;
+        let round = self.first + self.rounds + 1;
+        self.round(round, |index, target| {
+            if target.kind == TargetKind::Branch {
+                return Ok(());
+            }
+            self.row.workload.warm_up(target)?;
+            match RequestCounter::of_mount(&target.root) {
+                Ok(counter) => {
+                    let sample = self.row.workload.measure(target, round)?;
+                    let each = |(kind, count)| (kind, count as f64 / sample.operations.max(1) as f64);
+                    match counter.take() {
+                        Ok(sent) => {
+                            sides[index].requests = Some(sent.by_name().map(each).collect::<RequestsEach>())
+                        }
+                        Err(error) => failed = Some(error),
+                    }
+                }
+                Err(error) => failed = Some(error),
+            }
+            Ok(())
+        })?;
+        Ok(failed.map_or(Ok(()), Err))
     }
 
     /// Prepares all targets, runs `measure` on each, and cleans up.
     fn round(
         &self,
         round: usize,
-        mut measure: impl FnMut(usize, &Target, usize) -> Result<(), Error>,
+        mut measure: impl FnMut(usize, &Target) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let (workload, targets) = (&self.row.workload, &self.row.targets);
         // In reverse order: the target of --against is last, and preparing it may drop the kernel's cached names for
@@ -192,24 +215,8 @@ impl Measurement<'_, '_> {
         for turn in 0..targets.len() {
             self.interrupt.check()?;
             let index = (turn + round) % targets.len();
-            measure(index, &targets[index], round)?;
+            measure(index, &targets[index])?;
         }
         targets.iter().try_for_each(|target| workload.clean_up(target, round))
     }
-}
-
-/// Returns the requests for one operation of `measure`. A target without a server gets none.
-fn count(
-    counter: &RequestCounter,
-    target: &Target,
-    measure: impl FnOnce() -> Result<Sample, Error>,
-) -> Result<Option<f64>, Error> {
-    let failed = |why: String| Error::Count { why };
-    let connection = rustix::fs::stat(&target.root).map_err(|errno| failed(errno.to_string()))?.st_dev;
-    if target.kind == TargetKind::Branch {
-        return measure().map(|_| None);
-    }
-    let (sample, requests) =
-        counter.count(rustix::fs::minor(connection), measure).map_err(|error| failed(error.to_string()))?;
-    Ok(Some(requests as f64 / sample?.operations.max(1) as f64))
 }

@@ -1,7 +1,7 @@
 //! The figures as text and as JSON.
 
 use crate::error::{Error, ErrorContext};
-use crate::statistics::{RowFigures, SideFigures, Spread, TableFigures, Unit, Verdict};
+use crate::statistics::{RequestsEach, RowFigures, SideFigures, Spread, TableFigures, Unit, Verdict};
 use crate::testbed::Testbed;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -147,7 +147,7 @@ fn text(table: &TableFigures) -> String {
             let work = if index == 0 { row.work.as_str() } else { "" };
             let figure = figure(row.unit, cell.figure.median);
             let goal = goal(row, cell);
-            let last = requests(&cell.requests.map(request_count).unwrap_or_default()) + &goal;
+            let last = requests(&cell.requests.as_ref().map(request_count).unwrap_or_default()) + &goal;
             let words = [work, &cell.side, &figure, &ratio, &spread, &floor, &both];
             line(&mut text, [width, side], words, &last);
         }
@@ -193,7 +193,8 @@ pub(crate) fn three_digits(ratio: f64) -> String {
 }
 
 /// Formats requests for an operation. A measurement may send a few of its own, such as an open.
-fn request_count(requests: f64) -> String {
+fn request_count(each: &RequestsEach) -> String {
+    let requests: f64 = each.values().sum();
     if requests < 100.0 { format!("{requests:.1}") } else { format!("{requests:.0}") }
 }
 
@@ -241,7 +242,7 @@ mod tests {
         assert_eq!(words, expected);
         assert!(text.contains("300 ns") && text.ends_with("\nN\n") && !text.contains("requests"), "{text}");
 
-        sides[1].requests = Some(2.002);
+        sides[1].requests = Some([("OPEN", 0.002), ("LOOKUP", 2.0)].into());
         let text = super::text(&evaluate(&sides, goal(&[0, 2], 3000.0, 1.0)));
         let pool = text.lines().find(|line| line.contains("pool")).unwrap();
         assert!(pool.contains(" 2.0  <= branch + floor + 3 us: reached"), "{text}");

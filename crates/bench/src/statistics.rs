@@ -1,6 +1,7 @@
 //! Medians, ratios and verdicts on goals.
 
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// The unit of a row's figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -35,6 +36,9 @@ impl Spread {
     }
 }
 
+/// Requests for one operation by the kernel's name of their kind.
+pub(crate) type RequestsEach = BTreeMap<&'static str, f64>;
+
 /// One side's figures in a row.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SideFigures {
@@ -49,8 +53,8 @@ pub(crate) struct SideFigures {
     /// The same, divided by the sum of the floor's and the first side's figures, for times. No server with files on a
     /// branch can be faster: it receives requests as the floor does, and uses the branch as its other users do.
     pub by_both: Option<Spread>,
-    /// The requests that the kernel sent for one operation, if they were counted.
-    pub requests: Option<f64>,
+    /// The requests that the kernel sent for one operation, by kind, if they were counted.
+    pub requests: Option<RequestsEach>,
     pub goal: Option<GoalResult>,
 }
 
@@ -131,8 +135,8 @@ pub(crate) struct SideRounds {
     pub side: String,
     pub floor: bool,
     pub figures: Vec<f64>,
-    /// The requests that the kernel sent for one operation, if they were counted.
-    pub requests: Option<f64>,
+    /// The requests that the kernel sent for one operation, by kind, if they were counted.
+    pub requests: Option<RequestsEach>,
 }
 
 /// A goal of a row: the figure of `side` is at most `limit` times the sum of `of` and `plus`, or at least that for a
@@ -196,7 +200,7 @@ pub(crate) fn evaluate(work: &str, unit: Unit, rounds: &[SideRounds], goals: &[G
             ratio: by(&side.figures, figures(0))?,
             by_floor,
             by_both,
-            requests: side.requests,
+            requests: side.requests.clone(),
             goal: judged,
         })
     };

@@ -171,7 +171,10 @@ impl PreparedOp {
 
     fn run_on_file(&self, file: &OwnedFd) -> Result<(), Errno> {
         if self.op == FileOp::Fchmod {
-            return fchmod(file, Mode::from_raw_mode(if self.number % 2 == 0 { 0o600 } else { 0o644 }));
+            return fchmod(
+                file,
+                Mode::from_raw_mode(if self.number.is_multiple_of(2) { 0o600 } else { 0o644 }),
+            );
         }
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         black_box(statx(file, c"", flags, StatxFlags::BASIC_STATS)?);
@@ -214,7 +217,7 @@ impl PreparedOp {
                 let target = readlinkat_raw(CWD, path, &mut buffer);
                 ("read the link", target.map(|(target, _)| keep(target)))
             }
-            FileOp::Statvfs => ("statvfs", statvfs(path).map(|space| keep(space))),
+            FileOp::Statvfs => ("statvfs", statvfs(path).map(keep)),
             // They need an open file.
             FileOp::Fstat | FileOp::Fchmod => ("use", Err(Errno::INVAL)),
         };
