@@ -56,13 +56,13 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N[,N]", value_delimiter = ',', conflicts_with = "branch",
         value_parser = clap::value_parser!(u32).range(1..=1000))]
     pools: Vec<u32>,
-    /// Whether a client keeps its processor, or both
+    /// Bound to their processor, free, or both
     #[arg(long, value_name = "bound,free", value_delimiter = ',', hide_possible_values = true)]
     clients: Vec<Clients>,
     /// Options for every pool, as for canopy mount
     #[arg(short = 'o', value_name = "OPTIONS", action = clap::ArgAction::Append)]
     options: Vec<String>,
-    /// Measure what is mounted there or by a command too
+    /// Measure this mount too, or what COMMAND mounts
     #[arg(long, value_name = "PATH|COMMAND")]
     against: Option<String>,
     /// Write all figures to FILE, as JSON
@@ -75,8 +75,8 @@ pub struct BenchArgs {
 
 const NOTES: &str = "\
 Tables: goals, meta, walks, concurrency, dd, reads, blocks, jobs. All take some
-minutes. The COMMAND gets branches and mountpoint as canopy mount -f does, and
-stays in the foreground. As root the branches are on a tmpfs, otherwise in
+minutes. COMMAND gets the branches (A:B:C) and a mountpoint as its last words,
+and stays in the foreground. As root the branches are on a tmpfs, otherwise in
 $TMPDIR. The floor is a server that answers from memory: it shows the cost of
 the round trip alone. Everything that is made is removed, even on Ctrl-C.";
 

@@ -18,6 +18,10 @@ const MIB: u64 = 1 << 20;
 /// The size of the tmpfs for isolated branches, which hold metadata and small files only.
 const ISOLATED_BYTES: u64 = 256 * MIB;
 
+/// The size of a tmpfs if another program uses it. By default such programs create nothing on branches that have less
+/// than 4 GiB free. What nobody writes occupies no memory.
+const ROOMY_BYTES: u64 = 16 << 30;
+
 /// The filesystem of `--against`.
 #[derive(Clone, Debug)]
 pub(crate) enum Against {
@@ -75,7 +79,7 @@ impl Testbed {
         let mut testbed = Testbed {
             tmpfs: RefCell::default(),
             branches: Vec::new(),
-            against: None,
+            against: spec.against.clone(),
             _dirs: Vec::new(),
             home,
             interrupt,
@@ -100,7 +104,8 @@ impl Testbed {
                 require_memory(spec.need)?;
                 let root = testbed.home().join("branches");
                 fs::create_dir(&root).context("make", &root)?;
-                testbed.tmpfs.get_mut().push(Tmpfs::mount(&root, spec.need)?);
+                let mounted = Tmpfs::mount(&root, testbed.tmpfs_size(spec.need))?;
+                testbed.tmpfs.get_mut().push(mounted);
                 testbed.branches = create_numbered(&root, spec.count)?;
             }
             (None, []) => {
@@ -110,7 +115,6 @@ impl Testbed {
                 testbed.branches = create_numbered(&root, spec.count)?;
             }
         }
-        testbed.against = spec.against.clone();
         if let Some(Against::Mounted(path)) = &mut testbed.against {
             require_space_on(path, spec.need)?;
             let dir = temp_dir_in(path)?;
@@ -138,8 +142,13 @@ impl Testbed {
         }
         let root = self.home().join(format!("branches{}", mounted.len()));
         fs::create_dir(&root).context("make", &root)?;
-        mounted.push(Tmpfs::mount(&root, ISOLATED_BYTES)?);
+        mounted.push(Tmpfs::mount(&root, self.tmpfs_size(ISOLATED_BYTES))?);
         create_numbered(&root, count)
+    }
+
+    /// Returns the size of a tmpfs for `need` bytes.
+    fn tmpfs_size(&self, need: u64) -> u64 {
+        if matches!(self.against, Some(Against::Command(_))) { need.max(ROOMY_BYTES) } else { need }
     }
 
     /// Returns the filesystem of `--against`; of a mounted one a directory made there.

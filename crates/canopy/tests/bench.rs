@@ -54,9 +54,10 @@ fn a_quick_run_shows_every_row_and_leaves_nothing() {
 
     let report = read_json(&scratch.path("figures"));
     let tables = list(&report["tables"]);
-    assert_eq!(words(tables, "table"), ["goals", "meta", "concurrency", "dd", "reads", "blocks", "jobs"]);
+    let names = ["goals", "meta", "walks", "concurrency", "dd", "reads", "blocks", "jobs"];
+    assert_eq!(words(tables, "table"), names);
     let rows: Vec<usize> = tables.iter().map(|table| list(&table["rows"]).len()).collect();
-    assert_eq!(rows, [21, 8, 12, 2, 18, 4, 12]);
+    assert_eq!(rows, [21, 24, 6, 12, 2, 18, 4, 12]);
     let goals = list(&tables[0]["rows"]);
     for row in tables.iter().flat_map(|table| list(&table["rows"])) {
         assert!(done.stdout.contains(row["work"].as_str().unwrap()), "{row}");
@@ -72,15 +73,23 @@ fn a_quick_run_shows_every_row_and_leaves_nothing() {
                 );
             }
         }
-        let judged = list(&row["sides"]).iter().filter(|side| !side["goal"].is_null()).count();
-        let is_goal = goals.iter().any(|goal| std::ptr::eq(goal, row));
-        assert_eq!(judged, usize::from(is_goal), "{row}");
     }
-    let sides = |table: usize| words(list(&tables[table]["rows"][0]["sides"]), "side");
+    // The listings in meta have no goal.
+    for (table, least, most) in [(0, 1, 1), (1, 0, 3), (2, 1, 1), (3, 0, 0), (4, 0, 0), (5, 0, 0), (6, 0, 0)]
+    {
+        for row in list(&tables[table]["rows"]) {
+            let judged = list(&row["sides"]).iter().filter(|side| !side["goal"].is_null()).count();
+            assert!(judged == least || judged == most, "{row}");
+        }
+    }
+    let sides = |table: usize| words_of_sides(&tables[table]["rows"][0]);
     assert_eq!(sides(1), ["branch", "pool of 1", "pool of 8", "pool of 32", "floor"]);
+    assert_eq!(sides(2), ["branch", "pool"]);
     let ways = ["branch", "nullrw", "cache.files=off", "passthrough", "auto-full", "auto-full, writeback"];
-    assert_eq!(sides(3), ways);
-    assert_eq!(sides(5), ways);
+    assert_eq!(sides(4), ways);
+    assert_eq!(sides(6), ways);
+    check_requests(&tables[1]);
+    check_requests(&tables[2]);
 
     let picture = fs::read_to_string(scratch.path("picture")).unwrap();
     assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
@@ -88,6 +97,39 @@ fn a_quick_run_shows_every_row_and_leaves_nothing() {
     for row in goals {
         let work = row["work"].as_str().unwrap();
         assert!(picture.contains(work), "{work} is not in the picture");
+    }
+}
+
+/// Checks that a table has the requests of every row, or says why not.
+#[track_caller]
+fn check_requests(table: &Value) {
+    let notes = list(&table["notes"]);
+    if notes.iter().any(|note| note.as_str().unwrap().starts_with("Requests were not counted: ")) {
+        return;
+    }
+    for row in list(&table["rows"]) {
+        for side in list(&row["sides"]) {
+            let counted = side["requests"].is_object();
+            assert_eq!(counted, side["side"] != "branch", "{row}");
+        }
+    }
+    let requests = |work: &str, side: &str, kind: &str| {
+        let mut rows = list(&table["rows"]).iter().filter(|row| row["work"] == work);
+        let row = rows.next()?;
+        list(&row["sides"]).iter().find(|cell| cell["side"] == side)?["requests"][kind].as_f64()
+    };
+    if table["table"] == "meta" {
+        for (work, kind) in [
+            ("chmod by name", "SETATTR"),
+            ("setxattr", "SETXATTR"),
+            ("link", "LINK"),
+            ("mkdir", "MKDIR"),
+            ("statvfs", "STATFS"),
+        ] {
+            for side in ["pool of 1", "pool of 32", "floor"] {
+                assert_eq!(requests(work, side, kind), Some(1.0), "{work} {side}");
+            }
+        }
     }
 }
 
@@ -182,6 +224,11 @@ fn the_user_can_choose_branches_and_other_filesystems() {
     for (more, sides) in [
         ("--only meta --branch @a @b @c", &["branch", "pool of 1", "pool of 3", "floor", "against"][..]),
         ("--only concurrency --dir @a", &["branch", "pool", "floor", "against"]),
+        ("--only walks --dir @a", &["branch", "pool", "against"]),
+        (
+            "--only meta --dir @a --pools 2,40,2 --clients free",
+            &["branch", "pool of 2", "pool of 40", "floor", "against"],
+        ),
         (
             "--only goals --branch @a -o cache.attr=0,cache.entry=0",
             &["branch", "pool", "floor", "floor, /dev/fuse", "against"],
@@ -190,14 +237,45 @@ fn the_user_can_choose_branches_and_other_filesystems() {
         let done = run(&scratch, &format!("{common} {more}"));
         assert!(done.success(), "{more}: {}", done.describe());
         let report = read_json(&scratch.path("figures"));
-        let row = &report["tables"][0]["rows"][0];
-        assert_eq!(words(list(&row["sides"]), "side"), sides, "{more}");
+        assert_eq!(words_of_sides(&report["tables"][0]["rows"][0]), sides, "{more}");
         for name in &own[..4] {
             let left: Vec<_> = fs::read_dir(scratch.path(name)).unwrap().map(Result::unwrap).collect();
             assert_eq!(left.len(), 1, "{more}: {left:?}");
         }
         assert_eq!(left(&scratch, &own), Vec::<String>::new(), "{more}");
     }
+}
+
+#[test]
+fn another_program_gets_branches_of_its_own() {
+    let scratch = ScratchDir::new("canopy-bench-test-", &[]);
+    let program = format!("{} mount -f -o cache.attr=0", env!("CARGO_BIN_EXE_canopy"));
+    for (table, sides) in [
+        ("meta", &["branch", "pool of 1", "pool of 3", "floor", "against of 1", "against of 3"][..]),
+        ("walks", &["branch", "pool", "against"]),
+        ("dd", &["branch", "nullrw", "cache.files=off", "passthrough", "auto-full"]),
+    ] {
+        let words =
+            format!("--quick --rounds 1 --json @figures --pools 1,3 --clients free,bound --only {table}");
+        let done = run_within(bench(&scratch, &words).args(["--against", &program]), PATIENCE);
+        assert!(done.success(), "{table}: {}", done.describe());
+        let report = read_json(&scratch.path("figures"));
+        let rows = list(&report["tables"][0]["rows"]);
+        let measured = words_of_sides(&rows[0]);
+        assert_eq!(measured[..sides.len()], *sides, "{table}");
+        assert!(measured.last().unwrap().starts_with("against"), "{table}: {measured:?}");
+        // Each row of a single client is measured with a bound one and then with a free one.
+        let works = words(rows, "work");
+        for (index, work) in works.iter().enumerate().skip(1).step_by(2).filter(|_| clients != "bound") {
+            assert_eq!(**work, format!("{}, free client", works[index - 1]), "{table}");
+        }
+        assert_eq!((mounts(&scratch), pools(&scratch)), (0, Vec::new()), "{table}");
+        assert_eq!(left(&scratch, &["figures"]), Vec::<String>::new(), "{table}");
+    }
+}
+
+fn words_of_sides(row: &Value) -> Vec<&str> {
+    words(list(&row["sides"]), "side")
 }
 
 #[test]
@@ -208,7 +286,13 @@ fn a_mistake_gives_one_line_and_leaves_nothing() {
     for (words, why) in [
         (format!("--quick --dir {small}"), "MiB free, but these tables need"),
         ("--quick --dir @missing".into(), "missing cannot be used: No such file or directory"),
-        ("--quick --against @missing".into(), "missing cannot be used"),
+        ("--quick --against @missing".into(), "missing cannot be used: No such file or directory"),
+        ("--quick --only meta --against false".into(), "cannot start the filesystem of --against \"false\""),
+        ("--quick --only meta --against true".into(), "\"true\": it left the foreground"),
+        ("--quick --only meta --against no-such-program".into(), "not found"),
+        ("--pools 0".into(), "0"),
+        ("--pools 2 --branch @dir".into(), "cannot be used with"),
+        ("--clients many".into(), "many"),
         ("--quick --json @dir".into(), "not a regular file"),
         ("--quick --plot @missing/picture".into(), "picture cannot be used"),
         ("--quick -o frobnicate".into(), "cannot start a pool with -o"),
@@ -236,11 +320,13 @@ fn an_ordinary_user_can_run_the_benchmark() {
         mount -t tmpfs none "$1/dev"
         mknod "$1/dev/fuse" c 10 229; chmod 666 "$1/dev/fuse"; mount --bind "$1/dev/fuse" /dev/fuse
         exec setpriv --reuid 65534 --regid 65534 --clear-groups \
-            "$1/canopy" bench --quick --rounds 1 --only goals,dd"#;
+            "$1/canopy" bench --quick --rounds 1 --only goals,meta,dd"#;
     let mut command = Command::new("unshare");
     command.env("TMPDIR", scratch.path("own")).args(["-m", "sh", "-ec", script, "sh"]).arg(scratch.dir());
     let done = run_within(&mut command, PATIENCE);
     assert!(done.success(), "{}", done.describe());
-    assert!(done.stdout.contains("first stat of a name") && done.stdout.contains("written"));
+    for expected in ["first stat of a name", "chmod by name", "Requests were not counted: ", "written"] {
+        assert!(done.stdout.contains(expected), "{expected}: {}", done.describe());
+    }
     assert_eq!(fs::read_dir(scratch.path("own")).unwrap().count(), 0);
 }

@@ -256,12 +256,14 @@ impl<'b, 's> Targets<'b, 's> {
 
     /// Returns the filesystem of `--against` over branches of its own, if it was given.
     fn against(&mut self) -> Result<Option<Target>, Error> {
-        self.against_over("against", self.bench.testbed.isolated_branches(1)?)
+        let testbed = self.bench.testbed;
+        self.against_over("against", || testbed.isolated_branches(1))
     }
 
     /// The same over the first branch, where the data files of the other targets are.
     fn against_data(&mut self) -> Result<Option<Target>, Error> {
-        self.against_over("against", vec![self.bench.testbed.branches()[0].clone()])
+        let testbed = self.bench.testbed;
+        self.against_over("against", || Ok(vec![testbed.branches()[0].clone()]))
     }
 
     /// The same over each number of branches. Of a mounted filesystem that number is not known.
@@ -269,15 +271,21 @@ impl<'b, 's> Targets<'b, 's> {
         if !matches!(self.bench.testbed.against(), Some(Against::Command(_))) {
             return Ok(self.against()?.into_iter().collect());
         }
+        let testbed = self.bench.testbed;
         let mut all = Vec::new();
         for &count in counts {
-            let branches = self.bench.testbed.isolated_branches(count)?;
-            all.extend(self.against_over(&format!("against of {count}"), branches)?);
+            let target =
+                self.against_over(&format!("against of {count}"), || testbed.isolated_branches(count))?;
+            all.extend(target);
         }
         Ok(all)
     }
 
-    fn against_over(&mut self, name: &str, branches: Vec<PathBuf>) -> Result<Option<Target>, Error> {
+    fn against_over(
+        &mut self,
+        name: &str,
+        branches: impl FnOnce() -> Result<Vec<PathBuf>, Error>,
+    ) -> Result<Option<Target>, Error> {
         let (name, kind) = (name.into(), TargetKind::Against);
         let command = match self.bench.testbed.against() {
             None => return Ok(None),
@@ -287,7 +295,7 @@ impl<'b, 's> Targets<'b, 's> {
             }
             Some(Against::Command(command)) => command,
         };
-        let tag = format!("against{}", self.servers.len());
+        let (branches, tag) = (branches()?, format!("against{}", self.servers.len()));
         let (branch_dirs, branch_data) = self.dirs_on(&branches, &tag)?;
         let server = Server::against(self.bench.testbed, &tag, &branches, command)?;
         let (root, data) = (server.mountpoint().join(&tag), server.mountpoint().join(DATA));

@@ -23,7 +23,7 @@ pub(super) fn walks<'s>(bench: &Bench<'s>) -> Result<Table<'s>, Error> {
             continue;
         }
         let row = row(program.title(), Unit::Time, Walk { program, shape }, &sides);
-        let mut row = row.goal(0, LIMIT).max_rounds(bench.scale.slow_rounds);
+        let mut row = row.goal(0, LIMIT).max_rounds(bench.scale.slow_rounds.min(3));
         row.count_requests = true;
         rows.push(row);
     }

@@ -4,7 +4,7 @@ use super::{Error, ErrorContext, Sample, Target, Workload, create, forget_names}
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Directories nested to a depth of three, each with a few files.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +104,10 @@ pub(crate) struct Walk {
 
 const TREE: &str = "tree";
 
+/// How often a round walks the tree; the shortest time counts. While other processes use the processor, a walk of the
+/// branch waits for them more often than one of a pool, which sleeps in between.
+const TIMES: u32 = 3;
+
 impl Workload for Walk {
     /// Makes the tree unless another row has.
     fn prepare(&self, target: &Target, _round: usize) -> Result<(), Error> {
@@ -123,9 +127,13 @@ impl Workload for Walk {
 
     fn measure(&self, target: &Target, _round: usize) -> Result<Sample, Error> {
         let tree = target.root.join(TREE);
-        let start = Instant::now();
-        run(self.program.words(), &tree)?;
-        Ok(Sample::of_operations(start.elapsed(), 1))
+        let mut best = Duration::MAX;
+        for _ in 0..TIMES {
+            let start = Instant::now();
+            run(self.program.words(), &tree)?;
+            best = best.min(start.elapsed());
+        }
+        Ok(Sample::of_operations(best * TIMES, TIMES as usize))
     }
 }
 
