@@ -6,6 +6,7 @@
 mod detached;
 mod dev;
 mod serve;
+mod stalled;
 mod trace;
 pub mod uring;
 mod watchdog;
@@ -17,6 +18,7 @@ pub use detached::DetachedReply;
 pub(crate) use dev::DevWorker;
 pub(crate) use serve::write_header;
 pub use serve::{Grants, Handler, Out, Outcome, Undelivered, report_undelivered, serve, serve_one};
+pub use stalled::{Note, Stalled, Verdict};
 pub use trace::TARGET as TRACE_TARGET;
 pub use uring::UringUnavailable;
 pub(crate) use watchdog::{GroupSpawner, Spawned, Watchdog};

@@ -1,9 +1,11 @@
 //! Serving one request: decode it, call the handler, build the reply.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::stalled::{Note, Stalled, Verdict};
 use super::trace::Trace;
 use crate::abi;
 use crate::opcode;
@@ -34,6 +36,28 @@ pub trait Handler: Send + Sync + 'static {
     /// Called for each reference in a reply that the kernel did not accept, because the request was aborted or the
     /// filesystem was unmounted. The handler must release it, because the kernel will send neither FORGET nor RELEASE.
     fn undelivered(&self, _what: Undelivered) {}
+
+    /// Returns what [`Handler::stalled`] needs to know of a request. Called before each request is handled, so it must
+    /// cost next to nothing.
+    fn note(&self, _request: &Request<'_>) -> Note {
+        Note::default()
+    }
+
+    /// Decides about a request whose worker has been in it for some ticks. Called on the watchdog's thread, which looks
+    /// after all workers, so it must not wait for a branch. Called again and again as the verdict says, also after the
+    /// request was answered in the worker's place; then an [`Verdict::Answer`] has no effect.
+    fn stalled(&self, _request: &Stalled) -> Verdict {
+        Verdict::Wait(Duration::MAX)
+    }
+
+    /// Called on the watchdog's thread when a request is about to be answered in its worker's place, as [`Handler::stalled`]
+    /// has decided. The worker's own answer is then discarded.
+    fn given_up(&self, _request: &Stalled) {}
+
+    /// Called on the worker's thread when it has come out of a request that [`Handler::stalled`] was asked about, before its
+    /// answer is sent or discarded. `late`: the request was answered in the worker's place, after [`Handler::given_up`] has
+    /// returned, and what its answer refers to has been reported to [`Handler::undelivered`].
+    fn resumed(&self, _request: &Request<'_>, _late: bool) {}
 }
 
 impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
@@ -51,6 +75,22 @@ impl<H: Handler + ?Sized> Handler for std::sync::Arc<H> {
 
     fn undelivered(&self, what: Undelivered) {
         (**self).undelivered(what);
+    }
+
+    fn note(&self, request: &Request<'_>) -> Note {
+        (**self).note(request)
+    }
+
+    fn stalled(&self, request: &Stalled) -> Verdict {
+        (**self).stalled(request)
+    }
+
+    fn given_up(&self, request: &Stalled) {
+        (**self).given_up(request);
+    }
+
+    fn resumed(&self, request: &Request<'_>, late: bool) {
+        (**self).resumed(request, late);
     }
 }
 
