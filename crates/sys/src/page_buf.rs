@@ -36,14 +36,6 @@ impl PageBuf {
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(PageBuf { start, len })
     }
-
-    /// Returns the memory to the system. The buffer is then zeroed, and pages take memory again once touched.
-    pub fn discard(&mut self) {
-        let advice = rustix::mm::Advice::LinuxDontNeed;
-        // SAFETY: the range is this value's own private anonymous mapping, which reads as zeros afterwards. No slice of it
-        // exists, because the value is borrowed exclusively.
-        let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, advice) };
-    }
 }
 
 impl Deref for PageBuf {

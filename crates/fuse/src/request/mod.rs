@@ -12,7 +12,6 @@ mod header;
 mod malformed;
 mod name;
 mod op;
-mod owned;
 
 pub use attr::{SetTime, Setattr, Timestamp};
 pub use file::{CopyRange, Create, FileIo, Lock, Tmpfile, WriteIo};
@@ -21,4 +20,3 @@ pub use header::{Dialect, Extensions, Groups, Header, NodeId};
 pub use malformed::Malformed;
 pub use name::Name;
 pub use op::{Op, Request};
-pub use owned::OwnedRequest;

@@ -14,15 +14,14 @@ use crate::negotiate::Agreed;
 use crate::notify::Notifier;
 use crate::transport::uring::Rings;
 use crate::transport::{
-    DevWorker, GroupSpawner, Handler, Spawned, Transport, UringUnavailable, Watchdog, WorkerEnd, WorkerSlot,
-    Workers,
+    DevWorker, GroupSpawner, Handler, Spawned, Transport, UringUnavailable, Watchdog, WorkerSlot, WorkerThread,
+    Workers, WorkersEnd,
 };
 
 /// A connection being served.
 pub struct Running {
-    threads: Vec<JoinHandle<WorkerEnd>>,
-    /// Returns the workers that it has started.
-    watchdog: JoinHandle<Vec<JoinHandle<WorkerEnd>>>,
+    /// It has the threads of all workers.
+    watchdog: JoinHandle<WorkersEnd>,
     session: Session,
     transport: Transport,
 }
@@ -67,17 +66,18 @@ impl Session {
             spawn: {
                 let (handler, over_uring) = (Arc::clone(&handler), Arc::clone(&over_uring));
                 Box::new(move |number, slot| {
-                    let thread = starter.start(&handler, number, &over_uring, slot)?;
-                    Ok(Spawned { thread, needs_poke: false })
+                    let worker = starter.start(&handler, number, &over_uring, slot)?;
+                    Ok(Spawned { worker, needs_poke: false })
                 })
             },
             queue: None,
+            seize: None,
             can_leave: true,
         };
         spawners.insert(0, device);
-        let watchdog = Watchdog::start(&workers, &self.device, &handler, spawners, started.len());
+        let watchdog = Watchdog::start(&workers, &self.device, &handler, spawners, started);
         let watchdog = watchdog.map_err(SessionError::Start)?;
-        Ok(Running { threads: started, watchdog, session: self, transport })
+        Ok(Running { watchdog, session: self, transport })
     }
 
     fn device_worker<H: Handler>(
@@ -86,7 +86,7 @@ impl Session {
         number: usize,
         over_uring: &Arc<AtomicBool>,
         slot: WorkerSlot,
-    ) -> Result<JoinHandle<WorkerEnd>, SessionError> {
+    ) -> Result<WorkerThread, SessionError> {
         self.starter().start(handler, number, over_uring, slot).map_err(SessionError::Start)
     }
 
@@ -108,13 +108,13 @@ impl Starter {
         number: usize,
         over_uring: &Arc<AtomicBool>,
         slot: WorkerSlot,
-    ) -> std::io::Result<JoinHandle<WorkerEnd>> {
+    ) -> std::io::Result<WorkerThread> {
         let (max_write, payload) = (self.agreed.max_write as usize, self.agreed.max_payload());
         let device = self.device_for(number);
-        let (handler, over_uring) = (Arc::clone(handler), Arc::clone(over_uring));
+        let (handler, over_uring, seat) = (Arc::clone(handler), Arc::clone(over_uring), slot.seat());
         let worker =
             DevWorker::new(device, handler, self.agreed.dialect(), max_write, payload, over_uring, slot)?;
-        std::thread::Builder::new().name(format!("canopy-fuse-{number}")).spawn(move || worker.run(number))
+        WorkerThread::start(format!("canopy-fuse-{number}"), seat, move || worker.run(number))
     }
 
     fn device_for(&self, number: usize) -> Arc<OwnedFd> {
@@ -163,28 +163,18 @@ impl Running {
         self.session.backing()
     }
 
-    /// Waits until the connection has ended and every thread has returned.
+    /// Waits until the connection has ended and every thread has returned, except for those that are stuck in requests that
+    /// were answered in their place.
     ///
     /// # Errors
     /// [`SessionError::Read`] or [`SessionError::Thread`] if a thread has ended for another reason.
     pub fn join(self) -> Result<(), SessionError> {
-        let mut result = Ok(());
-        let mut wait = |threads: Vec<JoinHandle<WorkerEnd>>| {
-            for thread in threads {
-                match thread.join() {
-                    Ok(WorkerEnd::Disconnected | WorkerEnd::Dismissed) => {}
-                    Ok(WorkerEnd::Failed(errno)) => result = Err(SessionError::Read(errno)),
-                    Err(_) => result = Err(SessionError::Thread),
-                }
-            }
-        };
-        // The watchdog ends when the first worker does, except for dismissed workers.
-        let later = self.watchdog.join();
-        wait(self.threads);
-        match later {
-            Ok(later) => wait(later),
-            Err(_) => result = Err(SessionError::Thread),
+        // The watchdog stops starting workers when the first one ends, except for dismissed workers.
+        let ends = self.watchdog.join().map_err(|_| SessionError::Thread)?;
+        match ends {
+            WorkersEnd { panicked: true, .. } => Err(SessionError::Thread),
+            WorkersEnd { failed: Some(errno), .. } => Err(SessionError::Read(errno)),
+            WorkersEnd { failed: None, panicked: false } => Ok(()),
         }
-        result
     }
 }

@@ -11,11 +11,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use super::serve::{Handler, Outcome, report_undelivered, serve_one, write_header};
-use super::workers::{WorkerEnd, WorkerSlot};
+use super::attend::{Attended, attend};
+use super::serve::{Handler, Out, Outcome, report_undelivered, write_header};
+use super::workers::{Claim, WorkerEnd, WorkerSlot};
 use crate::abi;
 use crate::opcode::{self, Opcode};
-use crate::request::{Dialect, Header};
+use crate::request::{Dialect, Header, Request};
 
 /// Where the data of a WRITE starts in its request.
 const WRITE_DATA: usize = size_of::<abi::InHeader>() + size_of::<abi::WriteIn>();
@@ -62,6 +63,7 @@ impl<H: Handler> DevWorker<H> {
 
     /// Serves until the connection ends.
     pub(crate) fn run(mut self, number: usize) -> WorkerEnd {
+        self.slot.sit_down(Some(Arc::clone(&self.device)));
         self.handler.thread_start(number);
         let end = self.serve_all();
         if end != WorkerEnd::Dismissed {
@@ -97,15 +99,21 @@ impl<H: Handler> DevWorker<H> {
     }
 
     fn serve(&mut self, start: usize, len: usize) {
-        let _busy = self.slot.begin();
         let request = &self.input[start..start + len];
-        let answer = &mut self.output[self.page - OUT_HEADER..];
-        let Outcome::Answer { payload, grants } = serve_one(request, answer, &*self.handler, self.dialect)
-        else {
-            return;
+        let header = match Header::decode(request) {
+            Ok((header, _)) => header,
+            Err(error) => {
+                tracing::error!(%error, bytes = len, "request without a header");
+                return;
+            }
         };
-        let message = &answer[..OUT_HEADER + payload];
-        let Err(errno) = send(&self.device, message) else { return };
+        let answer = &mut self.output[self.page - OUT_HEADER..];
+        let Some(out) = Out::contiguous(answer) else { return };
+        let claim = if header.wants_answer() { Claim::Device } else { Claim::NoAnswer };
+        let decoded = Request::decode(request, self.dialect);
+        let attended = attend(&self.slot, header, decoded, out, &*self.handler, claim);
+        let Attended::Done(Outcome::Answer { payload, grants }, _) = attended else { return };
+        let Err(errno) = send(&self.device, &answer[..OUT_HEADER + payload]) else { return };
         // NOENT: the request was aborted. The other two: the filesystem was unmounted.
         if !matches!(errno, Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) {
             self.refused(start, len, errno);
@@ -119,10 +127,15 @@ impl<H: Handler> DevWorker<H> {
         let Ok((header, _)) = Header::decode(&self.input[start..start + len]) else { return };
         let opcode = opcode::name_of(header.opcode);
         tracing::error!(%errno, opcode, unique = header.unique, "the kernel refused a reply");
-        let mut bytes = [0; OUT_HEADER];
-        write_header(&mut bytes, 0, -EIO, header.unique);
-        let _ = send(&self.device, &bytes);
+        let _ = send_error(&self.device, header.unique, EIO);
     }
+}
+
+/// Answers a request that was read from `device` with a positive errno, or 0.
+pub(super) fn send_error(device: &OwnedFd, unique: u64, errno: i32) -> Result<(), Errno> {
+    let mut bytes = [0; OUT_HEADER];
+    write_header(&mut bytes, 0, -errno, unique);
+    send(device, &bytes)
 }
 
 fn is_forget(request: &[u8]) -> bool {

@@ -1,29 +1,30 @@
 //! Transports, which carry requests from the kernel to a handler.
 //!
-//! A worker of a transport owns a buffer for requests and one for replies. It receives a request, calls [`serve_one`], and
+//! A worker of a transport owns a buffer for requests and one for replies. It receives a request, calls [`serve`], and
 //! sends the reply from the buffer it was built in. The buffers do not grow: their sizes follow from the negotiation.
 
-mod detached;
+mod attend;
 mod dev;
 mod serve;
 mod stalled;
 mod trace;
 pub mod uring;
 mod watchdog;
+mod worker_thread;
 mod workers;
 
 use std::fmt;
 
-pub use detached::DetachedReply;
 pub(crate) use dev::DevWorker;
 pub(crate) use serve::write_header;
-pub use serve::{Grants, Handler, Out, Outcome, Undelivered, report_undelivered, serve, serve_one};
+pub use serve::{Grants, Handler, Out, Outcome, Undelivered, report_undelivered, serve};
 pub use stalled::{Note, Stalled, Verdict};
 pub use trace::TARGET as TRACE_TARGET;
 pub use uring::UringUnavailable;
 pub(crate) use watchdog::{GroupSpawner, Spawned, Watchdog};
+pub(crate) use worker_thread::{WorkerThread, WorkersEnd};
 pub use workers::WorkerGrowth;
-pub(crate) use workers::{WorkerEnd, WorkerSlot, Workers};
+pub(crate) use workers::{WorkerSlot, Workers};
 
 /// The transport of a connection. FORGET, INTERRUPT and notifications always use `/dev/fuse`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use super::trace::Trace;
 use crate::abi;
 use crate::opcode;
 use crate::reply::{Answer, Granted, Replied, Reply};
-use crate::request::{Dialect, Header, Malformed, NodeId, Op, Request};
+use crate::request::{Header, Malformed, NodeId, Op, Request};
 
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;
@@ -160,26 +160,9 @@ pub struct Grants {
     pub(super) dir: bool,
 }
 
-/// Serves one contiguous request: decodes it, calls `handler` once, and builds the reply in `out`, header first.
+/// Serves one request: calls `handler` once, unless the request is malformed, and builds the reply in `out`.
 ///
-/// `out` must have space for at least a header, and should have space for the negotiated payload.
-pub fn serve_one<H: Handler + ?Sized>(
-    input: &[u8],
-    out: &mut [u8],
-    handler: &H,
-    dialect: Dialect,
-) -> Outcome {
-    let Some(out) = Out::contiguous(out) else { return Outcome::NoReply };
-    match Header::decode(input) {
-        Ok((header, _)) => serve(header, Request::decode(input, dialect), out, handler),
-        Err(error) => {
-            tracing::error!(%error, bytes = input.len(), "request without a header");
-            Outcome::NoReply
-        }
-    }
-}
-
-/// Like [`serve_one`], for a request that is already decoded or malformed.
+/// `out` should have space for the negotiated payload.
 pub fn serve<H: Handler + ?Sized>(
     header: Header,
     request: Result<Request<'_>, Malformed>,
@@ -223,7 +206,7 @@ pub fn serve<H: Handler + ?Sized>(
 }
 
 /// Calls the handler once, unless this crate answers the request itself.
-pub(super) fn call<H: Handler + ?Sized>(
+fn call<H: Handler + ?Sized>(
     request: &Request<'_>,
     payload: &mut [u8],
     handler: &H,

@@ -1,25 +1,35 @@
-//! The watchdog, which starts more workers while others are blocked and dismisses those that are no longer needed.
+//! The watchdog, which starts more workers while others are blocked, dismisses those that are no longer needed, and
+//! answers in the place of a worker when the handler says so.
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use canopy_sys::fuse::uring::Window;
 use canopy_sys::sched;
 
+use super::dev::send_error;
 use super::serve::Handler;
-use super::workers::{GroupSample, WorkerEnd, WorkerSlot, Workers};
+use super::stalled::{Stalled, Verdict};
+use super::worker_thread::{WorkerThread, WorkersEnd};
+use super::workers::{Activity, Claim, GroupSample, Seat, WorkerSlot, Workers};
 use crate::notify;
 
 /// After this time without a request the watchdog sleeps until the next one.
 const QUIET: Duration = Duration::from_secs(1);
+/// The handler is asked about a request again after this time at the latest.
+const LONG: Duration = Duration::from_secs(3600);
 /// Starts another worker of a group, given its number.
 pub(crate) type Spawn = Box<dyn FnMut(usize, WorkerSlot) -> io::Result<Spawned> + Send>;
+/// Takes an entry from a worker, for the next worker of the group that is started. That one answers with the errno first.
+pub(crate) type Seize = Box<dyn FnMut(Window, i32) -> Result<(), (Window, io::Error)> + Send>;
 
 /// A worker that was started.
 pub(crate) struct Spawned {
-    pub(crate) thread: JoinHandle<WorkerEnd>,
+    pub(crate) worker: WorkerThread,
     /// Whether the kernel passes it waiting requests only after it has sent another one to the group.
     pub(crate) needs_poke: bool,
 }
@@ -29,6 +39,8 @@ pub(crate) struct GroupSpawner {
     pub(crate) spawn: Spawn,
     /// The io_uring queue that the group serves.
     pub(crate) queue: Option<u16>,
+    /// For groups that serve a queue.
+    pub(crate) seize: Option<Seize>,
     /// Whether its workers can leave.
     pub(crate) can_leave: bool,
 }
@@ -39,7 +51,9 @@ pub(crate) struct Watchdog<H> {
     device: Arc<OwnedFd>,
     handler: Arc<H>,
     groups: Vec<WatchedGroup>,
-    started: Vec<JoinHandle<WorkerEnd>>,
+    /// All threads of workers.
+    threads: Vec<WorkerThread>,
+    ends: WorkersEnd,
     /// The number of the last worker.
     number: usize,
     /// How many notifications it has sent.
@@ -56,6 +70,20 @@ struct WatchedGroup {
     needed: u64,
     /// How many new workers still need a poke.
     unpoked: usize,
+    /// How many entries were taken from workers and do not have another yet.
+    seized: usize,
+}
+
+impl WatchedGroup {
+    /// Takes an entry from a worker.
+    fn seize(&mut self, window: Window, errno: i32) -> Result<(), (Window, io::Error)> {
+        let Some(seize) = &mut self.spawner.seize else {
+            return Err((window, io::ErrorKind::Unsupported.into()));
+        };
+        seize(window, errno)?;
+        self.seized += 1;
+        Ok(())
+    }
 }
 
 /// Returns how many workers a group needs that started with `fixed` of them, when `stuck` are stuck: as many that are not
@@ -65,27 +93,30 @@ fn needed(fixed: usize, stuck: usize) -> usize {
 }
 
 impl<H: Handler> Watchdog<H> {
-    /// Starts the watchdog for all current workers. `number` is how many there are.
+    /// Starts the watchdog for all current workers, with their threads. It returns when all of them have ended, except for
+    /// those that are stuck and whose requests were answered in their place.
     pub(crate) fn start(
         workers: &Arc<Workers>,
         device: &Arc<OwnedFd>,
         handler: &Arc<H>,
         spawners: Vec<GroupSpawner>,
-        number: usize,
-    ) -> io::Result<JoinHandle<Vec<JoinHandle<WorkerEnd>>>> {
+        threads: Vec<WorkerThread>,
+    ) -> io::Result<JoinHandle<WorkersEnd>> {
         let watched = |(group, spawner): (usize, GroupSpawner)| WatchedGroup {
             spawner,
             fixed: workers.count(group),
             needed: 0,
             unpoked: 0,
+            seized: 0,
         };
         let watchdog = Watchdog {
             workers: Arc::clone(workers),
             device: Arc::clone(device),
             handler: Arc::clone(handler),
             groups: spawners.into_iter().enumerate().map(watched).collect(),
-            started: Vec::new(),
-            number,
+            number: threads.len(),
+            threads,
+            ends: WorkersEnd::default(),
             pokes: 0,
             scarce: false,
         };
@@ -94,8 +125,7 @@ impl<H: Handler> Watchdog<H> {
         Ok(thread)
     }
 
-    /// Runs until the connection ends, and returns the workers that it has started.
-    fn run(mut self) -> Vec<JoinHandle<WorkerEnd>> {
+    fn run(mut self) -> WorkersEnd {
         sched::unpin();
         let workers = Arc::clone(&self.workers);
         while !workers.has_ended() {
@@ -118,26 +148,106 @@ impl<H: Handler> Watchdog<H> {
             // No request was in flight during this time.
             workers.set_now(now + workers.growth().ticks(QUIET));
         }
-        self.started
+        self.wind_down();
+        self.ends
     }
 
-    /// Adjusts the number of workers of each group. Returns whether there were requests recently, and whether workers are
-    /// to leave.
-    fn adjust(&mut self, now: u64) -> (bool, bool) {
-        let workers = Arc::clone(&self.workers);
-        let samples: Vec<GroupSample> = (0..self.groups.len()).map(|group| workers.sample(group)).collect();
-        let fixed: usize = self.groups.iter().map(|group| group.fixed).sum();
-        let alive: usize = samples.iter().map(|sample| sample.alive).sum();
-        let mut room = (fixed + workers.growth().max_extra).saturating_sub(alive);
-        for (index, sample) in samples.iter().enumerate() {
-            self.adjust_group(index, now, sample, &mut room);
+    /// Waits until all workers have ended or are given up. The connection has ended.
+    fn wind_down(&mut self) {
+        loop {
+            let now = Instant::now();
+            for group in 0..self.groups.len() {
+                for seat in self.workers.sample(group, now).due {
+                    self.ask(group, &seat, now, false);
+                }
+            }
+            WorkerThread::collect(&mut self.threads, &mut self.ends);
+            if self.threads.iter().all(WorkerThread::is_given_up) {
+                return;
+            }
+            thread::sleep(self.workers.growth().tick);
+            self.workers.set_now(self.workers.now() + 1);
         }
-        self.started.retain(|thread| !thread.is_finished());
-        if alive <= fixed {
+    }
+
+    /// Asks the handler about the request of a worker that is stuck, and does what it says. Returns whether the worker has
+    /// lost its entry, for which another one is to be started; not without `room` for one.
+    fn ask(&mut self, group: usize, seat: &Seat, now: Instant, room: bool) -> bool {
+        let tick = self.workers.growth().tick;
+        let patience = tick * u32::try_from(self.workers.growth().stuck_ticks).unwrap_or(u32::MAX);
+        let mut activity = seat.lock();
+        // The worker may have begun another request by now.
+        if !activity.is_due(self.workers.stuck_before(), now) {
+            return false;
+        }
+        let Some(stalled) = activity.stalled(now, patience) else { return false };
+        let pause = match catch_unwind(AssertUnwindSafe(|| self.handler.stalled(&stalled))) {
+            Ok(Verdict::Wait(pause)) => pause,
+            Ok(Verdict::Answer(errno)) => {
+                self.answer(group, &mut activity, &stalled, errno, room);
+                tick
+            }
+            Err(_) => {
+                tracing::error!("the handler panicked over a request that takes long");
+                LONG
+            }
+        };
+        activity.ask_again(now + pause.min(LONG));
+        activity.lost && !stalled.answered
+    }
+
+    /// Answers a request in the worker's place, if it has an answer and that has not happened yet.
+    fn answer(&mut self, group: usize, activity: &mut Activity, stalled: &Stalled, errno: i32, room: bool) {
+        let ended = self.workers.has_ended();
+        let claim = match activity.claim() {
+            Some(Some(Claim::Entry(_))) if !room && !ended => return,
+            Some(claim @ Some(Claim::Device | Claim::Entry(_))) => claim,
+            _ => return,
+        };
+        match claim.take() {
+            Some(Claim::Entry(window)) if !ended => match self.groups[group].seize(window, errno) {
+                Ok(()) => activity.lost = true,
+                Err((window, why)) => {
+                    *claim = Some(Claim::Entry(window));
+                    self.scarce(&why.to_string());
+                    return;
+                }
+            },
+            _ => {}
+        }
+        // First, so that what it records is known to those who get the answer.
+        if catch_unwind(AssertUnwindSafe(|| self.handler.given_up(stalled))).is_err() {
+            tracing::error!("the handler panicked over a request that is given up");
+        }
+        if let Some(device) = &activity.device {
+            // It fails if the request was aborted or the filesystem was unmounted.
+            let _ = send_error(device, stalled.unique, errno);
+        }
+    }
+
+    /// Asks about requests that take long, and adjusts the number of workers of each group. Returns whether there were
+    /// requests recently, and whether workers are to leave.
+    fn adjust(&mut self, tick: u64) -> (bool, bool) {
+        let (workers, now) = (Arc::clone(&self.workers), Instant::now());
+        let mut samples: Vec<GroupSample> =
+            (0..self.groups.len()).map(|group| workers.sample(group, now)).collect();
+        let fixed: usize = self.groups.iter().map(|group| group.fixed).sum();
+        let threads: usize = samples.iter().map(|sample| sample.alive + sample.lost).sum();
+        let mut room = (fixed + workers.growth().max_extra).saturating_sub(threads);
+        for (index, sample) in samples.iter_mut().enumerate() {
+            for seat in std::mem::take(&mut sample.due) {
+                if self.ask(index, &seat, now, room > self.groups[index].seized) {
+                    (sample.alive, sample.stuck) = (sample.alive - 1, sample.stuck.saturating_sub(1));
+                }
+            }
+            self.adjust_group(index, tick, sample, &mut room);
+        }
+        WorkerThread::collect(&mut self.threads, &mut self.ends);
+        if threads <= fixed {
             self.scarce = false;
         }
         let quiet = workers.growth().ticks(QUIET);
-        let flows = samples.iter().any(|sample| sample.busy || now.saturating_sub(sample.latest) < quiet);
+        let flows = samples.iter().any(|sample| sample.busy || tick.saturating_sub(sample.latest) < quiet);
         let leaving = |(group, sample): (&WatchedGroup, &GroupSample)| {
             group.spawner.can_leave && sample.alive > group.fixed
         };
@@ -148,6 +258,10 @@ impl<H: Handler> Watchdog<H> {
     /// a while.
     fn adjust_group(&mut self, index: usize, now: u64, sample: &GroupSample, room: &mut usize) {
         let workers = Arc::clone(&self.workers);
+        // Their requests are answered by the workers that take over.
+        while self.groups[index].seized > 0 && self.start_worker(index, room) {
+            self.groups[index].seized -= 1;
+        }
         let group = &mut self.groups[index];
         let needed = needed(group.fixed, sample.stuck);
         if sample.alive > needed {
@@ -171,24 +285,32 @@ impl<H: Handler> Watchdog<H> {
                 self.scarce(&format!("there are {} already", sample.alive));
             }
             for _ in 0..missing.min(*room) {
-                self.number += 1;
-                let slot = workers.slot(index);
-                match (self.groups[index].spawner.spawn)(self.number, slot) {
-                    Ok(Spawned { thread, needs_poke }) => {
-                        self.started.push(thread);
-                        self.groups[index].unpoked += usize::from(needs_poke);
-                        *room -= 1;
-                    }
-                    Err(why) => {
-                        self.scarce(&why.to_string());
-                        break;
-                    }
+                if !self.start_worker(index, room) {
+                    break;
                 }
             }
         }
         // One request for each new worker, so that all of them take waiting requests.
         while self.groups[index].unpoked > 0 && self.poke(index) {
             self.groups[index].unpoked -= 1;
+        }
+    }
+
+    /// Starts a worker, and returns whether that was possible.
+    fn start_worker(&mut self, index: usize, room: &mut usize) -> bool {
+        self.number += 1;
+        let slot = self.workers.slot(index);
+        match (self.groups[index].spawner.spawn)(self.number, slot) {
+            Ok(Spawned { worker, needs_poke }) => {
+                self.threads.push(worker);
+                self.groups[index].unpoked += usize::from(needs_poke);
+                *room = room.saturating_sub(1);
+                true
+            }
+            Err(why) => {
+                self.scarce(&why.to_string());
+                false
+            }
         }
     }
 

@@ -2,8 +2,10 @@
 //!
 //! A request that waits for a disk blocks its worker. If all workers were blocked, no request would be served. So a watchdog
 //! samples the workers while there are requests, and when some have been in one request for several ticks, it starts as
-//! many others. Requests do not change threads. Each one costs two stores: "busy since tick N" when it begins, and the
-//! same without "busy" when it ends.
+//! many others. Requests do not change threads. When a request begins, its worker puts down at its [`Seat`] which one it
+//! is, since which tick, and what it takes to answer it ([`Claim`]). It takes the claim back before it sends the answer.
+//! The watchdog may take the claim first, if the handler wants the request to be answered in the worker's place. So each
+//! request is answered once.
 //!
 //! Workers that serve the same requests form a group: io_uring has a group for each processor's queue, and `/dev/fuse` is
 //! one. Once a group has had more workers than it needs for a while, some of them leave; which ones does not matter. So
@@ -14,13 +16,18 @@
 //! The same request makes the kernel serve requests that wait in a group. Over io_uring a request that finds no idle worker
 //! waits until one becomes idle, and is not passed to one that joins later.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use canopy_sys::fuse::uring::Window;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
+
+use super::stalled::{Note, Stalled};
+use crate::request::Header;
 
 /// When workers are added and dismissed.
 #[derive(Clone, Copy, Debug)]
@@ -66,46 +73,105 @@ pub(crate) struct Workers {
 #[derive(Default)]
 struct Group {
     /// One for each worker.
-    activities: Mutex<Vec<Arc<Activity>>>,
+    seats: Mutex<Vec<Arc<Seat>>>,
     /// How many workers are to leave.
     surplus: AtomicUsize,
 }
 
-/// The state of a worker: twice the tick at which its last request began, plus one while the request is in progress. It has
-/// two cache lines of its own, because processors fetch them in pairs.
-#[derive(Default)]
+/// Where a worker and the watchdog meet. It has two cache lines of its own, because processors fetch them in pairs.
 #[repr(align(128))]
-struct Activity(AtomicU64);
+pub(crate) struct Seat(Mutex<Activity>);
+
+/// What a worker does.
+pub(super) struct Activity {
+    /// Its thread.
+    thread: i32,
+    /// Where it reads requests, over `/dev/fuse`.
+    pub(super) device: Option<Arc<OwnedFd>>,
+    /// The tick at which its last request began; 0 if it has not had one yet.
+    latest: u64,
+    current: Option<Current>,
+    /// It has lost its entry to another worker and gets no more requests.
+    pub(super) lost: bool,
+}
+
+/// A request in progress.
+pub(super) struct Current {
+    header: Header,
+    note: Note,
+    /// What it takes to answer it; `None` once it was answered in the worker's place.
+    pub(super) claim: Option<Claim>,
+    pub(super) asked: Option<Asked>,
+}
+
+/// The handler has been asked about a request.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    first: Instant,
+    /// When to ask again.
+    pub(super) next: Instant,
+}
+
+/// What it takes to answer a request.
+pub(crate) enum Claim {
+    /// The worker's device.
+    Device,
+    /// The window of the entry that holds it.
+    Entry(Window),
+    /// It has no answer.
+    NoAnswer,
+}
 
 /// A worker's membership in a group.
 pub(crate) struct WorkerSlot {
     workers: Arc<Workers>,
     group: usize,
-    activity: Arc<Activity>,
+    seat: Arc<Seat>,
 }
 
-/// A guard that marks a worker as busy with a request.
-pub(crate) struct Busy<'p> {
-    activity: &'p Activity,
-    since: u64,
-}
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.activity.0.store(self.since, Ordering::Release);
-    }
+/// How a request has ended for its worker.
+pub(crate) struct Ended {
+    /// What it takes to answer it; `None` if it was answered in the worker's place.
+    pub(crate) claim: Option<Claim>,
+    /// Whether the handler was asked about it meanwhile.
+    pub(crate) stalled: bool,
 }
 
 impl WorkerSlot {
-    /// Marks the worker as busy until the guard is dropped.
-    pub(crate) fn begin(&self) -> Busy<'_> {
-        let since = self.workers.tick.load(Ordering::Relaxed) << 1;
-        // Either the watchdog sees this store before it sleeps, or this thread sees that it sleeps.
-        self.activity.0.store(since | 1, Ordering::SeqCst);
+    /// Returns the worker's seat.
+    pub(crate) fn seat(&self) -> Arc<Seat> {
+        Arc::clone(&self.seat)
+    }
+
+    /// Gives the seat to the calling thread, which reads requests from `device` if they do not come over io_uring.
+    pub(crate) fn sit_down(&self, device: Option<Arc<OwnedFd>>) {
+        let mut activity = self.seat.0.lock();
+        activity.thread = rustix::thread::gettid().as_raw_nonzero().get();
+        activity.device = device;
+    }
+
+    /// Marks the worker as busy with a request until [`WorkerSlot::end`].
+    pub(crate) fn begin(&self, header: Header, note: Note, claim: Claim) {
+        let latest = self.workers.tick.load(Ordering::Relaxed);
+        {
+            let mut activity = self.seat.0.lock();
+            activity.latest = latest;
+            activity.current = Some(Current { header, note, claim: Some(claim), asked: None });
+        }
+        // Either the watchdog sees the seat taken before it sleeps, or this thread sees that it sleeps: they have locked
+        // the seat one after the other.
         if self.workers.asleep.load(Ordering::SeqCst) {
             self.workers.wake();
         }
-        Busy { activity: &self.activity, since }
+    }
+
+    /// Marks the worker as idle.
+    pub(crate) fn end(&self) -> Ended {
+        let current = self.seat.0.lock().current.take();
+        match current {
+            Some(Current { claim, asked, .. }) => Ended { claim, stalled: asked.is_some() },
+            None => Ended { claim: None, stalled: false },
+        }
     }
 
     /// Returns whether the worker is to leave. If so, it no longer counts as a member of its group.
@@ -114,11 +180,11 @@ impl WorkerSlot {
         if group.surplus.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let mut activities = group.activities.lock();
+        let mut seats = group.seats.lock();
         #[allow(deprecated, reason = "Rust 1.88 lacks try_update, its new name")]
         let left = group.surplus.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
         if left.is_ok() {
-            activities.retain(|activity| !Arc::ptr_eq(activity, &self.activity));
+            seats.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
         }
         left.is_ok()
     }
@@ -131,10 +197,65 @@ impl WorkerSlot {
 
 impl Drop for WorkerSlot {
     fn drop(&mut self) {
-        self.workers.groups[self.group]
-            .activities
-            .lock()
-            .retain(|activity| !Arc::ptr_eq(activity, &self.activity));
+        self.workers.groups[self.group].seats.lock().retain(|seat| !Arc::ptr_eq(seat, &self.seat));
+    }
+}
+
+impl Seat {
+    fn new() -> Seat {
+        Seat(Mutex::new(Activity { thread: 0, device: None, latest: 0, current: None, lost: false }))
+    }
+
+    /// Locks what the worker does. The worker cannot end its request meanwhile.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Activity> {
+        self.0.lock()
+    }
+
+    /// Returns whether the worker's request was answered in its place, so that nobody waits for this worker.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.0.lock().current.as_ref().is_some_and(|current| current.claim.is_none())
+    }
+}
+
+impl Activity {
+    /// Returns whether the worker has been in its request since tick `before` or earlier.
+    fn is_stuck(&self, before: u64) -> bool {
+        self.current.is_some() && self.latest <= before
+    }
+
+    /// Returns whether the handler is to be asked about the worker's request.
+    pub(super) fn is_due(&self, before: u64, now: Instant) -> bool {
+        let due = |current: &Current| current.asked.is_none_or(|asked| asked.next <= now);
+        self.is_stuck(before) && self.current.as_ref().is_some_and(due)
+    }
+
+    /// Describes the worker's request to the handler. `patience` is how long it took to be noticed.
+    pub(super) fn stalled(&mut self, now: Instant, patience: Duration) -> Option<Stalled> {
+        let thread = self.thread;
+        let current = self.current.as_mut()?;
+        let asked = current.asked.get_or_insert(Asked { first: now, next: now });
+        let Header { unique, opcode, node, .. } = current.header;
+        Some(Stalled {
+            unique,
+            opcode,
+            node,
+            note: current.note,
+            thread,
+            since: patience + now.saturating_duration_since(asked.first),
+            answered: current.claim.is_none(),
+        })
+    }
+
+    /// Sets when to ask about the worker's request again.
+    pub(super) fn ask_again(&mut self, next: Instant) {
+        if let Some(asked) = self.current.as_mut().and_then(|current| current.asked.as_mut()) {
+            asked.next = next;
+        }
+    }
+
+    /// The claim to the worker's request.
+    pub(super) fn claim(&mut self) -> Option<&mut Option<Claim>> {
+        self.current.as_mut().map(|current| &mut current.claim)
     }
 }
 
@@ -143,7 +264,7 @@ impl Workers {
         let max_extra = growth.max_extra.min(MAX_EXTRA_MEMORY / payload.max(1));
         Arc::new(Workers {
             growth: WorkerGrowth { max_extra, ..growth },
-            // The state 0 means that a worker has not had a request yet.
+            // 0 means that a worker has not had a request yet.
             tick: AtomicU64::new(1),
             asleep: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -154,9 +275,9 @@ impl Workers {
 
     /// Adds a worker to a group.
     pub(crate) fn slot(self: &Arc<Workers>, group: usize) -> WorkerSlot {
-        let activity = Arc::new(Activity::default());
-        self.groups[group].activities.lock().push(Arc::clone(&activity));
-        WorkerSlot { workers: Arc::clone(self), group, activity }
+        let seat = Arc::new(Seat::new());
+        self.groups[group].seats.lock().push(Arc::clone(&seat));
+        WorkerSlot { workers: Arc::clone(self), group, seat }
     }
 
     pub(super) fn growth(&self) -> &WorkerGrowth {
@@ -189,12 +310,17 @@ impl Workers {
 
     /// Returns the number of workers in a group.
     pub(super) fn count(&self, group: usize) -> usize {
-        self.groups[group].activities.lock().len()
+        self.groups[group].seats.lock().len()
     }
 
     /// Samples the workers of a group.
-    pub(super) fn sample(&self, group: usize) -> GroupSample {
-        self.groups[group].sample(self.now(), self.growth.stuck_ticks)
+    pub(super) fn sample(&self, group: usize, now: Instant) -> GroupSample {
+        self.groups[group].sample(self.stuck_before(), now)
+    }
+
+    /// Returns the tick at which a request must have begun by now to count as stuck.
+    pub(super) fn stuck_before(&self) -> u64 {
+        self.now().saturating_sub(self.growth.stuck_ticks)
     }
 
     /// Dismisses all but `kept` workers of a group.
@@ -237,61 +363,112 @@ pub(crate) enum WorkerEnd {
 }
 
 /// The state of a group's workers.
+#[derive(Default)]
 pub(super) struct GroupSample {
+    /// How many take requests, now or when they have ended theirs.
     pub(super) alive: usize,
+    /// How many of these are stuck.
     pub(super) stuck: usize,
+    /// How many others are left, which have lost their entry.
+    pub(super) lost: usize,
     pub(super) busy: bool,
     /// The last tick at which a request began.
     pub(super) latest: u64,
+    /// Those whose requests the handler is to be asked about.
+    pub(super) due: Vec<Arc<Seat>>,
 }
 
 impl Group {
-    fn sample(&self, now: u64, patience: u64) -> GroupSample {
-        let activities = self.activities.lock();
-        let mut sample = GroupSample { alive: activities.len(), stuck: 0, busy: false, latest: 0 };
-        for activity in &*activities {
-            let state = activity.0.load(Ordering::SeqCst);
-            let (since, busy) = (state >> 1, state & 1 == 1);
-            sample.latest = sample.latest.max(since);
-            sample.busy |= busy;
-            sample.stuck += usize::from(busy && now.saturating_sub(since) >= patience);
+    fn sample(&self, before: u64, now: Instant) -> GroupSample {
+        let mut sample = GroupSample::default();
+        for seat in &*self.seats.lock() {
+            let activity = seat.0.lock();
+            match activity.lost {
+                true => sample.lost += 1,
+                false => {
+                    sample.alive += 1;
+                    sample.stuck += usize::from(activity.is_stuck(before));
+                }
+            }
+            sample.latest = sample.latest.max(activity.latest);
+            sample.busy |= activity.current.is_some();
+            if activity.is_due(before, now) {
+                sample.due.push(Arc::clone(seat));
+            }
         }
         sample
     }
 
     /// Dismisses all but `kept` workers.
     fn shrink(&self, kept: usize) {
-        let activities = self.activities.lock();
-        self.surplus.store(activities.len().saturating_sub(kept), Ordering::Relaxed);
+        let seats = self.seats.lock();
+        let alive = seats.iter().filter(|seat| !seat.0.lock().lost).count();
+        self.surplus.store(alive.saturating_sub(kept), Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::NodeId;
+
+    const HEADER: Header =
+        Header { unique: 7, opcode: 1, node: NodeId::ROOT, uid: 0, gid: 0, pid: 0, total_extlen: 0 };
 
     #[test]
     fn a_worker_is_stuck_after_several_ticks_in_one_request() {
         let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1);
         let (slot, _other) = (workers.slot(0), workers.slot(0));
+        let begin = || slot.begin(HEADER, Note::default(), Claim::Device);
         let sample = || {
-            let sample = workers.groups[0].sample(workers.tick.load(Ordering::Relaxed), 3);
+            let sample = workers.sample(0, Instant::now());
             (sample.alive, sample.stuck, sample.busy)
         };
         assert_eq!(sample(), (2, 0, false));
-        for _ in 0..3 {
+        workers.set_now(10);
+        for tick in 11..14 {
             // Three requests, one in each of three ticks.
-            let _busy = slot.begin();
+            begin();
             assert_eq!(sample(), (2, 0, true));
-            workers.tick.fetch_add(1, Ordering::Relaxed);
+            workers.set_now(tick);
+            assert!(slot.end().claim.is_some());
         }
-        let busy = slot.begin();
-        workers.tick.fetch_add(3, Ordering::Relaxed);
+        begin();
+        workers.set_now(16);
         assert_eq!(sample(), (2, 1, true));
-        drop(busy);
+        slot.end();
         assert_eq!(sample(), (2, 0, false));
         drop(slot);
         assert_eq!(sample(), (1, 0, false));
+    }
+
+    #[test]
+    fn either_the_worker_or_the_watchdog_gets_the_claim() {
+        let workers = Workers::new(WorkerGrowth::default(), 1 << 20, 1);
+        let (slot, patience) = (workers.slot(0), Duration::from_millis(30));
+        slot.begin(HEADER, [1, 2, 3], Claim::Device);
+        workers.set_now(20);
+        let now = Instant::now();
+        let mut due = workers.sample(0, now).due;
+        let seat = due.pop().expect("a stuck worker");
+        assert!(due.is_empty() && !seat.is_given_up());
+        let first = seat.lock().stalled(now, patience).unwrap();
+        assert_eq!((first.unique, first.note, first.since, first.answered), (7, [1, 2, 3], patience, false));
+        // The handler is asked again when it wants to be.
+        let later = now + Duration::from_secs(2);
+        seat.lock().ask_again(later);
+        assert!(workers.sample(0, now).due.is_empty());
+        assert_eq!(workers.sample(0, later).due.len(), 1);
+        assert!(matches!(seat.lock().claim().and_then(Option::take), Some(Claim::Device)));
+        assert!(seat.is_given_up());
+        let second = seat.lock().stalled(later, patience).unwrap();
+        assert_eq!((second.since, second.answered), (patience + Duration::from_secs(2), true));
+        let ended = slot.end();
+        assert!(ended.claim.is_none() && ended.stalled && !seat.is_given_up());
+        // The next request is the worker's own again.
+        slot.begin(HEADER, Note::default(), Claim::Device);
+        let ended = slot.end();
+        assert!(ended.claim.is_some() && !ended.stalled);
     }
 
     #[test]
@@ -301,12 +478,5 @@ mod tests {
         assert!(!slot.leave_if_surplus());
         workers.groups[0].surplus.store(2, Ordering::Relaxed);
         assert_eq!([(); 4].map(|()| slot.leave_if_surplus()), [true, true, false, false]);
-    }
-
-    #[test]
-    fn larger_messages_allow_fewer_extra_workers() {
-        for (payload, max_extra) in [(1 << 20, 256), (4 << 20, 64), (128 << 10, 256)] {
-            assert_eq!(Workers::new(WorkerGrowth::default(), payload, 1).growth.max_extra, max_extra);
-        }
     }
 }

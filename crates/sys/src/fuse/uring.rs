@@ -5,6 +5,9 @@
 //! io_uring_enter(2) on this ring, called by the thread that enabled it. Every method that makes this call borrows the
 //! entry exclusively, so no slice of the buffers exists at that time. Once the ring is closed, the kernel cancels
 //! pending commands without accessing the buffers.
+//!
+//! When a request arrives, its window leaves the entry, and sending the reply takes it back. Another thread that has the
+//! window can answer instead, and the entry then belongs to that thread's ring.
 
 use std::fmt;
 use std::io;
@@ -12,7 +15,11 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::{IoUring, cqueue, squeue};
 
-use crate::page_buf::PageBuf;
+use rustix::param::page_size;
+
+use super::entry_memory::{Memory, Pages};
+
+pub use super::entry_memory::Window;
 
 /// `FUSE_IO_URING_CMD_REGISTER`: registers the buffers with the kernel and asks for a request.
 const REGISTER: u32 = 1;
@@ -25,6 +32,9 @@ const URING_CMD: u8 = 46;
 
 /// Length of [`Entry::header`], in bytes: `sizeof(struct fuse_uring_req_header)`.
 pub const HEADER: usize = 288;
+
+/// Where the commit id is in the header: `fuse_uring_req_header.ring_ent_in_out.commit_id`.
+const COMMIT_ID: usize = 264;
 
 /// `struct io_uring_sqe` in its large form (`IORING_SETUP_SQE128`), with `struct fuse_uring_cmd_req` in the command area.
 /// `UringCmd80` of the io-uring crate cannot set `len`, which [`REGISTER`] needs.
@@ -89,12 +99,21 @@ impl Command {
     }
 }
 
-/// An entry whose ring is closed: its buffers, whose addresses the kernel still has, and the id of the request it holds.
+/// An entry without a ring, which holds an unanswered request. The request itself is no longer in its memory.
 pub struct Parked {
-    header: PageBuf,
-    payload: PageBuf,
-    size: usize,
-    commit_id: u64,
+    memory: Memory,
+    errno: i32,
+}
+
+impl Parked {
+    /// Takes the entry from the thread that handles its request, to answer it with an errno. The thread keeps the memory
+    /// that it uses.
+    ///
+    /// # Errors
+    /// Gives the window back with `ENFILE`, `EMFILE` or `ENOMEM`.
+    pub fn seize(window: Window, errno: i32) -> Result<Parked, (Window, io::Error)> {
+        window.renew().map(|memory| Parked { memory, errno })
+    }
 }
 
 /// Creates a ring that is not enabled yet.
@@ -102,11 +121,17 @@ fn ring() -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
     IoUring::builder().setup_r_disabled().setup_single_issuer().setup_defer_taskrun().dontfork().build(1)
 }
 
-/// A ring and its buffers.
+/// A request has arrived, and the window is what it takes to answer it. Or there are no more requests, with the errno.
+pub type Arrival = Result<Window, i32>;
+
+/// A ring and its memory.
 pub struct Entry {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
-    header: PageBuf,
-    payload: PageBuf,
+    /// The window, unless the entry holds a request.
+    window: Option<Window>,
+    /// A page for the header, then the payload.
+    pages: Pages,
+    page: usize,
     size: usize,
     /// Two `struct iovec`, header and payload, for [`Entry::register`]. They live as long as the command may.
     iovecs: Box<[usize; 4]>,
@@ -120,47 +145,38 @@ impl Entry {
     /// return another errno), `ENOSYS` and `EINVAL` on kernels without io_uring or without deferred work (6.1),
     /// `EMFILE`, `ENFILE`, `ENOMEM`.
     pub fn new(size: usize) -> io::Result<Entry> {
-        let (ring, header, payload) = (ring()?, PageBuf::new(HEADER)?, PageBuf::new(size)?);
-        Ok(Entry { ring, header, payload, size, iovecs: Box::default() })
+        let page = page_size();
+        let len = page.checked_add(size).ok_or(io::ErrorKind::OutOfMemory)?;
+        let (ring, Memory { window, pages }) = (ring()?, Memory::new(len)?);
+        Ok(Entry { ring, window: Some(window), pages, page, size, iovecs: Box::default() })
     }
 
-    /// Closes the ring while the entry holds the request `commit_id`. The kernel then has no command pending on this ring,
-    /// so no other request can be lost. The request itself stays unanswered until [`Entry::resume`].
+    /// Closes the ring while the entry holds a request, which needs only an answer of success. The kernel then has no
+    /// command pending on this ring, so no other request can be lost.
     #[must_use]
-    pub fn park(self, commit_id: u64) -> Parked {
-        let Entry { ring, header, mut payload, size, .. } = self;
+    pub fn park(self, window: Window) -> Parked {
+        let Entry { ring, mut pages, .. } = self;
         drop(ring);
-        payload.discard();
-        Parked { header, payload, size, commit_id }
+        pages.discard();
+        Parked { memory: Memory { window, pages }, errno: 0 }
     }
 
-    /// Moves the entry that was parked last to a new ring, which is not enabled yet, and returns it with its commit id,
-    /// for [`Entry::enable`] and [`Entry::resume`]. Returns `None` if no entry is parked.
+    /// Moves the entry that was parked last to a new ring, which is not enabled yet. `size` is that of the payload, as for
+    /// [`Entry::new`]. Returns it with its window and the errno to answer, for [`Entry::enable`], [`Entry::attach`] and
+    /// [`Entry::commit`]. Returns `None` if no entry is parked.
     ///
     /// # Errors
     /// Those of [`Entry::new`]; the entry stays parked.
-    pub fn unpark(parked: &mut Vec<Parked>) -> io::Result<Option<(Entry, u64)>> {
+    pub fn unpark(parked: &mut Vec<Parked>, size: usize) -> io::Result<Option<(Entry, Window, i32)>> {
         if parked.is_empty() {
             return Ok(None);
         }
         let ring = ring()?;
-        let Some(Parked { header, payload, size, commit_id }) = parked.pop() else { return Ok(None) };
-        Ok(Some((Entry { ring, header, payload, size, iovecs: Box::default() }, commit_id)))
-    }
-
-    /// Sends the reply to the parked request, from the header buffer, and asks for the next request. From then on the
-    /// entry belongs to this ring. Call it only once; the result is that of [`Entry::commit`].
-    ///
-    /// # Errors
-    /// Those of io_uring_register(2) and io_uring_enter(2).
-    pub fn resume(
-        &mut self,
-        device: BorrowedFd<'_>,
-        queue: u16,
-        commit_id: u64,
-    ) -> io::Result<Option<Result<(), i32>>> {
-        self.ring.submitter().register_files(&[device.as_raw_fd()])?;
-        self.commit(queue, commit_id)
+        let Some(Parked { memory: Memory { window, pages }, errno }) = parked.pop() else { return Ok(None) };
+        let page = page_size();
+        let size = size.min(pages.len() - page);
+        let entry = Entry { ring, window: None, pages, page, size, iovecs: Box::default() };
+        Ok(Some((entry, window, errno)))
     }
 
     /// Enables the ring and ties it to the calling thread. Other threads that use it then get `EEXIST`.
@@ -171,6 +187,14 @@ impl Entry {
         self.ring.submitter().register_enable_rings()
     }
 
+    /// Registers the device with the ring, for all later commands. Call it only once.
+    ///
+    /// # Errors
+    /// Those of io_uring_register(2).
+    pub fn attach(&mut self, device: BorrowedFd<'_>) -> io::Result<()> {
+        self.ring.submitter().register_files(&[device.as_raw_fd()])
+    }
+
     /// Registers the buffers as an entry of a queue of the device's connection, and asks for a request. `payload` is the
     /// payload length that the kernel is given. Call it only once.
     ///
@@ -179,40 +203,41 @@ impl Entry {
     /// `ECONNABORTED` when the connection has ended.
     ///
     /// # Errors
-    /// Those of io_uring_register(2) and io_uring_enter(2).
-    pub fn register(
-        &mut self,
-        device: BorrowedFd<'_>,
-        queue: u16,
-        payload: usize,
-    ) -> io::Result<Option<Result<(), i32>>> {
-        self.ring.submitter().register_files(&[device.as_raw_fd()])?;
-        let header = self.header.as_mut_ptr().expose_provenance();
-        let start = self.payload.as_mut_ptr().expose_provenance();
-        *self.iovecs = [header, HEADER, start, payload.min(self.size)];
+    /// Those of io_uring_enter(2); `EBUSY` for an entry that holds a request.
+    pub fn register(&mut self, queue: u16, payload: usize) -> io::Result<Option<Arrival>> {
+        let Some(window) = &mut self.window else { return Err(io::ErrorKind::ResourceBusy.into()) };
+        window.queue = queue;
+        let header = window.address();
+        *self.iovecs = [header, HEADER, header + self.page, payload.min(self.size)];
         let mut command = Command::new(REGISTER, queue, 0);
         command.addr = self.iovecs.as_ptr().expose_provenance() as u64;
         command.len = 2;
         self.submit(command)
     }
 
-    /// Sends the reply in the buffers and asks for the next request, without waiting for it.
+    /// Sends the reply in the buffers and asks for the next request, without waiting for it. From then on the entry belongs
+    /// to this ring.
     ///
     /// Returns `None` when the kernel has accepted the reply, and `Some(Ok)` when the next request has also arrived.
     /// `Some(Err)` with an errno means that the reply was not accepted, because the connection has ended (`ENOTCONN`,
     /// `ECONNABORTED`) or the request has (`ENOENT`).
     ///
     /// # Errors
-    /// Those of io_uring_enter(2); the reply was not accepted.
-    pub fn commit(&mut self, queue: u16, commit_id: u64) -> io::Result<Option<Result<(), i32>>> {
-        self.submit(Command::new(COMMIT_AND_FETCH, queue, commit_id))
+    /// Those of io_uring_enter(2), and `EINVAL` for the window of another entry; the reply was not accepted.
+    pub fn commit(&mut self, window: Window) -> io::Result<Option<Arrival>> {
+        if !window.shows(&self.pages) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let command = Command::new(COMMIT_AND_FETCH, window.queue, window.commit_id);
+        self.window = Some(window);
+        self.submit(command)
     }
 
     /// Waits for a request. After an inner `Err` (`ENOTCONN`, `ECONNABORTED` or `ECANCELED`) the entry gets no more.
     ///
     /// # Errors
     /// Those of io_uring_enter(2). After `EINTR`, call it again.
-    pub fn wait(&mut self) -> io::Result<Result<(), i32>> {
+    pub fn wait(&mut self) -> io::Result<Arrival> {
         loop {
             if let Some(outcome) = self.completed() {
                 return Ok(outcome);
@@ -221,7 +246,7 @@ impl Entry {
         }
     }
 
-    fn submit(&mut self, command: Command) -> io::Result<Option<Result<(), i32>>> {
+    fn submit(&mut self, command: Command) -> io::Result<Option<Arrival>> {
         let entry = command.entry();
         // SAFETY: the command points at the entry's own iovecs and buffers, which outlive the ring because fields are
         // dropped in order, and at the file that is registered with the ring.
@@ -242,26 +267,41 @@ impl Entry {
         }
     }
 
-    fn completed(&mut self) -> Option<Result<(), i32>> {
+    fn completed(&mut self) -> Option<Arrival> {
         let result = self.ring.completion().next()?.result();
-        Some(if result < 0 { Err(-result) } else { Ok(()) })
+        Some(match self.window.take() {
+            Some(mut window) if result >= 0 => {
+                window.commit_id = self.commit_id();
+                Ok(window)
+            }
+            window => {
+                self.window = window;
+                Err(-result)
+            }
+        })
+    }
+
+    /// Returns the commit id that the kernel has written with the request.
+    fn commit_id(&self) -> u64 {
+        u64::from_ne_bytes(self.header()[COMMIT_ID..][..8].try_into().expect("8 bytes"))
     }
 
     /// Returns the header buffer, a `struct fuse_uring_req_header`.
     #[must_use]
     pub fn header(&self) -> &[u8; HEADER] {
-        self.header.first_chunk().expect("a page holds it")
+        self.pages.first_chunk().expect("a page holds it")
     }
 
     /// Returns the header and payload buffers. The payload has the size passed to [`Entry::new`] and is page-aligned.
     pub fn buffers(&mut self) -> (&mut [u8; HEADER], &mut [u8]) {
-        (self.header.first_chunk_mut().expect("a page holds it"), &mut self.payload[..self.size])
+        let (header, payload) = self.pages.split_at_mut(self.page);
+        (header.first_chunk_mut().expect("a page holds it"), &mut payload[..self.size])
     }
 
     /// Returns the payload buffer.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
-        &self.payload[..self.size]
+        &self.pages[self.page..][..self.size]
     }
 }
 
@@ -297,11 +337,19 @@ mod tests {
         entry.enable().unwrap();
         // A regular file has no uring commands.
         let plain = std::fs::File::open("/proc/self/exe").unwrap();
-        let refused = entry.register(plain.as_fd(), 0, 10_000).unwrap();
-        assert_eq!(refused, Some(Err(libc::EOPNOTSUPP)));
+        entry.attach(plain.as_fd()).unwrap();
         // The ring still works after a refusal.
-        assert_eq!(entry.commit(0, 1).unwrap(), Some(Err(libc::EOPNOTSUPP)));
-        assert_eq!(entry.commit(0, 1).unwrap(), Some(Err(libc::EOPNOTSUPP)));
+        for _ in 0..3 {
+            let refused = entry.register(0, 10_000).unwrap().unwrap();
+            assert_eq!(refused.unwrap_err(), libc::EOPNOTSUPP);
+        }
+    }
+
+    #[test]
+    fn an_entry_does_not_commit_through_the_window_of_another() {
+        let (Some(mut entry), Some(mut other)) = (entry(), entry()) else { return };
+        let window = other.window.take().unwrap();
+        assert_eq!(entry.commit(window).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]
@@ -310,9 +358,11 @@ mod tests {
         entry.enable().unwrap();
         let plain = std::fs::File::open("/proc/self/exe").unwrap();
         std::thread::scope(|scope| {
-            let other =
-                scope.spawn(|| entry.register(plain.as_fd(), 0, 10_000).map_err(|e| e.raw_os_error()));
-            assert_eq!(other.join().unwrap(), Err(Some(libc::EEXIST)));
+            let other = scope.spawn(|| {
+                entry.attach(plain.as_fd())?;
+                entry.register(0, 10_000)
+            });
+            assert_eq!(other.join().unwrap().unwrap_err().raw_os_error(), Some(libc::EEXIST));
         });
     }
 }

@@ -3,7 +3,6 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::thread::JoinHandle;
 
 use canopy_sys::fuse::uring::{Entry, Parked};
 use canopy_sys::page_buf::PageBuf;
@@ -19,7 +18,8 @@ use crate::abi;
 use crate::request::Dialect;
 use crate::transport::serve::Handler;
 use crate::transport::watchdog::{GroupSpawner, Spawned};
-use crate::transport::workers::{WorkerEnd, WorkerSlot, Workers};
+use crate::transport::worker_thread::WorkerThread;
+use crate::transport::workers::{WorkerSlot, Workers};
 
 const MIN_WORKERS: u16 = 2;
 
@@ -83,7 +83,7 @@ impl Rings {
         handler: &Arc<H>,
         dialect: Dialect,
         workers: &Arc<Workers>,
-        threads: &mut Vec<JoinHandle<WorkerEnd>>,
+        threads: &mut Vec<WorkerThread>,
         spawners: &mut Vec<GroupSpawner>,
     ) -> Result<(), UringUnavailable> {
         let queues: Vec<Queue<H>> = (0..self.queues)
@@ -145,7 +145,7 @@ struct Queue<H: Handler> {
     device: Arc<OwnedFd>,
     handler: Arc<H>,
     dialect: Dialect,
-    /// Entries of workers that have left.
+    /// Entries without a worker: of workers that have left, then those that were taken from workers that are stuck.
     parked: Arc<Mutex<Vec<Parked>>>,
 }
 
@@ -157,7 +157,8 @@ impl<H: Handler> Queue<H> {
         mode: JoinMode,
         number: usize,
         slot: WorkerSlot,
-    ) -> std::io::Result<(JoinHandle<WorkerEnd>, Receiver<Joined>)> {
+    ) -> std::io::Result<(WorkerThread, Receiver<Joined>)> {
+        let seat = slot.seat();
         let (input, aside) = (PageBuf::new(self.payload)?, PageBuf::new(page_size())?);
         let worker = Worker {
             entry,
@@ -172,30 +173,42 @@ impl<H: Handler> Queue<H> {
             aside,
         };
         let (report, joined) = channel();
-        let thread = std::thread::Builder::new()
-            .name(format!("canopy-q{}-{number}", self.number))
-            .spawn(move || worker.run(number, mode, &report))?;
+        let name = format!("canopy-q{}-{number}", self.number);
+        let thread = WorkerThread::start(name, seat, move || worker.run(number, mode, &report))?;
         Ok((thread, joined))
     }
 
     fn spawner(self) -> GroupSpawner {
         let queue = self.number;
+        let parked = Arc::clone(&self.parked);
+        let seize = move |window, errno| match Parked::seize(window, errno) {
+            Ok(seized) => {
+                parked.lock().push(seized);
+                Ok(())
+            }
+            Err(refused) => Err(refused),
+        };
         let spawn = move |number, slot| {
-            let unparked = Entry::unpark(&mut self.parked.lock())?;
+            let unparked = Entry::unpark(&mut self.parked.lock(), self.payload)?;
+            // The kernel passes waiting requests to an entry that commits a reply, but not to a new one.
+            let needs_poke = unparked.is_none();
             let (entry, mode) = match unparked {
-                Some((entry, commit_id)) => (entry, JoinMode::Parked(commit_id)),
+                Some((entry, window, errno)) => (entry, JoinMode::Parked(window, errno)),
                 None => (Entry::new(self.payload)?, JoinMode::Extra),
             };
-            // The kernel passes waiting requests to an entry that commits a reply, but not to a new one.
-            let needs_poke = matches!(mode, JoinMode::Extra);
-            let (thread, joined) = self.start(entry, mode, number, slot)?;
+            let (worker, joined) = self.start(entry, mode, number, slot)?;
             match joined.recv() {
-                Ok(Ok(())) => Ok(Spawned { thread, needs_poke }),
+                Ok(Ok(())) => Ok(Spawned { worker, needs_poke }),
                 Ok(Err(why)) => Err(std::io::Error::other(why.to_string())),
                 Err(_) => Err(std::io::ErrorKind::BrokenPipe.into()),
             }
         };
-        GroupSpawner { spawn: Box::new(spawn), queue: Some(queue), can_leave: !requests_expire() }
+        GroupSpawner {
+            spawn: Box::new(spawn),
+            queue: Some(queue),
+            seize: Some(Box::new(seize)),
+            can_leave: !requests_expire(),
+        }
     }
 }
 
@@ -204,7 +217,8 @@ impl<H: Handler> Queue<H> {
 fn give_up(device: &OwnedFd, payload: usize) {
     let refused = Entry::new(payload).and_then(|mut entry| {
         entry.enable()?;
-        entry.register(device.as_fd(), 0, 0)
+        entry.attach(device.as_fd())?;
+        entry.register(0, 0)
     });
     if !matches!(refused, Ok(Some(Err(_)))) {
         tracing::error!(?refused, "cannot make the kernel fall back to /dev/fuse");

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use canopy_sys::fuse::uring::{Entry, HEADER, Parked};
+use canopy_sys::fuse::uring::{Arrival, Entry, HEADER, Parked, Window};
 use canopy_sys::page_buf::PageBuf;
 use canopy_sys::sched;
 use parking_lot::{Mutex, RwLock};
@@ -15,8 +15,9 @@ use super::unavailable::UringUnavailable;
 use crate::abi;
 use crate::opcode::Opcode;
 use crate::request::{Dialect, Header, Malformed, Request};
-use crate::transport::serve::{Handler, Out, Outcome, report_undelivered, serve, write_header};
-use crate::transport::workers::{WorkerEnd, WorkerSlot};
+use crate::transport::attend::{Attended, attend};
+use crate::transport::serve::{Handler, Out, Outcome, report_undelivered, write_header};
+use crate::transport::workers::{Claim, WorkerEnd, WorkerSlot};
 
 const OUT_HEADER: usize = size_of::<abi::OutHeader>();
 /// The offsets of `op_in` and `ring_ent_in_out` in `fuse_uring_req_header`.
@@ -32,8 +33,8 @@ pub(super) enum JoinMode {
     Initial(Arc<RwLock<()>>),
     /// With a new entry, while the queue is in use.
     Extra,
-    /// With the parked entry of a worker that has left, given its commit id.
-    Parked(u64),
+    /// With an entry that holds a request, which is to be answered with this errno first; 0 is success.
+    Parked(Window, i32),
 }
 
 /// The state of a worker thread.
@@ -56,9 +57,20 @@ pub(super) struct Worker<H: Handler> {
 /// The result of serving a request.
 enum Served {
     /// The reply was sent, with this result of [`Entry::commit`].
-    Committed(Option<Result<(), i32>>),
+    Committed(Option<Arrival>),
     /// No process waits for a reply, and the worker is to leave with the request.
-    Kept { commit_id: u64 },
+    Kept(Window),
+    /// Another worker has taken the entry and answered the request.
+    Lost,
+}
+
+/// Why a worker stops serving.
+enum Stop {
+    /// It is to leave, with the request that its entry holds.
+    Dismissed(Window),
+    /// It has lost its entry.
+    Lost,
+    End(WorkerEnd),
 }
 
 impl<H: Handler> Worker<H> {
@@ -66,8 +78,13 @@ impl<H: Handler> Worker<H> {
     pub(super) fn run(mut self, number: usize, mode: JoinMode, report: &Sender<Joined>) -> WorkerEnd {
         // Before `thread_start`, which may change the affinity.
         pin(self.queue);
+        self.slot.sit_down(None);
         self.handler.thread_start(number);
-        let next = match self.join_queue(&mode) {
+        let gate = match &mode {
+            JoinMode::Initial(gate) => Some(Arc::clone(gate)),
+            JoinMode::Extra | JoinMode::Parked(..) => None,
+        };
+        let next = match self.join_queue(mode) {
             Ok(next) => {
                 let _ = report.send(Ok(()));
                 next
@@ -77,58 +94,57 @@ impl<H: Handler> Worker<H> {
                 return WorkerEnd::Disconnected;
             }
         };
-        if let JoinMode::Initial(gate) = mode {
+        if let Some(gate) = gate {
             drop(gate.read());
         }
         match self.serve_all(next) {
-            Ok(commit_id) => {
+            Stop::Dismissed(window) => {
                 let Worker { entry, parked, .. } = self;
-                parked.lock().push(entry.park(commit_id));
+                // Before those whose requests have yet to be answered.
+                parked.lock().insert(0, entry.park(window));
                 WorkerEnd::Dismissed
             }
-            Err(end) => {
+            Stop::Lost => WorkerEnd::Dismissed,
+            Stop::End(end) => {
                 self.slot.connection_ended();
                 end
             }
         }
     }
 
-    /// Serves until the connection ends, or until the worker is to leave: then it returns the commit id of the request that
-    /// it holds.
-    fn serve_all(&mut self, mut next: Option<Result<(), i32>>) -> Result<u64, WorkerEnd> {
+    fn serve_all(&mut self, mut next: Option<Arrival>) -> Stop {
         loop {
             let arrived = match next.take() {
                 Some(arrived) => arrived,
                 None => match self.entry.wait() {
                     Ok(arrived) => arrived,
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                    Err(error) => return Err(failed(errno(&error))),
+                    Err(error) => return Stop::End(failed(errno(&error))),
                 },
             };
-            if let Err(errno) = arrived {
-                return Err(if disconnected(errno) {
-                    WorkerEnd::Disconnected
-                } else {
-                    failed(Errno::from_raw_os_error(errno))
-                });
-            }
-            match self.serve() {
+            let window = match arrived {
+                Ok(window) => window,
+                Err(errno) if disconnected(errno) => return Stop::End(WorkerEnd::Disconnected),
+                Err(errno) => return Stop::End(failed(Errno::from_raw_os_error(errno))),
+            };
+            match self.serve(window) {
                 Ok(Served::Committed(committed)) => next = committed,
-                Ok(Served::Kept { commit_id }) => return Ok(commit_id),
-                Err(error) => return Err(failed(errno(&error))),
+                Ok(Served::Kept(window)) => return Stop::Dismissed(window),
+                Ok(Served::Lost) => return Stop::Lost,
+                Err(error) => return Stop::End(failed(errno(&error))),
             }
         }
     }
 
-    fn join_queue(&mut self, mode: &JoinMode) -> Result<Option<Result<(), i32>>, UringUnavailable> {
-        self.entry.enable().map_err(|error| UringUnavailable::resources(&error))?;
-        let device = self.device.as_fd();
-        let joined = match *mode {
-            JoinMode::Initial(_) | JoinMode::Extra => self.entry.register(device, self.queue, self.payload),
-            JoinMode::Parked(commit_id) => {
-                write_header(&mut self.entry.buffers().0[..OUT_HEADER], 0, 0, commit_id);
+    fn join_queue(&mut self, mode: JoinMode) -> Result<Option<Arrival>, UringUnavailable> {
+        let ready = self.entry.enable().and_then(|()| self.entry.attach(self.device.as_fd()));
+        ready.map_err(|error| UringUnavailable::resources(&error))?;
+        let joined = match mode {
+            JoinMode::Initial(_) | JoinMode::Extra => self.entry.register(self.queue, self.payload),
+            JoinMode::Parked(window, errno) => {
+                write_header(&mut self.entry.buffers().0[..OUT_HEADER], 0, -errno, window.commit_id());
                 set_payload(self.entry.buffers().0, 0);
-                self.entry.resume(device, self.queue, commit_id)
+                self.entry.commit(window)
             }
         };
         match joined {
@@ -142,13 +158,13 @@ impl<H: Handler> Worker<H> {
     }
 
     /// Serves the request in the buffers and sends its reply.
-    fn serve(&mut self) -> std::io::Result<Served> {
-        let _busy = self.slot.begin();
+    fn serve(&mut self, window: Window) -> std::io::Result<Served> {
+        let commit_id = window.commit_id();
         let (header, payload) = self.entry.buffers();
         let (in_out, rest) = header.split_at_mut(OP_IN);
         let (op_in, ent) = rest.split_at_mut(ENT - OP_IN);
-        let (len, commit_id) = match abi::UringEntInOut::read_from_prefix(ent) {
-            Ok((ent, _)) => (ent.payload_sz as usize, ent.commit_id),
+        let len = match abi::UringEntInOut::read_from_prefix(ent) {
+            Ok((ent, _)) => ent.payload_sz as usize,
             Err(_) => unreachable!("{HEADER} bytes hold all three parts"),
         };
         let mut first = [0; size_of::<abi::InHeader>()];
@@ -160,28 +176,30 @@ impl<H: Handler> Worker<H> {
             let request = Request::decode_split(&first, op_in, carried_bytes, self.dialect);
             if carried < len { Err(Malformed::Length) } else { request }
         };
-        let outcome = match Header::decode(&first) {
+        let (slot, handler, claim) = (&self.slot, &*self.handler, Claim::Entry(window));
+        let attended = match Header::decode(&first) {
             Ok((head, _)) if head.opcode() == Some(Opcode::NotifyReply) => {
-                if self.slot.leave_if_surplus() {
-                    return Ok(Served::Kept { commit_id });
+                match claim {
+                    Claim::Entry(window) if slot.leave_if_surplus() => return Ok(Served::Kept(window)),
+                    claim => Attended::Done(Outcome::NoReply, claim),
                 }
-                Outcome::NoReply
             }
             Ok((head, _)) if head.opcode() == Some(Opcode::Write) => {
                 let out = Out { header: out, payload: &mut self.aside };
-                let outcome = serve(head, decode(&payload[..carried]), out, &*self.handler);
-                if let Outcome::Answer { payload: len, .. } = outcome {
+                let attended = attend(slot, head, decode(&payload[..carried]), out, handler, claim);
+                if let Attended::Done(Outcome::Answer { payload: len, .. }, _) = attended {
                     payload[..len].copy_from_slice(&self.aside[..len]);
                 }
-                outcome
+                attended
             }
             Ok((head, _)) => {
                 let input = &mut self.input[..carried];
                 input.copy_from_slice(&payload[..carried]);
-                serve(head, decode(input), Out { header: out, payload }, &*self.handler)
+                attend(slot, head, decode(input), Out { header: out, payload }, handler, claim)
             }
-            Err(_) => Outcome::NoReply,
+            Err(_) => Attended::Done(Outcome::NoReply, claim),
         };
+        let Attended::Done(outcome, Claim::Entry(window)) = attended else { return Ok(Served::Lost) };
         let (len, grants) = match outcome {
             Outcome::Answer { payload, grants } => (payload, Some(grants)),
             // No process waits for a reply, but the entry must be committed.
@@ -191,7 +209,7 @@ impl<H: Handler> Worker<H> {
             }
         };
         set_payload(self.entry.buffers().0, len);
-        let committed = self.entry.commit(self.queue, commit_id);
+        let committed = self.entry.commit(window);
         if let (Some(grants), Ok(Some(Err(_))) | Err(_)) = (grants, &committed) {
             // The reply is still in the buffer.
             report_undelivered(&*self.handler, grants, &self.entry.payload()[..len]);

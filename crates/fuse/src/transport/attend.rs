@@ -1,0 +1,45 @@
+//! Handling a request at a worker's seat, where the watchdog may answer it first.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::serve::{Handler, Out, Outcome, report_undelivered, serve};
+use super::workers::{Claim, Ended, WorkerSlot};
+use crate::request::{Header, Malformed, Request};
+
+/// How a request was handled.
+pub(super) enum Attended {
+    /// The worker is to send the answer.
+    Done(Outcome, Claim),
+    /// It was answered in the worker's place, and what the worker has answered is taken back.
+    Late,
+}
+
+/// Serves a request. `claim` is what it takes to answer it.
+pub(super) fn attend<H: Handler>(
+    slot: &WorkerSlot,
+    header: Header,
+    request: Result<Request<'_>, Malformed>,
+    out: Out<'_>,
+    handler: &H,
+    claim: Claim,
+) -> Attended {
+    let Ok(request) = request else {
+        // The error is sent without asking the handler.
+        return Attended::Done(serve(header, request, out, handler), claim);
+    };
+    let note = catch_unwind(AssertUnwindSafe(|| handler.note(&request))).unwrap_or_default();
+    slot.begin(header, note, claim);
+    let Out { header: out_header, payload } = out;
+    let outcome = serve(header, Ok(request), Out { header: out_header, payload: &mut *payload }, handler);
+    let Ended { claim, stalled } = slot.end();
+    if let (None, Outcome::Answer { payload: len, grants }) = (&claim, outcome) {
+        report_undelivered(handler, grants, &payload[..len]);
+    }
+    if stalled && catch_unwind(AssertUnwindSafe(|| handler.resumed(&request, claim.is_none()))).is_err() {
+        tracing::error!(unique = header.unique, "the handler panicked over a request that took long");
+    }
+    match claim {
+        Some(claim) => Attended::Done(outcome, claim),
+        None => Attended::Late,
+    }
+}
