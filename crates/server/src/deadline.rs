@@ -1,34 +1,31 @@
-//! Deadlines: a layer around a handler that answers `ETIMEDOUT` when a branch does not respond in time.
+//! Deadlines: a layer around a handler, which decides when a request is answered with `ETIMEDOUT` because a branch does not
+//! respond in time.
 //!
-//! A thread in a system call on a hung disk cannot be called back, and there are few workers. So where a branch has a
-//! deadline (`branch-timeout`), a worker copies a request that may have to wait for such a branch, hands it to an
-//! offload thread, and waits for the answer until the deadline. Then it answers `ETIMEDOUT` itself. The offload
-//! thread may still finish one day; its answer is discarded, and what the answer held is released. Workers themselves
-//! read and write files on branches without a deadline. A pool without any deadline pays one atomic load per request.
-//!
-//! There are as many offload threads as requests wait at once. Idle ones are kept for later requests.
+//! A thread in a system call on a hung disk cannot be called back. So where a branch has a deadline (`branch-timeout`), the
+//! transport's watchdog asks here about requests that take long ([`Handler::stalled`]), and answers those that are over
+//! their deadline in their workers' place. A worker that comes back late discards its answer, and what the answer held is
+//! released. Requests that do not take long pay for two loads, and for a note of what they may wait for.
 
 use crate::branches::liveness::Liveness;
 use crate::control;
 use crate::lock_rank as rank;
 use crate::translate::operation::{Changes, Operation, Waits};
 use canopy_fuse::notify::Notifier;
-use canopy_fuse::request::OwnedRequest;
-use canopy_fuse::transport::DetachedReply;
+use canopy_fuse::transport::{Note, Stalled, Verdict};
 use canopy_fuse::{Handler, NodeId as WireNode, Replied, Reply, Request, Undelivered};
-use canopy_pool::branch::BranchId;
-use canopy_pool::lock::ranked::{Condvar, Mutex};
+use canopy_pool::branch::{Branch, BranchId};
+use canopy_pool::lock::ranked::Mutex;
 use canopy_pool::{HandleId, NodeId, Pool};
-use canopy_sys::sched;
 use rustix::io::Errno;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// The most idle offload threads that are kept.
-const MAX_IDLE: usize = 32;
-/// The most requests that may be stuck at once. Each holds a stack and whatever its answer needs.
-const MAX_STUCK: usize = 512;
+/// The most requests on names that may be stuck at once after they were answered. Each holds a thread. Fewer than
+/// [`WorkerGrowth::max_extra`](canopy_fuse::transport::WorkerGrowth), so that there are threads for others.
+const MAX_STUCK: usize = 128;
+/// How often the state of a request is looked at that has no deadline.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The layer around `inner`.
 pub(crate) struct Deadline<H> {
@@ -36,87 +33,78 @@ pub(crate) struct Deadline<H> {
     pool: Arc<Pool>,
     liveness: Arc<Liveness>,
     notifier: Notifier,
-    /// One sender per idle offload thread. Dropping them, with the layer, ends the threads.
-    idle: Arc<Mutex<Vec<Sender<Job<H>>>, rank::IdleThreads>>,
+    /// Requests that were answered while their workers were stuck in them, by number.
+    given_up: Mutex<HashMap<u64, BlockedOn>, rank::GivenUp>,
+    /// Files whose RELEASE was answered, by branch. Each entry has one worker that closes them, one after the other, and is
+    /// stuck in the first of them.
+    to_close: Mutex<HashMap<BranchId, Vec<HandleId>>, rank::FilesToClose>,
 }
 
-struct Job<H> {
-    inner: Arc<H>,
-    pool: Arc<Pool>,
-    liveness: Arc<Liveness>,
-    notifier: Notifier,
-    request: OwnedRequest,
-    handover: Arc<Handover>,
+/// What a request may block on, as a [`Note`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MayBlockOn {
+    /// No branch, or nobody waits for the answer.
+    Nothing,
+    /// Any branch, while it holds locks on names. `long`: it may take long on a healthy branch, too.
+    Names { long: bool },
+    /// The branches of one or two open files.
+    Files { handle: HandleId, other: Option<HandleId>, long: bool },
+    /// This branch, closing a file.
+    Close(BranchId),
 }
 
-/// Passes an answer from an offload thread to the worker.
-#[derive(Default)]
-struct Handover {
-    state: Mutex<State, rank::Handover>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-enum State {
-    #[default]
-    Waiting,
-    /// The answer; `None` if there was no memory for it.
-    Answered(Option<DetachedReply>),
-    /// The worker has given up and answered by itself.
-    Abandoned(BlockedOn),
-}
-
-/// What a request blocks on.
+/// What a request that was given up blocks on.
 #[derive(Clone, Copy)]
 enum BlockedOn {
     /// Any branch, while it holds locks on names.
     Names,
-    /// The branch of an open file.
-    File(BranchId),
+    /// This branch.
+    Branch(BranchId),
 }
 
-/// How a request is handled.
-enum Route {
-    /// By the worker.
-    Direct,
-    /// Not at all: it would wait for a branch that does not answer.
-    Refused,
-    Offload {
-        blocked_on: BlockedOn,
-        /// It may take long on a healthy branch, too.
-        long: bool,
-        /// The worker does not wait for the answer.
-        detached: bool,
-    },
+impl MayBlockOn {
+    fn note(self) -> Note {
+        match self {
+            MayBlockOn::Nothing => [0, 0, 0],
+            MayBlockOn::Names { long } => [1, u64::from(long), 0],
+            // Handles are numbered from 1.
+            MayBlockOn::Files { handle, other, long } => {
+                [2 + u64::from(long), handle.0, other.map_or(0, |other| other.0)]
+            }
+            MayBlockOn::Close(BranchId(branch)) => [4, u64::from(branch), 0],
+        }
+    }
+
+    fn from_note(note: Note) -> MayBlockOn {
+        match note {
+            [1, long, _] => MayBlockOn::Names { long: long != 0 },
+            [kind @ (2 | 3), handle, other] => MayBlockOn::Files {
+                handle: HandleId(handle),
+                other: (other != 0).then_some(HandleId(other)),
+                long: kind == 3,
+            },
+            [4, branch, _] => MayBlockOn::Close(BranchId(branch as u32)),
+            _ => MayBlockOn::Nothing,
+        }
+    }
 }
 
 impl<H: Handler> Handler for Deadline<H> {
     fn handle(&self, request: Request<'_>, reply: Reply<'_>) -> Replied {
-        let Some(deadline) = self.pool.patience() else { return self.inner.handle(request, reply) };
-        let (blocked_on, long, detached) = match self.route(&request) {
-            Route::Direct => return self.inner.handle(request, reply),
-            Route::Refused => return reply.error(Errno::TIMEDOUT.raw_os_error()),
-            Route::Offload { blocked_on, long, detached } => (blocked_on, long, detached),
-        };
-        let Some(owned) = OwnedRequest::of(&request) else { return self.inner.handle(request, reply) };
-        let handover = Arc::new(Handover::default());
-        self.send(Job {
-            inner: Arc::clone(&self.inner),
-            pool: Arc::clone(&self.pool),
-            liveness: Arc::clone(&self.liveness),
-            notifier: self.notifier.clone(),
-            request: owned,
-            handover: Arc::clone(&handover),
-        });
-        if detached {
-            handover.abandon(&self.pool, &self.liveness, blocked_on);
-            return reply.ok();
+        let some_hang = !self.liveness.all_answer() || self.pool.stuck() >= MAX_STUCK;
+        if some_hang && self.pool.patience().is_some() && !is_control(&request) {
+            if self.is_refused(&request) {
+                return reply.error(Errno::TIMEDOUT.raw_os_error());
+            }
+            if let Waits::Close { handle } = Operation::of(&request).waits
+                && let Some(branch) = self.pool.deadline_of(HandleId(handle))
+                && branch.is_silent()
+            {
+                self.close(branch.id, HandleId(handle));
+                return reply.ok();
+            }
         }
-        match self.wait(&handover, blocked_on, deadline, long) {
-            Some(Some(answer)) => reply.detached(answer),
-            Some(None) => reply.error(Errno::NOMEM.raw_os_error()),
-            None => reply.error(Errno::TIMEDOUT.raw_os_error()),
-        }
+        self.inner.handle(request, reply)
     }
 
     fn thread_start(&self, worker: usize) {
@@ -130,153 +118,145 @@ impl<H: Handler> Handler for Deadline<H> {
     fn undelivered(&self, what: Undelivered) {
         self.inner.undelivered(what);
     }
+
+    fn note(&self, request: &Request<'_>) -> Note {
+        if self.pool.patience().is_none() || is_control(request) {
+            return MayBlockOn::Nothing.note();
+        }
+        let files = |handle, other: Option<u64>, long| MayBlockOn::Files {
+            handle: HandleId(handle),
+            other: other.map(HandleId),
+            long,
+        };
+        let may = match Operation::of(request).waits {
+            Waits::Nothing => MayBlockOn::Nothing,
+            Waits::AllBranches => MayBlockOn::Names { long: false },
+            Waits::Names { long, .. } => MayBlockOn::Names { long },
+            Waits::File { handle, other, long } => files(handle, other, long),
+            // Later the handle is gone.
+            Waits::Close { handle } => match self.pool.deadline_of(HandleId(handle)) {
+                Some(branch) => MayBlockOn::Close(branch.id),
+                None => MayBlockOn::Nothing,
+            },
+        };
+        may.note()
+    }
+
+    fn stalled(&self, request: &Stalled) -> Verdict {
+        let Some(deadline) = self.pool.patience() else { return Verdict::Wait(LOOK_AGAIN) };
+        let long = match MayBlockOn::from_note(request.note) {
+            _ if request.answered => return Verdict::Wait(LOOK_AGAIN),
+            MayBlockOn::Nothing => return Verdict::Wait(LOOK_AGAIN),
+            MayBlockOn::Names { long } => long,
+            MayBlockOn::Files { handle, other, long } => match self.branch_of(handle, other) {
+                Some(_) => long,
+                None => return Verdict::Wait(LOOK_AGAIN),
+            },
+            // The client does not wait for it, and closing is continued.
+            MayBlockOn::Close(branch) if self.is_silent(branch) => return Verdict::Answer(0),
+            MayBlockOn::Close(_) => true,
+        };
+        if request.since < deadline {
+            return Verdict::Wait((deadline - request.since).min(LOOK_AGAIN));
+        }
+        // Moving a file to another branch takes time too, and other requests may wait for it.
+        if (long || self.pool.is_moving()) && self.liveness.all_answer() {
+            return Verdict::Wait(LOOK_AGAIN);
+        }
+        Verdict::Answer(Errno::TIMEDOUT.raw_os_error())
+    }
+
+    fn given_up(&self, request: &Stalled) {
+        let blocked_on = match MayBlockOn::from_note(request.note) {
+            MayBlockOn::Files { handle, other, .. } => self.branch_of(handle, other).map(|branch| branch.id),
+            MayBlockOn::Close(branch) => Some(branch),
+            MayBlockOn::Names { .. } | MayBlockOn::Nothing => None,
+        };
+        let blocked_on = blocked_on.map_or(BlockedOn::Names, BlockedOn::Branch);
+        self.given_up.lock().insert(request.unique, blocked_on);
+        match blocked_on {
+            BlockedOn::Names => self.pool.count_stuck(true),
+            BlockedOn::Branch(branch) => self.liveness.operation_stuck(branch),
+        }
+    }
+
+    fn resumed(&self, request: &Request<'_>, late: bool) {
+        if !late {
+            return;
+        }
+        self.invalidate(request);
+        let blocked_on = self.given_up.lock().remove(&request.header.unique);
+        match blocked_on {
+            Some(BlockedOn::Names) => self.pool.count_stuck(false),
+            Some(BlockedOn::Branch(branch)) => self.liveness.operation_ended(branch),
+            None => {}
+        }
+    }
+}
+
+/// Returns whether a request is answered without asking the pool.
+fn is_control(request: &Request<'_>) -> bool {
+    request.header.node == control::NODE || control::refusal(request).is_some()
 }
 
 impl<H: Handler> Deadline<H> {
     pub(crate) fn new(inner: Arc<H>, pool: Arc<Pool>, liveness: Arc<Liveness>, notifier: Notifier) -> Self {
-        Deadline { inner, pool, liveness, notifier, idle: Arc::default() }
+        Deadline { inner, pool, liveness, notifier, given_up: Mutex::default(), to_close: Mutex::default() }
     }
 
-    fn route(&self, request: &Request<'_>) -> Route {
+    /// Returns whether a request would wait for a branch that does not answer.
+    fn is_refused(&self, request: &Request<'_>) -> bool {
         let pool = &self.pool;
-        let node = NodeId(request.header.node.0);
-        if request.header.node == control::NODE || control::refusal(request).is_some() {
-            return Route::Direct;
-        }
-        let names = |long| Route::Offload { blocked_on: BlockedOn::Names, long, detached: false };
-        let file = |handle: u64, long: bool| match pool.deadline_of(HandleId(handle)) {
-            None => Route::Direct,
-            Some(branch) if branch.is_silent() => Route::Refused,
-            Some(branch) => Route::Offload { blocked_on: BlockedOn::File(branch.id), long, detached: false },
-        };
         match Operation::of(request).waits {
-            Waits::Nothing => Route::Direct,
-            Waits::AllBranches => names(false),
-            Waits::Names { handle, other, long } => {
-                let any_silent = pool.is_silent(node, handle.map(HandleId))
-                    || other.is_some_and(|other| pool.is_silent(NodeId(other.0), None));
-                if any_silent || pool.stuck() >= MAX_STUCK { Route::Refused } else { names(long) }
+            Waits::Nothing | Waits::AllBranches | Waits::Close { .. } => false,
+            Waits::Names { handle, other, .. } => {
+                pool.is_silent(NodeId(request.header.node.0), handle.map(HandleId))
+                    || other.is_some_and(|other| pool.is_silent(NodeId(other.0), None))
+                    || pool.stuck() >= MAX_STUCK
             }
-            Waits::File { handle, other, long } => match (file(handle, long), other) {
-                (Route::Direct, Some(other)) => file(other, long),
-                (route, _) => route,
-            },
-            Waits::Close { handle } => match pool.deadline_of(HandleId(handle)) {
-                None => Route::Direct,
-                Some(branch) => {
-                    let (blocked_on, detached) = (BlockedOn::File(branch.id), branch.is_silent());
-                    Route::Offload { blocked_on, long: true, detached }
-                }
-            },
-        }
-    }
-
-    /// Sends a job to an idle offload thread or a new one; runs it on this thread if none can be started.
-    fn send(&self, mut job: Job<H>) {
-        loop {
-            let Some(thread) = self.idle.lock().pop() else { break };
-            match thread.send(job) {
-                Ok(()) => return,
-                Err(ended) => job = ended.0,
-            }
-        }
-        let idle = Arc::downgrade(&self.idle);
-        let job_slot = Arc::new(Mutex::<_, rank::IdleThreads>::new(Some(job)));
-        let their_slot = Arc::clone(&job_slot);
-        let run = move || {
-            sched::unpin();
-            let first = their_slot.lock().take();
-            if let Some(job) = first {
-                run_jobs(job, &idle);
-            }
-        };
-        if let Err(why) = std::thread::Builder::new().name("canopy-offload".into()).spawn(run) {
-            tracing::error!("cannot start an offload thread: {why}");
-            let job = job_slot.lock().take();
-            if let Some(job) = job {
-                job.run();
+            Waits::File { handle, other, .. } => {
+                let branch = self.branch_of(HandleId(handle), other.map(HandleId));
+                branch.is_some_and(|branch| branch.is_silent())
             }
         }
     }
 
-    /// Waits for the answer; returns `None` if the worker gives up.
-    fn wait(
-        &self,
-        handover: &Handover,
-        blocked_on: BlockedOn,
-        deadline: Duration,
-        long: bool,
-    ) -> Option<Option<DetachedReply>> {
-        let mut until = Instant::now() + deadline;
-        let mut state = handover.state.lock();
-        loop {
-            if let State::Answered(answer) = &mut *state {
-                return Some(answer.take());
-            }
-            if !handover.changed.wait_until(&mut state, until).timed_out() {
-                continue;
-            }
-            if matches!(*state, State::Answered(_)) {
-                continue;
-            }
-            // Moving a file to another branch takes time too, and other requests may wait for it.
-            if (long || self.pool.is_moving()) && self.liveness.all_answer() {
-                until = Instant::now() + deadline / 4;
-                continue;
-            }
-            drop(state);
-            return handover.abandon(&self.pool, &self.liveness, blocked_on);
-        }
+    /// Returns the first branch with a deadline that the open files are on.
+    fn branch_of(&self, handle: HandleId, other: Option<HandleId>) -> Option<Arc<Branch>> {
+        self.pool.deadline_of(handle).or_else(|| self.pool.deadline_of(other?))
     }
-}
 
-/// The main loop of an offload thread.
-fn run_jobs<H: Handler>(mut job: Job<H>, idle: &Weak<Mutex<Vec<Sender<Job<H>>>, rank::IdleThreads>>) {
-    loop {
-        job.run();
-        let (sender, receiver) = channel();
+    /// Returns whether a branch does not answer, or is gone.
+    fn is_silent(&self, branch: BranchId) -> bool {
+        !self.pool.branches().iter().any(|known| known.id == branch && !known.is_silent())
+    }
+
+    /// Closes a file of a branch that does not answer, and then those that are to be closed by then. If another worker does
+    /// that already, leaves it to that one.
+    fn close(&self, branch: BranchId, handle: HandleId) {
         {
-            let Some(idle) = idle.upgrade() else { return };
-            let mut idle = idle.lock();
-            if idle.len() >= MAX_IDLE {
+            let mut to_close = self.to_close.lock();
+            if let Some(waiting) = to_close.get_mut(&branch) {
+                waiting.push(handle);
                 return;
             }
-            idle.push(sender);
+            to_close.insert(branch, Vec::new());
         }
-        match receiver.recv() {
-            Ok(next) => job = next,
-            Err(_) => return,
-        }
-    }
-}
-
-impl<H: Handler> Job<H> {
-    fn run(self) {
-        let answer = DetachedReply::make(&self.request, &*self.inner)
-            .inspect_err(|why| tracing::error!("no memory for an answer: {why}"))
-            .ok();
-        let mut state = self.handover.state.lock();
-        let State::Abandoned(blocked_on) = *state else {
-            *state = State::Answered(answer);
-            self.handover.changed.notify_one();
-            return;
-        };
-        drop(state);
-        if let Some(answer) = answer {
-            answer.discard(&*self.inner);
-        }
-        self.invalidate();
-        match blocked_on {
-            BlockedOn::Names => self.pool.count_stuck(false),
-            BlockedOn::File(branch) => self.liveness.operation_ended(branch),
+        let mut next = Some(handle);
+        while let Some(handle) = next {
+            let _ = self.pool.release(handle);
+            let mut to_close = self.to_close.lock();
+            next = to_close.get_mut(&branch).and_then(Vec::pop);
+            if next.is_none() {
+                to_close.remove(&branch);
+            }
         }
     }
 
-    /// Makes the kernel revalidate what the operation has changed after its caller was given an error.
-    fn invalidate(&self) {
-        let request = self.request.request();
+    /// Makes the kernel revalidate what an operation has changed after its caller was given an error.
+    fn invalidate(&self, request: &Request<'_>) {
         let (node, notifier) = (request.header.node, &self.notifier);
-        match Operation::of(&request).changes {
+        match Operation::of(request).changes {
             Changes::Nothing => return,
             Changes::Attributes => {}
             Changes::Makes(name) | Changes::Removes(name) => {
@@ -292,24 +272,23 @@ impl<H: Handler> Job<H> {
     }
 }
 
-impl Handover {
-    /// Gives up waiting, unless the answer has arrived at this moment.
-    fn abandon(
-        &self,
-        pool: &Pool,
-        liveness: &Liveness,
-        blocked_on: BlockedOn,
-    ) -> Option<Option<DetachedReply>> {
-        let mut state = self.state.lock();
-        if let State::Answered(answer) = &mut *state {
-            return Some(answer.take());
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_tells_what_a_request_may_block_on() {
+        let (one, two) = (HandleId(1), HandleId(u64::MAX));
+        for may in [
+            MayBlockOn::Nothing,
+            MayBlockOn::Names { long: false },
+            MayBlockOn::Names { long: true },
+            MayBlockOn::Files { handle: one, other: None, long: false },
+            MayBlockOn::Files { handle: two, other: Some(one), long: true },
+            MayBlockOn::Close(BranchId(0)),
+            MayBlockOn::Close(BranchId(u32::MAX)),
+        ] {
+            assert_eq!(MayBlockOn::from_note(may.note()), may);
         }
-        // Counted before the offload thread can take it back.
-        match blocked_on {
-            BlockedOn::Names => pool.count_stuck(true),
-            BlockedOn::File(branch) => liveness.operation_stuck(branch),
-        }
-        *state = State::Abandoned(blocked_on);
-        None
     }
 }

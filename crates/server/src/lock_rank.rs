@@ -12,8 +12,6 @@ canopy_pool::lock_ranks! {
     AccessTimes = 30;
     /// Expiring all names. Taken by one thread at a time.
     Invalidation = 40;
-    /// Where a worker meets the thread that answers its request.
-    Handover = 50;
     /// The probes, by branch.
     Probes = 60;
     /// What a probe knows of its branch.
@@ -30,6 +28,8 @@ canopy_pool::lock_ranks! {
     BranchChecks = 1030;
     /// Requests that were interrupted.
     Interrupts = 1040;
-    /// Idle threads for requests that may hang.
-    IdleThreads = 1050;
+    /// Requests that were answered in the place of a thread that is stuck in them.
+    GivenUp = 1050;
+    /// Files of branches that do not answer, to be closed.
+    FilesToClose = 1060;
 }

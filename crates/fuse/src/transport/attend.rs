@@ -32,11 +32,14 @@ pub(super) fn attend<H: Handler>(
     let Out { header: out_header, payload } = out;
     let outcome = serve(header, Ok(request), Out { header: out_header, payload: &mut *payload }, handler);
     let Ended { claim, stalled } = slot.end();
-    if let (None, Outcome::Answer { payload: len, grants }) = (&claim, outcome) {
-        report_undelivered(handler, grants, &payload[..len]);
-    }
-    if stalled && catch_unwind(AssertUnwindSafe(|| handler.resumed(&request, claim.is_none()))).is_err() {
-        tracing::error!(unique = header.unique, "the handler panicked over a request that took long");
+    if stalled {
+        if let (None, Outcome::Answer { payload: len, grants }) = (&claim, outcome) {
+            report_undelivered(handler, grants, &payload[..len]);
+        }
+        if catch_unwind(AssertUnwindSafe(|| handler.resumed(&request, claim.is_none()))).is_err() {
+            tracing::error!(unique = header.unique, "the handler panicked over a request that took long");
+        }
+        slot.done();
     }
     match claim {
         Some(claim) => Attended::Done(outcome, claim),

@@ -99,9 +99,13 @@ pub(super) struct Activity {
 pub(super) struct Current {
     header: Header,
     note: Note,
-    /// What it takes to answer it; `None` once it was answered in the worker's place.
-    pub(super) claim: Option<Claim>,
+    /// What it takes to answer it; `None` once it is or was answered.
+    claim: Option<Claim>,
+    /// It was answered in the worker's place.
+    answered: bool,
     pub(super) asked: Option<Asked>,
+    /// The handler is no longer asked.
+    ended: bool,
 }
 
 /// The handler has been asked about a request.
@@ -156,7 +160,7 @@ impl WorkerSlot {
         {
             let mut activity = self.seat.0.lock();
             activity.latest = latest;
-            activity.current = Some(Current { header, note, claim: Some(claim), asked: None });
+            activity.current = Some(Current { header, note, claim: Some(claim), answered: false, asked: None, ended: false });
         }
         // Either the watchdog sees the seat taken before it sleeps, or this thread sees that it sleeps: they have locked
         // the seat one after the other.
@@ -165,13 +169,22 @@ impl WorkerSlot {
         }
     }
 
-    /// Marks the worker as idle.
+    /// Ends a request, before its answer is sent. If the handler was asked about it, the worker stays busy until
+    /// [`WorkerSlot::done`].
     pub(crate) fn end(&self) -> Ended {
-        let current = self.seat.0.lock().current.take();
-        match current {
-            Some(Current { claim, asked, .. }) => Ended { claim, stalled: asked.is_some() },
-            None => Ended { claim: None, stalled: false },
+        let mut activity = self.seat.0.lock();
+        let Some(current) = &mut activity.current else { return Ended { claim: None, stalled: false } };
+        let (claim, stalled) = (current.claim.take(), current.asked.is_some());
+        current.ended = true;
+        if !stalled {
+            activity.current = None;
         }
+        Ended { claim, stalled }
+    }
+
+    /// Marks the worker as idle.
+    pub(crate) fn done(&self) {
+        self.seat.0.lock().current = None;
     }
 
     /// Returns whether the worker is to leave. If so, it no longer counts as a member of its group.
@@ -213,7 +226,7 @@ impl Seat {
 
     /// Returns whether the worker's request was answered in its place, so that nobody waits for this worker.
     pub(super) fn is_given_up(&self) -> bool {
-        self.0.lock().current.as_ref().is_some_and(|current| current.claim.is_none())
+        self.0.lock().current.as_ref().is_some_and(|current| current.answered)
     }
 }
 
@@ -225,7 +238,7 @@ impl Activity {
 
     /// Returns whether the handler is to be asked about the worker's request.
     pub(super) fn is_due(&self, before: u64, now: Instant) -> bool {
-        let due = |current: &Current| current.asked.is_none_or(|asked| asked.next <= now);
+        let due = |current: &Current| !current.ended && current.asked.is_none_or(|asked| asked.next <= now);
         self.is_stuck(before) && self.current.as_ref().is_some_and(due)
     }
 
@@ -242,7 +255,7 @@ impl Activity {
             note: current.note,
             thread,
             since: patience + now.saturating_duration_since(asked.first),
-            answered: current.claim.is_none(),
+            answered: current.answered,
         })
     }
 
@@ -256,6 +269,13 @@ impl Activity {
     /// The claim to the worker's request.
     pub(super) fn claim(&mut self) -> Option<&mut Option<Claim>> {
         self.current.as_mut().map(|current| &mut current.claim)
+    }
+
+    /// Records that the worker's request is answered in its place.
+    pub(super) fn set_answered(&mut self) {
+        if let Some(current) = &mut self.current {
+            current.answered = true;
+        }
     }
 }
 
@@ -460,11 +480,17 @@ mod tests {
         assert!(workers.sample(0, now).due.is_empty());
         assert_eq!(workers.sample(0, later).due.len(), 1);
         assert!(matches!(seat.lock().claim().and_then(Option::take), Some(Claim::Device)));
+        seat.lock().set_answered();
         assert!(seat.is_given_up());
         let second = seat.lock().stalled(later, patience).unwrap();
         assert_eq!((second.since, second.answered), (patience + Duration::from_secs(2), true));
         let ended = slot.end();
-        assert!(ended.claim.is_none() && ended.stalled && !seat.is_given_up());
+        assert!(ended.claim.is_none() && ended.stalled);
+        // The worker is still busy: it takes its answer back.
+        let sample = workers.sample(0, later);
+        assert_eq!((sample.stuck, sample.due.len()), (1, 0));
+        slot.done();
+        assert_eq!(workers.sample(0, later).stuck, 0);
         // The next request is the worker's own again.
         slot.begin(HEADER, Note::default(), Claim::Device);
         let ended = slot.end();

@@ -178,6 +178,11 @@ impl<T> Handles<T> {
         self.shard(id).read().get(&id.0).cloned().ok_or(Error::BadHandle)
     }
 
+    /// Looks at a handle without becoming one of its users, of whom the last one closes the file.
+    pub(crate) fn look_at<R>(&self, id: HandleId, look: impl FnOnce(&T) -> R) -> Option<R> {
+        self.shard(id).read().get(&id.0).map(|handle| look(handle))
+    }
+
     pub(crate) fn remove(&self, id: HandleId) -> Result<Arc<T>> {
         let mut shard = self.shard(id).write();
         let removed = shard.remove(&id.0).ok_or(Error::BadHandle);

@@ -115,7 +115,9 @@ impl OpenFile {
     }
 
     pub(crate) fn move_to(&self, location: FileLocation) {
-        *self.location.write() = Arc::new(location);
+        // The last user of the former location closes its descriptors, which may wait for the disk: not under the lock.
+        let former = std::mem::replace(&mut *self.location.write(), Arc::new(location));
+        drop(former);
     }
 
     /// Makes later opens of the file use this descriptor. Returns the former location.

@@ -1,9 +1,8 @@
 //! Branches that do not answer.
 //!
 //! A thread in a system call on a hung disk cannot be interrupted. So if a branch has a deadline (`branch-timeout`),
-//! the daemon runs operations on offload threads and stops waiting for such a thread after the deadline. This module
-//! holds the pool's share of that: how long to wait, which branches do not answer, and how many stuck operations may hold
-//! locks.
+//! the daemon answers requests in the place of such a thread after the deadline, and goes on without it. This module holds
+//! the pool's share of that: how long to wait, which branches do not answer, and how many stuck operations may hold locks.
 //!
 //! A branch that does not answer is left out of the snapshot that operations take ([`Branches`]), so no operation uses
 //! it. A name that is not found on the other branches gives `ETIMEDOUT` rather than `ENOENT`. [`Pool::is_silent`] tells
@@ -50,9 +49,9 @@ impl Pool {
         news
     }
 
-    /// Returns the branch of an open file, if that branch has a deadline.
+    /// Returns the branch of an open file, if that branch has a deadline. Does not wait for a disk.
     pub fn deadline_of(&self, handle: HandleId) -> Option<Arc<Branch>> {
-        let branch = self.files.get(handle).ok()?.open.location().branch.clone();
+        let branch = self.files.look_at(handle, |handle| handle.open.location.read().branch.clone())?;
         branch.deadline(self.config().branch_timeout).map(|_| branch)
     }
 
