@@ -3,6 +3,8 @@
 pub(crate) mod common;
 #[path = "mounted/requests.rs"]
 mod requests;
+#[path = "mounted/stalled.rs"]
+mod stalled;
 #[path = "mounted/workers.rs"]
 mod workers;
 
