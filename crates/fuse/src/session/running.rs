@@ -14,8 +14,8 @@ use crate::negotiate::Agreed;
 use crate::notify::Notifier;
 use crate::transport::uring::Rings;
 use crate::transport::{
-    DevWorker, GroupSpawner, Handler, Spawned, Transport, UringUnavailable, Watchdog, WorkerSlot, WorkerThread,
-    Workers, WorkersEnd,
+    DevWorker, GroupSpawner, Handler, Spawned, Transport, UringUnavailable, Watchdog, WorkerSlot,
+    WorkerThread, Workers, WorkersEnd,
 };
 
 /// A connection being served.

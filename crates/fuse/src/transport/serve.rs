@@ -206,11 +206,7 @@ pub fn serve<H: Handler + ?Sized>(
 }
 
 /// Calls the handler once, unless this crate answers the request itself.
-fn call<H: Handler + ?Sized>(
-    request: &Request<'_>,
-    payload: &mut [u8],
-    handler: &H,
-) -> (Answer, Granted) {
+fn call<H: Handler + ?Sized>(request: &Request<'_>, payload: &mut [u8], handler: &H) -> (Answer, Granted) {
     match request.op {
         Op::Unknown(number) => {
             tracing::debug!(number, "unknown opcode");

@@ -234,10 +234,15 @@ impl<H: Handler> Watchdog<H> {
             (0..self.groups.len()).map(|group| workers.sample(group, now)).collect();
         let fixed: usize = self.groups.iter().map(|group| group.fixed).sum();
         let threads: usize = samples.iter().map(|sample| sample.alive + sample.lost).sum();
-        let mut room = (fixed + workers.growth().max_extra).saturating_sub(threads);
+        let given_up: usize = samples.iter().map(|sample| sample.given_up).sum();
+        let limit = fixed + workers.growth().max_extra;
+        let mut room = limit.saturating_sub(threads - given_up).min((2 * limit).saturating_sub(threads));
+        let seized: usize = self.groups.iter().map(|group| group.seized).sum();
+        let mut spare = (2 * limit).saturating_sub(threads + seized);
         for (index, sample) in samples.iter_mut().enumerate() {
             for seat in std::mem::take(&mut sample.due) {
-                if self.ask(index, &seat, now, room > self.groups[index].seized) {
+                if self.ask(index, &seat, now, spare > 0) {
+                    spare -= 1;
                     (sample.alive, sample.stuck) = (sample.alive - 1, sample.stuck.saturating_sub(1));
                 }
             }

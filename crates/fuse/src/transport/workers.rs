@@ -38,7 +38,8 @@ pub struct WorkerGrowth {
     pub stuck_ticks: u64,
     /// Workers that have not been needed for this many ticks leave.
     pub idle_ticks: u64,
-    /// The most workers beyond those that the connection started with.
+    /// The most workers beyond those that the connection started with. Workers whose requests were answered in their place
+    /// do not count. There are at most as many of these as of all others.
     pub max_extra: usize,
 }
 
@@ -160,7 +161,14 @@ impl WorkerSlot {
         {
             let mut activity = self.seat.0.lock();
             activity.latest = latest;
-            activity.current = Some(Current { header, note, claim: Some(claim), answered: false, asked: None, ended: false });
+            activity.current = Some(Current {
+                header,
+                note,
+                claim: Some(claim),
+                answered: false,
+                asked: None,
+                ended: false,
+            });
         }
         // Either the watchdog sees the seat taken before it sleeps, or this thread sees that it sleeps: they have locked
         // the seat one after the other.
@@ -391,6 +399,8 @@ pub(super) struct GroupSample {
     pub(super) stuck: usize,
     /// How many others are left, which have lost their entry.
     pub(super) lost: usize,
+    /// How many of all are stuck in requests that were answered in their place.
+    pub(super) given_up: usize,
     pub(super) busy: bool,
     /// The last tick at which a request began.
     pub(super) latest: u64,
@@ -410,6 +420,8 @@ impl Group {
                     sample.stuck += usize::from(activity.is_stuck(before));
                 }
             }
+            let answered = activity.current.as_ref().is_some_and(|current| current.answered);
+            sample.given_up += usize::from(activity.lost || answered);
             sample.latest = sample.latest.max(activity.latest);
             sample.busy |= activity.current.is_some();
             if activity.is_due(before, now) {

@@ -31,9 +31,8 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn new(file: &OwnedFd, len: usize) -> io::Result<Mapping> {
         // SAFETY: a fresh mapping at an address that the kernel chooses overlaps no other memory.
-        let start = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), len, PROTECTION, MapFlags::SHARED, file, 0)?
-        };
+        let start =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, PROTECTION, MapFlags::SHARED, file, 0)? };
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Mapping { start, len })
     }
@@ -163,7 +162,10 @@ impl Memory {
         let len = len.checked_next_multiple_of(page_size()).ok_or(io::ErrorKind::OutOfMemory)?;
         let file = fresh(len)?;
         let (mapping, pages) = (Mapping::new(&file, len)?, Mapping::new(&file, len)?);
-        Ok(Memory { window: Window { mapping, pages: pages.start, queue: 0, commit_id: 0 }, pages: Pages(pages) })
+        Ok(Memory {
+            window: Window { mapping, pages: pages.start, queue: 0, commit_id: 0 },
+            pages: Pages(pages),
+        })
     }
 }
 

@@ -178,12 +178,10 @@ impl<H: Handler> Worker<H> {
         };
         let (slot, handler, claim) = (&self.slot, &*self.handler, Claim::Entry(window));
         let attended = match Header::decode(&first) {
-            Ok((head, _)) if head.opcode() == Some(Opcode::NotifyReply) => {
-                match claim {
-                    Claim::Entry(window) if slot.leave_if_surplus() => return Ok(Served::Kept(window)),
-                    claim => Attended::Done(Outcome::NoReply, claim),
-                }
-            }
+            Ok((head, _)) if head.opcode() == Some(Opcode::NotifyReply) => match claim {
+                Claim::Entry(window) if slot.leave_if_surplus() => return Ok(Served::Kept(window)),
+                claim => Attended::Done(Outcome::NoReply, claim),
+            },
             Ok((head, _)) if head.opcode() == Some(Opcode::Write) => {
                 let out = Out { header: out, payload: &mut self.aside };
                 let attended = attend(slot, head, decode(&payload[..carried]), out, handler, claim);
