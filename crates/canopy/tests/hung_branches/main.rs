@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod fio;
+mod late_answers;
 mod other_branches;
 mod rig;
 mod timeout_option;

@@ -2,7 +2,7 @@
 
 use canopy_fuse::Opcode;
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Fault, FaultyFs, LoopFs, Pool, ScratchDir};
+use canopy_testkit::{Fault, FaultyFs, LoopFs, Pool, ScratchDir, transports};
 use rustix::io::Errno;
 use std::fs;
 use std::io;
@@ -29,6 +29,15 @@ pub(super) struct Rig {
 impl Rig {
     /// Mounts a pool over `well[0]`, the faulty branch and `well[1]`, in this order.
     pub(super) fn new(options: &str) -> Rig {
+        Rig::over("auto", options)
+    }
+
+    /// Mounts such a pool for each transport, one after the other.
+    pub(super) fn over_each_transport(options: &str) -> impl Iterator<Item = Rig> {
+        transports().into_iter().map(move |transport| Rig::over(transport, options))
+    }
+
+    fn over(transport: &str, options: &str) -> Rig {
         let scratch = ScratchDir::new("canopy-hung-", &[]);
         let faulty = FaultyFs::mount(&scratch.dir());
         let well = [LoopFs::tmpfs(256 << 20), LoopFs::tmpfs(256 << 20)];
@@ -42,6 +51,7 @@ impl Rig {
             .branch(faulty.path())
             .branch(well[1].path())
             .option(format!("minfreespace=0,category.create=ff,branch-timeout={}", DEADLINE.as_secs()))
+            .option(format!("io-uring={transport}"))
             // The kernel answers nothing from its caches.
             .option("cache.attr=0,cache.entry=0")
             .option(options)

@@ -12,27 +12,29 @@ use std::time::Duration;
 /// which the FUSE server has already read cannot be killed (fs/fuse/dev.c, request_wait_answer).
 #[test]
 fn umount_succeeds_while_a_branch_hangs() {
-    let mut rig = Rig::new("");
-    rig.hang();
-    let path = rig.at("d/b");
-    let _ = in_time(move || fs::metadata(path));
-    // EBUSY is retried: a program that another test starts holds a copy of every descriptor until its exec.
-    let umount =
-        || run_within(Command::new("umount").arg(rig.pool.path()), Duration::from_secs(30)).success();
-    assert!(wait_until(PATIENCE, umount), "{:?}", proc::holders(rig.pool.path()));
-    assert!(!rig.pool.mounted());
-    rig.faulty.heal();
-    rig.pool.kill();
+    for mut rig in Rig::over_each_transport("") {
+        rig.hang();
+        let path = rig.at("d/b");
+        let _ = in_time(move || fs::metadata(path));
+        // EBUSY is retried: a program that another test starts holds a copy of every descriptor until its exec.
+        let umount =
+            || run_within(Command::new("umount").arg(rig.pool.path()), Duration::from_secs(30)).success();
+        assert!(wait_until(PATIENCE, umount), "{:?}", proc::holders(rig.pool.path()));
+        assert!(!rig.pool.mounted());
+        rig.faulty.heal();
+        rig.pool.kill();
+    }
 }
 
 #[test]
 fn sigterm_unmounts_while_a_branch_hangs() {
-    let mut rig = Rig::new("");
-    rig.faulty.set_all(Fault::Hang);
-    let path = rig.at("d/b");
-    let _ = in_time(move || fs::metadata(path));
-    kill_process(Pid::from_raw(rig.pool.pid()).expect("a pid"), Signal::TERM).expect("SIGTERM");
-    assert!(wait_until(PATIENCE, || !rig.pool.mounted()), "{}", rig.pool.log());
-    rig.faulty.heal();
-    rig.pool.kill();
+    for mut rig in Rig::over_each_transport("") {
+        rig.faulty.set_all(Fault::Hang);
+        let path = rig.at("d/b");
+        let _ = in_time(move || fs::metadata(path));
+        kill_process(Pid::from_raw(rig.pool.pid()).expect("a pid"), Signal::TERM).expect("SIGTERM");
+        assert!(wait_until(PATIENCE, || !rig.pool.mounted()), "{}", rig.pool.log());
+        rig.faulty.heal();
+        rig.pool.kill();
+    }
 }

@@ -1,9 +1,9 @@
 //! Four clients in slow operations on one disk, and a bystander that uses another disk.
 
-use super::rig::{PATIENCE, Rig, client, transports};
+use super::rig::{PATIENCE, Rig, client};
 use canopy_fuse::Opcode::{self, CopyFileRange, CopyFileRange64};
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Fault, LoopFs, SpaceReport};
+use canopy_testkit::{Fault, LoopFs, SpaceReport, transports};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File, OpenOptions};
 use std::io;

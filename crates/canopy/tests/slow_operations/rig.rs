@@ -119,15 +119,3 @@ pub(super) fn client<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
         work()
     })
 }
-
-/// Returns the values of `io-uring` that the kernel supports.
-pub(super) fn transports() -> Vec<&'static str> {
-    let _ = uring::turn_on();
-    match uring::Parameter::read() {
-        uring::Parameter::On => vec!["off", "on"],
-        _ => {
-            eprintln!("testing /dev/fuse only: the kernel does not support FUSE over io_uring");
-            vec!["off"]
-        }
-    }
-}

@@ -1,10 +1,10 @@
 //! Workers that start while other workers wait.
 
-use super::rig::{PATIENCE, Rig, client, transports};
+use super::rig::{PATIENCE, Rig, client};
 use canopy_fuse::Opcode;
 use canopy_testkit::Fault;
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::proc;
+use canopy_testkit::{proc, transports};
 use std::fs::{self, File};
 
 const CLIENTS: usize = 40;

@@ -196,9 +196,11 @@ impl<T> Handles<T> {
         shards.filter(|handle| interesting(handle)).collect()
     }
 
-    /// Returns some of the open handles.
-    pub(crate) fn some(&self, count: usize) -> Vec<Arc<T>> {
-        let of = |shard: &Shard<T>| -> Vec<Arc<T>> { shard.read().values().take(count).cloned().collect() };
+    /// Looks at some of the open handles, as [`Handles::look_at`] does.
+    pub(crate) fn some<R>(&self, count: usize, look: impl Fn(&T) -> R) -> Vec<R> {
+        let of = |shard: &Shard<T>| -> Vec<R> {
+            shard.read().values().take(count).map(|handle| look(handle)).collect()
+        };
         self.shards.iter().flat_map(of).take(count).collect()
     }
 

@@ -36,10 +36,11 @@ impl Pool {
         KnownTree(&self.nodes)
     }
 
-    /// Returns a few files that the kernel knows, open ones first. Reads only tables in memory.
+    /// Returns a few files that the kernel knows, open ones first. Reads only tables in memory, and never
+    /// becomes the last user of a file, who would close it.
     pub fn some_files(&self) -> Vec<NodeId> {
         const SOME: usize = 16;
-        let mut files: Vec<NodeId> = self.files.some(SOME).iter().map(|handle| handle.node.id).collect();
+        let mut files: Vec<NodeId> = self.files.some(SOME, |handle| handle.node.id);
         files.extend(self.nodes.some_files(SOME));
         files
     }
