@@ -1,9 +1,9 @@
 //! copy_file_range(2) of large files.
 
-use super::rig::{BINARY, Rig, transports};
+use super::rig::{BINARY, Rig};
 use canopy_fuse::Opcode;
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Fault, LoopFs, Pool};
+use canopy_testkit::{Fault, LoopFs, Pool, transports};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};

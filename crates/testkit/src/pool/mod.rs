@@ -4,9 +4,11 @@ mod builder;
 mod control;
 #[cfg(test)]
 mod tests;
+mod transports;
 
 pub use builder::{MountFailed, PoolBuilder, program_under_test};
 pub use control::pool_status;
+pub use transports::transports;
 
 use std::ffi::OsStr;
 use std::fs;
