@@ -27,6 +27,7 @@ pub use error::{Error, Result};
 pub use fs::acl::PermissionCheck;
 pub use fs::beneath::pretend_no_openat2;
 pub use fs::block_device;
+pub use fs::pinned::pretend_older_kernel;
 pub use fs::reserved::temporary_name;
 pub use fs::stat::{Attr, Time};
 pub use ids::{Caller, HandleId, NodeId};

@@ -5,6 +5,7 @@
 mod aliased_directories;
 mod cached_listings;
 mod change_kinds;
+mod changed_copies;
 mod limits;
 mod partial_listings;
 mod random_changes;

@@ -173,6 +173,14 @@ impl Branch {
         };
         rustix::fs::readlinkat(timed.as_ref().map_or(link, |fd| fd.as_fd()), c"", Vec::new())
     }
+
+    /// As [`Branch::read_link`], given a directory and a name. `None` if it cannot be read so.
+    pub(crate) fn read_link_at(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Option<CString> {
+        match self.times.0.load().as_deref() {
+            Some(AtimePolicy::PrivateMount(_)) => None,
+            _ => rustix::fs::readlinkat(dir, name, Vec::new()).ok(),
+        }
+    }
 }
 
 /// An immutable, ordered set of open branches. Cloning it copies a pointer.

@@ -98,29 +98,34 @@ impl DirCache {
         node.cached_dir.lock().as_ref().is_some_and(|cached| cached.stamp == now).then_some(now)
     }
 
-    /// Returns the cached directory for use on one branch, valid as far as changes have been processed; for callers
-    /// that verify what they find there. If directories have come or gone since it was cached, `open` returns the
-    /// device and inode number of the directory that is there now.
-    pub(crate) fn unverified(
-        &self,
-        node: &Node,
-        branches: &Branches,
-        index: usize,
-        open: impl FnOnce() -> Option<(u64, u64)>,
-    ) -> Option<Arc<CachedDir>> {
-        let now = self.version();
+    /// Returns the cached directory, valid as far as changes have been processed; for callers that verify what they find
+    /// there, and that it is still [in its place](DirCache::in_place).
+    pub(crate) fn unverified(&self, node: &Node, branches: &Branches) -> Option<Arc<CachedDir>> {
+        let epoch = self.version().epoch;
         let cached = node.cached_dir.lock().clone();
-        let cached =
-            cached.filter(|cached| cached.stamp.epoch == now.epoch && cached.branches.are(branches))?;
-        let seen = &cached.seen[index];
-        if seen.load(Ordering::Acquire) != now.places {
-            if cached.ids[index].is_none_or(|id| open() != Some(id)) {
-                return None;
-            }
-            seen.store(now.places, Ordering::Release);
-        }
+        let cached = cached.filter(|cached| cached.stamp.epoch == epoch && cached.branches.are(branches))?;
         cached.used.store(true, Ordering::Relaxed);
         Some(cached)
+    }
+
+    /// Returns whether a cached directory is still in its place on a branch, as far as changes have been processed. If
+    /// directories have come or gone since it was cached, `open` returns the device and inode number of the directory
+    /// that is there now.
+    pub(crate) fn in_place(
+        &self,
+        cached: &CachedDir,
+        index: usize,
+        open: impl FnOnce() -> Option<(u64, u64)>,
+    ) -> bool {
+        let now = self.version().places;
+        let seen = &cached.seen[index];
+        if seen.load(Ordering::Acquire) != now {
+            if cached.ids[index].is_none_or(|id| open() != Some(id)) {
+                return false;
+            }
+            seen.store(now, Ordering::Release);
+        }
+        true
     }
 
     /// Checks that a descriptor, just opened for a file, may stay open for as long as a client likes. Cached

@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 use crate::fs::beneath::{self, Dir};
 use crate::fs::stat::{self, Attr};
 use crate::node::Node;
-use crate::node::dir_state::{BranchDirs, CacheVersion};
+use crate::node::dir_state::{BranchDir, BranchDirs, CacheVersion};
 use crate::node::name_index::NameIndex;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -66,6 +66,14 @@ impl<'b> MergedDir<'b> {
 
     pub(crate) fn get(&self, index: usize) -> Option<BorrowedFd<'_>> {
         self.opened.get(self.branches, index)
+    }
+
+    /// Returns the branch's directory; `None` for its root.
+    pub(crate) fn opened_dir(&self, index: usize) -> Option<&Arc<OwnedFd>> {
+        match self.opened.list[index].as_ref()? {
+            BranchDir::Root => None,
+            BranchDir::Dir(fd) => Some(fd),
+        }
     }
 
     pub(crate) fn lacks(&self, index: usize) -> bool {
@@ -125,41 +133,68 @@ impl<'b> MergedDir<'b> {
 
     /// Looks up a name on each branch.
     pub(crate) fn copies(&self, name: &[u8]) -> Copies {
-        self.ask(name, false)
+        self.ask(name, false, |_, dir| self.follow.at(dir, name))
     }
 
     /// As `copies`, but stops at the first branch that holds the name, unless that holds a directory, for which all
     /// copies count.
     pub(crate) fn first_copy(&self, name: &[u8]) -> Copies {
-        self.ask(name, true)
+        self.ask(name, true, |_, dir| self.follow.at(dir, name))
     }
 
-    fn ask(&self, name: &[u8], first: bool) -> Copies {
+    /// As `copies`, and pins each copy (`O_PATH`). The descriptors are in the order of the copies.
+    pub(crate) fn pinned_copies(&self, name: &[u8]) -> (Copies, SmallVec<[OwnedFd; 1]>) {
+        let mut pinned = SmallVec::new();
+        let copies = self.ask(name, false, |_, dir| {
+            let fd = self.follow.pin(dir, name)?;
+            let attr = stat::of(fd.as_fd())?;
+            pinned.push(fd);
+            Ok(attr)
+        });
+        (copies, pinned)
+    }
+
+    /// Returns the only branch that may hold a name, if that is known.
+    pub(crate) fn only_holder(&self, name: &[u8]) -> Option<usize> {
+        self.names.as_ref()?.holders(name)?.only()
+    }
+
+    fn ask(
+        &self,
+        name: &[u8],
+        first: bool,
+        mut look: impl FnMut(usize, BorrowedFd<'_>) -> Result<Attr, Errno>,
+    ) -> Copies {
         let mut copies = self.empty_copies();
         let known = self.names.as_ref().and_then(|names| names.holders(name));
-        let mut misses = 0;
+        let mut kept = known.map(|holders| holders.kept());
+        let (mut misses, mut stopped) = (0, false);
         for (index, dir) in self.each() {
             if known.is_some_and(|holders| !holders.has(index)) {
                 continue;
             }
-            let answer = self.follow.at(dir, name);
-            if matches!(answer, Err(errno) if beneath::is_absent(errno)) {
-                misses += 1;
-                if let (Some(names), Some(holders)) = (&self.names, known) {
-                    names.remove_holder(name, index, holders);
-                }
+            let mut keep = || kept.iter_mut().for_each(|kept| kept.add(index));
+            if stopped {
+                keep();
+                continue;
             }
-            let found = matches!(&answer, Ok(attr) if !attr.is_dir());
+            let answer = look(index, dir);
+            match &answer {
+                Err(errno) if beneath::is_absent(*errno) => misses += 1,
+                _ => keep(),
+            }
+            stopped = first && matches!(&answer, Ok(attr) if !attr.is_dir());
             self.put_copy(&mut copies, index, answer);
-            if first && found {
+            if stopped && known.is_none() {
                 break;
             }
         }
-        if let (Some(names), None) = (&self.names, known)
-            && misses > 0
-            && names.count_misses(misses)
-        {
-            names.build_from(self.each());
+        match (&self.names, known, kept) {
+            (Some(names), Some(holders), Some(kept)) => names.keep_holders(name, &kept, holders),
+            (Some(names), None, _) if misses > 0 && names.count_misses(misses) => {
+                names.build_from(self.each());
+            }
+            _ => {}
         }
         copies
     }

@@ -5,11 +5,8 @@
 //! kernel does not ask for ACLs, the pool reports a mode that grants only what the ACL grants to everybody.
 
 use super::beneath::ProcPath;
-use canopy_sys::xattr;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use smallvec::SmallVec;
-use std::ffi::CStr;
 use std::sync::atomic::AtomicBool;
 
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -75,32 +72,6 @@ pub(crate) fn rights_of_all(list: &[u8]) -> Option<(u32, u32)> {
     }
     let named = |rights| if rights == NOBODY { ALL } else { rights & mask };
     Some((group & mask & named(users), others & named(users) & named(groups)))
-}
-
-/// Reads an extended attribute of the file `name` in a directory; does not follow a symlink.
-pub(crate) fn of_entry(
-    dir: BorrowedFd<'_>,
-    name: &[u8],
-    attribute: &[u8],
-    buffer: &mut [u8],
-) -> Result<usize, Errno> {
-    let attribute = terminated(attribute);
-    match xattr::getxattrat(dir, text(&terminated(name))?, text(&attribute)?, buffer) {
-        // The detour through /proc takes some 4 us.
-        Err(Errno::NOSYS) => {
-            let path = [ProcPath::of(dir).as_bytes(), b"/", name].concat();
-            rustix::fs::lgetxattr(path, text(&attribute)?, buffer)
-        }
-        other => other,
-    }
-}
-
-fn terminated(bytes: &[u8]) -> SmallVec<[u8; 256]> {
-    bytes.iter().copied().chain([0]).collect()
-}
-
-fn text(bytes: &[u8]) -> Result<&CStr, Errno> {
-    CStr::from_bytes_with_nul(bytes).map_err(|_| Errno::INVAL)
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ pub(crate) mod acl;
 pub(crate) mod beneath;
 pub mod block_device;
 pub(crate) mod magic;
+pub(crate) mod pinned;
 pub(crate) mod reserved;
 pub(crate) mod stat;
 pub(crate) mod walk;
+pub(crate) mod xattr;

@@ -2,7 +2,8 @@
 //!
 //! The index may list too much, but never too little: a name that it does not contain is on no branch, and a branch
 //! that it does not list for a name does not hold it. A surplus entry costs one failed lookup, which removes it.
-//! Names are identified by a keyed 64-bit hash, so a name costs 17 bytes and its share of the table's empty slots.
+//! Names are identified by a keyed 64-bit hash, so a name costs 17 bytes and its share of the table's empty slots. The
+//! branches are bits of one word, or up to four positions where there are more branches than bits.
 //!
 //! The index is built by listing the directory, once about as many lookups have failed on branches as a listing
 //! costs.
@@ -20,8 +21,11 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
-/// The most branches that an index can tell apart.
-const MAX_BRANCHES: usize = u64::BITS as usize;
+/// The most branches for which an index has a bit for each. With more, it has the positions of up to [`POSITIONS`].
+const BITS: usize = u64::BITS as usize;
+
+/// The most branches of a name that an index tells apart in a pool of more than [`BITS`] branches.
+const POSITIONS: usize = 4;
 
 /// The most names of a directory with an index.
 const MAX_NAMES: usize = 1 << 20;
@@ -34,6 +38,8 @@ const ENTRIES_PER_LOOKUP: u64 = 4;
 const BYTES_PER_ENTRY: u64 = 24;
 
 pub(crate) struct NameIndex {
+    /// There are more branches than bits.
+    many: bool,
     /// The number of lookups that branches have answered with "not here".
     misses: AtomicU64,
     /// The number of those that justifies a listing.
@@ -47,7 +53,7 @@ struct State {
     stage: Stage,
     /// Incremented with each name that is added.
     changes: u64,
-    holders: HashMap<u64, u64, BuildHasherDefault<Hashed>>,
+    holders: HashMap<u64, BranchSet, BuildHasherDefault<Hashed>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -57,21 +63,91 @@ enum Stage {
     /// New names are added, but lookups do not use the index yet.
     Listing,
     Known,
-    /// There are too many names or branches, or the directory cannot be listed.
+    /// There are too many names, or the directory cannot be listed.
     GivenUp,
+}
+
+/// A set of branches: a bit for each. In a pool of more than [`BITS`] branches, one more than the position of each, in 16
+/// bits; zeros fill the rest. A set of more than [`POSITIONS`] of those is [`ALL`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct BranchSet(u64);
+
+const ALL: BranchSet = BranchSet(u64::MAX);
+
+impl BranchSet {
+    fn positions(self) -> impl Iterator<Item = u16> {
+        (0..POSITIONS).map(move |at| (self.0 >> (16 * at)) as u16)
+    }
+
+    fn has(self, index: usize, many: bool) -> bool {
+        match many {
+            _ if self == ALL => true,
+            false => self.0 >> index & 1 != 0,
+            true => self.positions().any(|position| usize::from(position) == index + 1),
+        }
+    }
+
+    fn add(&mut self, index: usize, many: bool) {
+        if self.has(index, many) {
+            return;
+        }
+        let free = self.positions().position(|position| position == 0);
+        *self = match (many, free, u16::try_from(index + 1)) {
+            (false, ..) => BranchSet(self.0 | 1 << index),
+            (true, Some(at), Ok(position)) if position != u16::MAX => {
+                BranchSet(self.0 | u64::from(position) << (16 * at))
+            }
+            _ => ALL,
+        };
+    }
+
+    /// Returns the only branch in the set.
+    fn only(self, many: bool) -> Option<usize> {
+        match many {
+            false => self.0.is_power_of_two().then(|| self.0.trailing_zeros() as usize),
+            true => usize::try_from(self.0)
+                .ok()
+                .filter(|at| (1..usize::from(u16::MAX)).contains(at))
+                .map(|at| at - 1),
+        }
+    }
 }
 
 /// The branches that may hold a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holders {
-    mask: u64,
+    set: BranchSet,
+    /// The index has positions.
+    many: bool,
     /// The index's `changes` at the lookup.
     changes: u64,
 }
 
 impl Holders {
     pub(crate) fn has(self, index: usize) -> bool {
-        self.mask >> index & 1 != 0
+        self.set.has(index, self.many)
+    }
+
+    /// Returns the only branch that may hold the name, if there is only one.
+    pub(crate) fn only(self) -> Option<usize> {
+        self.set.only(self.many)
+    }
+
+    /// Returns an empty set, for those that turn out to hold the name.
+    pub(crate) fn kept(self) -> Kept {
+        Kept { set: BranchSet::default(), many: self.many }
+    }
+}
+
+/// The branches that hold a name, or have not been asked, or have not answered.
+pub(crate) struct Kept {
+    set: BranchSet,
+    many: bool,
+}
+
+impl Kept {
+    pub(crate) fn add(&mut self, index: usize) {
+        self.set.add(index, self.many);
     }
 }
 
@@ -99,11 +175,11 @@ fn hash(name: &[u8]) -> u64 {
 impl NameIndex {
     /// `bytes` is the size of the directory on all branches.
     pub(crate) fn new(bytes: u64, branches: usize, tally: Arc<CacheCounters>) -> Self {
-        let stage = if branches > MAX_BRANCHES { Stage::GivenUp } else { Stage::Unknown };
         NameIndex {
+            many: branches > BITS,
             misses: AtomicU64::new(0),
             threshold: ENTRIES_PER_LOOKUP + bytes / BYTES_PER_ENTRY / ENTRIES_PER_LOOKUP,
-            state: RwLock::new(State { stage, ..State::default() }),
+            state: RwLock::default(),
             tally,
         }
     }
@@ -114,42 +190,43 @@ impl NameIndex {
         if state.stage != Stage::Known {
             return None;
         }
-        let mask = state.holders.get(&hash(name)).copied().unwrap_or(0);
-        Some(Holders { mask, changes: state.changes })
+        let set = state.holders.get(&hash(name)).copied().unwrap_or_default();
+        Some(Holders { set, many: self.many, changes: state.changes })
     }
 
     /// Records that branch `index` may hold a name. Called after the name was created, and before the kernel learns
     /// of it.
     pub(crate) fn add_holder(&self, name: &[u8], index: usize) {
-        if index < MAX_BRANCHES {
-            self.add(name, 1 << index);
-        }
+        self.change(name, |set| set.add(index, self.many));
     }
 
     /// Records that every branch may hold a name.
     pub(crate) fn any_may_hold(&self, name: &[u8]) {
-        self.add(name, u64::MAX);
+        self.change(name, |set| *set = ALL);
     }
 
-    fn add(&self, name: &[u8], mask: u64) {
+    fn change(&self, name: &[u8], change: impl FnOnce(&mut BranchSet)) {
         // The lock is necessary: a listing that has begun by now may have missed the name.
         if matches!(self.state.read().stage, Stage::Unknown | Stage::GivenUp) {
             return;
         }
         let mut state = self.state.write();
         state.changes += 1;
-        state.put(&self.tally, hash(name), mask);
+        change(state.holders_of(&self.tally, hash(name)));
     }
 
-    /// Records that branch `index` turned out not to hold the name, in a `lookup` of the index.
-    pub(crate) fn remove_holder(&self, name: &[u8], index: usize, lookup: Holders) {
+    /// Records which of the branches that might hold a name, according to a `lookup` of the index, still may.
+    pub(crate) fn keep_holders(&self, name: &[u8], kept: &Kept, lookup: Holders) {
+        if kept.set == lookup.set {
+            return;
+        }
         let mut state = self.state.write();
         if state.changes != lookup.changes || state.stage != Stage::Known {
             return;
         }
         if let Entry::Occupied(mut entry) = state.holders.entry(hash(name)) {
-            *entry.get_mut() &= !(1 << index);
-            if *entry.get() == 0 {
+            *entry.get_mut() = kept.set;
+            if kept.set == BranchSet::default() {
                 entry.remove();
                 self.tally.names.fetch_sub(1, Ordering::Relaxed);
             }
@@ -203,7 +280,7 @@ impl NameIndex {
             if entries.is_buffer_empty() {
                 let mut state = self.state.write();
                 for hash in batch.drain(..) {
-                    state.put(&self.tally, hash, 1 << index);
+                    state.holders_of(&self.tally, hash).add(index, self.many);
                 }
                 if state.holders.len() > MAX_NAMES {
                     return Err(Errno::NOMEM);
@@ -211,20 +288,18 @@ impl NameIndex {
             }
         }
         let mut state = self.state.write();
-        batch.drain(..).for_each(|hash| state.put(&self.tally, hash, 1 << index));
+        batch.drain(..).for_each(|hash| state.holders_of(&self.tally, hash).add(index, self.many));
         Ok(())
     }
 }
 
 impl State {
-    fn put(&mut self, tally: &CacheCounters, hash: u64, mask: u64) {
-        match self.holders.entry(hash) {
-            Entry::Occupied(mut entry) => *entry.get_mut() |= mask,
-            Entry::Vacant(entry) => {
-                entry.insert(mask);
-                tally.names.fetch_add(1, Ordering::Relaxed);
-            }
-        }
+    /// Returns the branches that may hold the name with this hash.
+    fn holders_of(&mut self, tally: &CacheCounters, hash: u64) -> &mut BranchSet {
+        self.holders.entry(hash).or_insert_with(|| {
+            tally.names.fetch_add(1, Ordering::Relaxed);
+            BranchSet::default()
+        })
     }
 
     fn clear(&mut self, tally: &CacheCounters) {
@@ -247,4 +322,43 @@ pub(crate) struct CacheCounters {
     pub(crate) ordered: AtomicUsize,
     pub(crate) descriptors: AtomicUsize,
     pub(crate) names: AtomicUsize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_may_list_too_much_but_never_too_little() {
+        for branches in [3, 64, 65, 1000] {
+            let index = NameIndex::new(0, branches, Arc::default());
+            index.build_from(std::iter::empty());
+            let holders = |name: &[u8]| index.holders(name).unwrap();
+            let last = branches - 1;
+            index.add_holder(b"one", last);
+            assert_eq!((0..branches).filter(|&at| holders(b"one").has(at)).collect::<Vec<_>>(), [last]);
+            assert_eq!((holders(b"one").only(), holders(b"none").only()), (Some(last), None));
+            // Each added branch stays, however many there are.
+            for at in (0..branches).step_by(branches.div_ceil(9)) {
+                index.add_holder(b"many", at);
+                assert!((0..=at).step_by(branches.div_ceil(9)).all(|at| holders(b"many").has(at)));
+            }
+            assert_eq!((holders(b"many").only(), holders(b"many").has(0)), (None, true));
+            // A lookup narrows the set to those that hold the name.
+            index.any_may_hold(b"many");
+            assert!((0..branches).all(|at| holders(b"many").has(at)));
+            let lookup = holders(b"many");
+            let mut kept = lookup.kept();
+            kept.add(1);
+            index.keep_holders(b"many", &kept, lookup);
+            assert_eq!(holders(b"many").only(), Some(1));
+            // Not if a name was added meanwhile.
+            index.add_holder(b"many", 2);
+            index.keep_holders(b"many", &kept, lookup);
+            assert!(holders(b"many").has(2));
+            let lookup = holders(b"many");
+            index.keep_holders(b"many", &lookup.kept(), lookup);
+            assert!(!(0..branches).any(|at| holders(b"many").has(at)));
+        }
+    }
 }

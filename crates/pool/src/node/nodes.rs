@@ -86,6 +86,11 @@ impl Nodes {
     /// have tens of thousands, and the first is nearly always right. Names belong to the file: if it is now shown as
     /// a symlink or no longer is, its other node has the names, and they count for this one.
     pub(crate) fn names(&self, id: NodeId) -> impl Iterator<Item = (PoolPath, Box<[u8]>)> + '_ {
+        self.names_in(id).map(|(_, dir, name)| (dir, name))
+    }
+
+    /// As `names`, with the node of each directory.
+    pub(crate) fn names_in(&self, id: NodeId) -> impl Iterator<Item = (Arc<Node>, PoolPath, Box<[u8]>)> + '_ {
         let mut seen = 0;
         std::iter::from_fn(move || {
             let table = self.table.read();
@@ -97,11 +102,23 @@ impl Nodes {
                 let name = record.names.iter().rev().nth(seen)?;
                 seen += 1;
                 // A parent directory may have lost its own name.
-                if let Some(dir) = table.path(name.parent) {
-                    return Some((dir, name.name.clone()));
+                if let Some(dir) = table.path(name.parent)
+                    && let Some(parent) = table.records.get(&name.parent)
+                {
+                    return Some((parent.node.clone(), dir, name.name.clone()));
                 }
             }
         })
+    }
+
+    /// Returns true if `names` would return a name whose directory may have lost its own.
+    pub(crate) fn has_name(&self, id: NodeId) -> bool {
+        let table = self.table.read();
+        let named = |record: &Record| !record.names.is_empty();
+        table
+            .records
+            .get(&id)
+            .is_some_and(|record| named(record) || table.twin(&record.node).is_some_and(named))
     }
 
     /// Returns the known names of a node, as node of the directory and name.

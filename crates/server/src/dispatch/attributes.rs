@@ -31,7 +31,9 @@ impl Dispatch {
 
     pub(super) fn setattr(&self, call: &Call<'_>, reply: Reply<'_>, set: &Setattr) -> Replied {
         let handle = set.handle.map(HandleId);
-        attr_out(call, reply, self.pool.setattr(&call.caller(0), call.node, handle, &convert::changes(set)))
+        let attr = self.pool.setattr(&call.caller(0), call.node, handle, &convert::changes(set));
+        self.watch.note_own_change();
+        attr_out(call, reply, attr)
     }
 
     pub(super) fn setxattr(

@@ -6,12 +6,12 @@
 use crate::branch::health::OpKind;
 use crate::config::Func;
 use crate::error::{Error, Result};
-use crate::fs::{beneath, stat};
+use crate::fs::beneath;
 use crate::ids::{Caller, NodeId};
 use crate::pool::Pool;
 use canopy_sys::ioctl::fitrim::{self, FITRIM, TrimRange};
 use canopy_sys::ioctl::inode_flags::{FS_APPEND_FL, FS_IMMUTABLE_FL, FlagIoctl, flag_ioctl};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -43,22 +43,30 @@ impl Pool {
         if ioctl.writes() {
             buffer[..ioctl.size()].copy_from_slice(input.get(..ioctl.size()).ok_or(Error::Invalid)?);
         }
+        let node = self.nodes.get(id)?;
+        let trust = if ioctl.writes() { self.trust_to_change(&node) } else { self.trust_to_read(&node) };
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let node = self.nodes.get(id)?;
         let func = if ioctl.writes() { Func::Chmod } else { Func::Getattr };
         let kind = if node.is_dir() { OFlags::DIRECTORY } else { OFlags::NONBLOCK };
         if !ioctl.writes() {
-            self.ask(&branches, &node, func, |fd| {
+            let mut read = |fd: BorrowedFd<'_>| {
                 flag_ioctl(beneath::reopen(fd, OFlags::RDONLY | kind)?.as_fd(), ioctl, &mut buffer)
-            })?;
+            };
+            match node.is_dir() {
+                true => self.ask_dir(&branches, &node, trust, func, read)?,
+                false => {
+                    let own = self.primary(&branches, &node)?;
+                    read(own.fd.as_fd()).map_err(|errno| own.branch.record_error(errno, OpKind::Read))?;
+                }
+            }
             return Ok(IoctlAnswer { buffer, len: ioctl.size() });
         }
-        self.on_copies(&branches, &node, func, None, None, |fd| {
-            let file = beneath::reopen(fd, OFlags::RDONLY | kind)?;
+        self.on_copies(&branches, &node, trust, func, |place| {
+            let file = beneath::reopen(&place.fd, OFlags::RDONLY | kind)?;
             // The kernel does not check SetVersion. It has checked the others itself since Linux 5.13.
             let checked = ioctl != FlagIoctl::SetVersion && caller.is_checked();
-            if !checked && !caller.owner_or_capable(&stat::of(fd)?) {
+            if !checked && !caller.owner_or_capable(&place.attr) {
                 return Err(Errno::PERM);
             }
             let changed = guarded_bits(ioctl, &buffer) != current_guarded_bits(file.as_fd(), ioctl)?;
@@ -116,7 +124,7 @@ fn guarded_bits(ioctl: FlagIoctl, buffer: &[u8; 28]) -> u32 {
     }
 }
 
-fn current_guarded_bits(fd: rustix::fd::BorrowedFd<'_>, ioctl: FlagIoctl) -> Result<u32, Errno> {
+fn current_guarded_bits(fd: BorrowedFd<'_>, ioctl: FlagIoctl) -> Result<u32, Errno> {
     let get = match ioctl {
         FlagIoctl::SetFlags => FlagIoctl::GetFlags,
         FlagIoctl::SetXattr => FlagIoctl::GetXattr,

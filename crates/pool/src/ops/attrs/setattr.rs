@@ -7,20 +7,19 @@
 use crate::branch::Branches;
 use crate::branch::health::OpKind;
 use crate::config::Func;
-use crate::dir::merged::MergedDir;
+use crate::dir::merged::CacheTrust;
 use crate::error::{Error, Result};
-use crate::fs::beneath::{self, ProcPath};
 use crate::fs::stat::{self, Attr, S_ISGID, S_ISUID, S_IXGRP, Time};
+use crate::fs::{beneath, pinned, xattr};
 use crate::ids::{Caller, HandleId, NodeId};
 use crate::node::Node;
 use crate::node::handles::FileHandle;
-use crate::ops::aggregate;
-use crate::ops::resolve::{Target, TargetFd};
+use crate::ops::resolve::places::{Chosen, Places, Purpose};
+use crate::ops::resolve::{Place, PlaceFd};
 use crate::pool::Pool;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
-use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,9 +68,10 @@ impl Pool {
         set: &SetAttr,
     ) -> Result<Attr> {
         let node = self.nodes.get(id)?;
+        let trust = self.trust_to_change(&node);
         let handle = handle.and_then(|h| self.files.get(h).ok()).filter(|h| Arc::ptr_eq(&h.node, &node));
         let with_data = handle.is_some() || is_by_open(&node, caller, set);
-        let attr = || self.set_attributes(caller, &node, handle.as_deref(), set, with_data);
+        let attr = || self.set_attributes(caller, &node, trust, handle.as_deref(), set, with_data);
         match set.size {
             // The name leads to another node now.
             Some(_) if handle.is_none() && node.opened().is_some_and(|open| open.is_detached()) => {
@@ -87,6 +87,7 @@ impl Pool {
         &self,
         caller: &Caller,
         node: &Arc<Node>,
+        trust: CacheTrust,
         handle: Option<&FileHandle>,
         set: &SetAttr,
         with_data: bool,
@@ -94,199 +95,102 @@ impl Pool {
         let _held = self.tree.shared();
         let branches = self.branches.load();
         if set.changes_nothing() {
-            self.kill_privileges(&branches, node, caller)?;
-        } else {
-            self.change(&branches, node, handle, caller, set, with_data)?;
+            if node.is_dir() {
+                return self.attr_of(&branches, node, trust);
+            }
+            let own = self.kill_privileges(&branches, node, caller)?;
+            return self.file_attr_at(node, &own);
         }
-        self.attr_of(&branches, node, None)
+        let by_policy = set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || !with_data;
+        if !by_policy {
+            let own = self.open_or_own(&branches, node, handle)?;
+            change_data(&own, caller, set)?;
+            return self.file_attr_at(node, &own);
+        }
+        let _not_cloning = self.keep_from_cloning(node)?;
+        let purpose = match set.size {
+            Some(_) if !with_data => Purpose::Truncation,
+            _ => Purpose::Attributes,
+        };
+        let places = self.places(&branches, node, trust, purpose)?;
+        let mut changed = Chosen::new();
+        let result = self.change(&branches, &places, &mut changed, caller, set, handle.is_some(), with_data);
+        let result = result.and_then(|()| match with_data {
+            true => change_data(&self.open_or_own(&branches, node, handle)?, caller, set),
+            false => Ok(()),
+        });
+        if result.is_err() {
+            for place in changed {
+                let (before, fd) = (&place.attr, place.fd.as_fd());
+                let (uid, gid) = (Uid::from_raw(before.uid), Gid::from_raw(before.gid));
+                let _ = rustix::fs::chownat(fd, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH);
+                let _ = pinned::chmod(fd, Mode::from_raw_mode(before.mode & 0o7777));
+            }
+        }
+        result?;
+        self.attr_at(&branches, node, &places)
     }
 
-    /// Applies the changes. `with_data`: size and times change on the open file alone.
-    fn change(
+    /// Applies the changes that policies decide on: with `with_data`, all but size and times. Adds to `changed` the
+    /// places whose owner or mode has changed.
+    #[allow(clippy::too_many_arguments)]
+    fn change<'p>(
         &self,
         branches: &Branches,
-        node: &Arc<Node>,
-        handle: Option<&FileHandle>,
+        places: &'p Places,
+        changed: &mut Chosen<'p>,
         caller: &Caller,
         set: &SetAttr,
+        by_handle: bool,
         with_data: bool,
     ) -> Result<()> {
-        let mut undo: SmallVec<[(Target, Attr); 2]> = SmallVec::new();
-        let mut run = || -> Result<()> {
-            if set.uid.is_some() || set.gid.is_some() {
-                let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
-                self.on_copies(branches, node, Func::Chown, handle, Some(&mut undo), |fd| {
-                    let before = stat::of(fd)?;
-                    rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
-                    // The branch checks what the daemon may keep, which may be more than its caller may.
-                    match without_set_id(&before, || caller.is_in_group(before.gid)) {
-                        Some(mode) => rustix::fs::chmod(ProcPath::of(fd).as_bytes(), mode),
-                        None => Ok(()),
-                    }
-                })?;
+        let mut on_each = |func, undo: bool, change: &dyn Fn(&Place) -> Result<(), Errno>| {
+            let chosen = self.chosen_places(func, branches, places, by_handle)?;
+            let result = self.change_each(branches, places, &chosen, change);
+            if undo {
+                changed.extend(chosen);
             }
-            if let Some(mode) = set.mode {
-                let mode = Mode::from_raw_mode(mode & 0o7777);
-                self.on_copies(branches, node, Func::Chmod, handle, Some(&mut undo), |fd| {
-                    rustix::fs::chmod(ProcPath::of(fd).as_bytes(), mode)
-                })?;
-            }
-            if let Some(size) = set.size {
-                let opened = handle.filter(|h| h.writable());
-                let cut = |fd: BorrowedFd<'_>| truncate(fd, opened, size, set.kill_suidgid.then_some(caller));
-                match with_data {
-                    true => self.on_open_file(branches, node, cut)?,
-                    false => self.on_copies(branches, node, Func::Truncate, None, None, cut)?,
-                }
-            }
-            // The only times that come through a handle are those of data that the kernel has cached (writeback).
-            if set.atime.is_some() || set.mtime.is_some() {
-                let times = Timestamps { last_access: spec(set.atime), last_modification: spec(set.mtime) };
-                let touch = |fd: BorrowedFd<'_>| {
-                    let path = ProcPath::of(fd);
-                    rustix::fs::utimensat(rustix::fs::CWD, path.as_bytes(), &times, AtFlags::empty())
-                };
-                match with_data {
-                    true => self.on_open_file(branches, node, touch)?,
-                    false => self.on_copies(branches, node, Func::Utimens, None, None, touch)?,
-                }
-            }
-            Ok(())
+            result
         };
-        let result = run();
-        if result.is_err() {
-            for (target, before) in undo.iter().rev() {
-                let owner = (Uid::from_raw(before.uid), Gid::from_raw(before.gid));
-                let _ =
-                    rustix::fs::chownat(&target.fd, c"", Some(owner.0), Some(owner.1), AtFlags::EMPTY_PATH);
-                let mode = Mode::from_raw_mode(before.mode & 0o7777);
-                let _ = rustix::fs::chmod(ProcPath::of(&target.fd).as_bytes(), mode);
-            }
-        }
-        result
-    }
-
-    /// Runs a change on the open file, whatever its branch's mode, as writes do.
-    fn on_open_file(
-        &self,
-        branches: &Branches,
-        node: &Arc<Node>,
-        change: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<()> {
-        let own = self.primary(branches, node)?;
-        Ok(change(own.fd.as_fd()).map_err(|errno| own.branch.record_error(errno, OpKind::Change))?)
-    }
-
-    /// Runs a change on every copy that `func`'s policy chooses. If the results differ, the result of the shown copy
-    /// counts. `undo` receives the former attributes of each changed copy.
-    pub(crate) fn on_copies(
-        &self,
-        branches: &Branches,
-        node: &Arc<Node>,
-        func: Func,
-        handle: Option<&FileHandle>,
-        mut undo: Option<&mut SmallVec<[(Target, Attr); 2]>>,
-        change: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<()> {
-        // No other request clones a directory that has been removed.
-        let dir = if node.is_dir() { self.nodes.locate(node.id)?.1 } else { None };
-        let _not_cloning = dir.map(|path| self.lock_for_change(path)).transpose()?;
-        let (targets, shown) = self.targets(branches, node, func, handle.is_some())?;
-        let mut results: SmallVec<[(Option<usize>, aggregate::Outcome); 2]> = SmallVec::new();
-        for target in targets {
-            let before = if undo.is_some() { Some(stat::of(target.fd.as_fd())?) } else { None };
-            let result = change(target.fd.as_fd());
-            if let Err(errno) = result {
-                self.record_change_error(branches, node, target.index, errno);
-            }
-            results.push((target.index, result));
-            if let (Ok(()), Some(undo), Some(before)) = (result, undo.as_mut(), before) {
-                undo.push((target, before));
-            }
-        }
-        Ok(aggregate::by_search(&results, || Ok(shown))?)
-    }
-
-    /// Records the error of changing a node's copy. Without an index, the copy is a file that no name leads to.
-    fn record_change_error(&self, branches: &Branches, node: &Arc<Node>, index: Option<usize>, errno: Errno) {
-        match index {
-            Some(index) => {
-                branches[index].record_error(errno, OpKind::Change);
-            }
-            None => {
-                let _ =
-                    self.primary(branches, node).map(|own| own.branch.record_error(errno, OpKind::Change));
-            }
-        }
-    }
-
-    /// Returns the copies of a node that an action function changes, and the index of the branch that is shown.
-    ///
-    /// `by_handle`: the open file is among them whatever its branch's mode, as that mode binds only the policies.
-    pub(crate) fn targets(
-        &self,
-        branches: &Branches,
-        node: &Arc<Node>,
-        func: Func,
-        by_handle: bool,
-    ) -> Result<(SmallVec<[Target; 2]>, Option<usize>)> {
-        let mut targets = SmallVec::new();
-        if node.is_dir() {
-            let (_, Some(path)) = self.nodes.locate(node.id)? else {
-                let orphan = node.orphan.lock().clone().ok_or(Error::Stale)?;
-                let fd = rustix::io::fcntl_dupfd_cloexec(&orphan.fd, 0)?;
-                targets.push(Target { index: None, fd: TargetFd::Pinned(fd) });
-                return Ok((targets, None));
-            };
-            let dirs = MergedDir::open(self.follow(), branches, &path);
-            let copies = dirs.own();
-            for index in self.choose_for_action(func, branches, &copies)? {
-                let fd = rustix::io::fcntl_dupfd_cloexec(dirs.get(index).ok_or(Error::Absent)?, 0)?;
-                targets.push(Target { index: Some(index), fd: TargetFd::Pinned(fd) });
-            }
-            let shown = self.shown(Func::Getattr, branches, &copies)?;
-            return Ok((targets, Some(shown)));
-        }
-        let primary = self.primary(branches, node)?;
-        let key = primary.attr.key();
-        for (dir, name) in self.nodes.names(node.id) {
-            let dirs = MergedDir::open(self.follow(), branches, &dir);
-            let copies = dirs.copies(&name);
-            let is_primary = |index: usize| copies.get(index).is_some_and(|attr| attr.key() == key);
-            let Some(own) = copies.iter().map(|(index, _)| index).find(|&index| is_primary(index)) else {
-                continue;
-            };
-            let chosen = match self.choose_for_action(func, branches, &copies) {
-                Ok(chosen) => chosen,
-                Err(_) if by_handle => SmallVec::new(),
-                Err(error) => return Err(error),
-            };
-            for index in chosen {
-                // Neither a hard link of the file nor a file of another type is a copy.
-                let is_copy =
-                    |attr: &Attr| attr.dirent_type() == primary.attr.dirent_type() && !is_primary(index);
-                if index != own && copies.get(index).is_some_and(is_copy) {
-                    let dir = dirs.get(index).ok_or(Error::Absent)?;
-                    targets.push(Target {
-                        index: Some(index),
-                        fd: TargetFd::Pinned(dirs.follow.pin(dir, &name)?),
-                    });
-                } else if index == own {
-                    targets.push(Target { index: Some(own), fd: primary.fd.share()? });
+        if set.uid.is_some() || set.gid.is_some() {
+            let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+            on_each(Func::Chown, true, &|place| {
+                rustix::fs::chownat(&place.fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+                // The branch checks what the daemon may keep, which may be more than its caller may.
+                match without_set_id(&place.attr, || caller.is_in_group(place.attr.gid)) {
+                    Some(mode) => pinned::chmod(place.fd.as_fd(), mode),
+                    None => Ok(()),
                 }
-            }
-            if by_handle && !targets.iter().any(|t| t.index == Some(own)) {
-                targets.push(Target { index: Some(own), fd: primary.fd });
-            }
-            if targets.is_empty() {
-                // Only copies that the shown file hides could be changed.
-                return Err(Error::ReadOnlyCopy);
-            }
-            let shown = self.shown(Func::Getattr, branches, &copies)?;
-            return Ok((targets, Some(shown)));
+            })?;
         }
-        targets.push(Target { index: None, fd: primary.fd });
-        Ok((targets, None))
+        if let Some(mode) = set.mode {
+            let mode = Mode::from_raw_mode(mode & 0o7777);
+            on_each(Func::Chmod, true, &|place| pinned::chmod(place.fd.as_fd(), mode))?;
+        }
+        if with_data {
+            return Ok(());
+        }
+        if let Some(size) = set.size {
+            let kill = set.kill_suidgid.then_some(caller);
+            on_each(Func::Truncate, false, &|place| truncate(place.fd.as_fd(), size, kill))?;
+        }
+        if let Some(times) = times(set) {
+            on_each(Func::Utimens, false, &|place| pinned::set_times(place.fd.as_fd(), &times))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the file of a handle, or a node's own file.
+    fn open_or_own(
+        &self,
+        branches: &Branches,
+        node: &Arc<Node>,
+        handle: Option<&FileHandle>,
+    ) -> Result<Place> {
+        let Some(handle) = handle else { return self.primary(branches, node) };
+        let (branch, fd) = (handle.open.location().branch.clone(), handle.fd());
+        let attr = stat::of(fd.as_fd()).map_err(|errno| branch.record_error(errno, OpKind::Read))?;
+        Ok(Place { index: None, branch, fd: PlaceFd::Shared(fd), attr })
     }
 
     /// Clears set-id bits and file capabilities, as a request that changes nothing asks.
@@ -294,10 +198,7 @@ impl Pool {
     /// The request has one of two causes: the caller writes the file, or it calls chown(-1, -1), which clears set-id
     /// bits even for root but only the owner may call (fs/attr.c notify_change turns it into a chmod). If no handle is
     /// open for writing, the cause is the latter.
-    fn kill_privileges(&self, branches: &Branches, node: &Arc<Node>, caller: &Caller) -> Result<()> {
-        if node.is_dir() {
-            return Ok(());
-        }
+    fn kill_privileges(&self, branches: &Branches, node: &Arc<Node>, caller: &Caller) -> Result<Place> {
         let primary = self.primary(branches, node)?;
         let failed = |errno| primary.branch.record_error(errno, OpKind::Change);
         let left = without_set_id(&primary.attr, || caller.is_in_group(primary.attr.gid));
@@ -314,16 +215,29 @@ impl Pool {
             if !written && !caller.owner_or_capable(&primary.attr) {
                 return Err(Errno::PERM.into());
             }
-            rustix::fs::chmod(ProcPath::of(&primary.fd).as_bytes(), mode).map_err(failed)?;
+            pinned::chmod(primary.fd.as_fd(), mode).map_err(failed)?;
         }
         if primary.attr.is_regular() {
-            match rustix::fs::removexattr(ProcPath::of(&primary.fd).as_bytes(), c"security.capability") {
+            match xattr::remove(primary.fd.as_fd(), b"security.capability") {
                 Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
                 Err(errno) => return Err(failed(errno).into()),
             }
         }
-        Ok(())
+        Ok(primary)
     }
+}
+
+/// Changes size and times of the open file, whatever its branch's mode, as writes do. The only times that come through a
+/// handle are those of data that the kernel has cached (writeback).
+fn change_data(file: &Place, caller: &Caller, set: &SetAttr) -> Result<()> {
+    let failed = |errno| file.branch.record_error(errno, OpKind::Change);
+    if let Some(size) = set.size {
+        truncate(file.fd.as_fd(), size, set.kill_suidgid.then_some(caller)).map_err(failed)?;
+    }
+    if let Some(times) = times(set) {
+        pinned::set_times(file.fd.as_fd(), &times).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Returns whether this may be the `O_TRUNC` of an open(2) by the same caller. The file is already open then.
@@ -353,28 +267,30 @@ pub(crate) fn kill_suidgid(fd: BorrowedFd<'_>, caller: &Caller) -> Result<bool, 
         return Ok(false);
     }
     if let Some(mode) = without_set_id(&attr, || caller.is_in_group(attr.gid)) {
-        rustix::fs::chmod(ProcPath::of(fd).as_bytes(), mode)?;
+        pinned::chmod(fd, mode)?;
     }
     Ok(true)
 }
 
-fn truncate(
-    fd: BorrowedFd<'_>,
-    opened: Option<&FileHandle>,
-    size: u64,
-    kill: Option<&Caller>,
-) -> Result<(), Errno> {
-    if let Some(handle) = opened
-        && stat::of(fd)?.key() == stat::of(handle.fd().as_fd())?.key()
-    {
-        rustix::fs::ftruncate(&*handle.fd(), size)?;
-    } else {
-        rustix::fs::ftruncate(beneath::reopen(fd, OFlags::WRONLY | OFlags::NONBLOCK)?, size)?;
+/// Truncates the file behind a descriptor, by that descriptor if it is open for writing.
+fn truncate(file: BorrowedFd<'_>, size: u64, kill: Option<&Caller>) -> Result<(), Errno> {
+    match rustix::fs::ftruncate(file, size) {
+        // It is open for reading only, or with O_PATH.
+        Err(Errno::INVAL | Errno::BADF) => {
+            rustix::fs::ftruncate(beneath::reopen(file, OFlags::WRONLY | OFlags::NONBLOCK)?, size)?;
+        }
+        other => other?,
     }
     if let Some(caller) = kill {
-        kill_suidgid(fd, caller)?;
+        kill_suidgid(file, caller)?;
     }
     Ok(())
+}
+
+/// Returns the times to set, if any.
+fn times(set: &SetAttr) -> Option<Timestamps> {
+    (set.atime.is_some() || set.mtime.is_some())
+        .then(|| Timestamps { last_access: spec(set.atime), last_modification: spec(set.mtime) })
 }
 
 fn spec(time: Option<SetTime>) -> Timespec {

@@ -1,15 +1,16 @@
 //! Extended attributes.
 
+use crate::branch::Branches;
 use crate::branch::health::OpKind;
-use crate::branch::{Branch, Branches};
 use crate::config::{Func, XattrMode};
-use crate::dir::merged::MergedDir;
+use crate::dir::merged::CacheTrust;
 use crate::error::{Error, Result};
 use crate::fs::acl::{ACCESS, is_acl};
-use crate::fs::beneath::ProcPath;
-use crate::fs::stat::{S_ISGID, of};
+use crate::fs::stat::{self, S_ISGID};
+use crate::fs::{pinned, xattr};
 use crate::ids::{Caller, NodeId};
 use crate::node::Node;
+use crate::ops::resolve::Place;
 use crate::pool::Pool;
 use crate::relocate::is_xfs_acl_alias;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -44,25 +45,14 @@ impl Pool {
             return Err(Error::NoAttribute);
         }
         let node = self.nodes.get(id)?;
+        let trust = self.trust_to_read(&node);
         let _held = self.tree.shared();
-        // The kernel sends this before the first write to a file. That file is usually open, so no path is needed.
-        if let Some(open) = node.opened() {
-            let place = open.location();
-            match get(&*place.fd, name, buffer) {
-                // An `O_PATH` descriptor.
-                Err(Errno::BADF) => {}
-                result => return Ok(result.map_err(|errno| place.branch.record_error(errno, OpKind::Read))?),
-            }
-        }
         let branches = self.branches.load();
         // An ACL comes from the same copy as the mode, whose group bits are the ACL's mask.
         let func = if is_acl(name) { Func::Getattr } else { Func::Getxattr };
-        self.ask(&branches, &node, func, |fd| {
-            let path = ProcPath::of(fd);
-            match buffer.is_empty() {
-                true => rustix::fs::getxattr_query(path.as_bytes(), name),
-                false => rustix::fs::getxattr(path.as_bytes(), name, buffer),
-            }
+        self.query(&branches, &node, trust, func, |of| match of {
+            Of::File(fd) => xattr::get(fd, name, buffer),
+            Of::Entry(dir, entry) => xattr::get_at(dir, entry, name, buffer),
         })
     }
 
@@ -76,14 +66,18 @@ impl Pool {
             XattrMode::NoAttr => return Ok(0),
             XattrMode::NoSys => return Err(Error::Unsupported),
         }
+        let node = self.nodes.get(id)?;
+        let trust = self.trust_to_read(&node);
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        self.ask(&branches, &self.nodes.get(id)?, Func::Listxattr, |fd| {
-            let path = ProcPath::of(fd);
+        self.query(&branches, &node, trust, Func::Listxattr, |of| {
+            let length = match of {
+                Of::File(fd) => xattr::list(fd, buffer)?,
+                Of::Entry(dir, entry) => xattr::list_at(dir, entry, buffer)?,
+            };
             if buffer.is_empty() {
-                return rustix::fs::listxattr_query(path.as_bytes());
+                return Ok(length);
             }
-            let length = rustix::fs::listxattr(path.as_bytes(), &mut *buffer)?;
             let mut sees_trusted = None;
             Ok(retain(&mut buffer[..length], |name| {
                 let hidden = name.starts_with(b"trusted.")
@@ -112,22 +106,24 @@ impl Pool {
             return Ok(());
         }
         let flags = XattrFlags::from_bits(flags).ok_or(Error::Invalid)?;
+        let node = self.nodes.get(id)?;
+        let trust = self.trust_to_change(&node);
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        self.on_copies(&branches, &self.nodes.get(id)?, Func::Setxattr, None, None, |fd| {
-            may_write(caller, name, fd)?;
-            let path = ProcPath::of(fd);
-            rustix::fs::setxattr(path.as_bytes(), name, value, flags)?;
+        self.on_copies(&branches, &node, trust, Func::Setxattr, |place| {
+            may_write(caller, name, place)?;
+            let fd = place.fd.as_fd();
+            xattr::set(fd, name, value, flags)?;
             // The kernel sends `kill_sgid` only if it checks ACLs, and the branch lets the daemon keep the bit.
             let unknown_to_kernel = name == ACCESS && !self.kernel_checks_acls();
             if !kill_sgid && !unknown_to_kernel {
                 return Ok(());
             }
-            let attr = of(fd)?;
+            let attr = stat::of(fd)?;
             let keeps = || caller.is_in_group(attr.gid) || caller.keeps_set_id(&attr);
             if attr.mode & S_ISGID != 0 && (kill_sgid || !keeps()) {
                 let mode = Mode::from_raw_mode(attr.mode & 0o7777 & !S_ISGID);
-                rustix::fs::chmod(path.as_bytes(), mode)?;
+                pinned::chmod(fd, mode)?;
             }
             Ok(())
         })?;
@@ -149,11 +145,13 @@ impl Pool {
         if is_xfs_acl_alias(name) {
             return Err(Error::NoAttribute);
         }
+        let node = self.nodes.get(id)?;
+        let trust = self.trust_to_change(&node);
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        self.on_copies(&branches, &self.nodes.get(id)?, Func::Removexattr, None, None, |fd| {
-            may_write(caller, name, fd)?;
-            rustix::fs::removexattr(ProcPath::of(fd).as_bytes(), name)
+        self.on_copies(&branches, &node, trust, Func::Removexattr, |place| {
+            may_write(caller, name, place)?;
+            xattr::remove(place.fd.as_fd(), name)
         })?;
         self.acl_changed(id, name);
         Ok(())
@@ -172,28 +170,40 @@ impl Pool {
         }
     }
 
-    /// Runs a query on the copy of a node that a search function chooses.
-    pub(crate) fn ask<T>(
+    /// Runs a query about extended attributes on the copy of a node that a search function chooses.
+    fn query(
         &self,
         branches: &Branches,
         node: &Arc<Node>,
+        trust: CacheTrust,
         func: Func,
-        ask: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
-    ) -> Result<T> {
-        let asked =
-            |branch: &Branch, fd| Ok(ask(fd).map_err(|errno| branch.record_error(errno, OpKind::Read))?);
-        if !node.is_dir() {
-            let primary = self.primary(branches, node)?;
-            return asked(&primary.branch, primary.fd.as_fd());
+        mut query: impl FnMut(Of<'_>) -> Result<usize, Errno>,
+    ) -> Result<usize> {
+        if node.is_dir() {
+            return self.ask_dir(branches, node, trust, func, |dir| query(Of::Entry(dir, b".")));
         }
-        let (_, Some(path)) = self.nodes.locate(node.id)? else {
-            let orphan = node.orphan.lock().clone().ok_or(Error::Stale)?;
-            return asked(&orphan.branch, orphan.fd.as_fd());
-        };
-        let dirs = MergedDir::open(self.follow(), branches, &path);
-        let index = self.shown(func, branches, &dirs.own())?;
-        asked(&branches[index], dirs.get(index).ok_or(Error::Absent)?)
+        // The kernel sends this before the first write to a file. That file is usually open, so no name is needed.
+        if node.opened().is_none() {
+            let by_name = self.hinted(branches, node, |_, branch, dir, name, key| {
+                let answer = query(Of::Entry(dir, name));
+                // Afterwards: until here, the name may have come to lead to another file.
+                stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
+                Some(answer.map_err(|errno| branch.record_error(errno, OpKind::Read)))
+            });
+            if let Some(answer) = by_name {
+                return Ok(answer?);
+            }
+        }
+        let own = self.primary(branches, node)?;
+        Ok(query(Of::File(own.fd.as_fd())).map_err(|errno| own.branch.record_error(errno, OpKind::Read))?)
     }
+}
+
+/// What a query is about.
+enum Of<'a> {
+    File(BorrowedFd<'a>),
+    /// A name in a directory.
+    Entry(BorrowedFd<'a>, &'a [u8]),
 }
 
 /// Checks that the caller may write an attribute in `system.*`.
@@ -203,23 +213,15 @@ impl Pool {
 /// are the owner's to change.
 ///
 /// Errors: `EPERM`; `EOPNOTSUPP` if the branch does not support the attribute at all.
-fn may_write(caller: &Caller, name: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
+fn may_write(caller: &Caller, name: &[u8], place: &Place) -> Result<(), Errno> {
     // Since Linux 6.2, the kernel does this check for ACLs.
     let checked = !name.starts_with(b"system.") || is_acl(name) && caller.is_checked();
-    if checked || caller.owner_or_capable(&of(fd)?) {
+    if checked || caller.owner_or_capable(&place.attr) {
         return Ok(());
     }
-    match rustix::fs::getxattr_query(ProcPath::of(fd).as_bytes(), name) {
+    match xattr::get(place.fd.as_fd(), name, &mut []) {
         Err(Errno::OPNOTSUPP) => Err(Errno::OPNOTSUPP),
         _ => Err(Errno::PERM),
-    }
-}
-
-/// Runs fgetxattr(2); returns the size if the buffer is empty. Errors: `EBADF` for an `O_PATH` descriptor.
-fn get(fd: impl AsFd, name: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
-    match buffer.is_empty() {
-        true => rustix::fs::fgetxattr_query(fd, name),
-        false => rustix::fs::fgetxattr(fd, name, buffer),
     }
 }
 

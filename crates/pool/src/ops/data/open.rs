@@ -145,7 +145,7 @@ impl Pool {
             let place = open.location();
             (place.branch.id, place.reads?)
         };
-        self.hinted(branches, node, |at, dir, name, key| {
+        self.hinted(branches, node, |_, at, dir, name, key| {
             let same =
                 at.id == branch && key == file && stat::at(dir, name).is_ok_and(|attr| attr.key() == key);
             same.then_some(())
@@ -171,7 +171,7 @@ impl Pool {
         let idle = || self.dir_cache.idle_files.begin();
         if self.acts_on_own_file(Func::Open, branches)
             && !flags.contains(OFlags::TRUNC)
-            && let Some(first) = self.hinted(branches, node, |branch, dir, name, key| {
+            && let Some(first) = self.hinted(branches, node, |_, branch, dir, name, key| {
                 // The name may lead to something else by now. Opening that must neither block nor change it.
                 let idle = idle();
                 let safe_flags =
@@ -185,14 +185,14 @@ impl Pool {
         {
             return Ok(first);
         }
-        let primary = self.chosen(Func::Open, branches, node, Attr::is_regular)?;
+        let primary = self.chosen(Func::Open, branches, node, None, Attr::is_regular)?;
         let fd = self.open_on_branch(node, &primary.branch, &primary.fd, flags);
         let fd = fd.map_err(|errno| primary.branch.record_error(errno, OpKind::Read))?;
         let fd = Arc::new(primary.branch.reopen_for_read(fd, flags));
         Ok(FirstOpen {
             branch: primary.branch,
             fd,
-            pinned: primary.fd.into_shared(),
+            pinned: primary.fd.into_shared()?,
             reads: None,
             idle: idle(),
             attr: primary.attr,

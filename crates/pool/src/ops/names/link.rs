@@ -8,6 +8,7 @@ use crate::fs::beneath::ProcPath;
 use crate::fs::reserved::check_not_reserved;
 use crate::ids::{Caller, NodeId};
 use crate::ops::aggregate;
+use crate::ops::resolve::places::Purpose;
 use crate::pool::Pool;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -31,12 +32,13 @@ impl Pool {
         let (path, mut dirs) = self.dirs(&branches, new_parent, trust)?;
         dirs.first()?;
         dirs.copies(new_name).must_be_absent()?;
-        let (targets, _) = self.targets(&branches, &node, Func::Link, false)?;
+        let places = self.places(&branches, &node, trust, Purpose::Attributes)?;
+        let targets = self.chosen_places(Func::Link, &branches, &places, false)?;
         let mut results: SmallVec<[aggregate::Outcome; 2]> = SmallVec::new();
         for target in &targets {
             let index = match target.index {
                 Some(index) => index,
-                None => branches.index_of(self.primary(&branches, &node)?.branch.id).ok_or(Error::Stale)?,
+                None => branches.index_of(target.branch.id).ok_or(Error::Stale)?,
             };
             if dirs.lacks(index) && self.preserves_paths() {
                 results.push(Err(Errno::XDEV));

@@ -174,11 +174,7 @@ impl Pool {
             return Ok(self.show_file(&handle.node, &handle.open.location().branch, attr, at));
         }
         let node = self.nodes.get(id)?;
-        // A directory's branches may be cached for as long as the kernel caches its name.
-        let trust = match node.is_dir() {
-            true => self.dir_cache.valid_version(&node).or_else(|| self.cache_trust()),
-            false => None,
-        };
+        let trust = self.trust_to_read(&node);
         let _held = self.tree.shared();
         let branches = self.branches.load();
         self.attr_of(&branches, &node, trust)
@@ -192,7 +188,7 @@ impl Pool {
     }
 
     pub(crate) fn file_attr(&self, branches: &Branches, node: &Arc<Node>) -> Result<Attr> {
-        let look = |branch: &Arc<Branch>, dir: BorrowedFd<'_>, name: &[u8], key: FileKey| {
+        let look = |_, branch: &Arc<Branch>, dir: BorrowedFd<'_>, name: &[u8], key: FileKey| {
             let attr = stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
             Some(self.show_file(node, branch, attr, At::Named(Symlinks::NEVER, dir, name)))
         };
@@ -246,32 +242,44 @@ impl Pool {
     /// Errors: `EACCES` for executing a file without any execute bit; `EROFS`; `EPERM` for writing an immutable file.
     pub fn access(&self, id: NodeId, mask: u32) -> Result<()> {
         let mask = Access::from_bits(mask).ok_or(Error::Invalid)?;
+        let node = self.nodes.get(id)?;
+        let trust = self.trust_to_choose(Func::Access, &node);
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let node = self.nodes.get(id)?;
         let may = |fd: BorrowedFd<'_>| {
             rustix::fs::accessat(rustix::fs::CWD, ProcPath::of(fd).as_bytes(), mask, AtFlags::EACCESS)
         };
         if node.is_dir() {
-            return self.ask(&branches, &node, Func::Access, may);
+            return self.ask_dir(&branches, &node, trust, Func::Access, may);
         }
-        let chosen = self.chosen(Func::Access, &branches, &node, |attr| !attr.is_dir())?;
+        let chosen = self.chosen(Func::Access, &branches, &node, trust, |attr| !attr.is_dir())?;
         Ok(may(chosen.fd.as_fd()).map_err(|errno| chosen.branch.record_error(errno, OpKind::Read))?)
     }
 
     /// Returns the target of a symlink.
     pub fn readlink(&self, id: NodeId) -> Result<Vec<u8>> {
+        let node = self.nodes.get(id)?;
+        let trust = self.trust_to_choose(Func::Readlink, &node);
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let node = self.nodes.get(id)?;
-        let primary = self.chosen(Func::Readlink, &branches, &node, |attr| {
+        if !node.symlinkified && self.acts_on_own_file(Func::Readlink, &branches) {
+            let target = self.hinted(&branches, &node, |_, branch, dir, name, key| {
+                let target = branch.read_link_at(dir, name)?;
+                // Afterwards: until here, the name may have come to lead to another file.
+                stat::at(dir, name).ok().filter(|attr| attr.key() == key).map(|_| target)
+            });
+            if let Some(target) = target {
+                return Ok(target.into_bytes());
+            }
+        }
+        let chosen = self.chosen(Func::Readlink, &branches, &node, trust, |attr| {
             node.symlinkified && !attr.is_dir() || attr.is_symlink()
         })?;
         if node.symlinkified {
-            return Ok(on_branch(&primary.branch, &self.a_path(&node).ok_or(Error::Stale)?));
+            return Ok(on_branch(&chosen.branch, &self.a_path(&node).ok_or(Error::Stale)?));
         }
-        let target = primary.branch.read_link(primary.fd.as_fd());
-        Ok(target.map_err(|errno| primary.branch.record_error(errno, OpKind::Read))?.into_bytes())
+        let target = chosen.branch.read_link(chosen.fd.as_fd());
+        Ok(target.map_err(|errno| chosen.branch.record_error(errno, OpKind::Read))?.into_bytes())
     }
 }
 

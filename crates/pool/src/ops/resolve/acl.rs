@@ -2,9 +2,9 @@
 
 use crate::branch::Branch;
 use crate::dir::symlinks::Symlinks;
-use crate::fs::acl::{ACCESS, PermissionCheck, of_entry, rights_of_all};
-use crate::fs::beneath::ProcPath;
+use crate::fs::acl::{ACCESS, PermissionCheck, rights_of_all};
 use crate::fs::stat::Attr;
+use crate::fs::xattr;
 use crate::pool::Pool;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -66,13 +66,9 @@ impl Pool {
 
 fn read(at: At<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
     match at {
-        At::Opened(fd) => match rustix::fs::fgetxattr(fd, ACCESS, &mut *buffer) {
-            // The descriptor is open with O_PATH.
-            Err(Errno::BADF) => rustix::fs::getxattr(ProcPath::of(fd).as_bytes(), ACCESS, buffer),
-            other => other,
-        },
-        At::Directory(fd) => of_entry(fd, b".", ACCESS, buffer),
-        At::Named(follow, dir, name) if follow.is_plain() => of_entry(dir, name, ACCESS, buffer),
+        At::Opened(fd) => xattr::get(fd, ACCESS, buffer),
+        At::Directory(fd) => xattr::get_at(fd, b".", ACCESS, buffer),
+        At::Named(follow, dir, name) if follow.is_plain() => xattr::get_at(dir, name, ACCESS, buffer),
         At::Named(follow, dir, name) => read(At::Opened(follow.pin(dir, name)?.as_fd()), buffer),
     }
 }

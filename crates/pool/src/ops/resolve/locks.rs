@@ -1,8 +1,10 @@
 //! Locks whose holders may wait for a branch. Acquiring them has a time limit.
 
+use crate::error::Result;
 use crate::ids::BranchId;
 use crate::lock::clones::CloneGuard;
 use crate::lock::tree::TreeGuard;
+use crate::node::Node;
 use crate::path::PoolPath;
 use crate::pool::Pool;
 use rustix::io::Errno;
@@ -18,6 +20,13 @@ impl Pool {
     /// Takes the lock that keeps a directory from being cloned to another branch. Errors: as [`Pool::lock_for_clone`].
     pub(crate) fn lock_for_change(&self, path: PoolPath) -> Result<CloneGuard<'_>, Errno> {
         self.clone_locks.begin_change(path, self.stuck_operations.lock_timeout()).ok_or(Errno::TIMEDOUT)
+    }
+
+    /// Keeps a node from being cloned to another branch, if it is a directory with a name: no other request clones one
+    /// that has been removed. Errors: as [`Pool::lock_for_clone`].
+    pub(crate) fn keep_from_cloning(&self, node: &Node) -> Result<Option<CloneGuard<'_>>> {
+        let path = if node.is_dir() { self.nodes.locate(node.id)?.1 } else { None };
+        Ok(path.map(|path| self.lock_for_change(path)).transpose()?)
     }
 
     /// Takes the lock for renaming directories. Errors: as [`Pool::lock_for_clone`].

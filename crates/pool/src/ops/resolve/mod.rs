@@ -5,17 +5,16 @@ mod choose;
 mod dirs;
 mod inode_seed;
 mod locks;
+pub(crate) mod places;
 
 use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
 use crate::config::Func;
-use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Refusal, Result};
-use crate::export;
 use crate::fs::beneath;
 use crate::fs::stat::{self, Attr, FileKey};
-use crate::node::Node;
+use crate::node::{Node, Orphan};
 use crate::policy::{self, Category};
 use crate::pool::Pool;
 use acl::At;
@@ -25,48 +24,44 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// One copy, on one branch, that an operation acts on.
-pub(crate) struct Target {
-    /// The index of the branch. `None` for a file without a name.
+/// One copy of a node: a file, or a directory on one branch.
+pub(crate) struct Place {
+    /// The index of the branch. `None` for a file that is open, or has no name.
     pub(crate) index: Option<usize>,
-    pub(crate) fd: TargetFd,
+    pub(crate) branch: Arc<Branch>,
+    pub(crate) fd: PlaceFd,
+    /// As they were when it was found.
+    pub(crate) attr: Attr,
 }
 
-pub(crate) enum TargetFd {
+pub(crate) enum PlaceFd {
     Pinned(OwnedFd),
     Shared(Arc<OwnedFd>),
+    Orphan(Arc<Orphan>),
+    Root(Arc<Branch>),
 }
 
-impl TargetFd {
-    pub(crate) fn into_shared(self) -> Arc<OwnedFd> {
-        match self {
-            TargetFd::Pinned(fd) => Arc::new(fd),
-            TargetFd::Shared(fd) => fd,
-        }
-    }
-
-    pub(crate) fn share(&self) -> Result<TargetFd, Errno> {
+impl PlaceFd {
+    /// Returns the descriptor, which other threads may then share.
+    pub(crate) fn into_shared(self) -> Result<Arc<OwnedFd>, Errno> {
         Ok(match self {
-            TargetFd::Pinned(fd) => TargetFd::Pinned(rustix::io::fcntl_dupfd_cloexec(fd, 0)?),
-            TargetFd::Shared(fd) => TargetFd::Shared(fd.clone()),
+            PlaceFd::Pinned(fd) => Arc::new(fd),
+            PlaceFd::Shared(fd) => fd,
+            PlaceFd::Orphan(orphan) => Arc::new(rustix::io::fcntl_dupfd_cloexec(&orphan.fd, 0)?),
+            PlaceFd::Root(branch) => Arc::new(rustix::io::fcntl_dupfd_cloexec(&branch.root, 0)?),
         })
     }
 }
 
-impl AsFd for TargetFd {
+impl AsFd for PlaceFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            TargetFd::Pinned(fd) => fd.as_fd(),
-            TargetFd::Shared(fd) => fd.as_fd(),
+            PlaceFd::Pinned(fd) => fd.as_fd(),
+            PlaceFd::Shared(fd) => fd.as_fd(),
+            PlaceFd::Orphan(orphan) => orphan.fd.as_fd(),
+            PlaceFd::Root(branch) => branch.root(),
         }
     }
-}
-
-/// The copy of a file that its node stands for.
-pub(crate) struct Primary {
-    pub(crate) branch: Arc<Branch>,
-    pub(crate) fd: TargetFd,
-    pub(crate) attr: Attr,
 }
 
 impl Pool {
@@ -90,59 +85,14 @@ impl Pool {
         }
     }
 
-    /// Returns the copy that a file's node stands for. Uses the open file; else a name that still leads to it; else the
-    /// descriptor that was pinned when the last name was removed; else, if no name is known, its inode number.
-    ///
-    /// Errors: `ESTALE` if it is not found, on which the kernel looks up the name again.
-    pub(crate) fn primary(&self, branches: &Branches, node: &Arc<Node>) -> Result<Primary> {
-        if let Some(open) = node.opened() {
-            let place = open.location();
-            let attr =
-                stat::of(place.fd.as_fd()).map_err(|errno| place.branch.record_error(errno, OpKind::Read))?;
-            return Ok(Primary {
-                branch: place.branch.clone(),
-                fd: TargetFd::Shared(place.fd.clone()),
-                attr,
-            });
-        }
-        let key = node.key().ok_or(Error::IsDirectory)?;
-        // A rename moves the file before it updates the table. A request in between retries.
-        let mut failed = None;
-        for attempt in 0..4 {
-            for (dir, name) in self.nodes.names(node.id) {
-                match find_file(self.follow(), branches, &dir, &name, key) {
-                    Ok(Some(found)) => return Ok(found),
-                    Ok(None) => {}
-                    Err(errno) => failed = Some(errno),
-                }
-            }
-            let orphan = node.orphan.lock().clone();
-            if let Some(orphan) = orphan {
-                let fd = rustix::io::fcntl_dupfd_cloexec(&orphan.fd, 0)?;
-                let attr =
-                    stat::of(fd.as_fd()).map_err(|errno| orphan.branch.record_error(errno, OpKind::Read))?;
-                return Ok(Primary { branch: orphan.branch.clone(), fd: TargetFd::Pinned(fd), attr });
-            }
-            if attempt > 0 {
-                std::thread::yield_now();
-            }
-        }
-        if self.nodes.names(node.id).next().is_none()
-            && let Some((branch, fd, attr)) = export::reopen(branches, key)
-        {
-            return Ok(Primary { branch, fd: TargetFd::Pinned(fd), attr });
-        }
-        Err(failed.map_or(Error::Stale, Error::Branch))
-    }
-
-    /// Calls `act` with a branch, the cached directory of a node's file there, its newest name and its key, and returns
-    /// the first result. Returns `None` if nothing is cached. The name may lead to another file by now, so `act` must
-    /// compare keys.
+    /// Calls `act` with the index and the branch, the cached directory of a node's file there, its newest name and its
+    /// key, and returns the first result. Returns `None` if nothing is cached. The name may lead to another file by now,
+    /// so `act` must compare keys.
     pub(crate) fn hinted<R>(
         &self,
         branches: &Branches,
         node: &Node,
-        act: impl Fn(&Arc<Branch>, BorrowedFd<'_>, &[u8], FileKey) -> Option<R>,
+        mut act: impl FnMut(usize, &Arc<Branch>, BorrowedFd<'_>, &[u8], FileKey) -> Option<R>,
     ) -> Option<R> {
         let key = node.key()?;
         let (dir, name) = self.nodes.newest_name(node.id)?;
@@ -153,43 +103,24 @@ impl Pool {
             let attr = stat::of(opened.as_fd()).ok()?;
             Some((attr.dev, attr.ino))
         };
-        let own = branches.iter().enumerate().filter(|(_, branch)| branch.dev == key.dev);
-        let mut found = own.filter_map(|(index, branch)| {
-            let known = self.dir_cache.unverified(&dir, branches, index, || current_dir(branch))?;
-            act(branch, known.opened.get(branches, index)?, &name, key)
-        });
-        found.next()
+        let cached = self.dir_cache.unverified(&dir, branches)?;
+        let holders = cached.names.holders(&name);
+        let may_hold = |index: usize| holders.is_none_or(|holders| holders.has(index));
+        branches
+            .iter()
+            .enumerate()
+            .filter(|(index, branch)| may_hold(*index) && branch.dev == key.dev)
+            .find_map(|(index, branch)| {
+                let opened = cached.opened.get(branches, index)?;
+                let stays = self.dir_cache.in_place(&cached, index, || current_dir(branch));
+                stays.then(|| act(index, branch, opened, &name, key))?
+            })
     }
 
     /// Returns true if a search function always acts on the node's own file.
     pub(crate) fn acts_on_own_file(&self, func: Func, branches: &Branches) -> bool {
         let (own, shown) = (self.config().policies.get(func), self.config().policies.get(Func::Getattr));
         branches.len() == 1 || own == shown && policy::first_only(own, Category::Search)
-    }
-
-    /// Returns the copy of a file that a search function acts on: the node's own file, unless the function's policy
-    /// chooses another copy of the name that `fits`.
-    pub(crate) fn chosen(
-        &self,
-        func: Func,
-        branches: &Branches,
-        node: &Arc<Node>,
-        fits: impl Fn(&Attr) -> bool,
-    ) -> Result<Primary> {
-        let primary = self.primary(branches, node)?;
-        if self.acts_on_own_file(func, branches) {
-            return Ok(primary);
-        }
-        let Some((dir, name)) = self.nodes.names(node.id).next() else { return Ok(primary) };
-        let dirs = MergedDir::open(self.follow(), branches, &dir);
-        let copies = dirs.copies(&name);
-        let Ok(index) = self.shown(func, branches, &copies) else { return Ok(primary) };
-        let Some(attr) = copies.get(index).copied().filter(|a| fits(a) && a.key() != primary.attr.key())
-        else {
-            return Ok(primary);
-        };
-        let fd = dirs.follow.pin(dirs.get(index).ok_or(Error::Absent)?, &name)?;
-        Ok(Primary { branch: branches.as_slice()[index].clone(), fd: TargetFd::Pinned(fd), attr })
     }
 
     /// Returns attributes as the pool shows them. Uses the path only if [`Pool::needs_path`] returns true.
@@ -225,13 +156,14 @@ pub(crate) fn find_file(
     dir: &[u8],
     name: &[u8],
     key: FileKey,
-) -> Result<Option<Primary>, Errno> {
+) -> Result<Option<Place>, Errno> {
     let mut failed = branches.timeout_error();
-    for branch in branches.iter() {
+    for (index, branch) in branches.iter().enumerate() {
         let pinned = follow.dir(branch.root.as_fd(), dir).and_then(|(dir, _)| follow.pin(dir, name));
         match pinned.and_then(|fd| Ok((stat::of(fd.as_fd())?, fd))) {
             Ok((attr, fd)) if attr.key() == key => {
-                return Ok(Some(Primary { branch: branch.clone(), fd: TargetFd::Pinned(fd), attr }));
+                let (branch, fd) = (branch.clone(), PlaceFd::Pinned(fd));
+                return Ok(Some(Place { index: Some(index), branch, fd, attr }));
             }
             Ok(_) => {}
             Err(errno) if beneath::is_absent(errno) => {}

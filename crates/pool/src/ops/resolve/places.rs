@@ -1,0 +1,447 @@
+//! The places of a node: its copies, on each branch that has one.
+//!
+//! What the pool knows comes first: the descriptor of an open file, the directory that is kept open, and the index of
+//! which branches may hold which of its names. A copy is pinned in that directory, and a file is recognized by its key.
+//! Without such knowledge, every branch is asked, once.
+
+use super::{Place, PlaceFd, find_file};
+use crate::branch::health::OpKind;
+use crate::branch::{Branch, Branches};
+use crate::config::Func;
+use crate::dir::merged::{CacheTrust, Copies};
+use crate::dir::symlinks::Symlinks;
+use crate::error::{Error, Result};
+use crate::export;
+use crate::fs::beneath;
+use crate::fs::stat::{self, Attr, FileKey};
+use crate::node::Node;
+use crate::ops::aggregate::{self, Outcome};
+use crate::ops::resolve::acl::At;
+use crate::path::PoolPath;
+use crate::policy::{self, Category};
+use crate::pool::Pool;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// The places that an operation acts on.
+pub(crate) type Chosen<'p> = SmallVec<[&'p Place; 2]>;
+
+/// What an operation will do with a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Anything for which it suffices that the file is pinned.
+    Attributes,
+    /// Truncate it. If it has no other copy, it is opened for writing at once.
+    Truncation,
+}
+
+/// The copies of a node.
+pub(crate) struct Places {
+    /// In branch order. A file without a name has one place without an index.
+    list: SmallVec<[Place; 1]>,
+    /// The position of the node's own file. `None` for a directory.
+    own: Option<usize>,
+    copies: Copies,
+}
+
+impl Places {
+    /// Makes the only place of a file or directory.
+    fn sole(place: Place, is_dir: bool, branches: &Branches) -> Places {
+        let found = place.index.map(|index| (index, place.attr)).into_iter().collect();
+        let copies = Copies {
+            found,
+            branches: branches.len(),
+            follow: Symlinks::NEVER,
+            error: None,
+            unheard: branches.timeout_error(),
+        };
+        Places { list: SmallVec::from_iter([place]), own: (!is_dir).then_some(0), copies }
+    }
+
+    /// Returns the node's own file; `None` for a directory.
+    fn own(&self) -> Option<&Place> {
+        self.own.and_then(|at| self.list.get(at))
+    }
+
+    fn at(&self, index: usize) -> Option<&Place> {
+        self.list.iter().find(|place| place.index == Some(index))
+    }
+
+    /// Returns true for a file or directory that no name leads to.
+    fn is_nameless(&self) -> bool {
+        self.copies.found.is_empty()
+    }
+}
+
+impl Pool {
+    /// Returns the cache version that a change of a node may trust. Must be called before the operation takes a lock.
+    pub(crate) fn trust_to_change(&self, node: &Node) -> CacheTrust {
+        match self.branches.load().len() {
+            // No other branch can have a copy. A file is recognized by its key.
+            1 if !node.is_dir() => None,
+            1 => self.trust_to_read(node),
+            _ => self.cache_trust(),
+        }
+    }
+
+    /// Returns the cache version that a query about a node may trust: a directory's branches may be cached for as long
+    /// as the kernel caches its name, and a file is recognized by its key. Must be called before the operation takes a
+    /// lock.
+    pub(crate) fn trust_to_read(&self, node: &Node) -> CacheTrust {
+        match node.is_dir() {
+            true => self.dir_cache.valid_version(node).or_else(|| self.cache_trust()),
+            false => None,
+        }
+    }
+
+    /// Returns the copy that a file's node stands for. Uses the open file; else a name that still leads to it; else the
+    /// descriptor that was pinned when the last name was removed; else, if no name is known, its inode number.
+    ///
+    /// Errors: `ESTALE` if it is not found, on which the kernel looks up the name again.
+    pub(crate) fn primary(&self, branches: &Branches, node: &Arc<Node>) -> Result<Place> {
+        if let Some(open) = open_place(node)? {
+            return Ok(open);
+        }
+        let key = node.key().ok_or(Error::IsDirectory)?;
+        if let Some(known) = self.known_place(branches, node, OFlags::PATH) {
+            return Ok(known);
+        }
+        let by_name = |_, dir: &[u8], name: &[u8]| find_file(self.follow(), branches, dir, name, key);
+        self.by_names(branches, node, key, by_name, |place| place)
+    }
+
+    /// Returns the node's file, opened in a directory that is kept open.
+    fn known_place(&self, branches: &Branches, node: &Node, flags: OFlags) -> Option<Place> {
+        self.hinted(branches, node, |index, branch, dir, name, key| {
+            let (fd, attr) = open_as(dir, name, key, flags)?;
+            Some(Place { index: Some(index), branch: branch.clone(), fd, attr })
+        })
+    }
+
+    /// Calls `find` with the known names of a file, newest first, until it finds the file. Without success, `nameless`
+    /// receives what stands in for a file without a name.
+    fn by_names<T>(
+        &self,
+        branches: &Branches,
+        node: &Arc<Node>,
+        key: FileKey,
+        mut find: impl FnMut(Arc<Node>, &[u8], &[u8]) -> Result<Option<T>, Errno>,
+        nameless: impl FnOnce(Place) -> T,
+    ) -> Result<T> {
+        // A rename moves the file before it updates the table. A request in between retries.
+        let mut failed = None;
+        for attempt in 0..4 {
+            for (parent, dir, name) in self.nodes.names_in(node.id) {
+                match find(parent, &dir, &name) {
+                    Ok(Some(found)) => return Ok(found),
+                    Ok(None) => {}
+                    Err(errno) => failed = Some(errno),
+                }
+            }
+            if let Some(orphan) = orphan_place(node)? {
+                return Ok(nameless(orphan));
+            }
+            if attempt > 0 {
+                std::thread::yield_now();
+            }
+        }
+        if self.nodes.names(node.id).next().is_none()
+            && let Some((branch, fd, attr)) = export::reopen(branches, key)
+        {
+            return Ok(nameless(Place { index: None, branch, fd: PlaceFd::Pinned(fd), attr }));
+        }
+        Err(failed.map_or(Error::Stale, Error::Branch))
+    }
+
+    /// Returns the copies of a node. The caller holds no lock on a directory's clones.
+    ///
+    /// Errors: as for [`Pool::primary`].
+    pub(crate) fn places(
+        &self,
+        branches: &Branches,
+        node: &Arc<Node>,
+        trust: CacheTrust,
+        purpose: Purpose,
+    ) -> Result<Places> {
+        if node.is_dir() {
+            let path = self.nodes.locate(node.id)?.1;
+            return self.dir_places(branches, node, path, trust);
+        }
+        let sole = |place| Places::sole(place, false, branches);
+        let mut open = open_place(node)?;
+        let write = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        if branches.len() == 1 {
+            // There can be no other copy.
+            let own = match open {
+                Some(open) => {
+                    let index = branches.index_of(open.branch.id).filter(|_| self.nodes.has_name(node.id));
+                    Place { index, ..open }
+                }
+                None => match purpose {
+                    Purpose::Attributes => None,
+                    Purpose::Truncation => self.known_place(branches, node, write),
+                }
+                .map_or_else(|| self.primary(branches, node), Ok)?,
+            };
+            return Ok(sole(own));
+        }
+        let key = open.as_ref().map(|open| open.attr.key()).or(node.key()).ok_or(Error::IsDirectory)?;
+        let is_open = open.is_some();
+        let mut by_name = |parent: Arc<Node>, dir: &[u8], name: &[u8]| -> Result<Option<Places>, Errno> {
+            let dirs = self.dirs_of(branches, parent, dir, trust);
+            if let Some(index) = dirs.only_holder(name) {
+                let branch = &branches.as_slice()[index];
+                if let Some(open) = open.take_if(|open| open.branch.id == branch.id) {
+                    return Ok(Some(sole(Place { index: Some(index), ..open })));
+                }
+                if purpose == Purpose::Truncation
+                    && open.is_none()
+                    && let Some((fd, attr)) = dirs.get(index).and_then(|dir| open_as(dir, name, key, write))
+                {
+                    return Ok(Some(sole(Place { index: Some(index), branch: branch.clone(), fd, attr })));
+                }
+            }
+            let (copies, pinned) = dirs.pinned_copies(name);
+            let Some(own) = copies.found.iter().position(|(_, attr)| attr.key() == key) else {
+                return copies.error.or(copies.unheard).map_or(Ok(None), Err);
+            };
+            let place = |((index, attr), fd): (&(usize, Attr), _)| Place {
+                index: Some(*index),
+                branch: branches.as_slice()[*index].clone(),
+                fd: PlaceFd::Pinned(fd),
+                attr: *attr,
+            };
+            let mut list: SmallVec<[Place; 1]> = copies.found.iter().zip(pinned).map(place).collect();
+            if let Some(open) = open.take() {
+                list[own].fd = open.fd;
+            }
+            Ok(Some(Places { list, own: Some(own), copies }))
+        };
+        if is_open {
+            // No name need lead to an open file.
+            for (parent, dir, name) in self.nodes.names_in(node.id) {
+                if let Ok(Some(found)) = by_name(parent, &dir, &name) {
+                    return Ok(found);
+                }
+            }
+            return open_place(node)?.map(sole).ok_or(Error::Stale);
+        }
+        self.by_names(branches, node, key, by_name, sole)
+    }
+
+    fn dir_places(
+        &self,
+        branches: &Branches,
+        node: &Arc<Node>,
+        path: Option<PoolPath>,
+        trust: CacheTrust,
+    ) -> Result<Places> {
+        let Some(path) = path else {
+            let orphan = orphan_place(node)?.ok_or(Error::Stale)?;
+            return Ok(Places::sole(orphan, true, branches));
+        };
+        let dirs = self.dirs_of(branches, node.clone(), &path, trust);
+        let copies = dirs.own();
+        let place = |(index, attr): (usize, &Attr)| {
+            let branch = branches.as_slice()[index].clone();
+            let fd = match dirs.opened_dir(index) {
+                Some(fd) => PlaceFd::Shared(fd.clone()),
+                None => PlaceFd::Root(branch.clone()),
+            };
+            Place { index: Some(index), branch, fd, attr: *attr }
+        };
+        Ok(Places { list: copies.iter().map(place).collect(), own: None, copies })
+    }
+
+    /// Returns the places that an action function changes.
+    ///
+    /// `by_handle`: the open file is among them whatever its branch's mode, as that mode binds only the policies.
+    pub(crate) fn chosen_places<'p>(
+        &self,
+        func: Func,
+        branches: &Branches,
+        places: &'p Places,
+        by_handle: bool,
+    ) -> Result<Chosen<'p>> {
+        if places.is_nameless() && !places.list.is_empty() {
+            return Ok(places.list.iter().collect());
+        }
+        let chosen = self.choose_for_action(func, branches, &places.copies);
+        let Some(own) = places.own() else {
+            return Ok(chosen?.into_iter().filter_map(|index| places.at(index)).collect());
+        };
+        let chosen = match chosen {
+            Ok(chosen) => chosen,
+            Err(_) if by_handle => SmallVec::new(),
+            Err(error) => return Err(error),
+        };
+        // Neither a hard link of the file nor a file of another type is a copy.
+        let is_copy = |place: &&Place| {
+            place.index == own.index
+                || place.attr.dirent_type() == own.attr.dirent_type() && place.attr.key() != own.attr.key()
+        };
+        let mut list: Chosen<'p> =
+            chosen.into_iter().filter_map(|index| places.at(index)).filter(is_copy).collect();
+        if by_handle && !list.iter().any(|place| place.index == own.index) {
+            list.push(own);
+        }
+        // Only copies that the shown file hides could be changed.
+        if list.is_empty() { Err(Error::ReadOnlyCopy) } else { Ok(list) }
+    }
+
+    /// Runs a change on the chosen places. If the results differ, the result of the shown copy counts.
+    pub(crate) fn change_each(
+        &self,
+        branches: &Branches,
+        places: &Places,
+        chosen: &[&Place],
+        mut change: impl FnMut(&Place) -> Result<(), Errno>,
+    ) -> Result<()> {
+        let mut results: SmallVec<[(Option<usize>, Outcome); 2]> = SmallVec::new();
+        for place in chosen {
+            let result = change(place).map_err(|errno| place.branch.record_error(errno, OpKind::Change));
+            results.push((place.index, result));
+        }
+        let shown = || match places.is_nameless() {
+            true => Ok(None),
+            false => self.shown(Func::Getattr, branches, &places.copies).map(Some).map_err(Error::errno),
+        };
+        Ok(aggregate::by_search(&results, shown)?)
+    }
+
+    /// Runs a change on every copy of a node that `func`'s policy chooses.
+    pub(crate) fn on_copies(
+        &self,
+        branches: &Branches,
+        node: &Arc<Node>,
+        trust: CacheTrust,
+        func: Func,
+        change: impl FnMut(&Place) -> Result<(), Errno>,
+    ) -> Result<()> {
+        let _not_cloning = self.keep_from_cloning(node)?;
+        let places = self.places(branches, node, trust, Purpose::Attributes)?;
+        let chosen = self.chosen_places(func, branches, &places, false)?;
+        self.change_each(branches, &places, &chosen, change)
+    }
+
+    /// Runs a query on the copy of a directory that a search function chooses.
+    pub(crate) fn ask_dir<T>(
+        &self,
+        branches: &Branches,
+        node: &Arc<Node>,
+        trust: CacheTrust,
+        func: Func,
+        ask: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
+    ) -> Result<T> {
+        let asked = |branch: &Branch, answer: Result<T, Errno>| {
+            Ok(answer.map_err(|errno| branch.record_error(errno, OpKind::Read))?)
+        };
+        let (_, Some(path)) = self.nodes.locate(node.id)? else {
+            let orphan = orphan_place(node)?.ok_or(Error::Stale)?;
+            return asked(&orphan.branch, ask(orphan.fd.as_fd()));
+        };
+        let dirs = self.dirs_of(branches, node.clone(), &path, trust);
+        let index = match policy::first_only(self.config().policies.get(func), Category::Search) {
+            true => dirs.first()?,
+            false => self.shown(func, branches, &dirs.own())?,
+        };
+        asked(&branches[index], ask(dirs.get(index).ok_or(Error::Absent)?))
+    }
+
+    /// Returns the node's attributes as they are now.
+    pub(crate) fn attr_at(&self, branches: &Branches, node: &Arc<Node>, places: &Places) -> Result<Attr> {
+        if let Some(own) = places.own() {
+            return self.file_attr_at(node, own);
+        }
+        if places.is_nameless() {
+            let place = places.list.first().ok_or_else(|| places.copies.missing())?;
+            let at = At::Opened(place.fd.as_fd());
+            return Ok(self.show(node, &place.branch, b"", stat::of(place.fd.as_fd())?, at));
+        }
+        let mut copies = Copies { found: SmallVec::new(), ..places.copies };
+        for place in &places.list {
+            match stat::of(place.fd.as_fd()) {
+                Ok(attr) => copies.found.extend(place.index.map(|index| (index, attr))),
+                Err(errno) => copies.error = Some(place.branch.record_error(errno, OpKind::Read)),
+            }
+        }
+        let shown = self.shown(Func::Getattr, branches, &copies)?;
+        let (attr, place) = copies.get(shown).zip(places.at(shown)).ok_or(Error::Absent)?;
+        let at = At::Directory(place.fd.as_fd());
+        Ok(self.show(node, &place.branch, b"", copies.merge_dir(*attr), at))
+    }
+
+    /// Returns the attributes that a file has now.
+    pub(crate) fn file_attr_at(&self, node: &Node, file: &Place) -> Result<Attr> {
+        let attr =
+            stat::of(file.fd.as_fd()).map_err(|errno| file.branch.record_error(errno, OpKind::Read))?;
+        Ok(self.show_file(node, &file.branch, attr, At::Opened(file.fd.as_fd())))
+    }
+
+    /// Returns the copy of a file that a search function acts on: the node's own file, unless the function's policy
+    /// chooses another copy of the name that `fits`.
+    pub(crate) fn chosen(
+        &self,
+        func: Func,
+        branches: &Branches,
+        node: &Arc<Node>,
+        trust: CacheTrust,
+        fits: impl Fn(&Attr) -> bool,
+    ) -> Result<Place> {
+        if self.acts_on_own_file(func, branches) {
+            return self.primary(branches, node);
+        }
+        let mut places = self.places(branches, node, trust, Purpose::Attributes)?;
+        let own = places.own.ok_or(Error::IsDirectory)?;
+        let key = places.list[own].attr.key();
+        let at = self.shown(func, branches, &places.copies).ok().and_then(|index| {
+            places
+                .list
+                .iter()
+                .position(|place| place.index == Some(index) && fits(&place.attr) && place.attr.key() != key)
+        });
+        Ok(places.list.swap_remove(at.unwrap_or(own)))
+    }
+
+    /// Returns the cache version that [`Pool::chosen`] may trust for this function. Must be called before the operation
+    /// takes a lock.
+    pub(crate) fn trust_to_choose(&self, func: Func, node: &Node) -> CacheTrust {
+        match node.is_dir() || self.acts_on_own_file(func, &self.branches.load()) {
+            true => self.trust_to_read(node),
+            false => self.cache_trust(),
+        }
+    }
+}
+
+/// Returns the place of an open file.
+fn open_place(node: &Node) -> Result<Option<Place>> {
+    let Some(open) = node.opened() else { return Ok(None) };
+    let location = open.location();
+    let attr =
+        stat::of(location.fd.as_fd()).map_err(|errno| location.branch.record_error(errno, OpKind::Read))?;
+    let (branch, fd) = (location.branch.clone(), PlaceFd::Shared(location.fd.clone()));
+    Ok(Some(Place { index: None, branch, fd, attr }))
+}
+
+/// Returns the place of a file or directory that was pinned when it lost its last name.
+pub(super) fn orphan_place(node: &Node) -> Result<Option<Place>> {
+    let Some(orphan) = node.orphan.lock().clone() else { return Ok(None) };
+    let attr =
+        stat::of(orphan.fd.as_fd()).map_err(|errno| orphan.branch.record_error(errno, OpKind::Read))?;
+    Ok(Some(Place { index: None, branch: orphan.branch.clone(), fd: PlaceFd::Orphan(orphan), attr }))
+}
+
+/// Opens a name in a directory, if it leads to the file with this key. Opening another file must neither block nor
+/// change it.
+fn open_as(dir: BorrowedFd<'_>, name: &[u8], key: FileKey, flags: OFlags) -> Option<(PlaceFd, Attr)> {
+    let fd = match flags {
+        OFlags::PATH => beneath::pin(dir, name),
+        _ => rustix::fs::openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()),
+    };
+    let fd = fd.ok()?;
+    let attr = stat::of(fd.as_fd()).ok().filter(|attr| attr.key() == key)?;
+    Some((PlaceFd::Pinned(fd), attr))
+}
