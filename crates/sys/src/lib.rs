@@ -3,7 +3,6 @@
 //! Apart from the preload library, this is the only crate with `unsafe` code. All its functions are safe to call, and
 //! each `unsafe` block says why it is sound.
 
-pub mod chmod;
 pub mod creds;
 pub mod detached_mount;
 mod errno;
@@ -19,4 +18,5 @@ pub mod lease;
 pub mod mountinfo;
 pub mod page_buf;
 pub mod sched;
+pub mod truncate;
 pub mod xattr;

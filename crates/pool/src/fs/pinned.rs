@@ -14,13 +14,13 @@ static NO_EMPTY_PATH: AtomicBool = AtomicBool::new(false);
 /// tests.
 pub fn pretend_older_kernel(pretend: bool) {
     NO_EMPTY_PATH.store(pretend, Ordering::Relaxed);
-    canopy_sys::chmod::pretend_missing(pretend);
+    canopy_sys::fd::pretend_no_fchmodat2(pretend);
     canopy_sys::xattr::pretend_missing(pretend);
 }
 
 /// Changes the permission bits.
 pub(crate) fn chmod(file: BorrowedFd<'_>, mode: Mode) -> Result<(), Errno> {
-    match canopy_sys::chmod::chmod(file, mode) {
+    match canopy_sys::fd::chmod(file, mode) {
         Err(Errno::NOSYS) => rustix::fs::chmod(ProcPath::of(file).as_bytes(), mode),
         other => other,
     }
