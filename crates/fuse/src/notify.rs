@@ -177,6 +177,19 @@ impl Notifier {
         }
     }
 
+    /// Drops the listing of a directory that the kernel has cached, and its attributes, before it returns. Even a thread
+    /// that serves a READDIR of this directory may call it: the kernel waits for the pages alone, and a client holds
+    /// those only while it copies names, never while it waits for a reply (fs/fuse/readdir.c).
+    ///
+    /// # Errors
+    /// Those of write(2) on the device. A node that the kernel does not know is not an error.
+    pub fn inval_listing_now(&self, dir: NodeId) -> Result<(), Errno> {
+        match send(&self.shared.device, &Message::InvalInode { node: dir.0, offset: 0, len: 0 }) {
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
+    }
+
     /// Invalidates a name, so that the kernel looks it up again. Open directories below it stay usable, but mounts below
     /// it are detached.
     ///

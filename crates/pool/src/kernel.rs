@@ -21,8 +21,8 @@ pub trait Kernel: Send + Sync + 'static {
     /// change attributes carry none. Must not block: the kernel waits for a reply about that very node.
     fn invalidate_attr(&self, node: NodeId);
 
-    /// Makes the kernel look a name up again soon, because what it has cached is wrong. Must not block: the kernel
-    /// keeps the directory locked until it has its reply.
+    /// Makes the kernel look a name up, and list its directory, again soon, because what it has cached is wrong. Must not
+    /// block: the kernel keeps the directory locked until it has its reply.
     fn forget_name(&self, parent: NodeId, name: &[u8]);
 
     /// Returns true if the process that waits for the calling thread's operation has been killed. It still waits for

@@ -22,7 +22,7 @@ pub mod policy;
 mod pool;
 mod relocate;
 
-pub use dir::listing::cursor::DirEntry;
+pub use dir::listing::cursor::{DirEntry, NamesRead};
 pub use error::{Error, Result};
 pub use fs::acl::PermissionCheck;
 pub use fs::beneath::pretend_no_openat2;

@@ -176,9 +176,9 @@ const READS: &[Case] = &[
     ("getattr of a directory", &[Opcode::Lookup], false, |s| s.pool.getattr(s.dir, None).map(drop)),
     ("access", &[Opcode::Lookup], true, |s| s.pool.access(s.link, 4)),
     ("readlink", &[Opcode::Readlink], true, |s| s.pool.readlink(s.link).map(drop)),
-    ("listing", &[Opcode::Opendir], false, |s| s.pool.readdir(s.dir, 0, |_| true)),
+    ("listing", &[Opcode::Opendir], false, |s| s.pool.readdir(s.dir, 0, |_| true).map(drop)),
     ("reading a listing", &[Opcode::Readdir, Opcode::Readdirplus], false, |s| {
-        s.pool.readdir(s.dir, 0, |_| true)
+        s.pool.readdir(s.dir, 0, |_| true).map(drop)
     }),
     ("fsyncdir", &[Opcode::Fsyncdir], true, |s| s.pool.fsyncdir(s.dir, false)),
     ("syncfs", &[Opcode::Opendir], true, |s| s.pool.syncfs()),

@@ -25,7 +25,7 @@ fn names(pool: &Pool, node: NodeId) -> canopy_pool::Result<Vec<String>> {
     });
     names.retain(|name| name != "." && name != "..");
     names.sort();
-    listed.map(|()| names)
+    listed.map(|_| names)
 }
 
 /// Clients can use up the descriptors for open files. Everything that opens no file for a client still works.

@@ -204,7 +204,7 @@ impl Worker<'_> {
         }
         let dir = *self.rng.pick(&self.dirs);
         if self.rng.chance(500) {
-            return self.pool.readdir(dir, 0, |_| true);
+            return self.pool.readdir(dir, 0, |_| true).map(drop);
         }
         let mut found = Vec::new();
         let take = |_: canopy_pool::DirEntry<'_>, entry| {

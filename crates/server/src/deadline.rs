@@ -253,7 +253,7 @@ impl<H: Handler> Deadline<H> {
         }
     }
 
-    /// Makes the kernel revalidate what an operation has changed after its caller was given an error.
+    /// Makes the kernel revalidate, and list again, what an operation has changed after its caller was given an error.
     fn invalidate(&self, request: &Request<'_>) {
         let (node, notifier) = (request.header.node, &self.notifier);
         match Operation::of(request).changes {
@@ -261,11 +261,13 @@ impl<H: Handler> Deadline<H> {
             Changes::Attributes => {}
             Changes::Makes(name) | Changes::Removes(name) => {
                 let _ = notifier.expire_entry(node, name.as_cstr());
+                let _ = notifier.inval_inode(node, 0, 0);
             }
             Changes::Renames { from, to: (newdir, newname) } => {
                 let _ = notifier.expire_entry(node, from.as_cstr());
                 let _ = notifier.expire_entry(newdir, newname.as_cstr());
-                let _ = notifier.inval_attributes_now(newdir);
+                let _ = notifier.inval_inode(node, 0, 0);
+                let _ = notifier.inval_inode(newdir, 0, 0);
             }
         }
         let _ = notifier.inval_attributes_now(node);

@@ -55,6 +55,8 @@ impl Kernel for KernelLink {
         {
             tracing::debug!("cannot have a name in {parent} looked up again: {why}");
         }
+        // A cached listing may lack the name.
+        let _ = self.notifier.inval_inode(NodeId(parent.0), 0, 0);
     }
 
     fn caller_is_killed(&self) -> bool {

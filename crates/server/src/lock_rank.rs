@@ -22,6 +22,8 @@ canopy_pool::lock_ranks! {
     RecentFile = 1000;
     /// Listings that the kernel may use.
     DirListings = 1010;
+    /// Listings that the kernel keeps by itself.
+    KeptListings = 1015;
     /// The mounts that the branches in force lie on.
     BranchMounts = 1020;
     /// Branches that a thread is checking.

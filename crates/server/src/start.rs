@@ -110,6 +110,10 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
         .map_err(Error::Thread)?;
     let drops_negative = session.notifier().can_increment_epoch();
     let watch = Arc::new(Watch::start(&config, Arc::clone(&pool), Arc::clone(&coherence), drops_negative));
+    if agreed.offered.contains(InitFlags::NO_OPENDIR_SUPPORT) && coherence.ttl().may_cache_listings() {
+        coherence.let_kernel_open_directories();
+        tracing::debug!("the kernel opens directories by itself and keeps their listings");
+    }
     let interrupts = Arc::new(Interrupts::default());
     let link = KernelLink {
         backing: session.backing(),

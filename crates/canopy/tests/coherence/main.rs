@@ -11,3 +11,4 @@ mod partial_listings;
 mod random_changes;
 mod rig;
 mod uncached_names;
+mod warm_walks;

@@ -4,7 +4,7 @@
 //!
 //! `CANOPY_COHERENCE_CHANGES` sets the number of changes, `CANOPY_COHERENCE_SEED` the seed.
 
-use super::rig::{DelayMeter, look, two_disks};
+use super::rig::{DelayMeter, Opens, look, open_by, two_disks};
 use canopy_testkit::PoolBed;
 use canopy_testkit::cmd::wait_until;
 use canopy_testkit::{Kind, Rng};
@@ -344,10 +344,9 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
-fn storm(kind: Kind, options: &str, share: u64) {
+fn storm(bed: PoolBed, what: &str, share: u64) {
     let changes = number("CANOPY_COHERENCE_CHANGES", 30_000) / share;
     let seed = number("CANOPY_COHERENCE_SEED", 0x00ca_0095);
-    let bed = two_disks(kind, options);
     for branch in 0..2 {
         DIRS.iter().for_each(|dir| fs::create_dir_all(bed.on(branch, dir)).expect("mkdir"));
     }
@@ -408,7 +407,7 @@ fn storm(kind: Kind, options: &str, share: u64) {
         }
     });
     println!(
-        "{kind:?} {options}: {} changes, {} answers of which {} could be checked and {} were outdated by at most {:?}, \
+        "{what}: {} changes, {} answers of which {} could be checked and {} were outdated by at most {:?}, \
          in {:?}; scheduling delays of up to {:?}",
         storm.done.load(Ordering::Relaxed).min(changes),
         storm.queries.load(Ordering::Relaxed),
@@ -451,20 +450,25 @@ fn storm(kind: Kind, options: &str, share: u64) {
 
 #[test]
 fn changes_on_both_sides_in_memory() {
-    storm(Kind::Tmpfs, "", 1);
+    storm(open_by(Opens::Kernel, Kind::Tmpfs, ""), "tmpfs", 1);
+}
+
+#[test]
+fn changes_on_both_sides_where_the_daemon_opens_directories() {
+    storm(open_by(Opens::Daemon, Kind::Tmpfs, ""), "tmpfs, the daemon opens directories", 3);
 }
 
 #[test]
 fn changes_on_both_sides_on_ext4() {
-    storm(Kind::Ext4, "", 3);
+    storm(two_disks(Kind::Ext4, ""), "ext4", 3);
 }
 
 #[test]
 fn changes_on_both_sides_with_cached_listings() {
-    storm(Kind::Btrfs, "cache.readdir=true", 10);
+    storm(two_disks(Kind::Btrfs, "cache.readdir=true"), "btrfs, cache.readdir=true", 10);
 }
 
 #[test]
 fn changes_on_both_sides_with_two_workers() {
-    storm(Kind::Xfs, "read-thread-count=2", 10);
+    storm(two_disks(Kind::Xfs, "read-thread-count=2"), "XFS, two workers", 10);
 }

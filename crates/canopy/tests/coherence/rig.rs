@@ -26,6 +26,26 @@ pub(super) fn builder(options: &str) -> PoolBuilder {
     Pool::builder(BINARY).option("minfreespace=0,category.create=ff,cache.coherence=watch").option(options)
 }
 
+/// Who opens directories.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Opens {
+    /// The kernel by itself, as far as it may keep listings.
+    Kernel,
+    /// The daemon, as on kernels before Linux 5.1.
+    Daemon,
+}
+
+/// Mounts a pool over two filesystems, on a kernel that lets `opens` open directories.
+#[track_caller]
+pub(super) fn open_by(opens: Opens, kind: Kind, options: &str) -> PoolBed {
+    let hidden = match opens {
+        Opens::Kernel => "",
+        Opens::Daemon => "mask:NO_OPENDIR_SUPPORT",
+    };
+    let disks = [LoopFs::new(kind, 512 << 20), LoopFs::new(kind, 512 << 20)];
+    PoolBed::mount(builder(options).env("CANOPY_TEST_KERNEL", hidden), disks)
+}
+
 /// Describes an entry: its type, mode, size and link count, or the error.
 pub(super) fn look(path: &Path) -> String {
     match fs::symlink_metadata(path) {

@@ -90,6 +90,8 @@ pub(crate) struct Node {
     pub(crate) relied_below: AtomicU32,
     /// For a directory: how many names the pool has created in it.
     pub(crate) made: AtomicU32,
+    /// For a directory: how often changes of its names were reported.
+    pub(crate) names_changed: AtomicU32,
     /// For a directory: where it is on the branches, and which of them hold its names.
     pub(crate) cached_dir: CacheSlot,
     /// The node is in the order of cached directories.

@@ -58,6 +58,7 @@ pub(crate) fn new_node(stable: StableId, identity: Identity, symlinkified: bool)
         relied: AtomicU32::new(0),
         relied_below: AtomicU32::new(0),
         made: AtomicU32::new(0),
+        names_changed: AtomicU32::new(0),
         seen: Mutex::new(None),
         moving: RwLock::new(()),
         moves: AtomicU32::new(0),

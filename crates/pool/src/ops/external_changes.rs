@@ -3,6 +3,7 @@
 use crate::ids::NodeId;
 use crate::node::known_tree::KnownTree;
 use crate::pool::Pool;
+use std::sync::atomic::Ordering;
 
 impl Pool {
     /// Reports that the set of branches that hold this name of a directory may have changed.
@@ -10,6 +11,19 @@ impl Pool {
         if let Some(names) = self.nodes.get(dir).ok().and_then(|node| node.names()) {
             names.any_may_hold(name);
         }
+    }
+
+    /// Reports that the names of a directory have changed, by an operation or on a branch. What a listing has read before is
+    /// [`Doubtful`](crate::NamesRead::Doubtful) from now on.
+    pub fn listing_changed(&self, dir: NodeId) {
+        if let Ok(dir) = self.nodes.get(dir) {
+            dir.names_changed.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Reports that the names of any directory may have changed.
+    pub fn listings_changed(&self) {
+        self.cursors.all_overtaken();
     }
 
     /// Reports a change of a node's attributes.

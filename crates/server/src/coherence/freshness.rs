@@ -158,10 +158,19 @@ impl PendingAnswer<'_> {
     /// Records that the answer contains `key`. Returns whether `key` is unchanged since the request began, so that
     /// the kernel may cache it.
     pub(crate) fn record(&self, key: CacheKey) -> bool {
+        self.record_at(key, self.now)
+    }
+
+    /// As `record`, for an answer that may have taken long to read.
+    pub(crate) fn record_now(&self, key: CacheKey) -> bool {
+        self.record_at(key, now())
+    }
+
+    fn record_at(&self, key: CacheKey, at: u64) -> bool {
         let recipients = self.freshness.recipients_of(key);
         let mut before = recipients.load(SeqCst);
         // A store that every processor must see is expensive.
-        while let after = Recipients(before).with(self.thread, self.now).0
+        while let after = Recipients(before).with(self.thread, at).0
             && after != before
             && let Err(meanwhile) = recipients.compare_exchange(before, after, SeqCst, SeqCst)
         {

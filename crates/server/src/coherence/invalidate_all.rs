@@ -45,7 +45,7 @@ pub(super) struct Invalidation {
 }
 
 impl Coherence {
-    /// Makes the kernel look every name up again, effective when this returns.
+    /// Makes the kernel look every name up and list every directory again, effective when this returns.
     pub(crate) fn invalidate_names(&self) {
         // The kernel must not cache what was read before this and is answered later.
         self.anything_changed();
@@ -65,11 +65,13 @@ impl Coherence {
             }
             self.increment_epoch();
         }
+        self.drop_listings();
         // This blocks one worker only: the kernel serializes the setxattr calls on the control file.
         self.notifier.flush_within(TIMEOUT);
     }
 
-    /// Makes the kernel look every name up again soon, except for names in answers in flight. Does not block.
+    /// Makes the kernel look every name up and list every directory again soon, except for names in answers in flight.
+    /// Does not block.
     pub(crate) fn invalidate_names_soon(&self) {
         self.listings_changed();
         let state = &self.invalidation;
@@ -82,6 +84,7 @@ impl Coherence {
             while let Some(coherence) = weak_self.upgrade() {
                 let state = &coherence.invalidation;
                 while state.requested.swap(false, Ordering::SeqCst) {
+                    coherence.drop_listings();
                     if !coherence.invalidate_keeping_mounts() {
                         coherence.increment_epoch();
                     }
@@ -100,12 +103,21 @@ impl Coherence {
         }
     }
 
+    /// Makes the kernel drop every listing that it has cached, effective when this returns. A listing in flight then lacks
+    /// its beginning, and the kernel does not use it.
+    pub(crate) fn drop_listings(&self) {
+        self.listings_changed();
+        self.notify_in_batches(&self.pool.known().dirs(), |&dir| {
+            self.expire_node(dir, true);
+        });
+    }
+
     /// Makes the kernel revalidate everything it caches. Does not block.
     pub(crate) fn invalidate_everything(&self) {
         self.anything_changed();
         self.invalidate_names_soon();
         for node in self.pool.known().nodes() {
-            self.expire_node(node, true);
+            self.expire_node(node, false);
         }
     }
 

@@ -10,7 +10,8 @@
 //! - `freshness`: a TTL of zero for answers that a change has overtaken.
 //! - `recent_files`: rechecks files that may be changing without an event.
 //! - `busy_dirs`: directories in which programs work directly on a branch.
-//! - `dir_listings`: listings that the kernel may reuse.
+//! - `dir_listings`: listings that the kernel may reuse, where it asks at each open.
+//! - `kept_listings`: listings that the kernel keeps by itself.
 //! - `in_flight`: counts the answers in flight.
 //! - `invalidate_all`: makes the kernel look every name up again.
 
@@ -19,6 +20,7 @@ mod dir_listings;
 mod freshness;
 mod in_flight;
 mod invalidate_all;
+mod kept_listings;
 mod recent_files;
 mod ttl;
 
@@ -29,15 +31,16 @@ use arc_swap::{ArcSwap, Guard};
 use busy_dirs::BusyDirs;
 use canopy_fuse as wire;
 use canopy_fuse::notify::Notifier;
-use canopy_pool::{Attr, Entry, NodeId, Pool};
+use canopy_pool::{Attr, Entry, NamesRead, NodeId, Pool};
 use dir_listings::DirListings;
 use freshness::{CacheKey, Freshness, NO_THREAD, PendingAnswer, ThreadId};
 use in_flight::{InFlight, InFlightGuard};
 use invalidate_all::Invalidation;
+use kept_listings::{Keep, KeptListings};
 use recent_files::RecentFiles;
 use std::ffi::CStr;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Decides what the kernel may cache, and invalidates it.
 pub(crate) struct Coherence {
@@ -49,6 +52,7 @@ pub(crate) struct Coherence {
     ttl: ArcSwap<CacheTtl>,
     freshness: Freshness,
     listings: DirListings,
+    kept: KeptListings,
     /// Answers in flight for which the kernel holds a directory lock.
     in_flight: InFlight,
     recent: RecentFiles,
@@ -72,6 +76,7 @@ impl Coherence {
             ttl: ArcSwap::from_pointee(ttl),
             freshness: Freshness::default(),
             listings: DirListings::default(),
+            kept: KeptListings::default(),
             in_flight: InFlight::default(),
             recent: RecentFiles::default(),
             busy: BusyDirs::default(),
@@ -109,9 +114,34 @@ impl Coherence {
         }
     }
 
-    /// Records that the entries of a directory have changed.
+    /// From now on the kernel opens directories by itself and keeps their listings (`kept_listings`): the next OPENDIR,
+    /// and all that follow, are answered with ENOSYS. It cannot be made to ask again.
+    pub(crate) fn let_kernel_open_directories(&self) {
+        self.kept.begin_use();
+    }
+
+    /// Returns whether the kernel opens directories by itself.
+    pub(crate) fn kernel_opens_directories(&self) -> bool {
+        self.kept.in_use()
+    }
+
+    /// Records that the names in a directory have changed behind the pool's back. The kernel's listing is dropped by
+    /// [`Coherence::expire_node`].
     pub(crate) fn listing_changed(&self, dir: NodeId) {
+        // Before a notification: a request that begins after that must read the new names.
+        self.pool.listing_changed(dir);
         self.listings.changed(wire::NodeId(dir.0));
+    }
+
+    /// Drops the listing of a directory that the kernel has cached, before this returns.
+    pub(crate) fn drop_listing(&self, dir: NodeId) {
+        if !self.kernel_opens_directories() {
+            // When it is opened next.
+            return self.listings.changed(wire::NodeId(dir.0));
+        }
+        if let Err(why) = self.notifier.inval_listing_now(wire::NodeId(dir.0)) {
+            tracing::debug!("cannot drop the listing of {dir}: {why}");
+        }
     }
 
     /// Records that a name in a directory was made or removed directly on a branch.
@@ -137,9 +167,20 @@ impl Coherence {
         self.freshness.record_change(CacheKey::ALL, NO_THREAD);
     }
 
-    /// Invalidates every listing that the kernel has cached.
+    /// Records that the entries of any directory may have changed. The listings that the kernel keeps by itself are
+    /// dropped by [`Coherence::drop_listings`].
     pub(crate) fn listings_changed(&self) {
+        self.pool.listings_changed();
         self.listings.clear();
+    }
+
+    /// Drops the listings whose attributes are about to expire.
+    fn drop_due_listings(&self) {
+        for dir in self.kept.take_due(Instant::now()) {
+            if !self.kept.is_incomplete(dir) {
+                self.drop_listing(dir);
+            }
+        }
     }
 
     /// Makes the kernel look a name up again. Whatever is mounted on it stays.
@@ -147,16 +188,32 @@ impl Coherence {
         let _ = self.notifier.expire_entry(wire::NodeId(dir.0), name);
     }
 
-    /// Makes the kernel fetch a node's attributes again, and drop the cached listing of a directory if it may cache
-    /// any.
+    /// Makes the kernel fetch a node's attributes again, and drop the listing of a directory if asked to.
     pub(crate) fn expire_node(&self, node: NodeId, listing: bool) {
         let wire_node = wire::NodeId(node.0);
-        if listing && self.ttl.load().may_cache_listings() {
-            let _ = self.notifier.inval_inode(wire_node, 0, 0);
-        } else if let Err(why) = self.notifier.inval_attributes_now(wire_node) {
+        let sent = match self.kernel_opens_directories() {
+            // At once, because the listing that the kernel begins next must not be hit.
+            true if listing && self.kept.changed(node) => self.notifier.inval_listing_now(wire_node),
+            false if listing && self.ttl.load().may_cache_listings() => {
+                let _ = self.notifier.inval_inode(wire_node, 0, 0);
+                Ok(())
+            }
+            _ => self.notifier.inval_attributes_now(wire_node),
+        };
+        if let Err(why) = sent {
             tracing::debug!("cannot invalidate the attributes of {node}: {why}");
         }
     }
+}
+
+/// A part of a listing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// The first names, and when the request for them began.
+    First(Instant),
+    Later,
+    /// No names are left.
+    End,
 }
 
 /// The answer to a request in progress: how long the kernel may cache each thing in it.
@@ -211,12 +268,42 @@ impl Answer<'_> {
         }
     }
 
-    /// Records that the answer contains a listing. A listing has no TTL that could be zero, so a change of the
-    /// directory must find that it was given out.
-    pub(crate) fn record_listing(&self, dir: NodeId) {
-        if self.ttl.may_cache_listing(&self.coherence.pool, dir) {
-            self.pending.record(CacheKey::attributes(dir));
+    /// Records that the answer contains a part of a listing, after its names were read. A listing has no TTL that could be
+    /// zero. So a change of the directory must find that it was given out, and where a change came first, the kernel
+    /// drops the listing.
+    pub(crate) fn listed(&self, dir: NodeId, part: Part, names: NamesRead) {
+        let coherence = self.coherence;
+        let may_cache = self.ttl.may_cache_listing(&coherence.pool, dir);
+        let is_current = || self.pending.record_now(CacheKey::attributes(dir)) && names == NamesRead::Current;
+        if !coherence.kernel_opens_directories() {
+            if may_cache && !is_current() {
+                coherence.listings.changed(wire::NodeId(dir.0));
+            }
+            return;
         }
+        let keep = match self.ttl.listing_age() {
+            _ if !may_cache => Keep::Not,
+            // The next change may be made, and looked for, before an event can report it.
+            Some(_) if coherence.busy.is_busy(dir) => Keep::Not,
+            Some(age) => Keep::For(age),
+            None => Keep::Always,
+        };
+        let drops = match part {
+            Part::End => coherence.kept.ends(dir, self.thread(), keep),
+            Part::First(_) | Part::Later => {
+                let begun = if let Part::First(begun) = part { Some(begun) } else { None };
+                let drops = coherence.kept.gives(dir, self.thread(), begun);
+                // Checked only now: whoever records a change then finds that a listing has begun.
+                if !is_current() {
+                    coherence.kept.doubt(dir);
+                }
+                drops
+            }
+        };
+        if drops {
+            coherence.drop_listing(dir);
+        }
+        coherence.wake_rechecks();
     }
 
     /// Decides about the listing of a directory that is being opened: `None` if the kernel may not cache it, else

@@ -69,13 +69,18 @@ impl RecentFiles {
             Some(tracked) if tracked.node != node => return false,
             slot => *slot = Some(new),
         }
+        self.wake();
+        true
+    }
+
+    /// Wakes the thread if it has nothing to recheck.
+    fn wake(&self) {
         if self.idle.load(SeqCst)
             && self.idle.swap(false, SeqCst)
             && let Some(thread) = self.thread.get()
         {
             thread.unpark();
         }
-        true
     }
 
     /// Iterates over the tracked files and their slots.
@@ -85,12 +90,18 @@ impl RecentFiles {
 }
 
 impl Coherence {
-    /// Starts the thread that rechecks recent files. It ends with the pool.
+    /// Makes sure that the thread runs, because a listing will have to be dropped.
+    pub(super) fn wake_rechecks(&self) {
+        self.recent.wake();
+    }
+
+    /// Starts the thread that rechecks recent files and drops listings. It ends with the pool.
     pub(super) fn start_rechecks(&self) -> io::Result<()> {
         let weak = self.weak_self.clone();
         let thread = thread::Builder::new().name("canopy-recent".into()).spawn(move || {
             loop {
                 let Some(coherence) = weak.upgrade() else { return };
+                coherence.drop_due_listings();
                 let idle = coherence.recheck_recent_files();
                 drop(coherence);
                 match idle {
@@ -103,7 +114,7 @@ impl Coherence {
         Ok(())
     }
 
-    /// Rechecks all tracked files; returns whether none is left.
+    /// Rechecks all tracked files; returns whether none is left, and no listing either.
     fn recheck_recent_files(&self) -> bool {
         for (tracked, slot) in self.recent.tracked() {
             let node = tracked.node;
@@ -124,7 +135,7 @@ impl Coherence {
             }
         }
         self.recent.idle.store(true, SeqCst);
-        let idle = self.recent.tracked().next().is_none();
+        let idle = self.recent.tracked().next().is_none() && self.kept.is_idle();
         if !idle {
             self.recent.idle.store(false, SeqCst);
         }

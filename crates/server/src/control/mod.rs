@@ -303,8 +303,11 @@ impl Control {
             (pool.follow_symlinks, pool.symlinkify, pool.symlinkify_timeout, config.overrides, getattr)
         };
         let caching = |config: &Config| (config.timeouts, config.coherence);
+        let listings = |config: &Config| (config.is_given("cache.readdir"), config.kernel.cache_readdir);
         if now.branches != next.branches || caching(now) != caching(next) || visible(now) != visible(next) {
             self.coherence.invalidate_names();
+        } else if listings(now) != listings(next) {
+            self.coherence.drop_listings();
         }
         Ok(())
     }

@@ -1,17 +1,23 @@
 //! Operations on directory listings.
 
 use super::{Call, Dispatch, fail, number};
+use crate::coherence::Part;
 use crate::control;
 use crate::translate::convert;
 use canopy_fuse::flags::OpenFlags;
 use canopy_fuse::request::FileIo;
 use canopy_fuse::{Replied, Reply};
 use canopy_pool::NodeId;
+use rustix::io::Errno;
 use std::cell::RefCell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 impl Dispatch {
     pub(super) fn opendir(&self, call: &Call<'_>, reply: Reply<'_>) -> Replied {
+        if self.coherence.kernel_opens_directories() {
+            // The kernel does not ask again.
+            return reply.error(Errno::NOSYS.raw_os_error());
+        }
         if let Err(error) = self.pool.opendir(call.node) {
             return fail(reply, error);
         }
@@ -26,21 +32,24 @@ impl Dispatch {
     }
 
     pub(super) fn readdir(&self, call: &Call<'_>, reply: Reply<'_>, io: &FileIo) -> Replied {
-        call.answer.record_listing(call.node);
+        let begun = Instant::now();
         let mut out = reply.dir(io.size as usize);
         let listed = self.pool.readdir(call.node, io.offset, |entry| {
             control::is_control_file(call.node, entry.name)
                 || !out.push(entry.ino, entry.next, u32::from(entry.kind), entry.name)
         });
         match listed {
-            Ok(()) => out.finish(),
+            Ok(names) => {
+                call.answer.listed(call.node, part(io, begun, out.is_empty()), names);
+                out.finish()
+            }
             Err(error) => out.error(number(error)),
         }
     }
 
     pub(super) fn readdirplus(&self, call: &Call<'_>, reply: Reply<'_>, io: &FileIo) -> Replied {
         let (dir, shown) = (call.node, call.answer.ttl().shown);
-        call.answer.record_listing(dir);
+        let begun = Instant::now();
         let out = RefCell::new(reply.plus(io.size as usize));
         let mut nodes: Vec<NodeId> = Vec::new();
         let mut hidden = None;
@@ -70,7 +79,10 @@ impl Dispatch {
             self.pool.forget(node, 1);
         }
         match listed {
-            Ok(()) => out.finish(),
+            Ok(names) => {
+                call.answer.listed(dir, part(io, begun, out.is_empty()), names);
+                out.finish()
+            }
             Err(error) => {
                 for node in nodes {
                     self.pool.forget(node, 1);
@@ -78,5 +90,14 @@ impl Dispatch {
                 out.error(number(error))
             }
         }
+    }
+}
+
+/// Returns which part of a listing the answer to a request is.
+fn part(io: &FileIo, begun: Instant, is_empty: bool) -> Part {
+    match io.offset {
+        _ if is_empty => Part::End,
+        0 => Part::First(begun),
+        _ => Part::Later,
     }
 }

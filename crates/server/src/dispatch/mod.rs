@@ -92,11 +92,11 @@ impl Handler for Dispatch {
             }
             Op::Unlink { name } => {
                 let removed = self.pool.unlink(call.node, name.as_bytes());
-                done(reply, self.changed(&call, [call.node], removed))
+                done(reply, self.names_changed(&call, [call.node], removed))
             }
             Op::Rmdir { name } => {
                 let removed = self.pool.rmdir(call.node, name.as_bytes());
-                done(reply, self.changed(&call, [call.node], removed))
+                done(reply, self.names_changed(&call, [call.node], removed))
             }
             Op::Rename { name, newdir, newname, flags } => {
                 self.rename(&call, reply, name, (newdir, newname), flags)
@@ -193,6 +193,13 @@ impl Handler for Dispatch {
 }
 
 impl Dispatch {
+    /// Records that a request has changed names in `dirs` and passes its result on.
+    fn names_changed<T, const N: usize>(&self, call: &Call<'_>, dirs: [NodeId; N], result: T) -> T {
+        // Even if it has failed, perhaps halfway.
+        dirs.into_iter().for_each(|dir| self.pool.listing_changed(dir));
+        self.changed(call, dirs, result)
+    }
+
     /// Records that a request has changed attributes of `nodes` and passes its result on. For requests whose answer
     /// does not make the kernel reject older attributes in flight.
     fn changed<T, const N: usize>(&self, call: &Call<'_>, nodes: [NodeId; N], result: T) -> T {

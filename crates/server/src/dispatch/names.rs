@@ -24,7 +24,7 @@ impl Dispatch {
                 if name.as_bytes() == b".." {
                     // To resolve the handle of a directory, the kernel is about to search its parent's listing for
                     // the inode number (exportfs), which may have changed since that listing was cached.
-                    self.coherence.listing_changed(entry.node);
+                    self.coherence.drop_listing(entry.node);
                 }
                 reply.entry(&entry_out(call, name, &entry))
             }
@@ -58,7 +58,7 @@ impl Dispatch {
         name: Name<'_>,
         made: canopy_pool::Result<Entry>,
     ) -> Replied {
-        match self.changed(call, [call.node], made) {
+        match self.names_changed(call, [call.node], made) {
             Ok(entry) => reply.entry(&entry_out(call, name, &entry)),
             Err(error) => fail(reply, error),
         }
@@ -84,8 +84,8 @@ impl Dispatch {
         let renamed =
             self.pool.rename(&call.caller(0), dir, name.as_bytes(), newdir, newname.as_bytes(), kind);
         let renamed = match dir == newdir {
-            true => self.changed(call, [dir], renamed),
-            false => self.changed(call, [dir, newdir], renamed),
+            true => self.names_changed(call, [dir], renamed),
+            false => self.names_changed(call, [dir, newdir], renamed),
         };
         call.answer.renamed(newdir, newname.as_cstr());
         done(reply, renamed)
@@ -95,7 +95,7 @@ impl Dispatch {
         let kill = create.open_flags.contains(OpenInFlags::KILL_SUIDGID);
         let (caller, name) = (call.caller(create.umask), create.name);
         let made = self.pool.create(&caller, call.node, name.as_bytes(), create.mode, create.flags, kill);
-        match self.changed(call, [call.node], made) {
+        match self.names_changed(call, [call.node], made) {
             Ok((entry, opened)) => {
                 let (flags, backing) = convert::travel(&opened.travel);
                 reply.created(&entry_out(call, name, &entry), opened.handle.0, flags, backing)

@@ -239,6 +239,8 @@ impl Translator<'_> {
     fn directory_left(&mut self, dir: canopy_pool::NodeId) {
         // Lookups in progress below it are affected too.
         self.coherence.anything_changed();
+        // Its listing has lost the names of this branch.
+        self.outgoing.node(self.coherence, dir, true);
         for below in self.pool.known().below(dir) {
             self.outgoing.name(self.coherence, below.parent, &below.name);
             self.outgoing.node(self.coherence, below.node, below.is_dir);
@@ -330,7 +332,8 @@ impl Outgoing {
             coherence.listing_changed(node);
         }
         if coherence.attributes_changed(node) {
-            self.repeat.node(node, listing);
+            // Where the kernel keeps listings by itself, a listing in flight is dropped when it ends.
+            self.repeat.node(node, listing && !coherence.kernel_opens_directories());
         }
         self.now.node(node, listing);
     }

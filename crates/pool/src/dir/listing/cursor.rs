@@ -27,6 +27,10 @@ pub(crate) struct Cursor {
     pub(crate) first: usize,
     /// The state of the tree and the directory when the pass began.
     pub(crate) since: ListingVersion,
+    /// The changes that had been reported when the cursor began to read.
+    pub(crate) reported: ReportedChanges,
+    /// A branch could not be read.
+    pub(crate) incomplete: bool,
     pub(crate) ended: bool,
     /// It has given at least one answer. Others may have changed the directory since.
     pub(crate) lasts: bool,
@@ -54,6 +58,22 @@ pub(crate) struct ListingVersion {
     pub(crate) moves: u64,
     /// How many names the pool had created in the directory.
     pub(crate) made: u32,
+}
+
+/// How many changes of names have been reported: in this directory, and in every directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReportedChanges {
+    pub(crate) here: u32,
+    pub(crate) everywhere: u32,
+}
+
+/// How far the names of a part of a listing can be relied on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NamesRead {
+    /// Every branch was read, and no change was reported since the listing began.
+    Current,
+    /// Names have changed since the listing began, or a branch could not be read: names may be gone, or missing.
+    Doubtful,
 }
 
 pub(crate) struct ListedEntry {

@@ -4,13 +4,15 @@
 //! So cursors can be dropped at any time; their number and their memory are limited. A cursor that was not used for
 //! some seconds is dropped, with the directories that it holds open on the branches.
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, ReportedChanges};
 use crate::ids::NodeId;
 use crate::lock::rank;
 use crate::lock::ranked::Mutex;
+use crate::node::Node;
 use canopy_sys::sched;
 use rustix::process::Resource;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -26,6 +28,8 @@ const CHECK_PAUSE: Duration = Duration::from_secs(2);
 pub(crate) struct Cursors {
     shared: Arc<Mutex<Parked, rank::Cursors>>,
     descriptors: usize,
+    /// How often the names of every directory were reported to have changed.
+    overtaken: AtomicU32,
 }
 
 #[derive(Default)]
@@ -48,7 +52,8 @@ struct ParkedCursor {
 impl Default for Cursors {
     fn default() -> Self {
         let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::from(u32::MAX));
-        Cursors { shared: Arc::default(), descriptors: (limit / SHARE) as usize }
+        let descriptors = (limit / SHARE) as usize;
+        Cursors { shared: Arc::default(), descriptors, overtaken: AtomicU32::new(0) }
     }
 }
 
@@ -90,6 +95,17 @@ impl Cursors {
             }
         }
         drop(parked);
+    }
+
+    /// Records that every directory may have changed since the cursors read it.
+    pub(crate) fn all_overtaken(&self) {
+        self.overtaken.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Returns what has been reported so far of changes in a directory.
+    pub(crate) fn reported(&self, dir: &Node) -> ReportedChanges {
+        let here = dir.names_changed.load(Ordering::SeqCst);
+        ReportedChanges { here, everywhere: self.overtaken.load(Ordering::SeqCst) }
     }
 
     /// Drops all cursors, with what they hold open.

@@ -29,7 +29,7 @@ impl ListingVersion {
 impl Cursor {
     /// Returns a new cursor at a position.
     pub(crate) fn begin(pool: &Pool, node: &Node, path: &[u8], at: Position) -> Result<Cursor> {
-        let since = ListingVersion::now(pool, node);
+        let (since, reported) = (ListingVersion::now(pool, node), pool.cursors.reported(node));
         let from_start = matches!(at, Position::Start(_));
         let branches = pool.branches.load();
         let opened = pool.open_on_branches(&branches, path, from_start);
@@ -44,6 +44,8 @@ impl Cursor {
             pass: 0,
             first: 0,
             since,
+            reported,
+            incomplete: failed.is_some(),
             lasts: false,
             names: Vec::new(),
             items: Vec::new(),
@@ -143,6 +145,7 @@ impl Cursor {
         if let Some(errno) = broken.filter(|&errno| !beneath::is_absent(errno)) {
             let branch = &self.branches[self.sources[self.reading].index];
             branch.record_error(errno, OpKind::Read);
+            self.incomplete = true;
             tracing::warn!("the listing of a directory on {} is incomplete: {errno}", branch.path.display());
         }
         self.reading += 1;

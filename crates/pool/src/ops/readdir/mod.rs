@@ -10,7 +10,7 @@ mod fill;
 use crate::branch::health::OpKind;
 use crate::branch::{Branch, Branches};
 use crate::config::{Func, ReaddirMode};
-use crate::dir::listing::cursor::{Cursor, DirEntry};
+use crate::dir::listing::cursor::{Cursor, DirEntry, NamesRead};
 use crate::dir::listing::position::Position;
 use crate::dir::listing::source::{DT_DIR, OpenedSource, open_dir, side_by_side};
 use crate::dir::merged::MergedDir;
@@ -41,23 +41,25 @@ impl Pool {
     }
 
     /// Passes the entries of a directory to `take`, starting at a position, until `take` returns false because it has
-    /// no more room. The next call gets the refused entry again. Position 0 reads the directory anew.
+    /// no more room. The next call gets the refused entry again. Position 0 reads the directory anew. Returns how
+    /// far the names can be relied on.
     pub fn readdir(
         &self,
         id: NodeId,
         position: u64,
         mut take: impl FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<()> {
+    ) -> Result<NamesRead> {
         let node = self.nodes.get(id)?;
         let parked = self.cursors.take(id, position);
         let _held = self.tree.shared();
-        let Some(mut cursor) = self.cursor(&node, position, parked)? else { return Ok(()) };
+        let Some(mut cursor) = self.cursor(&node, position, parked)? else {
+            return Ok(NamesRead::Current);
+        };
         let mut given = 0;
         while cursor.entry(self, &node, given).is_some_and(&mut take) {
             given += 1;
         }
-        self.park(id, cursor, given);
-        Ok(())
+        Ok(self.park(&node, cursor, given))
     }
 
     /// Lists as `readdir` does, and hands the kernel a reference to each entry's node.
@@ -71,14 +73,16 @@ impl Pool {
         position: u64,
         mut room: impl FnMut(&[u8]) -> bool,
         mut take: impl FnMut(DirEntry<'_>, Option<Entry>) -> Duration,
-    ) -> Result<()> {
+    ) -> Result<NamesRead> {
         let node = self.nodes.get(id)?;
         let parked = self.cursors.take(id, position);
         let known = parked.as_ref().map_or_else(|| node.has_relied_on_entries(), |cursor| cursor.meets_known);
         // Attributes that the kernel holds count only if the pool has been notified of all changes up to now.
         let known = known && self.kernel.load().caught_up();
         let _held = self.tree.shared();
-        let Some(mut cursor) = self.cursor(&node, position, parked)? else { return Ok(()) };
+        let Some(mut cursor) = self.cursor(&node, position, parked)? else {
+            return Ok(NamesRead::Current);
+        };
         let mut given = 0;
         while cursor.entry(self, &node, given).is_some_and(|entry| room(entry.name)) {
             given += 1;
@@ -106,8 +110,7 @@ impl Pool {
             longest = longest.max(time);
         }
         node.rely_on_entries(longest);
-        self.park(id, cursor, given);
-        Ok(())
+        Ok(self.park(&node, cursor, given))
     }
 
     /// Returns the parked cursor, or else a new one at the position. Returns `None` if there are no more entries.
@@ -129,12 +132,15 @@ impl Pool {
         }
     }
 
-    /// Keeps a cursor for the next request, unless the `given` entries were the last ones.
-    fn park(&self, id: NodeId, mut cursor: Box<Cursor>, given: usize) {
+    /// Keeps a cursor for the next request, unless the `given` entries were the last ones. Returns how far its
+    /// names can be relied on.
+    fn park(&self, node: &Node, mut cursor: Box<Cursor>, given: usize) -> NamesRead {
+        let current = cursor.reported == self.cursors.reported(node) && !cursor.incomplete;
         if !cursor.is_over(given) {
             cursor.suspend();
-            self.cursors.park(id, cursor);
+            self.cursors.park(node.id, cursor);
         }
+        if current { NamesRead::Current } else { NamesRead::Doubtful }
     }
 
     /// Returns the nodes of the first `given` entries of a cursor, except `known` ones. No names in the directory are
