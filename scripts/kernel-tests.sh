@@ -1,0 +1,224 @@
+#!/usr/bin/env bash
+# Runs test programs on Debian's kernels in a virtual machine, for what the kernel at hand lacks: device mapper (disks that
+# lag, hang or fail), the kernel's NFS server, other filesystems, older and newer kernels.
+#   kernel-tests.sh 6.1|6.12|sid|all [NAME [FILTER]]
+#     NAME     a test program of crates/canopy (scripts/test.sh --list); `real_kernels` by default, which needs such a
+#              machine and is ignored elsewhere
+#     FILTER   only the tests whose names contain it
+#   kernel-tests.sh 6.1|6.12|sid|all --run SCRIPT
+#     runs a shell script there instead, to look into something
+# It downloads kernels and the programs of the machine from Debian's mirror into target/kernels, where they stay; installs
+# qemu if it is missing; builds the program and its tests. The machine needs no KVM. Environment variables: docs/testing.md.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly CACHE=target/kernels
+readonly MIRROR=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+readonly KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
+# The C library there has to be as new as the one that the tests were linked with, whatever the kernel.
+readonly USERLAND=trixie
+readonly PROGRAMS=(base-files base-passwd bash coreutils util-linux mount kmod procps grep sed gawk findutils hostname strace
+    attr acl psmisc dmsetup e2fsprogs xfsprogs btrfs-progs dosfstools exfatprogs ntfs-3g f2fs-tools iproute2 fuse3
+    nfs-kernel-server nfs-common stress-ng git rsync sqlite3 python3-minimal)
+# Directories of kernel modules.
+readonly MODULES=(fs lib crypto arch net drivers/md drivers/block drivers/virtio drivers/scsi drivers/nvdimm)
+
+say() { printf 'kernel-tests: %s\n' "$*"; }
+
+fail() {
+    printf 'kernel-tests: %s\n' "$*" >&2
+    exit 1
+}
+
+# suite_of KERNEL: prints the Debian suite whose newest kernel it is.
+suite_of() {
+    case $1 in
+    6.1) echo bookworm ;;
+    6.12) echo trixie ;;
+    sid) echo sid ;;
+    *) fail "unknown kernel: $1 (6.1, 6.12, sid, all)" ;;
+    esac
+}
+
+# suite SUITE: makes the array `apt` the options with which apt uses this suite alone, and none of the machine's packages.
+suite() {
+    local dir
+    dir=$(realpath -m "$CACHE/apt-$1")
+    apt=(-q -o Dir::Etc::sourcelist="$dir/sources" -o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null
+        -o Dir::State="$dir" -o Dir::State::status="$dir/status" -o Dir::Cache="$dir" -o APT::Sandbox::User=root
+        -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o Acquire::Languages=none)
+    [[ ! -e $dir/updated ]] || return 0
+    mkdir -p "$dir/lists/partial" "$dir/archives/partial"
+    : >"$dir/status"
+    echo "deb [signed-by=$KEYS] $MIRROR $1 main" >"$dir/sources"
+    apt-get "${apt[@]}" update >"$dir/log" 2>&1 || fail "no package lists of $1, see $dir/log"
+    touch "$dir/updated"
+}
+
+# archive DIRECTORY FILE: packs a directory as part of an initial root filesystem. The kernel accepts several in a row.
+archive() {
+    (cd "$1" && find . -xdev -print0 | cpio --null --create --format=newc --owner=0:0 --quiet) >"$2.new"
+    mv "$2.new" "$2"
+}
+
+# Installs qemu and what unpacks packages, where they are missing.
+tools() {
+    local missing=()
+    [[ $(uname -m) == x86_64 ]] || fail "the virtual machine is x86_64, and this machine is $(uname -m)"
+    command -v apt-get >/dev/null || fail "needs apt, to get Debian's kernels and programs"
+    command -v qemu-system-x86_64 >/dev/null || missing+=(qemu-system-x86)
+    command -v cpio >/dev/null || missing+=(cpio)
+    command -v depmod >/dev/null || missing+=(kmod)
+    [[ -e $KEYS ]] || missing+=(debian-archive-keyring)
+    ((${#missing[@]} > 0)) || return 0
+    ((EUID == 0)) || fail "packages are missing: run 'apt-get install ${missing[*]}' as root"
+    say "installing ${missing[*]}"
+    apt-get -q update >/dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# Packs the programs of the machine. Packages are unpacked, not configured: no script of theirs runs.
+userland() {
+    local root=$CACHE/root package
+    [[ ! -e $CACHE/userland.cpio || $(<"$CACHE/userland.list") != "${PROGRAMS[*]}" ]] || return 0
+    say "programs of $USERLAND"
+    suite "$USERLAND"
+    apt-get "${apt[@]}" -y --download-only --no-install-recommends install "${PROGRAMS[@]}" >"$CACHE/userland.log" 2>&1 ||
+        fail "cannot download them, see $CACHE/userland.log"
+    rm -rf "$root"
+    mkdir -p "$root"
+    # First, because it has the links from /bin to /usr/bin.
+    for package in "$CACHE/apt-$USERLAND"/archives/base-files_*.deb "$CACHE/apt-$USERLAND"/archives/*.deb; do
+        dpkg-deb --fsys-tarfile "$package" | tar -x -C "$root" --keep-directory-symlink
+    done
+    rm -rf "$root"/usr/share/{doc,man,locale,info,zoneinfo,bash-completion} "$CACHE/apt-$USERLAND"/archives/*.deb
+    cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
+    cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
+    ln -sf gawk "$root/usr/bin/awk"
+    ln -sf ../proc/self/mounts "$root/etc/mtab"
+    mkdir -p "$root"/{proc,sys,dev,run,tmp,root}
+    archive "$root" "$CACHE/userland.cpio"
+    rm -rf "$root"
+    echo "${PROGRAMS[*]}" >"$CACHE/userland.list"
+}
+
+# kernel KERNEL: its image, and its modules packed.
+kernel() {
+    local dir=$CACHE/$1 names version part root
+    [[ ! -e $dir/modules.cpio ]] || return 0
+    suite "$(suite_of "$1")"
+    rm -rf "$dir"
+    mkdir -p "$dir/unpacked"
+    # The newest one, and the packages that it is divided into.
+    names=$(apt-cache "${apt[@]}" depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | head -n 1)
+    names+=" $(apt-cache "${apt[@]}" depends "$names" | sed -nE 's/^ *Depends: (linux-(binary|modules)-.*)/\1/p' | tr '\n' ' ')"
+    say "kernel $1: $names"
+    # shellcheck disable=SC2086 # several names
+    (cd "$dir" && apt-get "${apt[@]}" download $names >log 2>&1) || fail "cannot download it, see $dir/log"
+    for part in "$dir"/*.deb; do dpkg-deb -x "$part" "$dir/unpacked"; done
+    mv "$(find "$dir/unpacked" -type f -name 'vmlinuz-*')" "$dir/vmlinuz"
+    version=$(basename "$(find "$dir/unpacked" -type d -path '*/lib/modules/*' -prune)")
+    [[ -d $dir/unpacked/usr/lib/modules ]] || mv "$dir/unpacked/lib" "$dir/unpacked/usr/lib"
+    root=usr/lib/modules/$version
+    for part in "${MODULES[@]}"; do
+        [[ -d $dir/unpacked/$root/kernel/$part ]] || continue
+        mkdir -p "$dir/root/$root/kernel/$part"
+        cp -r "$dir/unpacked/$root/kernel/$part/." "$dir/root/$root/kernel/$part/"
+    done
+    cp "$dir/unpacked/$root"/modules.* "$dir/root/$root/"
+    # The links of a merged /usr would be in the way of the programs' own.
+    ln -s usr/lib "$dir/root/lib"
+    depmod -b "$dir/root" "$version"
+    rm "$dir/root/lib"
+    archive "$dir/root" "$dir/modules.cpio"
+    rm -rf "$dir/root" "$dir/unpacked" "$dir"/*.deb
+}
+
+# Prints the path of a test program of crates/canopy, built.
+test_program() {
+    local built
+    built=$(cargo test -p canopy --test "$1" --no-run 2>&1) || { printf '%s\n' "$built" >&2 && fail "cannot build the tests"; }
+    sed -n 's/^ *Executable .*(\(.*\))$/\1/p' <<<"$built"
+}
+
+# pack NAME [FILTER]: what changes from run to run: the program, its tests, and the first process.
+pack() {
+    local root=$work/root program=${CANOPY_BIN:-} tests tool name arguments=(--nocapture --test-threads=1)
+    mkdir -p "$root/usr/bin"
+    if [[ -z $program ]]; then
+        cargo build --quiet --release -p canopy
+        program=target/release/canopy
+    fi
+    cp "$program" "$root/usr/bin/canopy"
+    cp scripts/kernel-tests/init "$root/init"
+    if [[ $1 == --run ]]; then
+        cp "$2" "$root/run-tests"
+        archive "$root" "$work/run.cpio"
+        return
+    fi
+    tests=$(test_program "$1")
+    cp "$tests" "$root/usr/bin/guest-tests"
+    strip "$root/usr/bin/guest-tests" "$root/usr/bin/canopy"
+    for tool in target/tools/bin/{pjdfstest,fsx}; do [[ ! -x $tool ]] || cp "$tool" "$root/usr/bin/"; done
+    [[ $1 != real_kernels ]] || arguments+=(--ignored)
+    {
+        for name in $(compgen -e CANOPY_); do
+            [[ $name == CANOPY_BIN ]] || printf 'export %s=%q\n' "$name" "${!name}"
+        done
+        printf 'exec guest-tests %s\n' "$(printf '%q ' "${arguments[@]}" "${@:2}")"
+    } >"$root/run-tests"
+    archive "$root" "$work/run.cpio"
+}
+
+# boot KERNEL: runs the machine until it ends, and returns the status of its tests.
+boot() {
+    local status
+    cat "$CACHE/userland.cpio" "$CACHE/$1/modules.cpio" "$work/run.cpio" >"$work/initrd"
+    # A file and not a pipe, so that qemu is the process that this script starts and waits for.
+    : >"$work/console"
+    timeout --kill-after=10 "${KERNEL_TEST_SECONDS:-3600}" qemu-system-x86_64 -accel "${KERNEL_TEST_ACCEL:-tcg}" -cpu max \
+        -smp "${KERNEL_TEST_CPUS:-2}" -m "${KERNEL_TEST_MEMORY:-4G}" -kernel "$CACHE/$1/vmlinuz" -initrd "$work/initrd" \
+        -append "console=ttyS0 quiet panic=-1 rdinit=/init" -nographic -nodefaults -no-reboot -serial "file:$work/console" \
+        </dev/null &
+    machine=$!
+    tail -n +1 -s 0.2 -f --pid="$machine" "$work/console" | sed -u -n '/^=== Linux/,/^=== exit/{s/\r$//;p}' || true
+    wait "$machine" || true
+    machine=
+    status=$(tr -d '\r' <"$work/console" | sed -n 's/^=== exit \([0-9]*\)$/\1/p')
+    [[ -n $status ]] || say "Linux $1: the machine ended before its tests did"
+    return "${status:-1}"
+}
+
+cleanup() {
+    [[ -z $machine ]] || kill "$machine" 2>/dev/null || true
+    rm -rf "$work"
+}
+
+(($# >= 1)) || fail "which kernel? (6.1, 6.12, sid, all)"
+kernels=("$1")
+[[ $1 != all ]] || kernels=(6.1 6.12 sid)
+shift
+for kernel in "${kernels[@]}"; do suite_of "$kernel" >/dev/null; done
+(($# > 0)) || set -- real_kernels
+mkdir -p "$CACHE"
+work=$(mktemp -d "${TMPDIR:-/tmp}/canopy-kernels-XXXXXX")
+machine=''
+trap cleanup EXIT
+tools
+userland
+for kernel in "${kernels[@]}"; do kernel "$kernel"; done
+# shellcheck source=scripts/rust.sh
+. scripts/rust.sh
+rust_on_path || fail "there is no cargo $(rust_needed) or later (scripts/setup.sh test)"
+pack "$@"
+failed=0
+for kernel in "${kernels[@]}"; do
+    started=$SECONDS
+    if boot "$kernel"; then
+        say "Linux $kernel: $1 ok ($((SECONDS - started)) s)"
+    else
+        say "Linux $kernel: $1 FAILED ($((SECONDS - started)) s)"
+        failed=1
+    fi
+done
+exit "$failed"
