@@ -19,7 +19,7 @@ readonly KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
 readonly USERLAND=trixie
 readonly PROGRAMS=(base-files base-passwd bash coreutils util-linux mount kmod procps grep sed gawk findutils hostname strace
     attr acl psmisc dmsetup e2fsprogs xfsprogs btrfs-progs dosfstools exfatprogs ntfs-3g f2fs-tools iproute2 fuse3
-    nfs-kernel-server nfs-common stress-ng git rsync sqlite3 python3-minimal)
+    nfs-kernel-server nfs-common python3-minimal)
 # Directories of kernel modules.
 readonly MODULES=(fs lib crypto arch net drivers/md drivers/block drivers/virtio drivers/scsi drivers/nvdimm)
 
@@ -181,7 +181,7 @@ boot() {
         -append "console=ttyS0 quiet panic=-1 rdinit=/init" -nographic -nodefaults -no-reboot -serial "file:$work/console" \
         </dev/null &
     machine=$!
-    tail -n +1 -s 0.2 -f --pid="$machine" "$work/console" | sed -u -n '/^=== Linux/,/^=== exit/{s/\r$//;p}' || true
+    tail -n +1 -s 0.2 -f --pid="$machine" "$work/console" | sed -u -n '/=== Linux/,/^=== exit/{s/.*=== Linux/=== Linux/;s/\r$//;p}' || true
     wait "$machine" || true
     machine=
     status=$(tr -d '\r' <"$work/console" | sed -n 's/^=== exit \([0-9]*\)$/\1/p')
