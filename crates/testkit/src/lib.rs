@@ -8,13 +8,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bystander;
 mod cli_bed;
 pub mod cmd;
 mod faulty;
 pub mod files;
 mod leak_check;
 mod loopfs;
-mod mapped_disk;
+mod mapper;
 pub mod model;
 mod paused;
 mod pool;
@@ -34,7 +35,7 @@ pub use cli_bed::CliBed;
 pub use faulty::{Fault, FaultyFs, SpaceReport};
 pub use leak_check::LeakCheck;
 pub use loopfs::{Kind, LoopFs};
-pub use mapped_disk::{MappedDisk, Medium};
+pub use mapper::Medium;
 pub use paused::Paused;
 pub use pool::{MountFailed, Pool, PoolBuilder, pool_status, program_under_test, transports};
 pub use pool_bed::PoolBed;

@@ -12,9 +12,12 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use tempfile::{TempDir, TempPath};
 
-use crate::cmd::{run_within, wait_until};
-use crate::proc;
+use crate::cmd::{run, run_within, wait_until};
+use crate::mapper::{Mapper, Medium};
+use crate::proc::{self, drop_dentries};
 
+/// The environment variable that makes all filesystems on devices lag at random, up to this many milliseconds.
+const LAG: &str = "CANOPY_TEST_LAG";
 const MIB: u64 = 1 << 20;
 /// How long a filesystem may stay busy before that counts as a leak.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -79,6 +82,8 @@ pub struct LoopFs {
     /// The image, if it is not beside the mount point.
     separate_image: Option<TempPath>,
     device: Option<PathBuf>,
+    /// The device on top of that, which is mounted.
+    mapper: Option<Mapper>,
     mounted: bool,
 }
 
@@ -121,7 +126,7 @@ impl LoopFs {
     /// Like [`LoopFs::with`], with image and mount point in a new directory in `dir`.
     #[track_caller]
     pub fn within(dir: &Path, kind: Kind, size: u64, mkfs_args: &[&str], mount_data: &str) -> Self {
-        Self::make(dir, None, kind, size, mkfs_args, mount_data)
+        Self::make(dir, None, kind, size, mkfs_args, mount_data, false)
     }
 
     /// Like [`LoopFs::new`], with only its image in `dir`. The image is accessed with direct I/O, so that faults of the
@@ -129,7 +134,13 @@ impl LoopFs {
     #[track_caller]
     pub fn with_image_in(dir: &Path, kind: Kind, size: u64) -> Self {
         let image = tempfile::Builder::new().prefix("image-").tempfile_in(dir).expect("an image");
-        Self::make(&std::env::temp_dir(), Some(image.into_temp_path()), kind, size, &[], "")
+        Self::make(&std::env::temp_dir(), Some(image.into_temp_path()), kind, size, &[], "", false)
+    }
+
+    /// Like [`LoopFs::new`], on a device that [`LoopFs::set_medium`] can make lag, hang or fail. Needs device mapper.
+    #[track_caller]
+    pub fn with_medium(kind: Kind, size: u64) -> Self {
+        Self::make(&std::env::temp_dir(), None, kind, size, &[], "", true)
     }
 
     #[track_caller]
@@ -140,6 +151,7 @@ impl LoopFs {
         size: u64,
         mkfs_args: &[&str],
         mount_data: &str,
+        with_medium: bool,
     ) -> Self {
         crate::require_root();
         assert!(size >= kind.least(), "{} needs at least {} bytes", kind.name(), kind.least());
@@ -151,7 +163,15 @@ impl LoopFs {
         let point = home.path().canonicalize().expect("a path").join("fs");
         fs::create_dir(&point).expect("a mount point");
         let direct = separate_image.is_some();
-        let mut made = Self { kind, home: Some(home), point, separate_image, device: None, mounted: false };
+        let mut made = Self {
+            kind,
+            home: Some(home),
+            point,
+            separate_image,
+            device: None,
+            mapper: None,
+            mounted: false,
+        };
         if kind != Kind::Tmpfs {
             let image = made.image().expect("an image path");
             File::create(&image).and_then(|file| file.set_len(size)).expect("a sparse image");
@@ -160,7 +180,15 @@ impl LoopFs {
             command.args(args).args(mkfs_args).arg(&image);
             let done = run_within(&mut command, Duration::from_secs(60));
             assert!(done.success(), "{command:?}: {}", done.describe());
-            made.device = Some(attach(&image, direct));
+            let device = attach(&image, direct);
+            made.device = Some(device.clone());
+            let lag: Option<u64> = std::env::var(LAG).ok().map(|lag| lag.parse().expect(LAG));
+            if with_medium || lag.is_some() {
+                made.mapper = Some(Mapper::new(&device, made.point.parent().expect("a directory")));
+            }
+            if let Some(lag) = lag {
+                made.set_medium(Medium::LagsUpTo(Duration::from_millis(lag), lag));
+            }
         }
         let mut data = kind.mount_data(size);
         if !mount_data.is_empty() {
@@ -171,7 +199,8 @@ impl LoopFs {
     }
 
     fn mount(&mut self, data: &str) {
-        let source = self.device.clone().unwrap_or_else(|| PathBuf::from("tmpfs"));
+        let mapped = self.mapper.as_ref().map(Mapper::device);
+        let source = mapped.or_else(|| self.device.clone()).unwrap_or_else(|| PathBuf::from("tmpfs"));
         let data = std::ffi::CString::new(data).expect("no zero byte");
         mount(&source, &self.point, self.kind.name(), MountFlags::empty(), Some(data.as_c_str()))
             .unwrap_or_else(|error| {
@@ -190,14 +219,29 @@ impl LoopFs {
         self.kind
     }
 
+    /// The loop device. A tmpfs has none.
     pub fn device(&self) -> Option<&Path> {
         self.device.as_deref()
+    }
+
+    /// The device of [`LoopFs::with_medium`], which is mounted.
+    pub fn mapped_device(&self) -> Option<PathBuf> {
+        self.mapper.as_ref().map(Mapper::device)
     }
 
     /// The image file. A tmpfs has none.
     pub fn image(&self) -> Option<PathBuf> {
         let beside = || self.point.with_file_name("image");
         (self.kind != Kind::Tmpfs).then(|| self.separate_image.as_deref().map_or_else(beside, Path::to_owned))
+    }
+
+    /// Sets what the disk does with requests from now on.
+    ///
+    /// # Panics
+    /// Without [`LoopFs::with_medium`].
+    #[track_caller]
+    pub fn set_medium(&self, medium: Medium) {
+        self.mapper.as_ref().expect("a disk with a medium").set(medium);
     }
 
     /// Remounts the filesystem read-only, as a disk with errors does by itself, or writable again.
@@ -239,6 +283,20 @@ impl LoopFs {
         self.mount("");
     }
 
+    /// Makes the kernel forget what it has cached of the filesystem and of its device, except what is in use. Dropping the
+    /// caches of the whole machine would disturb other tests.
+    ///
+    /// # Panics
+    /// If that fails, for instance on a tmpfs.
+    #[track_caller]
+    pub fn drop_caches(&self) {
+        let root = File::open(&self.point).expect("the root");
+        syncfs(root).expect("sync");
+        drop_dentries(&self.point).expect("a reconfigured filesystem");
+        let device = self.mapped_device().or_else(|| self.device.clone()).expect("a device");
+        run("blockdev", ["--flushbufs".as_ref(), device.as_os_str()]);
+    }
+
     /// Fills the filesystem with a file called `filler`, and leaves about `left` bytes free.
     ///
     /// # Panics
@@ -277,7 +335,10 @@ impl LoopFs {
     }
 
     fn undo(&mut self) -> Result<(), String> {
+        let mapper = self.mapper.take();
+        mapper.iter().for_each(|mapper| mapper.set(Medium::Healthy));
         let unmounted = self.try_unmount();
+        let removed_device = mapper.map_or(Ok(()), |mapper| mapper.remove());
         let image = self.image().and_then(|image| image.canonicalize().ok());
         let detached = match (self.device.take(), image) {
             (Some(device), Some(image)) => detach(&device, &image),
@@ -292,7 +353,7 @@ impl LoopFs {
         } else {
             let _ = home.keep();
         }
-        unmounted.and(detached).and(removed)
+        unmounted.and(removed_device).and(detached).and(removed)
     }
 }
 

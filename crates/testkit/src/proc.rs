@@ -5,6 +5,10 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::CWD;
+use rustix::io::Errno;
+use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fspick};
+
 /// One line of `/proc/self/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mount {
@@ -28,6 +32,13 @@ pub fn mounts() -> Vec<Mount> {
 /// Returns the topmost mount exactly at `point`.
 pub fn mount_at(point: &Path) -> Option<Mount> {
     mounts().into_iter().rev().find(|mount| mount.point == point)
+}
+
+/// Makes the kernel drop the unused dentries and inodes of a mount: reconfiguring a superblock starts with that
+/// (fs/super.c, reconfigure_super).
+pub fn drop_dentries(point: &Path) -> Result<(), Errno> {
+    let pick = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_SYMLINK_NOFOLLOW;
+    fspick(CWD, point, pick).and_then(fsconfig_reconfigure)
 }
 
 fn parse_mount(line: &[u8]) -> Option<Mount> {

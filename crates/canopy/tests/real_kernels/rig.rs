@@ -1,44 +1,30 @@
-//! Disks of device mapper, and pools over them.
+//! Pools over disks that can lag, hang or fail.
 
 use canopy_fuse::transport::uring;
-use canopy_testkit::{MappedDisk, Pool};
+use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{Kind, LoopFs, Pool, PoolBed};
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_canopy");
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
+/// The time limit for what must happen eventually.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A pool over healthy disks. Tests make one of them lag, hang or fail.
-pub(super) struct Rig {
-    // Dropped first: the disks cannot be unmounted while the pool uses them.
-    pub(super) pool: Pool,
-    pub(super) disks: Vec<MappedDisk>,
-}
-
-impl Rig {
-    /// Mounts a pool over `count` disks. `fill` writes to the disk with a number before that.
-    #[track_caller]
-    pub(super) fn new(count: usize, options: &str, fill: impl Fn(usize, &MappedDisk)) -> Rig {
-        modules(&["ext4", "loop", "dm-mod", "dm-delay", "dm-flakey"]);
-        let disks: Vec<_> = (0..count).map(|_| MappedDisk::new(128 * MIB)).collect();
-        for (number, disk) in disks.iter().enumerate() {
-            fs::remove_dir(disk.path().join("lost+found")).expect("rmdir");
-            fill(number, disk);
-        }
-        rustix::fs::sync();
-        let pool = Pool::builder(BINARY)
-            .branches(disks.iter().map(MappedDisk::path))
-            .option("minfreespace=0,category.create=epff")
-            .option(format!("io-uring={}", transport()))
-            .option(options)
-            .mount();
-        Rig { pool, disks }
-    }
-
-    pub(super) fn at(&self, path: &str) -> PathBuf {
-        self.pool.path().join(path)
-    }
+/// Mounts a pool over `count` healthy disks, after `fill` has written to each of them.
+#[track_caller]
+pub(super) fn pool_over(count: usize, options: &str, fill: impl Fn(usize, &LoopFs)) -> PoolBed {
+    modules(&["ext4", "loop", "dm-mod", "dm-delay", "dm-flakey"]);
+    let disks: Vec<_> = (0..count).map(|_| LoopFs::with_medium(Kind::Ext4, 128 * MIB)).collect();
+    disks.iter().enumerate().for_each(|(number, disk)| fill(number, disk));
+    rustix::fs::sync();
+    let builder = Pool::builder(BINARY)
+        .option("minfreespace=0,category.create=epff")
+        .option(format!("io-uring={}", transport()))
+        .option(options);
+    PoolBed::mount(builder, disks)
 }
 
 /// Loads modules of the kernel. Some may be built in, or missing.
@@ -59,4 +45,24 @@ pub(super) fn transport() -> &'static str {
 pub(super) fn drop_caches() {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "3").expect("drop_caches");
+}
+
+/// Returns what `canopy status` calls the health of the branch at a path.
+#[track_caller]
+pub(super) fn health(pool: &Pool, branch: &Path) -> String {
+    let status = pool.status();
+    let branches = status["branches"].as_array().expect("branches");
+    let found = branches.iter().find(|found| found["path"] == branch.to_str().expect("text"));
+    let found = found.unwrap_or_else(|| panic!("{} is missing: {status:#}", branch.display()));
+    found["health"].as_str().expect("health").to_owned()
+}
+
+#[track_caller]
+pub(super) fn wait_for_health(pool: &Pool, branch: &Path, expected: &str) {
+    let mut last = String::new();
+    let reached = wait_until(PATIENCE, || {
+        last = health(pool, branch);
+        last == expected
+    });
+    assert!(reached, "{} is {last} and not {expected}\n{}", branch.display(), pool.log());
 }

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod copy_file_range;
+mod local_disk;
 mod other_clients;
 mod rig;
 mod worker_threads;

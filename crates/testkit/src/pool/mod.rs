@@ -17,8 +17,7 @@ use std::process::{Child, Command};
 use std::thread::panicking;
 use std::time::{Duration, Instant};
 
-use rustix::fs::CWD;
-use rustix::mount::{FsPickFlags, UnmountFlags, fsconfig_reconfigure, fspick, unmount};
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -106,12 +105,10 @@ impl Pool {
         least
     }
 
-    /// Makes the kernel drop the unused dentries and inodes of this mount: reconfiguring a superblock starts with that
-    /// (fs/super.c, reconfigure_super). Dropping the caches of the whole machine would disturb other tests.
+    /// Makes the kernel drop the unused dentries and inodes of this mount. Dropping the caches of the whole machine would
+    /// disturb other tests.
     pub fn drop_dentries(&self) {
-        let pick = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_SYMLINK_NOFOLLOW;
-        let own = fspick(CWD, &self.point, pick).and_then(fsconfig_reconfigure);
-        if own.is_err() {
+        if proc::drop_dentries(&self.point).is_err() {
             let _ = fs::write("/proc/sys/vm/drop_caches", "2");
         }
     }

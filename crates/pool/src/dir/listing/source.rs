@@ -97,9 +97,14 @@ pub(crate) struct OpenedSource {
 }
 
 impl OpenedSource {
-    pub(crate) fn open(follow: Symlinks, branch: &Branch, path: &[u8]) -> Result<OpenedSource, Errno> {
-        let dir = branch
-            .reopen_for_read(open_dir(follow, branch.root(), path)?, OFlags::RDONLY | OFlags::DIRECTORY);
+    /// Opens a directory of a branch, by its path from `at`.
+    pub(crate) fn open(
+        follow: Symlinks,
+        branch: &Branch,
+        at: BorrowedFd<'_>,
+        path: &[u8],
+    ) -> Result<OpenedSource, Errno> {
+        let dir = branch.reopen_for_read(open_dir(follow, at, path)?, OFlags::RDONLY | OFlags::DIRECTORY);
         let attr = stat::of(dir.as_fd()).ok();
         Ok(OpenedSource { dir, changed: attr.map(|a| a.mtime), dev: attr.map(|a| a.dev), names: None })
     }

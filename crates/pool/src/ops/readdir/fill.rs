@@ -8,6 +8,7 @@ use crate::dir::listing::position::{self, Offsets, PASSES, Place, Position};
 use crate::dir::listing::source::{
     DT_DIR, DT_LNK, DT_UNKNOWN, OpenedSource, RawEntry, Source, read_names, seek,
 };
+use crate::dir::merged::CacheTrust;
 use crate::error::{Error, Result};
 use crate::fs::beneath;
 use crate::fs::reserved::is_reserved;
@@ -28,11 +29,19 @@ impl ListingVersion {
 
 impl Cursor {
     /// Returns a new cursor at a position.
-    pub(crate) fn begin(pool: &Pool, node: &Node, path: &[u8], at: Position) -> Result<Cursor> {
+    pub(crate) fn begin(
+        pool: &Pool,
+        node: &Node,
+        path: &[u8],
+        at: Position,
+        trust: CacheTrust,
+    ) -> Result<Cursor> {
         let (since, reported) = (ListingVersion::now(pool, node), pool.cursors.reported(node));
         let from_start = matches!(at, Position::Start(_));
         let branches = pool.branches.load();
-        let opened = pool.open_on_branches(&branches, path, from_start);
+        let known = trust.and_then(|_| pool.dir_cache.get(node, &branches));
+        let known = known.as_ref().map(|(dirs, _)| &**dirs);
+        let opened = pool.open_on_branches(&branches, path, known, from_start);
         let mut failed = branches.timeout_error();
         let sources = sources(pool, &branches, opened, &mut failed)?;
         let (config, follow) = (pool.config(), pool.follow());
@@ -164,7 +173,7 @@ impl Cursor {
         }
         let Ok(path) = pool.nodes.dir_path(node.id) else { return };
         let (since, branches) = (ListingVersion::now(pool, node), pool.branches.load());
-        let opened = pool.open_on_branches(&branches, &path, false);
+        let opened = pool.open_on_branches(&branches, &path, None, false);
         let Ok(again) = sources(pool, &branches, opened, &mut None) else { return };
         (self.since, self.branches) = (since, branches);
         // Items still in the cursor refer to the old sources, so the new ones are appended.

@@ -13,13 +13,13 @@ use crate::config::{Func, ReaddirMode};
 use crate::dir::listing::cursor::{Cursor, DirEntry, NamesRead};
 use crate::dir::listing::position::Position;
 use crate::dir::listing::source::{DT_DIR, OpenedSource, open_dir, side_by_side};
-use crate::dir::merged::MergedDir;
+use crate::dir::merged::CacheTrust;
 use crate::error::{Error, Result};
 use crate::fs::beneath;
 use crate::fs::stat::Attr;
 use crate::ids::NodeId;
 use crate::node::Node;
-use crate::node::dir_state::PerBranch;
+use crate::node::dir_state::{BranchDirs, PerBranch};
 use crate::ops::names::lookup::Entry;
 use crate::ops::resolve::acl::At;
 use crate::path::join;
@@ -49,10 +49,11 @@ impl Pool {
         position: u64,
         mut take: impl FnMut(DirEntry<'_>) -> bool,
     ) -> Result<NamesRead> {
+        let trust = self.cache_trust();
         let node = self.nodes.get(id)?;
         let parked = self.cursors.take(id, position);
         let _held = self.tree.shared();
-        let Some(mut cursor) = self.cursor(&node, position, parked)? else {
+        let Some(mut cursor) = self.cursor(&node, position, parked, trust)? else {
             return Ok(NamesRead::Current);
         };
         let mut given = 0;
@@ -74,13 +75,14 @@ impl Pool {
         mut room: impl FnMut(&[u8]) -> bool,
         mut take: impl FnMut(DirEntry<'_>, Option<Entry>) -> Duration,
     ) -> Result<NamesRead> {
+        let trust = self.cache_trust();
         let node = self.nodes.get(id)?;
         let parked = self.cursors.take(id, position);
         let known = parked.as_ref().map_or_else(|| node.has_relied_on_entries(), |cursor| cursor.meets_known);
         // Attributes that the kernel holds count only if the pool has been notified of all changes up to now.
-        let known = known && self.kernel.load().caught_up();
+        let known = known && trust.is_some();
         let _held = self.tree.shared();
-        let Some(mut cursor) = self.cursor(&node, position, parked)? else {
+        let Some(mut cursor) = self.cursor(&node, position, parked, trust)? else {
             return Ok(NamesRead::Current);
         };
         let mut given = 0;
@@ -94,7 +96,7 @@ impl Pool {
             // so it gets at least one.
             *one = false;
         }
-        let nodes = self.nodes_of(&node, &cursor, given, &known);
+        let nodes = self.nodes_of(&node, &cursor, given, &known, trust);
         let entries = (0..given).filter_map(|at| cursor.given(at)).zip(nodes);
         let mut longest = Duration::ZERO;
         for (entry, node) in entries {
@@ -119,12 +121,13 @@ impl Pool {
         node: &Arc<Node>,
         position: u64,
         parked: Option<Box<Cursor>>,
+        trust: CacheTrust,
     ) -> Result<Option<Box<Cursor>>> {
         let at = Position::from_u64(position);
         if parked.is_some() || at == Position::End {
             return Ok(parked);
         }
-        match self.nodes.dir_path(node.id).and_then(|path| Cursor::begin(self, node, &path, at)) {
+        match self.nodes.dir_path(node.id).and_then(|path| Cursor::begin(self, node, &path, at, trust)) {
             Ok(cursor) => Ok(Some(Box::new(cursor))),
             // A removed directory has no entries, not even its own.
             Err(Error::Absent) => Ok(None),
@@ -147,10 +150,11 @@ impl Pool {
     /// changed through the pool meanwhile: the kernel holds the directory's lock during a listing.
     fn nodes_of(
         &self,
-        dir: &Node,
+        dir: &Arc<Node>,
         cursor: &Cursor,
         given: usize,
         known: &[bool],
+        trust: CacheTrust,
     ) -> Vec<Option<(Entry, Arc<Node>)>> {
         let mut entries: Vec<Option<(Entry, Arc<Node>)>> = vec![None; given];
         let Ok(path) = self.nodes.dir_path(dir.id) else { return entries };
@@ -188,7 +192,7 @@ impl Pool {
         let mut dirs = None;
         for (at, (entry, _)) in items.iter().enumerate() {
             if entries[at].is_none() && !passed(at) {
-                let dirs = dirs.get_or_insert_with(|| MergedDir::open(follow, &branches, &path));
+                let dirs = dirs.get_or_insert_with(|| self.dirs_of(&branches, Arc::clone(dir), &path, trust));
                 let found = self.enter(&branches, dir.id, &path, dirs, entry.name).ok();
                 entries[at] = found.and_then(|found| Some((found, self.nodes.get(found.node).ok()?)));
             }
@@ -196,15 +200,23 @@ impl Pool {
         entries
     }
 
-    /// Opens a directory on every branch, and with `func.readdir=cor` also reads it when a listing begins.
+    /// Opens a directory on every branch, and with `func.readdir=cor` also reads it when a listing begins. A branch that
+    /// is known not to have it is not asked: `known` is the directory as the cache has it.
     pub(crate) fn open_on_branches(
         &self,
         branches: &Branches,
         path: &[u8],
+        known: Option<&BranchDirs>,
         from_start: bool,
     ) -> Vec<Result<OpenedSource, Errno>> {
         let follow = self.follow();
-        let open = |branch: &Branch| OpenedSource::open(follow, branch, path);
+        let open = |branch: &Branch| match known.zip(branches.index_of(branch.id)) {
+            Some((known, index)) => {
+                let dir = known.get(branches, index).ok_or(Errno::NOENT)?;
+                OpenedSource::open(follow, branch, dir, b"")
+            }
+            None => OpenedSource::open(follow, branch, branch.root(), path),
+        };
         match self.config().readdir {
             ReaddirMode::Cor { threads, .. } if from_start => {
                 side_by_side(branches, threads, |branch| open(branch).map(OpenedSource::read))

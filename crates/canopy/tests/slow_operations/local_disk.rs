@@ -1,0 +1,168 @@
+//! A local disk that lags or hangs, and a bystander that uses another one: an ext4 whose image is on a faulty filesystem.
+//! `crates/canopy/tests/real_kernels/isolation.rs` measures the same with device mapper.
+
+use super::rig::{BINARY, transports};
+use canopy_testkit::bystander::{Files, Others, Progress};
+use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{Fault, FaultyFs, Kind, LoopFs, Opcode, Pool, ScratchDir, xattr};
+use rustix::fs::{XattrFlags, setxattr, statvfs};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+const DIRS: usize = 20;
+/// How long the bystander's rounds are counted.
+const WINDOW: Duration = Duration::from_millis(1500);
+/// The share of the rounds that the bystander makes alone which it must make beside others. Other tests run meanwhile, so
+/// that it is small, and a measurement that fails is repeated. A client that is held up makes one round.
+const SHARE: f64 = 0.4;
+const TRIES: usize = 4;
+
+struct Rig {
+    pool: Pool,
+    mine: Files,
+    theirs: Files,
+    // Dropped before the filesystem that has its image.
+    disks: [LoopFs; 3],
+    faulty: FaultyFs,
+    _scratch: ScratchDir,
+}
+
+impl Rig {
+    /// Mounts a pool over three disks. The second may lag or hang, and nothing of it is in the page cache.
+    fn new(transport: &str) -> Rig {
+        let scratch = ScratchDir::new("canopy-local-disk-", &[]);
+        let faulty = FaultyFs::mount(&scratch.dir());
+        let mut disks = [
+            LoopFs::tmpfs(64 << 20),
+            LoopFs::with_image_in(faulty.path(), Kind::Ext4, 64 << 20),
+            LoopFs::tmpfs(64 << 20),
+        ];
+        for (disk, name) in disks.iter().zip(["mine", "theirs", "nobodys"]) {
+            let _ = fs::remove_dir(disk.path().join("lost+found"));
+            Files::new(disk.path(), name, DIRS).make();
+        }
+        disks[1].unmount();
+        disks[1].mount_again();
+        let pool = Pool::builder(BINARY)
+            .branches(disks.iter().map(LoopFs::path))
+            .option("minfreespace=0,category.create=epff,branch-timeout=0")
+            .option(format!("io-uring={transport}"))
+            .mount();
+        let [mine, theirs] = ["mine", "theirs"].map(|name| Files::new(pool.path(), name, DIRS));
+        mine.visit("bystander");
+        Rig { pool, mine, theirs, disks, faulty, _scratch: scratch }
+    }
+
+    /// Counts the bystander's rounds while this many others use the disk with the fault.
+    fn measure(&self, fault: Fault, others: usize) -> Progress {
+        self.faulty.set(fault, &[Opcode::Read, Opcode::Write, Opcode::Fsync]);
+        let clients = Others::start(others, &self.theirs);
+        let reached = wait_until(WINDOW * 20, || self.faulty.hanging() > 0 || others == 0);
+        let progress = self.mine.count_rounds("bystander", WINDOW, || self.faulty.heal());
+        self.faulty.heal();
+        clients.end();
+        assert!(reached, "no request has reached the disk\n{}", self.pool.log());
+        progress
+    }
+
+    fn bystander_is_undisturbed(&self, fault: Fault, others: usize) {
+        let mut seen = Vec::new();
+        let good = (0..TRIES).any(|_| {
+            let (alone, beside) = (self.measure(fault, 0), self.measure(fault, others));
+            let good = beside.rounds as f64 >= SHARE * alone.rounds as f64 && beside.longest < WINDOW;
+            eprintln!("{fault:?}, {others} others: {beside:?}, alone {alone:?}");
+            seen.push((alone, beside));
+            good
+        });
+        assert!(good, "{fault:?}, {others} others: alone and beside them {seen:#?}\n{}", self.pool.log());
+    }
+}
+
+fn undisturbed(fault: Fault) {
+    for transport in transports() {
+        let rig = Rig::new(transport);
+        for others in [1, 16, 64] {
+            rig.bystander_is_undisturbed(fault, others);
+        }
+        rig.pool.umount();
+    }
+}
+
+#[test]
+fn clients_of_a_local_disk_that_lags_hold_up_nobody_else() {
+    undisturbed(Fault::Delay(Duration::from_millis(700)));
+}
+
+#[test]
+fn clients_of_a_local_disk_that_hangs_hold_up_nobody_else() {
+    undisturbed(Fault::Hang);
+}
+
+/// Operations on a directory whose names the pool knows to be on another disk.
+type Operation = (&'static str, fn(&Path) -> std::io::Result<()>);
+const KNOWN: &[Operation] = &[
+    ("stat", |dir| fs::metadata(dir.join("f0")).map(drop)),
+    ("read", |dir| fs::read(dir.join("f0")).map(drop)),
+    ("stat of a missing name", |dir| match fs::metadata(dir.join("bystander")) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => panic!("{other:?}"),
+    }),
+    ("create", |dir| fs::write(dir.join("new"), "new")),
+    ("append", |dir| OpenOptions::new().append(true).open(dir.join("f0"))?.write_all(b"more")),
+    ("fsync", |dir| File::open(dir.join("f0"))?.sync_all()),
+    ("chmod", |dir| fs::set_permissions(dir.join("f0"), Permissions::from_mode(0o640))),
+    ("truncate", |dir| OpenOptions::new().write(true).open(dir.join("f0"))?.set_len(1)),
+    ("set an attribute", |dir| Ok(setxattr(dir.join("f0"), "user.a", b"value", XattrFlags::empty())?)),
+    ("get an attribute", |dir| Ok(xattr::get(dir.join("f0"), "user.a").map(drop)?)),
+    ("rename", |dir| fs::rename(dir.join("f1"), dir.join("renamed"))),
+    ("rename over a file", |dir| fs::rename(dir.join("renamed"), dir.join("f2"))),
+    ("link", |dir| fs::hard_link(dir.join("f0"), dir.join("link"))),
+    ("symlink", |dir| symlink("f0", dir.join("symlink"))),
+    ("readlink", |dir| fs::read_link(dir.join("symlink")).map(drop)),
+    ("unlink", |dir| fs::remove_file(dir.join("f0"))),
+    ("list", |dir| fs::read_dir(dir)?.try_for_each(|entry| entry.map(drop))),
+    ("mkdir", |dir| fs::create_dir(dir.join("sub"))),
+    ("rename of a directory", |dir| fs::rename(dir.join("sub"), dir.join("moved"))),
+    ("rmdir", |dir| fs::remove_dir(dir.join("moved"))),
+    ("statvfs", |dir| Ok(statvfs(dir).map(drop)?)),
+    ("control key", |dir| {
+        Ok(xattr::get(dir.with_file_name(".mergerfs"), "user.mergerfs.srcmounts").map(drop)?)
+    }),
+];
+
+/// The kernel has forgotten everything of the disk that hangs, so that each question to it would wait.
+#[test]
+fn names_known_to_be_elsewhere_are_not_looked_for_on_a_hung_disk() {
+    for transport in transports() {
+        let rig = Rig::new(transport);
+        rig.disks[1].drop_caches();
+        rig.faulty.set_all(Fault::Hang);
+        let mut asked = Vec::new();
+        for (name, work) in KNOWN {
+            let dir = rig.mine.dir(7);
+            let (send, receive) = channel();
+            let client = std::thread::spawn(move || {
+                let result = work(&dir);
+                let _ = send.send(());
+                result
+            });
+            if receive.recv_timeout(WINDOW * 3).is_err() {
+                asked.push(*name);
+                // It would keep its locks.
+                rig.faulty.heal();
+            }
+            client.join().expect("a client").unwrap_or_else(|error| panic!("{name}: {error}"));
+            if asked.last() == Some(name) {
+                rig.disks[1].drop_caches();
+                rig.faulty.set_all(Fault::Hang);
+            }
+        }
+        rig.faulty.heal();
+        assert!(asked.is_empty(), "io-uring={transport}: asked the disk: {asked:?}\n{}", rig.pool.log());
+        rig.pool.umount();
+    }
+}
