@@ -2,8 +2,8 @@
 # Runs test programs on Debian's kernels in a virtual machine, for what the kernel at hand lacks: device mapper (disks that
 # lag, hang or fail), the kernel's NFS server, other filesystems, older and newer kernels.
 #   kernel-tests.sh 6.1|6.12|sid|all [NAME [FILTER]]
-#     NAME     a test program of crates/canopy (scripts/test.sh --list); `real_kernels` by default, which needs such a
-#              machine and is ignored elsewhere
+#     NAME     a test program of crates/canopy (scripts/test.sh --list); `real_kernels` by default, whose tests need such a
+#              machine and are ignored elsewhere
 #     FILTER   only the tests whose names contain it
 #   kernel-tests.sh 6.1|6.12|sid|all --run SCRIPT
 #     runs a shell script there instead, to look into something
@@ -116,9 +116,12 @@ kernel() {
     # shellcheck disable=SC2086 # several names
     (cd "$dir" && apt-get "${apt[@]}" download $names >log 2>&1) || fail "cannot download it, see $dir/log"
     for part in "$dir"/*.deb; do dpkg-deb -x "$part" "$dir/unpacked"; done
-    mv "$(find "$dir/unpacked" -type f -name 'vmlinuz-*')" "$dir/vmlinuz"
+    mv "$(find "$dir/unpacked" -type f -name 'vmlinuz*')" "$dir/vmlinuz"
     version=$(basename "$(find "$dir/unpacked" -type d -path '*/lib/modules/*' -prune)")
-    [[ -d $dir/unpacked/usr/lib/modules ]] || mv "$dir/unpacked/lib" "$dir/unpacked/usr/lib"
+    if [[ -d $dir/unpacked/lib ]]; then
+        mkdir -p "$dir/unpacked/usr/lib"
+        mv "$dir/unpacked/lib/modules" "$dir/unpacked/usr/lib/modules"
+    fi
     root=usr/lib/modules/$version
     for part in "${MODULES[@]}"; do
         [[ -d $dir/unpacked/$root/kernel/$part ]] || continue

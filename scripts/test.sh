@@ -4,6 +4,9 @@
 #   test.sh NAME [FILTER ...]  the tests of a crate (pool, fuse, sys, ...) or one test program (coherence, full_disks, ...);
 #                              with FILTER only those whose names contain it; needs root
 #   test.sh --fast             the tests that need neither root nor a mount, in under two minutes
+#   test.sh --kernel 6.1|6.12|sid|all [NAME [FILTER ...]]
+#                              the tests that need another kernel, or those of a test program of `canopy`, on Debian's kernels
+#                              in a virtual machine (scripts/kernel-tests.sh)
 #   test.sh --list             lists the names
 # If there is no compiler that is new enough, it asks before it installs one with rustup; with --yes as the first
 # argument it does not ask.
@@ -57,7 +60,11 @@ case ${1:-} in
     prepare fast
     cargo test --workspace --exclude canopy-testkit --lib "${FAST[@]/#/--test=}"
     ;;
--*) fail "unknown option: $1 (--fast, --list, --yes)" ;;
+--kernel)
+    shift
+    exec scripts/kernel-tests.sh "$@"
+    ;;
+-*) fail "unknown option: $1 (--fast, --kernel, --list, --yes)" ;;
 '')
     needs_root
     prepare test

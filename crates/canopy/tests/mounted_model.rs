@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use canopy_testkit::model::{Plain, Rules, World, check};
-use canopy_testkit::{LoopFs, Pool, require_root};
+use canopy_testkit::{LoopFs, Pool, lag, require_root};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -35,10 +35,16 @@ impl Bed {
         require_root();
         let home =
             tempfile::Builder::new().prefix("canopy-model-").tempdir_in("/dev/shm").expect("a directory");
-        let paths: Vec<PathBuf> = (0..branches).map(|index| home.path().join(format!("b{index}"))).collect();
+        let mut paths: Vec<PathBuf> =
+            (0..branches).map(|index| home.path().join(format!("b{index}"))).collect();
         let plain = home.path().join("plain");
+        // One branch is on a disk that lags, if the tests' environment asks for that.
+        let disks: Vec<_> = lag().map(|_| LoopFs::ext4(256 << 20)).into_iter().collect();
+        if let (Some(disk), Some(last)) = (disks.first(), paths.last_mut()) {
+            *last = disk.path().join("branch");
+        }
         paths.iter().chain([&plain]).for_each(|path| directory(path));
-        Bed::over(paths, plain, options, home, Vec::new())
+        Bed::over(paths, plain, options, home, disks)
     }
 
     /// Mounts a pool whose first branch has room for two pages.

@@ -34,7 +34,7 @@ pub use canopy_fuse::Opcode;
 pub use cli_bed::CliBed;
 pub use faulty::{Fault, FaultyFs, SpaceReport};
 pub use leak_check::LeakCheck;
-pub use loopfs::{Kind, LoopFs};
+pub use loopfs::{Kind, LoopFs, lag};
 pub use mapper::Medium;
 pub use paused::Paused;
 pub use pool::{MountFailed, Pool, PoolBuilder, pool_status, program_under_test, transports};

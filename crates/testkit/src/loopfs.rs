@@ -22,6 +22,15 @@ const MIB: u64 = 1 << 20;
 /// How long a filesystem may stay busy before that counts as a leak.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Returns how much every filesystem on a device lags, at most: `CANOPY_TEST_LAG`.
+///
+/// # Panics
+/// If it is no number of milliseconds.
+#[track_caller]
+pub fn lag() -> Option<Duration> {
+    std::env::var(LAG).ok().map(|lag| Duration::from_millis(lag.parse().expect(LAG)))
+}
+
 /// A type of filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -182,12 +191,11 @@ impl LoopFs {
             assert!(done.success(), "{command:?}: {}", done.describe());
             let device = attach(&image, direct);
             made.device = Some(device.clone());
-            let lag: Option<u64> = std::env::var(LAG).ok().map(|lag| lag.parse().expect(LAG));
-            if with_medium || lag.is_some() {
+            if with_medium || lag().is_some() {
                 made.mapper = Some(Mapper::new(&device, made.point.parent().expect("a directory")));
             }
-            if let Some(lag) = lag {
-                made.set_medium(Medium::LagsUpTo(Duration::from_millis(lag), lag));
+            if let Some(lag) = lag() {
+                made.set_medium(Medium::LagsUpTo(lag, 1));
             }
         }
         let mut data = kind.mount_data(size);
