@@ -111,7 +111,7 @@ kernel() {
     mkdir -p "$dir/unpacked"
     # The newest one, and the packages that it is divided into.
     names=$(apt-cache "${apt[@]}" depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | head -n 1)
-    names+=" $(apt-cache "${apt[@]}" depends "$names" | sed -nE 's/^ *Depends: (linux-(binary|modules)-.*)/\1/p' | tr '\n' ' ')"
+    names+=" $(apt-cache "${apt[@]}" depends "$names" | sed -nE 's/^ *Depends: (linux-(base|binary|modules)-[0-9].*)/\1/p' | tr '\n' ' ')"
     say "kernel $1: $names"
     # shellcheck disable=SC2086 # several names
     (cd "$dir" && apt-get "${apt[@]}" download $names >log 2>&1) || fail "cannot download it, see $dir/log"
@@ -192,6 +192,7 @@ boot() {
     return "${status:-1}"
 }
 
+# shellcheck disable=SC2317 # the trap calls it
 cleanup() {
     [[ -z $machine ]] || kill "$machine" 2>/dev/null || true
     rm -rf "$work"

@@ -31,7 +31,7 @@ pub enum Medium {
 
 /// A device on top of another one.
 #[derive(Debug)]
-pub(crate) struct Mapper {
+pub(super) struct Mapper {
     name: String,
     below: PathBuf,
     sectors: u64,
@@ -45,7 +45,7 @@ impl Mapper {
     /// # Panics
     /// Without device mapper.
     #[track_caller]
-    pub(crate) fn new(below: &Path, dir: &Path) -> Mapper {
+    pub(super) fn new(below: &Path, dir: &Path) -> Mapper {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let size = run("blockdev", ["--getsz".as_ref(), below.as_os_str()]);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -60,13 +60,13 @@ impl Mapper {
         mapper
     }
 
-    pub(crate) fn device(&self) -> PathBuf {
+    pub(super) fn device(&self) -> PathBuf {
         Path::new("/dev/mapper").join(&self.name)
     }
 
     /// Sets what the device does from now on, also with requests that it holds back.
     #[track_caller]
-    pub(crate) fn set(&self, medium: Medium) {
+    pub(super) fn set(&self, medium: Medium) {
         // Neither freezes the filesystem nor waits for its requests, which could take as long as the disk hangs.
         self.dmsetup("suspend", &["--nolockfs", "--noflush"]);
         if medium != Medium::Hangs {
@@ -75,7 +75,7 @@ impl Mapper {
         }
     }
 
-    pub(crate) fn remove(&self) -> Result<(), String> {
+    pub(super) fn remove(&self) -> Result<(), String> {
         let mut command = Command::new("dmsetup");
         command.args(["remove", "--retry", "--noudevsync", &self.name]);
         let done = run_within(&mut command, Duration::from_secs(30));

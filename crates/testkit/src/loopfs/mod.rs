@@ -1,5 +1,9 @@
 //! Filesystems for single tests: a sparse image on a loop device, or a tmpfs.
 
+mod mapper;
+
+pub use mapper::Medium;
+
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,8 +17,8 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use tempfile::{TempDir, TempPath};
 
 use crate::cmd::{run, run_within, wait_until};
-use crate::mapper::{Mapper, Medium};
 use crate::proc::{self, drop_dentries};
+use mapper::Mapper;
 
 /// The environment variable that makes all filesystems on devices lag at random, up to this many milliseconds.
 const LAG: &str = "CANOPY_TEST_LAG";
