@@ -186,7 +186,7 @@ fn the_kernels_nfs_server_over_a_pool() {
         fs::create_dir(&dir).expect("mkdir");
         populate(&dir, &TreeSpec { files: 300, xattrs: 0, ..TreeSpec::default() });
         let fields = tree::Fields::without_dir_times();
-        let seen = |root: &Path| Tree::capture_with(&root.join("tree"), fields);
+        let seen = |root: &Path| Tree::capture_with(root.join("tree"), fields);
         seen(pool.path()).assert_same(&seen(remote));
         drop_caches();
         seen(pool.path()).assert_same(&seen(remote));
