@@ -38,7 +38,7 @@ pub fn set_cloexec_from(first: u32) -> Result<(), Errno> {
 }
 
 /// The number on all architectures except MIPS and Alpha, where this number is no system call (`ENOSYS`).
-const SYS_FCHMODAT2: libc::c_long = 452;
+pub(crate) const SYS_FCHMODAT2: libc::c_long = 452;
 
 /// Set once the kernel turns out not to have fchmodat2(2).
 static NO_FCHMODAT2: AtomicBool = AtomicBool::new(false);

@@ -3,6 +3,7 @@
 //! Apart from the preload library, this is the only crate with `unsafe` code. All its functions are safe to call, and
 //! each `unsafe` block says why it is sound.
 
+pub mod blocked_call;
 pub mod creds;
 pub mod detached_mount;
 mod errno;

@@ -11,10 +11,10 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The numbers on all architectures except MIPS, where these numbers are no system calls (`ENOSYS`).
-const SYS_SETXATTRAT: libc::c_long = 463;
-const SYS_GETXATTRAT: libc::c_long = 464;
-const SYS_LISTXATTRAT: libc::c_long = 465;
-const SYS_REMOVEXATTRAT: libc::c_long = 466;
+pub(crate) const SYS_SETXATTRAT: libc::c_long = 463;
+pub(crate) const SYS_GETXATTRAT: libc::c_long = 464;
+pub(crate) const SYS_LISTXATTRAT: libc::c_long = 465;
+pub(crate) const SYS_REMOVEXATTRAT: libc::c_long = 466;
 
 /// include/uapi/linux/xattr.h
 #[repr(C, align(8))]
