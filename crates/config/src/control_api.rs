@@ -173,6 +173,9 @@ pub struct BranchReport {
     /// What is wrong with the branch, if the pool has found anything.
     #[serde(default)]
     pub illness: Option<IllnessReport>,
+    /// How it answers, if operations had to wait for it.
+    #[serde(default)]
+    pub waits: Option<WaitReport>,
     /// Why its changes cannot be watched, if that should be possible or was asked for.
     #[serde(default)]
     pub unwatched: Option<String>,
@@ -190,6 +193,53 @@ pub struct IllnessReport {
     pub since: u64,
     /// The error that caused it.
     pub cause: String,
+}
+
+/// How a branch answers that operations have to wait for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WaitReport {
+    /// `lagging`: after more than a second; `asleep`: its disk most likely spins up; `hung`: not at all.
+    pub answers: String,
+    /// When it last answered, in seconds since the epoch.
+    pub since: u64,
+    /// How many requests wait for it.
+    pub requests: usize,
+    /// What the kernel's block layer says of its disks; empty for a branch without a disk.
+    pub disks: Vec<DiskReport>,
+}
+
+/// What the kernel's block layer says of a disk (`/sys/block/*/inflight` and `stat`).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DiskReport {
+    /// The name in /dev.
+    pub name: String,
+    /// Requests that it has not answered; null if the disk is missing.
+    pub reads_in_flight: Option<u64>,
+    pub writes_in_flight: Option<u64>,
+    /// For how many seconds it has completed no request.
+    pub idle: u64,
+    /// What its driver calls its state, such as `offline`; null if that is a good one.
+    pub state: Option<String>,
+}
+
+impl fmt::Display for DiskReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, idle) = (&self.name, self.idle);
+        let (Some(reads), Some(writes)) = (self.reads_in_flight, self.writes_in_flight) else {
+            return write!(f, "disk {name} is missing");
+        };
+        write!(f, "disk {name}")?;
+        if let Some(state) = &self.state {
+            write!(f, " is {state} and")?;
+        }
+        match reads + writes {
+            0 => write!(f, " has no requests in flight"),
+            _ => write!(
+                f,
+                " has {reads} reads and {writes} writes in flight, and has completed none for {idle} s"
+            ),
+        }
+    }
 }
 
 impl fmt::Display for SecurityReport {

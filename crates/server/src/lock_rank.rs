@@ -16,6 +16,8 @@ canopy_pool::lock_ranks! {
     Probes = 60;
     /// What a probe knows of its branch.
     ProbeState = 70;
+    /// How branches answer that have let operations wait.
+    Conditions = 75;
     /// Branches that are gone.
     GoneBranches = 80;
     /// A slot of the recent files.
@@ -34,4 +36,6 @@ canopy_pool::lock_ranks! {
     GivenUp = 1050;
     /// Files of branches that do not answer, to be closed.
     FilesToClose = 1060;
+    /// Requests whose workers are stuck.
+    Stalls = 1070;
 }

@@ -137,7 +137,7 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
     pending.wait_for(&plan.config.branches);
     let planned_transport = TransportInfo::new(&planned, threads);
     let connection = Connection { agreed, planned: planned_transport, actual: OnceLock::new(), security };
-    let control = Control::new(topology, pending, connection);
+    let control = Control::new(topology, pending, Arc::clone(&liveness), connection);
     let notifier = session.notifier();
     let dispatch = Arc::new(Dispatch {
         pool: Arc::clone(&pool),

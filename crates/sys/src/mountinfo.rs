@@ -1,6 +1,6 @@
 //! The mount table, /proc/self/mountinfo (proc_pid_mountinfo(5)).
 
-use rustix::fd::{AsRawFd as _, BorrowedFd};
+use rustix::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -67,7 +67,12 @@ pub fn holding_in<'a>(listed: &'a [MountEntry], path: &Path) -> Option<&'a Mount
 
 /// Returns the id of the mount on which a descriptor was opened. Does not access the filesystem.
 pub fn id_of(fd: BorrowedFd<'_>) -> io::Result<u32> {
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
+    id_of_number(fd.as_raw_fd())
+}
+
+/// Like [`id_of`], for a descriptor that another thread has open, or had a moment ago.
+pub fn id_of_number(fd: RawFd) -> io::Result<u32> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     id.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

@@ -1,13 +1,17 @@
 //! Checking a branch: what is wrong with it, if anything.
 
 use super::Branch;
+use super::access_times::AtimePolicy;
 use super::health::{CheckResult, Health, HealthReport};
 use super::list::Mode;
 use super::space::Space;
 use crate::error::is_illness;
+use crate::fs::disk::Disk;
+use crate::fs::magic::is_remote;
 use crate::fs::reserved::temporary_name;
 use crate::fs::{beneath, block_device};
-use rustix::fd::OwnedFd;
+use canopy_sys::mountinfo;
+use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{AtFlags, OFlags, RawDir};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
@@ -20,6 +24,24 @@ impl Branch {
             return None;
         }
         self.health.look(|| self.examine())
+    }
+
+    /// Returns the disks below the branch's root: several for a btrfs. None for filesystems without a disk, and for those
+    /// that another program or machine serves. Does not touch the branch.
+    pub fn disks(&self) -> Vec<Disk> {
+        if is_remote(self.kind) { Vec::new() } else { Disk::below(self.dev, self.root()) }
+    }
+
+    /// Returns whether files on the branch are opened on the mount with this id.
+    pub fn is_on_mount(&self, mount: u32) -> bool {
+        let is_copy = || match self.times.0.load().as_deref() {
+            Some(AtimePolicy::PrivateMount(copy)) => {
+                mountinfo::id_of(copy.as_fd()).is_ok_and(|id| id == mount)
+            }
+            _ => false,
+        };
+        let own = self.mount.or_else(|| mountinfo::id_of(self.root()).ok().map(u64::from));
+        own == Some(u64::from(mount)) || is_copy()
     }
 
     /// Finds out what is wrong with the branch by doing what operations do there.

@@ -25,13 +25,19 @@ const SECTOR: u64 = 512;
 pub fn answers(dir: BorrowedFd<'_>) -> Result<(), Errno> {
     let dev = rustix::fs::fstat(dir)?.st_dev;
     let mut answer = Ok(());
-    for disk in if rustix::fs::major(dev) == 0 { btrfs_disks(dir) } else { vec![Some(dev)] } {
+    for disk in numbers(dev, dir) {
         answer = disk.map_or(Err(Errno::NODEV), disk_answers);
         if answer.is_ok() {
             break;
         }
     }
     answer
+}
+
+/// Returns the device numbers of the disks below a directory that is on the device `dev`; `None` for a disk that is
+/// missing. Does not touch the directory.
+pub(crate) fn numbers(dev: u64, dir: BorrowedFd<'_>) -> Vec<Option<u64>> {
+    if rustix::fs::major(dev) == 0 { btrfs_disks(dir) } else { vec![Some(dev)] }
 }
 
 /// Returns the disks of a btrfs, whose files have a device number of their own; `None` for a disk that is missing.
@@ -79,19 +85,12 @@ fn disk_answers(dev: u64) -> Result<(), Errno> {
     }
     let read = open(dev, OFlags::DIRECT).and_then(|disk| {
         let Some(disk) = disk else { return Ok(()) };
-        // O_DIRECT wants memory on block boundaries.
-        let mut buffer = vec![0_u8; 2 * BLOCK];
-        let start = buffer.as_ptr().align_offset(BLOCK).min(BLOCK);
-        let mut read = |at| match rustix::io::pread(&disk, &mut buffer[start..start + BLOCK], at)? {
-            0 => Err(Errno::NODEV),
-            _ => Ok(()),
-        };
         // One block may be bad. And before reading, the kernel writes dirty pages of that block and reports errors of
         // earlier writes, once (block/fops.c, blkdev_read_iter).
         let blocks = size.trim().parse::<u64>().unwrap_or_default() * SECTOR / BLOCK as u64;
         let mut answer = Ok(());
         for place in [blocks / 2, blocks.saturating_sub(1), 0] {
-            answer = read(place * BLOCK as u64);
+            answer = read_block(&disk, place);
             if answer.is_ok() {
                 break;
             }
@@ -99,6 +98,29 @@ fn disk_answers(dev: u64) -> Result<(), Errno> {
         answer
     });
     read.or_else(|errno| if is_illness(errno) { Err(errno) } else { Ok(()) })
+}
+
+/// Reads a block of the disk with this device number, past every cache; which block depends on `place`. `None` where
+/// the disk cannot be found or opened.
+pub(crate) fn read_somewhere(dev: u64, place: u64) -> Option<Result<(), Errno>> {
+    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    let size = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/size")).ok()?;
+    let blocks = size.trim().parse::<u64>().ok()? * SECTOR / BLOCK as u64;
+    let disk = open(dev, OFlags::DIRECT).ok()??;
+    Some(read_block(&disk, place % blocks.max(1)))
+}
+
+/// Reads a block of a disk that was opened with `O_DIRECT`.
+///
+/// Errors: `ENODEV` beyond the end, as of a disk that has lost its capacity; otherwise that of reading.
+fn read_block(disk: &OwnedFd, block: u64) -> Result<(), Errno> {
+    // O_DIRECT wants memory on block boundaries.
+    let mut buffer = vec![0_u8; 2 * BLOCK];
+    let start = buffer.as_ptr().align_offset(BLOCK).min(BLOCK);
+    match rustix::io::pread(disk, &mut buffer[start..start + BLOCK], block * BLOCK as u64)? {
+        0 => Err(Errno::NODEV),
+        _ => Ok(()),
+    }
 }
 
 /// Opens the disk with this device number for reading; `None` where /sys or /dev do not have it.

@@ -1,67 +1,86 @@
-//! Finds branches that do not answer.
+//! Finds branches that do not answer, and tells it.
 //!
-//! Every branch with a deadline has a probe thread, which repeatedly does what operations do: it reads the attributes
-//! and entries of the root, a name that does not exist, and the free space. Another thread checks how long each probe
-//! has been waiting. A branch whose probe waits too long is left out (`Pool::set_silent`) until it answers again and
-//! every operation that is stuck on it has ended. Probe threads may get stuck too; nothing waits for them.
+//! Operations that wait for a branch are reported to [`Stalls`]. While there are any, the branch is asked whether it
+//! answers (`probe`), and what is found is logged and can be queried ([`Liveness::conditions`]).
+//!
+//! A branch with a deadline (`branch-timeout`) that does not answer is left out (`Pool::set_silent`). A branch on a disk
+//! is asked only while operations wait, because a question wakes the disk. It is back when the disk answers. A branch
+//! without a disk is asked all the time, by a thread of its own. It is back when it answers and every operation that was
+//! stuck on it has ended.
 
+use super::condition::{Answers, Condition, DiskHistory, HANGS_AFTER, Signs};
+use super::probe::{ProbeState, Question};
+use super::stalls::{Stalls, Waiting};
 use crate::lock_rank as rank;
 use canopy_pool::Pool;
 use canopy_pool::branch::{Branch, BranchId};
 use canopy_pool::lock::ranked::Mutex;
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, StatxFlags};
-use rustix::io::Errno;
 use std::collections::HashMap;
-use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 pub(crate) struct Liveness {
     pool: Arc<Pool>,
+    stalls: Stalls,
     probes: Mutex<HashMap<BranchId, Arc<Probe>>, rank::Probes>,
     silent: AtomicUsize,
+    /// How many questions were asked.
+    questions: AtomicU64,
+    /// How branches answer that have let operations wait, as last checked.
+    conditions: Mutex<HashMap<BranchId, Condition>, rank::Conditions>,
 }
 
 struct Probe {
     branch: Arc<Branch>,
-    state: Mutex<State, rank::ProbeState>,
+    question: Question,
+    state: Mutex<ProbeState, rank::ProbeState>,
 }
 
-struct State {
-    deadline: Duration,
-    /// When the probe began to wait for an answer.
-    asked_at: Option<Instant>,
-    /// The probe has waited too long.
-    unanswered: bool,
-    /// Operations on files of the branch that are stuck and whose callers have been given an error.
-    stuck_operations: usize,
-    /// The conclusion from both.
-    silent: bool,
-    /// The branch was removed, or its deadline.
-    removed: bool,
-}
+/// After an operation has waited for this long, its branch is asked whether it answers; earlier with a short deadline.
+const ASK_AFTER: Duration = Duration::from_millis(500);
+/// The time between two questions to a branch on which operations wait.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// A branch that has not answered for this long gets a line in the log.
+const TELL_AFTER: Duration = Duration::from_secs(10);
+/// How often the counters of all disks are read, to know which of them may sleep.
+const LOOK_AT_DISKS_EVERY: Duration = Duration::from_secs(20);
 
 impl Liveness {
-    /// Also starts the thread that checks the probes, which ends with the value.
+    /// Also starts the thread that checks the branches, which ends with the value.
     pub(crate) fn start(pool: &Arc<Pool>) -> std::io::Result<Arc<Liveness>> {
         let liveness = Arc::new(Liveness {
             pool: Arc::clone(pool),
+            stalls: Stalls::new(pool),
             probes: Mutex::default(),
             silent: AtomicUsize::new(0),
+            questions: AtomicU64::new(0),
+            conditions: Mutex::default(),
         });
         let weak = Arc::downgrade(&liveness);
-        std::thread::Builder::new().name("canopy-probes".into()).spawn(move || run_checks(&weak))?;
+        let thread = std::thread::Builder::new().name("canopy-probes".into()).spawn(move || run(&weak))?;
+        liveness.stalls.set_looker(thread.thread().clone());
         Ok(liveness)
     }
 }
 
-fn run_checks(liveness: &Weak<Liveness>) {
+fn run(liveness: &Weak<Liveness>) {
+    let mut memory = Memory::default();
     while let Some(liveness) = liveness.upgrade() {
-        let pause = liveness.check();
+        let pause = liveness.check(&mut memory);
         drop(liveness);
-        std::thread::sleep(pause);
+        // A report of a request that is stuck ends the pause.
+        std::thread::park_timeout(pause);
     }
+}
+
+/// What the checking thread remembers.
+#[derive(Default)]
+struct Memory {
+    disks: DiskHistory,
+    looked_at_disks: Option<Instant>,
+    /// Branches that the log calls hung, and since when they are.
+    told: HashMap<BranchId, Instant>,
 }
 
 impl Liveness {
@@ -70,79 +89,212 @@ impl Liveness {
         self.silent.load(Ordering::Relaxed) == 0
     }
 
-    /// Records that an operation on a file of the branch did not finish by the deadline.
+    /// Returns the requests whose workers are stuck.
+    pub(crate) fn stalls(&self) -> &Stalls {
+        &self.stalls
+    }
+
+    /// Returns how those branches answer that have let operations wait. Does not touch any branch.
+    pub(crate) fn conditions(&self) -> HashMap<BranchId, Condition> {
+        self.conditions.lock().clone()
+    }
+
+    /// Records that an operation on the branch did not finish by the deadline.
     pub(crate) fn operation_stuck(&self, branch: BranchId) {
         let Some(probe) = self.probes.lock().get(&branch).cloned() else { return };
         let mut state = probe.state.lock();
         state.stuck_operations += 1;
+        state.stuck_since.get_or_insert_with(Instant::now);
         self.update(&probe, &mut state);
     }
 
-    /// Records that such an operation has ended after all. The branch counts as answering again with the next answer to
-    /// its probe.
+    /// Records that such an operation has ended after all.
     pub(crate) fn operation_ended(&self, branch: BranchId) {
         let Some(probe) = self.probes.lock().get(&branch).cloned() else { return };
         let mut state = probe.state.lock();
         state.stuck_operations = state.stuck_operations.saturating_sub(1);
+        if state.stuck_operations == 0 {
+            state.stuck_since = None;
+        }
     }
 
-    /// Starts and ends probes as branches get and lose deadlines, and finds those that do not answer. Returns the
-    /// time until the next check.
-    fn check(self: &Arc<Self>) -> Duration {
-        let wanted = self.pool.deadlines();
+    /// Checks all branches. Returns the time until the next check.
+    fn check(self: &Arc<Self>, memory: &mut Memory) -> Duration {
+        let now = Instant::now();
+        let mut pause = self.stalls.look().unwrap_or(Duration::from_secs(1));
+        let waiting = self.stalls.waiting();
+        if memory.looked_at_disks.is_none_or(|last| now.duration_since(last) >= LOOK_AT_DISKS_EVERY) {
+            memory.looked_at_disks = Some(now);
+            let branches = self.pool.branches();
+            for disk in branches.iter().flat_map(|branch| branch.disks()) {
+                memory.disks.look(&disk);
+            }
+            memory.disks.forget_old(now);
+        }
+        let mut found = HashMap::new();
+        for probe in self.choose_probes(&waiting) {
+            let of_branch = waiting.get(&probe.branch.id);
+            self.ask_if_needed(&probe, of_branch, now);
+            let mut state = probe.state.lock();
+            if let Some(deadline) = state.deadline {
+                pause = pause.min(deadline / 20);
+                // With a question every eighth of the deadline, this notices a silent branch before an operation on it
+                // has waited for the whole deadline.
+                let share =
+                    if probe.question.disks().is_empty() { deadline / 4 * 3 } else { deadline / 8 * 7 };
+                let waits = state.asked_at.is_some_and(|asked_at| asked_at.elapsed() >= share);
+                // A question to a disk is asked because of an operation, which then has waited for longer.
+                let operation_waits = probe.question.disks().is_empty()
+                    || of_branch.is_some_and(|waiting| waiting.since.elapsed() >= deadline);
+                if waits && operation_waits {
+                    state.unanswered = true;
+                }
+                self.update(&probe, &mut state);
+            }
+            if state.asked_at.is_some() && of_branch.is_some() {
+                pause = pause.min(Duration::from_millis(200));
+            }
+            let signs = self.signs(&probe, &state, of_branch, &memory.disks);
+            let silent = state.silent;
+            drop(state);
+            if signs.answers() > Answers::Promptly {
+                let disks = probe.question.disks().iter().map(|disk| memory.disks.look(disk)).collect();
+                let condition = Condition {
+                    answers: signs.answers(),
+                    quiet: signs.quiet(),
+                    requests: of_branch.map_or(0, |waiting| waiting.requests),
+                    disks,
+                };
+                if !silent {
+                    tell_hung(memory, &probe.branch, &condition);
+                }
+                found.insert(probe.branch.id, condition);
+            }
+        }
+        memory.told.retain(|id, since| {
+            let stays = found.contains_key(id);
+            if !stays && let Some(branch) = self.pool.branches().by_id(*id) {
+                let seconds = since.elapsed().as_secs();
+                tracing::warn!("branch {} has answered, after {seconds} s", branch.path.display());
+            }
+            stays
+        });
+        *self.conditions.lock() = found;
+        pause.max(Duration::from_millis(20))
+    }
+
+    /// Starts and ends probes, and returns them: those of branches with a deadline, of branches that operations wait for,
+    /// and of those that still owe an answer.
+    fn choose_probes(self: &Arc<Self>, waiting: &HashMap<BranchId, Waiting>) -> Vec<Arc<Probe>> {
+        let deadlines: HashMap<BranchId, Duration> =
+            self.pool.deadlines().into_iter().map(|(branch, deadline)| (branch.id, deadline)).collect();
+        let branches = self.pool.branches();
         let mut probes = self.probes.lock();
         probes.retain(|id, probe| {
-            let stays = wanted.iter().any(|(branch, _)| branch.id == *id);
-            if !stays {
-                let mut state = probe.state.lock();
-                (state.removed, state.unanswered, state.stuck_operations) = (true, false, 0);
+            let mut state = probe.state.lock();
+            let before = std::mem::replace(&mut state.deadline, deadlines.get(id).copied());
+            let is_wanted = state.deadline.is_some() || waiting.contains_key(id) || state.asked_at.is_some();
+            // With a new deadline it may need a thread, so another probe takes its place.
+            let is_replaced = before.is_none() && state.deadline.is_some();
+            let stays = is_wanted && !is_replaced && branches.by_id(*id).is_some();
+            if !stays || state.deadline.is_none() {
+                (state.unanswered, state.stuck_operations, state.stuck_since) = (false, 0, None);
+                state.removed = !stays;
                 self.update(probe, &mut state);
             }
             stays
         });
-        for (branch, deadline) in &wanted {
-            if let Some(probe) = probes.get(&branch.id) {
-                probe.state.lock().deadline = *deadline;
+        for branch in branches.iter() {
+            let deadline = deadlines.get(&branch.id).copied();
+            if probes.contains_key(&branch.id) || deadline.is_none() && !waiting.contains_key(&branch.id) {
                 continue;
             }
-            let state = State {
-                deadline: *deadline,
-                asked_at: None,
-                unanswered: false,
-                stuck_operations: 0,
-                silent: false,
-                removed: false,
-            };
-            let probe = Arc::new(Probe { branch: Arc::clone(branch), state: Mutex::new(state) });
-            let (liveness, their_probe) = (Arc::downgrade(self), Arc::clone(&probe));
-            let thread = std::thread::Builder::new().name("canopy-probe".into());
-            match thread.spawn(move || run_probe(&liveness, &their_probe)) {
-                Ok(_) => drop(probes.insert(branch.id, probe)),
-                Err(why) => {
-                    tracing::error!("cannot watch whether branch {} answers: {why}", branch.path.display())
-                }
+            let probe = Arc::new(Probe {
+                branch: Arc::clone(branch),
+                question: Question::for_branch(branch),
+                state: Mutex::new(ProbeState::new(deadline)),
+            });
+            if deadline.is_none() || !probe.question.disks().is_empty() || self.start_thread(&probe) {
+                probes.insert(branch.id, probe);
             }
         }
-        let running: Vec<Arc<Probe>> = probes.values().cloned().collect();
-        drop(probes);
-        let mut pause = Duration::from_secs(1);
-        for probe in running {
+        probes.values().cloned().collect()
+    }
+
+    /// Starts the thread that asks a branch without a disk all the time.
+    fn start_thread(self: &Arc<Self>, probe: &Arc<Probe>) -> bool {
+        let (liveness, their_probe) = (Arc::downgrade(self), Arc::clone(probe));
+        let thread = std::thread::Builder::new().name("canopy-probe".into());
+        let started = thread.spawn(move || ask_repeatedly(&liveness, &their_probe));
+        if let Err(why) = &started {
+            let path = probe.branch.path.display();
+            tracing::error!("cannot watch whether branch {path} answers: {why}");
+        }
+        started.is_ok()
+    }
+
+    /// Asks a branch that is not asked all the time, if operations wait for it or it is left out.
+    fn ask_if_needed(self: &Arc<Self>, probe: &Arc<Probe>, waiting: Option<&Waiting>, now: Instant) {
+        {
             let mut state = probe.state.lock();
-            pause = pause.min(state.deadline / 20);
-            // With a probe every eighth of the deadline, this notices a silent branch before an operation on it has
-            // waited for the whole deadline.
-            let waits = state.asked_at.is_some_and(|asked_at| asked_at.elapsed() >= state.deadline / 4 * 3);
-            if waits && !state.unanswered {
-                state.unanswered = true;
-                self.update(&probe, &mut state);
+            if probe.question.disks().is_empty() && state.deadline.is_some() || state.asked_at.is_some() {
+                return;
             }
+            let share = |time: Duration| state.deadline.map_or(time, |deadline| time.min(deadline / 8));
+            let (after, every) = (share(ASK_AFTER), share(ASK_EVERY));
+            let waits = waiting.is_some_and(|waiting| now.saturating_duration_since(waiting.since) >= after);
+            let recently =
+                state.last_answer().is_some_and(|last| now.saturating_duration_since(last) < every);
+            if !(waits || state.silent) || recently {
+                return;
+            }
+            state.asked_at = Some(now);
         }
-        pause.max(Duration::from_millis(20))
+        let (liveness, their_probe) = (Arc::downgrade(self), Arc::clone(probe));
+        let thread = std::thread::Builder::new().name("canopy-ask".into());
+        let started = thread.spawn(move || {
+            ask_once(&liveness, &their_probe);
+        });
+        if let Err(why) = started {
+            tracing::error!("cannot ask whether branch {} answers: {why}", probe.branch.path.display());
+            probe.state.lock().asked_at = None;
+        }
+    }
+
+    fn signs(
+        &self,
+        probe: &Probe,
+        state: &ProbeState,
+        waiting: Option<&Waiting>,
+        disks: &DiskHistory,
+    ) -> Signs {
+        let oldest = waiting.map(|waiting| waiting.since.elapsed());
+        let returned = self.stalls.returned(probe.branch.id);
+        // Without operations that wait, a branch without a disk is asked all the time.
+        let is_wanted = oldest.is_some() || state.silent || !probe.question.disks().is_empty();
+        Signs {
+            oldest,
+            asked: state.asked_at.filter(|_| is_wanted).map(|asked_at| asked_at.elapsed()),
+            since_life: state.last_answer().max(returned).map(|last| last.elapsed()),
+            last_took: state.answered.map(|(_, took)| took),
+            silent: state.silent,
+            answers_prove_little: probe.question.disks().is_empty() || state.unreadable,
+            slept: probe.question.disks().iter().any(|disk| {
+                disk.is_suspended()
+                    || disk.spins()
+                        && disks.may_have_slept(&disk.name, oldest.unwrap_or_default().max(HANGS_AFTER))
+            }),
+        }
     }
 
     /// Updates whether a branch counts as silent.
-    fn update(&self, probe: &Probe, state: &mut State) {
-        let silent = !state.removed && (state.unanswered || state.stuck_operations > 0);
+    fn update(&self, probe: &Probe, state: &mut ProbeState) {
+        // A disk that has answered since operations got stuck works: they are stuck for another reason.
+        let has_answered = |since: Instant| {
+            !probe.question.disks().is_empty() && state.last_answer().is_some_and(|last| last > since)
+        };
+        let stuck = state.stuck_operations > 0 && !state.stuck_since.is_some_and(has_answered);
+        let silent = !state.removed && state.deadline.is_some() && (state.unanswered || stuck);
         if std::mem::replace(&mut state.silent, silent) == silent {
             return;
         }
@@ -158,45 +310,53 @@ impl Liveness {
     }
 }
 
-/// Probes a branch for as long as it has a deadline.
-fn run_probe(liveness: &Weak<Liveness>, probe: &Probe) {
-    for number in 0_u64.. {
+/// Logs once that a branch hangs that is not left out.
+fn tell_hung(memory: &mut Memory, branch: &Branch, condition: &Condition) {
+    if condition.quiet < TELL_AFTER || memory.told.contains_key(&branch.id) {
+        return;
+    }
+    let now = Instant::now();
+    memory.told.insert(branch.id, now.checked_sub(condition.quiet).unwrap_or(now));
+    let path = branch.path.display();
+    let disks: Vec<String> = condition.disks.iter().map(|disk| format!("; {disk}")).collect();
+    tracing::warn!(
+        "branch {path} has not answered for {} s, and {} requests wait for it{}. Look at the disk (dmesg | tail; \
+         smartctl -a). With branch-timeout=SECONDS requests fail instead of waiting",
+        condition.quiet.as_secs(),
+        condition.requests,
+        disks.concat()
+    );
+}
+
+/// Asks a branch for as long as it has a deadline.
+fn ask_repeatedly(liveness: &Weak<Liveness>, probe: &Probe) {
+    loop {
         let pause = {
             let mut state = probe.state.lock();
-            if state.removed {
-                return;
-            }
+            let Some(deadline) = state.deadline.filter(|_| !state.removed) else { return };
             state.asked_at = Some(Instant::now());
-            state.deadline / 8
+            deadline / 8
         };
-        // An error is an answer.
-        let _ = probe_branch(&probe.branch, number);
-        let Some(liveness) = liveness.upgrade() else { return };
-        {
-            let mut state = probe.state.lock();
-            (state.asked_at, state.unanswered) = (None, false);
-            liveness.update(probe, &mut state);
+        if ask_once(liveness, probe).is_none() {
+            return;
         }
-        drop(liveness);
         std::thread::sleep(pause);
     }
 }
 
-fn probe_branch(branch: &Branch, number: u64) -> Result<(), Errno> {
-    // AT_STATX_FORCE_SYNC in include/uapi/linux/fcntl.h: not from a cache.
-    let sync = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(0x2000);
-    rustix::fs::statx(branch.root(), c"", sync, StatxFlags::BASIC_STATS)?;
-    rustix::fs::fstatvfs(branch.root())?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = rustix::fs::openat(branch.root(), c".", flags, Mode::empty())?;
-    let mut buffer = [MaybeUninit::uninit(); 1024];
-    if let Some(entry) = RawDir::new(&dir, &mut buffer).next() {
-        entry?;
+/// Asks a branch and waits for the answer. Returns `None` once the pool has ended.
+fn ask_once(liveness: &Weak<Liveness>, probe: &Probe) -> Option<()> {
+    let number = liveness.upgrade()?.questions.fetch_add(1, Ordering::Relaxed);
+    let could_ask = probe.question.ask(&probe.branch, number);
+    let liveness = liveness.upgrade()?;
+    let mut state = probe.state.lock();
+    state.unreadable = !could_ask;
+    if let Some(asked_at) = state.asked_at.take()
+        && could_ask
+    {
+        state.answered = Some((asked_at, asked_at.elapsed()));
     }
-    // A new name each time, because a missing name may be cached.
-    let name = format!("{}{number}", String::from_utf8_lossy(&canopy_pool::temporary_name()));
-    match rustix::fs::statx(branch.root(), name.as_str(), AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE) {
-        Err(errno) if errno != Errno::NOENT => Err(errno),
-        _ => Ok(()),
-    }
+    state.unanswered = false;
+    liveness.update(probe, &mut state);
+    Some(())
 }

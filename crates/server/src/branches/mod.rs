@@ -2,10 +2,14 @@
 //!
 //! `topology` changes which branches are in force. `monitor` checks the health of the branches, `pending`
 //! waits for branches that do not exist yet, `liveness` finds branches that do not answer, and `access_times` applies
-//! the pool's access time flags to them.
+//! the pool's access time flags to them. `stalls` knows which branch a stuck request waits for, `probe` asks a branch
+//! whether it answers, and `condition` concludes how it does.
 
 mod access_times;
+pub(crate) mod condition;
 pub(crate) mod liveness;
 pub(crate) mod monitor;
 pub(crate) mod pending;
+mod probe;
+pub(crate) mod stalls;
 pub(crate) mod topology;

@@ -11,6 +11,7 @@ pub(crate) use file_keys::file_key;
 pub(crate) use hidden_name::{is_control_file, refusal};
 pub(crate) use status::{Connection, TransportInfo};
 
+use crate::branches::liveness::Liveness;
 use crate::branches::pending::PendingBranches;
 use crate::branches::topology::Topology;
 use crate::coherence::{CacheTtl, Coherence};
@@ -53,6 +54,7 @@ pub(crate) struct Control {
     watch: Arc<Watch>,
     topology: Arc<Topology>,
     pending: Arc<PendingBranches>,
+    liveness: Arc<Liveness>,
     connection: Connection,
     /// When the pool was started, in seconds since 1970.
     started_at: u64,
@@ -62,12 +64,13 @@ impl Control {
     pub(crate) fn new(
         topology: Arc<Topology>,
         pending: Arc<PendingBranches>,
+        liveness: Arc<Liveness>,
         connection: Connection,
     ) -> Control {
         let started_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
         let (pool, settings) = (Arc::clone(&topology.pool), Arc::clone(&topology.settings));
         let (coherence, watch) = (Arc::clone(&topology.coherence), Arc::clone(&topology.watch));
-        Control { pool, settings, coherence, watch, topology, pending, connection, started_at }
+        Control { pool, settings, coherence, watch, topology, pending, liveness, connection, started_at }
     }
 
     /// Records that requests are not carried as planned, because the kernel refused that.
@@ -162,7 +165,15 @@ impl Control {
             STATUS => {
                 let unwatched = self.watch.unwatched();
                 let config = self.settings.config();
-                return Ok(status::status(&self.connection, &config, &self.pool, &self.topology, &unwatched));
+                let (topology, liveness) = (&self.topology, &self.liveness);
+                return Ok(status::status(
+                    &self.connection,
+                    &config,
+                    &self.pool,
+                    topology,
+                    liveness,
+                    &unwatched,
+                ));
             }
             _ => {}
         }

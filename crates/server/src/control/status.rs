@@ -1,11 +1,13 @@
 //! The reports for `canopy status` and `canopy explain`.
 
+use crate::branches::condition::Condition;
+use crate::branches::liveness::Liveness;
 use crate::branches::topology::Topology;
 use crate::watch::Unwatched;
 use canopy_config::Config;
 use canopy_config::control_api::{
     BranchReport, BranchVerdict, EXPLAIN, ExplainError, ExplainReport, IllnessReport, KernelReport, OsText,
-    PoolReport, SecurityReport, Verdict,
+    PoolReport, SecurityReport, Verdict, WaitReport,
 };
 use canopy_config::options;
 use canopy_fuse::flags::InitFlags;
@@ -20,7 +22,7 @@ use serde::Serialize;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What was agreed with the kernel, and how requests are carried.
 pub(crate) struct Connection {
@@ -54,10 +56,12 @@ pub(crate) fn status(
     config: &Config,
     pool: &Pool,
     topology: &Topology,
+    liveness: &Liveness,
     unwatched: &[Unwatched],
 ) -> Vec<u8> {
     let agreed = &connection.agreed;
     let transport = connection.actual.get().unwrap_or(&connection.planned);
+    let conditions = liveness.conditions();
     let report = |branch: &canopy_pool::branch::Branch| BranchReport {
         path: OsText::from(branch.path.as_path()),
         mode: branch.mode.to_string(),
@@ -66,6 +70,7 @@ pub(crate) fn status(
         ino: branch.ino,
         passes_through: pool.passes_through(branch.id),
         illness: branch.health.report().map(|illness| illness_report(&illness)),
+        waits: conditions.get(&branch.id).and_then(wait_report),
         unwatched: unwatched.iter().find(|one| one.branch == branch.path).map(|one| one.why.clone()),
         awaited: false,
     };
@@ -89,6 +94,7 @@ pub(crate) fn status(
             passes_through: false,
             awaited: illness.is_none(),
             illness: illness.map(|illness| illness_report(&illness)),
+            waits: None,
             unwatched: None,
         })
     };
@@ -121,6 +127,16 @@ fn illness_report(illness: &HealthReport) -> IllnessReport {
         since: illness.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         cause: canopy_config::text::os_error(illness.cause),
     }
+}
+
+fn wait_report(condition: &Condition) -> Option<WaitReport> {
+    let since = SystemTime::now().checked_sub(condition.quiet).unwrap_or(UNIX_EPOCH);
+    Some(WaitReport {
+        answers: condition.answers.word()?.into(),
+        since: since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        requests: condition.requests,
+        disks: condition.disks.clone(),
+    })
 }
 
 fn names(flags: InitFlags) -> Vec<String> {

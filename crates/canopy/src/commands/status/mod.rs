@@ -33,12 +33,16 @@ pub struct StatusArgs {
 }
 
 const NOTES: &str = "\
-Each warning says how to fix the problem. A branch or pool that does not answer
-within three seconds is reported as such. FREE is the space that users can fill;
+Each warning says how to fix the problem. A branch that does not answer within
+0.6 seconds is reported as such; where the others take long too, and for a pool,
+within three seconds. FREE is the space that users can fill;
 USED includes the space reserved for root.";
 
-/// The time that a pool, and then its branches, have to answer.
+/// The most time that a pool, and then its branches, have to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// The least time that a branch has to answer, and how many times as long as the slowest of the others it may take.
+const LEAST_PATIENCE: Duration = Duration::from_millis(600);
+const SLOWER: u32 = 10;
 
 pub fn run(args: &StatusArgs) -> Result<(), Error> {
     let status = Status { linux: release(), pools: pools(args.mount.as_deref())? };
@@ -67,9 +71,13 @@ fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
     };
     let ask = |mounted: &MountEntry| probe::start("pool", &mounted.mountpoint);
     let queries: Vec<_> = chosen.iter().map(ask).collect::<Result<_, _>>().map_err(probe_start_error)?;
-    let deadline = Instant::now() + PATIENCE;
+    let began = Instant::now();
+    let deadline = began + PATIENCE;
     let mut pools = Vec::new();
-    for (mounted, query) in chosen.into_iter().zip(queries) {
+    let mut slowest = Duration::ZERO;
+    for (mounted, mut query) in chosen.into_iter().zip(queries) {
+        let ended = query.ended_before(deadline);
+        slowest = slowest.max(ended.map_or(Duration::ZERO, |ended| ended.duration_since(began)));
         let (state, error, report) = match probe::answer::<PoolReport>(query, deadline) {
             Answer::Answered(report) => (State::Serving, None, Some(report)),
             Answer::TimedOut => (State::DoesNotAnswer, None, None),
@@ -84,7 +92,10 @@ fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
         };
         pools.push((mounted, state, error, report));
     }
-    pools.into_iter().map(|(mounted, state, error, report)| pool(mounted, state, error, report)).collect()
+    pools
+        .into_iter()
+        .map(|(mounted, state, error, report)| pool(mounted, state, error, report, slowest))
+        .collect()
 }
 
 fn probe_start_error(why: std::io::Error) -> Error {
@@ -108,18 +119,21 @@ fn pool(
     state: State,
     error: Option<String>,
     report: Option<PoolReport>,
+    slowest: Duration,
 ) -> Result<PoolStatus, Error> {
     let branches = match &report {
-        Some(report) => branches(&report.branches)?,
+        Some(report) => branches(&report.branches, slowest)?,
         // A hung daemon still has its branches open.
         None if state == State::DoesNotAnswer => {
             let held = badge::servers_of(&mounted).into_iter().flat_map(open_path_fds).collect();
-            branches_at(without_nested(held))?
+            branches_at(without_nested(held), slowest)?
         }
         None => Vec::new(),
     };
     // The daemon looks at its branches to answer, and a hung branch would block one of its threads.
-    let hangs = branches.iter().any(|branch| branch.health == Health::DoesNotAnswer);
+    let hangs = branches
+        .iter()
+        .any(|branch| matches!(branch.health, Health::DoesNotAnswer | Health::Asleep | Health::Lagging));
     let create = match report.is_some() && !hangs {
         true => {
             let query = probe::start("create", &mounted.mountpoint).map_err(probe_start_error)?;
@@ -156,14 +170,22 @@ fn passthrough(report: &PoolReport) -> String {
     if any { wanted.to_owned() } else { "off".to_owned() }
 }
 
-fn branches(reports: &[BranchReport]) -> Result<Vec<BranchStatus>, Error> {
-    let mut found = branches_at(reports.iter().map(|branch| branch.path.to_path()).collect())?;
-    for (status, report) in found.iter_mut().zip(reports) {
+fn branches(reports: &[BranchReport], slowest: Duration) -> Result<Vec<BranchStatus>, Error> {
+    // Of a branch that is known not to answer, a query would only leave a process behind.
+    let is_asked = |report: &&BranchReport| answers(report).is_none_or(|health| health == Health::Lagging);
+    let asked = reports.iter().filter(is_asked).map(|branch| branch.path.to_path()).collect();
+    let mut of_asked = branches_at(asked, slowest)?.into_iter();
+    let mut found = Vec::new();
+    for report in reports {
+        let unasked = || BranchStatus::new(report.path.clone(), Health::DoesNotAnswer);
+        let mut branch = if is_asked(&report) { of_asked.next() } else { None }.unwrap_or_else(unasked);
+        let status = &mut branch;
         status.mode = Some(report.mode.clone());
         status.min_free = Some(report.min_free);
         status.passes_through = Some(report.passes_through);
         status.illness = report.illness.clone();
         status.unwatched = report.unwatched.clone();
+        status.waits = report.waits.clone();
         if report.illness.as_ref().is_some_and(|illness| illness.health == "gone") {
             // The directory at its path does not belong to the pool.
             (status.health, status.facts, status.passes_through) = (Health::Gone, None, None);
@@ -171,9 +193,19 @@ fn branches(reports: &[BranchReport]) -> Result<Vec<BranchStatus>, Error> {
         if report.awaited {
             (status.health, status.facts, status.passes_through) = (Health::Awaited, None, None);
         }
-        let Some(facts) = &status.facts else { continue };
         let is_reported =
             |health: &str| report.illness.as_ref().is_some_and(|illness| illness.health == health);
+        if let Some(health) =
+            answers(report).filter(|_| !matches!(status.health, Health::Gone | Health::Awaited))
+        {
+            status.health = health;
+            found.push(branch);
+            continue;
+        }
+        let Some(facts) = &status.facts else {
+            found.push(branch);
+            continue;
+        };
         status.health = if (facts.dev, facts.ino) != (report.dev, report.ino) {
             Health::Replaced
         } else if (facts.read_only && report.mode != "RO") || is_reported("read-only") {
@@ -185,17 +217,39 @@ fn branches(reports: &[BranchReport]) -> Result<Vec<BranchStatus>, Error> {
         } else {
             Health::Ok
         };
+        found.push(branch);
     }
     Ok(found)
 }
 
-fn branches_at(paths: Vec<PathBuf>) -> Result<Vec<BranchStatus>, Error> {
-    let queries: Vec<_> = paths
+/// Returns what the daemon says of a branch that does not answer well.
+fn answers(report: &BranchReport) -> Option<Health> {
+    if report.illness.as_ref().is_some_and(|illness| illness.health == "hung") {
+        return Some(Health::DoesNotAnswer);
+    }
+    match report.waits.as_ref()?.answers.as_str() {
+        "lagging" => Some(Health::Lagging),
+        "asleep" => Some(Health::Asleep),
+        _ => Some(Health::DoesNotAnswer),
+    }
+}
+
+/// Queries branches. `slowest` is how long the slowest query of the same kind has taken so far.
+fn branches_at(paths: Vec<PathBuf>, slowest: Duration) -> Result<Vec<BranchStatus>, Error> {
+    let mut queries: Vec<_> = paths
         .iter()
         .map(|path| probe::start("branch", path))
         .collect::<Result<_, _>>()
         .map_err(probe_start_error)?;
-    let deadline = Instant::now() + PATIENCE;
+    // On a busy machine all of them take long.
+    let began = Instant::now();
+    let ended = |query: &mut RunningCommand| query.ended_before(began + LEAST_PATIENCE);
+    let slowest = queries
+        .iter_mut()
+        .filter_map(ended)
+        .map(|ended| ended.saturating_duration_since(began))
+        .fold(slowest, Duration::max);
+    let deadline = began + (slowest * SLOWER).clamp(LEAST_PATIENCE, PATIENCE);
     let status = |(path, query): (PathBuf, RunningCommand)| {
         let (health, facts, error) = match probe::answer::<BranchFacts>(query, deadline) {
             Answer::Answered(facts) => (Health::Ok, Some(facts), None),
@@ -206,18 +260,7 @@ fn branches_at(paths: Vec<PathBuf>) -> Result<Vec<BranchStatus>, Error> {
                 (health, None, Some(failure.why))
             }
         };
-        let path = OsText::from(path.as_path());
-        BranchStatus {
-            path,
-            mode: None,
-            min_free: None,
-            passes_through: None,
-            health,
-            error,
-            illness: None,
-            unwatched: None,
-            facts,
-        }
+        BranchStatus { error, facts, ..BranchStatus::new(OsText::from(path.as_path()), health) }
     };
     Ok(paths.into_iter().zip(queries).map(status).collect())
 }

@@ -1,7 +1,7 @@
 //! The findings of `canopy status`, as in the output of `--json`.
 
 use crate::commands::probe::BranchFacts;
-use canopy_config::control_api::{IllnessReport, KernelReport, OsText, SecurityReport};
+use canopy_config::control_api::{IllnessReport, KernelReport, OsText, SecurityReport, WaitReport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -62,6 +62,8 @@ pub struct BranchStatus {
     pub error: Option<String>,
     /// The error that the pool itself has met; null if it uses the branch normally.
     pub illness: Option<IllnessReport>,
+    /// How it answers; null if no operation of the pool had to wait for it.
+    pub waits: Option<WaitReport>,
     /// Why its changes are not watched; null if they are, or need not be.
     pub unwatched: Option<String>,
     /// Missing if the query of the branch failed.
@@ -69,10 +71,32 @@ pub struct BranchStatus {
     pub facts: Option<BranchFacts>,
 }
 
+impl BranchStatus {
+    /// A branch of which no more is known.
+    pub(super) fn new(path: OsText, health: Health) -> BranchStatus {
+        BranchStatus {
+            path,
+            mode: None,
+            min_free: None,
+            passes_through: None,
+            health,
+            error: None,
+            illness: None,
+            waits: None,
+            unwatched: None,
+            facts: None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Health {
     Ok,
+    /// It answers after more than a second.
+    Lagging,
+    /// Its disk most likely spins up.
+    Asleep,
     DoesNotAnswer,
     Missing,
     /// The query failed.
@@ -116,6 +140,10 @@ codes! {
         "the pool cannot be queried, for instance because it belongs to another user",
     BranchDoesNotAnswer = "branch-does-not-answer":
         "a branch does not answer in time",
+    BranchAsleep = "branch-asleep":
+        "operations wait for a branch whose disk most likely spins up",
+    BranchLags = "branch-lags":
+        "operations wait for a branch that takes more than a second to answer",
     BranchMissing = "branch-missing":
         "the path of a branch does not exist",
     BranchUnreachable = "branch-unreachable":

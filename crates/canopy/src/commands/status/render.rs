@@ -104,6 +104,8 @@ fn row(branch: &BranchStatus) -> Vec<String> {
 fn health(health: Health) -> &'static str {
     match health {
         Health::Ok => "ok",
+        Health::Lagging => "lagging",
+        Health::Asleep => "asleep",
         Health::DoesNotAnswer => "does not answer",
         Health::Missing => "missing",
         Health::Unreachable => "unreachable",

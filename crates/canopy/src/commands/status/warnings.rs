@@ -5,6 +5,7 @@ use crate::terminal::bytes;
 use canopy_config::control_api::ExplainReport;
 use canopy_pool::policy::Policy;
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A branch with less free space is nearly full.
 const NEARLY_FULL_PERCENT: u64 = 5;
@@ -76,8 +77,29 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
         Health::Ok => return None,
         Health::DoesNotAnswer => (
             WarningCode::BranchDoesNotAnswer,
-            format!("{path} does not answer; operations that need it will wait"),
-            format!("look at the disk or its network (dmesg | tail); {take_out}"),
+            match (is_left_out(branch), waits(branch)) {
+                (true, facts) => {
+                    format!("{path} does not answer{facts}; operations that need it fail until it does")
+                }
+                (false, facts) => format!("{path} does not answer{facts}; operations that need it will wait"),
+            },
+            match has_deadline(pool) || is_left_out(branch) {
+                true => format!("look at the disk or its network (dmesg | tail); {take_out}"),
+                false => format!(
+                    "look at the disk or its network (dmesg | tail); {take_out}; canopy set {mount} \
+                     branch-timeout=30 makes operations fail instead of waiting"
+                ),
+            },
+        ),
+        Health::Asleep => (
+            WarningCode::BranchAsleep,
+            format!("{path} is slow to answer{}; its disk most likely spins up", waits(branch)),
+            "wait; if disks here should not sleep, see hdparm -S and -B".to_owned(),
+        ),
+        Health::Lagging => (
+            WarningCode::BranchLags,
+            format!("{path} is slow to answer{}", waits(branch)),
+            "look at what else uses the disk (iotop), and at the disk (dmesg | tail; smartctl -a)".to_owned(),
         ),
         Health::Missing => (
             WarningCode::BranchMissing,
@@ -157,6 +179,29 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
         ),
     };
     Some(Warning { code, branch: Some(branch.path.clone()), text, mend })
+}
+
+/// Returns whether operations that need the branch fail at once.
+fn is_left_out(branch: &BranchStatus) -> bool {
+    branch.illness.as_ref().is_some_and(|illness| illness.health == "hung")
+}
+
+fn has_deadline(pool: &PoolStatus) -> bool {
+    let timeout = pool.options.as_ref().and_then(|options| options.get("branch-timeout"));
+    timeout.is_some_and(|timeout| timeout != "0" && timeout != "auto")
+}
+
+/// Returns what waits for a branch, and what the block layer says of its disks.
+fn waits(branch: &BranchStatus) -> String {
+    let Some(waits) = &branch.waits else { return String::new() };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let seconds = now.saturating_sub(waits.since);
+    let requests = match waits.requests {
+        1 => "1 request waits".to_owned(),
+        number => format!("{number} requests wait"),
+    };
+    let disks: Vec<String> = waits.disks.iter().map(|disk| format!("; {disk}")).collect();
+    format!(" (since {seconds} s; {requests}{})", disks.concat())
 }
 
 fn unwatched_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<Warning> {

@@ -1,0 +1,307 @@
+//! Requests whose workers are stuck, and the branches that they are stuck in.
+//!
+//! The transport reports a request once its worker has been in it for some ticks. Which branch the worker waits for
+//! shows in the system call that it is blocked in ([`blocked_call`]): the call has a descriptor, and the descriptor a
+//! mount. [`Stalls::look`] finds that out on a thread of its own, because with `landlock` the transport's threads cannot
+//! read /proc. None of this touches a branch.
+
+use crate::lock_rank as rank;
+use canopy_pool::Pool;
+use canopy_pool::branch::{BranchId, Branches};
+use canopy_pool::lock::ranked::Mutex;
+use canopy_sys::blocked_call::{self, BlockedCall, Target};
+use canopy_sys::mountinfo;
+use rustix::process::Pid;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+pub(crate) struct Stalls {
+    pool: Arc<Pool>,
+    state: Mutex<State, rank::Stalls>,
+    /// The thread that calls `look`.
+    looker: OnceLock<Thread>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The stuck requests, by their numbers.
+    requests: HashMap<u64, StuckRequest>,
+    /// When a call that was stuck in a branch last returned.
+    returned: HashMap<BranchId, Instant>,
+}
+
+#[derive(Clone)]
+struct StuckRequest {
+    thread: Pid,
+    began: Instant,
+    /// Answered in the worker's place.
+    answered: bool,
+    /// The branch of the file that the request has open.
+    file: Option<BranchId>,
+    /// The call that `place` was found by.
+    call: Option<BlockedCall>,
+    place: Place,
+}
+
+/// What a worker waits for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// Not known yet.
+    Unknown,
+    /// Another thread, which holds a lock.
+    Thread,
+    /// Usually one branch. Two for a call that reads one and writes the other.
+    Branches(Vec<BranchId>),
+    /// No branch, or the kernel does not say.
+    Elsewhere,
+}
+
+/// What waits for one branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    /// Requests whose callers wait.
+    pub(crate) requests: usize,
+    /// When the oldest request began whose worker waits for the branch, answered or not.
+    pub(crate) since: Instant,
+}
+
+impl Stalls {
+    pub(crate) fn new(pool: &Arc<Pool>) -> Stalls {
+        Stalls { pool: Arc::clone(pool), state: Mutex::default(), looker: OnceLock::new() }
+    }
+
+    /// Sets the thread that calls [`Self::look`], so that it is woken by the first report.
+    pub(super) fn set_looker(&self, thread: Thread) {
+        let _ = self.looker.set(thread);
+    }
+
+    /// Records that a worker has been in a request for this long. `thread` is the worker's, as gettid(2) returns it;
+    /// `file` the branch of the file that the request has open; `answered` whether it was answered in the worker's place.
+    pub(crate) fn stalled(
+        &self,
+        unique: u64,
+        thread: i32,
+        age: Duration,
+        file: Option<BranchId>,
+        answered: bool,
+    ) {
+        let Some(thread) = Pid::from_raw(thread) else { return };
+        let mut state = self.state.lock();
+        if let Some(known) = state.requests.get_mut(&unique) {
+            known.answered = answered;
+            return;
+        }
+        let now = Instant::now();
+        let began = now.checked_sub(age).unwrap_or(now);
+        let request = StuckRequest { thread, began, answered, file, call: None, place: Place::Unknown };
+        state.requests.insert(unique, request);
+        drop(state);
+        if let Some(looker) = self.looker.get() {
+            looker.unpark();
+        }
+    }
+
+    /// Records that the worker has come out of the request.
+    pub(crate) fn resumed(&self, unique: u64) {
+        let mut state = self.state.lock();
+        if let Some(ended) = state.requests.remove(&unique) {
+            state.has_returned(&ended.place);
+        }
+    }
+
+    /// Returns what the worker of a request waits for.
+    pub(crate) fn place(&self, unique: u64) -> Place {
+        self.state.lock().requests.get(&unique).map_or(Place::Unknown, |request| request.place.clone())
+    }
+
+    /// Finds out where the stuck workers are. Returns after how long to look again, if there is reason to.
+    pub(super) fn look(&self) -> Option<Duration> {
+        let stuck: Vec<(u64, StuckRequest)> =
+            self.state.lock().requests.iter().map(|(unique, request)| (*unique, request.clone())).collect();
+        let mut pause = None;
+        if stuck.is_empty() {
+            return pause;
+        }
+        let branches = self.pool.branches();
+        for (unique, request) in stuck {
+            let found = find(&branches, &request);
+            let mut state = self.state.lock();
+            let known = matches!(found, None | Some((_, Place::Branches(_) | Place::Elsewhere)));
+            let again = if known { KNOWN_PAUSE } else { UNKNOWN_PAUSE };
+            pause = Some(pause.map_or(again, |pause: Duration| pause.min(again)));
+            // It may have ended meanwhile.
+            let (Some((call, place)), Some(request)) = (found, state.requests.get_mut(&unique)) else {
+                continue;
+            };
+            request.call = call;
+            let before = std::mem::replace(&mut request.place, place);
+            state.has_returned(&before);
+        }
+        pause
+    }
+
+    /// Returns what waits for each branch.
+    pub(super) fn waiting(&self) -> HashMap<BranchId, Waiting> {
+        let mut found: HashMap<BranchId, Waiting> = HashMap::new();
+        for request in self.state.lock().requests.values() {
+            let Place::Branches(branches) = &request.place else { continue };
+            for branch in branches {
+                let of_branch = found.entry(*branch).or_insert(Waiting { requests: 0, since: request.began });
+                of_branch.requests += usize::from(!request.answered);
+                of_branch.since = of_branch.since.min(request.began);
+            }
+        }
+        found
+    }
+
+    /// Returns when a call that was stuck in this branch last returned.
+    pub(super) fn returned(&self, branch: BranchId) -> Option<Instant> {
+        self.state.lock().returned.get(&branch).copied()
+    }
+}
+
+/// How soon to look again: while a place is not known, and to see calls return.
+const UNKNOWN_PAUSE: Duration = Duration::from_millis(20);
+const KNOWN_PAUSE: Duration = Duration::from_millis(100);
+
+impl State {
+    /// Records that a call at this place has returned.
+    fn has_returned(&mut self, place: &Place) {
+        if let Place::Branches(branches) = place {
+            let now = Instant::now();
+            self.returned.extend(branches.iter().map(|branch| (*branch, now)));
+        }
+    }
+}
+
+/// Finds out what a worker waits for, and by which call; `None` if that is as before, as far as can be told.
+fn find(branches: &Branches, request: &StuckRequest) -> Option<(Option<BlockedCall>, Place)> {
+    let file = || request.file.map_or(Place::Elsewhere, |branch| Place::Branches(vec![branch]));
+    let call = match blocked_call::of(request.thread) {
+        Ok(Some(call)) => call,
+        // It runs at this moment, or waits for a page.
+        Ok(None) => return None,
+        Err(_) => return (request.place == Place::Unknown).then(|| (None, file())),
+    };
+    if request.call.as_ref() == Some(&call) {
+        return None;
+    }
+    if call.waits_for_a_thread() {
+        return Some((Some(call), Place::Thread));
+    }
+    let mut found: Vec<BranchId> = Vec::new();
+    for branch in call.targets().iter().flat_map(|target| branches_of(branches, target)) {
+        if !found.contains(&branch) {
+            found.push(branch);
+        }
+    }
+    // If it has gone on, a descriptor may be of another file by now.
+    if blocked_call::of(request.thread).ok().flatten().as_ref() != Some(&call) {
+        return Some((None, Place::Unknown));
+    }
+    Some((Some(call), if found.is_empty() { file() } else { Place::Branches(found) }))
+}
+
+/// Returns the branches that a file may be on: none or one, as a rule. Branches on one mount are told apart by paths, as
+/// far as those are known.
+fn branches_of(branches: &Branches, target: &Target) -> Vec<BranchId> {
+    let by_path = |path: &Path, among: &[BranchId]| {
+        let holding = branches.iter().filter(|branch| path.starts_with(&branch.path));
+        let holding = holding.filter(|branch| among.is_empty() || among.contains(&branch.id));
+        holding.max_by_key(|branch| branch.path.components().count()).map(|branch| branch.id)
+    };
+    match target {
+        Target::Path(path) => by_path(Path::new(OsStr::from_bytes(path)), &[]).into_iter().collect(),
+        Target::Descriptor(number) => {
+            let Ok(mount) = mountinfo::id_of_number(*number) else { return Vec::new() };
+            let on_mount: Vec<BranchId> =
+                branches.iter().filter(|branch| branch.is_on_mount(mount)).map(|branch| branch.id).collect();
+            if on_mount.len() == 1 {
+                return on_mount;
+            }
+            // A filesystem that is mounted below a branch, or branches that share one.
+            let path = std::fs::read_link(format!("/proc/self/fd/{number}")).ok();
+            path.and_then(|path| by_path(&path, &on_mount)).map_or(on_mount, |branch| vec![branch])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canopy_pool::branch::{BranchList, FileSystem};
+    use canopy_pool::config::Config;
+    use rustix::fs::{Mode, OFlags};
+    use std::fs::File;
+    use std::sync::mpsc::channel;
+
+    fn pool_of(paths: &[&Path]) -> Arc<Pool> {
+        let list: Vec<&str> = paths.iter().map(|path| path.to_str().unwrap()).collect();
+        let list = BranchList::parse(list.join(":").as_ref(), &FileSystem).unwrap();
+        Arc::new(Pool::new(Config::default(), Branches::open(&list).unwrap()))
+    }
+
+    /// A thread that opens a FIFO is stuck in the branch of the FIFO, until somebody opens the other end.
+    #[test]
+    fn a_stuck_worker_is_found_in_its_branch() {
+        let home = tempfile::tempdir().unwrap();
+        let dirs = ["a", "b"].map(|name| home.path().join(name));
+        dirs.iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+        let fifo = dirs[1].join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RWXU).unwrap();
+        let pool = pool_of(&[&dirs[0], &dirs[1]]);
+        let branch = pool.branches()[1].clone();
+        let stalls = Stalls::new(&pool);
+        assert_eq!((stalls.look(), stalls.place(7)), (None, Place::Unknown));
+
+        let (send, receive) = channel();
+        let root = rustix::io::dup(branch.root()).unwrap();
+        let worker = std::thread::spawn(move || {
+            send.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            drop(rustix::fs::openat(root, "fifo", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap());
+        });
+        let thread = receive.recv().unwrap();
+        stalls.stalled(7, thread, Duration::from_secs(5), None, false);
+        // The same worker, as if it had been answered for.
+        stalls.stalled(8, thread, Duration::from_secs(9), None, true);
+        let began = Instant::now();
+        while stalls.place(7) != Place::Branches(vec![branch.id]) {
+            assert!(began.elapsed() < Duration::from_secs(30), "{:?}", stalls.place(7));
+            assert!(stalls.look().is_some());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        stalls.look();
+        let waiting = stalls.waiting();
+        assert_eq!(waiting.keys().collect::<Vec<_>>(), [&branch.id]);
+        assert_eq!(waiting[&branch.id].requests, 1);
+        assert!(waiting[&branch.id].since.elapsed() >= Duration::from_secs(9));
+        assert_eq!(stalls.returned(branch.id), None);
+
+        drop(File::options().write(true).open(&fifo).unwrap());
+        worker.join().unwrap();
+        stalls.resumed(8);
+        stalls.resumed(7);
+        assert!(stalls.returned(branch.id).is_some_and(|at| at.elapsed() < Duration::from_secs(30)));
+        assert!(stalls.waiting().is_empty());
+        assert_eq!(stalls.look(), None);
+    }
+
+    #[test]
+    fn where_the_kernel_does_not_say_the_open_file_tells_the_branch() {
+        let home = tempfile::tempdir().unwrap();
+        let pool = pool_of(&[home.path()]);
+        let branch = pool.branches()[0].id;
+        let stalls = Stalls::new(&pool);
+        // There is no such thread.
+        stalls.stalled(1, i32::MAX, Duration::ZERO, Some(branch), false);
+        stalls.stalled(2, i32::MAX, Duration::ZERO, None, false);
+        stalls.look();
+        assert_eq!(stalls.place(1), Place::Branches(vec![branch]));
+        assert_eq!(stalls.place(2), Place::Elsewhere);
+    }
+}
