@@ -242,7 +242,7 @@ mod tests {
 
     fn pool_of(paths: &[&Path]) -> Arc<Pool> {
         let list: Vec<&str> = paths.iter().map(|path| path.to_str().unwrap()).collect();
-        let list = BranchList::parse(list.join(":").as_ref(), &FileSystem).unwrap();
+        let list = BranchList::parse(std::ffi::OsStr::new(&list.join(":")), &FileSystem).unwrap();
         Arc::new(Pool::new(Config::default(), Branches::open(&list).unwrap()))
     }
 
