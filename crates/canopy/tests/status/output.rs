@@ -72,6 +72,7 @@ fn a_healthy_pool_is_described_without_warnings() {
         "source",
         "unwatched",
         "used",
+        "waits",
     ];
     assert_eq!(keys(&status["branches"][0]), expected);
     let manual = include_str!("../../../../man/canopy.8").replace("\\-", "-");

@@ -140,10 +140,8 @@ codes! {
         "the pool cannot be queried, for instance because it belongs to another user",
     BranchDoesNotAnswer = "branch-does-not-answer":
         "a branch does not answer in time",
-    BranchAsleep = "branch-asleep":
-        "operations wait for a branch whose disk most likely spins up",
     BranchLags = "branch-lags":
-        "operations wait for a branch that takes more than a second to answer",
+        "operations wait for a branch that takes more than a second to answer, perhaps because its disk spins up",
     BranchMissing = "branch-missing":
         "the path of a branch does not exist",
     BranchUnreachable = "branch-unreachable":

@@ -92,7 +92,7 @@ fn branch_health_warning(pool: &PoolStatus, branch: &BranchStatus) -> Option<War
             },
         ),
         Health::Asleep => (
-            WarningCode::BranchAsleep,
+            WarningCode::BranchLags,
             format!("{path} is slow to answer{}; its disk most likely spins up", waits(branch)),
             "wait; if disks here should not sleep, see hdparm -S and -B".to_owned(),
         ),
