@@ -7,6 +7,7 @@
 //! released. Requests that do not take long pay for two loads, and for a note of what they may wait for.
 
 use crate::branches::liveness::Liveness;
+use crate::branches::stalls::Place;
 use crate::control;
 use crate::lock_rank as rank;
 use crate::translate::operation::{Changes, Operation, Waits};
@@ -26,6 +27,8 @@ use std::time::Duration;
 const MAX_STUCK: usize = 128;
 /// How often the state of a request is looked at that has no deadline.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How often, while it is not known where its worker is stuck.
+const LOCATE_AGAIN: Duration = Duration::from_millis(20);
 
 /// The layer around `inner`.
 pub(crate) struct Deadline<H> {
@@ -34,7 +37,7 @@ pub(crate) struct Deadline<H> {
     liveness: Arc<Liveness>,
     notifier: Notifier,
     /// Requests that were answered while their workers were stuck in them, by number.
-    given_up: Mutex<HashMap<u64, BlockedOn>, rank::GivenUp>,
+    given_up: Mutex<HashMap<u64, GivenUp>, rank::GivenUp>,
     /// Files whose RELEASE was answered, by branch. Each entry has one worker that closes them, one after the other, and is
     /// stuck in the first of them.
     to_close: Mutex<HashMap<BranchId, Vec<HandleId>>, rank::FilesToClose>,
@@ -53,13 +56,12 @@ enum MayBlockOn {
     Close(BranchId),
 }
 
-/// What a request that was given up blocks on.
-#[derive(Clone, Copy)]
-enum BlockedOn {
-    /// Any branch, while it holds locks on names.
-    Names,
-    /// This branch.
-    Branch(BranchId),
+/// A request that was answered although its worker is stuck in it.
+struct GivenUp {
+    /// It may hold locks on names.
+    names: bool,
+    /// The branches that it is stuck in.
+    branches: Vec<BranchId>,
 }
 
 impl MayBlockOn {
@@ -143,21 +145,35 @@ impl<H: Handler> Handler for Deadline<H> {
     }
 
     fn stalled(&self, request: &Stalled) -> Verdict {
-        let Some(deadline) = self.pool.patience() else { return Verdict::Wait(LOOK_AGAIN) };
-        let long = match MayBlockOn::from_note(request.note) {
-            _ if request.answered => return Verdict::Wait(LOOK_AGAIN),
+        let note = MayBlockOn::from_note(request.note);
+        let file = match note {
+            MayBlockOn::Files { handle, other: None, .. } => self.pool.branch_of(handle).map(|branch| branch.id),
+            MayBlockOn::Close(branch) => Some(branch),
+            MayBlockOn::Files { .. } | MayBlockOn::Names { .. } | MayBlockOn::Nothing => None,
+        };
+        let stalls = self.liveness.stalls();
+        stalls.stalled(request.unique, request.thread, request.since, file, request.answered);
+        if request.answered || note == MayBlockOn::Nothing {
+            return Verdict::Wait(LOOK_AGAIN);
+        }
+        let place = stalls.place(request.unique);
+        let Some(deadline) = self.deadline_at(&place) else { return Verdict::Wait(LOOK_AGAIN) };
+        let long = match note {
             MayBlockOn::Nothing => return Verdict::Wait(LOOK_AGAIN),
-            MayBlockOn::Names { long } => long,
-            MayBlockOn::Files { handle, other, long } => match self.branch_of(handle, other) {
-                Some(_) => long,
-                None => return Verdict::Wait(LOOK_AGAIN),
-            },
+            // It waits for a lock, or its place is not known: the branches of the files decide.
+            MayBlockOn::Files { handle, other, .. }
+                if !matches!(place, Place::Branches(_)) && self.branch_of(handle, other).is_none() =>
+            {
+                return Verdict::Wait(LOOK_AGAIN);
+            }
+            MayBlockOn::Names { long } | MayBlockOn::Files { long, .. } => long,
             // The client does not wait for it, and closing is continued.
             MayBlockOn::Close(branch) if self.is_silent(branch) => return Verdict::Answer(0),
             MayBlockOn::Close(_) => true,
         };
         if request.since < deadline {
-            return Verdict::Wait((deadline - request.since).min(LOOK_AGAIN));
+            let again = if place == Place::Unknown { LOCATE_AGAIN } else { LOOK_AGAIN };
+            return Verdict::Wait((deadline - request.since).min(again));
         }
         // Moving a file to another branch takes time too, and other requests may wait for it.
         if (long || self.pool.is_moving()) && self.liveness.all_answer() {
@@ -167,29 +183,40 @@ impl<H: Handler> Handler for Deadline<H> {
     }
 
     fn given_up(&self, request: &Stalled) {
-        let blocked_on = match MayBlockOn::from_note(request.note) {
-            MayBlockOn::Files { handle, other, .. } => self.branch_of(handle, other).map(|branch| branch.id),
-            MayBlockOn::Close(branch) => Some(branch),
-            MayBlockOn::Names { .. } | MayBlockOn::Nothing => None,
+        let note = MayBlockOn::from_note(request.note);
+        let branches = match self.liveness.stalls().place(request.unique) {
+            Place::Branches(branches) => branches,
+            Place::Unknown | Place::Thread | Place::Elsewhere => match note {
+                MayBlockOn::Files { handle, other, .. } => {
+                    self.branch_of(handle, other).map(|branch| branch.id).into_iter().collect()
+                }
+                MayBlockOn::Close(branch) => vec![branch],
+                MayBlockOn::Names { .. } | MayBlockOn::Nothing => Vec::new(),
+            },
         };
-        let blocked_on = blocked_on.map_or(BlockedOn::Names, BlockedOn::Branch);
-        self.given_up.lock().insert(request.unique, blocked_on);
-        match blocked_on {
-            BlockedOn::Names => self.pool.count_stuck(true),
-            BlockedOn::Branch(branch) => self.liveness.operation_stuck(branch),
+        let given_up = GivenUp { names: matches!(note, MayBlockOn::Names { .. }), branches: branches.clone() };
+        // Counted before the worker can take it back.
+        if given_up.names {
+            self.pool.count_stuck(true);
+        }
+        self.given_up.lock().insert(request.unique, given_up);
+        for branch in branches {
+            self.liveness.operation_stuck(branch);
         }
     }
 
     fn resumed(&self, request: &Request<'_>, late: bool) {
+        self.liveness.stalls().resumed(request.header.unique);
         if !late {
             return;
         }
         self.invalidate(request);
-        let blocked_on = self.given_up.lock().remove(&request.header.unique);
-        match blocked_on {
-            Some(BlockedOn::Names) => self.pool.count_stuck(false),
-            Some(BlockedOn::Branch(branch)) => self.liveness.operation_ended(branch),
-            None => {}
+        let Some(ended) = self.given_up.lock().remove(&request.header.unique) else { return };
+        if ended.names {
+            self.pool.count_stuck(false);
+        }
+        for branch in ended.branches {
+            self.liveness.operation_ended(branch);
         }
     }
 }
@@ -217,6 +244,20 @@ impl<H: Handler> Deadline<H> {
             Waits::File { handle, other, .. } => {
                 let branch = self.branch_of(HandleId(handle), other.map(HandleId));
                 branch.is_some_and(|branch| branch.is_silent())
+            }
+        }
+    }
+
+    /// Returns how long a worker may be stuck there: as long as the branches that it is stuck in allow; where that is not
+    /// known, as long as any branch does.
+    fn deadline_at(&self, place: &Place) -> Option<Duration> {
+        let longest = self.pool.patience()?;
+        match place {
+            Place::Unknown | Place::Thread | Place::Elsewhere => Some(longest),
+            Place::Branches(stuck_in) => {
+                let deadlines = self.pool.deadlines();
+                let of = |id: &BranchId| deadlines.iter().find(|(branch, _)| branch.id == *id);
+                stuck_in.iter().filter_map(of).map(|(_, deadline)| *deadline).min()
             }
         }
     }
