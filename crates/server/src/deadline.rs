@@ -147,7 +147,9 @@ impl<H: Handler> Handler for Deadline<H> {
     fn stalled(&self, request: &Stalled) -> Verdict {
         let note = MayBlockOn::from_note(request.note);
         let file = match note {
-            MayBlockOn::Files { handle, other: None, .. } => self.pool.branch_of(handle).map(|branch| branch.id),
+            MayBlockOn::Files { handle, other: None, .. } => {
+                self.pool.branch_of(handle).map(|branch| branch.id)
+            }
             MayBlockOn::Close(branch) => Some(branch),
             MayBlockOn::Files { .. } | MayBlockOn::Names { .. } | MayBlockOn::Nothing => None,
         };
@@ -194,7 +196,8 @@ impl<H: Handler> Handler for Deadline<H> {
                 MayBlockOn::Names { .. } | MayBlockOn::Nothing => Vec::new(),
             },
         };
-        let given_up = GivenUp { names: matches!(note, MayBlockOn::Names { .. }), branches: branches.clone() };
+        let given_up =
+            GivenUp { names: matches!(note, MayBlockOn::Names { .. }), branches: branches.clone() };
         // Counted before the worker can take it back.
         if given_up.names {
             self.pool.count_stuck(true);

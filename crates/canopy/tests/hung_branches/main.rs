@@ -4,6 +4,7 @@
 
 mod fio;
 mod late_answers;
+mod local_disk;
 mod other_branches;
 mod rig;
 mod timeout_option;

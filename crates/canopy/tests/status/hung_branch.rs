@@ -1,9 +1,14 @@
-//! A branch that never answers: another pool, whose daemon is stopped.
+//! A branch that never answers: another pool, whose daemon is stopped. And one that answers late.
 
-use super::rig::{BINARY, canopy, codes, shown};
-use canopy_testkit::{LoopFs, Paused, Pool, proc};
+use super::rig::{BINARY, canopy, codes, shown, warning};
+use canopy_testkit::cmd::wait_until;
+use canopy_testkit::{Fault, FaultyFs, LoopFs, Paused, Pool, ScratchDir, proc};
 use rustix::mount::{UnmountFlags, unmount};
+use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -113,5 +118,58 @@ fn a_pool_keeps_running_when_its_bind_mount_is_unmounted() {
     let done = canopy(["umount".as_ref(), other.as_os_str()]);
     assert!(done.success() && done.stderr.is_empty(), "{}", done.describe());
     assert!(pool.is_alive() && pool.mounted());
+    pool.umount();
+}
+
+/// A branch whose file server needs more than a second for each request, and one that does not answer at all.
+#[test]
+fn a_branch_that_lets_requests_wait_is_reported_with_their_number() {
+    let scratch = ScratchDir::new("canopy-lags-", &[]);
+    let faulty = FaultyFs::mount(&scratch.dir());
+    let plain = LoopFs::tmpfs(16 * MIB);
+    fs::write(faulty.backing_dir().join("file"), "x").expect("a file");
+    let pool = Pool::builder(BINARY)
+        .branch(plain.path())
+        .branch(faulty.path())
+        .option("minfreespace=0,branch-timeout=0,cache.coherence=timeout,passthrough.io=off,cache.files=off")
+        .mount();
+    let open = fs::File::open(pool.path().join("file")).expect("a file");
+    for (fault, expected, code) in [
+        (Fault::Delay(Duration::from_millis(1500)), "lagging", "branch-lags"),
+        (Fault::Hang, "does-not-answer", "branch-does-not-answer"),
+    ] {
+        faulty.set_all(fault);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        while !done.load(Ordering::Relaxed) {
+                            assert_eq!(open.read_at(&mut [0; 8], 0).expect("a read"), 1);
+                        }
+                    })
+                })
+                .collect();
+            let mut last = Value::Null;
+            let reached = wait_until(Duration::from_secs(60), || {
+                last = pool.status();
+                last["branches"][1]["health"] == expected && last["branches"][1]["waits"]["requests"] == 3
+            });
+            done.store(true, Ordering::Relaxed);
+            faulty.heal();
+            assert!(reached, "{last:#}\n{}", pool.log());
+            let said = warning(&last, code);
+            assert!(said["text"].as_str().unwrap().contains("3 requests wait"), "{said}");
+            assert_eq!(last["branches"][0]["health"], "ok");
+            assert_eq!(last["branches"][1]["waits"]["disks"], Value::Array(Vec::new()));
+            readers.into_iter().for_each(|reader| reader.join().expect("a reader"));
+        });
+        let is_well = || {
+            let status = pool.status();
+            status["branches"][1]["health"] == "ok" && codes(&status).is_empty()
+        };
+        assert!(wait_until(Duration::from_secs(60), is_well), "{:#}", pool.status());
+    }
+    drop(open);
     pool.umount();
 }
