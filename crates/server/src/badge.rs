@@ -4,6 +4,9 @@
 //! another mount as soon as the first is unmounted, while the first server still has the device open. So a Canopy
 //! daemon holds a badge: an open memfd (memfd_create(2)) whose name, visible in `/proc/PID/fd`, contains the unique
 //! id of its mount, which the kernel never gives again (`STATX_MNT_ID_UNIQUE`, Linux 6.8).
+//!
+//! While operations wait for a branch, the daemon writes its status into the badge: the control file cannot be reached
+//! while the root of the pool waits for that branch.
 
 use canopy_config::program_name::Name;
 use canopy_fuse::mount::unique_mount_id;
@@ -12,19 +15,46 @@ use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use std::fs;
+use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 const PREFIX: &str = "canopy-serves-";
 
 /// Marks this process as the server of a mount while the value lives.
-pub struct Badge(#[expect(dead_code, reason = "only held open")] OwnedFd);
+pub struct Badge(OwnedFd);
 
 impl Badge {
     /// Creates the badge for the mount with this unique id.
     pub fn new(id: u64) -> Result<Badge, Errno> {
         rustix::fs::memfd_create(format!("{PREFIX}{id}"), MemfdFlags::CLOEXEC).map(Badge)
     }
+
+    /// Replaces the report that the badge holds. A reader that comes in between gets a mixture, which is no valid report.
+    pub(crate) fn publish(&self, report: &[u8]) -> Result<(), Errno> {
+        rustix::fs::ftruncate(&self.0, 0)?;
+        rustix::io::pwrite(&self.0, report, 0).map(drop)
+    }
+}
+
+/// Returns the report that the server of a mount has published, and its age; `None` if it has published none, or may
+/// not be read by this process. Does not ask the server.
+pub fn published_report(mounted: &MountEntry) -> Option<(Vec<u8>, Duration)> {
+    servers_of(mounted).into_iter().find_map(|server| read_report(Path::new(&format!("/proc/{server}"))))
+}
+
+fn read_report(process: &Path) -> Option<(Vec<u8>, Duration)> {
+    let is_badge =
+        |file: &Path| fs::read_link(file).is_ok_and(|link| link.to_str().and_then(badge_of).is_some());
+    let files = fs::read_dir(process.join("fd")).ok()?.flatten().map(|entry| entry.path());
+    files.filter(|file| is_badge(file)).find_map(|file| {
+        let mut file = fs::File::open(file).ok()?;
+        let mut report = Vec::new();
+        file.read_to_end(&mut report).ok()?;
+        let age = file.metadata().ok()?.modified().ok()?.elapsed().unwrap_or_default();
+        (!report.is_empty()).then_some((report, age))
+    })
 }
 
 /// What the open files of a process say about what it serves.
@@ -116,6 +146,14 @@ mod tests {
         let visible = |id| held_by(own).is_some_and(|held| held.badges.contains(&id));
         let badge = Badge::new(u64::MAX - 7).unwrap();
         assert!(visible(u64::MAX - 7) && !visible(7));
+        assert_eq!(read_report(own), None);
+        for report in [&b"a longer report"[..], b"short"] {
+            badge.publish(report).unwrap();
+            let (read, age) = read_report(own).unwrap();
+            assert!(read == report && age < Duration::from_secs(60));
+        }
+        badge.publish(b"").unwrap();
+        assert_eq!(read_report(own), None);
         drop(badge);
         assert!(!visible(u64::MAX - 7));
         assert_eq!(badge_of("/memfd:canopy-serves-12 (deleted)"), Some(12));

@@ -38,7 +38,7 @@ pub struct Serving {
     watch_thread: WatchThread,
     pool: Arc<Pool>,
     /// Lets others find the server of the mount.
-    _badge: Option<Badge>,
+    _badge: Option<Arc<Badge>>,
     /// How it took the place of the pool that was mounted there before, if one was.
     pub placement: Option<Placement>,
 }
@@ -148,7 +148,8 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
         interrupts,
         selinux: negotiate::has_selinux(),
     });
-    let handler = Arc::new(Deadline::new(Arc::clone(&dispatch), Arc::clone(&pool), liveness, notifier));
+    let handler =
+        Arc::new(Deadline::new(Arc::clone(&dispatch), Arc::clone(&pool), Arc::clone(&liveness), notifier));
     if !plan.replaces {
         // Before the first client, who may change options at once.
         attached(&settings);
@@ -169,6 +170,9 @@ pub fn start(plan: &Plan) -> Result<Serving, Error> {
         attached(&settings);
     }
     let badge = badge.or_else(|| create_badge(&mounted));
+    if let Some(badge) = &badge {
+        publish_status(&liveness, badge, &dispatch);
+    }
     Ok(Serving { running, mounted, watch_thread, pool, _badge: badge, placement })
 }
 
@@ -179,8 +183,20 @@ fn attached(settings: &Settings) {
     negotiate::set_readahead(&settings.config(), settings.device());
 }
 
-fn create_badge(mounted: &Mounted) -> Option<Badge> {
-    let badge = mounted.unique_id().map(Badge::new)?;
+/// Lets the badge hold the status of the pool while branches do not answer well.
+fn publish_status(liveness: &Liveness, badge: &Arc<Badge>, dispatch: &Arc<Dispatch>) {
+    let (badge, dispatch) = (Arc::downgrade(badge), Arc::downgrade(dispatch));
+    liveness.set_publish(move |any| {
+        let Some((badge, dispatch)) = badge.upgrade().zip(dispatch.upgrade()) else { return };
+        let report = if any { dispatch.control.status() } else { Vec::new() };
+        if let Err(errno) = badge.publish(&report) {
+            tracing::debug!("the status cannot be published: {errno}");
+        }
+    });
+}
+
+fn create_badge(mounted: &Mounted) -> Option<Arc<Badge>> {
+    let badge = mounted.unique_id().map(|id| Badge::new(id).map(Arc::new))?;
     badge
         .inspect_err(|errno| {
             tracing::warn!("canopy umount will not wait for this pool, which has no badge: {errno}")

@@ -17,7 +17,7 @@ use canopy_pool::branch::{Branch, BranchId};
 use canopy_pool::lock::ranked::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 pub(crate) struct Liveness {
@@ -29,7 +29,12 @@ pub(crate) struct Liveness {
     questions: AtomicU64,
     /// How branches answer that have let operations wait, as last checked.
     conditions: Mutex<HashMap<BranchId, Condition>, rank::Conditions>,
+    /// Called every second while there are such branches, and once when there are none any more.
+    publish: OnceLock<Publish>,
 }
+
+/// Publishes the status of the pool, or that there is nothing to report (`false`).
+type Publish = Box<dyn Fn(bool) + Send + Sync>;
 
 struct Probe {
     branch: Arc<Branch>,
@@ -43,6 +48,8 @@ const ASK_AFTER: Duration = Duration::from_millis(500);
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// A branch that has not answered for this long gets a line in the log.
 const TELL_AFTER: Duration = Duration::from_secs(10);
+/// How often the status is published while branches do not answer well.
+const PUBLISH_EVERY: Duration = Duration::from_secs(1);
 /// How often the counters of all disks are read, to know which of them may sleep.
 const LOOK_AT_DISKS_EVERY: Duration = Duration::from_secs(20);
 
@@ -56,6 +63,7 @@ impl Liveness {
             silent: AtomicUsize::new(0),
             questions: AtomicU64::new(0),
             conditions: Mutex::default(),
+            publish: OnceLock::new(),
         });
         let weak = Arc::downgrade(&liveness);
         let thread = std::thread::Builder::new().name("canopy-probes".into()).spawn(move || run(&weak))?;
@@ -81,9 +89,16 @@ struct Memory {
     looked_at_disks: Option<Instant>,
     /// Branches that the log calls hung, and since when they are.
     told: HashMap<BranchId, Instant>,
+    /// When the status was last published, if it still is.
+    published: Option<Instant>,
 }
 
 impl Liveness {
+    /// Sets what publishes the status of the pool while branches do not answer well.
+    pub(crate) fn set_publish(&self, publish: impl Fn(bool) + Send + Sync + 'static) {
+        let _ = self.publish.set(Box::new(publish));
+    }
+
     /// Returns whether every branch answers.
     pub(crate) fn all_answer(&self) -> bool {
         self.silent.load(Ordering::Relaxed) == 0
@@ -179,7 +194,16 @@ impl Liveness {
             }
             stays
         });
+        let is_due = match memory.published {
+            None => !found.is_empty(),
+            Some(last) => found.is_empty() || now.saturating_duration_since(last) >= PUBLISH_EVERY,
+        };
+        let any = !found.is_empty();
         *self.conditions.lock() = found;
+        if let Some(publish) = self.publish.get().filter(|_| is_due) {
+            publish(any);
+            memory.published = any.then_some(now);
+        }
         pause.max(Duration::from_millis(20))
     }
 

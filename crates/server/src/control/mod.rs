@@ -162,19 +162,7 @@ impl Control {
             // Paths are bytes and need not be UTF-8.
             "branches" => return Ok(self.settings.config().branches.to_os_string().into_vec()),
             // Like the other keys in this match, it is not listed.
-            STATUS => {
-                let unwatched = self.watch.unwatched();
-                let config = self.settings.config();
-                let (topology, liveness) = (&self.topology, &self.liveness);
-                return Ok(status::status(
-                    &self.connection,
-                    &config,
-                    &self.pool,
-                    topology,
-                    liveness,
-                    &unwatched,
-                ));
-            }
+            STATUS => return Ok(self.status()),
             _ => {}
         }
         let spec = options::find(key).filter(|spec| spec.key).ok_or(Errno::NODATA)?;
@@ -182,6 +170,14 @@ impl Control {
             return Ok(Vec::new());
         }
         spec.render(&self.settings.config()).map(String::into_bytes).ok_or(Errno::NODATA)
+    }
+
+    /// Returns the value of the key `STATUS`. Does not touch any branch.
+    pub(crate) fn status(&self) -> Vec<u8> {
+        let unwatched = self.watch.unwatched();
+        let config = self.settings.config();
+        let (topology, liveness) = (&self.topology, &self.liveness);
+        status::status(&self.connection, &config, &self.pool, topology, liveness, &unwatched)
     }
 
     /// Returns all listed keys, each terminated by NUL, in byte order.

@@ -33,9 +33,9 @@ pub struct StatusArgs {
 }
 
 const NOTES: &str = "\
-Each warning says how to fix the problem. A branch that does not answer within
-0.6 seconds is reported as such; where the others take long too, and for a pool,
-within three seconds. FREE is the space that users can fill;
+Each warning says how to fix the problem. A branch or pool that does not answer
+within 0.6 seconds is reported as such, or within three where others take long
+too. FREE is the space that users can fill;
 USED includes the space reserved for root.";
 
 /// The most time that a pool, and then its branches, have to answer.
@@ -43,6 +43,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// The least time that a branch has to answer, and how many times as long as the slowest of the others it may take.
 const LEAST_PATIENCE: Duration = Duration::from_millis(600);
 const SLOWER: u32 = 10;
+/// How often to look for what a pool publishes that does not answer.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 pub fn run(args: &StatusArgs) -> Result<(), Error> {
     let status = Status { linux: release(), pools: pools(args.mount.as_deref())? };
@@ -76,6 +78,22 @@ fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
     let mut pools = Vec::new();
     let mut slowest = Duration::ZERO;
     for (mounted, mut query) in chosen.into_iter().zip(queries) {
+        // Its root may wait for a branch, which the daemon then says elsewhere.
+        let mut patience = began + LEAST_PATIENCE;
+        let mut published = None;
+        while query.ended_before(patience.min(deadline)).is_none()
+            && patience < deadline
+            && published.is_none()
+        {
+            published = published_report(&mounted);
+            patience = Instant::now() + LOOK_AGAIN;
+        }
+        if let Some(report) = published {
+            // Ends the query.
+            drop(query.output_before(Instant::now()));
+            pools.push((mounted, State::DoesNotAnswer, None, Some(report)));
+            continue;
+        }
         let ended = query.ended_before(deadline);
         slowest = slowest.max(ended.map_or(Duration::ZERO, |ended| ended.duration_since(began)));
         let (state, error, report) = match probe::answer::<PoolReport>(query, deadline) {
@@ -96,6 +114,13 @@ fn pools(mount: Option<&Path>) -> Result<Vec<PoolStatus>, Error> {
         .into_iter()
         .map(|(mounted, state, error, report)| pool(mounted, state, error, report, slowest))
         .collect()
+}
+
+/// Returns what the daemon has published while branches do not answer well.
+fn published_report(mounted: &MountEntry) -> Option<PoolReport> {
+    let (report, age) = badge::published_report(mounted)?;
+    // It is replaced every second. A daemon that is stopped says nothing new.
+    (age < PATIENCE).then(|| serde_json::from_slice(&report).ok()).flatten()
 }
 
 fn probe_start_error(why: std::io::Error) -> Error {
@@ -134,7 +159,7 @@ fn pool(
     let hangs = branches
         .iter()
         .any(|branch| matches!(branch.health, Health::DoesNotAnswer | Health::Asleep | Health::Lagging));
-    let create = match report.is_some() && !hangs {
+    let create = match state == State::Serving && !hangs {
         true => {
             let query = probe::start("create", &mounted.mountpoint).map_err(probe_start_error)?;
             probe::answer::<ExplainReport>(query, Instant::now() + PATIENCE).ok()

@@ -42,9 +42,14 @@ fn pool_state_warning(pool: &PoolStatus) -> Option<Warning> {
         State::Serving => return None,
         State::DoesNotAnswer => (
             WarningCode::PoolDoesNotAnswer,
-            "the daemon does not answer, usually because it waits for a branch. The list shows the directories that \
-             it has open"
-                .to_owned(),
+            match pool.pid {
+                None => {
+                    "the daemon does not answer, usually because it waits for a branch. The list shows the \
+                     directories that it has open"
+                }
+                Some(_) => "the root of the pool does not answer, because the daemon waits for a branch",
+            }
+            .to_owned(),
             format!("see below for the branch; canopy umount --lazy {mount} detaches the pool at once"),
         ),
         State::Ended => (
