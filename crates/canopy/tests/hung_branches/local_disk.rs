@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// How many files of the disk are read at once.
 const READERS: usize = 6;
-const DATA: [u8; 100_000] = [7; 100_000];
+static DATA: [u8; 100_000] = [7; 100_000];
 
 struct DiskRig {
     pool: Pool,
