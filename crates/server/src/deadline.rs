@@ -27,7 +27,7 @@ use std::time::Duration;
 const MAX_STUCK: usize = 128;
 /// How often the state of a request is looked at that has no deadline.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// How often, while it is not known where its worker is stuck.
+/// How often, while its worker is not stuck or it is not known where.
 const LOCATE_AGAIN: Duration = Duration::from_millis(20);
 
 /// The layer around `inner`.
@@ -173,9 +173,11 @@ impl<H: Handler> Handler for Deadline<H> {
             MayBlockOn::Close(branch) if self.is_silent(branch) => return Verdict::Answer(0),
             MayBlockOn::Close(_) => true,
         };
+        if place == Place::Unknown {
+            return Verdict::Wait(LOCATE_AGAIN);
+        }
         if request.since < deadline {
-            let again = if place == Place::Unknown { LOCATE_AGAIN } else { LOOK_AGAIN };
-            return Verdict::Wait((deadline - request.since).min(again));
+            return Verdict::Wait((deadline - request.since).min(LOOK_AGAIN));
         }
         // Moving a file to another branch takes time too, and other requests may wait for it.
         if (long || self.pool.is_moving()) && self.liveness.all_answer() {

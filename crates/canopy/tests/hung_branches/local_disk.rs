@@ -22,6 +22,8 @@ struct DiskRig {
     disk: LoopFs,
     // Dropped after the disk that lies on it.
     faulty: FaultyFs,
+    /// How long `canopy status` takes while all branches answer.
+    usual_status: Duration,
     _scratch: ScratchDir,
 }
 
@@ -47,7 +49,13 @@ impl DiskRig {
             .option("minfreespace=0,category.create=ff,passthrough.io=off,cache.files=off")
             .option(options)
             .mount();
-        let rig = DiskRig { pool, well, disk, faulty, _scratch: scratch };
+        let took = |_| {
+            let began = Instant::now();
+            pool.status();
+            began.elapsed()
+        };
+        let usual_status = (0..3).map(took).max().unwrap_or_default();
+        let rig = DiskRig { pool, well, disk, faulty, usual_status, _scratch: scratch };
         for known in ["own", "own/file", "films"] {
             fs::metadata(rig.at(known)).expect("a name");
         }
@@ -78,8 +86,9 @@ impl DiskRig {
         let began = Instant::now();
         let status = self.pool.status();
         let took = began.elapsed();
-        // One second on an idle machine; each question is a process.
-        assert!(took < Duration::from_secs(3), "status took {took:?}");
+        // Each question is a process, which takes its time on a busy machine.
+        let limit = Duration::from_secs(1) + 10 * self.usual_status;
+        assert!(took < limit, "status took {took:?}, and {:?} before", self.usual_status);
         assert_eq!(status["state"], "serving");
         let path = self.disk.path().to_str().expect("text");
         let branches = status["branches"].as_array().expect("branches");

@@ -51,7 +51,7 @@ struct StuckRequest {
 /// What a worker waits for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// Not known yet.
+    /// Nothing at this moment: it runs, or waits for a processor. Or not known yet.
     Unknown,
     /// Another thread, which holds a lock.
     Thread,
@@ -184,8 +184,8 @@ fn find(branches: &Branches, request: &StuckRequest) -> Option<(Option<BlockedCa
     let file = || request.file.map_or(Place::Elsewhere, |branch| Place::Branches(vec![branch]));
     let call = match blocked_call::of(request.thread) {
         Ok(Some(call)) => call,
-        // It runs at this moment, or waits for a page.
-        Ok(None) => return None,
+        // It runs, or waits for a processor. What it waited for before has answered.
+        Ok(None) => return (request.place != Place::Unknown).then(|| (None, Place::Unknown)),
         Err(_) => return (request.place == Place::Unknown).then(|| (None, file())),
     };
     if request.call.as_ref() == Some(&call) {
