@@ -3,7 +3,6 @@
 //! Apart from the preload library, this is the only crate with `unsafe` code. All its functions are safe to call, and
 //! each `unsafe` block says why it is sound.
 
-pub mod blocked_call;
 pub mod creds;
 pub mod detached_mount;
 mod errno;
@@ -14,10 +13,10 @@ pub mod fuse;
 pub mod glob;
 pub mod heap;
 pub mod ioctl;
-pub mod ioprio;
 pub mod lease;
 pub mod mountinfo;
 pub mod page_buf;
 pub mod sched;
+pub mod thread;
 pub mod truncate;
 pub mod xattr;

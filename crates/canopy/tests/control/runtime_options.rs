@@ -2,7 +2,7 @@
 
 use super::rig::{BINARY, Connections};
 use super::{nfsopenhack, policies, readdir_policy};
-use canopy_sys::ioprio::IoPriority;
+use canopy_sys::thread::ioprio::IoPriority;
 use canopy_testkit::cmd::{run, wait_until};
 use canopy_testkit::{LoopFs, Pool, proc, require_root};
 use canopy_testkit::{Paused, PoolBed};

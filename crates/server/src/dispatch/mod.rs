@@ -18,7 +18,7 @@ use crate::watch::Watch;
 use canopy_fuse::request::{self as wire, Header};
 use canopy_fuse::{Handler, Op, Replied, Reply, Request, Undelivered};
 use canopy_pool::{Caller, Error, HandleId, NodeId, Pool};
-use canopy_sys::ioprio;
+use canopy_sys::thread::ioprio;
 use std::sync::Arc;
 
 /// The request handler of one pool.
