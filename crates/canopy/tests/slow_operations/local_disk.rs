@@ -1,10 +1,10 @@
 //! A local disk that lags or hangs, and a bystander that uses another one: an ext4 whose image is on a faulty filesystem.
 //! `crates/canopy/tests/real_kernels/isolation.rs` measures the same with device mapper.
 
-use super::rig::{BINARY, transports};
+use super::rig::BINARY;
 use canopy_testkit::bystander::{Files, Others, Progress};
 use canopy_testkit::cmd::wait_until;
-use canopy_testkit::{Fault, FaultyFs, Kind, LoopFs, Opcode, Pool, ScratchDir, xattr};
+use canopy_testkit::{Fault, FaultyFs, Kind, LoopFs, Opcode, Pool, ScratchDir, transports, xattr};
 use rustix::fs::{XattrFlags, setxattr, statvfs};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write};
