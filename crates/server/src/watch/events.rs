@@ -147,7 +147,7 @@ impl Translator<'_> {
         }
         let Some(place) = event.entry else { return };
         if dir_moved {
-            self.filesystems.forget_paths(place.fsid);
+            self.filesystems.forget_paths(place.fsid, is_own);
         }
         if is_own && !self.branches_overlap() {
             return;

@@ -195,9 +195,13 @@ impl Filesystems {
         before != self.covered
     }
 
-    /// Forgets paths after a directory was renamed on this filesystem.
-    pub(crate) fn forget_paths(&mut self, fsid: u64) {
-        self.overlapping = None;
+    /// Forgets paths after a directory was renamed on this filesystem. The pool renames within a branch: if it moves the
+    /// root of another branch, that lay within the first one before and still does, so which branches overlap stays
+    /// known.
+    pub(crate) fn forget_paths(&mut self, fsid: u64, by_pool: bool) {
+        if !by_pool {
+            self.overlapping = None;
+        }
         self.paths.retain(|(on, _), _| *on != fsid);
     }
 
@@ -216,7 +220,7 @@ impl Filesystems {
         }
         let mut found: Vec<PoolPath> = Vec::new();
         let mut gone = false;
-        for mount in self.mounts.iter_mut().filter(|mount| mount.fsid == fsid) {
+        for mount in self.on(fsid) {
             let path = match file_handle::open(mount.dir()?, dir) {
                 Ok(dir) => path_of(dir.as_fd())?,
                 Err(Errno::STALE | Errno::NOENT) => {
@@ -240,32 +244,56 @@ impl Filesystems {
     pub(crate) fn branches_overlap(&mut self, pool: &Pool) -> bool {
         if self.overlapping.is_none() {
             // Unless it can be determined, assume so and try again.
-            self.overlapping = pool.with_tree_locked(|moves| self.check_overlap(moves)).ok();
+            self.overlapping = pool.with_tree_locked(|_| self.check_overlap()).ok();
         }
         self.overlapping.unwrap_or(true)
     }
 
-    fn check_overlap(&mut self, moves: u64) -> Result<bool, Errno> {
-        let mut shared: HashMap<u64, Vec<Arc<Branch>>> = HashMap::new();
-        for mount in &self.mounts {
-            shared.entry(mount.fsid).or_default().extend(mount.branches.iter().cloned());
-        }
-        // Usually each branch is a filesystem of its own.
-        for (fsid, branches) in shared.into_iter().filter(|(_, branches)| branches.len() > 1) {
-            for branch in branches {
-                let handle = file_handle::from_fd(open_readable(&branch)?.as_fd())?;
-                if self.pool_paths(fsid, &handle, moves)?.len() > 1 {
-                    return Ok(true);
+    /// Returns whether the root of some branch lies in another branch, or in one twice. Opens and asks for each root
+    /// once per mount of its filesystem.
+    fn check_overlap(&mut self) -> Result<bool, Errno> {
+        let mut fsids: Vec<u64> = self.mounts.iter().map(|mount| mount.fsid).collect();
+        fsids.sort_unstable();
+        fsids.dedup();
+        for fsid in fsids {
+            let shared: Vec<Arc<Branch>> = self.on(fsid).flat_map(|mount| mount.branches.clone()).collect();
+            // Usually each branch is a filesystem of its own.
+            if shared.len() < 2 {
+                continue;
+            }
+            let mut handles = Vec::with_capacity(shared.len());
+            for branch in &shared {
+                handles.push(file_handle::from_fd(open_readable(branch)?.as_fd())?);
+            }
+            // How often each root lies in a branch, itself included.
+            let mut within = vec![0; shared.len()];
+            for mount in self.on(fsid) {
+                let mut roots: HashMap<Vec<u8>, usize> = HashMap::new();
+                for branch in &mount.branches {
+                    *roots.entry(path_of(branch.root())?).or_default() += 1;
                 }
+                for (count, handle) in within.iter_mut().zip(&handles) {
+                    *count += match file_handle::open(mount.dir()?, handle) {
+                        Ok(root) => ancestors(&path_of(root.as_fd())?).filter_map(|dir| roots.get(dir)).sum(),
+                        Err(Errno::STALE | Errno::NOENT) => 0,
+                        Err(errno) => return Err(errno),
+                    };
+                }
+            }
+            if within.iter().any(|&count: &usize| count > 1) {
+                return Ok(true);
             }
         }
         Ok(false)
     }
 
+    fn on(&mut self, fsid: u64) -> impl Iterator<Item = &mut WatchedMount> {
+        self.mounts.iter_mut().filter(move |mount| mount.fsid == fsid)
+    }
+
     /// Opens a file handle; `None` if the file is gone.
     pub(crate) fn open_handle(&mut self, fsid: u64, handle: &[u8]) -> Option<OwnedFd> {
-        let mut mounts_on_fsid = self.mounts.iter_mut().filter(|mount| mount.fsid == fsid);
-        mounts_on_fsid.find_map(|mount| file_handle::open(mount.dir().ok()?, handle).ok())
+        self.on(fsid).find_map(|mount| file_handle::open(mount.dir().ok()?, handle).ok())
     }
 
     /// Closes the directories, so that nothing is open on the branches while there are no events.
@@ -305,6 +333,14 @@ fn relative_to(dir: &[u8], path: &[u8]) -> Option<PoolPath> {
     }
 }
 
+/// Returns an absolute path and those of the directories above it.
+fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::successors(Some(path), |&path| match path.iter().rposition(|&byte| byte == b'/')? {
+        0 => (path.len() > 1).then_some(&path[..1]),
+        end => Some(&path[..end]),
+    })
+}
+
 fn errno_of(why: std::io::Error) -> Errno {
     Errno::from_io_error(&why).unwrap_or(Errno::IO)
 }
@@ -325,6 +361,14 @@ mod tests {
         ] {
             let found = relative_to(dir.as_bytes(), path.as_bytes());
             assert_eq!(found.as_deref(), close_dirs.map(str::as_bytes), "{path} in {dir}");
+        }
+    }
+
+    #[test]
+    fn ancestors_end_at_the_root() {
+        for (path, expected) in [("/a/b", &["/a/b", "/a", "/"][..]), ("/a", &["/a", "/"]), ("/", &["/"])] {
+            let found: Vec<&[u8]> = ancestors(path.as_bytes()).collect();
+            assert_eq!(found, expected.iter().map(|path| path.as_bytes()).collect::<Vec<_>>(), "{path}");
         }
     }
 }
