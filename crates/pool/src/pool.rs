@@ -1,5 +1,6 @@
 //! The pool: the state that all operations share.
 
+use crate::branch::figures::PoolFigures;
 use crate::branch::headroom::Headroom;
 use crate::branch::nested::NestedFilesystems;
 use crate::branch::space::SpaceCache;
@@ -32,6 +33,7 @@ pub struct Pool {
     pub(crate) config: ArcSwap<Config>,
     pub(crate) branches: LiveBranches,
     pub(crate) space: SpaceCache,
+    pub(crate) figures: PoolFigures,
     pub(crate) nodes: Nodes,
     pub(crate) files: Handles<FileHandle>,
     pub(crate) cursors: Cursors,
@@ -63,6 +65,7 @@ impl Pool {
         let nodes = Nodes::new(root_ino);
         let pool = Pool {
             space: SpaceCache::new(config.space_ttl.as_secs()),
+            figures: PoolFigures::default(),
             config: ArcSwap::from_pointee(config),
             branches: LiveBranches::new(branches),
             nodes,

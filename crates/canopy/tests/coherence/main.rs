@@ -6,6 +6,7 @@ mod aliased_directories;
 mod cached_listings;
 mod change_kinds;
 mod changed_copies;
+mod free_space;
 mod limits;
 mod partial_listings;
 mod random_changes;

@@ -4,6 +4,7 @@
 //! [`LiveBranches`] replaces the snapshot as a whole; an operation takes one and keeps it to its end.
 
 pub mod access_times;
+pub(crate) mod figures;
 pub(crate) mod headroom;
 pub mod health;
 pub(crate) mod list;

@@ -87,11 +87,32 @@ impl SpaceCache {
     /// used for a second at most, and only while nothing written at `FASTEST` can have used up the rest. (Allocation
     /// without writing can be faster.)
     pub fn at_least(&self, id: BranchId, root: BorrowedFd<'_>, needed: u64) -> rustix::io::Result<Space> {
+        self.recent(id, root, |space, used| space.avail.saturating_sub(used) >= needed)
+    }
+
+    /// As `at_least`, where the space is also the weight of a random choice: an earlier answer is used only while
+    /// writing cannot have reduced it by more than an eighth.
+    pub fn roughly(&self, id: BranchId, root: BorrowedFd<'_>, needed: u64) -> rustix::io::Result<Space> {
+        self.recent(id, root, |space, used| {
+            space.avail.saturating_sub(used) >= needed && used <= space.avail / 8
+        })
+    }
+
+    /// Returns an earlier answer that is still `good`, given the bytes that may have been written since, or younger than
+    /// the time-to-live; otherwise asks.
+    fn recent(
+        &self,
+        id: BranchId,
+        root: BorrowedFd<'_>,
+        good: impl Fn(&Space, u64) -> bool,
+    ) -> rustix::io::Result<Space> {
         let at = Instant::now();
         if let Some((then, space)) = self.known.read().get(&id).copied() {
             let age = at.saturating_duration_since(then);
             let used = u64::try_from(age.as_micros()).unwrap_or(u64::MAX).saturating_mul(FASTEST / 1_000_000);
-            if age <= Duration::from_secs(1) && space.avail.saturating_sub(used) >= needed {
+            let ttl = Duration::from_secs(self.ttl_seconds.load(Ordering::Relaxed));
+            let holds = age <= Duration::from_secs(1) && !space.readonly && good(&space, used);
+            if holds || age < ttl {
                 return Ok(space);
             }
         }
@@ -220,6 +241,37 @@ mod tests {
         assert_eq!(get(ONE, 5), 5);
         cache.set_ttl(0);
         assert_eq!([get(ONE, 5), get(ONE, 5)], [6, 7]);
+    }
+
+    #[test]
+    fn an_earlier_answer_holds_while_writing_cannot_have_changed_much() {
+        let root = std::fs::File::open("/").expect("the root directory");
+        let cache = SpaceCache::default();
+        let put = |age, avail, readonly| {
+            let at = Instant::now() - Duration::from_millis(age);
+            cache.known.write().insert(ONE, (at, Space { readonly, ..space(avail) }));
+        };
+        let (enough, roughly) = (
+            || cache.at_least(ONE, root.as_fd(), 1 << 30).expect("an answer").used == 1,
+            || cache.roughly(ONE, root.as_fd(), 1 << 30).expect("an answer").used == 1,
+        );
+        // The real answer has more than one byte in use.
+        for (age, gib, readonly, expected) in [
+            (100, 100, false, [true, true]),
+            (100, 4, false, [true, false]),
+            (100, 2, false, [false, false]),
+            (100, 100, true, [false, false]),
+            (1001, 1 << 20, false, [false, false]),
+        ] {
+            let used = |get: &dyn Fn() -> bool| {
+                put(age, gib << 30, readonly);
+                get()
+            };
+            assert_eq!([used(&enough), used(&roughly)], expected, "{age} ms, {gib} GiB");
+        }
+        cache.set_ttl(60);
+        put(2000, 0, false);
+        assert!(roughly(), "within the time-to-live");
     }
 
     #[test]

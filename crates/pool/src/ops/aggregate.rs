@@ -3,6 +3,7 @@
 //! An operation that acts on several branches gets one result from each and returns a single one. The rules for
 //! this are called A to D. All slices are in branch order.
 
+pub use crate::branch::figures::Figures;
 use crate::branch::list::Mode;
 use crate::config::StatfsIgnore;
 use rustix::io::Errno;
@@ -81,36 +82,6 @@ pub struct BranchStat {
     /// Whether the filesystem is mounted read-only (ST_RDONLY).
     pub readonly: bool,
     pub figures: Figures,
-}
-
-/// The fields of statvfs(3), with its names and units.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Figures {
-    pub bsize: u64,
-    pub frsize: u64,
-    pub blocks: u64,
-    pub bfree: u64,
-    pub bavail: u64,
-    pub files: u64,
-    pub ffree: u64,
-    pub favail: u64,
-    pub namemax: u64,
-}
-
-impl From<&rustix::fs::StatVfs> for Figures {
-    fn from(stat: &rustix::fs::StatVfs) -> Figures {
-        Figures {
-            bsize: stat.f_bsize,
-            frsize: stat.f_frsize,
-            blocks: stat.f_blocks,
-            bfree: stat.f_bfree,
-            bavail: stat.f_bavail,
-            files: stat.f_files,
-            ffree: stat.f_ffree,
-            favail: stat.f_favail,
-            namemax: stat.f_namemax,
-        }
-    }
 }
 
 /// Returns the pool's statfs: the sum over all filesystems, in units of the smallest fragment size.

@@ -28,6 +28,7 @@ impl Pool {
     pub fn reconfigure(&self, config: Config) {
         self.space.set_ttl(config.space_ttl.as_secs());
         self.config.store(Arc::new(config));
+        drop(self.figures.changes());
         self.dir_cache.clear();
         self.update_lock_timeout();
     }
@@ -45,6 +46,7 @@ impl Pool {
     /// Discards the cached free space of all branches.
     pub fn forget_space(&self) {
         self.space.clear();
+        drop(self.figures.changes());
     }
 
     /// Sets how reads update access times on a branch.

@@ -22,7 +22,8 @@ pub use action::action;
 pub use create::{create, create_climbing};
 pub use explain::{Explanation, explain};
 pub use model::{
-    BranchView, Category, Choice, Exclusion, Needs, Policy, UnknownPolicy, first_only, needs, shows_by_copies,
+    BranchView, Category, Choice, Exclusion, Needs, Policy, UnknownPolicy, UseOfSpace, first_only, needs,
+    shows_by_copies,
 };
 pub use random::{Random, ThreadRandom};
 pub use search::search;

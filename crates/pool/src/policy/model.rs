@@ -75,6 +75,16 @@ pub(super) enum Pick {
     Refuse,
 }
 
+/// What a policy does with the free space of branches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UseOfSpace {
+    None,
+    /// The chance of a branch in a random choice.
+    Weight,
+    /// The branches are compared.
+    Comparison,
+}
+
 impl Policy {
     /// All policies, sorted by name.
     pub const ALL: [Policy; 21] = [
@@ -165,6 +175,17 @@ impl Policy {
     /// Returns true if creation considers only branches that hold the parent directory.
     pub(super) fn create_tests_path(self) -> bool {
         self.is_path_preserving() || self == Policy::Newest
+    }
+
+    /// Returns what free space decides, beyond whether a branch has its minfreespace.
+    pub fn use_of_space(self) -> UseOfSpace {
+        match self.pick() {
+            Pick::Every | Pick::First | Pick::Newest | Pick::Uniform | Pick::Refuse => UseOfSpace::None,
+            Pick::Weighted => UseOfSpace::Weight,
+            Pick::MostFree | Pick::LeastFree | Pick::LeastUsed | Pick::LeastUsedFraction => {
+                UseOfSpace::Comparison
+            }
+        }
     }
 
     pub(super) fn pick(self) -> Pick {
@@ -269,7 +290,7 @@ pub fn needs(policy: Policy, category: Category) -> Needs {
     match category {
         Category::Create => Needs { presence: policy.create_tests_path(), space: true },
         Category::Action => Needs { presence: true, space: true },
-        Category::Search => Needs { presence: true, space: pick.reads_space() },
+        Category::Search => Needs { presence: true, space: policy.use_of_space() != UseOfSpace::None },
     }
 }
 
@@ -311,17 +332,6 @@ impl Exclusion {
             Exclusion::Mode | Exclusion::Unwell | Exclusion::ReadOnly => Refusal::ReadOnly,
             Exclusion::Absent | Exclusion::SpaceUnknown => Refusal::NotFound,
             Exclusion::BelowMinFree => Refusal::NoSpace,
-        }
-    }
-}
-
-impl Pick {
-    pub(super) fn reads_space(self) -> bool {
-        match self {
-            Pick::MostFree | Pick::LeastFree | Pick::LeastUsed | Pick::LeastUsedFraction | Pick::Weighted => {
-                true
-            }
-            Pick::Every | Pick::First | Pick::Newest | Pick::Uniform | Pick::Refuse => false,
         }
     }
 }

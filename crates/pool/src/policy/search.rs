@@ -1,6 +1,6 @@
 //! Which copies an operation looks at.
 
-use super::model::{BranchView, Choice, Exclusion, Policy, choose};
+use super::model::{BranchView, Choice, Exclusion, Policy, UseOfSpace, choose};
 use super::random::Random;
 use crate::error::Refusal;
 
@@ -16,7 +16,7 @@ pub(super) fn admit(policy: Policy, view: &BranchView) -> Result<(), Exclusion> 
     if !view.present {
         return Err(Exclusion::Absent);
     }
-    if policy.pick().reads_space() && view.space.is_none() {
+    if policy.use_of_space() != UseOfSpace::None && view.space.is_none() {
         return Err(Exclusion::SpaceUnknown);
     }
     Ok(())

@@ -35,6 +35,7 @@ impl Pool {
     /// root, and for a change of immutable or append-only without CAP_LINUX_IMMUTABLE, which ioctl_fs_setflags(2)
     /// requires and the kernel leaves to the filesystem.
     pub fn ioctl(&self, caller: &Caller, id: NodeId, command: u32, input: &[u8]) -> Result<IoctlAnswer> {
+        let _changes = self.figures.changes();
         if command == FITRIM {
             return self.trim(caller, input);
         }

@@ -67,6 +67,7 @@ impl Pool {
         handle: Option<HandleId>,
         set: &SetAttr,
     ) -> Result<Attr> {
+        let _changes = self.figures.changes();
         let node = self.nodes.get(id)?;
         let trust = self.trust_to_change(&node);
         let handle = handle.and_then(|h| self.files.get(h).ok()).filter(|h| Arc::ptr_eq(&h.node, &node));

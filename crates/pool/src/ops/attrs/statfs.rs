@@ -1,6 +1,7 @@
 //! Free space of the whole pool.
 
 use crate::branch::health::OpKind;
+use crate::branch::{Branch, Branches};
 use crate::config::StatfsMode;
 use crate::error::Result;
 use crate::fs::stat;
@@ -8,64 +9,71 @@ use crate::ids::NodeId;
 use crate::ops::aggregate::{self, BranchStat, Figures};
 use crate::path::split;
 use crate::pool::Pool;
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::StatVfsMountFlags;
+use rustix::io::Errno;
 
 impl Pool {
     /// Returns the figures of statvfs(3), summed over the filesystems of the branches. A branch that fails is left out.
+    ///
+    /// With `statfs=base`, they may miss what other programs have changed on the branches during the last 10 ms.
     pub fn statfs(&self, id: NodeId) -> Result<Figures> {
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let path = match self.config().statfs {
-            StatfsMode::Base => None,
-            StatfsMode::Full => self.nodes.locate(id)?.1,
-        };
-        let follow = self.follow();
-        let mut stats: Vec<BranchStat> = Vec::with_capacity(branches.len());
-        for branch in branches.iter() {
-            let opened;
-            let fd = match &path {
-                None => branch.root(),
-                Some(path) if path.is_empty() => branch.root(),
-                Some(path) => {
-                    let (dir, name) = split(path);
-                    match follow.dir(branch.root(), dir).and_then(|(dir, _)| follow.pin(dir, name)) {
-                        Ok(fd) => {
-                            opened = fd;
-                            opened.as_fd()
-                        }
-                        Err(errno) => {
-                            branch.record_error(errno, OpKind::Read);
-                            continue;
-                        }
-                    }
-                }
-            };
-            let queried = stat::of(fd).and_then(|attr| Ok((attr, rustix::fs::fstatvfs(fd)?)));
-            let (attr, vfs) = match queried {
-                Ok(figures) => figures,
-                Err(errno) => {
-                    branch.record_error(errno, OpKind::Read);
-                    continue;
-                }
-            };
-            stats.push(BranchStat {
-                dev: attr.dev,
-                mode: branch.mode,
-                readonly: vfs.f_flag.contains(StatVfsMountFlags::RDONLY),
-                figures: Figures {
-                    bsize: vfs.f_bsize,
-                    frsize: vfs.f_frsize,
-                    blocks: vfs.f_blocks,
-                    bfree: vfs.f_bfree,
-                    bavail: vfs.f_bavail,
-                    files: vfs.f_files,
-                    ffree: vfs.f_ffree,
-                    favail: vfs.f_favail,
-                    namemax: vfs.f_namemax,
-                },
-            });
-        }
-        Ok(aggregate::statfs(&stats, self.config().statfs_ignore))
+        let ignore = self.config().statfs_ignore;
+        Ok(match self.config().statfs {
+            StatfsMode::Base => self.figures.get(&branches, || {
+                let stats = of_roots(&branches);
+                let complete = (stats.len() == branches.len()).then_some(());
+                (aggregate::statfs(&stats, ignore), complete)
+            }),
+            StatfsMode::Full => {
+                let path = self.nodes.locate(id)?.1.unwrap_or_default();
+                aggregate::statfs(&self.of_paths(&branches, &path), ignore)
+            }
+        })
     }
+
+    /// Asks the filesystems that hold a path on the branches.
+    fn of_paths(&self, branches: &Branches, path: &[u8]) -> Vec<BranchStat> {
+        let follow = self.follow();
+        let ask = |branch: &Branch| -> Result<BranchStat, Errno> {
+            if path.is_empty() {
+                return of(branch, branch.dev, branch.root());
+            }
+            let (dir, name) = split(path);
+            let (dir, _) = follow.dir(branch.root(), dir)?;
+            let found = follow.pin(dir, name)?;
+            of(branch, stat::of(found.as_fd())?.dev, found.as_fd())
+        };
+        branches.iter().filter_map(|branch| recorded(branch, ask(branch))).collect()
+    }
+}
+
+/// Asks the filesystems of the branches' roots, each once per mount: whether it is read-only belongs to the mount.
+fn of_roots(branches: &Branches) -> Vec<BranchStat> {
+    let mut stats: Vec<BranchStat> = Vec::with_capacity(branches.len());
+    let mut asked: Vec<(u64, u64, usize)> = Vec::new();
+    for branch in branches.iter() {
+        let same = |(dev, mount, _): &&(u64, u64, usize)| *dev == branch.dev && Some(*mount) == branch.mount;
+        if let Some(known) = asked.iter().find(same).and_then(|(.., at)| stats.get(*at).copied()) {
+            stats.push(BranchStat { mode: branch.mode, ..known });
+            continue;
+        }
+        if let Some(stat) = recorded(branch, of(branch, branch.dev, branch.root())) {
+            asked.extend(branch.mount.map(|mount| (branch.dev, mount, stats.len())));
+            stats.push(stat);
+        }
+    }
+    stats
+}
+
+fn of(branch: &Branch, dev: u64, fd: BorrowedFd<'_>) -> Result<BranchStat, Errno> {
+    let vfs = rustix::fs::fstatvfs(fd)?;
+    let readonly = vfs.f_flag.contains(StatVfsMountFlags::RDONLY);
+    Ok(BranchStat { dev, mode: branch.mode, readonly, figures: Figures::from(&vfs) })
+}
+
+fn recorded(branch: &Branch, answer: Result<BranchStat, Errno>) -> Option<BranchStat> {
+    answer.map_err(|errno| branch.record_error(errno, OpKind::Read)).ok()
 }

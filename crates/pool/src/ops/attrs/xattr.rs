@@ -100,6 +100,7 @@ impl Pool {
         flags: u32,
         kill_sgid: bool,
     ) -> Result<()> {
+        let _changes = self.figures.changes();
         self.xattr_allowed(name)?;
         if is_xfs_acl_alias(name) {
             // Copied from an XFS disk. The ACL itself is also set under its own name.
@@ -141,6 +142,7 @@ impl Pool {
 
     /// Removes an attribute from every copy. Errors: as for [`Pool::setxattr`].
     pub fn removexattr(&self, caller: &Caller, id: NodeId, name: &[u8]) -> Result<()> {
+        let _changes = self.figures.changes();
         self.xattr_allowed(name)?;
         if is_xfs_acl_alias(name) {
             return Err(Error::NoAttribute);

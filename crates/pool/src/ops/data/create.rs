@@ -35,6 +35,7 @@ impl Pool {
         flags: u32,
         kill_suidgid: bool,
     ) -> Result<(Entry, Opened)> {
+        let _changes = self.figures.changes();
         let trust = self.cache_trust();
         let _held = self.tree.shared();
         let branches = self.branches.load();
@@ -83,9 +84,11 @@ impl Pool {
 
     /// Creates a file without a name in a directory (`O_TMPFILE`); link(2) may give it one.
     pub fn tmpfile(&self, caller: &Caller, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)> {
+        let _changes = self.figures.changes();
+        let trust = self.cache_trust();
         let _held = self.tree.shared();
         let branches = self.branches.load();
-        let (path, mut dirs) = self.dirs(&branches, parent, None)?;
+        let (path, mut dirs) = self.dirs(&branches, parent, trust)?;
         dirs.first()?;
         let chosen = self.choose_for_create(Func::Create, &dirs, &path, &[])?;
         let exclusive = OFlags::from_bits_retain(flags as _) & OFlags::EXCL;

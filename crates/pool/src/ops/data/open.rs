@@ -370,6 +370,9 @@ impl Pool {
         if let (Room::Ample(passed), Some(_)) = (room, travel.passthrough) {
             handle.headroom = Some(passed);
         }
+        if handle.writable() {
+            self.figures.writer_opened();
+        }
         Ok(Opened { handle: self.files.insert(handle), travel })
     }
 
@@ -411,6 +414,11 @@ impl Pool {
             }
         }
         self.dir_cache.idle_files.keep(&handle, &self.branches.load());
+        let was_writable = handle.writable();
+        drop(handle);
+        if was_writable {
+            self.figures.writer_closed();
+        }
         Ok(())
     }
 }

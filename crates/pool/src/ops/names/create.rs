@@ -63,6 +63,7 @@ impl Pool {
         name: &[u8],
         act: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<Entry> {
+        let _changes = self.figures.changes();
         let trust = self.cache_trust();
         let _held = self.tree.shared();
         let branches = self.branches.load();

@@ -7,8 +7,9 @@ use crate::dir::merged::MergedDir;
 use crate::dir::symlinks::Symlinks;
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
+use crate::ops::resolve::choose::SpaceNeed;
 use crate::path::split;
-use crate::policy::{self, BranchView, Category, Choice, Exclusion, Needs, Policy};
+use crate::policy::{self, BranchView, Category, Choice, Exclusion, Policy};
 use crate::pool::Pool;
 use std::sync::Arc;
 
@@ -30,9 +31,6 @@ pub struct Explained {
     /// The branches that the function acts on, or its error. For a random policy, this is one draw.
     pub outcome: Result<Choice>,
 }
-
-/// All figures, because users see them, even those that the policy does not need.
-const ALL: Needs = Needs { presence: true, space: true };
 
 impl Pool {
     /// Explains the policy's choice for `func` on `name` in the directory `id`. Without a name, it is for `id` itself,
@@ -74,15 +72,17 @@ impl Pool {
             Some(name) => [dir, b"/", name].concat(),
             None => dir.to_vec(),
         };
-        let mut views = self.views(&branches, &copies, ALL.space).to_vec();
+        let mut views = self.views(&branches, &copies, true).to_vec();
         let outcome = match category {
             Category::Create => {
                 let see = |at: &[u8], level: &[BranchView]| {
                     looked_at = at.to_vec();
                     views = level.to_vec();
                 };
+                // All figures, because users see them, even those that the policy does not need.
+                let every = (true, SpaceNeed::of(true, &branches));
                 // Asks the policy even if the name exists, so that the views are complete.
-                let placed = self.choose_for_create_seen(func, &dirs, dir, &[], ALL, see);
+                let placed = self.choose_for_create_seen(func, &dirs, dir, &[], every, see);
                 name.map_or(Ok(()), |name| must_be_new(&dirs, name, &copies)).and(placed)
             }
             Category::Action => self.choose_by_policy(func, &branches, &copies).and_then(|choice| {

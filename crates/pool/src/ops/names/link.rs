@@ -22,6 +22,7 @@ impl Pool {
     /// names a substitute.
     pub fn link(&self, caller: &Caller, id: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
         check_not_reserved(new_name)?;
+        let _changes = self.figures.changes();
         let trust = self.cache_trust();
         let _held = self.tree.shared();
         let branches = self.branches.load();

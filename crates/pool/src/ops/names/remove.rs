@@ -24,6 +24,7 @@ impl Pool {
     ///
     /// Errors: `EROFS` if a branch must keep a copy, which would then become visible.
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        let _changes = self.figures.changes();
         let trust = self.cache_trust();
         let _held = self.tree.shared();
         let branches = self.branches.load();
@@ -53,6 +54,7 @@ impl Pool {
 
     /// Removes a directory that is empty on all branches.
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        let _changes = self.figures.changes();
         let trust = self.cache_trust();
         let _held = self.tree.shared();
         let branches = self.branches.load();

@@ -91,6 +91,7 @@ impl Pool {
             return Err(Error::Absent);
         }
         check_not_reserved(new_name)?;
+        let _changes = self.figures.changes();
         let trust = self.cache_trust();
         let mut held = self.tree.shared();
         let branches = self.branches.load();

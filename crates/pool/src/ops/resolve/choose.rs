@@ -7,7 +7,7 @@ use crate::config::Func;
 use crate::dir::merged::{Copies, MergedDir};
 use crate::error::{Error, Result};
 use crate::fs::stat::{self, Attr};
-use crate::policy::{self, BranchView, Category, Choice, Needs, Space, ThreadRandom};
+use crate::policy::{self, BranchView, Category, Choice, Policy, Space, ThreadRandom, UseOfSpace};
 use crate::pool::Pool;
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -17,8 +17,10 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 pub(crate) enum SpaceNeed {
     Nothing,
-    /// Only whether the branch has its minfreespace, because it is the only branch.
+    /// Only whether the branch has its minfreespace.
     Enough,
+    /// Whether the branch has its minfreespace, and its space as the weight of a random choice.
+    Roughly,
     Exactly,
 }
 
@@ -28,6 +30,15 @@ impl SpaceNeed {
             (false, _) => SpaceNeed::Nothing,
             (true, 1) => SpaceNeed::Enough,
             (true, _) => SpaceNeed::Exactly,
+        }
+    }
+
+    /// As `of`, for creating something by this policy.
+    fn to_create(policy: Policy, space: bool, branches: &Branches) -> SpaceNeed {
+        match (SpaceNeed::of(space, branches), policy.use_of_space()) {
+            (SpaceNeed::Exactly, UseOfSpace::None) => SpaceNeed::Enough,
+            (SpaceNeed::Exactly, UseOfSpace::Weight) => SpaceNeed::Roughly,
+            (need, _) => need,
         }
     }
 }
@@ -53,6 +64,9 @@ impl Pool {
             SpaceNeed::Nothing => None,
             SpaceNeed::Enough => {
                 usable_space(branch, self.space.at_least(branch.id, branch.root(), min_free))
+            }
+            SpaceNeed::Roughly => {
+                usable_space(branch, self.space.roughly(branch.id, branch.root(), min_free))
             }
             SpaceNeed::Exactly => usable_space(branch, self.space.get(branch.id, branch.root())),
         };
@@ -148,18 +162,21 @@ impl Pool {
         path: &[u8],
         full: &[usize],
     ) -> Result<Choice> {
-        let needs = policy::needs(self.config().policies.get(func), Category::Create);
-        self.choose_for_create_seen(func, dirs, path, full, needs, |_, _| {})
+        let policy = self.config().policies.get(func);
+        let needs = policy::needs(policy, Category::Create);
+        let space = SpaceNeed::to_create(policy, needs.space, dirs.branches);
+        self.choose_for_create_seen(func, dirs, path, full, (needs.presence, space), |_, _| {})
     }
 
-    /// As `choose_for_create`, and calls `see` with each directory that the policy considers, and the views of it.
+    /// As `choose_for_create`, with views that have presence and space as given. Calls `see` with each directory that the
+    /// policy considers, and the views of it.
     pub(crate) fn choose_for_create_seen(
         &self,
         func: Func,
         dirs: &MergedDir<'_>,
         path: &[u8],
         full: &[usize],
-        needs: Needs,
+        needs: (bool, SpaceNeed),
         mut see: impl FnMut(&[u8], &[BranchView]),
     ) -> Result<Choice> {
         let policy = self.config().policies.get(func);
@@ -180,7 +197,13 @@ impl Pool {
     }
 
     /// Returns the views of the directory `at`, which is `path` (open as `whole`) or one of its ancestors.
-    fn level(&self, whole: &MergedDir<'_>, path: &[u8], at: &[u8], needs: Needs) -> Vec<BranchView> {
+    fn level(
+        &self,
+        whole: &MergedDir<'_>,
+        path: &[u8],
+        at: &[u8],
+        (presence, space): (bool, SpaceNeed),
+    ) -> Vec<BranchView> {
         let opened;
         let dirs = match at == path {
             true => whole,
@@ -190,8 +213,8 @@ impl Pool {
             }
         };
         let view = |(index, branch): (usize, &Arc<Branch>)| {
-            let attr = dirs.get(index).filter(|_| needs.presence).and_then(|dir| stat::of(dir).ok());
-            let view = self.view(branch, attr.as_ref(), SpaceNeed::of(needs.space, dirs.branches));
+            let attr = dirs.get(index).filter(|_| presence).and_then(|dir| stat::of(dir).ok());
+            let view = self.view(branch, attr.as_ref(), space);
             // Below a followed symlink, names are created only where the symlink leads. A directory of that path on
             // another branch would not be its target.
             match whole.by_link && whole.lacks(index) {

@@ -1,7 +1,7 @@
 //! From names to branches: which branches hold a path, and which of them a policy chooses.
 
 pub(crate) mod acl;
-mod choose;
+pub(crate) mod choose;
 mod dirs;
 mod inode_seed;
 mod locks;
