@@ -1,13 +1,14 @@
 //! fio on the other branches while one hangs, for `CANOPY_SCALE` times six seconds (100 is ten minutes).
 
-use super::rig::{DEADLINE, Rig, SLACK};
+use super::rig::{DEADLINE, PATIENCE, Rig, SLACK};
 use canopy_testkit::Fault;
-use canopy_testkit::cmd::run_within;
+use canopy_testkit::cmd::{run_within, wait_until};
 use serde_json::Value;
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 #[test]
 fn fio_on_other_branches_never_waits_longer_than_the_deadline() {
@@ -18,10 +19,18 @@ fn fio_on_other_branches_never_waits_longer_than_the_deadline() {
     for branch in &rig.well {
         fs::create_dir(branch.path().join("fio")).expect("mkdir");
     }
-    for number in 0..4 {
-        let file = format!("fio/{number}.0.0");
-        fs::write(rig.well[number % 2].path().join(file), vec![0; 8 << 20]).expect("a file");
+    let files: Vec<PathBuf> =
+        (0..4).map(|number| rig.well[number % 2].path().join(format!("fio/{number}.0.0"))).collect();
+    for file in &files {
+        fs::write(file, vec![0; 8 << 20]).expect("a file");
     }
+    let changed = || -> Vec<SystemTime> {
+        files
+            .iter()
+            .map(|file| fs::metadata(file).and_then(|stat| stat.modified()).expect("a time"))
+            .collect()
+    };
+    let before = changed();
     let mut fio = Command::new("fio");
     fio.args(["--name=pool", "--filename_format=$jobnum.0.0", "--size=8m", "--numjobs=4", "--rw=randrw"])
         .args(["--bs=16k", "--ioengine=psync", "--fallocate=none", "--time_based", "--rate_iops=200,200"])
@@ -31,7 +40,8 @@ fn fio_on_other_branches_never_waits_longer_than_the_deadline() {
     let stop = AtomicBool::new(false);
     let done = std::thread::scope(|scope| {
         scope.spawn(|| {
-            std::thread::sleep(Duration::from_secs(1));
+            // Before each of them writes, fio looks its file up, and a name that is asked for then may time out.
+            wait_until(PATIENCE, || changed().iter().zip(&before).all(|(now, before)| now != before));
             rig.faulty.set_all(Fault::Hang);
             while !stop.load(Ordering::Relaxed) {
                 let _ = fs::metadata(rig.at("d/b"));
