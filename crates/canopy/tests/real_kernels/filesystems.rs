@@ -1,11 +1,10 @@
-//! Branches and clients of other kinds: exFAT, vfat, NTFS and f2fs as branches, the kernel's NFS server over a pool.
+//! Branches on exFAT, vfat, NTFS and f2fs.
 
-use super::rig::{BINARY, MIB, PATIENCE, drop_caches, modules};
-use canopy_testkit::cmd::{run, wait_until};
-use canopy_testkit::{LoopFs, Pool, Tree, TreeSpec, populate, tree};
+use super::rig::{BINARY, MIB, modules};
+use canopy_testkit::cmd::run;
+use canopy_testkit::{LoopFs, Pool};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
 
 /// A filesystem on an image, of a kind that [`LoopFs`] does not know.
 struct Mounted {
@@ -120,85 +119,4 @@ fn ntfs3() {
 #[ignore = "needs the kernel's module (scripts/test.sh --kernel)"]
 fn f2fs() {
     compare("f2fs", &["mkfs.f2fs", "-q", "-f"]);
-}
-
-/// The kernel's NFS server over a pool, mounted here too.
-struct Nfs {
-    exports: Child,
-    point: tempfile::TempDir,
-}
-
-impl Nfs {
-    fn new(pool: &Path) -> Nfs {
-        modules(&["nfsd", "nfs", "nfsv4"]);
-        run("mount", ["-t", "nfsd", "nfsd", "/proc/fs/nfsd"]);
-        for dir in ["/var/lib/nfs/v4recovery", "/run/rpc_pipefs"] {
-            fs::create_dir_all(dir).expect("mkdir");
-        }
-        fs::write("/var/lib/nfs/etab", "").expect("etab");
-        fs::write("/etc/netconfig", NETCONFIG).expect("netconfig");
-        fs::write("/etc/exports", "").expect("exports");
-        let pool = pool.to_str().expect("text");
-        run(
-            "exportfs",
-            ["-o", "rw,no_root_squash,insecure,no_subtree_check,fsid=77", &format!("127.0.0.1:{pool}")],
-        );
-        let exports = Command::new("rpc.mountd")
-            .args(["--foreground", "--no-nfs-version", "3"])
-            .spawn()
-            .expect("rpc.mountd");
-        run("rpc.nfsd", ["--no-udp", "--no-nfs-version", "3", "2"]);
-        let _ = fs::write("/proc/fs/nfsd/v4_end_grace", "Y");
-        let point = tempfile::tempdir().expect("a directory");
-        let arguments = ["-t", "nfs4", "-o", "vers=4.2,soft,timeo=300"];
-        let source = format!("127.0.0.1:{pool}");
-        let place = point.path().to_str().expect("text");
-        run("mount", arguments.into_iter().chain([source.as_str(), place]));
-        Nfs { exports, point }
-    }
-}
-
-impl Drop for Nfs {
-    fn drop(&mut self) {
-        run("umount", [self.point.path()]);
-        run("rpc.nfsd", ["0"]);
-        run("exportfs", ["-ua"]);
-        let _ = self.exports.kill();
-        let _ = self.exports.wait();
-        run("umount", ["/proc/fs/nfsd"]);
-    }
-}
-
-const NETCONFIG: &str = "udp tpi_clts v inet udp - -\\ntcp tpi_cots_ord v inet tcp - -\\nrawip tpi_raw - inet - - -\\nlocal tpi_cots_ord - loopback - - -\\n";
-
-#[test]
-#[ignore = "needs the kernel's NFS server (scripts/test.sh --kernel)"]
-fn the_kernels_nfs_server_over_a_pool() {
-    let disks = [LoopFs::ext4(64 * MIB), LoopFs::ext4(64 * MIB)];
-    let pool = Pool::builder(BINARY)
-        .branches(disks.iter().map(LoopFs::path))
-        .option("minfreespace=0,category.create=rand,export-support=true")
-        .mount();
-    {
-        let nfs = Nfs::new(pool.path());
-        let remote = nfs.point.path();
-        let dir = remote.join("tree");
-        fs::create_dir(&dir).expect("mkdir");
-        populate(&dir, &TreeSpec { files: 300, xattrs: 0, ..TreeSpec::default() });
-        let fields = tree::Fields::without_dir_times();
-        let seen = |root: &Path| Tree::capture_with(root.join("tree"), fields);
-        seen(pool.path()).assert_same(&seen(remote));
-        drop_caches();
-        seen(pool.path()).assert_same(&seen(remote));
-        let open = File::create_new(remote.join("open")).expect("a file");
-        fs::rename(remote.join("open"), remote.join("renamed")).expect("rename");
-        fs::remove_file(remote.join("renamed")).expect("unlink");
-        open.set_len(100).expect("a file that is open and has no name");
-        assert_eq!(open.metadata().expect("attributes").len(), 100);
-        drop(open);
-        fs::remove_dir_all(&dir).expect("rm -r");
-        assert!(wait_until(PATIENCE, || !pool.path().join("tree").exists()));
-        println!("NFS: a tree, renamed and removed");
-    }
-    pool.umount();
 }

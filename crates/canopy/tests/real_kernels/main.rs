@@ -1,7 +1,7 @@
-//! What needs a kernel with device mapper, other filesystems and an NFS server: disks that lag, hang or fail.
+//! What needs a kernel with device mapper, scsi_debug and other filesystems: disks that lag, hang or fail.
 //!
 //! These tests are ignored elsewhere. `scripts/test.sh --kernel` runs them in a virtual machine of their own, and they use
-//! the whole machine: its module parameters, its NFS server, its caches.
+//! the whole machine: its modules, their parameters, its caches.
 
 #![forbid(unsafe_code)]
 
