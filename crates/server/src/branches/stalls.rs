@@ -185,7 +185,7 @@ fn find(branches: &Branches, request: &StuckRequest) -> Option<(Option<BlockedCa
     let call = match blocked_call::of(request.thread) {
         Ok(Some(call)) => call,
         // It runs, or waits for a processor. What it waited for before has answered.
-        Ok(None) => return (request.place != Place::Unknown).then(|| (None, Place::Unknown)),
+        Ok(None) => return (request.place != Place::Unknown).then_some((None, Place::Unknown)),
         Err(_) => return (request.place == Place::Unknown).then(|| (None, file())),
     };
     if request.call.as_ref() == Some(&call) {
