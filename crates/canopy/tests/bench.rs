@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use canopy_testkit::cmd::{Finished, run_within, spawn, wait_until, wait_within};
+use canopy_testkit::files::copy_program;
 use canopy_testkit::{LoopFs, ScratchDir, proc};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -314,7 +315,7 @@ fn an_ordinary_user_can_run_the_benchmark() {
     std::os::unix::fs::chown(scratch.path("own"), Some(65_534), Some(65_534)).unwrap();
     // Every user may execute the copy.
     let canopy = scratch.path("canopy");
-    fs::copy(env!("CARGO_BIN_EXE_canopy"), &canopy).unwrap();
+    copy_program(env!("CARGO_BIN_EXE_canopy"), &canopy);
     // A private mount namespace gets a `/dev/fuse` with udev's mode, whatever mode this machine's device has.
     let script = r#"
         mount -t tmpfs none "$1/dev"

@@ -1,7 +1,9 @@
 //! Helpers for files and directories.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Reads a file of UTF-8 text.
 ///
@@ -21,6 +23,21 @@ pub fn put(path: impl AsRef<Path>, content: &(impl AsRef<[u8]> + ?Sized)) {
     let path = path.as_ref();
     fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
     fs::write(path, content).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+/// Copies a program to where every user may execute it.
+///
+/// cp(1) writes the copy. A descriptor of this process that is open for writing would be inherited by the processes that
+/// other tests start at that moment, and the copy could not be executed meanwhile (`ETXTBSY`).
+///
+/// # Panics
+/// If that fails.
+#[track_caller]
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let copied = Command::new("cp").arg("--no-preserve=mode").arg(from).arg(to).status().expect("cp");
+    assert!(copied.success(), "cannot copy {} to {}", from.display(), to.display());
+    fs::set_permissions(to, fs::Permissions::from_mode(0o755)).expect("a copy");
 }
 
 /// Returns the path of every entry below a directory.

@@ -1,6 +1,7 @@
 //! `canopy fsck` and `fsck.mergerfs`, `canopy collect-info` and `mergerfs.collect-info`, on real pools.
 
 use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::files::copy_program;
 use canopy_testkit::{LoopFs, Pool, ScratchDir, as_user};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -180,7 +181,7 @@ fn unreadable_directories_are_reported_and_other_mounts_skipped() {
             .expect("chmod");
     }
     let binary = scratch.path("bin").join("canopy");
-    fs::copy(BINARY, &binary).expect("a copy");
+    copy_program(BINARY, &binary);
     let done = finish(as_user(4242, 4242, &[], &binary).arg("fsck").arg(pool.path()));
     // A directory that fsck may not read is reported as unchecked.
     let told = format!(

@@ -2,9 +2,10 @@
 //! run in a new mount namespace.
 
 use canopy_testkit::cmd::{Finished, in_mount_namespace, run_within, wait_until};
+use canopy_testkit::files::copy_program;
 use canopy_testkit::{CliBed, proc};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{chown, symlink};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -368,8 +369,7 @@ fn setuid_runs_the_daemon_as_that_user() {
     }
     // A copy that the user can execute.
     let copy = bed.path("program");
-    fs::copy(fs::canonicalize(bed.path("sbin/canopy")).unwrap(), &copy).unwrap();
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    copy_program(fs::canonicalize(bed.path("sbin/canopy")).unwrap(), &copy);
     fs::remove_file(bed.path("sbin/mount.canopy")).unwrap();
     symlink(&copy, bed.path("sbin/mount.canopy")).unwrap();
     let script = r#"

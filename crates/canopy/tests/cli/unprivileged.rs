@@ -1,6 +1,7 @@
 //! Mounts by users other than root.
 
 use super::rig::{bed, in_private_mounts, refused};
+use canopy_testkit::files::copy_program;
 use canopy_testkit::{CliBed, as_user};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,8 +10,7 @@ use std::path::PathBuf;
 /// Copies the program to where every user may run it.
 fn public_binary(bed: &CliBed) -> PathBuf {
     let copy = bed.path("canopy");
-    fs::copy(bed.program(), &copy).unwrap();
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    copy_program(bed.program(), &copy);
     copy
 }
 

@@ -2,9 +2,8 @@
 
 use super::rig::{BINARY, Dirs};
 use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::files::copy_program;
 use canopy_testkit::{Pool, as_user};
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 /// `@` stands for the pool.
@@ -110,8 +109,7 @@ fn every_error_is_one_line_that_names_the_cause_and_a_remedy() {
     }
     // Another user may read values. An attempt to set one fails with the reason.
     let binary = dirs.path("canopy");
-    fs::copy(BINARY, &binary).expect("a copy");
-    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).expect("chmod");
+    copy_program(BINARY, &binary);
     let other = |args: &[&str]| {
         let mut command = as_user(4242, 4242, &[], &binary);
         run_within(command.arg(args[0]).arg(pool.path()).args(&args[1..]), Duration::from_secs(20))

@@ -3,6 +3,7 @@
 use super::mount_table;
 use super::rig::{BINARY, Dirs};
 use canopy_testkit::cmd::{run, run_within, wait_until};
+use canopy_testkit::files::copy_program;
 use canopy_testkit::{LoopFs, Pool, as_user, proc};
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -445,7 +446,7 @@ fn allow_other() {
     for name in ["a", "b"] {
         std::os::unix::fs::chown(dirs.path(name), Some(65534), Some(65534)).expect("chown");
     }
-    fs::copy(BINARY, dirs.path("canopy")).expect("a copy that every user may run");
+    copy_program(BINARY, dirs.path("canopy"));
     let mut command = Command::new("unshare");
     let done = run_within(command.args(["-m", "sh", "-euc", SCRIPT, "sh"]).arg(dirs.path("")), SOON);
     assert_eq!(done.stdout, "minfreespace=0 out\nallow_other in\n", "{}", done.describe());

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use canopy_testkit::cmd::{Finished, run_within};
+use canopy_testkit::files::copy_program;
 use canopy_testkit::{LeakCheck, User, require_root};
 
 /// The user nobody: fusermount3 serves only users who have a name.
@@ -28,8 +29,7 @@ impl Home {
             chown(dir.path().join(name), Some(USER.uid), Some(USER.gid)).unwrap();
         }
         let home = Self { _guard: LeakCheck::under(dir.path()), dir };
-        fs::copy(env!("CARGO_BIN_EXE_canopy"), home.path("canopy")).unwrap();
-        fs::set_permissions(home.path("canopy"), PermissionsExt::from_mode(0o755)).unwrap();
+        copy_program(env!("CARGO_BIN_EXE_canopy"), home.path("canopy"));
         home
     }
 

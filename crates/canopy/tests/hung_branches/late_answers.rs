@@ -99,7 +99,7 @@ fn hanging_and_coming_back_leaves_nothing_behind() {
         for name in ["d/a", "d/b", "d/c"] {
             fs::read(rig.at(name)).expect("a file");
         }
-        let before = held(pid);
+        let (before, at_first) = (held(pid), proc::descriptors(pid));
         for cycle in 0..3 * scale {
             let open = File::open(rig.at("d/b")).expect("a file");
             rig.faulty.set_all(Fault::Hang);
@@ -134,7 +134,7 @@ fn hanging_and_coming_back_leaves_nothing_behind() {
             now.0 <= before.0 && now.1 <= before.1 + 1
         });
         drop(known);
-        assert!(left, "{:?} after {before:?}: {:?}", held(pid), proc::descriptors(pid));
+        assert!(left, "{:?} {:?}\nafter {before:?} {at_first:?}", held(pid), proc::descriptors(pid));
         rig.pool.umount();
     }
 }

@@ -2,6 +2,7 @@
 
 use super::rig::{BINARY, canopy, codes, shown, warning};
 use canopy_testkit::cmd::run_within;
+use canopy_testkit::files::copy_program;
 use canopy_testkit::{LoopFs, Pool, ScratchDir, as_user};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -260,7 +261,7 @@ fn a_pool_that_the_user_cannot_reach() {
     let pool = Pool::builder(BINARY).branch(scratch.path("a")).at(scratch.path("hidden/pool")).mount();
     fs::set_permissions(scratch.path("hidden"), fs::Permissions::from_mode(0o700)).unwrap();
     let binary = scratch.path("bin/canopy");
-    fs::copy(BINARY, &binary).unwrap();
+    copy_program(BINARY, &binary);
     let done = run_within(
         as_user(4242, 4242, &[], &binary).args(["status", "--json"]).arg(pool.path()),
         Duration::from_secs(60),
