@@ -9,15 +9,15 @@
 //! A file found through the cache is checked by its identity anyway, so such a lookup may use the cache without
 //! asking whether it is up to date ([`DirCache::unverified`]).
 
-use crate::branch::{Branch, Branches};
-use crate::fs::stat::{self, Attr};
+use crate::branch::Branches;
+use crate::fs::stat;
 use crate::lock::rank;
 use crate::lock::ranked::Mutex;
 use crate::node::Node;
-use crate::node::dir_state::{BranchDir, BranchDirs, CacheVersion, CachedDir, PerBranch};
+use crate::node::dir_state::{BranchDirs, CacheVersion, CachedDir, PerBranch};
 use crate::node::idle_files::IdleFiles;
 use crate::node::name_index::{CacheCounters, NameIndex};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::process::Resource;
 use std::collections::VecDeque;
@@ -148,7 +148,7 @@ impl DirCache {
         if lowest.as_raw_fd() < bound { Ok(()) } else { Err(Errno::MFILE) }
     }
 
-    /// Caches a directory that was opened after `stamp` and the node's `extended` were read. Keeps what is cached of its names if these are the same
+    /// Caches a directory that was opened after `stamp`. Keeps what is cached of its names if these are the same
     /// directories. Returns `None` for a directory that cannot be cached: a part of it is on a separate mount or
     /// subvolume, whose changes may be reported with other paths, or not at all.
     pub(crate) fn insert(
@@ -156,14 +156,19 @@ impl DirCache {
         node: &Arc<Node>,
         branches: &Branches,
         opened: &Arc<BranchDirs>,
-        (stamp, extended): (CacheVersion, u32),
+        stamp: CacheVersion,
     ) -> Option<Arc<NameIndex>> {
         let (mut ids, mut bytes) = (PerBranch::with_capacity(branches.len()), 0);
         for (index, branch) in branches.iter().enumerate() {
-            let attr = match opened.get(branches, index) {
-                Some(dir) => Some(cacheable(branch, dir)?),
-                None => None,
-            };
+            let found = opened.get(branches, index).map(stat::with_mount).transpose().ok()?;
+            // A bind mount of the branch's own filesystem has the branch's device, but its changes are reported with
+            // another path.
+            if found.is_some_and(|(attr, mount)| {
+                attr.dev != branch.dev || mount.is_none() || mount != branch.mount
+            }) {
+                return None;
+            }
+            let attr = found.map(|(attr, _)| attr);
             bytes += attr.map_or(0, |attr| attr.size);
             ids.push(attr.map(|attr| (attr.dev, attr.ino)));
         }
@@ -172,14 +177,10 @@ impl DirCache {
             return None;
         }
         let descriptors = opened.descriptors();
+        self.tally.dirs.fetch_add(1, Ordering::Relaxed);
+        self.tally.descriptors.fetch_add(descriptors, Ordering::Relaxed);
         let names = {
             let mut slot = node.cached_dir.lock();
-            // Under the lock: if the directory is extended from now on, this entry is.
-            if node.extended.load(Ordering::Acquire) != extended {
-                return None;
-            }
-            self.tally.dirs.fetch_add(1, Ordering::Relaxed);
-            self.tally.descriptors.fetch_add(descriptors, Ordering::Relaxed);
             let before = slot.take();
             let same = |before: &&Arc<CachedDir>| {
                 before.stamp.epoch == stamp.epoch && before.branches.are(branches) && before.ids == ids
@@ -211,46 +212,6 @@ impl DirCache {
         }
         self.evict();
         Some(names)
-    }
-
-    /// Records that the pool has created a directory on a further branch, empty. What is cached of its names stays: those
-    /// in the new directory are recorded as they are made. `made` is that very directory, not what has its path now.
-    pub(crate) fn extend(&self, node: &Node, branches: &Branches, index: usize, made: OwnedFd) {
-        // First, so that a directory that was opened without the branch is not cached from now on.
-        node.extended.fetch_add(1, Ordering::Release);
-        let before = node.cached_dir.lock().clone();
-        let Some(before) = before else { return };
-        let extended = (|| {
-            let lacking = before.branches.are(branches) && before.ids[index].is_none();
-            let attr = cacheable(&branches.as_slice()[index], made.as_fd()).filter(|_| lacking)?;
-            if made.as_raw_fd() >= self.reserve {
-                return None;
-            }
-            let (mut opened, mut ids) = ((*before.opened).clone(), before.ids.clone());
-            opened.list[index] = Some(BranchDir::Dir(Arc::new(made)));
-            ids[index] = Some((attr.dev, attr.ino));
-            Some(before.with(before.stamp, opened.into(), ids))
-        })();
-        let freed = {
-            let mut slot = node.cached_dir.lock();
-            // What another thread has cached meanwhile may lack the branch: then neither is kept.
-            let unchanged = slot.as_ref().is_some_and(|now| Arc::ptr_eq(now, &before));
-            std::mem::replace(&mut *slot, extended.filter(|_| unchanged))
-        };
-        drop(freed);
-    }
-
-    /// Records that a directory has come to another place in the tree. Before its next use, it is opened again or, by
-    /// callers that verify what they find there, looked for in its place.
-    pub(crate) fn moved(&self, node: &Node) {
-        let mut slot = node.cached_dir.lock();
-        let moved = slot.as_ref().map(|cached| {
-            let nowhere = CacheVersion { places: u64::MAX, ..cached.stamp };
-            cached.with(nowhere, Arc::clone(&cached.opened), cached.ids.clone())
-        });
-        let before = std::mem::replace(&mut *slot, moved);
-        drop(slot);
-        drop(before);
     }
 
     /// Drops directories that were not used recently, while too much is cached.
@@ -340,11 +301,4 @@ impl DirCache {
             drop(freed);
         }
     }
-}
-
-/// Returns the attributes of a directory on a branch; `None` if it must not be cached. A bind mount of the branch's own
-/// filesystem has the branch's device, but its changes are reported with another path.
-fn cacheable(branch: &Branch, dir: BorrowedFd<'_>) -> Option<Attr> {
-    let (attr, mount) = stat::with_mount(dir).ok()?;
-    (attr.dev == branch.dev && mount.is_some() && mount == branch.mount).then_some(attr)
 }

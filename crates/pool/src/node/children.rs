@@ -42,14 +42,6 @@ impl Children {
         self.0.iter().flat_map(|names| names.keys().map(|name| &**name))
     }
 
-    pub(crate) fn ids(&self) -> impl Iterator<Item = NodeId> {
-        self.0.iter().flat_map(|names| names.values().map(|child| child.id))
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |names| names.len())
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_none()
     }

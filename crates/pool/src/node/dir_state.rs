@@ -70,29 +70,6 @@ pub(crate) struct CachedDir {
     pub(crate) tally: Arc<CacheCounters>,
 }
 
-impl CachedDir {
-    /// Returns the same directory, with the same names, as it is after a change by the pool.
-    pub(crate) fn with(
-        &self,
-        stamp: CacheVersion,
-        opened: Arc<BranchDirs>,
-        ids: PerBranch<Option<(u64, u64)>>,
-    ) -> Arc<CachedDir> {
-        self.tally.dirs.fetch_add(1, Ordering::Relaxed);
-        self.tally.descriptors.fetch_add(opened.descriptors(), Ordering::Relaxed);
-        Arc::new(CachedDir {
-            branches: self.branches.clone(),
-            stamp,
-            opened,
-            seen: ids.iter().map(|_| AtomicU64::new(stamp.places)).collect(),
-            ids,
-            names: Arc::clone(&self.names),
-            used: AtomicBool::new(true),
-            tally: Arc::clone(&self.tally),
-        })
-    }
-}
-
 /// The state of the cache, read before directories are opened that are to be cached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CacheVersion {

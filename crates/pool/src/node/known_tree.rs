@@ -1,6 +1,5 @@
 //! The known part of the tree, for the code that tells the kernel about changes made directly on the branches.
 
-use super::Node;
 use super::nodes::Nodes;
 use super::table::Table;
 use crate::error::Result;
@@ -9,7 +8,6 @@ use crate::ids::NodeId;
 use crate::path::join;
 use rustix::fd::BorrowedFd;
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 /// A known name and its node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,26 +60,6 @@ impl KnownTree<'_> {
             };
             at = found[next + below].node;
             next += below + 1;
-        }
-    }
-
-    /// Returns all known directories below a directory. `None` if there are more than `most` names below it.
-    pub(crate) fn dirs_below(&self, dir: NodeId, most: usize) -> Option<Vec<Arc<Node>>> {
-        let table = self.0.table.read();
-        let (mut found, mut seen): (Vec<Arc<Node>>, usize) = (Vec::new(), 0);
-        let (mut next, mut at) = (0, dir);
-        loop {
-            if let Some(record) = table.records.get(&at) {
-                seen += record.children.len();
-                if seen > most {
-                    return None;
-                }
-                let below = record.children.ids().filter_map(|id| table.records.get(&id));
-                found.extend(below.map(|record| record.node.clone()).filter(|node| node.is_dir()));
-            }
-            let Some(node) = found.get(next) else { return Some(found) };
-            at = node.id;
-            next += 1;
         }
     }
 

@@ -94,8 +94,6 @@ pub(crate) struct Node {
     pub(crate) names_changed: AtomicU32,
     /// For a directory: where it is on the branches, and which of them hold its names.
     pub(crate) cached_dir: CacheSlot,
-    /// For a directory: how often the pool has created it on a further branch.
-    pub(crate) extended: AtomicU32,
     /// The node is in the order of cached directories.
     pub(crate) in_cache_order: AtomicBool,
 }

@@ -65,7 +65,6 @@ pub(crate) fn new_node(stable: StableId, identity: Identity, symlinkified: bool)
         number: AtomicU64::new(0),
         stays_until: Mutex::new(None),
         cached_dir: Mutex::new(None),
-        extended: AtomicU32::new(0),
         in_cache_order: AtomicBool::new(false),
         has_doubtful_names: AtomicBool::new(false),
     })
