@@ -17,20 +17,11 @@ use canopy_fuse::request::Op;
 use canopy_fuse::transport::{UringUnavailable, uring};
 use canopy_fuse::{KernelLimits, Session, SessionOptions, Transport};
 use mounted::common::memory::{Hook, Memory, options};
-use mounted::common::{Scratch, Served, can_mount};
+use mounted::common::{LONG, Scratch, Served, can_mount, stay_on};
 use mounted::{exercise, rerun, with_hook};
 use parking_lot::Mutex;
-use rustix::thread::{CpuSet, sched_setaffinity};
 
-const LONG: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// Binds the calling thread to one processor, so that its requests go to the queue of that processor.
-fn stay_on(cpu: u16) {
-    let mut set = CpuSet::new();
-    set.set(usize::from(cpu));
-    sched_setaffinity(None, &set).unwrap();
-}
 
 /// Lookups of names with this prefix wait.
 const SLOW: &[u8] = b"slow";

@@ -7,7 +7,8 @@ pub mod memory;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use canopy_fuse::flags::InitFlags;
 use canopy_fuse::mount::{MountSpec, Mounted, mount};
@@ -15,6 +16,7 @@ use canopy_fuse::notify::Notifier;
 use canopy_fuse::session::SessionError;
 use canopy_fuse::transport::uring::{Parameter, turn_on};
 use canopy_fuse::{Handler, KernelLimits, Session, SessionOptions, Transport};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// Whether the tests run over io_uring: those of `uring.rs`, which include all of `mounted.rs`.
 pub const URING: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"uring");
@@ -31,6 +33,29 @@ pub fn can_mount() -> bool {
         return false;
     }
     true
+}
+
+/// No test waits longer for something that is about to happen.
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// Waits until `done` returns true.
+///
+/// # Panics
+/// With `what`, after [`LONG`].
+#[track_caller]
+pub fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < LONG, "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Binds the calling thread to one processor, so that its requests go to the queue of that processor.
+pub fn stay_on(cpu: u16) {
+    let mut set = CpuSet::new();
+    set.set(usize::from(cpu));
+    sched_setaffinity(None, &set).unwrap();
 }
 
 /// An empty temporary directory, removed on drop.

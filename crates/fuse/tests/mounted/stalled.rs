@@ -7,18 +7,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use canopy_fuse::flags::OpenFlags;
 use canopy_fuse::request::{NodeId, Op};
 use canopy_fuse::transport::{Note, Stalled, Verdict, WorkerGrowth, uring};
 use canopy_fuse::{Handler, KernelLimits, Opcode, Replied, Reply, Request, SessionOptions, Undelivered};
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::common::memory::{Memory, options};
-use super::common::{Scratch, Served, can_mount};
+use super::common::{LONG, Scratch, Served, can_mount, stay_on, wait_until};
 
-const LONG: Duration = Duration::from_secs(60);
 const TIMEDOUT: i32 = 110;
 /// The number of requests that are stuck at once, more than there are workers.
 const STUCK: usize = 12;
@@ -177,22 +175,6 @@ fn served_with(point: &Path, patience: Duration, growth: WorkerGrowth, refuses: 
     served
 }
 
-/// Binds the calling thread to one processor, so that all requests go to one queue.
-fn pin() {
-    let mut set = CpuSet::new();
-    set.set(usize::from(uring::online_cpus()[0]));
-    sched_setaffinity(None, &set).unwrap();
-}
-
-#[track_caller]
-fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < LONG, "{what}");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
 fn read(file: &File, offset: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; BLOCK];
     let len = file.read_at(&mut bytes, offset)?;
@@ -221,7 +203,7 @@ fn time_out_reads(point: &Path, served: &Served<Stuck>) {
         .map(|number| {
             let file = open(point);
             thread::spawn(move || {
-                pin();
+                stay_on(uring::online_cpus()[0]);
                 read(&file, SLOW + number * BLOCK as u64)
             })
         })
@@ -247,7 +229,7 @@ fn a_read_that_comes_back_late_finds_its_own_buffer() {
         for number in 0..2 * STUCK as u64 {
             let (file, stop, count) = (open(scratch.path()), &stop, &count);
             scope.spawn(move || {
-                pin();
+                stay_on(uring::online_cpus()[0]);
                 for round in 0.. {
                     let offset = (number * 1000 + round) * BLOCK as u64;
                     let bytes = read(&file, offset).unwrap();
@@ -284,7 +266,7 @@ fn references_of_late_answers_are_undelivered() {
         .map(|number| {
             let path = scratch.path().join(format!("dir{number}/slow"));
             thread::spawn(move || {
-                pin();
+                stay_on(uring::online_cpus()[0]);
                 assert_timed_out(fs::create_dir(path));
             })
         })
@@ -395,7 +377,7 @@ fn requests_are_given_up_when_no_more_workers_may_start() {
     assert_eq!(handler.inside(), given_up);
     let file = open(scratch.path());
     let other = thread::spawn(move || {
-        pin();
+        stay_on(uring::online_cpus()[0]);
         assert_eq!(read(&file, 0).unwrap().len(), BLOCK);
     });
     wait_until("another request waits", || other.is_finished());

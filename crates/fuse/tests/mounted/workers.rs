@@ -5,17 +5,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use canopy_fuse::request::{NodeId, Op};
 use canopy_fuse::transport::{WorkerGrowth, uring};
 use canopy_fuse::{Handler, KernelLimits, Replied, Reply, Request, SessionOptions};
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::common::memory::{Memory, options};
-use super::common::{Scratch, Served, can_mount};
+use super::common::{Scratch, Served, can_mount, stay_on, wait_until};
 
-const LONG: Duration = Duration::from_secs(60);
 /// The number of requests that wait at once, more than twice the number of workers.
 const WAITING: usize = 12;
 
@@ -80,32 +78,16 @@ fn served(point: &Path, growth: WorkerGrowth) -> Served<Gated> {
     served
 }
 
-/// Binds the calling thread to one processor.
-fn pin() {
-    let mut set = CpuSet::new();
-    set.set(usize::from(uring::online_cpus()[0]));
-    sched_setaffinity(None, &set).unwrap();
-}
-
 /// Starts threads whose lookups wait, all on one processor.
 fn start_slow(point: &Path) -> Vec<JoinHandle<()>> {
     let one = |number| {
         let path = point.join(format!("dir{number}/slow"));
         thread::spawn(move || {
-            pin();
+            stay_on(uring::online_cpus()[0]);
             assert_eq!(fs::metadata(path).unwrap_err().kind(), std::io::ErrorKind::NotFound);
         })
     };
     (0..WAITING).map(one).collect()
-}
-
-#[track_caller]
-fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < LONG, "{what}");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]
@@ -122,7 +104,7 @@ fn other_requests_are_served_while_many_wait() {
     });
     let file = scratch.path().join("file");
     let other = thread::spawn(move || {
-        pin();
+        stay_on(uring::online_cpus()[0]);
         assert_eq!(fs::metadata(file).unwrap().len(), 1);
     });
     wait_until("another request waits too", || other.is_finished());
@@ -168,7 +150,7 @@ fn requests_are_served_while_workers_join_and_leave() {
             let (ended, served_count) = (Arc::clone(&ended), Arc::clone(&served_count));
             thread::spawn(move || {
                 if number > 0 {
-                    pin();
+                    stay_on(uring::online_cpus()[0]);
                 }
                 while !ended.load(Ordering::SeqCst) {
                     assert_eq!(fs::metadata(&file).unwrap().len(), 1);
