@@ -15,10 +15,14 @@
 //! Whichever comes second sees the record of the first. An answer to the thread that now requests the change is no
 //! longer in flight, because a thread has one request at a time. So a client that works alone in a directory, the
 //! usual case, causes no notifications, each of which would make the kernel fetch the attributes again.
+//!
+//! Before it reads anything, a request may process events on the branches itself, and so record changes. Its answer
+//! contains these changes, so they do not overtake it ([`Freshness::caught_up`]).
 
 use canopy_pool::NodeId;
 use rapidhash::v3::rapidhash_v3;
 use rustix::time::{ClockId, clock_gettime};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// What an answer contains or a change affects: the attributes of a node, or a name. Two items may share a key. Then
@@ -103,6 +107,12 @@ impl Recipients {
     }
 }
 
+thread_local! {
+    /// The changes before this one are in whatever the request that this thread serves reads, though they may have been
+    /// recorded after it began.
+    static CAUGHT_UP: Cell<u64> = const { Cell::new(0) };
+}
+
 pub(crate) struct Freshness {
     /// The number of changes so far.
     changes: AtomicU64,
@@ -125,7 +135,14 @@ impl Default for Freshness {
 impl Freshness {
     /// Begins a request. To be called before anything is read for it.
     pub(crate) fn begin(&self, thread: ThreadId) -> PendingAnswer<'_> {
+        CAUGHT_UP.set(0);
         PendingAnswer { freshness: self, thread, since: self.changes.load(SeqCst), now: now() }
+    }
+
+    /// Records that nothing was read yet for the request that this thread serves, so that its answer will contain the
+    /// changes so far.
+    pub(crate) fn caught_up(&self) {
+        CAUGHT_UP.set(self.changes.load(SeqCst));
     }
 
     /// Records a change, requested by a client thread or made behind the pool's back (`NO_THREAD`). Answers to
@@ -155,8 +172,8 @@ impl PendingAnswer<'_> {
         self.thread
     }
 
-    /// Records that the answer contains `key`. Returns whether `key` is unchanged since the request began, so that
-    /// the kernel may cache it.
+    /// Records that the answer contains `key`. Returns whether `key` is unchanged since it can have been read, so that
+    /// the kernel may cache it. To be called by the thread that began the request.
     pub(crate) fn record(&self, key: CacheKey) -> bool {
         self.record_at(key, self.now)
     }
@@ -177,13 +194,15 @@ impl PendingAnswer<'_> {
             before = meanwhile;
         }
         let now = self.freshness.changes.load(SeqCst);
+        let caught_up = CAUGHT_UP.get();
         now - self.since <= LOG as u64
             && (self.since..now).all(|number| {
                 let entry = self.freshness.log[number as usize % LOG].load(SeqCst);
                 let changed = CacheKey(entry & ((1 << KEY_BITS) - 1));
                 // An entry that is not written yet, or was overwritten, may have been any change.
                 entry >> KEY_BITS == number & (u64::MAX >> KEY_BITS)
-                    && changed != key
+                    && (changed != key || number < caught_up)
+                    // The TTLs are those of when the request began.
                     && changed != CacheKey::ALL
             })
     }
@@ -218,6 +237,27 @@ mod tests {
         assert!(freshness.begin(ONE).record(DIR), "a later request reads the new state");
         freshness.record_change(CacheKey::ALL, NO_THREAD);
         assert!(!answer.record(OTHER));
+    }
+
+    #[test]
+    fn an_answer_contains_the_changes_before_its_request_caught_up() {
+        let freshness = Freshness::default();
+        let answer = freshness.begin(ONE);
+        freshness.record_change(DIR, NO_THREAD);
+        assert!(!answer.record(DIR));
+        freshness.caught_up();
+        assert!(answer.record(DIR));
+        freshness.record_change(DIR, NO_THREAD);
+        assert!(!answer.record(DIR), "changed after it was read");
+        let answer = freshness.begin(ONE);
+        freshness.record_change(CacheKey::ALL, NO_THREAD);
+        freshness.caught_up();
+        assert!(!answer.record(DIR), "the TTLs may have changed too");
+        // What the thread did in one request means nothing for another of its requests.
+        let answer = freshness.begin(ONE);
+        freshness.record_change(DIR, NO_THREAD);
+        freshness.begin(TWO);
+        assert!(!answer.record(DIR));
     }
 
     #[test]

@@ -94,6 +94,11 @@ impl Coherence {
         Answer { coherence: self, ttl: self.ttl.load(), pending, _in_flight: in_flight }
     }
 
+    /// Records that the request that the calling thread serves, if any, has processed events, and has read nothing yet.
+    pub(crate) fn caught_up(&self) {
+        self.freshness.caught_up();
+    }
+
     /// Returns the TTLs in force.
     pub(crate) fn ttl(&self) -> Guard<Arc<CacheTtl>> {
         self.ttl.load()

@@ -138,6 +138,7 @@ impl Watch {
     }
 
     /// Processes the events in the queue, unless another thread does or there are many. Returns whether none is left.
+    /// A request may call this only before it reads anything for its answer.
     pub(crate) fn catch_up(&self) -> bool {
         let Some(group) = self
             .pending_events
@@ -149,7 +150,10 @@ impl Watch {
         };
         let Some(mut state) = self.state.try_lock() else { return self.pending_events.is_empty() };
         // The watch thread will meet the same error and handle it.
-        matches!(self.process(&mut state, group.as_fd(), Some(MAX_INLINE_BYTES)), Ok(Remaining::Nothing))
+        let processed = self.process(&mut state, group.as_fd(), Some(MAX_INLINE_BYTES));
+        drop(state);
+        self.coherence.caught_up();
+        matches!(processed, Ok(Remaining::Nothing))
     }
 
     /// Processes the events so far, at most `most` bytes of them in one read.
