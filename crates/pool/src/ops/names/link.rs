@@ -4,13 +4,13 @@ use super::lookup::Entry;
 use crate::branch::health::OpKind;
 use crate::config::Func;
 use crate::error::{Error, Result};
-use crate::fs::beneath::ProcPath;
+use crate::fs::pinned;
 use crate::fs::reserved::check_not_reserved;
 use crate::ids::{Caller, NodeId};
 use crate::ops::aggregate;
 use crate::ops::resolve::places::Purpose;
 use crate::pool::Pool;
-use rustix::fs::AtFlags;
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
@@ -46,10 +46,8 @@ impl Pool {
                 continue;
             }
             results.push(self.bring_dir(&branches, &mut dirs, index, &path).and_then(|()| {
-                let (dir, source) = (dirs.get(index).ok_or(Errno::NOENT)?, ProcPath::of(&target.fd));
-                // Following this link leads directly to the pinned file, even if that is itself a symlink.
-                let follow = AtFlags::SYMLINK_FOLLOW;
-                rustix::fs::linkat(rustix::fs::CWD, source.as_bytes(), dir, new_name, follow)
+                let dir = dirs.get(index).ok_or(Errno::NOENT)?;
+                pinned::link(target.fd.as_fd(), dir, new_name)
                     .map_err(|errno| branches[index].record_error(errno, OpKind::Change))
             }));
             dirs.name_created(new_name, index);
