@@ -185,16 +185,19 @@ impl Pool {
             return self.ask_dir(branches, node, trust, func, |dir| query(Of::Entry(dir, b".")));
         }
         // The kernel sends this before the first write to a file. That file is usually open, so no name is needed.
-        if node.opened().is_none() {
-            let by_name = self.hinted(branches, node, |_, branch, dir, name, key| {
-                let answer = query(Of::Entry(dir, name));
-                // Afterwards: until here, the name may have come to lead to another file.
-                stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
-                Some(answer.map_err(|errno| branch.record_error(errno, OpKind::Read)))
-            });
-            if let Some(answer) = by_name {
-                return Ok(answer?);
-            }
+        if let Some(open) = node.opened() {
+            let file = open.location();
+            let answer = query(Of::File(file.fd.as_fd()));
+            return Ok(answer.map_err(|errno| file.branch.record_error(errno, OpKind::Read))?);
+        }
+        let by_name = self.hinted(branches, node, |_, branch, dir, name, key| {
+            let answer = query(Of::Entry(dir, name));
+            // Afterwards: until here, the name may have come to lead to another file.
+            stat::at(dir, name).ok().filter(|attr| attr.key() == key)?;
+            Some(answer.map_err(|errno| branch.record_error(errno, OpKind::Read)))
+        });
+        if let Some(answer) = by_name {
+            return Ok(answer?);
         }
         let own = self.primary(branches, node)?;
         Ok(query(Of::File(own.fd.as_fd())).map_err(|errno| own.branch.record_error(errno, OpKind::Read))?)
