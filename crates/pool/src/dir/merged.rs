@@ -3,6 +3,7 @@
 use super::symlinks::Symlinks;
 use crate::branch::Branches;
 use crate::branch::health::OpKind;
+use crate::config::FollowSymlinks;
 use crate::error::{Error, Result};
 use crate::fs::beneath::{self, Dir};
 use crate::fs::stat::{self, Attr};
@@ -122,6 +123,12 @@ impl<'b> MergedDir<'b> {
             }
             Err(_) => {}
         }
+    }
+
+    /// Returns whether a name that the pool shows as a directory is a followed symlink on a branch.
+    pub(crate) fn is_link(&self, index: usize, name: &[u8]) -> bool {
+        let is_link = |dir| stat::at(dir, name).is_ok_and(|attr| attr.is_symlink());
+        self.follow.mode != FollowSymlinks::Never && self.get(index).is_some_and(is_link)
     }
 
     /// Removes a name from a branch.

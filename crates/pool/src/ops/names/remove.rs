@@ -69,9 +69,15 @@ impl Pool {
         }
         let chosen = self.choose_for_action(Func::Rmdir, &branches, &copies)?;
         self.all_removable(&branches, std::iter::once(&copies))?;
-        self.all_empty(&dirs, &copies, name)?;
-        let is_link = |index: usize| {
-            dirs.get(index).is_some_and(|dir| stat::at(dir, name).is_ok_and(|attr| attr.is_symlink()))
+        // The branch itself refuses to remove the only copy if that has entries.
+        let sole = copies.count() == 1;
+        if !sole {
+            self.all_empty(&dirs, &copies, name)?;
+        }
+        let remove = |index: usize| {
+            // Of a followed symlink, the link itself is removed.
+            let flags = if dirs.is_link(index, name) { AtFlags::empty() } else { AtFlags::REMOVEDIR };
+            dirs.unlink(index, name, flags)
         };
         // Pins the directory before removing it: a client that still holds it must at any time find it by its name or
         // by the pin.
@@ -82,9 +88,13 @@ impl Pool {
             if !copies.get(index).is_some_and(Attr::is_dir) {
                 continue;
             }
-            // Of a followed symlink, the link itself is removed.
-            let flags = if is_link(index) { AtFlags::empty() } else { AtFlags::REMOVEDIR };
-            if let Err(errno) = dirs.unlink(index, name, flags)
+            let removed = match remove(index) {
+                Err(Errno::NOTEMPTY | Errno::EXIST) if sole => {
+                    self.all_empty(&dirs, &copies, name).map_err(Error::errno).and_then(|()| remove(index))
+                }
+                other => other,
+            };
+            if let Err(errno) = removed
                 && errno != Errno::NOENT
             {
                 // Another process made an entry in it, or it is busy. Restores it on the other branches.
@@ -116,11 +126,12 @@ impl Pool {
         let mut leftovers: SmallVec<[OwnedFd; 1]> = SmallVec::new();
         for (index, _) in copies.iter().filter(|(_, attr)| attr.is_dir()) {
             let dir = dirs.get(index).ok_or(Error::Absent)?;
-            let inside = match stat::at(dir, name) {
-                Ok(attr) if attr.is_symlink() => continue,
-                found => found.and_then(|_| contents(dir, name)),
-            };
-            match inside.map_err(|errno| dirs.branches[index].record_error(errno, OpKind::Read))? {
+            if dirs.is_link(index, name) {
+                continue;
+            }
+            match contents(dir, name)
+                .map_err(|errno| dirs.branches[index].record_error(errno, OpKind::Read))?
+            {
                 Contents::Nothing => {}
                 Contents::Leftovers(dir) => leftovers.push(dir),
                 // Gets the branch's own error. If another process has emptied the directory, this removes it.
@@ -172,7 +183,8 @@ impl Pool {
     /// may come in between. `removed` says that the name is gone from the branches.
     pub(crate) fn orphan(&self, victim: Victim, removed: bool) -> Arc<Node> {
         let Victim { node, orphan, birth, last } = victim;
-        let gone = last && removed || stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink == 0);
+        let linkless = || stat::of(orphan.fd.as_fd()).is_ok_and(|attr| attr.nlink == 0);
+        let gone = !node.is_dir() && (last && removed || linkless());
         if let (true, Some(key)) = (gone, node.key()) {
             self.nodes.file_gone(key);
         }
