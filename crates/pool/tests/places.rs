@@ -256,6 +256,32 @@ fn an_open_file_changes_with_its_copies() {
     });
 }
 
+/// While one branch alone has the directory, no other is asked about the names in it.
+#[test]
+fn an_open_file_changes_with_a_copy_whose_directory_was_just_made() {
+    for watched in [true, false] {
+        let made = made(&[Rw, Rw, Rw], watched);
+        put(made.on(1, "d/sub/f"), "content");
+        let mut client = made.client();
+        let dir = client.walk("d").unwrap().node;
+        let sub = client.walk("d/sub").unwrap().node;
+        let node = client.walk("d/sub/f").unwrap().node;
+        let handle = made.pool.open(&ROOT, node, 2, false).unwrap().handle;
+        let change = |to| made.pool.setattr(&ROOT, node, Some(handle), &mode(to)).unwrap().mode & 0o7777;
+        assert_eq!((change(0o604), mode_of(&made.on(1, "d/sub/f"))), (0o604, 0o604));
+        put(made.on(2, "d/sub/f"), "other content");
+        if watched {
+            made.pool.places_changed();
+            made.pool.name_changed(dir, b"sub");
+            made.pool.name_changed(sub, b"f");
+        }
+        assert_eq!(change(0o640), 0o640);
+        assert_eq!([1, 2].map(|branch| mode_of(&made.on(branch, "d/sub/f"))), [0o640, 0o640]);
+        made.pool.release(handle).unwrap();
+        client.end().unwrap();
+    }
+}
+
 #[test]
 fn a_copy_on_a_read_only_branch_stays_as_it_is() {
     for watched in [true, false] {

@@ -163,7 +163,11 @@ impl<'b> MergedDir<'b> {
 
     /// Returns the only branch that may hold a name, if that is known.
     pub(crate) fn only_holder(&self, name: &[u8]) -> Option<usize> {
-        self.names.as_ref()?.holders(name)?.only()
+        let mut holding = self.each().map(|(index, _)| index);
+        match (holding.next(), holding.next()) {
+            (only, None) if self.opened.error.is_none() => only,
+            _ => self.names.as_ref()?.holders(name)?.only(),
+        }
     }
 
     fn ask(
