@@ -235,6 +235,9 @@ impl Entry {
 
     /// Waits for a request. After an inner `Err` (`ENOTCONN`, `ECONNABORTED` or `ECANCELED`) the entry gets no more.
     ///
+    /// To send the reply and wait in one system call was tried, and was slower: 10.4 instead of 9.5 us for an fchmod that is
+    /// answered from memory. Between two calls, the client may send its next request, so that there is nothing to wait for.
+    ///
     /// # Errors
     /// Those of io_uring_enter(2). After `EINTR`, call it again.
     pub fn wait(&mut self) -> io::Result<Arrival> {
